@@ -1,0 +1,11 @@
+//! What every Weir crate shares: page arithmetic, a clock that tests can turn, and the
+//! synchronisation shim that lets loom and shuttle replace the primitives.
+
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod page;
+pub mod sync;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use page::{PAGE_SHIFT, PAGE_SIZE, PageIndex, pages_spanning};

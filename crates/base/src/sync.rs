@@ -1,0 +1,98 @@
+//! The one door through which synchronisation primitives come in.
+//!
+//! Ordinary builds get `std` atomics and `parking_lot` locks. Under `--cfg loom` or
+//! `--cfg shuttle` the same names are the model checker's, so that the very code that ships is
+//! the code that is checked.
+
+#[cfg(not(any(loom, shuttle)))]
+mod imp {
+    pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+    pub use std::sync::Arc;
+    pub use std::sync::atomic;
+    pub use std::thread;
+}
+
+#[cfg(any(loom, shuttle))]
+mod imp {
+    #[cfg(loom)]
+    pub use loom::{sync::Arc, sync::atomic, thread};
+    #[cfg(shuttle)]
+    pub use shuttle::{sync::Arc, sync::atomic, thread};
+
+    #[cfg(loom)]
+    use loom::sync as checked;
+    #[cfg(shuttle)]
+    use shuttle::sync as checked;
+
+    pub use checked::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+
+    /// A mutex with `parking_lot`'s interface over the model checker's.
+    #[derive(Debug, Default)]
+    pub struct Mutex<T>(checked::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        /// A mutex around `value`.
+        pub fn new(value: T) -> Self {
+            Self(checked::Mutex::new(value))
+        }
+
+        /// Waits for the lock.
+        pub fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().expect("a model-checked thread panicked")
+        }
+
+        /// Takes the lock if nobody holds it.
+        pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            self.0.try_lock().ok()
+        }
+    }
+
+    /// A read-write lock with `parking_lot`'s interface over the model checker's.
+    #[derive(Debug, Default)]
+    pub struct RwLock<T>(checked::RwLock<T>);
+
+    impl<T> RwLock<T> {
+        /// A lock around `value`.
+        pub fn new(value: T) -> Self {
+            Self(checked::RwLock::new(value))
+        }
+
+        /// Waits to share the lock.
+        pub fn read(&self) -> RwLockReadGuard<'_, T> {
+            self.0.read().expect("a model-checked thread panicked")
+        }
+
+        /// Waits to own the lock.
+        pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+            self.0.write().expect("a model-checked thread panicked")
+        }
+    }
+
+    /// A condition variable for [`Mutex`].
+    #[derive(Debug, Default)]
+    pub struct Condvar(checked::Condvar);
+
+    impl Condvar {
+        /// A condition variable that nobody waits on.
+        pub fn new() -> Self {
+            Self(checked::Condvar::new())
+        }
+
+        /// Waits for a notification, with the lock released meanwhile.
+        pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+            self.0.wait(guard).expect("a model-checked thread panicked")
+        }
+
+        /// Wakes one waiter.
+        pub fn notify_one(&self) {
+            self.0.notify_one();
+        }
+
+        /// Wakes every waiter.
+        pub fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+}
+
+pub use imp::*;

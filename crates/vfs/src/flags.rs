@@ -1,0 +1,73 @@
+//! Flags, with the kernel's names and values where the kernel has them.
+
+bitflags::bitflags! {
+    /// Per-operation I/O flags: the values of `RWF_*` in preadv2(2).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct IoFlags: u32 {
+        /// High priority: poll for completion where that is known.
+        const HIPRI = 0x01;
+        /// Data is durable when the write returns.
+        const DSYNC = 0x02;
+        /// Data and attributes are durable when the write returns.
+        const SYNC = 0x04;
+        /// Fail with [`Error::WouldBlock`](crate::Error::WouldBlock) rather than wait.
+        const NOWAIT = 0x08;
+        /// Write at the end of the file, whatever the offset.
+        const APPEND = 0x10;
+        /// Write at the offset although the file was opened for appending.
+        const NOAPPEND = 0x20;
+        /// All of the write or nothing of it survives a crash.
+        const ATOMIC = 0x40;
+        /// Go through the cache, but leave it as it was (Linux: `RWF_DONTCACHE`).
+        const UNCACHED = 0x80;
+        /// The name under which Linux merged [`UNCACHED`](Self::UNCACHED).
+        const DONTCACHE = 0x80;
+    }
+}
+
+bitflags::bitflags! {
+    /// What a store can do.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Capabilities: u32 {
+        /// The size is known without a lock, so cached reads may take the fast path.
+        const FAST_READ = 1;
+        /// Uncached operations are supported.
+        const UNCACHED = 2;
+        /// Holes are known and can be punched.
+        const HOLES = 4;
+        /// Space can be reserved.
+        const ALLOCATE = 8;
+        /// Ranges can be shared between files.
+        const CLONE = 16;
+        /// Extended attributes are kept.
+        const XATTR = 32;
+    }
+}
+
+bitflags::bitflags! {
+    /// What an open file is open for.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Access: u32 {
+        /// Reading.
+        const READ = 1;
+        /// Writing.
+        const WRITE = 2;
+    }
+}
+
+/// How a range is going to be used (posix_fadvise(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Advice {
+    /// No advice.
+    Normal,
+    /// From front to back: read far ahead.
+    Sequential,
+    /// In no order: do not read ahead.
+    Random,
+    /// Soon: bring it in.
+    WillNeed,
+    /// Not soon: clean pages may go.
+    DontNeed,
+    /// Once: this open file's operations are uncached.
+    NoReuse,
+}

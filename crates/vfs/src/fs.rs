@@ -1,0 +1,267 @@
+//! The traits that a store implements.
+
+use crate::{
+    Access, Attr, Capabilities, Cred, Error, Extent, FileId, FsStat, ReadOp, Result, SegmentKind,
+    SetAttr, WriteOp,
+};
+use async_trait::async_trait;
+use std::sync::Arc;
+
+/// On whose behalf: a mapped identity, or the program itself.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Caller {
+    /// The program itself: the store applies only the rights that its process has.
+    Own,
+    /// This identity: the store applies its rights, as far as the process may take them on.
+    As(Cred),
+}
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name; any bytes but NUL and slash.
+    pub name: Vec<u8>,
+    /// Where to go on after this entry; never 0, 1 or 2; stable while the directory lives.
+    pub cookie: u64,
+    /// Attributes, when the store had them at hand or was asked for them; `None` too when the
+    /// entry vanished meanwhile.
+    pub attr: Option<Attr>,
+    /// Inode number.
+    pub ino: u64,
+}
+
+/// Some of a directory's names, `.` and `..` left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DirPage {
+    /// Entries, in the directory's order.
+    pub entries: Vec<DirEntry>,
+    /// No more follow.
+    pub eof: bool,
+}
+
+/// A file that [`FileSystem::create`] made or found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Created {
+    /// Attributes after the call.
+    pub attr: Attr,
+    /// It did not exist before.
+    pub created: bool,
+}
+
+/// What a rename may do to the target (renameat2(2)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RenameFlags {
+    /// Replace it.
+    #[default]
+    Replace,
+    /// Fail with [`Error::Exists`].
+    NoReplace,
+    /// Swap the two.
+    Exchange,
+}
+
+/// What setting an extended attribute may find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Either.
+    Either,
+    /// It must not exist yet.
+    Create,
+    /// It must exist.
+    Replace,
+}
+
+/// Names and attributes of a store. Names are single components: any bytes but NUL and slash,
+/// and neither `.` nor `..`; an implementation refuses others with [`Error::Invalid`].
+///
+/// Metadata operations on a local store are done on the calling thread and are short; those on a
+/// remote one wait. Symbolic links are never followed.
+#[async_trait]
+pub trait FileSystem: Send + Sync + 'static {
+    /// What this store can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The root directory.
+    fn root(&self) -> FileId;
+
+    /// Space and file counts.
+    async fn statfs(&self) -> Result<FsStat>;
+
+    /// Attributes of a file.
+    async fn getattr(&self, id: FileId) -> Result<Attr>;
+
+    /// Sets attributes and returns them as they are afterwards.
+    async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr>;
+
+    /// Which of the rights read (4), write (2) and execute or search (1) the caller has.
+    async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32>;
+
+    /// Finds a name in a directory.
+    async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr>;
+
+    /// The directory that holds directory `dir`; the root's is the root.
+    async fn parent(&self, dir: FileId) -> Result<Attr>;
+
+    /// Reads names after `cookie` (0: from the front), at most `max_entries`, with attributes if
+    /// `with_attr`.
+    async fn readdir(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        cookie: u64,
+        max_entries: usize,
+        with_attr: bool,
+    ) -> Result<DirPage>;
+
+    /// The target of a symbolic link.
+    async fn readlink(&self, caller: &Caller, id: FileId) -> Result<Vec<u8>>;
+
+    /// Makes a regular file, or finds it unless `exclusive`; `set` applies to a new file only
+    /// (the caller truncates a found one itself).
+    async fn create(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        exclusive: bool,
+    ) -> Result<Created>;
+
+    /// Makes a directory.
+    async fn mkdir(&self, caller: &Caller, dir: FileId, name: &[u8], set: &SetAttr)
+    -> Result<Attr>;
+
+    /// Makes a symbolic link.
+    async fn symlink(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        target: &[u8],
+        set: &SetAttr,
+    ) -> Result<Attr>;
+
+    /// Makes a device, pipe or socket; `rdev` is (major, minor).
+    async fn mknod(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        kind: crate::FileKind,
+        rdev: (u32, u32),
+        set: &SetAttr,
+    ) -> Result<Attr>;
+
+    /// Makes another name for a file.
+    async fn link(&self, caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Result<Attr>;
+
+    /// Removes a name that is not a directory's; open files live on.
+    async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()>;
+
+    /// Removes an empty directory.
+    async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()>;
+
+    /// Renames, within the store.
+    async fn rename(
+        &self,
+        caller: &Caller,
+        from_dir: FileId,
+        from: &[u8],
+        to_dir: FileId,
+        to: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()>;
+
+    /// Opens a regular file's data. The file stays usable through it after its last name is gone.
+    async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>>;
+
+    /// Makes everything done to directory or file `id` durable.
+    async fn sync_node(&self, id: FileId) -> Result<()>;
+
+    /// Reads an extended attribute, by its full name (`user.x`).
+    async fn get_xattr(&self, _caller: &Caller, _id: FileId, _name: &[u8]) -> Result<Vec<u8>> {
+        Err(Error::NotSupported)
+    }
+
+    /// Sets an extended attribute.
+    async fn set_xattr(
+        &self,
+        _caller: &Caller,
+        _id: FileId,
+        _name: &[u8],
+        _value: &[u8],
+        _mode: XattrMode,
+    ) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
+    /// Full names of the extended attributes.
+    async fn list_xattrs(&self, _caller: &Caller, _id: FileId) -> Result<Vec<Vec<u8>>> {
+        Err(Error::NotSupported)
+    }
+
+    /// Removes an extended attribute.
+    async fn remove_xattr(&self, _caller: &Caller, _id: FileId, _name: &[u8]) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+}
+
+/// A regular file's data. Operations on overlapping ranges that are in flight together have no
+/// order; the page cache sees to that.
+#[async_trait]
+pub trait OpenFile: Send + Sync + 'static {
+    /// What it is open for.
+    fn access(&self) -> Access;
+
+    /// Attributes, also after the last name is gone.
+    async fn getattr(&self) -> Result<Attr>;
+
+    /// Starts a read. The layout is known before or with the data, never after it. Returns at
+    /// once (it may complete the operation before it returns).
+    fn submit_read(&self, op: ReadOp);
+
+    /// Starts a write; extends the file when it goes past the end. Returns at once.
+    fn submit_write(&self, op: WriteOp);
+
+    /// Makes completed writes durable, with attributes unless `data_only`.
+    async fn sync(&self, data_only: bool) -> Result<()>;
+
+    /// Sets the size: truncates, or extends with a hole.
+    async fn set_size(&self, size: u64) -> Result<()>;
+
+    /// Turns a range into a hole; the size stays.
+    async fn punch_hole(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
+    /// Reserves space for a range, extending the file to its end if that is past the size.
+    async fn allocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
+    /// The extent that holds `offset`, beginning at `offset` and as long as the store knows.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRange`] at or past the end of the file.
+    async fn extent_at(&self, offset: u64) -> Result<Extent> {
+        let size = self.getattr().await?.size;
+        if offset >= size {
+            return Err(Error::NoSuchRange);
+        }
+        Ok(Extent { kind: SegmentKind::Data, start: offset, end: size })
+    }
+
+    /// Shares `len` bytes (0: to the end) at `offset` of `from` at `to_offset` of this file.
+    async fn clone_range(
+        &self,
+        _from: &dyn OpenFile,
+        _offset: u64,
+        _len: u64,
+        _to_offset: u64,
+    ) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
+    /// The concrete type, for stores that look at a sibling in [`clone_range`](Self::clone_range).
+    fn as_any(&self) -> &dyn std::any::Any;
+}

@@ -1,0 +1,257 @@
+//! Reads and writes in flight: each owns its memory until it completes.
+
+use crate::{Error, Layout, Result};
+use std::io::{IoSlice, IoSliceMut};
+
+/// Memory that a store fills: a run of page frames, or an ordinary vector.
+///
+/// The slices stay at the same addresses until the buffer is dropped, so a device or socket may
+/// write to them while the owner holds the buffer.
+pub trait Buffer: Send {
+    /// Length in bytes.
+    fn len(&self) -> usize;
+
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends writable slices that together are bytes `from..to`.
+    fn slices<'a>(&'a mut self, from: usize, to: usize, out: &mut Vec<IoSliceMut<'a>>);
+
+    /// Copies `bytes` to position `at`.
+    ///
+    /// # Panics
+    /// The bytes do not fit.
+    fn copy_in(&mut self, at: usize, mut bytes: &[u8]) {
+        let mut slices = Vec::new();
+        self.slices(at, at + bytes.len(), &mut slices);
+        for slice in &mut slices {
+            let (now, later) = bytes.split_at(slice.len());
+            slice.copy_from_slice(now);
+            bytes = later;
+        }
+    }
+
+    /// Writes zeros to bytes `from..to`.
+    fn zero(&mut self, from: usize, to: usize) {
+        let mut slices = Vec::new();
+        self.slices(from, to, &mut slices);
+        for slice in &mut slices {
+            slice.fill(0);
+        }
+    }
+}
+
+impl Buffer for Vec<u8> {
+    fn len(&self) -> usize {
+        Vec::len(self)
+    }
+
+    fn slices<'a>(&'a mut self, from: usize, to: usize, out: &mut Vec<IoSliceMut<'a>>) {
+        out.push(IoSliceMut::new(&mut self[from..to]));
+    }
+}
+
+/// Memory that a store writes out; its slices stay in place until it is dropped.
+pub trait Source: Send + Sync {
+    /// Length in bytes.
+    fn len(&self) -> usize;
+
+    /// Whether there is nothing to write.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends slices that together are bytes `from..to`.
+    fn slices<'a>(&'a self, from: usize, to: usize, out: &mut Vec<IoSlice<'a>>);
+}
+
+impl Source for Vec<u8> {
+    fn len(&self) -> usize {
+        Vec::len(self)
+    }
+
+    fn slices<'a>(&'a self, from: usize, to: usize, out: &mut Vec<IoSlice<'a>>) {
+        out.push(IoSlice::new(&self[from..to]));
+    }
+}
+
+type ReadDone = Box<dyn FnOnce(Box<dyn Buffer>, Result<Layout>) + Send>;
+type WriteDone = Box<dyn FnOnce(Box<dyn Source>, Result<()>) + Send>;
+
+/// A read in flight: fill the buffer, then [`complete`](Self::complete).
+pub struct ReadOp {
+    offset: u64,
+    uncached: bool,
+    inner: Option<(Box<dyn Buffer>, ReadDone)>,
+}
+
+impl ReadOp {
+    /// A read of `buffer.len()` bytes at `offset`; `done` is called once, on whatever thread
+    /// completes it, and must not block.
+    pub fn new(
+        offset: u64,
+        buffer: Box<dyn Buffer>,
+        done: impl FnOnce(Box<dyn Buffer>, Result<Layout>) + Send + 'static,
+    ) -> Self {
+        Self { offset, uncached: false, inner: Some((buffer, Box::new(done))) }
+    }
+
+    /// Marks the read as one whose bytes nobody will want again soon, for stores that pass it on.
+    pub fn uncached(mut self, uncached: bool) -> Self {
+        self.uncached = uncached;
+        self
+    }
+
+    /// Where in the file to read, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// How many bytes to read.
+    pub fn len(&self) -> usize {
+        self.inner.as_ref().map_or(0, |(b, _)| b.len())
+    }
+
+    /// Whether nothing is to be read.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the caller said that the bytes will not be wanted again.
+    pub fn is_uncached(&self) -> bool {
+        self.uncached
+    }
+
+    /// The memory to fill: byte `i` of it is byte `offset() + i` of the file.
+    pub fn buffer(&mut self) -> &mut dyn Buffer {
+        // `inner` is only taken by `complete` and `drop`, which consume the operation.
+        match &mut self.inner {
+            Some((buffer, _)) => &mut **buffer,
+            None => unreachable!("a completed read has no buffer"),
+        }
+    }
+
+    /// Hands the buffer back with what was found.
+    pub fn complete(mut self, result: Result<Layout>) {
+        if let Some((buffer, done)) = self.inner.take() {
+            done(buffer, result);
+        }
+    }
+}
+
+impl Drop for ReadOp {
+    fn drop(&mut self) {
+        if let Some((buffer, done)) = self.inner.take() {
+            done(buffer, Err(Error::Io));
+        }
+    }
+}
+
+impl std::fmt::Debug for ReadOp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ReadOp({} bytes at {})", self.len(), self.offset)
+    }
+}
+
+/// A write in flight: store the bytes, then [`complete`](Self::complete).
+///
+/// Completed without error, the bytes survive the store's own restart (an NFS client completes
+/// after COMMIT), but not a power failure: that is what [`OpenFile::sync`](crate::OpenFile::sync)
+/// is for.
+pub struct WriteOp {
+    offset: u64,
+    uncached: bool,
+    inner: Option<(Box<dyn Source>, WriteDone)>,
+}
+
+impl WriteOp {
+    /// A write of `source.len()` bytes at `offset`; `done` is called once, on whatever thread
+    /// completes it, and must not block.
+    pub fn new(
+        offset: u64,
+        source: Box<dyn Source>,
+        done: impl FnOnce(Box<dyn Source>, Result<()>) + Send + 'static,
+    ) -> Self {
+        Self { offset, uncached: false, inner: Some((source, Box::new(done))) }
+    }
+
+    /// Marks the write as one whose bytes nobody will want again soon.
+    pub fn uncached(mut self, uncached: bool) -> Self {
+        self.uncached = uncached;
+        self
+    }
+
+    /// Where in the file to write, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// How many bytes to write.
+    pub fn len(&self) -> usize {
+        self.inner.as_ref().map_or(0, |(s, _)| s.len())
+    }
+
+    /// Whether nothing is to be written.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the caller said that the bytes will not be wanted again.
+    pub fn is_uncached(&self) -> bool {
+        self.uncached
+    }
+
+    /// The bytes to write.
+    pub fn source(&self) -> &dyn Source {
+        match &self.inner {
+            Some((source, _)) => &**source,
+            None => unreachable!("a completed write has no source"),
+        }
+    }
+
+    /// Hands the bytes back; all of them are written, or the write failed.
+    pub fn complete(mut self, result: Result<()>) {
+        if let Some((source, done)) = self.inner.take() {
+            done(source, result);
+        }
+    }
+}
+
+impl Drop for WriteOp {
+    fn drop(&mut self) {
+        if let Some((source, done)) = self.inner.take() {
+            done(source, Err(Error::Io));
+        }
+    }
+}
+
+impl std::fmt::Debug for WriteOp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "WriteOp({} bytes at {})", self.len(), self.offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_dropped_operation_fails_and_hands_its_buffer_back() {
+        let (tx, rx) = mpsc::channel();
+        drop(ReadOp::new(0, Box::new(vec![0; 8]), move |buffer, result| {
+            tx.send((buffer.len(), result)).unwrap();
+        }));
+        assert_eq!(rx.recv().unwrap(), (8, Err(Error::Io)));
+    }
+
+    #[test]
+    fn copy_in_lands_at_its_place() {
+        let mut buffer = vec![9; 6];
+        Buffer::copy_in(&mut buffer, 2, b"ab");
+        Buffer::zero(&mut buffer, 4, 5);
+        assert_eq!(buffer, [9, 9, b'a', b'b', 0, 9]);
+    }
+}

@@ -1,0 +1,29 @@
+//! File systems as Weir sees them.
+//!
+//! A store (a directory, memory, an NFS server) is a [`FileSystem`]: names and attributes by
+//! [`FileId`], and [`OpenFile`]s for data. The page cache sits on top and knows nothing else.
+//!
+//! The one idea: **a read yields segments.** [`OpenFile::submit_read`] fills the caller's buffer
+//! and says which parts of the range are data and which are holes ([`Layout`]); a store that knows
+//! no holes answers with one data segment.
+//!
+//! 1. Data moves by ownership: a [`ReadOp`] or [`WriteOp`] owns its buffer until it is completed,
+//!    so an abandoned future can never leave a device writing into memory that is in use again.
+//! 2. An operation that is dropped without being completed completes with [`Error::Io`].
+//! 3. Futures of a store may be polled on any thread, under any executor.
+
+#![forbid(unsafe_code)]
+
+mod attr;
+mod error;
+mod flags;
+mod fs;
+mod io;
+mod segment;
+
+pub use attr::{Attr, Cred, FileId, FileKind, FsStat, SetAttr, SetTime};
+pub use error::{Error, Result};
+pub use flags::{Access, Advice, Capabilities, IoFlags};
+pub use fs::{Caller, Created, DirEntry, DirPage, FileSystem, OpenFile, RenameFlags, XattrMode};
+pub use io::{Buffer, ReadOp, Source, WriteOp};
+pub use segment::{Extent, Layout, SegmentKind};

@@ -1,0 +1,246 @@
+//! Writing values into a message.
+
+use crate::padding;
+use bytes::{Bytes, BytesMut};
+use std::io::IoSlice;
+
+/// A value that can be written to a message.
+pub trait Encode {
+    /// Appends the value.
+    fn encode(&self, e: &mut Encoder);
+}
+
+/// Bytes that live elsewhere (cached pages, a received buffer) and are gathered when the message
+/// is sent, never copied into it.
+pub trait Payload: Send + Sync {
+    /// Length in bytes.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends slices that together are the payload's bytes `from..len()`.
+    fn slices<'a>(&'a self, from: usize, out: &mut Vec<IoSlice<'a>>);
+}
+
+impl Payload for Bytes {
+    fn len(&self) -> usize {
+        Bytes::len(self)
+    }
+
+    fn slices<'a>(&'a self, from: usize, out: &mut Vec<IoSlice<'a>>) {
+        out.push(IoSlice::new(&self[from..]));
+    }
+}
+
+/// A payload and the place in the inline bytes before which it goes.
+pub struct Splice {
+    /// Offset into [`Message::inline`].
+    pub at: usize,
+    /// What goes there.
+    pub payload: Box<dyn Payload>,
+}
+
+impl std::fmt::Debug for Splice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Splice({} bytes at {})", self.payload.len(), self.at)
+    }
+}
+
+/// A finished message: inline bytes, with payloads spliced in at increasing offsets.
+#[derive(Debug, Default)]
+pub struct Message {
+    /// Headers, small values and padding.
+    pub inline: BytesMut,
+    /// Payloads, by increasing `at`.
+    pub splices: Vec<Splice>,
+}
+
+impl Message {
+    /// Length on the wire, in bytes.
+    pub fn len(&self) -> usize {
+        self.inline.len() + self.splices.iter().map(|s| s.payload.len()).sum::<usize>()
+    }
+
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends the message's slices in wire order, without its first `from` bytes.
+    pub fn slices<'a>(&'a self, from: usize, out: &mut Vec<IoSlice<'a>>) {
+        let mut skip = from;
+        let mut at = 0;
+        for splice in &self.splices {
+            push_from(&self.inline[at..splice.at], &mut skip, out);
+            at = splice.at;
+            let len = splice.payload.len();
+            if skip < len {
+                splice.payload.slices(skip, out);
+            }
+            skip = skip.saturating_sub(len);
+        }
+        push_from(&self.inline[at..], &mut skip, out);
+    }
+
+    /// The whole message in one buffer (tests, and transports that cannot gather).
+    pub fn to_bytes(&self) -> Bytes {
+        let mut slices = Vec::new();
+        self.slices(0, &mut slices);
+        let mut out = BytesMut::with_capacity(self.len());
+        for s in slices {
+            out.extend_from_slice(&s);
+        }
+        out.freeze()
+    }
+}
+
+fn push_from<'a>(bytes: &'a [u8], skip: &mut usize, out: &mut Vec<IoSlice<'a>>) {
+    if *skip < bytes.len() {
+        out.push(IoSlice::new(&bytes[*skip..]));
+    }
+    *skip = skip.saturating_sub(bytes.len());
+}
+
+/// Writes one message.
+#[derive(Debug, Default)]
+pub struct Encoder {
+    message: Message,
+    spliced: usize,
+}
+
+impl Encoder {
+    /// An empty message.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes on the wire so far, payloads included.
+    pub fn len(&self) -> usize {
+        self.message.inline.len() + self.spliced
+    }
+
+    /// Whether nothing was written yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends one value.
+    pub fn put<T: Encode + ?Sized>(&mut self, value: &T) {
+        value.encode(self);
+    }
+
+    /// Appends an unsigned integer.
+    pub fn u32(&mut self, value: u32) {
+        self.message.inline.extend_from_slice(&value.to_be_bytes());
+    }
+
+    /// Appends an unsigned hyper integer.
+    pub fn u64(&mut self, value: u64) {
+        self.message.inline.extend_from_slice(&value.to_be_bytes());
+    }
+
+    /// Appends fixed-length opaque data and its padding.
+    pub fn fixed(&mut self, bytes: &[u8]) {
+        self.message.inline.extend_from_slice(bytes);
+        self.pad(bytes.len());
+    }
+
+    /// Appends variable-length opaque data: length, bytes (copied), padding.
+    pub fn opaque(&mut self, bytes: &[u8]) {
+        self.u32(bytes.len() as u32);
+        self.fixed(bytes);
+    }
+
+    /// Appends variable-length opaque data that stays where it is until the message is sent.
+    pub fn payload(&mut self, payload: Box<dyn Payload>) {
+        let len = payload.len();
+        self.u32(len as u32);
+        if len > 0 {
+            self.spliced += len;
+            self.message.splices.push(Splice { at: self.message.inline.len(), payload });
+        }
+        self.pad(len);
+    }
+
+    /// Appends a counted array.
+    pub fn list<T: Encode>(&mut self, items: &[T]) {
+        self.u32(items.len() as u32);
+        for item in items {
+            item.encode(self);
+        }
+    }
+
+    /// Appends bytes that are already XDR.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.message.inline.extend_from_slice(bytes);
+    }
+
+    /// A mark to return to with [`truncate`](Self::truncate) or [`patch_u32`](Self::patch_u32).
+    pub fn mark(&self) -> usize {
+        self.message.inline.len()
+    }
+
+    /// Overwrites the integer that was written at `mark`.
+    ///
+    /// # Panics
+    /// `mark` is not the place of a whole integer.
+    pub fn patch_u32(&mut self, mark: usize, value: u32) {
+        self.message.inline[mark..mark + 4].copy_from_slice(&value.to_be_bytes());
+    }
+
+    /// Forgets everything written since `mark`, payloads included.
+    pub fn truncate(&mut self, mark: usize) {
+        self.message.inline.truncate(mark);
+        while self.message.splices.last().is_some_and(|s| s.at > mark) {
+            if let Some(splice) = self.message.splices.pop() {
+                self.spliced -= splice.payload.len();
+            }
+        }
+    }
+
+    /// The finished message.
+    pub fn finish(self) -> Message {
+        self.message
+    }
+
+    fn pad(&mut self, len: usize) {
+        self.message.inline.extend_from_slice(&[0; 3][..padding(len)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_are_gathered_in_place_and_from_any_offset() {
+        let mut e = Encoder::new();
+        e.u32(7);
+        e.payload(Box::new(Bytes::from_static(b"hello")));
+        e.payload(Box::new(Bytes::new()));
+        e.opaque(b"xy");
+        let expected = b"\0\0\0\x07\0\0\0\x05hello\0\0\0\0\0\0\0\0\0\0\x02xy\0\0";
+        assert_eq!(e.len(), expected.len());
+        let message = e.finish();
+        assert_eq!(message.len(), expected.len());
+        for from in 0..=expected.len() {
+            let mut slices = Vec::new();
+            message.slices(from, &mut slices);
+            let got: Vec<u8> = slices.iter().flat_map(|s| s.to_vec()).collect();
+            assert_eq!(got, &expected[from..], "from {from}");
+        }
+    }
+
+    #[test]
+    fn truncate_takes_back_payloads() {
+        let mut e = Encoder::new();
+        e.payload(Box::new(Bytes::from_static(b"kept")));
+        let mark = e.mark();
+        e.payload(Box::new(Bytes::from_static(b"lost")));
+        e.truncate(mark);
+        assert_eq!(&e.finish().to_bytes()[..], b"\0\0\0\x04kept");
+    }
+}
