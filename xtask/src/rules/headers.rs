@@ -1,0 +1,13 @@
+//! A file begins with what it is and, where it keeps any, its invariants.
+
+use crate::tree;
+use anyhow::Result;
+use std::path::Path;
+
+pub(super) fn check(root: &Path) -> Result<Vec<String>> {
+    Ok(tree::sources(root)?
+        .iter()
+        .filter(|s| !s.text.trim_start_matches("#![no_main]").trim_start().starts_with("//!"))
+        .map(|s| format!("{}: begin with a //! header", s.path.display()))
+        .collect())
+}

@@ -1,0 +1,59 @@
+//! Which crate may see which. The table is the picture in docs/ARCHITECTURE.md.
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// Crate, and the workspace crates that it may depend on.
+const MAY_SEE: &[(&str, &[&str])] = &[
+    ("weir-base", &[]),
+    ("weir-xdr", &[]),
+    ("weir-vfs", &["base"]),
+    ("weir-rpc", &["base", "xdr"]),
+    ("weir-nfs", &["base", "xdr"]),
+    ("weir-pagecache", &["base", "vfs"]),
+    ("weir-stores", &["base", "vfs"]),
+    ("weir-client", &["base", "vfs", "xdr", "rpc", "nfs"]),
+    ("weir-server", &["base", "vfs", "xdr", "rpc", "nfs", "pagecache"]),
+    ("weir-fuse", &["base", "vfs", "pagecache"]),
+    (
+        "weir",
+        &["base", "vfs", "xdr", "rpc", "nfs", "pagecache", "stores", "client", "server", "fuse"],
+    ),
+    ("conformance", &[]),
+    ("xtask", &[]),
+];
+
+pub(super) fn check(root: &Path) -> Result<Vec<String>> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(root)
+        .output()
+        .context("cannot run cargo metadata")?;
+    if !output.status.success() {
+        bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let metadata: Value = serde_json::from_slice(&output.stdout)?;
+    let mut findings = Vec::new();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some((_, allowed)) = MAY_SEE.iter().find(|(n, _)| *n == name) else {
+            findings.push(format!("{name}: not in the table of xtask/src/rules/layering.rs"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            // Tests may look up: a store is tested through the cache, a client against the server.
+            if dependency["kind"] == "dev" {
+                continue;
+            }
+            let dependency = dependency["name"].as_str().unwrap_or_default();
+            if let Some(short) = dependency.strip_prefix("weir-")
+                && !allowed.contains(&short)
+            {
+                findings.push(format!("{name} may not depend on {dependency}"));
+            }
+        }
+    }
+    Ok(findings)
+}
