@@ -36,8 +36,8 @@ fn promises(text: &str) -> Vec<String> {
     let mut items: Vec<String> = Vec::new();
     let mut inside = false;
     for line in text.lines() {
-        if line.starts_with("- ") {
-            items.push(line[2..].to_owned());
+        if let Some(item) = line.strip_prefix("- ") {
+            items.push(item.to_owned());
             inside = true;
         } else if inside && line.starts_with("  ") {
             if let Some(item) = items.last_mut() {

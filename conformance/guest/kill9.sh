@@ -1,0 +1,32 @@
+# kill9.sh DIR VERS: writes and fsyncs while the server is killed and restarted; DIR is the exported
+# directory, seen directly. The server's loop kills it when DIR.kill appears, and says so in DIR.killed.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+dir=$1 vers=$2
+mount_weir "$vers"
+perl - "$M/log" "$dir" <<'P'
+use strict; use IO::Handle;
+my ($path, $dir) = @ARGV;
+open(my $f, '>', $path) or die "open: $!";
+my $kills = 0;
+for my $i (1 .. 120) {
+  my $record = sprintf("%08d:%s\n", $i, 'x' x (8000 + $i));
+  syswrite($f, $record) == length($record) or die "write $i: $!";
+  if ($i % 40 == 20) { open(my $k, '>', "$dir.kill") or die; close $k; $kills++ }
+  if ($i % 5 == 0) {
+    $f->sync or die "fsync $i: $!";
+    # What fsync acknowledged must be in the server's own file by now.
+    my $want = tell_size($i);
+    my $have = -s "$dir/log";
+    die "fsync of record $i acknowledged, but the file has $have bytes of $want" if $have < $want;
+  }
+}
+close $f or die "close: $!";
+print "wrote 120 records, asked for $kills kills\n";
+sub tell_size { my $n = shift; my $s = 0; $s += 8 + 1 + 8000 + $_ + 1 for 1 .. $n; $s }
+P
+umount $M; mount_weir "$vers"
+cmp "$M/log" "$dir/log" || fail 'the file differs'
+perl -ne 'BEGIN { $i = 0 } $i++; /^(\d+):(x+)$/ && $1 == $i && length($2) == 8000 + $i or die "record $i is damaged"; END { $i == 120 or die "$i records" }' "$M/log"
+umount $M
+[[ $(wc -l <"$dir.killed") -ge 3 ]] || fail "the server was killed $(wc -l <"$dir.killed") times only"
+echo "kill9 vers=$vers: ok"

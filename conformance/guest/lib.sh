@@ -1,0 +1,28 @@
+# Sourced by the guest scripts: mounting, and what the client counted.
+set -euo pipefail
+M=/run/mnt
+S=192.0.2.1
+
+# mount_weir VERS [OPTIONS]: mounts the server's root at $M.
+mount_weir() {
+  local options=vers=$1,proto=tcp,port=2049${2:+,$2}
+  [[ $1 == 3 ]] && options+=,mountport=2049,mountproto=tcp,nolock
+  for try in 1 2 3 4 5 6 7 8 9 10; do
+    mount -t nfs -o "$options" $S:/ $M && return
+    sleep 0.5
+  done
+  echo "cannot mount vers=$1"; exit 1
+}
+
+# counted OP FIELD: a column of /proc/self/mountstats for the mount at $M: 1 calls, 5 bytes received.
+counted() {
+  awk -v op="$1:" -v field="$2" '$1 == "device" { here = ($5 == "/run/mnt") } here && $1 == op { print $(field + 1); found = 1 }
+    END { if (!found) print 0 }' /proc/self/mountstats
+}
+
+# received: bytes that READ and READ_PLUS replies brought so far.
+received() { echo $(($(counted READ 5) + $(counted READ_PLUS 5))); }
+
+drop_caches() { sync; echo 3 >/proc/sys/vm/drop_caches; }
+
+fail() { echo "FAIL: $*"; exit 1; }

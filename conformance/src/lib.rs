@@ -1,0 +1,183 @@
+//! Runs the `weir` binary against real peers, each found on the machine or skipped aloud.
+//!
+//! - The Linux kernel's NFS client and server, in a guest that the program `run` in the directory
+//!   named by `WEIR_LINUX` boots: `run [--disk IMAGE] [--server COMMAND] SCRIPT ARG...`. Guest
+//!   scripts are in `conformance/guest/`. The server runs natively at 192.0.2.1, the guest is
+//!   192.0.2.2; both see the same files.
+//! - libnfs's command line tools, over loopback.
+
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The workspace's root directory.
+pub fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// The `weir` binary, built if it is out of date.
+///
+/// # Panics
+/// It does not build.
+pub fn weir() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        // Tests lie in TARGET/PROFILE/deps; the binary belongs two directories up.
+        let test = std::env::current_exe().expect("a test has a path");
+        let profile = test.ancestors().nth(2).expect("tests lie in TARGET/PROFILE/deps");
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "weir", "--bin", "weir"]);
+        build.arg("--target-dir").arg(profile.parent().expect("a profile lies in a target dir"));
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        let status = build.current_dir(workspace()).status().expect("cargo runs");
+        assert!(status.success(), "weir does not build");
+        profile.join("weir")
+    })
+}
+
+/// Where a program is, if it is on the path or in a system directory.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .map(|dir| dir.join(name))
+        .find(|p| p.is_file())
+}
+
+/// Says that a suite is skipped, and why.
+pub fn skip(why: &str) {
+    eprintln!("SKIPPED: {why}");
+}
+
+/// A Linux kernel to boot; only one at a time, as each takes a processor.
+pub struct Guest {
+    run: PathBuf,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Guest {
+    /// The guest runner; `None`, said aloud, where there is none, or where it cannot work.
+    pub fn find() -> Option<Self> {
+        static TURN: Mutex<()> = Mutex::new(());
+        let run = match std::env::var_os("WEIR_LINUX") {
+            Some(dir) => PathBuf::from(dir).join("run"),
+            None => workspace().join("../shared/linux/run"),
+        };
+        if !run.is_file() {
+            skip("no Linux guest: set WEIR_LINUX to the directory of a guest runner");
+            return None;
+        }
+        if !is_root() {
+            skip("the Linux guest's network needs root");
+            return None;
+        }
+        if let Some(missing) =
+            ["mount.nfs", "ip", "xz", "perl"].iter().find(|p| program(p).is_none())
+        {
+            skip(&format!("the Linux guest needs {missing}"));
+            return None;
+        }
+        Some(Self { run, _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner) })
+    }
+
+    /// Boots the guest, runs `conformance/guest/SCRIPT ARG...` in it beside `server` (a shell
+    /// command, run natively), and returns what both printed.
+    ///
+    /// # Panics
+    /// The script failed; the message holds its output.
+    pub fn run(&self, server: &str, options: &[&str], script: &str, args: &[&str]) -> String {
+        let mut command = Command::new(&self.run);
+        command.args(options).args(["--server", server]);
+        command.arg(workspace().join("conformance/guest").join(script)).args(args);
+        let output = command.stdin(Stdio::null()).output().expect("the guest runner starts");
+        let text = text_of(&output);
+        assert!(output.status.success(), "{script} {args:?}: {}\n{text}", output.status);
+        text
+    }
+}
+
+fn text_of(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output();
+    id.is_ok_and(|o| o.stdout.starts_with(b"0\n"))
+}
+
+/// The shell command that serves `dir` to the guest.
+pub fn serve_command(dir: &Path, options: &str) -> String {
+    format!(
+        "exec {} serve --bind 192.0.2.1:2049 --squash none --state-dir {} {options} {}",
+        weir().display(),
+        state_dir(dir).display(),
+        dir.display()
+    )
+}
+
+fn state_dir(dir: &Path) -> PathBuf {
+    dir.with_extension("state")
+}
+
+/// A `weir serve` on a free loopback port; ended when dropped.
+pub struct Server {
+    child: Child,
+    /// The port that it listens on.
+    pub port: u16,
+}
+
+impl Server {
+    /// Serves `dir`.
+    ///
+    /// # Panics
+    /// It does not start.
+    pub fn start(dir: &Path) -> Self {
+        let mut child = Command::new(weir())
+            .args(["serve", "--bind", "127.0.0.1:0", "--state-dir"])
+            .arg(state_dir(dir))
+            .arg(dir)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("weir starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
+        let port = lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find_map(|line| {
+                line.split_once("127.0.0.1:")?
+                    .1
+                    .split(|c: char| !c.is_ascii_digit())
+                    .next()?
+                    .parse()
+                    .ok()
+            })
+            .expect("weir says where it listens");
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        Self { child, port }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A directory for the files of one test, removed when dropped.
+///
+/// # Panics
+/// There is no space for one.
+pub fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in(std::env::var_os("CARGO_TARGET_TMPDIR").unwrap_or("/var/tmp".into()))
+        .expect("a scratch directory can be made")
+}
