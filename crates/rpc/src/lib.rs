@@ -1,1 +1,26 @@
-//! Being built.
+//! ONC RPC (RFC 5531): calls, replies, credentials and record marking, with no sockets in it.
+//!
+//! A transport feeds received bytes to a [`RecordReader`], decodes each record's
+//! [`CallHeader`] or [`ReplyHeader`], and hands what follows to the program's own codec. To send,
+//! it writes a header and a body into an encoder from [`start_record`] and closes it with
+//! [`finish_record`].
+//!
+//! 1. Whatever a peer sends, nothing here panics, and no more is kept than the transport's limit.
+//! 2. A message that can be answered is answered as RFC 5531 asks ([`CallError::reply`]); only one
+//!    that names no transaction is not.
+
+#![forbid(unsafe_code)]
+
+mod auth;
+mod message;
+mod record;
+pub mod rpcbind;
+
+pub use auth::{AuthFlavor, AuthStatus, AuthSys, MAX_AUTH_BYTES, OpaqueAuth};
+pub use message::{
+    AcceptStatus, CallError, CallHeader, Denial, MessageType, RPC_VERSION, ReplyBody, ReplyHeader,
+    VersionRange, message_type,
+};
+pub use record::{
+    FragmentHeader, RECORD_HEADER_BYTES, RecordError, RecordReader, finish_record, start_record,
+};

@@ -112,6 +112,30 @@ impl<T: Decode> Decode for Option<T> {
     }
 }
 
+/// A union over a status: 0 and the value, or a failure that begins with its own (nonzero) status.
+impl<T: Encode, E: Encode> Encode for std::result::Result<T, E> {
+    fn encode(&self, e: &mut Encoder) {
+        match self {
+            Ok(value) => {
+                e.u32(0);
+                e.put(value);
+            }
+            Err(failure) => e.put(failure),
+        }
+    }
+}
+
+impl<T: Decode, E: Decode> Decode for std::result::Result<T, E> {
+    fn decode(d: &mut Decoder) -> Result<Self> {
+        if d.peek_u32()? == 0 {
+            d.u32()?;
+            d.get().map(Ok)
+        } else {
+            d.get().map(Err)
+        }
+    }
+}
+
 impl<T: Encode> Encode for Box<T> {
     fn encode(&self, e: &mut Encoder) {
         (**self).encode(e);
@@ -157,13 +181,37 @@ impl<const MAX: usize> Decode for Opaque<MAX> {
     }
 }
 
+impl<const MAX: usize> From<&[u8]> for Opaque<MAX> {
+    fn from(bytes: &[u8]) -> Self {
+        Self::copy_from(bytes)
+    }
+}
+
+impl<const MAX: usize> From<&str> for Opaque<MAX> {
+    fn from(text: &str) -> Self {
+        Self::copy_from(text.as_bytes())
+    }
+}
+
+impl<const MAX: usize> From<Bytes> for Opaque<MAX> {
+    fn from(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+}
+
 /// A counted array of at most `MAX` elements.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct List<T, const MAX: usize>(pub Vec<T>);
 
 impl<T, const MAX: usize> Default for List<T, MAX> {
     fn default() -> Self {
         Self(Vec::new())
+    }
+}
+
+impl<T, const MAX: usize> From<Vec<T>> for List<T, MAX> {
+    fn from(items: Vec<T>) -> Self {
+        Self(items)
     }
 }
 

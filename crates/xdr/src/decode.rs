@@ -59,6 +59,14 @@ impl Decoder {
         self.array().map(u32::from_be_bytes)
     }
 
+    /// The unsigned integer that comes next, which stays unread.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`].
+    pub fn peek_u32(&self) -> Result<u32> {
+        self.rest.first_chunk().copied().map(u32::from_be_bytes).ok_or(Error::Truncated)
+    }
+
     /// Reads an unsigned hyper integer.
     ///
     /// # Errors
@@ -104,6 +112,22 @@ impl Decoder {
             return Err(Error::TooLong);
         }
         (0..len).map(|_| T::decode(self)).collect()
+    }
+
+    /// Reads a list in which every element follows a `true`, and a `false` ends it (RFC 4506
+    /// section 4.19), of at most `max` elements.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] over `max`.
+    pub fn chain<T: Decode>(&mut self, max: usize) -> Result<Vec<T>> {
+        let mut items = Vec::new();
+        while self.get::<bool>()? {
+            if items.len() == max {
+                return Err(Error::TooLong);
+            }
+            items.push(self.get()?);
+        }
+        Ok(items)
     }
 
     /// Passes over `n` bytes.

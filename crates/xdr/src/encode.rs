@@ -3,11 +3,19 @@
 use crate::padding;
 use bytes::{Bytes, BytesMut};
 use std::io::IoSlice;
+use std::sync::Arc;
 
 /// A value that can be written to a message.
 pub trait Encode {
     /// Appends the value.
     fn encode(&self, e: &mut Encoder);
+}
+
+/// Length of a value on the wire, in bytes.
+pub fn wire_len<T: Encode + ?Sized>(value: &T) -> usize {
+    let mut e = Encoder::new();
+    e.put(value);
+    e.len()
 }
 
 /// Bytes that live elsewhere (cached pages, a received buffer) and are gathered when the message
@@ -35,12 +43,22 @@ impl Payload for Bytes {
     }
 }
 
+impl Payload for &'static [u8] {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    fn slices<'a>(&'a self, from: usize, out: &mut Vec<IoSlice<'a>>) {
+        out.push(IoSlice::new(&self[from..]));
+    }
+}
+
 /// A payload and the place in the inline bytes before which it goes.
 pub struct Splice {
     /// Offset into [`Message::inline`].
     pub at: usize,
     /// What goes there.
-    pub payload: Box<dyn Payload>,
+    pub payload: Arc<dyn Payload>,
 }
 
 impl std::fmt::Debug for Splice {
@@ -155,7 +173,7 @@ impl Encoder {
     }
 
     /// Appends variable-length opaque data that stays where it is until the message is sent.
-    pub fn payload(&mut self, payload: Box<dyn Payload>) {
+    pub fn payload(&mut self, payload: Arc<dyn Payload>) {
         let len = payload.len();
         self.u32(len as u32);
         if len > 0 {
@@ -171,6 +189,16 @@ impl Encoder {
         for item in items {
             item.encode(self);
         }
+    }
+
+    /// Appends a list in which every element follows a `true`, and a `false` ends it (RFC 4506
+    /// section 4.19).
+    pub fn chain<T: Encode>(&mut self, items: &[T]) {
+        for item in items {
+            true.encode(self);
+            item.encode(self);
+        }
+        false.encode(self);
     }
 
     /// Appends bytes that are already XDR.
@@ -219,8 +247,8 @@ mod tests {
     fn payloads_are_gathered_in_place_and_from_any_offset() {
         let mut e = Encoder::new();
         e.u32(7);
-        e.payload(Box::new(Bytes::from_static(b"hello")));
-        e.payload(Box::new(Bytes::new()));
+        e.payload(Arc::new(Bytes::from_static(b"hello")));
+        e.payload(Arc::new(Bytes::new()));
         e.opaque(b"xy");
         let expected = b"\0\0\0\x07\0\0\0\x05hello\0\0\0\0\0\0\0\0\0\0\x02xy\0\0";
         assert_eq!(e.len(), expected.len());
@@ -237,9 +265,9 @@ mod tests {
     #[test]
     fn truncate_takes_back_payloads() {
         let mut e = Encoder::new();
-        e.payload(Box::new(Bytes::from_static(b"kept")));
+        e.payload(Arc::new(Bytes::from_static(b"kept")));
         let mark = e.mark();
-        e.payload(Box::new(Bytes::from_static(b"lost")));
+        e.payload(Arc::new(Bytes::from_static(b"lost")));
         e.truncate(mark);
         assert_eq!(&e.finish().to_bytes()[..], b"\0\0\0\x04kept");
     }

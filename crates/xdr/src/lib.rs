@@ -11,11 +11,12 @@ mod codec;
 mod decode;
 mod encode;
 mod macros;
+pub mod sample;
 
 pub use bytes::Bytes;
 pub use codec::{List, Opaque};
 pub use decode::{Decode, Decoder};
-pub use encode::{Encode, Encoder, Message, Payload, Splice};
+pub use encode::{Encode, Encoder, Message, Payload, Splice, wire_len};
 
 /// Why bytes are not a value of the type asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -68,13 +68,13 @@ macro_rules! xdr_enum {
 /// weir_xdr::xdr_union! {
 ///     /// A change of ownership, or none.
 ///     #[derive(Clone, Debug, PartialEq, Eq)]
-///     pub enum SetUid { 0 => Keep, 1 => Set(u32) }
+///     pub enum SetUid { Keep = 0, Set(u32) = 1 }
 /// }
 /// ```
 #[macro_export]
 macro_rules! xdr_union {
     ($($(#[$meta:meta])* $vis:vis enum $name:ident {
-        $($(#[$vmeta:meta])* $tag:expr => $variant:ident $(($ty:ty))?),* $(,)?
+        $($(#[$vmeta:meta])* $variant:ident $(($ty:ty))? = $tag:expr),* $(,)?
     })*) => {$(
         $(#[$meta])*
         $vis enum $name { $($(#[$vmeta])* $variant $(($ty))?,)* }
