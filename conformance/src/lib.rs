@@ -40,11 +40,11 @@ pub fn weir() -> &'static Path {
     })
 }
 
-/// Where a program is, if it is on the path or in a system directory.
+/// Where a program is, if it is on the path, in a system directory or among this workspace's tools.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
-        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .chain(["/usr/sbin".into(), "/sbin".into(), workspace().join("target/tools/bin")])
         .map(|dir| dir.join(name))
         .find(|p| p.is_file())
 }

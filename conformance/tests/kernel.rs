@@ -115,6 +115,22 @@ fn what_fsync_acknowledged_survives_kill_9() {
 }
 
 #[test]
+fn fsx_finds_nothing_through_the_linux_client() {
+    let Some(fsx) = conformance::program("fsx") else {
+        return conformance::skip("fsx is not installed (cargo install fsx)");
+    };
+    let Some(guest) = Guest::find() else { return };
+    for vers in VERSIONS {
+        let dir = scratch();
+        let export = dir.path().join("export");
+        std::fs::create_dir(&export).unwrap();
+        let args = [vers, fsx.to_str().unwrap(), "3000", "20201"];
+        let text = guest.run(&serve_command(&export, ""), &[], "fsx.sh", &args);
+        assert!(text.contains(&format!("fsx vers={vers}: ok")), "{text}");
+    }
+}
+
+#[test]
 fn weir_cp_reads_sparse_files_from_knfsd() {
     let Some(guest) = Guest::find() else { return };
     for needed in ["exportfs", "rpcbind", "mkfs.ext4"] {
