@@ -1,0 +1,129 @@
+//! A conformance suite: what every [`FileSystem`] has to do, over any of them.
+//!
+//! Call [`suite`] with a store that is empty below its root. Tests that are about bytes compare
+//! with a plain vector; each random one is reproducible by the seed that its message shows.
+
+mod data;
+mod names;
+mod random;
+
+pub use random::Random;
+
+use std::sync::Arc;
+use tokio::sync::oneshot;
+use weir_vfs::{
+    Access, Attr, Caller, Error, FileId, FileSystem, Layout, OpenFile, ReadOp, Result, SegmentKind,
+    SetAttr, Source, WriteOp,
+};
+
+/// Runs every test of the suite that the store's capabilities ask for, each in a directory of its
+/// own.
+///
+/// # Panics
+/// The store does not do what it should.
+pub async fn suite(fs: &Arc<dyn FileSystem>) {
+    names::all(fs).await;
+    data::all(fs).await;
+}
+
+/// A directory of its own for a test.
+async fn scratch(fs: &Arc<dyn FileSystem>, name: &str) -> FileId {
+    let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+    fs.mkdir(&Caller::Own, fs.root(), name.as_bytes(), &set).await.unwrap().id
+}
+
+/// A new regular file, open for reading and writing.
+///
+/// # Panics
+/// It cannot be made.
+pub async fn new_file(fs: &Arc<dyn FileSystem>, dir: FileId, name: &str) -> Arc<dyn OpenFile> {
+    let made = fs.create(&Caller::Own, dir, name.as_bytes(), &SetAttr::default(), true).await;
+    let id = made.unwrap().attr.id;
+    fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap()
+}
+
+/// Reads `len` bytes into a buffer whose every byte is 0xEE, and checks the layout against the
+/// rules of [`Layout`].
+pub async fn read(file: &dyn OpenFile, offset: u64, len: usize) -> Result<(Vec<u8>, Layout)> {
+    let (tx, rx) = oneshot::channel();
+    let buffer = Box::new(vec![0xEE; len]);
+    file.submit_read(ReadOp::new(offset, buffer, move |mut buffer, result| {
+        let mut slices = Vec::new();
+        let len = buffer.len();
+        buffer.slices(0, len, &mut slices);
+        let bytes = slices.iter().flat_map(|slice| slice.iter().copied()).collect::<Vec<_>>();
+        // The test may have gone.
+        let _ = tx.send(result.map(|layout| (bytes, layout)));
+    }));
+    let (bytes, layout) = rx.await.map_err(|_| Error::Io)??;
+    check_layout(&layout, offset, len);
+    Ok((bytes, layout))
+}
+
+/// Writes bytes, and waits.
+pub async fn write(file: &dyn OpenFile, offset: u64, bytes: &[u8]) -> Result<()> {
+    let (tx, rx) = oneshot::channel();
+    let done = move |_: Box<dyn Source>, result| {
+        // The test may have gone.
+        let _ = tx.send(result);
+    };
+    file.submit_write(WriteOp::new(offset, Box::new(bytes.to_vec()), done));
+    rx.await.map_err(|_| Error::Io)?
+}
+
+/// The bytes that a read means: data as it lies in the buffer, holes as zeros; clipped to the
+/// request.
+pub fn bytes_of(offset: u64, buffer: &[u8], layout: &Layout) -> Vec<u8> {
+    let end = offset + buffer.len() as u64;
+    let mut bytes = Vec::new();
+    for extent in &layout.extents {
+        let to = extent.end.min(end);
+        match extent.kind {
+            SegmentKind::Data => bytes.extend_from_slice(
+                &buffer[(extent.start - offset) as usize..(to - offset) as usize],
+            ),
+            SegmentKind::Hole => bytes.resize((to - offset) as usize, 0),
+        }
+    }
+    bytes
+}
+
+/// The whole file through reads, `step` bytes at a time.
+///
+/// # Panics
+/// A read fails, or makes no progress.
+pub async fn read_all(file: &dyn OpenFile, step: usize) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let offset = all.len() as u64;
+        let (buffer, layout) = read(file, offset, step).await.unwrap();
+        let bytes = bytes_of(offset, &buffer, &layout);
+        all.extend_from_slice(&bytes);
+        if layout.eof {
+            // A hole may reach the end of the file from beyond the request.
+            all.resize(layout.end(offset) as usize, 0);
+            return all;
+        }
+        assert!(!bytes.is_empty(), "no progress at {offset}");
+    }
+}
+
+fn check_layout(layout: &Layout, offset: u64, len: usize) {
+    let mut at = offset;
+    for (i, extent) in layout.extents.iter().enumerate() {
+        assert_eq!(extent.start, at, "extents are contiguous: {layout:?}");
+        assert!(!extent.is_empty(), "no extent is empty: {layout:?}");
+        let past = extent.end > offset + len as u64;
+        let last = i + 1 == layout.extents.len();
+        assert!(!past || (last && extent.kind == SegmentKind::Hole), "{layout:?} for {len}");
+        at = extent.end;
+    }
+}
+
+fn own() -> Caller {
+    Caller::Own
+}
+
+async fn attr(fs: &Arc<dyn FileSystem>, id: FileId) -> Attr {
+    fs.getattr(id).await.unwrap()
+}
