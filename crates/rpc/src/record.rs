@@ -104,6 +104,11 @@ impl RecordReader {
         self.fragment.map_or(RECORD_HEADER_BYTES, |fragment| fragment.len)
     }
 
+    /// Bytes of the record that is arriving, as far as its fragment headers have told.
+    pub fn pending_bytes(&self) -> usize {
+        self.earlier.len() + self.fragment.map_or(0, |fragment| fragment.len)
+    }
+
     /// Whether the stream may end here: no record is begun.
     pub fn is_between_records(&self, input: &BytesMut) -> bool {
         input.is_empty() && self.fragment.is_none() && self.earlier.is_empty()

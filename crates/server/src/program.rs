@@ -1,0 +1,138 @@
+//! The socket that RPC programs plug into.
+//!
+//! A [`Program`] is one version of one RPC program (NFS 4, NFS 3, MOUNT 3). The transport reads
+//! records, decodes the call's header, finds the program, and polls the future that
+//! [`Program::call`] returns once, on the connection's own task: a call that needs not wait is
+//! answered there and then. A future that has to wait is moved to a task of its own, so that the
+//! calls behind it go on. So an implementation is one plain async function, and fast when it can
+//! be.
+//!
+//! 1. `reply` comes with the header of a successful reply; the program appends its results and
+//!    returns it. Refusals throw it away.
+//! 2. Nothing that a peer sends makes a program panic; `?` on a decoding error refuses the call
+//!    with GARBAGE_ARGS.
+//! 3. Whoever puts large payloads in a reply reserves them first ([`Peer::reserve`]), so that a
+//!    peer that does not read holds a bounded amount of memory.
+//!
+//! ```ignore
+//! #[async_trait]
+//! impl Program for Mount3 {
+//!     fn id(&self) -> ProgramId { ProgramId { program: 100_005, version: 3 } }
+//!     async fn call(self: Arc<Self>, mut call: Call, mut reply: Encoder) -> Result<Encoder, Refusal> {
+//!         match call.header.procedure {
+//!             0 => {}
+//!             1 => { let args: MountArgs = call.args.get()?; reply.put(&self.mount(args).await); }
+//!             _ => return Err(Refusal::NoSuchProcedure),
+//!         }
+//!         Ok(reply)
+//!     }
+//! }
+//! ```
+
+use crate::transport::Peer;
+use async_trait::async_trait;
+use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
+use weir_rpc::{AcceptStatus, AuthStatus, CallHeader, Denial, ReplyHeader, VersionRange};
+use weir_xdr::{Decoder, Encoder};
+
+/// A version of an RPC program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProgramId {
+    /// Program number.
+    pub program: u32,
+    /// Its version.
+    pub version: u32,
+}
+
+/// A call, decoded up to its arguments.
+#[derive(Debug)]
+pub struct Call {
+    /// Transaction, procedure, credential.
+    pub header: CallHeader,
+    /// The arguments.
+    pub args: Decoder,
+    /// Who sent it, and over which connection.
+    pub peer: Arc<Peer>,
+    /// The call's share of the bound on memory of large calls; let go with the call.
+    pub(crate) _memory: Option<OwnedSemaphorePermit>,
+}
+
+/// Why a call is not executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The program has no such procedure.
+    NoSuchProcedure,
+    /// The arguments cannot be decoded.
+    GarbageArgs,
+    /// The server failed.
+    SystemError,
+    /// The credential is not good for this.
+    Auth(AuthStatus),
+}
+
+impl From<weir_xdr::Error> for Refusal {
+    fn from(_: weir_xdr::Error) -> Self {
+        Self::GarbageArgs
+    }
+}
+
+impl Refusal {
+    pub(crate) fn header(self, xid: u32) -> ReplyHeader {
+        match self {
+            Self::NoSuchProcedure => ReplyHeader::accepted(xid, AcceptStatus::ProcUnavail),
+            Self::GarbageArgs => ReplyHeader::accepted(xid, AcceptStatus::GarbageArgs),
+            Self::SystemError => ReplyHeader::accepted(xid, AcceptStatus::SystemErr),
+            Self::Auth(status) => ReplyHeader::denied(xid, Denial::AuthError(status)),
+        }
+    }
+}
+
+/// One version of one RPC program.
+#[async_trait]
+pub trait Program: Send + Sync + 'static {
+    /// Which one.
+    fn id(&self) -> ProgramId;
+
+    /// Executes a call: appends its results to `reply`, which holds the reply's header.
+    ///
+    /// # Errors
+    /// Why it was not executed.
+    async fn call(self: Arc<Self>, call: Call, reply: Encoder) -> Result<Encoder, Refusal>;
+}
+
+/// The programs behind one port.
+#[derive(Clone, Default)]
+pub struct Programs {
+    programs: Vec<(ProgramId, Arc<dyn Program>)>,
+}
+
+impl Programs {
+    /// Adds a program.
+    pub fn add(&mut self, program: Arc<dyn Program>) {
+        self.programs.push((program.id(), program));
+    }
+
+    /// Finds a program.
+    ///
+    /// # Errors
+    /// The status that says which versions there are, if any.
+    pub fn find(&self, id: ProgramId) -> Result<Arc<dyn Program>, AcceptStatus> {
+        if let Some((_, program)) = self.programs.iter().find(|(p, _)| *p == id) {
+            return Ok(program.clone());
+        }
+        let versions = || {
+            self.programs.iter().filter(|(p, _)| p.program == id.program).map(|(p, _)| p.version)
+        };
+        match (versions().min(), versions().max()) {
+            (Some(low), Some(high)) => Err(AcceptStatus::ProgMismatch(VersionRange { low, high })),
+            _ => Err(AcceptStatus::ProgUnavail),
+        }
+    }
+}
+
+impl std::fmt::Debug for Programs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.programs.iter().map(|(id, _)| id)).finish()
+    }
+}

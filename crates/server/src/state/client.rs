@@ -1,0 +1,339 @@
+//! Who the clients are: records made by EXCHANGE_ID (and SETCLIENTID), confirmed by the first
+//! session (or SETCLIENTID_CONFIRM), kept by leases.
+//!
+//! 1. An owner (the client's own name for itself) has at most one confirmed and one unconfirmed
+//!    record. Only the confirmed one has state.
+//! 2. A record that takes another's place does so when it is confirmed, never before, so that a
+//!    stray EXCHANGE_ID costs nobody its state.
+//! 3. A confirmed client answers only to the principal that made it.
+//!
+//! ```text
+//!   exchange_id          confirm              renew
+//!  ------------> unconfirmed ------> confirmed <--+
+//!                    | lease            | lease
+//!                    v                  v
+//!                  gone             courtesy --- wanted by others, or too old ---> gone
+//! ```
+
+use super::{StateError, StateKey};
+use bytes::Bytes;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+/// A client as the server numbers it; never used twice, also over restarts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientId(pub u64);
+
+/// A client's own name for itself. Minor version 0 is a name space of its own, because its
+/// clients have no sessions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner {
+    /// Whether it came by EXCHANGE_ID.
+    pub sessions: bool,
+    /// `co_ownerid`, or the `id` of SETCLIENTID.
+    pub name: Bytes,
+}
+
+/// Whoever a client says it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Principal {
+    /// RPC authentication flavor.
+    pub flavor: u32,
+    /// User, where the flavor has one.
+    pub uid: u32,
+}
+
+/// One client.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Its number.
+    pub id: ClientId,
+    /// Its own name.
+    pub owner: Owner,
+    /// Which run of it.
+    pub verifier: [u8; 8],
+    /// Who may speak for it.
+    pub principal: Principal,
+    /// Whether it may have state.
+    pub confirmed: bool,
+    /// When it was last heard of, on the monotonic clock.
+    pub renewed: Duration,
+    /// The sequence number that its next CREATE_SESSION has.
+    pub next_create: u32,
+    /// The reply to its last CREATE_SESSION, to be sent again.
+    pub last_create: Option<Bytes>,
+    /// It has said that it reclaims nothing more.
+    pub reclaim_complete: bool,
+    /// It had state when the server last stopped, and may ask for it back.
+    pub may_reclaim: bool,
+    /// Its open, lock and delegation state.
+    pub states: HashSet<StateKey>,
+}
+
+/// What EXCHANGE_ID found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exchanged {
+    /// The client's number.
+    pub id: ClientId,
+    /// The sequence number for CREATE_SESSION.
+    pub next_create: u32,
+    /// The record is a confirmed one.
+    pub confirmed: bool,
+}
+
+/// The clients.
+#[derive(Debug)]
+pub struct Clients {
+    by_id: HashMap<ClientId, Client>,
+    by_owner: HashMap<Owner, Records>,
+    run: u32,
+    made: u32,
+    max: usize,
+    lease: Duration,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Records {
+    confirmed: Option<ClientId>,
+    unconfirmed: Option<ClientId>,
+}
+
+impl Clients {
+    /// No clients, in the server's `run`; `max` records at most.
+    pub fn new(run: u32, lease: Duration, max: usize) -> Self {
+        Self { by_id: HashMap::new(), by_owner: HashMap::new(), run, made: 0, max, lease }
+    }
+
+    /// A client by number.
+    pub fn get(&self, id: ClientId) -> Result<&Client, StateError> {
+        self.by_id.get(&id).ok_or(StateError::StaleClientId)
+    }
+
+    /// A client by number, to change.
+    pub fn get_mut(&mut self, id: ClientId) -> Result<&mut Client, StateError> {
+        self.by_id.get_mut(&id).ok_or(StateError::StaleClientId)
+    }
+
+    /// The confirmed client with this name.
+    pub fn confirmed(&self, owner: &Owner) -> Option<&Client> {
+        self.by_id.get(&self.by_owner.get(owner)?.confirmed?)
+    }
+
+    /// The client with this name that is not confirmed yet.
+    pub fn unconfirmed(&self, owner: &Owner) -> Option<&Client> {
+        self.by_id.get(&self.by_owner.get(owner)?.unconfirmed?)
+    }
+
+    /// All clients.
+    pub fn iter(&self) -> impl Iterator<Item = &Client> {
+        self.by_id.values()
+    }
+
+    /// Whether a client has been silent for longer than its lease.
+    pub fn is_expired(&self, client: &Client, now: Duration) -> bool {
+        now.saturating_sub(client.renewed) > self.lease
+    }
+
+    /// Renews a lease.
+    pub fn renew(&mut self, id: ClientId, now: Duration) {
+        if let Some(client) = self.by_id.get_mut(&id) {
+            client.renewed = client.renewed.max(now);
+        }
+    }
+
+    /// EXCHANGE_ID (RFC 8881 section 18.35.4); `update` is EXCHGID4_FLAG_UPD_CONFIRMED_REC_A.
+    ///
+    /// # Errors
+    /// What is wrong with an update; [`StateError::ClientInUse`] when another principal has a
+    /// live client of this name; [`StateError::TooMany`].
+    pub fn exchange_id(
+        &mut self,
+        owner: Owner,
+        verifier: [u8; 8],
+        principal: Principal,
+        update: bool,
+        now: Duration,
+    ) -> Result<Exchanged, StateError> {
+        let confirmed = self.confirmed(&owner);
+        if update {
+            let client = confirmed.ok_or(StateError::NoSuchClient)?;
+            if client.verifier != verifier {
+                return Err(StateError::NotSameVerifier);
+            }
+            if client.principal != principal {
+                return Err(StateError::NotSamePrincipal);
+            }
+        } else if let Some(client) = confirmed
+            && client.principal != principal
+            && !client.states.is_empty()
+            && !self.is_expired(client, now)
+        {
+            return Err(StateError::ClientInUse);
+        }
+        if let Some(client) = confirmed
+            && client.verifier == verifier
+            && client.principal == principal
+        {
+            let found =
+                Exchanged { id: client.id, next_create: client.next_create, confirmed: true };
+            self.renew(found.id, now);
+            return Ok(found);
+        }
+        let id = self.insert(owner, verifier, principal, now)?;
+        Ok(Exchanged { id, next_create: 1, confirmed: false })
+    }
+
+    /// Makes an unconfirmed record, in the place of one that the owner may have.
+    pub fn insert(
+        &mut self,
+        owner: Owner,
+        verifier: [u8; 8],
+        principal: Principal,
+        now: Duration,
+    ) -> Result<ClientId, StateError> {
+        if let Some(old) = self.unconfirmed(&owner).map(|c| c.id) {
+            self.remove(old);
+        }
+        if self.by_id.len() >= self.max {
+            self.drop_unconfirmed(now);
+        }
+        if self.by_id.len() >= self.max {
+            return Err(StateError::TooMany);
+        }
+        self.made = self.made.wrapping_add(1);
+        let id = ClientId(u64::from(self.run) << 32 | u64::from(self.made));
+        self.by_owner.entry(owner.clone()).or_default().unconfirmed = Some(id);
+        let client = Client {
+            id,
+            owner,
+            verifier,
+            principal,
+            confirmed: false,
+            renewed: now,
+            next_create: 1,
+            last_create: None,
+            reclaim_complete: false,
+            may_reclaim: false,
+            states: HashSet::new(),
+        };
+        self.by_id.insert(id, client);
+        Ok(id)
+    }
+
+    /// Confirms a client. Returns the one whose place it takes, still in the table under its
+    /// number: its state is to be freed, then it is to be [removed](Self::remove).
+    pub fn confirm(&mut self, id: ClientId) -> Result<Option<ClientId>, StateError> {
+        let client = self.get_mut(id)?;
+        if client.confirmed {
+            return Ok(None);
+        }
+        client.confirmed = true;
+        let owner = client.owner.clone();
+        let records = self.by_owner.entry(owner).or_default();
+        records.unconfirmed = None;
+        Ok(records.confirmed.replace(id))
+    }
+
+    /// Forgets a client.
+    pub fn remove(&mut self, id: ClientId) -> Option<Client> {
+        let client = self.by_id.remove(&id)?;
+        if let Some(records) = self.by_owner.get_mut(&client.owner) {
+            if records.confirmed == Some(id) {
+                records.confirmed = None;
+            }
+            if records.unconfirmed == Some(id) {
+                records.unconfirmed = None;
+            }
+            if records.confirmed.is_none() && records.unconfirmed.is_none() {
+                self.by_owner.remove(&client.owner);
+            }
+        }
+        Some(client)
+    }
+
+    /// Forgets clients that were never confirmed in a lease time.
+    pub fn drop_unconfirmed(&mut self, now: Duration) {
+        let old: Vec<ClientId> = self
+            .by_id
+            .values()
+            .filter(|c| !c.confirmed && self.is_expired(c, now))
+            .map(|c| c.id)
+            .collect();
+        for id in old {
+            self.remove(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(90);
+    const NOW: Duration = Duration::ZERO;
+
+    fn owner() -> Owner {
+        Owner { sessions: true, name: Bytes::from_static(b"host") }
+    }
+
+    fn principal(uid: u32) -> Principal {
+        Principal { flavor: 1, uid }
+    }
+
+    fn clients() -> Clients {
+        Clients::new(3, LEASE, 2)
+    }
+
+    #[test]
+    fn a_restarted_client_replaces_its_record_only_when_confirmed() {
+        let mut c = clients();
+        let first = c.exchange_id(owner(), [1; 8], principal(0), false, NOW).unwrap();
+        assert!(!first.confirmed);
+        assert_eq!(c.confirm(first.id), Ok(None));
+        let again = c.exchange_id(owner(), [1; 8], principal(0), false, NOW).unwrap();
+        assert_eq!((again.id, again.confirmed), (first.id, true));
+
+        let restarted = c.exchange_id(owner(), [2; 8], principal(0), false, NOW).unwrap();
+        assert_ne!(restarted.id, first.id);
+        assert_eq!(c.confirmed(&owner()).unwrap().id, first.id);
+        assert_eq!(c.confirm(restarted.id), Ok(Some(first.id)));
+        c.remove(first.id);
+        assert_eq!(c.confirmed(&owner()).unwrap().id, restarted.id);
+    }
+
+    #[test]
+    fn updates_name_a_confirmed_record_and_its_principal() {
+        let mut c = clients();
+        let update = |c: &mut Clients, v, uid| c.exchange_id(owner(), v, principal(uid), true, NOW);
+        assert_eq!(update(&mut c, [1; 8], 0), Err(StateError::NoSuchClient));
+        let id = c.exchange_id(owner(), [1; 8], principal(0), false, NOW).unwrap().id;
+        assert_eq!(update(&mut c, [1; 8], 0), Err(StateError::NoSuchClient));
+        c.confirm(id).unwrap();
+        assert_eq!(update(&mut c, [2; 8], 0), Err(StateError::NotSameVerifier));
+        assert_eq!(update(&mut c, [1; 8], 1), Err(StateError::NotSamePrincipal));
+        assert_eq!(update(&mut c, [1; 8], 0).unwrap().id, id);
+    }
+
+    #[test]
+    fn a_name_in_use_is_refused_to_another_principal_while_its_lease_lasts() {
+        let mut c = clients();
+        let id = c.exchange_id(owner(), [1; 8], principal(0), false, NOW).unwrap().id;
+        c.confirm(id).unwrap();
+        c.get_mut(id).unwrap().states.insert(StateKey { run: 3, number: 1 });
+        let other = |c: &mut Clients, now| c.exchange_id(owner(), [1; 8], principal(9), false, now);
+        assert_eq!(other(&mut c, LEASE), Err(StateError::ClientInUse));
+        assert!(other(&mut c, LEASE + Duration::from_secs(1)).is_ok());
+    }
+
+    #[test]
+    fn records_are_bounded_and_the_unconfirmed_go_first() {
+        let mut c = clients();
+        for name in [&b"a"[..], b"b"] {
+            let owner = Owner { sessions: true, name: Bytes::from_static(name) };
+            c.insert(owner, [0; 8], principal(0), NOW).unwrap();
+        }
+        assert_eq!(c.insert(owner(), [0; 8], principal(0), LEASE), Err(StateError::TooMany));
+        c.insert(owner(), [0; 8], principal(0), LEASE * 2).unwrap();
+        assert_eq!(c.iter().count(), 1);
+    }
+}

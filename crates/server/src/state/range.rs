@@ -1,0 +1,263 @@
+//! Byte-range locks of one file, as POSIX and NFS have them.
+//!
+//! 1. Two owners never hold overlapping ranges of which one is exclusive.
+//! 2. An owner's own ranges never overlap: a lock replaces what its owner held there, an unlock
+//!    splits what it leaves.
+//! 3. Ranges of an owner that touch and are of one kind are joined, so that many small locks of
+//!    neighbours cost one entry.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+
+/// The end of a range that reaches to the end of the file, whatever its size becomes.
+pub const TO_END: u64 = u64::MAX;
+
+/// Bytes `start..end`; `end` is [`TO_END`] for an open range. Never empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// First byte.
+    pub start: u64,
+    /// After the last byte.
+    pub end: u64,
+}
+
+impl Range {
+    /// The range of an offset and a length as they are on the wire: all ones is "to the end".
+    ///
+    /// `None` for an empty range or one that wraps (RFC 8881 section 18.10.3).
+    pub fn from_wire(offset: u64, length: u64) -> Option<Self> {
+        let end = match length {
+            0 => return None,
+            u64::MAX => TO_END,
+            length => offset.checked_add(length)?,
+        };
+        (offset < end).then_some(Self { start: offset, end })
+    }
+
+    /// The length as it is on the wire.
+    pub fn wire_length(self) -> u64 {
+        if self.end == TO_END { u64::MAX } else { self.end - self.start }
+    }
+
+    /// Whether the two have a byte in common.
+    pub fn overlaps(self, other: Self) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+}
+
+/// A lock that is in the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict<O> {
+    /// Who holds it.
+    pub owner: O,
+    /// What it covers.
+    pub range: Range,
+    /// Whether it excludes readers as well.
+    pub exclusive: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Held {
+    end: u64,
+    exclusive: bool,
+}
+
+/// The locks of one file by owner.
+#[derive(Clone, Debug)]
+pub struct RangeLocks<O> {
+    owners: HashMap<O, BTreeMap<u64, Held>>,
+}
+
+impl<O> Default for RangeLocks<O> {
+    fn default() -> Self {
+        Self { owners: HashMap::new() }
+    }
+}
+
+impl<O: Clone + Eq + Hash> RangeLocks<O> {
+    /// Whether nobody holds anything.
+    pub fn is_empty(&self) -> bool {
+        self.owners.is_empty()
+    }
+
+    /// How many ranges are held.
+    pub fn len(&self) -> usize {
+        self.owners.values().map(BTreeMap::len).sum()
+    }
+
+    /// Whether `owner` holds anything.
+    pub fn holds(&self, owner: &O) -> bool {
+        self.owners.contains_key(owner)
+    }
+
+    /// A lock of somebody else that excludes this one.
+    pub fn conflict(&self, owner: &O, range: Range, exclusive: bool) -> Option<Conflict<O>> {
+        self.owners.iter().filter(|(other, _)| *other != owner).find_map(|(other, held)| {
+            overlapping(held, range).find(|(_, h)| exclusive || h.exclusive).map(|(start, h)| {
+                Conflict {
+                    owner: other.clone(),
+                    range: Range { start, end: h.end },
+                    exclusive: h.exclusive,
+                }
+            })
+        })
+    }
+
+    /// Takes `range` for `owner`, replacing what it held there.
+    ///
+    /// # Errors
+    /// The lock that is in the way; nothing is changed then.
+    pub fn lock(&mut self, owner: &O, range: Range, exclusive: bool) -> Result<(), Conflict<O>> {
+        if let Some(conflict) = self.conflict(owner, range, exclusive) {
+            return Err(conflict);
+        }
+        let held = self.owners.entry(owner.clone()).or_default();
+        remove(held, range);
+        let Range { mut start, mut end } = range;
+        if let Some((&before, h)) = held.range(..start).next_back()
+            && h.end == start
+            && h.exclusive == exclusive
+        {
+            start = before;
+        }
+        if let Some(after) = held.get(&end)
+            && after.exclusive == exclusive
+        {
+            let after = after.end;
+            held.remove(&end);
+            end = after;
+        }
+        held.insert(start, Held { end, exclusive });
+        Ok(())
+    }
+
+    /// Gives up whatever `owner` holds of `range`.
+    pub fn unlock(&mut self, owner: &O, range: Range) {
+        if let Some(held) = self.owners.get_mut(owner) {
+            remove(held, range);
+            if held.is_empty() {
+                self.owners.remove(owner);
+            }
+        }
+    }
+
+    /// Gives up everything that `owner` holds.
+    pub fn release(&mut self, owner: &O) {
+        self.owners.remove(owner);
+    }
+
+    /// Where the range ends in which `owner` holds byte `offset`, if it holds it.
+    pub fn covered_to(&self, owner: &O, offset: u64) -> Option<u64> {
+        let (_, held) = self.owners.get(owner)?.range(..=offset).next_back()?;
+        (held.end > offset).then_some(held.end)
+    }
+}
+
+/// The held ranges that have a byte in common with `range`.
+fn overlapping(
+    held: &BTreeMap<u64, Held>,
+    range: Range,
+) -> impl Iterator<Item = (u64, &Held)> + '_ {
+    // Only the last range that starts before can reach in, because an owner's ranges are disjoint.
+    let before = held.range(..range.start).next_back().filter(move |(_, h)| h.end > range.start);
+    before.into_iter().chain(held.range(range.start..range.end)).map(|(&start, h)| (start, h))
+}
+
+fn remove(held: &mut BTreeMap<u64, Held>, range: Range) {
+    let cut: Vec<(u64, Held)> = overlapping(held, range).map(|(start, h)| (start, *h)).collect();
+    for (start, h) in cut {
+        held.remove(&start);
+        if start < range.start {
+            held.insert(start, Held { end: range.start, ..h });
+        }
+        if h.end > range.end {
+            held.insert(range.end, h);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn range(start: u64, end: u64) -> Range {
+        Range { start, end }
+    }
+
+    #[test]
+    fn wire_ranges() {
+        assert_eq!(Range::from_wire(5, u64::MAX), Some(range(5, TO_END)));
+        assert_eq!(Range::from_wire(5, 0), None);
+        assert_eq!(Range::from_wire(5, u64::MAX - 3), None);
+        assert_eq!(Range::from_wire(5, 1).unwrap().wire_length(), 1);
+        assert_eq!(Range::from_wire(u64::MAX, u64::MAX), None);
+    }
+
+    #[test]
+    fn readers_share_and_writers_exclude() {
+        let mut locks = RangeLocks::default();
+        locks.lock(&'a', range(0, 10), false).unwrap();
+        locks.lock(&'b', range(5, 15), false).unwrap();
+        let conflict = locks.lock(&'c', range(12, 13), true).unwrap_err();
+        assert_eq!(conflict, Conflict { owner: 'b', range: range(5, 15), exclusive: false });
+        locks.unlock(&'b', range(11, 14));
+        locks.lock(&'c', range(12, 13), true).unwrap();
+        assert!(locks.conflict(&'a', range(0, TO_END), false).is_some());
+    }
+
+    #[test]
+    fn neighbours_are_joined_and_an_upgrade_splits() {
+        let mut locks = RangeLocks::default();
+        for i in 0..1000 {
+            locks.lock(&0, range(i * 10, i * 10 + 10), false).unwrap();
+        }
+        assert_eq!(locks.len(), 1);
+        locks.lock(&0, range(100, 200), true).unwrap();
+        assert_eq!(locks.len(), 3);
+        assert_eq!(locks.covered_to(&0, 150), Some(200));
+        assert_eq!(locks.covered_to(&0, 10_000), None);
+        locks.release(&0);
+        assert!(locks.is_empty());
+    }
+
+    proptest! {
+        /// Against a model that keeps a state for every byte and owner.
+        #[test]
+        fn agrees_with_a_lock_per_byte(
+            steps in prop::collection::vec((0u8..3, 0u64..24, 1u64..24, 0u8..3), 1..60)
+        ) {
+            let mut locks = RangeLocks::default();
+            let mut model = vec![[0u8; 3]; 48];
+            for (owner, start, len, action) in steps {
+                let r = range(start, start + len);
+                let bytes = start as usize..(start + len) as usize;
+                if action == 0 {
+                    locks.unlock(&owner, r);
+                    for b in &mut model[bytes] {
+                        b[owner as usize] = 0;
+                    }
+                } else {
+                    let free = model[bytes.clone()].iter().all(|b| {
+                        b.iter().enumerate().all(|(o, &kind)| {
+                            o == owner as usize || kind == 0 || (kind == 1 && action == 1)
+                        })
+                    });
+                    prop_assert_eq!(locks.lock(&owner, r, action == 2).is_ok(), free);
+                    if free {
+                        for b in &mut model[bytes] {
+                            b[owner as usize] = action;
+                        }
+                    }
+                }
+                for (at, b) in model.iter().enumerate() {
+                    let others_exclusive = b[1] == 2 || b[2] == 2;
+                    let others_any = b[1] != 0 || b[2] != 0;
+                    let one = range(at as u64, at as u64 + 1);
+                    prop_assert_eq!(locks.conflict(&0, one, false).is_some(), others_exclusive);
+                    prop_assert_eq!(locks.conflict(&0, one, true).is_some(), others_any);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Exactly once: the slots of a session, and the replies kept in them (RFC 8881 section 2.10.6).
+//!
+//! 1. A request is executed at most once: a slot takes a sequence number one above its last, or
+//!    its last again, which gets the reply that was kept.
+//! 2. A slot holds one reply at most, of no more than the session's cached reply size.
+//!
+//! ```text
+//!             begin(last + 1)                finish
+//!   idle(last) ------------> busy(last + 1) --------> idle(last + 1)
+//!      | begin(last)            | begin(last + 1)
+//!      v                        v
+//!   the kept reply           Delay
+//! ```
+
+use bytes::Bytes;
+
+/// What is to be done with a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// Execute it, then [`Slot::finish`].
+    Execute,
+    /// It was executed: send this again.
+    Replay(Bytes),
+}
+
+/// A request that cannot have its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotError {
+    /// Its sequence number is neither the last one nor the one after it.
+    Misordered,
+    /// It was executed, and its reply was not kept because it asked for that.
+    Uncached,
+    /// It is being executed.
+    Busy,
+}
+
+/// One slot.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    last: u32,
+    busy: bool,
+    kept: Option<Bytes>,
+}
+
+impl Slot {
+    /// A slot whose first request has sequence number `first`.
+    pub fn new(first: u32) -> Self {
+        Self { last: first.wrapping_sub(1), busy: false, kept: None }
+    }
+
+    /// Takes a request.
+    pub fn begin(&mut self, sequence: u32) -> Result<Begin, SlotError> {
+        if sequence == self.last.wrapping_add(1) && !self.busy {
+            self.last = sequence;
+            self.busy = true;
+            self.kept = None;
+            return Ok(Begin::Execute);
+        }
+        if sequence != self.last {
+            return Err(SlotError::Misordered);
+        }
+        match &self.kept {
+            _ if self.busy => Err(SlotError::Busy),
+            Some(reply) => Ok(Begin::Replay(reply.clone())),
+            None => Err(SlotError::Uncached),
+        }
+    }
+
+    /// Ends a request, keeping its reply if it is to be kept.
+    pub fn finish(&mut self, reply: Option<Bytes>) {
+        self.busy = false;
+        self.kept = reply;
+    }
+
+    /// Whether a request is being executed.
+    pub fn is_busy(&self) -> bool {
+        self.busy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_executed_once() {
+        let mut slot = Slot::new(1);
+        assert_eq!(slot.begin(0), Err(SlotError::Uncached));
+        assert_eq!(slot.begin(1), Ok(Begin::Execute));
+        assert_eq!(slot.begin(1), Err(SlotError::Busy));
+        assert_eq!(slot.begin(2), Err(SlotError::Misordered));
+        let reply = Bytes::from_static(b"done");
+        slot.finish(Some(reply.clone()));
+        assert_eq!(slot.begin(1), Ok(Begin::Replay(reply)));
+        assert_eq!(slot.begin(3), Err(SlotError::Misordered));
+        assert_eq!(slot.begin(2), Ok(Begin::Execute));
+        slot.finish(None);
+        assert_eq!(slot.begin(2), Err(SlotError::Uncached));
+    }
+
+    #[test]
+    fn sequence_numbers_wrap_to_zero() {
+        let mut slot = Slot::new(u32::MAX);
+        assert_eq!(slot.begin(u32::MAX), Ok(Begin::Execute));
+        slot.finish(None);
+        assert_eq!(slot.begin(0), Ok(Begin::Execute));
+    }
+}

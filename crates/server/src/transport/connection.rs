@@ -1,0 +1,326 @@
+//! One connection: calls in, replies out, on one task.
+//!
+//! ```text
+//!   readable -> fill -> serve: for each whole record, poll its call once
+//!                                 | ready            | has to wait
+//!                                 v                  v
+//!                              replies          a task of its own -> Peer::post
+//!                                 |                                     |
+//!                                 +----------> flush: one writev <------+
+//! ```
+
+use super::{Peer, SMALL_BYTES, Transport};
+use crate::program::{Call, ProgramId, Refusal};
+use bytes::BytesMut;
+use futures_util::FutureExt;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error};
+use weir_rpc::{
+    AcceptStatus, CallHeader, MessageType, RecordError, RecordReader, ReplyHeader, finish_record,
+    message_type, start_record,
+};
+use weir_xdr::{Bytes, Decoder, Message};
+
+/// Slices in one writev: what Linux takes (IOV_MAX).
+const MAX_SLICES: usize = 1024;
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum End {
+    #[error("closed by the peer")]
+    Closed,
+    #[error("closed by the server")]
+    Stopped,
+    #[error("the peer sent nothing more of a record that it began")]
+    StalledRecord,
+    #[error("the peer took nothing of what was sent")]
+    StalledReply,
+    #[error("{0}")]
+    Record(#[from] RecordError),
+    #[error("the peer sent what is not an RPC message")]
+    NotRpc,
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+pub(super) struct Connection {
+    transport: Arc<Transport>,
+    stream: TcpStream,
+    peer: Arc<Peer>,
+    input: BytesMut,
+    records: RecordReader,
+    /// Pays for the large record that is arriving.
+    memory: Option<OwnedSemaphorePermit>,
+    output: VecDeque<Message>,
+    /// Bytes of the front of `output` that are sent.
+    sent: usize,
+    waiting: Arc<AtomicUsize>,
+    stop: CancellationToken,
+    stopping: bool,
+    /// Since when a record has been arriving, or a reply has been waiting to be taken.
+    reading_since: Option<Instant>,
+    writing_since: Option<Instant>,
+}
+
+type CallFuture = Pin<Box<dyn Future<Output = Message> + Send>>;
+
+impl Connection {
+    pub(super) fn new(transport: Arc<Transport>, stream: TcpStream, peer: Arc<Peer>) -> Self {
+        let records = RecordReader::new(transport.limits.record_bytes);
+        // A token of its own, so that connections do not meet at the lock of one.
+        let stop = transport.stop.child_token();
+        Self {
+            transport,
+            stream,
+            peer,
+            input: BytesMut::new(),
+            records,
+            memory: None,
+            output: VecDeque::new(),
+            sent: 0,
+            waiting: Arc::default(),
+            stop,
+            stopping: false,
+            reading_since: None,
+            writing_since: None,
+        }
+    }
+
+    /// Serves the connection to its end.
+    pub(super) async fn run(mut self) -> End {
+        loop {
+            match self.step().await {
+                Ok(()) => {}
+                Err(end) => return end,
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<(), End> {
+        self.serve()?;
+        self.flush()?;
+        if self.stopping && self.output.is_empty() && self.waiting.load(Ordering::Acquire) == 0 {
+            return Err(End::Stopped);
+        }
+        self.wait().await
+    }
+
+    /// Executes the calls that have arrived whole, as far as the bounds allow.
+    fn serve(&mut self) -> Result<(), End> {
+        while self.may_serve() {
+            let Some(record) = self.records.next_record(&mut self.input)? else { break };
+            self.reading_since = None;
+            let memory = self.memory.take();
+            self.handle(record, memory)?;
+        }
+        self.peer.take_posted(&mut self.output);
+        Ok(())
+    }
+
+    fn may_serve(&self) -> bool {
+        !self.stopping
+            && self.output.len() < self.transport.limits.in_flight
+            && self.waiting.load(Ordering::Acquire) < self.transport.limits.in_flight
+    }
+
+    fn handle(&mut self, record: Bytes, memory: Option<OwnedSemaphorePermit>) -> Result<(), End> {
+        match message_type(&record) {
+            Ok((_, MessageType::Call)) => {}
+            Ok((xid, MessageType::Reply)) => {
+                self.peer.replied(xid, record);
+                return Ok(());
+            }
+            Err(_) => return Err(End::NotRpc),
+        }
+        let mut args = Decoder::new(record);
+        let header = match CallHeader::decode(&mut args) {
+            Ok(header) => header,
+            Err(refused) => {
+                let reply = refused.reply().ok_or(End::NotRpc)?;
+                self.output.push_back(encode_header(&reply));
+                return Ok(());
+            }
+        };
+        let id = ProgramId { program: header.program, version: header.version };
+        let program = match self.transport.programs.find(id) {
+            Ok(program) => program,
+            Err(status) => {
+                self.output.push_back(encode_header(&ReplyHeader::accepted(header.xid, status)));
+                return Ok(());
+            }
+        };
+        let xid = header.xid;
+        let call = Call { header, args, peer: self.peer.clone(), _memory: memory };
+        let mut reply = start_record();
+        reply.put(&ReplyHeader::accepted(xid, AcceptStatus::Success));
+        let called = AssertUnwindSafe(program.call(call, reply)).catch_unwind();
+        let mut future: CallFuture = Box::pin(async move {
+            match called.await {
+                Ok(Ok(reply)) => finish_record(reply),
+                Ok(Err(refusal)) => encode_header(&refusal.header(xid)),
+                Err(_) => {
+                    error!("a call of {id:?} panicked; it is refused");
+                    encode_header(&Refusal::SystemError.header(xid))
+                }
+            }
+        });
+        match (&mut future).now_or_never() {
+            Some(reply) => self.output.push_back(reply),
+            None => self.spawn(future),
+        }
+        Ok(())
+    }
+
+    fn spawn(&self, future: CallFuture) {
+        let waiting = Waiting::one(&self.waiting);
+        let peer = self.peer.clone();
+        tokio::spawn(async move {
+            let reply = future.await;
+            // Not waiting any more before the reply is posted, so that the connection sees both.
+            drop(waiting);
+            peer.post(reply);
+        });
+    }
+
+    /// Sends what is ready, as far as the socket takes it.
+    fn flush(&mut self) -> Result<(), End> {
+        while !self.output.is_empty() {
+            let mut slices = Vec::with_capacity(64);
+            let mut skip = self.sent;
+            for message in &self.output {
+                message.slices(skip, &mut slices);
+                skip = 0;
+                if slices.len() >= MAX_SLICES {
+                    break;
+                }
+            }
+            slices.truncate(MAX_SLICES);
+            match self.stream.write_vectored(&slices).now_or_never() {
+                Some(Ok(0)) => return Err(End::Closed),
+                Some(Ok(n)) => self.advance(n),
+                Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Some(Err(error)) => return Err(error.into()),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.writing_since = None;
+        self.sent += n;
+        while let Some(front) = self.output.front() {
+            let len = front.len();
+            if self.sent < len {
+                break;
+            }
+            self.sent -= len;
+            self.output.pop_front();
+        }
+    }
+
+    /// Waits for something to do: bytes to read, room to write, a reply, the end.
+    async fn wait(&mut self) -> Result<(), End> {
+        let may_read = self.may_serve();
+        if may_read && self.input.is_empty() {
+            self.input = BytesMut::new();
+        }
+        let between = self.records.is_between_records(&self.input);
+        let large = self.records.pending_bytes() > SMALL_BYTES;
+        let pays = may_read && large && self.memory.is_none();
+        let now = Instant::now;
+        self.reading_since =
+            (may_read && !pays && !between).then(|| self.reading_since.unwrap_or_else(now));
+        self.writing_since =
+            (!self.output.is_empty()).then(|| self.writing_since.unwrap_or_else(now));
+        let stall = self.transport.limits.stall;
+        let deadline = self.reading_since.into_iter().chain(self.writing_since).min();
+
+        let price = self.transport.limits.record_bytes.min(self.transport.limits.call_bytes) as u32;
+        let budget = &self.transport.call_bytes;
+        tokio::select! {
+            biased;
+            () = self.peer.posted.notified() => {
+                if !self.peer.is_open() {
+                    return Err(End::Stopped);
+                }
+            }
+            () = self.stop.cancelled(), if !self.stopping => self.stopping = true,
+            ready = self.stream.writable(), if !self.output.is_empty() => ready?,
+            paid = budget.clone().acquire_many_owned(price), if pays => {
+                // Nobody closes the semaphore.
+                self.memory = paid.ok();
+                self.fill()?;
+            }
+            ready = self.stream.readable(), if may_read && !pays => {
+                ready?;
+                self.fill()?;
+            }
+            () = until(deadline, stall) => return Err(match self.writing_since {
+                Some(_) => End::StalledReply,
+                None => End::StalledRecord,
+            }),
+        }
+        Ok(())
+    }
+
+    /// Reads what has arrived: at least as much room as the record needs, and some for the next.
+    fn fill(&mut self) -> Result<(), End> {
+        let wanted = self.records.wanted_bytes().max(SMALL_BYTES);
+        self.input.reserve(wanted.saturating_sub(self.input.len()).max(1));
+        match self.stream.read_buf(&mut self.input).now_or_never() {
+            Some(Ok(0)) => Err(End::Closed),
+            Some(Err(error)) if error.kind() != io::ErrorKind::Interrupted => Err(error.into()),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if !self.output.is_empty() {
+            debug!("{}: {} replies were not sent", self.peer.addr(), self.output.len());
+        }
+    }
+}
+
+/// Counts a call that waits for as long as it lives.
+struct Waiting(Arc<AtomicUsize>);
+
+impl Waiting {
+    fn one(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+async fn until(since: Option<Instant>, stall: Duration) {
+    match since {
+        Some(since) => tokio::time::sleep_until(since + stall).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn encode_header(header: &ReplyHeader) -> Message {
+    let mut e = start_record();
+    e.put(header);
+    finish_record(e)
+}

@@ -1,0 +1,124 @@
+//! The other end of a connection, as programs see it.
+
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use weir_rpc::{CallHeader, finish_record, start_record};
+use weir_xdr::{Bytes, Encode, Message};
+
+/// A connection and whoever is behind it.
+#[derive(Debug)]
+pub struct Peer {
+    id: u64,
+    addr: SocketAddr,
+    replies: Arc<Semaphore>,
+    reply_bytes: usize,
+    outbox: Mutex<VecDeque<Message>>,
+    pub(super) posted: Notify,
+    closed: AtomicBool,
+    next_xid: AtomicU32,
+    calls: Mutex<HashMap<u32, oneshot::Sender<Bytes>>>,
+}
+
+impl Peer {
+    pub(super) fn new(id: u64, addr: SocketAddr, reply_bytes: usize) -> Self {
+        Self {
+            id,
+            addr,
+            replies: Arc::new(Semaphore::new(reply_bytes)),
+            reply_bytes,
+            outbox: Mutex::default(),
+            posted: Notify::new(),
+            closed: AtomicBool::new(false),
+            next_xid: AtomicU32::new(1),
+            calls: Mutex::default(),
+        }
+    }
+
+    /// A number that no other connection of this server has or had.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The other end's address.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Waits until replies with `bytes` more bytes of payload may be queued. Keep what it returns
+    /// as long as the payload lives.
+    pub async fn reserve(&self, bytes: usize) -> Reserved {
+        let bytes = bytes.min(self.reply_bytes) as u32;
+        // Nobody closes the semaphore; without a permit the bound is merely not counted.
+        Reserved { _permit: self.replies.clone().acquire_many_owned(bytes).await.ok() }
+    }
+
+    /// Queues a finished record.
+    pub(super) fn post(&self, message: Message) {
+        self.outbox.lock().push_back(message);
+        self.posted.notify_one();
+    }
+
+    /// Takes everything queued.
+    pub(super) fn take_posted(&self, into: &mut VecDeque<Message>) {
+        into.append(&mut self.outbox.lock());
+    }
+
+    /// Whether the connection is still there.
+    pub fn is_open(&self) -> bool {
+        !self.closed.load(Ordering::Acquire)
+    }
+
+    /// Ends the connection, sending nothing more.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.posted.notify_one();
+        self.calls.lock().clear();
+    }
+
+    /// Calls a program at the other end; the reply's record, header included, or `None` when the
+    /// connection ends first.
+    pub async fn call(&self, header: CallHeader, args: &(dyn Encode + Sync)) -> Option<Bytes> {
+        let xid = self.next_xid.fetch_add(1, Ordering::Relaxed);
+        let (tell, told) = oneshot::channel();
+        self.calls.lock().insert(xid, tell);
+        let _forget = Forget { peer: self, xid };
+        let mut e = start_record();
+        e.put(&CallHeader { xid, ..header });
+        e.put(args);
+        self.post(finish_record(e));
+        if !self.is_open() {
+            return None;
+        }
+        told.await.ok()
+    }
+
+    /// Hands a reply to whoever waits for it; replies that nobody waits for are dropped.
+    pub(super) fn replied(&self, xid: u32, record: Bytes) {
+        if let Some(tell) = self.calls.lock().remove(&xid) {
+            // The caller may have given up meanwhile.
+            let _ = tell.send(record);
+        }
+    }
+}
+
+/// Takes a call out of the table however its future ends.
+struct Forget<'a> {
+    peer: &'a Peer,
+    xid: u32,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.peer.calls.lock().remove(&self.xid);
+    }
+}
+
+/// A share of the payload bytes that may be queued for a peer.
+#[derive(Debug)]
+pub struct Reserved {
+    _permit: Option<OwnedSemaphorePermit>,
+}
