@@ -1,8 +1,10 @@
 //! Being built.
 #![forbid(unsafe_code)]
 
+pub mod export;
+pub mod handle;
 pub mod program;
-mod state;
+pub mod state;
 mod transport;
 
 pub use program::{Call, Program, ProgramId, Programs, Refusal};

@@ -1,26 +1,368 @@
-//! State.
+//! What the server remembers of its clients: who they are, their sessions, opens and locks, and
+//! for how long.
+//!
+//! Everything here is plain data and transitions: no I/O, no tasks, the time comes as an argument
+//! (monotonic). One [`State`] lies behind one lock, which is never held over a wait; file handles
+//! are of a type `F` that the state only keeps and hands out.
+//!
+//! 1. State belongs to a confirmed client and goes with it: [`State::purge`] frees all of it.
+//! 2. A silent client keeps its state past its lease (courtesy) until somebody else wants what it
+//!    holds, or it has been silent for [`Limits::courtesy`].
+//! 3. A client whose state was taken away may not reclaim it after a restart: its owner is put on
+//!    [`State::take_forgotten`] in the same transition, and the reply waits until that is on disk.
+//! 4. Every table is bounded ([`Limits`]).
+
 mod client;
+mod grace;
+mod lock;
+mod open;
 mod range;
+mod recovery;
+mod session;
+mod share;
 mod slot;
 mod stateid;
-pub use stateid::*;
-/// Why
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg(test)]
+mod tests;
+
+pub use client::{Client, ClientId, Clients, Exchanged, Owner, Principal};
+pub use grace::Grace;
+pub use lock::{LockError, LockOwner, LockRequest, LockTarget};
+pub use open::{Claim, Io, OpenRequest};
+pub use range::{Conflict, Range, RangeLocks, TO_END};
+pub use recovery::Recovery;
+pub use session::{Channel, Sequenced, Session, SessionId, Sessions};
+pub use share::Share;
+pub use stateid::{StateId, StateKey, StateRef, check_seq, next_seq};
+
+use crate::handle::Node;
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Each way in which a client's use of state is wrong, or cannot be served now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// x
+    /// No state of that name, or not for this file or client.
+    #[error("no such state")]
     BadStateId,
-    /// x
+    /// The state has changed since.
+    #[error("the stateid is of an earlier change")]
     OldStateId,
-    /// x
+    /// The stateid is of an earlier run of the server.
+    #[error("the stateid is of an earlier run of the server")]
+    StaleStateId,
+    /// No client of that number.
+    #[error("no such client")]
     StaleClientId,
-    /// x
+    /// An update names a client that is not confirmed.
+    #[error("no confirmed client of that name")]
     NoSuchClient,
-    /// x
+    /// An update is of another run of the client.
+    #[error("the verifier is of another run of the client")]
     NotSameVerifier,
-    /// x
+    /// An update, or a confirmation, by somebody else.
+    #[error("the client belongs to another principal")]
     NotSamePrincipal,
-    /// x
+    /// A live client of another principal has that name.
+    #[error("the name is in use by another principal's client")]
     ClientInUse,
-    /// x
+    /// The client still has sessions or state.
+    #[error("the client still has sessions or state")]
+    ClientBusy,
+    /// A table is full.
+    #[error("the server keeps no more of these")]
     TooMany,
+    /// Sizes of a channel that nothing fits.
+    #[error("nothing useful fits the channel")]
+    TooSmall,
+    /// No session of that name.
+    #[error("no such session")]
+    BadSession,
+    /// No such slot.
+    #[error("no such slot")]
+    BadSlot,
+    /// A sequence number out of turn.
+    #[error("the sequence number is out of turn")]
+    Misordered,
+    /// The reply asked for again was not kept.
+    #[error("the reply was not kept")]
+    Uncached,
+    /// The request is being executed.
+    #[error("the request is being executed")]
+    Busy,
+    /// Somebody's share reservation is in the way.
+    #[error("a share reservation is in the way")]
+    ShareDenied,
+    /// Somebody's share reservation forbids I/O without an open.
+    #[error("a share reservation forbids this")]
+    Locked,
+    /// The file is not open for that.
+    #[error("not open for that")]
+    OpenMode,
+    /// A downgrade to what was never opened.
+    #[error("not a combination of earlier opens")]
+    NotASubset,
+    /// Ranges are locked.
+    #[error("ranges are locked")]
+    LocksHeld,
+    /// Not while clients reclaim what they had.
+    #[error("not during grace")]
+    Grace,
+    /// There is nothing to reclaim any more.
+    #[error("not in grace, or the client has nothing to reclaim")]
+    NoGrace,
+    /// RECLAIM_COMPLETE came before.
+    #[error("reclaim was complete before")]
+    CompleteAlready,
 }
+
+/// Bounds on what is remembered.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// How long a client may be silent.
+    pub lease: Duration,
+    /// How long state of a silent client is kept when nobody wants what it holds.
+    pub courtesy: Duration,
+    /// Client records.
+    pub clients: usize,
+    /// Sessions.
+    pub sessions: usize,
+    /// Bytes of kept replies.
+    pub kept_reply_bytes: u64,
+    /// Opens of files, of all clients together.
+    pub opens: usize,
+    /// Lock owners' states and locked ranges, of all clients together, each.
+    pub locks: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(90),
+            courtesy: Duration::from_secs(24 * 3600),
+            clients: 16 << 10,
+            sessions: 16 << 10,
+            kept_reply_bytes: 128 << 20,
+            opens: 1 << 20,
+            locks: 1 << 20,
+        }
+    }
+}
+
+/// What concerns one file.
+#[derive(Debug, Default)]
+struct FileState {
+    opens: Vec<StateKey>,
+    lock_states: Vec<StateKey>,
+    ranges: RangeLocks<LockOwner>,
+}
+
+impl FileState {
+    fn is_idle(&self) -> bool {
+        self.opens.is_empty() && self.lock_states.is_empty() && self.ranges.is_empty()
+    }
+}
+
+/// All state.
+#[derive(Debug)]
+pub struct State<F> {
+    /// The clients.
+    pub clients: Clients,
+    /// Their sessions.
+    pub sessions: Sessions,
+    /// Reclaiming after a restart.
+    pub grace: Grace,
+    files: HashMap<Node, FileState>,
+    opens: HashMap<StateKey, open::Open<F>>,
+    locks: HashMap<StateKey, lock::LockState>,
+    forgotten: Vec<Owner>,
+    limits: Limits,
+    run: u32,
+    made: u64,
+}
+
+impl<F: Clone> State<F> {
+    /// No state, in the server's `run`, with `grace` for earlier runs.
+    pub fn new(run: u32, limits: Limits, grace: Grace) -> Self {
+        Self {
+            clients: Clients::new(run, limits.lease, limits.clients),
+            sessions: Sessions::new(limits.sessions, limits.kept_reply_bytes),
+            grace,
+            files: HashMap::new(),
+            opens: HashMap::new(),
+            locks: HashMap::new(),
+            forgotten: Vec::new(),
+            limits,
+            run,
+            made: 0,
+        }
+    }
+
+    /// The bounds.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn new_key(&mut self) -> StateKey {
+        self.made += 1;
+        StateKey { run: self.run, number: self.made }
+    }
+
+    /// Why a key that is in no table is not.
+    fn missing(&self, key: StateKey) -> StateError {
+        if key.run == self.run { StateError::BadStateId } else { StateError::StaleStateId }
+    }
+
+    /// CREATE_SESSION's effect on its client: confirms it, frees what it replaces. Returns the
+    /// owner when it is to be remembered over a restart from now on.
+    ///
+    /// # Errors
+    /// [`StateError::StaleClientId`], or [`StateError::NotSamePrincipal`].
+    pub fn confirm(
+        &mut self,
+        id: ClientId,
+        principal: &Principal,
+        now: Duration,
+    ) -> Result<Option<Owner>, StateError> {
+        let client = self.clients.get_mut(id)?;
+        if client.principal != *principal {
+            return Err(StateError::NotSamePrincipal);
+        }
+        client.renewed = client.renewed.max(now);
+        if client.confirmed {
+            return Ok(None);
+        }
+        let owner = client.owner.clone();
+        client.may_reclaim = self.grace.may_reclaim(&owner, now);
+        if let Some(replaced) = self.clients.confirm(id)? {
+            self.release(replaced);
+        }
+        Ok(Some(owner))
+    }
+
+    /// RECLAIM_COMPLETE for all file systems.
+    ///
+    /// # Errors
+    /// [`StateError::CompleteAlready`].
+    pub fn reclaim_complete(&mut self, id: ClientId) -> Result<(), StateError> {
+        let client = self.clients.get_mut(id)?;
+        if client.reclaim_complete {
+            return Err(StateError::CompleteAlready);
+        }
+        client.reclaim_complete = true;
+        client.may_reclaim = false;
+        self.grace.completed(&client.owner);
+        Ok(())
+    }
+
+    /// Whether a client may take new state, or (`reclaim`) state that it had before a restart.
+    ///
+    /// # Errors
+    /// [`StateError::Grace`] or [`StateError::NoGrace`].
+    pub fn check_grace(
+        &self,
+        id: ClientId,
+        reclaim: bool,
+        now: Duration,
+    ) -> Result<(), StateError> {
+        let client = self.clients.get(id)?;
+        if reclaim {
+            let open = self.grace.is_active(now) && client.may_reclaim;
+            return if open { Ok(()) } else { Err(StateError::NoGrace) };
+        }
+        // A client with sessions says when it is done reclaiming (RFC 8881 section 18.51.3).
+        if self.grace.is_active(now) || (client.owner.sessions && !client.reclaim_complete) {
+            return Err(StateError::Grace);
+        }
+        Ok(())
+    }
+
+    /// DESTROY_CLIENTID.
+    ///
+    /// # Errors
+    /// [`StateError::ClientBusy`] while it has sessions or state.
+    pub fn destroy_client(&mut self, id: ClientId) -> Result<(), StateError> {
+        let client = self.clients.get(id)?;
+        if !client.states.is_empty() || self.sessions.of(id).next().is_some() {
+            return Err(StateError::ClientBusy);
+        }
+        self.purge(id);
+        Ok(())
+    }
+
+    /// Frees everything that a client has, and forgets it for good.
+    pub fn purge(&mut self, id: ClientId) {
+        if let Some(client) = self.release(id)
+            && client.confirmed
+        {
+            self.forgotten.push(client.owner);
+        }
+    }
+
+    /// Frees everything that a client has.
+    fn release(&mut self, id: ClientId) -> Option<Client> {
+        let client = self.clients.remove(id)?;
+        self.sessions.remove_of(id);
+        for key in &client.states {
+            self.drop_lock_state(*key);
+        }
+        for key in &client.states {
+            self.drop_open(*key);
+        }
+        Some(client)
+    }
+
+    /// Owners that may not reclaim any more; to be taken off the disk before the next reply.
+    pub fn take_forgotten(&mut self) -> Vec<Owner> {
+        std::mem::take(&mut self.forgotten)
+    }
+
+    /// Whether [`take_forgotten`](Self::take_forgotten) has something.
+    pub fn has_forgotten(&self) -> bool {
+        !self.forgotten.is_empty()
+    }
+
+    /// Periodic: frees clients that were silent for longer than anybody waits for them.
+    pub fn sweep(&mut self, now: Duration) {
+        self.clients.drop_unconfirmed(now);
+        let gone: Vec<ClientId> = self
+            .clients
+            .iter()
+            .filter(|c| {
+                let silent = now.saturating_sub(c.renewed);
+                let keeps =
+                    if c.states.is_empty() { self.limits.lease * 2 } else { self.limits.courtesy };
+                c.confirmed && silent > keeps
+            })
+            .map(|c| c.id)
+            .collect();
+        for id in gone {
+            self.purge(id);
+        }
+    }
+
+    /// Frees a client that has been silent past its lease, because another wants what it holds.
+    /// Says whether it did.
+    fn evict_if_expired(&mut self, id: ClientId, now: Duration) -> bool {
+        let expired = self.clients.get(id).is_ok_and(|c| self.clients.is_expired(c, now));
+        if expired {
+            self.purge(id);
+        }
+        expired
+    }
+
+    fn drop_idle(&mut self, node: Node) {
+        if self.files.get(&node).is_some_and(FileState::is_idle) {
+            self.files.remove(&node);
+        }
+    }
+
+    /// How many opens and lock states there are.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.opens.len(), self.locks.len())
+    }
+}
+
+/// An owner's name in the protocol: any bytes.
+pub type OwnerName = Bytes;

@@ -1,0 +1,86 @@
+//! After a restart, clients take back what they had, and for that long nobody takes anything new.
+//!
+//! 1. Grace is over when its time is, or when every client that had state has said that it is
+//!    done; without such clients there is none.
+//! 2. Only a client that is on disk from the run before may reclaim.
+
+use super::Owner;
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// The grace period of this run.
+#[derive(Debug, Default)]
+pub struct Grace {
+    until: Duration,
+    expected: HashSet<Owner>,
+    returned: HashSet<Owner>,
+    ended: bool,
+}
+
+impl Grace {
+    /// Grace until `until` (monotonic) for the clients that had state in the run before.
+    pub fn new(until: Duration, clients: impl IntoIterator<Item = Owner>) -> Self {
+        Self { until, expected: clients.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Whether clients may still reclaim.
+    pub fn is_active(&self, now: Duration) -> bool {
+        !self.ended && now < self.until && !self.expected.is_empty()
+    }
+
+    /// Whether a client had state that it may ask back; notes that it is there again.
+    pub fn may_reclaim(&mut self, owner: &Owner, now: Duration) -> bool {
+        let may = self.is_active(now) && self.expected.contains(owner);
+        if may {
+            self.returned.insert(owner.clone());
+        }
+        may
+    }
+
+    /// Notes that a client is done reclaiming.
+    pub fn completed(&mut self, owner: &Owner) {
+        self.expected.remove(owner);
+    }
+
+    /// Ends the grace once it is over. Returns, once, the clients that never came back: they may
+    /// not reclaim in a later run either.
+    pub fn end(&mut self, now: Duration) -> Vec<Owner> {
+        if self.ended || self.is_active(now) {
+            return Vec::new();
+        }
+        self.ended = true;
+        self.expected.drain().filter(|owner| !self.returned.contains(owner)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(name: &'static str) -> Owner {
+        Owner { sessions: true, name: bytes::Bytes::from_static(name.as_bytes()) }
+    }
+
+    const SEC: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn ends_when_all_are_back_or_time_is_up() {
+        assert!(!Grace::new(90 * SEC, []).is_active(SEC));
+
+        let mut grace = Grace::new(90 * SEC, [owner("a"), owner("b")]);
+        assert!(grace.may_reclaim(&owner("a"), SEC));
+        assert!(!grace.may_reclaim(&owner("c"), SEC));
+        grace.completed(&owner("a"));
+        assert!(grace.is_active(89 * SEC));
+        assert_eq!(grace.end(89 * SEC), []);
+        assert!(!grace.is_active(90 * SEC));
+        assert_eq!(grace.end(90 * SEC), [owner("b")]);
+        assert_eq!(grace.end(91 * SEC), []);
+
+        let mut grace = Grace::new(90 * SEC, [owner("a")]);
+        assert!(grace.may_reclaim(&owner("a"), SEC));
+        grace.completed(&owner("a"));
+        assert!(!grace.is_active(2 * SEC));
+        assert_eq!(grace.end(2 * SEC), []);
+    }
+}

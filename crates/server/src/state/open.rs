@@ -1,0 +1,262 @@
+//! Open files.
+//!
+//! ```text
+//!            open              open (upgrade), downgrade
+//!   (none) ------> open(seq 1) -----------------------> open(seq + 1)
+//!                     |
+//!                     | close, purge: its locks go with it
+//!                     v
+//!                  (none)
+//! ```
+
+use super::{
+    ClientId, LockOwner, OwnerName, Share, State, StateError, StateId, StateKey, check_seq,
+    next_seq,
+};
+use crate::handle::Node;
+use std::time::Duration;
+use weir_vfs::Access;
+
+/// An open of a file by an owner.
+#[derive(Clone, Debug)]
+pub(super) struct Open<F> {
+    pub(super) client: ClientId,
+    pub(super) owner: OwnerName,
+    pub(super) node: Node,
+    pub(super) seq: u32,
+    pub(super) share: Share,
+    /// Each combination that was opened, for downgrades.
+    opened: Vec<Share>,
+    reader: Option<F>,
+    writer: Option<F>,
+}
+
+/// Whether an open is new, or was there before the server restarted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// New.
+    New,
+    /// Reclaimed.
+    Reclaim,
+}
+
+/// An open to be made.
+#[derive(Clone, Debug)]
+pub struct OpenRequest<F> {
+    /// Whose.
+    pub client: ClientId,
+    /// The client's name for who opens.
+    pub owner: OwnerName,
+    /// The file.
+    pub node: Node,
+    /// What for.
+    pub share: Share,
+    /// New or reclaimed.
+    pub claim: Claim,
+    /// A handle for what [`share`](Self::share) gives access to.
+    pub file: F,
+}
+
+/// What I/O under a stateid is done with.
+#[derive(Clone, Debug)]
+pub struct Io<F> {
+    /// The handle.
+    pub file: F,
+    /// Under whose locks.
+    pub lock_owner: Option<LockOwner>,
+    /// The stateid's newest form.
+    pub id: StateId,
+}
+
+impl<F: Clone> State<F> {
+    /// Opens a file, or more of one that this owner has open.
+    ///
+    /// # Errors
+    /// [`StateError::ShareDenied`], or that it is not the time, or that there are too many.
+    pub fn open(&mut self, request: OpenRequest<F>, now: Duration) -> Result<StateId, StateError> {
+        let OpenRequest { client, owner, node, share, claim, file } = request;
+        self.check_grace(client, claim == Claim::Reclaim, now)?;
+        while let Some(other) = self.share_conflict(node, Some((client, &owner)), share) {
+            if !self.evict_if_expired(other, now) {
+                return Err(StateError::ShareDenied);
+            }
+        }
+        let mine = self.opens_of(node).find(|(_, o)| o.client == client && o.owner == owner);
+        let key = match mine.map(|(key, _)| key) {
+            Some(key) => key,
+            None => {
+                if self.opens.len() >= self.limits.opens {
+                    return Err(StateError::TooMany);
+                }
+                let key = self.new_key();
+                let open = Open {
+                    client,
+                    owner,
+                    node,
+                    seq: 0,
+                    share: Share::default(),
+                    opened: Vec::new(),
+                    reader: None,
+                    writer: None,
+                };
+                self.opens.insert(key, open);
+                self.files.entry(node).or_default().opens.push(key);
+                self.clients.get_mut(client)?.states.insert(key);
+                key
+            }
+        };
+        let open = self.opens.get_mut(&key).ok_or(StateError::BadStateId)?;
+        open.share = open.share.union(share);
+        if !open.opened.contains(&share) {
+            open.opened.push(share);
+        }
+        if share.access.contains(Access::READ) && open.reader.is_none() {
+            open.reader = Some(file.clone());
+        }
+        if share.access.contains(Access::WRITE) && open.writer.is_none() {
+            open.writer = Some(file);
+        }
+        open.seq = next_seq(open.seq);
+        Ok(StateId { seq: open.seq, key })
+    }
+
+    /// OPEN_DOWNGRADE.
+    ///
+    /// # Errors
+    /// The stateid is wrong, or [`StateError::NotASubset`].
+    pub fn downgrade(
+        &mut self,
+        client: ClientId,
+        id: StateId,
+        node: Node,
+        share: Share,
+    ) -> Result<StateId, StateError> {
+        let open = self.open_mut(client, id, node)?;
+        if share.access.is_empty() || !share.is_union_of(&open.opened) {
+            return Err(StateError::NotASubset);
+        }
+        open.share = share;
+        open.opened.retain(|o| o.is_within(share));
+        if !share.access.contains(Access::READ) {
+            open.reader = None;
+        }
+        if !share.access.contains(Access::WRITE) {
+            open.writer = None;
+        }
+        open.seq = next_seq(open.seq);
+        Ok(StateId { seq: open.seq, key: id.key })
+    }
+
+    /// CLOSE. The owner's locks on the file go, too.
+    ///
+    /// # Errors
+    /// The stateid is wrong.
+    pub fn close(&mut self, client: ClientId, id: StateId, node: Node) -> Result<(), StateError> {
+        self.open_mut(client, id, node)?;
+        let states = self.files.get(&node).map(|f| f.lock_states.clone()).unwrap_or_default();
+        for key in states {
+            if self.locks.get(&key).is_some_and(|l| l.open == id.key) {
+                self.drop_lock_state(key);
+            }
+        }
+        self.drop_open(id.key);
+        Ok(())
+    }
+
+    /// The handle for I/O under a stateid: of an open, or of locks under one.
+    ///
+    /// # Errors
+    /// The stateid is wrong, or the file is not open for `access`.
+    pub fn io(
+        &self,
+        client: Option<ClientId>,
+        id: StateId,
+        node: Node,
+        access: Access,
+    ) -> Result<Io<F>, StateError> {
+        let (open_key, lock) = match self.locks.get(&id.key) {
+            Some(lock) => (lock.open, Some(lock)),
+            None => (id.key, None),
+        };
+        let open = self.opens.get(&open_key).ok_or_else(|| self.missing(id.key))?;
+        if open.node != node || client.is_some_and(|client| client != open.client) {
+            return Err(StateError::BadStateId);
+        }
+        let seq = lock.map_or(open.seq, |lock| lock.seq);
+        check_seq(id.seq, seq, client.is_some())?;
+        let file = if access.contains(Access::WRITE) { &open.writer } else { &open.reader };
+        let file = file.clone().ok_or(StateError::OpenMode)?;
+        let lock_owner = lock.map(|lock| lock.owner.clone());
+        Ok(Io { file, lock_owner, id: StateId { seq, key: id.key } })
+    }
+
+    /// Whether I/O without an open is allowed: nobody's share reservation forbids it.
+    ///
+    /// # Errors
+    /// [`StateError::Locked`].
+    pub fn anonymous_io(&self, node: Node, access: Access) -> Result<(), StateError> {
+        let share = Share { access, deny: Access::empty() };
+        match self.share_conflict(node, None, share) {
+            Some(_) => Err(StateError::Locked),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether somebody has the file open.
+    pub fn is_open(&self, node: Node) -> bool {
+        self.files.get(&node).is_some_and(|f| !f.opens.is_empty())
+    }
+
+    /// The file and newest stateid of an open or lock state, whatever its sequence number.
+    pub fn newest(&self, key: StateKey) -> Option<(ClientId, StateId)> {
+        let of_open = self.opens.get(&key).map(|o| (o.client, o.seq));
+        let of_lock = self.locks.get(&key).map(|l| (l.owner.client, l.seq));
+        of_open.or(of_lock).map(|(client, seq)| (client, StateId { seq, key }))
+    }
+
+    fn opens_of(&self, node: Node) -> impl Iterator<Item = (StateKey, &Open<F>)> {
+        let keys = self.files.get(&node).map_or(&[][..], |f| &f.opens);
+        keys.iter().filter_map(|&key| Some((key, self.opens.get(&key)?)))
+    }
+
+    /// A client whose open is in the way of an open by `by`, or of I/O by nobody.
+    fn share_conflict(
+        &self,
+        node: Node,
+        by: Option<(ClientId, &OwnerName)>,
+        share: Share,
+    ) -> Option<ClientId> {
+        self.opens_of(node)
+            .filter(|(_, o)| by != Some((o.client, &o.owner)))
+            .find(|(_, o)| o.share.conflicts(share))
+            .map(|(_, o)| o.client)
+    }
+
+    pub(super) fn open_mut(
+        &mut self,
+        client: ClientId,
+        id: StateId,
+        node: Node,
+    ) -> Result<&mut Open<F>, StateError> {
+        let missing = self.missing(id.key);
+        let zero_is_newest = self.clients.get(client)?.owner.sessions;
+        let open = self.opens.get_mut(&id.key).ok_or(missing)?;
+        if open.client != client || open.node != node {
+            return Err(StateError::BadStateId);
+        }
+        check_seq(id.seq, open.seq, zero_is_newest)?;
+        Ok(open)
+    }
+
+    /// Removes an open from every table.
+    pub(super) fn drop_open(&mut self, key: StateKey) {
+        let Some(open) = self.opens.remove(&key) else { return };
+        if let Some(file) = self.files.get_mut(&open.node) {
+            file.opens.retain(|k| *k != key);
+        }
+        if let Ok(client) = self.clients.get_mut(open.client) {
+            client.states.remove(&key);
+        }
+        self.drop_idle(open.node);
+    }
+}

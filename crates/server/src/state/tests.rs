@@ -1,0 +1,196 @@
+//! Transitions that go through several tables.
+
+use super::*;
+use weir_vfs::{Access, FileId};
+
+const LEASE: Duration = Duration::from_secs(90);
+const T0: Duration = Duration::ZERO;
+const READ: Share = Share { access: Access::READ, deny: Access::empty() };
+const WRITE: Share = Share { access: Access::WRITE, deny: Access::empty() };
+const NODE: Node = Node { export: 0, id: FileId { ino: 1, generation: 0 } };
+
+fn state_after(earlier: &[&'static str]) -> State<char> {
+    let owners = earlier.iter().map(|name| owner(name));
+    State::new(1, Limits::default(), Grace::new(LEASE, owners))
+}
+
+fn owner(name: &'static str) -> Owner {
+    Owner { sessions: true, name: Bytes::from_static(name.as_bytes()) }
+}
+
+fn principal() -> Principal {
+    Principal { flavor: 1, uid: 0 }
+}
+
+/// A confirmed client.
+fn client(state: &mut State<char>, name: &'static str, now: Duration) -> ClientId {
+    let exchanged =
+        state.clients.exchange_id(owner(name), [0; 8], principal(), false, now).unwrap();
+    assert_eq!(state.confirm(exchanged.id, &principal(), now), Ok(Some(owner(name))));
+    exchanged.id
+}
+
+/// A client that has nothing to reclaim.
+fn ready(state: &mut State<char>, name: &'static str, now: Duration) -> ClientId {
+    let id = client(state, name, now);
+    state.reclaim_complete(id).unwrap();
+    id
+}
+
+fn request(client: ClientId, share: Share) -> OpenRequest<char> {
+    let owner = Bytes::from_static(b"process");
+    OpenRequest { client, owner, node: NODE, share, claim: Claim::New, file: 'f' }
+}
+
+fn lock_under(open: StateId, client: ClientId, exclusive: bool) -> LockRequest {
+    let target = LockTarget::Open(open, Bytes::from_static(b"thread"));
+    let range = Range { start: 0, end: 10 };
+    LockRequest { client, target, node: NODE, range, exclusive, reclaim: false }
+}
+
+#[test]
+fn opens_by_one_owner_are_one_state() {
+    let mut state = state_after(&[]);
+    let a = ready(&mut state, "a", T0);
+    let first = state.open(request(a, READ), T0).unwrap();
+    assert_eq!(state.io(Some(a), first, NODE, Access::WRITE).unwrap_err(), StateError::OpenMode);
+    let second = state.open(request(a, WRITE), T0).unwrap();
+    assert_eq!((second.key, second.seq), (first.key, 2));
+    assert_eq!(state.io(Some(a), first, NODE, Access::READ).unwrap_err(), StateError::OldStateId);
+    assert_eq!(state.io(Some(a), second, NODE, Access::WRITE).unwrap().file, 'f');
+
+    let third = state.downgrade(a, second, NODE, READ).unwrap();
+    assert_eq!(state.downgrade(a, third, NODE, WRITE), Err(StateError::NotASubset));
+    assert_eq!(state.io(Some(a), third, NODE, Access::WRITE).unwrap_err(), StateError::OpenMode);
+    state.close(a, third, NODE).unwrap();
+    assert_eq!(state.io(Some(a), third, NODE, Access::READ).unwrap_err(), StateError::BadStateId);
+    assert!(!state.is_open(NODE) && state.files.is_empty());
+}
+
+#[test]
+fn stateids_of_another_file_client_or_run_are_refused() {
+    let mut state = state_after(&[]);
+    let a = ready(&mut state, "a", T0);
+    let b = ready(&mut state, "b", T0);
+    let id = state.open(request(a, READ), T0).unwrap();
+    let io = |state: &State<char>, client, id, node| {
+        state.io(Some(client), id, node, Access::READ).map(|io| io.file)
+    };
+    let other_file = Node { export: 1, ..NODE };
+    let other_run = StateId { key: StateKey { run: 9, ..id.key }, ..id };
+    assert_eq!(io(&state, a, id, NODE), Ok('f'));
+    assert_eq!(io(&state, b, id, NODE), Err(StateError::BadStateId));
+    assert_eq!(io(&state, a, id, other_file), Err(StateError::BadStateId));
+    assert_eq!(io(&state, a, other_run, NODE), Err(StateError::StaleStateId));
+}
+
+#[test]
+fn share_reservations_hold_against_others_and_against_no_open() {
+    let mut state = state_after(&[]);
+    let a = ready(&mut state, "a", T0);
+    let b = ready(&mut state, "b", T0);
+    let alone = Share { access: Access::READ, deny: Access::WRITE };
+    state.open(request(a, alone), T0).unwrap();
+    assert_eq!(state.open(request(b, WRITE), T0), Err(StateError::ShareDenied));
+    assert_eq!(state.anonymous_io(NODE, Access::WRITE), Err(StateError::Locked));
+    assert_eq!(state.anonymous_io(NODE, Access::READ), Ok(()));
+    assert!(state.open(request(b, READ), T0).is_ok());
+}
+
+#[test]
+fn a_silent_client_keeps_its_state_until_somebody_wants_it() {
+    let mut state = state_after(&[]);
+    let a = ready(&mut state, "a", T0);
+    let b = ready(&mut state, "b", T0);
+    let open_a = state.open(request(a, WRITE), T0).unwrap();
+    let open_b = state.open(request(b, WRITE), T0).unwrap();
+    state.lock(lock_under(open_a, a, true), T0).unwrap();
+
+    let later = LEASE + Duration::from_secs(1);
+    state.sweep(later);
+    state.clients.renew(b, later);
+    assert!(state.io(Some(a), open_a, NODE, Access::WRITE).is_ok());
+    state.clients.renew(a, Duration::from_secs(2));
+    let denied = state.lock(lock_under(open_b, b, true), later).unwrap_err();
+    assert!(matches!(denied, LockError::Denied(c) if c.owner.client == a));
+
+    let later = LEASE + Duration::from_secs(3);
+    state.lock(lock_under(open_b, b, true), later).unwrap();
+    assert_eq!(state.take_forgotten(), [owner("a")]);
+    assert_eq!(state.io(Some(a), open_a, NODE, Access::WRITE).unwrap_err(), StateError::BadStateId);
+    assert_eq!(state.counts(), (1, 1));
+}
+
+#[test]
+fn a_client_nobody_waits_for_is_forgotten_after_the_courtesy() {
+    let mut state = state_after(&[]);
+    let a = ready(&mut state, "a", T0);
+    state.open(request(a, READ), T0).unwrap();
+    state.sweep(Limits::default().courtesy);
+    assert_eq!(state.counts(), (1, 0));
+    state.sweep(Limits::default().courtesy + Duration::from_secs(1));
+    assert_eq!(state.counts(), (0, 0));
+    assert!(state.has_forgotten());
+}
+
+#[test]
+fn a_restarted_client_loses_what_it_had_when_it_is_confirmed() {
+    let mut state = state_after(&[]);
+    let a = ready(&mut state, "a", T0);
+    state.open(request(a, READ), T0).unwrap();
+    let again = state.clients.exchange_id(owner("a"), [1; 8], principal(), false, T0).unwrap().id;
+    assert!(state.is_open(NODE));
+    state.confirm(again, &principal(), T0).unwrap();
+    assert!(!state.is_open(NODE));
+    assert!(!state.has_forgotten(), "it may reclaim what its new run opens");
+}
+
+#[test]
+fn locks_go_with_their_open_and_free_stateid_waits_for_them() {
+    let mut state = state_after(&[]);
+    let a = ready(&mut state, "a", T0);
+    let open = state.open(request(a, WRITE), T0).unwrap();
+    assert_eq!(
+        state.lock(lock_under(open, a, false), T0),
+        Err(LockError::State(StateError::OpenMode))
+    );
+    let lock = state.lock(lock_under(open, a, true), T0).unwrap();
+    assert_eq!(state.io(Some(a), lock, NODE, Access::WRITE).unwrap().file, 'f');
+    assert_eq!(state.free_stateid(a, lock), Err(StateError::LocksHeld));
+    assert_eq!(state.free_stateid(a, open), Err(StateError::LocksHeld));
+    let unlocked = state.unlock(a, lock, NODE, Range { start: 0, end: TO_END }).unwrap();
+    assert_eq!(state.test_stateid(a, lock), Err(StateError::OldStateId));
+    state.free_stateid(a, unlocked).unwrap();
+
+    state.lock(lock_under(open, a, true), T0).unwrap();
+    state.close(a, open, NODE).unwrap();
+    assert_eq!(state.counts(), (0, 0));
+    assert!(state.files.is_empty());
+    assert!(state.clients.get(a).unwrap().states.is_empty());
+}
+
+#[test]
+fn grace_lets_the_old_reclaim_and_holds_the_new_off() {
+    let mut state = state_after(&["a"]);
+    let a = client(&mut state, "a", T0);
+    let b = ready(&mut state, "b", T0);
+    let reclaim = |client| OpenRequest { claim: Claim::Reclaim, ..request(client, WRITE) };
+    assert_eq!(state.open(request(b, READ), T0), Err(StateError::Grace));
+    assert_eq!(state.open(reclaim(b), T0), Err(StateError::NoGrace));
+    let open = state.open(reclaim(a), T0).unwrap();
+    state.lock(LockRequest { reclaim: true, ..lock_under(open, a, true) }, T0).unwrap();
+
+    state.reclaim_complete(a).unwrap();
+    assert_eq!(state.reclaim_complete(a), Err(StateError::CompleteAlready));
+    assert_eq!(state.open(reclaim(a), T0), Err(StateError::NoGrace));
+    assert!(state.open(request(b, READ), T0).is_ok(), "all are back: grace is over");
+}
+
+#[test]
+fn a_client_that_has_not_said_that_it_is_done_takes_nothing_new() {
+    let mut state = state_after(&[]);
+    let a = client(&mut state, "a", T0);
+    assert_eq!(state.open(request(a, READ), T0), Err(StateError::Grace));
+    state.reclaim_complete(a).unwrap();
+    assert!(state.open(request(a, READ), T0).is_ok());
+}
