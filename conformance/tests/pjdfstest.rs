@@ -1,0 +1,72 @@
+//! pjdfstest through the Linux client: what fails must fail on the exported file system, too, or be
+//! listed with a reason in `conformance/pjdfstest.skip`.
+
+use conformance::{Guest, program, scratch, serve_command, skip, workspace};
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+#[test]
+fn pjdfstest_fails_only_where_the_file_system_does() {
+    let Some(suite) = program("pjdfstest") else {
+        return skip("pjdfstest is not installed (cargo install pjdfstest)");
+    };
+    let Some(guest) = Guest::find() else { return };
+    let config = workspace().join("conformance/pjdfstest.toml");
+    let dir = scratch();
+    open_to_all(dir.path());
+    let native = Command::new(&suite).arg("-c").arg(&config).arg("-p").arg(dir.path()).output();
+    let (native_failed, native_passed) =
+        verdicts(&String::from_utf8(native.unwrap().stdout).unwrap());
+    assert!(native_passed > 300, "pjdfstest passed {native_passed} tests natively");
+
+    for vers in ["3", "4.2"] {
+        let export = dir.path().join(format!("export-{vers}"));
+        std::fs::create_dir(&export).unwrap();
+        open_to_all(&export);
+        let args = [vers, suite.to_str().unwrap(), config.to_str().unwrap()];
+        let text = guest.run(&serve_command(&export, ""), &[], "pjdfstest.sh", &args);
+        let (failed, passed) = verdicts(&text);
+        assert!(passed > 300, "{text}");
+        let excused = excused(vers);
+        let new: Vec<_> =
+            failed.difference(&native_failed).filter(|t| !excused.contains(*t)).collect();
+        assert!(new.is_empty(), "vers={vers}: {new:#?}");
+        let mended: Vec<_> = excused.difference(&failed).collect();
+        assert!(mended.is_empty(), "vers={vers}: take off conformance/pjdfstest.skip: {mended:#?}");
+    }
+}
+
+fn open_to_all(dir: &std::path::Path) {
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The names of the failed tests, and how many passed.
+fn verdicts(text: &str) -> (BTreeSet<String>, usize) {
+    let mut failed = BTreeSet::new();
+    let mut passed = 0;
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some(_), Some("ok")) => passed += 1,
+            (Some(test), Some("FAILED")) => {
+                failed.insert(test.to_owned());
+            }
+            _ => {}
+        }
+    }
+    (failed, passed)
+}
+
+fn excused(vers: &str) -> BTreeSet<String> {
+    let list = std::fs::read_to_string(workspace().join("conformance/pjdfstest.skip")).unwrap();
+    list.lines()
+        .filter(|l| !l.starts_with('#') && !l.trim().is_empty())
+        .filter_map(|l| {
+            let mut words = l.splitn(3, ' ');
+            let (version, test, reason) = (words.next()?, words.next()?, words.next());
+            assert!(reason.is_some_and(|r| !r.trim().is_empty()), "no reason: {l}");
+            (version == "*" || version == vers).then(|| test.to_owned())
+        })
+        .collect()
+}
