@@ -1,0 +1,195 @@
+//! How bytes move between memory and files: [`uring`], or [`threads`] where io_uring is refused.
+//!
+//! 1. Memory named by a [`Transfer`] is owned by the transfer's `done` until that has been called.
+//! 2. Each transfer's `done` is called exactly once, on a thread of the engine, and gets all the
+//!    bytes asked for, or fewer only at the end of the file, or the error.
+//! 3. An engine that is dropped finishes what is in flight.
+
+mod threads;
+mod uring;
+
+use super::IoEngine;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+pub(super) use threads::Pool;
+use uring::Uring;
+
+/// Most vectors that one system call takes (IOV_MAX).
+pub(super) const MAX_VECTORS: usize = 1024;
+
+/// Do not keep the pages in the kernel's cache (preadv2(2): RWF_DONTCACHE, formerly
+/// RWF_UNCACHED).
+const RWF_DONTCACHE: i32 = 0x80;
+
+/// Bytes to move between a file and memory.
+pub(super) struct Transfer {
+    pub(super) file: Arc<OwnedFd>,
+    pub(super) write: bool,
+    pub(super) offset: u64,
+    pub(super) vectors: Vectors,
+    /// Enough is moved when so many bytes are: a read may have room for more than the file has.
+    pub(super) want: usize,
+    /// Where to go on when `file`, open for direct I/O, refuses an alignment.
+    pub(super) fallback: Option<Arc<OwnedFd>>,
+    /// The kernel's cache is passed through, and should be left as it was.
+    pub(super) drop_cache: bool,
+    pub(super) done: Box<dyn FnOnce(io::Result<usize>) + Send>,
+}
+
+/// Pieces of memory, at most [`MAX_VECTORS`].
+pub(super) struct Vectors {
+    list: Vec<libc::iovec>,
+    skipped: usize,
+}
+
+// SAFETY: the memory belongs to the transfer (invariant 1), which only one thread has at a time.
+unsafe impl Send for Vectors {}
+
+impl Vectors {
+    pub(super) fn new(list: Vec<libc::iovec>) -> Self {
+        Self { list, skipped: 0 }
+    }
+
+    fn as_slice(&self) -> &[libc::iovec] {
+        self.list.get(self.skipped..).unwrap_or_default()
+    }
+
+    /// Leaves out bytes that have been moved.
+    fn advance(&mut self, mut moved: usize) {
+        while let Some(vector) = self.list.get_mut(self.skipped) {
+            if moved < vector.iov_len {
+                vector.iov_base = vector.iov_base.cast::<u8>().wrapping_add(moved).cast();
+                vector.iov_len -= moved;
+                return;
+            }
+            moved -= vector.iov_len;
+            self.skipped += 1;
+        }
+    }
+}
+
+/// A transfer, and how far it has come.
+struct Progress {
+    transfer: Transfer,
+    moved: usize,
+}
+
+/// What to do after the kernel answered.
+enum Next {
+    Again(Progress),
+    Done,
+}
+
+impl Progress {
+    fn new(transfer: Transfer) -> Self {
+        Self { transfer, moved: 0 }
+    }
+
+    fn flags(&self) -> i32 {
+        let drop_cache = self.transfer.drop_cache && DONTCACHE_WORKS.load(Relaxed);
+        if drop_cache { RWF_DONTCACHE } else { 0 }
+    }
+
+    /// Takes the kernel's answer to one try: bytes moved, or a negative errno.
+    fn answered(mut self, result: i32, flags: i32) -> Next {
+        if result < 0 {
+            return self.refused(-result, flags);
+        }
+        let moved = result as usize;
+        self.moved += moved;
+        self.transfer.vectors.advance(moved);
+        if self.moved >= self.transfer.want || (moved == 0 && !self.transfer.write) {
+            let moved = self.moved;
+            return self.finish(Ok(moved));
+        }
+        if moved == 0 {
+            // A write that moves nothing and says nothing would be tried for ever.
+            return self.finish(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.transfer.offset += moved as u64;
+        Next::Again(self)
+    }
+
+    fn refused(mut self, errno: i32, flags: i32) -> Next {
+        match errno {
+            libc::EINTR | libc::EAGAIN | libc::ECANCELED => Next::Again(self),
+            libc::EOPNOTSUPP | libc::EINVAL if flags & RWF_DONTCACHE != 0 => {
+                // Another file system may take it, but the pages would only be kept a little
+                // longer: not worth remembering by file.
+                DONTCACHE_WORKS.store(false, Relaxed);
+                Next::Again(self)
+            }
+            libc::EINVAL if self.transfer.fallback.is_some() => {
+                if let Some(buffered) = self.transfer.fallback.take() {
+                    self.transfer.file = buffered;
+                    self.transfer.drop_cache = true;
+                }
+                Next::Again(self)
+            }
+            errno => self.finish(Err(io::Error::from_raw_os_error(errno))),
+        }
+    }
+
+    fn finish(self, result: io::Result<usize>) -> Next {
+        (self.transfer.done)(result);
+        Next::Done
+    }
+}
+
+/// Whether the kernel takes RWF_DONTCACHE; found out by trying.
+static DONTCACHE_WORKS: AtomicBool = AtomicBool::new(true);
+
+/// The engine in use, and the threads for system calls that may wait.
+pub(super) struct Engine {
+    uring: Option<Uring>,
+    pool: Pool,
+}
+
+impl Engine {
+    /// Starts an engine of the kind asked for.
+    ///
+    /// # Errors
+    /// io_uring was asked for, and the kernel refuses it.
+    pub(super) fn start(kind: IoEngine) -> io::Result<Self> {
+        let uring = match kind {
+            IoEngine::Threads => None,
+            IoEngine::Uring => Some(Uring::start()?),
+            IoEngine::Auto => match Uring::start() {
+                Ok(uring) => Some(uring),
+                Err(error) => {
+                    tracing::warn!(%error, "io_uring is refused here: using threads");
+                    None
+                }
+            },
+        };
+        Ok(Self { uring, pool: Pool::default() })
+    }
+
+    /// The engine's name, for logs.
+    pub(super) fn name(&self) -> &'static str {
+        if self.uring.is_some() { "io_uring" } else { "threads" }
+    }
+
+    /// Starts moving bytes.
+    pub(super) fn submit(&self, transfer: Transfer) {
+        match &self.uring {
+            Some(uring) => uring.submit(Progress::new(transfer)),
+            None => self.pool.run(move || threads::transfer(Progress::new(transfer))),
+        }
+    }
+
+    /// Runs a call that may wait for a device, off the calling thread.
+    pub(super) async fn blocking<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> weir_vfs::Result<T> + Send + 'static,
+    ) -> weir_vfs::Result<T> {
+        let (tx, rx) = tokio::sync::oneshot::channel();
+        self.pool.run(move || {
+            // Nobody may be waiting any more.
+            let _ = tx.send(call());
+        });
+        rx.await.map_err(|_| weir_vfs::Error::Io)?
+    }
+}

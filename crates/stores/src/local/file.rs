@@ -1,0 +1,607 @@
+//! Open files of a [`LocalFs`](super::LocalFs).
+//!
+//! 1. The layout of a read is found before its data is read. So what is called a hole was one at
+//!    that time; data that is punched meanwhile reads as zeros, which it then is.
+//! 2. Extents are remembered only while no write is in flight and under the change attribute that
+//!    the file has; every write of ours, and every change that moved it, empties the memory.
+//! 3. An operation's memory belongs to [`Reading`] or [`Writing`] until its last transfer is done.
+//!
+//! Sound because of 3: vectors made of a buffer's slices are used by transfers only, and each
+//! transfer keeps the operation, and so the buffer, alive.
+
+use super::engine::{Engine, MAX_VECTORS, Transfer, Vectors};
+use super::extents::{Known, seek_extent};
+use super::sys;
+use crate::rules::{MAX_FILE_BYTES, range_end};
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, Mode, OFlags, Statx, StatxFlags};
+use std::any::Any;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, SystemTime};
+use weir_base::PAGE_SIZE;
+use weir_vfs::{
+    Access, Attr, Error, Extent, FileId, Layout, OpenFile, ReadOp, Result, SegmentKind, WriteOp,
+};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Shorter reads go through the kernel's cache: a direct one would first write out what is dirty
+/// there, and small files are often read just after they were written.
+const MIN_DIRECT_READ: u64 = 16 * 1024;
+/// Shorter writes go through the kernel's cache, which gathers them.
+const MIN_DIRECT_WRITE: u64 = 64 * 1024;
+/// Holes up to this size are read through rather than read around.
+const READ_THROUGH: u64 = 64 * 1024;
+/// Two changes closer than this may get the same time stamp.
+const COARSE_TICK: Duration = Duration::from_millis(20);
+const DIRECT_ALIGN: usize = 512;
+
+/// What all opens of a file share.
+#[derive(Debug)]
+pub(super) struct Inode {
+    id: FileId,
+    state: Mutex<State>,
+    table: Weak<Inodes>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    known: Known,
+    /// The change attribute under which `known` holds.
+    known_at: u64,
+    writes_in_flight: usize,
+    /// For stamps that are too coarse: the last one, and changes of ours seen under it.
+    stamp: u64,
+    changes: u64,
+    changes_at_stamp: u64,
+}
+
+/// The files that are open.
+#[derive(Debug, Default)]
+pub(super) struct Inodes {
+    open: Mutex<HashMap<FileId, Weak<Inode>>>,
+}
+
+impl Inodes {
+    pub(super) fn get_or_insert(self: &Arc<Self>, id: FileId) -> Arc<Inode> {
+        let mut open = self.open.lock();
+        if let Some(inode) = open.get(&id).and_then(Weak::upgrade) {
+            return inode;
+        }
+        let table = Arc::downgrade(self);
+        let inode = Arc::new(Inode { id, state: Mutex::default(), table });
+        open.insert(id, Arc::downgrade(&inode));
+        inode
+    }
+
+    pub(super) fn get(&self, id: FileId) -> Option<Arc<Inode>> {
+        self.open.lock().get(&id).and_then(Weak::upgrade)
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        if let Some(table) = self.table.upgrade() {
+            let mut open = table.open.lock();
+            // Another may have taken its place already.
+            if open.get(&self.id).is_some_and(|inode| inode.strong_count() == 0) {
+                open.remove(&self.id);
+            }
+        }
+    }
+}
+
+impl Inode {
+    /// Runs a change of the file's data.
+    pub(super) fn changing<T>(&self, change: impl FnOnce() -> T) -> T {
+        self.begin_change();
+        let result = change();
+        self.end_change();
+        result
+    }
+
+    fn begin_change(&self) {
+        let mut state = self.state.lock();
+        state.writes_in_flight += 1;
+        state.known.forget();
+    }
+
+    fn end_change(&self) {
+        let mut state = self.state.lock();
+        state.writes_in_flight -= 1;
+        state.changes += 1;
+        state.known.forget();
+    }
+
+    /// The change attribute for a coarse time stamp: one more for each change of ours under it.
+    pub(super) fn refine(&self, stamp: u64) -> u64 {
+        let mut state = self.state.lock();
+        if state.stamp != stamp {
+            state.stamp = stamp;
+            state.changes_at_stamp = state.changes;
+        }
+        stamp.wrapping_add(state.changes - state.changes_at_stamp)
+    }
+}
+
+/// What open files need of their store.
+pub(super) struct Io {
+    pub(super) engine: Engine,
+    /// Aligned transfers pass the kernel's cache by.
+    pub(super) direct: bool,
+    /// Every change gets a time stamp of its own.
+    pub(super) fine_stamps: bool,
+    pub(super) fsid: u64,
+}
+
+/// An open file.
+pub(super) struct LocalFile {
+    pub(super) io: Arc<Io>,
+    pub(super) inode: Arc<Inode>,
+    pub(super) file: Arc<OwnedFd>,
+    pub(super) access: Access,
+    direct: OnceLock<Option<Arc<OwnedFd>>>,
+}
+
+impl LocalFile {
+    pub(super) fn new(io: Arc<Io>, inode: Arc<Inode>, file: OwnedFd, access: Access) -> Self {
+        Self { io, inode, file: Arc::new(file), access, direct: OnceLock::new() }
+    }
+
+    fn readable(&self) -> Result<()> {
+        if self.access.contains(Access::READ) { Ok(()) } else { Err(Error::BadFile) }
+    }
+
+    fn writable(&self) -> Result<()> {
+        if self.access.contains(Access::WRITE) { Ok(()) } else { Err(Error::BadFile) }
+    }
+
+    /// The descriptor for direct I/O, if this file takes it.
+    fn direct(&self) -> Option<&Arc<OwnedFd>> {
+        let open = || {
+            let mode = if self.access == Access::READ {
+                OFlags::RDONLY
+            } else if self.access == Access::WRITE {
+                OFlags::WRONLY
+            } else {
+                OFlags::RDWR
+            };
+            let path = proc_path(self.file.as_fd());
+            let flags = mode | OFlags::DIRECT | OFlags::CLOEXEC;
+            rustix::fs::open(path, flags, Mode::empty()).ok().map(Arc::new)
+        };
+        if !self.io.direct {
+            return None;
+        }
+        self.direct.get_or_init(open).as_ref()
+    }
+
+    fn stat(&self) -> Result<Statx> {
+        Ok(sys::stat_fd(self.file.as_fd(), StatxFlags::BASIC_STATS | StatxFlags::BTIME)
+            .map_err(io::Error::from)?)
+    }
+
+    /// Extents from `offset` on that cover at least up to `end`; none begins at or past it.
+    fn extents(&self, offset: u64, end: u64, stat: &Statx) -> Result<Vec<Extent>> {
+        let change = super::attr::change_of(stat);
+        let mut extents: Vec<Extent> = Vec::new();
+        // Held over the seeks, so that no write begins between them and what is learnt of them.
+        let mut state = self.inode.state.lock();
+        if state.known_at != change {
+            state.known.forget();
+            state.known_at = change;
+        }
+        let calm = self.io.fine_stamps
+            || SystemTime::now()
+                .duration_since(super::attr::time_of(&stat.stx_ctime))
+                .is_ok_and(|age| age > COARSE_TICK);
+        let mut at = offset;
+        while at < end {
+            let extent = match state.known.at(at) {
+                Some(extent) => extent,
+                None => {
+                    let extent = seek_extent(self.file.as_fd(), at, stat.stx_size)?;
+                    if calm && state.writes_in_flight == 0 {
+                        state.known.learn(extent);
+                    }
+                    extent
+                }
+            };
+            at = extent.end;
+            match extents.last_mut() {
+                Some(last) if last.kind == extent.kind => last.end = extent.end,
+                _ => extents.push(extent),
+            }
+        }
+        Ok(extents)
+    }
+
+    /// What a read of `offset..offset + len` is to find.
+    fn layout(&self, offset: u64, len: u64) -> Result<(Layout, u64)> {
+        self.readable()?;
+        let mask = StatxFlags::SIZE | StatxFlags::CTIME;
+        let stat = sys::stat_fd(self.file.as_fd(), mask).map_err(io::Error::from)?;
+        let size = stat.stx_size;
+        let end = offset.saturating_add(len).min(size);
+        let mut layout = Layout { extents: Vec::new(), eof: end == size || offset >= size };
+        if offset < end {
+            for extent in self.extents(offset, end, &stat)? {
+                // Data beyond the request was not asked for; a hole is worth telling.
+                let to =
+                    if extent.kind == SegmentKind::Data { extent.end.min(end) } else { extent.end };
+                layout.push(extent.kind, extent.start, to);
+            }
+            layout.eof = layout.end(offset) >= size;
+        }
+        Ok((layout, size))
+    }
+}
+
+/// The path by which an open file is opened again, or named to calls that take paths only.
+pub(super) fn proc_path(file: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Bytes of the file that are read or written by one transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    start: u64,
+    end: u64,
+}
+
+/// The data extents, joined over small holes.
+fn runs(layout: &Layout) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for extent in layout.extents.iter().filter(|e| e.kind == SegmentKind::Data) {
+        match runs.last_mut() {
+            Some(run) if extent.start - run.end <= READ_THROUGH => run.end = extent.end,
+            _ => runs.push(Run { start: extent.start, end: extent.end }),
+        }
+    }
+    runs
+}
+
+/// Joins what lies side by side in memory, and splits into as many vectors as a call takes.
+fn batches(pieces: impl Iterator<Item = (*mut u8, usize)>) -> Vec<Vec<libc::iovec>> {
+    let mut batches: Vec<Vec<libc::iovec>> = Vec::new();
+    for (base, len) in pieces.filter(|&(_, len)| len > 0) {
+        let full = batches.last().is_none_or(|batch| batch.len() == MAX_VECTORS);
+        let last = batches.last_mut().and_then(|batch| batch.last_mut());
+        match last {
+            Some(last) if last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == base => {
+                last.iov_len += len;
+                continue;
+            }
+            _ if full => batches.push(Vec::new()),
+            _ => {}
+        }
+        if let Some(batch) = batches.last_mut() {
+            batch.push(libc::iovec { iov_base: base.cast(), iov_len: len });
+        }
+    }
+    batches
+}
+
+fn is_aligned(batches: &[Vec<libc::iovec>]) -> bool {
+    batches
+        .iter()
+        .flatten()
+        .all(|v| v.iov_base.addr() % DIRECT_ALIGN == 0 && v.iov_len % DIRECT_ALIGN == 0)
+}
+
+/// A read in flight.
+struct Reading {
+    op: Mutex<Option<ReadOp>>,
+    layout: Mutex<Layout>,
+    /// File size when the layout was found.
+    size: u64,
+    left: AtomicUsize,
+    failed: Mutex<Option<Error>>,
+}
+
+impl Reading {
+    /// One transfer is done: it was to yield the bytes from `start` to `end`.
+    fn done(&self, start: u64, end: u64, result: io::Result<usize>) {
+        match result {
+            Ok(moved) if start + (moved as u64) < end => self.cut(start + moved as u64),
+            Ok(_) => {}
+            Err(error) => *self.failed.lock() = Some(error.into()),
+        }
+        if self.left.fetch_sub(1, AcqRel) == 1 {
+            self.complete();
+        }
+    }
+
+    /// The file turned out to end at `end`.
+    fn cut(&self, end: u64) {
+        let mut layout = self.layout.lock();
+        layout.extents.retain(|extent| extent.start < end);
+        if let Some(last) = layout.extents.last_mut() {
+            last.end = last.end.min(end);
+        }
+        layout.eof = true;
+    }
+
+    fn complete(&self) {
+        let Some(mut op) = self.op.lock().take() else { return };
+        if let Some(error) = self.failed.lock().take() {
+            return op.complete(Err(error));
+        }
+        let layout = std::mem::take(&mut *self.layout.lock());
+        let data_end = layout.extents.iter().rev().find(|e| e.kind == SegmentKind::Data);
+        if let Some(end) = data_end.map(|e| e.end).filter(|end| end % PAGE != 0) {
+            let from = (end - op.offset()) as usize;
+            let to = (end.next_multiple_of(PAGE) - op.offset()).min(op.len() as u64) as usize;
+            let at_eof = end == layout.end(op.offset()) && (layout.eof || end == self.size);
+            if at_eof && from < to {
+                op.buffer().zero(from, to);
+            }
+        }
+        op.complete(Ok(layout));
+    }
+}
+
+/// A write in flight.
+struct Writing {
+    op: Mutex<Option<WriteOp>>,
+    inode: Arc<Inode>,
+    left: AtomicUsize,
+    failed: Mutex<Option<Error>>,
+}
+
+impl Writing {
+    fn done(&self, result: io::Result<usize>) {
+        if let Err(error) = result {
+            *self.failed.lock() = Some(error.into());
+        }
+        if self.left.fetch_sub(1, AcqRel) == 1 {
+            self.inode.end_change();
+            let failed = self.failed.lock().take();
+            if let Some(op) = self.op.lock().take() {
+                op.complete(failed.map_or(Ok(()), Err));
+            }
+        }
+    }
+}
+
+/// A transfer to be, with its place in the file.
+struct Planned {
+    start: u64,
+    end: u64,
+    direct: bool,
+    vectors: Vec<libc::iovec>,
+}
+
+impl LocalFile {
+    fn start_read(&self, mut op: ReadOp) {
+        let offset = op.offset();
+        let (layout, size) = match self.layout(offset, op.len() as u64) {
+            Ok(found) => found,
+            Err(error) => return op.complete(Err(error)),
+        };
+        let room = offset + op.len() as u64;
+        let mut planned = Vec::new();
+        for run in runs(&layout) {
+            // Direct I/O wants whole pages; past the end of the file there is nothing to read.
+            let whole = run.end.next_multiple_of(PAGE);
+            let wants_direct =
+                run.start % PAGE == 0 && whole <= room && run.end - run.start >= MIN_DIRECT_READ;
+            let to = if wants_direct { whole } else { run.end };
+            let mut slices = Vec::new();
+            op.buffer().slices((run.start - offset) as usize, (to - offset) as usize, &mut slices);
+            let pieces = slices.iter_mut().map(|s| (s.as_mut_ptr(), s.len()));
+            let batches = batches(pieces);
+            let direct = wants_direct && is_aligned(&batches) && self.direct().is_some();
+            plan(&mut planned, run.start, batches, direct);
+        }
+        let left = AtomicUsize::new(planned.len());
+        let reading = Arc::new(Reading {
+            op: Mutex::new(Some(op)),
+            layout: Mutex::new(layout),
+            size,
+            left,
+            failed: Mutex::new(None),
+        });
+        if planned.is_empty() {
+            return reading.complete();
+        }
+        for part in planned {
+            let reading = reading.clone();
+            let (start, end) = (part.start, part.end.min(size).max(part.start));
+            self.submit(part, false, true, (end - start) as usize, move |result| {
+                reading.done(start, end, result);
+            });
+        }
+    }
+
+    fn start_write(&self, op: WriteOp) {
+        let (offset, len) = (op.offset(), op.len() as u64);
+        let end = match self.writable().and_then(|()| range_end(offset, len)) {
+            Ok(end) => end,
+            Err(error) => return op.complete(Err(error)),
+        };
+        if len == 0 {
+            return op.complete(Ok(()));
+        }
+        // Whole pages in the middle may go directly; edges go through the kernel's cache.
+        let body = Run { start: offset.next_multiple_of(PAGE), end: end / PAGE * PAGE };
+        let split = body.end > body.start && body.end - body.start >= MIN_DIRECT_WRITE;
+        let parts = match split && self.direct().is_some() {
+            true => {
+                vec![Run { start: offset, end: body.start }, body, Run { start: body.end, end }]
+            }
+            false => vec![Run { start: offset, end }],
+        };
+        let mut planned = Vec::new();
+        for (i, run) in parts.iter().enumerate().filter(|(_, run)| run.start < run.end) {
+            let mut slices = Vec::new();
+            let (from, to) = ((run.start - offset) as usize, (run.end - offset) as usize);
+            op.source().slices(from, to, &mut slices);
+            let pieces = slices.iter().map(|s| (s.as_ptr().cast_mut(), s.len()));
+            let batches = batches(pieces);
+            let direct = parts.len() == 3 && i == 1 && is_aligned(&batches);
+            plan(&mut planned, run.start, batches, direct);
+        }
+        let uncached = op.is_uncached();
+        self.inode.begin_change();
+        let writing = Arc::new(Writing {
+            op: Mutex::new(Some(op)),
+            inode: self.inode.clone(),
+            left: AtomicUsize::new(planned.len()),
+            failed: Mutex::new(None),
+        });
+        for part in planned {
+            let writing = writing.clone();
+            let want = (part.end - part.start) as usize;
+            self.submit(part, true, uncached, want, move |result| writing.done(result));
+        }
+    }
+
+    fn submit(
+        &self,
+        part: Planned,
+        write: bool,
+        drop_cache: bool,
+        want: usize,
+        done: impl FnOnce(io::Result<usize>) + Send + 'static,
+    ) {
+        let direct = self.direct.get().and_then(Option::as_ref).filter(|_| part.direct);
+        self.io.engine.submit(Transfer {
+            file: direct.unwrap_or(&self.file).clone(),
+            write,
+            offset: part.start,
+            vectors: Vectors::new(part.vectors),
+            want,
+            fallback: direct.map(|_| self.file.clone()),
+            drop_cache: drop_cache && direct.is_none(),
+            done: Box::new(done),
+        });
+    }
+}
+
+/// Lays batches out one after the other from `start` on.
+fn plan(planned: &mut Vec<Planned>, start: u64, batches: Vec<Vec<libc::iovec>>, direct: bool) {
+    let mut at = start;
+    for vectors in batches.into_iter().filter(|b| !b.is_empty()) {
+        let len: usize = vectors.iter().map(|v| v.iov_len).sum();
+        planned.push(Planned { start: at, end: at + len as u64, direct, vectors });
+        at += len as u64;
+    }
+}
+
+#[async_trait]
+impl OpenFile for LocalFile {
+    fn access(&self) -> Access {
+        self.access
+    }
+
+    async fn getattr(&self) -> Result<Attr> {
+        let stat = self.stat()?;
+        let mut attr = super::attr::attr_of(self.inode.id, self.io.fsid, &stat);
+        if !self.io.fine_stamps {
+            attr.change = self.inode.refine(attr.change);
+        }
+        Ok(attr)
+    }
+
+    fn submit_read(&self, op: ReadOp) {
+        self.start_read(op);
+    }
+
+    fn submit_write(&self, op: WriteOp) {
+        self.start_write(op);
+    }
+
+    async fn sync(&self, data_only: bool) -> Result<()> {
+        let file = self.file.clone();
+        self.io
+            .engine
+            .blocking(move || {
+                let synced = match data_only {
+                    true => rustix::fs::fdatasync(&*file),
+                    false => rustix::fs::fsync(&*file),
+                };
+                Ok(synced.map_err(io::Error::from)?)
+            })
+            .await
+    }
+
+    async fn set_size(&self, size: u64) -> Result<()> {
+        self.writable()?;
+        if size > MAX_FILE_BYTES {
+            return Err(Error::TooBig);
+        }
+        let set = self.inode.changing(|| rustix::fs::ftruncate(&*self.file, size));
+        Ok(set.map_err(io::Error::from)?)
+    }
+
+    async fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
+        let end = range_end(offset, len)?;
+        self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, end - offset)
+            .await
+    }
+
+    async fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Err(Error::Invalid);
+        }
+        let end = range_end(offset, len)?;
+        self.fallocate(FallocateFlags::empty(), offset, end - offset).await
+    }
+
+    async fn extent_at(&self, offset: u64) -> Result<Extent> {
+        let stat = self.stat()?;
+        if offset >= stat.stx_size {
+            return Err(Error::NoSuchRange);
+        }
+        let found = self.extents(offset, offset + 1, &stat)?;
+        found.first().copied().ok_or(Error::NoSuchRange)
+    }
+
+    async fn clone_range(
+        &self,
+        from: &dyn OpenFile,
+        offset: u64,
+        len: u64,
+        to_offset: u64,
+    ) -> Result<()> {
+        let from = from.as_any().downcast_ref::<Self>().ok_or(Error::CrossDevice)?;
+        self.writable()?;
+        from.readable()?;
+        let (inode, to, from) = (self.inode.clone(), self.file.clone(), from.file.clone());
+        self.io
+            .engine
+            .blocking(move || {
+                let cloned = inode.changing(|| {
+                    sys::clone_range(to.as_fd(), to_offset, from.as_fd(), offset, len)
+                });
+                Ok(cloned?)
+            })
+            .await
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl LocalFile {
+    async fn fallocate(&self, mode: FallocateFlags, offset: u64, len: u64) -> Result<()> {
+        self.writable()?;
+        if len == 0 {
+            return Ok(());
+        }
+        let (inode, file) = (self.inode.clone(), self.file.clone());
+        self.io
+            .engine
+            .blocking(move || {
+                let done = inode.changing(|| rustix::fs::fallocate(&*file, mode, offset, len));
+                Ok(done.map_err(io::Error::from)?)
+            })
+            .await
+    }
+}

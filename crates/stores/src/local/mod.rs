@@ -1,0 +1,775 @@
+//! A directory of the machine as a store.
+//!
+//! Metadata calls are made on the calling thread; data moves by io_uring or by a pool of threads.
+//! Nothing outside of the directory is reached: see [`tree`]. Identities are kept in a log, so
+//! that they outlive the program: see [`nodes`]. Works as any user; a process that may (root)
+//! takes on its callers' identities, others act as themselves.
+
+mod attr;
+mod engine;
+mod extents;
+mod file;
+mod identity;
+mod nodes;
+mod sys;
+mod tree;
+
+use crate::rules::{DEFAULT_DIR_MODE, DEFAULT_FILE_MODE, MAX_FILE_BYTES, check_name};
+use async_trait::async_trait;
+use attr::kind_of;
+use engine::Engine;
+use file::{Inodes, Io, LocalFile, proc_path};
+use identity::Identity;
+use nodes::{Nodes, Seen};
+use rustix::fs::{
+    AtFlags, FallocateFlags, Gid, Mode, OFlags, RenameFlags as KernelRename, Statx, Timespec,
+    Timestamps, Uid, XattrFlags,
+};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+use tree::{Pinned, Tree, c_name, stat};
+use weir_vfs::{
+    Access, Attr, Caller, Capabilities, Created, DirEntry, DirPage, Error, FileId, FileKind,
+    FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, SetTime, XattrMode,
+};
+
+/// Cookies are positions of the kernel's plus this, for 0, 1 and 2 have meanings of their own.
+const COOKIE_SHIFT: u64 = 3;
+const MAX_XATTR_BYTES: usize = 65536;
+const XATTR_PREFIX: &[u8] = b"user.";
+
+/// How bytes are moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoEngine {
+    /// io_uring where the kernel allows it, else threads.
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    Uring,
+    /// A pool of threads.
+    Threads,
+}
+
+/// How a directory is made a store.
+#[derive(Clone, Debug)]
+pub struct LocalOptions {
+    /// Where identities are kept, so that they outlive the program; one process at a time, one
+    /// directory per exported tree. `None`: after a restart, files are found by a bounded walk.
+    pub state_dir: Option<PathBuf>,
+    /// How bytes are moved.
+    pub io: IoEngine,
+    /// Pass the kernel's page cache by (O_DIRECT) where the file system takes it.
+    pub direct: bool,
+    /// Most files whose names are remembered, at about 110 bytes and the name each.
+    pub max_nodes: usize,
+    /// Most directories kept open; `None`: a quarter of the descriptors that the process may have,
+    /// 4,096 at most.
+    pub dir_fds: Option<usize>,
+    /// Most names that are looked at to find a file that somebody moved behind our back.
+    pub search_entries: usize,
+}
+
+impl Default for LocalOptions {
+    fn default() -> Self {
+        Self {
+            state_dir: None,
+            io: IoEngine::Auto,
+            direct: true,
+            max_nodes: 2_000_000,
+            dir_fds: None,
+            search_entries: 100_000,
+        }
+    }
+}
+
+/// A directory as a store.
+pub struct LocalFs {
+    tree: Tree,
+    inodes: Arc<Inodes>,
+    io: Arc<Io>,
+    identity: Identity,
+    /// What the process's umask takes away from modes, and so has to be set again.
+    umask: u32,
+    capabilities: Capabilities,
+}
+
+impl LocalFs {
+    /// Opens a directory.
+    ///
+    /// # Errors
+    /// The directory cannot be opened; the state directory cannot be written, or another process
+    /// uses it; io_uring was asked for and is refused.
+    pub fn open(dir: impl AsRef<Path>, options: LocalOptions) -> io::Result<Arc<Self>> {
+        let dir = dir.as_ref();
+        let dir_fds = options.dir_fds.unwrap_or_else(default_dir_fds);
+        let nodes = |root| match &options.state_dir {
+            Some(state) => Nodes::open(state, root, options.max_nodes),
+            None => Ok(Nodes::in_memory(options.max_nodes)),
+        };
+        let tree = Tree::open(dir, nodes, dir_fds, options.search_entries)?;
+        let engine = Engine::start(options.io)?;
+        let identity = Identity::of_process();
+        let fine_stamps = has_fine_stamps();
+        let capabilities = probe(tree.root());
+        tracing::info!(
+            dir = %dir.display(),
+            io = engine.name(),
+            direct = options.direct,
+            identities = identity.can_switch(),
+            nodes = tree.nodes.len(),
+            ?capabilities,
+            "local store is open"
+        );
+        let fsid = tree.fsid;
+        Ok(Arc::new(Self {
+            tree,
+            inodes: Arc::default(),
+            io: Arc::new(Io { engine, direct: options.direct, fine_stamps, fsid }),
+            identity,
+            umask: process_umask(),
+            capabilities,
+        }))
+    }
+
+    /// Attributes of a name in a directory; the file is remembered.
+    fn find(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
+        let dir_fd = self.tree.dir(dir)?;
+        let found = {
+            let _as_caller = self.identity.assume(caller)?;
+            stat(dir_fd.as_fd(), &c_name(name)?)?
+        };
+        self.introduce(dir, dir_fd.as_fd(), name, &found)
+    }
+
+    /// The attributes of a file just found, which is remembered.
+    fn introduce(
+        &self,
+        dir: FileId,
+        dir_fd: BorrowedFd<'_>,
+        name: &[u8],
+        found: &Statx,
+    ) -> Result<Attr> {
+        let (id, seen) = self.tree.identify(dir, dir_fd, name, found)?;
+        if seen.is_some() {
+            self.tree.remember(seen)?;
+        }
+        Ok(self.attr(id, found))
+    }
+
+    fn attr(&self, id: FileId, found: &Statx) -> Attr {
+        self.refine(self.tree.attr(id, found))
+    }
+
+    /// Makes changes of ours visible that the time stamp is too coarse for.
+    fn refine(&self, mut attr: Attr) -> Attr {
+        if !self.io.fine_stamps
+            && let Some(inode) = self.inodes.get(attr.id)
+        {
+            attr.change = inode.refine(attr.change);
+        }
+        attr
+    }
+
+    /// Completes a file that was just made and is held: attributes that making it could not set.
+    fn finish(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        made: &OwnedFd,
+        mode: u32,
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        let mut found = stat(made.as_fd(), c"")?;
+        let (uid, gid) = (found.stx_uid, found.stx_gid);
+        let rest = SetAttr {
+            // The kernel may add set-gid to a directory's mode, by its parent's.
+            mode: (mode & self.umask != 0).then_some(mode | u32::from(found.stx_mode) & 0o2000),
+            uid: set.uid.filter(|&u| u != uid),
+            gid: set.gid.filter(|&g| g != gid),
+            ..set.clone()
+        };
+        let is_link = kind_of(&found) == FileKind::Symlink;
+        let rest = if is_link { SetAttr { mode: None, ..rest } } else { rest };
+        if !rest.is_empty() {
+            let _as_caller = self.identity.assume(caller)?;
+            self.apply(made.as_fd(), &rest)?;
+            found = stat(made.as_fd(), c"")?;
+        }
+        let (id, seen) = self.tree.identify_new(dir, made.as_fd(), name, &found);
+        self.tree.remember([seen])?;
+        Ok(self.attr(id, &found))
+    }
+
+    /// Makes a file by `make` and completes it; takes it away again if that fails.
+    fn make(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        default_mode: u32,
+        make: impl FnOnce(BorrowedFd<'_>, &std::ffi::CStr, Mode) -> rustix::io::Result<Option<OwnedFd>>,
+    ) -> Result<Attr> {
+        check_name(name)?;
+        let dir_fd = self.tree.dir(dir)?;
+        let c_name = c_name(name)?;
+        let mode = set.mode.unwrap_or(default_mode) & 0o7777;
+        let made = {
+            let _as_caller = self.identity.assume(caller)?;
+            make(dir_fd.as_fd(), &c_name, Mode::from_raw_mode(mode)).map_err(io::Error::from)?
+        };
+        let made = match made {
+            Some(made) => made,
+            None => {
+                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                self.tree.open_one(dir_fd.as_fd(), &c_name, flags).map_err(io::Error::from)?
+            }
+        };
+        match self.finish(caller, dir, name, &made, mode, set) {
+            Ok(attr) => {
+                if attr.kind == FileKind::Directory {
+                    self.tree.keep_dir(attr.id, made);
+                }
+                Ok(attr)
+            }
+            Err(error) => {
+                let flags = match stat(made.as_fd(), c"").map(|s| kind_of(&s)) {
+                    Ok(FileKind::Directory) => AtFlags::REMOVEDIR,
+                    _ => AtFlags::empty(),
+                };
+                // The first error is the one to tell.
+                let _ = rustix::fs::unlinkat(&*dir_fd, &*c_name, flags);
+                Err(error)
+            }
+        }
+    }
+
+    /// Sets attributes of a file that is held, with the rights that the thread has now.
+    fn apply(&self, file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
+        let path = proc_path(file);
+        if let Some(size) = set.size {
+            if size > MAX_FILE_BYTES {
+                return Err(Error::TooBig);
+            }
+            let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            let open = || rustix::fs::open(&*path, flags, Mode::empty());
+            let writable = self.tree.with_fds(open).map_err(io::Error::from)?;
+            rustix::fs::ftruncate(writable, size).map_err(io::Error::from)?;
+        }
+        if set.uid.is_some() || set.gid.is_some() {
+            let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+            rustix::fs::chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH)
+                .map_err(io::Error::from)?;
+        }
+        if let Some(mode) = set.mode {
+            rustix::fs::chmod(&*path, Mode::from_raw_mode(mode & 0o7777))
+                .map_err(io::Error::from)?;
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            let times = Timestamps {
+                last_access: timespec(set.atime),
+                last_modification: timespec(set.mtime),
+            };
+            match rustix::fs::utimensat(file, c"", &times, AtFlags::EMPTY_PATH) {
+                // Kernels before 5.8.
+                Err(Errno::INVAL) => {
+                    rustix::fs::utimensat(rustix::fs::CWD, &*path, &times, AtFlags::empty())
+                }
+                result => result,
+            }
+            .map_err(io::Error::from)?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self, caller: &Caller, dir: FileId, name: &[u8], flags: AtFlags) -> Result<()> {
+        check_name(name)?;
+        let dir_fd = self.tree.dir(dir)?;
+        let c_name = c_name(name)?;
+        let before = stat(dir_fd.as_fd(), &c_name);
+        {
+            let _as_caller = self.identity.assume(caller)?;
+            rustix::fs::unlinkat(&*dir_fd, &*c_name, flags).map_err(io::Error::from)?;
+        }
+        if let Ok(before) = before {
+            self.lost_name(dir, name, &before);
+        }
+        Ok(())
+    }
+
+    /// A file lost a name; `before` are its attributes when it still had it.
+    fn lost_name(&self, dir: FileId, name: &[u8], before: &Statx) {
+        let last = before.stx_nlink <= 1 || kind_of(before) == FileKind::Directory;
+        let id = self.tree.nodes.by_ino(before.stx_ino);
+        self.tree.nodes.forget(before.stx_ino, dir.ino, name, last);
+        if let Some(id) = id.filter(|_| last) {
+            self.tree.gone(id);
+        }
+    }
+
+    /// Runs a call on an extended attribute's path, which names the file itself.
+    fn with_xattr<T>(
+        &self,
+        caller: &Caller,
+        id: FileId,
+        name: &[u8],
+        call: impl FnOnce(&str, &std::ffi::CStr) -> rustix::io::Result<T>,
+    ) -> Result<T> {
+        if name.strip_prefix(XATTR_PREFIX).is_none_or(<[u8]>::is_empty) {
+            return Err(Error::NotSupported);
+        }
+        let name = c_name(name)?;
+        let pinned = self.tree.pin(id)?;
+        let _as_caller = self.identity.assume(caller)?;
+        Ok(call(&proc_path(pinned.file.as_fd()), &name).map_err(io::Error::from)?)
+    }
+}
+
+#[async_trait]
+impl FileSystem for LocalFs {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn root(&self) -> FileId {
+        self.tree.root_id
+    }
+
+    async fn statfs(&self) -> Result<FsStat> {
+        let stat = rustix::fs::fstatvfs(self.tree.root()).map_err(io::Error::from)?;
+        Ok(FsStat {
+            total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+            free_bytes: stat.f_bfree.saturating_mul(stat.f_frsize),
+            available_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+            total_files: stat.f_files,
+            free_files: stat.f_ffree,
+            max_name: stat.f_namemax as u32,
+            max_file_size: MAX_FILE_BYTES,
+            max_links: 65_000,
+        })
+    }
+
+    async fn getattr(&self, id: FileId) -> Result<Attr> {
+        self.tree.getattr(id).map(|attr| self.refine(attr))
+    }
+
+    async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
+        let Pinned { file, stat: found } = self.tree.pin(id)?;
+        if set.is_empty() {
+            return Ok(self.attr(id, &found));
+        }
+        match (set.size, kind_of(&found)) {
+            (Some(_), FileKind::Directory) => return Err(Error::IsDirectory),
+            (Some(_), kind) if kind != FileKind::Regular => return Err(Error::Invalid),
+            _ => {}
+        }
+        let apply = || {
+            let _as_caller = self.identity.assume(caller)?;
+            self.apply(file.as_fd(), set)
+        };
+        match self.inodes.get(id) {
+            Some(inode) => inode.changing(apply)?,
+            None => apply()?,
+        }
+        Ok(self.attr(id, &stat(file.as_fd(), c"")?))
+    }
+
+    async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32> {
+        let pinned = self.tree.pin(id)?;
+        let file = pinned.file.as_fd();
+        let _as_caller = self.identity.assume(caller)?;
+        let mask = mask & 7;
+        if sys::may_access(file, mask)? {
+            return Ok(mask);
+        }
+        let mut granted = 0;
+        for right in [1, 2, 4] {
+            if mask & right != 0 && sys::may_access(file, right)? {
+                granted |= right;
+            }
+        }
+        Ok(granted)
+    }
+
+    async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
+        check_name(name)?;
+        self.find(caller, dir, name)
+    }
+
+    async fn parent(&self, dir: FileId) -> Result<Attr> {
+        self.tree.dir(dir)?;
+        let parent = self.tree.parent_of(dir)?;
+        self.getattr(parent).await
+    }
+
+    async fn readdir(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        cookie: u64,
+        max_entries: usize,
+        with_attr: bool,
+    ) -> Result<DirPage> {
+        let dir_fd = self.tree.dir(dir)?;
+        let position = cookie.saturating_sub(COOKIE_SHIFT);
+        let mut entries: Vec<DirEntry> = Vec::new();
+        let eof = {
+            let _as_caller = self.identity.assume(caller)?;
+            self.tree.each_name(&dir_fd, position, |found| {
+                if entries.len() == max_entries {
+                    return false;
+                }
+                entries.push(DirEntry {
+                    name: found.name.to_bytes().to_vec(),
+                    cookie: found.next.wrapping_add(COOKIE_SHIFT),
+                    attr: None,
+                    ino: found.ino,
+                });
+                true
+            })?
+        };
+        if with_attr {
+            let mut met: Vec<Seen> = Vec::new();
+            for entry in &mut entries {
+                let Ok(found) = stat(dir_fd.as_fd(), &c_name(&entry.name)?) else { continue };
+                let identified = self.tree.identify(dir, dir_fd.as_fd(), &entry.name, &found);
+                if let Ok((id, seen)) = identified {
+                    met.extend(seen);
+                    entry.attr = Some(self.attr(id, &found));
+                }
+            }
+            self.tree.remember(met)?;
+        }
+        Ok(DirPage { entries, eof })
+    }
+
+    async fn readlink(&self, _caller: &Caller, id: FileId) -> Result<Vec<u8>> {
+        let pinned = self.tree.pin(id)?;
+        if kind_of(&pinned.stat) != FileKind::Symlink {
+            return Err(Error::Invalid);
+        }
+        let target = rustix::fs::readlinkat(&pinned.file, c"", Vec::new());
+        Ok(target.map_err(io::Error::from)?.into_bytes())
+    }
+
+    async fn create(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        exclusive: bool,
+    ) -> Result<Created> {
+        let flags =
+            OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // A name that was there may be gone when it is looked up.
+        for _ in 0..16 {
+            let made = self.make(caller, dir, name, set, DEFAULT_FILE_MODE, |dir, name, mode| {
+                let open = || rustix::fs::openat(dir, name, flags, mode);
+                self.tree.with_fds(open).map(Some)
+            });
+            match made {
+                Ok(attr) => return Ok(Created { attr, created: true }),
+                Err(Error::Exists) if !exclusive => {}
+                Err(error) => return Err(error),
+            }
+            match self.find(caller, dir, name) {
+                Ok(attr) => return Ok(Created { attr, created: false }),
+                Err(Error::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    async fn mkdir(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        if set.size.is_some() {
+            return Err(Error::IsDirectory);
+        }
+        self.make(caller, dir, name, set, DEFAULT_DIR_MODE, |dir, name, mode| {
+            rustix::fs::mkdirat(dir, name, mode).map(|()| None)
+        })
+    }
+
+    async fn symlink(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        target: &[u8],
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        if target.is_empty() || set.size.is_some() {
+            return Err(Error::Invalid);
+        }
+        let target = c_name(target)?;
+        self.make(caller, dir, name, set, 0o777, |dir, name, _| {
+            rustix::fs::symlinkat(&*target, dir, name).map(|()| None)
+        })
+    }
+
+    async fn mknod(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        kind: FileKind,
+        rdev: (u32, u32),
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        use rustix::fs::FileType;
+        let (kind, device) = match kind {
+            FileKind::Block => (FileType::BlockDevice, rustix::fs::makedev(rdev.0, rdev.1)),
+            FileKind::Char => (FileType::CharacterDevice, rustix::fs::makedev(rdev.0, rdev.1)),
+            FileKind::Fifo => (FileType::Fifo, 0),
+            FileKind::Socket => (FileType::Socket, 0),
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink => {
+                return Err(Error::Invalid);
+            }
+        };
+        if set.size.is_some() {
+            return Err(Error::Invalid);
+        }
+        self.make(caller, dir, name, set, DEFAULT_FILE_MODE, |dir, name, mode| {
+            rustix::fs::mknodat(dir, name, kind, mode, device).map(|()| None)
+        })
+    }
+
+    async fn link(&self, caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Result<Attr> {
+        check_name(name)?;
+        let dir_fd = self.tree.dir(dir)?;
+        let Pinned { file, stat: found } = self.tree.pin(id)?;
+        if kind_of(&found) == FileKind::Directory {
+            return Err(Error::NotPermitted);
+        }
+        {
+            let _as_caller = self.identity.assume(caller)?;
+            let path = proc_path(file.as_fd());
+            let follow = AtFlags::SYMLINK_FOLLOW;
+            rustix::fs::linkat(rustix::fs::CWD, &*path, &*dir_fd, &*c_name(name)?, follow)
+                .map_err(io::Error::from)?;
+        }
+        self.introduce(dir, dir_fd.as_fd(), name, &stat(file.as_fd(), c"")?)
+    }
+
+    async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
+        self.remove(caller, dir, name, AtFlags::empty())
+    }
+
+    async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
+        self.remove(caller, dir, name, AtFlags::REMOVEDIR)
+    }
+
+    async fn rename(
+        &self,
+        caller: &Caller,
+        from_dir: FileId,
+        from: &[u8],
+        to_dir: FileId,
+        to: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        check_name(from)?;
+        check_name(to)?;
+        let (from_fd, to_fd) = (self.tree.dir(from_dir)?, self.tree.dir(to_dir)?);
+        let (from_name, to_name) = (c_name(from)?, c_name(to)?);
+        let moving = stat(from_fd.as_fd(), &from_name);
+        let target = stat(to_fd.as_fd(), &to_name);
+        {
+            let _as_caller = self.identity.assume(caller)?;
+            let kernel = match flags {
+                RenameFlags::Replace => KernelRename::empty(),
+                RenameFlags::NoReplace => KernelRename::NOREPLACE,
+                RenameFlags::Exchange => KernelRename::EXCHANGE,
+            };
+            rustix::fs::renameat_with(&*from_fd, &*from_name, &*to_fd, &*to_name, kernel)
+                .map_err(io::Error::from)?;
+        }
+        let same = |a: &Statx, b: &Statx| a.stx_ino == b.stx_ino;
+        if let (Ok(moving), Ok(target)) = (&moving, &target)
+            && same(moving, target)
+        {
+            return Ok(());
+        }
+        if let Ok(target) = &target {
+            match flags {
+                RenameFlags::Exchange => self.moved(target, (to_dir, to), (from_dir, from))?,
+                _ => self.lost_name(to_dir, to, target),
+            }
+        }
+        if let Ok(moving) = &moving {
+            self.moved(moving, (from_dir, from), (to_dir, to))?;
+        }
+        Ok(())
+    }
+
+    async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
+        let Pinned { file, stat: found } = self.tree.pin(id)?;
+        match kind_of(&found) {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Error::IsDirectory),
+            _ => return Err(Error::Invalid),
+        }
+        let mode = match (access.contains(Access::READ), access.contains(Access::WRITE)) {
+            (true, true) => OFlags::RDWR,
+            (true, false) => OFlags::RDONLY,
+            (false, true) => OFlags::WRONLY,
+            (false, false) => return Err(Error::Invalid),
+        };
+        let opened = {
+            let _as_caller = self.identity.assume(caller)?;
+            let path = proc_path(file.as_fd());
+            let open = || rustix::fs::open(&*path, mode | OFlags::CLOEXEC, Mode::empty());
+            self.tree.with_fds(open).map_err(io::Error::from)?
+        };
+        let inode = self.inodes.get_or_insert(id);
+        Ok(Arc::new(LocalFile::new(self.io.clone(), inode, opened, access)))
+    }
+
+    async fn sync_node(&self, id: FileId) -> Result<()> {
+        let pinned = self.tree.pin(id)?;
+        if !matches!(kind_of(&pinned.stat), FileKind::Regular | FileKind::Directory) {
+            return Ok(());
+        }
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let path = proc_path(pinned.file.as_fd());
+        let open = || rustix::fs::open(&*path, flags, Mode::empty());
+        let file = self.tree.with_fds(open).map_err(io::Error::from)?;
+        self.io.engine.blocking(move || Ok(rustix::fs::fsync(file).map_err(io::Error::from)?)).await
+    }
+
+    async fn get_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {
+        self.with_xattr(caller, id, name, |path, name| {
+            let mut value = Vec::with_capacity(MAX_XATTR_BYTES);
+            rustix::fs::getxattr(path, name, rustix::buffer::spare_capacity(&mut value))?;
+            value.shrink_to_fit();
+            Ok(value)
+        })
+    }
+
+    async fn set_xattr(
+        &self,
+        caller: &Caller,
+        id: FileId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        let flags = match mode {
+            XattrMode::Either => XattrFlags::empty(),
+            XattrMode::Create => XattrFlags::CREATE,
+            XattrMode::Replace => XattrFlags::REPLACE,
+        };
+        self.with_xattr(caller, id, name, |path, name| {
+            rustix::fs::setxattr(path, name, value, flags)
+        })
+    }
+
+    async fn list_xattrs(&self, caller: &Caller, id: FileId) -> Result<Vec<Vec<u8>>> {
+        let pinned = self.tree.pin(id)?;
+        let _as_caller = self.identity.assume(caller)?;
+        let mut names = Vec::with_capacity(MAX_XATTR_BYTES);
+        rustix::fs::listxattr(
+            proc_path(pinned.file.as_fd()),
+            rustix::buffer::spare_capacity(&mut names),
+        )
+        .map_err(io::Error::from)?;
+        let listed = names.split(|&b| b == 0).filter(|name| name.starts_with(XATTR_PREFIX));
+        Ok(listed.map(<[u8]>::to_vec).collect())
+    }
+
+    async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
+        self.with_xattr(caller, id, name, |path, name| rustix::fs::removexattr(path, name))
+    }
+}
+
+impl LocalFs {
+    /// A file went from one name to another.
+    fn moved(&self, file: &Statx, from: (FileId, &[u8]), to: (FileId, &[u8])) -> Result<()> {
+        let Some(id) = self.tree.nodes.by_ino(file.stx_ino) else { return Ok(()) };
+        let place = nodes::Place { dir: to.0.ino, name: to.1.into() };
+        self.tree.nodes.forget(file.stx_ino, from.0.ino, from.1, false);
+        self.tree.nodes.moved(id, place).map_err(|error| {
+            tracing::error!(%error, "cannot write the node log");
+            Error::Io
+        })
+    }
+}
+
+/// A quarter of the descriptors that the process may have, within reason.
+fn default_dir_fds() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(4096, |limit| (limit / 4) as usize).clamp(16, 4096)
+}
+
+/// The process's umask, without changing it.
+fn process_umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    // Unknown: set every mode again.
+    line.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o777)
+}
+
+/// Whether the kernel stamps every change with a time of its own (multigrain time stamps, Linux
+/// 6.13).
+fn has_fine_stamps() -> bool {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy();
+    let mut numbers = release.split('.').map_while(|part| {
+        let digits = part.split(|c: char| !c.is_ascii_digit()).next()?;
+        digits.parse::<u32>().ok()
+    });
+    (numbers.next(), numbers.next()) >= (Some(6), Some(13))
+}
+
+/// Tries what the file system can do on a file without a name.
+fn probe(root: BorrowedFd<'_>) -> Capabilities {
+    let mut can = Capabilities::FAST_READ | Capabilities::UNCACHED | Capabilities::HOLES;
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let tmpfile = || rustix::fs::openat(root, c".", flags, Mode::RUSR | Mode::WUSR);
+    let (Ok(file), Ok(other)) = (tmpfile(), tmpfile()) else {
+        // Not writable, then: what it could do otherwise will be refused when it is asked for.
+        return can;
+    };
+    let block = 65536;
+    if rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, block).is_ok() {
+        can |= Capabilities::ALLOCATE;
+    }
+    if sys::clone_range(other.as_fd(), 0, file.as_fd(), 0, block).is_ok() {
+        can |= Capabilities::CLONE;
+    }
+    if rustix::fs::fsetxattr(&file, c"user.weir", b"", XattrFlags::empty()).is_ok() {
+        can |= Capabilities::XATTR;
+    }
+    can
+}
+
+fn timespec(time: Option<SetTime>) -> Timespec {
+    match time {
+        None => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+        Some(SetTime::To(time)) => match time.duration_since(UNIX_EPOCH) {
+            Ok(after) => {
+                Timespec { tv_sec: after.as_secs() as i64, tv_nsec: after.subsec_nanos().into() }
+            }
+            Err(before) => {
+                let before = before.duration();
+                // Seconds downwards, nanoseconds upwards.
+                let up = u64::from(before.subsec_nanos() != 0);
+                let nanos = (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000;
+                Timespec { tv_sec: -((before.as_secs() + up) as i64), tv_nsec: nanos.into() }
+            }
+        },
+    }
+}

@@ -1,0 +1,117 @@
+//! System calls that `rustix` does not offer.
+//!
+//! Sound because every call hands the kernel only pointers to live, initialised memory of the
+//! length that it is told, and descriptors borrowed for the length of the call.
+
+use rustix::fs::{AtFlags, Statx};
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// What `name_to_handle_at` yields, besides its header.
+const MAX_HANDLE_BYTES: usize = 128;
+
+#[repr(C)]
+struct FileHandle {
+    bytes: u32,
+    kind: i32,
+    handle: [u8; MAX_HANDLE_BYTES],
+}
+
+/// A number that tells apart files that use one inode after each other, from the kernel's own file
+/// handle; `None` where the file system gives out none, or the name means another inode than
+/// `ino` by now.
+pub(super) fn inode_generation(dir: BorrowedFd<'_>, name: &CStr, ino: u64) -> Option<u64> {
+    let mut handle =
+        FileHandle { bytes: MAX_HANDLE_BYTES as u32, kind: 0, handle: [0; MAX_HANDLE_BYTES] };
+    let mut mount = 0i32;
+    let flags = if name.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
+    // SAFETY: `handle` has room for as many bytes as it says; `name` is NUL-terminated.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            dir.as_raw_fd(),
+            name.as_ptr(),
+            &raw mut handle,
+            &raw mut mount,
+            flags,
+        )
+    };
+    if result < 0 {
+        return None;
+    }
+    let bytes = handle.handle.get(..handle.bytes as usize)?;
+    let word = |at: usize| {
+        bytes.get(at..at + 4)?.try_into().ok().map(|b| u64::from(u32::from_ne_bytes(b)))
+    };
+    match (handle.kind, bytes.len()) {
+        // FILEID_INO32_GEN: ext4, and others that use the generic encoding.
+        (1, 8) if word(0)? == ino & 0xFFFF_FFFF => word(4),
+        // The same kind, but generation first and a 64-bit inode number: tmpfs.
+        (1, 12) if word(4)? == ino & 0xFFFF_FFFF => word(0),
+        // 64-bit inode number and generation: XFS.
+        (0x81, 12) if word(0)? == ino & 0xFFFF_FFFF => word(8),
+        (1 | 0x81, 8 | 12) => None,
+        // Opaque; the name may have moved on between two looks, which verification finds later.
+        _ => Some(hash(bytes)),
+    }
+}
+
+/// FNV-1a: stable over restarts and releases, as identities have to be.
+pub(super) fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+    })
+}
+
+/// faccessat2(2) with the effective identity, on an open file.
+pub(super) fn may_access(file: BorrowedFd<'_>, mask: u32) -> io::Result<bool> {
+    // SAFETY: the path is a constant C string.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_faccessat2,
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            mask,
+            libc::AT_EACCESS | libc::AT_EMPTY_PATH,
+        )
+    };
+    if result == 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EROFS | libc::EPERM)) => {
+            Ok(false)
+        }
+        error => Err(error),
+    }
+}
+
+/// FICLONERANGE (ioctl_ficlonerange(2)).
+pub(super) fn clone_range(
+    to: BorrowedFd<'_>,
+    to_offset: u64,
+    from: BorrowedFd<'_>,
+    offset: u64,
+    len: u64,
+) -> io::Result<()> {
+    let range = libc::file_clone_range {
+        src_fd: i64::from(from.as_raw_fd()),
+        src_offset: offset,
+        src_length: len,
+        dest_offset: to_offset,
+    };
+    // SAFETY: the argument is the structure that this request reads.
+    match unsafe { libc::ioctl(to.as_raw_fd(), libc::FICLONERANGE, &raw const range) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// statx(2) of an open file, as `rustix` does it, by the shortest way.
+pub(super) fn stat_fd(
+    file: BorrowedFd<'_>,
+    mask: rustix::fs::StatxFlags,
+) -> rustix::io::Result<Statx> {
+    rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, mask)
+}
