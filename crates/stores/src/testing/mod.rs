@@ -5,15 +5,16 @@
 
 mod data;
 mod names;
-mod random;
 
-pub use random::Random;
+pub use crate::random::Random;
 
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use tokio::sync::oneshot;
+use weir_base::PAGE_SIZE;
 use weir_vfs::{
-    Access, Attr, Caller, Error, FileId, FileSystem, Layout, OpenFile, ReadOp, Result, SegmentKind,
-    SetAttr, Source, WriteOp,
+    Access, Attr, Buffer, Caller, Error, FileId, FileSystem, Layout, OpenFile, ReadOp, Result,
+    SegmentKind, SetAttr, Source, WriteOp,
 };
 
 /// Runs every test of the suite that the store's capabilities ask for, each in a directory of its
@@ -46,7 +47,7 @@ pub async fn new_file(fs: &Arc<dyn FileSystem>, dir: FileId, name: &str) -> Arc<
 /// rules of [`Layout`].
 pub async fn read(file: &dyn OpenFile, offset: u64, len: usize) -> Result<(Vec<u8>, Layout)> {
     let (tx, rx) = oneshot::channel();
-    let buffer = Box::new(vec![0xEE; len]);
+    let buffer = Box::new(Aligned::new(&vec![0xEE; len], offset));
     file.submit_read(ReadOp::new(offset, buffer, move |mut buffer, result| {
         let mut slices = Vec::new();
         let len = buffer.len();
@@ -67,8 +68,44 @@ pub async fn write(file: &dyn OpenFile, offset: u64, bytes: &[u8]) -> Result<()>
         // The test may have gone.
         let _ = tx.send(result);
     };
-    file.submit_write(WriteOp::new(offset, Box::new(bytes.to_vec()), done));
+    file.submit_write(WriteOp::new(offset, Box::new(Aligned::new(bytes, offset)), done));
     rx.await.map_err(|_| Error::Io)?
+}
+
+/// Memory that lies in its pages as its bytes do in those of the file, like a page cache's.
+struct Aligned {
+    memory: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Aligned {
+    fn new(bytes: &[u8], offset: u64) -> Self {
+        let mut memory = vec![0; bytes.len() + 2 * PAGE_SIZE];
+        let start = memory.as_ptr().align_offset(PAGE_SIZE) + offset as usize % PAGE_SIZE;
+        memory[start..start + bytes.len()].copy_from_slice(bytes);
+        Self { memory, start, len: bytes.len() }
+    }
+}
+
+impl Buffer for Aligned {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn slices<'a>(&'a mut self, from: usize, to: usize, out: &mut Vec<IoSliceMut<'a>>) {
+        out.push(IoSliceMut::new(&mut self.memory[self.start..][from..to]));
+    }
+}
+
+impl Source for Aligned {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn slices<'a>(&'a self, from: usize, to: usize, out: &mut Vec<IoSlice<'a>>) {
+        out.push(IoSlice::new(&self.memory[self.start..][from..to]));
+    }
 }
 
 /// The bytes that a read means: data as it lies in the buffer, holes as zeros; clipped to the
