@@ -1,0 +1,316 @@
+//! What only a directory of the machine has to withstand: restarts, and others at work in it.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::Arc;
+use tempfile::TempDir;
+use weir_stores::local::{IoEngine, LocalFs, LocalOptions};
+use weir_stores::testing::{bytes_of, new_file, read, read_all, write};
+use weir_vfs::{Access, Caller, Cred, Error, FileId, FileKind, FileSystem, SegmentKind, SetAttr};
+
+const OWN: Caller = Caller::Own;
+
+fn temp_dir() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn open(dir: &Path) -> Arc<dyn FileSystem> {
+    LocalFs::open(dir, LocalOptions::default()).unwrap()
+}
+
+fn open_with_state(dir: &Path, state: &Path) -> Arc<dyn FileSystem> {
+    let state_dir = Some(state.to_path_buf());
+    LocalFs::open(dir, LocalOptions { state_dir, ..LocalOptions::default() }).unwrap()
+}
+
+async fn find(fs: &Arc<dyn FileSystem>, dir: FileId, path: &str) -> FileId {
+    let mut at = dir;
+    for name in path.split('/') {
+        at = fs.lookup(&OWN, at, name.as_bytes()).await.unwrap().id;
+    }
+    at
+}
+
+async fn content(fs: &Arc<dyn FileSystem>, id: FileId) -> Vec<u8> {
+    let file = fs.open(&OWN, id, Access::READ).await.unwrap();
+    read_all(&*file, 1 << 16).await
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[tokio::test]
+async fn handles_outlive_the_program() {
+    let (dir, state) = (temp_dir(), temp_dir());
+    let fs = open_with_state(dir.path(), state.path());
+    let mut ids = Vec::new();
+    let mut at = fs.root();
+    for depth in 0..10 {
+        at = fs
+            .mkdir(&OWN, at, format!("d{depth}").as_bytes(), &SetAttr::default())
+            .await
+            .unwrap()
+            .id;
+        let file = new_file(&fs, at, "f").await;
+        write(&*file, 0, format!("{depth}").as_bytes()).await.unwrap();
+        ids.push((depth, file.getattr().await.unwrap().id));
+    }
+    fs.rename(
+        &OWN,
+        find(&fs, fs.root(), "d0/d1").await,
+        b"d2",
+        fs.root(),
+        b"moved",
+        Default::default(),
+    )
+    .await
+    .unwrap();
+    let gone = new_file(&fs, fs.root(), "gone").await.getattr().await.unwrap().id;
+    fs.unlink(&OWN, fs.root(), b"gone").await.unwrap();
+    drop(fs);
+    for state_is_kept in [true, false] {
+        // Without its state, files are found by a walk.
+        let fs = if state_is_kept {
+            open_with_state(dir.path(), state.path())
+        } else {
+            open(dir.path())
+        };
+        for &(depth, id) in &ids {
+            assert_eq!(fs.getattr(id).await.unwrap().id, id, "{depth}, {state_is_kept}");
+            assert_eq!(content(&fs, id).await, format!("{depth}").as_bytes());
+        }
+        assert_eq!(fs.getattr(gone).await.unwrap_err(), Error::Stale);
+    }
+}
+
+#[tokio::test]
+async fn a_state_directory_serves_one_process() {
+    let (dir, state) = (temp_dir(), temp_dir());
+    let fs = open_with_state(dir.path(), state.path());
+    let options =
+        LocalOptions { state_dir: Some(state.path().to_path_buf()), ..LocalOptions::default() };
+    let error = LocalFs::open(dir.path(), options).err().unwrap();
+    assert!(error.to_string().contains("in use"), "{error}");
+    drop(fs);
+    open_with_state(dir.path(), state.path());
+}
+
+#[tokio::test]
+async fn what_others_rename_is_found_again() {
+    for dir_fds in [None, Some(1)] {
+        let dir = temp_dir();
+        let root = dir.path();
+        fs::create_dir_all(root.join("a/b/c")).unwrap();
+        fs::create_dir_all(root.join("z")).unwrap();
+        fs::write(root.join("a/b/c/f"), "content").unwrap();
+        let options = LocalOptions { dir_fds, ..LocalOptions::default() };
+        let store: Arc<dyn FileSystem> = LocalFs::open(root, options).unwrap();
+        let f = find(&store, store.root(), "a/b/c/f").await;
+        let c = find(&store, store.root(), "a/b/c").await;
+        find(&store, store.root(), "z").await;
+        fs::rename(root.join("a/b/c/f"), root.join("a/g")).unwrap();
+        assert_eq!(content(&store, f).await, b"content");
+        fs::rename(root.join("a"), root.join("z/y")).unwrap();
+        assert_eq!(content(&store, f).await, b"content");
+        assert_eq!(store.getattr(c).await.unwrap().kind, FileKind::Directory);
+        assert!(store.lookup(&OWN, c, b"f").await.is_err());
+        fs::remove_file(root.join("z/y/g")).unwrap();
+        assert_eq!(store.getattr(f).await.unwrap_err(), Error::Stale);
+        fs::write(root.join("z/y/g"), "another").unwrap();
+        assert_eq!(store.getattr(f).await.unwrap_err(), Error::Stale);
+    }
+}
+
+#[tokio::test]
+async fn links_lead_nowhere() {
+    let (dir, outside) = (temp_dir(), temp_dir());
+    let root = dir.path();
+    fs::write(outside.path().join("secret"), "secret").unwrap();
+    fs::create_dir(root.join("sub")).unwrap();
+    fs::write(root.join("sub/secret"), "harmless").unwrap();
+    let options = LocalOptions { dir_fds: Some(1), ..LocalOptions::default() };
+    let store: Arc<dyn FileSystem> = LocalFs::open(root, options).unwrap();
+    let sub = find(&store, store.root(), "sub").await;
+    let file = find(&store, store.root(), "sub/secret").await;
+    fs::create_dir(root.join("other")).unwrap();
+    // Pushes `sub` out of the cache of one.
+    let other = find(&store, store.root(), "other").await;
+    assert!(store.lookup(&OWN, other, b"x").await.is_err());
+    fs::rename(root.join("sub"), root.join("hidden")).unwrap();
+    symlink(outside.path(), root.join("sub")).unwrap();
+
+    let link = store.lookup(&OWN, store.root(), b"sub").await.unwrap();
+    assert_eq!(link.kind, FileKind::Symlink);
+    assert!(store.lookup(&OWN, link.id, b"secret").await.is_err());
+    assert!(store.create(&OWN, link.id, b"planted", &SetAttr::default(), false).await.is_err());
+    assert_eq!(content(&store, file).await, b"harmless", "by its identity, not its old path");
+    let again = store.create(&OWN, sub, b"new", &SetAttr::default(), false).await.unwrap();
+    assert!(again.created && root.join("hidden/new").exists());
+    symlink(outside.path().join("secret"), root.join("direct")).unwrap();
+    let direct = store.lookup(&OWN, store.root(), b"direct").await.unwrap();
+    assert_eq!(direct.kind, FileKind::Symlink);
+    assert!(store.open(&OWN, direct.id, Access::READ).await.is_err());
+    let made = store.create(&OWN, store.root(), b"direct", &SetAttr::default(), false).await;
+    assert!(!made.unwrap().created, "an existing link is found, not written through");
+    let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+    assert!(store.setattr(&OWN, direct.id, &set).await.is_err());
+    let mode = fs::metadata(outside.path().join("secret")).unwrap().permissions().mode();
+    assert_ne!(mode & 0o777, 0o777);
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn changes_by_others_are_seen() {
+    for io in [IoEngine::Auto, IoEngine::Threads] {
+        let dir = temp_dir();
+        let options = LocalOptions { io, ..LocalOptions::default() };
+        let store: Arc<dyn FileSystem> = LocalFs::open(dir.path(), options).unwrap();
+        let file = new_file(&store, store.root(), "f").await;
+        file.set_size(64 << 20).await.unwrap();
+        let before = file.getattr().await.unwrap().change;
+        let (_, layout) = read(&*file, 0, 1 << 20).await.unwrap();
+        assert_eq!(layout.extents[0].end, 64 << 20);
+        let other = fs::File::options().write(true).open(dir.path().join("f")).unwrap();
+        other.write_all_at(&[5; 8192], 40_960).unwrap();
+        let (buffer, layout) = read(&*file, 0, 1 << 20).await.unwrap();
+        assert_eq!(bytes_of(0, &buffer, &layout)[40_960..49_152], [5; 8192]);
+        assert_ne!(file.getattr().await.unwrap().change, before);
+        other.set_len(50_000).unwrap();
+        let (_, layout) = read(&*file, 0, 1 << 20).await.unwrap();
+        assert_eq!((layout.end(0), layout.eof), (50_000, true));
+    }
+}
+
+/// Blocks are written while their neighbourhood is read: no written block is ever called a hole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn no_hole_is_reported_where_data_was_written() {
+    const BLOCK: u64 = 128 * 1024;
+    const BLOCKS: u64 = 200;
+    for (io, direct) in [(IoEngine::Auto, true), (IoEngine::Threads, true), (IoEngine::Auto, false)]
+    {
+        let dir = temp_dir();
+        let options = LocalOptions { io, direct, ..LocalOptions::default() };
+        let store: Arc<dyn FileSystem> = LocalFs::open(dir.path(), options).unwrap();
+        let file = new_file(&store, store.root(), "f").await;
+        file.set_size(2 * BLOCKS * BLOCK).await.unwrap();
+        let written = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let writer = tokio::spawn({
+            let (file, written) = (file.clone(), written.clone());
+            async move {
+                for i in 0..BLOCKS {
+                    write(&*file, 2 * i * BLOCK, &[i as u8 + 1; BLOCK as usize]).await.unwrap();
+                    written.store(i + 1, std::sync::atomic::Ordering::SeqCst);
+                }
+            }
+        });
+        let mut reads = 0;
+        loop {
+            let done = written.load(std::sync::atomic::Ordering::SeqCst);
+            let from = (2 * done * BLOCK).saturating_sub(4 * BLOCK);
+            let (buffer, layout) = read(&*file, from, 6 * BLOCK as usize).await.unwrap();
+            let bytes = bytes_of(from, &buffer, &layout);
+            for i in (from / BLOCK / 2)..done {
+                let at = (2 * i * BLOCK).checked_sub(from);
+                let Some(block) = at.and_then(|at| bytes.get(at as usize..(at + BLOCK) as usize))
+                else {
+                    continue;
+                };
+                assert!(block.iter().all(|&b| b == i as u8 + 1), "block {i} of {done} is lost");
+            }
+            reads += 1;
+            if done == BLOCKS {
+                break;
+            }
+        }
+        writer.await.unwrap();
+        let (_, layout) = read(&*file, 0, (2 * BLOCKS * BLOCK) as usize).await.unwrap();
+        let holes = layout.extents.iter().filter(|e| e.kind == SegmentKind::Hole);
+        assert_eq!(holes.map(|e| e.len()).sum::<u64>(), BLOCKS * BLOCK, "after {reads} reads");
+    }
+}
+
+#[tokio::test]
+async fn callers_act_as_themselves() {
+    if !is_root() {
+        return eprintln!("not tested: only root may act as others");
+    }
+    let dir = temp_dir();
+    let store = open(dir.path());
+    let alice = Caller::As(Cred { uid: 4001, gid: 4001, groups: vec![5000] });
+    let bob = Caller::As(Cred { uid: 4002, gid: 4002, groups: vec![5000, 5001] });
+    let set = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    let denied = store.create(&alice, store.root(), b"x", &set(0o600), false).await;
+    assert_eq!(denied.unwrap_err(), Error::AccessDenied);
+    let home = store.mkdir(&OWN, store.root(), b"home", &set(0o1777)).await.unwrap().id;
+    let made = store.create(&alice, home, b"hers", &set(0o640), false).await.unwrap().attr;
+    assert_eq!((made.uid, made.gid, made.mode), (4001, 4001, 0o640));
+    assert_eq!(store.access(&alice, made.id, 7).await.unwrap(), 6);
+    assert_eq!(store.access(&bob, made.id, 7).await.unwrap(), 0);
+    assert_eq!(store.open(&bob, made.id, Access::READ).await.err(), Some(Error::AccessDenied));
+    assert_eq!(store.setattr(&bob, made.id, &set(0o666)).await.unwrap_err(), Error::NotPermitted);
+    assert_eq!(store.unlink(&bob, home, b"hers").await, Err(Error::NotPermitted), "sticky");
+    let give = SetAttr { gid: Some(5000), ..SetAttr::default() };
+    assert_eq!(store.setattr(&alice, made.id, &give).await.unwrap().gid, 5000);
+    assert_eq!(store.access(&bob, made.id, 7).await.unwrap(), 4, "by a supplementary group");
+    store.open(&bob, made.id, Access::READ).await.unwrap();
+    let give = SetAttr { uid: Some(4002), ..SetAttr::default() };
+    assert_eq!(store.setattr(&alice, made.id, &give).await.unwrap_err(), Error::NotPermitted);
+    let secret = store.mkdir(&alice, home, b"private", &set(0o700)).await.unwrap().id;
+    store.create(&alice, secret, b"in", &set(0o666), false).await.unwrap();
+    assert_eq!(store.lookup(&bob, secret, b"in").await.unwrap_err(), Error::AccessDenied);
+    assert_eq!(store.readdir(&bob, secret, 0, 10, false).await.unwrap_err(), Error::AccessDenied);
+    // The thread is its own again after each call, failed ones too.
+    fs::write(dir.path().join("roots"), "x").unwrap();
+    assert_eq!(fs::metadata(dir.path().join("roots")).unwrap().uid(), 0);
+    assert_eq!(store.access(&OWN, made.id, 7).await.unwrap(), 6);
+}
+
+#[tokio::test]
+async fn running_out_of_descriptors_is_survived() {
+    let dir = temp_dir();
+    for i in 0..50 {
+        fs::create_dir(dir.path().join(format!("d{i}"))).unwrap();
+        fs::write(dir.path().join(format!("d{i}/f")), "x").unwrap();
+    }
+    let options = LocalOptions { dir_fds: Some(8), ..LocalOptions::default() };
+    let store: Arc<dyn FileSystem> = LocalFs::open(dir.path(), options).unwrap();
+    let before = fs::read_dir("/proc/self/fd").unwrap().count();
+    for round in 0..3 {
+        for i in 0..50 {
+            let id = find(&store, store.root(), &format!("d{i}/f")).await;
+            assert_eq!(store.getattr(id).await.unwrap().size, 1, "round {round}");
+        }
+    }
+    let after = fs::read_dir("/proc/self/fd").unwrap().count();
+    // Other tests of this process open files as well.
+    assert!(after < before + 45, "{before} descriptors before, {after} after");
+}
+
+#[tokio::test]
+async fn a_large_directory_is_listed() {
+    let dir = temp_dir();
+    for i in 0..5000 {
+        fs::File::create(dir.path().join(format!("a rather long name, number {i}"))).unwrap();
+    }
+    let (mut cookie, mut seen) = (0, std::collections::HashSet::new());
+    let state = temp_dir();
+    let store = open_with_state(dir.path(), state.path());
+    loop {
+        let page = store.readdir(&OWN, store.root(), cookie, 700, true).await.unwrap();
+        for entry in page.entries {
+            cookie = entry.cookie;
+            assert!(entry.attr.is_some_and(|attr| attr.id.ino == entry.ino));
+            assert!(seen.insert(entry.name));
+        }
+        if page.eof {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 5000);
+    drop(store);
+    let store = open_with_state(dir.path(), state.path());
+    let id = find(&store, store.root(), "a rather long name, number 77").await;
+    assert_eq!(store.getattr(id).await.unwrap().kind, FileKind::Regular);
+}
