@@ -10,14 +10,35 @@ mod imp {
     pub use std::sync::Arc;
     pub use std::sync::atomic;
     pub use std::thread;
+    pub use std::thread_local;
+
+    /// A static whose value the model checkers make anew for each execution.
+    #[macro_export]
+    #[doc(hidden)]
+    macro_rules! __lazy_global {
+        (static $name:ident: $type:ty = $value:expr;) => {
+            static $name: $type = $value;
+        };
+    }
+    pub use crate::__lazy_global as lazy_global;
 }
 
 #[cfg(any(loom, shuttle))]
 mod imp {
     #[cfg(loom)]
-    pub use loom::{sync::Arc, sync::atomic, thread};
+    pub use loom::{lazy_static, sync::Arc, sync::atomic, thread, thread_local};
     #[cfg(shuttle)]
-    pub use shuttle::{sync::Arc, sync::atomic, thread};
+    pub use shuttle::{lazy_static, sync::Arc, sync::atomic, thread, thread_local};
+
+    /// A static whose value the model checkers make anew for each execution.
+    #[macro_export]
+    #[doc(hidden)]
+    macro_rules! __lazy_global {
+        (static $name:ident: $type:ty = $value:expr;) => {
+            $crate::sync::lazy_static! { static ref $name: $type = $value; }
+        };
+    }
+    pub use crate::__lazy_global as lazy_global;
 
     #[cfg(loom)]
     use loom::sync as checked;

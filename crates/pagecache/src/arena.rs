@@ -1,0 +1,423 @@
+//! Page frames: one mapping of memory, and a few words about each frame beside it.
+//!
+//! 1. The arena is the budget (I7): every cached byte lies in it, and frames in use, in flight,
+//!    pinned or waiting for their epoch are simply frames that are not free.
+//! 2. A frame has one owner while it is not published (a [`Frames`]); bytes are written only then,
+//!    or past its high-water mark under its mapping's lock. What is below the mark is never
+//!    written again until the frame was free in between.
+//! 3. A published frame carries one reference for the slot that it is in, dropped when the epoch
+//!    in which it was taken out has passed, and one for each pin. At zero it is free.
+//!
+//! Soundness: frame bytes are reached through raw pointers into the one mapping, which lives as
+//! long as the arena. Shared slices cover bytes below the mark only, which nobody writes (2).
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use weir_base::PAGE_SIZE;
+use weir_base::sync::Mutex;
+use weir_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// No frame.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Flags of a frame.
+pub(crate) mod flag {
+    /// Its bytes are newer than the store's.
+    pub(crate) const DIRTY: u32 = 1;
+    /// A write to the store is reading it.
+    pub(crate) const WRITEBACK: u32 = 2;
+    /// An uncached operation brought it in and nobody has claimed it.
+    pub(crate) const UNCACHED: u32 = 4;
+    /// It was used since reclaim last looked.
+    pub(crate) const REFERENCED: u32 = 8;
+    /// Whoever reads it should start the next read-ahead.
+    pub(crate) const READAHEAD: u32 = 16;
+    /// Which queue of reclaim it is in; see `reclaim.rs`.
+    pub(crate) const QUEUE: u32 = 0x60;
+    /// Where [`QUEUE`] begins.
+    pub(crate) const QUEUE_SHIFT: u32 = 5;
+    /// Where the high-water mark begins.
+    pub(super) const MARK_SHIFT: u32 = 16;
+    /// All but the high-water mark.
+    pub(super) const ALL: u32 = (1 << MARK_SHIFT) - 1;
+}
+
+/// What is known about a frame.
+#[derive(Default)]
+pub(crate) struct Meta {
+    refs: AtomicU32,
+    /// [`flag`]s, and the high-water mark above them.
+    word: AtomicU32,
+    /// Number of the mapping that the frame belongs to, in the cache's registry.
+    pub(crate) mapping: AtomicU32,
+    /// When it came in, on reclaim's clock of insertions.
+    pub(crate) stamp: AtomicU32,
+    /// Page number within the mapping.
+    pub(crate) page: AtomicU64,
+    /// Neighbours in a queue of reclaim; under its lock.
+    pub(crate) prev: AtomicU32,
+    pub(crate) next: AtomicU32,
+}
+
+impl Meta {
+    #[inline]
+    pub(crate) fn flags(&self) -> u32 {
+        self.word.load(Ordering::Relaxed) & flag::ALL
+    }
+
+    pub(crate) fn has(&self, flags: u32) -> bool {
+        self.word.load(Ordering::Relaxed) & flags != 0
+    }
+
+    pub(crate) fn set(&self, flags: u32) {
+        self.word.fetch_or(flags, Ordering::Relaxed);
+    }
+
+    /// Clears flags; returns those that were set.
+    pub(crate) fn clear(&self, flags: u32) -> u32 {
+        self.word.fetch_and(!flags, Ordering::Relaxed) & flags
+    }
+
+    /// The furthest byte that was ever published, 0 to [`PAGE_SIZE`].
+    pub(crate) fn mark(&self) -> usize {
+        (self.word.load(Ordering::Relaxed) >> flag::MARK_SHIFT) as usize
+    }
+
+    /// Moves the high-water mark; the mapping's lock is held, or the frame is not published.
+    pub(crate) fn set_mark(&self, mark: usize) {
+        debug_assert!(mark <= PAGE_SIZE);
+        let mark = (mark as u32) << flag::MARK_SHIFT;
+        // Readers set REFERENCED meanwhile.
+        let _ = self
+            .word
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |w| Some(w & flag::ALL | mark));
+    }
+
+    /// References: the slot's and the pins.
+    pub(crate) fn refs(&self) -> u32 {
+        self.refs.load(Ordering::Acquire)
+    }
+}
+
+/// The frames.
+pub(crate) struct Arena {
+    base: NonNull<u8>,
+    meta: Box<[Meta]>,
+    free: Mutex<FreeList>,
+    free_count: AtomicU32,
+}
+
+// SAFETY: the memory behind `base` is written by a frame's owner alone and read below the mark
+// (invariant 2); everything else is synchronised by its own type.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Maps memory for `frames` frames.
+    pub(crate) fn new(frames: u32) -> std::io::Result<Self> {
+        let base = memory::map(frames as usize * PAGE_SIZE)?;
+        Ok(Self {
+            base,
+            meta: (0..frames).map(|_| Meta::default()).collect(),
+            free: Mutex::new(FreeList::new(frames)),
+            free_count: AtomicU32::new(frames),
+        })
+    }
+
+    /// How many frames there are.
+    pub(crate) fn frames(&self) -> u32 {
+        self.meta.len() as u32
+    }
+
+    /// How many are free.
+    pub(crate) fn free_frames(&self) -> u32 {
+        self.free_count.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn meta(&self, frame: u32) -> &Meta {
+        &self.meta[frame as usize]
+    }
+
+    /// Where the frame's bytes begin.
+    #[inline]
+    pub(crate) fn ptr(&self, frame: u32) -> *mut u8 {
+        debug_assert!(frame < self.frames());
+        // SAFETY: within the mapping, as frames are numbered below its length in pages.
+        unsafe { self.base.as_ptr().add(frame as usize * PAGE_SIZE) }
+    }
+
+    /// The first `len` bytes from byte `from` of the run of frames that begins at `frame`.
+    ///
+    /// # Safety
+    /// The caller keeps the frames from being freed (a pin, or an epoch guard) for `'a`, and all
+    /// of the bytes are below their frames' marks.
+    #[inline]
+    pub(crate) unsafe fn bytes<'a>(&'a self, frame: u32, from: usize, len: usize) -> &'a [u8] {
+        // SAFETY: inside the mapping by the caller's word; nobody writes below the marks.
+        unsafe { std::slice::from_raw_parts(self.ptr(frame).add(from), len) }
+    }
+
+    /// Takes up to `want` frames if at least `min` are free.
+    pub(crate) fn take(self: &Arc<Self>, want: usize, min: usize) -> Option<Frames> {
+        let mut free = self.free.lock();
+        let count = want.min(free.count as usize);
+        if count < min.max(1) {
+            return None;
+        }
+        let mut frames = Vec::with_capacity(count);
+        free.take(count, &mut frames);
+        self.free_count.store(free.count, Ordering::Relaxed);
+        drop(free);
+        Some(Frames { arena: self.clone(), frames })
+    }
+
+    /// Adds a reference. The caller holds one already, or found the frame in a slot while inside
+    /// an epoch or under the mapping's lock.
+    #[inline]
+    pub(crate) fn pin(&self, frame: u32) {
+        self.meta(frame).refs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Drops references, one per entry; frees the frames that have none left. Returns how many.
+    pub(crate) fn unpin(&self, frames: impl Iterator<Item = u32>) -> usize {
+        let mut freed = Vec::new();
+        for frame in frames {
+            // Release what was read of it, acquire what others released.
+            if self.meta(frame).refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+                freed.push(frame);
+            }
+        }
+        self.give_back(&freed);
+        freed.len()
+    }
+
+    /// Gives frames back that nobody refers to.
+    fn give_back(&self, frames: &[u32]) {
+        if frames.is_empty() {
+            return;
+        }
+        let mut free = self.free.lock();
+        for &frame in frames {
+            self.meta(frame).word.store(0, Ordering::Relaxed);
+            free.put(frame);
+        }
+        self.free_count.store(free.count, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this length; nothing refers to it any more.
+        unsafe { memory::unmap(self.base, self.meta.len() * PAGE_SIZE) };
+    }
+}
+
+/// Frames that are not published: the owner may write them.
+pub(crate) struct Frames {
+    arena: Arc<Arena>,
+    frames: Vec<u32>,
+}
+
+impl Frames {
+    /// None at all.
+    pub(crate) fn none(arena: &Arc<Arena>) -> Self {
+        Self { arena: arena.clone(), frames: Vec::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Gives all but the first `len` back.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        if len < self.frames.len() {
+            let rest = self.frames.split_off(len);
+            self.arena.give_back(&rest);
+        }
+    }
+
+    /// Copies `bytes` to byte `at` of frame number `index`.
+    ///
+    /// # Panics
+    /// They do not fit.
+    pub(crate) fn write(&mut self, index: usize, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= PAGE_SIZE);
+        let to = self.arena.ptr(self.frames[index]);
+        // SAFETY: within the frame, which is ours alone.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.add(at), bytes.len()) };
+    }
+
+    /// Writes zeros to bytes `from..to` of frame number `index`.
+    ///
+    /// # Panics
+    /// They are outside of the frame.
+    pub(crate) fn zero(&mut self, index: usize, from: usize, to: usize) {
+        assert!(from <= to && to <= PAGE_SIZE);
+        let start = self.arena.ptr(self.frames[index]);
+        // SAFETY: within the frame, which is ours alone.
+        unsafe { std::ptr::write_bytes(start.add(from), 0, to - from) };
+    }
+
+    /// Takes frame number `index` out for publication, with one reference, the slot's. Every
+    /// frame that is not taken out is given back on drop.
+    pub(crate) fn publish(&mut self, index: usize, flags: u32, mark: usize) -> u32 {
+        let frame = std::mem::replace(&mut self.frames[index], NONE);
+        let meta = self.arena.meta(frame);
+        meta.word.store(flags, Ordering::Relaxed);
+        meta.set_mark(mark);
+        meta.refs.store(1, Ordering::Release);
+        frame
+    }
+
+    /// The frames as writable slices, neighbours joined.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (u32, usize)> + '_ {
+        runs(&self.frames)
+    }
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        self.frames.retain(|&f| f != NONE);
+        self.arena.give_back(&self.frames);
+    }
+}
+
+/// Joins neighbouring frames: (first, how many).
+pub(crate) fn runs(frames: &[u32]) -> impl Iterator<Item = (u32, usize)> + '_ {
+    frames.chunk_by(|a, b| a.wrapping_add(1) == *b).map(|run| (run[0], run.len()))
+}
+
+/// Which frames are free: a bitmap with a summary above it; the lowest are handed out first, so
+/// that a stream that recycles its frames stays in a small, cache-warm part of the arena.
+struct FreeList {
+    /// One bit per frame.
+    words: Vec<u64>,
+    /// One bit per word that has a bit.
+    summary: Vec<u64>,
+    /// No summary word below this one has a bit.
+    hint: usize,
+    count: u32,
+}
+
+impl FreeList {
+    fn new(frames: u32) -> Self {
+        let words = (frames as usize).div_ceil(64);
+        let mut list =
+            Self { words: vec![0; words], summary: vec![0; words.div_ceil(64)], hint: 0, count: 0 };
+        for frame in 0..frames {
+            list.put(frame);
+        }
+        list
+    }
+
+    fn put(&mut self, frame: u32) {
+        let word = frame as usize / 64;
+        debug_assert!(self.words[word] & (1 << (frame % 64)) == 0, "frame {frame} freed twice");
+        self.words[word] |= 1 << (frame % 64);
+        self.summary[word / 64] |= 1 << (word % 64);
+        self.hint = self.hint.min(word / 64);
+        self.count += 1;
+    }
+
+    /// Takes the `count` lowest free frames; the caller knows that there are as many.
+    fn take(&mut self, mut count: usize, out: &mut Vec<u32>) {
+        self.count -= count as u32;
+        while count > 0 {
+            while self.summary[self.hint] == 0 {
+                self.hint += 1;
+            }
+            let index = self.hint * 64 + self.summary[self.hint].trailing_zeros() as usize;
+            let word = &mut self.words[index];
+            while *word != 0 && count > 0 {
+                out.push((index * 64) as u32 + word.trailing_zeros());
+                *word &= *word - 1;
+                count -= 1;
+            }
+            if *word == 0 {
+                self.summary[index / 64] &= !(1 << (index % 64));
+            }
+        }
+    }
+}
+
+#[cfg(not(any(miri, loom, shuttle)))]
+mod memory {
+    //! The arena's memory, from the kernel: committed only as far as it is touched, in huge pages
+    //! where the machine allows it.
+
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+    use std::ptr::NonNull;
+
+    pub(super) fn map(len: usize) -> std::io::Result<NonNull<u8>> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+        let at = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)
+        }?;
+        // SAFETY: advice on the mapping just made; refusal is harmless.
+        let _ = unsafe { madvise(at, len, Advice::LinuxHugepage) };
+        NonNull::new(at.cast()).ok_or_else(|| std::io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// # Safety
+    /// Mapped by [`map`] with this length, and not referred to any more.
+    pub(super) unsafe fn unmap(at: NonNull<u8>, len: usize) {
+        // SAFETY: the caller's word.
+        let _ = unsafe { munmap(at.as_ptr().cast(), len) };
+    }
+}
+
+#[cfg(any(miri, loom, shuttle))]
+mod memory {
+    //! The arena's memory, from the allocator: for checkers that know no system calls.
+
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+    use std::ptr::NonNull;
+    use weir_base::PAGE_SIZE;
+
+    fn layout(len: usize) -> Layout {
+        Layout::from_size_align(len, PAGE_SIZE).expect("an arena is smaller than the address space")
+    }
+
+    pub(super) fn map(len: usize) -> std::io::Result<NonNull<u8>> {
+        // SAFETY: the length is not zero, as an arena has at least one frame.
+        NonNull::new(unsafe { alloc_zeroed(layout(len)) })
+            .ok_or_else(|| std::io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// # Safety
+    /// Mapped by [`map`] with this length, and not referred to any more.
+    pub(super) unsafe fn unmap(at: NonNull<u8>, len: usize) {
+        // SAFETY: the caller's word.
+        unsafe { dealloc(at.as_ptr(), layout(len)) };
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_come_in_runs_and_go_back() {
+        let arena = Arc::new(Arena::new(200).unwrap());
+        let mut a = arena.take(150, 1).unwrap();
+        assert_eq!(a.runs().collect::<Vec<_>>(), [(0, 150)]);
+        assert!(arena.take(51, 51).is_none());
+        let b = arena.take(300, 1).unwrap();
+        assert_eq!(b.len(), 50);
+        assert!(arena.take(1, 1).is_none());
+        a.write(3, 4090, b"abcdef");
+        let frame = a.publish(3, flag::DIRTY, PAGE_SIZE);
+        drop(a);
+        drop(b);
+        assert_eq!(arena.free_frames(), 199);
+        // SAFETY: published, referenced, and its mark is the whole page.
+        assert_eq!(unsafe { arena.bytes(frame, 4090, 6) }, b"abcdef");
+        arena.pin(frame);
+        assert_eq!(arena.unpin([frame].into_iter()), 0);
+        assert_eq!(arena.unpin([frame].into_iter()), 1);
+        assert_eq!(arena.free_frames(), 200);
+    }
+}

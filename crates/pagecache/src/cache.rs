@@ -1,0 +1,447 @@
+//! The cache: one budget, its switches, its threads, and memory for whoever needs it.
+//!
+//! 1. The arena is the budget (I7). Who needs frames takes free ones; else collects frames whose
+//!    epoch has passed; else reclaims clean pages; else waits in line. Nobody waits for memory
+//!    while holding frames or a lock that somebody needs in order to free some.
+//! 2. At most a part of the arena is dirty, so there is always something that reads can turn
+//!    over. Writeback and fills in flight need no more memory to finish.
+//! 3. The threads (flusher, reclaim) end when the last handle is gone and nothing is dirty.
+
+use crate::arena::{Arena, Frames};
+use crate::cached_fs::CachedFs;
+use crate::epoch;
+use crate::index::Garbage;
+use crate::mapping::Mapping;
+use crate::reclaim::Queues;
+use crate::stats::{Count, Counters, Stats};
+use crate::tasks::Tasks;
+use crate::wait::WaitQueue;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use weir_base::PAGE_SIZE;
+use weir_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use weir_base::sync::{Condvar, Mutex, RwLock};
+use weir_vfs::{FileSystem, Result};
+
+/// How a cache is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Hard limit on page frames in use, in flight and pinned, in bytes; at least 64 KiB is taken.
+    pub budget_bytes: u64,
+    /// Whether cached reads may take the fast path (a run-time switch, too).
+    pub fast_read: bool,
+    /// Largest read-ahead window in bytes; 0 turns read-ahead off.
+    pub readahead_bytes: u64,
+}
+
+impl Default for Config {
+    /// A budget of 256 MiB, fast reads on, read-ahead of up to 4 MiB.
+    fn default() -> Self {
+        Self { budget_bytes: 256 << 20, fast_read: true, readahead_bytes: 4 << 20 }
+    }
+}
+
+/// One page cache with one budget; cheap to clone.
+#[derive(Clone)]
+pub struct Cache {
+    handle: Arc<Handle>,
+}
+
+/// Ends the threads when the last [`Cache`], [`CachedFs`] and [`File`](crate::File) is gone.
+struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.flusher.kick();
+        self.shared.reclaimer.kick();
+    }
+}
+
+impl Cache {
+    /// Makes a cache and starts its threads.
+    ///
+    /// # Errors
+    /// The memory cannot be mapped, or a thread cannot be started.
+    pub fn new(config: Config) -> std::io::Result<Self> {
+        let shared = Shared::new(&config)?;
+        let flusher = shared.clone();
+        try_spawn_thread("weir-flush", move || flusher.flush_loop())?;
+        let reclaimer = shared.clone();
+        try_spawn_thread("weir-reclaim", move || reclaimer.reclaim_loop())?;
+        Ok(Self { handle: Arc::new(Handle { shared }) })
+    }
+
+    /// Puts a store under this cache.
+    pub fn mount(&self, store: Arc<dyn FileSystem>) -> CachedFs {
+        CachedFs::new(self.clone(), store)
+    }
+
+    /// Counters since the cache was made.
+    pub fn stats(&self) -> Stats {
+        self.shared().stats.sum()
+    }
+
+    /// Hard limit on memory for pages, in bytes.
+    pub fn budget_bytes(&self) -> u64 {
+        u64::from(self.shared().arena.frames()) * PAGE_SIZE as u64
+    }
+
+    /// Memory for pages that is in use, in flight, pinned or about to be freed, in bytes.
+    pub fn used_bytes(&self) -> u64 {
+        let arena = &self.shared().arena;
+        u64::from(arena.frames() - arena.free_frames()) * PAGE_SIZE as u64
+    }
+
+    /// Bytes of pages that are not yet in their stores.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.shared().dirty.load(Ordering::Relaxed) * PAGE_SIZE as u64
+    }
+
+    /// Switches the fast path of cached reads on or off.
+    pub fn set_fast_read(&self, on: bool) {
+        self.shared().fast_read.store(on, Ordering::Relaxed);
+    }
+
+    /// Writes back every dirty page of every file and waits.
+    ///
+    /// # Errors
+    /// The first writeback error of this call; the data concerned stays dirty.
+    pub async fn flush(&self) -> Result<()> {
+        let mut result = Ok(());
+        for mapping in self.shared().dirty_mappings() {
+            result = result.and(mapping.write_back(0..u64::MAX).await);
+        }
+        result
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.handle.shared
+    }
+}
+
+/// Starts a thread of the cache.
+pub(crate) fn try_spawn_thread(
+    name: &str,
+    f: impl FnOnce() + Send + 'static,
+) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name.into()).spawn(f).map(drop)
+}
+
+/// Starts a thread of the cache.
+///
+/// # Panics
+/// The system has no more threads.
+pub(crate) fn spawn_thread(name: &str, f: impl FnOnce() + Send + 'static) {
+    if let Err(error) = try_spawn_thread(name, f) {
+        panic!("cannot start thread {name}: {error}");
+    }
+}
+
+/// What wakes a thread of the cache.
+#[derive(Default)]
+pub(crate) struct Signal {
+    kicked: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Signal {
+    /// Wakes the thread, or keeps it from falling asleep.
+    pub(crate) fn kick(&self) {
+        let mut kicked = self.kicked.lock();
+        if !*kicked {
+            *kicked = true;
+            self.wake.notify_one();
+        }
+    }
+
+    /// Sleeps until kicked, at most this long.
+    pub(crate) fn sleep(&self, at_most: Duration) {
+        let mut kicked = self.kicked.lock();
+        if !*kicked {
+            let _ = self.wake.wait_for(&mut kicked, at_most);
+        }
+        *kicked = false;
+    }
+}
+
+/// What a mapping's slots let go of; to be reused when its epoch has passed.
+struct Retired {
+    tag: u64,
+    frames: Vec<u32>,
+    nodes: Vec<Garbage>,
+}
+
+/// Amounts that follow from the budget, in pages.
+pub(crate) struct Limits {
+    /// Dirty pages at which writeback begins in the background.
+    pub(crate) dirty_background: u64,
+    /// Dirty pages at which writers wait.
+    pub(crate) dirty_hard: u64,
+    /// Free frames below which reclaim begins in the background.
+    free_low: u32,
+    /// Free frames at which it stops.
+    free_high: u32,
+    /// Frames that one step of an operation asks for at most.
+    pub(crate) step: usize,
+    /// Uses that follow the insertion by less than this many insertions do not count.
+    pub(crate) correlated: u32,
+}
+
+/// Most pages that one step of an operation handles: 1 MiB, and one for an unaligned start.
+pub(crate) const STEP_PAGES: usize = 257;
+
+impl Limits {
+    fn new(frames: u32) -> Self {
+        let pages = u64::from(frames);
+        Self {
+            dirty_background: pages / 10,
+            dirty_hard: (pages * 4 / 10).max(1),
+            free_low: (frames / 64).min(4096),
+            free_high: (frames / 32).min(8192),
+            step: (frames as usize / 8).clamp(1, STEP_PAGES),
+            correlated: (frames / 20).max(1),
+        }
+    }
+}
+
+/// All that the parts of a cache share.
+pub(crate) struct Shared {
+    pub(crate) arena: Arc<Arena>,
+    pub(crate) limits: Limits,
+    pub(crate) stats: Counters,
+    pub(crate) queues: Mutex<Queues>,
+    /// Insertions so far, for ages.
+    pub(crate) clock: AtomicU32,
+    pub(crate) fast_read: AtomicBool,
+    pub(crate) readahead_pages: u64,
+    retired: Mutex<VecDeque<Retired>>,
+    /// Something was freed, or can now be.
+    pub(crate) freed: WaitQueue,
+    /// Those who wait for memory, first come, first served.
+    line: Mutex<Line>,
+    /// Pages dirty or under writeback.
+    pub(crate) dirty: AtomicU64,
+    /// Writeback has made progress, or has failed.
+    pub(crate) cleaned: WaitQueue,
+    pub(crate) dirty_files: Mutex<VecDeque<Arc<Mapping>>>,
+    pub(crate) flusher: Signal,
+    pub(crate) reclaimer: Signal,
+    pub(crate) tasks: Arc<Tasks>,
+    mappings: RwLock<Registry>,
+    pub(crate) stop: AtomicBool,
+}
+
+#[derive(Default)]
+struct Line {
+    next: u64,
+    waiting: BTreeSet<u64>,
+}
+
+/// Mappings by number, so that a frame can name its own in four bytes.
+#[derive(Default)]
+struct Registry {
+    mappings: Vec<Weak<Mapping>>,
+    vacant: Vec<u32>,
+}
+
+impl Shared {
+    pub(crate) fn new(config: &Config) -> std::io::Result<Arc<Self>> {
+        let frames = (config.budget_bytes / PAGE_SIZE as u64).clamp(16, u64::from(u32::MAX) / 2);
+        let arena = Arc::new(Arena::new(frames as u32)?);
+        Ok(Arc::new(Self {
+            limits: Limits::new(arena.frames()),
+            stats: Counters::default(),
+            queues: Mutex::new(Queues::new(arena.frames())),
+            clock: AtomicU32::new(0),
+            fast_read: AtomicBool::new(config.fast_read),
+            readahead_pages: (config.readahead_bytes / PAGE_SIZE as u64).min(frames / 8),
+            retired: Mutex::default(),
+            freed: WaitQueue::default(),
+            line: Mutex::default(),
+            dirty: AtomicU64::new(0),
+            cleaned: WaitQueue::default(),
+            dirty_files: Mutex::default(),
+            flusher: Signal::default(),
+            reclaimer: Signal::default(),
+            tasks: Arc::default(),
+            mappings: RwLock::default(),
+            stop: AtomicBool::new(false),
+            arena,
+        }))
+    }
+
+    /// Takes up to `want` frames, at least `min`, waiting if need be.
+    pub(crate) async fn alloc(self: &Arc<Self>, want: usize, min: usize) -> Frames {
+        if let Some(frames) = self.try_alloc(want, min) {
+            return frames;
+        }
+        self.stats.add(Count::MemoryWaits, 1);
+        let place = Place::take(self);
+        loop {
+            let ticket = self.freed.ticket();
+            if place.is_first()
+                && let Some(frames) = self.grab(want, min)
+            {
+                return frames;
+            }
+            self.reclaimer.kick();
+            self.flusher.kick();
+            self.freed.wait(ticket).await;
+        }
+    }
+
+    /// Takes up to `want` frames, at least `min`, if they can be had without waiting and nobody
+    /// else is waiting.
+    pub(crate) fn try_alloc(&self, want: usize, min: usize) -> Option<Frames> {
+        if !self.line.lock().waiting.is_empty() {
+            return None;
+        }
+        self.grab(want, min)
+    }
+
+    /// Takes free frames, or makes some free.
+    fn grab(&self, want: usize, min: usize) -> Option<Frames> {
+        let frames = self.arena.take(want, min).or_else(|| {
+            self.collect();
+            self.arena.take(want, min)
+        });
+        if frames.is_some() {
+            if self.arena.free_frames() < self.limits.free_low {
+                self.reclaimer.kick();
+            }
+            return frames;
+        }
+        self.stats.add(Count::ReclaimDirect, 1);
+        self.reclaim(want.max(32).min(self.arena.frames() as usize / 4).max(min));
+        self.collect();
+        self.arena.take(want, min)
+    }
+
+    /// Hands over what a mapping's slots let go of.
+    pub(crate) fn retire(&self, frames: Vec<u32>, nodes: Vec<Garbage>) {
+        let tag = epoch::now();
+        self.retired.lock().push_back(Retired { tag, frames, nodes });
+    }
+
+    /// Frees what was retired and whose epoch has passed.
+    pub(crate) fn collect(&self) {
+        // Two steps make everything pass that nobody can see.
+        epoch::advance();
+        epoch::advance();
+        let mut passed = Vec::new();
+        {
+            let mut retired = self.retired.lock();
+            while retired.front().is_some_and(|r| epoch::passed(r.tag)) {
+                passed.extend(retired.pop_front());
+            }
+        }
+        if passed.is_empty() {
+            return;
+        }
+        if self.arena.unpin(passed.iter().flat_map(|r| r.frames.iter().copied())) > 0 {
+            self.freed.notify();
+        }
+        drop(passed.into_iter().map(|r| r.nodes).collect::<Vec<_>>());
+    }
+
+    /// Drops references to frames.
+    pub(crate) fn unpin(&self, frames: impl Iterator<Item = u32>) {
+        if self.arena.unpin(frames) > 0 {
+            self.freed.notify();
+        }
+    }
+
+    /// The background's work on memory: keeps some frames free, so that few have to reclaim
+    /// themselves, and frees what waited for its epoch.
+    fn reclaim_loop(&self) {
+        loop {
+            let waiting = self.freed.waiting() > 0;
+            let retired = !self.retired.lock().is_empty();
+            let nap = if waiting {
+                Duration::from_micros(200)
+            } else if retired {
+                Duration::from_millis(5)
+            } else {
+                Duration::from_secs(1)
+            };
+            self.reclaimer.sleep(nap);
+            if self.stop.load(Ordering::SeqCst) && self.dirty.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            self.collect();
+            let free = self.arena.free_frames();
+            if free < self.limits.free_low {
+                self.stats.add(Count::ReclaimBackground, 1);
+                self.reclaim((self.limits.free_high - free) as usize);
+                self.collect();
+            }
+            if self.freed.waiting() > 0 {
+                self.freed.notify();
+            }
+        }
+    }
+
+    /// Gives a mapping its number.
+    pub(crate) fn register(&self, mapping: Weak<Mapping>) -> u32 {
+        let mut registry = self.mappings.write();
+        if let Some(number) = registry.vacant.pop() {
+            registry.mappings[number as usize] = mapping;
+            return number;
+        }
+        registry.mappings.push(mapping);
+        registry.mappings.len() as u32 - 1
+    }
+
+    /// Takes a mapping's number back.
+    pub(crate) fn unregister(&self, number: u32) {
+        let mut registry = self.mappings.write();
+        registry.mappings[number as usize] = Weak::new();
+        registry.vacant.push(number);
+    }
+
+    /// The mapping of this number, unless it is being dropped.
+    pub(crate) fn mapping(&self, number: u32) -> Option<Arc<Mapping>> {
+        self.mappings.read().mappings.get(number as usize)?.upgrade()
+    }
+
+    /// Every file that may have dirty pages.
+    pub(crate) fn dirty_mappings(&self) -> Vec<Arc<Mapping>> {
+        self.dirty_files.lock().iter().cloned().collect()
+    }
+
+    /// Monotonic time.
+    pub(crate) fn now(&self) -> Instant {
+        Instant::now()
+    }
+}
+
+/// A place in the line for memory; left on drop.
+struct Place<'a> {
+    shared: &'a Shared,
+    number: u64,
+}
+
+impl<'a> Place<'a> {
+    fn take(shared: &'a Shared) -> Self {
+        let mut line = shared.line.lock();
+        let number = line.next;
+        line.next += 1;
+        line.waiting.insert(number);
+        Self { shared, number }
+    }
+
+    fn is_first(&self) -> bool {
+        self.shared.line.lock().waiting.first() == Some(&self.number)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.shared.line.lock().waiting.remove(&self.number);
+        self.shared.freed.notify();
+    }
+}

@@ -1,0 +1,508 @@
+//! A store seen through a cache.
+//!
+//! 1. A file has one mapping, whoever opens it how often; it outlives its last close for a while,
+//!    so that opening again is a look into a table.
+//! 2. A mapping with something dirty is never let go of, so a file never has two.
+//! 3. A file without names and without opens loses its pages, dirty ones too: nobody can read them.
+//! 4. The change attribute shown of a file never goes back, whether it has a mapping or not.
+
+use crate::cache::Cache;
+use crate::file::File;
+use crate::mapping::Mapping;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use weir_base::sync::Mutex;
+use weir_base::sync::atomic::{AtomicU64, Ordering};
+use weir_vfs::{
+    Access, Attr, Caller, Created, DirPage, Error, FileId, FileKind, FileSystem, FsStat,
+    RenameFlags, Result, SetAttr, XattrMode,
+};
+
+/// Mappings kept after their last close.
+const IDLE: usize = 1024;
+
+/// A store seen through the cache: the same names, attributes that include what is not written
+/// back yet, and files whose data is cached. Cheap to clone. The namespace operations mirror
+/// [`FileSystem`], as inherent async methods.
+#[derive(Clone)]
+pub struct CachedFs {
+    shared: Arc<FsShared>,
+}
+
+pub(crate) struct FsShared {
+    cache: Cache,
+    store: Arc<dyn FileSystem>,
+    table: Mutex<Table>,
+    /// How far the change attribute shown was ahead of the store's when a mapping was let go of.
+    lead: AtomicU64,
+}
+
+#[derive(Default)]
+struct Table {
+    mappings: HashMap<FileId, Entry>,
+    /// Those that nobody has open, oldest first.
+    idle: BTreeMap<u64, FileId>,
+    tick: u64,
+}
+
+struct Entry {
+    mapping: Arc<Mapping>,
+    /// Its key in `idle`, while nobody has it open.
+    idle_since: Option<u64>,
+}
+
+impl CachedFs {
+    pub(crate) fn new(cache: Cache, store: Arc<dyn FileSystem>) -> Self {
+        let table = Mutex::default();
+        Self { shared: Arc::new(FsShared { cache, store, table, lead: AtomicU64::new(0) }) }
+    }
+
+    /// The cache.
+    pub fn cache(&self) -> &Cache {
+        &self.shared.cache
+    }
+
+    /// The store itself.
+    pub fn store(&self) -> &Arc<dyn FileSystem> {
+        &self.shared.store
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> FileId {
+        self.store().root()
+    }
+
+    /// Space and file counts.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn statfs(&self) -> Result<FsStat> {
+        self.store().statfs().await
+    }
+
+    /// Opens a regular file through the cache. All opens of one file share its pages. Cheap when
+    /// the file's mapping is alive (recently closed mappings are kept), as NFSv3 opens per call.
+    ///
+    /// # Errors
+    /// [`Error::AccessDenied`] if `caller` may not; [`Error::IsDirectory`], [`Error::Invalid`] for
+    /// what is not a regular file; those of the store.
+    pub async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<File> {
+        let mut mask = 0;
+        for (bit, right) in [(Access::READ, 4), (Access::WRITE, 2)] {
+            if access.contains(bit) {
+                mask |= right;
+            }
+        }
+        if *caller != Caller::Own && self.store().access(caller, id, mask).await? & mask != mask {
+            return Err(Error::AccessDenied);
+        }
+        let mapping = self.mapping(id, access).await?;
+        let file = File::new(self.shared.clone(), mapping, access);
+        file.open.mapping.upgrade(access).await?;
+        Ok(file)
+    }
+
+    /// The file's mapping, counted as opened once more.
+    async fn mapping(&self, id: FileId, access: Access) -> Result<Arc<Mapping>> {
+        if let Some(mapping) = self.shared.reopen(id) {
+            return Ok(mapping);
+        }
+        let fs = &self.shared;
+        let lead = fs.lead.load(Ordering::Relaxed);
+        let new = Mapping::open(fs.cache.shared(), &fs.store, id, access, lead).await?;
+        Ok(fs.enter(new))
+    }
+
+    /// Attributes, dirty data included.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn getattr(&self, id: FileId) -> Result<Attr> {
+        match self.shared.live(id) {
+            Some(mapping) => mapping.getattr().await,
+            None => Ok(self.shared.overlaid(self.store().getattr(id).await?)),
+        }
+    }
+
+    /// Sets attributes. A size change goes through the cache; times are set after dirty data was
+    /// written back.
+    ///
+    /// # Errors
+    /// Those of the store; [`Error::AccessDenied`] if a size is given and `caller` may not write.
+    pub async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
+        let mut rest = set.clone();
+        if let Some(size) = rest.size.take() {
+            self.open(caller, id, Access::WRITE).await?.truncate_async(size).await?;
+        }
+        let Some(mapping) = self.shared.live(id) else {
+            let attr = if rest.is_empty() && set.size.is_some() {
+                self.store().getattr(id).await?
+            } else {
+                self.store().setattr(caller, id, &rest).await?
+            };
+            return Ok(self.shared.overlaid(attr));
+        };
+        if rest.is_empty() {
+            return mapping.getattr().await;
+        }
+        let times = rest.mtime.is_some() || rest.atime.is_some();
+        if times {
+            // Else writeback would move the times afterwards.
+            mapping.write_back(0..u64::MAX).await?;
+        }
+        let caller = caller.clone();
+        let tasks = mapping.shared.tasks.clone();
+        let work = async move {
+            let _exclusive = mapping.exclude().await;
+            mapping.state.lock().times.begin();
+            let result = mapping.store.setattr(&caller, id, &rest).await;
+            let mut state = mapping.state.lock();
+            state.times.end();
+            let mut attr = result?;
+            state.times.attributes_set(&attr, rest.mtime.is_some());
+            drop(state);
+            mapping.overlay(&mut attr, None);
+            Ok(attr)
+        };
+        crate::tasks::finish(&tasks, work).await
+    }
+
+    /// Which of the rights read (4), write (2) and execute or search (1) the caller has.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32> {
+        self.store().access(caller, id, mask).await
+    }
+
+    /// Finds a name in a directory.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
+        Ok(self.shared.overlaid(self.store().lookup(caller, dir, name).await?))
+    }
+
+    /// The directory that holds directory `dir`; the root's is the root.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn parent(&self, dir: FileId) -> Result<Attr> {
+        self.store().parent(dir).await
+    }
+
+    /// Reads names after `cookie` (0: from the front), at most `max_entries`, with attributes if
+    /// `with_attr`.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn readdir(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        cookie: u64,
+        max_entries: usize,
+        with_attr: bool,
+    ) -> Result<DirPage> {
+        let mut page = self.store().readdir(caller, dir, cookie, max_entries, with_attr).await?;
+        for entry in &mut page.entries {
+            entry.attr = entry.attr.take().map(|attr| self.shared.overlaid(attr));
+        }
+        Ok(page)
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn readlink(&self, caller: &Caller, id: FileId) -> Result<Vec<u8>> {
+        self.store().readlink(caller, id).await
+    }
+
+    /// Makes a regular file, or finds it unless `exclusive`; `set` applies to a new file only.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn create(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        exclusive: bool,
+    ) -> Result<Created> {
+        let Created { attr, created } =
+            self.store().create(caller, dir, name, set, exclusive).await?;
+        Ok(Created { attr: self.shared.overlaid(attr), created })
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn mkdir(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        self.store().mkdir(caller, dir, name, set).await
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn symlink(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        target: &[u8],
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        self.store().symlink(caller, dir, name, target, set).await
+    }
+
+    /// Makes a device, pipe or socket; `rdev` is (major, minor).
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn mknod(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        kind: FileKind,
+        rdev: (u32, u32),
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        self.store().mknod(caller, dir, name, kind, rdev, set).await
+    }
+
+    /// Makes another name for a file.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn link(
+        &self,
+        caller: &Caller,
+        id: FileId,
+        dir: FileId,
+        name: &[u8],
+    ) -> Result<Attr> {
+        let attr = self.store().link(caller, id, dir, name).await?;
+        if let Some(mapping) = self.shared.live(id) {
+            mapping.unlinked.store(false, Ordering::Relaxed);
+        }
+        Ok(self.shared.overlaid(attr))
+    }
+
+    /// Removes a name that is not a directory's; open files live on.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
+        let victim = self.store().lookup(&Caller::Own, dir, name).await.ok();
+        self.store().unlink(caller, dir, name).await?;
+        self.shared.lost_name(victim);
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
+        self.store().rmdir(caller, dir, name).await
+    }
+
+    /// Moves a name.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn rename(
+        &self,
+        caller: &Caller,
+        from_dir: FileId,
+        from: &[u8],
+        to_dir: FileId,
+        to: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let store = self.store();
+        let mut victim = None;
+        if flags == RenameFlags::Replace {
+            victim = store.lookup(&Caller::Own, to_dir, to).await.ok();
+            if let (Some(over), Ok(moved)) =
+                (&victim, store.lookup(&Caller::Own, from_dir, from).await)
+                && over.id == moved.id
+            {
+                // Two names of one file: rename(2) does nothing.
+                victim = None;
+            }
+        }
+        store.rename(caller, from_dir, from, to_dir, to, flags).await?;
+        self.shared.lost_name(victim);
+        Ok(())
+    }
+
+    /// Makes everything done to directory or file `id` durable; dirty data of a file, too.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn sync_node(&self, id: FileId) -> Result<()> {
+        if let Some(mapping) = self.shared.live(id) {
+            mapping.write_back(0..u64::MAX).await?;
+            mapping.settle().await;
+        }
+        self.store().sync_node(id).await
+    }
+
+    /// Reads an extended attribute, by its full name (`user.x`).
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn get_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {
+        self.store().get_xattr(caller, id, name).await
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn set_xattr(
+        &self,
+        caller: &Caller,
+        id: FileId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.store().set_xattr(caller, id, name, value, mode).await
+    }
+
+    /// Full names of the extended attributes.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn list_xattrs(&self, caller: &Caller, id: FileId) -> Result<Vec<Vec<u8>>> {
+        self.store().list_xattrs(caller, id).await
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
+        self.store().remove_xattr(caller, id, name).await
+    }
+}
+
+impl FsShared {
+    /// The file's mapping, if it has one.
+    fn live(&self, id: FileId) -> Option<Arc<Mapping>> {
+        self.table.lock().mappings.get(&id).map(|e| e.mapping.clone())
+    }
+
+    /// The same, counted as opened once more.
+    fn reopen(&self, id: FileId) -> Option<Arc<Mapping>> {
+        self.table.lock().reopen(id)
+    }
+
+    /// Enters a new mapping, or gives the one that somebody else has entered meanwhile.
+    fn enter(&self, new: Arc<Mapping>) -> Arc<Mapping> {
+        let mut table = self.table.lock();
+        if let Some(mapping) = table.reopen(new.id) {
+            return mapping;
+        }
+        new.opens.fetch_add(1, Ordering::Relaxed);
+        table.mappings.insert(new.id, Entry { mapping: new.clone(), idle_since: None });
+        new
+    }
+
+    /// One open file less.
+    pub(crate) fn close(&self, mapping: &Arc<Mapping>) {
+        let mut table = self.table.lock();
+        if mapping.opens.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return;
+        }
+        let mut gone = Vec::new();
+        if mapping.unlinked.load(Ordering::Relaxed) {
+            gone.extend(table.mappings.remove(&mapping.id).map(|e| e.mapping));
+            drop(table);
+            mapping.discard();
+            return;
+        }
+        table.tick += 1;
+        let tick = table.tick;
+        if let Some(entry) = table.mappings.get_mut(&mapping.id) {
+            entry.idle_since = Some(tick);
+            table.idle.insert(tick, mapping.id);
+        }
+        if table.idle.len() > IDLE {
+            gone.extend(self.let_one_go(&mut table));
+        }
+        drop(table);
+        mapping.prune_left();
+        // Mappings that are let go of free their pages here, without the table's lock.
+        drop(gone);
+    }
+
+    /// Takes the mapping out that was closed longest ago and has nothing dirty.
+    fn let_one_go(&self, table: &mut Table) -> Option<Arc<Mapping>> {
+        let (tick, id) = table.idle.iter().map(|(&t, &id)| (t, id)).find(|(_, id)| {
+            table.mappings.get(id).is_some_and(|e| {
+                let state = e.mapping.state.lock();
+                state.is_clean() && !state.exclusive
+            })
+        })?;
+        table.idle.remove(&tick);
+        let mapping = table.mappings.remove(&id)?.mapping;
+        self.lead.fetch_max(mapping.state.lock().times.lead(), Ordering::Relaxed);
+        Some(mapping)
+    }
+
+    /// A name is gone; if it was the file's last, and nobody has it open, its pages go.
+    fn lost_name(&self, victim: Option<Attr>) {
+        let Some(attr) = victim.filter(|a| a.kind == FileKind::Regular && a.nlink <= 1) else {
+            return;
+        };
+        let mut table = self.table.lock();
+        let Some(entry) = table.mappings.get(&attr.id) else { return };
+        entry.mapping.unlinked.store(true, Ordering::Relaxed);
+        let Some(tick) = entry.idle_since else { return };
+        table.idle.remove(&tick);
+        let mapping = table.mappings.remove(&attr.id).map(|e| e.mapping);
+        drop(table);
+        if let Some(mapping) = mapping {
+            mapping.discard();
+        }
+    }
+
+    /// The store's attributes with what the cache knows.
+    fn overlaid(&self, mut attr: Attr) -> Attr {
+        if attr.kind == FileKind::Regular {
+            match self.live(attr.id) {
+                Some(mapping) => mapping.overlay(&mut attr, None),
+                None => {
+                    let lead = self.lead.load(Ordering::Relaxed);
+                    attr.change = attr.change.saturating_add(lead);
+                }
+            }
+        }
+        attr
+    }
+}
+
+impl Table {
+    fn reopen(&mut self, id: FileId) -> Option<Arc<Mapping>> {
+        let entry = self.mappings.get_mut(&id)?;
+        if let Some(tick) = entry.idle_since.take() {
+            self.idle.remove(&tick);
+        }
+        entry.mapping.opens.fetch_add(1, Ordering::Relaxed);
+        Some(entry.mapping.clone())
+    }
+}

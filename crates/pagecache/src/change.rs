@@ -1,0 +1,296 @@
+//! Changes of a file as a whole: truncate, hole punch, allocate, clone.
+//!
+//! 1. Each runs alone: no fill, writeback or write of the file begins meanwhile, and none is in
+//!    flight to the store but fills, whose pages it takes away. So the store never sees one beside
+//!    another operation on the same range, and nothing stale is published afterwards (I5).
+//! 2. The store is changed first, then slots and size in one window. If the store refuses, nothing
+//!    has happened. Until then readers see the file as it was.
+//! 3. Once begun, it is finished even if the caller goes away.
+//! 4. The frames for the pages at the edges are taken beforehand, with nothing held.
+
+use crate::arena::{Frames, flag};
+use crate::index::{Fill, Slot};
+use crate::mapping::{Edit, Exclusive, Mapping, State};
+use crate::tasks::finish;
+use crate::write::MAX_FILE_BYTES;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::SystemTime;
+use weir_base::PAGE_SIZE;
+use weir_vfs::{Error, Extent, Result, SegmentKind};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+impl Mapping {
+    /// Sets the size.
+    pub(crate) async fn truncate(self: &Arc<Self>, size: u64) -> Result<()> {
+        if size > MAX_FILE_BYTES {
+            return Err(Error::TooBig);
+        }
+        let mapping = self.clone();
+        let work = async move {
+            let frames = mapping.edge_frames(1).await;
+            let exclusive = mapping.exclude().await;
+            let file = mapping.file();
+            mapping.in_store(file.set_size(size)).await?;
+            mapping.resized(&exclusive, size, frames);
+            Ok(())
+        };
+        finish(&self.shared.tasks, work).await
+    }
+
+    /// Turns a range into a hole; the size stays.
+    pub(crate) async fn punch_hole(self: &Arc<Self>, offset: u64, len: u64) -> Result<()> {
+        let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_BYTES).ok_or(Error::TooBig)?;
+        let mapping = self.clone();
+        let work = async move {
+            let frames = mapping.edge_frames(2).await;
+            let exclusive = mapping.exclude().await;
+            let file = mapping.file();
+            mapping.in_store(file.punch_hole(offset, len)).await?;
+            mapping.punched(&exclusive, offset..end, frames);
+            Ok(())
+        };
+        finish(&self.shared.tasks, work).await
+    }
+
+    /// Reserves space for a range; the file grows to its end.
+    pub(crate) async fn allocate(self: &Arc<Self>, offset: u64, len: u64) -> Result<()> {
+        let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_BYTES).ok_or(Error::TooBig)?;
+        let mapping = self.clone();
+        let work = async move {
+            let exclusive = mapping.exclude().await;
+            let file = mapping.file();
+            mapping.in_store(file.allocate(offset, len)).await?;
+            let size = mapping.size().max(end);
+            let none = Frames::none(&mapping.shared.arena);
+            mapping.resized(&exclusive, size, none);
+            Ok(())
+        };
+        finish(&self.shared.tasks, work).await
+    }
+
+    /// Shares `len` bytes (0: to the end) at `offset` of `from` at `to` of this file.
+    pub(crate) async fn clone_range(
+        self: &Arc<Self>,
+        from: &Arc<Self>,
+        offset: u64,
+        len: u64,
+        to: u64,
+    ) -> Result<()> {
+        let (mapping, from) = (self.clone(), from.clone());
+        let work = async move {
+            let same = Arc::ptr_eq(&mapping, &from);
+            loop {
+                // Both files are to be in the store as they are; writers may come in between.
+                from.write_back(0..u64::MAX).await?;
+                mapping.write_back(0..u64::MAX).await?;
+                // In a fixed order, so that two clones in opposite directions do not wait for each
+                // other.
+                let (a, b) =
+                    if mapping.id <= from.id { (&mapping, &from) } else { (&from, &mapping) };
+                let first = a.exclude().await;
+                let second = if same { None } else { Some(b.exclude().await) };
+                if !mapping.state.lock().is_clean() || !from.state.lock().is_clean() {
+                    drop((first, second));
+                    continue;
+                }
+                let source_size = from.size();
+                let len = if len == 0 { source_size.saturating_sub(offset) } else { len };
+                let inside = offset.checked_add(len).is_some_and(|end| end <= source_size);
+                let end = to.checked_add(len).filter(|&e| e <= MAX_FILE_BYTES);
+                let (true, Some(end)) = (inside, end) else { return Err(Error::Invalid) };
+                let (file, source) = (mapping.file(), from.file());
+                mapping.in_store(file.clone_range(&*source, offset, len, to)).await?;
+                let exclusive = if mapping.id <= from.id { Some(&first) } else { second.as_ref() };
+                if let Some(exclusive) = exclusive.or(Some(&first)) {
+                    mapping.cloned(exclusive, to..end);
+                }
+                return Ok(());
+            }
+        };
+        finish(&self.shared.tasks, work).await
+    }
+
+    /// Frames for pages that are cut, at most `n`.
+    async fn edge_frames(self: &Arc<Self>, n: usize) -> Frames {
+        self.shared.alloc(n, n).await
+    }
+
+    /// Runs a change of the store, noted as ours.
+    async fn in_store(&self, change: impl Future<Output = Result<()>>) -> Result<()> {
+        self.state.lock().times.begin();
+        let result = change.await;
+        self.state.lock().times.end();
+        result
+    }
+
+    /// The store's size has been set: the cache's follows.
+    fn resized(self: &Arc<Self>, _exclusive: &Exclusive, size: u64, mut frames: Frames) {
+        let mut state = self.state.lock();
+        let old = self.size();
+        let mut edit = self.edit();
+        let window = self.window();
+        if size < old {
+            let kept = size.div_ceil(PAGE);
+            edit.replace(kept..u64::MAX, Fill::Empty);
+            self.forget_dirty(&mut state, kept..u64::MAX);
+            if !size.is_multiple_of(PAGE) {
+                let cut = (size % PAGE) as usize;
+                self.cut_page(&mut edit, size / PAGE, cut..PAGE_SIZE, cut, &mut frames, 0);
+            }
+        } else {
+            self.raise_mark(&edit, old, size);
+            edit.replace(old.div_ceil(PAGE)..size.div_ceil(PAGE), Fill::HoleWhereEmpty);
+        }
+        window.set_size(size);
+        drop(window);
+        self.modified(edit, &mut state);
+    }
+
+    /// The store has made a hole: the cache's pages follow.
+    fn punched(self: &Arc<Self>, _exclusive: &Exclusive, hole: Range<u64>, mut frames: Frames) {
+        let mut state = self.state.lock();
+        let size = self.size();
+        let mut edit = self.edit();
+        let window = self.window();
+        let end = hole.end.min(size);
+        if hole.start < end {
+            // Whole pages; the last one of the file counts as whole if all that it has is punched.
+            let last = if end == size { size.div_ceil(PAGE) } else { end / PAGE };
+            let whole = hole.start.div_ceil(PAGE)..last;
+            if !whole.is_empty() {
+                edit.replace(whole.clone(), Fill::Hole);
+                self.forget_dirty(&mut state, whole.clone());
+            }
+            let mut spare = 0;
+            for page in [hole.start / PAGE, (end - 1) / PAGE] {
+                if whole.contains(&page) || (spare == 1 && page == hole.start / PAGE) {
+                    continue;
+                }
+                let from = (hole.start.max(page * PAGE) - page * PAGE) as usize;
+                let to = (end.min((page + 1) * PAGE) - page * PAGE) as usize;
+                let mark = (size - page * PAGE).min(PAGE) as usize;
+                self.cut_page(&mut edit, page, from..to, mark, &mut frames, spare);
+                spare += 1;
+            }
+        }
+        drop(window);
+        self.modified(edit, &mut state);
+    }
+
+    /// The store has new content in a range: the cache forgets the old.
+    fn cloned(self: &Arc<Self>, _exclusive: &Exclusive, range: Range<u64>) {
+        let mut state = self.state.lock();
+        let size = self.size();
+        let mut edit = self.edit();
+        let window = self.window();
+        edit.replace(range.start / PAGE..range.end.div_ceil(PAGE), Fill::Empty);
+        self.raise_mark(&edit, size, size.max(range.end));
+        window.set_size(size.max(range.end));
+        drop(window);
+        self.modified(edit, &mut state);
+    }
+
+    /// Zeroes a part of a page, in frame number `spare` of `frames`; whoever is filling it starts
+    /// again. The lock is held.
+    fn cut_page(
+        &self,
+        edit: &mut Edit<'_>,
+        page: u64,
+        zero: Range<usize>,
+        mark: usize,
+        frames: &mut Frames,
+        spare: usize,
+    ) {
+        match edit.slot(page) {
+            Slot::Frame(old) => {
+                let arena = &self.shared.arena;
+                // SAFETY: in its slot while we hold the lock, which who fills in past the mark
+                // holds, too.
+                let bytes = unsafe { arena.bytes(old, 0, PAGE_SIZE) };
+                frames.write(spare, 0, bytes);
+                frames.zero(spare, zero.start, zero.end);
+                let flags = arena.meta(old).flags() & (flag::DIRTY | flag::UNCACHED);
+                let frame = frames.publish(spare, flags, mark);
+                edit.put(page, frame);
+            }
+            Slot::InFlight(_) => edit.evict(page),
+            Slot::Hole | Slot::Empty => {}
+        }
+    }
+
+    fn modified(self: &Arc<Self>, edit: Edit<'_>, state: &mut State) {
+        edit.finish(state);
+        state.times.modified(SystemTime::now());
+        self.list_dirty(state);
+        self.shared.flusher.kick();
+    }
+
+    /// Data or hole at `offset`, dirty pages included.
+    pub(crate) async fn extent_at(self: &Arc<Self>, offset: u64) -> Result<Extent> {
+        let size = self.size();
+        if offset >= size {
+            return Err(Error::NoSuchRange);
+        }
+        let mut found: Option<Extent> = None;
+        let mut at = offset;
+        while at < size {
+            let next = self.next_extent(at, size).await?;
+            match &mut found {
+                None => found = Some(next),
+                Some(extent) if extent.kind == next.kind => extent.end = next.end,
+                Some(_) => break,
+            }
+            at = next.end;
+        }
+        found.ok_or(Error::NoSuchRange)
+    }
+
+    /// The extent at `at`, or a part of it.
+    async fn next_extent(self: &Arc<Self>, at: u64, size: u64) -> Result<Extent> {
+        let page = at / PAGE;
+        // Looked up before the store is asked: what is written back in between is then data to
+        // either.
+        let unwritten = {
+            let state = self.state.lock();
+            let dirty = state.dirty.first_from(page);
+            let in_flight = state
+                .writeback
+                .values()
+                .filter(|r| r.end > page)
+                .map(|r| r.start.max(page)..r.end)
+                .min_by_key(|r| r.start);
+            match (dirty, in_flight) {
+                (Some(a), Some(b)) if b.start < a.start => Some(b),
+                (Some(a), _) => Some(a),
+                (None, b) => b,
+            }
+        };
+        if let Some(run) = unwritten.as_ref().filter(|r| r.start == page) {
+            let end = (run.end * PAGE).min(size);
+            return Ok(Extent { kind: SegmentKind::Data, start: at, end });
+        }
+        let limit = unwritten.map_or(size, |r| (r.start * PAGE).min(size));
+        match self.file().extent_at(at).await {
+            Ok(extent) => Ok(Extent {
+                kind: extent.kind,
+                start: at,
+                end: extent.end.min(if extent.kind == SegmentKind::Hole { limit } else { size }),
+            }),
+            // Past what the store has, and not written back yet: never written.
+            Err(Error::NoSuchRange) => {
+                Ok(Extent { kind: SegmentKind::Hole, start: at, end: limit })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Drops all pages, dirty ones too: the file is gone.
+    pub(crate) fn discard(&self) {
+        let mut state = self.state.lock();
+        self.forget_dirty(&mut state, 0..u64::MAX);
+        let size = self.size();
+        self.invalidate(&mut state, size);
+    }
+}

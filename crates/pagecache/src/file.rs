@@ -1,0 +1,230 @@
+//! An open file.
+//!
+//! 1. What belongs to the open file alone lies here: read-ahead, advice, and which writeback error
+//!    it has been told of. Pages and size belong to the mapping, which all open files share.
+//! 2. A writeback error is told once to every file that was open when it happened (I9).
+
+use crate::cached_fs::FsShared;
+use crate::mapping::Mapping;
+use crate::readahead::Readahead;
+use crate::stats::Stats;
+use std::ops::Range;
+use std::sync::Arc;
+use weir_base::sync::Mutex;
+use weir_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use weir_base::{PAGE_SIZE, pages_spanning};
+use weir_vfs::{Access, Advice, Attr, Error, Extent, FileId, Result};
+
+/// An open file: its own read-ahead state, advice and error cursor, over shared pages. Cheap to
+/// clone; clones are the same open file.
+#[derive(Clone)]
+pub struct File {
+    pub(crate) open: Arc<Open>,
+}
+
+pub(crate) struct Open {
+    pub(crate) mapping: Arc<Mapping>,
+    fs: Arc<FsShared>,
+    pub(crate) access: Access,
+    pub(crate) readahead: Mutex<Readahead>,
+    /// Advised to leave no trace: operations are uncached.
+    pub(crate) noreuse: AtomicBool,
+    /// The last writeback error that this file has been told of.
+    seen_error: AtomicU64,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.fs.close(&self.mapping);
+    }
+}
+
+impl Open {
+    /// Tells of a writeback error that this file has not been told of.
+    pub(crate) fn unseen_error(&self) -> Result<()> {
+        let state = self.mapping.state.lock();
+        if self.seen_error.swap(state.error_sequence, Ordering::Relaxed) == state.error_sequence {
+            return Ok(());
+        }
+        Err(state.error.unwrap_or(Error::Io))
+    }
+}
+
+impl File {
+    /// An open file over a mapping whose count of opens already includes it.
+    pub(crate) fn new(fs: Arc<FsShared>, mapping: Arc<Mapping>, access: Access) -> Self {
+        let seen_error = mapping.state.lock().error_sequence;
+        Self {
+            open: Arc::new(Open {
+                mapping,
+                fs,
+                access,
+                readahead: Mutex::default(),
+                noreuse: AtomicBool::new(false),
+                seen_error: AtomicU64::new(seen_error),
+            }),
+        }
+    }
+
+    /// Which file it is.
+    pub fn id(&self) -> FileId {
+        self.open.mapping.id
+    }
+
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
+        self.open.mapping.size()
+    }
+
+    /// What it is open for.
+    pub fn access(&self) -> Access {
+        self.open.access
+    }
+
+    /// Attributes, dirty data included; also after the last name is gone.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn getattr(&self) -> Result<Attr> {
+        self.open.mapping.getattr().await
+    }
+
+    /// Writes back and makes durable (with attributes, unless `data_only`).
+    ///
+    /// # Errors
+    /// A writeback error that this open file has not been told of; those of the store.
+    pub async fn sync_async(&self, data_only: bool) -> Result<()> {
+        let mapping = &self.open.mapping;
+        let written = mapping.write_back(0..u64::MAX).await;
+        self.open.unseen_error()?;
+        written?;
+        mapping.settle().await;
+        mapping.file().sync(data_only).await
+    }
+
+    /// [`sync_async`](Self::sync_async), for threads.
+    ///
+    /// # Errors
+    /// Those of [`sync_async`](Self::sync_async).
+    pub fn sync(&self, data_only: bool) -> Result<()> {
+        crate::block_on(self.sync_async(data_only))
+    }
+
+    /// Sets the size: truncates, or extends with a hole.
+    ///
+    /// # Errors
+    /// [`Error::TooBig`]; [`Error::BadFile`] if not open for writing; those of the store, and then
+    /// nothing has happened.
+    pub async fn truncate_async(&self, size: u64) -> Result<()> {
+        self.for_writing()?;
+        self.open.mapping.truncate(size).await
+    }
+
+    /// [`truncate_async`](Self::truncate_async), for threads.
+    ///
+    /// # Errors
+    /// Those of [`truncate_async`](Self::truncate_async).
+    pub fn truncate(&self, size: u64) -> Result<()> {
+        crate::block_on(self.truncate_async(size))
+    }
+
+    /// Turns a range into a hole; the size stays.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] if the store knows no holes; as for
+    /// [`truncate_async`](Self::truncate_async).
+    pub async fn punch_hole_async(&self, offset: u64, len: u64) -> Result<()> {
+        self.for_writing()?;
+        self.open.mapping.punch_hole(offset, len).await
+    }
+
+    /// Reserves space for a range, extending the file to its end.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] if the store cannot; as for
+    /// [`truncate_async`](Self::truncate_async).
+    pub async fn allocate_async(&self, offset: u64, len: u64) -> Result<()> {
+        self.for_writing()?;
+        self.open.mapping.allocate(offset, len).await
+    }
+
+    /// Shares `len` bytes (0: to the end) at `offset` of `from` at `to_offset` of this file.
+    ///
+    /// # Errors
+    /// [`Error::CrossDevice`] between stores; [`Error::Invalid`] past the end of `from`; as for
+    /// [`truncate_async`](Self::truncate_async).
+    pub async fn clone_range_async(
+        &self,
+        from: &File,
+        offset: u64,
+        len: u64,
+        to_offset: u64,
+    ) -> Result<()> {
+        self.for_writing()?;
+        if !Arc::ptr_eq(&self.open.fs, &from.open.fs) {
+            return Err(Error::CrossDevice);
+        }
+        self.open.mapping.clone_range(&from.open.mapping, offset, len, to_offset).await
+    }
+
+    fn for_writing(&self) -> Result<()> {
+        if self.open.access.contains(Access::WRITE) { Ok(()) } else { Err(Error::BadFile) }
+    }
+
+    /// Takes advice: `Normal`, `Sequential`, `Random` and `NoReuse` for the open file, `WillNeed`
+    /// and `DontNeed` for the range (`len` 0: to the end). Starts work, and waits for none.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Result<()> {
+        let open = &self.open;
+        let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
+        match advice {
+            Advice::Normal | Advice::Sequential | Advice::Random => {
+                open.noreuse.store(false, Ordering::Relaxed);
+                open.readahead.lock().advise(advice);
+            }
+            Advice::NoReuse => open.noreuse.store(true, Ordering::Relaxed),
+            Advice::WillNeed => {
+                let pages = pages_spanning(offset, end.min(self.size()).saturating_sub(offset));
+                open.fill_ahead(pages, None, false);
+            }
+            Advice::DontNeed => {
+                // Whole pages only, as posix_fadvise(2) has it.
+                let last = if end >= self.size() { u64::MAX } else { end / PAGE_SIZE as u64 };
+                open.mapping.drop_clean(offset.div_ceil(PAGE_SIZE as u64)..last);
+            }
+        }
+        Ok(())
+    }
+
+    /// Data or hole at `offset` (SEEK), dirty pages included, from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRange`] at or past the end; those of the store.
+    pub async fn extent_at_async(&self, offset: u64) -> Result<Extent> {
+        self.open.mapping.extent_at(offset).await
+    }
+
+    /// Which parts of the file are resident as data, in bytes, for pictures (`weir map`) and proofs.
+    pub fn resident(&self) -> Vec<Range<u64>> {
+        let mapping = &self.open.mapping;
+        let state = mapping.state.lock();
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        mapping.edit().visit(&mut |page, _| {
+            let start = page * PAGE_SIZE as u64;
+            let end = start + PAGE_SIZE as u64;
+            match ranges.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => ranges.push(start..end),
+            }
+        });
+        drop(state);
+        ranges
+    }
+
+    /// What happened to this file's pages since its mapping was made.
+    pub fn stats(&self) -> Stats {
+        self.open.mapping.counters.sum()
+    }
+}

@@ -1,0 +1,317 @@
+//! Fills: reads of the store in flight, and what they publish.
+//!
+//! 1. A fill that fails publishes nothing (I9).
+//! 2. A page is published only as far as the store said what is there; a short read leaves the
+//!    rest empty. Past the store's end of file and before ours, nothing was ever written: a hole.
+//! 3. A hole page uses no frame (I8). What the store tells of a hole beyond the request is
+//!    believed only if nothing was changed since the read began.
+//! 4. A fill ends even if everybody who wanted it has left.
+//!
+//! Soundness: the buffer handed to the store writes into frames that are not published; they
+//! belong to the fill until the store has given the buffer back.
+
+use crate::arena::{Arena, Frames, flag, runs};
+use crate::index::{self, Slot};
+use crate::mapping::{Edit, Mapping};
+use crate::ranges::RangeSet;
+use crate::stats::Count;
+use std::io::IoSliceMut;
+use std::ops::Range;
+use std::sync::Arc;
+use weir_base::PAGE_SIZE;
+use weir_base::sync::Mutex;
+use weir_base::sync::atomic::Ordering;
+use weir_vfs::{Buffer, Error, Layout, ReadOp, Result, SegmentKind};
+
+/// A read of the store in flight.
+pub(crate) struct Fill {
+    pub(crate) number: u64,
+    pages: Range<u64>,
+    /// The mapping's sequence when it began.
+    sequence: u64,
+    uncached: bool,
+    /// The first page that was not asked for, if the fill reads ahead: to be marked.
+    mark: Option<u64>,
+    outcome: Mutex<Outcome>,
+}
+
+#[derive(Default)]
+struct Outcome {
+    result: Option<Result<()>>,
+    /// Pages of an uncached fill that a cached read waits for.
+    claimed: RangeSet,
+}
+
+/// What a fill is for.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Purpose {
+    /// An uncached operation wants it.
+    pub(crate) uncached: bool,
+    /// Reading this page is to start the next read-ahead.
+    pub(crate) mark: Option<u64>,
+}
+
+impl Fill {
+    /// The pages that it reads.
+    pub(crate) fn pages(&self) -> Range<u64> {
+        self.pages.clone()
+    }
+
+    /// How it ended, once it has.
+    pub(crate) fn result(&self) -> Option<Result<()>> {
+        self.outcome.lock().result
+    }
+
+    /// Says that a cached read wants a page of it to stay.
+    pub(crate) fn claim(&self, page: u64) {
+        if self.uncached {
+            self.outcome.lock().claimed.insert(page..page + 1);
+        }
+    }
+}
+
+impl Mapping {
+    /// Begins to read the empty pages from `first` on into `frames`. `None` if the first one is
+    /// not empty any more, or is past the end, or the file is being changed as a whole.
+    pub(crate) fn start_fill(
+        self: &Arc<Self>,
+        first: u64,
+        mut frames: Frames,
+        purpose: Purpose,
+    ) -> Option<Arc<Fill>> {
+        let fill = {
+            let mut state = self.state.lock();
+            if state.exclusive {
+                return None;
+            }
+            let end = self.size().div_ceil(PAGE_SIZE as u64).min(first + frames.len() as u64);
+            let mut edit = self.edit();
+            let mut page = first;
+            let number = state.next_fill;
+            while page < end && edit.slot(page) == Slot::Empty {
+                edit.set(page, Slot::InFlight(number));
+                page += 1;
+            }
+            edit.finish(&mut state);
+            if page <= first {
+                return None;
+            }
+            state.next_fill += 1;
+            let fill = Arc::new(Fill {
+                number,
+                pages: first..page,
+                sequence: self.sequence(),
+                uncached: purpose.uncached,
+                mark: purpose.mark,
+                outcome: Mutex::default(),
+            });
+            state.fills.push(fill.clone());
+            fill
+        };
+        let pages = fill.pages.end - first;
+        frames.truncate(pages as usize);
+        self.count(Count::Fills, 1);
+        let buffer = FrameBuffer {
+            arena: self.shared.arena.clone(),
+            runs: frames.runs().collect(),
+            len: frames.len() * PAGE_SIZE,
+        };
+        let mapping = self.clone();
+        let ended = fill.clone();
+        let op = ReadOp::new(first * PAGE_SIZE as u64, Box::new(buffer), move |buffer, result| {
+            // From here on the store cannot write to the frames.
+            drop(buffer);
+            mapping.end_fill(&ended, frames, result);
+        });
+        self.file().submit_read(op.uncached(purpose.uncached));
+        Some(fill)
+    }
+
+    /// Publishes what a fill brought.
+    fn end_fill(&self, fill: &Fill, mut frames: Frames, result: Result<Layout>) {
+        let mut state = self.state.lock();
+        state.fills.retain(|f| f.number != fill.number);
+        let mut edit = self.edit();
+        let result = match result {
+            Ok(layout) => {
+                let claimed = std::mem::take(&mut fill.outcome.lock().claimed);
+                self.publish(fill, &mut frames, &layout, &claimed, &mut edit)
+            }
+            Err(error) => Err(error),
+        };
+        // What was not published is empty again.
+        for page in fill.pages.clone() {
+            if edit.slot(page) == Slot::InFlight(fill.number) {
+                edit.evict(page);
+            }
+        }
+        edit.finish(&mut state);
+        if result.is_err() {
+            self.count(Count::FillErrors, 1);
+        }
+        fill.outcome.lock().result = Some(result);
+        drop(state);
+        drop(frames);
+        self.changed.notify();
+        self.shared.freed.notify();
+    }
+
+    fn publish(
+        &self,
+        fill: &Fill,
+        frames: &mut Frames,
+        layout: &Layout,
+        claimed: &RangeSet,
+        edit: &mut Edit<'_>,
+    ) -> Result<()> {
+        let page_bytes = PAGE_SIZE as u64;
+        let size = self.size();
+        let start = fill.pages.start * page_bytes;
+        let known = if layout.eof { u64::MAX } else { layout.end(start) };
+        if known <= start {
+            // A read that brings nothing and is not at the end would be asked for ever again.
+            return Err(Error::Io);
+        }
+        let (mut data_pages, mut hole_pages, mut ahead, mut kept) = (0, 0, 0, 0);
+        let mut extents = layout.extents.as_slice();
+        for (index, page) in fill.pages.clone().enumerate() {
+            if edit.slot(page) != Slot::InFlight(fill.number) {
+                continue;
+            }
+            let from = page * page_bytes;
+            let to = (from + page_bytes).min(size);
+            if from >= size || known < to {
+                continue;
+            }
+            while extents.first().is_some_and(|e| e.end <= from) {
+                extents = &extents[1..];
+            }
+            // Zero whatever of the page is not data; if that is all of it, it is a hole.
+            let mut at = from;
+            let mut has_data = false;
+            for extent in extents.iter().take_while(|e| e.start < to) {
+                if extent.kind == SegmentKind::Data {
+                    let data = extent.start.max(from)..extent.end.min(to);
+                    frames.zero(index, (at - from) as usize, (data.start - from) as usize);
+                    at = data.end;
+                    has_data = true;
+                }
+            }
+            if !has_data {
+                edit.set(page, Slot::Hole);
+                hole_pages += 1;
+                continue;
+            }
+            frames.zero(index, (at - from) as usize, PAGE_SIZE);
+            let mut flags = 0;
+            if fill.uncached {
+                if claimed.contains(page) {
+                    kept += 1;
+                } else {
+                    flags |= flag::UNCACHED;
+                }
+            }
+            if fill.mark == Some(page) {
+                flags |= flag::READAHEAD;
+            }
+            let frame = frames.publish(index, flags, (to - from) as usize);
+            edit.put(page, frame);
+            data_pages += 1;
+            ahead += u64::from(fill.mark.is_some_and(|mark| page >= mark));
+        }
+        self.remember_hole(fill, layout, edit);
+        self.count(Count::FillPages, data_pages);
+        self.count(Count::HolePages, hole_pages);
+        self.count(Count::ReadaheadPages, ahead);
+        if fill.uncached {
+            self.marks_left.store(true, Ordering::Relaxed);
+            self.count(Count::UncachedPages, data_pages);
+            self.count(Count::ClaimedPages, kept);
+        }
+        Ok(())
+    }
+
+    /// Marks what the layout tells of a hole past the request.
+    fn remember_hole(&self, fill: &Fill, layout: &Layout, edit: &mut Edit<'_>) {
+        let Some(last) = layout.extents.last() else { return };
+        if last.kind != SegmentKind::Hole || self.sequence() != fill.sequence {
+            return;
+        }
+        let size = self.size();
+        let end = if last.end >= size {
+            size.div_ceil(PAGE_SIZE as u64)
+        } else {
+            last.end / PAGE_SIZE as u64
+        };
+        if end > fill.pages.end {
+            edit.replace(fill.pages.end..end, index::Fill::HoleWhereEmpty);
+        }
+    }
+
+    /// The fill of this number, while it is in flight.
+    pub(crate) fn fill_in_flight(&self, number: u64) -> Option<Arc<Fill>> {
+        self.state.lock().fills.iter().find(|f| f.number == number).cloned()
+    }
+
+    /// Waits until a fill has ended.
+    pub(crate) async fn join(&self, fill: &Fill) -> Result<()> {
+        loop {
+            let ticket = self.changed.ticket();
+            if let Some(result) = fill.result() {
+                return result;
+            }
+            self.changed.wait(ticket).await;
+        }
+    }
+}
+
+/// Frames of a fill, as the store sees them.
+struct FrameBuffer {
+    arena: Arc<Arena>,
+    runs: Vec<(u32, usize)>,
+    len: usize,
+}
+
+impl Buffer for FrameBuffer {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn slices<'a>(&'a mut self, from: usize, to: usize, out: &mut Vec<IoSliceMut<'a>>) {
+        assert!(from <= to && to <= self.len);
+        let mut at = 0;
+        for &(frame, count) in &self.runs {
+            let run = at..at + count * PAGE_SIZE;
+            at = run.end;
+            let (start, end) = (from.max(run.start), to.min(run.end));
+            if start < end {
+                // SAFETY: inside of a run of frames that belong to the fill alone while the
+                // buffer lives; runs do not overlap, and `&mut self` keeps slices apart.
+                out.push(IoSliceMut::new(unsafe {
+                    std::slice::from_raw_parts_mut(
+                        self.arena.ptr(frame).add(start - run.start),
+                        end - start,
+                    )
+                }));
+            }
+        }
+    }
+}
+
+/// The bytes `from..to` of a list of frames, neighbours joined, as (address, length).
+pub(crate) fn frame_slices<'a>(
+    arena: &'a Arena,
+    frames: &'a [u32],
+    from: usize,
+    to: usize,
+) -> impl Iterator<Item = (*const u8, usize)> + 'a {
+    let mut at = 0;
+    runs(frames).filter_map(move |(frame, count)| {
+        let run = at..at + count * PAGE_SIZE;
+        at = run.end;
+        let (start, end) = (from.max(run.start), to.min(run.end));
+        // Wrapping: the caller says whether the bytes may be looked at.
+        (start < end)
+            .then(|| (arena.ptr(frame).cast_const().wrapping_add(start - run.start), end - start))
+    })
+}

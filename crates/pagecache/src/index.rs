@@ -1,0 +1,617 @@
+//! The index of one file: from page number to slot, as a radix tree that is read without locks.
+//!
+//! 1. Readers hold an epoch guard and use atomic loads only; one writer at a time (the mapping's
+//!    lock) changes the tree.
+//! 2. A hole costs no memory for its length: an inner slot can say "all of this is a hole", so 2
+//!    TiB of hole are a handful of marks (I8).
+//! 3. A node without marks is unlinked and handed to the caller as [`Garbage`], to be dropped when
+//!    its epoch has passed; so is everything beneath a subtree that is replaced as a whole.
+//!
+//! A leaf has 64 slots (512 bytes, 256 KiB of file), so that small files cost little; inner nodes
+//! have 512 (a page each: 128 MiB, 64 GiB, 32 TiB of file). The tree is as high as its last page
+//! needs.
+//!
+//! Soundness: nodes are made by `Box`, reached only through tagged pointers in this tree, and freed
+//! only as garbage whose epoch has passed or with the index itself.
+
+use crate::epoch::Guard;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::ptr;
+use weir_base::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+const LEAF_BITS: u32 = 6;
+const INNER_BITS: u32 = 9;
+/// Slots in a leaf.
+pub(crate) const LEAF_SLOTS: usize = 1 << LEAF_BITS;
+const INNER_SLOTS: usize = 1 << INNER_BITS;
+/// Low bits of the root pointer that hold the tree's height.
+const HEIGHT_MASK: usize = 7;
+
+/// What a page number leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slot {
+    /// Nothing is known.
+    Empty,
+    /// The page is in this frame.
+    Frame(u32),
+    /// The page is a hole: reads as zeros, has no frame.
+    Hole,
+    /// The fill of this number will bring it.
+    InFlight(u64),
+}
+
+impl Slot {
+    pub(crate) const fn encode(self) -> u64 {
+        match self {
+            Self::Empty => 0,
+            Self::Frame(frame) => (frame as u64) << 2 | 1,
+            Self::Hole => 2,
+            Self::InFlight(fill) => fill << 2 | 3,
+        }
+    }
+
+    pub(crate) const fn decode(word: u64) -> Self {
+        match word & 3 {
+            1 => Self::Frame((word >> 2) as u32),
+            2 => Self::Hole,
+            3 => Self::InFlight(word >> 2),
+            _ => Self::Empty,
+        }
+    }
+}
+
+/// The lowest level: slots of consecutive pages.
+pub(crate) struct Leaf {
+    slots: [AtomicU64; LEAF_SLOTS],
+    /// Slots that are not empty; written under the mapping's lock.
+    used: AtomicU32,
+}
+
+impl Leaf {
+    fn new(all: Slot) -> Self {
+        let used = if all == Slot::Empty { 0 } else { LEAF_SLOTS as u32 };
+        Self {
+            slots: std::array::from_fn(|_| AtomicU64::new(all.encode())),
+            used: AtomicU32::new(used),
+        }
+    }
+
+    /// The slot at `index`, which counts from the leaf's first page.
+    #[inline]
+    pub(crate) fn slot(&self, index: usize) -> Slot {
+        Slot::decode(self.slots[index & (LEAF_SLOTS - 1)].load(Ordering::Acquire))
+    }
+
+    fn put(&self, index: usize, slot: Slot) -> Slot {
+        let old = self.slots[index].load(Ordering::Relaxed);
+        // Release: a frame's bytes are written before readers can find it.
+        self.slots[index].store(slot.encode(), Ordering::Release);
+        let old = Slot::decode(old);
+        let used = self.used.load(Ordering::Relaxed) + u32::from(slot != Slot::Empty)
+            - u32::from(old != Slot::Empty);
+        self.used.store(used, Ordering::Relaxed);
+        old
+    }
+}
+
+struct Inner {
+    children: [AtomicPtr<()>; INNER_SLOTS],
+    used: AtomicU32,
+}
+
+impl Inner {
+    fn new(all: *mut ()) -> Self {
+        let used = if all.is_null() { 0 } else { INNER_SLOTS as u32 };
+        Self { children: std::array::from_fn(|_| AtomicPtr::new(all)), used: AtomicU32::new(used) }
+    }
+
+    /// Recounts one child that was `old` and is now `new`.
+    fn recount(&self, old: *mut (), new: *mut ()) {
+        let used = self.used.load(Ordering::Relaxed) + u32::from(!new.is_null())
+            - u32::from(!old.is_null());
+        self.used.store(used, Ordering::Relaxed);
+    }
+}
+
+#[repr(align(64))]
+struct Mark(#[expect(dead_code, reason = "only its address is used")] u8);
+
+static HOLE: Mark = Mark(0);
+
+/// The pointer that stands for "a hole, all of it".
+fn hole_mark() -> *mut () {
+    ptr::from_ref(&HOLE).cast_mut().cast()
+}
+
+/// Pages covered by a child at `height` (0: a leaf).
+const fn span(height: u32) -> u64 {
+    1 << (LEAF_BITS + INNER_BITS * height)
+}
+
+/// A node that was unlinked; to be dropped when its epoch has passed.
+pub(crate) struct Garbage {
+    node: *mut (),
+    height: u32,
+}
+
+// SAFETY: an unlinked node is owned by its garbage alone.
+unsafe impl Send for Garbage {}
+
+impl Drop for Garbage {
+    fn drop(&mut self) {
+        // SAFETY: made by `Box::into_raw` as the type that its height says, unlinked, and its epoch
+        // has passed, so that nobody else refers to it; its children were taken out before.
+        unsafe {
+            if self.height == 0 {
+                drop(Box::from_raw(self.node.cast::<Leaf>()));
+            } else {
+                drop(Box::from_raw(self.node.cast::<Inner>()));
+            }
+        }
+    }
+}
+
+/// What [`Index::lookup`] found at a page.
+pub(crate) enum Found<'g> {
+    /// The leaf that holds the page's slot.
+    Leaf(&'g Leaf),
+    /// A hole, up to this page at least.
+    Hole(u64),
+    /// Nothing, up to this page at least.
+    Empty(u64),
+}
+
+/// What [`Index::replace`] puts in place of a range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// Empties all slots.
+    Empty,
+    /// Makes all of it a hole.
+    Hole,
+    /// Makes what is empty a hole, and leaves the rest.
+    HoleWhereEmpty,
+}
+
+/// The radix tree.
+pub(crate) struct Index {
+    /// Tagged with the tree's height.
+    root: AtomicPtr<()>,
+    /// The root is the tree's only child of height [`Index::height`].
+    _owns: PhantomData<Box<Leaf>>,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self { root: AtomicPtr::new(ptr::null_mut()), _owns: PhantomData }
+    }
+}
+
+impl Index {
+    #[inline]
+    fn untag(root: *mut ()) -> (*mut (), u32) {
+        (root.map_addr(|a| a & !HEIGHT_MASK), (root.addr() & HEIGHT_MASK) as u32)
+    }
+
+    fn set_root(&self, node: *mut (), height: u32) {
+        self.root.store(node.map_addr(|a| a | height as usize), Ordering::Release);
+    }
+
+    /// Finds the leaf of `page`, or how far nothing or a hole reaches.
+    #[inline]
+    pub(crate) fn lookup<'g>(&self, page: u64, _guard: &'g Guard) -> Found<'g> {
+        let (mut node, mut height) = Self::untag(self.root.load(Ordering::Acquire));
+        if page >= span(height) {
+            return Found::Empty(u64::MAX);
+        }
+        loop {
+            if node.is_null() {
+                return Found::Empty((page | (span(height) - 1)) + 1);
+            }
+            if node == hole_mark() {
+                return Found::Hole((page | (span(height) - 1)) + 1);
+            }
+            if height == 0 {
+                // SAFETY: a non-null child at height 0 that is not the mark is a leaf, and the guard
+                // keeps it from being freed.
+                return Found::Leaf(unsafe { &*node.cast::<Leaf>() });
+            }
+            height -= 1;
+            // SAFETY: as above, and above height 0 it is an inner node.
+            let inner = unsafe { &*node.cast::<Inner>() };
+            node = inner.children[child_of(page, height)].load(Ordering::Acquire);
+        }
+    }
+
+    /// The slot of `page`.
+    #[inline]
+    pub(crate) fn get(&self, page: u64, guard: &Guard) -> Slot {
+        match self.lookup(page, guard) {
+            Found::Leaf(leaf) => leaf.slot(page as usize & (LEAF_SLOTS - 1)),
+            Found::Hole(_) => Slot::Hole,
+            Found::Empty(_) => Slot::Empty,
+        }
+    }
+
+    /// The end of the run of holes that begins at `page` (`page` itself if that is none), looking
+    /// no further than `end`.
+    pub(crate) fn hole_end(&self, mut page: u64, end: u64, guard: &Guard) -> u64 {
+        while page < end {
+            match self.lookup(page, guard) {
+                Found::Hole(until) => page = until,
+                Found::Empty(_) => break,
+                Found::Leaf(leaf) => {
+                    let first = page as usize & (LEAF_SLOTS - 1);
+                    let run =
+                        (first..LEAF_SLOTS).take_while(|&i| leaf.slot(i) == Slot::Hole).count();
+                    page += run as u64;
+                    if first + run < LEAF_SLOTS {
+                        break;
+                    }
+                }
+            }
+        }
+        page.min(end)
+    }
+
+    /// Calls `visit` with every page of `range` that has a frame or is in flight, in order.
+    pub(crate) fn visit(&self, range: Range<u64>, guard: &Guard, visit: &mut dyn FnMut(u64, Slot)) {
+        let mut page = range.start;
+        while page < range.end {
+            match self.lookup(page, guard) {
+                Found::Hole(until) | Found::Empty(until) => page = until,
+                Found::Leaf(leaf) => {
+                    let leaf_end = (page | (LEAF_SLOTS as u64 - 1)) + 1;
+                    for p in page..leaf_end.min(range.end) {
+                        let slot = leaf.slot(p as usize & (LEAF_SLOTS - 1));
+                        if matches!(slot, Slot::Frame(_) | Slot::InFlight(_)) {
+                            visit(p, slot);
+                        }
+                    }
+                    page = leaf_end;
+                }
+            }
+        }
+    }
+
+    /// Puts `slot` at `page` and returns what was there. The mapping's lock is held.
+    pub(crate) fn set(&self, page: u64, slot: Slot, garbage: &mut Vec<Garbage>) -> Slot {
+        if slot != Slot::Empty {
+            self.grow(page);
+        }
+        let (node, height) = Self::untag(self.root.load(Ordering::Relaxed));
+        if page >= span(height) {
+            return Slot::Empty;
+        }
+        let root = AtomicPtr::new(node);
+        let old = set_below(&root, height, page, slot, garbage);
+        let new = root.into_inner_ptr();
+        if new != node {
+            self.set_root(new, height);
+        }
+        old
+    }
+
+    /// Replaces a whole range, calling `removed` for every frame or fill that it takes out. The
+    /// mapping's lock is held.
+    pub(crate) fn replace(
+        &self,
+        range: Range<u64>,
+        with: Fill,
+        removed: &mut dyn FnMut(u64, Slot),
+        garbage: &mut Vec<Garbage>,
+    ) {
+        if range.is_empty() {
+            return;
+        }
+        if with != Fill::Empty {
+            self.grow(range.end - 1);
+        }
+        let (node, height) = Self::untag(self.root.load(Ordering::Relaxed));
+        let range = range.start..range.end.min(span(height));
+        if range.is_empty() {
+            return;
+        }
+        let root = AtomicPtr::new(node);
+        replace_below(&root, height, 0, range, with, removed, garbage);
+        let new = root.into_inner_ptr();
+        if new != node {
+            self.set_root(new, height);
+        }
+    }
+
+    /// Makes the tree high enough for `page`.
+    fn grow(&self, page: u64) {
+        let (mut node, mut height) = Self::untag(self.root.load(Ordering::Relaxed));
+        while page >= span(height) {
+            if !node.is_null() {
+                let inner = Inner::new(ptr::null_mut());
+                inner.children[0].store(node, Ordering::Relaxed);
+                inner.used.store(1, Ordering::Relaxed);
+                node = Box::into_raw(Box::new(inner)).cast();
+            }
+            height += 1;
+            self.set_root(node, height);
+        }
+    }
+}
+
+/// Which child of a node above `height` leads to `page`.
+#[inline]
+fn child_of(page: u64, height: u32) -> usize {
+    (page >> (LEAF_BITS + INNER_BITS * height)) as usize & (INNER_SLOTS - 1)
+}
+
+/// The pointer's value, for a local stand-in of the root.
+trait IntoInnerPtr {
+    fn into_inner_ptr(self) -> *mut ();
+}
+
+impl IntoInnerPtr for AtomicPtr<()> {
+    fn into_inner_ptr(self) -> *mut () {
+        self.load(Ordering::Relaxed)
+    }
+}
+
+/// Makes sure that `child` is a node, not null or the hole mark. `None` where nothing is there and
+/// `create` is not set.
+fn node_at(child: &AtomicPtr<()>, height: u32, create: bool) -> Option<*mut ()> {
+    let old = child.load(Ordering::Relaxed);
+    let hole = old == hole_mark();
+    if !old.is_null() && !hole {
+        return Some(old);
+    }
+    if !create {
+        return None;
+    }
+    let new: *mut () = if height == 0 {
+        let leaf = Leaf::new(if hole { Slot::Hole } else { Slot::Empty });
+        Box::into_raw(Box::new(leaf)).cast()
+    } else {
+        Box::into_raw(Box::new(Inner::new(if hole { old } else { ptr::null_mut() }))).cast()
+    };
+    child.store(new, Ordering::Release);
+    Some(new)
+}
+
+fn set_below(
+    child: &AtomicPtr<()>,
+    height: u32,
+    page: u64,
+    slot: Slot,
+    garbage: &mut Vec<Garbage>,
+) -> Slot {
+    let before = child.load(Ordering::Relaxed);
+    if before == hole_mark() && slot == Slot::Hole {
+        return Slot::Hole;
+    }
+    let create = slot != Slot::Empty || before == hole_mark();
+    let Some(node) = node_at(child, height, create) else { return Slot::Empty };
+    let (old, used) = if height == 0 {
+        // SAFETY: a node at height 0 is a leaf, alive because it is linked and we are the writer.
+        let leaf = unsafe { &*node.cast::<Leaf>() };
+        let old = leaf.put(page as usize & (LEAF_SLOTS - 1), slot);
+        (old, leaf.used.load(Ordering::Relaxed))
+    } else {
+        // SAFETY: above height 0 it is an inner node, alive for the same reason.
+        let inner = unsafe { &*node.cast::<Inner>() };
+        let below = &inner.children[child_of(page, height - 1)];
+        let was = below.load(Ordering::Relaxed);
+        let old = set_below(below, height - 1, page, slot, garbage);
+        inner.recount(was, below.load(Ordering::Relaxed));
+        (old, inner.used.load(Ordering::Relaxed))
+    };
+    if used == 0 {
+        child.store(ptr::null_mut(), Ordering::Release);
+        garbage.push(Garbage { node, height });
+    }
+    old
+}
+
+/// Replaces `range` within the child that covers pages from `base` on.
+fn replace_below(
+    child: &AtomicPtr<()>,
+    height: u32,
+    base: u64,
+    range: Range<u64>,
+    with: Fill,
+    removed: &mut dyn FnMut(u64, Slot),
+    garbage: &mut Vec<Garbage>,
+) {
+    let before = child.load(Ordering::Relaxed);
+    let empty = before.is_null();
+    let hole = before == hole_mark();
+    // Nothing to do: already so.
+    if (hole && with != Fill::Empty) || (empty && with == Fill::Empty) {
+        return;
+    }
+    let whole = range.start <= base && range.end >= base + span(height);
+    if whole && (empty || hole || with != Fill::HoleWhereEmpty) {
+        let new = if with == Fill::Empty { ptr::null_mut() } else { hole_mark() };
+        // Unlinked first, so that whoever finds a child below finds it while inside an epoch that
+        // began before.
+        child.store(new, Ordering::Release);
+        if !empty && !hole {
+            take_down(before, height, base, removed, garbage);
+        }
+        return;
+    }
+    let Some(node) = node_at(child, height, true) else { return };
+    let used = if height == 0 {
+        // SAFETY: a node at height 0 is a leaf, alive because it is linked and we are the writer.
+        let leaf = unsafe { &*node.cast::<Leaf>() };
+        for page in range.start.max(base)..range.end.min(base + span(0)) {
+            let index = (page - base) as usize;
+            let old = leaf.slot(index);
+            if with == Fill::HoleWhereEmpty && old != Slot::Empty {
+                continue;
+            }
+            leaf.put(index, if with == Fill::Empty { Slot::Empty } else { Slot::Hole });
+            if matches!(old, Slot::Frame(_) | Slot::InFlight(_)) {
+                removed(page, old);
+            }
+        }
+        leaf.used.load(Ordering::Relaxed)
+    } else {
+        // SAFETY: above height 0 it is an inner node, alive for the same reason.
+        let inner = unsafe { &*node.cast::<Inner>() };
+        let step = span(height - 1);
+        let first = range.start.saturating_sub(base) / step;
+        let last = (range.end - 1 - base) / step;
+        for i in first..=last.min(INNER_SLOTS as u64 - 1) {
+            let below = &inner.children[i as usize];
+            let was = below.load(Ordering::Relaxed);
+            let at = base + i * step;
+            replace_below(below, height - 1, at, range.clone(), with, removed, garbage);
+            inner.recount(was, below.load(Ordering::Relaxed));
+        }
+        inner.used.load(Ordering::Relaxed)
+    };
+    if used == 0 {
+        child.store(ptr::null_mut(), Ordering::Release);
+        garbage.push(Garbage { node, height });
+    }
+}
+
+/// Hands an unlinked subtree's contents to `removed` and its nodes to `garbage`.
+fn take_down(
+    node: *mut (),
+    height: u32,
+    base: u64,
+    removed: &mut dyn FnMut(u64, Slot),
+    garbage: &mut Vec<Garbage>,
+) {
+    if height == 0 {
+        // SAFETY: the caller unlinked this leaf; it is freed only as garbage.
+        let leaf = unsafe { &*node.cast::<Leaf>() };
+        for index in 0..LEAF_SLOTS {
+            let slot = leaf.slot(index);
+            if matches!(slot, Slot::Frame(_) | Slot::InFlight(_)) {
+                removed(base + index as u64, slot);
+            }
+        }
+    } else {
+        // SAFETY: the caller unlinked this inner node; it is freed only as garbage.
+        let inner = unsafe { &*node.cast::<Inner>() };
+        for (i, child) in inner.children.iter().enumerate() {
+            let below = child.load(Ordering::Relaxed);
+            if !below.is_null() && below != hole_mark() {
+                let at = base + i as u64 * span(height - 1);
+                take_down(below, height - 1, at, removed, garbage);
+            }
+        }
+    }
+    garbage.push(Garbage { node, height });
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        let (node, height) = Self::untag(self.root.load(Ordering::Relaxed));
+        if !node.is_null() && node != hole_mark() {
+            let mut garbage = Vec::new();
+            take_down(node, height, 0, &mut |_, _| {}, &mut garbage);
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::epoch;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_two_tebibyte_hole_is_a_handful_of_nodes() {
+        let index = Index::default();
+        let guard = epoch::enter();
+        let mut garbage = Vec::new();
+        let pages = (2u64 << 40) >> 12;
+        index.replace(3..pages - 3, Fill::Hole, &mut |_, _| {}, &mut garbage);
+        assert_eq!(index.get(2, &guard), Slot::Empty);
+        assert_eq!(index.get(pages / 2, &guard), Slot::Hole);
+        assert_eq!(index.hole_end(3, u64::MAX, &guard), pages - 3);
+        index.set(pages / 2, Slot::Frame(7), &mut garbage);
+        assert_eq!(index.hole_end(3, u64::MAX, &guard), pages / 2);
+        assert_eq!(index.hole_end(pages / 2 + 1, u64::MAX, &guard), pages - 3);
+        let mut removed = Vec::new();
+        index.replace(
+            0..u64::MAX >> 12,
+            Fill::Empty,
+            &mut |p, s| removed.push((p, s)),
+            &mut garbage,
+        );
+        assert_eq!(removed, [(pages / 2, Slot::Frame(7))]);
+        assert_eq!(index.get(pages / 2, &guard), Slot::Empty);
+        assert!(garbage.len() < 20, "{} nodes", garbage.len());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Set(u64, u8),
+        Replace(u64, u64, u8),
+    }
+
+    fn page() -> impl Strategy<Value = u64> {
+        prop_oneof![0u64..200, 32_700u64..32_900, (1u64 << 24) - 70..(1u64 << 24) + 70]
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            (page(), 0u8..4).prop_map(|(p, k)| Op::Set(p, k)),
+            (page(), page(), 0u8..3).prop_map(|(a, b, k)| Op::Replace(a.min(b), a.max(b), k)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_map(ops in prop::collection::vec(op(), 1..60)) {
+            let index = Index::default();
+            let guard = epoch::enter();
+            let mut garbage = Vec::new();
+            // Every page that a range's edge could touch, so that ranges stay cheap to model.
+            let all: Vec<u64> =
+                (0..300).chain(32_600..33_000).chain((1 << 24) - 150..(1 << 24) + 150).collect();
+            let mut model: BTreeMap<u64, Slot> = BTreeMap::new();
+            for (n, op) in ops.into_iter().enumerate() {
+                match op {
+                    Op::Set(page, kind) => {
+                        let slot = match kind {
+                            0 => Slot::Empty,
+                            1 => Slot::Frame(n as u32),
+                            2 => Slot::Hole,
+                            _ => Slot::InFlight(n as u64),
+                        };
+                        let old = index.set(page, slot, &mut garbage);
+                        let was = model.insert(page, slot).unwrap_or(Slot::Empty);
+                        prop_assert_eq!(old, was);
+                    }
+                    Op::Replace(start, end, kind) => {
+                        let with = [Fill::Empty, Fill::Hole, Fill::HoleWhereEmpty][kind as usize];
+                        let mut removed = Vec::new();
+                        index.replace(
+                            start..end, with, &mut |p, s| removed.push((p, s)), &mut garbage);
+                        let mut expected = Vec::new();
+                        for &p in all.iter().filter(|p| (start..end).contains(p)) {
+                            let was = model.get(&p).copied().unwrap_or(Slot::Empty);
+                            let busy = matches!(was, Slot::Frame(_) | Slot::InFlight(_));
+                            if with == Fill::HoleWhereEmpty && was != Slot::Empty {
+                                continue;
+                            }
+                            if busy {
+                                expected.push((p, was));
+                            }
+                            model.insert(
+                                p, if with == Fill::Empty { Slot::Empty } else { Slot::Hole });
+                        }
+                        prop_assert_eq!(removed, expected);
+                    }
+                }
+                for &p in &all {
+                    prop_assert_eq!(
+                        index.get(p, &guard), model.get(&p).copied().unwrap_or(Slot::Empty), "{}", p);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,625 @@
+//! A file in the cache: its size, its pages, and what is going on with them.
+//!
+//! 1. `state` is held for short steps only: never across I/O, a wait, or a copy of more than the
+//!    edges of a write. Slots, size and high-water marks change only under it.
+//! 2. `sequence` is odd while slots or size change in a way that a reader must not see half of. A
+//!    reader that collects its slots and the size between two equal even values has a snapshot
+//!    (I5). The bytes need no such check: what a published frame holds below the end of file
+//!    does not change, and the reader's epoch keeps the frame.
+//! 3. Bytes of a published frame at or past its high-water mark are zero, and so are those of the
+//!    last page past the end of file.
+//! 4. A fill publishes into a slot only if its own number is still there. Who changes a page or
+//!    takes it away takes the number away, so a late fill cannot bring back old bytes.
+//! 5. While `exclusive` is set (truncate, hole punch, ...) no fill, writeback or write begins; it
+//!    is set only with no writeback in flight.
+//! 6. The store never has two writes of the same page in flight.
+
+use crate::arena::flag;
+use crate::cache::Shared;
+use crate::epoch::{self, Guard};
+use crate::fill::Fill;
+use crate::index::{self, Found, Garbage, Index, LEAF_SLOTS, Slot};
+use crate::ranges::RangeSet;
+use crate::stats::{Count, FileCounters};
+use crate::times::Times;
+use crate::wait::WaitQueue;
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+use weir_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use weir_base::sync::{Mutex, MutexGuard, RwLock};
+use weir_base::{PAGE_SIZE, pages_spanning};
+use weir_vfs::{Access, Attr, Caller, Capabilities, Error, FileId, FileSystem, OpenFile, Result};
+
+/// Stands for a hole in a [`FrameList`].
+pub(crate) const HOLE: u32 = u32::MAX;
+
+/// Frames of consecutive pages, holes as [`HOLE`].
+pub(crate) type FrameList = SmallVec<[u32; 264]>;
+
+/// A file in the cache.
+pub(crate) struct Mapping {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) store: Arc<dyn FileSystem>,
+    pub(crate) id: FileId,
+    number: AtomicU32,
+    /// The store lets cached reads take the fast path.
+    pub(crate) fast: bool,
+    sequence: AtomicU64,
+    size: AtomicU64,
+    pub(crate) index: Index,
+    file: RwLock<Arc<dyn OpenFile>>,
+    pub(crate) state: Mutex<State>,
+    /// A fill or writeback ended, or `exclusive` was cleared.
+    pub(crate) changed: WaitQueue,
+    /// Open [`File`](crate::File)s.
+    pub(crate) opens: AtomicUsize,
+    /// Its last name is gone.
+    pub(crate) unlinked: AtomicBool,
+    pub(crate) counters: FileCounters,
+    /// Uncached reads may have left pages behind that nobody came to read.
+    pub(crate) marks_left: AtomicBool,
+}
+
+/// What changes under the mapping's lock.
+pub(crate) struct State {
+    pub(crate) next_fill: u64,
+    pub(crate) fills: Vec<Arc<Fill>>,
+    /// Pages whose newest bytes the store was not asked to write yet.
+    pub(crate) dirty: RangeSet,
+    /// When the file last turned from clean to dirty.
+    pub(crate) dirty_since: Option<Instant>,
+    /// An uncached write or a sync wants it written now.
+    pub(crate) urgent: bool,
+    /// It is in the list of dirty files.
+    pub(crate) listed: bool,
+    pub(crate) next_write: u64,
+    /// Writes in flight: pages.
+    pub(crate) writeback: BTreeMap<u64, Range<u64>>,
+    /// Writeback failed; not before this time again, unless somebody asks.
+    pub(crate) retry_at: Option<Instant>,
+    pub(crate) failures: u32,
+    pub(crate) error: Option<Error>,
+    /// Counts writeback errors, so that each open file can tell whether it has seen the last one.
+    pub(crate) error_sequence: u64,
+    pub(crate) exclusive: bool,
+    pub(crate) times: Times,
+}
+
+impl State {
+    /// Whether nothing is dirty or under writeback.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.dirty.is_empty() && self.writeback.is_empty()
+    }
+
+    /// A write in flight that overlaps `pages`.
+    pub(crate) fn writeback_of(&self, pages: &Range<u64>) -> Option<Range<u64>> {
+        self.writeback
+            .values()
+            .filter(|r| r.start < pages.end && pages.start < r.end)
+            .min_by_key(|r| r.start)
+            .cloned()
+    }
+}
+
+/// Why a collection of slots stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// At the end of the request or of the file.
+    Complete,
+    /// At a page that is not there.
+    Missing,
+    /// At a page that this fill will bring.
+    InFlight(u64),
+    /// At a page with a flag that the caller wanted to stop at.
+    Marked,
+}
+
+/// Slots of consecutive pages, as they were at one moment.
+#[derive(Clone, Copy)]
+pub(crate) struct Snapshot {
+    pub(crate) sequence: u64,
+    pub(crate) size: u64,
+    /// Bytes from the request's offset that the pages cover, clipped at the end of file.
+    pub(crate) len: usize,
+    pub(crate) stop: Stop,
+}
+
+impl Mapping {
+    /// Opens a file of `store` as the program itself.
+    ///
+    /// # Errors
+    /// Those of the store; [`Error::IsDirectory`] and [`Error::Invalid`] for what is not a file.
+    pub(crate) async fn open(
+        shared: &Arc<Shared>,
+        store: &Arc<dyn FileSystem>,
+        id: FileId,
+        access: Access,
+        change_lead: u64,
+    ) -> Result<Arc<Self>> {
+        let file = store.open(&Caller::Own, id, access | Access::READ).await?;
+        let attr = file.getattr().await?;
+        match attr.kind {
+            weir_vfs::FileKind::Regular => {}
+            weir_vfs::FileKind::Directory => return Err(Error::IsDirectory),
+            _ => return Err(Error::Invalid),
+        }
+        let mapping = Arc::new(Self {
+            shared: shared.clone(),
+            store: store.clone(),
+            id,
+            number: AtomicU32::new(0),
+            fast: store.capabilities().contains(Capabilities::FAST_READ),
+            sequence: AtomicU64::new(0),
+            size: AtomicU64::new(attr.size),
+            index: Index::default(),
+            file: RwLock::new(file),
+            state: Mutex::new(State {
+                next_fill: 1,
+                fills: Vec::new(),
+                dirty: RangeSet::default(),
+                dirty_since: None,
+                urgent: false,
+                listed: false,
+                next_write: 1,
+                writeback: BTreeMap::new(),
+                retry_at: None,
+                failures: 0,
+                error: None,
+                error_sequence: 0,
+                exclusive: false,
+                times: Times::new(&attr, change_lead),
+            }),
+            changed: WaitQueue::default(),
+            opens: AtomicUsize::new(0),
+            unlinked: AtomicBool::new(attr.nlink == 0),
+            counters: FileCounters::default(),
+            marks_left: AtomicBool::new(false),
+        });
+        let number = shared.register(Arc::downgrade(&mapping));
+        mapping.number.store(number, Ordering::Relaxed);
+        Ok(mapping)
+    }
+
+    /// The store's open file.
+    pub(crate) fn file(&self) -> Arc<dyn OpenFile> {
+        self.file.read().clone()
+    }
+
+    /// Makes sure that the store's file is open for `access`.
+    pub(crate) async fn upgrade(&self, access: Access) -> Result<()> {
+        if self.file().access().contains(access) {
+            return Ok(());
+        }
+        let file = self.store.open(&Caller::Own, self.id, access | Access::READ).await?;
+        *self.file.write() = file;
+        Ok(())
+    }
+
+    /// Size in bytes.
+    #[inline]
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// The sequence number now, odd or even.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence.load(Ordering::Acquire)
+    }
+
+    /// Identity of a page for reclaim's memory.
+    pub(crate) fn key(&self, page: u64) -> u64 {
+        let mixed = self.id.ino ^ self.id.generation.rotate_left(32) ^ page.rotate_left(20);
+        (mixed ^ mixed >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// Counts for the cache and for the file.
+    pub(crate) fn count(&self, count: Count, n: u64) {
+        if n > 0 {
+            self.shared.stats.add(count, n);
+            self.counters.add(count, n);
+        }
+    }
+
+    /// Collects the slots of the resident prefix of a range, without a lock. `None` when writers
+    /// got in between.
+    #[inline]
+    pub(crate) fn snapshot(
+        &self,
+        guard: &Guard,
+        offset: u64,
+        len: usize,
+        stop_at: u32,
+        frames: &mut FrameList,
+    ) -> Option<Snapshot> {
+        for _ in 0..4 {
+            let sequence = self.sequence.load(Ordering::Acquire);
+            if sequence & 1 == 1 {
+                std::hint::spin_loop();
+                continue;
+            }
+            // The size is read inside of the window, so it belongs to the slots.
+            let size = self.size.load(Ordering::Relaxed);
+            frames.clear();
+            let (len, stop) = self.walk(guard, offset, len, size, stop_at, frames);
+            fence(Ordering::Acquire);
+            if self.sequence.load(Ordering::Relaxed) == sequence {
+                return Some(Snapshot { sequence, size, len, stop });
+            }
+        }
+        None
+    }
+
+    /// The same with the lock held.
+    pub(crate) fn snapshot_locked(
+        &self,
+        _state: &mut MutexGuard<'_, State>,
+        guard: &Guard,
+        offset: u64,
+        len: usize,
+        stop_at: u32,
+        frames: &mut FrameList,
+    ) -> Snapshot {
+        let size = self.size();
+        frames.clear();
+        let (len, stop) = self.walk(guard, offset, len, size, stop_at, frames);
+        Snapshot { sequence: self.sequence(), size, len, stop }
+    }
+
+    #[inline]
+    fn walk(
+        &self,
+        guard: &Guard,
+        offset: u64,
+        len: usize,
+        size: u64,
+        stop_at: u32,
+        frames: &mut FrameList,
+    ) -> (usize, Stop) {
+        if offset >= size {
+            return (0, Stop::Complete);
+        }
+        let len = (len as u64).min(size - offset);
+        let pages = pages_spanning(offset, len);
+        let mut page = pages.start;
+        let mut stop = Stop::Complete;
+        'walk: while page < pages.end {
+            match self.index.lookup(page, guard) {
+                Found::Empty(_) => {
+                    stop = Stop::Missing;
+                    break;
+                }
+                Found::Hole(until) => {
+                    let until = until.min(pages.end);
+                    frames.resize(frames.len() + (until - page) as usize, HOLE);
+                    page = until;
+                }
+                Found::Leaf(leaf) => {
+                    let leaf_end = ((page | (LEAF_SLOTS as u64 - 1)) + 1).min(pages.end);
+                    while page < leaf_end {
+                        match leaf.slot(page as usize & (LEAF_SLOTS - 1)) {
+                            Slot::Frame(frame) => {
+                                if stop_at != 0 && self.shared.arena.meta(frame).has(stop_at) {
+                                    stop = Stop::Marked;
+                                    break 'walk;
+                                }
+                                frames.push(frame);
+                            }
+                            Slot::Hole => frames.push(HOLE),
+                            Slot::Empty => {
+                                stop = Stop::Missing;
+                                break 'walk;
+                            }
+                            Slot::InFlight(fill) => {
+                                stop = Stop::InFlight(fill);
+                                break 'walk;
+                            }
+                        }
+                        page += 1;
+                    }
+                }
+            }
+        }
+        if page == pages.end {
+            return (len as usize, stop);
+        }
+        // Up to the page at which it stopped; nothing if that is the first.
+        ((page * PAGE_SIZE as u64).saturating_sub(offset).min(len) as usize, stop)
+    }
+
+    /// Begins to change slots. The lock is held, by the rule of this module.
+    pub(crate) fn edit(&self) -> Edit<'_> {
+        Edit {
+            mapping: self,
+            guard: epoch::enter(),
+            frames: Vec::new(),
+            garbage: Vec::new(),
+            entered: SmallVec::new(),
+        }
+    }
+
+    /// Makes readers that look now look again, until the guard is dropped. The lock is held.
+    pub(crate) fn window(&self) -> Window<'_> {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        debug_assert!(sequence & 1 == 0);
+        self.sequence.store(sequence + 1, Ordering::Relaxed);
+        // Whoever sees one of the stores that follow sees the odd number.
+        fence(Ordering::Release);
+        Window { mapping: self, sequence }
+    }
+
+    /// Takes the right to change the file as a whole: waits for others who have it and for
+    /// writeback in flight, and keeps fills, writeback and writes from beginning.
+    pub(crate) async fn exclude(self: &Arc<Self>) -> Exclusive {
+        loop {
+            let ticket = self.changed.ticket();
+            {
+                let mut state = self.state.lock();
+                if !state.exclusive {
+                    state.exclusive = true;
+                    break;
+                }
+            }
+            self.changed.wait(ticket).await;
+        }
+        let exclusive = Exclusive { mapping: self.clone() };
+        loop {
+            let ticket = self.changed.ticket();
+            if self.state.lock().writeback.is_empty() {
+                return exclusive;
+            }
+            self.changed.wait(ticket).await;
+        }
+    }
+
+    /// Raises the high-water mark of the page that holds the end of file when that moves from
+    /// `old` to `new`: what is zero there is visible from now on. The lock is held.
+    pub(crate) fn raise_mark(&self, edit: &Edit<'_>, old: u64, new: u64) {
+        if new <= old || old % PAGE_SIZE as u64 == 0 {
+            return;
+        }
+        let page = old / PAGE_SIZE as u64;
+        if let Some(frame) = edit.frame_at(page) {
+            let meta = self.shared.arena.meta(frame);
+            let visible = (new - page * PAGE_SIZE as u64).min(PAGE_SIZE as u64) as usize;
+            meta.set_mark(visible.max(meta.mark()));
+        }
+    }
+
+    /// Marks pages as dirty. The lock is held.
+    pub(crate) fn mark_dirty(&self, state: &mut State, pages: Range<u64>) {
+        if state.is_clean() {
+            state.dirty_since = Some(self.shared.now());
+        }
+        let new = state.dirty.insert(pages);
+        self.shared.dirty.fetch_add(new, Ordering::Relaxed);
+    }
+
+    /// Forgets that pages are dirty, since they are going away. The lock is held.
+    pub(crate) fn forget_dirty(&self, state: &mut State, pages: Range<u64>) {
+        let gone = state.dirty.remove(pages);
+        self.shared.dirty.fetch_sub(gone, Ordering::Relaxed);
+        if gone > 0 {
+            self.shared.cleaned.notify();
+        }
+    }
+
+    /// Drops the clean pages of a range.
+    pub(crate) fn drop_clean(&self, pages: Range<u64>) {
+        let mut state = self.state.lock();
+        let mut edit = self.edit();
+        let mut clean = Vec::new();
+        edit.visit(&mut |page, frame| {
+            let busy = self.shared.arena.meta(frame).has(flag::DIRTY | flag::WRITEBACK);
+            if pages.contains(&page) && !busy {
+                clean.push(page);
+            }
+        });
+        for page in clean {
+            edit.evict(page);
+        }
+        edit.finish(&mut state);
+    }
+
+    /// Drops every clean page and every hole, and sets the size: the file has changed behind our
+    /// back. Nothing is dirty; the lock is held.
+    pub(crate) fn invalidate(&self, state: &mut State, size: u64) {
+        let mut edit = self.edit();
+        let window = self.window();
+        edit.replace(0..u64::MAX, index::Fill::Empty);
+        window.set_size(size);
+        drop(window);
+        edit.finish(state);
+    }
+
+    /// Attributes as they are with what the cache knows.
+    pub(crate) async fn getattr(self: &Arc<Self>) -> Result<Attr> {
+        let seen = self.state.lock().times.generation();
+        let mut attr = self.file().getattr().await?;
+        self.overlay(&mut attr, Some(seen));
+        Ok(attr)
+    }
+
+    /// Puts what the cache knows into attributes that the store gave. `seen` is the generation of
+    /// our own changes before the store was asked, `None` if that was not noted.
+    pub(crate) fn overlay(&self, attr: &mut Attr, seen: Option<u64>) {
+        let mut state = self.state.lock();
+        let quiet = state.is_clean() && !state.exclusive;
+        let current = quiet && seen == Some(state.times.generation());
+        if current && state.times.changed_outside(attr) {
+            self.count(Count::OutsideChanges, 1);
+            self.invalidate(&mut state, attr.size);
+        }
+        state.times.present(attr);
+        attr.size = self.size();
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // Nobody reads any more, so no epoch is needed; pins keep their frames.
+        let mut frames = Vec::new();
+        let guard = epoch::enter();
+        self.index.visit(0..u64::MAX >> 1, &guard, &mut |_, slot| {
+            if let Slot::Frame(frame) = slot {
+                frames.push(frame);
+            }
+        });
+        drop(guard);
+        let shared = &self.shared;
+        {
+            let mut queues = shared.queues.lock();
+            for &frame in &frames {
+                queues.remove(&shared.arena, frame);
+            }
+        }
+        let state = self.state.lock();
+        // Dirty pages are left only when the file itself is gone.
+        shared.dirty.fetch_sub(state.dirty.len(), Ordering::Relaxed);
+        drop(state);
+        shared.unpin(frames.into_iter());
+        shared.unregister(self.number.load(Ordering::Relaxed));
+    }
+}
+
+/// A change of slots. To be [finished](Edit::finish) before the lock is let go.
+pub(crate) struct Edit<'a> {
+    mapping: &'a Mapping,
+    guard: Guard,
+    frames: Vec<u32>,
+    garbage: Vec<Garbage>,
+    entered: SmallVec<[(u32, u64); 8]>,
+}
+
+impl Edit<'_> {
+    /// The slot of a page.
+    pub(crate) fn slot(&self, page: u64) -> Slot {
+        self.mapping.index.get(page, &self.guard)
+    }
+
+    /// Calls `visit` with every page that has a frame, and the frame.
+    pub(crate) fn visit(&self, visit: &mut dyn FnMut(u64, u32)) {
+        self.mapping.index.visit(0..u64::MAX >> 1, &self.guard, &mut |page, slot| {
+            if let Slot::Frame(frame) = slot {
+                visit(page, frame);
+            }
+        });
+    }
+
+    /// The frame of a page, if it has one.
+    pub(crate) fn frame_at(&self, page: u64) -> Option<u32> {
+        match self.slot(page) {
+            Slot::Frame(frame) => Some(frame),
+            _ => None,
+        }
+    }
+
+    /// Puts a frame at a page. One that replaces another takes over its place in reclaim's queue.
+    pub(crate) fn put(&mut self, page: u64, frame: u32) {
+        let shared = &self.mapping.shared;
+        let meta = shared.arena.meta(frame);
+        meta.mapping.store(self.mapping.number.load(Ordering::Relaxed), Ordering::Relaxed);
+        meta.page.store(page, Ordering::Relaxed);
+        match self.mapping.index.set(page, Slot::Frame(frame), &mut self.garbage) {
+            Slot::Frame(old) => {
+                shared.queues.lock().replace(&shared.arena, old, frame, &shared.clock);
+                self.frames.push(old);
+            }
+            _ => self.entered.push((frame, page)),
+        }
+    }
+
+    /// Puts something other than a frame at a page.
+    pub(crate) fn set(&mut self, page: u64, slot: Slot) {
+        if let Slot::Frame(old) = self.mapping.index.set(page, slot, &mut self.garbage) {
+            self.leave(old);
+        }
+    }
+
+    /// Empties the slot of a page.
+    pub(crate) fn evict(&mut self, page: u64) {
+        self.set(page, Slot::Empty);
+    }
+
+    /// Replaces a whole range.
+    pub(crate) fn replace(&mut self, pages: Range<u64>, with: index::Fill) {
+        let mapping = self.mapping;
+        let mut out = Vec::new();
+        mapping.index.replace(
+            pages,
+            with,
+            &mut |_, slot| {
+                if let Slot::Frame(frame) = slot {
+                    out.push(frame);
+                }
+            },
+            &mut self.garbage,
+        );
+        let shared = &mapping.shared;
+        let mut queues = shared.queues.lock();
+        for &frame in &out {
+            queues.remove(&shared.arena, frame);
+        }
+        drop(queues);
+        self.frames.append(&mut out);
+    }
+
+    fn leave(&mut self, frame: u32) {
+        let shared = &self.mapping.shared;
+        shared.queues.lock().remove(&shared.arena, frame);
+        self.frames.push(frame);
+    }
+
+    /// Tells reclaim about new pages, and hands over what was let go of.
+    pub(crate) fn finish(self, _state: &mut State) {
+        let shared = &self.mapping.shared;
+        if !self.entered.is_empty() {
+            let mut queues = shared.queues.lock();
+            for &(frame, page) in &self.entered {
+                queues.insert(&shared.arena, frame, self.mapping.key(page), &shared.clock);
+            }
+        }
+        if !self.frames.is_empty() || !self.garbage.is_empty() {
+            shared.retire(self.frames, self.garbage);
+        }
+    }
+}
+
+/// While it lives, readers without the lock look again.
+pub(crate) struct Window<'a> {
+    mapping: &'a Mapping,
+    sequence: u64,
+}
+
+impl Window<'_> {
+    /// Changes the size.
+    pub(crate) fn set_size(&self, size: u64) {
+        self.mapping.size.store(size, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Window<'_> {
+    fn drop(&mut self) {
+        self.mapping.sequence.store(self.sequence + 2, Ordering::Release);
+    }
+}
+
+/// The right to change the file as a whole.
+pub(crate) struct Exclusive {
+    mapping: Arc<Mapping>,
+}
+
+impl Drop for Exclusive {
+    fn drop(&mut self) {
+        self.mapping.state.lock().exclusive = false;
+        self.mapping.changed.notify();
+        self.mapping.shared.flusher.kick();
+    }
+}
+
+/// Flags at which a cached read leaves the fast path.
+pub(crate) const STOP_CACHED: u32 = flag::READAHEAD;
+/// Flags at which an uncached one does.
+pub(crate) const STOP_UNCACHED: u32 = flag::READAHEAD | flag::UNCACHED;

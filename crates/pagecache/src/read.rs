@@ -1,0 +1,371 @@
+//! Reading, top to bottom: [`read`](File::read_at) -> `read_resident` (the fast path) ->
+//! `read_filling` (join fills in flight, read ahead, fill, publish) -> `copy` -> `prune`.
+//!
+//! 1. The hit path takes no lock, waits for nothing, allocates nothing, writes no line that
+//!    another thread also writes, makes no system call, starts no read-ahead (I6). A page asks for
+//!    the next read-ahead by a flag that sends its first reader the filling way.
+//! 2. What a read copies is a snapshot (I5): slots and size of one moment; bytes past that size are
+//!    not copied. A read of more than one step (1 MiB), or one that has to fill in between, starts
+//!    again if the file was written meanwhile; if it is written all the time, it ends short at
+//!    what it has.
+//! 3. A read that is dropped half-way leaves nothing stuck, and prunes what it brought in.
+
+use crate::arena::flag;
+use crate::cache::STEP_PAGES;
+use crate::epoch;
+use crate::file::{File, Open};
+use crate::fill::Purpose;
+use crate::mapping::{FrameList, HOLE, Mapping, STOP_CACHED, STOP_UNCACHED, Snapshot, Stop};
+use crate::stats::Count;
+use std::ops::Range;
+use weir_base::sync::atomic::Ordering;
+use weir_base::{PAGE_SIZE, pages_spanning};
+use weir_vfs::{Access, Capabilities, Error, IoFlags, Result};
+
+/// Bytes handled under one snapshot.
+const STEP_BYTES: usize = (STEP_PAGES - 1) * PAGE_SIZE;
+/// How often a read starts again because of writers before it ends short.
+const RESTARTS: u32 = 8;
+
+impl File {
+    /// Reads into `buf` from `offset` on, and returns how much; waits if need be.
+    ///
+    /// 0 means the end of the file. Fewer bytes than asked for are read at the end of file, when
+    /// `NOWAIT` is given, or when writers keep changing the range.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] with `NOWAIT`; [`Error::NotSupported`] and [`Error::Invalid`] for
+    /// flags; those of the store.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64, flags: IoFlags) -> Result<usize> {
+        match self.read_now(buf, offset, flags)? {
+            Some(done) => Ok(done),
+            None => crate::block_on(self.read_filling(buf, offset, flags)),
+        }
+    }
+
+    /// [`read_at`](Self::read_at) for tasks. A task that is dropped leaves nothing behind.
+    ///
+    /// # Errors
+    /// Those of [`read_at`](Self::read_at).
+    pub async fn read_at_async(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        flags: IoFlags,
+    ) -> Result<usize> {
+        match self.read_now(buf, offset, flags)? {
+            Some(done) => Ok(done),
+            None => self.read_filling(buf, offset, flags).await,
+        }
+    }
+
+    /// The fast path alone: copies the resident prefix, or `None` when it does not apply.
+    pub fn read_resident(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
+        self.open.mapping.read_resident(buf, offset, false)
+    }
+
+    /// All of the read, if it can be had at once.
+    #[inline]
+    fn read_now(&self, buf: &mut [u8], offset: u64, flags: IoFlags) -> Result<Option<usize>> {
+        let uncached = self.open.check_read(flags)?;
+        if buf.is_empty() {
+            return Ok(Some(0));
+        }
+        let mapping = &*self.open.mapping;
+        let Some(done) = mapping.read_resident(buf, offset, uncached) else { return Ok(None) };
+        // Less than asked for, and not at the end: the filling way does all of it, from one
+        // snapshot.
+        let whole = done == buf.len() || offset + done as u64 == mapping.size();
+        Ok(whole.then_some(done))
+    }
+
+    async fn read_filling(&self, buf: &mut [u8], offset: u64, flags: IoFlags) -> Result<usize> {
+        let open = &*self.open;
+        let mapping = &open.mapping;
+        let uncached = open.check_read(flags)?;
+        let nowait = flags.contains(IoFlags::NOWAIT);
+        let mut pruner = crate::uncached::Pruner::new(mapping, uncached);
+        let mut done = 0;
+        let mut since = None;
+        let mut restarts = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let want = (buf.len() - done).min(STEP_BYTES);
+            let (snapshot, page) = {
+                let guard = epoch::enter();
+                let mut frames = FrameList::new();
+                let snapshot = {
+                    let mut state = mapping.state.lock();
+                    mapping.snapshot_locked(
+                        &mut state,
+                        &guard,
+                        at,
+                        want,
+                        flag::READAHEAD,
+                        &mut frames,
+                    )
+                };
+                let changed = *since.get_or_insert(snapshot.sequence) != snapshot.sequence;
+                if changed && done > 0 {
+                    if restarts == RESTARTS {
+                        break;
+                    }
+                    restarts += 1;
+                    done = 0;
+                    since = None;
+                    continue;
+                }
+                since = Some(snapshot.sequence);
+                mapping.copy(&frames, at, &mut buf[done..done + snapshot.len]);
+                mapping.touch(&frames, uncached);
+                (snapshot, at + snapshot.len as u64)
+            };
+            pruner.used(at, snapshot.len);
+            done += snapshot.len;
+            if snapshot.stop == Stop::Complete {
+                if snapshot.len < want || at + want as u64 >= snapshot.size {
+                    break;
+                }
+                continue;
+            }
+            if snapshot.stop == Stop::Marked {
+                open.read_ahead(page / PAGE_SIZE as u64, uncached);
+                continue;
+            }
+            if nowait {
+                return if done > 0 { Ok(done) } else { Err(Error::WouldBlock) };
+            }
+            let end = offset + buf.len() as u64;
+            open.bring_in(page / PAGE_SIZE as u64, end, uncached, &snapshot).await?;
+        }
+        open.readahead.lock().read(offset, done);
+        drop(pruner);
+        Ok(done)
+    }
+}
+
+impl Open {
+    /// Checks the flags of a read; says whether it is uncached.
+    #[inline]
+    pub(crate) fn check_read(&self, flags: IoFlags) -> Result<bool> {
+        if !self.access.contains(Access::READ) {
+            return Err(Error::BadFile);
+        }
+        if flags.is_empty() {
+            return Ok(self.noreuse.load(Ordering::Relaxed));
+        }
+        self.check_flags(flags)
+    }
+
+    /// Checks flags of any operation (I10); says whether it is uncached.
+    pub(crate) fn check_flags(&self, flags: IoFlags) -> Result<bool> {
+        if !IoFlags::all().contains(flags) || flags.contains(IoFlags::APPEND | IoFlags::NOAPPEND) {
+            return Err(Error::Invalid);
+        }
+        if flags.contains(IoFlags::ATOMIC) {
+            return Err(Error::NotSupported);
+        }
+        if flags.contains(IoFlags::UNCACHED)
+            && !self.mapping.store.capabilities().contains(Capabilities::UNCACHED)
+        {
+            return Err(Error::NotSupported);
+        }
+        Ok(flags.contains(IoFlags::UNCACHED) || self.noreuse.load(Ordering::Relaxed))
+    }
+
+    /// Brings in the page at which a snapshot stopped, and with it what else of `..end` is missing
+    /// and what read-ahead wants; returns when the page can be looked for again.
+    pub(crate) async fn bring_in(
+        &self,
+        page: u64,
+        end: u64,
+        uncached: bool,
+        snapshot: &Snapshot,
+    ) -> Result<()> {
+        let mapping = &self.mapping;
+        let shared = &mapping.shared;
+        let fill = match snapshot.stop {
+            Stop::InFlight(number) => {
+                let Some(fill) = mapping.fill_in_flight(number) else { return Ok(()) };
+                mapping.count(Count::FillJoins, 1);
+                if !uncached {
+                    fill.claim(page);
+                }
+                // If it fails, the next round finds the page empty and asks itself.
+                let _ = mapping.join(&fill).await;
+                return Ok(());
+            }
+            _ => {
+                let last = end.min(snapshot.size).div_ceil(PAGE_SIZE as u64).max(page + 1);
+                let plan = self.readahead.lock().plan(page, last, shared.readahead_pages);
+                let want = (last - page) as usize + plan.ahead as usize;
+                let frames = shared.alloc(want.min(shared.limits.step), 1).await;
+                let got = frames.len() as u64;
+                let mark = (plan.ahead > 0).then_some(last);
+                let ticket = mapping.changed.ticket();
+                match mapping.start_fill(page, frames, Purpose { uncached, mark }) {
+                    Some(fill) => {
+                        self.fill_ahead(page + got..last + plan.ahead, mark, uncached);
+                        fill
+                    }
+                    None => {
+                        if mapping.state.lock().exclusive {
+                            mapping.changed.wait(ticket).await;
+                        }
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        mapping.join(&fill).await
+    }
+
+    /// Reads ahead from `page` on, whose flag asked for it; waits for nothing.
+    pub(crate) fn read_ahead(&self, page: u64, uncached: bool) {
+        let mapping = &self.mapping;
+        let shared = &mapping.shared;
+        let marked = {
+            let _state = mapping.state.lock();
+            mapping.edit().frame_at(page)
+        };
+        if let Some(frame) = marked {
+            // Should the frame have gone meanwhile, a later page asks in its stead.
+            shared.arena.meta(frame).clear(flag::READAHEAD);
+        }
+        let next = self.readahead.lock().advance(page, shared.readahead_pages);
+        if let Some(next) = next {
+            let mark = Some(next.start);
+            self.fill_ahead(next, mark, uncached);
+        }
+    }
+
+    /// Begins fills for what is missing of a range, as far as there is memory.
+    pub(crate) fn fill_ahead(&self, pages: Range<u64>, mark: Option<u64>, uncached: bool) {
+        let mapping = &self.mapping;
+        let shared = &mapping.shared;
+        let end = pages.end.min(mapping.size().div_ceil(PAGE_SIZE as u64));
+        let mut page = pages.start;
+        while page < end {
+            let want = ((end - page) as usize).min(shared.limits.step);
+            let Some(frames) = shared.try_alloc(want, 1) else { return };
+            let fill = mapping.start_fill(page, frames, Purpose { uncached, mark });
+            // A page that is there already is passed over.
+            page = fill.map_or(page + 1, |f| f.pages().end);
+        }
+    }
+}
+
+impl Mapping {
+    /// Copies the resident prefix of a range without a lock, without waiting, without telling
+    /// anybody.
+    #[inline]
+    pub(crate) fn read_resident(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        uncached: bool,
+    ) -> Option<usize> {
+        let shared = &*self.shared;
+        if !self.fast || !shared.fast_read.load(Ordering::Relaxed) {
+            shared.stats.add(Count::FallbackOff, 1);
+            return None;
+        }
+        let guard = epoch::enter();
+        let mut frames = FrameList::new();
+        let want = buf.len().min(STEP_BYTES);
+        let stop_at = if uncached { STOP_UNCACHED } else { STOP_CACHED };
+        let Some(snapshot) = self.snapshot(&guard, offset, want, stop_at, &mut frames) else {
+            shared.stats.add(Count::FallbackWriter, 1);
+            return None;
+        };
+        if snapshot.len == 0 {
+            shared.stats.add(self.fallback(&snapshot), 1);
+            return None;
+        }
+        self.copy(&frames, offset, &mut buf[..snapshot.len]);
+        self.touch(&frames, uncached);
+        shared.stats.add(Count::FastReads, 1);
+        shared.stats.add(Count::FastReadBytes, snapshot.len as u64);
+        Some(snapshot.len)
+    }
+
+    /// Why a snapshot has nothing.
+    pub(crate) fn fallback(&self, snapshot: &Snapshot) -> Count {
+        match snapshot.stop {
+            Stop::Complete => Count::FallbackEof,
+            Stop::Marked => Count::FallbackMarked,
+            Stop::Missing | Stop::InFlight(_) => Count::FallbackMissing,
+        }
+    }
+
+    /// Copies `buf.len()` bytes at `offset` out of the frames of a snapshot. The caller is in the
+    /// epoch in which it was taken.
+    #[inline]
+    pub(crate) fn copy(&self, frames: &[u32], offset: u64, buf: &mut [u8]) {
+        let mut from = offset as usize & (PAGE_SIZE - 1);
+        let mut at = 0;
+        let mut index = 0;
+        while at < buf.len() {
+            let first = frames[index];
+            // Neighbouring frames are copied in one go.
+            let mut run = 1;
+            let needed = (from + buf.len() - at).div_ceil(PAGE_SIZE);
+            if first == HOLE {
+                while run < needed && frames[index + run] == HOLE {
+                    run += 1;
+                }
+            } else {
+                while run < needed && frames[index + run] == first + run as u32 {
+                    run += 1;
+                }
+            }
+            let len = (run * PAGE_SIZE - from).min(buf.len() - at);
+            let to = &mut buf[at..at + len];
+            if first == HOLE {
+                to.fill(0);
+            } else {
+                // SAFETY: the epoch keeps the frames, and a snapshot ends at the end of file,
+                // below which everything is below the marks.
+                to.copy_from_slice(unsafe { self.shared.arena.bytes(first, from, len) });
+            }
+            at += len;
+            index += run;
+            from = 0;
+        }
+    }
+
+    /// Notes that pages were used: cached reads leave a reference and claim what uncached
+    /// operations brought in; uncached ones leave no trace (I1).
+    #[inline]
+    pub(crate) fn touch(&self, frames: &[u32], uncached: bool) {
+        if uncached {
+            return;
+        }
+        let shared = &*self.shared;
+        for &frame in frames {
+            if frame == HOLE {
+                continue;
+            }
+            let meta = shared.arena.meta(frame);
+            let flags = meta.flags();
+            if flags & (flag::REFERENCED | flag::UNCACHED) == flag::REFERENCED {
+                continue;
+            }
+            if flags & flag::UNCACHED != 0 && meta.clear(flag::UNCACHED) != 0 {
+                self.count(Count::ClaimedPages, 1);
+            }
+            let age = shared
+                .clock
+                .load(Ordering::Relaxed)
+                .wrapping_sub(meta.stamp.load(Ordering::Relaxed));
+            if age >= shared.limits.correlated {
+                meta.set(flag::REFERENCED);
+            }
+        }
+    }
+}
+
+/// Pages of `len` bytes at `offset`, as a range.
+pub(crate) fn pages_of(offset: u64, len: usize) -> Range<u64> {
+    pages_spanning(offset, len as u64)
+}

@@ -1,0 +1,313 @@
+//! Reading without copying: segments of pinned pages and of holes.
+//!
+//! 1. Segments are a snapshot like any read (I5): contiguous, in order, from the request's offset,
+//!    clipped at the end of file as of that moment. Data and holes are of the same moment, so there
+//!    are no false holes.
+//! 2. Lent pages are pinned by count. They cannot change, hold back nobody's epoch, and count
+//!    against the budget until dropped (I7).
+//! 3. Only a last segment that is a hole may reach past the request: to where the hole ends, as far
+//!    as the cache knows, or to the end of file.
+//!
+//! Soundness: [`Pages`] holds a pin on each of its frames, and its bytes were below their marks
+//! when they were collected, so shared slices of them stay valid and unchanged.
+
+use crate::arena::{Arena, flag};
+use crate::epoch::{self, Guard};
+use crate::file::File;
+use crate::fill::frame_slices;
+use crate::mapping::{FrameList, HOLE, Mapping, STOP_CACHED, STOP_UNCACHED, Snapshot, Stop};
+use crate::stats::Count;
+use crate::uncached::Pruner;
+use smallvec::SmallVec;
+use std::io::IoSlice;
+use std::sync::Arc;
+use weir_base::PAGE_SIZE;
+use weir_base::sync::atomic::Ordering;
+use weir_vfs::{Error, IoFlags, Result};
+
+/// What a read found: contiguous, in order, beginning at the request's offset.
+#[derive(Default)]
+pub struct Segments {
+    /// The segments; none at or past the end of file.
+    pub segments: Vec<Segment>,
+    /// The read reached the end of the file.
+    pub eof: bool,
+}
+
+impl Segments {
+    /// Offset after the last segment, or `offset` when there are none.
+    pub fn end(&self, offset: u64) -> u64 {
+        match self.segments.last() {
+            Some(Segment::Data { start, pages }) => start + pages.len() as u64,
+            Some(Segment::Hole { end, .. }) => *end,
+            None => offset,
+        }
+    }
+}
+
+/// A part of a [`Segments`].
+pub enum Segment {
+    /// Bytes at `start`, in pinned frames.
+    Data {
+        /// Offset of the first byte in the file.
+        start: u64,
+        /// The bytes.
+        pages: Pages,
+    },
+    /// A hole, `start..end`; the last one may reach past the request.
+    Hole {
+        /// Offset of the first byte in the file.
+        start: u64,
+        /// Offset after the last one.
+        end: u64,
+    },
+}
+
+/// Pinned, immutable bytes; count against the budget until dropped. `Send`.
+pub struct Pages {
+    mapping: Arc<Mapping>,
+    /// Runs of neighbouring frames: (first, how many).
+    runs: SmallVec<[(u32, u32); 4]>,
+    /// Where in the first frame the bytes begin.
+    skip: usize,
+    len: usize,
+}
+
+impl Pages {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends slices that together are bytes `from..len()`.
+    ///
+    /// # Panics
+    /// `from` is past the end.
+    pub fn slices<'a>(&'a self, from: usize, out: &mut Vec<IoSlice<'a>>) {
+        assert!(from <= self.len);
+        let arena: &'a Arena = &self.mapping.shared.arena;
+        let (mut from, mut left) = (from + self.skip, self.len - from);
+        for &(frame, count) in &self.runs {
+            let run = count as usize * PAGE_SIZE;
+            if from < run && left > 0 {
+                let len = (run - from).min(left);
+                // SAFETY: pinned by `self`, neighbours, and below their marks (see the header).
+                out.push(IoSlice::new(unsafe { arena.bytes(frame, from, len) }));
+                left -= len;
+                from = 0;
+            } else {
+                from -= run.min(from);
+            }
+        }
+    }
+
+    /// Keeps the first `len` bytes. Frames behind them stay pinned until all are dropped.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let frames = self.runs.iter().flat_map(|&(first, count)| first..first + count);
+        self.mapping.shared.unpin(frames);
+    }
+}
+
+impl std::fmt::Debug for Pages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pages({} bytes)", self.len)
+    }
+}
+
+/// Bytes lent at most at once.
+const LEND_BYTES: usize = 16 << 20;
+
+impl File {
+    /// Lends pages instead of copying. Clipped at the end of file, except that a trailing hole is
+    /// reported to its own end where known. May be short where memory does not suffice for all.
+    ///
+    /// # Errors
+    /// Those of [`read_at`](Self::read_at).
+    pub fn read_segments(&self, offset: u64, len: usize, flags: IoFlags) -> Result<Segments> {
+        crate::block_on(self.read_segments_async(offset, len, flags))
+    }
+
+    /// Without waiting: `None` when something of the range is not resident.
+    pub fn read_segments_resident(&self, offset: u64, len: usize) -> Option<Segments> {
+        let mapping = &self.open.mapping;
+        let uncached = self.open.check_read(IoFlags::empty()).ok()?;
+        if !mapping.fast || !mapping.shared.fast_read.load(Ordering::Relaxed) {
+            mapping.shared.stats.add(Count::FallbackOff, 1);
+            return None;
+        }
+        mapping.lend_resident(offset, len.min(LEND_BYTES), uncached)
+    }
+
+    /// [`read_segments`](Self::read_segments) for tasks.
+    ///
+    /// # Errors
+    /// Those of [`read_at`](Self::read_at).
+    pub async fn read_segments_async(
+        &self,
+        offset: u64,
+        len: usize,
+        flags: IoFlags,
+    ) -> Result<Segments> {
+        let open = &*self.open;
+        let uncached = open.check_read(flags)?;
+        let mapping = &open.mapping;
+        let len = len.min(LEND_BYTES);
+        if mapping.fast
+            && mapping.shared.fast_read.load(Ordering::Relaxed)
+            && let Some(segments) = mapping.lend_resident(offset, len, uncached)
+        {
+            return Ok(segments);
+        }
+        let nowait = flags.contains(IoFlags::NOWAIT);
+        let mut pruner = Pruner::new(mapping, uncached);
+        // How often the whole may be looked for before a prefix is good enough.
+        let mut rounds = 2 * len.div_ceil(PAGE_SIZE * mapping.shared.limits.step) + 4;
+        loop {
+            let (snapshot, page) = {
+                let guard = epoch::enter();
+                let mut frames = FrameList::new();
+                let mut state = mapping.state.lock();
+                let snapshot = mapping.snapshot_locked(
+                    &mut state,
+                    &guard,
+                    offset,
+                    len,
+                    flag::READAHEAD,
+                    &mut frames,
+                );
+                let whole = snapshot.stop == Stop::Complete;
+                let enough = snapshot.len > 0 && (nowait || rounds == 0);
+                if whole || (enough && snapshot.stop != Stop::Marked) {
+                    mapping.touch(&frames, uncached);
+                    let segments = mapping.lend(&guard, offset, len, &frames, &snapshot);
+                    drop(state);
+                    open.readahead.lock().read(offset, snapshot.len);
+                    // Lent pages are pinned, so reclaim drops those that are left behind; the rest
+                    // goes now.
+                    pruner.used(offset, snapshot.len);
+                    return Ok(segments);
+                }
+                let page = (offset + snapshot.len as u64) / PAGE_SIZE as u64;
+                (snapshot, page)
+            };
+            rounds = rounds.saturating_sub(1);
+            if snapshot.stop == Stop::Marked {
+                open.read_ahead(page, uncached);
+                continue;
+            }
+            if nowait {
+                return Err(Error::WouldBlock);
+            }
+            open.bring_in(page, offset.saturating_add(len as u64), uncached, &snapshot).await?;
+        }
+    }
+}
+
+impl Mapping {
+    fn lend_resident(
+        self: &Arc<Self>,
+        offset: u64,
+        len: usize,
+        uncached: bool,
+    ) -> Option<Segments> {
+        let shared = &*self.shared;
+        let guard = epoch::enter();
+        let mut frames = FrameList::new();
+        let stop_at = if uncached { STOP_UNCACHED } else { STOP_CACHED };
+        let Some(snapshot) = self.snapshot(&guard, offset, len, stop_at, &mut frames) else {
+            shared.stats.add(Count::FallbackWriter, 1);
+            return None;
+        };
+        if snapshot.stop != Stop::Complete {
+            shared.stats.add(self.fallback(&snapshot), 1);
+            return None;
+        }
+        let segments = self.lend(&guard, offset, len, &frames, &snapshot);
+        self.touch(&frames, uncached);
+        shared.stats.add(Count::FastReads, 1);
+        shared.stats.add(Count::FastReadBytes, snapshot.len as u64);
+        Some(segments)
+    }
+
+    /// Pins what a snapshot found. The caller is in its epoch.
+    fn lend(
+        self: &Arc<Self>,
+        guard: &Guard,
+        offset: u64,
+        asked: usize,
+        frames: &[u32],
+        snapshot: &Snapshot,
+    ) -> Segments {
+        let mut segments = Segments::default();
+        let end = offset + snapshot.len as u64;
+        let mut start = offset;
+        let mut rest = frames;
+        while start < end {
+            let hole = rest[0] == HOLE;
+            let count = rest.iter().take_while(|&&f| (f == HOLE) == hole).count();
+            let skip = start as usize & (PAGE_SIZE - 1);
+            let len = (count * PAGE_SIZE - skip).min((end - start) as usize);
+            if hole {
+                segments.segments.push(Segment::Hole { start, end: start + len as u64 });
+            } else {
+                let mut runs: SmallVec<[(u32, u32); 4]> = SmallVec::new();
+                for &frame in &rest[..count] {
+                    self.shared.arena.pin(frame);
+                    match runs.last_mut() {
+                        Some((first, n)) if *first + *n == frame => *n += 1,
+                        _ => runs.push((frame, 1)),
+                    }
+                }
+                let pages = Pages { mapping: self.clone(), runs, skip, len };
+                segments.segments.push(Segment::Data { start, pages });
+            }
+            rest = &rest[count..];
+            start += len as u64;
+        }
+        let whole = snapshot.stop == Stop::Complete;
+        segments.eof = whole
+            && end >= snapshot.size.min(offset.saturating_add(asked as u64))
+            && offset.saturating_add(asked as u64) >= snapshot.size;
+        if let Some(Segment::Hole { end, .. }) = segments.segments.last_mut()
+            && *end < snapshot.size
+        {
+            let last = snapshot.size.div_ceil(PAGE_SIZE as u64);
+            let reach = self.index.hole_end(*end / PAGE_SIZE as u64, last, guard);
+            let reach = (reach * PAGE_SIZE as u64).min(snapshot.size);
+            // The walk came after the snapshot: believe it only if nothing was written meanwhile.
+            if self.sequence() == snapshot.sequence {
+                *end = reach.max(*end);
+                segments.eof |= *end == snapshot.size;
+            }
+        }
+        segments
+    }
+}
+
+/// A piece of frames that a store writes from, as [`IoSlice`]s.
+///
+/// # Safety
+/// The frames are pinned for `'a`, and the bytes are below their marks.
+pub(crate) unsafe fn io_slices<'a>(
+    arena: &'a Arena,
+    frames: &'a [u32],
+    from: usize,
+    to: usize,
+    out: &mut Vec<IoSlice<'a>>,
+) {
+    for (at, len) in frame_slices(arena, frames, from, to) {
+        // SAFETY: the caller's word.
+        out.push(IoSlice::new(unsafe { std::slice::from_raw_parts(at, len) }));
+    }
+}

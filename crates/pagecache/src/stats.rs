@@ -1,0 +1,186 @@
+//! Counters: cheap to count, summed when looked at.
+//!
+//! 1. Threads count in lines of their own as long as there are no more than [`SHARDS`] of them,
+//!    so that counting a hit shares nothing (I6).
+
+use crossbeam_utils::CachePadded;
+use std::cell::Cell;
+use weir_base::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$meta:meta])* $name:ident $variant:ident,)*) => {
+        /// What is counted.
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) enum Count { $($variant,)* }
+
+        const COUNTS: usize = [$(Count::$variant),*].len();
+        const NAMES: [&str; COUNTS] = [$(stringify!($name)),*];
+
+        /// Counters of a cache since it was made, or of one file since its mapping was.
+        ///
+        /// A file counts what is brought in, pruned, claimed, lost and written back; hits and waits
+        /// are counted by the cache alone.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Stats { $($(#[$meta])* pub $name: u64,)* }
+
+        impl Stats {
+            /// Name and value of every counter, in a fixed order.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                NAMES.into_iter().zip([$(self.$name),*])
+            }
+
+            fn from_array(values: [u64; COUNTS]) -> Self {
+                let [$($name),*] = values;
+                Self { $($name),* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Reads that took the fast path.
+    fast_reads FastReads,
+    /// Bytes that they copied or lent.
+    fast_read_bytes FastReadBytes,
+    /// Reads that went the filling way since the fast path was switched off, or the store opted out.
+    fallback_off FallbackOff,
+    /// ... since a page was not resident.
+    fallback_missing FallbackMissing,
+    /// ... since they began at or past the end of the file.
+    fallback_eof FallbackEof,
+    /// ... since writers got in between.
+    fallback_writer FallbackWriter,
+    /// ... since a page asked for the next read-ahead, or is to be pruned.
+    fallback_marked FallbackMarked,
+    /// Reads of the store.
+    fills Fills,
+    /// Pages brought in by them.
+    fill_pages FillPages,
+    /// Reads of the store that failed.
+    fill_errors FillErrors,
+    /// Pages found to be holes.
+    hole_pages HolePages,
+    /// Reads that waited for a read that somebody else had begun.
+    fill_joins FillJoins,
+    /// Pages brought in ahead of their use.
+    readahead_pages ReadaheadPages,
+    /// Pages that uncached operations brought in.
+    uncached_pages UncachedPages,
+    /// Of these, pages dropped when done with.
+    pruned_pages PrunedPages,
+    /// Of these, pages that stay because a cached access claimed them.
+    claimed_pages ClaimedPages,
+    /// Pages that had been resident before and were lost by an uncached operation. Stays 0.
+    lost_pages LostPages,
+    /// Prunes that were left to reclaim, as the file was busy.
+    prune_skips PruneSkips,
+    /// Pages reclaimed from the queue of new pages.
+    reclaimed_small ReclaimedSmall,
+    /// Pages reclaimed from the queue of pages used more than once.
+    reclaimed_main ReclaimedMain,
+    /// Pages reclaimed that uncached operations had left.
+    reclaimed_uncached ReclaimedUncached,
+    /// Passes of reclaim in the background.
+    reclaim_background ReclaimBackground,
+    /// Passes of reclaim by those who needed memory.
+    reclaim_direct ReclaimDirect,
+    /// Calls that waited for memory.
+    memory_waits MemoryWaits,
+    /// Bytes written by callers.
+    written_bytes WrittenBytes,
+    /// Appends that filled a page in place.
+    appends_in_place AppendsInPlace,
+    /// Writes to the store.
+    writeback_ops WritebackOps,
+    /// Pages written by them.
+    writeback_pages WritebackPages,
+    /// Writes to the store that failed.
+    writeback_errors WritebackErrors,
+    /// Writers made to wait for writeback.
+    throttle_waits ThrottleWaits,
+    /// Times that a file turned out to have changed behind the cache's back.
+    outside_changes OutsideChanges,
+}
+
+/// Shards of a cache's counters.
+const SHARDS: usize = 64;
+
+type Values = [AtomicU64; COUNTS];
+
+/// A cache's counters.
+pub(crate) struct Counters(Box<[CachePadded<Values>]>);
+
+/// One file's counters: only what is not on the hit path, so one line for all is fine.
+pub(crate) struct FileCounters(Values);
+
+weir_base::sync::lazy_global! {
+    static NEXT_SHARD: AtomicU64 = AtomicU64::new(0);
+}
+
+weir_base::sync::thread_local! {
+    static SHARD: Cell<usize> = Cell::new(
+        NEXT_SHARD.fetch_add(1, Ordering::Relaxed) as usize % SHARDS);
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self(
+            (0..SHARDS)
+                .map(|_| CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0))))
+                .collect(),
+        )
+    }
+}
+
+impl Counters {
+    /// Counts `n` more.
+    #[inline]
+    pub(crate) fn add(&self, count: Count, n: u64) {
+        let shard = SHARD.try_with(Cell::get).unwrap_or(0);
+        self.0[shard][count as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// The sums.
+    pub(crate) fn sum(&self) -> Stats {
+        Stats::from_array(std::array::from_fn(|i| {
+            self.0.iter().map(|shard| shard[i].load(Ordering::Relaxed)).sum()
+        }))
+    }
+}
+
+impl Default for FileCounters {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl FileCounters {
+    /// Counts `n` more.
+    pub(crate) fn add(&self, count: Count, n: u64) {
+        self.0[count as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// The values.
+    pub(crate) fn sum(&self) -> Stats {
+        Stats::from_array(std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_all_threads_are_summed() {
+        let counters = Counters::default();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| counters.add(Count::Fills, 5));
+            }
+        });
+        let stats = counters.sum();
+        assert_eq!(stats.fills, 20);
+        assert!(stats.iter().any(|pair| pair == ("fills", 20)));
+    }
+}

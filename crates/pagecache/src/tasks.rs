@@ -1,0 +1,152 @@
+//! Work that has to be finished whatever becomes of the caller.
+//!
+//! 1. An operation that changes a store and then the cache must not stop in between. The caller
+//!    polls it like any future; when the caller goes away, a thread of the cache polls it to its
+//!    end ([`finish`]).
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use weir_base::sync::{Condvar, Mutex};
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A thread's worth of futures.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    queue: Mutex<Queue>,
+    ready: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    ready: VecDeque<Arc<Task>>,
+    running: bool,
+    alive: usize,
+}
+
+struct Task {
+    tasks: Arc<Tasks>,
+    work: Mutex<Option<Work>>,
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        let tasks = self.tasks.clone();
+        tasks.queue.lock().ready.push_back(self);
+        tasks.ready.notify_one();
+    }
+}
+
+impl Tasks {
+    /// Runs `work` to its end, on the cache's thread for such things; the thread lives as long as
+    /// there is any.
+    pub(crate) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+        let task = Arc::new(Task { tasks: self.clone(), work: Mutex::new(Some(Box::pin(work))) });
+        let mut queue = self.queue.lock();
+        queue.ready.push_back(task);
+        queue.alive += 1;
+        if !queue.running {
+            queue.running = true;
+            let tasks = self.clone();
+            crate::cache::spawn_thread("weir-tasks", move || tasks.run());
+        }
+        drop(queue);
+        self.ready.notify_one();
+    }
+
+    fn run(&self) {
+        loop {
+            let task = {
+                let mut queue = self.queue.lock();
+                loop {
+                    if queue.alive == 0 {
+                        queue.running = false;
+                        return;
+                    }
+                    if let Some(task) = queue.ready.pop_front() {
+                        break task;
+                    }
+                    self.ready.wait(&mut queue);
+                }
+            };
+            let waker = Waker::from(task.clone());
+            let mut work = task.work.lock();
+            let done = match work.as_mut() {
+                Some(w) => w.as_mut().poll(&mut Context::from_waker(&waker)).is_ready(),
+                None => false,
+            };
+            if done {
+                *work = None;
+                self.queue.lock().alive -= 1;
+            }
+        }
+    }
+}
+
+/// `work`, to be polled by the caller, and by `tasks` if the caller drops it before its end.
+pub(crate) fn finish<T: Send + 'static>(
+    tasks: &Arc<Tasks>,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Finish<T> {
+    Finish { tasks: tasks.clone(), work: Some(Box::pin(work)) }
+}
+
+/// The future of [`finish`].
+pub(crate) struct Finish<T: Send + 'static> {
+    tasks: Arc<Tasks>,
+    work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+}
+
+impl<T: Send + 'static> Future for Finish<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let Some(work) = self.work.as_mut() else { return Poll::Pending };
+        let polled = work.as_mut().poll(cx);
+        if polled.is_ready() {
+            self.work = None;
+        }
+        polled
+    }
+}
+
+impl<T: Send + 'static> Drop for Finish<T> {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.tasks.spawn(async move {
+                work.await;
+            });
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn work_of_a_caller_who_left_is_finished() {
+        let tasks = Arc::new(Tasks::default());
+        let (tx, rx) = mpsc::channel();
+        let mut yielded = false;
+        let mut work = Box::pin(finish(&tasks, async move {
+            std::future::poll_fn(|cx| {
+                if yielded {
+                    return Poll::Ready(());
+                }
+                yielded = true;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            })
+            .await;
+            tx.send(()).unwrap();
+        }));
+        assert!(work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        drop(work);
+        rx.recv().unwrap();
+    }
+}

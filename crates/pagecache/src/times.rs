@@ -1,0 +1,134 @@
+//! Times and change attribute of a file in the cache.
+//!
+//! 1. A write changes them at once: mtime and ctime move, and the change attribute grows with
+//!    every call.
+//! 2. Our own writeback changes them in the store, too. That is not a change that anybody made, so
+//!    what is shown stays the same.
+//! 3. A change in the store that we did not cause is recognised when nothing of ours is under way,
+//!    and shown as a value never shown before.
+
+use std::time::SystemTime;
+use weir_vfs::Attr;
+
+/// What is shown of a file's times, and what is known of the store's.
+#[derive(Debug)]
+pub(crate) struct Times {
+    /// The change attribute that is shown.
+    shown: u64,
+    /// The store's, as of our last change of it; `None` while that is not known.
+    stored: Option<u64>,
+    /// Counts our changes of the file in the store, begun and ended.
+    generation: u64,
+    /// Changes begun and not ended.
+    under_way: u32,
+    mtime: Option<SystemTime>,
+    ctime: Option<SystemTime>,
+    /// `mtime` is not in the store yet.
+    mtime_pending: bool,
+}
+
+impl Times {
+    /// Those of a file that is first seen now; the change attribute shown is ahead of the store's
+    /// by `lead`.
+    pub(crate) fn new(attr: &Attr, lead: u64) -> Self {
+        Self {
+            shown: attr.change.saturating_add(lead),
+            stored: Some(attr.change),
+            generation: 0,
+            under_way: 0,
+            mtime: None,
+            ctime: None,
+            mtime_pending: false,
+        }
+    }
+
+    /// Changes with every change of ours in the store.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// How far what is shown is ahead of the store.
+    pub(crate) fn lead(&self) -> u64 {
+        self.stored.map_or(0, |stored| self.shown.saturating_sub(stored))
+    }
+
+    /// Somebody wrote, truncated, punched: data changed in the cache.
+    pub(crate) fn modified(&mut self, now: SystemTime) {
+        self.shown += 1;
+        self.mtime = Some(now);
+        self.ctime = Some(now);
+        self.mtime_pending = true;
+    }
+
+    /// We begin to change the file in the store.
+    pub(crate) fn begin(&mut self) {
+        self.generation += 1;
+        self.under_way += 1;
+        self.stored = None;
+    }
+
+    /// We have changed it.
+    pub(crate) fn end(&mut self) {
+        self.generation += 1;
+        self.under_way -= 1;
+    }
+
+    /// Attributes were set through us (not the size), and are now `attr`. `mtime_set` says
+    /// whether that one was among them.
+    pub(crate) fn attributes_set(&mut self, attr: &Attr, mtime_set: bool) {
+        self.shown += 1;
+        self.ctime = None;
+        if mtime_set {
+            self.mtime = None;
+            self.mtime_pending = false;
+        }
+        if self.under_way == 0 {
+            self.stored = Some(attr.change);
+        }
+    }
+
+    /// The modification time that is to be set in the store.
+    pub(crate) fn pending(&self) -> Option<SystemTime> {
+        self.mtime.filter(|_| self.mtime_pending && self.under_way == 0)
+    }
+
+    /// `mtime` is in the store now, whose attributes are `attr`; unless something of ours happened
+    /// since `generation`.
+    pub(crate) fn settled(&mut self, generation: u64, mtime: SystemTime, attr: &Attr) {
+        if self.generation == generation {
+            self.stored = Some(attr.change);
+        }
+        if self.mtime == Some(mtime) {
+            self.mtime_pending = false;
+        }
+    }
+
+    /// Whether the store's attributes, read with nothing of ours under way, show a change that we
+    /// did not cause. If so, they are believed from now on.
+    pub(crate) fn changed_outside(&mut self, attr: &Attr) -> bool {
+        if self.under_way > 0 {
+            return false;
+        }
+        match self.stored.replace(attr.change) {
+            Some(stored) if stored != attr.change => {
+                self.shown = attr.change.max(self.shown + 1);
+                self.mtime = None;
+                self.ctime = None;
+                self.mtime_pending = false;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Puts what is shown into the store's attributes.
+    pub(crate) fn present(&self, attr: &mut Attr) {
+        attr.change = self.shown;
+        if let Some(mtime) = self.mtime {
+            attr.mtime = mtime;
+        }
+        if let Some(ctime) = self.ctime {
+            attr.ctime = ctime;
+        }
+    }
+}

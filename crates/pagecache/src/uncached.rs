@@ -1,0 +1,91 @@
+//! Uncached operations: through the cache, and then the cache as it was.
+//!
+//! 1. Only pages that uncached operations brought in carry the mark, and only those are pruned; a
+//!    cached access takes the mark away (I1, I2, I4).
+//! 2. A dirty page or one under writeback stays, mark and all, until it is clean (I3). A pinned one
+//!    stays until reclaim finds it.
+//! 3. Pruning never waits: if the file is busy, reclaim does it (such pages go first there).
+
+use crate::arena::flag;
+use crate::index::Slot;
+use crate::mapping::{Edit, Mapping};
+use crate::ranges::RangeSet;
+use crate::read::pages_of;
+use crate::stats::Count;
+use std::sync::Arc;
+use weir_base::sync::atomic::Ordering;
+
+/// Prunes what an uncached read has used, when it ends, and also if it is dropped before its end.
+pub(crate) struct Pruner<'a> {
+    mapping: &'a Arc<Mapping>,
+    uncached: bool,
+    used: RangeSet,
+}
+
+impl<'a> Pruner<'a> {
+    pub(crate) fn new(mapping: &'a Arc<Mapping>, uncached: bool) -> Self {
+        Self { mapping, uncached, used: RangeSet::default() }
+    }
+
+    /// Notes that `len` bytes at `offset` were copied.
+    pub(crate) fn used(&mut self, offset: u64, len: usize) {
+        if self.uncached && len > 0 {
+            self.used.insert(pages_of(offset, len));
+        }
+    }
+}
+
+impl Drop for Pruner<'_> {
+    fn drop(&mut self) {
+        if !self.used.is_empty() {
+            self.mapping.prune(&self.used);
+        }
+    }
+}
+
+impl Mapping {
+    /// Drops those of the pages that an uncached operation brought in.
+    pub(crate) fn prune(&self, pages: &RangeSet) {
+        let Some(mut state) = self.state.try_lock() else {
+            self.count(Count::PruneSkips, 1);
+            return;
+        };
+        let mut edit = self.edit();
+        for page in pages.iter().flatten() {
+            self.prune_page(page, &mut edit);
+        }
+        edit.finish(&mut state);
+        drop(state);
+        self.shared.collect();
+    }
+
+    /// Drops the page if it carries the mark and nobody needs it. The lock is held.
+    pub(crate) fn prune_page(&self, page: u64, edit: &mut Edit<'_>) {
+        let Slot::Frame(frame) = edit.slot(page) else { return };
+        let meta = self.shared.arena.meta(frame);
+        if meta.has(flag::UNCACHED) && !meta.has(flag::DIRTY | flag::WRITEBACK) && meta.refs() == 1
+        {
+            edit.evict(page);
+            self.count(Count::PrunedPages, 1);
+        }
+    }
+
+    /// Drops what read-ahead for uncached reads has left, when the last open file goes.
+    pub(crate) fn prune_left(&self) {
+        if !self.marks_left.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let mut state = self.state.lock();
+        let mut marked = Vec::new();
+        let mut edit = self.edit();
+        edit.visit(&mut |page, frame| {
+            if self.shared.arena.meta(frame).has(flag::UNCACHED) {
+                marked.push(page);
+            }
+        });
+        for page in marked {
+            self.prune_page(page, &mut edit);
+        }
+        edit.finish(&mut state);
+    }
+}

@@ -1,0 +1,301 @@
+//! Writing, top to bottom: [`write`](File::write_at) -> `throttle` -> `write_step` (prepare new
+//! frames, then `commit`) -> writeback in the background.
+//!
+//! 1. New bytes go into new frames, without a lock; the commit swaps the slots in one window. So
+//!    writers copy in parallel, and a reader sees all of a step or nothing of it (I5). A step is
+//!    1 MiB at least unless the budget is tiny; a longer call is several steps.
+//! 2. The part of a page that a write leaves alone is copied under the lock, from the page as it
+//!    is then. If that is not resident it is read first, with nothing held.
+//! 3. Bytes past the high-water mark of the last page are seen by nobody: an append fills them in
+//!    place.
+//! 4. A page that an uncached write brings in is marked; one that was there stays as it was (I4).
+//!    Such pages are handed to the flusher before the call returns; the caller waits only when a
+//!    bounded window of them is full (I11).
+
+use crate::arena::{Frames, flag};
+use crate::file::{File, Open};
+use crate::index::Slot;
+use crate::mapping::{Mapping, Snapshot, Stop};
+use crate::read::pages_of;
+use crate::stats::Count;
+use std::sync::Arc;
+use std::time::SystemTime;
+use weir_base::PAGE_SIZE;
+use weir_base::sync::atomic::Ordering;
+use weir_vfs::{Access, Error, IoFlags, Result};
+
+/// Largest offset after a write: that of the kernel.
+pub(crate) const MAX_FILE_BYTES: u64 = i64::MAX as u64;
+/// Pages that uncached writes of one file leave behind before the writer waits: 16 MiB.
+const UNCACHED_WINDOW: u64 = 4096;
+
+/// How an attempt to commit a step ended.
+enum Commit {
+    /// It is done: so many bytes.
+    Done(usize),
+    /// The end of file has moved; prepare again.
+    Moved,
+    /// This page has to be resident first.
+    Needs(u64, Stop),
+    /// The file is being changed as a whole.
+    Excluded,
+}
+
+impl File {
+    /// Writes `buf` at `offset` (with `APPEND`: at the end), and returns how much; waits if need
+    /// be. All is written unless `NOWAIT` or an error cuts it short.
+    ///
+    /// # Errors
+    /// A writeback error that this open file has not been told of yet; [`Error::TooBig`];
+    /// [`Error::WouldBlock`] with `NOWAIT`; [`Error::NotSupported`] and [`Error::Invalid`] for
+    /// flags; those of the store for what it is asked at once.
+    pub fn write_at(&self, buf: &[u8], offset: u64, flags: IoFlags) -> Result<usize> {
+        crate::block_on(self.write_at_async(buf, offset, flags))
+    }
+
+    /// [`write_at`](Self::write_at) for tasks. A task that is dropped has written a prefix.
+    ///
+    /// # Errors
+    /// Those of [`write_at`](Self::write_at).
+    pub async fn write_at_async(&self, buf: &[u8], offset: u64, flags: IoFlags) -> Result<usize> {
+        let open = &*self.open;
+        if !open.access.contains(Access::WRITE) {
+            return Err(Error::BadFile);
+        }
+        let uncached = open.check_flags(flags)?;
+        open.unseen_error()?;
+        let append = flags.contains(IoFlags::APPEND);
+        if !append && offset.checked_add(buf.len() as u64).is_none_or(|e| e > MAX_FILE_BYTES) {
+            return Err(Error::TooBig);
+        }
+        let mut done = 0;
+        while done < buf.len() {
+            let at = (!append).then_some(offset + done as u64);
+            match open.write_step(&buf[done..], at, flags, uncached).await {
+                Ok(n) => done += n,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        if flags.intersects(IoFlags::DSYNC | IoFlags::SYNC) && done > 0 {
+            self.sync_async(!flags.contains(IoFlags::SYNC)).await?;
+        }
+        Ok(done)
+    }
+}
+
+impl Open {
+    /// Writes as much of `buf` as one step takes.
+    async fn write_step(
+        &self,
+        buf: &[u8],
+        at: Option<u64>,
+        flags: IoFlags,
+        uncached: bool,
+    ) -> Result<usize> {
+        let mapping = &self.mapping;
+        let shared = &mapping.shared;
+        let nowait = flags.contains(IoFlags::NOWAIT);
+        self.throttle(nowait, uncached).await?;
+        let mut in_place = true;
+        loop {
+            let offset = at.unwrap_or_else(|| mapping.size());
+            let head = offset as usize & (PAGE_SIZE - 1);
+            let len = buf.len().min(shared.limits.step * PAGE_SIZE - head);
+            if offset + len as u64 > MAX_FILE_BYTES {
+                return Err(Error::TooBig);
+            }
+            let buf = &buf[..len];
+            let pages = pages_of(offset, len);
+            // An append may fill the last page in place, which then needs no frame.
+            in_place &= head > 0 && offset >= mapping.size();
+            let first = pages.start + u64::from(in_place);
+            let count = (pages.end - first) as usize;
+            let mut frames = match count {
+                0 => Frames::none(&shared.arena),
+                n if nowait => shared.try_alloc(n, n).ok_or(Error::WouldBlock)?,
+                n => shared.alloc(n, n).await,
+            };
+            for (index, page) in (first..pages.end).enumerate() {
+                let start = (page * PAGE_SIZE as u64).max(offset);
+                let end = ((page + 1) * PAGE_SIZE as u64).min(offset + len as u64);
+                let part = &buf[(start - offset) as usize..(end - offset) as usize];
+                frames.write(index, start as usize & (PAGE_SIZE - 1), part);
+            }
+            let ticket = mapping.changed.ticket();
+            match mapping.commit(buf, offset, at.is_none(), in_place, frames, uncached) {
+                Commit::Done(n) => return Ok(n),
+                Commit::Moved => in_place = false,
+                Commit::Excluded if nowait => return Err(Error::WouldBlock),
+                Commit::Excluded => mapping.changed.wait(ticket).await,
+                Commit::Needs(..) if nowait => return Err(Error::WouldBlock),
+                Commit::Needs(page, stop) => {
+                    let snapshot = Snapshot { sequence: 0, size: mapping.size(), len: 0, stop };
+                    let end = (page + 1) * PAGE_SIZE as u64;
+                    self.bring_in(page, end, uncached, &snapshot).await?;
+                }
+            }
+        }
+    }
+
+    /// Waits while too much is dirty, in proportion; tells of writeback errors meanwhile.
+    async fn throttle(&self, nowait: bool, uncached: bool) -> Result<()> {
+        let mapping = &self.mapping;
+        let shared = &mapping.shared;
+        let mut waited = false;
+        loop {
+            let ticket = shared.cleaned.ticket();
+            let dirty = shared.dirty.load(Ordering::Relaxed);
+            let (background, hard) = (shared.limits.dirty_background, shared.limits.dirty_hard);
+            let full = dirty >= hard;
+            // Between the limits, a writer lets some writeback pass: once.
+            let middle = background + (hard - background.min(hard)) / 2;
+            let pause = dirty > middle && !waited;
+            let window = uncached && {
+                let state = mapping.state.lock();
+                let behind = state.dirty.len()
+                    + state.writeback.values().map(|r| r.end - r.start).sum::<u64>();
+                behind >= UNCACHED_WINDOW.min(hard / 2).max(1)
+            };
+            if dirty > background {
+                shared.flusher.kick();
+            }
+            if !full && !pause && !window {
+                return Ok(());
+            }
+            if nowait {
+                return if full || window { Err(Error::WouldBlock) } else { Ok(()) };
+            }
+            self.unseen_error()?;
+            if !waited {
+                shared.stats.add(Count::ThrottleWaits, 1);
+                waited = true;
+            }
+            shared.flusher.kick();
+            shared.cleaned.wait(ticket).await;
+        }
+    }
+}
+
+impl Mapping {
+    /// Makes prepared frames the file's pages from the first on, or from the second if the first
+    /// is to be filled in place.
+    fn commit(
+        self: &Arc<Self>,
+        buf: &[u8],
+        offset: u64,
+        append: bool,
+        in_place: bool,
+        mut frames: Frames,
+        uncached: bool,
+    ) -> Commit {
+        let shared = &self.shared;
+        let arena = &shared.arena;
+        let end = offset + buf.len() as u64;
+        let pages = pages_of(offset, buf.len());
+        let first = pages.start + u64::from(in_place);
+        let mut state = self.state.lock();
+        if state.exclusive {
+            return Commit::Excluded;
+        }
+        let size = self.size();
+        if append && offset != size {
+            return Commit::Moved;
+        }
+        let mut edit = self.edit();
+        // The page to be filled in place, and where.
+        let mut in_place_at = None;
+        if in_place {
+            let head = offset as usize & (PAGE_SIZE - 1);
+            match edit.frame_at(pages.start) {
+                Some(frame) if offset >= size && arena.meta(frame).mark() <= head => {
+                    in_place_at = Some((frame, head));
+                }
+                _ => return Commit::Moved,
+            }
+        }
+        // Complete the pages at the edges from what is there now.
+        for (index, page) in (first..pages.end).enumerate() {
+            let start = page * PAGE_SIZE as u64;
+            let from = (offset.max(start) - start) as usize;
+            let to = (end.min(start + PAGE_SIZE as u64) - start) as usize;
+            if from == 0 && to == PAGE_SIZE {
+                continue;
+            }
+            // Nothing of the old page is left if the write covers it up to the end of file.
+            let old =
+                if from == 0 && start + to as u64 >= size { Slot::Hole } else { edit.slot(page) };
+            match old {
+                Slot::Frame(frame) => {
+                    // SAFETY: in its slot while we hold the lock. What is past the mark is zero,
+                    // and only a commit, which we are, could fill it in.
+                    let bytes = unsafe { arena.bytes(frame, 0, PAGE_SIZE) };
+                    frames.write(index, 0, &bytes[..from]);
+                    frames.write(index, to, &bytes[to..]);
+                }
+                Slot::Empty if start < size => return Commit::Needs(page, Stop::Missing),
+                Slot::InFlight(fill) if start < size => {
+                    return Commit::Needs(page, Stop::InFlight(fill));
+                }
+                _ => {
+                    frames.zero(index, 0, from);
+                    frames.zero(index, to, PAGE_SIZE);
+                }
+            }
+        }
+        let new_size = size.max(end);
+        if let Some((frame, head)) = in_place_at {
+            let len = buf.len().min(PAGE_SIZE - head);
+            // SAFETY: past the mark, so no reader looks at these bytes, and within the frame; we
+            // hold the lock, so nobody else writes them.
+            unsafe { std::ptr::copy_nonoverlapping(buf.as_ptr(), arena.ptr(frame).add(head), len) };
+        }
+        let mut new_pages = 0;
+        let window = self.window();
+        if let Some((frame, head)) = in_place_at {
+            let meta = arena.meta(frame);
+            meta.set_mark((head + buf.len()).min(PAGE_SIZE));
+            meta.set(flag::DIRTY);
+            if !uncached {
+                meta.clear(flag::UNCACHED);
+            }
+            shared.stats.add(Count::AppendsInPlace, 1);
+        }
+        for (index, page) in (first..pages.end).enumerate() {
+            let start = page * PAGE_SIZE as u64;
+            let mark = (new_size - start).min(PAGE_SIZE as u64) as usize;
+            let mut flags = flag::DIRTY;
+            if uncached {
+                let marked = match edit.frame_at(page) {
+                    Some(old) => arena.meta(old).has(flag::UNCACHED),
+                    None => {
+                        new_pages += 1;
+                        true
+                    }
+                };
+                if marked {
+                    flags |= flag::UNCACHED;
+                }
+            }
+            let frame = frames.publish(index, flags, mark);
+            edit.put(page, frame);
+        }
+        if new_size > size {
+            self.raise_mark(&edit, size, new_size);
+            window.set_size(new_size);
+        }
+        drop(window);
+        edit.finish(&mut state);
+        self.mark_dirty(&mut state, pages);
+        state.times.modified(SystemTime::now());
+        state.urgent |= uncached;
+        self.list_dirty(&mut state);
+        drop(state);
+        self.count(Count::UncachedPages, new_pages);
+        shared.stats.add(Count::WrittenBytes, buf.len() as u64);
+        if uncached {
+            shared.flusher.kick();
+        }
+        Commit::Done(buf.len())
+    }
+}
