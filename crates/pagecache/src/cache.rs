@@ -303,6 +303,22 @@ impl Shared {
         self.grab(want, min)
     }
 
+    /// Takes up to `want` frames that are free, for read-ahead: that is not worth dropping a page
+    /// for, which may be the very one that it runs ahead of.
+    pub(crate) fn alloc_spare(&self, want: usize) -> Option<Frames> {
+        if !self.line.lock().waiting.is_empty() {
+            return None;
+        }
+        let frames = self.arena.take(want, 1).or_else(|| {
+            self.collect();
+            self.arena.take(want, 1)
+        });
+        if self.arena.free_frames() < self.limits.free_low {
+            self.reclaimer.kick();
+        }
+        frames
+    }
+
     /// Takes free frames, or makes some free.
     fn grab(&self, want: usize, min: usize) -> Option<Frames> {
         let frames = self.arena.take(want, min).or_else(|| {

@@ -247,7 +247,7 @@ impl Open {
         let mut page = pages.start;
         while page < end {
             let want = ((end - page) as usize).min(shared.limits.step);
-            let Some(frames) = shared.try_alloc(want, 1) else { return };
+            let Some(frames) = shared.alloc_spare(want) else { return };
             let fill = mapping.start_fill(page, frames, Purpose { uncached, mark });
             // A page that is there already is passed over.
             page = fill.map_or(page + 1, |f| f.pages().end);

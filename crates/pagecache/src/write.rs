@@ -29,6 +29,15 @@ pub(crate) const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 /// Pages that uncached writes of one file leave behind before the writer waits: 16 MiB.
 const UNCACHED_WINDOW: u64 = 4096;
 
+/// A page that a write will change in part, as it was at some moment. Kept aside, so that the
+/// write gets on even if memory is so short that the page is gone again before the commit.
+struct Base {
+    page: u64,
+    /// It is the same as long as this is the mapping's sequence.
+    sequence: u64,
+    bytes: Vec<u8>,
+}
+
 /// How an attempt to commit a step ended.
 enum Commit {
     /// It is done: so many bytes.
@@ -98,6 +107,7 @@ impl Open {
         let nowait = flags.contains(IoFlags::NOWAIT);
         self.throttle(nowait, uncached).await?;
         let mut in_place = true;
+        let mut bases: Vec<Base> = Vec::new();
         loop {
             let offset = at.unwrap_or_else(|| mapping.size());
             let head = offset as usize & (PAGE_SIZE - 1);
@@ -123,7 +133,7 @@ impl Open {
                 frames.write(index, start as usize & (PAGE_SIZE - 1), part);
             }
             let ticket = mapping.changed.ticket();
-            match mapping.commit(buf, offset, at.is_none(), in_place, frames, uncached) {
+            match mapping.commit(buf, offset, at.is_none(), in_place, frames, &bases, uncached) {
                 Commit::Done(n) => return Ok(n),
                 Commit::Moved => in_place = false,
                 Commit::Excluded if nowait => return Err(Error::WouldBlock),
@@ -133,6 +143,8 @@ impl Open {
                     let snapshot = Snapshot { sequence: 0, size: mapping.size(), len: 0, stop };
                     let end = (page + 1) * PAGE_SIZE as u64;
                     self.bring_in(page, end, uncached, &snapshot).await?;
+                    bases.retain(|base| base.page != page);
+                    bases.extend(mapping.base(page));
                 }
             }
         }
@@ -178,6 +190,19 @@ impl Open {
 }
 
 impl Mapping {
+    /// A copy of a page, if it is resident.
+    fn base(&self, page: u64) -> Option<Base> {
+        let _state = self.state.lock();
+        let bytes = match self.edit().slot(page) {
+            // SAFETY: in its slot while we hold the lock, which who fills in past the mark holds,
+            // too.
+            Slot::Frame(frame) => unsafe { self.shared.arena.bytes(frame, 0, PAGE_SIZE) }.to_vec(),
+            Slot::Hole => vec![0; PAGE_SIZE],
+            Slot::Empty | Slot::InFlight(_) => return None,
+        };
+        Some(Base { page, sequence: self.sequence(), bytes })
+    }
+
     /// Makes prepared frames the file's pages from the first on, or from the second if the first
     /// is to be filled in place.
     fn commit(
@@ -187,6 +212,7 @@ impl Mapping {
         append: bool,
         in_place: bool,
         mut frames: Frames,
+        bases: &[Base],
         uncached: bool,
     ) -> Commit {
         let shared = &self.shared;
@@ -225,19 +251,35 @@ impl Mapping {
             // Nothing of the old page is left if the write covers it up to the end of file.
             let old =
                 if from == 0 && start + to as u64 >= size { Slot::Hole } else { edit.slot(page) };
-            match old {
-                Slot::Frame(frame) => {
-                    // SAFETY: in its slot while we hold the lock. What is past the mark is zero,
-                    // and only a commit, which we are, could fill it in.
-                    let bytes = unsafe { arena.bytes(frame, 0, PAGE_SIZE) };
+            let aside = || {
+                let sequence = self.sequence();
+                bases.iter().find(|b| b.page == page && b.sequence == sequence)
+            };
+            let bytes = match old {
+                // SAFETY: in its slot while we hold the lock. What is past the mark is zero, and
+                // only a commit, which we are, could fill it in.
+                Slot::Frame(frame) => Some(unsafe { arena.bytes(frame, 0, PAGE_SIZE) }),
+                Slot::Empty | Slot::InFlight(_) if start < size => match aside() {
+                    Some(base) => Some(&*base.bytes),
+                    None => {
+                        return Commit::Needs(
+                            page,
+                            if let Slot::InFlight(fill) = old {
+                                Stop::InFlight(fill)
+                            } else {
+                                Stop::Missing
+                            },
+                        );
+                    }
+                },
+                _ => None,
+            };
+            match bytes {
+                Some(bytes) => {
                     frames.write(index, 0, &bytes[..from]);
                     frames.write(index, to, &bytes[to..]);
                 }
-                Slot::Empty if start < size => return Commit::Needs(page, Stop::Missing),
-                Slot::InFlight(fill) if start < size => {
-                    return Commit::Needs(page, Stop::InFlight(fill));
-                }
-                _ => {
+                None => {
                     frames.zero(index, 0, from);
                     frames.zero(index, to, PAGE_SIZE);
                 }

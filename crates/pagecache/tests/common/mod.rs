@@ -1,0 +1,409 @@
+//! What the tests share: a store over memory that delays, reorders and fails on demand, and a
+//! small random number generator.
+#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(missing_docs, unreachable_pub, reason = "tests")]
+
+use async_trait::async_trait;
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+use weir_pagecache::{Cache, CachedFs, Config, File};
+use weir_stores::memory::MemoryFs;
+use weir_vfs::{
+    Access, Attr, Caller, Capabilities, Created, DirPage, Error, Extent, FileId, FileKind,
+    FileSystem, FsStat, OpenFile, ReadOp, RenameFlags, Result, SetAttr, WriteOp,
+};
+
+/// splitmix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// How a [`Shaky`] store misbehaves.
+#[derive(Default)]
+pub struct Switches {
+    /// Percent of reads that fail.
+    pub fail_reads: AtomicU32,
+    /// Percent of writes that fail.
+    pub fail_writes: AtomicU32,
+    /// Operations are completed on other threads, late and out of order.
+    pub late: AtomicBool,
+    /// Reads and writes wait until this is switched off.
+    pub hold_reads: AtomicBool,
+    pub hold_writes: AtomicBool,
+    pub reads: AtomicU64,
+    pub writes: AtomicU64,
+    pub bytes_read: AtomicU64,
+    seed: AtomicU64,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A memory store that is slow and unreliable on demand.
+pub struct Shaky {
+    inner: Arc<MemoryFs>,
+    pub switches: Arc<Switches>,
+    jobs: Mutex<Sender<Job>>,
+    capabilities: Capabilities,
+}
+
+impl Shaky {
+    pub fn new() -> Arc<Self> {
+        Self::with(Capabilities::all())
+    }
+
+    pub fn with(capabilities: Capabilities) -> Arc<Self> {
+        let (jobs, todo) = channel::<Job>();
+        let todo = Arc::new(Mutex::new(todo));
+        for _ in 0..3 {
+            let todo: Arc<Mutex<Receiver<Job>>> = todo.clone();
+            thread::spawn(move || {
+                loop {
+                    let job = todo.lock().unwrap().recv();
+                    match job {
+                        Ok(job) => job(),
+                        Err(_) => return,
+                    }
+                }
+            });
+        }
+        let inner = MemoryFs::new();
+        let capabilities = capabilities & inner.capabilities();
+        Arc::new(Self { inner, switches: Arc::default(), jobs: Mutex::new(jobs), capabilities })
+    }
+
+    pub fn set_late(&self, late: bool) {
+        self.switches.late.store(late, Ordering::SeqCst);
+    }
+}
+
+struct ShakyFile {
+    inner: Arc<dyn OpenFile>,
+    switches: Arc<Switches>,
+    jobs: Sender<Job>,
+}
+
+impl ShakyFile {
+    fn run(&self, hold: fn(&Switches) -> &AtomicBool, job: impl FnOnce() + Send + 'static) {
+        let switches = self.switches.clone();
+        if hold(&switches).load(Ordering::SeqCst) {
+            thread::spawn(move || {
+                while hold(&switches).load(Ordering::SeqCst) {
+                    thread::sleep(Duration::from_micros(200));
+                }
+                job();
+            });
+        } else if switches.late.load(Ordering::SeqCst) {
+            let seed = switches.seed.fetch_add(1, Ordering::SeqCst);
+            let job: Job = Box::new(move || {
+                let pause = Random(seed).below(60);
+                if pause > 20 {
+                    thread::sleep(Duration::from_micros(pause));
+                }
+                job();
+            });
+            self.jobs.send(job).unwrap();
+        } else {
+            job();
+        }
+    }
+
+    fn fails(&self, percent: &AtomicU32) -> bool {
+        let percent = percent.load(Ordering::SeqCst);
+        percent > 0
+            && Random(self.switches.seed.fetch_add(1, Ordering::SeqCst)).chance(percent.into())
+    }
+}
+
+#[async_trait]
+impl OpenFile for ShakyFile {
+    fn access(&self) -> Access {
+        self.inner.access()
+    }
+
+    async fn getattr(&self) -> Result<Attr> {
+        self.inner.getattr().await
+    }
+
+    fn submit_read(&self, op: ReadOp) {
+        self.switches.reads.fetch_add(1, Ordering::SeqCst);
+        self.switches.bytes_read.fetch_add(op.len() as u64, Ordering::SeqCst);
+        if self.fails(&self.switches.fail_reads) {
+            return self.run(|s| &s.hold_reads, move || op.complete(Err(Error::Io)));
+        }
+        let inner = self.inner.clone();
+        self.run(|s| &s.hold_reads, move || inner.submit_read(op));
+    }
+
+    fn submit_write(&self, op: WriteOp) {
+        self.switches.writes.fetch_add(1, Ordering::SeqCst);
+        if self.fails(&self.switches.fail_writes) {
+            return self.run(|s| &s.hold_writes, move || op.complete(Err(Error::NoSpace)));
+        }
+        let inner = self.inner.clone();
+        self.run(|s| &s.hold_writes, move || inner.submit_write(op));
+    }
+
+    async fn sync(&self, data_only: bool) -> Result<()> {
+        self.inner.sync(data_only).await
+    }
+
+    async fn set_size(&self, size: u64) -> Result<()> {
+        self.inner.set_size(size).await
+    }
+
+    async fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
+        self.inner.punch_hole(offset, len).await
+    }
+
+    async fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        self.inner.allocate(offset, len).await
+    }
+
+    async fn extent_at(&self, offset: u64) -> Result<Extent> {
+        self.inner.extent_at(offset).await
+    }
+
+    async fn clone_range(
+        &self,
+        from: &dyn OpenFile,
+        offset: u64,
+        len: u64,
+        to_offset: u64,
+    ) -> Result<()> {
+        match from.as_any().downcast_ref::<Self>() {
+            Some(from) => self.inner.clone_range(&*from.inner, offset, len, to_offset).await,
+            None => Err(Error::CrossDevice),
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[async_trait]
+impl FileSystem for Shaky {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn root(&self) -> FileId {
+        self.inner.root()
+    }
+
+    async fn statfs(&self) -> Result<FsStat> {
+        self.inner.statfs().await
+    }
+
+    async fn getattr(&self, id: FileId) -> Result<Attr> {
+        self.inner.getattr(id).await
+    }
+
+    async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
+        self.inner.setattr(caller, id, set).await
+    }
+
+    async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32> {
+        self.inner.access(caller, id, mask).await
+    }
+
+    async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
+        self.inner.lookup(caller, dir, name).await
+    }
+
+    async fn parent(&self, dir: FileId) -> Result<Attr> {
+        self.inner.parent(dir).await
+    }
+
+    async fn readdir(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        cookie: u64,
+        max_entries: usize,
+        with_attr: bool,
+    ) -> Result<DirPage> {
+        self.inner.readdir(caller, dir, cookie, max_entries, with_attr).await
+    }
+
+    async fn readlink(&self, caller: &Caller, id: FileId) -> Result<Vec<u8>> {
+        self.inner.readlink(caller, id).await
+    }
+
+    async fn create(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        exclusive: bool,
+    ) -> Result<Created> {
+        self.inner.create(caller, dir, name, set, exclusive).await
+    }
+
+    async fn mkdir(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        self.inner.mkdir(caller, dir, name, set).await
+    }
+
+    async fn symlink(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        target: &[u8],
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        self.inner.symlink(caller, dir, name, target, set).await
+    }
+
+    async fn mknod(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        kind: FileKind,
+        rdev: (u32, u32),
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        self.inner.mknod(caller, dir, name, kind, rdev, set).await
+    }
+
+    async fn link(&self, caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Result<Attr> {
+        self.inner.link(caller, id, dir, name).await
+    }
+
+    async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
+        self.inner.unlink(caller, dir, name).await
+    }
+
+    async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
+        self.inner.rmdir(caller, dir, name).await
+    }
+
+    async fn rename(
+        &self,
+        caller: &Caller,
+        from_dir: FileId,
+        from: &[u8],
+        to_dir: FileId,
+        to: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.inner.rename(caller, from_dir, from, to_dir, to, flags).await
+    }
+
+    async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
+        let inner = self.inner.open(caller, id, access).await?;
+        let jobs = self.jobs.lock().unwrap().clone();
+        Ok(Arc::new(ShakyFile { inner, switches: self.switches.clone(), jobs }))
+    }
+
+    async fn sync_node(&self, id: FileId) -> Result<()> {
+        self.inner.sync_node(id).await
+    }
+}
+
+/// A cache of so many pages over a shaky store.
+pub struct Rig {
+    pub store: Arc<Shaky>,
+    pub cache: Cache,
+    pub fs: CachedFs,
+}
+
+impl Rig {
+    pub fn new(pages: u64) -> Self {
+        Self::with(pages, Capabilities::all())
+    }
+
+    pub fn with(pages: u64, capabilities: Capabilities) -> Self {
+        let store = Shaky::with(capabilities);
+        let config =
+            Config { budget_bytes: pages * 4096, readahead_bytes: 256 << 10, ..Config::default() };
+        let cache = Cache::new(config).unwrap();
+        let fs = cache.mount(store.clone());
+        Self { store, cache, fs }
+    }
+
+    pub fn create(&self, name: &str) -> File {
+        let made = block_on(self.fs.create(
+            &Caller::Own,
+            self.fs.root(),
+            name.as_bytes(),
+            &SetAttr::default(),
+            true,
+        ));
+        self.open(made.unwrap().attr.id)
+    }
+
+    pub fn open(&self, id: FileId) -> File {
+        block_on(self.fs.open(&Caller::Own, id, Access::READ | Access::WRITE)).unwrap()
+    }
+
+    /// A file whose bytes are in the store and not in the cache.
+    pub fn cold(&self, name: &str, bytes: &[u8]) -> File {
+        let file = self.create(name);
+        write_all(&file, bytes, 0);
+        file.sync(true).unwrap();
+        file.advise(0, 0, weir_vfs::Advice::DontNeed).unwrap();
+        assert!(file.resident().is_empty());
+        file
+    }
+
+    /// Switches read-ahead off for all files opened so far... by advice.
+    pub fn random(file: &File) {
+        file.advise(0, 0, weir_vfs::Advice::Random).unwrap();
+    }
+}
+
+pub fn write_all(file: &File, bytes: &[u8], offset: u64) {
+    let n = file.write_at(bytes, offset, weir_vfs::IoFlags::empty()).unwrap();
+    assert_eq!(n, bytes.len());
+}
+
+/// Reads until the end of the range or of the file.
+pub fn read_full(file: &File, offset: u64, len: usize, flags: weir_vfs::IoFlags) -> Vec<u8> {
+    let mut buf = vec![0xEE; len];
+    let mut done = 0;
+    while done < len {
+        let n = file.read_at(&mut buf[done..], offset + done as u64, flags).unwrap();
+        if n == 0 {
+            break;
+        }
+        done += n;
+    }
+    buf.truncate(done);
+    buf
+}
+
+pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed);
+    (0..len).map(|_| random.next() as u8 | 1).collect()
+}
+
+pub use pollster::block_on;

@@ -1,0 +1,176 @@
+//! An exerciser in the manner of fsx: random operations on one file, uncached ones mixed in, against
+//! a plain vector; over a small budget and a store that is late and fails at times. Reproducible by
+//! seed: `WEIR_SEED=7 WEIR_OPS=1000000 cargo test -p weir-pagecache --test exerciser`.
+
+mod common;
+
+use common::{Random, Rig, block_on, read_full};
+use weir_pagecache::{File, Segment};
+use weir_vfs::{Advice, IoFlags, SegmentKind};
+
+const MAX: u64 = 600 << 10;
+
+fn env(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn behaves_like_a_vector() {
+    let seed = env("WEIR_SEED", 1);
+    let ops = env("WEIR_OPS", 3000);
+    for (round, pages) in [(0, 4096), (1, 64), (2, 16)] {
+        run(seed + round, ops, pages, false);
+    }
+}
+
+#[test]
+fn behaves_like_a_vector_when_the_store_is_late() {
+    let seed = env("WEIR_SEED", 100);
+    let ops = env("WEIR_OPS", 1500);
+    for (round, pages) in [(0, 4096), (1, 64), (2, 16)] {
+        run(seed + round, ops, pages, true);
+    }
+}
+
+fn run(seed: u64, ops: u64, pages: u64, late: bool) {
+    let rig = Rig::new(pages);
+    rig.store.set_late(late);
+    let mut file = rig.create("f");
+    let mut oracle: Vec<u8> = Vec::new();
+    let mut random = Random(seed);
+    for op in 0..ops {
+        step(&rig, &mut file, &mut oracle, &mut random, &format!("seed {seed} op {op}"));
+        assert!(rig.cache.used_bytes() <= rig.cache.budget_bytes());
+    }
+    file.sync(false).unwrap();
+    let id = file.id();
+    drop(file);
+    // What is in the store is the same: read it through another cache.
+    let other = weir_pagecache::Cache::new(weir_pagecache::Config::default()).unwrap();
+    let fs = other.mount(rig.store.clone());
+    let file = block_on(fs.open(&weir_vfs::Caller::Own, id, weir_vfs::Access::READ)).unwrap();
+    assert_eq!(file.size(), oracle.len() as u64);
+    assert!(
+        read_full(&file, 0, oracle.len() + 1, IoFlags::empty()) == oracle,
+        "seed {seed} at rest"
+    );
+    assert_eq!(rig.cache.stats().lost_pages, 0);
+}
+
+fn step(rig: &Rig, file: &mut File, oracle: &mut Vec<u8>, random: &mut Random, what: &str) {
+    let flags = if random.chance(30) { IoFlags::UNCACHED } else { IoFlags::empty() };
+    let size = oracle.len() as u64;
+    let offset = match random.below(4) {
+        0 => size,
+        1 => random.below(MAX) & !4095,
+        _ => random.below(MAX),
+    };
+    let len = match random.below(4) {
+        0 => random.below(600),
+        1 => 4096 * random.below(20),
+        _ => random.below(80 << 10),
+    }
+    .min(MAX - offset.min(MAX)) as usize;
+    match random.below(100) {
+        0..35 => {
+            let byte = random.next() as u8;
+            let bytes: Vec<u8> = (0..len).map(|i| byte.wrapping_add((i / 7) as u8)).collect();
+            assert_eq!(file.write_at(&bytes, offset, flags), Ok(len), "{what}");
+            if len > 0 {
+                oracle.resize(oracle.len().max(offset as usize + len), 0);
+                oracle[offset as usize..offset as usize + len].copy_from_slice(&bytes);
+            }
+        }
+        35..70 => {
+            let got = read_full(file, offset, len, flags);
+            let want = &oracle[(offset as usize).min(oracle.len())..];
+            let want = &want[..len.min(want.len())];
+            if let Some(at) = (0..got.len().max(want.len())).find(|&i| got.get(i) != want.get(i)) {
+                panic!(
+                    "{what}: read {len} at {offset} of {size}: {} bytes, wanted {}, differ at {at}",
+                    got.len(),
+                    want.len()
+                );
+            }
+        }
+        70..80 => check_segments(file, oracle, offset, len, flags, what),
+        80..85 => {
+            let to = random.below(MAX);
+            file.truncate(to).unwrap();
+            oracle.resize(to as usize, 0);
+        }
+        85..90 => {
+            block_on(file.punch_hole_async(offset, len as u64)).unwrap();
+            let end = (offset as usize + len).min(oracle.len());
+            if (offset as usize) < end {
+                oracle[offset as usize..end].fill(0);
+            }
+        }
+        90..92 => file.sync(random.chance(50)).unwrap(),
+        92..94 => file.advise(offset, len as u64, Advice::DontNeed).unwrap(),
+        94 => file.advise(offset, len as u64, Advice::WillNeed).unwrap(),
+        95 => {
+            *file = rig.open(file.id());
+            file.advise(0, 0, [Advice::Random, Advice::Sequential][random.below(2) as usize])
+                .unwrap();
+        }
+        96 => {
+            assert_eq!(block_on(file.getattr()).unwrap().size, size, "{what}");
+        }
+        _ => check_extents(file, oracle, offset, what),
+    }
+    assert_eq!(file.size(), oracle.len() as u64, "{what}");
+}
+
+fn check_segments(file: &File, oracle: &[u8], offset: u64, len: usize, flags: IoFlags, what: &str) {
+    let size = oracle.len() as u64;
+    let got = file.read_segments(offset, len, flags).unwrap();
+    let mut at = offset;
+    for (n, segment) in got.segments.iter().enumerate() {
+        match segment {
+            Segment::Data { start, pages } => {
+                assert_eq!(*start, at, "{what}");
+                let mut slices = Vec::new();
+                pages.slices(0, &mut slices);
+                let bytes: Vec<u8> = slices.iter().flat_map(|s| s.iter().copied()).collect();
+                assert_eq!(bytes.len(), pages.len());
+                let end = at as usize + bytes.len();
+                assert!(end <= (offset as usize + len).min(oracle.len()), "{what}");
+                assert!(bytes == oracle[at as usize..end], "{what}: segment {at}..{end}");
+                at = end as u64;
+            }
+            &Segment::Hole { start, end } => {
+                assert_eq!(start, at, "{what}");
+                assert!(end > start && end <= size, "{what}: hole {start}..{end} of {size}");
+                assert!(end <= offset + len as u64 || n + 1 == got.segments.len(), "{what}");
+                assert!(oracle[start as usize..end as usize].iter().all(|&b| b == 0), "{what}");
+                at = end;
+            }
+        }
+    }
+    assert_eq!(
+        got.eof,
+        at.max(offset) >= size || offset + len as u64 >= size && got.segments.is_empty(),
+        "{what}: eof"
+    );
+    if offset < size && len > 0 {
+        assert!(at > offset, "{what}: nothing read");
+    }
+}
+
+fn check_extents(file: &File, oracle: &[u8], offset: u64, what: &str) {
+    let size = oracle.len() as u64;
+    match block_on(file.extent_at_async(offset)) {
+        Ok(extent) => {
+            assert!(extent.start == offset && extent.end > offset && extent.end <= size, "{what}");
+            if extent.kind == SegmentKind::Hole {
+                let hole = &oracle[offset as usize..extent.end as usize];
+                assert!(hole.iter().all(|&b| b == 0), "{what}: false hole");
+            }
+        }
+        Err(error) => {
+            assert_eq!(error, weir_vfs::Error::NoSuchRange, "{what}");
+            assert!(offset >= size, "{what}");
+        }
+    }
+}
