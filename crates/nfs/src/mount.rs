@@ -15,28 +15,6 @@ pub type DirPath = Opaque<1024>;
 /// A name of a host or of a group of hosts (`name`).
 pub type HostName = Opaque<255>;
 
-/// Hands the table of procedures to the macro `$then`: what it does, the variant of
-/// [`Procedure`], its number, its arguments, its results.
-#[macro_export]
-macro_rules! mount_procedures {
-    ($then:ident) => {
-        $then! {
-            /// Does nothing.
-            Null = 0, null, Null, ();
-            /// Mounts a directory.
-            Mnt = 1, mnt, Mnt, MntRes;
-            /// Says who has mounted what.
-            Dump = 2, dump, Dump, Chain<Mounted>;
-            /// Forgets a mount of the caller's.
-            Umnt = 3, umnt, Umnt, ();
-            /// Forgets all mounts of the caller's.
-            Umntall = 4, umntall, Umntall, ();
-            /// Says what is exported, and to whom.
-            Export = 5, export, Export, Chain<Exported>;
-        }
-    };
-}
-
 xdr_struct! {
     /// Nothing.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +135,20 @@ macro_rules! declare {
     };
 }
 
-mount_procedures!(declare);
+declare! {
+    /// Does nothing.
+    Null = 0, null, Null, ();
+    /// Mounts a directory.
+    Mnt = 1, mnt, Mnt, MntRes;
+    /// Says who has mounted what.
+    Dump = 2, dump, Dump, Chain<Mounted>;
+    /// Forgets a mount of the caller's.
+    Umnt = 3, umnt, Umnt, ();
+    /// Forgets all mounts of the caller's.
+    Umntall = 4, umntall, Umntall, ();
+    /// Says what is exported, and to whom.
+    Export = 5, export, Export, Chain<Exported>;
+}
 
 #[cfg(test)]
 mod tests {

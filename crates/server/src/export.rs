@@ -1,5 +1,6 @@
 //! What is exported, and as whom its clients act.
 
+use crate::changes::Changes;
 use crate::handle::{HANDLE_BYTES, Handles, Node};
 use weir_pagecache::{CachedFs, File};
 use weir_rpc::{AuthFlavor, AuthStatus, OpaqueAuth};
@@ -125,6 +126,7 @@ impl Export {
 pub struct Exports {
     exports: Vec<Export>,
     handles: Handles,
+    changes: Changes,
 }
 
 /// Why a handle names no file.
@@ -139,7 +141,12 @@ pub enum HandleError {
 impl Exports {
     /// These exports.
     pub fn new(exports: Vec<Export>, handles: Handles) -> Self {
-        Self { exports, handles }
+        Self { exports, handles, changes: Changes::default() }
+    }
+
+    /// The locks under which directories are changed.
+    pub(crate) fn changes(&self) -> &Changes {
+        &self.changes
     }
 
     /// The exports, by number.

@@ -89,6 +89,13 @@ pub struct Failure<T> {
     pub rest: T,
 }
 
+/// A failure of which no more is known.
+impl<T: Default> From<Error> for Failure<T> {
+    fn from(status: Error) -> Self {
+        Self { status, rest: T::default() }
+    }
+}
+
 impl<T: Encode> Encode for Failure<T> {
     fn encode(&self, e: &mut Encoder) {
         e.put(&self.status);

@@ -1,0 +1,77 @@
+//! Changes of a directory one at a time, so that the attributes told from before and after one
+//! are those around this change alone (NFSv3's `wcc_data`, NFSv4's `change_info4`).
+//!
+//! 1. Whoever changes what a directory holds, on a client's behalf, and tells of it, holds the
+//!    directory's lock from before the first look at its attributes until after the second.
+//! 2. Two directories are locked in one order, whoever asks.
+
+use crate::handle::Node;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use tokio::sync::{Mutex, MutexGuard};
+
+/// Directories share this many locks.
+const SHARDS: usize = 256;
+
+/// The locks of all directories.
+#[derive(Debug)]
+pub(crate) struct Changes {
+    shards: Vec<Mutex<()>>,
+}
+
+/// A directory, or two, that nobody else changes.
+#[derive(Debug)]
+pub(crate) struct Changing<'a> {
+    _one: MutexGuard<'a, ()>,
+    _other: Option<MutexGuard<'a, ()>>,
+}
+
+impl Default for Changes {
+    fn default() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+impl Changes {
+    /// Waits until nobody else changes this directory.
+    pub(crate) async fn lock(&self, dir: Node) -> Changing<'_> {
+        Changing { _one: self.shards[shard(dir)].lock().await, _other: None }
+    }
+
+    /// Waits until nobody else changes either of these.
+    pub(crate) async fn lock_both(&self, a: Node, b: Node) -> Changing<'_> {
+        let (a, b) = (shard(a), shard(b));
+        let first = self.shards[a.min(b)].lock().await;
+        let second = if a == b { None } else { Some(self.shards[a.max(b)].lock().await) };
+        Changing { _one: first, _other: second }
+    }
+}
+
+fn shard(dir: Node) -> usize {
+    let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(dir);
+    (hash % SHARDS as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use weir_vfs::FileId;
+
+    fn node(ino: u64) -> Node {
+        Node { export: 0, id: FileId { ino, generation: 1 } }
+    }
+
+    #[tokio::test]
+    async fn one_at_a_time_and_no_deadlock_with_oneself() {
+        let changes = Changes::default();
+        let held = changes.lock_both(node(1), node(1)).await;
+        assert!(changes.lock(node(1)).now_or_never().is_none());
+        drop(held);
+        let other = (2..).find(|&ino| shard(node(ino)) != shard(node(1))).unwrap();
+        let held = changes.lock(node(1)).await;
+        assert!(changes.lock(node(other)).now_or_never().is_some());
+        assert!(changes.lock_both(node(other), node(1)).now_or_never().is_none());
+        drop(held);
+        changes.lock_both(node(other), node(1)).await;
+    }
+}

@@ -1,0 +1,165 @@
+//! The file system's values in NFSv3's terms, and back.
+
+use crate::export::HandleError;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use weir_nfs::v3::Error;
+use weir_nfs::v3::types::{self, Device, FileType, Time, WccAttr};
+use weir_vfs::{Attr, FileKind, SetAttr, SetTime};
+
+/// Permission bits with set-id and sticky.
+const MODE_BITS: u32 = 0o7777;
+
+/// The protocol's error for a file system's.
+pub(super) fn error(error: weir_vfs::Error) -> Error {
+    use weir_vfs::Error as E;
+    match error {
+        E::NotPermitted => Error::Perm,
+        E::NotFound => Error::NoEnt,
+        E::NoSuchRange => Error::NxIo,
+        E::AccessDenied | E::BadFile => Error::Access,
+        E::Exists => Error::Exist,
+        E::CrossDevice => Error::XDev,
+        E::NoDevice => Error::NoDev,
+        E::NotDirectory => Error::NotDir,
+        E::IsDirectory => Error::IsDir,
+        // A symbolic link where none is followed is no file to read or write.
+        E::Invalid | E::Loop => Error::Inval,
+        E::TooBig => Error::FBig,
+        E::NoSpace => Error::NoSpc,
+        E::ReadOnly => Error::RoFs,
+        E::TooManyLinks => Error::MLink,
+        E::Range => Error::TooSmall,
+        E::NameTooLong => Error::NameTooLong,
+        E::NotEmpty => Error::NotEmpty,
+        E::NotSupported => Error::NotSupp,
+        E::Stale => Error::Stale,
+        E::Quota => Error::DQuot,
+        // All of these may pass: the client tries again.
+        E::WouldBlock
+        | E::Interrupted
+        | E::TimedOut
+        | E::OutOfMemory
+        | E::TooManyOpen
+        | E::Busy
+        | E::TextBusy => Error::Jukebox,
+        _ => Error::Io,
+    }
+}
+
+/// The protocol's error for a handle that names nothing.
+pub(super) fn handle_error(error: HandleError) -> Error {
+    match error {
+        HandleError::Bad => Error::BadHandle,
+        HandleError::Stale => Error::Stale,
+    }
+}
+
+/// Attributes on the wire.
+pub(super) fn attr(attr: &Attr) -> types::Attr {
+    types::Attr {
+        kind: file_type(attr.kind),
+        mode: attr.mode & MODE_BITS,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        size: attr.size,
+        used: attr.allocated,
+        rdev: Device { major: attr.rdev.0, minor: attr.rdev.1 },
+        fsid: attr.fsid,
+        fileid: attr.id.ino,
+        atime: time(attr.atime),
+        mtime: time(attr.mtime),
+        ctime: time(attr.ctime),
+    }
+}
+
+/// The attributes that a client compares.
+pub(super) fn wcc_attr(attr: &Attr) -> WccAttr {
+    WccAttr { size: attr.size, mtime: time(attr.mtime), ctime: time(attr.ctime) }
+}
+
+fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Regular => FileType::Reg,
+        FileKind::Directory => FileType::Dir,
+        FileKind::Symlink => FileType::Lnk,
+        FileKind::Block => FileType::Blk,
+        FileKind::Char => FileType::Chr,
+        FileKind::Fifo => FileType::Fifo,
+        FileKind::Socket => FileType::Sock,
+    }
+}
+
+/// A time on the wire, where none lies before 1970 or after 2106.
+pub(super) fn time(time: SystemTime) -> Time {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time {
+        seconds: u32::try_from(since.as_secs()).unwrap_or(u32::MAX),
+        nseconds: since.subsec_nanos(),
+    }
+}
+
+/// A time from the wire.
+fn system_time(time: Time) -> Result<SystemTime, Error> {
+    if time.nseconds >= 1_000_000_000 {
+        return Err(Error::Inval);
+    }
+    Ok(UNIX_EPOCH + Duration::new(time.seconds.into(), time.nseconds))
+}
+
+fn set_time(time: types::SetTime) -> Result<Option<SetTime>, Error> {
+    Ok(match time {
+        types::SetTime::Keep => None,
+        types::SetTime::Now => Some(SetTime::Now),
+        types::SetTime::To(time) => Some(SetTime::To(system_time(time)?)),
+    })
+}
+
+/// Attributes to set.
+pub(super) fn set_attr(set: &types::SetAttr) -> Result<SetAttr, Error> {
+    Ok(SetAttr {
+        mode: set.mode.map(|mode| mode & MODE_BITS),
+        uid: set.uid,
+        gid: set.gid,
+        size: set.size,
+        atime: set_time(set.atime)?,
+        mtime: set_time(set.mtime)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn every_error_has_a_status() {
+        let mut count = HashMap::new();
+        for &vfs in weir_vfs::Error::ALL {
+            let status = error(vfs);
+            assert!(Error::ALL.contains(&status));
+            *count.entry(status).or_insert(0) += 1;
+            // NFSv3's numbers are errnos as Unix first had them.
+            if (status as u32) < 32 {
+                let alike = vfs.errno() as u32 == status as u32;
+                let stands_in = matches!(
+                    vfs,
+                    weir_vfs::Error::BadFile | weir_vfs::Error::Loop | weir_vfs::Error::NoAttribute
+                );
+                assert!(alike || stands_in, "{vfs:?} is {status:?}");
+            }
+        }
+        assert_eq!(count[&Error::Jukebox], 7);
+        assert_eq!(count[&Error::Io], 2);
+    }
+
+    #[test]
+    fn times_are_clipped_to_what_the_wire_holds() {
+        let at = |seconds, nseconds| Time { seconds, nseconds };
+        assert_eq!(time(UNIX_EPOCH - Duration::from_secs(9)), at(0, 0));
+        assert_eq!(time(UNIX_EPOCH + Duration::new(5, 6)), at(5, 6));
+        assert_eq!(time(UNIX_EPOCH + Duration::from_secs(1 << 33)), at(u32::MAX, 0));
+        assert_eq!(system_time(at(1, 1_000_000_000)), Err(Error::Inval));
+        assert_eq!(system_time(at(5, 6)), Ok(UNIX_EPOCH + Duration::new(5, 6)));
+    }
+}

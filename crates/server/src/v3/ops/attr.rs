@@ -1,0 +1,103 @@
+//! GETATTR, SETATTR, ACCESS.
+
+use crate::v3::convert;
+use crate::v3::request::{Request, Target};
+use weir_nfs::v3::op::access::{self, Granted, Rights};
+use weir_nfs::v3::op::{getattr, setattr};
+use weir_nfs::v3::types::Time;
+use weir_nfs::v3::{Error, Failure};
+use weir_vfs::{Access, FileKind, SetAttr};
+
+const READ: u32 = 4;
+const WRITE: u32 = 2;
+const EXECUTE: u32 = 1;
+
+pub(in crate::v3) async fn getattr(request: &Request<'_>, args: getattr::Args) -> getattr::Res {
+    let file = request.target(&args.object)?;
+    Ok(convert::attr(&file.getattr().await?))
+}
+
+pub(in crate::v3) async fn setattr(request: &Request<'_>, args: setattr::Args) -> setattr::Res {
+    let file = request.target(&args.object)?;
+    let set = set_checked(&file, &args).await;
+    let wcc = file.wcc().await;
+    match set {
+        Ok(()) => Ok(wcc),
+        Err(status) => Err(Failure { status, rest: wcc }),
+    }
+}
+
+async fn set_checked(file: &Target<'_>, args: &setattr::Args) -> Result<(), Error> {
+    file.check_writable()?;
+    let mut set = convert::set_attr(&args.set)?;
+    if let Some(guard) = args.guard {
+        check_guard(file, guard).await?;
+    }
+    if let Some(size) = set.size.take() {
+        set_size(file, size).await?;
+    }
+    if set != SetAttr::default() || args.set.size.is_none() {
+        file.fs().setattr(&file.caller, file.id(), &set).await.map_err(convert::error)?;
+    }
+    Ok(())
+}
+
+async fn check_guard(file: &Target<'_>, guard: Time) -> Result<(), Error> {
+    let ctime = convert::time(file.getattr().await?.ctime);
+    if ctime == guard { Ok(()) } else { Err(Error::NotSync) }
+}
+
+/// Truncates or extends, with the rights that a WRITE needs.
+pub(super) async fn set_size(file: &Target<'_>, size: u64) -> Result<(), Error> {
+    let open = file.export.open_for_io(&file.caller, file.id(), Access::WRITE).await;
+    open.map_err(convert::error)?.truncate_async(size).await.map_err(convert::error)
+}
+
+pub(in crate::v3) async fn access(request: &Request<'_>, args: access::Args) -> access::Res {
+    let file = request.target(&args.object)?;
+    let attr = file.getattr().await?;
+    let fs = file.fs();
+    match fs.access(&file.caller, file.id(), READ | WRITE | EXECUTE).await {
+        Ok(mask) => {
+            let mut rights = rights(mask, attr.kind == FileKind::Directory);
+            if file.check_writable().is_err() {
+                rights -= Rights::MODIFY | Rights::EXTEND | Rights::DELETE;
+            }
+            Ok(Granted { attr: Some(convert::attr(&attr)), rights: rights & args.rights })
+        }
+        Err(error) => {
+            Err(Failure { status: convert::error(error), rest: Some(convert::attr(&attr)) })
+        }
+    }
+}
+
+/// What permission bits mean for a file or a directory. A name is changed by whoever may write to
+/// its directory and search it.
+fn rights(mask: u32, is_dir: bool) -> Rights {
+    let mut rights = Rights::empty();
+    rights.set(Rights::READ, mask & READ != 0);
+    if is_dir {
+        let change = mask & WRITE != 0 && mask & EXECUTE != 0;
+        rights.set(Rights::LOOKUP, mask & EXECUTE != 0);
+        rights.set(Rights::MODIFY | Rights::EXTEND | Rights::DELETE, change);
+    } else {
+        rights.set(Rights::EXECUTE, mask & EXECUTE != 0);
+        rights.set(Rights::MODIFY | Rights::EXTEND, mask & WRITE != 0);
+    }
+    rights
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_of_files_and_directories() {
+        let change = Rights::MODIFY | Rights::EXTEND;
+        assert_eq!(rights(7, false), Rights::READ | change | Rights::EXECUTE);
+        assert_eq!(rights(7, true), Rights::READ | Rights::LOOKUP | change | Rights::DELETE);
+        assert_eq!(rights(READ | WRITE, true), Rights::READ);
+        assert_eq!(rights(EXECUTE, true), Rights::LOOKUP);
+        assert_eq!(rights(WRITE, false), change);
+    }
+}

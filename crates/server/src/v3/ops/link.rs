@@ -1,0 +1,41 @@
+//! READLINK, LINK.
+
+use super::create::check_new;
+use crate::v3::convert;
+use crate::v3::request::Request;
+use weir_nfs::v3::op::link::{self, Linked};
+use weir_nfs::v3::op::readlink::{self, Link};
+use weir_nfs::v3::{Error, Failure};
+use weir_xdr::Opaque;
+
+pub(in crate::v3) async fn readlink(request: &Request<'_>, args: readlink::Args) -> readlink::Res {
+    let link = request.target(&args.link)?;
+    let target = link.fs().readlink(&link.caller, link.id()).await;
+    let attr = link.attr().await;
+    match target {
+        Ok(target) => Ok(Link { attr, target: Opaque(target.into()) }),
+        Err(error) => Err(Failure { status: convert::error(error), rest: attr }),
+    }
+}
+
+pub(in crate::v3) async fn link(request: &Request<'_>, args: link::Args) -> link::Res {
+    let file = request.target(&args.file)?;
+    let dir = request.target(&args.link.dir)?;
+    let change = dir.change().await;
+    let linked = async {
+        check_new(&dir, &args.link.name)?;
+        if file.node.export != dir.node.export {
+            return Err(Error::XDev);
+        }
+        let linked = dir.fs().link(&dir.caller, file.id(), dir.id(), &args.link.name).await;
+        linked.map_err(convert::error)
+    };
+    let linked = linked.await;
+    let around = change.end(&dir).await;
+    match linked {
+        Ok(attr) => Ok(Linked { file: Some(convert::attr(&attr)), dir: around }),
+        Err(status) => {
+            Err(Failure { status, rest: Linked { file: file.attr().await, dir: around } })
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! READDIR, READDIRPLUS.
+//!
+//! 1. Results are never longer than the client said, to the byte, and end between two names.
+//! 2. Cookies are the store's, which are stable, so the cookie verifier never changes. The store
+//!    leaves 0 to 2 free; here, `.` is followed by 1 and `..` by 2.
+
+use super::info::MAX_IO_BYTES;
+use crate::v3::convert;
+use crate::v3::request::{Request, Target};
+use weir_nfs::v3::op::readdir::{self, Chain};
+use weir_nfs::v3::op::readdirplus;
+use weir_nfs::v3::types::{PostOpAttr, Verifier};
+use weir_nfs::v3::{Error, Failure};
+use weir_vfs::{Attr, DirEntry, FileKind};
+use weir_xdr::{Encode, Opaque, wire_len};
+
+const VERIFIER: Verifier = [0; 8];
+
+/// Bytes of results without any names: attributes, verifier, end of the chain, eof.
+const BARE_BYTES: usize = 88 + 8 + 4 + 4;
+/// Bytes before each element of a chain.
+const LINK_BYTES: usize = 4;
+/// Names asked of the store at a time.
+const MAX_BATCH: usize = 1024;
+
+pub(in crate::v3) async fn readdir(request: &Request<'_>, args: readdir::Args) -> readdir::Res {
+    let dir = request.target(&args.dir)?;
+    let mut names = Names { entries: Vec::new(), room: room(args.count) };
+    let read = read_names(&dir, args.cookie, args.verifier, &mut names).await;
+    let attr = dir.attr().await;
+    match read {
+        Ok(eof) => Ok(readdir::Listing {
+            dir: attr,
+            verifier: VERIFIER,
+            entries: Chain(names.entries),
+            eof,
+        }),
+        Err(status) => Err(Failure { status, rest: attr }),
+    }
+}
+
+pub(in crate::v3) async fn readdirplus(
+    request: &Request<'_>,
+    args: readdirplus::Args,
+) -> readdirplus::Res {
+    let dir = request.target(&args.dir)?;
+    let mut names = NamesPlus {
+        dir: &dir,
+        entries: Vec::new(),
+        room: room(args.max_count),
+        name_room: args.dir_count as usize,
+    };
+    let read = read_names(&dir, args.cookie, args.verifier, &mut names).await;
+    let entries = Chain(names.entries);
+    let attr = dir.attr().await;
+    match read {
+        Ok(eof) => Ok(readdirplus::Listing { dir: attr, verifier: VERIFIER, entries, eof }),
+        Err(status) => Err(Failure { status, rest: attr }),
+    }
+}
+
+/// Bytes for names in results of `count` bytes.
+fn room(count: u32) -> usize {
+    (count.min(MAX_IO_BYTES) as usize).saturating_sub(BARE_BYTES)
+}
+
+/// Where names go.
+trait Sink {
+    /// Whether names come with attributes.
+    const WITH_ATTR: bool;
+
+    /// How many more names are likely to fit.
+    fn batch(&self) -> usize;
+
+    /// Takes a name, if it fits.
+    fn take(&mut self, entry: DirEntry) -> bool;
+
+    fn is_empty(&self) -> bool;
+}
+
+/// Reads names until the sink or the directory is at its end; says whether the directory is.
+async fn read_names<S: Sink>(
+    dir: &Target<'_>,
+    cookie: u64,
+    verifier: Verifier,
+    names: &mut S,
+) -> Result<bool, Error> {
+    let itself = dir.getattr().await?;
+    if itself.kind != FileKind::Directory {
+        return Err(Error::NotDir);
+    }
+    if cookie != 0 && verifier != VERIFIER {
+        return Err(Error::BadCookie);
+    }
+    let eof = fill(dir, itself, cookie, names).await?;
+    if names.is_empty() && !eof { Err(Error::TooSmall) } else { Ok(eof) }
+}
+
+async fn fill<S: Sink>(
+    dir: &Target<'_>,
+    itself: Attr,
+    cookie: u64,
+    names: &mut S,
+) -> Result<bool, Error> {
+    let read = async |after, most| {
+        let page = dir.fs().readdir(&dir.caller, dir.id(), after, most, S::WITH_ATTR).await;
+        page.map_err(convert::error)
+    };
+    let mut after = if cookie <= 2 { 0 } else { cookie };
+    // Before `.` and `..` are told of, since the caller's rights are checked here.
+    let mut page = read(after, names.batch()).await?;
+    if cookie < 2 {
+        let above = dir.fs().parent(dir.id()).await.map_err(convert::error)?;
+        let dots = [(".", itself, 1), ("..", above, 2)];
+        for (name, attr, at) in dots.into_iter().skip(cookie as usize) {
+            let (name, ino) = (name.into(), attr.id.ino);
+            if !names.take(DirEntry { name, cookie: at, attr: Some(attr), ino }) {
+                return Ok(false);
+            }
+        }
+    }
+    loop {
+        let eof = page.eof || page.entries.is_empty();
+        for entry in page.entries {
+            after = entry.cookie;
+            if !names.take(entry) {
+                return Ok(false);
+            }
+        }
+        if eof {
+            return Ok(true);
+        }
+        page = read(after, names.batch()).await?;
+    }
+}
+
+/// Puts an entry in if there is room for it.
+fn push_fitting<T: Encode>(entries: &mut Vec<T>, room: &mut usize, entry: T) -> bool {
+    match room.checked_sub(LINK_BYTES + wire_len(&entry)) {
+        Some(left) => {
+            *room = left;
+            entries.push(entry);
+            true
+        }
+        None => false,
+    }
+}
+
+/// Names alone.
+struct Names {
+    entries: Vec<readdir::Entry>,
+    room: usize,
+}
+
+impl Sink for Names {
+    const WITH_ATTR: bool = false;
+
+    fn batch(&self) -> usize {
+        // Names of a dozen bytes.
+        (self.room / 40).clamp(1, MAX_BATCH)
+    }
+
+    fn take(&mut self, entry: DirEntry) -> bool {
+        let DirEntry { name, cookie, ino, .. } = entry;
+        let entry = readdir::Entry { fileid: ino, name: Opaque(name.into()), cookie };
+        push_fitting(&mut self.entries, &mut self.room, entry)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+/// Names with attributes and handles.
+struct NamesPlus<'a> {
+    dir: &'a Target<'a>,
+    entries: Vec<readdirplus::Entry>,
+    room: usize,
+    /// Bytes for file numbers, names and cookies: advice, not kept for the first name.
+    name_room: usize,
+}
+
+impl Sink for NamesPlus<'_> {
+    const WITH_ATTR: bool = true;
+
+    fn batch(&self) -> usize {
+        // Each has a dozen bytes of name, attributes and a handle.
+        (self.room / 172).min(self.name_room / 36 + 1).clamp(1, MAX_BATCH)
+    }
+
+    fn take(&mut self, entry: DirEntry) -> bool {
+        let DirEntry { name, cookie, ino, attr } = entry;
+        let handle = attr.as_ref().map(|attr| self.dir.handle_of(attr.id));
+        let attr: PostOpAttr = attr.as_ref().map(convert::attr);
+        let name = Opaque(name.into());
+        let names_left = self.name_room.checked_sub(8 + wire_len(&name) + 8);
+        if names_left.is_none() && !self.entries.is_empty() {
+            return false;
+        }
+        self.name_room = names_left.unwrap_or(0);
+        let entry = readdirplus::Entry { fileid: ino, name, cookie, attr, handle };
+        push_fitting(&mut self.entries, &mut self.room, entry)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}

@@ -1,0 +1,38 @@
+//! REMOVE, RMDIR.
+
+use crate::v3::convert;
+use crate::v3::request::Request;
+use weir_nfs::v3::Failure;
+use weir_nfs::v3::op::{remove, rmdir};
+
+pub(in crate::v3) async fn remove(request: &Request<'_>, args: remove::Args) -> remove::Res {
+    let dir = request.target(&args.target.dir)?;
+    let change = dir.change().await;
+    let removed = async {
+        dir.check_writable()?;
+        let removed = dir.fs().unlink(&dir.caller, dir.id(), &args.target.name).await;
+        removed.map_err(convert::error)
+    };
+    let removed = removed.await;
+    let around = change.end(&dir).await;
+    match removed {
+        Ok(()) => Ok(around),
+        Err(status) => Err(Failure { status, rest: around }),
+    }
+}
+
+pub(in crate::v3) async fn rmdir(request: &Request<'_>, args: rmdir::Args) -> rmdir::Res {
+    let dir = request.target(&args.target.dir)?;
+    let change = dir.change().await;
+    let removed = async {
+        dir.check_writable()?;
+        let removed = dir.fs().rmdir(&dir.caller, dir.id(), &args.target.name).await;
+        removed.map_err(convert::error)
+    };
+    let removed = removed.await;
+    let around = change.end(&dir).await;
+    match removed {
+        Ok(()) => Ok(around),
+        Err(status) => Err(Failure { status, rest: around }),
+    }
+}

@@ -1,0 +1,29 @@
+//! RENAME.
+
+use crate::v3::convert;
+use crate::v3::request::Request;
+use weir_nfs::v3::op::rename::{Args, Dirs, Res};
+use weir_nfs::v3::{Error, Failure};
+use weir_vfs::RenameFlags;
+
+pub(in crate::v3) async fn rename(request: &Request<'_>, args: Args) -> Res {
+    let from = request.target(&args.from.dir)?;
+    let to = request.target(&args.to.dir)?;
+    let (change, before) = from.change_with(&to).await;
+    let renamed = async {
+        from.check_writable()?;
+        if from.node.export != to.node.export {
+            return Err(Error::XDev);
+        }
+        let (old, new) = (&args.from.name, &args.to.name);
+        let flags = RenameFlags::Replace;
+        let renamed = from.fs().rename(&from.caller, from.id(), old, to.id(), new, flags).await;
+        renamed.map_err(convert::error)
+    };
+    let renamed = renamed.await;
+    let (from, to) = change.end_both(&from, (&to, before)).await;
+    match renamed {
+        Ok(()) => Ok(Dirs { from, to }),
+        Err(status) => Err(Failure { status, rest: Dirs { from, to } }),
+    }
+}

@@ -1,0 +1,60 @@
+//! WRITE, COMMIT.
+
+use super::info::MAX_IO_BYTES;
+use crate::v3::convert;
+use crate::v3::request::{Request, Target};
+use weir_nfs::v3::op::commit::{self, Committed};
+use weir_nfs::v3::op::write::{self, Stability, Written};
+use weir_nfs::v3::{Error, Failure};
+use weir_vfs::{Access, IoFlags};
+
+pub(in crate::v3) async fn write(request: &Request<'_>, args: write::Args) -> write::Res {
+    let file = request.target(&args.file)?;
+    let stable = args.stable;
+    let written = write_checked(&file, args).await;
+    let wcc = file.wcc().await;
+    match written {
+        Ok(count) => Ok(Written {
+            file: wcc,
+            count,
+            committed: stable,
+            verifier: request.nfs.write_verifier,
+        }),
+        Err(status) => Err(Failure { status, rest: wcc }),
+    }
+}
+
+async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<u32, Error> {
+    file.check_writable()?;
+    let count = args.count.min(MAX_IO_BYTES);
+    let data = args.data.to_bytes();
+    let data = data.get(..count as usize).ok_or(Error::Inval)?;
+    let open = file.export.open_for_io(&file.caller, file.id(), Access::WRITE).await;
+    let open = open.map_err(convert::error)?;
+    let written = open.write_at_async(data, args.offset, IoFlags::empty()).await;
+    let written = written.map_err(convert::error)?;
+    match args.stable {
+        Stability::Unstable => {}
+        Stability::DataSync => open.sync_async(true).await.map_err(convert::error)?,
+        Stability::FileSync => open.sync_async(false).await.map_err(convert::error)?,
+    }
+    // Never more than `count`, which is of that type.
+    Ok(written as u32)
+}
+
+/// Commits the whole file, whatever the range.
+pub(in crate::v3) async fn commit(request: &Request<'_>, args: commit::Args) -> commit::Res {
+    let file = request.target(&args.file)?;
+    let committed = commit_checked(&file).await;
+    let wcc = file.wcc().await;
+    match committed {
+        Ok(()) => Ok(Committed { file: wcc, verifier: request.nfs.write_verifier }),
+        Err(status) => Err(Failure { status, rest: wcc }),
+    }
+}
+
+async fn commit_checked(file: &Target<'_>) -> Result<(), Error> {
+    file.check_writable()?;
+    let open = file.export.open_for_io(&file.caller, file.id(), Access::WRITE).await;
+    open.map_err(convert::error)?.sync_async(false).await.map_err(convert::error)
+}

@@ -1,0 +1,135 @@
+//! A call, and the files that it names.
+
+use super::{Nfs3, convert};
+use crate::changes::Changing;
+use crate::export::{Export, Exports, Identity};
+use crate::handle::Node;
+use crate::transport::Peer;
+use weir_nfs::v3::Error;
+use weir_nfs::v3::types::{Created, FileHandle, PostOpAttr, WccAttr, WccData};
+use weir_pagecache::CachedFs;
+use weir_vfs::{Attr, Caller, FileId, FileKind};
+use weir_xdr::Opaque;
+
+/// A call: who makes it, over which connection.
+pub(super) struct Request<'a> {
+    pub(super) nfs: &'a Nfs3,
+    pub(super) identity: Identity,
+    pub(super) peer: &'a Peer,
+}
+
+/// A file that a call names, and as whom it is used.
+pub(super) struct Target<'a> {
+    exports: &'a Exports,
+    pub(super) export: &'a Export,
+    pub(super) node: Node,
+    pub(super) caller: Caller,
+}
+
+impl<'a> Request<'a> {
+    /// The file of a handle. It may be gone.
+    pub(super) fn target(&self, handle: &FileHandle) -> Result<Target<'a>, Error> {
+        let exports: &'a Exports = &self.nfs.exports;
+        let (node, export) = exports.unseal(handle).map_err(convert::handle_error)?;
+        Ok(Target { exports, export, node, caller: export.caller(&self.identity) })
+    }
+}
+
+impl Target<'_> {
+    pub(super) fn fs(&self) -> &CachedFs {
+        &self.export.fs
+    }
+
+    pub(super) fn id(&self) -> FileId {
+        self.node.id
+    }
+
+    pub(super) async fn getattr(&self) -> Result<Attr, Error> {
+        self.fs().getattr(self.id()).await.map_err(convert::error)
+    }
+
+    /// The attributes for a reply, which goes without if they cannot be had.
+    pub(super) async fn attr(&self) -> PostOpAttr {
+        self.fs().getattr(self.id()).await.ok().map(|attr| convert::attr(&attr))
+    }
+
+    /// What goes with a failed change that was not under [`change`](Self::change).
+    pub(super) async fn wcc(&self) -> WccData {
+        WccData { before: None, after: self.attr().await }
+    }
+
+    /// Another file of the same export.
+    pub(super) fn sibling(&self, id: FileId) -> Self {
+        let node = Node { export: self.node.export, id };
+        Self { node, caller: self.caller.clone(), ..*self }
+    }
+
+    /// The handle of another file of the same export.
+    pub(super) fn handle_of(&self, id: FileId) -> FileHandle {
+        let node = Node { export: self.node.export, id };
+        Opaque::copy_from(&self.exports.seal(node))
+    }
+
+    /// Refuses changes to a read-only export.
+    pub(super) fn check_writable(&self) -> Result<(), Error> {
+        if self.export.options.read_only { Err(Error::RoFs) } else { Ok(()) }
+    }
+
+    /// Begins a change of what this directory holds.
+    pub(super) async fn change(&self) -> Change<'_> {
+        let changing = self.exports.changes().lock(self.node).await;
+        Change { before: self.before().await, _changing: changing }
+    }
+
+    /// Begins a change of two directories.
+    pub(super) async fn change_with(&self, other: &Self) -> (Change<'_>, Option<WccAttr>) {
+        let changing = self.exports.changes().lock_both(self.node, other.node).await;
+        let theirs = other.before().await;
+        (Change { before: self.before().await, _changing: changing }, theirs)
+    }
+
+    async fn before(&self) -> Option<WccAttr> {
+        let attr = self.fs().getattr(self.id()).await.ok()?;
+        (attr.kind == FileKind::Directory).then(|| convert::wcc_attr(&attr))
+    }
+}
+
+/// A directory being changed, by nobody else.
+pub(super) struct Change<'a> {
+    before: Option<WccAttr>,
+    _changing: Changing<'a>,
+}
+
+impl Change<'_> {
+    /// The directory around the change, now that it is made.
+    pub(super) async fn end(self, dir: &Target<'_>) -> WccData {
+        WccData { before: self.before, after: dir.attr().await }
+    }
+
+    /// The same for both directories.
+    pub(super) async fn end_both(
+        self,
+        dir: &Target<'_>,
+        (other, before): (&Target<'_>, Option<WccAttr>),
+    ) -> (WccData, WccData) {
+        let theirs = WccData { before, after: other.attr().await };
+        (self.end(dir).await, theirs)
+    }
+
+    /// The results of having made something in the directory.
+    pub(super) async fn created(
+        self,
+        dir: &Target<'_>,
+        made: Result<Attr, Error>,
+    ) -> weir_nfs::v3::op::create::Res {
+        let around = self.end(dir).await;
+        match made {
+            Ok(attr) => Ok(Created {
+                handle: Some(dir.handle_of(attr.id)),
+                attr: Some(convert::attr(&attr)),
+                dir: around,
+            }),
+            Err(status) => Err(weir_nfs::v3::Failure { status, rest: around }),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The server over a real socket, on every kind of store.
+
+mod attributes;
+mod calls;
+mod data;
+mod directories;
+mod mounting;
+mod names;
+
+use super::{Mount3, Nfs3};
+use crate::export::{Export, ExportOptions, Exports, Squash};
+use crate::handle::Handles;
+use crate::program::Programs;
+use crate::transport::{Limits, Transport};
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use weir_base::SystemClock;
+use weir_nfs::mount;
+use weir_nfs::v3::op::create::How;
+use weir_nfs::v3::op::{create, getattr, lookup, mkdir};
+use weir_nfs::v3::types::{Attr, DirOp, FileHandle, SetAttr, Verifier};
+use weir_nfs::v3::{self, Error};
+use weir_pagecache::{Cache, CachedFs, Config};
+use weir_rpc::{
+    AcceptStatus, AuthSys, CallHeader, OpaqueAuth, ReplyHeader, finish_record, start_record,
+};
+use weir_stores::local::{LocalFs, LocalOptions};
+use weir_stores::memory::MemoryFs;
+use weir_xdr::{Bytes, Decode, Decoder, Encode};
+
+const WRITE_VERIFIER: Verifier = *b"this run";
+
+/// A server of one export, on a port of its own.
+struct Fixture {
+    addr: SocketAddr,
+    fs: CachedFs,
+    /// Who owns the export's root.
+    uid: u32,
+    stop: CancellationToken,
+    _dir: tempfile::TempDir,
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// Runs a test on each store.
+async fn on_every_store(test: impl AsyncFn(Fixture)) {
+    on_every_store_with(ExportOptions { squash: Squash::Nobody, ..Default::default() }, test).await;
+}
+
+async fn on_every_store_with(options: ExportOptions, test: impl AsyncFn(Fixture)) {
+    for store in ["memory", "local"] {
+        println!("on the {store} store");
+        test(Fixture::new(store, options.clone()).await).await;
+    }
+}
+
+impl Fixture {
+    async fn new(store: &str, options: ExportOptions) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let uid = dir.path().metadata().unwrap().uid();
+        let config = Config { budget_bytes: 16 << 20, fast_read: true, readahead_bytes: 1 << 20 };
+        let cache = Cache::new(config).unwrap();
+        let fs = match store {
+            "memory" => cache.mount(MemoryFs::new()),
+            _ => cache.mount(LocalFs::open(dir.path(), LocalOptions::default()).unwrap()),
+        };
+        let export = Export { path: "/".into(), fs: fs.clone(), options };
+        let exports = Arc::new(Exports::new(vec![export], Handles::new([7; 32])));
+        let mut programs = Programs::default();
+        let clock = Arc::new(SystemClock::default());
+        programs.add(Arc::new(Nfs3::new(exports.clone(), WRITE_VERIFIER, clock)));
+        programs.add(Arc::new(Mount3::new(exports)));
+        let stop = CancellationToken::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let transport = Transport::new(Limits::default(), programs, stop.clone());
+        tokio::spawn(Arc::new(transport).serve(listener));
+        Self { addr, fs, uid, stop, _dir: dir }
+    }
+
+    /// A client that is the owner of the export's root.
+    async fn client(&self) -> Client {
+        self.client_as(self.uid).await
+    }
+
+    async fn client_as(&self, uid: u32) -> Client {
+        let stream = TcpStream::connect(self.addr).await.unwrap();
+        let cred = AuthSys { uid, gid: uid, machine_name: "tester".into(), ..AuthSys::default() };
+        let mut client =
+            Client { stream, xid: 100, cred: OpaqueAuth::from(&cred), root: FileHandle::default() };
+        let mounted = client.mount("/").await.unwrap();
+        client.root = mounted.handle;
+        client
+    }
+}
+
+/// A client that knows nothing of files: calls out, replies in.
+struct Client {
+    stream: TcpStream,
+    xid: u32,
+    cred: OpaqueAuth,
+    root: FileHandle,
+}
+
+impl Client {
+    /// Calls a procedure of NFSv3.
+    async fn call<C: v3::Call>(&mut self, args: &C) -> C::Res {
+        let procedure = C::PROCEDURE as u32;
+        self.call_program((v3::PROGRAM, v3::VERSION, procedure), args).await
+    }
+
+    /// Calls a procedure of MOUNT.
+    async fn call_mount<C: mount::Call>(&mut self, args: &C) -> C::Res {
+        let procedure = C::PROCEDURE as u32;
+        self.call_program((mount::PROGRAM, mount::VERSION, procedure), args).await
+    }
+
+    async fn mount(&mut self, path: &str) -> mount::MntRes {
+        self.call_mount(&mount::Mnt { path: path.into() }).await
+    }
+
+    async fn call_program<R: Decode>(&mut self, which: (u32, u32, u32), args: &impl Encode) -> R {
+        self.xid += 1;
+        self.send(self.xid, which, args).await;
+        let (header, results) = self.reply().await;
+        assert_eq!(header, ReplyHeader::accepted(self.xid, AcceptStatus::Success));
+        let mut d = Decoder::new(results);
+        let results = d.get().unwrap();
+        d.finish().unwrap();
+        results
+    }
+
+    async fn send(&mut self, xid: u32, which: (u32, u32, u32), args: &impl Encode) {
+        let (program, version, procedure) = which;
+        let (cred, verf) = (self.cred.clone(), OpaqueAuth::NONE);
+        let mut e = start_record();
+        e.put(&CallHeader { xid, program, version, procedure, cred, verf });
+        e.put(args);
+        self.stream.write_all(&finish_record(e).to_bytes()).await.unwrap();
+    }
+
+    /// The header of the next reply, and what follows it.
+    async fn reply(&mut self) -> (ReplyHeader, Bytes) {
+        let len = self.stream.read_u32().await.unwrap() & 0x7fff_ffff;
+        let mut record = vec![0; len as usize];
+        self.stream.read_exact(&mut record).await.unwrap();
+        let mut d = Decoder::new(record.into());
+        (d.get().unwrap(), d.into_rest())
+    }
+
+    fn in_root(&self, name: &str) -> DirOp {
+        DirOp::new(self.root.clone(), name.as_bytes().to_vec())
+    }
+
+    /// Makes a file in the root and returns its handle.
+    async fn file(&mut self, name: &str) -> FileHandle {
+        let set = SetAttr { mode: Some(0o644), ..SetAttr::NONE };
+        let args = create::Args { target: self.in_root(name), how: How::Guarded(set) };
+        self.call(&args).await.unwrap().handle.unwrap()
+    }
+
+    /// Makes a directory in the root and returns its handle.
+    async fn dir(&mut self, name: &str) -> FileHandle {
+        let set = SetAttr { mode: Some(0o755), ..SetAttr::NONE };
+        let args = mkdir::Args { target: self.in_root(name), set };
+        self.call(&args).await.unwrap().handle.unwrap()
+    }
+
+    async fn attr(&mut self, object: &FileHandle) -> Attr {
+        self.call(&getattr::Args { object: object.clone() }).await.unwrap()
+    }
+
+    async fn lookup(&mut self, dir: &FileHandle, name: &str) -> Result<FileHandle, Error> {
+        let what = DirOp::new(dir.clone(), name.as_bytes().to_vec());
+        let found = self.call(&lookup::Args { what }).await;
+        found.map(|found| found.object).map_err(|failure| failure.status)
+    }
+}
+
+/// The status of a failure.
+fn status<T: std::fmt::Debug, U>(result: Result<T, v3::Failure<U>>) -> Error {
+    match result {
+        Ok(value) => panic!("no failure: {value:?}"),
+        Err(failure) => failure.status,
+    }
+}
