@@ -1,5 +1,6 @@
 //! NFS on the wire: types, constants and codecs, with no I/O.
 //!
+//! - [`v4`]: NFSv4.0, 4.1 and 4.2 (RFC 7530, 8881, 7862, 8276), one file per operation.
 //! - [`v3`]: NFSv3 (RFC 1813), and [`mount`], the protocol that hands out its first filehandle.
 //!
 //! 1. Decoding is bounded by the message and never panics (see [`weir_xdr`]).
@@ -12,5 +13,6 @@ mod data;
 mod macros;
 pub mod mount;
 pub mod v3;
+pub mod v4;
 
 pub use data::Data;

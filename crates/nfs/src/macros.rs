@@ -25,4 +25,24 @@ macro_rules! wire_flags {
     )*};
 }
 
-pub(crate) use wire_flags;
+/// The sample messages of one operation: values and their wire forms, in hexadecimal; a result that
+/// holds data, names or lists says how many bytes of it those are. The operation's row in the table
+/// runs them as a test and holds the results against the row's bound, so an operation without
+/// samples does not build.
+macro_rules! samples {
+    (
+        args: [$($args:expr => $args_wire:expr),* $(,)?],
+        results: [$($res:expr => $res_wire:expr $(, variable $variable:expr)?);+ $(;)?] $(,)?
+    ) => {
+        #[cfg(test)]
+        pub(crate) fn result_samples() -> Vec<(usize, usize)> {
+            $(weir_xdr::sample::check::<Args>(&$args, $args_wire);)*
+            vec![$({
+                weir_xdr::sample::check::<Res>(&$res, $res_wire);
+                (0 $(+ $variable)?, weir_xdr::sample::hex($res_wire).len())
+            }),+]
+        }
+    };
+}
+
+pub(crate) use {samples, wire_flags};

@@ -1,0 +1,32 @@
+//! OFFLOAD_STATUS (RFC 7862 section 15.9): how far a copy in the background is.
+
+use crate::macros::samples;
+use crate::v4::Error;
+use crate::v4::types::StateId;
+use weir_xdr::{List, xdr_struct};
+
+/// The copy, as its reply named it; the current file is its destination.
+pub type Args = StateId;
+
+xdr_struct! {
+    /// How far it is.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Progress {
+        /// Bytes copied.
+        pub count: u64,
+        /// How it ended (an `nfsstat4`), if it has.
+        pub complete: List<u32, 1>,
+    }
+}
+
+/// How far it is.
+pub type Res = Result<Progress, Error>;
+
+samples! {
+    args: [crate::v4::types::STATEID => "00000007 61626364 65666768 696a6b6c"],
+    results: [
+        Ok(Progress { count: 9, complete: List(vec![0]) }) =>
+            "00000000 00000000 00000009 00000001 00000000";
+        Err(Error::BadStateId) => "00002729";
+    ],
+}
