@@ -11,7 +11,7 @@ my $kills = 0;
 for my $i (1 .. 120) {
   my $record = sprintf("%08d:%s\n", $i, 'x' x (8000 + $i));
   syswrite($f, $record) == length($record) or die "write $i: $!";
-  if ($i % 40 == 20) { open(my $k, '>', "$dir.kill") or die; close $k; $kills++ }
+  if ($i % 40 == 20) { killed(); open(my $k, '>', "$dir.kill") or die; close $k; $kills++ }
   if ($i % 5 == 0) {
     $f->sync or die "fsync $i: $!";
     # What fsync acknowledged must be in the server's own file by now.
@@ -21,7 +21,10 @@ for my $i (1 .. 120) {
   }
 }
 close $f or die "close: $!";
+killed();
 print "wrote 120 records, asked for $kills kills\n";
+# Waits until the last kill asked for has come.
+sub killed { select(undef, undef, undef, 0.01) while -e "$dir.kill" }
 sub tell_size { my $n = shift; my $s = 0; $s += 8 + 1 + 8000 + $_ + 1 for 1 .. $n; $s }
 P
 umount $M; mount_weir "$vers"
