@@ -1,0 +1,216 @@
+//! What can go wrong between this client and a server, each kind by its own name; errno is made
+//! of it at the edge ([`vfs::Error`](weir_vfs::Error)).
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Result of a client operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why an operation failed. The text names the server, the operation and what it answered.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The URL is not one of an NFS export.
+    #[error("cannot read {url}: {reason}")]
+    Url {
+        /// The URL as given.
+        url: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A mount option is unknown or its value makes no sense.
+    #[error("mount option {option}: {reason}")]
+    Option {
+        /// The option as given.
+        option: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// No connection could be made.
+    #[error("cannot reach {server}: {source}")]
+    Connect {
+        /// Host and port.
+        server: Arc<str>,
+        /// What the socket said.
+        source: Arc<std::io::Error>,
+    },
+    /// A soft mount's patience (`timeo`, `retrans`) ran out.
+    #[error("{server}: no answer to {operation} in time")]
+    TimedOut {
+        /// Host and port.
+        server: Arc<str>,
+        /// The operation.
+        operation: &'static str,
+    },
+    /// The server speaks RPC, but refused the call.
+    #[error("{server}: {operation} refused: {refusal}")]
+    Refused {
+        /// Host and port.
+        server: Arc<str>,
+        /// The operation.
+        operation: &'static str,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The server answered with a status other than OK.
+    #[error("{server}: {operation}: {status}")]
+    Status {
+        /// Host and port.
+        server: Arc<str>,
+        /// The operation.
+        operation: &'static str,
+        /// The status by the protocol's name.
+        status: String,
+        /// The same in neutral terms.
+        error: weir_vfs::Error,
+    },
+    /// The answer breaks the protocol.
+    #[error("{server}: bad answer to {operation}: {violation}")]
+    Protocol {
+        /// Host and port.
+        server: Arc<str>,
+        /// The operation.
+        operation: &'static str,
+        /// What the server did.
+        violation: Violation,
+    },
+    /// None of the versions that the client may use is offered.
+    #[error("cannot mount {server}: it does not offer NFS version {asked}")]
+    Version {
+        /// Host and port.
+        server: Arc<str>,
+        /// The version or versions tried.
+        asked: String,
+    },
+    /// The mount is gone, or the program asked for something that its options forbid.
+    #[error("{0}")]
+    Local(weir_vfs::Error),
+}
+
+impl Error {
+    /// The nearest neutral error.
+    pub fn to_vfs(&self) -> weir_vfs::Error {
+        match self {
+            Self::Status { error, .. } | Self::Local(error) => *error,
+            Self::TimedOut { .. } => weir_vfs::Error::TimedOut,
+            Self::Url { .. } | Self::Option { .. } => weir_vfs::Error::Invalid,
+            Self::Refused { refusal: Refusal::Auth(_), .. } => weir_vfs::Error::AccessDenied,
+            Self::Version { .. } => weir_vfs::Error::NotSupported,
+            Self::Connect { .. } | Self::Refused { .. } | Self::Protocol { .. } => {
+                weir_vfs::Error::Io
+            }
+        }
+    }
+}
+
+impl From<Error> for weir_vfs::Error {
+    fn from(error: Error) -> Self {
+        let neutral = error.to_vfs();
+        match error {
+            Error::Status { .. } | Error::Local(_) => tracing::debug!("{error}"),
+            _ => tracing::warn!("{error}"),
+        }
+        neutral
+    }
+}
+
+impl From<weir_vfs::Error> for Error {
+    fn from(error: weir_vfs::Error) -> Self {
+        Self::Local(error)
+    }
+}
+
+/// Why a server refused a call before looking at its arguments (RFC 5531 section 9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The program is not served there.
+    ProgramUnavailable,
+    /// The version is not served; these are, lowest to highest.
+    VersionMismatch(u32, u32),
+    /// The procedure is not known.
+    ProcedureUnavailable,
+    /// The server could not decode the arguments.
+    GarbageArguments,
+    /// The server failed.
+    SystemError,
+    /// The RPC version is not known.
+    RpcMismatch,
+    /// The credential was refused, with this `auth_stat`.
+    Auth(u32),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ProgramUnavailable => f.write_str("the program is not served"),
+            Self::VersionMismatch(low, high) => {
+                write!(f, "only versions {low} to {high} are served")
+            }
+            Self::ProcedureUnavailable => f.write_str("the procedure is not known"),
+            Self::GarbageArguments => f.write_str("the server could not read the arguments"),
+            Self::SystemError => f.write_str("the server failed"),
+            Self::RpcMismatch => f.write_str("the RPC version is not served"),
+            Self::Auth(stat) => write!(f, "the credential was not accepted (auth_stat {stat})"),
+        }
+    }
+}
+
+/// What a peer did that the protocol forbids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Violation {
+    /// The reply ended inside a value.
+    Truncated,
+    /// The reply is longer than the call allows.
+    TooLong,
+    /// A discriminant has no such value.
+    BadValue,
+    /// More data than was asked for.
+    MoreThanAsked,
+    /// A segment that does not begin where the one before it ended.
+    NotContiguous,
+    /// A data segment outside of what was asked for.
+    OutsideRequest,
+    /// A hole whose end is past the largest offset.
+    EndOverflows,
+    /// Neither data nor end of file, so that the read would never end.
+    NoProgress,
+    /// Results of other operations than were asked for.
+    WrongOperation,
+    /// The reply to a call on one slot named another slot, sequence or session.
+    WrongSlot,
+    /// A record longer than anything that could have been asked for.
+    RecordTooLong,
+    /// A write was said to have stored more bytes than were sent, or none.
+    WrongCount,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Truncated => "it ends inside a value",
+            Self::TooLong => "it is longer than the call allows",
+            Self::BadValue => "a discriminant has no such value",
+            Self::MoreThanAsked => "more data than was asked for",
+            Self::NotContiguous => "a segment does not begin where the one before it ended",
+            Self::OutsideRequest => "a data segment lies outside of what was asked for",
+            Self::EndOverflows => "a hole ends past the largest offset",
+            Self::NoProgress => "neither data nor end of file",
+            Self::WrongOperation => "results of other operations than were asked for",
+            Self::WrongSlot => "another slot, sequence or session than the call's",
+            Self::RecordTooLong => "a record longer than anything asked for",
+            Self::WrongCount => "a write of no bytes, or of more than were sent",
+        })
+    }
+}
+
+impl From<weir_xdr::Error> for Violation {
+    fn from(error: weir_xdr::Error) -> Self {
+        match error {
+            weir_xdr::Error::Truncated => Self::Truncated,
+            weir_xdr::Error::TooLong => Self::TooLong,
+            weir_xdr::Error::BadValue => Self::BadValue,
+        }
+    }
+}

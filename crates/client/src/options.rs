@@ -1,0 +1,189 @@
+//! Mount options, by the names that mount.nfs uses (nfs(5)), in a URL's query or after `-o`.
+
+use crate::{Error, Result};
+use std::time::Duration;
+
+/// A version of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Version {
+    /// NFSv3 (RFC 1813).
+    V3,
+    /// NFSv4.0 (RFC 7530).
+    V4_0,
+    /// NFSv4.1 (RFC 8881).
+    V4_1,
+    /// NFSv4.2 (RFC 7862).
+    V4_2,
+}
+
+impl Version {
+    /// Newest first: the order in which they are tried.
+    pub const NEWEST_FIRST: [Self; 4] = [Self::V4_2, Self::V4_1, Self::V4_0, Self::V3];
+
+    /// The minor version of version 4, or `None` for version 3.
+    pub const fn minor(self) -> Option<u32> {
+        match self {
+            Self::V3 => None,
+            Self::V4_0 => Some(0),
+            Self::V4_1 => Some(1),
+            Self::V4_2 => Some(2),
+        }
+    }
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::V3 => "3",
+            Self::V4_0 => "4.0",
+            Self::V4_1 => "4.1",
+            Self::V4_2 => "4.2",
+        })
+    }
+}
+
+/// How to mount. The default asks for the newest version that the server offers, with transfers
+/// as large as it takes, and waits for a server that is away (`hard`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// `vers=`: this version and no other; `None`: the newest that both sides know.
+    pub vers: Option<Version>,
+    /// `rsize=`: most bytes in one READ.
+    pub rsize: u32,
+    /// `wsize=`: most bytes in one WRITE.
+    pub wsize: u32,
+    /// `nconnect=`: TCP connections, 1 to 16.
+    pub nconnect: u32,
+    /// `timeo=` (tenths of a second in text): how long to wait for an answer before the
+    /// connection is made anew and the call sent again.
+    pub timeo: Duration,
+    /// `retrans=`: how often a soft mount tries again before it fails.
+    pub retrans: u32,
+    /// `hard` (the default) tries for ever; `soft` fails with a time-out.
+    pub hard: bool,
+    /// `port=`: the NFS service's port; `None`: the URL's, or 2049.
+    pub port: Option<u16>,
+    /// `mountport=`: the MOUNT service's port for version 3; `None`: ask rpcbind.
+    pub mountport: Option<u16>,
+    /// `readplus` (the default) or `noreadplus`: whether READ_PLUS is used with version 4.2.
+    pub readplus: bool,
+    /// `uncached`: tell the server that what is read and written is not wanted again.
+    pub uncached: bool,
+    /// `ro`: refuse to change anything.
+    pub ro: bool,
+    /// `actimeo=` (seconds in text): how long attributes may be reused; 0 (the default here,
+    /// because the page cache above keeps its own) asks each time.
+    pub actimeo: Duration,
+    /// `resvport` (the default) or `noresvport`: bind a port below 1024 if that is permitted, as
+    /// servers ask for by default.
+    pub resvport: bool,
+    /// `uid=`: the user presented for the program's own operations; default: the process's.
+    pub uid: u32,
+    /// `gid=`: the group presented; default: the process's.
+    pub gid: u32,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            vers: None,
+            rsize: 1 << 20,
+            wsize: 1 << 20,
+            nconnect: 1,
+            timeo: Duration::from_secs(60),
+            retrans: 2,
+            hard: true,
+            port: None,
+            mountport: None,
+            readplus: true,
+            uncached: false,
+            ro: false,
+            actimeo: Duration::ZERO,
+            resvport: true,
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        }
+    }
+}
+
+impl MountOptions {
+    /// Applies a list such as `vers=4.2,noreadplus,rsize=65536`.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for an unknown option or a value out of range.
+    pub fn apply(&mut self, list: &str) -> Result<()> {
+        list.split([',', '&']).filter(|o| !o.is_empty()).try_for_each(|o| self.set(o))
+    }
+
+    fn set(&mut self, option: &str) -> Result<()> {
+        let bad = |reason| Error::Option { option: option.to_owned(), reason };
+        let (key, value) = match option.split_once('=') {
+            Some((key, value)) => (key, Some(value)),
+            None => (option, None),
+        };
+        let number = |least: u32, most: u32| {
+            value
+                .and_then(|v| v.parse::<u32>().ok())
+                .filter(|n| (least..=most).contains(n))
+                .ok_or_else(|| bad("not a number in its range"))
+        };
+        let port = || number(1, 65535).map(|n| u16::try_from(n).ok());
+        match key {
+            "vers" | "nfsvers" | "v" => {
+                self.vers = Some(match value {
+                    Some("3") => Version::V3,
+                    Some("4.0") => Version::V4_0,
+                    Some("4.1") => Version::V4_1,
+                    Some("4" | "4.2") => Version::V4_2,
+                    _ => return Err(bad("the versions are 3, 4.0, 4.1 and 4.2")),
+                });
+            }
+            "rsize" => self.rsize = number(1024, MAX_TRANSFER)?,
+            "wsize" => self.wsize = number(1024, MAX_TRANSFER)?,
+            "nconnect" => self.nconnect = number(1, 16)?,
+            "timeo" => self.timeo = Duration::from_millis(u64::from(number(1, 36_000)?) * 100),
+            "retrans" => self.retrans = number(0, 1000)?,
+            "hard" => self.hard = true,
+            "soft" => self.hard = false,
+            "port" => self.port = port()?,
+            "mountport" => self.mountport = port()?,
+            "readplus" => self.readplus = true,
+            "noreadplus" => self.readplus = false,
+            "uncached" => self.uncached = true,
+            "ro" => self.ro = true,
+            "rw" => self.ro = false,
+            "actimeo" => self.actimeo = Duration::from_secs(number(0, 86_400)?.into()),
+            "noac" => self.actimeo = Duration::ZERO,
+            "resvport" => self.resvport = true,
+            "noresvport" => self.resvport = false,
+            "uid" => self.uid = number(0, u32::MAX)?,
+            "gid" => self.gid = number(0, u32::MAX)?,
+            "sec" if value == Some("sys") => {}
+            "sec" => return Err(bad("only sec=sys is supported")),
+            "proto" if value == Some("tcp") => {}
+            "proto" => return Err(bad("only proto=tcp is supported")),
+            _ => return Err(bad("no such option")),
+        }
+        Ok(())
+    }
+}
+
+/// Largest `rsize` and `wsize`, in bytes; bounds what a reply may make the client hold.
+pub(crate) const MAX_TRANSFER: u32 = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_and_bounded() {
+        let mut o = MountOptions::default();
+        o.apply("vers=4.1,rsize=65536,soft,timeo=7,noreadplus,,port=1234").unwrap();
+        assert_eq!((o.vers, o.rsize, o.hard), (Some(Version::V4_1), 65536, false));
+        assert_eq!((o.timeo, o.readplus, o.port), (Duration::from_millis(700), false, Some(1234)));
+        for bad in ["vers=5", "rsize=1", "rsize", "rsize=99999999999", "sec=krb5", "blah", "port=0"] {
+            let error = MountOptions::default().apply(bad).unwrap_err();
+            assert!(error.to_string().contains(bad), "{error}");
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Calls over TCP: one [`Connection`] per socket, made anew when it breaks, with every call that
+//! had no answer sent again under the same xid.
+
+mod connection;
+mod payload;
+mod record;
+
+pub(crate) use connection::{Connection, Counters, Patience, Peer, Reply, Request};
+pub(crate) use payload::{Expect, ReadTarget, ResultForm};

@@ -1,0 +1,296 @@
+//! Reading records (RFC 5531 section 11) from a socket, value by value, so that payload goes from
+//! the socket straight to where it belongs.
+//!
+//! 1. What is buffered is at most [`STAGING_BYTES`], whatever the server announces.
+//! 2. An error inside a record ([`Failure::Record`]) leaves the stream at a known place: the rest
+//!    of the record is skipped and the connection goes on. An error of the stream
+//!    ([`Failure::Stream`]) ends the connection.
+//! 3. Payload is taken from the staging buffer as far as it was already received with a header;
+//!    the rest is received in place, together with the header that follows it, in one call.
+
+use crate::error::Violation;
+use std::io::{self, IoSliceMut};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tokio::net::TcpStream;
+use weir_base::sync::Mutex;
+use weir_rpc::{FragmentHeader, RECORD_HEADER_BYTES};
+use weir_vfs::ReadOp;
+
+/// Bytes received ahead of their use, at most.
+pub(super) const STAGING_BYTES: usize = 64 << 10;
+/// Received ahead while large payloads are expected: room for the headers between two of them, so
+/// that hardly any payload passes through the staging buffer.
+const BULK_STAGING_BYTES: usize = 512;
+/// Slices in one receive call; the kernel takes 1024.
+const MAX_SLICES: usize = 1023;
+
+/// Why a value could not be read.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The record is not what it should be.
+    Record(Violation),
+    /// The connection is of no more use.
+    Stream(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Stream(error)
+    }
+}
+
+impl From<Violation> for Failure {
+    fn from(violation: Violation) -> Self {
+        Self::Record(violation)
+    }
+}
+
+impl From<weir_xdr::Error> for Failure {
+    fn from(error: weir_xdr::Error) -> Self {
+        Self::Record(error.into())
+    }
+}
+
+/// The receiving half of a connection.
+pub(super) struct RecordStream<'a> {
+    socket: &'a TcpStream,
+    received: &'a AtomicU64,
+    staging: Box<[u8]>,
+    /// Received and not yet taken: `staging[head..tail]`.
+    head: usize,
+    tail: usize,
+    /// Most bytes to receive ahead at the moment.
+    window: usize,
+    fragment_left: usize,
+    last_fragment: bool,
+    /// Bytes of the current record that may still come.
+    record_left: usize,
+}
+
+impl<'a> RecordStream<'a> {
+    /// A stream of records; `received` counts its bytes.
+    pub(super) fn new(socket: &'a TcpStream, received: &'a AtomicU64) -> Self {
+        Self {
+            socket,
+            received,
+            staging: vec![0; STAGING_BYTES].into(),
+            head: 0,
+            tail: 0,
+            window: STAGING_BYTES,
+            fragment_left: 0,
+            last_fragment: true,
+            record_left: 0,
+        }
+    }
+
+    /// Receive little ahead (large payloads are expected), or much.
+    pub(super) fn expect_bulk(&mut self, bulk: bool) {
+        self.window = if bulk { BULK_STAGING_BYTES } else { STAGING_BYTES };
+    }
+
+    /// Waits for the next record, which may have `max_bytes`.
+    pub(super) async fn begin(&mut self, max_bytes: usize) -> io::Result<()> {
+        self.record_left = max_bytes;
+        self.next_fragment().await
+    }
+
+    async fn next_fragment(&mut self) -> io::Result<()> {
+        let mut header = [0; RECORD_HEADER_BYTES];
+        for byte in &mut header {
+            while self.head == self.tail {
+                self.fill().await?;
+            }
+            *byte = self.staging[self.head];
+            self.head += 1;
+        }
+        let header = FragmentHeader::from(header);
+        if header.len > self.record_left {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                Violation::RecordTooLong.to_string(),
+            ));
+        }
+        self.record_left -= header.len;
+        self.fragment_left = header.len;
+        self.last_fragment = header.last;
+        Ok(())
+    }
+
+    /// Receives what there is into the empty staging buffer.
+    async fn fill(&mut self) -> io::Result<()> {
+        (self.head, self.tail) = (0, 0);
+        loop {
+            match self.socket.try_read(&mut self.staging[..self.window]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => {
+                    self.tail = n;
+                    self.received.fetch_add(n as u64, Relaxed);
+                    return Ok(());
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.readable().await?,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Makes sure that the current fragment has bytes left and says how many.
+    async fn in_fragment(&mut self) -> Result<usize, Failure> {
+        while self.fragment_left == 0 {
+            if self.last_fragment {
+                return Err(Violation::Truncated.into());
+            }
+            self.next_fragment().await?;
+        }
+        Ok(self.fragment_left)
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.head += n;
+        self.fragment_left -= n;
+    }
+
+    /// Fills `out` from the record.
+    pub(super) async fn take(&mut self, out: &mut [u8]) -> Result<(), Failure> {
+        let mut at = 0;
+        while at < out.len() {
+            let left = self.in_fragment().await?;
+            if self.head == self.tail {
+                self.fill().await?;
+            }
+            let n = left.min(self.tail - self.head).min(out.len() - at);
+            out[at..at + n].copy_from_slice(&self.staging[self.head..self.head + n]);
+            self.consume(n);
+            at += n;
+        }
+        Ok(())
+    }
+
+    /// Takes an unsigned integer.
+    pub(super) async fn u32(&mut self) -> Result<u32, Failure> {
+        let mut bytes = [0; 4];
+        self.take(&mut bytes).await?;
+        Ok(u32::from_be_bytes(bytes))
+    }
+
+    /// Takes an unsigned hyper integer.
+    pub(super) async fn u64(&mut self) -> Result<u64, Failure> {
+        let mut bytes = [0; 8];
+        self.take(&mut bytes).await?;
+        Ok(u64::from_be_bytes(bytes))
+    }
+
+    /// Takes `n` bytes to the end of `out`.
+    pub(super) async fn take_to(&mut self, out: &mut Vec<u8>, n: usize) -> Result<(), Failure> {
+        let at = out.len();
+        out.resize(at + n, 0);
+        self.take(&mut out[at..]).await
+    }
+
+    /// Takes the rest of the record, `max_bytes` at most, to the end of `out`.
+    pub(super) async fn take_rest(
+        &mut self,
+        out: &mut Vec<u8>,
+        max_bytes: usize,
+    ) -> Result<(), Failure> {
+        loop {
+            while self.fragment_left == 0 {
+                if self.last_fragment {
+                    return Ok(());
+                }
+                self.next_fragment().await?;
+            }
+            if self.head == self.tail {
+                self.fill().await?;
+            }
+            let n = self.fragment_left.min(self.tail - self.head);
+            if out.len() + n > max_bytes {
+                return Err(Violation::TooLong.into());
+            }
+            out.extend_from_slice(&self.staging[self.head..self.head + n]);
+            self.consume(n);
+        }
+    }
+
+    /// Takes `n` bytes of payload to position `at` of the read's buffer.
+    pub(super) async fn payload(
+        &mut self,
+        op: &Mutex<ReadOp>,
+        mut at: usize,
+        mut n: usize,
+    ) -> Result<(), Failure> {
+        while n > 0 {
+            let now = self.in_fragment().await?.min(n);
+            let staged = now.min(self.tail - self.head);
+            let done = if staged > 0 {
+                let bytes = &self.staging[self.head..self.head + staged];
+                op.lock().buffer().copy_in(at, bytes);
+                self.consume(staged);
+                staged
+            } else {
+                self.receive_in_place(op, at, now).await?
+            };
+            at += done;
+            n -= done;
+        }
+        Ok(())
+    }
+
+    /// Receives up to `n` bytes into the read's buffer at `at`, and what follows into the staging
+    /// buffer.
+    async fn receive_in_place(
+        &mut self,
+        op: &Mutex<ReadOp>,
+        at: usize,
+        n: usize,
+    ) -> io::Result<usize> {
+        (self.head, self.tail) = (0, 0);
+        loop {
+            match self.try_receive_in_place(&mut op.lock(), at, n) {
+                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((total, room)) => {
+                    self.received.fetch_add(total as u64, Relaxed);
+                    let placed = total.min(room);
+                    self.tail = total - placed;
+                    self.fragment_left -= placed;
+                    return Ok(placed);
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.readable().await?,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Bytes received, and how many of them the buffer had room for.
+    fn try_receive_in_place(
+        &mut self,
+        op: &mut ReadOp,
+        at: usize,
+        n: usize,
+    ) -> io::Result<(usize, usize)> {
+        let mut slices = Vec::new();
+        op.buffer().slices(at, at + n, &mut slices);
+        if slices.len() > MAX_SLICES {
+            slices.truncate(MAX_SLICES);
+            let room = slices.iter().map(|s| s.len()).sum();
+            return Ok((self.socket.try_read_vectored(&mut slices)?, room));
+        }
+        slices.push(IoSliceMut::new(&mut self.staging[..self.window]));
+        Ok((self.socket.try_read_vectored(&mut slices)?, n))
+    }
+
+    /// Passes over what is left of the record.
+    pub(super) async fn skip_rest(&mut self) -> io::Result<()> {
+        loop {
+            while self.fragment_left == 0 {
+                if self.last_fragment {
+                    return Ok(());
+                }
+                self.next_fragment().await?;
+            }
+            if self.head == self.tail {
+                self.fill().await?;
+            }
+            self.consume(self.fragment_left.min(self.tail - self.head));
+        }
+    }
+}

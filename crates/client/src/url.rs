@@ -1,0 +1,155 @@
+//! `nfs://host[:port]/path[?options]` (RFC 2224, with mount options as the query).
+
+use crate::{Error, MountOptions, Result};
+use std::fmt;
+use std::str::FromStr;
+
+/// Where an export is, and how to mount it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NfsUrl {
+    /// Host name or address; an IPv6 address without its brackets.
+    pub host: String,
+    /// Port, if the URL has one.
+    pub port: Option<u16>,
+    /// Components of the path, from the server's root.
+    pub path: Vec<Vec<u8>>,
+    /// The query as it was given; [`MountOptions::apply`] takes it.
+    pub query: String,
+}
+
+impl NfsUrl {
+    /// `base` with the URL's query and port applied.
+    ///
+    /// # Errors
+    /// [`Error::Option`].
+    pub fn options(&self, base: &MountOptions) -> Result<MountOptions> {
+        let mut options = base.clone();
+        options.apply(&self.query)?;
+        options.port = options.port.or(self.port);
+        Ok(options)
+    }
+
+    /// The directory above and the last component, unless this is the server's root.
+    pub fn split_last(&self) -> Option<(Self, Vec<u8>)> {
+        let mut parent = self.clone();
+        let name = parent.path.pop()?;
+        Some((parent, name))
+    }
+}
+
+impl FromStr for NfsUrl {
+    type Err = Error;
+
+    fn from_str(url: &str) -> Result<Self> {
+        let bad = |reason| Error::Url { url: url.to_owned(), reason };
+        let rest = url.strip_prefix("nfs://").ok_or_else(|| bad("it does not begin with nfs://"))?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(rest) => {
+                let (host, port) = rest.split_once(']').ok_or_else(|| bad("a [ without its ]"))?;
+                match port {
+                    "" => (host, None),
+                    _ => (host, Some(port.strip_prefix(':').ok_or_else(|| bad("a bad port"))?)),
+                }
+            }
+            None => match authority.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (authority, None),
+            },
+        };
+        if host.is_empty() {
+            return Err(bad("it names no host"));
+        }
+        let port = match port {
+            Some(p) => {
+                Some(p.parse().ok().filter(|&p| p != 0u16).ok_or_else(|| bad("a bad port"))?)
+            }
+            None => None,
+        };
+        let mut components = Vec::new();
+        for part in path.split('/').filter(|p| !p.is_empty() && *p != ".") {
+            let name = percent_decode(part).ok_or_else(|| bad("a % without two hex digits"))?;
+            if name == b".." || name.contains(&0) || name.contains(&b'/') {
+                return Err(bad("a component that no file can have"));
+            }
+            components.push(name);
+        }
+        Ok(Self { host: host.to_owned(), port, path: components, query: query.to_owned() })
+    }
+}
+
+impl fmt::Display for NfsUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nfs://")?;
+        match self.host.contains(':') {
+            true => write!(f, "[{}]", self.host)?,
+            false => f.write_str(&self.host)?,
+        }
+        if let Some(port) = self.port {
+            write!(f, ":{port}")?;
+        }
+        if self.path.is_empty() {
+            f.write_str("/")?;
+        }
+        for component in &self.path {
+            f.write_str("/")?;
+            for &byte in component {
+                match byte {
+                    b'%' | b'?' | b'#' | 0..=0x20 | 0x7f.. => write!(f, "%{byte:02X}")?,
+                    _ => write!(f, "{}", char::from(byte))?,
+                }
+            }
+        }
+        match self.query.as_str() {
+            "" => Ok(()),
+            query => write!(f, "?{query}"),
+        }
+    }
+}
+
+fn percent_decode(text: &str) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'%' => {
+                let digit = |b: Option<u8>| char::from(b?).to_digit(16);
+                let (high, low) = (digit(bytes.next())?, digit(bytes.next())?);
+                u8::try_from(high * 16 + low).ok()?
+            }
+            _ => byte,
+        });
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_round_trip() {
+        for text in [
+            "nfs://host/",
+            "nfs://host:2049/a/b%20c?vers=4.2&noreadplus",
+            "nfs://[::1]:3049/x",
+            "nfs://192.0.2.1/%FF",
+        ] {
+            let url: NfsUrl = text.parse().unwrap();
+            assert_eq!(url.to_string(), text);
+        }
+        let url: NfsUrl = "nfs://h:99/a//b?port=7".parse().unwrap();
+        assert_eq!(url.path, [b"a".to_vec(), b"b".to_vec()]);
+        assert_eq!(url.options(&MountOptions::default()).unwrap().port, Some(7));
+    }
+
+    #[test]
+    fn what_is_no_url_is_refused() {
+        for bad in
+            ["http://h/", "nfs:///x", "nfs://h:0/", "nfs://h:x/", "nfs://h/../x", "nfs://h/%4", "nfs://[::1/x"]
+        {
+            assert!(bad.parse::<NfsUrl>().is_err(), "{bad}");
+        }
+    }
+}
