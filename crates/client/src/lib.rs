@@ -1,1 +1,18 @@
-//! Being built.
+//! The NFS client.
+mod error;
+mod file;
+mod fs;
+mod handles;
+mod mount;
+mod options;
+mod protocol;
+mod read;
+mod transport;
+mod url;
+mod v4;
+mod write;
+
+pub use error::{Error, Refusal, Result, Violation};
+pub use fs::{NfsFs, WireStats};
+pub use options::{MountOptions, Version};
+pub use url::NfsUrl;

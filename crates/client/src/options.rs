@@ -181,7 +181,8 @@ mod tests {
         o.apply("vers=4.1,rsize=65536,soft,timeo=7,noreadplus,,port=1234").unwrap();
         assert_eq!((o.vers, o.rsize, o.hard), (Some(Version::V4_1), 65536, false));
         assert_eq!((o.timeo, o.readplus, o.port), (Duration::from_millis(700), false, Some(1234)));
-        for bad in ["vers=5", "rsize=1", "rsize", "rsize=99999999999", "sec=krb5", "blah", "port=0"] {
+        for bad in ["vers=5", "rsize=1", "rsize", "rsize=99999999999", "sec=krb5", "blah", "port=0"]
+        {
             let error = MountOptions::default().apply(bad).unwrap_err();
             assert!(error.to_string().contains(bad), "{error}");
         }

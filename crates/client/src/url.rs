@@ -42,7 +42,8 @@ impl FromStr for NfsUrl {
 
     fn from_str(url: &str) -> Result<Self> {
         let bad = |reason| Error::Url { url: url.to_owned(), reason };
-        let rest = url.strip_prefix("nfs://").ok_or_else(|| bad("it does not begin with nfs://"))?;
+        let rest =
+            url.strip_prefix("nfs://").ok_or_else(|| bad("it does not begin with nfs://"))?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (host, port) = match authority.strip_prefix('[') {
@@ -146,9 +147,15 @@ mod tests {
 
     #[test]
     fn what_is_no_url_is_refused() {
-        for bad in
-            ["http://h/", "nfs:///x", "nfs://h:0/", "nfs://h:x/", "nfs://h/../x", "nfs://h/%4", "nfs://[::1/x"]
-        {
+        for bad in [
+            "http://h/",
+            "nfs:///x",
+            "nfs://h:0/",
+            "nfs://h:x/",
+            "nfs://h/../x",
+            "nfs://h/%4",
+            "nfs://[::1/x",
+        ] {
             assert!(bad.parse::<NfsUrl>().is_err(), "{bad}");
         }
     }

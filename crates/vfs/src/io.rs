@@ -2,6 +2,7 @@
 
 use crate::{Error, Layout, Result};
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::{Mutex, PoisonError};
 
 /// Memory that a store fills: a run of page frames, or an ordinary vector.
 ///
@@ -163,7 +164,9 @@ impl std::fmt::Debug for ReadOp {
 pub struct WriteOp {
     offset: u64,
     uncached: bool,
-    inner: Option<(Box<dyn Source>, WriteDone)>,
+    // The lock makes the operation `Sync`, so that a store may send pieces of it from several
+    // threads; nobody ever waits for it.
+    inner: Option<(Box<dyn Source>, Mutex<WriteDone>)>,
 }
 
 impl WriteOp {
@@ -174,7 +177,7 @@ impl WriteOp {
         source: Box<dyn Source>,
         done: impl FnOnce(Box<dyn Source>, Result<()>) + Send + 'static,
     ) -> Self {
-        Self { offset, uncached: false, inner: Some((source, Box::new(done))) }
+        Self { offset, uncached: false, inner: Some((source, Mutex::new(Box::new(done)))) }
     }
 
     /// Marks the write as one whose bytes nobody will want again soon.
@@ -213,17 +216,19 @@ impl WriteOp {
 
     /// Hands the bytes back; all of them are written, or the write failed.
     pub fn complete(mut self, result: Result<()>) {
+        self.finish(result);
+    }
+
+    fn finish(&mut self, result: Result<()>) {
         if let Some((source, done)) = self.inner.take() {
-            done(source, result);
+            done.into_inner().unwrap_or_else(PoisonError::into_inner)(source, result);
         }
     }
 }
 
 impl Drop for WriteOp {
     fn drop(&mut self) {
-        if let Some((source, done)) = self.inner.take() {
-            done(source, Err(Error::Io));
-        }
+        self.finish(Err(Error::Io));
     }
 }
 

@@ -7,3 +7,6 @@ mod record;
 
 pub(crate) use connection::{Connection, Counters, Patience, Peer, Reply, Request};
 pub(crate) use payload::{Expect, ReadTarget, ResultForm};
+
+#[cfg(test)]
+mod tests;

@@ -8,9 +8,9 @@
 
 use super::record::{Failure, RecordStream};
 use crate::error::Violation;
+use crate::read::ReadInFlight;
 use std::sync::Arc;
-use weir_base::sync::Mutex;
-use weir_vfs::{Layout, ReadOp, SegmentKind};
+use weir_vfs::{Layout, SegmentKind};
 use weir_xdr::padding;
 
 /// What a call expects to be answered.
@@ -22,22 +22,20 @@ pub(crate) enum Expect {
         max_bytes: usize,
     },
     /// A read, with its payload to be put in place.
-    Read(ReadTarget),
+    Read(ReadTarget, ResultForm),
 }
 
 /// Where the payload of one READ or READ_PLUS call goes.
 #[derive(Clone)]
 pub(crate) struct ReadTarget {
     /// The operation that owns the buffer.
-    pub(crate) op: Arc<Mutex<ReadOp>>,
+    pub(crate) read: Arc<ReadInFlight>,
     /// Offset in the file that is byte 0 of the buffer.
     pub(crate) base: u64,
     /// First byte asked for, an offset in the file.
     pub(crate) offset: u64,
     /// Bytes asked for.
     pub(crate) len: usize,
-    /// How the results look.
-    pub(crate) form: ResultForm,
 }
 
 /// How the results before and around a payload look.
@@ -61,18 +59,15 @@ const OP_READ_PLUS: u32 = 68;
 const SEQUENCE_BYTES: usize = 36;
 const POST_OP_ATTR_BYTES: usize = 84;
 
-/// Below this a data segment is taken through the staging buffer with its neighbours rather than
-/// with a system call of its own.
-const IN_PLACE_BYTES: usize = 32 << 10;
-
 /// Receives the results that belong to `target`. What stands before the payload goes to `head`;
 /// the layout is `None` when the operation failed (the head then ends with its status).
 pub(super) async fn receive(
     stream: &mut RecordStream<'_>,
     target: &ReadTarget,
+    form: ResultForm,
     head: &mut Vec<u8>,
 ) -> Result<Option<Layout>, Failure> {
-    match target.form {
+    match form {
         ResultForm::V3 => receive_v3(stream, target, head).await,
         ResultForm::Compound => receive_compound(stream, target, head).await,
     }
@@ -152,7 +147,7 @@ async fn read_plus(stream: &mut RecordStream<'_>, target: &ReadTarget) -> Result
                 if start >= end && len > 0 {
                     return Err(Violation::OutsideRequest.into());
                 }
-                stream.expect_bulk(len as usize >= IN_PLACE_BYTES);
+                stream.expect_segments(len as usize);
                 data(stream, target, start, len).await?;
                 layout.push(SegmentKind::Data, start, start + u64::from(len));
             }
@@ -184,7 +179,7 @@ async fn data(
     if start + len as u64 > end {
         return Err(Violation::MoreThanAsked.into());
     }
-    stream.payload(&target.op, (start - target.base) as usize, len).await?;
+    stream.payload(&target.read, (start - target.base) as usize, len).await?;
     let mut pad = [0; 3];
     stream.take(&mut pad[..padding(len)]).await
 }

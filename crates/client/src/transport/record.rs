@@ -9,10 +9,10 @@
 //!    the rest is received in place, together with the header that follows it, in one call.
 
 use crate::error::Violation;
+use crate::read::ReadInFlight;
 use std::io::{self, IoSliceMut};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use tokio::net::TcpStream;
-use weir_base::sync::Mutex;
 use weir_rpc::{FragmentHeader, RECORD_HEADER_BYTES};
 use weir_vfs::ReadOp;
 
@@ -21,6 +21,9 @@ pub(super) const STAGING_BYTES: usize = 64 << 10;
 /// Received ahead while large payloads are expected: room for the headers between two of them, so
 /// that hardly any payload passes through the staging buffer.
 const BULK_STAGING_BYTES: usize = 512;
+/// Below this a data segment is taken through the staging buffer with its neighbours rather than
+/// with a system call of its own.
+pub(super) const IN_PLACE_BYTES: usize = 32 << 10;
 /// Slices in one receive call; the kernel takes 1024.
 const MAX_SLICES: usize = 1023;
 
@@ -59,8 +62,10 @@ pub(super) struct RecordStream<'a> {
     /// Received and not yet taken: `staging[head..tail]`.
     head: usize,
     tail: usize,
-    /// Most bytes to receive ahead at the moment.
-    window: usize,
+    /// How many large reads are in flight on the connection.
+    bulk: &'a AtomicUsize,
+    /// The record has segments too small to be received each by a call of its own.
+    small_segments: bool,
     fragment_left: usize,
     last_fragment: bool,
     /// Bytes of the current record that may still come.
@@ -68,29 +73,43 @@ pub(super) struct RecordStream<'a> {
 }
 
 impl<'a> RecordStream<'a> {
-    /// A stream of records; `received` counts its bytes.
-    pub(super) fn new(socket: &'a TcpStream, received: &'a AtomicU64) -> Self {
+    /// A stream of records; `received` counts its bytes, `bulk` the large reads in flight.
+    pub(super) fn new(
+        socket: &'a TcpStream,
+        received: &'a AtomicU64,
+        bulk: &'a AtomicUsize,
+    ) -> Self {
         Self {
             socket,
             received,
             staging: vec![0; STAGING_BYTES].into(),
             head: 0,
             tail: 0,
-            window: STAGING_BYTES,
+            bulk,
+            small_segments: false,
             fragment_left: 0,
             last_fragment: true,
             record_left: 0,
         }
     }
 
-    /// Receive little ahead (large payloads are expected), or much.
-    pub(super) fn expect_bulk(&mut self, bulk: bool) {
-        self.window = if bulk { BULK_STAGING_BYTES } else { STAGING_BYTES };
+    /// Says that the record has segments of this size, so that small ones are received together.
+    pub(super) fn expect_segments(&mut self, len: usize) {
+        self.small_segments = len < IN_PLACE_BYTES;
+    }
+
+    /// Most bytes to receive ahead of their use.
+    fn window(&self) -> usize {
+        match self.bulk.load(Relaxed) > 0 && !self.small_segments {
+            true => BULK_STAGING_BYTES,
+            false => STAGING_BYTES,
+        }
     }
 
     /// Waits for the next record, which may have `max_bytes`.
     pub(super) async fn begin(&mut self, max_bytes: usize) -> io::Result<()> {
         self.record_left = max_bytes;
+        self.small_segments = false;
         self.next_fragment().await
     }
 
@@ -119,8 +138,9 @@ impl<'a> RecordStream<'a> {
     /// Receives what there is into the empty staging buffer.
     async fn fill(&mut self) -> io::Result<()> {
         (self.head, self.tail) = (0, 0);
+        let window = self.window();
         loop {
-            match self.socket.try_read(&mut self.staging[..self.window]) {
+            match self.socket.try_read(&mut self.staging[..window]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(n) => {
                     self.tail = n;
@@ -214,7 +234,7 @@ impl<'a> RecordStream<'a> {
     /// Takes `n` bytes of payload to position `at` of the read's buffer.
     pub(super) async fn payload(
         &mut self,
-        op: &Mutex<ReadOp>,
+        read: &ReadInFlight,
         mut at: usize,
         mut n: usize,
     ) -> Result<(), Failure> {
@@ -223,11 +243,11 @@ impl<'a> RecordStream<'a> {
             let staged = now.min(self.tail - self.head);
             let done = if staged > 0 {
                 let bytes = &self.staging[self.head..self.head + staged];
-                op.lock().buffer().copy_in(at, bytes);
+                read.op().lock().buffer().copy_in(at, bytes);
                 self.consume(staged);
                 staged
             } else {
-                self.receive_in_place(op, at, now).await?
+                self.receive_in_place(read, at, now).await?
             };
             at += done;
             n -= done;
@@ -239,13 +259,15 @@ impl<'a> RecordStream<'a> {
     /// buffer.
     async fn receive_in_place(
         &mut self,
-        op: &Mutex<ReadOp>,
+        read: &ReadInFlight,
         at: usize,
         n: usize,
     ) -> io::Result<usize> {
         (self.head, self.tail) = (0, 0);
         loop {
-            match self.try_receive_in_place(&mut op.lock(), at, n) {
+            // Bound first, so that the lock is not held while waiting.
+            let received = self.try_receive_in_place(&mut read.op().lock(), at, n);
+            match received {
                 Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok((total, room)) => {
                     self.received.fetch_add(total as u64, Relaxed);
@@ -267,6 +289,7 @@ impl<'a> RecordStream<'a> {
         at: usize,
         n: usize,
     ) -> io::Result<(usize, usize)> {
+        let window = self.window();
         let mut slices = Vec::new();
         op.buffer().slices(at, at + n, &mut slices);
         if slices.len() > MAX_SLICES {
@@ -274,7 +297,7 @@ impl<'a> RecordStream<'a> {
             let room = slices.iter().map(|s| s.len()).sum();
             return Ok((self.socket.try_read_vectored(&mut slices)?, room));
         }
-        slices.push(IoSliceMut::new(&mut self.staging[..self.window]));
+        slices.push(IoSliceMut::new(&mut self.staging[..window]));
         Ok((self.socket.try_read_vectored(&mut slices)?, n))
     }
 

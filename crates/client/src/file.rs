@@ -1,0 +1,153 @@
+//! An open file.
+//!
+//! 1. CLOSE is sent when the last operation is done and the [`NfsFile`] is gone, never before.
+
+use crate::fs::Inner;
+use crate::protocol::{OpenAt, Protocol};
+use crate::read;
+use crate::write::Writes;
+use async_trait::async_trait;
+use std::sync::Arc;
+use weir_vfs::{
+    Access, Attr, Error, Extent, OpenFile, ReadOp, Result, SegmentKind, SetAttr, WriteOp,
+};
+
+/// A file open at the server; closed when the last user lets go.
+pub(crate) struct Opened {
+    pub(crate) protocol: Arc<dyn Protocol>,
+    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) open: OpenAt,
+    pub(crate) access: Access,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let (protocol, open, access) = (Arc::clone(&self.protocol), self.open.clone(), self.access);
+        self.runtime.spawn(async move { protocol.close(open, access).await });
+    }
+}
+
+/// A regular file over NFS.
+pub(crate) struct NfsFile {
+    opened: Arc<Opened>,
+    writes: Arc<Writes>,
+    /// Keeps the mount alive; let go of last.
+    mount: Arc<Inner>,
+}
+
+impl NfsFile {
+    pub(crate) fn new(mount: Arc<Inner>, opened: Opened) -> Self {
+        let opened = Arc::new(opened);
+        Self { writes: Writes::new(Arc::clone(&opened)), opened, mount }
+    }
+
+    fn need(&self, access: Access) -> Result<()> {
+        if self.opened.access.contains(access) { Ok(()) } else { Err(Error::BadFile) }
+    }
+}
+
+#[async_trait]
+impl OpenFile for NfsFile {
+    fn access(&self) -> Access {
+        self.opened.access
+    }
+
+    async fn getattr(&self) -> Result<Attr> {
+        let opened = Arc::clone(&self.opened);
+        self.mount
+            .run(|_| async move {
+                opened.protocol.getattr(&opened.open.cred, &opened.open.handle).await
+            })
+            .await
+    }
+
+    fn submit_read(&self, op: ReadOp) {
+        match self.need(Access::READ) {
+            Ok(()) => drop(self.opened.runtime.spawn(read::run(Arc::clone(&self.opened), op))),
+            Err(error) => op.complete(Err(error)),
+        }
+    }
+
+    fn submit_write(&self, op: WriteOp) {
+        match self.need(Access::WRITE) {
+            Ok(()) => self.writes.submit(op),
+            Err(error) => op.complete(Err(error)),
+        }
+    }
+
+    /// Completed writes were made durable with COMMIT, and servers make changes of attributes
+    /// durable before they answer (RFC 8881 section 18.30), so there is nothing to wait for.
+    async fn sync(&self, _data_only: bool) -> Result<()> {
+        Ok(())
+    }
+
+    async fn set_size(&self, size: u64) -> Result<()> {
+        self.need(Access::WRITE)?;
+        let opened = Arc::clone(&self.opened);
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        self.mount
+            .run(|_| async move {
+                let OpenAt { cred, handle, .. } = &opened.open;
+                opened.protocol.setattr(cred, handle, Some(&opened.open), &set).await
+            })
+            .await?;
+        Ok(())
+    }
+
+    async fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
+        self.need(Access::WRITE)?;
+        let opened = Arc::clone(&self.opened);
+        self.mount
+            .run(|_| async move { opened.protocol.punch_hole(&opened.open, offset, len).await })
+            .await
+    }
+
+    async fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        self.need(Access::WRITE)?;
+        let opened = Arc::clone(&self.opened);
+        self.mount
+            .run(|_| async move { opened.protocol.allocate(&opened.open, offset, len).await })
+            .await
+    }
+
+    async fn extent_at(&self, offset: u64) -> Result<Extent> {
+        let opened = Arc::clone(&self.opened);
+        let found = self
+            .mount
+            .run(|_| async move { opened.protocol.extent_at(&opened.open, offset).await })
+            .await;
+        match found {
+            Err(Error::NotSupported) => {
+                let size = self.getattr().await?.size;
+                let extent = Extent { kind: SegmentKind::Data, start: offset, end: size };
+                if extent.is_empty() { Err(Error::NoSuchRange) } else { Ok(extent) }
+            }
+            found => found,
+        }
+    }
+
+    async fn clone_range(
+        &self,
+        from: &dyn OpenFile,
+        offset: u64,
+        len: u64,
+        to_offset: u64,
+    ) -> Result<()> {
+        self.need(Access::WRITE)?;
+        let from = from.as_any().downcast_ref::<Self>().ok_or(Error::CrossDevice)?;
+        if !Arc::ptr_eq(&from.mount, &self.mount) {
+            return Err(Error::CrossDevice);
+        }
+        from.need(Access::READ)?;
+        let (from, to) = (Arc::clone(&from.opened), Arc::clone(&self.opened));
+        self.mount
+            .run(|_| async move {
+                to.protocol.clone_range(&from.open, &to.open, offset, len, to_offset).await
+            })
+            .await
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}

@@ -1,0 +1,497 @@
+//! A mounted export as a [`FileSystem`].
+//!
+//! 1. The conversation with the server runs on threads of the mount's own, so the futures here
+//!    only wait for an answer and may be polled by any executor. An abandoned future abandons the
+//!    answer, not the operation.
+//! 2. The mount ends when the [`NfsFs`] and every open file are gone.
+
+use crate::file::{NfsFile, Opened};
+use crate::handles::Handles;
+use crate::mount;
+use crate::protocol::{Handle, Node, OpenAt, Place, Protocol, Special};
+use crate::transport::Counters;
+use crate::{MountOptions, NfsUrl, Version};
+use async_trait::async_trait;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use weir_rpc::{AuthSys, OpaqueAuth};
+use weir_vfs::{
+    Access, Attr, Caller, Capabilities, Created, Cred, DirEntry, DirPage, Error, FileId, FileKind,
+    FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, XattrMode,
+};
+
+/// An NFS export, mounted.
+#[derive(Clone)]
+pub struct NfsFs {
+    inner: Arc<Inner>,
+}
+
+/// What went over the wire since the mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WireStats {
+    /// Bytes sent, headers included.
+    pub sent_bytes: u64,
+    /// Bytes received, headers included.
+    pub received_bytes: u64,
+    /// Connections that had to be made anew.
+    pub reconnects: u64,
+}
+
+impl NfsFs {
+    /// Mounts the directory that `url` names; its query goes before `options`.
+    ///
+    /// # Errors
+    /// The server cannot be reached, offers none of the versions asked for, or refuses the path.
+    pub async fn mount(url: &NfsUrl, options: &MountOptions) -> crate::Result<Arc<Self>> {
+        let options = url.options(options)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(if options.nconnect > 1 { 2 } else { 1 })
+            .thread_name("weir-nfs")
+            .enable_all()
+            .build()
+            .map_err(|e| crate::Error::Local(e.into()))?;
+        // Guards the runtime from here on: dropped, it ends in the background.
+        let runtime = Runtime(Some(runtime));
+        let mounting = mount::mount(url.clone(), options.clone());
+        let mounted = match runtime.handle()?.spawn(mounting).await {
+            Ok(mounted) => mounted?,
+            Err(_) => return Err(crate::Error::Local(Error::Io)),
+        };
+        let own = Arc::new(auth_sys(options.uid, options.gid, &own_groups()));
+        let mount::Mounted { protocol, version, root, counters } = mounted;
+        let handles = Handles::new(root.attr.id, root.handle);
+        let core = Arc::new(Core { protocol, version, handles, own, options, counters });
+        Ok(Arc::new(Self { inner: Arc::new(Inner { core, runtime }) }))
+    }
+
+    /// [`mount`](Self::mount) for programs without an executor. Must not be called on one.
+    ///
+    /// # Errors
+    /// As [`mount`](Self::mount).
+    pub fn mount_blocking(url: &NfsUrl, options: &MountOptions) -> crate::Result<Arc<Self>> {
+        pollster::block_on(Self::mount(url, options))
+    }
+
+    /// The version that client and server agreed on.
+    pub fn version(&self) -> Version {
+        self.inner.core.version
+    }
+
+    /// What went over the wire so far.
+    pub fn wire_stats(&self) -> WireStats {
+        let counters = &self.inner.core.counters;
+        WireStats {
+            sent_bytes: counters.sent.load(Relaxed),
+            received_bytes: counters.received.load(Relaxed),
+            reconnects: counters.reconnects.load(Relaxed),
+        }
+    }
+
+    /// Gives back what the server holds for this mount. Operations fail from then on. A mount
+    /// that is dropped does this in the background, which a program that ends may not live to
+    /// see.
+    pub async fn unmount(&self) {
+        let unmounted = self
+            .inner
+            .run(|core| async move {
+                // A server that is away ends the state by itself when the lease runs out.
+                let _ = tokio::time::timeout(UNMOUNT_PATIENCE, core.protocol.unmount()).await;
+                Ok(())
+            })
+            .await;
+        if let Err(error) = unmounted {
+            tracing::warn!("unmount: {error}");
+        }
+    }
+
+    /// The node behind a result that has one is remembered under its id.
+    async fn node<F, Fut>(&self, operation: F) -> Result<Attr>
+    where
+        F: FnOnce(Arc<Core>) -> Fut,
+        Fut: Future<Output = crate::Result<Node>> + Send + 'static,
+    {
+        let node = self.inner.run(operation).await?;
+        self.inner.core.handles.remember(node.attr.id, &node.handle);
+        Ok(node.attr)
+    }
+
+    fn handle(&self, id: FileId) -> Result<Handle> {
+        self.inner.core.handles.get(id)
+    }
+
+    /// The handle of a directory in which `name` is about to be changed.
+    fn place(&self, dir: FileId, name: &[u8]) -> Result<(Handle, Vec<u8>)> {
+        self.writable()?;
+        check_name(name)?;
+        Ok((self.handle(dir)?, name.to_vec()))
+    }
+
+    fn writable(&self) -> Result<()> {
+        if self.inner.core.options.ro { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    fn cred(&self, caller: &Caller) -> Arc<OpaqueAuth> {
+        match caller {
+            Caller::Own => Arc::clone(&self.inner.core.own),
+            Caller::As(Cred { uid, gid, groups }) => Arc::new(auth_sys(*uid, *gid, groups)),
+        }
+    }
+
+    async fn make(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        special: NewNode,
+    ) -> Result<Attr> {
+        let ((dir, name), cred, set) = (self.place(dir, name)?, self.cred(caller), set.clone());
+        self.node(|core| async move {
+            let place = Place { dir: &dir, name: &name, set: &set };
+            let special = match &special {
+                NewNode::Directory => Special::Directory,
+                NewNode::Symlink(target) => Special::Symlink(target),
+                NewNode::Device(kind, rdev) => Special::Device(*kind, *rdev),
+            };
+            core.protocol.make(&cred, place, special).await
+        })
+        .await
+    }
+}
+
+enum NewNode {
+    Directory,
+    Symlink(Vec<u8>),
+    Device(FileKind, (u32, u32)),
+}
+
+/// One mount.
+pub(crate) struct Inner {
+    core: Arc<Core>,
+    runtime: Runtime,
+}
+
+/// What operations in flight hold on to: all but the threads that they run on.
+pub(crate) struct Core {
+    protocol: Arc<dyn Protocol>,
+    version: Version,
+    handles: Handles,
+    own: Arc<OpaqueAuth>,
+    options: MountOptions,
+    counters: Arc<Counters>,
+}
+
+impl Inner {
+    /// Does `operation` on the mount's threads.
+    pub(crate) async fn run<T, F, Fut>(&self, operation: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Arc<Core>) -> Fut,
+        Fut: Future<Output = crate::Result<T>> + Send + 'static,
+    {
+        let task = self.runtime.handle()?.spawn(operation(Arc::clone(&self.core)));
+        task.await.map_err(|_| Error::Io)?.map_err(Error::from)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let Some(runtime) = self.runtime.0.take() else { return };
+        let protocol = Arc::clone(&self.core.protocol);
+        // The last user may be one of the runtime's own threads, which cannot wait for itself.
+        std::thread::spawn(move || {
+            // A server that is away ends the state by itself when the lease runs out.
+            let _ = runtime.block_on(tokio::time::timeout(UNMOUNT_PATIENCE, protocol.unmount()));
+            runtime.shutdown_background();
+        });
+    }
+}
+
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
+
+struct Runtime(Option<tokio::runtime::Runtime>);
+
+impl Runtime {
+    fn handle(&self) -> Result<&tokio::runtime::Handle> {
+        self.0.as_ref().map(tokio::runtime::Runtime::handle).ok_or(Error::Io)
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+#[async_trait]
+impl FileSystem for NfsFs {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.core.protocol.capabilities()
+    }
+
+    fn root(&self) -> FileId {
+        self.inner.core.handles.root().0
+    }
+
+    async fn statfs(&self) -> Result<FsStat> {
+        self.inner
+            .run(
+                |core| async move { core.protocol.statfs(&core.own, &core.handles.root().1).await },
+            )
+            .await
+    }
+
+    async fn getattr(&self, id: FileId) -> Result<Attr> {
+        let handle = self.handle(id)?;
+        self.inner.run(|core| async move { core.protocol.getattr(&core.own, &handle).await }).await
+    }
+
+    async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
+        self.writable()?;
+        let (handle, cred, set) = (self.handle(id)?, self.cred(caller), set.clone());
+        self.inner
+            .run(|core| async move { core.protocol.setattr(&cred, &handle, None, &set).await })
+            .await
+    }
+
+    async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32> {
+        let (handle, cred) = (self.handle(id)?, self.cred(caller));
+        self.inner.run(|core| async move { core.protocol.access(&cred, &handle, mask).await }).await
+    }
+
+    async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
+        check_name(name)?;
+        let (dir, cred, name) = (self.handle(dir)?, self.cred(caller), name.to_vec());
+        self.node(|core| async move { core.protocol.lookup(&cred, &dir, &name).await }).await
+    }
+
+    async fn parent(&self, dir: FileId) -> Result<Attr> {
+        if dir == self.root() {
+            return self.getattr(dir).await;
+        }
+        let dir = self.handle(dir)?;
+        self.node(|core| async move { core.protocol.parent(&core.own, &dir).await }).await
+    }
+
+    async fn readdir(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        cookie: u64,
+        max_entries: usize,
+        with_attr: bool,
+    ) -> Result<DirPage> {
+        let (dir, cred) = (self.handle(dir)?, self.cred(caller));
+        let page = self
+            .inner
+            .run(|core| async move {
+                core.protocol.readdir(&cred, &dir, cookie, max_entries, with_attr).await
+            })
+            .await?;
+        let entries = page.entries.into_iter().map(|entry| {
+            let attr = entry.node.map(|node| {
+                self.inner.core.handles.remember(node.attr.id, &node.handle);
+                node.attr
+            });
+            DirEntry { name: entry.name, cookie: entry.cookie, attr, ino: entry.ino }
+        });
+        Ok(DirPage { entries: entries.collect(), eof: page.eof })
+    }
+
+    async fn readlink(&self, caller: &Caller, id: FileId) -> Result<Vec<u8>> {
+        let (handle, cred) = (self.handle(id)?, self.cred(caller));
+        self.inner.run(|core| async move { core.protocol.readlink(&cred, &handle).await }).await
+    }
+
+    async fn create(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        exclusive: bool,
+    ) -> Result<Created> {
+        let ((dir_handle, name), cred) = (self.place(dir, name)?, self.cred(caller));
+        loop {
+            let (parent, set) = (dir_handle.clone(), set.clone());
+            let (new, cred) = (name.clone(), Arc::clone(&cred));
+            let made = self
+                .node(|core| async move {
+                    let place = Place { dir: &parent, name: &new, set: &set };
+                    core.protocol.create(&cred, place).await
+                })
+                .await;
+            match made {
+                Ok(attr) => return Ok(Created { attr, created: true }),
+                Err(Error::Exists) if !exclusive => {}
+                Err(error) => return Err(error),
+            }
+            match self.lookup(caller, dir, &name).await {
+                Ok(attr) => return Ok(Created { attr, created: false }),
+                // Removed in between: make it after all.
+                Err(Error::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn mkdir(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        self.make(caller, dir, name, set, NewNode::Directory).await
+    }
+
+    async fn symlink(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        target: &[u8],
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        self.make(caller, dir, name, set, NewNode::Symlink(target.to_vec())).await
+    }
+
+    async fn mknod(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        kind: FileKind,
+        rdev: (u32, u32),
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        match kind {
+            FileKind::Block | FileKind::Char | FileKind::Fifo | FileKind::Socket => {
+                self.make(caller, dir, name, set, NewNode::Device(kind, rdev)).await
+            }
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink => Err(Error::Invalid),
+        }
+    }
+
+    async fn link(&self, caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Result<Attr> {
+        let (handle, cred) = (self.handle(id)?, self.cred(caller));
+        let (dir, name) = self.place(dir, name)?;
+        self.inner
+            .run(|core| async move { core.protocol.link(&cred, &handle, &dir, &name).await })
+            .await
+    }
+
+    async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
+        let ((dir, name), cred) = (self.place(dir, name)?, self.cred(caller));
+        self.inner
+            .run(|core| async move { core.protocol.remove(&cred, &dir, &name, false).await })
+            .await
+    }
+
+    async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
+        let ((dir, name), cred) = (self.place(dir, name)?, self.cred(caller));
+        self.inner
+            .run(|core| async move { core.protocol.remove(&cred, &dir, &name, true).await })
+            .await
+    }
+
+    async fn rename(
+        &self,
+        caller: &Caller,
+        from_dir: FileId,
+        from: &[u8],
+        to_dir: FileId,
+        to: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (from, to) = (self.place(from_dir, from)?, self.place(to_dir, to)?);
+        let cred = self.cred(caller);
+        self.inner
+            .run(|core| async move {
+                core.protocol.rename(&cred, (&from.0, &from.1), (&to.0, &to.1), flags).await
+            })
+            .await
+    }
+
+    async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
+        if access.contains(Access::WRITE) {
+            self.writable()?;
+        }
+        let (handle, cred) = (self.handle(id)?, self.cred(caller));
+        let runtime = self.inner.runtime.handle()?.clone();
+        let opened = self
+            .inner
+            .run(|core| async move {
+                let open: OpenAt = core.protocol.open(cred, &handle, access).await?;
+                // Made here, so that an open whose caller has gone is closed again.
+                Ok(Opened { protocol: Arc::clone(&core.protocol), runtime, open, access })
+            })
+            .await?;
+        Ok(Arc::new(NfsFile::new(Arc::clone(&self.inner), opened)))
+    }
+
+    /// Servers make changes of names and attributes durable before they answer.
+    async fn sync_node(&self, id: FileId) -> Result<()> {
+        self.handle(id).map(drop)
+    }
+
+    async fn get_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {
+        let (handle, cred, name) = (self.handle(id)?, self.cred(caller), name.to_vec());
+        self.inner
+            .run(|core| async move { core.protocol.get_xattr(&cred, &handle, &name).await })
+            .await
+    }
+
+    async fn set_xattr(
+        &self,
+        caller: &Caller,
+        id: FileId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.writable()?;
+        let (handle, cred) = (self.handle(id)?, self.cred(caller));
+        let (name, value) = (name.to_vec(), value.to_vec());
+        self.inner
+            .run(|core| async move {
+                core.protocol.set_xattr(&cred, &handle, &name, &value, mode).await
+            })
+            .await
+    }
+
+    async fn list_xattrs(&self, caller: &Caller, id: FileId) -> Result<Vec<Vec<u8>>> {
+        let (handle, cred) = (self.handle(id)?, self.cred(caller));
+        self.inner.run(|core| async move { core.protocol.list_xattrs(&cred, &handle).await }).await
+    }
+
+    async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
+        self.writable()?;
+        let (handle, cred, name) = (self.handle(id)?, self.cred(caller), name.to_vec());
+        self.inner
+            .run(|core| async move { core.protocol.remove_xattr(&cred, &handle, &name).await })
+            .await
+    }
+}
+
+/// One component, and neither `.` nor `..`.
+fn check_name(name: &[u8]) -> Result<()> {
+    let bad = name.is_empty() || name == b"." || name == b".." || name.contains(&0);
+    if bad || name.contains(&b'/') { Err(Error::Invalid) } else { Ok(()) }
+}
+
+/// AUTH_SYS takes 16 groups besides the first (RFC 5531 appendix A); the rest are left out.
+fn auth_sys(uid: u32, gid: u32, groups: &[u32]) -> OpaqueAuth {
+    let gids: Vec<u32> = groups.iter().copied().filter(|g| *g != gid).take(16).collect();
+    let machine_name = rustix::system::uname().nodename().to_bytes().into();
+    OpaqueAuth::from(&AuthSys { stamp: 0, machine_name, uid, gid, gids: gids.into() })
+}
+
+fn own_groups() -> Vec<u32> {
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    groups.into_iter().map(rustix::process::Gid::as_raw).collect()
+}

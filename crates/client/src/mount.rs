@@ -1,0 +1,72 @@
+//! From a URL to a conversation: addresses, version, the path's root.
+
+use crate::error::{Error, Result};
+use crate::protocol::{Node, Protocol};
+use crate::transport::{Counters, Patience, Peer};
+use crate::v4::V4;
+use crate::{MountOptions, NfsUrl, Version};
+use std::sync::Arc;
+
+/// A mounted export.
+pub(crate) struct Mounted {
+    pub(crate) protocol: Arc<dyn Protocol>,
+    pub(crate) version: Version,
+    pub(crate) root: Node,
+    pub(crate) counters: Arc<Counters>,
+}
+
+/// What every version needs to begin.
+pub(crate) struct Terms {
+    pub(crate) peer: Peer,
+    pub(crate) patience: Patience,
+    pub(crate) options: MountOptions,
+    pub(crate) counters: Arc<Counters>,
+}
+
+/// NFS's port.
+const PORT: u16 = 2049;
+
+/// Mounts with the newest version that both sides take.
+pub(crate) async fn mount(url: NfsUrl, options: MountOptions) -> Result<Mounted> {
+    let port = options.port.unwrap_or(PORT);
+    let name: Arc<str> = match url.host.contains(':') {
+        true => format!("[{}]:{port}", url.host).into(),
+        false => format!("{}:{port}", url.host).into(),
+    };
+    let unreachable =
+        |source| Error::Connect { server: Arc::clone(&name), source: Arc::new(source) };
+    let addrs = tokio::net::lookup_host((url.host.as_str(), port)).await.map_err(unreachable)?;
+    let terms = Terms {
+        peer: Peer { name: Arc::clone(&name), addrs: addrs.collect(), resvport: options.resvport },
+        patience: Patience { timeo: options.timeo, retrans: options.retrans, hard: options.hard },
+        counters: Arc::default(),
+        options,
+    };
+    let asked = match terms.options.vers {
+        Some(version) => vec![version],
+        None => Version::NEWEST_FIRST.to_vec(),
+    };
+    for version in &asked {
+        let Some((protocol, root)) = begin(&terms, *version, &url).await? else { continue };
+        let counters = Arc::clone(&terms.counters);
+        return Ok(Mounted { protocol, version: *version, root, counters });
+    }
+    let asked = asked.iter().map(Version::to_string).collect::<Vec<_>>().join(", ");
+    Err(Error::Version { server: name, asked })
+}
+
+/// `None` when the server does not offer the version.
+async fn begin(
+    terms: &Terms,
+    version: Version,
+    url: &NfsUrl,
+) -> Result<Option<(Arc<dyn Protocol>, Node)>> {
+    match version.minor() {
+        Some(minor) => {
+            let Some(protocol) = V4::begin(terms, minor).await? else { return Ok(None) };
+            let root: Node = todo!();
+            Ok(Some((protocol, root)))
+        }
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,177 @@
+//! What the versions of the protocol have in common: the operations that [`NfsFs`](crate::NfsFs)
+//! is made of, on filehandles. One implementation is one conversation with a server; it recovers
+//! by itself from whatever the version can recover from.
+
+use crate::error::{Error, Result, Violation};
+use crate::transport::ReadTarget;
+use crate::write::WritePiece;
+use async_trait::async_trait;
+use std::sync::Arc;
+use weir_rpc::OpaqueAuth;
+use weir_vfs::{
+    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, RenameFlags, SetAttr, XattrMode,
+};
+use weir_xdr::Bytes;
+
+/// A filehandle: opaque bytes that name a file to its server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Handle(pub(crate) Bytes);
+
+/// A file, and its attributes.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    /// Names it to the server.
+    pub(crate) handle: Handle,
+    /// Its attributes.
+    pub(crate) attr: Attr,
+}
+
+/// An entry of a directory.
+pub(crate) struct Entry {
+    pub(crate) name: Vec<u8>,
+    pub(crate) cookie: u64,
+    pub(crate) ino: u64,
+    /// Handle and attributes, when they were asked for and the server gave them.
+    pub(crate) node: Option<Node>,
+}
+
+/// Some entries of a directory.
+pub(crate) struct Page {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) eof: bool,
+}
+
+/// Where a new name goes, and what it is made with.
+pub(crate) struct Place<'a> {
+    pub(crate) dir: &'a Handle,
+    pub(crate) name: &'a [u8],
+    pub(crate) set: &'a SetAttr,
+}
+
+/// What a new file that is not a regular one is.
+pub(crate) enum Special<'a> {
+    Directory,
+    Symlink(&'a [u8]),
+    Device(FileKind, (u32, u32)),
+}
+
+/// What a server said of a write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    /// Bytes stored.
+    pub(crate) count: usize,
+    /// They are durable.
+    pub(crate) stable: bool,
+    /// Changes when the server loses what is not durable.
+    pub(crate) verifier: [u8; 8],
+}
+
+/// The largest transfers that both sides take, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) read: usize,
+    pub(crate) write: usize,
+}
+
+/// A file that is open at the server, as far as the version has opens.
+#[derive(Clone)]
+pub(crate) struct OpenAt {
+    /// Whose rights and which file.
+    pub(crate) cred: Arc<OpaqueAuth>,
+    pub(crate) handle: Handle,
+    /// The open state, in versions that have such; shared by all opens of the file.
+    pub(crate) state: Option<Arc<crate::v4::OpenState>>,
+}
+
+/// One version of the protocol, spoken with one server.
+#[async_trait]
+pub(crate) trait Protocol: Send + Sync + 'static {
+    /// The server's name, for messages.
+    fn server(&self) -> &Arc<str>;
+    fn capabilities(&self) -> Capabilities;
+    fn limits(&self) -> Limits;
+    async fn statfs(&self, cred: &OpaqueAuth, root: &Handle) -> Result<FsStat>;
+    async fn getattr(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Attr>;
+    async fn setattr(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        open: Option<&OpenAt>,
+        set: &SetAttr,
+    ) -> Result<Attr>;
+    async fn access(&self, cred: &OpaqueAuth, handle: &Handle, mask: u32) -> Result<u32>;
+    async fn lookup(&self, cred: &OpaqueAuth, dir: &Handle, name: &[u8]) -> Result<Node>;
+    async fn parent(&self, cred: &OpaqueAuth, dir: &Handle) -> Result<Node>;
+    async fn readdir(
+        &self,
+        cred: &OpaqueAuth,
+        dir: &Handle,
+        cookie: u64,
+        max_entries: usize,
+        with_attr: bool,
+    ) -> Result<Page>;
+    async fn readlink(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<u8>>;
+    /// Makes a regular file that must not exist.
+    async fn create(&self, cred: &OpaqueAuth, place: Place<'_>) -> Result<Node>;
+    async fn make(&self, cred: &OpaqueAuth, place: Place<'_>, special: Special<'_>)
+    -> Result<Node>;
+    async fn link(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        dir: &Handle,
+        name: &[u8],
+    ) -> Result<Attr>;
+    /// Removes a name, of a directory if `directory`.
+    async fn remove(
+        &self,
+        cred: &OpaqueAuth,
+        dir: &Handle,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<()>;
+    async fn rename(
+        &self,
+        cred: &OpaqueAuth,
+        from: (&Handle, &[u8]),
+        to: (&Handle, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()>;
+    async fn open(&self, cred: Arc<OpaqueAuth>, handle: &Handle, access: Access) -> Result<OpenAt>;
+    async fn close(&self, open: OpenAt, access: Access);
+    /// One READ or READ_PLUS into its place.
+    async fn read(&self, open: &OpenAt, target: ReadTarget) -> Result<Layout>;
+    /// One WRITE, not durable.
+    async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written>;
+    /// Makes writes durable; returns the verifier.
+    async fn commit(&self, open: &OpenAt) -> Result<[u8; 8]>;
+    async fn extent_at(&self, open: &OpenAt, offset: u64) -> Result<Extent>;
+    async fn allocate(&self, open: &OpenAt, offset: u64, len: u64) -> Result<()>;
+    async fn punch_hole(&self, open: &OpenAt, offset: u64, len: u64) -> Result<()>;
+    async fn clone_range(
+        &self,
+        from: &OpenAt,
+        to: &OpenAt,
+        offset: u64,
+        len: u64,
+        to_offset: u64,
+    ) -> Result<()>;
+    async fn get_xattr(&self, cred: &OpaqueAuth, handle: &Handle, name: &[u8]) -> Result<Vec<u8>>;
+    async fn set_xattr(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()>;
+    async fn list_xattrs(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<Vec<u8>>>;
+    async fn remove_xattr(&self, cred: &OpaqueAuth, handle: &Handle, name: &[u8]) -> Result<()>;
+    /// Gives back what the server holds for this client.
+    async fn unmount(&self);
+}
+
+/// A bad answer to `operation`.
+pub(crate) fn broken(server: &Arc<str>, operation: &'static str, violation: Violation) -> Error {
+    Error::Protocol { server: Arc::clone(server), operation, violation }
+}

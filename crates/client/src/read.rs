@@ -1,0 +1,164 @@
+//! A [`ReadOp`] as many READ calls: cut into pieces that the server takes, all on their way at
+//! once, short replies continued.
+//!
+//! 1. The buffer goes back only when no connection refers to it any more, whatever the outcome.
+//! 2. Bytes of a hole are not touched. Where the file ends within a page, the rest of that page
+//!    is zeroed.
+//! 3. The layout is right for whatever the server sent: pieces after the end of the file are left
+//!    out, and holes are clipped to their piece except in the last.
+
+use crate::error::Result;
+use crate::file::Opened;
+use crate::protocol::{OpenAt, Protocol};
+use crate::transport::ReadTarget;
+use futures_util::future::join_all;
+use std::sync::Arc;
+use weir_base::PAGE_SIZE;
+use weir_base::sync::Mutex;
+use weir_vfs::{Error, Layout, ReadOp, SegmentKind};
+
+/// A read whose buffer calls in flight fill; completes when the last of them lets go.
+pub(crate) struct ReadInFlight {
+    op: Mutex<ReadOp>,
+    outcome: Mutex<weir_vfs::Result<Layout>>,
+}
+
+impl ReadInFlight {
+    pub(crate) fn new(op: ReadOp) -> Self {
+        Self { op: Mutex::new(op), outcome: Mutex::new(Err(Error::Io)) }
+    }
+
+    /// The operation, for as long as it takes to receive into it without waiting.
+    pub(crate) fn op(&self) -> &Mutex<ReadOp> {
+        &self.op
+    }
+
+    fn resolve(&self, outcome: weir_vfs::Result<Layout>) {
+        *self.outcome.lock() = outcome;
+    }
+}
+
+impl Drop for ReadInFlight {
+    fn drop(&mut self) {
+        let nothing = ReadOp::new(0, Box::new(Vec::new()), |_, _| {});
+        let op = std::mem::replace(&mut *self.op.lock(), nothing);
+        let outcome = std::mem::replace(&mut *self.outcome.lock(), Err(Error::Io));
+        op.complete(outcome);
+    }
+}
+
+/// Does the read and completes it.
+pub(crate) async fn run(opened: Arc<Opened>, op: ReadOp) {
+    let (offset, len) = (op.offset(), op.len());
+    let read = Arc::new(ReadInFlight::new(op));
+    let outcome = match offset.checked_add(len as u64).filter(|end| *end <= i64::MAX as u64) {
+        Some(end) => {
+            whole(&*opened.protocol, &opened.open, &read, offset, end).await.map_err(Into::into)
+        }
+        None => Err(Error::Invalid),
+    };
+    if let Ok(layout) = &outcome {
+        zero_rest_of_page(&read, layout, offset, len);
+    }
+    read.resolve(outcome);
+}
+
+async fn whole(
+    protocol: &dyn Protocol,
+    open: &OpenAt,
+    read: &Arc<ReadInFlight>,
+    offset: u64,
+    end: u64,
+) -> Result<Layout> {
+    let step = protocol.limits().read;
+    if end - offset <= step as u64 {
+        return piece(protocol, open, read, offset, offset, end).await;
+    }
+    let starts = (offset..end).step_by(step);
+    let ends = starts.clone().map(|start| (start + step as u64).min(end));
+    let pieces =
+        starts.zip(ends.clone()).map(|(from, to)| piece(protocol, open, read, offset, from, to));
+    let layouts = join_all(pieces).await.into_iter().collect::<Result<Vec<_>>>()?;
+    Ok(join(layouts, ends, offset, end))
+}
+
+/// One layout of those of neighbouring pieces that end at `ends`.
+fn join(layouts: Vec<Layout>, ends: impl Iterator<Item = u64>, offset: u64, end: u64) -> Layout {
+    let mut all = Layout::default();
+    for (layout, piece_end) in layouts.into_iter().zip(ends) {
+        let limit = if piece_end == end { u64::MAX } else { piece_end };
+        for extent in layout.extents {
+            all.push(extent.kind, extent.start, extent.end.min(limit));
+        }
+        all.eof = layout.eof;
+        if all.end(offset) < piece_end {
+            break;
+        }
+    }
+    all
+}
+
+/// Bytes `from..to`, in as many calls as it takes.
+async fn piece(
+    protocol: &dyn Protocol,
+    open: &OpenAt,
+    read: &Arc<ReadInFlight>,
+    base: u64,
+    from: u64,
+    to: u64,
+) -> Result<Layout> {
+    let mut all = Layout::default();
+    let mut at = from;
+    while at < to && !all.eof {
+        let target =
+            ReadTarget { read: Arc::clone(read), base, offset: at, len: (to - at) as usize };
+        let layout = protocol.read(open, target).await?;
+        at = layout.end(at);
+        all.eof = layout.eof;
+        for extent in layout.extents {
+            all.push(extent.kind, extent.start, extent.end);
+        }
+    }
+    Ok(all)
+}
+
+fn zero_rest_of_page(read: &ReadInFlight, layout: &Layout, offset: u64, len: usize) {
+    if let Some(last) = layout.extents.last()
+        && layout.eof
+        && last.kind == SegmentKind::Data
+    {
+        let at = (last.end - offset) as usize;
+        let rest = (last.end.next_multiple_of(PAGE_SIZE as u64) - last.end) as usize;
+        read.op.lock().buffer().zero(at, (at + rest).min(len));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use SegmentKind::{Data, Hole};
+
+    fn layout(eof: bool, extents: &[(SegmentKind, u64, u64)]) -> Layout {
+        let mut layout = Layout { extents: Vec::new(), eof };
+        extents.iter().for_each(|&(kind, start, end)| layout.push(kind, start, end));
+        layout
+    }
+
+    #[test]
+    fn pieces_join_and_only_the_last_hole_goes_past_the_request() {
+        let ends = || [10, 20, 25].into_iter();
+        let pieces = vec![
+            layout(false, &[(Data, 0, 4), (Hole, 4, 90)]),
+            layout(false, &[(Hole, 10, 90)]),
+            layout(false, &[(Hole, 20, 90)]),
+        ];
+        assert_eq!(join(pieces, ends(), 0, 25), layout(false, &[(Data, 0, 4), (Hole, 4, 90)]));
+        let ended = vec![
+            layout(true, &[(Data, 0, 7)]),
+            layout(true, &[]),
+            // The file grew meanwhile: what lies after a gap is not part of this read.
+            layout(true, &[(Data, 20, 25)]),
+        ];
+        assert_eq!(join(ended, ends(), 0, 25), layout(true, &[(Data, 0, 7)]));
+    }
+}

@@ -1,0 +1,579 @@
+//! One TCP connection and the calls that wait on it.
+//!
+//! ```text
+//!          submit                 sent                reply received
+//!  (new) ---------> unsent ----------------> waiting ----------------> (answered)
+//!                     ^                         |
+//!                     +-------------------------+
+//!                       connection lost: `requeue`
+//! ```
+//!
+//! 1. A call is answered once: with its reply, or with an error when patience (soft) or the
+//!    connection's owner is gone. A hard call survives any number of connections.
+//! 2. A call that is sent again is the same bytes under the same xid, so that a server's replay
+//!    cache recognises it.
+//! 3. Calls are sent in the order of submission, again after a reconnect.
+//! 4. A reply is only matched to a call that waits; a reply to none is passed over.
+
+use super::payload::{self, Expect, ReadTarget, ResultForm};
+use super::record::{Failure, IN_PLACE_BYTES, RecordStream};
+use crate::error::{Error, Refusal, Result, Violation};
+use crate::options::MAX_TRANSFER;
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep, timeout};
+use weir_base::sync::Mutex;
+use weir_rpc::{
+    AcceptStatus, CallHeader, Denial, MAX_AUTH_BYTES, MessageType, OpaqueAuth, ReplyBody,
+    ReplyHeader, finish_record, start_record,
+};
+use weir_vfs::Layout;
+use weir_xdr::{Bytes, Decoder, Encoder, Message, padding};
+
+/// A server, and how to connect to it.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    /// Host and port, for people.
+    pub(crate) name: Arc<str>,
+    /// Where it may be reached, in order of preference.
+    pub(crate) addrs: Vec<SocketAddr>,
+    /// Bind a port below 1024 where that is permitted.
+    pub(crate) resvport: bool,
+}
+
+/// How long to wait for an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Until the connection is made anew.
+    pub(crate) timeo: Duration,
+    /// A soft call fails after so many more.
+    pub(crate) retrans: u32,
+    /// Never fail.
+    pub(crate) hard: bool,
+}
+
+/// What went over the wire.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// Bytes sent.
+    pub(crate) sent: AtomicU64,
+    /// Bytes received.
+    pub(crate) received: AtomicU64,
+    /// Connections made after the first.
+    pub(crate) reconnects: AtomicU64,
+}
+
+/// A call that is being written.
+pub(crate) struct Request {
+    encoder: Encoder,
+    operation: &'static str,
+    expect: Expect,
+}
+
+/// Where the xid stands: after the fragment header.
+const XID_AT: usize = 4;
+
+impl Request {
+    /// Begins a call; the arguments go to [`encoder`](Self::encoder).
+    pub(crate) fn new(
+        (program, version, procedure): (u32, u32, u32),
+        cred: &OpaqueAuth,
+        operation: &'static str,
+        expect: Expect,
+    ) -> Self {
+        let mut encoder = start_record();
+        let (cred, verf) = (cred.clone(), OpaqueAuth::NONE);
+        encoder.put(&CallHeader { xid: 0, program, version, procedure, cred, verf });
+        Self { encoder, operation, expect }
+    }
+
+    /// Where the arguments are written.
+    pub(crate) fn encoder(&mut self) -> &mut Encoder {
+        &mut self.encoder
+    }
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    /// The results; of a read, what stands before its payload.
+    pub(crate) body: Bytes,
+    /// What a read found, unless it failed with a status; or how its results broke the protocol.
+    pub(crate) read: Option<std::result::Result<Layout, Violation>>,
+}
+
+/// Answers calls that the server makes on this connection.
+pub(crate) type CallbackService = dyn Fn(Bytes) -> Option<Message> + Send + Sync;
+
+/// A connection that is made anew whenever it breaks.
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+    task: tokio::task::AbortHandle,
+}
+
+impl Connection {
+    /// Connects, or says why that is not possible. Runs on the current tokio runtime.
+    pub(crate) async fn open(
+        peer: Peer,
+        patience: Patience,
+        counters: Arc<Counters>,
+        callbacks: Option<Arc<CallbackService>>,
+    ) -> Result<Self> {
+        let socket = connect(&peer).await.map_err(|source| Error::Connect {
+            server: Arc::clone(&peer.name),
+            source: Arc::new(source),
+        })?;
+        let shared = Arc::new(Shared {
+            peer,
+            patience,
+            counters,
+            callbacks,
+            table: Mutex::default(),
+            submitted: Notify::new(),
+            bulk: AtomicUsize::new(0),
+        });
+        shared.table.lock().next_xid = getrandom::u32().unwrap_or(1);
+        let task = tokio::spawn(Arc::clone(&shared).run(socket)).abort_handle();
+        Ok(Self { shared, task })
+    }
+
+    /// The server's name, for messages.
+    pub(crate) fn server(&self) -> &Arc<str> {
+        &self.shared.peer.name
+    }
+
+    /// Sends a call and waits for its answer.
+    pub(crate) async fn call(&self, request: Request) -> Result<Reply> {
+        let (done, answer) = oneshot::channel();
+        self.shared.submit(request, done);
+        answer.await.unwrap_or(Err(Error::Local(weir_vfs::Error::Io)))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Shared {
+    peer: Peer,
+    patience: Patience,
+    counters: Arc<Counters>,
+    callbacks: Option<Arc<CallbackService>>,
+    table: Mutex<Table>,
+    submitted: Notify,
+    /// Reads in flight that are large enough to be received in place.
+    bulk: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Table {
+    calls: HashMap<u32, Call>,
+    unsent: VecDeque<Arc<Message>>,
+    next_xid: u32,
+    next_order: u64,
+}
+
+struct Call {
+    message: Arc<Message>,
+    operation: &'static str,
+    expect: Expect,
+    order: u64,
+    submitted: Instant,
+    /// When it was last put on a connection.
+    queued: Instant,
+    done: oneshot::Sender<Result<Reply>>,
+}
+
+impl Call {
+    fn is_bulk(&self) -> bool {
+        matches!(&self.expect, Expect::Read(target, _) if target.len >= IN_PLACE_BYTES)
+    }
+}
+
+/// Longest record that a server may send: the largest payload and room for what surrounds it.
+const MAX_RECORD_BYTES: usize = MAX_TRANSFER as usize + (1 << 20);
+/// Messages given to the kernel in one call, at most.
+const BATCH: usize = 32;
+/// Slices in one call; the kernel takes 1024.
+const MAX_SLICES: usize = 1024;
+/// Answers to callbacks that may wait to be sent; a server that asks for more is not answered.
+const MAX_QUEUED: usize = 1024;
+const BACKOFF: std::ops::Range<Duration> = Duration::from_millis(50)..Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Shared {
+    fn submit(&self, request: Request, done: oneshot::Sender<Result<Reply>>) {
+        let Request { mut encoder, operation, expect } = request;
+        let now = Instant::now();
+        let mut table = self.table.lock();
+        let mut xid = table.next_xid;
+        while table.calls.contains_key(&xid) {
+            xid = xid.wrapping_add(1);
+        }
+        table.next_xid = xid.wrapping_add(1);
+        table.next_order += 1;
+        encoder.patch_u32(XID_AT, xid);
+        let message = Arc::new(finish_record(encoder));
+        let order = table.next_order;
+        let call = Call {
+            message: Arc::clone(&message),
+            operation,
+            expect,
+            order,
+            submitted: now,
+            queued: now,
+            done,
+        };
+        self.bulk.fetch_add(call.is_bulk().into(), Relaxed);
+        table.calls.insert(xid, call);
+        table.unsent.push_back(message);
+        drop(table);
+        self.submitted.notify_one();
+    }
+
+    /// Serves calls for as long as the connection's owner lives.
+    async fn run(self: Arc<Self>, first: TcpStream) {
+        let mut next = Some(first);
+        loop {
+            let socket = match next.take() {
+                Some(socket) => socket,
+                None => self.reconnect().await,
+            };
+            let broken = tokio::select! {
+                Err(error) = self.receive(&socket) => error,
+                Err(error) = self.send(&socket) => error,
+                () = self.watch() => io::ErrorKind::TimedOut.into(),
+            };
+            tracing::warn!("{}: connection lost ({broken}); connecting again", self.peer.name);
+            drop(socket);
+            self.requeue();
+        }
+    }
+
+    async fn reconnect(&self) -> TcpStream {
+        let mut pause = BACKOFF.start;
+        let mut said = false;
+        loop {
+            match connect(&self.peer).await {
+                Ok(socket) => {
+                    self.counters.reconnects.fetch_add(1, Relaxed);
+                    // Time spent without a connection does not count as the server's silence.
+                    let now = Instant::now();
+                    self.table.lock().calls.values_mut().for_each(|call| call.queued = now);
+                    if said {
+                        tracing::warn!("{}: server is back", self.peer.name);
+                    }
+                    return socket;
+                }
+                Err(error) if !said => {
+                    tracing::warn!("{}: server not responding ({error})", self.peer.name);
+                    said = true;
+                }
+                Err(_) => {}
+            }
+            self.expire();
+            sleep(pause).await;
+            pause = (pause * 2).min(BACKOFF.end);
+        }
+    }
+
+    /// Puts every call that has no answer on the queue again, in the order of submission.
+    fn requeue(&self) {
+        let table = &mut *self.table.lock();
+        let mut calls: Vec<&Call> = table.calls.values().collect();
+        calls.sort_unstable_by_key(|call| call.order);
+        table.unsent = calls.into_iter().map(|call| Arc::clone(&call.message)).collect();
+        self.submitted.notify_one();
+    }
+
+    /// Returns when a call has waited too long for the server to be there still.
+    async fn watch(&self) {
+        loop {
+            sleep(self.patience.timeo / 4).await;
+            self.expire();
+            let table = self.table.lock();
+            let late = table.calls.values().find(|c| c.queued.elapsed() > self.patience.timeo);
+            if let Some(call) = late {
+                tracing::warn!("{}: no answer to {}", self.peer.name, call.operation);
+                return;
+            }
+        }
+    }
+
+    /// Fails soft calls whose time is up.
+    fn expire(&self) {
+        if self.patience.hard {
+            return;
+        }
+        let limit = self.patience.timeo * (self.patience.retrans + 1);
+        let late = |call: &mut Call| call.submitted.elapsed() > limit;
+        let expired: Vec<_> = self
+            .table
+            .lock()
+            .calls
+            .extract_if(|_, call| late(call))
+            .map(|(_, call)| call)
+            .collect();
+        for call in expired {
+            let error =
+                Error::TimedOut { server: Arc::clone(&self.peer.name), operation: call.operation };
+            self.answer(call, Err(error));
+        }
+    }
+
+    fn answer(&self, call: Call, result: Result<Reply>) {
+        self.bulk.fetch_sub(call.is_bulk().into(), Relaxed);
+        let Call { expect, message, done, .. } = call;
+        // The buffers go back to whoever waits, so this end lets go of them first.
+        drop((expect, message));
+        // Nobody may wait any more: the operation was abandoned.
+        let _ = done.send(result);
+    }
+
+    async fn send(&self, socket: &TcpStream) -> io::Result<std::convert::Infallible> {
+        let mut batch: VecDeque<Arc<Message>> = VecDeque::new();
+        let mut skip = 0;
+        loop {
+            {
+                let mut table = self.table.lock();
+                while batch.len() < BATCH
+                    && let Some(message) = table.unsent.pop_front()
+                {
+                    batch.push_back(message);
+                }
+            }
+            if batch.is_empty() {
+                self.submitted.notified().await;
+                continue;
+            }
+            let sent = {
+                let mut slices = Vec::new();
+                for (index, message) in batch.iter().enumerate() {
+                    message.slices(if index == 0 { skip } else { 0 }, &mut slices);
+                    if slices.len() >= MAX_SLICES {
+                        slices.truncate(MAX_SLICES);
+                        break;
+                    }
+                }
+                socket.try_write_vectored(&slices)
+            };
+            match sent {
+                Ok(n) => {
+                    self.counters.sent.fetch_add(n as u64, Relaxed);
+                    skip += n;
+                    while let Some(front) = batch.front()
+                        && skip >= front.len()
+                    {
+                        skip -= front.len();
+                        batch.pop_front();
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => socket.writable().await?,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    async fn receive(&self, socket: &TcpStream) -> io::Result<std::convert::Infallible> {
+        let mut stream = RecordStream::new(socket, &self.counters.received, &self.bulk);
+        loop {
+            stream.begin(MAX_RECORD_BYTES).await?;
+            match self.receive_message(&mut stream).await {
+                Ok(()) => {}
+                Err(Failure::Record(violation)) => {
+                    tracing::warn!("{}: unreadable message: {violation}", self.peer.name);
+                }
+                Err(Failure::Stream(error)) => return Err(error),
+            }
+            stream.skip_rest().await?;
+        }
+    }
+
+    async fn receive_message(
+        &self,
+        stream: &mut RecordStream<'_>,
+    ) -> std::result::Result<(), Failure> {
+        let mut header = Vec::new();
+        stream.take_to(&mut header, 8).await?;
+        let mut d = Decoder::new(Bytes::copy_from_slice(&header));
+        let (xid, kind) = (d.u32()?, d.get::<MessageType>()?);
+        if kind == MessageType::Call {
+            stream.take_rest(&mut header, MAX_CALLBACK_BYTES).await?;
+            self.serve(header.into());
+            return Ok(());
+        }
+        // The call stays in the table until its reply is whole, so that it is sent again, or given
+        // up, when the rest never comes.
+        let waiting = |call: &Call| (call.operation, call.expect.clone());
+        let Some((operation, expect)) = self.table.lock().calls.get(&xid).map(waiting) else {
+            tracing::debug!("{}: reply to a call that nobody waits for", self.peer.name);
+            return Ok(());
+        };
+        let result = match self.receive_reply(stream, header, operation, &expect).await {
+            Ok(result) => result,
+            Err(Failure::Record(violation)) => {
+                Err(Error::Protocol { server: Arc::clone(&self.peer.name), operation, violation })
+            }
+            Err(broken) => return Err(broken),
+        };
+        drop(expect);
+        let call = self.table.lock().calls.remove(&xid);
+        if let Some(call) = call {
+            self.answer(call, result);
+        }
+        Ok(())
+    }
+
+    async fn receive_reply(
+        &self,
+        stream: &mut RecordStream<'_>,
+        mut header: Vec<u8>,
+        operation: &'static str,
+        expect: &Expect,
+    ) -> std::result::Result<Result<Reply>, Failure> {
+        stream.take_to(&mut header, 4).await?;
+        if header.last_chunk() == Some(&[0; 4]) {
+            // Accepted: a verifier, then the status.
+            stream.take_to(&mut header, 8).await?;
+            let verf_bytes = header.last_chunk().map_or(0, |len| u32::from_be_bytes(*len)) as usize;
+            if verf_bytes > MAX_AUTH_BYTES {
+                return Err(Violation::TooLong.into());
+            }
+            stream.take_to(&mut header, verf_bytes + padding(verf_bytes) + 4).await?;
+        }
+        if header.get(8..12) != Some(&[0; 4]) || header.last_chunk() != Some(&[0; 4]) {
+            stream.take_rest(&mut header, MAX_AUTH_BYTES + 64).await?;
+        }
+        let server = || Arc::clone(&self.peer.name);
+        let reply: ReplyHeader = Decoder::new(header.into()).get()?;
+        if let Some(refusal) = refusal(&reply.body) {
+            return Ok(Err(Error::Refused { server: server(), operation, refusal }));
+        }
+        match expect {
+            Expect::Results { max_bytes } => {
+                let mut body = Vec::new();
+                stream.take_rest(&mut body, *max_bytes).await?;
+                Ok(Ok(Reply { body: body.into(), read: None }))
+            }
+            Expect::Read(target, form) => receive_read(stream, target, *form).await.map(Ok),
+        }
+    }
+
+    /// Answers a call that the server made.
+    fn serve(&self, call: Bytes) {
+        let Some(answer) = self.callbacks.as_ref().and_then(|serve| serve(call)) else { return };
+        let mut table = self.table.lock();
+        if table.unsent.len() < MAX_QUEUED {
+            table.unsent.push_back(Arc::new(answer));
+            drop(table);
+            self.submitted.notify_one();
+        }
+    }
+}
+
+/// Longest callback that is listened to.
+const MAX_CALLBACK_BYTES: usize = 64 << 10;
+
+async fn receive_read(
+    stream: &mut RecordStream<'_>,
+    target: &ReadTarget,
+    form: ResultForm,
+) -> std::result::Result<Reply, Failure> {
+    let mut head = Vec::new();
+    let read = match payload::receive(stream, target, form, &mut head).await {
+        Ok(layout) => layout.map(Ok),
+        Err(Failure::Record(violation)) => Some(Err(violation)),
+        Err(broken) => return Err(broken),
+    };
+    Ok(Reply { body: head.into(), read })
+}
+
+fn refusal(body: &ReplyBody) -> Option<Refusal> {
+    match body {
+        ReplyBody::Accepted(accepted) => match accepted.status {
+            AcceptStatus::Success => None,
+            AcceptStatus::ProgUnavail => Some(Refusal::ProgramUnavailable),
+            AcceptStatus::ProgMismatch(v) => Some(Refusal::VersionMismatch(v.low, v.high)),
+            AcceptStatus::ProcUnavail => Some(Refusal::ProcedureUnavailable),
+            AcceptStatus::GarbageArgs => Some(Refusal::GarbageArguments),
+            AcceptStatus::SystemErr => Some(Refusal::SystemError),
+        },
+        ReplyBody::Denied(Denial::RpcMismatch(_)) => Some(Refusal::RpcMismatch),
+        ReplyBody::Denied(Denial::AuthError(status)) => Some(Refusal::Auth(*status as u32)),
+    }
+}
+
+/// Connects to the first address that answers.
+async fn connect(peer: &Peer) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for &addr in &peer.addrs {
+        match timeout(CONNECT_TIMEOUT, connect_to(addr, peer.resvport)).await {
+            Ok(Ok(socket)) => return Ok(socket),
+            Ok(Err(error)) => last = error,
+            Err(_) => last = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(last)
+}
+
+async fn connect_to(addr: SocketAddr, resvport: bool) -> io::Result<TcpStream> {
+    if resvport {
+        // Some reserved ports may be in use or wait for old connections; try a few.
+        for _ in 0..8 {
+            let socket = new_socket(addr)?;
+            if bind_reserved(&socket, addr).is_err() {
+                break;
+            }
+            match TcpSocket::from_std_stream(socket.into()).connect(addr).await {
+                Ok(stream) => return Ok(stream),
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
+                    ) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+    TcpSocket::from_std_stream(new_socket(addr)?.into()).connect(addr).await
+}
+
+fn new_socket(addr: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
+    let idle = Duration::from_secs(30);
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(idle).with_interval(idle / 3))?;
+    Ok(socket)
+}
+
+/// Binds a free port of those that only privileged programs may use.
+fn bind_reserved(socket: &Socket, addr: SocketAddr) -> io::Result<()> {
+    let any: std::net::IpAddr = match addr {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let start = getrandom::u32().unwrap_or(0);
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for i in 0..RESERVED_PORTS {
+        let port = 1023 - (start.wrapping_add(i) % RESERVED_PORTS) as u16;
+        match socket.bind(&SocketAddr::new(any, port).into()) {
+            Ok(()) => return Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => last = e,
+            Err(e) => return Err(e),
+        }
+    }
+    Err(last)
+}
+
+/// Ports 665 to 1023, as Linux's client uses.
+const RESERVED_PORTS: u32 = 359;

@@ -1,0 +1,292 @@
+//! The transport against scripted peers: right bytes for anything that a server may send, and a
+//! named error for what it may not.
+
+use super::*;
+use crate::error::{Error, Violation};
+use crate::read::ReadInFlight;
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use weir_rpc::{AcceptStatus, OpaqueAuth, ReplyHeader};
+use weir_vfs::{Layout, ReadOp, SegmentKind};
+use weir_xdr::Encoder;
+
+const PATIENCE: Patience = Patience { timeo: Duration::from_millis(200), retrans: 1, hard: true };
+
+/// A segment as a server sends it.
+#[derive(Clone, Debug)]
+enum Sent {
+    Data(u64, Vec<u8>),
+    Hole(u64, u64),
+}
+
+/// The reply to a compound of SEQUENCE, PUTFH and READ_PLUS, without its RPC header.
+fn read_plus_results(eof: bool, segments: &[Sent]) -> Vec<u8> {
+    let mut e = Encoder::new();
+    for word in [0, 0, 3, 53, 0] {
+        e.u32(word);
+    }
+    e.fixed(&[7; 36]);
+    for word in [22, 0, 68, 0, u32::from(eof), segments.len() as u32] {
+        e.u32(word);
+    }
+    for segment in segments {
+        match segment {
+            Sent::Data(offset, bytes) => {
+                e.u32(0);
+                e.u64(*offset);
+                e.opaque(bytes);
+            }
+            Sent::Hole(offset, len) => {
+                e.u32(1);
+                e.u64(*offset);
+                e.u64(*len);
+            }
+        }
+    }
+    e.finish().to_bytes().to_vec()
+}
+
+async fn read_call(socket: &mut TcpStream) -> Option<u32> {
+    let mut marker = [0; 4];
+    socket.read_exact(&mut marker).await.ok()?;
+    let len = (u32::from_be_bytes(marker) & 0x7fff_ffff) as usize;
+    let mut call = vec![0; len];
+    socket.read_exact(&mut call).await.ok()?;
+    Some(u32::from_be_bytes(*call.first_chunk()?))
+}
+
+fn reply(xid: u32, results: &[u8]) -> Vec<u8> {
+    let mut e = Encoder::new();
+    e.put(&ReplyHeader::accepted(xid, AcceptStatus::Success));
+    e.raw(results);
+    e.finish().to_bytes().to_vec()
+}
+
+/// A message as records, cut into fragments of `fragment` bytes.
+fn record(message: &[u8], fragment: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    let pieces: Vec<_> = message.chunks(fragment.max(1)).collect();
+    for (i, piece) in pieces.iter().enumerate() {
+        let last = if i + 1 == pieces.len() { 1 << 31 } else { 0 };
+        out.extend_from_slice(&(last | piece.len() as u32).to_be_bytes());
+        out.extend_from_slice(piece);
+    }
+    out
+}
+
+async fn connect(listener: &TcpListener) -> Connection {
+    let addr = listener.local_addr().unwrap();
+    let peer = Peer { name: "peer".into(), addrs: vec![addr], resvport: false };
+    Connection::open(peer, PATIENCE, Arc::default(), None).await.unwrap()
+}
+
+/// Reads `len` bytes at `offset` from a peer that answers with `stream`, which gets the xid.
+async fn read_from(
+    offset: u64,
+    len: usize,
+    answer: impl Fn(u32) -> Vec<u8> + Send + 'static,
+) -> (Vec<u8>, crate::Result<Reply>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let connection = connect(&listener).await;
+    let server = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        while let Some(xid) = read_call(&mut socket).await {
+            if socket.write_all(&answer(xid)).await.is_err() {
+                return;
+            }
+        }
+    });
+    let (tx, rx) = mpsc::channel();
+    let op = ReadOp::new(offset, Box::new(vec![0xEE; len]), move |mut buffer, _| {
+        let mut slices = Vec::new();
+        buffer.slices(0, len, &mut slices);
+        tx.send(slices.iter().flat_map(|s| s.to_vec()).collect::<Vec<u8>>()).unwrap();
+    });
+    let read = Arc::new(ReadInFlight::new(op));
+    let target = ReadTarget { read, base: offset, offset, len };
+    let expect = Expect::Read(target, ResultForm::Compound);
+    let request = Request::new((100_003, 4, 1), &OpaqueAuth::NONE, "READ_PLUS", expect);
+    let result = connection.call(request).await;
+    drop(connection);
+    server.abort();
+    (rx.recv().unwrap(), result)
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+const OFFSET: u64 = 10_000;
+
+/// Contiguous segments from [`OFFSET`] on: whether data, and how long.
+fn segments() -> impl Strategy<Value = Vec<(bool, usize)>> {
+    let len = prop_oneof![1..100usize, 3000..6000usize, 30_000..80_000usize];
+    proptest::collection::vec((any::<bool>(), len), 1..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    /// Any segments that RFC 7862 section 15.10 allows: many, neighbours of a kind, a first hole
+    /// that begins before the range, a last one that ends after it; in any fragments.
+    #[test]
+    fn any_layout_yields_its_bytes(
+        segments in segments(),
+        before in 0..5000u64,
+        after in 0..5000u64,
+        fragment in prop_oneof![Just(usize::MAX), 1..5000usize, 30_000..50_000usize],
+        eof: bool,
+    ) {
+        let len: usize = segments.iter().map(|(_, len)| len).sum();
+        let (mut sent, mut want, mut layout) = (Vec::new(), Vec::new(), Layout::default());
+        layout.eof = eof;
+        let mut at = OFFSET;
+        for (i, &(data, len)) in segments.iter().enumerate() {
+            let end = at + len as u64;
+            if data {
+                let bytes: Vec<u8> = (at..end).map(|n| (n % 251) as u8).collect();
+                want.extend_from_slice(&bytes);
+                sent.push(Sent::Data(at, bytes));
+                layout.push(SegmentKind::Data, at, end);
+            } else {
+                // The buffer keeps what was in it.
+                want.resize(want.len() + len, 0xEE);
+                let start = if i == 0 { at - before } else { at };
+                let end = if i + 1 == segments.len() { end + after } else { end };
+                sent.push(Sent::Hole(start, end - start));
+                layout.push(SegmentKind::Hole, at, end);
+            }
+            at = end;
+        }
+        let results = read_plus_results(eof, &sent);
+        let answer = move |xid| record(&reply(xid, &results), fragment);
+        let (bytes, reply) = run(read_from(OFFSET, len, answer));
+        prop_assert_eq!(reply.unwrap().read.unwrap().unwrap(), layout);
+        prop_assert!(bytes == want);
+    }
+
+    /// Whatever bytes follow a well-formed header, the call ends: with a reply, or an error that
+    /// names what was wrong.
+    #[test]
+    fn any_bytes_end_the_call(results in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..20usize) {
+        let mut results = results;
+        let good = read_plus_results(false, &[Sent::Hole(OFFSET, 10)]);
+        let keep = good.len() * cut / 20;
+        results.splice(0..0, good[..keep].iter().copied());
+        let answer = move |xid| record(&reply(xid, &results), usize::MAX);
+        let (bytes, _) = run(read_from(OFFSET, 100, answer));
+        prop_assert_eq!(bytes.len(), 100);
+    }
+}
+
+#[test]
+fn wrong_segments_are_named_and_store_nothing_outside() {
+    use Sent::{Data, Hole};
+    let at = OFFSET;
+    let cases = [
+        (vec![], Violation::NoProgress),
+        (vec![Hole(at, 0)], Violation::NoProgress),
+        (vec![Data(at - 4, vec![1; 8])], Violation::NotContiguous),
+        (vec![Data(at + 4, vec![1; 8])], Violation::NotContiguous),
+        (vec![Data(at, vec![1; 101])], Violation::MoreThanAsked),
+        (vec![Hole(at, 50), Data(at + 49, vec![1; 8])], Violation::NotContiguous),
+        (vec![Hole(at, 50), Hole(at + 40, 50)], Violation::NotContiguous),
+        (vec![Hole(at, 50), Hole(at, 100)], Violation::NotContiguous),
+        (vec![Hole(at, 50), Data(at + 60, vec![1; 8])], Violation::NotContiguous),
+        (vec![Hole(at, 90), Data(at + 90, vec![1; 11])], Violation::MoreThanAsked),
+        (vec![Hole(at, 100), Data(at + 100, vec![1; 1])], Violation::OutsideRequest),
+        (vec![Hole(at - 20, 10)], Violation::NotContiguous),
+        (vec![Hole(at, u64::MAX)], Violation::EndOverflows),
+    ];
+    for (segments, violation) in cases {
+        let results = read_plus_results(false, &segments);
+        let answer = move |xid| record(&reply(xid, &results), usize::MAX);
+        let (_, result) = run(read_from(OFFSET, 100, answer));
+        assert_eq!(result.unwrap().read, Some(Err(violation)), "{segments:?}");
+    }
+}
+
+#[test]
+fn wrong_xids_absurd_lengths_and_cut_off_replies_do_not_reach_the_caller() {
+    let good = read_plus_results(true, &[Sent::Data(OFFSET, vec![5; 100])]);
+    let attempts = std::sync::atomic::AtomicUsize::new(0);
+    let answer = move |xid: u32| {
+        use std::sync::atomic::Ordering::Relaxed;
+        match attempts.fetch_add(1, Relaxed) {
+            // To nobody's call: passed over; the call is sent again when its time is up.
+            0 => record(&reply(xid ^ 1, &good), usize::MAX),
+            // A record that nobody could have asked for: the connection is given up.
+            1 => vec![0xff; 64],
+            // A reply that ends in the middle, and the rest never comes.
+            2 => record(&reply(xid, &good), usize::MAX)[..120].to_vec(),
+            _ => record(&reply(xid, &good), usize::MAX),
+        }
+    };
+    // The server answers each new connection's first call, so it has to accept several.
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connection = connect(&listener).await;
+        let server = tokio::spawn(async move {
+            loop {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                let Some(xid) = read_call(&mut socket).await else { continue };
+                socket.write_all(&answer(xid)).await.unwrap();
+                // Held open, so that only the client can end it.
+                let _rest = socket.read(&mut [0; 1]).await;
+            }
+        });
+        let op = ReadOp::new(OFFSET, Box::new(vec![0; 100]), |_, _| {});
+        let read = Arc::new(ReadInFlight::new(op));
+        let target = ReadTarget { read, base: OFFSET, offset: OFFSET, len: 100 };
+        let expect = Expect::Read(target, ResultForm::Compound);
+        let request = Request::new((100_003, 4, 1), &OpaqueAuth::NONE, "READ_PLUS", expect);
+        let reply = connection.call(request).await.unwrap();
+        assert_eq!(reply.read, Some(Ok(Layout::data(OFFSET, 100, true))));
+        server.abort();
+    });
+}
+
+#[test]
+fn a_reply_longer_than_the_call_allows_is_refused() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connection = connect(&listener).await;
+        let server = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            while let Some(xid) = read_call(&mut socket).await {
+                socket.write_all(&record(&reply(xid, &[0; 2000]), usize::MAX)).await.unwrap();
+            }
+        });
+        for (max_bytes, fits) in [(1000, false), (2000, true)] {
+            let expect = Expect::Results { max_bytes };
+            let request = Request::new((100_003, 4, 1), &OpaqueAuth::NONE, "GETATTR", expect);
+            match connection.call(request).await {
+                Ok(reply) => assert!(fits && reply.body.len() == 2000),
+                Err(Error::Protocol { violation, .. }) => {
+                    assert!(!fits && violation == Violation::TooLong);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        server.abort();
+    });
+}
+
+#[test]
+fn a_soft_call_to_a_silent_server_fails_in_time() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let peer = Peer { name: "silent".into(), addrs: vec![addr], resvport: false };
+        let patience = Patience { timeo: Duration::from_millis(40), retrans: 1, hard: false };
+        let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
+        let expect = Expect::Results { max_bytes: 100 };
+        let request = Request::new((100_003, 4, 0), &OpaqueAuth::NONE, "NULL", expect);
+        let error = connection.call(request).await.unwrap_err();
+        assert_eq!(error.to_string(), "silent: no answer to NULL in time");
+    });
+}

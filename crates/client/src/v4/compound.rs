@@ -1,0 +1,296 @@
+//! One compound: sent, and sent again through whatever a client can recover from by itself.
+//!
+//! ```text
+//!                           slot                reply
+//!   (call) -> waits for slot ---> sent once --------> answered (OK, or an error for the caller)
+//!               ^      ^            |  |
+//!               |      |  DELAY,    |  |  BADSESSION and its kin, no outcome
+//!               |      +-- GRACE ---+  |
+//!               +------- `recover` ----+
+//! ```
+//!
+//! 1. With sessions, a compound is executed once, however often it is sent: every resending on a
+//!    connection is of the same bytes in the same slot, and the slot is not used for anything else
+//!    before there is an outcome. Only when the server has lost the session is a compound sent anew.
+//! 2. A server that never lets a call through (recovery again and again) gets an error to the
+//!    caller in the end, not a loop.
+
+use super::V4;
+use super::session::Session;
+use crate::error::{Error, Result, Violation};
+use crate::protocol::broken;
+use crate::transport::{Expect, ReadTarget, Reply, Request, ResultForm};
+use std::sync::Arc;
+use std::time::Duration;
+use weir_nfs::v4::op::sequence;
+use weir_nfs::v4::{self, CompoundHeader, CompoundResHeader, Error as Nfs4Error, Op, OpRes};
+use weir_rpc::OpaqueAuth;
+use weir_vfs::Layout;
+use weir_xdr::Decoder;
+
+/// The results of a compound, without SEQUENCE's.
+pub(super) struct Answer {
+    /// How it ended: OK, or the last result's error.
+    pub(super) status: std::result::Result<(), Nfs4Error>,
+    /// What the operations returned, the failed one included; not the read's.
+    pub(super) results: Vec<OpRes>,
+    /// What a read found, or how its results broke the protocol.
+    pub(super) read: Option<std::result::Result<Layout, Violation>>,
+}
+
+/// What came of sending a compound once.
+enum Step {
+    Answered(Answer),
+    /// To be sent again after a pause.
+    Wait,
+    /// To be sent again at once.
+    Again,
+    /// To be sent again in another session.
+    Recover,
+}
+
+/// How often a call may find its session gone before it fails.
+const MAX_RECOVERIES: u32 = 8;
+const PAUSE: std::ops::Range<Duration> = Duration::from_millis(10)..Duration::from_secs(5);
+/// How often a soft mount waits for a server that asks for time (about 20 s in all).
+const SOFT_PAUSES: u32 = 12;
+/// Room for the results of anything but reads.
+const MAX_RESULT_BYTES: usize = (1 << 20) + 4096;
+
+impl V4 {
+    /// Sends operations and returns their results.
+    ///
+    /// # Errors
+    /// Besides the transport's: [`Error::Status`] when one of the operations failed.
+    pub(super) async fn call(
+        &self,
+        cred: &OpaqueAuth,
+        operation: &'static str,
+        ops: &[Op],
+    ) -> Result<Vec<OpRes>> {
+        let answer = self.exchange(cred, operation, ops, None).await?;
+        self.checked(operation, answer.status)?;
+        Ok(answer.results)
+    }
+
+    /// Sends operations, the last of them a read if there is a `target`.
+    pub(super) async fn exchange(
+        &self,
+        cred: &OpaqueAuth,
+        operation: &'static str,
+        ops: &[Op],
+        target: Option<&ReadTarget>,
+    ) -> Result<Answer> {
+        let (mut recoveries, mut pauses) = (0, 0);
+        let mut pause = PAUSE.start;
+        loop {
+            let session = self.session();
+            match self.exchange_once(&session, cred, operation, ops, target).await? {
+                Step::Answered(answer) => return Ok(answer),
+                Step::Again => {}
+                Step::Wait if !self.hard && pauses >= SOFT_PAUSES => {
+                    return Err(Error::TimedOut { server: Arc::clone(&self.server), operation });
+                }
+                Step::Wait => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE.end);
+                    pauses += 1;
+                }
+                Step::Recover if recoveries >= MAX_RECOVERIES => {
+                    return Err(broken(&self.server, operation, Violation::WrongSlot));
+                }
+                Step::Recover => {
+                    self.recover(&session).await?;
+                    recoveries += 1;
+                }
+            }
+        }
+    }
+
+    /// Sends operations in `session` until there is an outcome, without recovering the session
+    /// (because that is what they are part of).
+    pub(super) async fn call_in(
+        &self,
+        session: &Arc<Session>,
+        cred: &OpaqueAuth,
+        operation: &'static str,
+        ops: &[Op],
+    ) -> Result<Answer> {
+        let mut pause = PAUSE.start;
+        loop {
+            match self.exchange_once(session, cred, operation, ops, None).await? {
+                Step::Answered(answer) => return Ok(answer),
+                Step::Again => {}
+                Step::Wait => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE.end);
+                }
+                Step::Recover => return Err(self.failed(operation, Nfs4Error::DeadSession)),
+            }
+        }
+    }
+
+    async fn exchange_once(
+        &self,
+        session: &Arc<Session>,
+        cred: &OpaqueAuth,
+        operation: &'static str,
+        ops: &[Op],
+        target: Option<&ReadTarget>,
+    ) -> Result<Step> {
+        if !self.has_sessions() {
+            let reply = self.send(cred, operation, None, ops, target).await?;
+            return Ok(Self::step(self.decode(operation, &reply)?));
+        }
+        let Some(slot) = session.slots.acquire().await else { return Ok(Step::Recover) };
+        let begin = Op::Sequence(sequence::Args {
+            session: session.id,
+            sequence_id: slot.sequence,
+            slot: slot.id,
+            highest_slot: slot.highest,
+            cache_this: ops.iter().any(|op| !op.code().is_idempotent()),
+        });
+        // From here on a failure without an outcome drops the slot, which gives the session up.
+        let reply = self.send(cred, operation, Some(begin), ops, target).await?;
+        let mut answer = self.decode(operation, &reply)?;
+        let sequenced = match answer.results.is_empty() {
+            true => None,
+            false => Some(answer.results.remove(0)),
+        };
+        match sequenced {
+            Some(OpRes::Sequence(Ok(now))) => {
+                if (now.session, now.sequence_id, now.slot) != (session.id, slot.sequence, slot.id)
+                {
+                    return Err(broken(&self.server, operation, Violation::WrongSlot));
+                }
+                slot.release(true);
+                session.slots.set_target(now.target_highest_slot.min(now.highest_slot));
+                Ok(Self::step(answer))
+            }
+            Some(OpRes::Sequence(Err(Nfs4Error::Delay))) => {
+                slot.release(false);
+                Ok(Step::Wait)
+            }
+            Some(OpRes::Sequence(Err(Nfs4Error::RetryUncachedRep))) => {
+                // Executed, but the answer is gone; only what may be repeated goes uncached.
+                slot.release(true);
+                Ok(Step::Again)
+            }
+            Some(OpRes::Sequence(Err(error))) => {
+                tracing::debug!("{}: SEQUENCE: {error}", self.server);
+                Ok(Step::Recover)
+            }
+            None if answer.status.is_err() => {
+                // Refused as a whole, the minor version for instance: no slot took note of it.
+                slot.release(false);
+                Ok(Step::Answered(answer))
+            }
+            _ => Err(broken(&self.server, operation, Violation::WrongOperation)),
+        }
+    }
+
+    /// Sends one operation that stands alone, outside of any session.
+    pub(super) async fn call_alone(&self, operation: &'static str, op: Op) -> Result<OpRes> {
+        let mut pause = PAUSE.start;
+        loop {
+            let reply = self.send(&self.own, operation, None, std::slice::from_ref(&op), None);
+            let mut answer = self.decode(operation, &reply.await?)?;
+            if answer.status == Err(Nfs4Error::Delay) {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSE.end);
+                continue;
+            }
+            let Some(result) = answer.results.pop() else {
+                self.checked(operation, answer.status)?;
+                return Err(broken(&self.server, operation, Violation::WrongOperation));
+            };
+            return Ok(result);
+        }
+    }
+
+    /// Asks for nothing: whether the version is served.
+    pub(super) async fn null(&self) -> Result<()> {
+        let program = (v4::PROGRAM, v4::VERSION, v4::PROC_NULL);
+        let expect = Expect::Results { max_bytes: 0 };
+        let request = Request::new(program, &OpaqueAuth::NONE, "NULL", expect);
+        self.connection().call(request).await.map(drop)
+    }
+
+    async fn send(
+        &self,
+        cred: &OpaqueAuth,
+        operation: &'static str,
+        sequence: Option<Op>,
+        ops: &[Op],
+        target: Option<&ReadTarget>,
+    ) -> Result<Reply> {
+        let expect = match target {
+            Some(target) => Expect::Read(target.clone(), ResultForm::Compound),
+            None => Expect::Results { max_bytes: MAX_RESULT_BYTES },
+        };
+        let program = (v4::PROGRAM, v4::VERSION, v4::PROC_COMPOUND);
+        let mut request = Request::new(program, cred, operation, expect);
+        let encoder = request.encoder();
+        encoder.put(&CompoundHeader {
+            tag: "".into(),
+            minor_version: self.minor,
+            operations: (ops.len() + usize::from(sequence.is_some())) as u32,
+        });
+        sequence.iter().chain(ops).for_each(|op| encoder.put(op));
+        self.connection().call(request).await
+    }
+
+    fn decode(&self, operation: &'static str, reply: &Reply) -> Result<Answer> {
+        let bad = |error: weir_xdr::Error| broken(&self.server, operation, error.into());
+        let mut d = Decoder::new(reply.body.clone());
+        let header: CompoundResHeader = d.get().map_err(bad)?;
+        // Of a read that found something, only the number and the status are here.
+        let read = if reply.read.is_some() { 1 } else { 0 };
+        let mut results = Vec::new();
+        for _ in read..header.results.min(MAX_RESULTS) {
+            if read == 1 && d.remaining() <= READ_HEAD_BYTES {
+                break;
+            }
+            results.push(OpRes::decode_next(&mut d).map_err(bad)?);
+        }
+        let status = match reply.read {
+            Some(_) => Ok(()),
+            None => header.status,
+        };
+        Ok(Answer { status, results, read: reply.read.clone() })
+    }
+
+    fn step(answer: Answer) -> Step {
+        match answer.status {
+            Err(Nfs4Error::Delay | Nfs4Error::Grace) => Step::Wait,
+            _ => Step::Answered(answer),
+        }
+    }
+
+    /// The status as a client error.
+    pub(super) fn checked(
+        &self,
+        operation: &'static str,
+        status: std::result::Result<(), Nfs4Error>,
+    ) -> Result<()> {
+        status.map_err(|error| self.failed(operation, error))
+    }
+
+    pub(super) fn failed(&self, operation: &'static str, error: Nfs4Error) -> Error {
+        Error::Status {
+            server: Arc::clone(&self.server),
+            operation,
+            status: error.name().to_owned(),
+            error: super::attr::neutral(error),
+        }
+    }
+
+    pub(super) fn unexpected(&self, operation: &'static str) -> Error {
+        broken(&self.server, operation, Violation::WrongOperation)
+    }
+}
+
+/// Operations in one of this client's compounds, at most.
+const MAX_RESULTS: u32 = 16;
+/// What stands of a read's result in the head of its reply: operation and status.
+const READ_HEAD_BYTES: usize = 8;

@@ -1,0 +1,136 @@
+//! NFSv4.1 and 4.2 (RFC 8881, RFC 7862), and 4.0 (RFC 7530) as far as this client needs it.
+//!
+//! - [`compound`]: one compound, sent until it is answered, whatever happens in between;
+//! - [`session`]: who this client is to the server, the session and its [`slots`], recovery;
+//! - [`open`]: opens, shared by all users of a file, and how they come back after a restart;
+//! - [`ops`]: the operations of a file system, each as a compound;
+//! - [`attr`]: attributes to and from the neutral ones.
+//!
+//! Minor version 0 is spoken without opens: reads and writes go under the anonymous stateid
+//! (RFC 7530 section 9.1.4.3), and rights are asked for with ACCESS.
+
+mod attr;
+mod compound;
+mod open;
+mod ops;
+mod session;
+mod slots;
+
+pub(crate) use open::OpenState;
+
+use crate::error::{Error, Refusal, Result};
+use crate::mount::Terms;
+use crate::protocol::Limits;
+use crate::transport::{Connection, Counters};
+use open::Opens;
+use session::{Client, Session};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use weir_base::sync::Mutex;
+use weir_nfs::v4::{Bitmap, Error as Nfs4Error};
+use weir_rpc::OpaqueAuth;
+
+/// A conversation in one minor version of NFSv4.
+pub(crate) struct V4 {
+    minor: u32,
+    server: Arc<str>,
+    connections: Vec<Connection>,
+    next_connection: AtomicUsize,
+    /// The mount's own credential: for the client id and the session.
+    own: OpaqueAuth,
+    hard: bool,
+    client: Client,
+    session: Mutex<Arc<Session>>,
+    /// Held while a session is made anew.
+    recovering: tokio::sync::Mutex<()>,
+    opens: Opens,
+    readplus: AtomicBool,
+    /// Largest transfers by the mount's options.
+    asked: Limits,
+    about: OnceLock<About>,
+    owners: attr::Owners,
+}
+
+/// What the server says of itself and of the exported file system.
+#[derive(Clone, Copy, Debug)]
+struct About {
+    supported: Bitmap,
+    limits: Limits,
+    lease: Duration,
+    xattrs: bool,
+    clones: bool,
+}
+
+impl V4 {
+    /// Connects and makes a session; `None` when the server does not offer the version.
+    pub(crate) async fn begin(terms: &Terms, minor: u32) -> Result<Option<Arc<Self>>> {
+        let mut connections = Vec::new();
+        for _ in 0..terms.options.nconnect {
+            let counters: Arc<Counters> = Arc::clone(&terms.counters);
+            connections.push(
+                Connection::open(terms.peer.clone(), terms.patience, counters, None).await?,
+            );
+        }
+        let v4 = Arc::new(Self {
+            minor,
+            server: Arc::clone(&terms.peer.name),
+            connections,
+            next_connection: AtomicUsize::new(0),
+            own: terms.own.clone(),
+            hard: terms.options.hard,
+            client: Client::new(),
+            session: Mutex::new(Session::none()),
+            recovering: tokio::sync::Mutex::default(),
+            opens: Opens::default(),
+            readplus: AtomicBool::new(terms.options.readplus && minor >= 2),
+            asked: Limits {
+                read: terms.options.rsize as usize,
+                write: terms.options.wsize as usize,
+            },
+            about: OnceLock::new(),
+            owners: attr::Owners::of_this_machine(),
+        });
+        let begun = match minor {
+            0 => v4.null().await,
+            _ => v4.establish().await,
+        };
+        match begun {
+            Ok(()) => Ok(Some(v4)),
+            Err(Error::Refused {
+                refusal: Refusal::VersionMismatch(..) | Refusal::ProgramUnavailable,
+                ..
+            }) => Ok(None),
+            Err(Error::Status { status, .. })
+                if status == Nfs4Error::MinorVersMismatch.name() =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The connection for the next call: they take turns.
+    fn connection(&self) -> &Connection {
+        let turn = self.next_connection.fetch_add(1, Relaxed);
+        &self.connections[turn % self.connections.len()]
+    }
+
+    fn has_sessions(&self) -> bool {
+        self.minor >= 1
+    }
+
+    /// Renews the lease for as long as the mount lives.
+    fn keep_alive(self: &Arc<Self>, lease: Duration) {
+        let mount: Weak<Self> = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(lease / 3).await;
+                let Some(v4) = mount.upgrade() else { return };
+                if let Err(error) = v4.call(&v4.own, "SEQUENCE", &[]).await {
+                    tracing::warn!("{error}");
+                }
+            }
+        });
+    }
+}

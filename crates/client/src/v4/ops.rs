@@ -1,0 +1,640 @@
+//! The operations of a file system, each as one compound.
+
+use super::attr::{attr_of, neutral, set_attrs};
+use super::open::is_state_lost;
+use super::{About, OpenState, V4};
+use crate::error::{Result, Violation};
+use crate::protocol::{
+    Entry, Handle, Limits, Node, OpenAt, Page, Place, Protocol, Special, Written,
+};
+use crate::transport::ReadTarget;
+use crate::write::WritePiece;
+use async_trait::async_trait;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use weir_nfs::Data;
+use weir_nfs::v4::op::{self, open::Claim};
+use weir_nfs::v4::types::{Content, SpecData, StableHow, StateId};
+use weir_nfs::v4::{Attrs, Bitmap, Error as Nfs4Error, Op, OpRes};
+use weir_rpc::OpaqueAuth;
+use weir_vfs::{
+    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, RenameFlags, SegmentKind,
+    SetAttr, XattrMode,
+};
+
+pub(super) fn putfh(handle: &Handle) -> Op {
+    Op::Putfh(op::putfh::Args { object: weir_xdr::Opaque(handle.0.clone()) })
+}
+
+/// The arm of a result that an operation must have given; evaluates to what it holds.
+macro_rules! take {
+    ($v4:expr, $results:expr, $variant:ident) => {
+        $results
+            .into_iter()
+            .find_map(|result| match result {
+                OpRes::$variant(Ok(value)) => Some(value),
+                _ => None,
+            })
+            .ok_or_else(|| $v4.unexpected(stringify!($variant)))
+    };
+}
+
+impl V4 {
+    /// Finds the directory at `path` from the server's root, and learns about its file system.
+    pub(crate) async fn root(self: &Arc<Self>, path: &[Vec<u8>]) -> Result<Node> {
+        let mut ops = vec![Op::Putrootfh(op::putrootfh::Args {})];
+        let mut node = None;
+        // One by one, so that an error is about the right name and no server's limit on
+        // operations is met.
+        for name in std::iter::once(None).chain(path.iter().map(Some)) {
+            if let Some(name) = name {
+                ops.push(lookup(name));
+            }
+            let results = self.call(&self.own, "LOOKUP", &node_ops(ops)).await?;
+            let found = self.node(results, "LOOKUP")?;
+            ops = vec![putfh(&found.handle)];
+            node = Some(found);
+        }
+        let root = node.ok_or_else(|| self.unexpected("LOOKUP"))?;
+        self.learn(&root.handle).await?;
+        Ok(root)
+    }
+
+    async fn learn(self: &Arc<Self>, root: &Handle) -> Result<()> {
+        let ops = [putfh(root), getattr(super::attr::ABOUT)];
+        let attrs = take!(self, self.call(&self.own, "GETATTR", &ops).await?, Getattr)?;
+        let session = self.session();
+        let fit = |asked: usize, session: usize, server: Option<u64>| {
+            let server = server.map_or(usize::MAX, |s| usize::try_from(s).unwrap_or(usize::MAX));
+            let session = if self.has_sessions() { session } else { usize::MAX };
+            asked.min(session).min(server.max(512))
+        };
+        let about = super::attr::about(
+            &attrs,
+            Limits {
+                read: fit(self.asked.read, session.max_read, attrs.max_read),
+                write: fit(self.asked.write, session.max_write, attrs.max_write),
+            },
+        );
+        self.keep_alive(about.lease);
+        // Only the first root is learnt about; a second mount is another conversation.
+        let _ = self.about.set(about);
+        Ok(())
+    }
+
+    fn about(&self) -> Option<&About> {
+        self.about.get()
+    }
+
+    /// The file of a compound that ends with GETFH and GETATTR.
+    fn node(&self, results: Vec<OpRes>, operation: &'static str) -> Result<Node> {
+        let (mut handle, mut attrs) = (None, None);
+        for result in results {
+            match result {
+                OpRes::Getfh(Ok(fh)) => handle = Some(Handle(fh.0)),
+                OpRes::Getattr(Ok(found)) => attrs = Some(found),
+                _ => {}
+            }
+        }
+        let (Some(handle), Some(attrs)) = (handle, attrs) else {
+            return Err(self.unexpected(operation));
+        };
+        self.node_of(handle, &attrs, operation)
+    }
+
+    fn node_of(&self, handle: Handle, attrs: &Attrs, operation: &'static str) -> Result<Node> {
+        let attr = attr_of(attrs, &handle, &self.owners)
+            .ok_or_else(|| crate::protocol::broken(&self.server, operation, Violation::BadValue))?;
+        Ok(Node { handle, attr })
+    }
+
+    /// Sends a compound that changes or does I/O under an open's state; opens the file again when
+    /// the server does not have that any more.
+    async fn call_open(
+        &self,
+        open: &OpenAt,
+        operation: &'static str,
+        ops: impl Fn(StateId) -> Vec<Op>,
+    ) -> Result<Vec<OpRes>> {
+        let answer = self.exchange_open(open, operation, ops, None).await?;
+        self.checked(operation, answer.status)?;
+        Ok(answer.results)
+    }
+
+    async fn exchange_open(
+        &self,
+        open: &OpenAt,
+        operation: &'static str,
+        ops: impl Fn(StateId) -> Vec<Op>,
+        target: Option<&ReadTarget>,
+    ) -> Result<super::compound::Answer> {
+        let mut reopened = 0;
+        loop {
+            let stateid = open.state.as_deref().map_or(StateId::ANONYMOUS, OpenState::stateid);
+            let answer = self.exchange(&open.cred, operation, &ops(stateid), target).await?;
+            match (answer.status, &open.state) {
+                (Err(error), Some(state)) if is_state_lost(error) && reopened < MAX_REOPENS => {
+                    tracing::info!("{}: {operation}: {error}; opening again", self.server);
+                    self.reopen(state, stateid).await?;
+                    reopened += 1;
+                }
+                _ => return Ok(answer),
+            }
+        }
+    }
+
+    async fn read_plus(&self, open: &OpenAt, target: &ReadTarget) -> Result<Option<Layout>> {
+        let ops = |stateid| {
+            vec![putfh(&open.handle), Op::ReadPlus(read_args(stateid, target))]
+        };
+        let answer = self.exchange_open(open, "READ_PLUS", ops, Some(target)).await?;
+        let why = match (answer.read, answer.status) {
+            (Some(Ok(layout)), _) => return Ok(Some(layout)),
+            (Some(Err(violation)), _) => violation.to_string(),
+            (None, Err(error @ (Nfs4Error::NotSupp | Nfs4Error::OpIllegal))) => error.to_string(),
+            // Said of READ_PLUS by servers that cannot find the file's holes.
+            (None, Err(error @ Nfs4Error::UnionNotSupp)) => error.to_string(),
+            (None, status) => {
+                self.checked("READ_PLUS", status)?;
+                return Err(self.unexpected("READ_PLUS"));
+            }
+        };
+        // Only the first of many calls in flight says so.
+        if self.readplus.swap(false, Relaxed) {
+            tracing::warn!("{}: READ_PLUS: {why}; reading with READ from now on", self.server);
+        }
+        Ok(None)
+    }
+}
+
+/// How often one call may find its open gone.
+const MAX_REOPENS: u32 = 4;
+
+fn lookup(name: &[u8]) -> Op {
+    Op::Lookup(op::lookup::Args { name: name.into() })
+}
+
+fn getattr(request: Bitmap) -> Op {
+    Op::Getattr(op::getattr::Args { request })
+}
+
+/// `ops`, and what identifies the file that they end at.
+fn node_ops(mut ops: Vec<Op>) -> Vec<Op> {
+    ops.push(Op::Getfh(op::getfh::Args {}));
+    ops.push(getattr(super::attr::WANTED));
+    ops
+}
+
+fn read_args(stateid: StateId, target: &ReadTarget) -> op::read::Args {
+    op::read::Args { stateid, offset: target.offset, count: target.len as u32 }
+}
+
+#[async_trait]
+impl Protocol for V4 {
+    fn server(&self) -> &Arc<str> {
+        &self.server
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::FAST_READ | Capabilities::UNCACHED;
+        if self.minor >= 2 {
+            capabilities |= Capabilities::HOLES | Capabilities::ALLOCATE;
+            let about = self.about();
+            capabilities.set(Capabilities::CLONE, about.is_some_and(|a| a.clones));
+            capabilities.set(Capabilities::XATTR, about.is_some_and(|a| a.xattrs));
+        }
+        capabilities
+    }
+
+    fn limits(&self) -> Limits {
+        self.about().map_or(Limits { read: 65536, write: 65536 }, |about| about.limits)
+    }
+
+    async fn statfs(&self, cred: &OpaqueAuth, root: &Handle) -> Result<FsStat> {
+        let ops = [putfh(root), getattr(super::attr::SPACE)];
+        let attrs = take!(self, self.call(cred, "GETATTR", &ops).await?, Getattr)?;
+        Ok(super::attr::space(&attrs))
+    }
+
+    async fn getattr(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Attr> {
+        let ops = [putfh(handle), getattr(super::attr::WANTED)];
+        let attrs = take!(self, self.call(cred, "GETATTR", &ops).await?, Getattr)?;
+        Ok(self.node_of(handle.clone(), &attrs, "GETATTR")?.attr)
+    }
+
+    async fn setattr(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        open: Option<&OpenAt>,
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        let attrs = set_attrs(set);
+        let ops = |stateid| {
+            vec![
+                putfh(handle),
+                Op::Setattr(op::setattr::Args { stateid, attrs: attrs.clone() }),
+                getattr(super::attr::WANTED),
+            ]
+        };
+        let results = match open {
+            Some(open) => self.call_open(open, "SETATTR", ops).await?,
+            None => self.call(cred, "SETATTR", &ops(StateId::ANONYMOUS)).await?,
+        };
+        let attrs = take!(self, results, Getattr)?;
+        Ok(self.node_of(handle.clone(), &attrs, "SETATTR")?.attr)
+    }
+
+    async fn access(&self, cred: &OpaqueAuth, handle: &Handle, mask: u32) -> Result<u32> {
+        let pairs = [
+            (4, Rights::READ),
+            (2, Rights::MODIFY | Rights::EXTEND),
+            (1, Rights::LOOKUP | Rights::EXECUTE),
+        ];
+        let asked = pairs.iter().filter(|(bit, _)| mask & bit != 0);
+        let access = asked.fold(Rights::empty(), |all, (_, rights)| all | *rights);
+        let ops = [putfh(handle), Op::Access(op::access::Args { access })];
+        let granted = take!(self, self.call(cred, "ACCESS", &ops).await?, Access)?.access;
+        let has = pairs.iter().filter(|(_, rights)| granted.intersects(*rights));
+        Ok(has.fold(0, |all, (bit, _)| all | bit) & mask)
+    }
+
+    async fn lookup(&self, cred: &OpaqueAuth, dir: &Handle, name: &[u8]) -> Result<Node> {
+        let ops = node_ops(vec![putfh(dir), lookup(name)]);
+        self.node(self.call(cred, "LOOKUP", &ops).await?, "LOOKUP")
+    }
+
+    async fn parent(&self, cred: &OpaqueAuth, dir: &Handle) -> Result<Node> {
+        let ops = node_ops(vec![putfh(dir), Op::Lookupp(op::lookupp::Args {})]);
+        self.node(self.call(cred, "LOOKUPP", &ops).await?, "LOOKUPP")
+    }
+
+    async fn readdir(
+        &self,
+        cred: &OpaqueAuth,
+        dir: &Handle,
+        cookie: u64,
+        max_entries: usize,
+        with_attr: bool,
+    ) -> Result<Page> {
+        let bytes = if with_attr { DIR_ENTRY_BYTES } else { DIR_NAME_BYTES };
+        let max_count = max_entries.saturating_mul(bytes).clamp(4096, self.limits().read) as u32;
+        let ops = [
+            putfh(dir),
+            Op::Readdir(op::readdir::Args {
+                cookie,
+                verifier: self.cookie_verifier(dir, cookie),
+                dir_count: max_count,
+                max_count,
+                request: if with_attr { super::attr::IN_DIRECTORY } else { super::attr::NUMBER },
+            }),
+        ];
+        let listed = take!(self, self.call(cred, "READDIR", &ops).await?, Readdir)?;
+        self.remember_verifier(dir, listed.verifier);
+        let mut page = Page { entries: Vec::new(), eof: listed.eof };
+        for entry in listed.entries {
+            if page.entries.len() == max_entries {
+                page.eof = false;
+                break;
+            }
+            let node = entry.attrs.filehandle.clone().and_then(|handle| {
+                self.node_of(Handle(handle.0), &entry.attrs, "READDIR").ok()
+            });
+            let ino = entry.attrs.fileid.unwrap_or(entry.cookie);
+            page.entries.push(Entry {
+                name: entry.name.to_vec(),
+                cookie: entry.cookie,
+                ino,
+                node: node.filter(|_| with_attr),
+            });
+        }
+        Ok(page)
+    }
+
+    async fn readlink(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<u8>> {
+        let ops = [putfh(handle), Op::Readlink(op::readlink::Args {})];
+        Ok(take!(self, self.call(cred, "READLINK", &ops).await?, Readlink)?.to_vec())
+    }
+
+    async fn create(&self, cred: &OpaqueAuth, place: Place<'_>) -> Result<Node> {
+        let args = self.open_args(
+            Access::READ | Access::WRITE,
+            Self::create_how(set_attrs(place.set)),
+            Claim::Null(place.name.into()),
+        );
+        let mut ops = node_ops(vec![putfh(place.dir), Op::Open(args)]);
+        ops.push(Op::Close(op::close::Args { seqid: 0, open_stateid: StateId::CURRENT }));
+        self.node(self.call(cred, "OPEN", &ops).await?, "OPEN")
+    }
+
+    async fn make(
+        &self,
+        cred: &OpaqueAuth,
+        place: Place<'_>,
+        special: Special<'_>,
+    ) -> Result<Node> {
+        use op::create::Kind;
+        let kind = match special {
+            Special::Directory => Kind::Directory,
+            Special::Symlink(target) => Kind::Symlink(target.into()),
+            Special::Device(kind, (major, minor)) => match kind {
+                FileKind::Block => Kind::Block(SpecData { major, minor }),
+                FileKind::Char => Kind::Char(SpecData { major, minor }),
+                FileKind::Socket => Kind::Socket,
+                _ => Kind::Fifo,
+            },
+        };
+        let args =
+            op::create::Args { kind, name: place.name.into(), attrs: set_attrs(place.set) };
+        let ops = node_ops(vec![putfh(place.dir), Op::Create(args)]);
+        self.node(self.call(cred, "CREATE", &ops).await?, "CREATE")
+    }
+
+    async fn link(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        dir: &Handle,
+        name: &[u8],
+    ) -> Result<Attr> {
+        let ops = [
+            putfh(handle),
+            Op::Savefh(op::savefh::Args {}),
+            putfh(dir),
+            Op::Link(op::link::Args { name: name.into() }),
+            putfh(handle),
+            getattr(super::attr::WANTED),
+        ];
+        let attrs = take!(self, self.call(cred, "LINK", &ops).await?, Getattr)?;
+        Ok(self.node_of(handle.clone(), &attrs, "LINK")?.attr)
+    }
+
+    async fn remove(
+        &self,
+        cred: &OpaqueAuth,
+        dir: &Handle,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<()> {
+        // REMOVE takes away files and directories alike (RFC 8881 section 18.25).
+        let kind = self.lookup(cred, dir, name).await?.attr.kind;
+        match (directory, kind) {
+            (true, FileKind::Directory) => {}
+            (true, _) => return Err(weir_vfs::Error::NotDirectory.into()),
+            (false, FileKind::Directory) => return Err(weir_vfs::Error::IsDirectory.into()),
+            (false, _) => {}
+        }
+        let ops = [putfh(dir), Op::Remove(op::remove::Args { name: name.into() })];
+        self.call(cred, "REMOVE", &ops).await.map(drop)
+    }
+
+    async fn rename(
+        &self,
+        cred: &OpaqueAuth,
+        from: (&Handle, &[u8]),
+        to: (&Handle, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        match flags {
+            RenameFlags::Replace => {}
+            // The protocol has neither. To look first would not be atomic.
+            RenameFlags::NoReplace | RenameFlags::Exchange => {
+                return Err(weir_vfs::Error::NotSupported.into());
+            }
+        }
+        let ops = [
+            putfh(from.0),
+            Op::Savefh(op::savefh::Args {}),
+            putfh(to.0),
+            Op::Rename(op::rename::Args { old_name: from.1.into(), new_name: to.1.into() }),
+        ];
+        self.call(cred, "RENAME", &ops).await.map(drop)
+    }
+
+    async fn open(&self, cred: Arc<OpaqueAuth>, handle: &Handle, access: Access) -> Result<OpenAt> {
+        if self.has_sessions() {
+            return self.open_file(cred, handle, access).await;
+        }
+        let mut mask = 0;
+        mask |= if access.contains(Access::READ) { 4 } else { 0 };
+        mask |= if access.contains(Access::WRITE) { 2 } else { 0 };
+        match self.getattr(&cred, handle).await?.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(weir_vfs::Error::IsDirectory.into()),
+            FileKind::Symlink => return Err(weir_vfs::Error::Loop.into()),
+            _ => return Err(weir_vfs::Error::Invalid.into()),
+        }
+        if self.access(&cred, handle, mask).await? != mask {
+            return Err(weir_vfs::Error::AccessDenied.into());
+        }
+        Ok(OpenAt { cred, handle: handle.clone(), state: None })
+    }
+
+    async fn close(&self, open: OpenAt, _access: Access) {
+        self.close_file(open).await;
+    }
+
+    async fn read(&self, open: &OpenAt, target: ReadTarget) -> Result<Layout> {
+        if self.readplus.load(Relaxed)
+            && let Some(layout) = self.read_plus(open, &target).await?
+        {
+            return Ok(layout);
+        }
+        let ops = |stateid| vec![putfh(&open.handle), Op::Read(read_args(stateid, &target))];
+        let answer = self.exchange_open(open, "READ", ops, Some(&target)).await?;
+        match answer.read {
+            Some(Ok(layout)) => Ok(layout),
+            Some(Err(violation)) => {
+                Err(crate::protocol::broken(&self.server, "READ", violation))
+            }
+            None => {
+                self.checked("READ", answer.status)?;
+                Err(self.unexpected("READ"))
+            }
+        }
+    }
+
+    async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written> {
+        let ops = |stateid| {
+            let data: Arc<dyn weir_xdr::Payload> = Arc::clone(&piece) as _;
+            vec![
+                putfh(&open.handle),
+                Op::Write(op::write::Args {
+                    stateid,
+                    offset: piece.offset(),
+                    stable: StableHow::Unstable,
+                    data: Data::Shared(data),
+                }),
+            ]
+        };
+        let written = take!(self, self.call_open(open, "WRITE", ops).await?, Write)?;
+        Ok(Written {
+            count: written.count as usize,
+            stable: written.committed != StableHow::Unstable,
+            verifier: written.verifier,
+        })
+    }
+
+    async fn commit(&self, open: &OpenAt) -> Result<[u8; 8]> {
+        let ops =
+            [putfh(&open.handle), Op::Commit(op::commit::Args { offset: 0, count: 0 })];
+        take!(self, self.call(&open.cred, "COMMIT", &ops).await?, Commit)
+    }
+
+    async fn extent_at(&self, open: &OpenAt, offset: u64) -> Result<Extent> {
+        if self.minor < 2 {
+            return Err(weir_vfs::Error::NotSupported.into());
+        }
+        let seek = |stateid, what| Op::Seek(op::seek::Args { stateid, offset, what });
+        // The hole first: there is always one, at the end of the file if not before.
+        let ops = |stateid| {
+            vec![
+                putfh(&open.handle),
+                seek(stateid, Content::Hole),
+                getattr(super::attr::WANTED),
+                seek(stateid, Content::Data),
+            ]
+        };
+        let answer = self.exchange_open(open, "SEEK", ops, None).await?;
+        let mut results = answer.results.into_iter().skip(1);
+        let hole = match results.next() {
+            Some(OpRes::Seek(Ok(found))) => found.offset,
+            _ => {
+                self.checked("SEEK", answer.status)?;
+                return Err(self.unexpected("SEEK"));
+            }
+        };
+        let size = match results.next() {
+            Some(OpRes::Getattr(Ok(attrs))) => {
+                self.node_of(open.handle.clone(), &attrs, "SEEK")?.attr.size
+            }
+            _ => return Err(self.unexpected("SEEK")),
+        };
+        if hole > offset {
+            return Ok(Extent { kind: SegmentKind::Data, start: offset, end: hole });
+        }
+        let end = match results.next() {
+            Some(OpRes::Seek(Ok(found))) if found.offset > offset => found.offset,
+            // A hole to the end.
+            Some(OpRes::Seek(Ok(found))) if found.eof => size,
+            Some(OpRes::Seek(Err(Nfs4Error::NxIo))) => size,
+            Some(OpRes::Seek(Err(error))) => return Err(self.failed("SEEK", error)),
+            _ => return Err(self.unexpected("SEEK")),
+        };
+        if end <= offset {
+            return Err(weir_vfs::Error::NoSuchRange.into());
+        }
+        Ok(Extent { kind: SegmentKind::Hole, start: offset, end })
+    }
+
+    async fn allocate(&self, open: &OpenAt, offset: u64, length: u64) -> Result<()> {
+        let ops = |stateid| {
+            let args = op::allocate::Args { stateid, offset, length };
+            vec![putfh(&open.handle), Op::Allocate(args)]
+        };
+        self.call_open(open, "ALLOCATE", ops).await.map(drop)
+    }
+
+    async fn punch_hole(&self, open: &OpenAt, offset: u64, length: u64) -> Result<()> {
+        let ops = |stateid| {
+            let args = op::deallocate::Args { stateid, offset, length };
+            vec![putfh(&open.handle), Op::Deallocate(args)]
+        };
+        self.call_open(open, "DEALLOCATE", ops).await.map(drop)
+    }
+
+    async fn clone_range(
+        &self,
+        from: &OpenAt,
+        to: &OpenAt,
+        offset: u64,
+        len: u64,
+        to_offset: u64,
+    ) -> Result<()> {
+        let source = from.state.as_deref().map_or(StateId::ANONYMOUS, OpenState::stateid);
+        let ops = |destination| {
+            vec![
+                putfh(&from.handle),
+                Op::Savefh(op::savefh::Args {}),
+                putfh(&to.handle),
+                Op::Clone(op::clone::Args {
+                    source,
+                    destination,
+                    source_offset: offset,
+                    destination_offset: to_offset,
+                    count: len,
+                }),
+            ]
+        };
+        self.call_open(to, "CLONE", ops).await.map(drop)
+    }
+
+    async fn get_xattr(&self, cred: &OpaqueAuth, handle: &Handle, name: &[u8]) -> Result<Vec<u8>> {
+        let name = user_name(name)?.into();
+        let ops = [putfh(handle), Op::Getxattr(op::getxattr::Args { name })];
+        Ok(take!(self, self.call(cred, "GETXATTR", &ops).await?, Getxattr)?.to_vec())
+    }
+
+    async fn set_xattr(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        use op::setxattr::How;
+        let how = match mode {
+            XattrMode::Either => How::Either,
+            XattrMode::Create => How::Create,
+            XattrMode::Replace => How::Replace,
+        };
+        let args =
+            op::setxattr::Args { how, name: user_name(name)?.into(), value: value.into() };
+        self.call(cred, "SETXATTR", &[putfh(handle), Op::Setxattr(args)]).await.map(drop)
+    }
+
+    async fn list_xattrs(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<Vec<u8>>> {
+        let (mut names, mut cookie) = (Vec::new(), 0);
+        loop {
+            let args = op::listxattrs::Args { cookie, max_count: 65536 };
+            let results = self.call(cred, "LISTXATTRS", &[putfh(handle), Op::Listxattrs(args)]);
+            let listed = take!(self, results.await?, Listxattrs)?;
+            if names.len() > MAX_XATTRS || (listed.names.is_empty() && !listed.eof) {
+                return Err(self.unexpected("LISTXATTRS"));
+            }
+            names.extend(listed.names.iter().map(|name| [b"user.", &name[..]].concat()));
+            if listed.eof {
+                return Ok(names);
+            }
+            cookie = listed.cookie;
+        }
+    }
+
+    async fn remove_xattr(&self, cred: &OpaqueAuth, handle: &Handle, name: &[u8]) -> Result<()> {
+        let name = user_name(name)?.into();
+        let ops = [putfh(handle), Op::Removexattr(op::removexattr::Args { name })];
+        self.call(cred, "REMOVEXATTR", &ops).await.map(drop)
+    }
+
+    async fn unmount(&self) {
+        self.close_all().await;
+        if self.has_sessions()
+            && let Err(error) = self.destroy().await
+        {
+            tracing::debug!("{error}");
+        }
+    }
+}
+
+/// Attributes in the user's name space are the only ones that travel, and without its prefix
+/// (RFC 8276 section 4).
+fn user_name(name: &[u8]) -> Result<&[u8]> {
+    name.strip_prefix(b"user.").ok_or_else(|| weir_vfs::Error::NotSupported.into())
+}
+
+/// What an entry takes in a READDIR reply, about: bounds how many come in one.
+const DIR_ENTRY_BYTES: usize = 320;
+const DIR_NAME_BYTES: usize = 64;
+/// Attributes of one file, at most, whatever the server says.
+const MAX_XATTRS: usize = 1 << 16;

@@ -1,0 +1,226 @@
+//! Who this client is to the server, and its session (RFC 8881 sections 2.10 and 8.4.2).
+//!
+//! ```text
+//!              EXCHANGE_ID, CREATE_SESSION
+//!   (mount) ------------------------------> live --------------------> (unmount)
+//!              RECLAIM_COMPLETE             ^  |   DESTROY_SESSION, DESTROY_CLIENTID
+//!                                           |  | BADSESSION, a slot without outcome
+//!            EXCHANGE_ID, CREATE_SESSION;   |  v
+//!            new client id: reclaim opens, +- dead
+//!            RECLAIM_COMPLETE
+//! ```
+//!
+//! 1. One task makes a session anew; the others wait for it and use the one that it made.
+//! 2. A new session is used by others only after the opens of the old one were reclaimed, so that
+//!    nobody else's I/O can get between.
+
+use super::V4;
+use super::slots::Slots;
+use crate::error::{Error, Result};
+use std::sync::Arc;
+use weir_base::sync::Mutex;
+use weir_nfs::v4::op::{create_session, exchange_id, reclaim_complete};
+use weir_nfs::v4::types::{CallbackSec, ClientId, ClientOwner, ImplId, SessionId};
+use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
+
+/// A session.
+pub(super) struct Session {
+    pub(super) id: SessionId,
+    pub(super) slots: Arc<Slots>,
+    /// The largest transfers that fit in its messages, in bytes.
+    pub(super) max_read: usize,
+    pub(super) max_write: usize,
+}
+
+impl Session {
+    /// Stands for the session before there is one.
+    pub(super) fn none() -> Arc<Self> {
+        let slots = Slots::new(1);
+        slots.kill();
+        Arc::new(Self { id: [0; 16], slots, max_read: 0, max_write: 0 })
+    }
+}
+
+/// This client, as the server knows it.
+pub(super) struct Client {
+    owner: ClientOwner,
+    id: Mutex<Option<ClientId>>,
+}
+
+impl Client {
+    /// A client that no server has seen before.
+    pub(super) fn new() -> Self {
+        let random = getrandom::u64().unwrap_or_else(|_| std::process::id().into());
+        let host = rustix::system::uname();
+        let name = format!("weir {} {random:016x}", host.nodename().to_string_lossy());
+        let owner = name.as_bytes().into();
+        Self {
+            owner: ClientOwner { verifier: random.to_be_bytes(), owner },
+            id: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn owner(&self) -> &ClientOwner {
+        &self.owner
+    }
+}
+
+/// Slots to ask for.
+const SLOTS: u32 = 128;
+/// Room for headers around the largest payload.
+const HEADER_ROOM: u32 = 16 << 10;
+/// Of that, what this client's own headers take at most: RPC with a credential, SEQUENCE, PUTFH.
+const REQUEST_HEAD: usize = 1536;
+const RESPONSE_HEAD: usize = 1024;
+
+impl V4 {
+    pub(super) fn session(&self) -> Arc<Session> {
+        Arc::clone(&self.session.lock())
+    }
+
+    /// Replaces a session that is of no more use, unless that is done already.
+    pub(super) async fn recover(&self, dead: &Arc<Session>) -> Result<()> {
+        dead.slots.kill();
+        let _one_at_a_time = self.recovering.lock().await;
+        if Arc::ptr_eq(&self.session(), dead) {
+            tracing::info!("{}: session lost; making another", self.server);
+            self.establish_locked().await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the first session.
+    pub(super) async fn establish(&self) -> Result<()> {
+        let _one_at_a_time = self.recovering.lock().await;
+        self.establish_locked().await
+    }
+
+    async fn establish_locked(&self) -> Result<()> {
+        for _ in 0..MAX_ATTEMPTS {
+            let exchanged = self.exchange_id().await?;
+            let known = self.client.id.lock().replace(exchanged.client_id);
+            let kept = known == Some(exchanged.client_id)
+                && exchanged.flags.contains(exchange_id::Flags::CONFIRMED_R);
+            let Some(session) = self.create_session(&exchanged).await? else { continue };
+            let session = Arc::new(session);
+            if !kept {
+                if known.is_some() {
+                    self.reclaim_opens(&session).await?;
+                }
+                match self.reclaim_complete(&session).await {
+                    // The server went away again.
+                    Err(Error::Status { status, .. })
+                        if status == Nfs4Error::DeadSession.name() =>
+                    {
+                        continue;
+                    }
+                    outcome => outcome?,
+                }
+            }
+            *self.session.lock() = session;
+            return Ok(());
+        }
+        Err(self.failed("CREATE_SESSION", Nfs4Error::StaleClientId))
+    }
+
+    async fn exchange_id(&self) -> Result<exchange_id::Exchanged> {
+        let op = Op::ExchangeId(exchange_id::Args {
+            client: self.client.owner.clone(),
+            flags: exchange_id::Flags::USE_NON_PNFS,
+            state_protect: exchange_id::StateProtect::None,
+            impl_id: vec![ImplId {
+                domain: "weir".into(),
+                name: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
+                ..ImplId::default()
+            }]
+            .into(),
+        });
+        match self.call_alone("EXCHANGE_ID", op).await? {
+            OpRes::ExchangeId(Ok(exchanged)) => Ok(exchanged),
+            other => Err(self.failure_of("EXCHANGE_ID", &other)),
+        }
+    }
+
+    /// `None`: the client id is gone already, introduce the client again.
+    async fn create_session(&self, client: &exchange_id::Exchanged) -> Result<Option<Session>> {
+        let fore = create_session::ChannelAttrs {
+            max_request_size: self.asked.write as u32 + HEADER_ROOM,
+            max_response_size: self.asked.read as u32 + HEADER_ROOM,
+            max_response_size_cached: 8192,
+            max_operations: 16,
+            max_requests: SLOTS,
+            ..Default::default()
+        };
+        let back = create_session::ChannelAttrs {
+            max_request_size: 4096,
+            max_response_size: 4096,
+            max_response_size_cached: 4096,
+            max_operations: 2,
+            max_requests: 1,
+            ..Default::default()
+        };
+        let op = Op::CreateSession(create_session::Args {
+            client_id: client.client_id,
+            sequence_id: client.sequence_id,
+            flags: create_session::Flags::empty(),
+            fore,
+            back,
+            cb_program: CALLBACK_PROGRAM,
+            sec_parms: vec![CallbackSec::None].into(),
+        });
+        match self.call_alone("CREATE_SESSION", op).await? {
+            OpRes::CreateSession(Ok(created)) => {
+                let fit = |max: u32, head: usize, asked: usize| {
+                    let room = (max as usize).saturating_sub(head).min(asked);
+                    // Whole pages, unless not even one fits.
+                    if room >= 4096 { room & !4095 } else { room.max(512) }
+                };
+                let (fore, asked) = (created.fore, self.asked);
+                Ok(Some(Session {
+                    id: created.session,
+                    slots: Slots::new(fore.max_requests as usize),
+                    max_read: fit(fore.max_response_size, RESPONSE_HEAD, asked.read),
+                    max_write: fit(fore.max_request_size, REQUEST_HEAD, asked.write),
+                }))
+            }
+            OpRes::CreateSession(Err(Nfs4Error::StaleClientId | Nfs4Error::SeqMisordered)) => {
+                Ok(None)
+            }
+            other => Err(self.failure_of("CREATE_SESSION", &other)),
+        }
+    }
+
+    async fn reclaim_complete(&self, session: &Arc<Session>) -> Result<()> {
+        let op = Op::ReclaimComplete(reclaim_complete::Args { one_fs: false });
+        let answer = self.call_in(session, &self.own, "RECLAIM_COMPLETE", &[op]).await?;
+        match answer.status {
+            Err(Nfs4Error::CompleteAlready) => Ok(()),
+            status => self.checked("RECLAIM_COMPLETE", status),
+        }
+    }
+
+    /// Ends the session and the client.
+    pub(super) async fn destroy(&self) -> Result<()> {
+        let _one_at_a_time = self.recovering.lock().await;
+        let session = self.session();
+        session.slots.kill();
+        self.call_alone("DESTROY_SESSION", Op::DestroySession(session.id)).await?;
+        let id = self.client.id.lock().take();
+        if let Some(id) = id {
+            self.call_alone("DESTROY_CLIENTID", Op::DestroyClientid(id)).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn failure_of(&self, operation: &'static str, result: &OpRes) -> Error {
+        match result.status() {
+            Err(error) => self.failed(operation, error),
+            Ok(()) => self.unexpected(operation),
+        }
+    }
+}
+
+/// How often the server may lose the client while it introduces itself.
+const MAX_ATTEMPTS: u32 = 8;
+/// The backchannel's program: one of those that clients choose themselves (RFC 5531 section 8.1).
+const CALLBACK_PROGRAM: u32 = 0x4000_0000;

@@ -1,0 +1,194 @@
+//! The slots of a session (RFC 8881 section 2.10.6): each carries one call at a time, numbered, so
+//! that the server executes it exactly once however often it is sent.
+//!
+//! 1. A slot is used by one call at a time, and its next call is numbered one higher than the last
+//!    that the server executed.
+//! 2. A slot whose last call has no known outcome is never used again; its session is given up.
+//! 3. Waiting calls get slots in the order in which they came.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+use weir_base::sync::Mutex;
+
+/// The slots of one session.
+pub(super) struct Slots {
+    table: Mutex<Table>,
+}
+
+struct Table {
+    slots: Vec<State>,
+    /// Slots from this number on are not to be used at the moment.
+    limit: usize,
+    waiting: VecDeque<oneshot::Sender<Slot>>,
+    /// The session is of no more use.
+    dead: bool,
+}
+
+#[derive(Clone, Copy)]
+struct State {
+    sequence: u32,
+    busy: bool,
+}
+
+/// A slot in use; given back with [`Slot::release`].
+pub(super) struct Slot {
+    slots: Arc<Slots>,
+    /// Its number.
+    pub(super) id: u32,
+    /// The number of the call.
+    pub(super) sequence: u32,
+    /// The highest slot in use.
+    pub(super) highest: u32,
+    released: bool,
+}
+
+/// Slots that a client has at most, whatever the server offers.
+pub(super) const MAX_SLOTS: usize = 256;
+
+impl Slots {
+    /// `count` slots, none used yet.
+    pub(super) fn new(count: usize) -> Arc<Self> {
+        let count = count.clamp(1, MAX_SLOTS);
+        let slots = vec![State { sequence: 1, busy: false }; count];
+        let table = Table { slots, limit: count, waiting: VecDeque::new(), dead: false };
+        Arc::new(Self { table: Mutex::new(table) })
+    }
+
+    /// Waits for a slot; `None` when the session has been given up.
+    pub(super) async fn acquire(self: &Arc<Self>) -> Option<Slot> {
+        let waiting = {
+            let mut table = self.table.lock();
+            if table.dead {
+                return None;
+            }
+            if let Some(slot) = table.take(self) {
+                return Some(slot);
+            }
+            let (give, waiting) = oneshot::channel();
+            table.waiting.push_back(give);
+            waiting
+        };
+        waiting.await.ok()
+    }
+
+    /// Follows the server's wish for the highest slot to be used.
+    pub(super) fn set_target(self: &Arc<Self>, highest: u32) {
+        let mut table = self.table.lock();
+        table.limit = (highest as usize).saturating_add(1).min(MAX_SLOTS);
+        let new = State { sequence: 1, busy: false };
+        if table.limit > table.slots.len() {
+            let limit = table.limit;
+            table.slots.resize(limit, new);
+        }
+        self.serve(&mut table);
+    }
+
+    /// Gives the session up: waiting and later calls get no slot.
+    pub(super) fn kill(&self) {
+        let mut table = self.table.lock();
+        table.dead = true;
+        table.waiting.clear();
+    }
+
+    /// Whether the session has been given up.
+    pub(super) fn is_dead(&self) -> bool {
+        self.table.lock().dead
+    }
+
+    /// Hands free slots to those who wait.
+    fn serve(self: &Arc<Self>, table: &mut Table) {
+        while !table.dead
+            && !table.waiting.is_empty()
+            && let Some(mut slot) = table.take(self)
+        {
+            // One that nobody waits for any more goes back before the next is asked.
+            while let Some(waiting) = table.waiting.pop_front() {
+                match waiting.send(slot) {
+                    Ok(()) => break,
+                    Err(unwanted) => slot = unwanted,
+                }
+                if table.waiting.is_empty() {
+                    slot.released = true;
+                    table.slots[slot.id as usize].busy = false;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Table {
+    /// Takes the lowest free slot.
+    fn take(&mut self, slots: &Arc<Slots>) -> Option<Slot> {
+        let limit = self.limit.min(self.slots.len());
+        let id = self.slots[..limit].iter().position(|slot| !slot.busy)?;
+        self.slots[id].busy = true;
+        let highest = self.slots.iter().rposition(|slot| slot.busy).unwrap_or(id);
+        Some(Slot {
+            slots: Arc::clone(slots),
+            id: id as u32,
+            sequence: self.slots[id].sequence,
+            highest: highest as u32,
+            released: false,
+        })
+    }
+}
+
+impl Slot {
+    /// Gives the slot back; `executed` says whether the server took note of the call's number.
+    pub(super) fn release(mut self, executed: bool) {
+        self.released = true;
+        let mut table = self.slots.table.lock();
+        let slot = &mut table.slots[self.id as usize];
+        slot.sequence = slot.sequence.wrapping_add(executed.into());
+        slot.busy = false;
+        self.slots.serve(&mut table);
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if !self.released {
+            self.slots.kill();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[test]
+    fn slots_are_numbered_reused_and_waited_for() {
+        let slots = Slots::new(2);
+        let take = || slots.acquire().now_or_never();
+        let (a, b) = (take().flatten().unwrap(), take().flatten().unwrap());
+        assert_eq!((a.id, a.sequence, b.id, b.highest), (0, 1, 1, 1));
+        let mut waiting = Box::pin(slots.acquire());
+        assert!(waiting.as_mut().now_or_never().is_none());
+        a.release(true);
+        let c = waiting.now_or_never().flatten().unwrap();
+        assert_eq!((c.id, c.sequence), (0, 2));
+        b.release(false);
+        let d = take().flatten().unwrap();
+        assert_eq!((d.id, d.sequence), (1, 1));
+        slots.set_target(2);
+        assert_eq!(take().flatten().map(|slot| slot.release(true)), Some(()));
+        c.release(true);
+        drop(d);
+        assert!(slots.is_dead() && take().flatten().is_none());
+    }
+
+    #[test]
+    fn an_abandoned_waiter_costs_no_slot() {
+        let slots = Slots::new(1);
+        let held = slots.acquire().now_or_never().flatten().unwrap();
+        let mut abandoned = Box::pin(slots.acquire());
+        assert!(abandoned.as_mut().now_or_never().is_none());
+        drop(abandoned);
+        held.release(true);
+        assert_eq!(slots.acquire().now_or_never().flatten().map(|s| s.sequence), Some(2));
+    }
+}

@@ -1,0 +1,227 @@
+//! Writes of one open file: sent without waiting for the server's disk, completed when a COMMIT
+//! has made them durable.
+//!
+//! ```text
+//!             all pieces written                COMMIT, same verifier
+//!  in flight --------------------> uncommitted ----------------------> completed
+//!      ^          |                     |
+//!      |          | written durably     | COMMIT, another verifier: the server restarted
+//!      |          +---> completed       |
+//!      +--------------------------------+
+//! ```
+//!
+//! 1. A write completes without error only when its bytes are durable at the server: written so,
+//!    or covered by a COMMIT that was sent after them and answered with the verifier that every
+//!    piece of them was.
+//! 2. The source goes back only when no connection refers to it any more.
+//! 3. COMMIT is sent when nothing is in flight any more, or when [`WINDOW_BYTES`] wait for it; one
+//!    at a time.
+
+use crate::error::{Result, Violation};
+use crate::file::Opened;
+use crate::protocol::{Written, broken};
+use futures_util::future::join_all;
+use std::io::IoSlice;
+use std::sync::Arc;
+use weir_base::sync::Mutex;
+use weir_vfs::{Error, WriteOp};
+use weir_xdr::Payload;
+
+/// Bytes that may wait for a COMMIT before one is sent although more writes are in flight.
+const WINDOW_BYTES: usize = 16 << 20;
+
+/// A write whose bytes calls in flight refer to; completes when the last of them lets go.
+struct WriteInFlight {
+    op: Option<WriteOp>,
+    outcome: Mutex<weir_vfs::Result<()>>,
+}
+
+impl WriteInFlight {
+    fn resolve(&self, outcome: weir_vfs::Result<()>) {
+        *self.outcome.lock() = outcome;
+    }
+
+    fn offset(&self) -> u64 {
+        self.op.as_ref().map_or(0, WriteOp::offset)
+    }
+
+    fn len(&self) -> usize {
+        self.op.as_ref().map_or(0, WriteOp::len)
+    }
+}
+
+impl Drop for WriteInFlight {
+    fn drop(&mut self) {
+        if let Some(op) = self.op.take() {
+            let outcome = *self.outcome.lock();
+            op.complete(outcome);
+        }
+    }
+}
+
+/// Some bytes of a write: the payload of one WRITE call.
+pub(crate) struct WritePiece {
+    write: Arc<WriteInFlight>,
+    from: usize,
+    to: usize,
+}
+
+impl WritePiece {
+    /// Where in the file it goes.
+    pub(crate) fn offset(&self) -> u64 {
+        self.write.offset() + self.from as u64
+    }
+}
+
+impl Payload for WritePiece {
+    fn len(&self) -> usize {
+        self.to - self.from
+    }
+
+    fn slices<'a>(&'a self, from: usize, out: &mut Vec<IoSlice<'a>>) {
+        if let Some(op) = &self.write.op {
+            op.source().slices(self.from + from, self.to, out);
+        }
+    }
+}
+
+/// The writes of one open file.
+pub(crate) struct Writes {
+    opened: Arc<Opened>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    in_flight: usize,
+    uncommitted: Vec<Uncommitted>,
+    uncommitted_bytes: usize,
+    committing: bool,
+}
+
+struct Uncommitted {
+    write: Arc<WriteInFlight>,
+    verifier: [u8; 8],
+}
+
+impl Writes {
+    pub(crate) fn new(opened: Arc<Opened>) -> Arc<Self> {
+        Arc::new(Self { opened, state: Mutex::default() })
+    }
+
+    /// Starts a write.
+    pub(crate) fn submit(self: &Arc<Self>, op: WriteOp) {
+        if op.is_empty() {
+            return op.complete(Ok(()));
+        }
+        let fits = op.offset().checked_add(op.len() as u64).is_some_and(|e| e <= i64::MAX as u64);
+        if !fits {
+            return op.complete(Err(Error::TooBig));
+        }
+        let write = WriteInFlight { op: Some(op), outcome: Mutex::new(Err(Error::Io)) };
+        self.start(Arc::new(write));
+    }
+
+    fn start(self: &Arc<Self>, write: Arc<WriteInFlight>) {
+        self.state.lock().in_flight += 1;
+        self.opened.runtime.spawn(Arc::clone(self).run(write));
+    }
+
+    async fn run(self: Arc<Self>, write: Arc<WriteInFlight>) {
+        let outcome = self.write_all(&write).await;
+        {
+            let mut state = self.state.lock();
+            state.in_flight -= 1;
+            match outcome {
+                Ok(None) => write.resolve(Ok(())),
+                Ok(Some(verifier)) => {
+                    state.uncommitted_bytes += write.len();
+                    state.uncommitted.push(Uncommitted { write, verifier });
+                }
+                Err(error) => write.resolve(Err(error.into())),
+            }
+            let due = !state.uncommitted.is_empty()
+                && (state.in_flight == 0 || state.uncommitted_bytes >= WINDOW_BYTES);
+            if !due || state.committing {
+                return;
+            }
+            state.committing = true;
+        }
+        self.commit().await;
+    }
+
+    /// Writes every piece; returns the verifier that a COMMIT has to have, or `None` when all of
+    /// them are durable.
+    async fn write_all(&self, write: &Arc<WriteInFlight>) -> Result<Option<[u8; 8]>> {
+        let step = self.opened.protocol.limits().write;
+        loop {
+            let pieces = (0..write.len())
+                .step_by(step)
+                .map(|from| self.write_piece(write, from, (from + step).min(write.len())));
+            let verifiers = join_all(pieces).await.into_iter().collect::<Result<Vec<_>>>()?;
+            let mut unstable = verifiers.into_iter().flatten();
+            let Some(first) = unstable.next() else { return Ok(None) };
+            if unstable.all(|verifier| verifier == first) {
+                return Ok(Some(first));
+            }
+            // The server restarted in between; what it had not written may be lost.
+        }
+    }
+
+    /// Writes bytes `from..to` of the operation; the verifier, unless they are durable.
+    async fn write_piece(
+        &self,
+        write: &Arc<WriteInFlight>,
+        mut from: usize,
+        to: usize,
+    ) -> Result<Option<[u8; 8]>> {
+        let start = from;
+        let mut verifier = None;
+        while from < to {
+            let piece = Arc::new(WritePiece { write: Arc::clone(write), from, to });
+            let Written { count, stable, verifier: now } =
+                self.opened.protocol.write(&self.opened.open, piece).await?;
+            if count == 0 || count > to - from {
+                return Err(broken(self.opened.protocol.server(), "WRITE", Violation::WrongCount));
+            }
+            if !stable {
+                // A short write's first part went under another verifier: begin again.
+                from = if verifier.is_some_and(|v| v != now) { start } else { from + count };
+                verifier = Some(now);
+            } else {
+                from += count;
+            }
+        }
+        Ok(verifier)
+    }
+
+    /// Commits until nothing that is due is left.
+    async fn commit(self: &Arc<Self>) {
+        loop {
+            let batch = {
+                let mut state = self.state.lock();
+                let due = state.in_flight == 0 || state.uncommitted_bytes >= WINDOW_BYTES;
+                if state.uncommitted.is_empty() || !due {
+                    state.committing = false;
+                    return;
+                }
+                state.uncommitted_bytes = 0;
+                std::mem::take(&mut state.uncommitted)
+            };
+            match self.opened.protocol.commit(&self.opened.open).await {
+                Ok(verifier) => {
+                    for Uncommitted { write, verifier: written } in batch {
+                        match written == verifier {
+                            true => write.resolve(Ok(())),
+                            false => self.start(write),
+                        }
+                    }
+                }
+                Err(error) => {
+                    let error = weir_vfs::Error::from(error);
+                    batch.iter().for_each(|u| u.write.resolve(Err(error)));
+                }
+            }
+        }
+    }
+}
