@@ -140,6 +140,13 @@ pub enum Refusal {
     Auth(u32),
 }
 
+impl Refusal {
+    /// Whether the server may well take another version.
+    pub(crate) const fn is_other_version(self) -> bool {
+        matches!(self, Self::ProgramUnavailable | Self::VersionMismatch(..))
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

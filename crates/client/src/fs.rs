@@ -54,12 +54,12 @@ impl NfsFs {
             .map_err(|e| crate::Error::Local(e.into()))?;
         // Guards the runtime from here on: dropped, it ends in the background.
         let runtime = Runtime(Some(runtime));
-        let mounting = mount::mount(url.clone(), options.clone());
+        let own = Arc::new(auth_sys(options.uid, options.gid, &own_groups()));
+        let mounting = mount::mount(url.clone(), options.clone(), OpaqueAuth::clone(&own));
         let mounted = match runtime.handle()?.spawn(mounting).await {
             Ok(mounted) => mounted?,
             Err(_) => return Err(crate::Error::Local(Error::Io)),
         };
-        let own = Arc::new(auth_sys(options.uid, options.gid, &own_groups()));
         let mount::Mounted { protocol, version, root, counters } = mounted;
         let handles = Handles::new(root.attr.id, root.handle);
         let core = Arc::new(Core { protocol, version, handles, own, options, counters });

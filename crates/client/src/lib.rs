@@ -9,7 +9,9 @@ mod protocol;
 mod read;
 mod transport;
 mod url;
+mod v3;
 mod v4;
+mod verifiers;
 mod write;
 
 pub use error::{Error, Refusal, Result, Violation};

@@ -3,9 +3,11 @@
 use crate::error::{Error, Result};
 use crate::protocol::{Node, Protocol};
 use crate::transport::{Counters, Patience, Peer};
+use crate::v3::V3;
 use crate::v4::V4;
 use crate::{MountOptions, NfsUrl, Version};
 use std::sync::Arc;
+use weir_rpc::OpaqueAuth;
 
 /// A mounted export.
 pub(crate) struct Mounted {
@@ -20,6 +22,8 @@ pub(crate) struct Terms {
     pub(crate) peer: Peer,
     pub(crate) patience: Patience,
     pub(crate) options: MountOptions,
+    /// The mount's own credential.
+    pub(crate) own: OpaqueAuth,
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -27,7 +31,7 @@ pub(crate) struct Terms {
 const PORT: u16 = 2049;
 
 /// Mounts with the newest version that both sides take.
-pub(crate) async fn mount(url: NfsUrl, options: MountOptions) -> Result<Mounted> {
+pub(crate) async fn mount(url: NfsUrl, options: MountOptions, own: OpaqueAuth) -> Result<Mounted> {
     let port = options.port.unwrap_or(PORT);
     let name: Arc<str> = match url.host.contains(':') {
         true => format!("[{}]:{port}", url.host).into(),
@@ -40,6 +44,7 @@ pub(crate) async fn mount(url: NfsUrl, options: MountOptions) -> Result<Mounted>
         peer: Peer { name: Arc::clone(&name), addrs: addrs.collect(), resvport: options.resvport },
         patience: Patience { timeo: options.timeo, retrans: options.retrans, hard: options.hard },
         counters: Arc::default(),
+        own,
         options,
     };
     let asked = match terms.options.vers {
@@ -64,9 +69,13 @@ async fn begin(
     match version.minor() {
         Some(minor) => {
             let Some(protocol) = V4::begin(terms, minor).await? else { return Ok(None) };
-            let root: Node = todo!();
+            let root = protocol.root(&url.path).await?;
             Ok(Some((protocol, root)))
         }
-        None => Ok(None),
+        None => {
+            let Some(protocol) = V3::begin(terms).await? else { return Ok(None) };
+            let root = protocol.root(terms, &url.path).await?;
+            Ok(Some((protocol, root)))
+        }
     }
 }

@@ -171,6 +171,28 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     async fn unmount(&self);
 }
 
+/// Opens a file where the protocol keeps no opens: it must be there, and the caller have the right.
+pub(crate) async fn open_stateless(
+    protocol: &dyn Protocol,
+    cred: Arc<OpaqueAuth>,
+    handle: &Handle,
+    access: Access,
+) -> Result<OpenAt> {
+    match protocol.getattr(&cred, handle).await?.kind {
+        FileKind::Regular => {}
+        FileKind::Directory => return Err(weir_vfs::Error::IsDirectory.into()),
+        FileKind::Symlink => return Err(weir_vfs::Error::Loop.into()),
+        _ => return Err(weir_vfs::Error::Invalid.into()),
+    }
+    let wanted = [(Access::READ, 4), (Access::WRITE, 2)];
+    let mask =
+        wanted.iter().filter(|(a, _)| access.contains(*a)).fold(0, |all, (_, bit)| all | bit);
+    match protocol.access(&cred, handle, mask).await? == mask {
+        true => Ok(OpenAt { cred, handle: handle.clone(), state: None }),
+        false => Err(weir_vfs::Error::AccessDenied.into()),
+    }
+}
+
 /// A bad answer to `operation`.
 pub(crate) fn broken(server: &Arc<str>, operation: &'static str, violation: Violation) -> Error {
     Error::Protocol { server: Arc::clone(server), operation, violation }

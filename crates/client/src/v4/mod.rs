@@ -18,17 +18,18 @@ mod slots;
 
 pub(crate) use open::OpenState;
 
-use crate::error::{Error, Refusal, Result};
+use crate::error::{Error, Result};
 use crate::mount::Terms;
 use crate::protocol::Limits;
 use crate::transport::{Connection, Counters};
+use crate::verifiers::Verifiers;
 use open::Opens;
 use session::{Client, Session};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use weir_base::sync::Mutex;
-use weir_nfs::v4::{Bitmap, Error as Nfs4Error};
+use weir_nfs::v4::Error as Nfs4Error;
 use weir_rpc::OpaqueAuth;
 
 /// A conversation in one minor version of NFSv4.
@@ -50,12 +51,12 @@ pub(crate) struct V4 {
     asked: Limits,
     about: OnceLock<About>,
     owners: attr::Owners,
+    verifiers: Verifiers,
 }
 
 /// What the server says of itself and of the exported file system.
 #[derive(Clone, Copy, Debug)]
 struct About {
-    supported: Bitmap,
     limits: Limits,
     lease: Duration,
     xattrs: bool,
@@ -68,9 +69,8 @@ impl V4 {
         let mut connections = Vec::new();
         for _ in 0..terms.options.nconnect {
             let counters: Arc<Counters> = Arc::clone(&terms.counters);
-            connections.push(
-                Connection::open(terms.peer.clone(), terms.patience, counters, None).await?,
-            );
+            connections
+                .push(Connection::open(terms.peer.clone(), terms.patience, counters, None).await?);
         }
         let v4 = Arc::new(Self {
             minor,
@@ -90,6 +90,7 @@ impl V4 {
             },
             about: OnceLock::new(),
             owners: attr::Owners::of_this_machine(),
+            verifiers: Verifiers::default(),
         });
         let begun = match minor {
             0 => v4.null().await,
@@ -97,13 +98,8 @@ impl V4 {
         };
         match begun {
             Ok(()) => Ok(Some(v4)),
-            Err(Error::Refused {
-                refusal: Refusal::VersionMismatch(..) | Refusal::ProgramUnavailable,
-                ..
-            }) => Ok(None),
-            Err(Error::Status { status, .. })
-                if status == Nfs4Error::MinorVersMismatch.name() =>
-            {
+            Err(Error::Refused { refusal, .. }) if refusal.is_other_version() => Ok(None),
+            Err(Error::Status { status, .. }) if status == Nfs4Error::MinorVersMismatch.name() => {
                 Ok(None)
             }
             Err(error) => Err(error),

@@ -9,15 +9,15 @@
 
 use super::V4;
 use super::session::Session;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::protocol::{Handle, OpenAt};
 use std::collections::HashMap;
 use std::sync::Arc;
 use weir_base::sync::Mutex;
-use weir_nfs::v4::op::open::{Args, Claim, CreateHow, DelegationType, How, ShareAccess, ShareDeny};
 use weir_nfs::v4::op::close;
+use weir_nfs::v4::op::open::{Args, Claim, DelegationType, How, ShareAccess, ShareDeny};
 use weir_nfs::v4::types::{StateId, StateOwner};
-use weir_nfs::v4::{Attrs, Error as Nfs4Error, Op, OpRes};
+use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::Access;
 
@@ -69,7 +69,8 @@ impl V4 {
             let same_cred = users.cred.as_deref() == Some(&*cred);
             if !same_cred || !users.granted.contains(access) {
                 let wanted = users.granted | access;
-                let opened = self.exchange(&cred, "OPEN", &self.reopen_ops(handle, wanted, Claim::Fh), None);
+                let ops = self.reopen_ops(handle, wanted, Claim::Fh);
+                let opened = self.exchange(&cred, "OPEN", &ops, None);
                 let outcome = opened.await.and_then(|answer| {
                     self.checked("OPEN", answer.status)?;
                     match answer.results.as_slice() {
@@ -115,11 +116,6 @@ impl V4 {
         }
     }
 
-    /// Makes a new file and leaves it closed.
-    pub(super) fn create_how(attrs: Attrs) -> How {
-        How::Create(CreateHow::Guarded(attrs))
-    }
-
     /// Lets go of an open; the last one closes the file.
     pub(super) async fn close_file(&self, open: OpenAt) {
         let Some(state) = open.state else { return };
@@ -137,6 +133,18 @@ impl V4 {
             tracing::debug!("{error}");
         }
         self.opens.remove(&open.handle);
+    }
+
+    /// Closes whatever is open, for the end of the mount.
+    pub(super) async fn close_all(&self) {
+        let states: Vec<_> = self.opens.by_handle.lock().values().cloned().collect();
+        for state in states {
+            let cred = state.users.lock().await.cred.clone();
+            let Some(cred) = cred else { continue };
+            state.users.lock().await.count = 1;
+            self.close_file(OpenAt { cred, handle: state.handle.clone(), state: Some(state) })
+                .await;
+        }
     }
 
     /// Opens a file again whose state the server says it does not have. `stale` is the stateid
@@ -233,4 +241,3 @@ pub(super) fn is_state_lost(error: Nfs4Error) -> bool {
             | Nfs4Error::AdminRevoked
     )
 }
-

@@ -1,6 +1,6 @@
 //! The operations of a file system, each as one compound.
 
-use super::attr::{attr_of, neutral, set_attrs};
+use super::attr::{attr_of, set_attrs};
 use super::open::is_state_lost;
 use super::{About, OpenState, V4};
 use crate::error::{Result, Violation};
@@ -13,7 +13,9 @@ use async_trait::async_trait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use weir_nfs::Data;
-use weir_nfs::v4::op::{self, open::Claim};
+use weir_nfs::v4::op;
+use weir_nfs::v4::op::access::Rights;
+use weir_nfs::v4::op::open::{Claim, CreateHow, How};
 use weir_nfs::v4::types::{Content, SpecData, StableHow, StateId};
 use weir_nfs::v4::{Attrs, Bitmap, Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
@@ -23,7 +25,7 @@ use weir_vfs::{
 };
 
 pub(super) fn putfh(handle: &Handle) -> Op {
-    Op::Putfh(op::putfh::Args { object: weir_xdr::Opaque(handle.0.clone()) })
+    Op::Putfh(weir_xdr::Opaque(handle.0.clone()))
 }
 
 /// The arm of a result that an operation must have given; evaluates to what it holds.
@@ -42,7 +44,7 @@ macro_rules! take {
 impl V4 {
     /// Finds the directory at `path` from the server's root, and learns about its file system.
     pub(crate) async fn root(self: &Arc<Self>, path: &[Vec<u8>]) -> Result<Node> {
-        let mut ops = vec![Op::Putrootfh(op::putrootfh::Args {})];
+        let mut ops = vec![Op::Putrootfh(())];
         let mut node = None;
         // One by one, so that an error is about the right name and no server's limit on
         // operations is met.
@@ -69,13 +71,10 @@ impl V4 {
             let session = if self.has_sessions() { session } else { usize::MAX };
             asked.min(session).min(server.max(512))
         };
-        let about = super::attr::about(
-            &attrs,
-            Limits {
-                read: fit(self.asked.read, session.max_read, attrs.max_read),
-                write: fit(self.asked.write, session.max_write, attrs.max_write),
-            },
-        );
+        let about = super::attr::about(&attrs, |max_read, max_write| Limits {
+            read: fit(self.asked.read, session.max_read, max_read),
+            write: fit(self.asked.write, session.max_write, max_write),
+        });
         self.keep_alive(about.lease);
         // Only the first root is learnt about; a second mount is another conversation.
         let _ = self.about.set(about);
@@ -144,9 +143,7 @@ impl V4 {
     }
 
     async fn read_plus(&self, open: &OpenAt, target: &ReadTarget) -> Result<Option<Layout>> {
-        let ops = |stateid| {
-            vec![putfh(&open.handle), Op::ReadPlus(read_args(stateid, target))]
-        };
+        let ops = |stateid| vec![putfh(&open.handle), Op::ReadPlus(read_args(stateid, target))];
         let answer = self.exchange_open(open, "READ_PLUS", ops, Some(target)).await?;
         let why = match (answer.read, answer.status) {
             (Some(Ok(layout)), _) => return Ok(Some(layout)),
@@ -171,16 +168,16 @@ impl V4 {
 const MAX_REOPENS: u32 = 4;
 
 fn lookup(name: &[u8]) -> Op {
-    Op::Lookup(op::lookup::Args { name: name.into() })
+    Op::Lookup(name.into())
 }
 
 fn getattr(request: Bitmap) -> Op {
-    Op::Getattr(op::getattr::Args { request })
+    Op::Getattr(request)
 }
 
 /// `ops`, and what identifies the file that they end at.
 fn node_ops(mut ops: Vec<Op>) -> Vec<Op> {
-    ops.push(Op::Getfh(op::getfh::Args {}));
+    ops.push(Op::Getfh(()));
     ops.push(getattr(super::attr::WANTED));
     ops
 }
@@ -233,7 +230,7 @@ impl Protocol for V4 {
         let ops = |stateid| {
             vec![
                 putfh(handle),
-                Op::Setattr(op::setattr::Args { stateid, attrs: attrs.clone() }),
+                Op::Setattr(op::setattr::Args { stateid, attrs: attrs.clone().into() }),
                 getattr(super::attr::WANTED),
             ]
         };
@@ -253,8 +250,8 @@ impl Protocol for V4 {
         ];
         let asked = pairs.iter().filter(|(bit, _)| mask & bit != 0);
         let access = asked.fold(Rights::empty(), |all, (_, rights)| all | *rights);
-        let ops = [putfh(handle), Op::Access(op::access::Args { access })];
-        let granted = take!(self, self.call(cred, "ACCESS", &ops).await?, Access)?.access;
+        let ops = [putfh(handle), Op::Access(access)];
+        let granted = take!(self, self.call(cred, "ACCESS", &ops).await?, Access)?.rights;
         let has = pairs.iter().filter(|(_, rights)| granted.intersects(*rights));
         Ok(has.fold(0, |all, (bit, _)| all | bit) & mask)
     }
@@ -265,7 +262,7 @@ impl Protocol for V4 {
     }
 
     async fn parent(&self, cred: &OpaqueAuth, dir: &Handle) -> Result<Node> {
-        let ops = node_ops(vec![putfh(dir), Op::Lookupp(op::lookupp::Args {})]);
+        let ops = node_ops(vec![putfh(dir), Op::Lookupp(())]);
         self.node(self.call(cred, "LOOKUPP", &ops).await?, "LOOKUPP")
     }
 
@@ -283,23 +280,24 @@ impl Protocol for V4 {
             putfh(dir),
             Op::Readdir(op::readdir::Args {
                 cookie,
-                verifier: self.cookie_verifier(dir, cookie),
+                verifier: self.verifiers.get(dir, cookie),
                 dir_count: max_count,
                 max_count,
-                request: if with_attr { super::attr::IN_DIRECTORY } else { super::attr::NUMBER },
+                attrs: if with_attr { super::attr::IN_DIRECTORY } else { super::attr::NUMBER },
             }),
         ];
         let listed = take!(self, self.call(cred, "READDIR", &ops).await?, Readdir)?;
-        self.remember_verifier(dir, listed.verifier);
+        self.verifiers.set(dir, listed.verifier);
         let mut page = Page { entries: Vec::new(), eof: listed.eof };
-        for entry in listed.entries {
+        for entry in listed.entries.0 {
             if page.entries.len() == max_entries {
                 page.eof = false;
                 break;
             }
-            let node = entry.attrs.filehandle.clone().and_then(|handle| {
-                self.node_of(Handle(handle.0), &entry.attrs, "READDIR").ok()
-            });
+            let node =
+                entry.attrs.filehandle.clone().and_then(|handle| {
+                    self.node_of(Handle(handle.0), &entry.attrs, "READDIR").ok()
+                });
             let ino = entry.attrs.fileid.unwrap_or(entry.cookie);
             page.entries.push(Entry {
                 name: entry.name.to_vec(),
@@ -312,14 +310,14 @@ impl Protocol for V4 {
     }
 
     async fn readlink(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<u8>> {
-        let ops = [putfh(handle), Op::Readlink(op::readlink::Args {})];
+        let ops = [putfh(handle), Op::Readlink(())];
         Ok(take!(self, self.call(cred, "READLINK", &ops).await?, Readlink)?.to_vec())
     }
 
     async fn create(&self, cred: &OpaqueAuth, place: Place<'_>) -> Result<Node> {
         let args = self.open_args(
             Access::READ | Access::WRITE,
-            Self::create_how(set_attrs(place.set)),
+            How::Create(CreateHow::Guarded(set_attrs(place.set).into())),
             Claim::Null(place.name.into()),
         );
         let mut ops = node_ops(vec![putfh(place.dir), Op::Open(args)]);
@@ -345,7 +343,7 @@ impl Protocol for V4 {
             },
         };
         let args =
-            op::create::Args { kind, name: place.name.into(), attrs: set_attrs(place.set) };
+            op::create::Args { kind, name: place.name.into(), attrs: set_attrs(place.set).into() };
         let ops = node_ops(vec![putfh(place.dir), Op::Create(args)]);
         self.node(self.call(cred, "CREATE", &ops).await?, "CREATE")
     }
@@ -359,9 +357,9 @@ impl Protocol for V4 {
     ) -> Result<Attr> {
         let ops = [
             putfh(handle),
-            Op::Savefh(op::savefh::Args {}),
+            Op::Savefh(()),
             putfh(dir),
-            Op::Link(op::link::Args { name: name.into() }),
+            Op::Link(name.into()),
             putfh(handle),
             getattr(super::attr::WANTED),
         ];
@@ -384,7 +382,7 @@ impl Protocol for V4 {
             (false, FileKind::Directory) => return Err(weir_vfs::Error::IsDirectory.into()),
             (false, _) => {}
         }
-        let ops = [putfh(dir), Op::Remove(op::remove::Args { name: name.into() })];
+        let ops = [putfh(dir), Op::Remove(name.into())];
         self.call(cred, "REMOVE", &ops).await.map(drop)
     }
 
@@ -404,9 +402,9 @@ impl Protocol for V4 {
         }
         let ops = [
             putfh(from.0),
-            Op::Savefh(op::savefh::Args {}),
+            Op::Savefh(()),
             putfh(to.0),
-            Op::Rename(op::rename::Args { old_name: from.1.into(), new_name: to.1.into() }),
+            Op::Rename(op::rename::Args { from: from.1.into(), to: to.1.into() }),
         ];
         self.call(cred, "RENAME", &ops).await.map(drop)
     }
@@ -415,19 +413,7 @@ impl Protocol for V4 {
         if self.has_sessions() {
             return self.open_file(cred, handle, access).await;
         }
-        let mut mask = 0;
-        mask |= if access.contains(Access::READ) { 4 } else { 0 };
-        mask |= if access.contains(Access::WRITE) { 2 } else { 0 };
-        match self.getattr(&cred, handle).await?.kind {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(weir_vfs::Error::IsDirectory.into()),
-            FileKind::Symlink => return Err(weir_vfs::Error::Loop.into()),
-            _ => return Err(weir_vfs::Error::Invalid.into()),
-        }
-        if self.access(&cred, handle, mask).await? != mask {
-            return Err(weir_vfs::Error::AccessDenied.into());
-        }
-        Ok(OpenAt { cred, handle: handle.clone(), state: None })
+        crate::protocol::open_stateless(self, cred, handle, access).await
     }
 
     async fn close(&self, open: OpenAt, _access: Access) {
@@ -444,9 +430,7 @@ impl Protocol for V4 {
         let answer = self.exchange_open(open, "READ", ops, Some(&target)).await?;
         match answer.read {
             Some(Ok(layout)) => Ok(layout),
-            Some(Err(violation)) => {
-                Err(crate::protocol::broken(&self.server, "READ", violation))
-            }
+            Some(Err(violation)) => Err(crate::protocol::broken(&self.server, "READ", violation)),
             None => {
                 self.checked("READ", answer.status)?;
                 Err(self.unexpected("READ"))
@@ -476,8 +460,7 @@ impl Protocol for V4 {
     }
 
     async fn commit(&self, open: &OpenAt) -> Result<[u8; 8]> {
-        let ops =
-            [putfh(&open.handle), Op::Commit(op::commit::Args { offset: 0, count: 0 })];
+        let ops = [putfh(&open.handle), Op::Commit(op::commit::Args { offset: 0, count: 0 })];
         take!(self, self.call(&open.cred, "COMMIT", &ops).await?, Commit)
     }
 
@@ -555,7 +538,7 @@ impl Protocol for V4 {
         let ops = |destination| {
             vec![
                 putfh(&from.handle),
-                Op::Savefh(op::savefh::Args {}),
+                Op::Savefh(()),
                 putfh(&to.handle),
                 Op::Clone(op::clone::Args {
                     source,
@@ -571,7 +554,7 @@ impl Protocol for V4 {
 
     async fn get_xattr(&self, cred: &OpaqueAuth, handle: &Handle, name: &[u8]) -> Result<Vec<u8>> {
         let name = user_name(name)?.into();
-        let ops = [putfh(handle), Op::Getxattr(op::getxattr::Args { name })];
+        let ops = [putfh(handle), Op::Getxattr(name)];
         Ok(take!(self, self.call(cred, "GETXATTR", &ops).await?, Getxattr)?.to_vec())
     }
 
@@ -583,22 +566,22 @@ impl Protocol for V4 {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        use op::setxattr::How;
-        let how = match mode {
-            XattrMode::Either => How::Either,
-            XattrMode::Create => How::Create,
-            XattrMode::Replace => How::Replace,
+        use op::setxattr::Mode;
+        let mode = match mode {
+            XattrMode::Either => Mode::Either,
+            XattrMode::Create => Mode::Create,
+            XattrMode::Replace => Mode::Replace,
         };
-        let args =
-            op::setxattr::Args { how, name: user_name(name)?.into(), value: value.into() };
+        let args = op::setxattr::Args { mode, name: user_name(name)?.into(), value: value.into() };
         self.call(cred, "SETXATTR", &[putfh(handle), Op::Setxattr(args)]).await.map(drop)
     }
 
     async fn list_xattrs(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<Vec<u8>>> {
         let (mut names, mut cookie) = (Vec::new(), 0);
         loop {
-            let args = op::listxattrs::Args { cookie, max_count: 65536 };
-            let results = self.call(cred, "LISTXATTRS", &[putfh(handle), Op::Listxattrs(args)]);
+            let args = op::listxattrs::Args { cookie, max_bytes: 65536 };
+            let ops = [putfh(handle), Op::Listxattrs(args)];
+            let results = self.call(cred, "LISTXATTRS", &ops);
             let listed = take!(self, results.await?, Listxattrs)?;
             if names.len() > MAX_XATTRS || (listed.names.is_empty() && !listed.eof) {
                 return Err(self.unexpected("LISTXATTRS"));
@@ -613,7 +596,7 @@ impl Protocol for V4 {
 
     async fn remove_xattr(&self, cred: &OpaqueAuth, handle: &Handle, name: &[u8]) -> Result<()> {
         let name = user_name(name)?.into();
-        let ops = [putfh(handle), Op::Removexattr(op::removexattr::Args { name })];
+        let ops = [putfh(handle), Op::Removexattr(name)];
         self.call(cred, "REMOVEXATTR", &ops).await.map(drop)
     }
 

@@ -54,10 +54,7 @@ impl Client {
         let host = rustix::system::uname();
         let name = format!("weir {} {random:016x}", host.nodename().to_string_lossy());
         let owner = name.as_bytes().into();
-        Self {
-            owner: ClientOwner { verifier: random.to_be_bytes(), owner },
-            id: Mutex::new(None),
-        }
+        Self { owner: ClientOwner { verifier: random.to_be_bytes(), owner }, id: Mutex::new(None) }
     }
 
     pub(super) fn owner(&self) -> &ClientOwner {

@@ -1,0 +1,109 @@
+//! Attributes and errors of NFSv3, to and from the neutral ones.
+
+use crate::handles::file_id;
+use crate::protocol::Handle;
+use std::time::{Duration, SystemTime};
+use weir_nfs::v3::types::{self, FileHandle, FileType, Time};
+use weir_nfs::v3::{Error as Nfs3Error, Failure};
+use weir_vfs::{Attr, Error, FileKind, SetAttr};
+use weir_xdr::Opaque;
+
+/// Failures that name their status.
+pub(super) trait Status {
+    fn status(&self) -> Nfs3Error;
+}
+
+impl<T> Status for Failure<T> {
+    fn status(&self) -> Nfs3Error {
+        self.status
+    }
+}
+
+pub(super) fn handle_of(handle: &Handle) -> FileHandle {
+    Opaque(handle.0.clone())
+}
+
+pub(super) fn attr_of(attr: &types::Attr, handle: &Handle) -> Attr {
+    Attr {
+        id: file_id(attr.fileid, attr.fsid, handle),
+        kind: match attr.kind {
+            FileType::Reg => FileKind::Regular,
+            FileType::Dir => FileKind::Directory,
+            FileType::Blk => FileKind::Block,
+            FileType::Chr => FileKind::Char,
+            FileType::Lnk => FileKind::Symlink,
+            FileType::Sock => FileKind::Socket,
+            FileType::Fifo => FileKind::Fifo,
+        },
+        mode: attr.mode & 0o7777,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        size: attr.size,
+        allocated: attr.used,
+        rdev: (attr.rdev.major, attr.rdev.minor),
+        fsid: attr.fsid,
+        atime: time(attr.atime),
+        mtime: time(attr.mtime),
+        ctime: time(attr.ctime),
+        btime: None,
+        // The protocol has no change attribute; the time of the last change is what it has.
+        change: u64::from(attr.ctime.seconds) * 1_000_000_000 + u64::from(attr.ctime.nseconds),
+    }
+}
+
+fn time(time: Time) -> SystemTime {
+    let nanos = time.nseconds.min(999_999_999);
+    SystemTime::UNIX_EPOCH + Duration::new(time.seconds.into(), nanos)
+}
+
+pub(super) fn set_attr(set: &SetAttr) -> types::SetAttr {
+    let time = |time: Option<weir_vfs::SetTime>| match time {
+        None => types::SetTime::Keep,
+        Some(weir_vfs::SetTime::Now) => types::SetTime::Now,
+        Some(weir_vfs::SetTime::To(time)) => {
+            // Times before 1970 or after 2106 do not fit.
+            let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            let seconds = u32::try_from(since.as_secs()).unwrap_or(u32::MAX);
+            types::SetTime::To(Time { seconds, nseconds: since.subsec_nanos() })
+        }
+    };
+    types::SetAttr {
+        mode: set.mode,
+        uid: set.uid,
+        gid: set.gid,
+        size: set.size,
+        atime: time(set.atime),
+        mtime: time(set.mtime),
+    }
+}
+
+pub(super) fn neutral(error: Nfs3Error) -> Error {
+    match error {
+        Nfs3Error::Perm => Error::NotPermitted,
+        Nfs3Error::NoEnt => Error::NotFound,
+        Nfs3Error::NxIo => Error::NoSuchRange,
+        Nfs3Error::Access => Error::AccessDenied,
+        Nfs3Error::Exist => Error::Exists,
+        Nfs3Error::XDev => Error::CrossDevice,
+        Nfs3Error::NoDev => Error::NoDevice,
+        Nfs3Error::NotDir => Error::NotDirectory,
+        Nfs3Error::IsDir => Error::IsDirectory,
+        Nfs3Error::Inval | Nfs3Error::BadType | Nfs3Error::BadCookie => Error::Invalid,
+        Nfs3Error::FBig => Error::TooBig,
+        Nfs3Error::NoSpc => Error::NoSpace,
+        Nfs3Error::RoFs => Error::ReadOnly,
+        Nfs3Error::MLink => Error::TooManyLinks,
+        Nfs3Error::NameTooLong => Error::NameTooLong,
+        Nfs3Error::NotEmpty => Error::NotEmpty,
+        Nfs3Error::DQuot => Error::Quota,
+        Nfs3Error::Stale | Nfs3Error::BadHandle => Error::Stale,
+        Nfs3Error::NotSupp => Error::NotSupported,
+        Nfs3Error::Jukebox => Error::TimedOut,
+        Nfs3Error::Io
+        | Nfs3Error::Remote
+        | Nfs3Error::NotSync
+        | Nfs3Error::TooSmall
+        | Nfs3Error::ServerFault => Error::Io,
+    }
+}

@@ -1,0 +1,559 @@
+//! NFSv3 (RFC 1813): stateless, so that a call that was not answered is simply sent again.
+//!
+//! - [`mount`]: from a path to a filehandle, with MOUNT and the port mapper;
+//! - [`convert`]: attributes and errors to and from the neutral ones;
+//! - here: the operations.
+//!
+//! 1. Repeating a call that is not idempotent is safe as far as the server's reply cache goes: the
+//!    xid stays the same.
+
+mod convert;
+mod mount;
+
+use crate::error::{Error, Result};
+use crate::mount::Terms;
+use crate::protocol::{
+    Entry, Handle, Limits, Node, OpenAt, Page, Place, Protocol, Special, Written, broken,
+};
+use crate::transport::{Connection, Expect, ReadTarget, Reply, Request, ResultForm};
+use crate::verifiers::Verifiers;
+use crate::write::WritePiece;
+use async_trait::async_trait;
+use convert::{Status, attr_of, handle_of, neutral, set_attr};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use weir_nfs::Data;
+use weir_nfs::v3::op::{
+    access, commit, create, fsinfo, fsstat, getattr, link, lookup, mkdir, mknod, pathconf, read,
+    readdir, readdirplus, readlink, remove, rename, rmdir, setattr, symlink, write,
+};
+use weir_nfs::v3::types::{Created, Device, DirOp};
+use weir_nfs::v3::{self, Call, Error as Nfs3Error, Procedure};
+use weir_rpc::OpaqueAuth;
+use weir_vfs::{
+    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, RenameFlags, SetAttr, XattrMode,
+};
+use weir_xdr::Decoder;
+
+/// A conversation in NFSv3.
+pub(crate) struct V3 {
+    server: Arc<str>,
+    connections: Vec<Connection>,
+    next_connection: AtomicUsize,
+    own: OpaqueAuth,
+    hard: bool,
+    asked: Limits,
+    about: OnceLock<About>,
+    verifiers: Verifiers,
+}
+
+#[derive(Clone, Copy)]
+struct About {
+    limits: Limits,
+    max_file_size: u64,
+    max_name: u32,
+    max_links: u32,
+}
+
+const PAUSE: std::ops::Range<Duration> = Duration::from_millis(50)..Duration::from_secs(5);
+/// How often a soft mount waits for a server that asks for time.
+const SOFT_PAUSES: u32 = 8;
+/// Room for lists of entries; other results are bounded by the procedure.
+const MAX_LIST_BYTES: usize = 1 << 20;
+/// Longest name or link target that a result may hold.
+const MAX_TEXT_BYTES: usize = 65536;
+
+impl V3 {
+    /// Connects; `None` when the server does not offer the version.
+    pub(crate) async fn begin(terms: &Terms) -> Result<Option<Arc<Self>>> {
+        let mut connections = Vec::new();
+        for _ in 0..terms.options.nconnect {
+            let (peer, counters) = (terms.peer.clone(), Arc::clone(&terms.counters));
+            connections.push(Connection::open(peer, terms.patience, counters, None).await?);
+        }
+        let v3 = Self {
+            server: Arc::clone(&terms.peer.name),
+            connections,
+            next_connection: AtomicUsize::new(0),
+            own: terms.own.clone(),
+            hard: terms.options.hard,
+            asked: Limits {
+                read: terms.options.rsize as usize,
+                write: terms.options.wsize as usize,
+            },
+            about: OnceLock::new(),
+            verifiers: Verifiers::default(),
+        };
+        match v3.send(&OpaqueAuth::NONE, &v3::op::null::Args {}, None).await {
+            Ok(_) => Ok(Some(Arc::new(v3))),
+            Err(Error::Refused { refusal, .. }) if refusal.is_other_version() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Learns what the file system at `root` takes.
+    async fn learn(&self, root: &Handle) -> Result<()> {
+        let info = self.call(&self.own, fsinfo::Args { root: handle_of(root) }).await?;
+        let conf = self.call(&self.own, pathconf::Args { object: handle_of(root) }).await?;
+        let limits = Limits {
+            read: self.asked.read.min(info.read_max.max(512) as usize),
+            write: self.asked.write.min(info.write_max.max(512) as usize),
+        };
+        // Learnt once, at the mount.
+        let _ = self.about.set(About {
+            limits,
+            max_file_size: info.max_file_size,
+            max_name: conf.name_max,
+            max_links: conf.link_max,
+        });
+        Ok(())
+    }
+
+    /// Sends a call until the server has time for it.
+    async fn call<A, T, F>(&self, cred: &OpaqueAuth, args: A) -> Result<T>
+    where
+        A: Call<Res = std::result::Result<T, F>>,
+        A::Res: weir_xdr::Decode,
+        F: Status,
+    {
+        self.outcome(cred, args)
+            .await?
+            .map_err(|failure| self.failed(A::PROCEDURE, failure.status()))
+    }
+
+    async fn outcome<A, T, F>(
+        &self,
+        cred: &OpaqueAuth,
+        args: A,
+    ) -> Result<std::result::Result<T, F>>
+    where
+        A: Call<Res = std::result::Result<T, F>>,
+        A::Res: weir_xdr::Decode,
+        F: Status,
+    {
+        let mut waits = Waits::new(self.hard);
+        loop {
+            let reply = self.send(cred, &args, None).await?;
+            let result: A::Res = self.decode(A::PROCEDURE, &reply)?;
+            match &result {
+                Err(failure) if failure.status() == Nfs3Error::Jukebox && waits.wait().await => {}
+                _ => return Ok(result),
+            }
+        }
+    }
+
+    async fn send<A: Call>(
+        &self,
+        cred: &OpaqueAuth,
+        args: &A,
+        target: Option<&ReadTarget>,
+    ) -> Result<Reply> {
+        let expect = match (target, A::PROCEDURE) {
+            (Some(target), _) => Expect::Read(target.clone(), ResultForm::V3),
+            (None, Procedure::Readdir | Procedure::Readdirplus) => {
+                Expect::Results { max_bytes: MAX_LIST_BYTES }
+            }
+            (None, procedure) => {
+                Expect::Results { max_bytes: procedure.max_result_bytes() + MAX_TEXT_BYTES }
+            }
+        };
+        let program = (v3::PROGRAM, v3::VERSION, A::PROCEDURE as u32);
+        let mut request = Request::new(program, cred, A::PROCEDURE.name(), expect);
+        request.encoder().put(args);
+        let turn = self.next_connection.fetch_add(1, Relaxed);
+        self.connections[turn % self.connections.len()].call(request).await
+    }
+
+    fn decode<T: weir_xdr::Decode>(&self, procedure: Procedure, reply: &Reply) -> Result<T> {
+        let mut d = Decoder::new(reply.body.clone());
+        d.get().map_err(|error| broken(&self.server, procedure.name(), error.into()))
+    }
+
+    fn failed(&self, procedure: Procedure, error: Nfs3Error) -> Error {
+        Error::Status {
+            server: Arc::clone(&self.server),
+            operation: procedure.name(),
+            status: error.name().to_owned(),
+            error: neutral(error),
+        }
+    }
+
+    /// The file of a reply that may leave out handle and attributes.
+    async fn created(
+        &self,
+        cred: &OpaqueAuth,
+        place: &Place<'_>,
+        created: Created,
+    ) -> Result<Node> {
+        match (created.handle, created.attr) {
+            (Some(handle), Some(attr)) => {
+                let handle = Handle(handle.0);
+                let attr = attr_of(&attr, &handle);
+                Ok(Node { handle, attr })
+            }
+            _ => self.lookup(cred, place.dir, place.name).await,
+        }
+    }
+
+    fn listing<T>(
+        &self,
+        listing: Vec<T>,
+        eof: bool,
+        max_entries: usize,
+        entry: impl Fn(T) -> Entry,
+    ) -> Page {
+        let mut page = Page { entries: Vec::new(), eof };
+        for listed in listing.into_iter().map(entry) {
+            if page.entries.len() == max_entries {
+                page.eof = false;
+                break;
+            }
+            page.entries.push(listed);
+        }
+        page
+    }
+}
+
+/// Pauses between attempts, each longer than the one before.
+struct Waits {
+    hard: bool,
+    count: u32,
+    pause: Duration,
+}
+
+impl Waits {
+    fn new(hard: bool) -> Self {
+        Self { hard, count: 0, pause: PAUSE.start }
+    }
+
+    /// Waits, unless patience has run out.
+    async fn wait(&mut self) -> bool {
+        self.count += 1;
+        if !self.hard && self.count > SOFT_PAUSES {
+            return false;
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(PAUSE.end);
+        true
+    }
+}
+
+fn dir_op(dir: &Handle, name: &[u8]) -> DirOp {
+    DirOp::new(handle_of(dir), name.to_vec())
+}
+
+#[async_trait]
+impl Protocol for V3 {
+    fn server(&self) -> &Arc<str> {
+        &self.server
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::FAST_READ | Capabilities::UNCACHED
+    }
+
+    fn limits(&self) -> Limits {
+        self.about.get().map_or(Limits { read: 32768, write: 32768 }, |about| about.limits)
+    }
+
+    async fn statfs(&self, cred: &OpaqueAuth, root: &Handle) -> Result<FsStat> {
+        let space = self.call(cred, fsstat::Args { root: handle_of(root) }).await?;
+        let about = self.about.get();
+        Ok(FsStat {
+            total_bytes: space.total_bytes,
+            free_bytes: space.free_bytes,
+            available_bytes: space.available_bytes,
+            total_files: space.total_files,
+            free_files: space.free_files,
+            max_name: about.map_or(255, |a| a.max_name),
+            max_file_size: about.map_or(i64::MAX as u64, |a| a.max_file_size),
+            max_links: about.map_or(1, |a| a.max_links),
+        })
+    }
+
+    async fn getattr(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Attr> {
+        let attr = self.call(cred, getattr::Args { object: handle_of(handle) }).await?;
+        Ok(attr_of(&attr, handle))
+    }
+
+    async fn setattr(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        _open: Option<&OpenAt>,
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        let args = setattr::Args { object: handle_of(handle), set: set_attr(set), guard: None };
+        match self.call(cred, args).await?.after {
+            Some(attr) => Ok(attr_of(&attr, handle)),
+            None => self.getattr(cred, handle).await,
+        }
+    }
+
+    async fn access(&self, cred: &OpaqueAuth, handle: &Handle, mask: u32) -> Result<u32> {
+        use access::Rights;
+        let pairs = [
+            (4, Rights::READ),
+            (2, Rights::MODIFY | Rights::EXTEND),
+            (1, Rights::LOOKUP | Rights::EXECUTE),
+        ];
+        let asked = pairs.iter().filter(|(bit, _)| mask & bit != 0);
+        let rights = asked.fold(Rights::empty(), |all, (_, rights)| all | *rights);
+        let args = access::Args { object: handle_of(handle), rights };
+        let granted = self.call(cred, args).await?.rights;
+        let has = pairs.iter().filter(|(_, rights)| granted.intersects(*rights));
+        Ok(has.fold(0, |all, (bit, _)| all | bit) & mask)
+    }
+
+    async fn lookup(&self, cred: &OpaqueAuth, dir: &Handle, name: &[u8]) -> Result<Node> {
+        let found = self.call(cred, lookup::Args { what: dir_op(dir, name) }).await?;
+        let handle = Handle(found.object.0);
+        let attr = match found.attr {
+            Some(attr) => attr_of(&attr, &handle),
+            None => self.getattr(cred, &handle).await?,
+        };
+        Ok(Node { handle, attr })
+    }
+
+    async fn parent(&self, cred: &OpaqueAuth, dir: &Handle) -> Result<Node> {
+        self.lookup(cred, dir, b"..").await
+    }
+
+    async fn readdir(
+        &self,
+        cred: &OpaqueAuth,
+        dir: &Handle,
+        cookie: u64,
+        max_entries: usize,
+        with_attr: bool,
+    ) -> Result<Page> {
+        let bytes = if with_attr { DIR_ENTRY_BYTES } else { DIR_NAME_BYTES };
+        let count = max_entries.saturating_mul(bytes).clamp(4096, 65536) as u32;
+        let is_dot = |entry: &Entry| matches!(&entry.name[..], b"." | b"..");
+        let mut cookie = cookie;
+        loop {
+            let (object, verifier) = (handle_of(dir), self.verifiers.get(dir, cookie));
+            let page = if with_attr {
+                let (dir_count, max_count) = (count, count);
+                let args =
+                    readdirplus::Args { dir: object, cookie, verifier, dir_count, max_count };
+                let listing = self.call(cred, args).await?;
+                self.verifiers.set(dir, listing.verifier);
+                self.listing(listing.entries.0, listing.eof, max_entries, |entry| {
+                    let node = entry.handle.zip(entry.attr).map(|(handle, attr)| {
+                        let handle = Handle(handle.0);
+                        let attr = attr_of(&attr, &handle);
+                        Node { handle, attr }
+                    });
+                    Entry {
+                        name: entry.name.to_vec(),
+                        cookie: entry.cookie,
+                        ino: entry.fileid,
+                        node,
+                    }
+                })
+            } else {
+                let args = readdir::Args { dir: object, cookie, verifier, count };
+                let listing = self.call(cred, args).await?;
+                self.verifiers.set(dir, listing.verifier);
+                self.listing(listing.entries.0, listing.eof, max_entries, |entry| Entry {
+                    name: entry.name.to_vec(),
+                    cookie: entry.cookie,
+                    ino: entry.fileid,
+                    node: None,
+                })
+            };
+            // A page of nothing but the directory itself and its parent says nothing yet.
+            match page.entries.last() {
+                Some(last) if !page.eof && page.entries.iter().all(is_dot) => cookie = last.cookie,
+                _ => {
+                    let entries = page.entries.into_iter().filter(|e| !is_dot(e)).collect();
+                    return Ok(Page { entries, eof: page.eof });
+                }
+            }
+        }
+    }
+
+    async fn readlink(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<u8>> {
+        let link = self.call(cred, readlink::Args { link: handle_of(handle) }).await?;
+        Ok(link.target.to_vec())
+    }
+
+    async fn create(&self, cred: &OpaqueAuth, place: Place<'_>) -> Result<Node> {
+        let target = dir_op(place.dir, place.name);
+        let how = create::How::Guarded(set_attr(place.set));
+        let created = self.call(cred, create::Args { target, how }).await?;
+        self.created(cred, &place, created).await
+    }
+
+    async fn make(
+        &self,
+        cred: &OpaqueAuth,
+        place: Place<'_>,
+        special: Special<'_>,
+    ) -> Result<Node> {
+        let (target, set) = (dir_op(place.dir, place.name), set_attr(place.set));
+        let created = match special {
+            Special::Directory => self.call(cred, mkdir::Args { target, set }).await?,
+            Special::Symlink(path) => {
+                self.call(cred, symlink::Args { target, set, path: path.into() }).await?
+            }
+            Special::Device(kind, (major, minor)) => {
+                let data = mknod::DeviceData { set, device: Device { major, minor } };
+                let what = match kind {
+                    FileKind::Block => mknod::What::Blk(data),
+                    FileKind::Char => mknod::What::Chr(data),
+                    FileKind::Socket => mknod::What::Sock(data.set),
+                    _ => mknod::What::Fifo(data.set),
+                };
+                self.call(cred, mknod::Args { target, what }).await?
+            }
+        };
+        self.created(cred, &place, created).await
+    }
+
+    async fn link(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        dir: &Handle,
+        name: &[u8],
+    ) -> Result<Attr> {
+        let args = link::Args { file: handle_of(handle), link: dir_op(dir, name) };
+        match self.call(cred, args).await?.file {
+            Some(attr) => Ok(attr_of(&attr, handle)),
+            None => self.getattr(cred, handle).await,
+        }
+    }
+
+    async fn remove(
+        &self,
+        cred: &OpaqueAuth,
+        dir: &Handle,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<()> {
+        let target = dir_op(dir, name);
+        match directory {
+            true => self.call(cred, rmdir::Args { target }).await.map(drop),
+            false => self.call(cred, remove::Args { target }).await.map(drop),
+        }
+    }
+
+    async fn rename(
+        &self,
+        cred: &OpaqueAuth,
+        from: (&Handle, &[u8]),
+        to: (&Handle, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if flags != RenameFlags::Replace {
+            return Err(weir_vfs::Error::NotSupported.into());
+        }
+        let args = rename::Args { from: dir_op(from.0, from.1), to: dir_op(to.0, to.1) };
+        self.call(cred, args).await.map(drop)
+    }
+
+    async fn open(&self, cred: Arc<OpaqueAuth>, handle: &Handle, access: Access) -> Result<OpenAt> {
+        crate::protocol::open_stateless(self, cred, handle, access).await
+    }
+
+    async fn close(&self, _open: OpenAt, _access: Access) {}
+
+    async fn read(&self, open: &OpenAt, target: ReadTarget) -> Result<Layout> {
+        let args = read::Args {
+            file: handle_of(&open.handle),
+            offset: target.offset,
+            count: target.len as u32,
+        };
+        let mut waits = Waits::new(self.hard);
+        loop {
+            let reply = self.send(&open.cred, &args, Some(&target)).await?;
+            match reply.read {
+                Some(Ok(layout)) => return Ok(layout),
+                Some(Err(violation)) => return Err(broken(&self.server, "read", violation)),
+                None => match self.decode::<Nfs3Error>(Procedure::Read, &reply)? {
+                    Nfs3Error::Jukebox if waits.wait().await => {}
+                    error => return Err(self.failed(Procedure::Read, error)),
+                },
+            }
+        }
+    }
+
+    async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written> {
+        let offset = piece.offset();
+        let data = Data::Shared(piece);
+        let args = write::Args {
+            file: handle_of(&open.handle),
+            offset,
+            count: data.len() as u32,
+            stable: write::Stability::Unstable,
+            data,
+        };
+        let written = self.call(&open.cred, args).await?;
+        Ok(Written {
+            count: written.count as usize,
+            stable: written.committed != write::Stability::Unstable,
+            verifier: written.verifier,
+        })
+    }
+
+    async fn commit(&self, open: &OpenAt) -> Result<[u8; 8]> {
+        let args = commit::Args { file: handle_of(&open.handle), offset: 0, count: 0 };
+        Ok(self.call(&open.cred, args).await?.verifier)
+    }
+
+    async fn extent_at(&self, _open: &OpenAt, _offset: u64) -> Result<Extent> {
+        Err(weir_vfs::Error::NotSupported.into())
+    }
+
+    async fn allocate(&self, _open: &OpenAt, _offset: u64, _len: u64) -> Result<()> {
+        Err(weir_vfs::Error::NotSupported.into())
+    }
+
+    async fn punch_hole(&self, _open: &OpenAt, _offset: u64, _len: u64) -> Result<()> {
+        Err(weir_vfs::Error::NotSupported.into())
+    }
+
+    async fn clone_range(
+        &self,
+        _from: &OpenAt,
+        _to: &OpenAt,
+        _offset: u64,
+        _len: u64,
+        _to_offset: u64,
+    ) -> Result<()> {
+        Err(weir_vfs::Error::NotSupported.into())
+    }
+
+    async fn get_xattr(&self, _cred: &OpaqueAuth, _: &Handle, _name: &[u8]) -> Result<Vec<u8>> {
+        Err(weir_vfs::Error::NotSupported.into())
+    }
+
+    async fn set_xattr(
+        &self,
+        _cred: &OpaqueAuth,
+        _handle: &Handle,
+        _name: &[u8],
+        _value: &[u8],
+        _mode: XattrMode,
+    ) -> Result<()> {
+        Err(weir_vfs::Error::NotSupported.into())
+    }
+
+    async fn list_xattrs(&self, _cred: &OpaqueAuth, _handle: &Handle) -> Result<Vec<Vec<u8>>> {
+        Err(weir_vfs::Error::NotSupported.into())
+    }
+
+    async fn remove_xattr(&self, _cred: &OpaqueAuth, _: &Handle, _name: &[u8]) -> Result<()> {
+        Err(weir_vfs::Error::NotSupported.into())
+    }
+
+    async fn unmount(&self) {}
+}
+
+/// What an entry takes in a reply, about: bounds how many come in one.
+const DIR_ENTRY_BYTES: usize = 200;
+const DIR_NAME_BYTES: usize = 48;

@@ -1,0 +1,44 @@
+//! Cookie verifiers: what a server wants back with the next READDIR of a directory, which the
+//! neutral interface does not carry.
+//!
+//! 1. Those of the directories listed last are remembered, [`MAX`] at most; a forgotten one is
+//!    sent as zeros, and a server that minds says so.
+
+use crate::protocol::Handle;
+use std::collections::{HashMap, VecDeque};
+use weir_base::sync::Mutex;
+
+const MAX: usize = 4096;
+
+/// The verifiers of directories.
+#[derive(Default)]
+pub(crate) struct Verifiers(Mutex<(HashMap<Handle, [u8; 8]>, VecDeque<Handle>)>);
+
+impl Verifiers {
+    /// The verifier to go on with at `cookie`; zeros at the front.
+    pub(crate) fn get(&self, dir: &Handle, cookie: u64) -> [u8; 8] {
+        match cookie {
+            0 => [0; 8],
+            _ => self.0.lock().0.get(dir).copied().unwrap_or_default(),
+        }
+    }
+
+    /// Remembers what the server answered.
+    pub(crate) fn set(&self, dir: &Handle, verifier: [u8; 8]) {
+        let (verifiers, order) = &mut *self.0.lock();
+        match (verifier, verifiers.get_mut(dir)) {
+            (_, Some(known)) => *known = verifier,
+            // Most servers send zeros: nothing to remember.
+            ([0, 0, 0, 0, 0, 0, 0, 0], None) => {}
+            (_, None) => {
+                verifiers.insert(dir.clone(), verifier);
+                order.push_back(dir.clone());
+                if order.len() > MAX
+                    && let Some(oldest) = order.pop_front()
+                {
+                    verifiers.remove(&oldest);
+                }
+            }
+        }
+    }
+}
