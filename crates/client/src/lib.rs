@@ -1,4 +1,7 @@
-//! The NFS client.
+//! The NFS client: an export as a [`weir_vfs::FileSystem`], over NFSv4.2, 4.1, 4.0 or 3.
+
+#![forbid(unsafe_code)]
+
 mod error;
 mod file;
 mod fs;

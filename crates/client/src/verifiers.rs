@@ -12,31 +12,37 @@ const MAX: usize = 4096;
 
 /// The verifiers of directories.
 #[derive(Default)]
-pub(crate) struct Verifiers(Mutex<(HashMap<Handle, [u8; 8]>, VecDeque<Handle>)>);
+pub(crate) struct Verifiers(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    by_dir: HashMap<Handle, [u8; 8]>,
+    oldest_first: VecDeque<Handle>,
+}
 
 impl Verifiers {
     /// The verifier to go on with at `cookie`; zeros at the front.
     pub(crate) fn get(&self, dir: &Handle, cookie: u64) -> [u8; 8] {
         match cookie {
             0 => [0; 8],
-            _ => self.0.lock().0.get(dir).copied().unwrap_or_default(),
+            _ => self.0.lock().by_dir.get(dir).copied().unwrap_or_default(),
         }
     }
 
     /// Remembers what the server answered.
     pub(crate) fn set(&self, dir: &Handle, verifier: [u8; 8]) {
-        let (verifiers, order) = &mut *self.0.lock();
-        match (verifier, verifiers.get_mut(dir)) {
+        let Table { by_dir, oldest_first } = &mut *self.0.lock();
+        match (verifier, by_dir.get_mut(dir)) {
             (_, Some(known)) => *known = verifier,
             // Most servers send zeros: nothing to remember.
             ([0, 0, 0, 0, 0, 0, 0, 0], None) => {}
             (_, None) => {
-                verifiers.insert(dir.clone(), verifier);
-                order.push_back(dir.clone());
-                if order.len() > MAX
-                    && let Some(oldest) = order.pop_front()
+                by_dir.insert(dir.clone(), verifier);
+                oldest_first.push_back(dir.clone());
+                if oldest_first.len() > MAX
+                    && let Some(oldest) = oldest_first.pop_front()
                 {
-                    verifiers.remove(&oldest);
+                    by_dir.remove(&oldest);
                 }
             }
         }

@@ -144,11 +144,6 @@ impl Connection {
         Ok(Self { shared, task })
     }
 
-    /// The server's name, for messages.
-    pub(crate) fn server(&self) -> &Arc<str> {
-        &self.shared.peer.name
-    }
-
     /// Sends a call and waits for its answer.
     pub(crate) async fn call(&self, request: Request) -> Result<Reply> {
         let (done, answer) = oneshot::channel();

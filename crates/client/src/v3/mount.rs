@@ -6,7 +6,7 @@ use crate::mount::Terms;
 use crate::protocol::{Handle, Node, Protocol, broken};
 use crate::transport::{Connection, Expect, Peer, Request};
 use std::sync::Arc;
-use weir_nfs::mount::{self, Call, Mnt, Umnt};
+use weir_nfs::mount::{self, Call, Mnt};
 use weir_rpc::rpcbind::{self, Mapping};
 use weir_xdr::{Decode, Decoder, Encode};
 

@@ -91,11 +91,6 @@ impl Slots {
         table.waiting.clear();
     }
 
-    /// Whether the session has been given up.
-    pub(super) fn is_dead(&self) -> bool {
-        self.table.lock().dead
-    }
-
     /// Hands free slots to those who wait.
     fn serve(self: &Arc<Self>, table: &mut Table) {
         while !table.dead
@@ -178,7 +173,7 @@ mod tests {
         assert_eq!(take().flatten().map(|slot| slot.release(true)), Some(()));
         c.release(true);
         drop(d);
-        assert!(slots.is_dead() && take().flatten().is_none());
+        assert!(take().flatten().is_none());
     }
 
     #[test]
