@@ -1,0 +1,413 @@
+//! What an open file promises besides uncached I/O: flags, holes, errors, attributes, removal.
+
+mod common;
+
+use common::{Rig, block_on, pattern, read_full, write_all};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
+use weir_pagecache::{Cache, Config, Segment};
+use weir_vfs::{
+    Access, Advice, Caller, Capabilities, Error, FileSystem, IoFlags, SegmentKind, SetAttr, SetTime,
+};
+
+const PAGE: u64 = 4096;
+const NONE: IoFlags = IoFlags::empty();
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what} does not come about");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn i5_reads_are_clipped_at_the_end_of_file() {
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    write_all(&file, b"hello", 0);
+    let mut buf = [9; 10];
+    assert_eq!(file.read_at(&mut buf, 0, NONE), Ok(5));
+    assert_eq!(&buf, b"hello\x09\x09\x09\x09\x09");
+    assert_eq!(file.read_at(&mut buf, 5, NONE), Ok(0));
+    assert_eq!(file.read_at(&mut buf, u64::MAX - 3, NONE), Ok(0));
+    assert_eq!(file.read_resident(&mut buf, 5), None);
+    assert!(file.read_segments(5, 10, NONE).unwrap().eof);
+    // Nothing of what was truncated comes back.
+    file.truncate(2).unwrap();
+    file.truncate(10).unwrap();
+    assert_eq!(read_full(&file, 0, 20, NONE), b"he\0\0\0\0\0\0\0\0");
+    write_all(&file, b"X", 6000);
+    assert_eq!(&read_full(&file, 0, 12, NONE), b"he\0\0\0\0\0\0\0\0\0\0");
+}
+
+#[test]
+fn i5_a_fill_that_a_truncate_overtakes_publishes_nothing() {
+    let rig = Rig::new(64);
+    let file = rig.cold("f", &pattern(8 * 4096, 1));
+    Rig::random(&file);
+    rig.store.switches.hold_reads.store(true, Ordering::SeqCst);
+    let reads = rig.store.switches.reads.load(Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read_full(&file, 0, 100, NONE));
+        until("the fill", || rig.store.switches.reads.load(Ordering::SeqCst) > reads);
+        file.truncate(0).unwrap();
+        file.truncate(8 * PAGE).unwrap();
+        rig.store.switches.hold_reads.store(false, Ordering::SeqCst);
+        let got = reader.join().unwrap();
+        assert!(got.is_empty() || got == [0; 100], "bytes of before the truncate");
+    });
+    assert_eq!(read_full(&file, 0, 8 * 4096, NONE), [0; 8 * 4096]);
+}
+
+#[test]
+fn i8_a_hole_uses_no_frame_whatever_its_length() {
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    file.truncate(2 << 40).unwrap();
+    let mut buf = vec![1; 1 << 20];
+    assert_eq!(file.read_at(&mut buf, 1 << 40, NONE), Ok(1 << 20));
+    assert!(buf.iter().all(|&b| b == 0));
+    let lent = file.read_segments(12345, 100, NONE).unwrap();
+    assert!(lent.eof);
+    assert!(matches!(lent.segments[..], [Segment::Hole { start: 12345, end }] if end == 2 << 40));
+    assert_eq!(rig.cache.used_bytes(), 0);
+    // The same when the store tells of the hole.
+    let file = rig.open(file.id());
+    file.advise(0, 0, Advice::DontNeed).unwrap();
+    write_all(&file, b"end", (2 << 40) - 3);
+    file.sync(true).unwrap();
+    let other = Cache::new(Config { budget_bytes: 1 << 20, ..Config::default() }).unwrap();
+    let fs = other.mount(rig.store.clone());
+    let again = block_on(fs.open(&Caller::Own, file.id(), Access::READ)).unwrap();
+    let lent = again.read_segments(5, 10, NONE).unwrap();
+    match lent.segments[..] {
+        [Segment::Hole { start: 5, end }] => assert!(end > 1 << 40, "hole to {end}"),
+        _ => panic!("not a hole"),
+    }
+    assert_eq!(other.used_bytes(), 0);
+    let reads = rig.store.switches.reads.load(Ordering::SeqCst);
+    assert_eq!(again.read_at(&mut buf, 1 << 39, NONE), Ok(1 << 20));
+    assert_eq!(rig.store.switches.reads.load(Ordering::SeqCst), reads, "known already");
+}
+
+#[test]
+fn i9_a_failed_fill_publishes_nothing_and_the_next_one_succeeds() {
+    let rig = Rig::new(64);
+    let bytes = pattern(3 * 4096, 2);
+    let file = rig.cold("f", &bytes);
+    rig.store.switches.fail_reads.store(100, Ordering::SeqCst);
+    let mut buf = [3; 100];
+    assert_eq!(file.read_at(&mut buf, 0, NONE), Err(Error::Io));
+    assert!(file.read_segments(0, 100, NONE).is_err());
+    assert_eq!(file.write_at(b"x", 1, NONE), Err(Error::Io), "part of a page that cannot be read");
+    assert_eq!(file.resident(), []);
+    rig.store.switches.fail_reads.store(0, Ordering::SeqCst);
+    assert_eq!(read_full(&file, 0, bytes.len(), NONE), bytes);
+}
+
+#[test]
+fn i9_a_failed_writeback_keeps_the_data_and_tells_each_open_file_once() {
+    let rig = Rig::new(64);
+    let one = rig.create("f");
+    let two = rig.open(one.id());
+    rig.store.switches.fail_writes.store(100, Ordering::SeqCst);
+    write_all(&one, b"precious", 0);
+    assert_eq!(one.sync(true), Err(Error::NoSpace));
+    assert_eq!(two.write_at(b"x", 100, NONE), Err(Error::NoSpace));
+    assert_eq!(two.size(), 8, "the write that told the error did nothing");
+    let late = rig.open(one.id());
+    rig.store.switches.fail_writes.store(0, Ordering::SeqCst);
+    assert_eq!(read_full(&one, 0, 100, NONE), b"precious");
+    assert_eq!(late.write_at(b"P", 0, NONE), Ok(1), "opened after the error");
+    assert_eq!(two.write_at(b"!", 8, NONE), Ok(1), "told already");
+    one.sync(true).unwrap();
+    two.sync(true).unwrap();
+    assert_eq!(rig.cache.dirty_bytes(), 0);
+    let fresh = Cache::new(Config::default()).unwrap().mount(rig.store.clone());
+    let stored = block_on(fresh.open(&Caller::Own, one.id(), Access::READ)).unwrap();
+    assert_eq!(read_full(&stored, 0, 100, NONE), b"Precious!");
+}
+
+#[test]
+fn i9_a_failing_store_is_tried_again_without_being_asked() {
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    rig.store.switches.fail_writes.store(100, Ordering::SeqCst);
+    file.write_at(&pattern(4096, 3), 0, IoFlags::UNCACHED).unwrap();
+    until("a failure", || rig.cache.stats().writeback_errors > 0);
+    assert_eq!(file.resident(), [0..PAGE], "kept although uncached");
+    rig.store.switches.fail_writes.store(0, Ordering::SeqCst);
+    until("success", || rig.cache.dirty_bytes() == 0);
+}
+
+#[test]
+fn nowait_does_not_wait() {
+    let rig = Rig::new(64);
+    let bytes = pattern(2 * 4096, 4);
+    let file = rig.cold("f", &bytes);
+    Rig::random(&file);
+    let mut buf = vec![0; 8192];
+    assert_eq!(file.read_at(&mut buf, 0, IoFlags::NOWAIT), Err(Error::WouldBlock));
+    assert_eq!(file.write_at(b"x", 1, IoFlags::NOWAIT), Err(Error::WouldBlock));
+    read_full(&file, 0, 10, NONE);
+    assert_eq!(file.read_at(&mut buf, 0, IoFlags::NOWAIT), Ok(4096), "the resident prefix");
+    assert_eq!(file.write_at(b"x", 1, IoFlags::NOWAIT), Ok(1));
+    assert_eq!(file.write_at(&[1; 4096], PAGE, IoFlags::NOWAIT), Ok(4096), "a whole page");
+}
+
+#[test]
+fn appends_of_many_threads_do_not_overlap() {
+    let rig = Rig::new(256);
+    rig.store.set_late(true);
+    let file = rig.create("f");
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let file = &file;
+            scope.spawn(move || {
+                for n in 0..200u16 {
+                    let mut record = vec![thread; 300];
+                    record[1..3].copy_from_slice(&n.to_le_bytes());
+                    assert_eq!(file.write_at(&record, 0, IoFlags::APPEND), Ok(300));
+                }
+            });
+        }
+    });
+    assert_eq!(file.size(), 4 * 200 * 300);
+    let bytes = read_full(&file, 0, 1 << 20, NONE);
+    let mut next = [0u16; 4];
+    for record in bytes.chunks(300) {
+        let n = u16::from_le_bytes([record[1], record[2]]);
+        let thread = record[0] as usize;
+        assert_eq!(n, next[thread]);
+        next[thread] += 1;
+    }
+    assert!(rig.cache.stats().appends_in_place > 500);
+}
+
+#[test]
+fn dsync_and_sync_writes_are_in_the_store_when_they_return() {
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    for flags in [IoFlags::DSYNC, IoFlags::SYNC] {
+        file.write_at(b"durable", 0, flags).unwrap();
+        assert_eq!(rig.cache.dirty_bytes(), 0);
+    }
+    assert!(rig.cache.stats().writeback_ops >= 2);
+}
+
+#[test]
+fn lent_pages_do_not_change_and_count_against_the_budget() {
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    write_all(&file, &[1; 8192], 0);
+    let lent = file.read_segments(100, 5000, NONE).unwrap();
+    write_all(&file, &[2; 8192], 0);
+    file.truncate(0).unwrap();
+    let Segment::Data { start: 100, pages } = &lent.segments[0] else { panic!("no data") };
+    let mut slices = Vec::new();
+    pages.slices(10, &mut slices);
+    let bytes: Vec<u8> = slices.iter().flat_map(|s| s.iter().copied()).collect();
+    assert_eq!(bytes, [1; 4990]);
+    assert!(!lent.eof);
+    assert!(rig.cache.used_bytes() >= 8192);
+    drop(slices);
+    drop(lent);
+    until("all memory", || rig.cache.used_bytes() == 0);
+}
+
+#[test]
+fn a_store_that_opts_out_and_a_switch_take_reads_off_the_fast_path() {
+    let rig = Rig::with(64, Capabilities::all() - Capabilities::FAST_READ);
+    let file = rig.create("f");
+    write_all(&file, b"hello", 0);
+    let mut buf = [0; 5];
+    assert_eq!(file.read_resident(&mut buf, 0), None);
+    assert_eq!(file.read_at(&mut buf, 0, NONE), Ok(5));
+    assert_eq!(&buf, b"hello");
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    write_all(&file, b"hello", 0);
+    assert_eq!(file.read_resident(&mut buf, 0), Some(5));
+    rig.cache.set_fast_read(false);
+    assert_eq!(file.read_resident(&mut buf, 0), None);
+    assert_eq!(file.read_at(&mut buf, 0, NONE), Ok(5));
+    let stats = rig.cache.stats();
+    assert_eq!((stats.fast_reads, stats.fallback_off), (1, 2));
+}
+
+#[test]
+fn a_read_that_is_dropped_leaves_nothing_stuck() {
+    let rig = Rig::new(64);
+    let bytes = pattern(4 * 4096, 5);
+    let file = rig.cold("f", &bytes);
+    Rig::random(&file);
+    for flags in [NONE, IoFlags::UNCACHED] {
+        rig.store.switches.hold_reads.store(true, Ordering::SeqCst);
+        let mut buf = vec![0; 8192];
+        {
+            let mut read = Box::pin(file.read_at_async(&mut buf, 0, flags));
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(read.as_mut().poll(&mut cx).is_pending());
+        }
+        rig.store.switches.hold_reads.store(false, Ordering::SeqCst);
+        assert_eq!(read_full(&file, 0, 8192, NONE), &bytes[..8192]);
+        file.advise(0, 0, Advice::DontNeed).unwrap();
+        until("all memory", || rig.cache.used_bytes() == 0);
+    }
+}
+
+#[test]
+fn extents_include_what_is_not_written_back() {
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    file.truncate(20 * PAGE).unwrap();
+    write_all(&file, &[1; 4096], 5 * PAGE);
+    let kinds = |at: u64| {
+        let e = block_on(file.extent_at_async(at)).unwrap();
+        (e.kind, e.start, e.end)
+    };
+    for _ in 0..2 {
+        assert_eq!(kinds(0), (SegmentKind::Hole, 0, 5 * PAGE));
+        assert_eq!(kinds(5 * PAGE + 7), (SegmentKind::Data, 5 * PAGE + 7, 6 * PAGE));
+        assert_eq!(kinds(6 * PAGE), (SegmentKind::Hole, 6 * PAGE, 20 * PAGE));
+        file.sync(true).unwrap();
+    }
+    assert_eq!(block_on(file.extent_at_async(20 * PAGE)), Err(Error::NoSuchRange));
+}
+
+#[test]
+fn a_clone_sees_what_was_written_and_not_what_comes_later() {
+    let rig = Rig::new(256);
+    let from = rig.create("a");
+    let to = rig.create("b");
+    let bytes = pattern(8 * 4096, 6);
+    write_all(&from, &bytes, 0);
+    write_all(&to, &[9; 100], 0);
+    match block_on(to.clone_range_async(&from, 0, 0, 0)) {
+        Ok(()) => {}
+        Err(Error::NotSupported) => return,
+        Err(error) => panic!("{error}"),
+    }
+    write_all(&from, &[1; 4096], 0);
+    assert_eq!(read_full(&to, 0, 1 << 20, NONE), bytes);
+    let error = block_on(to.clone_range_async(&from, 4 * PAGE, 100 * PAGE, 0));
+    assert_eq!(error, Err(Error::Invalid));
+}
+
+#[test]
+fn every_write_moves_times_and_change_at_once_and_writeback_does_not() {
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    let id = file.id();
+    let mut last = block_on(rig.fs.getattr(id)).unwrap();
+    for n in 0..3 {
+        write_all(&file, b"x", n);
+        let now = block_on(rig.fs.getattr(id)).unwrap();
+        assert!(now.change > last.change && now.mtime >= last.mtime && now.size == n + 1);
+        last = now;
+    }
+    file.sync(false).unwrap();
+    let after = block_on(file.getattr()).unwrap();
+    assert_eq!((after.change, after.mtime, after.ctime), (last.change, last.mtime, last.ctime));
+    let name = block_on(rig.fs.lookup(&Caller::Own, rig.fs.root(), b"f")).unwrap();
+    assert_eq!((name.change, name.size), (last.change, 3));
+    let stored = block_on(rig.store.getattr(id)).unwrap();
+    assert_eq!(stored.mtime, last.mtime, "the store has the time of the write");
+    let page = block_on(rig.fs.readdir(&Caller::Own, rig.fs.root(), 0, 10, true)).unwrap();
+    assert_eq!(page.entries[0].attr.as_ref().unwrap().change, last.change);
+}
+
+#[test]
+fn times_that_are_set_on_a_dirty_file_stay_set() {
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    write_all(&file, b"x", 0);
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+    let set = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
+    let attr = block_on(rig.fs.setattr(&Caller::Own, file.id(), &set)).unwrap();
+    assert_eq!((attr.mtime, attr.size), (time, 1));
+    file.sync(false).unwrap();
+    assert_eq!(block_on(file.getattr()).unwrap().mtime, time);
+    assert_eq!(block_on(rig.store.getattr(file.id())).unwrap().mtime, time);
+    let before = block_on(file.getattr()).unwrap();
+    let set = SetAttr { mode: Some(0o600), size: Some(5), ..SetAttr::default() };
+    let attr = block_on(rig.fs.setattr(&Caller::Own, file.id(), &set)).unwrap();
+    assert_eq!((attr.mode, attr.size), (0o600, 5));
+    assert!(attr.change > before.change);
+}
+
+#[test]
+fn a_change_behind_the_caches_back_is_noticed() {
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    write_all(&file, b"ours", 0);
+    file.sync(false).unwrap();
+    let before = block_on(file.getattr()).unwrap();
+    let other = Cache::new(Config::default()).unwrap().mount(rig.store.clone());
+    let outside = block_on(other.open(&Caller::Own, file.id(), Access::WRITE)).unwrap();
+    write_all(&outside, b"theirs", 0);
+    outside.sync(false).unwrap();
+    let after = block_on(file.getattr()).unwrap();
+    assert!(after.change > before.change);
+    assert_eq!(after.size, 6);
+    assert_eq!(read_full(&file, 0, 10, NONE), b"theirs");
+    assert_eq!(rig.cache.stats().outside_changes, 1);
+}
+
+#[test]
+fn a_removed_file_lives_until_its_last_close_and_is_not_written_back() {
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    let root = rig.fs.root();
+    write_all(&file, b"still here", 0);
+    block_on(rig.fs.unlink(&Caller::Own, root, b"f")).unwrap();
+    assert_eq!(read_full(&file, 0, 20, NONE), b"still here");
+    drop(file);
+    until("all memory", || rig.cache.used_bytes() == 0 && rig.cache.dirty_bytes() == 0);
+    let file = rig.create("g");
+    write_all(&file, b"replaced", 0);
+    drop(file);
+    drop(rig.create("h"));
+    let replace = weir_vfs::RenameFlags::Replace;
+    block_on(rig.fs.rename(&Caller::Own, root, b"h", root, b"g", replace)).unwrap();
+    until("all memory", || rig.cache.used_bytes() == 0 && rig.cache.dirty_bytes() == 0);
+}
+
+#[test]
+fn rights_are_asked_of_the_store_and_files_are_opened_for_what_was_asked() {
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+    block_on(rig.fs.setattr(&Caller::Own, file.id(), &set)).unwrap();
+    let nobody = Caller::As(weir_vfs::Cred { uid: 65534, gid: 65534, groups: vec![] });
+    let refused = block_on(rig.fs.open(&nobody, file.id(), Access::READ));
+    assert!(matches!(refused, Err(Error::AccessDenied)));
+    let dir = block_on(rig.fs.open(&Caller::Own, rig.fs.root(), Access::READ));
+    assert!(matches!(dir, Err(Error::IsDirectory)));
+    let reader = block_on(rig.fs.open(&Caller::Own, file.id(), Access::READ)).unwrap();
+    assert_eq!(reader.write_at(b"x", 0, NONE), Err(Error::BadFile));
+    assert_eq!(reader.truncate(0), Err(Error::BadFile));
+    let writer = block_on(rig.fs.open(&Caller::Own, file.id(), Access::WRITE)).unwrap();
+    assert_eq!(writer.read_at(&mut [0], 0, NONE), Err(Error::BadFile));
+}
+
+#[test]
+fn sequential_reads_run_ahead_and_random_ones_do_not() {
+    let rig = Rig::new(1024);
+    let bytes = pattern(200 * 4096, 7);
+    let file = rig.cold("f", &bytes);
+    for at in (0..bytes.len()).step_by(4096) {
+        assert_eq!(read_full(&file, at as u64, 4096, NONE), &bytes[at..at + 4096]);
+    }
+    let stats = rig.cache.stats();
+    assert!(stats.fills < 30, "{} reads of the store for 200 pages", stats.fills);
+    let file = rig.cold("g", &bytes);
+    let mut random = common::Random(8);
+    let before = rig.cache.stats();
+    for _ in 0..50 {
+        read_full(&file, random.below(180) * PAGE + PAGE, 4096, NONE);
+    }
+    let pages = rig.cache.stats().fill_pages - before.fill_pages;
+    assert!(pages <= 100, "{pages} pages for 50 random reads");
+}

@@ -1,0 +1,194 @@
+//! Threads against each other, every byte checked. `WEIR_SECONDS=600 cargo test --release -p
+//! weir-pagecache --test stress` is the long run.
+//!
+//! Each write call fills its range with records of 16 bytes that name the call; so a reader can
+//! tell whether what it sees is of one call, and whether it goes back in time.
+
+mod common;
+
+use common::{Random, Rig, block_on};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use weir_vfs::IoFlags;
+
+fn seconds() -> Duration {
+    let text = std::env::var("WEIR_SECONDS").unwrap_or_default();
+    Duration::from_secs_f64(text.parse().unwrap_or(1.5))
+}
+
+/// A block of the file is always written whole, in one call, with one stamp in all of it.
+const BLOCK: usize = 5000;
+const BLOCKS: u64 = 150;
+
+fn stamp(block: u64, version: u64) -> Vec<u8> {
+    let mut bytes: Vec<u8> =
+        [block, version].iter().flat_map(|n| n.to_le_bytes()).cycle().take(BLOCK).collect();
+    bytes.truncate(BLOCK);
+    bytes
+}
+
+fn version(block: u64, bytes: &[u8]) -> u64 {
+    if bytes.iter().all(|&b| b == 0) {
+        return 0;
+    }
+    let version = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+    assert!(bytes == stamp(block, version), "block {block}: half of version {version}");
+    version
+}
+
+/// I5, I7: reads of a block see one version of it, never an older one than the reader has seen
+/// before; memory stays within the budget.
+#[test]
+fn i5_reads_are_whole_and_never_go_back() {
+    for late in [false, true] {
+        let rig = Rig::new(100);
+        rig.store.set_late(late);
+        let file = rig.create("f");
+        block_on(file.truncate_async(BLOCKS * BLOCK as u64)).unwrap();
+        let stop = AtomicBool::new(false);
+        let clock = AtomicU64::new(1);
+        let reads = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for writer in 0..2 {
+                let (file, stop, clock) = (file.clone(), &stop, &clock);
+                scope.spawn(move || {
+                    let mut random = Random(writer);
+                    while !stop.load(Ordering::Relaxed) {
+                        // Each writer has its blocks, so that versions of a block only grow.
+                        let block = random.below(BLOCKS / 2) * 2 + writer;
+                        let flags =
+                            if random.chance(30) { IoFlags::UNCACHED } else { IoFlags::empty() };
+                        let bytes = stamp(block, clock.fetch_add(1, Ordering::SeqCst));
+                        let done = file.write_at(&bytes, block * BLOCK as u64, flags);
+                        assert_eq!(done, Ok(BLOCK));
+                    }
+                });
+            }
+            for reader in 0..4 {
+                let (file, stop, reads) = (file.clone(), &stop, &reads);
+                scope.spawn(move || {
+                    let mut random = Random(100 + reader);
+                    let mut seen = vec![0; BLOCKS as usize];
+                    let mut buf = vec![0; BLOCK];
+                    while !stop.load(Ordering::Relaxed) {
+                        let block = random.below(BLOCKS);
+                        let flags =
+                            if random.chance(30) { IoFlags::UNCACHED } else { IoFlags::empty() };
+                        let done = file.read_at(&mut buf, block * BLOCK as u64, flags).unwrap();
+                        if done < BLOCK {
+                            continue;
+                        }
+                        let version = version(block, &buf);
+                        let last = &mut seen[block as usize];
+                        assert!(version >= *last, "block {block}: {version} after {last}");
+                        *last = version;
+                        reads.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let start = Instant::now();
+            while start.elapsed() < seconds() {
+                assert!(rig.cache.used_bytes() <= rig.cache.budget_bytes());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(reads.load(Ordering::Relaxed) > 0);
+        file.sync(false).unwrap();
+    }
+}
+
+/// I5: while the file grows by appends and shrinks by truncation, no reader sees bytes past the end
+/// that it was told, or bytes of a file that was truncated in between.
+#[test]
+fn i5_no_bytes_past_the_end_or_of_before_a_truncate() {
+    let rig = Rig::new(100);
+    rig.store.set_late(true);
+    let file = rig.create("f");
+    let stop = AtomicBool::new(false);
+    // Every byte of generation g is g; between generations the file is empty.
+    std::thread::scope(|scope| {
+        {
+            let (file, stop) = (file.clone(), &stop);
+            scope.spawn(move || {
+                let mut generation = 0u8;
+                let mut random = Random(5);
+                while !stop.load(Ordering::Relaxed) {
+                    generation = generation % 250 + 1;
+                    file.truncate(0).unwrap();
+                    for _ in 0..20 {
+                        let bytes = vec![generation; random.below(9000) as usize + 1];
+                        let done = file.write_at(&bytes, 0, IoFlags::APPEND).unwrap();
+                        assert_eq!(done, bytes.len());
+                    }
+                }
+            });
+        }
+        for reader in 0..3 {
+            let (file, stop) = (file.clone(), &stop);
+            scope.spawn(move || {
+                let mut random = Random(50 + reader);
+                let mut buf = vec![0; 30_000];
+                while !stop.load(Ordering::Relaxed) {
+                    let at = random.below(50_000);
+                    let len = random.below(buf.len() as u64) as usize + 1;
+                    let done = file.read_at(&mut buf[..len], at, IoFlags::empty()).unwrap();
+                    if done > 0 {
+                        let first = buf[0];
+                        assert!(first != 0, "zeros at {at}: never written");
+                        let odd = buf[..done].iter().position(|&b| b != first);
+                        assert_eq!(odd, None, "two generations in one read of {len} at {at}");
+                    }
+                }
+            });
+        }
+        std::thread::sleep(seconds());
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// I7: many threads, more in demand than the budget has, pages lent and kept for a while.
+#[test]
+fn i7_the_budget_holds_and_nobody_is_stuck() {
+    let rig = Rig::new(64);
+    rig.store.set_late(true);
+    let file = rig.create("f");
+    let len = 200 * 4096u64;
+    common::write_all(&file, &vec![7; len as usize], 0);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let (rig, stop, id) = (&rig, &stop, file.id());
+            scope.spawn(move || {
+                let file = rig.open(id);
+                let mut random = Random(thread);
+                while !stop.load(Ordering::Relaxed) {
+                    let at = random.below(len);
+                    let n = random.below(20 * 4096) as usize + 1;
+                    let flags =
+                        if random.chance(50) { IoFlags::UNCACHED } else { IoFlags::empty() };
+                    match random.below(3) {
+                        0 => {
+                            let n = n.min((len - at) as usize);
+                            file.write_at(&vec![7; n], at, flags).unwrap();
+                        }
+                        1 => {
+                            let lent = file.read_segments(at, n.min(3 * 4096), flags).unwrap();
+                            std::thread::sleep(Duration::from_micros(random.below(200)));
+                            drop(lent);
+                        }
+                        _ => {
+                            let mut buf = vec![0; n];
+                            let done = file.read_at(&mut buf, at, flags).unwrap();
+                            assert!(buf[..done].iter().all(|&b| b == 7));
+                        }
+                    }
+                    assert!(rig.cache.used_bytes() <= rig.cache.budget_bytes());
+                }
+            });
+        }
+        std::thread::sleep(seconds());
+        stop.store(true, Ordering::Relaxed);
+    });
+    file.sync(true).unwrap();
+}
