@@ -10,7 +10,6 @@
 #![forbid(unsafe_code)]
 
 mod data;
-pub mod decoders;
 mod macros;
 pub mod mount;
 pub mod v3;

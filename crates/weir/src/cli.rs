@@ -1,0 +1,128 @@
+//! The arguments as clap sees them, and what becomes of a command's result.
+//!
+//! Exit codes: 0 done; 1 something failed (said on standard error); 2 the command line makes no
+//! sense; 130 interrupted.
+
+use crate::commands::{
+    cat, completions, cp, df, du, ls, man, map, mkdir, mv, rm, stat, touch, tree,
+};
+use crate::failure::{Failure, Result};
+use clap::{Parser, Subcommand};
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Serves, copies and looks at big and sparse files, over NFS and locally.
+#[derive(Parser)]
+#[command(name = "weir", version, propagate_version = true, subcommand_required = true)]
+#[command(arg_required_else_help = true, max_term_width = 100)]
+#[command(after_help = "A LOCATION is a local path, or nfs://HOST[:PORT]/PATH[?OPTIONS] \
+with options as for mount.nfs: nfs://filer/images?vers=4.2&noreadplus\n\
+`weir help COMMAND` explains a command, with examples.")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Ls(ls::Args),
+    Cat(cat::Args),
+    Stat(stat::Args),
+    Cp(cp::Args),
+    Map(map::Args),
+    Df(df::Args),
+    Du(du::Args),
+    Tree(tree::Args),
+    Mkdir(mkdir::Args),
+    Mv(mv::Args),
+    Rm(rm::Args),
+    Touch(touch::Args),
+    Completions(completions::Args),
+    #[command(hide = true)]
+    Man(man::Args),
+}
+
+/// How a command that ran ended.
+pub(crate) enum Ended {
+    /// Everything that was asked for is done.
+    Done,
+    /// Something failed, and was said already.
+    Failed,
+    /// The user interrupted it.
+    Interrupted,
+}
+
+/// Parses the command line, runs the command, says what failed.
+pub(crate) fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    // What a server answered says more than the error that becomes of it.
+    let ended = log_to_stderr("warn").and_then(|()| run(command));
+    match ended {
+        Ok(Ended::Done) => ExitCode::SUCCESS,
+        Ok(Ended::Failed) => ExitCode::FAILURE,
+        Ok(Ended::Interrupted) => ExitCode::from(130),
+        Err(failure) => {
+            complain(&failure);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<Ended> {
+    match command {
+        Command::Ls(args) => ls::run(args),
+        Command::Cat(args) => cat::run(args),
+        Command::Stat(args) => stat::run(args),
+        Command::Cp(args) => cp::run(args),
+        Command::Map(args) => map::run(args),
+        Command::Df(args) => df::run(args),
+        Command::Du(args) => du::run(args),
+        Command::Tree(args) => tree::run(args),
+        Command::Mkdir(args) => mkdir::run(args),
+        Command::Mv(args) => mv::run(args),
+        Command::Rm(args) => rm::run(args),
+        Command::Touch(args) => touch::run(args),
+        Command::Completions(args) => completions::run(args),
+        Command::Man(args) => man::run(args),
+    }
+}
+
+/// Logs what `filter` lets through; `WEIR_LOG` in the environment overrides it.
+fn log_to_stderr(filter: &str) -> Result<()> {
+    let own = std::env::var("WEIR_LOG").ok();
+    let filter = own.as_deref().unwrap_or(filter);
+    let filter = EnvFilter::try_new(filter)
+        .map_err(|error| Failure::new(format!("log as {filter}"), error.to_string()))?;
+    let colour = io::stderr().is_terminal() && console::colors_enabled_stderr();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(colour)
+        .init();
+    Ok(())
+}
+
+/// Says a failure on standard error.
+pub(crate) fn complain(failure: &Failure) {
+    eprintln!("weir: {failure}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_of_the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_teaches_by_example() {
+        for command in Cli::command().get_subcommands().filter(|c| !c.is_hide_set()) {
+            let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains(&format!("weir {}", command.get_name())), "{command}");
+        }
+    }
+}

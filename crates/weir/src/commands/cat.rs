@@ -1,0 +1,174 @@
+//! `weir cat`: files to standard output. Into a regular file, holes go as holes.
+
+use super::with_mounts;
+use crate::cli::{Ended, complain};
+use crate::copy::zeros;
+use crate::failure::{Asked, Failure, Result};
+use crate::location::Location;
+use crate::mounts::{Links, MountArgs, Mounts};
+use crate::output::kind_name;
+use crate::size::Size;
+use rustix::fs::{FileType, OFlags, SeekFrom};
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+use std::os::fd::AsFd;
+use weir_pagecache::{Segment, Segments};
+use weir_vfs::{Access, Caller, FileKind, IoFlags};
+
+/// Bytes asked of the cache at a time.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Write files to standard output
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  weir cat nfs://filer/notes.txt
+  weir cat --offset 1GiB --length 64K nfs://filer/disk.img | xxd | less
+  weir cat nfs://filer/disk.img > disk.img      holes stay holes, as the output is a file")]
+pub(crate) struct Args {
+    /// The files
+    #[arg(value_name = "LOCATION", required = true, value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// Where to begin in each file
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    offset: Size,
+    /// How much to write of each file [default: to its end]
+    #[arg(long, value_name = "SIZE")]
+    length: Option<Size>,
+    /// Leave the page cache, here and at the server, as it was
+    #[arg(long)]
+    uncached: bool,
+    #[command(flatten)]
+    mount: MountArgs,
+}
+
+pub(crate) fn run(args: Args) -> Result<Ended> {
+    let flags = if args.uncached { IoFlags::UNCACHED } else { IoFlags::empty() };
+    with_mounts(&args.mount, async |mounts| {
+        let mut out = Out::new()?;
+        let mut failed = false;
+        for location in &args.locations {
+            match cat(mounts, location, &args, flags, &mut out).await {
+                Ok(Ended::Done) => {}
+                Ok(ended) => return Ok(ended),
+                Err(failure) => {
+                    complain(&failure);
+                    failed = true;
+                }
+            }
+        }
+        out.finish().asked(|| "write to standard output".into())?;
+        Ok(if failed { Ended::Failed } else { Ended::Done })
+    })
+}
+
+async fn cat(
+    mounts: &mut Mounts,
+    location: &Location,
+    args: &Args,
+    flags: IoFlags,
+    out: &mut Out,
+) -> Result<Ended> {
+    let place = mounts.place(location, Links::Follow).await?;
+    let attr = place.existing("read")?;
+    let asked = || format!("read {location}");
+    if attr.kind != FileKind::Regular {
+        return Err(Failure::new(asked(), format!("it is a {}", kind_name(attr.kind))));
+    }
+    let file = place.fs.open(&Caller::Own, attr.id, Access::READ).await.asked(asked)?;
+    let mut at = args.offset.of(attr.size);
+    let end = args.length.map_or(u64::MAX, |length| at.saturating_add(length.of(attr.size)));
+    while at < end {
+        let len = CHUNK_BYTES.min(end - at) as usize;
+        let found = file.read_segments_async(at, len, flags).await.asked(asked)?;
+        let before = at;
+        match out.segments(&found, &mut at, end.min(file.size())) {
+            Ok(()) => {}
+            // Whoever read has seen enough (`| head`).
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Ended::Failed),
+            Err(error) => return Err(error).asked(|| "write to standard output".into()),
+        }
+        if at == before || found.eof && at >= file.size() {
+            break;
+        }
+    }
+    Ok(Ended::Done)
+}
+
+/// Standard output, which can have holes if it is a regular file, or not.
+struct Out {
+    file: File,
+    /// Whether a hole at the end of what was written so far may be skipped.
+    sparse: bool,
+    /// Zeros that are due but not written yet, because a hole may do.
+    due: u64,
+}
+
+impl Out {
+    fn new() -> Result<Self> {
+        let stdout = io::stdout();
+        let asked = || "use standard output".into();
+        let fd = stdout.as_fd().try_clone_to_owned().asked(asked)?;
+        let regular = rustix::fs::fstat(&fd)
+            .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile);
+        let append = rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(OFlags::APPEND));
+        Ok(Self { file: fd.into(), sparse: regular && !append, due: 0 })
+    }
+
+    /// Writes what is between `at` and `end`, and moves `at` on.
+    fn segments(&mut self, found: &Segments, at: &mut u64, end: u64) -> io::Result<()> {
+        for segment in &found.segments {
+            match segment {
+                Segment::Hole { end: hole_end, .. } => {
+                    let to = (*hole_end).min(end).max(*at);
+                    self.due += to - *at;
+                    *at = to;
+                }
+                Segment::Data { pages, .. } => {
+                    self.settle()?;
+                    let mut slices: Vec<IoSlice<'_>> = Vec::new();
+                    pages.slices(0, &mut slices);
+                    for slice in slices {
+                        self.file.write_all(&slice)?;
+                        *at += slice.len() as u64;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings about the zeros that are due: by moving on where nothing is in the way, else by
+    /// writing them.
+    fn settle(&mut self) -> io::Result<()> {
+        if self.due == 0 {
+            return Ok(());
+        }
+        if self.sparse {
+            let here = rustix::fs::tell(&self.file)?;
+            if here >= self.file.metadata()?.len() {
+                rustix::fs::seek(&self.file, SeekFrom::Start(here + self.due))?;
+                self.due = 0;
+                return Ok(());
+            }
+        }
+        while self.due > 0 {
+            let zeros = zeros::some(self.due);
+            self.file.write_all(zeros)?;
+            self.due -= zeros.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Settles, and makes a file as long as it should be when it ends in a hole.
+    fn finish(mut self) -> io::Result<()> {
+        self.settle()?;
+        if self.sparse {
+            let here = rustix::fs::tell(&self.file)?;
+            if here > self.file.metadata()?.len() {
+                self.file.set_len(here)?;
+            }
+        }
+        Ok(())
+    }
+}

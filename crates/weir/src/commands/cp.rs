@@ -1,0 +1,265 @@
+//! `weir cp`: resolves what goes where; the copying itself is in `copy/`.
+
+use super::with_mounts;
+use crate::cli::{Ended, complain};
+use crate::copy::{Copier, FileStats, Options, Sparse, Summary};
+use crate::failure::{Asked, Failure, Result};
+use crate::location::Location;
+use crate::mounts::{Links, MountArgs, Mounts, Place};
+use crate::output::{print, print_json, size_text, umask};
+use crate::size::Size;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::signal::unix::{SignalKind, signal};
+use weir_pagecache::CachedFs;
+use weir_vfs::{Attr, Caller, Capabilities, Error, FileKind, IoFlags};
+
+/// Copy files and trees, local or over NFS, sparse in and sparse out
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  weir cp disk.img nfs://filer/images/            a file into a directory
+  weir cp nfs://filer/images/disk.img .           and back; holes stay holes
+  weir cp -r nfs://filer/images ./images          a tree
+  weir cp -rp --uncached a/ nfs://filer/backup/   with owners and times, leaving caches alone
+  weir cp -rp --continue big/ nfs://filer/big/    again and again, until it is all there
+  weir cp --checksum disk.img nfs://filer/        read back what was stored, and compare
+  weir cp disk.img copy.img --json | jq .hole_bytes
+
+A file appears under its name when all of it is there and durable: it is written under a temporary
+name (.weir-*.part) beside it and renamed. So a file that exists is replaced, and not written over:
+it keeps its mode and owner, but other hard links to it keep the old data.
+
+Pages of zeros become holes (--sparse=always), so that a copy takes no more space than
+`cp --sparse=always` would make it take. Exit code 1 says that something was not copied.")]
+pub(crate) struct Args {
+    /// What to copy, then where to: a directory, or the name of the copy
+    #[arg(value_name = "LOCATION", required = true, num_args = 2.., value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// Directories with all that is in them; symbolic links and special files as such
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// Keep mode, owner, times and hard links
+    #[arg(short, long)]
+    preserve: bool,
+    /// Which zeros become holes
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "always")]
+    sparse: Sparse,
+    /// Leave the page cache, here and at the server, as it was
+    #[arg(long)]
+    uncached: bool,
+    /// Files copied at a time
+    #[arg(short, long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u16).range(1..=256))]
+    jobs: u16,
+    /// Go on where an earlier `cp --continue` ended: files that are there with the same size and
+    /// time are left alone (so use -p), and begun ones are gone on with
+    #[arg(long = "continue")]
+    resume: bool,
+    /// With --continue: how much may have to be copied again
+    #[arg(long, value_name = "SIZE", default_value = "256M", requires = "resume")]
+    checkpoint: Size,
+    /// Read each copy back from where it is stored, and compare
+    #[arg(long)]
+    checksum: bool,
+    /// Show what each file did to the page cache: pages brought in, pruned, claimed by others,
+    /// and pages of others lost
+    #[arg(long)]
+    stats: bool,
+    /// What was done, as JSON
+    #[arg(long)]
+    json: bool,
+    /// No progress bar
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    mount: MountArgs,
+}
+
+pub(crate) fn run(args: Args) -> Result<Ended> {
+    let begun = Instant::now();
+    with_mounts(&args.mount, async |mounts| {
+        let options = Options {
+            recursive: args.recursive,
+            preserve: args.preserve,
+            sparse: args.sparse,
+            flags: if args.uncached { IoFlags::UNCACHED } else { IoFlags::empty() },
+            jobs: args.jobs.into(),
+            umask: umask(),
+            resume_bytes: args.resume.then(|| args.checkpoint.of(0).max(1)),
+            checksum: args.checksum,
+            stats: args.stats,
+        };
+        let (plan, failed) = plan(mounts, &args.locations, &options).await?;
+        let talks = std::io::stderr().is_terminal() && !args.quiet && !args.json;
+        let progress = if talks { progress_bar() } else { ProgressBar::hidden() };
+        let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), progress.clone()));
+        let listener = tokio::spawn(interrupt(Arc::clone(&copier)));
+        copier.copy(plan.pairs, &plan.into).await;
+        listener.abort();
+        progress.finish_and_clear();
+        let summary = copier.summary(begun.elapsed(), mounts.wire_bytes());
+        if args.json {
+            print_json(&summary)?;
+        } else {
+            if args.stats {
+                print(stats_table(&summary.stats).as_bytes())?;
+            }
+            if talks {
+                eprintln!("{}", in_a_line(&summary));
+            }
+        }
+        Ok(match (copier.is_interrupted(), failed || copier.failed()) {
+            (true, _) => Ended::Interrupted,
+            (false, true) => Ended::Failed,
+            (false, false) => Ended::Done,
+        })
+    })
+}
+
+/// What is copied to what.
+struct Plan {
+    pairs: Vec<(Place, Place)>,
+    /// The store that all copies go to.
+    into: CachedFs,
+}
+
+/// Resolves the locations; a source that is not there is said, and makes the second value true.
+async fn plan(
+    mounts: &mut Mounts,
+    locations: &[Location],
+    options: &Options,
+) -> Result<(Plan, bool)> {
+    let Some((last, sources)) = locations.split_last() else {
+        return Err(Failure::new("copy", "nothing was named"));
+    };
+    let to = mounts.place(last, Links::Follow).await?;
+    let into = to.attr.clone().filter(|a| a.kind == FileKind::Directory);
+    if into.is_none() && sources.len() > 1 {
+        let failed = "it is not a directory, and there are several files to copy";
+        return Err(Failure::new(format!("copy to {last}"), failed).advice("make it first"));
+    }
+    check_uncached(&to, options)?;
+    let mut pairs = Vec::new();
+    let mut failed = false;
+    for source in sources {
+        match pair(mounts, source, last, &to, into.as_ref(), options).await {
+            Ok(pair) => pairs.push(pair),
+            Err(failure) => {
+                complain(&failure);
+                failed = true;
+            }
+        }
+    }
+    Ok((Plan { pairs, into: to.fs }, failed))
+}
+
+async fn pair(
+    mounts: &mut Mounts,
+    source: &Location,
+    last: &Location,
+    to: &Place,
+    into: Option<&Attr>,
+    options: &Options,
+) -> Result<(Place, Place)> {
+    let links = if options.recursive { Links::Stay } else { Links::Follow };
+    let from = mounts.place(source, links).await?;
+    let attr = from.existing("copy")?;
+    check_uncached(&from, options)?;
+    let to = match (into, source.name()) {
+        (Some(dir), Some(name)) => {
+            let mut to = to.child(dir.id, &name, None);
+            to.attr = match to.fs.lookup(&Caller::Own, dir.id, &name).await {
+                Ok(attr) => Some(attr),
+                Err(Error::NotFound) => None,
+                Err(error) => return Err(error).asked(|| format!("find {}", to.shown)),
+            };
+            to
+        }
+        // What is in a root, or in `.`, goes into the directory itself.
+        (Some(_), None) => to.clone(),
+        (None, _) if last.ends_in_slash() && attr.kind != FileKind::Directory => {
+            let failure = Failure::new(format!("copy to {last}"), "there is no such directory");
+            return Err(failure.advice("make it first"));
+        }
+        (None, _) => to.clone(),
+    };
+    let same = |there: &Attr| (there.fsid, there.id.ino) == (attr.fsid, attr.id.ino);
+    if to.attr.as_ref().is_some_and(same) {
+        let asked = format!("copy {source} to {}", to.shown);
+        return Err(Failure::new(asked, "they are the same file"));
+    }
+    Ok((from, to))
+}
+
+fn check_uncached(place: &Place, options: &Options) -> Result<()> {
+    let able = place.fs.store().capabilities().contains(Capabilities::UNCACHED);
+    if options.flags.contains(IoFlags::UNCACHED) && !able {
+        let asked = format!("copy {} uncached", place.shown);
+        return Err(Failure::new(asked, "its store cannot").advice("leave out --uncached"));
+    }
+    Ok(())
+}
+
+/// The first signal ends the copy in an orderly way, the second at once.
+async fn interrupt(copier: Arc<Copier>) {
+    let (Ok(mut int), Ok(mut term)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return;
+    };
+    for last in [false, true] {
+        tokio::select! {
+            _ = int.recv() => {}
+            _ = term.recv() => {}
+        }
+        if last {
+            std::process::exit(130);
+        }
+        copier.interrupt();
+    }
+}
+
+fn progress_bar() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+    let template =
+        "{bytes:>11} of {total_bytes:11} [{wide_bar}] {binary_bytes_per_sec:>13} {eta:>4}";
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_) => bar,
+    }
+}
+
+fn stats_table(stats: &[FileStats]) -> String {
+    let mut out = format!(
+        "{:>10} {:>10} {:>10} {:>10}  {}\n",
+        "brought in", "pruned", "claimed", "lost", "file (in pages)"
+    );
+    for file in stats {
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "{:>10} {:>10} {:>10} {:>10}  {}",
+            file.brought_in_pages, file.pruned_pages, file.claimed_pages, file.lost_pages, file.to
+        );
+    }
+    out
+}
+
+fn in_a_line(summary: &Summary) -> String {
+    format!(
+        "{} copied in {:.2} s, {:.0} MB/s; read {}, wrote {}, skipped {} holes{}",
+        size_text(summary.size_bytes),
+        summary.seconds,
+        summary.mb_per_s,
+        size_text(summary.read_bytes),
+        size_text(summary.written_bytes),
+        summary.holes_skipped,
+        match summary.wire_bytes {
+            0 => String::new(),
+            bytes => format!("; {} over the network", size_text(bytes)),
+        }
+    )
+}

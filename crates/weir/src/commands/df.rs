@@ -1,0 +1,85 @@
+//! `weir df`: space on file systems.
+
+use super::{each, with_mounts};
+use crate::cli::Ended;
+use crate::failure::{Asked, Result};
+use crate::location::Location;
+use crate::mounts::{Links, MountArgs};
+use crate::output::{print, print_json, size_text};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Show the space on file systems, local or of NFS servers
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  weir df nfs://filer/images
+  weir df --json . nfs://filer/ | jq '.[].available_bytes'")]
+pub(crate) struct Args {
+    /// Files or directories on the file systems
+    #[arg(value_name = "LOCATION", default_value = ".", value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// An array of file systems, as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    mount: MountArgs,
+}
+
+#[derive(Serialize)]
+struct Space {
+    path: String,
+    total_bytes: u64,
+    used_bytes: u64,
+    available_bytes: u64,
+    total_files: u64,
+    free_files: u64,
+}
+
+pub(crate) fn run(args: Args) -> Result<Ended> {
+    with_mounts(&args.mount, async |mounts| {
+        let mut spaces = Vec::new();
+        let ended = each(&args.locations, async |location| {
+            let place = mounts.place(location, Links::Follow).await?;
+            let asked = || format!("find the space at {location}");
+            place.existing("find the space at")?;
+            let stat = place.fs.statfs().await.asked(asked)?;
+            spaces.push(Space {
+                path: location.to_string(),
+                total_bytes: stat.total_bytes,
+                used_bytes: stat.total_bytes.saturating_sub(stat.free_bytes),
+                available_bytes: stat.available_bytes,
+                total_files: stat.total_files,
+                free_files: stat.free_files,
+            });
+            Ok(())
+        })
+        .await;
+        match args.json {
+            true => print_json(&spaces)?,
+            false => print(table(&spaces).as_bytes())?,
+        };
+        Ok(ended)
+    })
+}
+
+fn table(spaces: &[Space]) -> String {
+    let mut out =
+        format!("{:>12} {:>12} {:>12} {:>5}  {}\n", "Size", "Used", "Available", "Use", "Location");
+    for space in spaces {
+        // As df(1) has it: what is reserved for root counts for neither.
+        let reachable = space.used_bytes + space.available_bytes;
+        let share = space.used_bytes as f64 * 100.0 / reachable.max(1) as f64;
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "{:>12} {:>12} {:>12} {:>4.0}%  {}",
+            size_text(space.total_bytes),
+            size_text(space.used_bytes),
+            size_text(space.available_bytes),
+            share.ceil(),
+            space.path
+        );
+    }
+    out
+}

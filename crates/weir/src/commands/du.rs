@@ -1,0 +1,104 @@
+//! `weir du`: the space that trees take.
+
+use super::{each, with_mounts};
+use crate::cli::Ended;
+use crate::failure::Result;
+use crate::location::Location;
+use crate::mounts::{Links, MountArgs, Place};
+use crate::output::{print, print_json, size_text};
+use serde::Serialize;
+use std::collections::HashSet;
+use std::fmt::Write;
+use weir_vfs::{Attr, FileKind};
+
+/// Show the space that files and trees take, beside their size
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  weir du nfs://filer/images          what sparse files take, and what they would without holes
+  weir du --json . | jq '.[].allocated_bytes'
+
+A file with several names counts once.")]
+pub(crate) struct Args {
+    /// Files and directories
+    #[arg(value_name = "LOCATION", default_value = ".", value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// An array of sums, as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    mount: MountArgs,
+}
+
+#[derive(Default, Serialize)]
+struct Sum {
+    path: String,
+    allocated_bytes: u64,
+    size_bytes: u64,
+    files: u64,
+    directories: u64,
+}
+
+pub(crate) fn run(args: Args) -> Result<Ended> {
+    with_mounts(&args.mount, async |mounts| {
+        let mut sums = Vec::new();
+        let mut seen = HashSet::new();
+        let ended = each(&args.locations, async |location| {
+            let place = mounts.place(location, Links::Stay).await?;
+            let attr = place.existing("measure")?.clone();
+            let mut sum = Sum { path: location.to_string(), ..Sum::default() };
+            measure(place, attr, &mut sum, &mut seen).await?;
+            sums.push(sum);
+            Ok(())
+        })
+        .await;
+        match args.json {
+            true => print_json(&sums)?,
+            false => print(table(&sums).as_bytes())?,
+        };
+        Ok(ended)
+    })
+}
+
+async fn measure(
+    place: Place,
+    attr: Attr,
+    sum: &mut Sum,
+    seen: &mut HashSet<(u64, u64)>,
+) -> Result<()> {
+    let mut ahead = vec![(place, attr)];
+    while let Some((place, attr)) = ahead.pop() {
+        let directory = attr.kind == FileKind::Directory;
+        if !directory && attr.nlink > 1 && !seen.insert((attr.fsid, attr.id.ino)) {
+            continue;
+        }
+        sum.allocated_bytes += attr.allocated;
+        match directory {
+            true => {
+                sum.directories += 1;
+                ahead.extend(place.children(attr.id).await?);
+            }
+            false => {
+                sum.size_bytes += attr.size;
+                sum.files += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn table(sums: &[Sum]) -> String {
+    let mut out = format!("{:>12} {:>12} {:>10}  {}\n", "Space", "Size", "Files", "Location");
+    for sum in sums {
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "{:>12} {:>12} {:>10}  {}",
+            size_text(sum.allocated_bytes),
+            size_text(sum.size_bytes),
+            sum.files,
+            sum.path
+        );
+    }
+    out
+}

@@ -1,0 +1,102 @@
+//! `weir map`: looks at a file's data, holes and cached pages; `map/` draws them.
+
+use super::with_mounts;
+use crate::cli::Ended;
+use crate::failure::{Asked, Failure, Result};
+use crate::kernel_cache::cached_ranges;
+use crate::location::Location;
+use crate::map::text::{Glyphs, cells_in};
+use crate::map::{Map, svg, text};
+use crate::mounts::{Links, MountArgs, Mounts};
+use crate::output::{kind_name, print, print_json};
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use weir_vfs::{Access, Caller, FileKind};
+
+/// Rows of a picture, at most.
+const ROWS: usize = 8;
+
+/// Draw which parts of a file are data, holes, cached
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  weir map disk.img
+  weir map nfs://filer/images/disk.img            what the server says (SEEK, NFSv4.2)
+  weir map disk.img --svg disk.svg
+  weir map disk.img --json | jq '.extents[] | select(.kind == \"hole\")'
+
+The height of a block is the share of data in it. The line below shows what is cached: of a local
+file, by the kernel; of a file on a server, by this process. Servers without SEEK (before NFSv4.2)
+do not say where holes are: all is shown as data.")]
+pub(crate) struct Args {
+    /// The file
+    #[arg(value_name = "LOCATION", value_parser = Location::parser())]
+    location: Location,
+    /// Write a picture to this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// All extents and cached ranges, as JSON
+    #[arg(long)]
+    json: bool,
+    /// Columns of the picture [default: the terminal's]
+    #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(20..=1000))]
+    width: Option<u16>,
+    /// Draw with #, + and . only
+    #[arg(long)]
+    ascii: bool,
+    #[command(flatten)]
+    mount: MountArgs,
+}
+
+pub(crate) fn run(args: Args) -> Result<Ended> {
+    let terminal = std::io::stdout().is_terminal();
+    let columns = match args.width {
+        Some(width) => width.into(),
+        None => console::Term::stdout().size_checked().map_or(80, |(_, columns)| columns.into()),
+    };
+    let cells = match args.svg {
+        Some(_) => svg::WIDTH * ROWS,
+        None => cells_in(columns) * ROWS,
+    };
+    let map = with_mounts(&args.mount, async |mounts| look(mounts, &args, cells).await)?;
+    if let Some(path) = &args.svg {
+        fs::write(path, svg::draw(&map)).asked(|| format!("write {}", path.display()))?;
+    }
+    match (args.json, &args.svg) {
+        (true, _) => print_json(&map),
+        (false, Some(_)) => Ok(Ended::Done),
+        (false, None) => {
+            let glyphs = if args.ascii { Glyphs::ASCII } else { Glyphs::UNICODE };
+            let colour = terminal && console::colors_enabled();
+            print(text::draw(&map, columns, &glyphs, colour).as_bytes())
+        }
+    }
+}
+
+async fn look(mounts: &mut Mounts, args: &Args, cells: usize) -> Result<Map> {
+    let place = mounts.place(&args.location, Links::Follow).await?;
+    let attr = place.existing("map")?;
+    let asked = || format!("map {}", args.location);
+    if attr.kind != FileKind::Regular {
+        let failure = Failure::new(asked(), format!("it is a {}", kind_name(attr.kind)));
+        return Err(failure.advice("name a regular file"));
+    }
+    // What the kernel has cached is looked at first: the rest might add to it.
+    let kernel = match &args.location {
+        Location::Local(path) => kernels(path, attr.size),
+        Location::Nfs(_) => None,
+    };
+    let file = place.fs.open(&Caller::Own, attr.id, Access::READ).await.asked(asked)?;
+    let mut map = Map::of(args.location.to_string(), &file, attr.allocated, cells).await?;
+    match (&args.location, kernel) {
+        (_, Some(ranges)) => map.cached("the kernel's", ranges),
+        (Location::Nfs(_), None) => map.cached("this process's", file.resident()),
+        (Location::Local(_), None) => {}
+    }
+    Ok(map)
+}
+
+fn kernels(path: &Path, size: u64) -> Option<Vec<std::ops::Range<u64>>> {
+    cached_ranges(&fs::File::open(path).ok()?, size)
+}

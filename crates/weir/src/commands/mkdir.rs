@@ -1,0 +1,65 @@
+//! `weir mkdir`: makes directories.
+
+use super::{each, with_mounts};
+use crate::cli::Ended;
+use crate::failure::{Asked, Failure, Result};
+use crate::location::Location;
+use crate::mounts::{Links, MountArgs, Mounts};
+use crate::output::umask;
+use weir_vfs::{Caller, Error, FileKind, SetAttr};
+
+/// Make directories
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  weir mkdir nfs://filer/images/new
+  weir mkdir -p nfs://filer/images/a/b/c          with all that lead there; fine if it is there")]
+pub(crate) struct Args {
+    /// The directories
+    #[arg(value_name = "LOCATION", required = true, value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// With the directories above; one that is there already is fine
+    #[arg(short, long)]
+    parents: bool,
+    #[command(flatten)]
+    mount: MountArgs,
+}
+
+pub(crate) fn run(args: Args) -> Result<Ended> {
+    with_mounts(&args.mount, async |mounts| {
+        let ended = each(&args.locations, async |location| {
+            if !args.parents {
+                return mkdir(mounts, location, false).await;
+            }
+            // From the innermost that is there, outside in.
+            let mut missing = vec![location.clone()];
+            while let Some(above) = missing.last().and_then(Location::parent) {
+                match mounts.place(&above, Links::Follow).await {
+                    Ok(place) if place.attr.is_some() => break,
+                    _ => missing.push(above),
+                }
+            }
+            for location in missing.iter().rev() {
+                mkdir(mounts, location, true).await?;
+            }
+            Ok(())
+        });
+        Ok(ended.await)
+    })
+}
+
+async fn mkdir(mounts: &mut Mounts, location: &Location, may_exist: bool) -> Result<()> {
+    let make = || format!("make the directory {location}");
+    let place = mounts.place(location, Links::Follow).await?;
+    let name = match (&place.attr, &place.name) {
+        (Some(attr), _) if may_exist && attr.kind == FileKind::Directory => return Ok(()),
+        (None, Some(name)) => name,
+        _ => return Err(Failure::new(make(), "the name is taken")),
+    };
+    let set = SetAttr { mode: Some(0o777 & !umask()), ..SetAttr::default() };
+    match place.fs.mkdir(&Caller::Own, place.dir, name, &set).await {
+        // Somebody else was faster.
+        Err(Error::Exists) if may_exist => Ok(()),
+        made => made.map(drop).asked(make),
+    }
+}

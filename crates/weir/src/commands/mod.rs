@@ -1,0 +1,59 @@
+//! One file per command: raw arguments become resolved ones, then the work, then the output.
+
+use crate::cli::{Ended, complain};
+use crate::failure::{Asked, Result};
+use crate::location::Location;
+use crate::mounts::{MountArgs, Mounts};
+use tokio::runtime::Runtime;
+
+pub(crate) mod cat;
+pub(crate) mod completions;
+pub(crate) mod cp;
+pub(crate) mod df;
+pub(crate) mod du;
+pub(crate) mod ls;
+pub(crate) mod man;
+pub(crate) mod map;
+pub(crate) mod mkdir;
+pub(crate) mod mv;
+pub(crate) mod rm;
+pub(crate) mod stat;
+pub(crate) mod touch;
+pub(crate) mod tree;
+
+/// Runs a command's work with what it opens, and gives back what servers hold for it.
+pub(crate) fn with_mounts<T>(
+    args: &MountArgs,
+    work: impl AsyncFnOnce(&mut Mounts) -> Result<T>,
+) -> Result<T> {
+    runtime()?.block_on(async {
+        let mut mounts = Mounts::new(args)?;
+        let done = work(&mut mounts).await;
+        mounts.unmount().await;
+        done
+    })
+}
+
+/// Does something to each location, and says what fails; the others are still done.
+pub(crate) async fn each<'a>(
+    locations: &'a [Location],
+    mut work: impl AsyncFnMut(&'a Location) -> Result<()>,
+) -> Ended {
+    let mut ended = Ended::Done;
+    for location in locations {
+        if let Err(failure) = work(location).await {
+            complain(&failure);
+            ended = Ended::Failed;
+        }
+    }
+    ended
+}
+
+/// The executor that a command runs on.
+pub(crate) fn runtime() -> Result<Runtime> {
+    // A local store does its metadata calls on the calling thread, so a few more threads than
+    // processors keep the others going.
+    let threads = std::thread::available_parallelism().map_or(4, |n| n.get().max(4));
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(threads).enable_all().build().asked(|| "start threads".into())
+}

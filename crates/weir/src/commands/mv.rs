@@ -1,0 +1,90 @@
+//! `weir mv`: renames, within one file system or server.
+
+use super::with_mounts;
+use crate::cli::Ended;
+use crate::failure::{Asked, Failure, Result};
+use crate::location::Location;
+use crate::mounts::{Links, MountArgs, Mounts};
+use std::fs;
+use std::path::Path;
+use weir_client::NfsUrl;
+use weir_vfs::{Caller, Error, FileKind, RenameFlags};
+
+/// Rename a file or directory, or move it, within one file system
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  weir mv nfs://filer/images/new.img nfs://filer/images/disk.img
+  weir mv nfs://filer/images/disk.img nfs://filer/old/          into a directory
+  weir mv -n a b                                  never over something that is there")]
+pub(crate) struct Args {
+    /// What to move
+    #[arg(value_name = "FROM", value_parser = Location::parser())]
+    from: Location,
+    /// Where to: a directory, or the new name
+    #[arg(value_name = "TO", value_parser = Location::parser())]
+    to: Location,
+    /// Replace nothing
+    #[arg(short, long)]
+    no_clobber: bool,
+    #[command(flatten)]
+    mount: MountArgs,
+}
+
+pub(crate) fn run(args: Args) -> Result<Ended> {
+    match (&args.from, &args.to) {
+        (Location::Local(from), Location::Local(to)) => local(from, to, &args)?,
+        (Location::Nfs(from), Location::Nfs(to)) if from.host == to.host => {
+            with_mounts(&args.mount, async |mounts| remote(mounts, from, to, &args).await)?;
+        }
+        _ => return Err(elsewhere(&args)),
+    }
+    Ok(Ended::Done)
+}
+
+fn asked(args: &Args) -> String {
+    format!("move {} to {}", args.from, args.to)
+}
+
+fn elsewhere(args: &Args) -> Failure {
+    Failure::new(asked(args), "they are on different file systems")
+        .advice("copy it with `weir cp -rp`, then remove it with `weir rm -r`")
+}
+
+/// The kernel renames what is local.
+fn local(from: &Path, to: &Path, args: &Args) -> Result<()> {
+    let to = match from.file_name() {
+        Some(name) if to.is_dir() => to.join(name),
+        _ => to.to_path_buf(),
+    };
+    let flags = match args.no_clobber {
+        true => rustix::fs::RenameFlags::NOREPLACE,
+        false => rustix::fs::RenameFlags::empty(),
+    };
+    fs::symlink_metadata(from).asked(|| asked(args))?;
+    match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, &to, flags) {
+        Err(rustix::io::Errno::XDEV) => Err(elsewhere(args)),
+        renamed => renamed.map_err(std::io::Error::from).asked(|| asked(args)),
+    }
+}
+
+async fn remote(mounts: &mut Mounts, from: &NfsUrl, to: &NfsUrl, args: &Args) -> Result<()> {
+    // Both ends have to be reached through one mount: of the directory that holds both.
+    let shared = from.path.iter().zip(&to.path).take_while(|(a, b)| a == b).count();
+    let shared = shared.min(from.path.len().saturating_sub(1)).min(to.path.len());
+    let root = NfsUrl { path: from.path[..shared].to_vec(), ..from.clone() };
+    mounts.place(&Location::Nfs(root), Links::Follow).await?;
+    let source = mounts.place(&args.from, Links::Stay).await?;
+    source.existing("move")?;
+    let mut target = mounts.place(&args.to, Links::Stay).await?;
+    if let Some(dir) = target.attr.clone().filter(|a| a.kind == FileKind::Directory) {
+        let name = source.name.as_deref().ok_or(Error::Invalid).asked(|| asked(args))?;
+        target = target.child(dir.id, name, None);
+    }
+    let (Some(old), Some(new)) = (&source.name, &target.name) else {
+        return Err(Failure::new(asked(args), "a root cannot be moved"));
+    };
+    let flags = if args.no_clobber { RenameFlags::NoReplace } else { RenameFlags::Replace };
+    let renamed = source.fs.rename(&Caller::Own, source.dir, old, target.dir, new, flags);
+    renamed.await.asked(|| asked(args))
+}

@@ -1,0 +1,88 @@
+//! `weir rm`: removes files and trees.
+
+use super::{each, with_mounts};
+use crate::cli::Ended;
+use crate::failure::{Asked, Failure, Result};
+use crate::location::Location;
+use crate::mounts::{Links, MountArgs, Place};
+use weir_vfs::{Attr, Caller, Error, FileKind};
+
+/// Remove files and trees
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  weir rm nfs://filer/images/old.img
+  weir rm -r nfs://filer/images/old
+  weir rm -f nfs://filer/images/perhaps.img       fine if it is not there")]
+pub(crate) struct Args {
+    /// What to remove
+    #[arg(value_name = "LOCATION", required = true, value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// Directories with all that is in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// What is not there is fine
+    #[arg(short, long)]
+    force: bool,
+    #[command(flatten)]
+    mount: MountArgs,
+}
+
+pub(crate) fn run(args: Args) -> Result<Ended> {
+    with_mounts(&args.mount, async |mounts| {
+        let ended = each(&args.locations, async |location| {
+            // A directory is named in the one that holds it.
+            let place = match (location.parent(), location.name()) {
+                (Some(above), Some(name)) => {
+                    let above = mounts.place(&above, Links::Follow).await?;
+                    let id = above.existing("find")?.id;
+                    let attr = above.fs.lookup(&Caller::Own, id, &name).await;
+                    let place = above.child(id, &name, None);
+                    match attr {
+                        Ok(attr) => Place { attr: Some(attr), ..place },
+                        Err(Error::NotFound) => place,
+                        Err(error) => return Err(error).asked(|| format!("remove {location}")),
+                    }
+                }
+                _ => {
+                    let failure = Failure::new(format!("remove {location}"), "it has no name");
+                    return Err(failure.advice("name what is in it"));
+                }
+            };
+            match place.attr.clone() {
+                None if args.force => Ok(()),
+                None => place.existing("remove").map(drop),
+                Some(attr) if attr.kind == FileKind::Directory && !args.recursive => {
+                    let failure = Failure::new(format!("remove {location}"), "it is a directory");
+                    Err(failure.advice("use -r to remove it with all that is in it"))
+                }
+                Some(attr) => remove(place, attr).await,
+            }
+        });
+        Ok(ended.await)
+    })
+}
+
+/// Removes what is at a place: each directory is met twice, before and after what is in it.
+async fn remove(place: Place, attr: Attr) -> Result<()> {
+    let mut ahead = vec![(place, attr, false)];
+    while let Some((place, attr, emptied)) = ahead.pop() {
+        let name = place.name.as_deref().unwrap_or_default();
+        let removed = match (attr.kind, emptied) {
+            (FileKind::Directory, false) => {
+                let children = place.children(attr.id).await?;
+                ahead.push((place, attr, true));
+                ahead.extend(children.into_iter().map(|(place, attr)| (place, attr, false)));
+                continue;
+            }
+            (FileKind::Directory, true) => place.fs.rmdir(&Caller::Own, place.dir, name).await,
+            _ => place.fs.unlink(&Caller::Own, place.dir, name).await,
+        };
+        match removed {
+            // Somebody else was faster.
+            Ok(()) | Err(Error::NotFound) => {}
+            Err(error) => return Err(error).asked(|| format!("remove {}", place.shown)),
+        }
+    }
+    Ok(())
+}

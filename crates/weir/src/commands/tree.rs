@@ -1,0 +1,99 @@
+//! `weir tree`: draws a tree of files.
+
+use super::{each, with_mounts};
+use crate::cli::Ended;
+use crate::failure::{Asked, Result};
+use crate::location::Location;
+use crate::mounts::{Links, MountArgs, Place};
+use crate::output::{print, shown, size_text};
+use weir_vfs::{Attr, Caller, FileKind};
+
+/// Draw a tree of files with their sizes
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  weir tree nfs://filer/images
+  weir tree -L 2 .")]
+pub(crate) struct Args {
+    /// The directories
+    #[arg(value_name = "LOCATION", default_value = ".", value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// Levels to go down
+    #[arg(short = 'L', long, value_name = "N", default_value = "255")]
+    levels: usize,
+    /// Names that begin with a dot, too
+    #[arg(short, long)]
+    all: bool,
+    #[command(flatten)]
+    mount: MountArgs,
+}
+
+/// A line to be drawn: what stands before the name, and before the names below it.
+struct Line {
+    place: Place,
+    attr: Attr,
+    before: String,
+    below: String,
+    level: usize,
+}
+
+pub(crate) fn run(args: Args) -> Result<Ended> {
+    with_mounts(&args.mount, async |mounts| {
+        let ended = each(&args.locations, async |location| {
+            let place = mounts.place(location, Links::Follow).await?;
+            let attr = place.existing("draw")?.clone();
+            print(format!("{location}\n").as_bytes())?;
+            draw(place, attr, &args).await
+        });
+        Ok(ended.await)
+    })
+}
+
+async fn draw(place: Place, attr: Attr, args: &Args) -> Result<()> {
+    let mut ahead = below(&place, &attr, "", 0, args).await?;
+    while let Some(line) = ahead.pop() {
+        let name = shown(line.place.name.as_deref().unwrap_or_default());
+        let about = match line.attr.kind {
+            FileKind::Regular => format!("  ({})", size_text(line.attr.size)),
+            FileKind::Symlink => {
+                let target = line.place.fs.readlink(&Caller::Own, line.attr.id).await;
+                let target = target.asked(|| format!("read {}", line.place.shown))?;
+                format!(" -> {}", shown(&target))
+            }
+            FileKind::Directory => "/".into(),
+            _ => String::new(),
+        };
+        print(format!("{}{name}{about}\n", line.before).as_bytes())?;
+        ahead.extend(below(&line.place, &line.attr, &line.below, line.level, args).await?);
+    }
+    Ok(())
+}
+
+/// The lines for what is in a directory, the first one last.
+async fn below(
+    place: &Place,
+    attr: &Attr,
+    before: &str,
+    level: usize,
+    args: &Args,
+) -> Result<Vec<Line>> {
+    if attr.kind != FileKind::Directory || level >= args.levels {
+        return Ok(Vec::new());
+    }
+    let mut children = place.children(attr.id).await?;
+    children.retain(|(child, _)| {
+        args.all || !child.name.as_ref().is_some_and(|name| name.starts_with(b"."))
+    });
+    let lines = children.into_iter().rev().enumerate().map(|(from_last, (place, attr))| {
+        let (branch, trunk) =
+            if from_last == 0 { ("└── ", "    ") } else { ("├── ", "│   ") };
+        Line {
+            place,
+            attr,
+            before: format!("{before}{branch}"),
+            below: format!("{before}{trunk}"),
+            level: level + 1,
+        }
+    });
+    Ok(lines.collect())
+}

@@ -1,0 +1,272 @@
+//! One file's data: a deep pipeline of reads that lend pages, and writes of what is not zero.
+
+use super::digest::Digest;
+use super::temporary::Temporary;
+use super::{CHUNK_BYTES, Copier, Sparse, add, zeros};
+use crate::failure::{Asked, Failure, Result};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
+use std::io::IoSlice;
+use tokio::sync::SemaphorePermit;
+use weir_pagecache::{File, Segment, Segments};
+use weir_vfs::{Advice, Error};
+
+/// Most reads in flight for one file.
+const DEPTH: usize = 16;
+/// Reads in flight until it shows that there is data, and not one big hole.
+const FIRST_DEPTH: usize = 2;
+
+/// The two files of a copy, and what to call them.
+pub(super) struct Pair<'a> {
+    pub(super) from: &'a File,
+    pub(super) to: &'a File,
+    pub(super) from_shown: &'a str,
+    pub(super) to_shown: &'a str,
+    /// Whom to tell what is durable.
+    pub(super) temporary: Option<&'a Temporary<'a>>,
+}
+
+/// Copies all of `from` to `to`, which is empty or begun; returns the size.
+pub(super) async fn copy(copier: &Copier, pair: &Pair<'_>) -> Result<u64> {
+    let start = pair.temporary.map_or(0, Temporary::start);
+    if pair.to.size() != start {
+        // What is past the start was not durable when the copy ended.
+        pair.to.truncate_async(start).await.asked(|| format!("write {}", pair.to_shown))?;
+    }
+    add(&copier.tally.resumed_bytes, start);
+    copier.progress.inc(start);
+    let digest = copier.options.checksum.then(Digest::default);
+    let mut sink = Sink { copier, pair, at: start, data_bytes: 0, in_hole: false, digest };
+    let mut durable = start;
+    let mut size = pair.from.size();
+    let mut depth = FIRST_DEPTH;
+    let mut next = start;
+    let mut reads = FuturesOrdered::new();
+    loop {
+        while next < size && reads.len() < depth {
+            // Only the first chunk waits for a permit: a file that has one in flight goes on
+            // with it, so that files cannot wait for each other in a circle.
+            let permit = match copier.window.try_acquire() {
+                Ok(permit) => permit,
+                Err(_) if !reads.is_empty() => break,
+                Err(_) => copier
+                    .window
+                    .acquire()
+                    .await
+                    .map_err(|_| Error::Interrupted)
+                    .asked(|| format!("copy {}", pair.from_shown))?,
+            };
+            let end = (next + CHUNK_BYTES).min(size);
+            reads.push_back(read(copier, pair, next, end, permit));
+            next = end;
+        }
+        let Some((end, found, permit)) = reads.next().await else { break };
+        let before = sink.data_bytes;
+        let mut found = found?;
+        loop {
+            sink.take(&found, size).await?;
+            if sink.at >= end || found.eof {
+                break;
+            }
+            // A short read: the rest of the chunk is asked for again.
+            let at = sink.at;
+            found = read_once(copier, pair, at, end).await?;
+            if found.segments.is_empty() && !found.eof {
+                return Err(Error::Io).asked(|| format!("read {}", pair.from_shown));
+            }
+        }
+        drop(permit);
+        if sink.at < end {
+            // The file became shorter since its size was read.
+            size = sink.at;
+            break;
+        }
+        if sink.data_bytes > before {
+            depth = (depth * 2).min(DEPTH);
+        }
+        next = next.max(sink.at);
+        if let (Some(every), Some(temporary)) = (copier.options.resume_bytes, pair.temporary)
+            && temporary.is_resumable()
+            && sink.at - durable >= every
+        {
+            durable = sink.at;
+            make_durable(pair, temporary, durable).await?;
+        }
+    }
+    if pair.to.size() != size {
+        pair.to.truncate_async(size).await.asked(|| format!("write {}", pair.to_shown))?;
+    }
+    if let Some(digest) = sink.digest.take() {
+        verify(copier, pair, start, size, digest).await?;
+    }
+    Ok(size)
+}
+
+/// Makes all up to `durable` durable, and remembers that.
+async fn make_durable(pair: &Pair<'_>, temporary: &Temporary<'_>, durable: u64) -> Result<()> {
+    let asked = || format!("write {}", pair.to_shown);
+    if pair.to.size() < durable {
+        pair.to.truncate_async(durable).await.asked(asked)?;
+    }
+    pair.to.sync_async(true).await.asked(asked)?;
+    temporary.checkpoint(durable).await.asked(asked)
+}
+
+/// Reads the copy back from where it is stored, and compares.
+async fn verify(
+    copier: &Copier,
+    pair: &Pair<'_>,
+    start: u64,
+    size: u64,
+    expected: Digest,
+) -> Result<()> {
+    let asked = || format!("read back {}", pair.to_shown);
+    pair.to.sync_async(true).await.asked(asked)?;
+    pair.to.advise(0, size, Advice::DontNeed).asked(asked)?;
+    let mut digest = Digest::default();
+    let mut at = start;
+    while at < size {
+        let len = CHUNK_BYTES.min(size - at) as usize;
+        let found = pair.to.read_segments_async(at, len, copier.options.flags).await;
+        let found = found.asked(asked)?;
+        let before = at;
+        for segment in &found.segments {
+            match segment {
+                Segment::Hole { end, .. } => at = at.max(*end),
+                Segment::Data { start, pages } => {
+                    let mut slices = Vec::new();
+                    pages.slices((at - start) as usize, &mut slices);
+                    for slice in slices {
+                        digest.add(at, &slice);
+                        at += slice.len() as u64;
+                    }
+                }
+            }
+        }
+        if at == before {
+            break;
+        }
+    }
+    if digest != expected {
+        let failed = "what is stored is not what was written";
+        let advice = "its storage or the way to it corrupts data; trust neither";
+        return Err(Failure::new(format!("copy to {}", pair.to_shown), failed).advice(advice));
+    }
+    add(&copier.tally.verified_bytes, size - start);
+    Ok(())
+}
+
+async fn read<'a>(
+    copier: &'a Copier,
+    pair: &Pair<'_>,
+    start: u64,
+    end: u64,
+    permit: SemaphorePermit<'a>,
+) -> (u64, Result<Segments>, SemaphorePermit<'a>) {
+    (end, read_once(copier, pair, start, end).await, permit)
+}
+
+async fn read_once(copier: &Copier, pair: &Pair<'_>, start: u64, end: u64) -> Result<Segments> {
+    let len = (end - start) as usize;
+    let found = pair.from.read_segments_async(start, len, copier.options.flags).await;
+    found.asked(|| format!("read {}", pair.from_shown))
+}
+
+/// Where found segments go, in order.
+struct Sink<'a> {
+    copier: &'a Copier,
+    pair: &'a Pair<'a>,
+    /// The offset up to which the file is copied.
+    at: u64,
+    /// Data found so far.
+    data_bytes: u64,
+    /// Whether a hole ends there.
+    in_hole: bool,
+    /// Of what was found, if that is wanted.
+    digest: Option<Digest>,
+}
+
+impl Sink<'_> {
+    /// Writes what is in `found` from [`at`](Self::at) to `size`, and moves on. What comes before
+    /// is known already: an earlier hole reached over it.
+    async fn take(&mut self, found: &Segments, size: u64) -> Result<()> {
+        for segment in &found.segments {
+            match segment {
+                Segment::Hole { start: _, end } => self.hole((*end).min(size)).await?,
+                Segment::Data { start, pages } => {
+                    let end = (start + pages.len() as u64).min(size);
+                    if end > self.at {
+                        let mut slices = Vec::new();
+                        pages.slices((self.at - start) as usize, &mut slices);
+                        self.data(&slices, end).await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn hole(&mut self, end: u64) -> Result<()> {
+        if end <= self.at {
+            return Ok(());
+        }
+        let tally = &self.copier.tally;
+        if !self.in_hole {
+            add(&tally.holes_skipped, 1);
+            self.in_hole = true;
+        }
+        let len = end - self.at;
+        add(&tally.hole_bytes, len);
+        if self.copier.options.sparse == Sparse::Never {
+            while self.at < end {
+                let piece = zeros::some(end - self.at);
+                self.write(self.at, piece).await?;
+                self.at += piece.len() as u64;
+            }
+        }
+        self.at = end;
+        self.copier.progress.inc(len);
+        Ok(())
+    }
+
+    async fn data(&mut self, slices: &[IoSlice<'_>], end: u64) -> Result<()> {
+        self.in_hole = false;
+        for slice in slices {
+            let len = (slice.len() as u64).min(end - self.at);
+            let bytes = &slice[..len as usize];
+            self.data_bytes += len;
+            add(&self.copier.tally.read_bytes, len);
+            if let Some(digest) = &mut self.digest {
+                digest.add(self.at, bytes);
+            }
+            if self.copier.options.sparse == Sparse::Always {
+                let mut written = 0;
+                for (offset, run) in zeros::data_runs(self.at, bytes) {
+                    self.write(offset, run).await?;
+                    written += run.len() as u64;
+                }
+                add(&self.copier.tally.zero_bytes, len - written);
+            } else {
+                self.write(self.at, bytes).await?;
+            }
+            self.at += len;
+            self.copier.progress.inc(len);
+        }
+        Ok(())
+    }
+
+    async fn write(&self, mut offset: u64, mut bytes: &[u8]) -> Result<()> {
+        let asked = || format!("write {}", self.pair.to_shown);
+        add(&self.copier.tally.written_bytes, bytes.len() as u64);
+        while !bytes.is_empty() {
+            let flags = self.copier.options.flags;
+            let n = self.pair.to.write_at_async(bytes, offset, flags).await.asked(asked)?;
+            if n == 0 {
+                return Err(Error::NoSpace).asked(asked);
+            }
+            offset += n as u64;
+            bytes = &bytes[n..];
+        }
+        Ok(())
+    }
+}

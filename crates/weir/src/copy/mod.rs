@@ -1,0 +1,279 @@
+//! Copying: what `weir cp` does once it knows from where to where.
+//!
+//! 1. A regular file appears under its name only when all of its data is durable: it is written
+//!    under a temporary name in the same directory, synced, then renamed. Where that is not
+//!    permitted, an existing file is written in place, and a failure says that it is incomplete.
+//! 2. Holes are never read, never written, and zeros become holes unless asked otherwise.
+//! 3. Memory is bounded: chunks in flight, over all files, hold a permit of [`Copier::window`].
+//! 4. A failure concerns one file; the others are still copied.
+
+use crate::failure::{Asked, Failure};
+use crate::mounts::Place;
+use indicatif::ProgressBar;
+use parking_lot::Mutex;
+use serde::Serialize;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+use weir_pagecache::{CachedFs, File};
+use weir_vfs::{Caller, FileId, IoFlags};
+
+mod data;
+mod digest;
+mod file;
+mod temporary;
+mod tree;
+pub(crate) mod zeros;
+
+/// Bytes that one read asks for.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Which zeros become holes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Sparse {
+    /// Holes of the source
+    Auto,
+    /// Holes of the source, and pages of zeros
+    Always,
+    /// None: zeros are written out
+    Never,
+}
+
+/// How to copy.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// Directories and special files, too.
+    pub(crate) recursive: bool,
+    /// Keep mode, owner, times and hard links.
+    pub(crate) preserve: bool,
+    /// Which zeros become holes.
+    pub(crate) sparse: Sparse,
+    /// For every read and write of data.
+    pub(crate) flags: IoFlags,
+    /// Files copied at a time.
+    pub(crate) jobs: usize,
+    /// Permission bits that new files do not get.
+    pub(crate) umask: u32,
+    /// Go on where an earlier copy ended, and make that possible every so many bytes.
+    pub(crate) resume_bytes: Option<u64>,
+    /// Read copies back and compare.
+    pub(crate) checksum: bool,
+    /// Report what each file's pages did to the cache.
+    pub(crate) stats: bool,
+}
+
+/// What was done, as JSON.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Summary {
+    files: u64,
+    directories: u64,
+    symlinks: u64,
+    hard_links: u64,
+    special_files: u64,
+    /// Sizes of all files, holes included.
+    pub(crate) size_bytes: u64,
+    /// Data that the sources yielded.
+    pub(crate) read_bytes: u64,
+    /// Bytes that went over connections to servers, in both directions.
+    pub(crate) wire_bytes: u64,
+    /// Bytes given to the destination.
+    pub(crate) written_bytes: u64,
+    /// Holes of the sources, and their size.
+    pub(crate) holes_skipped: u64,
+    hole_bytes: u64,
+    /// Zeros that the sources yielded as data and that became holes.
+    zero_bytes: u64,
+    /// From start to end.
+    pub(crate) seconds: f64,
+    /// Size by time, in millions of bytes a second.
+    pub(crate) mb_per_s: f64,
+    /// Bytes of earlier copies that were gone on with, and files that were there already.
+    resumed_bytes: u64,
+    up_to_date: u64,
+    /// Bytes of copies that were read back.
+    verified_bytes: u64,
+    failures: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) stats: Vec<FileStats>,
+}
+
+/// What copying one file did to the page cache.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct FileStats {
+    from: String,
+    pub(crate) to: String,
+    /// Pages that the uncached operations of the copy brought in, of both files.
+    pub(crate) brought_in_pages: u64,
+    /// Of these, dropped when done with.
+    pub(crate) pruned_pages: u64,
+    /// Of these, kept since somebody else used them.
+    pub(crate) claimed_pages: u64,
+    /// Pages of others that were lost to it.
+    pub(crate) lost_pages: u64,
+}
+
+/// Counts while copying.
+#[derive(Default)]
+struct Tally {
+    files: AtomicU64,
+    directories: AtomicU64,
+    symlinks: AtomicU64,
+    hard_links: AtomicU64,
+    special_files: AtomicU64,
+    size_bytes: AtomicU64,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    holes_skipped: AtomicU64,
+    hole_bytes: AtomicU64,
+    zero_bytes: AtomicU64,
+    resumed_bytes: AtomicU64,
+    up_to_date: AtomicU64,
+    verified_bytes: AtomicU64,
+}
+
+/// Adds to a count; they are only read when all is done.
+fn add(count: &AtomicU64, n: u64) {
+    count.fetch_add(n, Ordering::Relaxed);
+}
+
+/// A name in a directory of a store.
+type Name = (CachedFs, FileId, Vec<u8>);
+
+/// One run of `weir cp`.
+pub(crate) struct Copier {
+    options: Options,
+    window: Semaphore,
+    tally: Tally,
+    progress: ProgressBar,
+    failures: Mutex<Vec<Failure>>,
+    /// Temporary names that exist now, by a number of their own.
+    temporary: Mutex<HashMap<u64, Name>>,
+    next_temporary: AtomicU64,
+    /// Directories of the destination whose names changed, to be synced at the end.
+    changed: Mutex<HashSet<FileId>>,
+    interrupted: watch::Sender<bool>,
+    stats: Mutex<Vec<FileStats>>,
+}
+
+impl Copier {
+    /// Copies with `options`, with chunks in flight bounded by a page cache of `budget_bytes`.
+    pub(crate) fn new(options: Options, budget_bytes: u64, progress: ProgressBar) -> Self {
+        let window = (budget_bytes / 4 / CHUNK_BYTES).clamp(2, 256) as usize;
+        Self {
+            options,
+            window: Semaphore::new(window),
+            tally: Tally::default(),
+            progress,
+            failures: Mutex::default(),
+            temporary: Mutex::default(),
+            next_temporary: AtomicU64::new(0),
+            changed: Mutex::default(),
+            interrupted: watch::Sender::new(false),
+            stats: Mutex::default(),
+        }
+    }
+
+    /// Copies each first place to the name that the second one is, with all that is below it,
+    /// and makes it durable. All destinations are in the one store `to`.
+    pub(crate) async fn copy(self: &Arc<Self>, pairs: Vec<(Place, Place)>, to: &CachedFs) {
+        tree::copy(self, pairs).await;
+        if self.is_interrupted() {
+            return self.clean_up().await;
+        }
+        let changed = std::mem::take(&mut *self.changed.lock());
+        for dir in changed {
+            if let Err(failure) = to.sync_node(dir).await.asked(|| "sync a directory".into()) {
+                self.fail(failure);
+            }
+        }
+    }
+
+    /// Ends the copy early: what is unfinished is removed.
+    pub(crate) fn interrupt(&self) {
+        self.interrupted.send_replace(true);
+    }
+
+    /// Whether [`interrupt`](Self::interrupt) was called.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        *self.interrupted.borrow()
+    }
+
+    /// Waits for [`interrupt`](Self::interrupt).
+    async fn interrupted(&self) {
+        // The sender is in `self`, so it is not gone while somebody waits here.
+        let _ = self.interrupted.subscribe().wait_for(|&interrupted| interrupted).await;
+    }
+
+    /// Notes what copying a file did to the page cache, if that is wanted.
+    fn report(&self, from: &Place, to: &Place, source: &File, copy: &File) {
+        if !self.options.stats {
+            return;
+        }
+        let (read, written) = (source.stats(), copy.stats());
+        self.stats.lock().push(FileStats {
+            from: from.shown.clone(),
+            to: to.shown.clone(),
+            brought_in_pages: read.uncached_pages + written.uncached_pages,
+            pruned_pages: read.pruned_pages + written.pruned_pages,
+            claimed_pages: read.claimed_pages + written.claimed_pages,
+            lost_pages: read.lost_pages + written.lost_pages,
+        });
+    }
+
+    /// Notes and says a failure.
+    fn fail(&self, failure: Failure) {
+        self.progress.suspend(|| crate::cli::complain(&failure));
+        self.failures.lock().push(failure);
+    }
+
+    /// Whether anything failed so far.
+    pub(crate) fn failed(&self) -> bool {
+        !self.failures.lock().is_empty()
+    }
+
+    /// Removes the temporary files of copies that were cut off.
+    async fn clean_up(&self) {
+        let left: Vec<_> = self.temporary.lock().drain().map(|(_, t)| t).collect();
+        for (fs, dir, name) in left {
+            match fs.unlink(&Caller::Own, dir, &name).await {
+                Ok(()) | Err(weir_vfs::Error::NotFound) => {}
+                Err(error) => {
+                    let name = String::from_utf8_lossy(&name);
+                    let asked = format!("remove the temporary file {name}");
+                    self.fail(Failure::new(asked, error.to_string()).advice("remove it"));
+                }
+            }
+        }
+    }
+
+    /// What was done in `elapsed`, with `wire_bytes` over the network.
+    pub(crate) fn summary(&self, elapsed: Duration, wire_bytes: u64) -> Summary {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let t = &self.tally;
+        let size_bytes = read(&t.size_bytes);
+        let seconds = elapsed.as_secs_f64();
+        Summary {
+            files: read(&t.files),
+            directories: read(&t.directories),
+            symlinks: read(&t.symlinks),
+            hard_links: read(&t.hard_links),
+            special_files: read(&t.special_files),
+            size_bytes,
+            read_bytes: read(&t.read_bytes),
+            wire_bytes,
+            written_bytes: read(&t.written_bytes),
+            holes_skipped: read(&t.holes_skipped),
+            hole_bytes: read(&t.hole_bytes),
+            zero_bytes: read(&t.zero_bytes),
+            resumed_bytes: read(&t.resumed_bytes),
+            up_to_date: read(&t.up_to_date),
+            verified_bytes: read(&t.verified_bytes),
+            seconds,
+            mb_per_s: size_bytes as f64 / 1e6 / seconds.max(1e-9),
+            failures: self.failures.lock().iter().map(ToString::to_string).collect(),
+            stats: self.stats.lock().clone(),
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! A tree: walks directories front to back, copies regular files beside each other.
+
+use super::{Copier, add, file};
+use crate::failure::{Asked, Failure, Result};
+use crate::mounts::Place;
+use crate::output::kind_name;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
+use tokio::task::{JoinError, JoinSet};
+use weir_vfs::{Attr, Caller, Error, FileId, FileKind, SetAttr};
+
+/// Entries read from a directory at a time.
+const ENTRIES: usize = 1000;
+
+/// Where the copy of a file with several names is, once it is made.
+type Copied = Arc<OnceLock<FileId>>;
+
+/// The walk's state.
+struct Walk<'a> {
+    copier: &'a Arc<Copier>,
+    files: JoinSet<()>,
+    /// Directories still to be read, and where they go.
+    ahead: Vec<(Place, Attr, Place)>,
+    /// Directories whose attributes are set once their files are there.
+    made: Vec<(Place, Attr, FileId)>,
+    /// Files that have more than one name.
+    linked: HashMap<(u64, FileId), Copied>,
+    /// Further names, made once the files are there.
+    links: Vec<(Copied, Place)>,
+    /// Directories that the copies go to, by file system and inode: not to be copied themselves.
+    into: HashSet<(u64, u64)>,
+    /// No directory was made yet for the pair at hand.
+    topmost: bool,
+}
+
+/// Copies each first place to its second, until all is done or interrupted.
+pub(super) async fn copy(copier: &Arc<Copier>, pairs: Vec<(Place, Place)>) {
+    let mut walk = Walk {
+        copier,
+        files: JoinSet::new(),
+        ahead: Vec::new(),
+        made: Vec::new(),
+        linked: HashMap::new(),
+        links: Vec::new(),
+        into: HashSet::new(),
+        topmost: true,
+    };
+    tokio::select! {
+        () = walk.all(pairs) => walk.finish().await,
+        // The tasks see it, too; none may still be writing when temporary files are removed.
+        () = copier.interrupted() => while walk.files.join_next().await.is_some() {},
+    }
+}
+
+impl Walk<'_> {
+    async fn all(&mut self, pairs: Vec<(Place, Place)>) {
+        for (from, to) in pairs {
+            self.topmost = true;
+            match from.existing("copy").cloned() {
+                Ok(attr) => {
+                    let directory = to.attr.iter().filter(|a| a.kind == FileKind::Directory);
+                    self.into.extend(directory.map(|a| (a.fsid, a.id.ino)));
+                    self.entry(from, attr, to).await;
+                }
+                Err(failure) => self.copier.fail(failure),
+            }
+            while let Some((from, attr, to)) = self.ahead.pop() {
+                if let Err(failure) = self.directory(&from, &attr, &to).await {
+                    self.copier.fail(failure);
+                }
+            }
+        }
+        while let Some(joined) = self.files.join_next().await {
+            self.joined(joined);
+        }
+    }
+
+    /// A task that panicked must not look like a file that was copied.
+    fn joined(&self, joined: Result<(), JoinError>) {
+        if let Err(error) = joined {
+            self.copier.fail(Failure::new("copy a file", format!("a fault in weir: {error}")));
+        }
+    }
+
+    /// Copies one entry, or queues it.
+    async fn entry(&mut self, from: Place, attr: Attr, to: Place) {
+        let result = match attr.kind {
+            FileKind::Regular => {
+                self.regular(from, attr, to).await;
+                Ok(())
+            }
+            _ if !self.copier.options.recursive => Err(Failure::new(
+                format!("copy {}", from.shown),
+                format!("it is a {}", kind_name(attr.kind)),
+            )
+            .advice("use -r to copy directories and special files")),
+            FileKind::Directory => {
+                self.ahead.push((from, attr, to));
+                Ok(())
+            }
+            FileKind::Symlink => self.symlink(&from, &attr, &to).await,
+            _ => self.special(&attr, &to).await,
+        };
+        if let Err(failure) = result {
+            self.copier.fail(failure);
+        }
+    }
+
+    async fn regular(&mut self, from: Place, attr: Attr, to: Place) {
+        let mut copied = None;
+        if self.copier.options.preserve && attr.nlink > 1 {
+            let first = self.linked.get(&(attr.fsid, attr.id)).cloned();
+            if let Some(first) = first {
+                self.links.push((first, to));
+                return;
+            }
+            copied = Some(Copied::default());
+            self.linked.extend(copied.clone().map(|c| ((attr.fsid, attr.id), c)));
+        }
+        self.copier.progress.inc_length(attr.size);
+        if file::is_done(self.copier, &attr, &to) {
+            self.copier.progress.inc(attr.size);
+            add(&self.copier.tally.up_to_date, 1);
+            return;
+        }
+        while self.files.len() >= self.copier.options.jobs {
+            if let Some(joined) = self.files.join_next().await {
+                self.joined(joined);
+            }
+        }
+        let copier = Arc::clone(self.copier);
+        self.files.spawn(async move {
+            let done = tokio::select! {
+                done = file::copy(&copier, &from, &attr, &to) => done,
+                () = copier.interrupted() => return,
+            };
+            match (done, copied) {
+                (Ok(id), Some(copied)) => drop(copied.set(id)),
+                (Ok(_), None) => {}
+                (Err(failure), _) => copier.fail(failure),
+            }
+        });
+    }
+
+    /// Makes the directory at `to` if need be and copies what is in `from`.
+    async fn directory(&mut self, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
+        if self.into.contains(&(attr.fsid, attr.id.ino)) {
+            return Ok(());
+        }
+        let make = || format!("make the directory {}", to.shown);
+        let (id, fresh) = match (&to.attr, &to.name) {
+            (Some(there), _) if there.kind == FileKind::Directory => (there.id, false),
+            (None, Some(name)) => {
+                let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+                let made = to.fs.mkdir(&Caller::Own, to.dir, name, &set).await.asked(make)?;
+                self.copier.changed.lock().insert(to.dir);
+                self.made.push((to.clone(), attr.clone(), made.id));
+                // Were the topmost inside of the source, it would be found there and copied into
+                // itself, for ever.
+                if std::mem::take(&mut self.topmost) {
+                    self.into.insert((made.fsid, made.id.ino));
+                }
+                add(&self.copier.tally.directories, 1);
+                (made.id, true)
+            }
+            _ => return Err(Error::NotDirectory).asked(make),
+        };
+        let mut cookie = 0;
+        loop {
+            let page = from.fs.readdir(&Caller::Own, attr.id, cookie, ENTRIES, true).await;
+            let page = page.asked(|| format!("list {}", from.shown))?;
+            let last = page.entries.last().map(|e| e.cookie);
+            for entry in page.entries {
+                let source = from.child(attr.id, &entry.name, None);
+                let found = match entry.attr {
+                    Some(attr) => Some(attr),
+                    None => lookup(&source, &entry.name).await?,
+                };
+                // An entry that vanished meanwhile is not there to be copied.
+                let Some(found) = found else { continue };
+                let mut target = to.child(id, &entry.name, None);
+                if !fresh {
+                    target.attr = lookup(&target, &entry.name).await?;
+                }
+                self.entry(source, found, target).await;
+            }
+            match last {
+                Some(last) if !page.eof => cookie = last,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    async fn symlink(&self, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
+        let write = || format!("make the symbolic link {}", to.shown);
+        let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
+        let target = from.fs.readlink(&Caller::Own, attr.id).await;
+        let target = target.asked(|| format!("read the symbolic link {}", from.shown))?;
+        self.clear(to).await.asked(write)?;
+        let set = SetAttr::default();
+        let made = to.fs.symlink(&Caller::Own, to.dir, name, &target, &set).await.asked(write)?;
+        if self.copier.options.preserve && (made.uid, made.gid) != (attr.uid, attr.gid) {
+            let own = SetAttr { uid: Some(attr.uid), gid: Some(attr.gid), ..SetAttr::default() };
+            match to.fs.setattr(&Caller::Own, made.id, &own).await {
+                Ok(_) | Err(Error::NotPermitted | Error::AccessDenied | Error::NotSupported) => {}
+                Err(error) => return Err(error).asked(write),
+            }
+        }
+        self.copier.changed.lock().insert(to.dir);
+        add(&self.copier.tally.symlinks, 1);
+        Ok(())
+    }
+
+    async fn special(&self, attr: &Attr, to: &Place) -> Result<()> {
+        let write = || format!("make the {} {}", kind_name(attr.kind), to.shown);
+        let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
+        self.clear(to).await.asked(write)?;
+        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        let made = to.fs.mknod(&Caller::Own, to.dir, name, attr.kind, attr.rdev, &set);
+        let made = made.await.asked(write)?;
+        file::apply_of(self.copier, attr, to, made.id).await.asked(write)?;
+        self.copier.changed.lock().insert(to.dir);
+        add(&self.copier.tally.special_files, 1);
+        Ok(())
+    }
+
+    /// Removes what is in the way of a link or special file; never a directory.
+    async fn clear(&self, to: &Place) -> weir_vfs::Result<()> {
+        match (&to.attr, &to.name) {
+            (Some(attr), _) if attr.kind == FileKind::Directory => Err(Error::IsDirectory),
+            (Some(_), Some(name)) => to.fs.unlink(&Caller::Own, to.dir, name).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Once the files are there: makes further names and sets the attributes of directories, the
+    /// innermost first.
+    async fn finish(&mut self) {
+        for (copied, to) in std::mem::take(&mut self.links) {
+            if let Err(failure) = self.link(&copied, &to).await {
+                self.copier.fail(failure);
+            }
+        }
+        for (to, attr, id) in self.made.iter().rev() {
+            let set = file::apply_of(self.copier, attr, to, *id).await;
+            match set.asked(|| format!("set the attributes of {}", to.shown)) {
+                Ok(()) => {
+                    self.copier.changed.lock().insert(*id);
+                }
+                Err(failure) => self.copier.fail(failure),
+            }
+        }
+    }
+
+    async fn link(&self, copied: &Copied, to: &Place) -> Result<()> {
+        let write = || format!("make the hard link {}", to.shown);
+        let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
+        let Some(id) = copied.get() else {
+            return Err(Failure::new(write(), "the file itself was not copied"));
+        };
+        self.clear(to).await.asked(write)?;
+        to.fs.link(&Caller::Own, *id, to.dir, name).await.asked(write)?;
+        self.copier.changed.lock().insert(to.dir);
+        add(&self.copier.tally.hard_links, 1);
+        Ok(())
+    }
+}
+
+async fn lookup(place: &Place, name: &[u8]) -> Result<Option<Attr>> {
+    match place.fs.lookup(&Caller::Own, place.dir, name).await {
+        Ok(attr) => Ok(Some(attr)),
+        Err(Error::NotFound) => Ok(None),
+        Err(error) => Err(error).asked(|| format!("find {}", place.shown)),
+    }
+}

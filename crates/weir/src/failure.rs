@@ -1,0 +1,101 @@
+//! What people see when something fails: what was asked, what failed, and what to do.
+
+use std::fmt;
+use weir_vfs::Error;
+
+/// Result of a command.
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// A failure: `cannot ASKED: FAILED; ADVICE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    asked: String,
+    failed: String,
+    advice: Option<String>,
+}
+
+impl Failure {
+    /// A failure to do `asked` ("read x"), because of `failed`.
+    pub(crate) fn new(asked: impl Into<String>, failed: impl Into<String>) -> Self {
+        Self { asked: asked.into(), failed: failed.into(), advice: None }
+    }
+
+    /// Adds what the reader can do about it.
+    pub(crate) fn advice(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot {}: {}", self.asked, self.failed)?;
+        match &self.advice {
+            Some(advice) => write!(f, "; {advice}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Says what was asked when a result is an error.
+pub(crate) trait Asked<T> {
+    /// Turns the error into a [`Failure`] to do `asked()`, with the usual advice for its kind.
+    fn asked(self, asked: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> Asked<T> for weir_vfs::Result<T> {
+    fn asked(self, asked: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|error| {
+            let failure = Failure::new(asked(), error.to_string());
+            match usual_advice(error) {
+                Some(advice) => failure.advice(advice),
+                None => failure,
+            }
+        })
+    }
+}
+
+impl<T> Asked<T> for std::io::Result<T> {
+    fn asked(self, asked: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|error| match Error::from_errno(error.raw_os_error().unwrap_or(0)) {
+            // No errno, or one without a name: the system's own words say more.
+            Error::Io => Failure::new(asked(), error.to_string()),
+            named => match Err::<T, _>(named).asked(asked) {
+                Err(failure) => failure,
+                Ok(_) => unreachable!("an error stays one"),
+            },
+        })
+    }
+}
+
+fn usual_advice(error: Error) -> Option<&'static str> {
+    Some(match error {
+        Error::NotFound => "check the path",
+        Error::AccessDenied => "check its permissions, or run as a user who may",
+        Error::NotPermitted => "run as its owner or as root",
+        Error::NotDirectory => "a part of the path is not a directory",
+        Error::NoSpace | Error::Quota => "free some space there, or choose another place",
+        Error::ReadOnly => "mount or export it writable, or choose another place",
+        Error::Stale => "it was removed meanwhile; look again",
+        Error::TimedOut => "check that the server runs and that its port can be reached",
+        Error::TooManyOpen => "raise the limit on open files (ulimit -n)",
+        Error::Loop => "a symbolic link leads back to itself",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_says_what_was_asked_what_failed_and_what_to_do() {
+        let failure = Err::<(), _>(Error::NotFound).asked(|| "read x".into()).unwrap_err();
+        assert_eq!(failure.to_string(), "cannot read x: no such file or directory; check the path");
+        let own = std::io::Error::other("odd");
+        let failure = Err::<(), _>(own).asked(|| "read x".into()).unwrap_err();
+        assert_eq!(failure.to_string(), "cannot read x: odd");
+    }
+}

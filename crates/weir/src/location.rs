@@ -1,0 +1,100 @@
+//! A location: a local path, or `nfs://host[:port]/path?options`.
+
+use crate::output::shown;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use weir_client::NfsUrl;
+
+/// Where a file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Location {
+    /// A path of this machine.
+    Local(PathBuf),
+    /// A path of an NFS server.
+    Nfs(NfsUrl),
+}
+
+impl Location {
+    /// What clap needs to make one of an argument, whatever its bytes.
+    pub(crate) fn parser() -> impl TypedValueParser<Value = Self> {
+        OsStringValueParser::new().try_map(Self::parse)
+    }
+
+    fn parse(text: OsString) -> weir_client::Result<Self> {
+        match text.to_str() {
+            Some(url) if url.starts_with("nfs://") => url.parse().map(Self::Nfs),
+            _ => Ok(Self::Local(text.into())),
+        }
+    }
+
+    /// The last component of the path, if it has one; `.` and `..` are none.
+    pub(crate) fn name(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Local(path) if path.as_os_str().as_bytes().ends_with(b"/.") => None,
+            Self::Local(path) => path.file_name().map(|name| name.as_bytes().to_vec()),
+            Self::Nfs(url) => url.path.last().cloned(),
+        }
+    }
+
+    /// The directory that the last component is in; `None` where there is no such component.
+    pub(crate) fn parent(&self) -> Option<Self> {
+        self.name()?;
+        match self {
+            Self::Local(path) => match path.parent()? {
+                parent if parent.as_os_str().is_empty() => Some(Self::Local(".".into())),
+                parent => Some(Self::Local(parent.to_path_buf())),
+            },
+            Self::Nfs(url) => url.split_last().map(|(parent, _)| Self::Nfs(parent)),
+        }
+    }
+
+    /// The path's very bytes, or the URL.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Local(path) => path.as_os_str().as_bytes().to_vec(),
+            Self::Nfs(url) => url.to_string().into_bytes(),
+        }
+    }
+
+    /// Whether it can only be a directory, because it ends in a slash.
+    pub(crate) fn ends_in_slash(&self) -> bool {
+        match self {
+            Self::Local(path) => path.as_os_str().as_bytes().ends_with(b"/"),
+            Self::Nfs(url) => url.path.is_empty(),
+        }
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local(path) => f.write_str(&shown(path.as_os_str().as_bytes())),
+            Self::Nfs(url) => url.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn urls_and_paths_are_told_apart() {
+        let Ok(Location::Nfs(url)) = Location::parse("nfs://h:1/a/b".into()) else {
+            panic!("not a URL")
+        };
+        assert_eq!((url.port, url.path.len()), (Some(1), 2));
+        assert!(Location::parse("nfs:///a".into()).is_err());
+        let odd = OsString::from_vec(b"a/\xff\n".to_vec());
+        let local = Location::parse(odd.clone()).unwrap();
+        assert_eq!(local, Location::Local(odd.into()));
+        assert_eq!(local.name(), Some(b"\xff\n".to_vec()));
+        for nameless in [".", "..", "a/.", "a/..", "/", "nfs://h/", "nfs://h/."] {
+            assert_eq!(Location::parse(nameless.into()).unwrap().name(), None, "{nameless}");
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Maps of files: which parts are data, holes, cached. [`Map`] is what was found; [`text`] and
+//! [`svg`] draw it.
+
+use crate::failure::{Asked, Result};
+use serde::Serialize;
+use std::ops::Range;
+use weir_base::PAGE_SIZE;
+use weir_pagecache::File;
+use weir_vfs::{Error, SegmentKind};
+
+pub(crate) mod svg;
+pub(crate) mod text;
+
+/// Most extents that are kept one by one; the pictures know of all.
+const MOST_EXTENTS: usize = 1 << 20;
+
+/// Which part of a file is what.
+#[derive(Serialize)]
+pub(crate) struct Map {
+    /// Where the file is.
+    pub(crate) path: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) allocated_bytes: u64,
+    pub(crate) data_bytes: u64,
+    pub(crate) data_extents: u64,
+    pub(crate) hole_bytes: u64,
+    pub(crate) hole_extents: u64,
+    /// Whose cache was looked at; `None` where nobody says.
+    pub(crate) cache: Option<&'static str>,
+    pub(crate) cached_bytes: u64,
+    extents: Vec<Part>,
+    /// There are more extents than are listed.
+    extents_cut_off: bool,
+    cached: Vec<Range<u64>>,
+    #[serde(skip)]
+    pub(crate) cells: Cells,
+}
+
+#[derive(Serialize)]
+struct Part {
+    kind: &'static str,
+    start: u64,
+    end: u64,
+}
+
+/// A file cut into cells of equal size, each with how much of it is data and how much is cached.
+pub(crate) struct Cells {
+    /// Bytes of a cell: whole pages.
+    pub(crate) cell_bytes: u64,
+    /// Bytes of the file.
+    size: u64,
+    cells: Vec<Cell>,
+}
+
+/// Bytes of one cell.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Cell {
+    data: u64,
+    cached: u64,
+    size: u64,
+}
+
+impl Cell {
+    /// The share that is data, 0 to 1.
+    pub(crate) fn data(&self) -> f64 {
+        self.data as f64 / self.size.max(1) as f64
+    }
+
+    /// The share that is cached, 0 to 1.
+    pub(crate) fn cached(&self) -> f64 {
+        self.cached as f64 / self.size.max(1) as f64
+    }
+}
+
+impl Cells {
+    /// At most `most` cells for `size` bytes.
+    fn new(size: u64, most: usize) -> Self {
+        let page = PAGE_SIZE as u64;
+        let cell_bytes = size.div_ceil(most.max(1) as u64).next_multiple_of(page).max(page);
+        let count = size.div_ceil(cell_bytes);
+        let cell =
+            |at: u64| Cell { size: cell_bytes.min(size - at * cell_bytes), ..Cell::default() };
+        Self { cell_bytes, size, cells: (0..count).map(cell).collect() }
+    }
+
+    /// Adds a range to one of the counts of the cells that it touches.
+    fn add(&mut self, range: Range<u64>, count: impl Fn(&mut Cell) -> &mut u64) {
+        let mut at = range.start;
+        let end = range.end.min(self.size);
+        while at < end {
+            let cell = at / self.cell_bytes;
+            let until = ((cell + 1) * self.cell_bytes).min(end);
+            if let Some(cell) = self.cells.get_mut(cell as usize) {
+                *count(cell) += until - at;
+            }
+            at = until;
+        }
+    }
+
+    /// Rows of `width` cells, each with the offset that it begins at.
+    pub(crate) fn rows(&self, width: usize) -> impl Iterator<Item = (u64, &[Cell])> {
+        let row_bytes = self.cell_bytes * width as u64;
+        self.cells
+            .chunks(width)
+            .enumerate()
+            .map(move |(row, cells)| (row as u64 * row_bytes, cells))
+    }
+}
+
+impl Map {
+    /// Looks at a file, for a picture of at most `cells` cells.
+    pub(crate) async fn of(
+        path: String,
+        file: &File,
+        allocated: u64,
+        cells: usize,
+    ) -> Result<Self> {
+        let size = file.size();
+        let mut map = Self {
+            path,
+            size_bytes: size,
+            allocated_bytes: allocated,
+            data_bytes: 0,
+            data_extents: 0,
+            hole_bytes: 0,
+            hole_extents: 0,
+            cache: None,
+            cached_bytes: 0,
+            extents: Vec::new(),
+            extents_cut_off: false,
+            cached: Vec::new(),
+            cells: Cells::new(size, cells),
+        };
+        let mut at = 0;
+        let mut run: Option<(SegmentKind, Range<u64>)> = None;
+        while at < size {
+            let extent = match file.extent_at_async(at).await {
+                Ok(extent) if extent.end > at => extent,
+                // It became shorter meanwhile.
+                Ok(_) | Err(Error::NoSuchRange) => break,
+                Err(error) => return Err(error).asked(|| format!("map {}", map.path)),
+            };
+            let end = extent.end.min(size);
+            match &mut run {
+                Some((kind, range)) if *kind == extent.kind => range.end = end,
+                _ => {
+                    map.extend(run.replace((extent.kind, at..end)));
+                }
+            }
+            at = end;
+        }
+        map.extend(run);
+        Ok(map)
+    }
+
+    fn extend(&mut self, run: Option<(SegmentKind, Range<u64>)>) {
+        let Some((kind, range)) = run else { return };
+        let len = range.end - range.start;
+        let kind = match kind {
+            SegmentKind::Data => {
+                self.data_bytes += len;
+                self.data_extents += 1;
+                self.cells.add(range.clone(), |cell| &mut cell.data);
+                "data"
+            }
+            SegmentKind::Hole => {
+                self.hole_bytes += len;
+                self.hole_extents += 1;
+                "hole"
+            }
+        };
+        match self.extents.len() < MOST_EXTENTS {
+            true => self.extents.push(Part { kind, start: range.start, end: range.end }),
+            false => self.extents_cut_off = true,
+        }
+    }
+
+    /// Adds what `whose` cache holds.
+    pub(crate) fn cached(&mut self, whose: &'static str, ranges: Vec<Range<u64>>) {
+        self.cache = Some(whose);
+        for range in &ranges {
+            self.cached_bytes += range.end.min(self.size_bytes).saturating_sub(range.start);
+            self.cells.add(range.clone(), |cell| &mut cell.cached);
+        }
+        self.cached = ranges;
+    }
+}
+
+#[cfg(test)]
+impl Map {
+    /// A map of a file that is not there: data in these ranges, all else holes.
+    pub(crate) fn invented(size: u64, data: &[Range<u64>], cells: usize) -> Self {
+        let mut map = Self {
+            path: "disk.img".into(),
+            size_bytes: size,
+            allocated_bytes: 0,
+            data_bytes: 0,
+            data_extents: 0,
+            hole_bytes: 0,
+            hole_extents: 0,
+            cache: None,
+            cached_bytes: 0,
+            extents: Vec::new(),
+            extents_cut_off: false,
+            cached: Vec::new(),
+            cells: Cells::new(size, cells),
+        };
+        let mut at = 0;
+        for range in data {
+            if range.start > at {
+                map.extend(Some((SegmentKind::Hole, at..range.start)));
+            }
+            map.extend(Some((SegmentKind::Data, range.clone())));
+            at = range.end;
+        }
+        if size > at {
+            map.extend(Some((SegmentKind::Hole, at..size)));
+        }
+        map.allocated_bytes = map.data_bytes;
+        map
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_whole_pages_and_cover_the_file() {
+        let cells = Cells::new(10_000, 80);
+        assert_eq!((cells.cell_bytes, cells.cells.len()), (4096, 3));
+        assert_eq!(cells.cells[2].size, 10_000 - 8192);
+        assert!(Cells::new(0, 80).cells.is_empty());
+        let cells = Cells::new(1 << 40, 80);
+        assert!(cells.cells.len() <= 80 && cells.cells.len() as u64 * cells.cell_bytes >= 1 << 40);
+    }
+
+    #[test]
+    fn ranges_are_spread_over_their_cells() {
+        let mut map = Map::invented(16384, &[2048..12288], 4);
+        let shares: Vec<_> = map.cells.cells.iter().map(Cell::data).collect();
+        assert_eq!(shares, [0.5, 1.0, 1.0, 0.0]);
+        map.cached("Weir's", vec![8192..9216]);
+        assert_eq!(map.cells.cells[2].cached(), 0.25);
+        assert_eq!((map.hole_extents, map.hole_bytes, map.cached_bytes), (2, 6144, 1024));
+    }
+}

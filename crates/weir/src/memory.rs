@@ -1,0 +1,102 @@
+//! How much memory this program may use, and how much of it the page cache takes by default.
+
+use crate::size::Size;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The least budget that a cache works well with, in bytes.
+const LEAST_BUDGET_BYTES: u64 = 16 << 20;
+
+/// The cache budget in bytes: what was asked for, or a quarter of memory up to `cap_bytes`.
+pub(crate) fn budget_bytes(asked: Option<Size>, cap_bytes: u64) -> u64 {
+    let memory = memory_bytes(Path::new("/"));
+    let budget = match asked {
+        Some(size) => size.of(memory),
+        None => (memory / 4).min(cap_bytes),
+    };
+    budget.max(LEAST_BUDGET_BYTES)
+}
+
+/// Memory in bytes: the machine's, or less where a control group says so. `root` is `/`.
+fn memory_bytes(root: &Path) -> u64 {
+    let machine = fs::read_to_string(root.join("proc/meminfo"))
+        .ok()
+        .and_then(|text| mem_total_bytes(&text))
+        .unwrap_or(1 << 30);
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    groups.lines().filter_map(|line| group_limit_bytes(root, line)).fold(machine, u64::min)
+}
+
+fn mem_total_bytes(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find(|line| line.starts_with("MemTotal:"))?;
+    let kib: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some(kib << 10)
+}
+
+/// The lowest limit on the way from the group of a `/proc/self/cgroup` line up to the root.
+fn group_limit_bytes(root: &Path, line: &str) -> Option<u64> {
+    let mut fields = line.splitn(3, ':');
+    let (_, controllers, group) = (fields.next()?, fields.next()?, fields.next()?);
+    let (hierarchy, file) = match controllers {
+        "" => ("sys/fs/cgroup", "memory.max"),
+        c if c.split(',').any(|c| c == "memory") => {
+            ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        }
+        _ => return None,
+    };
+    let top = root.join(hierarchy);
+    let mut group: PathBuf = top.join(group.trim_start_matches('/'));
+    let mut lowest = None;
+    while group.starts_with(&top) {
+        let limit = fs::read_to_string(group.join(file)).ok();
+        let limit = limit.and_then(|text| text.trim().parse::<u64>().ok());
+        lowest = limit.into_iter().chain(lowest).min();
+        if !group.pop() {
+            break;
+        }
+    }
+    lowest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn the_lowest_limit_of_all_groups_counts() {
+        let root = machine(&[
+            ("proc/meminfo", "MemTotal:  16777216 kB\nMemFree: 1 kB\n"),
+            ("proc/self/cgroup", "0::/system/weir\n"),
+            ("sys/fs/cgroup/system/weir/memory.max", "max\n"),
+            ("sys/fs/cgroup/system/memory.max", "1073741824\n"),
+            ("sys/fs/cgroup/memory.max", "max\n"),
+        ]);
+        assert_eq!(memory_bytes(root.path()), 1 << 30);
+    }
+
+    #[test]
+    fn the_first_version_of_control_groups_counts_too() {
+        let root = machine(&[
+            ("proc/meminfo", "MemTotal: 4194304 kB\n"),
+            ("proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/a\n"),
+            ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "536870912"),
+        ]);
+        assert_eq!(memory_bytes(root.path()), 512 << 20);
+    }
+
+    #[test]
+    fn without_groups_it_is_the_machines() {
+        let root = machine(&[("proc/meminfo", "MemTotal: 4194304 kB\n")]);
+        assert_eq!(memory_bytes(root.path()), 4 << 30);
+    }
+}

@@ -1,0 +1,352 @@
+//! From locations to files: opens the stores that are needed, each once, all under one page cache,
+//! and finds places in them.
+//!
+//! 1. Everything read or written goes through the page cache.
+//! 2. A local path is resolved by the kernel (symbolic links, `..`, mount points), so that it
+//!    means what it means to every other program; a path of a server is resolved here.
+
+use crate::failure::{Asked, Failure, Result};
+use crate::location::Location;
+use crate::memory::budget_bytes;
+use crate::output::shown;
+use crate::size::Size;
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weir_client::{MountOptions, NfsFs, NfsUrl};
+use weir_pagecache::{Cache, CachedFs, Config};
+use weir_stores::local::{LocalFs, LocalOptions};
+use weir_vfs::{Attr, Caller, Error, FileId, FileKind, FileSystem};
+
+/// Entries read from a directory at a time.
+const ENTRIES: usize = 1000;
+/// Most symbolic links followed to one file, as Linux has it.
+const MOST_LINKS: usize = 40;
+
+/// Arguments of every command that opens locations.
+#[derive(clap::Args)]
+pub(crate) struct MountArgs {
+    /// Mount options for nfs:// locations, as for mount.nfs: vers=, rsize=, wsize=, nconnect=,
+    /// timeo=, soft, noreadplus, uncached, port=, mountport=; those of a URL come on top
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS", allow_hyphen_values = true)]
+    options: Vec<String>,
+    /// Memory for the page cache: 512M, 2GiB, or 50% of memory [default: a quarter of memory, at
+    /// most 512M]
+    #[arg(long, value_name = "SIZE")]
+    budget: Option<Size>,
+}
+
+/// Whether a symbolic link at the end of a path is followed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Links {
+    /// Go where it points.
+    Follow,
+    /// Stay at the link itself.
+    Stay,
+}
+
+/// The stores in use.
+pub(crate) struct Mounts {
+    cache: Cache,
+    options: MountOptions,
+    local: HashMap<PathBuf, CachedFs>,
+    remote: Vec<Remote>,
+}
+
+/// A mounted directory of a server.
+struct Remote {
+    host: String,
+    options: MountOptions,
+    path: Vec<Vec<u8>>,
+    fs: CachedFs,
+    nfs: Arc<NfsFs>,
+}
+
+/// A name in a directory of a store, and what it names, if anything.
+#[derive(Clone)]
+pub(crate) struct Place {
+    /// The store, through the page cache.
+    pub(crate) fs: CachedFs,
+    /// The directory; for the store's root, the root itself.
+    pub(crate) dir: FileId,
+    /// The name in it; `None` for the store's root.
+    pub(crate) name: Option<Vec<u8>>,
+    /// What is there.
+    pub(crate) attr: Option<Attr>,
+    /// As people wrote it.
+    pub(crate) shown: String,
+}
+
+impl Place {
+    /// What is there.
+    ///
+    /// # Errors
+    /// A failure to `verb` ("read") it, when there is nothing.
+    pub(crate) fn existing(&self, verb: &str) -> Result<&Attr> {
+        match &self.attr {
+            Some(attr) => Ok(attr),
+            None => Err(Error::NotFound).asked(|| format!("{verb} {}", self.shown)),
+        }
+    }
+
+    /// The place called `name` in the directory at this place, whose identity is `id`.
+    pub(crate) fn child(&self, id: FileId, name: &[u8], attr: Option<Attr>) -> Self {
+        let slash = if self.shown.ends_with('/') { "" } else { "/" };
+        Self {
+            fs: self.fs.clone(),
+            dir: id,
+            name: Some(name.to_vec()),
+            attr,
+            shown: format!("{}{slash}{}", self.shown, shown(name)),
+        }
+    }
+}
+
+impl Place {
+    /// What is in the directory at this place, whose identity is `id`, in order of names.
+    pub(crate) async fn children(&self, id: FileId) -> Result<Vec<(Self, Attr)>> {
+        let asked = || format!("list {}", self.shown);
+        let mut children = Vec::new();
+        let mut cookie = 0;
+        loop {
+            let page = self.fs.readdir(&Caller::Own, id, cookie, ENTRIES, true).await;
+            let page = page.asked(asked)?;
+            let last = page.entries.last().map(|e| e.cookie);
+            for entry in page.entries {
+                let attr = match entry.attr {
+                    Some(attr) => Some(attr),
+                    None => {
+                        found(self.fs.lookup(&Caller::Own, id, &entry.name).await).asked(asked)?
+                    }
+                };
+                // What vanished since the directory was read is not there.
+                if let Some(attr) = attr {
+                    children.push((self.child(id, &entry.name, Some(attr.clone())), attr));
+                }
+            }
+            match last {
+                Some(last) if !page.eof => cookie = last,
+                _ => break,
+            }
+        }
+        children.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        Ok(children)
+    }
+}
+
+impl Mounts {
+    /// No stores yet, under a page cache of the size that was asked for.
+    pub(crate) fn new(args: &MountArgs) -> Result<Self> {
+        let budget_bytes = budget_bytes(args.budget, 512 << 20);
+        let mut options = MountOptions::default();
+        for list in &args.options {
+            options.apply(list).map_err(|e| Failure::new("use -o", e.to_string()))?;
+        }
+        let config = Config { budget_bytes, fast_read: true, readahead_bytes: 8 << 20 };
+        let cache =
+            Cache::new(config).asked(|| format!("set up a page cache of {budget_bytes} bytes"))?;
+        Ok(Self { cache, options, local: HashMap::new(), remote: Vec::new() })
+    }
+
+    /// The size of the page cache in bytes.
+    pub(crate) fn budget_bytes(&self) -> u64 {
+        self.cache.budget_bytes()
+    }
+
+    /// Bytes sent and received on connections to servers so far.
+    pub(crate) fn wire_bytes(&self) -> u64 {
+        let stats = self.remote.iter().map(|remote| remote.nfs.wire_stats());
+        stats.map(|wire| wire.sent_bytes + wire.received_bytes).sum()
+    }
+
+    /// Gives back what servers hold for this process; one that does not answer is not waited for.
+    pub(crate) async fn unmount(&self) {
+        for remote in &self.remote {
+            remote.nfs.unmount().await;
+        }
+    }
+
+    /// Finds a location. The last component need not exist, what is above it must.
+    pub(crate) async fn place(&mut self, location: &Location, links: Links) -> Result<Place> {
+        match location {
+            Location::Local(path) => self.local_place(path, links).await,
+            Location::Nfs(url) => self.remote_place(url, links).await,
+        }
+    }
+
+    async fn local_place(&mut self, path: &Path, links: Links) -> Result<Place> {
+        let asked = || format!("find {}", shown(path.as_os_str().as_bytes()));
+        let is_link = path.symlink_metadata().is_ok_and(|m| m.is_symlink());
+        let real = match path.canonicalize() {
+            _ if is_link && links == Links::Stay => None,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !is_link => None,
+            result => Some(result.asked(asked)?),
+        };
+        let (root, name) = match real {
+            Some(real) if real.is_dir() => (real, None),
+            real => {
+                let path = real.as_deref().unwrap_or(path);
+                let name = path.file_name().ok_or(Error::NotFound).asked(asked)?;
+                let parent = match path.parent() {
+                    Some(parent) if !parent.as_os_str().is_empty() => parent,
+                    _ => Path::new("."),
+                };
+                let parent = parent.canonicalize().asked(asked)?;
+                (parent, Some(name.to_os_string().into_vec()))
+            }
+        };
+        let fs = match self.local.get(&root) {
+            Some(fs) => fs.clone(),
+            None => {
+                let store = LocalFs::open(&root, LocalOptions::default()).asked(asked)?;
+                let fs = self.cache.mount(store);
+                self.local.insert(root, fs.clone());
+                fs
+            }
+        };
+        let shown = shown(path.as_os_str().as_bytes());
+        let dir = fs.root();
+        let attr = match &name {
+            None => Some(fs.getattr(dir).await.asked(asked)?),
+            Some(name) => found(fs.lookup(&Caller::Own, dir, name).await).asked(asked)?,
+        };
+        Ok(Place { fs, dir, name, attr, shown })
+    }
+
+    async fn remote_place(&mut self, url: &NfsUrl, links: Links) -> Result<Place> {
+        let (fs, inside) = self.remote_fs(url).await?;
+        let asked = || format!("find {url}");
+        let root = fs.getattr(fs.root()).await.asked(asked)?;
+        let at = Place { dir: fs.root(), fs, name: None, attr: Some(root), shown: String::new() };
+        let mut place = walk(at, &inside, links, asked).await?;
+        place.shown = url.to_string();
+        Ok(place)
+    }
+
+    /// A mounted directory on the way to `url`, and the rest of the way.
+    async fn remote_fs(&mut self, url: &NfsUrl) -> Result<(CachedFs, Vec<Vec<u8>>)> {
+        let options = url.options(&self.options).map_err(|error| mount_failure(url, &error))?;
+        for remote in &self.remote {
+            if let Some(rest) = url.path.strip_prefix(&remote.path[..])
+                && (&remote.host, &remote.options) == (&url.host, &options)
+            {
+                return Ok((remote.fs.clone(), rest.to_vec()));
+            }
+        }
+        // Version 3 mounts only what is exported, which the path may be the very name of. So the
+        // whole of it comes first, then, if that is no directory, what it is in.
+        let whole = self.mount(url, &options).await;
+        let failure = match (whole, url.split_last()) {
+            (Ok(fs), _) => return Ok((fs, Vec::new())),
+            (Err(error), Some((parent, name))) if no_directory(&error) => {
+                match self.mount(&parent, &options).await {
+                    Ok(fs) => return Ok((fs, vec![name])),
+                    Err(error) => mount_failure(&parent, &error),
+                }
+            }
+            (Err(error), _) => mount_failure(url, &error),
+        };
+        Err(failure)
+    }
+
+    async fn mount(
+        &mut self,
+        url: &NfsUrl,
+        options: &MountOptions,
+    ) -> weir_client::Result<CachedFs> {
+        let nfs = NfsFs::mount(url, options).await?;
+        if nfs.getattr(nfs.root()).await?.kind != FileKind::Directory {
+            return Err(Error::NotDirectory.into());
+        }
+        let fs = self.cache.mount(nfs.clone());
+        self.remote.push(Remote {
+            host: url.host.clone(),
+            options: options.clone(),
+            path: url.path.clone(),
+            fs: fs.clone(),
+            nfs,
+        });
+        Ok(fs)
+    }
+}
+
+/// Whether a path cannot be mounted because it is a file, or is not there (yet).
+fn no_directory(error: &weir_client::Error) -> bool {
+    matches!(error.to_vfs(), Error::NotFound | Error::NotDirectory | Error::Invalid | Error::Loop)
+}
+
+fn mount_failure(url: &NfsUrl, error: &weir_client::Error) -> Failure {
+    let failure = Failure::new(format!("mount {url}"), error.to_string());
+    match error {
+        weir_client::Error::Connect { .. } | weir_client::Error::TimedOut { .. } => {
+            failure.advice("check that the server runs and that its port can be reached")
+        }
+        weir_client::Error::Version { .. } => failure.advice("try another one, such as -o vers=3"),
+        weir_client::Error::Status { error: Error::NotFound, .. } => {
+            failure.advice("check the path; `showmount -e` lists what a server exports")
+        }
+        weir_client::Error::Status { error: Error::AccessDenied, .. } => {
+            failure.advice("the server has to export it to this machine")
+        }
+        _ => failure,
+    }
+}
+
+/// Goes from a directory along the components of a path.
+async fn walk(
+    start: Place,
+    path: &[Vec<u8>],
+    links: Links,
+    asked: impl Fn() -> String,
+) -> Result<Place> {
+    let mut ahead: Vec<Vec<u8>> = path.iter().rev().cloned().collect();
+    let mut followed = 0;
+    let mut at = start;
+    while let Some(name) = ahead.pop() {
+        let dir = at.existing("find")?.id;
+        if name == b".." {
+            let parent = at.fs.parent(dir).await.asked(&asked)?;
+            at = Place { dir: parent.id, name: None, attr: Some(parent), ..at };
+            continue;
+        }
+        let attr = found(at.fs.lookup(&Caller::Own, dir, &name).await).asked(&asked)?;
+        let is_link = attr.as_ref().is_some_and(|a| a.kind == FileKind::Symlink);
+        match attr {
+            Some(link) if is_link && (links == Links::Follow || !ahead.is_empty()) => {
+                followed += 1;
+                if followed > MOST_LINKS {
+                    return Err(Error::Loop).asked(&asked);
+                }
+                let target = at.fs.readlink(&Caller::Own, link.id).await.asked(&asked)?;
+                if target.starts_with(b"/") {
+                    return Err(Failure::new(
+                        asked(),
+                        format!(
+                            "{} is a symbolic link to {}, which only means something on a machine \
+                             that mounts it",
+                            shown(&name),
+                            shown(&target)
+                        ),
+                    )
+                    .advice("name the file that it points to"));
+                }
+                let parts = target.split(|&b| b == b'/').filter(|p| !p.is_empty() && *p != b".");
+                ahead.extend(parts.map(<[u8]>::to_vec).collect::<Vec<_>>().into_iter().rev());
+            }
+            None if !ahead.is_empty() => return Err(Error::NotFound).asked(&asked),
+            attr => at = Place { dir, name: Some(name), attr, ..at },
+        }
+    }
+    Ok(at)
+}
+
+/// `None` where there is nothing.
+fn found(result: weir_vfs::Result<Attr>) -> weir_vfs::Result<Option<Attr>> {
+    match result {
+        Ok(attr) => Ok(Some(attr)),
+        Err(Error::NotFound) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,200 @@
+//! How attributes, names, times and sizes look: to people, and as JSON.
+
+use crate::cli::Ended;
+use crate::failure::{Asked, Result};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::time::SystemTime;
+use weir_vfs::{Attr, FileKind};
+
+/// A file's attributes as JSON.
+#[derive(Serialize)]
+pub(crate) struct FileJson {
+    /// Where it was found.
+    pub(crate) path: String,
+    /// The bytes of `path` in hexadecimal, where they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) path_hex: Option<String>,
+    kind: &'static str,
+    size_bytes: u64,
+    allocated_bytes: u64,
+    mode: String,
+    nlink: u32,
+    uid: u32,
+    gid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rdev: Option<(u32, u32)>,
+    ino: u64,
+    generation: u64,
+    fsid: u64,
+    change: u64,
+    atime: String,
+    mtime: String,
+    ctime: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    btime: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+}
+
+impl FileJson {
+    /// The attributes of the file found at `path`; `target` is a symbolic link's.
+    pub(crate) fn new(path: &[u8], attr: &Attr, target: Option<&[u8]>) -> Self {
+        let device = matches!(attr.kind, FileKind::Block | FileKind::Char);
+        let (path, path_hex) = text_and_hex(path);
+        Self {
+            path,
+            path_hex,
+            kind: kind_name(attr.kind),
+            size_bytes: attr.size,
+            allocated_bytes: attr.allocated,
+            mode: format!("{:04o}", attr.mode),
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: device.then_some(attr.rdev),
+            ino: attr.id.ino,
+            generation: attr.id.generation,
+            fsid: attr.fsid,
+            change: attr.change,
+            atime: utc(attr.atime),
+            mtime: utc(attr.mtime),
+            ctime: utc(attr.ctime),
+            btime: attr.btime.map(utc),
+            target: target.map(|t| String::from_utf8_lossy(t).into_owned()),
+        }
+    }
+}
+
+/// Bytes as text, and as hexadecimal where the text cannot say them.
+pub(crate) fn text_and_hex(bytes: &[u8]) -> (String, Option<String>) {
+    let hex = || bytes.iter().map(|b| format!("{b:02x}")).collect();
+    let lossy = std::str::from_utf8(bytes).is_err();
+    (String::from_utf8_lossy(bytes).into_owned(), lossy.then(hex))
+}
+
+/// Prints a value as JSON.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<Ended> {
+    let text = serde_json::to_string_pretty(value).map_err(io::Error::from);
+    let text = text.asked(|| "write JSON".into())?;
+    print(format!("{text}\n").as_bytes())
+}
+
+/// Writes to standard output; a reader that has gone away (`| head`) is no failure.
+pub(crate) fn print(bytes: &[u8]) -> Result<Ended> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).asked(|| "write to standard output".into())
+        }
+        _ => Ok(Ended::Done),
+    }
+}
+
+/// A type of file in a word or two.
+pub(crate) fn kind_name(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "regular file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symbolic link",
+        FileKind::Block => "block device",
+        FileKind::Char => "character device",
+        FileKind::Fifo => "named pipe",
+        FileKind::Socket => "socket",
+    }
+}
+
+/// Type and permissions as `ls -l` shows them: `-rwxr-xr-x`.
+pub(crate) fn mode_text(kind: FileKind, mode: u32) -> String {
+    let mut text = String::with_capacity(10);
+    text.push(match kind {
+        FileKind::Regular => '-',
+        FileKind::Directory => 'd',
+        FileKind::Symlink => 'l',
+        FileKind::Block => 'b',
+        FileKind::Char => 'c',
+        FileKind::Fifo => 'p',
+        FileKind::Socket => 's',
+    });
+    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+        let bits = mode >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (bits & 1 != 0, mode & special != 0) {
+            (true, true) => letter,
+            (false, true) => letter.to_ascii_uppercase(),
+            (true, false) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+/// A name on a terminal or in a table: control characters and bytes that are not UTF-8 escaped,
+/// so that no file name can move the cursor.
+pub(crate) fn shown(name: &[u8]) -> String {
+    let mut text = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' => text.push_str("\\\\"),
+                c if c.is_control() => text.extend(c.escape_default()),
+                c => text.push(c),
+            }
+        }
+        text.extend(chunk.invalid().iter().map(|b| format!("\\x{b:02x}")));
+    }
+    text
+}
+
+/// A size for people: `1.50 GiB`.
+pub(crate) fn size_text(bytes: u64) -> String {
+    indicatif::HumanBytes(bytes).to_string()
+}
+
+/// A time in this machine's time zone: `2026-11-21 02:05:17`, or to the minute.
+pub(crate) fn local_time(time: SystemTime, seconds: bool) -> String {
+    let format = if seconds { "%Y-%m-%d %H:%M:%S%.f %z" } else { "%Y-%m-%d %H:%M" };
+    match Timestamp::try_from(time) {
+        Ok(time) => time.to_zoned(TimeZone::system()).strftime(format).to_string(),
+        Err(_) => "?".into(),
+    }
+}
+
+fn utc(time: SystemTime) -> String {
+    Timestamp::try_from(time).map_or_else(|_| "?".into(), |t| t.to_string())
+}
+
+/// The permission bits that this process does not give to new files.
+pub(crate) fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_as_ls_shows_them() {
+        assert_eq!(mode_text(FileKind::Regular, 0o644), "-rw-r--r--");
+        assert_eq!(mode_text(FileKind::Directory, 0o1777), "drwxrwxrwt");
+        assert_eq!(mode_text(FileKind::Regular, 0o6754), "-rwsr-sr--");
+        assert_eq!(mode_text(FileKind::Fifo, 0o7000), "p--S--S--T");
+    }
+
+    #[test]
+    fn a_name_cannot_move_the_cursor() {
+        assert_eq!(shown("caf\u{e9}".as_bytes()), "caf\u{e9}");
+        assert_eq!(shown(b"a\x1b[2J\n\xff\\"), "a\\u{1b}[2J\\n\\xff\\\\");
+    }
+
+    #[test]
+    fn json_keeps_every_byte_of_a_name() {
+        assert_eq!(text_and_hex(b"ok"), ("ok".into(), None));
+        assert_eq!(text_and_hex(b"\xffa").1.as_deref(), Some("ff61"));
+    }
+}

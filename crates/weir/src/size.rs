@@ -1,0 +1,100 @@
+//! Sizes as people write them: `4096`, `512M`, `2GiB`, `1.5G`, `10MB`, and `50%` of memory.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A size in bytes, or a share of something that is known later.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Size {
+    /// Bytes.
+    Bytes(u64),
+    /// Hundredths of the whole.
+    Percent(f64),
+}
+
+impl Size {
+    /// The size in bytes, where the whole is `whole` bytes.
+    pub(crate) fn of(self, whole: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Percent(percent) => (whole as f64 * percent / 100.0) as u64,
+        }
+    }
+}
+
+/// Why a text is no size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NotASize;
+
+impl fmt::Display for NotASize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a size; write it like 4096, 512M, 2GiB, 1.5G or 50%")
+    }
+}
+
+impl std::error::Error for NotASize {}
+
+impl FromStr for Size {
+    type Err = NotASize;
+
+    fn from_str(text: &str) -> Result<Self, NotASize> {
+        let text = text.trim();
+        let digits = text.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
+        let (number, unit) = text.split_at(digits);
+        let number: f64 = number.parse().map_err(|_| NotASize)?;
+        let unit = unit.trim().to_ascii_lowercase();
+        if unit == "%" {
+            let sound = number > 0.0 && number <= 100.0;
+            return if sound { Ok(Self::Percent(number)) } else { Err(NotASize) };
+        }
+        let bytes = number * unit_bytes(&unit)? as f64;
+        if bytes > u64::MAX as f64 {
+            return Err(NotASize);
+        }
+        Ok(Self::Bytes(bytes.round() as u64))
+    }
+}
+
+/// `k`, `m` and so on are powers of 1024, as are `kib`; `kb` are powers of 1000.
+fn unit_bytes(unit: &str) -> Result<u64, NotASize> {
+    if matches!(unit, "" | "b") {
+        return Ok(1);
+    }
+    let (letter, rest) = unit.split_at_checked(1).ok_or(NotASize)?;
+    let power = 1 + "kmgtpe".find(letter).ok_or(NotASize)? as u32;
+    match rest {
+        "" | "ib" => Ok(1024_u64.pow(power)),
+        "b" => Ok(1000_u64.pow(power)),
+        _ => Err(NotASize),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_as_people_write_them() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("512M", 512 << 20),
+            ("2GiB", 2 << 30),
+            ("1.5G", 3 << 29),
+            ("64k", 64 << 10),
+            ("10MB", 10_000_000),
+            (" 1 TiB ", 1 << 40),
+            ("7b", 7),
+        ] {
+            assert_eq!(text.parse(), Ok(Size::Bytes(bytes)), "{text}");
+        }
+        assert_eq!("50%".parse::<Size>().unwrap().of(1 << 30), 1 << 29);
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in ["", "M", "-1", "1.2.3G", "5X", "5Mi", "0%", "101%", "99E9", "1e99", "é"] {
+            assert_eq!(text.parse::<Size>(), Err(NotASize), "{text}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! `weir cat` of local files.
+
+mod common;
+
+use common::{blocks, fail, run, same, scratch, sparse, weir};
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+#[test]
+fn to_a_pipe_all_bytes() {
+    let dir = scratch();
+    let file = dir.path().join("file");
+    sparse(&file, 5 << 20, [(100, 50), (3 << 20, 1 << 20)]);
+    let output = weir(["cat".as_ref(), file.as_os_str()]).output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(output.stdout, fs::read(&file).unwrap());
+}
+
+#[test]
+fn to_a_file_holes_stay_holes() {
+    let dir = scratch();
+    let (file, copy) = (dir.path().join("file"), dir.path().join("copy"));
+    sparse(&file, 64 << 20, [(8192, 4096), (32 << 20, 70_000)]);
+    let status = weir(["cat".as_ref(), file.as_os_str()])
+        .stdout(File::create(&copy).unwrap())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert!(same(&file, &copy));
+    assert!(blocks(&copy) <= blocks(&file));
+}
+
+#[test]
+fn what_a_file_held_before_does_not_show_through_holes() {
+    let dir = scratch();
+    let (file, copy) = (dir.path().join("file"), dir.path().join("copy"));
+    sparse(&file, 100_000, [(50_000, 10)]);
+    fs::write(&copy, vec![7; 200_000]).unwrap();
+    for append in [false, true] {
+        let out = OpenOptions::new().write(true).append(append).open(&copy).unwrap();
+        let status = weir(["cat".as_ref(), file.as_os_str()]).stdout(out).status().unwrap();
+        assert!(status.success());
+    }
+    let (source, copied) = (fs::read(&file).unwrap(), fs::read(&copy).unwrap());
+    assert_eq!(copied[..100_000], source);
+    assert_eq!(copied[100_000..200_000], [7; 100_000]);
+    assert_eq!(copied[200_000..], source);
+}
+
+#[test]
+fn parts_of_files() {
+    let dir = scratch();
+    let file = dir.path().join("file");
+    fs::write(&file, "0123456789").unwrap();
+    let cat = |options: &[&str]| {
+        run(["cat"].iter().chain(options).map(AsRef::as_ref).chain([file.as_os_str()]))
+    };
+    assert_eq!(cat(&["--offset", "3", "--length", "4"]), "3456");
+    assert_eq!(cat(&["--offset", "8"]), "89");
+    assert_eq!(cat(&["--offset", "99"]), "");
+    assert_eq!(cat(&["--uncached"]), "0123456789");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_news() {
+    let dir = scratch();
+    let file = dir.path().join("file");
+    sparse(&file, 1 << 30, [(0, 1 << 20)]);
+    let mut cat = weir(["cat".as_ref(), file.as_os_str()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 10];
+    cat.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    let output = cat.wait_with_output().unwrap();
+    assert_eq!(output.stderr, b"");
+}
+
+#[test]
+fn what_cannot_be_read_is_said() {
+    let dir = scratch();
+    let says = fail(1, ["cat".as_ref(), dir.path().as_os_str()]);
+    assert!(says.ends_with("it is a directory\n"), "{says}");
+    let full = Command::new("sh")
+        .args(["-c", &format!("{} cat /etc/passwd >/dev/full", env!("CARGO_BIN_EXE_weir"))])
+        .output()
+        .unwrap();
+    assert_eq!(full.status.code(), Some(1));
+    let says = String::from_utf8_lossy(&full.stderr);
+    assert!(says.contains("cannot write to standard output: no space left"), "{says}");
+}

@@ -1,0 +1,44 @@
+//! The command line as such: help, bad arguments, exit codes.
+
+mod common;
+
+use common::{fail, run, scratch};
+
+#[test]
+fn help_teaches() {
+    for command in
+        ["ls", "cat", "stat", "cp", "map", "df", "du", "tree", "mkdir", "mv", "rm", "touch"]
+    {
+        let help = run(["help", command]);
+        assert!(help.contains("Examples:") && help.contains(&format!("weir {command} ")), "{help}");
+    }
+}
+
+#[test]
+fn a_command_line_that_makes_no_sense_is_code_2() {
+    assert!(fail(2, ["frobnicate"]).contains("unrecognized subcommand"));
+    assert!(fail(2, ["cp", "one"]).contains("2 values required"));
+    assert!(fail(2, ["ls", "nfs:///x"]).contains("it names no host"));
+    assert!(fail(2, ["ls", "--budget", "much"]).contains("write it like 4096, 512M"));
+}
+
+#[test]
+fn what_fails_is_said_with_what_to_do() {
+    let says = fail(1, ["ls", "-o", "vers=9", "nfs://127.0.0.1/"]);
+    assert!(says.contains("vers=9") && says.contains("3, 4.0, 4.1 and 4.2"), "{says}");
+    // Port 1 of loopback: nobody is there.
+    let says = fail(1, ["ls", "-o", "soft,retrans=0,timeo=10", "nfs://127.0.0.1:1/"]);
+    assert!(says.contains("cannot mount nfs://127.0.0.1:1/"), "{says}");
+    assert!(says.contains("check that the server runs"), "{says}");
+}
+
+#[test]
+fn packagers_get_manual_pages_and_completions() {
+    let dir = scratch();
+    run(["man".as_ref(), dir.path().as_os_str()]);
+    let page = std::fs::read_to_string(dir.path().join("weir-cp.1")).unwrap();
+    assert!(page.contains("Examples"), "{page}");
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(run(["completions", shell]).contains("weir"));
+    }
+}

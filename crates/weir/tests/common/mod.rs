@@ -1,0 +1,151 @@
+//! What the tests of the binary share: running it, sparse files, a server.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+pub(crate) const PAGE: u64 = 4096;
+
+/// The binary with these arguments.
+pub(crate) fn weir<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(args).env_remove("RUST_LOG");
+    command
+}
+
+/// Runs it, and returns its standard output; it must succeed.
+pub(crate) fn run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
+    let output = weir(args).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs it, and returns what it said on standard error; it must fail with `code`.
+pub(crate) fn fail<S: AsRef<OsStr>>(code: i32, args: impl IntoIterator<Item = S>) -> String {
+    let output = weir(args).output().unwrap();
+    assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// Runs it, and parses its standard output; it must succeed.
+pub(crate) fn json<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Value {
+    serde_json::from_str(&run(args)).unwrap()
+}
+
+/// All that a program said.
+pub(crate) fn text(output: &Output) -> String {
+    let (out, err) = (&output.stdout, &output.stderr);
+    format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
+}
+
+/// A scratch directory on a real file system, where there are holes.
+pub(crate) fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// Makes a file of `size` bytes with data, never zero, in these ranges.
+pub(crate) fn sparse(path: &Path, size: u64, data: impl IntoIterator<Item = (u64, u64)>) {
+    let file = File::create(path).unwrap();
+    for (start, len) in data {
+        let bytes: Vec<u8> = (start..start + len).map(|at| (at % 251 + 1) as u8).collect();
+        file.write_all_at(&bytes, start).unwrap();
+    }
+    file.set_len(size).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// The blocks that a file takes, once written out.
+pub(crate) fn blocks(path: &Path) -> u64 {
+    File::open(path).unwrap().sync_all().unwrap();
+    fs::metadata(path).unwrap().blocks()
+}
+
+/// Whether two files hold the same bytes; reads them a piece at a time.
+pub(crate) fn same(a: &Path, b: &Path) -> bool {
+    let (mut a, mut b) = (File::open(a).unwrap(), File::open(b).unwrap());
+    if a.metadata().unwrap().len() != b.metadata().unwrap().len() {
+        return false;
+    }
+    let (mut left, mut right) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    loop {
+        let n = a.read(&mut left).unwrap();
+        if n == 0 {
+            return true;
+        }
+        b.read_exact(&mut right[..n]).unwrap();
+        if left[..n] != right[..n] {
+            return false;
+        }
+    }
+}
+
+/// A running `weir serve`; killed when dropped.
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) port: u16,
+    /// The announcement, as JSON.
+    pub(crate) said: Value,
+}
+
+impl Server {
+    /// Serves `dir` on a free port of loopback, with its state beside the directory.
+    pub(crate) fn start(dir: &Path, options: &[&str]) -> Self {
+        let mut command = weir(["serve", "--json", "--log", "warn", "--state-dir"]);
+        command.arg(dir.with_extension("state")).args(options).arg(dir);
+        if !options.contains(&"--bind") {
+            command.args(["--bind", "127.0.0.1:0"]);
+        }
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        let said: Value = loop {
+            assert_ne!(out.read_line(&mut line).unwrap(), 0, "the server ended: {line}");
+            if let Ok(said) = serde_json::from_str(&line) {
+                break said;
+            }
+        };
+        let port = said["port"].as_u64().unwrap().try_into().unwrap();
+        Self { child, port, said }
+    }
+
+    /// The URL of a path below what is served, with mount options.
+    pub(crate) fn url(&self, path: &str, options: &str) -> String {
+        format!("nfs://127.0.0.1:{port}/{path}?mountport={port}&{options}", port = self.port)
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for the end, and returns the exit code; `None` where a signal ended it.
+    pub(crate) fn ended(&mut self) -> Option<i32> {
+        within(Duration::from_secs(30), || self.child.try_wait().unwrap()).code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What `poll` comes up with, in time.
+pub(crate) fn within<T>(limit: Duration, mut poll: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = poll() {
+            return found;
+        }
+        assert!(begun.elapsed() < limit, "it did not happen within {limit:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
