@@ -81,6 +81,12 @@ impl File {
         self.open.access
     }
 
+    /// Whether the file's last name was removed through this cache: whoever keeps the file open
+    /// without need keeps its space.
+    pub fn is_unlinked(&self) -> bool {
+        self.open.mapping.unlinked.load(Ordering::Relaxed)
+    }
+
     /// Attributes, dirty data included; also after the last name is gone.
     ///
     /// # Errors

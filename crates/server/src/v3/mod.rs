@@ -5,11 +5,13 @@
 //!
 //! 1. A call that is not idempotent is executed once, however often it is sent
 //!    ([`replies`]).
-//! 2. The protocol has no opens: every READ and WRITE checks the caller's rights.
+//! 2. The protocol has no opens: every READ and WRITE checks the caller's rights, with files kept
+//!    open in between ([`files`]).
 //! 3. Data of an UNSTABLE WRITE may be lost only if the write verifier changes; it does with
 //!    every start of the server.
 
 mod convert;
+mod files;
 mod mount;
 mod ops;
 mod replies;
@@ -22,6 +24,7 @@ pub use mount::Mount3;
 use crate::export::{Exports, Identity};
 use crate::program::{Call, Program, ProgramId, Refusal};
 use async_trait::async_trait;
+use files::Files;
 use replies::{Replies, Turn};
 use request::Request;
 use std::sync::Arc;
@@ -34,6 +37,7 @@ use weir_xdr::{Decoder, Encoder};
 pub struct Nfs3 {
     exports: Arc<Exports>,
     write_verifier: Verifier,
+    files: Files,
     replies: Replies,
     clock: Arc<dyn Clock>,
 }
@@ -41,7 +45,8 @@ pub struct Nfs3 {
 impl Nfs3 {
     /// Serves `exports`. The write verifier is that of this run of the server.
     pub fn new(exports: Arc<Exports>, write_verifier: Verifier, clock: Arc<dyn Clock>) -> Self {
-        Self { exports, write_verifier, replies: Replies::default(), clock }
+        let (files, replies) = (Files::default(), Replies::default());
+        Self { exports, write_verifier, files, replies, clock }
     }
 }
 

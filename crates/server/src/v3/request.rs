@@ -1,14 +1,15 @@
 //! A call, and the files that it names.
 
+use super::files::{self, Rights};
 use super::{Nfs3, convert};
 use crate::changes::Changing;
-use crate::export::{Export, Exports, Identity};
+use crate::export::{Export, Identity};
 use crate::handle::Node;
 use crate::transport::Peer;
 use weir_nfs::v3::Error;
 use weir_nfs::v3::types::{Created, FileHandle, PostOpAttr, WccAttr, WccData};
-use weir_pagecache::CachedFs;
-use weir_vfs::{Attr, Caller, FileId, FileKind};
+use weir_pagecache::{CachedFs, File};
+use weir_vfs::{Access, Attr, Caller, FileId, FileKind};
 use weir_xdr::Opaque;
 
 /// A call: who makes it, over which connection.
@@ -20,7 +21,8 @@ pub(super) struct Request<'a> {
 
 /// A file that a call names, and as whom it is used.
 pub(super) struct Target<'a> {
-    exports: &'a Exports,
+    nfs: &'a Nfs3,
+    peer: &'a Peer,
     pub(super) export: &'a Export,
     pub(super) node: Node,
     pub(super) caller: Caller,
@@ -29,9 +31,9 @@ pub(super) struct Target<'a> {
 impl<'a> Request<'a> {
     /// The file of a handle. It may be gone.
     pub(super) fn target(&self, handle: &FileHandle) -> Result<Target<'a>, Error> {
-        let exports: &'a Exports = &self.nfs.exports;
-        let (node, export) = exports.unseal(handle).map_err(convert::handle_error)?;
-        Ok(Target { exports, export, node, caller: export.caller(&self.identity) })
+        let (node, export) = self.nfs.exports.unseal(handle).map_err(convert::handle_error)?;
+        let caller = export.caller(&self.identity);
+        Ok(Target { nfs: self.nfs, peer: self.peer, export, node, caller })
     }
 }
 
@@ -45,12 +47,38 @@ impl Target<'_> {
     }
 
     pub(super) async fn getattr(&self) -> Result<Attr, Error> {
-        self.fs().getattr(self.id()).await.map_err(convert::error)
+        has_name(self.fs().getattr(self.id()).await)
     }
 
     /// The attributes for a reply, which goes without if they cannot be had.
     pub(super) async fn attr(&self) -> PostOpAttr {
-        self.fs().getattr(self.id()).await.ok().map(|attr| convert::attr(&attr))
+        self.getattr().await.ok().map(|attr| convert::attr(&attr))
+    }
+
+    /// Opens the file for reading or writing, or takes it as it was kept open; its attributes
+    /// from before what is done with it.
+    pub(super) async fn open(&self, access: Access) -> Result<(File, Attr), Error> {
+        let files = &self.nfs.files;
+        let key = files::Key { peer: self.peer.id(), node: self.node, access };
+        let kept = files.get(&key, &self.caller);
+        if let Some((file, rights)) = &kept {
+            let attr = has_name(file.getattr().await)?;
+            if rights.is_some_and(|rights| rights == Rights::of(&attr)) {
+                return Ok((file.clone(), attr));
+            }
+        }
+        let opened = self.export.open_for_io(&self.caller, self.id(), access).await;
+        let opened = opened.map_err(convert::error)?;
+        // The file that was kept knows what was read so far.
+        let file = kept.map_or(opened, |(file, _)| file);
+        let attr = has_name(file.getattr().await)?;
+        files.keep(key, file.clone(), self.caller.clone(), Rights::of(&attr));
+        Ok((file, attr))
+    }
+
+    /// Lets files go that have just lost their last name.
+    pub(super) fn lost_name(&self) {
+        self.nfs.files.let_unlinked_go();
     }
 
     /// What goes with a failed change that was not under [`change`](Self::change).
@@ -67,7 +95,7 @@ impl Target<'_> {
     /// The handle of another file of the same export.
     pub(super) fn handle_of(&self, id: FileId) -> FileHandle {
         let node = Node { export: self.node.export, id };
-        Opaque::copy_from(&self.exports.seal(node))
+        Opaque::copy_from(&self.nfs.exports.seal(node))
     }
 
     /// Refuses changes to a read-only export.
@@ -77,13 +105,13 @@ impl Target<'_> {
 
     /// Begins a change of what this directory holds.
     pub(super) async fn change(&self) -> Change<'_> {
-        let changing = self.exports.changes().lock(self.node).await;
+        let changing = self.nfs.exports.changes().lock(self.node).await;
         Change { before: self.before().await, _changing: changing }
     }
 
     /// Begins a change of two directories.
     pub(super) async fn change_with(&self, other: &Self) -> (Change<'_>, Option<WccAttr>) {
-        let changing = self.exports.changes().lock_both(self.node, other.node).await;
+        let changing = self.nfs.exports.changes().lock_both(self.node, other.node).await;
         let theirs = other.before().await;
         (Change { before: self.before().await, _changing: changing }, theirs)
     }
@@ -91,6 +119,14 @@ impl Target<'_> {
     async fn before(&self) -> Option<WccAttr> {
         let attr = self.fs().getattr(self.id()).await.ok()?;
         (attr.kind == FileKind::Directory).then(|| convert::wcc_attr(&attr))
+    }
+}
+
+/// Refuses a file that lives on only because somebody has it open.
+fn has_name(attr: weir_vfs::Result<Attr>) -> Result<Attr, Error> {
+    match attr {
+        Ok(attr) if attr.nlink == 0 => Err(Error::Stale),
+        attr => attr.map_err(convert::error),
     }
 }
 

@@ -49,8 +49,8 @@ async fn check_guard(file: &Target<'_>, guard: Time) -> Result<(), Error> {
 
 /// Truncates or extends, with the rights that a WRITE needs.
 pub(super) async fn set_size(file: &Target<'_>, size: u64) -> Result<(), Error> {
-    let open = file.export.open_for_io(&file.caller, file.id(), Access::WRITE).await;
-    open.map_err(convert::error)?.truncate_async(size).await.map_err(convert::error)
+    let (open, _) = file.open(Access::WRITE).await?;
+    open.truncate_async(size).await.map_err(convert::error)
 }
 
 pub(in crate::v3) async fn access(request: &Request<'_>, args: access::Args) -> access::Res {

@@ -14,6 +14,7 @@ pub(in crate::v3) async fn remove(request: &Request<'_>, args: remove::Args) -> 
         removed.map_err(convert::error)
     };
     let removed = removed.await;
+    dir.lost_name();
     let around = change.end(&dir).await;
     match removed {
         Ok(()) => Ok(around),

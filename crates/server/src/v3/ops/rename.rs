@@ -21,6 +21,7 @@ pub(in crate::v3) async fn rename(request: &Request<'_>, args: Args) -> Res {
         renamed.map_err(convert::error)
     };
     let renamed = renamed.await;
+    to.lost_name();
     let (from, to) = change.end_both(&from, (&to, before)).await;
     match renamed {
         Ok(()) => Ok(Dirs { from, to }),

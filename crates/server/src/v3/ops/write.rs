@@ -29,8 +29,7 @@ async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<u32, Erro
     let count = args.count.min(MAX_IO_BYTES);
     let data = args.data.to_bytes();
     let data = data.get(..count as usize).ok_or(Error::Inval)?;
-    let open = file.export.open_for_io(&file.caller, file.id(), Access::WRITE).await;
-    let open = open.map_err(convert::error)?;
+    let (open, _) = file.open(Access::WRITE).await?;
     let written = open.write_at_async(data, args.offset, IoFlags::empty()).await;
     let written = written.map_err(convert::error)?;
     match args.stable {
@@ -55,6 +54,6 @@ pub(in crate::v3) async fn commit(request: &Request<'_>, args: commit::Args) -> 
 
 async fn commit_checked(file: &Target<'_>) -> Result<(), Error> {
     file.check_writable()?;
-    let open = file.export.open_for_io(&file.caller, file.id(), Access::WRITE).await;
-    open.map_err(convert::error)?.sync_async(false).await.map_err(convert::error)
+    let (open, _) = file.open(Access::WRITE).await?;
+    open.sync_async(false).await.map_err(convert::error)
 }

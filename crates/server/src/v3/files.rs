@@ -1,0 +1,202 @@
+//! Files kept open between calls, since the protocol opens none.
+//!
+//! 1. A file is kept for the connection that uses it, so that read-ahead follows one client's
+//!    reads and a failed writeback is told to the client that wrote.
+//! 2. A right that the store has granted a caller holds for a tick or two, or until the file's
+//!    owner, group or mode changes.
+//! 3. At most [`SHARDS`] times [`SHARD_FILES`] are kept, none that was not used for
+//!    [`IDLE_TICKS`], and none for longer than a tick once its last name is gone.
+
+use crate::handle::Node;
+use hashlink::LruCache;
+use parking_lot::Mutex;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use weir_pagecache::File;
+use weir_vfs::{Access, Attr, Caller};
+
+const SHARDS: usize = 16;
+const SHARD_FILES: usize = 64;
+const TICK: Duration = Duration::from_secs(1);
+const IDLE_TICKS: u64 = 5;
+/// Ticks for which a right holds.
+const RIGHT_TICKS: u64 = 2;
+
+/// Who uses which file, and for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    /// The connection.
+    pub(super) peer: u64,
+    pub(super) node: Node,
+    pub(super) access: Access,
+}
+
+/// The attributes that rights hang on: mode, user, group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rights(u32, u32, u32);
+
+impl Rights {
+    pub(super) fn of(attr: &Attr) -> Self {
+        Self(attr.mode, attr.uid, attr.gid)
+    }
+}
+
+/// The files that are kept open.
+#[derive(Default)]
+pub(super) struct Files {
+    table: Arc<Table>,
+}
+
+struct Table {
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+struct Shard {
+    files: LruCache<Key, Kept>,
+    tick: u64,
+    /// A task turns this shard's ticks; it does while files are kept.
+    ticking: bool,
+}
+
+struct Kept {
+    file: File,
+    caller: Caller,
+    rights: Rights,
+    /// Ticks at which the rights were checked, and the file used.
+    checked: u64,
+    used: u64,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        let shard = || Shard { files: LruCache::new(SHARD_FILES), tick: 0, ticking: false };
+        Self { shards: std::array::from_fn(|_| Mutex::new(shard())) }
+    }
+}
+
+impl Files {
+    /// The file that is kept, and on what its caller's rights hang, if they are known to hold.
+    pub(super) fn get(&self, key: &Key, caller: &Caller) -> Option<(File, Option<Rights>)> {
+        let mut shard = self.table.shards[shard_of(key)].lock();
+        let tick = shard.tick;
+        let kept = shard.files.get_mut(key)?;
+        kept.used = tick;
+        let holds = kept.caller == *caller && tick - kept.checked < RIGHT_TICKS;
+        Some((kept.file.clone(), holds.then_some(kept.rights)))
+    }
+
+    /// Keeps a file whose caller has just been granted its rights.
+    pub(super) fn keep(&self, key: Key, file: File, caller: Caller, rights: Rights) {
+        let number = shard_of(&key);
+        let mut shard = self.table.shards[number].lock();
+        let tick = shard.tick;
+        let kept = Kept { file, caller, rights, checked: tick, used: tick };
+        let replaced = shard.files.insert(key, kept);
+        if !std::mem::replace(&mut shard.ticking, true) {
+            tokio::spawn(turn(Arc::downgrade(&self.table), number));
+        }
+        drop(shard);
+        // Closed without the lock.
+        drop(replaced);
+    }
+
+    /// Lets go of files whose last name is gone.
+    pub(super) fn let_unlinked_go(&self) {
+        for shard in &self.table.shards {
+            let gone = shard.lock().take(|kept| kept.file.is_unlinked());
+            drop(gone);
+        }
+    }
+}
+
+impl Shard {
+    fn tick(&mut self) -> Vec<Kept> {
+        self.tick += 1;
+        let tick = self.tick;
+        self.take(|kept| kept.file.is_unlinked() || tick - kept.used > IDLE_TICKS)
+    }
+
+    fn take(&mut self, unwanted: impl Fn(&Kept) -> bool) -> Vec<Kept> {
+        if self.files.is_empty() {
+            return Vec::new();
+        }
+        let keys: Vec<Key> =
+            self.files.iter().filter(|(_, kept)| unwanted(kept)).map(|(key, _)| *key).collect();
+        keys.iter().filter_map(|key| self.files.remove(key)).collect()
+    }
+}
+
+/// Turns a shard's ticks while it keeps files.
+async fn turn(table: Weak<Table>, number: usize) {
+    loop {
+        tokio::time::sleep(TICK).await;
+        let Some(table) = table.upgrade() else { return };
+        let mut shard = table.shards[number].lock();
+        let gone = shard.tick();
+        shard.ticking = !shard.files.is_empty();
+        let go_on = shard.ticking;
+        drop(shard);
+        drop(gone);
+        if !go_on {
+            return;
+        }
+    }
+}
+
+fn shard_of(key: &Key) -> usize {
+    let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
+    (hash % SHARDS as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_pagecache::{Cache, CachedFs, Config};
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::SetAttr;
+
+    async fn file(name: &[u8]) -> (CachedFs, Key, File, Rights) {
+        let config = Config { budget_bytes: 1 << 20, fast_read: true, readahead_bytes: 0 };
+        let fs = Cache::new(config).unwrap().mount(MemoryFs::new());
+        let (own, set) = (Caller::Own, SetAttr::default());
+        let attr = fs.create(&own, fs.root(), name, &set, true).await.unwrap().attr;
+        let file = fs.open(&own, attr.id, Access::READ).await.unwrap();
+        let key = Key { peer: 1, node: Node { export: 0, id: attr.id }, access: Access::READ };
+        (fs, key, file, Rights::of(&attr))
+    }
+
+    fn tick(files: &Files, key: &Key) {
+        drop(files.table.shards[shard_of(key)].lock().tick());
+    }
+
+    #[tokio::test]
+    async fn rights_hold_for_a_while_and_files_are_let_go() {
+        let (_fs, key, file, rights) = file(b"a").await;
+        let files = Files::default();
+        let rights_of = |caller| files.get(&key, caller).map(|(_, rights)| rights);
+        assert_eq!(rights_of(&Caller::Own), None);
+        files.keep(key, file, Caller::Own, rights);
+        assert_eq!(rights_of(&Caller::Own), Some(Some(rights)));
+        let other = Caller::As(weir_vfs::Cred { uid: 1, gid: 1, groups: Vec::new() });
+        assert_eq!(rights_of(&other), Some(None));
+        tick(&files, &key);
+        assert_eq!(rights_of(&Caller::Own), Some(Some(rights)));
+        tick(&files, &key);
+        assert_eq!(rights_of(&Caller::Own), Some(None));
+        (0..=IDLE_TICKS).for_each(|_| tick(&files, &key));
+        assert_eq!(rights_of(&Caller::Own), None);
+    }
+
+    #[tokio::test]
+    async fn a_file_without_names_is_not_kept() {
+        let (fs, key, file, rights) = file(b"a").await;
+        let files = Files::default();
+        files.keep(key, file, Caller::Own, rights);
+        files.let_unlinked_go();
+        assert!(files.get(&key, &Caller::Own).is_some());
+        fs.unlink(&Caller::Own, fs.root(), b"a").await.unwrap();
+        files.let_unlinked_go();
+        assert!(files.get(&key, &Caller::Own).is_none());
+    }
+}
