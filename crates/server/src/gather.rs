@@ -58,6 +58,14 @@ impl Piece {
             Self::Zeros(len) => *len,
         }
     }
+
+    /// Keeps the first `len` bytes.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        match self {
+            Self::Pages(pages) => pages.truncate(len),
+            Self::Zeros(zeros) => *zeros = (*zeros).min(len),
+        }
+    }
 }
 
 /// Pinned pages and zeros.

@@ -64,6 +64,14 @@ impl Handles {
         }
     }
 
+    /// A name for the server that comes with its key and does not give it away.
+    pub fn identity(&self) -> [u8; 16] {
+        let hash = blake3::keyed_hash(&self.key, b"server identity");
+        let mut identity = [0; 16];
+        identity.copy_from_slice(&hash.as_bytes()[..16]);
+        identity
+    }
+
     /// The handle of a file.
     pub fn seal(&self, node: Node) -> [u8; HANDLE_BYTES] {
         let mut handle = [0; HANDLE_BYTES];

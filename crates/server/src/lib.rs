@@ -1,4 +1,11 @@
-//! Being built.
+//! The NFS server: versions 3, 4.0, 4.1 and 4.2 over the page cache, on one TCP port.
+//!
+//! - [`server`]: configuration, start, stop.
+//! - `transport`: connections, records, bounds. [`program`]: what plugs into them.
+//! - [`export`], [`handle`]: what is exported, as whom, and how files are named to clients.
+//! - [`state`]: clients, sessions, opens, locks, leases, grace; no I/O in it.
+//! - `v3`: NFSv3 and MOUNT. `v4`: compounds, and the operations in small families.
+
 #![forbid(unsafe_code)]
 
 mod changes;
@@ -6,9 +13,15 @@ pub mod export;
 mod gather;
 pub mod handle;
 pub mod program;
+pub mod server;
 pub mod state;
 mod transport;
 pub mod v3;
+mod v4;
+mod verifier;
 
+pub use export::{Export, ExportOptions, Squash};
 pub use program::{Call, Program, ProgramId, Programs, Refusal};
+pub use server::{Server, ServerConfig, ServerError};
 pub use transport::{Limits, Peer, Reserved};
+pub use verifier::WriteVerifier;

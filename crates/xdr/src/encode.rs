@@ -229,6 +229,20 @@ impl Encoder {
         }
     }
 
+    /// A copy of everything written since `mark`, payloads included.
+    pub fn copy_since(&self, mark: usize) -> Bytes {
+        let (mut out, mut at) = (BytesMut::new(), mark);
+        for splice in self.message.splices.iter().filter(|s| s.at > mark) {
+            out.extend_from_slice(&self.message.inline[at..splice.at]);
+            at = splice.at;
+            let mut slices = Vec::new();
+            splice.payload.slices(0, &mut slices);
+            slices.iter().for_each(|slice| out.extend_from_slice(slice));
+        }
+        out.extend_from_slice(&self.message.inline[at..]);
+        out.freeze()
+    }
+
     /// The finished message.
     pub fn finish(self) -> Message {
         self.message
@@ -268,7 +282,9 @@ mod tests {
         e.payload(Arc::new(Bytes::from_static(b"kept")));
         let mark = e.mark();
         e.payload(Arc::new(Bytes::from_static(b"lost")));
+        assert_eq!(&e.copy_since(mark)[..], b"\0\0\0\x04lost");
         e.truncate(mark);
+        assert_eq!(&e.copy_since(mark)[..], b"");
         assert_eq!(&e.finish().to_bytes()[..], b"\0\0\0\x04kept");
     }
 }

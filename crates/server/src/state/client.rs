@@ -58,6 +58,8 @@ pub struct Client {
     pub confirmed: bool,
     /// When it was last heard of, on the monotonic clock.
     pub renewed: Duration,
+    /// What SETCLIENTID_CONFIRM has to bring (minor version 0).
+    pub confirm: [u8; 8],
     /// The sequence number that its next CREATE_SESSION has.
     pub next_create: u32,
     /// The reply to its last CREATE_SESSION, to be sent again.
@@ -69,6 +71,9 @@ pub struct Client {
     /// Its open, lock and delegation state.
     pub states: HashSet<StateKey>,
 }
+
+/// Tells a confirmation verifier from a client's number.
+const CONFIRM_MARK: u64 = 0x5745_4952_0000_0000;
 
 /// What EXCHANGE_ID found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,6 +188,22 @@ impl Clients {
         Ok(Exchanged { id, next_create: 1, confirmed: false })
     }
 
+    /// SETCLIENTID (RFC 7530 section 16.33): the client's number, and what confirms it.
+    ///
+    /// # Errors
+    /// [`StateError::ClientInUse`], [`StateError::TooMany`].
+    pub fn introduce(
+        &mut self,
+        owner: Owner,
+        verifier: [u8; 8],
+        principal: Principal,
+        now: Duration,
+    ) -> Result<(ClientId, [u8; 8]), StateError> {
+        let found = self.exchange_id(owner, verifier, principal, false, now)?;
+        let confirm = self.get(found.id)?.confirm;
+        Ok((found.id, confirm))
+    }
+
     /// Makes an unconfirmed record, in the place of one that the owner may have.
     pub fn insert(
         &mut self,
@@ -210,6 +231,7 @@ impl Clients {
             principal,
             confirmed: false,
             renewed: now,
+            confirm: (id.0 ^ CONFIRM_MARK).to_be_bytes(),
             next_create: 1,
             last_create: None,
             reclaim_complete: false,

@@ -183,6 +183,36 @@ impl<F: Clone> State<F> {
         }
     }
 
+    /// The owner of locks.
+    ///
+    /// # Errors
+    /// There is no such state.
+    pub fn owner_of_lock(&self, key: StateKey) -> Result<LockOwner, StateError> {
+        self.locks.get(&key).map(|l| l.owner.clone()).ok_or_else(|| self.missing(key))
+    }
+
+    /// RELEASE_LOCKOWNER: forgets an owner that holds nothing.
+    ///
+    /// # Errors
+    /// [`StateError::LocksHeld`].
+    pub fn release_lock_owner(&mut self, owner: &LockOwner) -> Result<(), StateError> {
+        let client = self.clients.get(owner.client)?;
+        let keys = client.states.iter().copied();
+        let keys: Vec<StateKey> =
+            keys.filter(|key| self.locks.get(key).is_some_and(|l| l.owner == *owner)).collect();
+        let holds = |key: &StateKey| {
+            let node = self.locks.get(key).map(|l| l.node);
+            node.and_then(|n| self.files.get(&n)).is_some_and(|f| f.ranges.holds(owner))
+        };
+        if keys.iter().any(holds) {
+            return Err(StateError::LocksHeld);
+        }
+        for key in keys {
+            self.drop_lock_state(key);
+        }
+        Ok(())
+    }
+
     /// The locks of a file.
     pub fn ranges(&self, node: Node) -> Option<&RangeLocks<LockOwner>> {
         self.files.get(&node).map(|f| &f.ranges)

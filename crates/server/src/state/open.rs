@@ -64,8 +64,6 @@ pub struct Io<F> {
     pub file: F,
     /// Under whose locks.
     pub lock_owner: Option<LockOwner>,
-    /// The stateid's newest form.
-    pub id: StateId,
 }
 
 impl<F: Clone> State<F> {
@@ -187,7 +185,7 @@ impl<F: Clone> State<F> {
         let file = if access.contains(Access::WRITE) { &open.writer } else { &open.reader };
         let file = file.clone().ok_or(StateError::OpenMode)?;
         let lock_owner = lock.map(|lock| lock.owner.clone());
-        Ok(Io { file, lock_owner, id: StateId { seq, key: id.key } })
+        Ok(Io { file, lock_owner })
     }
 
     /// Whether I/O without an open is allowed: nobody's share reservation forbids it.
@@ -202,9 +200,35 @@ impl<F: Clone> State<F> {
         }
     }
 
+    /// A handle with which a client writes a file, if it has it open for that.
+    pub fn writer(&self, client: ClientId, node: Node) -> Option<F> {
+        self.opens_of(node)
+            .find(|(_, o)| o.client == client && o.writer.is_some())?
+            .1
+            .writer
+            .clone()
+    }
+
     /// Whether somebody has the file open.
     pub fn is_open(&self, node: Node) -> bool {
         self.files.get(&node).is_some_and(|f| !f.opens.is_empty())
+    }
+
+    /// Whose a state is.
+    ///
+    /// # Errors
+    /// There is no such state.
+    pub fn client_of(&self, key: StateKey) -> Result<ClientId, StateError> {
+        self.newest(key).map(|(client, _)| client).ok_or_else(|| self.missing(key))
+    }
+
+    /// The owner of an open.
+    ///
+    /// # Errors
+    /// There is no such open.
+    pub fn owner_of_open(&self, key: StateKey) -> Result<LockOwner, StateError> {
+        let open = self.opens.get(&key).ok_or_else(|| self.missing(key))?;
+        Ok(LockOwner { client: open.client, name: open.owner.clone() })
     }
 
     /// The file and newest stateid of an open or lock state, whatever its sequence number.

@@ -109,24 +109,32 @@ impl Connection {
     }
 
     async fn step(&mut self) -> Result<(), End> {
-        self.serve()?;
-        self.flush()?;
+        // Records that have arrived already make nothing readable: serve on until none is left,
+        // or until what is queued must go out first.
+        loop {
+            let all_served = self.serve()?;
+            self.peer.take_posted(&mut self.output);
+            self.flush()?;
+            if all_served || !self.may_serve() {
+                break;
+            }
+        }
         if self.stopping && self.output.is_empty() && self.waiting.load(Ordering::Acquire) == 0 {
             return Err(End::Stopped);
         }
         self.wait().await
     }
 
-    /// Executes the calls that have arrived whole, as far as the bounds allow.
-    fn serve(&mut self) -> Result<(), End> {
+    /// Executes the calls that have arrived whole, as far as the bounds allow. Says whether that
+    /// was all of them.
+    fn serve(&mut self) -> Result<bool, End> {
         while self.may_serve() {
-            let Some(record) = self.records.next_record(&mut self.input)? else { break };
+            let Some(record) = self.records.next_record(&mut self.input)? else { return Ok(true) };
             self.reading_since = None;
             let memory = self.memory.take();
             self.handle(record, memory)?;
         }
-        self.peer.take_posted(&mut self.output);
-        Ok(())
+        Ok(false)
     }
 
     fn may_serve(&self) -> bool {

@@ -12,6 +12,8 @@
 
 mod connection;
 mod peer;
+#[cfg(test)]
+mod tests;
 
 pub use peer::{Peer, Reserved};
 

@@ -23,20 +23,20 @@ pub use mount::Mount3;
 
 use crate::export::{Exports, Identity};
 use crate::program::{Call, Program, ProgramId, Refusal};
+use crate::verifier::WriteVerifier;
 use async_trait::async_trait;
 use files::Files;
 use replies::{Replies, Turn};
 use request::Request;
 use std::sync::Arc;
 use weir_base::Clock;
-use weir_nfs::v3::types::Verifier;
 use weir_nfs::v3::{self, Procedure, op};
 use weir_xdr::{Decoder, Encoder};
 
 /// NFSv3.
 pub struct Nfs3 {
     exports: Arc<Exports>,
-    write_verifier: Verifier,
+    verifier: Arc<WriteVerifier>,
     files: Files,
     replies: Replies,
     clock: Arc<dyn Clock>,
@@ -44,9 +44,9 @@ pub struct Nfs3 {
 
 impl Nfs3 {
     /// Serves `exports`. The write verifier is that of this run of the server.
-    pub fn new(exports: Arc<Exports>, write_verifier: Verifier, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(exports: Arc<Exports>, verifier: Arc<WriteVerifier>, clock: Arc<dyn Clock>) -> Self {
         let (files, replies) = (Files::default(), Replies::default());
-        Self { exports, write_verifier, files, replies, clock }
+        Self { exports, verifier, files, replies, clock }
     }
 }
 

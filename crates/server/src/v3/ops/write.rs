@@ -11,15 +11,11 @@ use weir_vfs::{Access, IoFlags};
 pub(in crate::v3) async fn write(request: &Request<'_>, args: write::Args) -> write::Res {
     let file = request.target(&args.file)?;
     let stable = args.stable;
+    let verifier = request.nfs.verifier.get();
     let written = write_checked(&file, args).await;
     let wcc = file.wcc().await;
     match written {
-        Ok(count) => Ok(Written {
-            file: wcc,
-            count,
-            committed: stable,
-            verifier: request.nfs.write_verifier,
-        }),
+        Ok(count) => Ok(Written { file: wcc, count, committed: stable, verifier }),
         Err(status) => Err(Failure { status, rest: wcc }),
     }
 }
@@ -44,16 +40,17 @@ async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<u32, Erro
 /// Commits the whole file, whatever the range.
 pub(in crate::v3) async fn commit(request: &Request<'_>, args: commit::Args) -> commit::Res {
     let file = request.target(&args.file)?;
-    let committed = commit_checked(&file).await;
+    let verifier = request.nfs.verifier.get();
+    let committed = commit_checked(request, &file).await;
     let wcc = file.wcc().await;
     match committed {
-        Ok(()) => Ok(Committed { file: wcc, verifier: request.nfs.write_verifier }),
+        Ok(()) => Ok(Committed { file: wcc, verifier }),
         Err(status) => Err(Failure { status, rest: wcc }),
     }
 }
 
-async fn commit_checked(file: &Target<'_>) -> Result<(), Error> {
+async fn commit_checked(request: &Request<'_>, file: &Target<'_>) -> Result<(), Error> {
     file.check_writable()?;
     let (open, _) = file.open(Access::WRITE).await?;
-    open.sync_async(false).await.map_err(convert::error)
+    request.nfs.verifier.commit(&open).await.map_err(convert::error)
 }

@@ -12,6 +12,7 @@ use crate::export::{Export, ExportOptions, Exports, Squash};
 use crate::handle::Handles;
 use crate::program::Programs;
 use crate::transport::{Limits, Transport};
+use crate::verifier::WriteVerifier;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -32,7 +33,8 @@ use weir_stores::local::{LocalFs, LocalOptions};
 use weir_stores::memory::MemoryFs;
 use weir_xdr::{Bytes, Decode, Decoder, Encode};
 
-const WRITE_VERIFIER: Verifier = *b"this run";
+const RUN: u32 = 7;
+const WRITE_VERIFIER: Verifier = *b"\0\0\0\x07\0\0\0\0";
 
 /// A server of one export, on a port of its own.
 struct Fixture {
@@ -76,7 +78,11 @@ impl Fixture {
         let exports = Arc::new(Exports::new(vec![export], Handles::new([7; 32])));
         let mut programs = Programs::default();
         let clock = Arc::new(SystemClock::default());
-        programs.add(Arc::new(Nfs3::new(exports.clone(), WRITE_VERIFIER, clock)));
+        programs.add(Arc::new(Nfs3::new(
+            exports.clone(),
+            Arc::new(WriteVerifier::new(RUN)),
+            clock,
+        )));
         programs.add(Arc::new(Mount3::new(exports)));
         let stop = CancellationToken::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

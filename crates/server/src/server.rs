@@ -1,0 +1,211 @@
+//! A server: exports, what it keeps in its state directory, and the programs behind its port.
+
+use crate::export::{Export, Exports};
+use crate::handle::Handles;
+use crate::program::Programs;
+use crate::state::{self, Grace, Recovery, State};
+use crate::transport::{self, Transport};
+use crate::v3::{Mount3, Nfs3};
+use crate::v4::{Nfs4, OwnerTable};
+use crate::verifier::WriteVerifier;
+use parking_lot::Mutex;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+use weir_base::{Clock, SystemClock};
+use weir_pagecache::File;
+
+/// How a server is set up.
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// What is exported; the first one is the root that clients see.
+    pub exports: Vec<Export>,
+    /// Where the server keeps its key and what has to survive a restart; made if it is not there.
+    pub state_dir: PathBuf,
+    /// Bounds on connections.
+    pub transport: transport::Limits,
+    /// Bounds on clients' state, and the lease.
+    pub state: state::Limits,
+    /// How long clients may reclaim their state after a restart.
+    pub grace: Duration,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl ServerConfig {
+    /// `exports` with state in `state_dir`, everything else as usual.
+    pub fn new(exports: Vec<Export>, state_dir: impl Into<PathBuf>) -> Self {
+        let state = state::Limits::default();
+        Self {
+            exports,
+            state_dir: state_dir.into(),
+            transport: transport::Limits::default(),
+            grace: state.lease,
+            state,
+            clock: Arc::new(SystemClock::default()),
+        }
+    }
+}
+
+/// What the programs of a server share.
+pub(crate) struct Core {
+    pub(crate) exports: Arc<Exports>,
+    pub(crate) state: Mutex<State<File>>,
+    pub(crate) owners: OwnerTable,
+    pub(crate) recovery: Recovery,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// The lease, as clients are told of it.
+    pub(crate) lease_seconds: u32,
+    /// Largest record, in bytes.
+    pub(crate) record_bytes: usize,
+    /// Which run of the server this is; data not committed in another run may be lost.
+    pub(crate) run: u32,
+    pub(crate) verifier: Arc<WriteVerifier>,
+    /// The server's name for itself: the same in every run, and no other server's.
+    pub(crate) identity: [u8; 16],
+}
+
+impl Core {
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.monotonic()
+    }
+
+    /// Puts on disk what the last transitions took from clients. Called before a reply goes out
+    /// that gives it to somebody else.
+    pub(crate) async fn forget(&self, owners: Vec<state::Owner>) -> Result<(), redb::Error> {
+        if owners.is_empty() { Ok(()) } else { self.recovery.forget(owners).await }
+    }
+
+    async fn sweep(&self) {
+        let now = self.now();
+        let owners = {
+            let mut state = self.state.lock();
+            state.sweep(now);
+            let mut owners = state.take_forgotten();
+            let was_active = state.grace.is_active(now);
+            owners.extend(state.grace.end(now));
+            if !was_active && !owners.is_empty() {
+                info!("{} clients are forgotten: they did not come back", owners.len());
+            }
+            owners
+        };
+        self.owners.retain(|client| self.state.lock().clients.get(client).is_ok());
+        if let Err(error) = self.forget(owners).await {
+            error!("cannot write the state database: {error}");
+        }
+    }
+}
+
+/// Why a server cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// Nothing is exported.
+    #[error("nothing to export")]
+    NoExports,
+    /// The state directory cannot be used.
+    #[error("cannot use the state directory {}: {source}", path.display())]
+    StateDir {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The database cannot be used.
+    #[error("cannot use the state database in {}: {source}; does another server run on it?", path.display())]
+    Database {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: Box<redb::Error>,
+    },
+}
+
+/// An NFS server.
+#[derive(Clone)]
+pub struct Server {
+    core: Arc<Core>,
+    transport: Arc<Transport>,
+    stop: CancellationToken,
+}
+
+impl Server {
+    /// Opens the state directory and makes ready to serve.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration or the state directory.
+    pub fn new(config: ServerConfig) -> Result<Self, ServerError> {
+        let ServerConfig { exports, state_dir: path, transport, state, grace, clock } = config;
+        if exports.is_empty() {
+            return Err(ServerError::NoExports);
+        }
+        let in_dir = |source| ServerError::StateDir { path: path.clone(), source };
+        std::fs::create_dir_all(&path).map_err(in_dir)?;
+        let handles = Handles::open(&path).map_err(in_dir)?;
+        let identity = handles.identity();
+        let (recovery, recovered) = Recovery::open(&path)
+            .map_err(|e| ServerError::Database { path: path.clone(), source: Box::new(e) })?;
+        if !recovered.clients.is_empty() {
+            info!("{} clients may reclaim their state for {grace:?}", recovered.clients.len());
+        }
+        let lease_seconds = u32::try_from(state.lease.as_secs()).unwrap_or(u32::MAX);
+        let grace = Grace::new(clock.monotonic() + grace, recovered.clients);
+        let exports = Arc::new(Exports::new(exports, handles));
+        let verifier = Arc::new(WriteVerifier::new(recovered.run));
+        let core = Arc::new(Core {
+            exports: exports.clone(),
+            state: Mutex::new(State::new(recovered.run, state, grace)),
+            owners: OwnerTable::default(),
+            recovery,
+            clock: clock.clone(),
+            lease_seconds,
+            record_bytes: transport.record_bytes,
+            run: recovered.run,
+            verifier: verifier.clone(),
+            identity,
+        });
+        let mut programs = Programs::default();
+        programs.add(Arc::new(Nfs4::new(core.clone())));
+        programs.add(Arc::new(Nfs3::new(exports.clone(), verifier, clock)));
+        programs.add(Arc::new(Mount3::new(exports)));
+        let stop = CancellationToken::new();
+        let transport = Arc::new(Transport::new(transport, programs, stop.clone()));
+        Ok(Self { core, transport, stop })
+    }
+
+    /// Serves connections to `listener` until [`stop`](Self::stop), then finishes the calls under
+    /// way and writes back what is dirty.
+    ///
+    /// # Errors
+    /// Dirty data could not be written.
+    pub async fn serve(&self, listener: TcpListener) -> io::Result<()> {
+        let core = self.core.clone();
+        let sweeper = tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(Duration::from_secs(1));
+            loop {
+                ticks.tick().await;
+                core.sweep().await;
+            }
+        });
+        self.transport.clone().serve(listener).await;
+        sweeper.abort();
+        for export in self.core.exports.all() {
+            export.fs.cache().flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Tells [`serve`](Self::serve) to come to an end.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("run", &self.core.run).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,254 @@
+//! Real sockets against a small program.
+
+use super::*;
+use crate::program::{Call, Program, ProgramId, Refusal};
+use async_trait::async_trait;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
+use weir_rpc::{CallHeader, OpaqueAuth, ReplyHeader, finish_record, start_record};
+use weir_xdr::{Bytes, Decoder, Encoder};
+
+const ECHO: ProgramId = ProgramId { program: 77, version: 1 };
+
+/// Procedures: 0 nothing, 1 echoes an opaque, 2 waits for the gate, 3 panics, 4 answers with that
+/// many bytes, 5 calls the caller back.
+#[derive(Default)]
+struct Echo {
+    gate: Notify,
+}
+
+#[async_trait]
+impl Program for Echo {
+    fn id(&self) -> ProgramId {
+        ECHO
+    }
+
+    async fn call(self: Arc<Self>, mut call: Call, mut reply: Encoder) -> Result<Encoder, Refusal> {
+        match call.header.procedure {
+            0 => {}
+            1 => reply.opaque(&call.args.opaque(1 << 20)?),
+            2 => self.gate.notified().await,
+            3 => panic!("as asked"),
+            4 => {
+                let len = call.args.u32()? as usize;
+                let _reserved = call.peer.reserve(len).await;
+                reply.payload(Arc::new(Bytes::from(vec![7; len])));
+            }
+            5 => {
+                let header = CallHeader { program: 78, ..call.header };
+                let record = call.peer.call(header, &5u32).await.ok_or(Refusal::SystemError)?;
+                reply.opaque(&record);
+            }
+            _ => return Err(Refusal::NoSuchProcedure),
+        }
+        Ok(reply)
+    }
+}
+
+struct Client(TcpStream);
+
+impl Client {
+    async fn send(&mut self, xid: u32, id: ProgramId, procedure: u32, args: &[u8]) {
+        let mut e = start_record();
+        let (program, version) = (id.program, id.version);
+        let (cred, verf) = (OpaqueAuth::NONE, OpaqueAuth::NONE);
+        e.put(&CallHeader { xid, program, version, procedure, cred, verf });
+        e.raw(args);
+        self.0.write_all(&finish_record(e).to_bytes()).await.unwrap();
+    }
+
+    /// The next record, or `None` when the connection is closed.
+    async fn record(&mut self) -> Option<Bytes> {
+        let len = self.0.read_u32().await.ok()? & 0x7fff_ffff;
+        let mut record = vec![0; len as usize];
+        self.0.read_exact(&mut record).await.ok()?;
+        Some(record.into())
+    }
+
+    async fn reply(&mut self) -> (ReplyHeader, Bytes) {
+        let mut d = Decoder::new(self.record().await.unwrap());
+        (d.get().unwrap(), d.into_rest())
+    }
+
+    async fn is_closed(mut self) -> bool {
+        self.record().await.is_none()
+    }
+}
+
+struct Fixture {
+    echo: Arc<Echo>,
+    addr: std::net::SocketAddr,
+    stop: CancellationToken,
+    done: tokio::task::JoinHandle<()>,
+}
+
+impl Fixture {
+    async fn new(limits: Limits) -> Self {
+        let echo = Arc::new(Echo::default());
+        let mut programs = Programs::default();
+        programs.add(echo.clone());
+        let stop = CancellationToken::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let transport = Arc::new(Transport::new(limits, programs, stop.clone()));
+        let done = tokio::spawn(transport.serve(listener));
+        Self { echo, addr, stop, done }
+    }
+
+    async fn connect(&self) -> Client {
+        Client(TcpStream::connect(self.addr).await.unwrap())
+    }
+}
+
+fn opaque(bytes: &[u8]) -> Bytes {
+    let mut e = Encoder::new();
+    e.opaque(bytes);
+    e.finish().to_bytes()
+}
+
+fn accepted(xid: u32, status: weir_rpc::AcceptStatus) -> ReplyHeader {
+    ReplyHeader::accepted(xid, status)
+}
+
+use weir_rpc::AcceptStatus::{
+    GarbageArgs, ProcUnavail, ProgMismatch, ProgUnavail, Success, SystemErr,
+};
+
+#[tokio::test]
+async fn calls_are_answered_and_bad_ones_refused() {
+    let f = Fixture::new(Limits::default()).await;
+    let mut c = f.connect().await;
+    c.send(1, ECHO, 1, &opaque(b"hello")).await;
+    assert_eq!(c.reply().await, (accepted(1, Success), opaque(b"hello")));
+    c.send(2, ECHO, 9, b"").await;
+    assert_eq!(c.reply().await.0, accepted(2, ProcUnavail));
+    c.send(3, ECHO, 1, b"\0\0\0\x09").await;
+    assert_eq!(c.reply().await.0, accepted(3, GarbageArgs));
+    c.send(4, ProgramId { program: 1, version: 1 }, 0, b"").await;
+    assert_eq!(c.reply().await.0, accepted(4, ProgUnavail));
+    c.send(5, ProgramId { version: 2, ..ECHO }, 0, b"").await;
+    let versions = weir_rpc::VersionRange { low: 1, high: 1 };
+    assert_eq!(c.reply().await.0, accepted(5, ProgMismatch(versions)));
+    c.send(6, ECHO, 3, b"").await;
+    assert_eq!(c.reply().await.0, accepted(6, SystemErr));
+}
+
+#[tokio::test]
+async fn a_call_that_waits_does_not_hold_up_the_next() {
+    let f = Fixture::new(Limits::default()).await;
+    let mut c = f.connect().await;
+    c.send(1, ECHO, 2, b"").await;
+    c.send(2, ECHO, 0, b"").await;
+    assert_eq!(c.reply().await.0.xid, 2);
+    f.echo.gate.notify_one();
+    assert_eq!(c.reply().await.0.xid, 1);
+}
+
+#[tokio::test]
+async fn large_records_arrive_in_pieces() {
+    let f = Fixture::new(Limits::default()).await;
+    let mut c = f.connect().await;
+    let big = vec![3; 1 << 20];
+    c.send(1, ECHO, 1, &opaque(&big)).await;
+    assert_eq!(c.reply().await, (accepted(1, Success), opaque(&big)));
+}
+
+#[tokio::test]
+async fn garbage_and_overlong_records_end_the_connection() {
+    let f = Fixture::new(Limits { record_bytes: 1000, ..Limits::default() }).await;
+    let mut c = f.connect().await;
+    c.0.write_all(b"\x80\0\0\x08garbage!").await.unwrap();
+    assert!(c.is_closed().await);
+    let mut c = f.connect().await;
+    c.0.write_all(b"\x80\0\x10\0").await.unwrap();
+    assert!(c.is_closed().await);
+    let mut c = f.connect().await;
+    c.send(1, ECHO, 0, b"").await;
+    assert_eq!(c.reply().await.0, accepted(1, Success));
+}
+
+#[tokio::test]
+async fn half_sent_records_end_their_connection_and_give_their_memory_back() {
+    let record_bytes = 100_000;
+    let limits = Limits {
+        record_bytes,
+        call_bytes: record_bytes,
+        stall: Duration::from_millis(200),
+        ..Limits::default()
+    };
+    let f = Fixture::new(limits).await;
+    let mut stuck = f.connect().await;
+    stuck.0.write_all(b"\x80\x01\x00\x00some").await.unwrap();
+    let mut next = f.connect().await;
+    next.send(1, ECHO, 1, &opaque(&[1; 50_000])).await;
+    assert_eq!(next.reply().await.0, accepted(1, Success));
+    assert!(stuck.is_closed().await);
+}
+
+#[tokio::test]
+async fn connections_are_capped_and_the_others_are_served_on() {
+    let f = Fixture::new(Limits { connections: 1, ..Limits::default() }).await;
+    let mut first = f.connect().await;
+    first.send(1, ECHO, 0, b"").await;
+    first.reply().await;
+    assert!(f.connect().await.is_closed().await);
+    first.send(2, ECHO, 0, b"").await;
+    assert_eq!(first.reply().await.0.xid, 2);
+}
+
+#[tokio::test]
+async fn a_peer_that_does_not_read_waits_alone() {
+    let f = Fixture::new(Limits { in_flight: 2, ..Limits::default() }).await;
+    let mut slow = f.connect().await;
+    let megabyte = (1u32 << 20).to_be_bytes();
+    for xid in 0..32 {
+        slow.send(xid, ECHO, 4, &megabyte).await;
+    }
+    let mut other = f.connect().await;
+    other.send(1, ECHO, 0, b"").await;
+    assert_eq!(other.reply().await.0.xid, 1);
+    for xid in 0..32 {
+        let (header, rest) = slow.reply().await;
+        assert_eq!((header.xid, rest.len()), (xid, 4 + (1 << 20)));
+    }
+}
+
+#[tokio::test]
+async fn calls_go_the_other_way_too() {
+    let f = Fixture::new(Limits::default()).await;
+    let mut c = f.connect().await;
+    c.send(1, ECHO, 5, b"").await;
+    let call = CallHeader::decode(&mut Decoder::new(c.record().await.unwrap())).unwrap();
+    assert_eq!(call.program, 78);
+    let mut e = start_record();
+    e.put(&accepted(call.xid, Success));
+    let record = finish_record(e).to_bytes();
+    c.0.write_all(&record).await.unwrap();
+    assert_eq!(c.reply().await, (accepted(1, Success), opaque(&record[4..])));
+}
+
+#[tokio::test]
+async fn stopping_lets_calls_finish() {
+    let f = Fixture::new(Limits::default()).await;
+    let mut c = f.connect().await;
+    c.send(1, ECHO, 2, b"").await;
+    c.send(2, ECHO, 0, b"").await;
+    assert_eq!(c.reply().await.0.xid, 2);
+    f.stop.cancel();
+    f.echo.gate.notify_one();
+    assert_eq!(c.reply().await.0.xid, 1);
+    assert!(c.is_closed().await);
+    f.done.await.unwrap();
+}
+
+#[tokio::test]
+async fn thousands_of_silent_connections_have_no_buffers() {
+    let f = Fixture::new(Limits::default()).await;
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(f.connect().await);
+    }
+    let mut c = f.connect().await;
+    c.send(1, ECHO, 0, b"").await;
+    assert_eq!(c.reply().await.0.xid, 1);
+}

@@ -1,0 +1,211 @@
+//! COMPOUND (RFC 8881 section 16.2): operations in order, to the first that fails.
+//!
+//! 1. An operation runs only if its row of the table lets it: in this minor version, at this
+//!    place, with these filehandles, and with room left for its result.
+//! 2. In a session, a compound runs once: its slot is given back, with the reply if that is to be
+//!    kept, on every way out.
+//! 3. What a compound took from other clients is off the disk before its reply goes out.
+
+use super::context::{Context, InSession};
+use super::ops;
+use crate::export::Identity;
+use crate::program::{Call, Refusal};
+use crate::server::Core;
+use crate::state::Principal;
+use std::sync::Arc;
+use tracing::{error, trace};
+use weir_nfs::v4::types::Status;
+use weir_nfs::v4::{
+    CompoundHeader, CompoundResHeader, Error, Filehandles, Op, OpCode, OpError, OpRes, SequenceRule,
+};
+use weir_rpc::RECORD_HEADER_BYTES;
+use weir_xdr::{Bytes, Encoder};
+
+/// The highest minor version.
+const MAX_MINOR: u32 = 2;
+/// Most operations of a compound outside a session.
+const MAX_OPERATIONS: u32 = 128;
+/// Number and status: what an operation that fails takes at least.
+const FAILURE_BYTES: usize = 8;
+
+pub(crate) async fn run(
+    core: Arc<Core>,
+    identity: Identity,
+    mut call: Call,
+    mut reply: Encoder,
+) -> Result<Encoder, Refusal> {
+    let request_bytes = call.args.remaining() + header_bytes(&call);
+    let header: CompoundHeader = call.args.get()?;
+    if header.minor_version > MAX_MINOR {
+        put_header(&mut reply, Err(Error::MinorVersMismatch), &header, 0);
+        return Ok(reply);
+    }
+    let principal = Principal {
+        flavor: call.header.cred.flavor.0,
+        uid: identity.cred.as_ref().map_or(u32::MAX, |cred| cred.uid),
+    };
+    let mut cx = Context {
+        core,
+        peer: call.peer.clone(),
+        identity,
+        principal,
+        minor: header.minor_version,
+        operations: header.operations as usize,
+        request_bytes,
+        session: None,
+        current: None,
+        saved: None,
+        current_stateid: None,
+        saved_stateid: None,
+        room: 0,
+        replay: None,
+    };
+    let begin = reply.mark();
+    let mut slot = Slot { core: cx.core.clone(), session: None };
+    execute(&mut cx, &header, &mut call, &mut reply, &mut slot).await;
+    if let Some(kept) = cx.replay {
+        reply.truncate(begin);
+        reply.raw(&kept);
+        return Ok(reply);
+    }
+    persist_forgotten(&cx).await?;
+    let keep = cx.session.is_some_and(|session| session.keep);
+    slot.finish(keep.then(|| reply.copy_since(begin)));
+    Ok(reply)
+}
+
+/// Executes the operations, and appends the reply's body.
+async fn execute(
+    cx: &mut Context,
+    header: &CompoundHeader,
+    call: &mut Call,
+    reply: &mut Encoder,
+    slot: &mut Slot,
+) {
+    let (status_at, results_at) = put_header(reply, Ok(()), header, 0);
+    let (mut status, mut results): (Status, u32) = (Ok(()), 0);
+    while results < header.operations && status.is_ok() {
+        let used = reply.len() - RECORD_HEADER_BYTES;
+        let result = match Op::decode_next(&mut call.args) {
+            Ok(op) => {
+                let code = op.code();
+                match gate(cx, header, code, results, used) {
+                    Ok(()) => {
+                        let result = ops::dispatch(cx, op).await;
+                        slot.session = cx.session;
+                        trace!(op = ?code, status = ?result.status(), "done");
+                        result
+                    }
+                    Err(Error::OpIllegal) => OpRes::Illegal,
+                    Err(error) => OpRes::Failed(code, error),
+                }
+            }
+            Err(OpError::BadXdr(code)) => OpRes::Failed(code, Error::BadXdr),
+            Err(OpError::Illegal(_) | OpError::Truncated) => OpRes::Illegal,
+        };
+        if cx.replay.is_some() {
+            return;
+        }
+        status = result.status();
+        reply.put(&result);
+        results += 1;
+    }
+    reply.patch_u32(status_at, status.err().map_or(0, |error| error as u32));
+    reply.patch_u32(results_at, results);
+}
+
+/// Whether an operation may run here; sets the room for its result.
+fn gate(
+    cx: &mut Context,
+    header: &CompoundHeader,
+    code: OpCode,
+    place: u32,
+    used: usize,
+) -> Result<(), Error> {
+    if !code.is_in(cx.minor) {
+        // Operations of later versions are unknown to an earlier one; the other way they are not.
+        let known = (0..cx.minor).any(|earlier| code.is_in(earlier));
+        return Err(if known { Error::NotSupp } else { Error::OpIllegal });
+    }
+    if cx.minor > 0 {
+        match (code.sequence_rule(), cx.session.is_some()) {
+            (SequenceRule::First, _) if place > 0 => return Err(Error::SequencePos),
+            (SequenceRule::Alone, false) if header.operations > 1 => return Err(Error::NotOnlyOp),
+            (SequenceRule::Within, false) => return Err(Error::OpNotInSession),
+            _ => {}
+        }
+    } else if place >= MAX_OPERATIONS {
+        return Err(Error::Resource);
+    }
+    match code.filehandles() {
+        Filehandles::Both if cx.saved.is_none() => return Err(Error::NoFilehandle),
+        Filehandles::Current | Filehandles::Both if cx.current.is_none() => {
+            return Err(Error::NoFilehandle);
+        }
+        _ => {}
+    }
+    let (limit, too_big) = match cx.session {
+        Some(InSession { fore, keep: true, .. }) => {
+            (fore.max_cached.min(fore.max_response), Error::RepTooBigToCache)
+        }
+        Some(InSession { fore, .. }) => (fore.max_response, Error::RepTooBig),
+        None => (cx.core.record_bytes as u32, Error::Resource),
+    };
+    // The operation after this one must have room to fail.
+    let last = place + 1 == header.operations;
+    let spare = if last { 0 } else { FAILURE_BYTES };
+    cx.room = (limit as usize).saturating_sub(used + spare);
+    let needed = code.reply_bound().fixed_bytes();
+    if cx.room < needed && cx.session.is_some() {
+        return Err(too_big);
+    }
+    Ok(())
+}
+
+async fn persist_forgotten(cx: &Context) -> Result<(), Refusal> {
+    let owners = cx.state().take_forgotten();
+    cx.core.forget(owners).await.map_err(|error| {
+        error!("cannot write the state database: {error}");
+        Refusal::SystemError
+    })
+}
+
+fn header_bytes(call: &Call) -> usize {
+    // Transaction, direction, RPC version, program, version, procedure; two flavors and lengths.
+    const FIXED: usize = 6 * 4 + 2 * 8;
+    FIXED + call.header.cred.body.len().next_multiple_of(4) + call.header.verf.body.len()
+}
+
+/// Gives a session's slot back however the compound ends.
+struct Slot {
+    core: Arc<Core>,
+    session: Option<InSession>,
+}
+
+impl Slot {
+    fn finish(mut self, reply: Option<Bytes>) {
+        if let Some(session) = self.session.take() {
+            self.core.state.lock().sessions.finish(session.id, session.slot, reply);
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.core.state.lock().sessions.finish(session.id, session.slot, None);
+        }
+    }
+}
+
+/// Appends the reply's header; the places of its status and of its count of results.
+fn put_header(
+    reply: &mut Encoder,
+    status: Status,
+    header: &CompoundHeader,
+    results: u32,
+) -> (usize, usize) {
+    let status_at = reply.mark();
+    reply.put(&CompoundResHeader { status, tag: header.tag.clone(), results });
+    (status_at, reply.mark() - 4)
+}

@@ -1,0 +1,218 @@
+//! Where a compound stands: filehandles, stateids, who asks, and how much room its reply has.
+
+use super::status::{of_handle, of_state, of_vfs};
+use crate::export::{Export, Identity};
+use crate::handle::Node;
+use crate::server::Core;
+use crate::state::{Channel, ClientId, Io, Principal, SessionId, State, StateRef};
+use crate::transport::Peer;
+use parking_lot::MutexGuard;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_nfs::v4::types::StateId;
+use weir_nfs::v4::{Error, types};
+use weir_pagecache::{CachedFs, File};
+use weir_vfs::{Access, Attr, Caller};
+
+/// The session that a compound runs in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InSession {
+    pub(crate) id: SessionId,
+    pub(crate) slot: u32,
+    pub(crate) client: ClientId,
+    pub(crate) fore: Channel,
+    /// The reply is to be kept.
+    pub(crate) keep: bool,
+}
+
+/// A compound being executed.
+pub(crate) struct Context {
+    pub(crate) core: Arc<Core>,
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) identity: Identity,
+    pub(crate) principal: Principal,
+    pub(crate) minor: u32,
+    /// Operations in the compound.
+    pub(crate) operations: usize,
+    /// Bytes of the request, RPC header included.
+    pub(crate) request_bytes: usize,
+    pub(crate) session: Option<InSession>,
+    pub(crate) current: Option<Node>,
+    pub(crate) saved: Option<Node>,
+    pub(crate) current_stateid: Option<StateId>,
+    pub(crate) saved_stateid: Option<StateId>,
+    /// Bytes left for the result of this operation, its number and status included.
+    pub(crate) room: usize,
+    /// A reply to be sent as it is, in the place of the one being made.
+    pub(crate) replay: Option<bytes::Bytes>,
+}
+
+/// A file of an export, and as whom it is used.
+pub(crate) struct Target<'a> {
+    pub(crate) node: Node,
+    pub(crate) export: &'a Export,
+    pub(crate) caller: Caller,
+}
+
+impl Target<'_> {
+    pub(crate) fn fs(&self) -> &CachedFs {
+        &self.export.fs
+    }
+
+    pub(crate) async fn attr(&self) -> Result<Attr, Error> {
+        self.fs().getattr(self.node.id).await.map_err(of_vfs)
+    }
+
+    /// Refuses changes to a read-only export.
+    pub(crate) fn check_writable(&self) -> Result<(), Error> {
+        if self.export.options.read_only { Err(Error::RoFs) } else { Ok(()) }
+    }
+}
+
+impl Context {
+    pub(crate) fn now(&self) -> Duration {
+        self.core.now()
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State<File>> {
+        self.core.state.lock()
+    }
+
+    /// The client whose session this is.
+    pub(crate) fn client(&self) -> Result<ClientId, Error> {
+        self.session.map(|s| s.client).ok_or(Error::OpNotInSession)
+    }
+
+    /// The client of a request: the session's, or in minor version 0 the one that it names, whose
+    /// lease that renews.
+    pub(crate) fn client_of(&self, named: types::ClientId) -> Result<ClientId, Error> {
+        if self.minor > 0 {
+            return self.client();
+        }
+        let (id, now) = (ClientId(named), self.now());
+        let mut state = self.state();
+        if !state.clients.get(id).map_err(of_state)?.confirmed {
+            return Err(Error::StaleClientId);
+        }
+        state.clients.renew(id, now);
+        Ok(id)
+    }
+
+    /// The client of a request under a stateid, as [`client_of`](Self::client_of).
+    pub(crate) fn client_of_state(&self, id: crate::state::StateId) -> Result<ClientId, Error> {
+        if self.minor > 0 {
+            return self.client();
+        }
+        let now = self.now();
+        let mut state = self.state();
+        let client = state.client_of(id.key).map_err(of_state)?;
+        state.clients.renew(client, now);
+        Ok(client)
+    }
+
+    pub(crate) fn current(&self) -> Result<Target<'_>, Error> {
+        self.target(self.current.ok_or(Error::NoFilehandle)?)
+    }
+
+    pub(crate) fn saved(&self) -> Result<Target<'_>, Error> {
+        self.target(self.saved.ok_or(Error::NoFilehandle)?)
+    }
+
+    pub(crate) fn target(&self, node: Node) -> Result<Target<'_>, Error> {
+        let export = self.core.exports.get(node.export).map_err(of_handle)?;
+        Ok(Target { node, export, caller: export.caller(&self.identity) })
+    }
+
+    /// Makes a file the current one; the current stateid is of another file then.
+    pub(crate) fn set_current(&mut self, node: Node) {
+        self.current = Some(node);
+        self.current_stateid = None;
+    }
+
+    /// Sets the current stateid (RFC 8881 section 16.2.3.1.2), and returns it.
+    pub(crate) fn set_stateid(&mut self, id: crate::state::StateId) -> StateId {
+        let wire = StateId { seqid: id.seq, other: id.key.to_wire() };
+        self.current_stateid = Some(wire);
+        wire
+    }
+
+    /// Reads a stateid argument; the current one stands for itself.
+    pub(crate) fn stateid(&self, wire: StateId) -> Result<StateRef, Error> {
+        let read = |wire: StateId| StateRef::from_wire(wire.seqid, wire.other).map_err(of_state);
+        if self.minor == 0 {
+            return match read(wire)? {
+                StateRef::Current => Err(Error::BadStateId),
+                other => Ok(other),
+            };
+        }
+        match read(wire)? {
+            StateRef::Current => match read(self.current_stateid.ok_or(Error::BadStateId)?)? {
+                StateRef::Current => Err(Error::BadStateId),
+                // An older copy of a stateid that has moved on meanwhile is not meant.
+                other => Ok(other),
+            },
+            other => Ok(other),
+        }
+    }
+
+    /// A stateid argument that must name a state.
+    pub(crate) fn state_of(&self, wire: StateId) -> Result<crate::state::StateId, Error> {
+        match self.stateid(wire)? {
+            StateRef::Of(id) => Ok(id),
+            _ => Err(Error::BadStateId),
+        }
+    }
+
+    /// What I/O on the current file under a stateid is done with.
+    pub(crate) async fn io(
+        &self,
+        target: &Target<'_>,
+        stateid: StateId,
+        access: Access,
+    ) -> Result<Io<File>, Error> {
+        let stateid = self.stateid(stateid)?;
+        if access.contains(Access::WRITE) {
+            target.check_writable()?;
+        }
+        if let StateRef::Of(id) = stateid {
+            let client = self.session.map(|s| s.client);
+            self.client_of_state(id)?;
+            return self.state().io(client, id, target.node, access).map_err(of_state);
+        }
+        if stateid == StateRef::Anonymous || access.contains(Access::WRITE) {
+            self.state().anonymous_io(target.node, access).map_err(of_state)?;
+        }
+        let file = target.export.open_for_io(&target.caller, target.node.id, access).await;
+        let file = match file.map_err(of_vfs) {
+            // Directories, links and devices are no files to read (RFC 8881 section 18.22.3).
+            Err(Error::Inval) => return Err(self.wrong_type(target).await),
+            opened => opened?,
+        };
+        Ok(Io { file, lock_owner: None })
+    }
+
+    /// The error for I/O on what is no regular file.
+    pub(crate) async fn wrong_type(&self, target: &Target<'_>) -> Error {
+        match target.attr().await {
+            Ok(attr) if attr.kind == weir_vfs::FileKind::Directory => Error::IsDir,
+            Ok(attr) if attr.kind == weir_vfs::FileKind::Symlink && self.minor > 0 => {
+                Error::Symlink
+            }
+            Ok(attr) if attr.kind == weir_vfs::FileKind::Regular => Error::Inval,
+            Ok(_) if self.minor > 0 => Error::WrongType,
+            Ok(_) => Error::Inval,
+            Err(error) => error,
+        }
+    }
+
+    /// A directory's change attribute before and after a change of it.
+    pub(crate) async fn change_info(
+        &self,
+        fs: &CachedFs,
+        dir: Node,
+        before: u64,
+    ) -> Result<types::ChangeInfo, Error> {
+        let after = fs.getattr(dir.id).await.map_err(of_vfs)?.change;
+        Ok(types::ChangeInfo { atomic: false, before, after })
+    }
+}

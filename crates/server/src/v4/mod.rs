@@ -1,0 +1,54 @@
+//! NFSv4: compounds of operations, executed one by one.
+//!
+//! - `compound`: the frame: order, gates, replies kept and replayed.
+//! - `context`: where a compound stands.
+//! - `ops`: the operations, in small families.
+//! - `plan`: what READ_PLUS sends. `owners`: the order of requests in minor version 0. `attrs`: attributes. `status`: errors. `idmap`: owners.
+
+mod attrs;
+mod compound;
+mod context;
+mod idmap;
+mod ops;
+mod owners;
+mod plan;
+mod status;
+
+pub(crate) use owners::OwnerTable;
+
+use crate::export::Identity;
+use crate::program::{Call, Program, ProgramId, Refusal};
+use crate::server::Core;
+use async_trait::async_trait;
+use std::sync::Arc;
+use weir_nfs::v4;
+use weir_xdr::Encoder;
+
+/// The program NFS, version 4.
+pub(crate) struct Nfs4 {
+    core: Arc<Core>,
+}
+
+impl Nfs4 {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Self { core }
+    }
+}
+
+#[async_trait]
+impl Program for Nfs4 {
+    fn id(&self) -> ProgramId {
+        ProgramId { program: v4::PROGRAM, version: v4::VERSION }
+    }
+
+    async fn call(self: Arc<Self>, call: Call, reply: Encoder) -> Result<Encoder, Refusal> {
+        match call.header.procedure {
+            v4::PROC_NULL => Ok(reply),
+            v4::PROC_COMPOUND => {
+                let identity = Identity::of(&call.header.cred).map_err(Refusal::Auth)?;
+                compound::run(self.core.clone(), identity, call, reply).await
+            }
+            _ => Err(Refusal::NoSuchProcedure),
+        }
+    }
+}

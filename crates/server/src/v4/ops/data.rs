@@ -1,0 +1,84 @@
+//! READ, READ_PLUS, WRITE, COMMIT (RFC 8881 sections 18.22, 18.32, 18.3; RFC 7862 section 15.10).
+
+use crate::gather;
+use crate::v4::context::Context;
+use crate::v4::plan::{PlusRequest, plan};
+use crate::v4::status::of_vfs;
+use std::sync::Arc;
+use weir_nfs::Data;
+use weir_nfs::v4::Error;
+use weir_nfs::v4::OpCode;
+use weir_nfs::v4::op::{commit, read as read_op, read_plus, write};
+use weir_nfs::v4::types::StableHow;
+use weir_vfs::{Access, Caller, IoFlags};
+use weir_xdr::Payload;
+
+pub(crate) async fn read(cx: &mut Context, args: read_op::Args) -> read_op::Res {
+    let target = cx.current()?;
+    let io = cx.io(&target, args.stateid, Access::READ).await?;
+    let room = cx.room.saturating_sub(OpCode::Read.reply_bound().fixed_bytes()) & !3;
+    let count = room.min(args.count as usize);
+    let (segments, reserved) =
+        gather::read(&io.file, args.offset, count, &cx.peer).await.map_err(of_vfs)?;
+    let (reaches_end, end) = (segments.eof, segments.end(args.offset));
+    let data = gather::flatten(segments, count, reserved);
+    // A hole may be known to the end of the file, past what was asked for.
+    let eof = reaches_end && end <= args.offset.saturating_add(data.len() as u64);
+    Ok(read_op::Read { eof, data: Data::Shared(Arc::new(data)) })
+}
+
+pub(crate) async fn read_plus(cx: &mut Context, args: read_plus::Args) -> read_plus::Res {
+    let target = cx.current()?;
+    let io = cx.io(&target, args.stateid, Access::READ).await?;
+    let room = cx.room.saturating_sub(OpCode::ReadPlus.reply_bound().fixed_bytes());
+    // More than fits even as data alone is not worth pinning; holes take less, but whoever asks
+    // for more than a reply asks again.
+    let count = room.min(args.count as usize);
+    let own_lock_end = io.lock_owner.as_ref().and_then(|owner| {
+        cx.state().ranges(target.node).and_then(|ranges| ranges.covered_to(owner, args.offset))
+    });
+    let (segments, reserved) =
+        gather::read(&io.file, args.offset, count, &cx.peer).await.map_err(of_vfs)?;
+    let hole_end = own_lock_end.unwrap_or(u64::MAX);
+    let request = PlusRequest { offset: args.offset, count, room, hole_end };
+    Ok(plan(segments, request, &reserved))
+}
+
+pub(crate) async fn write(cx: &mut Context, args: write::Args) -> write::Res {
+    let target = cx.current()?;
+    let io = cx.io(&target, args.stateid, Access::WRITE).await?;
+    let flags = match args.stable {
+        StableHow::Unstable => IoFlags::empty(),
+        StableHow::DataSync => IoFlags::DSYNC,
+        StableHow::FileSync => IoFlags::SYNC,
+    };
+    // Taken before the write: should data be lost after it, the verifier is another one by then.
+    let verifier = cx.core.verifier.get();
+    if args.offset.checked_add(args.data.len() as u64).is_none() {
+        return Err(Error::FBig);
+    }
+    let bytes = args.data.to_bytes();
+    let written = io.file.write_at_async(&bytes, args.offset, flags).await.map_err(of_vfs)?;
+    Ok(write::Written { count: written as u32, committed: args.stable, verifier })
+}
+
+pub(crate) async fn commit(cx: &mut Context, _args: commit::Args) -> commit::Res {
+    let target = cx.current()?;
+    let attr = target.attr().await?;
+    if attr.kind != weir_vfs::FileKind::Regular {
+        return Err(cx.wrong_type(&target).await);
+    }
+    // The handle that wrote sees the errors of its writes.
+    let writer = cx.session.and_then(|s| cx.state().writer(s.client, target.node));
+    let file = match writer {
+        Some(file) => file,
+        None => {
+            let fs = target.fs();
+            let opened = fs.open(&Caller::Own, target.node.id, Access::WRITE).await;
+            opened.map_err(of_vfs)?
+        }
+    };
+    let verifier = cx.core.verifier.get();
+    cx.core.verifier.commit(&file).await.map_err(of_vfs)?;
+    Ok(verifier)
+}

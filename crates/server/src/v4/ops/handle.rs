@@ -1,0 +1,82 @@
+//! Filehandles: PUTFH, PUTROOTFH, PUTPUBFH, GETFH, SAVEFH, RESTOREFH, SECINFO, SECINFO_NO_NAME
+//! (RFC 8881 sections 18.19 to 18.21, 18.8, 18.27, 18.28, 18.29, 18.45).
+
+use crate::v4::context::Context;
+use crate::v4::ops::name::check_name;
+use crate::v4::status::{of_handle, of_vfs};
+use weir_nfs::v4::Error;
+use weir_nfs::v4::op::{
+    getfh, putfh, putpubfh, putrootfh, restorefh, savefh, secinfo, secinfo_no_name,
+};
+use weir_nfs::v4::types::SecInfo;
+use weir_rpc::AuthFlavor;
+
+pub(crate) async fn putfh(cx: &mut Context, args: putfh::Args) -> putfh::Res {
+    let (node, _) = cx.core.exports.unseal(&args).map_err(of_handle)?;
+    cx.set_current(node);
+    Ok(())
+}
+
+pub(crate) async fn putrootfh(cx: &mut Context, _: putrootfh::Args) -> putrootfh::Res {
+    let root = cx.core.exports.root().map_err(of_handle)?;
+    cx.set_current(root);
+    Ok(())
+}
+
+/// The public filehandle is the root.
+pub(crate) async fn putpubfh(cx: &mut Context, (): putpubfh::Args) -> putpubfh::Res {
+    putrootfh(cx, ()).await
+}
+
+pub(crate) async fn getfh(cx: &mut Context, _: getfh::Args) -> getfh::Res {
+    let node = cx.current()?.node;
+    Ok(cx.core.exports.seal(node)[..].into())
+}
+
+pub(crate) async fn savefh(cx: &mut Context, _: savefh::Args) -> savefh::Res {
+    cx.saved = cx.current;
+    cx.saved_stateid = cx.current_stateid;
+    Ok(())
+}
+
+pub(crate) async fn restorefh(cx: &mut Context, _: restorefh::Args) -> restorefh::Res {
+    cx.current = Some(cx.saved.ok_or(Error::RestoreFh)?);
+    cx.current_stateid = cx.saved_stateid;
+    Ok(())
+}
+
+/// What every export takes.
+fn flavors() -> Vec<SecInfo> {
+    vec![SecInfo::Flavor(AuthFlavor::SYS.0), SecInfo::Flavor(AuthFlavor::NONE.0)]
+}
+
+pub(crate) async fn secinfo(cx: &mut Context, name: secinfo::Args) -> secinfo::Res {
+    check_name(&name)?;
+    let target = cx.current()?;
+    target.fs().lookup(&target.caller, target.node.id, &name).await.map_err(of_vfs)?;
+    consume_current(cx);
+    Ok(flavors().into())
+}
+
+pub(crate) async fn secinfo_no_name(
+    cx: &mut Context,
+    args: secinfo_no_name::Args,
+) -> secinfo_no_name::Res {
+    let target = cx.current()?;
+    if args == secinfo_no_name::Style::Parent {
+        if target.node == cx.core.exports.root().map_err(of_handle)? {
+            return Err(Error::NoEnt);
+        }
+        target.fs().parent(target.node.id).await.map_err(of_vfs)?;
+    }
+    consume_current(cx);
+    Ok(flavors().into())
+}
+
+/// From minor version 1 on, both leave no current filehandle (RFC 8881 section 2.6.3.1.1.8).
+fn consume_current(cx: &mut Context) {
+    if cx.minor > 0 {
+        cx.current = None;
+        cx.current_stateid = None;
+    }
+}

@@ -1,0 +1,185 @@
+//! LOCK, LOCKT, LOCKU, FREE_STATEID, TEST_STATEID, DELEGRETURN (RFC 8881 sections 18.10 to 18.12,
+//! 18.38, 18.48, 18.6).
+
+use crate::state::{
+    self, Conflict, LockError, LockOwner, LockRequest, LockTarget, Range, StateRef,
+};
+use crate::v4::context::Context;
+use crate::v4::ops::v40::{InTurn, take_turn};
+use crate::v4::owners::Kind;
+use crate::v4::status::of_state;
+use weir_nfs::v4::Detailed;
+use weir_nfs::v4::Error;
+use weir_nfs::v4::op::{delegreturn, free_stateid, lock, lockt, locku, test_stateid};
+use weir_nfs::v4::types::{LockDenied, LockType, StateOwner};
+use weir_vfs::FileKind;
+use weir_xdr::Opaque;
+
+fn denied(conflict: Conflict<LockOwner>) -> LockDenied {
+    let Conflict { owner, range, exclusive } = conflict;
+    LockDenied {
+        offset: range.start,
+        length: range.wire_length(),
+        kind: if exclusive { LockType::Write } else { LockType::Read },
+        owner: StateOwner { client_id: owner.client.0, owner: Opaque(owner.name) },
+    }
+}
+
+fn range(offset: u64, length: u64) -> Result<Range, Error> {
+    Range::from_wire(offset, length).ok_or(Error::Inval)
+}
+
+/// Only regular files have locks.
+async fn check_lockable(cx: &Context) -> Result<(), Error> {
+    let target = cx.current()?;
+    match target.attr().await?.kind {
+        FileKind::Regular => Ok(()),
+        _ => Err(cx.wrong_type(&target).await),
+    }
+}
+
+pub(crate) async fn lock(cx: &mut Context, args: lock::Args) -> lock::Res {
+    let turn = match turn_of_lock(cx, &args.locker).await {
+        Ok(turn) => turn,
+        Err(result) => return result,
+    };
+    let result = lock_in_turn(cx, args).await;
+    match turn {
+        Some(turn) => turn.done(cx, result),
+        None => result,
+    }
+}
+
+/// Waits for the turn of the lock's owner, in minor version 0; a new lock owner's first request is
+/// a request of the open's owner as well.
+async fn turn_of_lock(
+    cx: &mut Context,
+    locker: &lock::Locker,
+) -> Result<Option<InTurn>, lock::Res> {
+    if cx.minor > 0 {
+        return Ok(None);
+    }
+    let plain = |error| Err(Detailed::Plain(error));
+    let (owner, kind, seqid) = match locker {
+        lock::Locker::New(new) => {
+            let id = cx.state_of(new.open_stateid).map_err(plain)?;
+            let owner = cx.state().owner_of_open(id.key).map_err(|e| plain(of_state(e)))?;
+            (owner, Kind::Open, new.open_seqid)
+        }
+        lock::Locker::Existing(old) => {
+            let id = cx.state_of(old.lock_stateid).map_err(plain)?;
+            let owner = cx.state().owner_of_lock(id.key).map_err(|e| plain(of_state(e)))?;
+            (owner, Kind::Lock, old.lock_seqid)
+        }
+    };
+    take_turn(cx, owner, kind, seqid).await.map(Some)
+}
+
+async fn lock_in_turn(cx: &mut Context, args: lock::Args) -> lock::Res {
+    let first_seqid = match &args.locker {
+        lock::Locker::New(new) => Some((new.lock_owner.owner.0.clone(), new.lock_seqid)),
+        lock::Locker::Existing(_) => None,
+    };
+    let request = lock_request(cx, args).await.map_err(Detailed::Plain)?;
+    let (now, client) = (cx.now(), request.client);
+    let locked = cx.state().lock(request, now);
+    match locked {
+        Ok(id) => {
+            if cx.minor == 0
+                && let Some((name, seqid)) = first_seqid
+            {
+                // The next request of this owner has the number after.
+                let cell = cx.core.owners.cell(LockOwner { client, name }, Kind::Lock);
+                cell.lock().await.executed(seqid, Default::default(), cx.current);
+            }
+            Ok(cx.set_stateid(id))
+        }
+        Err(LockError::State(error)) => Err(Detailed::Plain(of_state(error))),
+        Err(LockError::Denied(conflict)) => Err(Detailed::Detail(denied(conflict))),
+    }
+}
+
+async fn lock_request(cx: &Context, args: lock::Args) -> Result<LockRequest, Error> {
+    check_lockable(cx).await?;
+    let (id, target) = match args.locker {
+        lock::Locker::New(new) => {
+            let id = cx.state_of(new.open_stateid)?;
+            (id, LockTarget::Open(id, new.lock_owner.owner.0))
+        }
+        lock::Locker::Existing(old) => {
+            let id = cx.state_of(old.lock_stateid)?;
+            (id, LockTarget::Locks(id))
+        }
+    };
+    Ok(LockRequest {
+        client: cx.client_of_state(id)?,
+        target,
+        node: cx.current()?.node,
+        range: range(args.offset, args.length)?,
+        exclusive: args.kind.is_write(),
+        reclaim: args.reclaim,
+    })
+}
+
+pub(crate) async fn lockt(cx: &mut Context, args: lockt::Args) -> lockt::Res {
+    check_lockable(cx).await.map_err(Detailed::Plain)?;
+    let found = test(cx, args).map_err(Detailed::Plain)?;
+    match found {
+        Some(conflict) => Err(Detailed::Detail(denied(conflict))),
+        None => Ok(()),
+    }
+}
+
+fn test(cx: &Context, args: lockt::Args) -> Result<Option<Conflict<LockOwner>>, Error> {
+    let owner = LockOwner { client: cx.client_of(args.owner.client_id)?, name: args.owner.owner.0 };
+    let (node, range) = (cx.current()?.node, range(args.offset, args.length)?);
+    let now = cx.now();
+    let found = cx.state().test_lock(&owner, node, range, args.kind.is_write(), now);
+    found.map_err(of_state)
+}
+
+pub(crate) async fn locku(cx: &mut Context, args: locku::Args) -> locku::Res {
+    let id = cx.state_of(args.lock_stateid)?;
+    let turn = if cx.minor > 0 {
+        None
+    } else {
+        let owner = cx.state().owner_of_lock(id.key).map_err(of_state)?;
+        match take_turn(cx, owner, Kind::Lock, args.seqid).await {
+            Ok(turn) => Some(turn),
+            Err(result) => return result,
+        }
+    };
+    let result = unlock_in_turn(cx, id, &args);
+    match turn {
+        Some(turn) => turn.done(cx, result),
+        None => result,
+    }
+}
+
+fn unlock_in_turn(cx: &mut Context, id: state::StateId, args: &locku::Args) -> locku::Res {
+    let (client, node) = (cx.client_of_state(id)?, cx.current()?.node);
+    let range = range(args.offset, args.length)?;
+    let id = cx.state().unlock(client, id, node, range).map_err(of_state)?;
+    Ok(cx.set_stateid(id))
+}
+
+pub(crate) async fn free_stateid(cx: &mut Context, args: free_stateid::Args) -> free_stateid::Res {
+    let client = cx.client()?;
+    let id = cx.state_of(args)?;
+    cx.state().free_stateid(client, id).map_err(of_state)
+}
+
+pub(crate) async fn test_stateid(cx: &mut Context, args: test_stateid::Args) -> test_stateid::Res {
+    let client = cx.client()?;
+    let state = cx.state();
+    let test = |wire| match cx.stateid(wire)? {
+        StateRef::Of(id) => state.test_stateid(client, id).map_err(of_state),
+        _ => Err(Error::BadStateId),
+    };
+    Ok(args.iter().map(|&wire| test(wire)).collect::<Vec<_>>().into())
+}
+
+/// There are no delegations to return.
+pub(crate) async fn delegreturn(_: &mut Context, _: delegreturn::Args) -> delegreturn::Res {
+    Err(Error::BadStateId)
+}

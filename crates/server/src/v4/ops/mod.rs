@@ -1,0 +1,45 @@
+//! The operations: functions named as the table's rows, in small families. Each does its work and
+//! returns a value; how that is written is the wire's business.
+
+mod attr;
+mod copy;
+mod data;
+mod handle;
+mod lock;
+mod name;
+mod open;
+mod readdir;
+mod session;
+mod space;
+mod v40;
+mod xattr;
+
+use super::context::Context;
+use attr::*;
+use copy::*;
+use data::*;
+use handle::*;
+use lock::*;
+use name::*;
+use open::*;
+use readdir::*;
+use session::*;
+use space::*;
+use v40::*;
+use weir_nfs::v4::{Op, OpRes};
+use xattr::*;
+
+macro_rules! dispatch {
+    ($($(#[$meta:meta])* $name:ident = $number:literal, $op:ident, $minors:expr, $place:ident,
+        $handles:ident, $stateid:ident, $kind:ident, $bound:ident $bytes:literal;)*) => {
+        /// Executes an operation that may run.
+        pub(super) async fn dispatch(cx: &mut Context, op: Op) -> OpRes {
+            match op {
+                $(Op::$name(args) => OpRes::$name($op(cx, args).await),)*
+                Op::Refused(code) => OpRes::Failed(code, weir_nfs::v4::Error::NotSupp),
+            }
+        }
+    };
+}
+
+weir_nfs::v4_operations!(dispatch);

@@ -1,0 +1,150 @@
+//! Names: LOOKUP, LOOKUPP, CREATE, LINK, REMOVE, RENAME, READLINK (RFC 8881 sections 18.13, 18.14,
+//! 18.4, 18.9, 18.25, 18.26, 18.24).
+
+use crate::handle::Node;
+use crate::v4::attrs;
+use crate::v4::context::{Context, Target};
+use crate::v4::status::{of_handle, of_vfs};
+use weir_nfs::v4::Error;
+use weir_nfs::v4::op::{create, link, lookup, lookupp, readlink, remove, rename};
+use weir_nfs::v4::types::SpecData;
+use weir_vfs::{Attr, FileKind, RenameFlags};
+
+/// Refuses what can be no name (RFC 8881 section 14.5): names are bytes, of any encoding.
+pub(crate) fn check_name(name: &[u8]) -> Result<(), Error> {
+    match name {
+        [] => Err(Error::Inval),
+        b"." | b".." => Err(Error::BadName),
+        _ if name.contains(&b'/') || name.contains(&0) => Err(Error::BadChar),
+        _ if name.len() > 255 => Err(Error::NameTooLong),
+        _ => Ok(()),
+    }
+}
+
+/// The current file, which must be a directory, and its attributes.
+pub(crate) async fn current_dir(cx: &Context) -> Result<(Target<'_>, Attr), Error> {
+    let target = cx.current()?;
+    let attr = check_dir(cx, &target).await?;
+    Ok((target, attr))
+}
+
+async fn check_dir(cx: &Context, target: &Target<'_>) -> Result<Attr, Error> {
+    let attr = target.attr().await?;
+    match attr.kind {
+        FileKind::Directory => Ok(attr),
+        FileKind::Symlink if cx.minor > 0 => Err(Error::Symlink),
+        _ => Err(Error::NotDir),
+    }
+}
+
+pub(crate) async fn lookup(cx: &mut Context, name: lookup::Args) -> lookup::Res {
+    check_name(&name)?;
+    let (dir, _) = current_dir(cx).await?;
+    let found = dir.fs().lookup(&dir.caller, dir.node.id, &name).await.map_err(of_vfs)?;
+    let node = Node { id: found.id, ..dir.node };
+    cx.set_current(node);
+    Ok(())
+}
+
+pub(crate) async fn lookupp(cx: &mut Context, _: lookupp::Args) -> lookupp::Res {
+    let (dir, _) = current_dir(cx).await?;
+    if dir.node == cx.core.exports.root().map_err(of_handle)? {
+        return Err(Error::NoEnt);
+    }
+    let parent = dir.fs().parent(dir.node.id).await.map_err(of_vfs)?;
+    let node = Node { id: parent.id, ..dir.node };
+    cx.set_current(node);
+    Ok(())
+}
+
+pub(crate) async fn create(cx: &mut Context, args: create::Args) -> create::Res {
+    check_name(&args.name)?;
+    let (dir, before) = current_dir(cx).await?;
+    dir.check_writable()?;
+    let (set, done) = attrs::to_set(&args.attrs)?;
+    let (fs, caller, id, name) = (dir.fs(), &dir.caller, dir.node.id, &args.name[..]);
+    let special = |kind, device: SpecData| (kind, (device.major, device.minor));
+    let made = match args.kind {
+        create::Kind::Directory => fs.mkdir(caller, id, name, &set).await,
+        create::Kind::Symlink(text) => fs.symlink(caller, id, name, &text, &set).await,
+        create::Kind::Block(device) => {
+            let (kind, rdev) = special(FileKind::Block, device);
+            fs.mknod(caller, id, name, kind, rdev, &set).await
+        }
+        create::Kind::Char(device) => {
+            let (kind, rdev) = special(FileKind::Char, device);
+            fs.mknod(caller, id, name, kind, rdev, &set).await
+        }
+        create::Kind::Socket => fs.mknod(caller, id, name, FileKind::Socket, (0, 0), &set).await,
+        create::Kind::Fifo => fs.mknod(caller, id, name, FileKind::Fifo, (0, 0), &set).await,
+        _ => return Err(Error::BadType),
+    };
+    let made = made.map_err(of_vfs)?;
+    let change = cx.change_info(fs, dir.node, before.change).await?;
+    let node = Node { id: made.id, ..dir.node };
+    cx.set_current(node);
+    Ok(create::Created { change, set: done })
+}
+
+pub(crate) async fn link(cx: &mut Context, name: link::Args) -> link::Res {
+    check_name(&name)?;
+    let (dir, before) = current_dir(cx).await?;
+    let file = cx.saved()?;
+    dir.check_writable()?;
+    if file.node.export != dir.node.export {
+        return Err(Error::XDev);
+    }
+    if file.attr().await?.kind == FileKind::Directory {
+        return Err(Error::IsDir);
+    }
+    let fs = dir.fs();
+    fs.link(&dir.caller, file.node.id, dir.node.id, &name).await.map_err(of_vfs)?;
+    cx.change_info(fs, dir.node, before.change).await
+}
+
+pub(crate) async fn remove(cx: &mut Context, name: remove::Args) -> remove::Res {
+    check_name(&name)?;
+    let (dir, before) = current_dir(cx).await?;
+    dir.check_writable()?;
+    let (fs, caller, id) = (dir.fs(), &dir.caller, dir.node.id);
+    let found = fs.lookup(caller, id, &name).await.map_err(of_vfs)?;
+    let removed = match found.kind {
+        FileKind::Directory => fs.rmdir(caller, id, &name).await,
+        _ => fs.unlink(caller, id, &name).await,
+    };
+    removed.map_err(of_vfs)?;
+    cx.change_info(fs, dir.node, before.change).await
+}
+
+pub(crate) async fn rename(cx: &mut Context, args: rename::Args) -> rename::Res {
+    check_name(&args.from)?;
+    check_name(&args.to)?;
+    let (to, to_before) = current_dir(cx).await?;
+    let from = cx.saved()?;
+    let from_before = check_dir(cx, &from).await?;
+    to.check_writable()?;
+    if from.node.export != to.node.export {
+        return Err(Error::XDev);
+    }
+    let (fs, flags) = (to.fs(), RenameFlags::Replace);
+    let renamed =
+        fs.rename(&to.caller, from.node.id, &args.from, to.node.id, &args.to, flags).await;
+    renamed.map_err(|error| match error {
+        // A directory over a file, or a file over a directory (RFC 8881 section 18.26.3).
+        weir_vfs::Error::IsDirectory | weir_vfs::Error::NotDirectory => Error::Exist,
+        error => of_vfs(error),
+    })?;
+    Ok(rename::Renamed {
+        source: cx.change_info(fs, from.node, from_before.change).await?,
+        target: cx.change_info(fs, to.node, to_before.change).await?,
+    })
+}
+
+pub(crate) async fn readlink(cx: &mut Context, _: readlink::Args) -> readlink::Res {
+    let target = cx.current()?;
+    if target.attr().await?.kind != FileKind::Symlink {
+        return Err(if cx.minor > 0 { Error::WrongType } else { Error::Inval });
+    }
+    let text = target.fs().readlink(&target.caller, target.node.id).await.map_err(of_vfs)?;
+    Ok(text[..].into())
+}

@@ -1,0 +1,311 @@
+//! OPEN, OPEN_DOWNGRADE, CLOSE (RFC 8881 sections 18.16, 18.18, 18.2).
+//!
+//! The order matters: the file is found or made, then opened with the caller's rights, then its
+//! share reservation is taken, and only then is it truncated; so nobody loses bytes to an open
+//! that is refused.
+
+use crate::handle::Node;
+use crate::state::{self, Claim, ClientId, LockOwner, OpenRequest, Share};
+use crate::v4::attrs;
+use crate::v4::context::{Context, Target};
+use crate::v4::ops::name::{check_name, current_dir};
+use crate::v4::ops::v40::{InTurn, take_turn};
+use crate::v4::owners::Kind;
+use crate::v4::status::{of_state, of_vfs};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use weir_nfs::v4::op::{close, open, open_downgrade};
+use weir_nfs::v4::types::{ChangeInfo, StateId};
+use weir_nfs::v4::{Bitmap, Error};
+use weir_pagecache::File;
+use weir_vfs::{Access, Attr, Caller, FileKind, SetAttr, SetTime};
+
+/// A file that an OPEN found or made.
+struct Found {
+    attr: Attr,
+    created: bool,
+    /// Attributes that were set.
+    set: Bitmap,
+    /// What is to be set once it is open: a found file's size.
+    truncate: bool,
+    change: ChangeInfo,
+}
+
+pub(crate) async fn open(cx: &mut Context, args: open::Args) -> open::Res {
+    let client = cx.client_of(args.owner.client_id)?;
+    if cx.minor > 0 {
+        return open_for(cx, client, args).await;
+    }
+    let owner = LockOwner { client, name: args.owner.owner.0.clone() };
+    let turn = match take_turn(cx, owner, Kind::Open, args.seqid).await {
+        Ok(turn) => turn,
+        Err(result) => return result,
+    };
+    let result = open_for(cx, client, args).await;
+    turn.done(cx, result)
+}
+
+async fn open_for(cx: &mut Context, client: ClientId, args: open::Args) -> open::Res {
+    let share = share(args.share_access, args.share_deny)?;
+    let claim = match args.claim {
+        open::Claim::Previous(_) => Claim::Reclaim,
+        _ => Claim::New,
+    };
+    let now = cx.now();
+    // Before anything is made: a file that appears although its OPEN fails surprises.
+    cx.state().check_grace(client, claim == Claim::Reclaim, now).map_err(of_state)?;
+
+    let (found, node) = match &args.claim {
+        open::Claim::Null(name) => {
+            let (dir, before) = current_dir(cx).await?;
+            check_name(name)?;
+            let found = find(cx, &dir, name, &args.how, before.change).await?;
+            let node = Node { id: found.attr.id, ..dir.node };
+            (found, node)
+        }
+        open::Claim::Fh | open::Claim::Previous(_) => {
+            let target = cx.current()?;
+            let attr = target.attr().await?;
+            let truncate = asks_truncation(&args.how);
+            let change = ChangeInfo::default();
+            let found = Found { attr, created: false, set: Bitmap::EMPTY, truncate, change };
+            (found, target.node)
+        }
+        // There is no delegation that it could be made under.
+        open::Claim::DelegateCur(_) | open::Claim::DelegCurFh(_) => return Err(Error::BadStateId),
+        open::Claim::DelegatePrev(_) | open::Claim::DelegPrevFh => return Err(Error::NotSupp),
+    };
+    let target = cx.target(node)?;
+    if found.attr.kind != FileKind::Regular {
+        return Err(cx.wrong_type(&target).await);
+    }
+    if share.access.contains(Access::WRITE) || found.truncate {
+        target.check_writable()?;
+    }
+    let by_right = found.created || claim == Claim::Reclaim;
+    let file = open_file(&target, &found.attr, share.access, by_right).await?;
+    let owner = args.owner.owner.0.clone();
+    let request = OpenRequest { client, owner, node, share, claim, file: file.clone() };
+    let id = cx.state().open(request, now).map_err(of_state)?;
+    if found.truncate
+        && let Err(error) = truncate(&target, &file, share.access).await
+    {
+        // The open is not told of, so it must not stay, unless it is part of an earlier one.
+        if id.seq == 1 {
+            cx.state().close(client, id, node).map_err(of_state)?;
+        }
+        return Err(error);
+    }
+    cx.set_current(node);
+    let stateid = cx.set_stateid(id);
+    let delegation = match args.share_access.want() {
+        Some(open::Want::NoPreference) | None => open::Delegation::None,
+        Some(open::Want::None | open::Want::Cancel) => {
+            open::Delegation::NoneExt(open::WhyNone::NotWanted)
+        }
+        Some(_) => open::Delegation::NoneExt(open::WhyNone::Resource(false)),
+    };
+    Ok(open::Opened {
+        stateid,
+        change: found.change,
+        flags: open::ResultFlags::LOCKTYPE_POSIX,
+        attrs_set: found.set,
+        delegation,
+    })
+}
+
+/// The bits of an open's share reservation.
+fn share(access: open::ShareAccess, deny: open::ShareDeny) -> Result<Share, Error> {
+    let access = Access::from_bits(access.access().bits()).filter(|a| !a.is_empty());
+    let deny = Access::from_bits(deny.bits());
+    match (access, deny) {
+        (Some(access), Some(deny)) => Ok(Share { access, deny }),
+        _ => Err(Error::Inval),
+    }
+}
+
+/// Finds a name, or makes it if that is asked for.
+async fn find(
+    cx: &Context,
+    dir: &Target<'_>,
+    name: &[u8],
+    how: &open::How,
+    before: u64,
+) -> Result<Found, Error> {
+    let (fs, caller, id) = (dir.fs(), &dir.caller, dir.node.id);
+    let open::How::Create(how) = how else {
+        let attr = fs.lookup(caller, id, name).await.map_err(of_vfs)?;
+        let change = ChangeInfo { atomic: false, before, after: before };
+        return Ok(Found { attr, created: false, set: Bitmap::EMPTY, truncate: false, change });
+    };
+    let (mut set, done, verifier) = match how {
+        open::CreateHow::Unchecked(attrs) | open::CreateHow::Guarded(attrs) => {
+            let (set, done) = attrs::to_set(attrs)?;
+            (set, done, None)
+        }
+        open::CreateHow::Exclusive(verifier) => {
+            (SetAttr::default(), Bitmap::EMPTY, Some(*verifier))
+        }
+        open::CreateHow::Exclusive41(create) => {
+            let (set, done) = attrs::to_set(&create.attrs)?;
+            if !done.difference(attrs::EXCLUSIVE).is_empty() {
+                return Err(Error::Inval);
+            }
+            (set, done, Some(create.verifier))
+        }
+    };
+    if let Some(verifier) = verifier {
+        let [atime, mtime] = verifier_times(verifier);
+        (set.atime, set.mtime) = (Some(SetTime::To(atime)), Some(SetTime::To(mtime)));
+    }
+    if dir.export.options.read_only {
+        return match fs.lookup(caller, id, name).await {
+            Ok(_) if !matches!(how, open::CreateHow::Unchecked(_)) => Err(Error::Exist),
+            Ok(attr) => {
+                let change = ChangeInfo { atomic: false, before, after: before };
+                Ok(Found { attr, created: false, set: Bitmap::EMPTY, truncate: false, change })
+            }
+            Err(weir_vfs::Error::NotFound) => Err(Error::RoFs),
+            Err(error) => Err(of_vfs(error)),
+        };
+    }
+    let exclusive = !matches!(how, open::CreateHow::Unchecked(_));
+    let truncates = set.size == Some(0);
+    let made = fs.create(caller, id, name, &set, exclusive).await;
+    let (attr, created) = match (made, verifier) {
+        (Ok(made), _) => (made.attr, made.created),
+        // The same OPEN again, its first reply lost: the verifier is where the first one left it.
+        (Err(weir_vfs::Error::Exists), Some(verifier)) => {
+            let attr = fs.lookup(caller, id, name).await.map_err(of_vfs)?;
+            if !holds_verifier(&attr, verifier) {
+                return Err(Error::Exist);
+            }
+            (attr, true)
+        }
+        (Err(error), _) => return Err(of_vfs(error)),
+    };
+    let change = cx.change_info(fs, dir.node, before).await?;
+    let truncate = truncates && !created && attr.size != 0;
+    let set = match (created, verifier) {
+        (true, Some(_)) => done.union(attrs::VERIFIER),
+        (true, None) => done,
+        (false, _) if truncates => attrs::SIZE,
+        (false, _) => Bitmap::EMPTY,
+    };
+    Ok(Found { attr, created, set, truncate, change })
+}
+
+fn asks_truncation(how: &open::How) -> bool {
+    match how {
+        open::How::Create(open::CreateHow::Unchecked(attrs)) => {
+            attrs::to_set(attrs).is_ok_and(|(set, _)| set.size == Some(0))
+        }
+        _ => false,
+    }
+}
+
+async fn truncate(target: &Target<'_>, file: &File, access: Access) -> Result<(), Error> {
+    if access.contains(Access::WRITE) {
+        return file.truncate_async(0).await.map_err(of_vfs);
+    }
+    let set = SetAttr { size: Some(0), ..SetAttr::default() };
+    let done = target.fs().setattr(&target.caller, target.node.id, &set).await;
+    done.map(|_| ()).map_err(of_vfs)
+}
+
+/// The times in which an exclusive create keeps its verifier until the client sets them: 32 bits
+/// each, as seconds, because every store keeps those.
+fn verifier_times(verifier: [u8; 8]) -> [SystemTime; 2] {
+    let [a, b, c, d, rest @ ..] = verifier;
+    // The top bit is left out: not every store keeps times past 2038.
+    [[a & 0x7f, b, c, d], [rest[0] & 0x7f, rest[1], rest[2], rest[3]]]
+        .map(|word| UNIX_EPOCH + Duration::from_secs(u64::from(u32::from_be_bytes(word))))
+}
+
+fn holds_verifier(attr: &Attr, verifier: [u8; 8]) -> bool {
+    [attr.atime, attr.mtime] == verifier_times(verifier)
+}
+
+/// Opens a file with the rights that the caller has, or has by having made it.
+async fn open_file(
+    target: &Target<'_>,
+    attr: &Attr,
+    access: Access,
+    by_right: bool,
+) -> Result<File, Error> {
+    let fs = target.fs();
+    if by_right {
+        return fs.open(&Caller::Own, attr.id, access).await.map_err(of_vfs);
+    }
+    match fs.open(&target.caller, attr.id, access).await {
+        // Who may execute a file may read it to that end: the server cannot tell the two apart.
+        Err(weir_vfs::Error::AccessDenied) if access == Access::READ => {
+            const EXECUTE: u32 = 1;
+            match fs.access(&target.caller, attr.id, EXECUTE).await {
+                Ok(EXECUTE) => fs.open(&Caller::Own, attr.id, access).await.map_err(of_vfs),
+                _ => Err(Error::Access),
+            }
+        }
+        opened => opened.map_err(of_vfs),
+    }
+}
+
+/// Waits for the turn of an open's owner, in minor version 0.
+async fn turn_of_open(
+    cx: &mut Context,
+    id: state::StateId,
+    seqid: u32,
+) -> Result<Option<InTurn>, Result<StateId, Error>> {
+    if cx.minor > 0 {
+        return Ok(None);
+    }
+    let owner = cx.state().owner_of_open(id.key).map_err(|error| Err(of_state(error)))?;
+    take_turn(cx, owner, Kind::Open, seqid).await.map(Some)
+}
+
+pub(crate) async fn open_downgrade(
+    cx: &mut Context,
+    args: open_downgrade::Args,
+) -> open_downgrade::Res {
+    let id = cx.state_of(args.open_stateid)?;
+    let turn = match turn_of_open(cx, id, args.seqid).await {
+        Ok(turn) => turn,
+        Err(result) => return result,
+    };
+    let result = downgrade_in_turn(cx, id, &args);
+    match turn {
+        Some(turn) => turn.done(cx, result),
+        None => result,
+    }
+}
+
+fn downgrade_in_turn(
+    cx: &mut Context,
+    id: state::StateId,
+    args: &open_downgrade::Args,
+) -> open_downgrade::Res {
+    let (client, node) = (cx.client_of_state(id)?, cx.current()?.node);
+    let share = share(args.share_access, args.share_deny)?;
+    let id = cx.state().downgrade(client, id, node, share).map_err(of_state)?;
+    Ok(cx.set_stateid(id))
+}
+
+pub(crate) async fn close(cx: &mut Context, args: close::Args) -> close::Res {
+    let id = cx.state_of(args.open_stateid)?;
+    let turn = match turn_of_open(cx, id, args.seqid).await {
+        Ok(turn) => turn,
+        Err(result) => return result,
+    };
+    let result = close_in_turn(cx, id);
+    match turn {
+        Some(turn) => turn.done(cx, result),
+        None => result,
+    }
+}
+
+fn close_in_turn(cx: &mut Context, id: state::StateId) -> close::Res {
+    let (client, node) = (cx.client_of_state(id)?, cx.current()?.node);
+    cx.state().close(client, id, node).map_err(of_state)?;
+    // Nothing to go on with (RFC 8881 section 18.2.4).
+    cx.current_stateid = Some(StateId::INVALID);
+    Ok(StateId::INVALID)
+}

@@ -1,0 +1,115 @@
+//! READDIR (RFC 8881 section 18.23).
+//!
+//! A page of entries is never longer than the client allows, to the byte, and holds at least one
+//! unless the directory is at its end.
+
+use crate::handle::Node;
+use crate::v4::attrs;
+use crate::v4::context::{Context, Target};
+use crate::v4::ops::name::current_dir;
+use crate::v4::status::of_vfs;
+use weir_nfs::v4::attr::{FILEID, MOUNTED_ON_FILEID, RDATTR_ERROR, WRITE_ONLY};
+use weir_nfs::v4::op::readdir::{self, Entries, Entry, Listing};
+use weir_nfs::v4::{Bitmap, Error, OpCode};
+use weir_vfs::{DirEntry, FsStat};
+use weir_xdr::Encoder;
+
+/// Verifier, the end of the entries, eof.
+const FRAME_BYTES: usize = 8 + 4 + 4;
+/// An entry's share of what is read at a time: not many are smaller.
+const ENTRY_BYTES: usize = 64;
+/// Most entries read at a time.
+const MAX_ENTRIES: usize = 1024;
+
+pub(crate) async fn readdir(cx: &mut Context, args: readdir::Args) -> readdir::Res {
+    if !args.attrs.intersection(WRITE_ONLY).is_empty() {
+        return Err(Error::Inval);
+    }
+    if matches!(args.cookie, 1 | 2) {
+        return Err(Error::BadCookie);
+    }
+    let (dir, _) = current_dir(cx).await?;
+    let row = OpCode::Readdir.reply_bound().fixed_bytes();
+    let room = (args.max_count as usize).min((cx.room + FRAME_BYTES).saturating_sub(row));
+    let room = room.checked_sub(FRAME_BYTES).ok_or(Error::TooSmall)?;
+
+    let asked = args.attrs.difference(Bitmap::of(&[RDATTR_ERROR]));
+    let beyond = asked.difference(Bitmap::of(&[FILEID, MOUNTED_ON_FILEID]));
+    let stat = if attrs::of_file_system(asked) {
+        Some(dir.fs().statfs().await.map_err(of_vfs)?)
+    } else {
+        None
+    };
+    let mut page = Page { room, entries: Vec::new(), scratch: Encoder::new() };
+    let (mut cookie, mut eof) = (args.cookie, false);
+    'filling: while !eof {
+        let most = (page.room / ENTRY_BYTES).clamp(8, MAX_ENTRIES);
+        let (fs, caller, id) = (dir.fs(), &dir.caller, dir.node.id);
+        let read = fs.readdir(caller, id, cookie, most, !beyond.is_empty()).await;
+        let read = read.map_err(of_vfs)?;
+        eof = read.eof || read.entries.is_empty();
+        for found in read.entries {
+            cookie = found.cookie;
+            if let Some(entry) = entry(cx, &dir, &found, stat.as_ref(), asked, beyond).await?
+                && !page.push(entry)
+            {
+                eof = false;
+                break 'filling;
+            }
+        }
+    }
+    if page.entries.is_empty() && !eof {
+        return Err(Error::TooSmall);
+    }
+    Ok(Listing { verifier: [0; 8], entries: Entries(page.entries), eof })
+}
+
+/// An entry with its attributes; none when it vanished meanwhile.
+async fn entry(
+    cx: &Context,
+    dir: &Target<'_>,
+    found: &DirEntry,
+    stat: Option<&FsStat>,
+    asked: Bitmap,
+    beyond: Bitmap,
+) -> Result<Option<Entry>, Error> {
+    let (cookie, name) = (found.cookie, found.name[..].into());
+    if let Some(attr) = &found.attr {
+        let target = Target {
+            node: Node { id: attr.id, ..dir.node },
+            export: dir.export,
+            caller: dir.caller.clone(),
+        };
+        let attrs = attrs::of_file(&cx.core, &target, cx.minor, attr, stat, asked);
+        return Ok(Some(Entry { cookie, name, attrs }));
+    }
+    if !beyond.is_empty() {
+        return Ok(None);
+    }
+    let fileid = asked.contains(FILEID).then_some(found.ino);
+    let mounted_on_fileid = asked.contains(MOUNTED_ON_FILEID).then_some(found.ino);
+    let attrs = weir_nfs::v4::Attrs { fileid, mounted_on_fileid, ..Default::default() };
+    Ok(Some(Entry { cookie, name, attrs }))
+}
+
+struct Page {
+    room: usize,
+    entries: Vec<Entry>,
+    scratch: Encoder,
+}
+
+impl Page {
+    /// Adds an entry if it fits.
+    fn push(&mut self, entry: Entry) -> bool {
+        let mark = self.scratch.mark();
+        self.scratch.put(&entry);
+        let len = self.scratch.mark() - mark;
+        self.scratch.truncate(mark);
+        if len > self.room {
+            return false;
+        }
+        self.room -= len;
+        self.entries.push(entry);
+        true
+    }
+}

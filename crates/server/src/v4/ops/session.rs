@@ -1,0 +1,223 @@
+//! Clients and sessions: EXCHANGE_ID, CREATE_SESSION, BIND_CONN_TO_SESSION, SEQUENCE,
+//! BACKCHANNEL_CTL, DESTROY_SESSION, DESTROY_CLIENTID, RECLAIM_COMPLETE
+//! (RFC 8881 sections 18.33 to 18.37, 18.46, 18.50, 18.51).
+
+use crate::server::Core;
+use crate::state::{Channel, ClientId, Owner, Sequenced, SessionId, StateError};
+use crate::v4::context::{Context, InSession};
+use crate::v4::status::of_state;
+use tracing::error;
+use weir_nfs::v4::Error;
+use weir_nfs::v4::op::{
+    backchannel_ctl, bind_conn_to_session, create_session, destroy_clientid, destroy_session,
+    exchange_id, reclaim_complete, sequence,
+};
+use weir_nfs::v4::types::ServerOwner;
+use weir_xdr::{Decoder, Encoder, List};
+
+/// Slots that a session may have.
+const SLOTS: u32 = 64;
+/// Largest reply that is kept.
+const CACHED_BYTES: u32 = 4096;
+/// Most operations in a compound.
+const OPERATIONS: u32 = 64;
+pub(crate) async fn exchange_id(cx: &mut Context, args: exchange_id::Args) -> exchange_id::Res {
+    use weir_nfs::v4::op::exchange_id::{Exchanged, Flags, StateProtect, StateProtected};
+    if !Flags::MASK_A.contains(args.flags) {
+        return Err(Error::Inval);
+    }
+    match args.state_protect {
+        StateProtect::None => {}
+        // Both protect with RPCSEC_GSS, which is not offered.
+        StateProtect::MachCred(_) => return Err(Error::Inval),
+        StateProtect::Ssv(_) => return Err(Error::EncrAlgUnsupp),
+    }
+    let owner = Owner { sessions: true, name: args.client.owner.0.clone() };
+    let update = args.flags.contains(Flags::UPD_CONFIRMED_REC_A);
+    let (now, verifier, principal) = (cx.now(), args.client.verifier, cx.principal.clone());
+    let found = cx.state().clients.exchange_id(owner, verifier, principal, update, now);
+    let found = found.map_err(of_state)?;
+    let confirmed = if found.confirmed { Flags::CONFIRMED_R } else { Flags::empty() };
+    let identity = &cx.core.identity[..];
+    Ok(Exchanged {
+        client_id: found.id.0,
+        sequence_id: found.next_create,
+        flags: Flags::USE_NON_PNFS | confirmed,
+        state_protect: StateProtected::None,
+        server_owner: ServerOwner { minor_id: 0, major_id: identity.into() },
+        server_scope: identity.into(),
+        impl_id: List::default(),
+    })
+}
+
+pub(crate) async fn create_session(
+    cx: &mut Context,
+    args: create_session::Args,
+) -> create_session::Res {
+    let id = ClientId(args.client_id);
+    let now = cx.now();
+    let (created, remember) = {
+        let mut state = cx.state();
+        let client = state.clients.get(id).map_err(of_state)?;
+        if args.sequence_id.wrapping_add(1) == client.next_create
+            && let Some(reply) = client.last_create.clone()
+        {
+            return Decoder::new(reply).get().map_err(|_| Error::ServerFault)?;
+        }
+        if args.sequence_id != client.next_create {
+            return Err(Error::SeqMisordered);
+        }
+        let fore = fore(&cx.core).grant(from_wire(&args.fore)).map_err(of_state)?;
+        let back = from_wire(&args.back);
+        let principal = cx.principal.clone();
+        let remember = state.confirm(id, &principal, now).map_err(|error| match error {
+            StateError::NotSamePrincipal => Error::ClIdInUse,
+            error => of_state(error),
+        })?;
+        let session = state.sessions.create(id, fore, back, args.cb_program).map_err(of_state)?;
+        let created = create_session::Created {
+            session: session.id.0,
+            sequence_id: args.sequence_id,
+            flags: create_session::Flags::empty(),
+            fore: to_wire(session.fore),
+            back: args.back,
+        };
+        let client = state.clients.get_mut(id).map_err(of_state)?;
+        client.next_create = client.next_create.wrapping_add(1);
+        let mut e = Encoder::new();
+        e.put(&create_session::Res::Ok(created.clone()));
+        client.last_create = Some(e.finish().to_bytes());
+        (created, remember)
+    };
+    if let Some(owner) = remember
+        && let Err(error) = cx.core.recovery.remember(owner).await
+    {
+        error!("cannot write the state database: {error}");
+        return Err(Error::ServerFault);
+    }
+    Ok(created)
+}
+
+/// The largest channel that the server offers.
+fn fore(core: &Core) -> Channel {
+    Channel {
+        max_request: core.record_bytes as u32,
+        max_response: core.record_bytes as u32,
+        max_cached: CACHED_BYTES,
+        max_operations: OPERATIONS,
+        slots: SLOTS,
+    }
+}
+
+fn from_wire(wire: &create_session::ChannelAttrs) -> Channel {
+    Channel {
+        max_request: wire.max_request_size,
+        max_response: wire.max_response_size,
+        max_cached: wire.max_response_size_cached,
+        max_operations: wire.max_operations,
+        slots: wire.max_requests,
+    }
+}
+
+fn to_wire(channel: Channel) -> create_session::ChannelAttrs {
+    create_session::ChannelAttrs {
+        header_pad_size: 0,
+        max_request_size: channel.max_request,
+        max_response_size: channel.max_response,
+        max_response_size_cached: channel.max_cached,
+        max_operations: channel.max_operations,
+        max_requests: channel.slots,
+        rdma_ird: List::default(),
+    }
+}
+
+pub(crate) async fn sequence(cx: &mut Context, args: sequence::Args) -> sequence::Res {
+    let id = SessionId(args.session);
+    let now = cx.now();
+    let mut state = cx.core.state.lock();
+    let fore = state.sessions.get(id).map_err(of_state)?.fore;
+    if cx.request_bytes > fore.max_request as usize {
+        return Err(Error::ReqTooBig);
+    }
+    if cx.operations > fore.max_operations as usize {
+        return Err(Error::TooManyOps);
+    }
+    if args.slot > args.highest_slot {
+        return Err(Error::BadHighSlot);
+    }
+    match state.sessions.begin(id, args.slot, args.sequence_id).map_err(of_state)? {
+        Sequenced::Replay(reply) => {
+            cx.replay = Some(reply);
+            return Err(Error::SeqFalseRetry);
+        }
+        Sequenced::Execute { client, fore } => {
+            state.clients.renew(client, now);
+            let keep = args.cache_this;
+            cx.session = Some(InSession { id, slot: args.slot, client, fore, keep });
+        }
+    }
+    Ok(sequence::Sequenced {
+        session: args.session,
+        sequence_id: args.sequence_id,
+        slot: args.slot,
+        highest_slot: fore.slots - 1,
+        target_highest_slot: fore.slots - 1,
+        status_flags: sequence::StatusFlags::empty(),
+    })
+}
+
+pub(crate) async fn bind_conn_to_session(
+    cx: &mut Context,
+    args: bind_conn_to_session::Args,
+) -> bind_conn_to_session::Res {
+    use weir_nfs::v4::op::bind_conn_to_session::{Bound, DirFromClient, DirFromServer};
+    cx.state().sessions.get(SessionId(args.session)).map_err(of_state)?;
+    // Every connection may carry requests; which one carries the server's is not limited either.
+    let dir = match args.dir {
+        DirFromClient::Fore | DirFromClient::ForeOrBoth => DirFromServer::Fore,
+        DirFromClient::Back => DirFromServer::Back,
+        DirFromClient::BackOrBoth => DirFromServer::Both,
+    };
+    Ok(Bound { session: args.session, dir, use_rdma: false })
+}
+
+pub(crate) async fn backchannel_ctl(
+    cx: &mut Context,
+    _: backchannel_ctl::Args,
+) -> backchannel_ctl::Res {
+    cx.client()?;
+    Ok(())
+}
+
+pub(crate) async fn destroy_session(
+    cx: &mut Context,
+    args: destroy_session::Args,
+) -> destroy_session::Res {
+    let id = SessionId(args);
+    let own_slot = cx.session.filter(|s| s.id == id).map(|s| s.slot);
+    let mut state = cx.state();
+    if state.sessions.get(id).map_err(of_state)?.is_busy(own_slot) {
+        return Err(Error::Delay);
+    }
+    state.sessions.remove(id);
+    Ok(())
+}
+
+pub(crate) async fn destroy_clientid(
+    cx: &mut Context,
+    args: destroy_clientid::Args,
+) -> destroy_clientid::Res {
+    cx.state().destroy_client(ClientId(args)).map_err(of_state)
+}
+
+pub(crate) async fn reclaim_complete(
+    cx: &mut Context,
+    args: reclaim_complete::Args,
+) -> reclaim_complete::Res {
+    let client = cx.client()?;
+    if args.one_fs {
+        // Of a file system that moved here; none does.
+        return cx.current().map(|_| ());
+    }
+    cx.state().reclaim_complete(client).map_err(of_state)
+}

@@ -1,0 +1,134 @@
+//! What only minor version 0 has: SETCLIENTID, SETCLIENTID_CONFIRM, RENEW, OPEN_CONFIRM,
+//! RELEASE_LOCKOWNER (RFC 7530 sections 16.33, 16.34, 16.28, 16.18, 16.37), and the order of an
+//! owner's requests.
+
+use crate::state::{ClientId, LockOwner, Owner, StateError};
+use crate::v4::context::Context;
+use crate::v4::owners::{Kind, Last, Turn};
+use crate::v4::status::of_state;
+use tokio::sync::OwnedMutexGuard;
+use tracing::error;
+use weir_nfs::v4::Detailed;
+use weir_nfs::v4::op::{open_confirm, release_lockowner, renew, setclientid, setclientid_confirm};
+use weir_nfs::v4::types::NetAddr;
+use weir_nfs::v4::{Error, Failure};
+use weir_xdr::{Decode, Decoder, Encode, Encoder};
+
+pub(crate) async fn setclientid(cx: &mut Context, args: setclientid::Args) -> setclientid::Res {
+    let owner = Owner { sessions: false, name: args.client.owner.0.clone() };
+    let (now, verifier, principal) = (cx.now(), args.client.verifier, cx.principal.clone());
+    let introduced = cx.state().clients.introduce(owner, verifier, principal, now);
+    match introduced {
+        Ok((id, confirm)) => Ok(setclientid::Introduced { client_id: id.0, confirm }),
+        Err(StateError::ClientInUse) => Err(Detailed::Detail(NetAddr::default())),
+        Err(error) => Err(Detailed::Plain(of_state(error))),
+    }
+}
+
+pub(crate) async fn setclientid_confirm(
+    cx: &mut Context,
+    args: setclientid_confirm::Args,
+) -> setclientid_confirm::Res {
+    let id = ClientId(args.client_id);
+    let now = cx.now();
+    let remember = {
+        let mut state = cx.state();
+        let client = state.clients.get(id).map_err(of_state)?;
+        if client.confirm != args.confirm || client.owner.sessions {
+            return Err(Error::StaleClientId);
+        }
+        state.confirm(id, &cx.principal, now).map_err(|error| match error {
+            StateError::NotSamePrincipal => Error::ClIdInUse,
+            error => of_state(error),
+        })?
+    };
+    if let Some(owner) = remember
+        && let Err(error) = cx.core.recovery.remember(owner).await
+    {
+        error!("cannot write the state database: {error}");
+        return Err(Error::ServerFault);
+    }
+    Ok(())
+}
+
+pub(crate) async fn renew(cx: &mut Context, args: renew::Args) -> renew::Res {
+    cx.client_of(args).map(|_| ())
+}
+
+/// Owners are never asked to confirm, so there is nothing to.
+pub(crate) async fn open_confirm(_: &mut Context, _: open_confirm::Args) -> open_confirm::Res {
+    Err(Error::BadStateId)
+}
+
+pub(crate) async fn release_lockowner(
+    cx: &mut Context,
+    args: release_lockowner::Args,
+) -> release_lockowner::Res {
+    let owner = LockOwner { client: cx.client_of(args.client_id)?, name: args.owner.0 };
+    cx.state().release_lock_owner(&owner).map_err(of_state)?;
+    cx.core.owners.forget(&owner, Kind::Lock);
+    Ok(())
+}
+
+/// An owner's request that is being executed.
+pub(crate) struct InTurn {
+    last: OwnedMutexGuard<Last>,
+    seqid: u32,
+}
+
+/// Waits for an owner's turn.
+///
+/// # Errors
+/// The result: that of the same request before, or that it is not its turn.
+pub(crate) async fn take_turn<T, E>(
+    cx: &mut Context,
+    owner: LockOwner,
+    kind: Kind,
+    seqid: u32,
+) -> Result<InTurn, Result<T, E>>
+where
+    Result<T, E>: Decode,
+    E: Failure,
+{
+    let last = cx.core.owners.cell(owner, kind).lock_owned().await;
+    match last.turn(seqid) {
+        Turn::Execute => Ok(InTurn { last, seqid }),
+        Turn::Misordered => Err(Err(Error::BadSeqId.into())),
+        Turn::Replay(result, current) => {
+            cx.current = current;
+            let again = Decoder::new(result).get();
+            Err(again.unwrap_or_else(|_| Err(Error::ServerFault.into())))
+        }
+    }
+}
+
+impl InTurn {
+    /// Keeps the result, and passes it on.
+    pub(crate) fn done<T, E>(mut self, cx: &Context, result: Result<T, E>) -> Result<T, E>
+    where
+        Result<T, E>: Encode,
+        E: Failure,
+    {
+        if result.as_ref().err().is_none_or(|failure| uses_up_the_turn(failure.error())) {
+            let mut e = Encoder::new();
+            e.put(&result);
+            self.last.executed(self.seqid, e.finish().to_bytes(), cx.current);
+        }
+        result
+    }
+}
+
+/// Whether a request that fails so has had its turn (RFC 7530 section 9.1.7).
+fn uses_up_the_turn(error: Error) -> bool {
+    !matches!(
+        error,
+        Error::StaleClientId
+            | Error::StaleStateId
+            | Error::BadStateId
+            | Error::BadSeqId
+            | Error::BadXdr
+            | Error::Resource
+            | Error::NoFilehandle
+            | Error::Moved
+    )
+}

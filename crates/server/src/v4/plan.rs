@@ -1,0 +1,116 @@
+//! What READ_PLUS sends: a file's segments as the page cache lends them.
+//!
+//! 1. Segments are contiguous, in order, and begin exactly at the request's offset. (Linux's
+//!    client takes a hole that begins earlier and ends later for nothing at all.)
+//! 2. A hole that goes on past the request is sent to its end, but not past the end of a lock of
+//!    the reader's that covers it (RFC 7862 section 15.10.3).
+//! 3. A reply is never longer than its room, to the byte. One that is cut short says no eof.
+//! 4. Which parts are holes comes with the data, from one look at the cache: never a hole where a
+//!    writer has put data in between.
+//! 5. Holes shorter than [`MIN_HOLE_BYTES`] travel as zeros within data.
+
+use crate::gather::{Gathered, Piece};
+use crate::transport::Reserved;
+use std::sync::Arc;
+use weir_nfs::Data;
+use weir_nfs::v4::op::read_plus::{
+    DATA_HEADER_BYTES, DataSegment, HOLE_BYTES, HoleSegment, ReadPlus, Segment as PlusSegment,
+};
+use weir_pagecache::{Segment, Segments};
+use weir_xdr::{Payload, padding};
+
+/// A hole pays from here on: it spares its bytes and costs two more segment headers, the work of
+/// gathering and of taking apart.
+pub const MIN_HOLE_BYTES: u64 = 512;
+
+/// What a READ_PLUS asked for, and what its reply may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlusRequest {
+    pub(crate) offset: u64,
+    pub(crate) count: usize,
+    /// Bytes for the encoded segments.
+    pub(crate) room: usize,
+    /// Where a hole may go on to at most.
+    pub(crate) hole_end: u64,
+}
+
+/// Chooses the segments of a READ_PLUS reply.
+pub(crate) fn plan(segments: Segments, request: PlusRequest, reserved: &Arc<Reserved>) -> ReadPlus {
+    let PlusRequest { offset, count, room, hole_end } = request;
+    let request_end = offset.saturating_add(count as u64);
+    let eof = segments.eof && segments.end(offset) <= request_end;
+    let mut plan = Planner { plus: ReadPlus::default(), at: offset, room, open_data: None };
+    for segment in segments.segments {
+        let fits = match segment {
+            Segment::Data { pages, .. } => plan.data(Piece::Pages(pages), reserved),
+            Segment::Hole { start, end } => {
+                let end = end.min(hole_end.max(request_end));
+                if end - start >= MIN_HOLE_BYTES {
+                    plan.hole(end - start)
+                } else {
+                    let len = end.min(request_end).saturating_sub(start);
+                    plan.data(Piece::Zeros(len as usize), reserved)
+                }
+            }
+        };
+        if !fits {
+            plan.close_data();
+            return plan.plus;
+        }
+    }
+    plan.close_data();
+    plan.plus.eof = eof;
+    plan.plus
+}
+
+struct Planner {
+    plus: ReadPlus,
+    /// Where the next segment begins.
+    at: u64,
+    room: usize,
+    open_data: Option<(u64, Gathered)>,
+}
+
+impl Planner {
+    /// Appends bytes to the last data segment, or begins one. Says whether all of them fit.
+    fn data(&mut self, mut piece: Piece, reserved: &Arc<Reserved>) -> bool {
+        let len = piece.len();
+        if len == 0 {
+            return true;
+        }
+        let open = self.open_data.as_ref().map_or(0, |(_, data)| data.len());
+        let header = if open == 0 { DATA_HEADER_BYTES } else { 0 };
+        // Room is counted without the open segment's padding, which ends where the segment does.
+        let Some(room) = self.room.checked_sub(header) else { return false };
+        let most = ((open + room) & !3).saturating_sub(open);
+        let taken = len.min(most);
+        if taken == 0 {
+            return false;
+        }
+        piece.truncate(taken);
+        let (_, data) =
+            self.open_data.get_or_insert_with(|| (self.at, Gathered::new(reserved.clone())));
+        data.push(piece);
+        self.room = room - taken;
+        self.at += taken as u64;
+        taken == len
+    }
+
+    fn hole(&mut self, len: u64) -> bool {
+        self.close_data();
+        let Some(room) = self.room.checked_sub(HOLE_BYTES) else { return false };
+        self.room = room;
+        let hole = HoleSegment { offset: self.at, length: len };
+        self.plus.segments.0.push(PlusSegment::Hole(hole));
+        self.at += len;
+        true
+    }
+
+    fn close_data(&mut self) {
+        if let Some((offset, data)) = self.open_data.take() {
+            self.room -= padding(data.len());
+            let data = Data::Shared(Arc::new(data));
+            self.plus.segments.0.push(PlusSegment::Data(DataSegment { offset, data }));
+        }
+    }
+}

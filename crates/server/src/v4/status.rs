@@ -1,0 +1,91 @@
+//! Errors of the layers below, in NFSv4's terms.
+
+use crate::export::HandleError;
+use crate::state::StateError;
+use weir_nfs::v4::Error;
+
+/// The protocol's error for a file system's.
+pub(crate) fn of_vfs(error: weir_vfs::Error) -> Error {
+    use weir_vfs::Error as E;
+    match error {
+        E::NotPermitted => Error::Perm,
+        E::NotFound => Error::NoEnt,
+        E::NoSuchRange => Error::NxIo,
+        E::AccessDenied => Error::Access,
+        E::Exists => Error::Exist,
+        E::CrossDevice => Error::XDev,
+        E::NotDirectory => Error::NotDir,
+        E::IsDirectory => Error::IsDir,
+        E::Invalid => Error::Inval,
+        E::BadFile => Error::OpenMode,
+        E::Busy | E::TextBusy => Error::FileOpen,
+        E::TooBig => Error::FBig,
+        E::NoSpace => Error::NoSpc,
+        E::ReadOnly => Error::RoFs,
+        E::TooManyLinks => Error::MLink,
+        E::Range => Error::TooSmall,
+        E::NameTooLong => Error::NameTooLong,
+        E::NotEmpty => Error::NotEmpty,
+        E::Loop => Error::Symlink,
+        E::NoAttribute => Error::NoXattr,
+        E::NotSupported => Error::NotSupp,
+        E::Stale => Error::Stale,
+        E::Quota => Error::DQuot,
+        E::WouldBlock | E::Interrupted | E::TimedOut | E::OutOfMemory | E::TooManyOpen => {
+            Error::Delay
+        }
+        _ => Error::Io,
+    }
+}
+
+/// The protocol's error for a misuse of state.
+pub(crate) fn of_state(error: StateError) -> Error {
+    use StateError as E;
+    match error {
+        E::BadStateId => Error::BadStateId,
+        E::OldStateId => Error::OldStateId,
+        E::StaleStateId => Error::StaleStateId,
+        E::StaleClientId => Error::StaleClientId,
+        E::NoSuchClient => Error::NoEnt,
+        E::NotSameVerifier => Error::NotSame,
+        E::NotSamePrincipal => Error::Perm,
+        E::ClientInUse => Error::ClIdInUse,
+        E::ClientBusy => Error::ClientIdBusy,
+        E::TooMany => Error::Delay,
+        E::TooSmall => Error::TooSmall,
+        E::BadSession => Error::BadSession,
+        E::BadSlot => Error::BadSlot,
+        E::Misordered => Error::SeqMisordered,
+        E::Uncached => Error::RetryUncachedRep,
+        E::Busy => Error::Delay,
+        E::ShareDenied => Error::ShareDenied,
+        E::Locked => Error::Locked,
+        E::OpenMode => Error::OpenMode,
+        E::NotASubset => Error::Inval,
+        E::LocksHeld => Error::LocksHeld,
+        E::Grace => Error::Grace,
+        E::NoGrace => Error::NoGrace,
+        E::CompleteAlready => Error::CompleteAlready,
+    }
+}
+
+/// The protocol's error for a handle that names nothing.
+pub(crate) fn of_handle(error: HandleError) -> Error {
+    match error {
+        HandleError::Bad => Error::BadHandle,
+        HandleError::Stale => Error::Stale,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_but_an_io_error_is_called_one() {
+        for &error in weir_vfs::Error::ALL {
+            let unnamed = [weir_vfs::Error::Io, weir_vfs::Error::NoDevice];
+            assert_eq!(of_vfs(error) == Error::Io, unnamed.contains(&error), "{error}");
+        }
+    }
+}

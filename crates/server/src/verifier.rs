@@ -1,0 +1,35 @@
+//! The write verifier: how clients notice that unstable data may be lost.
+//!
+//! 1. It differs in each run of the server, and from one failed writeback to the next, so that a
+//!    client which compares it writes again what it has not committed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use weir_pagecache::File;
+
+/// The verifier of this run.
+#[derive(Debug)]
+pub struct WriteVerifier(AtomicU64);
+
+impl WriteVerifier {
+    /// The verifier of the server's `run`.
+    pub fn new(run: u32) -> Self {
+        Self(AtomicU64::new(u64::from(run) << 32))
+    }
+
+    /// As it goes with a reply. Taken before the write, so that data lost after it is noticed.
+    pub fn get(&self) -> [u8; 8] {
+        self.0.load(Ordering::Acquire).to_be_bytes()
+    }
+
+    /// Makes writes durable for a client.
+    ///
+    /// # Errors
+    /// What could not be written may be lost; the verifier is another one from then on.
+    pub async fn commit(&self, file: &File) -> weir_vfs::Result<()> {
+        let synced = file.sync_async(false).await;
+        if synced.is_err() {
+            self.0.fetch_add(1, Ordering::AcqRel);
+        }
+        synced
+    }
+}
