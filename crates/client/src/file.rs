@@ -5,11 +5,12 @@
 use crate::fs::Inner;
 use crate::protocol::{OpenAt, Protocol};
 use crate::read;
+use crate::unlinked::OpenFiles;
 use crate::write::Writes;
 use async_trait::async_trait;
 use std::sync::Arc;
 use weir_vfs::{
-    Access, Attr, Error, Extent, OpenFile, ReadOp, Result, SegmentKind, SetAttr, WriteOp,
+    Access, Attr, Error, Extent, FileId, OpenFile, ReadOp, Result, SegmentKind, SetAttr, WriteOp,
 };
 
 /// A file open at the server; closed when the last user lets go.
@@ -18,12 +19,22 @@ pub(crate) struct Opened {
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) open: OpenAt,
     pub(crate) access: Access,
+    pub(crate) id: FileId,
+    pub(crate) open_files: Arc<OpenFiles>,
 }
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        let (protocol, open, access) = (Arc::clone(&self.protocol), self.open.clone(), self.access);
-        self.runtime.spawn(async move { protocol.close(open, access).await });
+        let (protocol, open) = (Arc::clone(&self.protocol), self.open.clone());
+        let hidden = self.open_files.closed(self.id);
+        self.runtime.spawn(async move {
+            protocol.close(open).await;
+            if let Some(hidden) = hidden
+                && let Err(error) = hidden.remove(&*protocol).await
+            {
+                tracing::warn!("an unlinked file stays behind: {error}");
+            }
+        });
     }
 }
 

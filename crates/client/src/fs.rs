@@ -10,6 +10,7 @@ use crate::handles::Handles;
 use crate::mount;
 use crate::protocol::{Handle, Node, OpenAt, Place, Protocol, Special};
 use crate::transport::Counters;
+use crate::unlinked::OpenFiles;
 use crate::{MountOptions, NfsUrl, Version};
 use async_trait::async_trait;
 use std::future::Future;
@@ -62,7 +63,15 @@ impl NfsFs {
         };
         let mount::Mounted { protocol, version, root, counters } = mounted;
         let handles = Handles::new(root.attr.id, root.handle);
-        let core = Arc::new(Core { protocol, version, handles, own, options, counters });
+        let core = Arc::new(Core {
+            protocol,
+            version,
+            handles,
+            own,
+            options,
+            counters,
+            open_files: Arc::default(),
+        });
         Ok(Arc::new(Self { inner: Arc::new(Inner { core, runtime }) }))
     }
 
@@ -181,6 +190,7 @@ pub(crate) struct Core {
     own: Arc<OpaqueAuth>,
     options: MountOptions,
     counters: Arc<Counters>,
+    open_files: Arc<OpenFiles>,
 }
 
 impl Inner {
@@ -203,7 +213,9 @@ impl Drop for Inner {
         // The last user may be one of the runtime's own threads, which cannot wait for itself.
         std::thread::spawn(move || {
             // A server that is away ends the state by itself when the lease runs out.
-            let _ = runtime.block_on(tokio::time::timeout(UNMOUNT_PATIENCE, protocol.unmount()));
+            let unmount =
+                async { tokio::time::timeout(UNMOUNT_PATIENCE, protocol.unmount()).await };
+            let _ = runtime.block_on(unmount);
             runtime.shutdown_background();
         });
     }
@@ -388,7 +400,7 @@ impl FileSystem for NfsFs {
     async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
         let ((dir, name), cred) = (self.place(dir, name)?, self.cred(caller));
         self.inner
-            .run(|core| async move { core.protocol.remove(&cred, &dir, &name, false).await })
+            .run(|core| async move { core.open_files.unlink(&*core.protocol, cred, dir, &name).await })
             .await
     }
 
@@ -428,7 +440,10 @@ impl FileSystem for NfsFs {
             .run(|core| async move {
                 let open: OpenAt = core.protocol.open(cred, &handle, access).await?;
                 // Made here, so that an open whose caller has gone is closed again.
-                Ok(Opened { protocol: Arc::clone(&core.protocol), runtime, open, access })
+                core.open_files.opened(id);
+                let open_files = Arc::clone(&core.open_files);
+                let protocol = Arc::clone(&core.protocol);
+                Ok(Opened { protocol, runtime, open, access, id, open_files })
             })
             .await?;
         Ok(Arc::new(NfsFile::new(Arc::clone(&self.inner), opened)))

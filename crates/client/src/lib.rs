@@ -11,6 +11,7 @@ mod options;
 mod protocol;
 mod read;
 mod transport;
+mod unlinked;
 mod url;
 mod v3;
 mod v4;

@@ -90,6 +90,8 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     fn server(&self) -> &Arc<str>;
     fn capabilities(&self) -> Capabilities;
     fn limits(&self) -> Limits;
+    /// Whether an open file lives on after its last name is gone.
+    fn keeps_unlinked(&self) -> bool;
     async fn statfs(&self, cred: &OpaqueAuth, root: &Handle) -> Result<FsStat>;
     async fn getattr(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Attr>;
     async fn setattr(
@@ -138,7 +140,7 @@ pub(crate) trait Protocol: Send + Sync + 'static {
         flags: RenameFlags,
     ) -> Result<()>;
     async fn open(&self, cred: Arc<OpaqueAuth>, handle: &Handle, access: Access) -> Result<OpenAt>;
-    async fn close(&self, open: OpenAt, access: Access);
+    async fn close(&self, open: OpenAt);
     /// One READ or READ_PLUS into its place.
     async fn read(&self, open: &OpenAt, target: ReadTarget) -> Result<Layout>;
     /// One WRITE, not durable.
@@ -191,6 +193,33 @@ pub(crate) async fn open_stateless(
         true => Ok(OpenAt { cred, handle: handle.clone(), state: None }),
         false => Err(weir_vfs::Error::AccessDenied.into()),
     }
+}
+
+/// Renames with flags that no version of the protocol has. A new name that must not exist is made
+/// as a link, which is atomic, before the old one is removed; only a directory, which cannot have
+/// two names, is looked for first (and a rename replaces nothing but an empty one).
+pub(crate) async fn rename_with(
+    protocol: &dyn Protocol,
+    cred: &OpaqueAuth,
+    from: (&Handle, &[u8]),
+    to: (&Handle, &[u8]),
+    flags: RenameFlags,
+) -> Result<()> {
+    if flags == RenameFlags::Exchange {
+        return Err(weir_vfs::Error::NotSupported.into());
+    }
+    let node = protocol.lookup(cred, from.0, from.1).await?;
+    if node.attr.kind == FileKind::Directory {
+        return match protocol.lookup(cred, to.0, to.1).await {
+            Ok(_) => Err(weir_vfs::Error::Exists.into()),
+            Err(error) if error.to_vfs() == weir_vfs::Error::NotFound => {
+                protocol.rename(cred, from, to, RenameFlags::Replace).await
+            }
+            Err(error) => Err(error),
+        };
+    }
+    protocol.link(cred, &node.handle, to.0, to.1).await?;
+    protocol.remove(cred, from.0, from.1, false).await
 }
 
 /// A bad answer to `operation`.

@@ -10,6 +10,9 @@ use weir_vfs::FileSystem;
 #[tokio::test]
 #[ignore = "needs a server: set WEIR_PEER to a URL"]
 async fn the_suite_over_a_peer() {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .init();
     let url: NfsUrl = std::env::var("WEIR_PEER").expect("WEIR_PEER is a URL").parse().unwrap();
     let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
     println!("NFSv{}", nfs.version());

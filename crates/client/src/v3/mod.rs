@@ -258,6 +258,10 @@ impl Protocol for V3 {
         self.about.get().map_or(Limits { read: 32768, write: 32768 }, |about| about.limits)
     }
 
+    fn keeps_unlinked(&self) -> bool {
+        false
+    }
+
     async fn statfs(&self, cred: &OpaqueAuth, root: &Handle) -> Result<FsStat> {
         let space = self.call(cred, fsstat::Args { root: handle_of(root) }).await?;
         let about = self.about.get();
@@ -450,7 +454,7 @@ impl Protocol for V3 {
         flags: RenameFlags,
     ) -> Result<()> {
         if flags != RenameFlags::Replace {
-            return Err(weir_vfs::Error::NotSupported.into());
+            return crate::protocol::rename_with(self, cred, from, to, flags).await;
         }
         let args = rename::Args { from: dir_op(from.0, from.1), to: dir_op(to.0, to.1) };
         self.call(cred, args).await.map(drop)
@@ -460,7 +464,7 @@ impl Protocol for V3 {
         crate::protocol::open_stateless(self, cred, handle, access).await
     }
 
-    async fn close(&self, _open: OpenAt, _access: Access) {}
+    async fn close(&self, _open: OpenAt) {}
 
     async fn read(&self, open: &OpenAt, target: ReadTarget) -> Result<Layout> {
         let args = read::Args {

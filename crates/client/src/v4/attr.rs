@@ -9,7 +9,7 @@ use weir_nfs::v4::attr::{
     CHANGE, CLONE_BLKSIZE, FILEHANDLE, FILEID, FILES_FREE, FILES_TOTAL, FSID, LEASE_TIME,
     MAXFILESIZE, MAXLINK, MAXNAME, MAXREAD, MAXWRITE, MODE, NUMLINKS, OWNER, OWNER_GROUP, RAWDEV,
     RDATTR_ERROR, SIZE, SPACE_AVAIL, SPACE_FREE, SPACE_TOTAL, SPACE_USED, SUPPORTED_ATTRS,
-    TIME_ACCESS, TIME_CREATE, TIME_METADATA, TIME_MODIFY, TYPE, XATTR_SUPPORT,
+    TIME_ACCESS, TIME_CREATE, TIME_METADATA, TIME_MODIFY, TYPE,
 };
 use weir_nfs::v4::types::{FileType, NfsTime, SetTime};
 use weir_nfs::v4::{Attrs, Bitmap, Error as Nfs4Error};
@@ -49,8 +49,7 @@ pub(super) const SPACE: Bitmap = Bitmap::of(&[
     SPACE_TOTAL,
 ]);
 /// What is asked once, of the mount's root.
-pub(super) const ABOUT: Bitmap =
-    Bitmap::of(&[SUPPORTED_ATTRS, LEASE_TIME, MAXREAD, MAXWRITE, CLONE_BLKSIZE, XATTR_SUPPORT]);
+pub(super) const ABOUT: Bitmap = Bitmap::of(&[SUPPORTED_ATTRS, LEASE_TIME, MAXREAD, MAXWRITE]);
 
 /// `None` when one is missing that no file can be without.
 pub(super) fn attr_of(attrs: &Attrs, handle: &Handle, owners: &Owners) -> Option<Attr> {
@@ -81,7 +80,8 @@ pub(super) fn attr_of(attrs: &Attrs, handle: &Handle, owners: &Owners) -> Option
         atime: time(attrs.time_access),
         mtime: time(attrs.time_modify),
         ctime: time(attrs.time_metadata),
-        btime: attrs.time_create.map(self::time),
+        // Servers that do not know it have been seen to answer zero.
+        btime: attrs.time_create.filter(|t| *t != NfsTime::default()).map(self::time),
         change: attrs.change?,
     })
 }

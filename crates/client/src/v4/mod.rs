@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use weir_base::sync::Mutex;
-use weir_nfs::v4::Error as Nfs4Error;
+use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 
 /// A conversation in one minor version of NFSv4.
@@ -123,10 +123,24 @@ impl V4 {
             loop {
                 tokio::time::sleep(lease / 3).await;
                 let Some(v4) = mount.upgrade() else { return };
-                if let Err(error) = v4.call(&v4.own, "SEQUENCE", &[]).await {
+                if let Err(error) = v4.renew().await {
                     tracing::warn!("{error}");
                 }
             }
         });
+    }
+
+    async fn renew(&self) -> Result<()> {
+        if self.has_sessions() {
+            return self.call(&self.own, "SEQUENCE", &[]).await.map(drop);
+        }
+        let id = self.introduce(None).await?;
+        match self.call_alone("RENEW", Op::Renew(id)).await? {
+            OpRes::Renew(Err(Nfs4Error::StaleClientId | Nfs4Error::Expired)) => {
+                self.introduce(Some(id)).await.map(drop)
+            }
+            OpRes::Renew(Ok(())) => Ok(()),
+            other => Err(self.failure_of("RENEW", &other)),
+        }
     }
 }

@@ -10,12 +10,15 @@
 use super::V4;
 use super::session::Session;
 use crate::error::Result;
-use crate::protocol::{Handle, OpenAt};
+use crate::protocol::{Handle, OpenAt, Place};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use weir_base::sync::Mutex;
-use weir_nfs::v4::op::close;
-use weir_nfs::v4::op::open::{Args, Claim, DelegationType, How, ShareAccess, ShareDeny};
+use weir_nfs::v4::op::open::{
+    Args, Claim, DelegationType, How, Opened, ResultFlags, ShareAccess, ShareDeny,
+};
+use weir_nfs::v4::op::{close, open_confirm};
 use weir_nfs::v4::types::{StateId, StateOwner};
 use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
@@ -25,6 +28,8 @@ use weir_vfs::Access;
 #[derive(Default)]
 pub(super) struct Opens {
     by_handle: Mutex<HashMap<Handle, Arc<OpenState>>>,
+    /// Owners used so far in minor version 0.
+    owners: AtomicU64,
 }
 
 /// A file that is open at the server.
@@ -99,6 +104,67 @@ impl V4 {
 
     fn reopen_ops(&self, handle: &Handle, access: Access, claim: Claim) -> [Op; 2] {
         [super::ops::putfh(handle), Op::Open(self.open_args(access, How::NoCreate, claim))]
+    }
+
+    /// Makes a new file in minor version 0 and closes it: OPEN is the only way to make one.
+    pub(super) async fn create_without_session(
+        &self,
+        cred: &OpaqueAuth,
+        place: &Place<'_>,
+        how: How,
+    ) -> Result<Vec<OpRes>> {
+        let mut client_id = self.introduce(None).await?;
+        for _ in 0..MAX_ATTEMPTS {
+            let mut args =
+                self.open_args(Access::WRITE, how.clone(), Claim::Null(place.name.into()));
+            // An owner of its own for each file: owners count their calls, and nothing else of
+            // this one's may be under way.
+            let number = self.opens.owners.fetch_add(1, Relaxed);
+            args.share_access = ShareAccess::WRITE;
+            args.owner = StateOwner { client_id, owner: number.to_be_bytes().as_slice().into() };
+            let ops = super::ops::node_ops(vec![super::ops::putfh(place.dir), Op::Open(args)]);
+            let answer = self.exchange(cred, "OPEN", &ops, None).await?;
+            match answer.status {
+                Err(Nfs4Error::StaleClientId | Nfs4Error::Expired) => {
+                    client_id = self.introduce(Some(client_id)).await?;
+                    continue;
+                }
+                status => self.checked("OPEN", status)?,
+            }
+            let opened = answer.results.iter().find_map(|result| match result {
+                OpRes::Open(Ok(opened)) => Some(opened),
+                _ => None,
+            });
+            let handle = answer.results.iter().find_map(|result| match result {
+                OpRes::Getfh(Ok(handle)) => Some(Handle(handle.0.clone())),
+                _ => None,
+            });
+            let (Some(opened), Some(handle)) = (opened, handle) else {
+                return Err(self.unexpected("OPEN"));
+            };
+            self.close_without_session(cred, &handle, opened).await;
+            return Ok(answer.results);
+        }
+        Err(self.failed("OPEN", Nfs4Error::StaleClientId))
+    }
+
+    async fn close_without_session(&self, cred: &OpaqueAuth, handle: &Handle, opened: &Opened) {
+        let (mut open_stateid, mut seqid) = (opened.stateid, 1);
+        if opened.flags.contains(ResultFlags::CONFIRM) {
+            let confirm = Op::OpenConfirm(open_confirm::Args { open_stateid, seqid });
+            let ops = [super::ops::putfh(handle), confirm];
+            if let Ok(results) = self.call(cred, "OPEN_CONFIRM", &ops).await
+                && let [_, OpRes::OpenConfirm(Ok(confirmed))] = results.as_slice()
+            {
+                open_stateid = *confirmed;
+            }
+            seqid += 1;
+        }
+        let close = Op::Close(close::Args { seqid, open_stateid });
+        // What stays open here is closed when the lease ends.
+        if let Err(error) = self.call(cred, "CLOSE", &[super::ops::putfh(handle), close]).await {
+            tracing::debug!("{error}");
+        }
     }
 
     /// Arguments of OPEN for this client's one owner.
@@ -229,6 +295,9 @@ impl Opens {
         self.by_handle.lock().remove(handle);
     }
 }
+
+/// How often the server may forget the client while a file is made.
+const MAX_ATTEMPTS: u32 = 4;
 
 /// Whether the server says that it does not have the state of a stateid (any more).
 pub(super) fn is_state_lost(error: Nfs4Error) -> bool {

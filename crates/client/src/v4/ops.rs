@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use weir_nfs::Data;
+use weir_nfs::v4::attr::XATTR_SUPPORT;
 use weir_nfs::v4::op;
 use weir_nfs::v4::op::access::Rights;
 use weir_nfs::v4::op::open::{Claim, CreateHow, How};
@@ -64,7 +65,15 @@ impl V4 {
 
     async fn learn(self: &Arc<Self>, root: &Handle) -> Result<()> {
         let ops = [putfh(root), getattr(super::attr::ABOUT)];
-        let attrs = take!(self, self.call(&self.own, "GETATTR", &ops).await?, Getattr)?;
+        let mut attrs = take!(self, self.call(&self.own, "GETATTR", &ops).await?, Getattr)?;
+        // Servers have been seen to refuse the question (nfs-ganesha 4.3) rather than leave out
+        // the answer.
+        let known = attrs.supported_attrs.unwrap_or_default().contains(XATTR_SUPPORT);
+        if self.minor >= 2 && known {
+            let ops = [putfh(root), getattr(Bitmap::of(&[XATTR_SUPPORT]))];
+            let results = self.call(&self.own, "GETATTR", &ops).await?;
+            attrs.xattr_support = take!(self, results, Getattr)?.xattr_support;
+        }
         let session = self.session();
         let fit = |asked: usize, session: usize, server: Option<u64>| {
             let server = server.map_or(usize::MAX, |s| usize::try_from(s).unwrap_or(usize::MAX));
@@ -146,6 +155,15 @@ impl V4 {
         let ops = |stateid| vec![putfh(&open.handle), Op::ReadPlus(read_args(stateid, target))];
         let answer = self.exchange_open(open, "READ_PLUS", ops, Some(target)).await?;
         let why = match (answer.read, answer.status) {
+            (Some(Ok(layout)), _) if layout.extents.is_empty() && layout.eof => {
+                // Servers have been seen to say this of any offset (nfs-ganesha 4.3), so READ has
+                // the last word on where a file ends.
+                let read = self.read_plain(open, target).await?;
+                if read.extents.is_empty() {
+                    return Ok(Some(read));
+                }
+                "an end of file where there is none".to_owned()
+            }
             (Some(Ok(layout)), _) => return Ok(Some(layout)),
             (Some(Err(violation)), _) => violation.to_string(),
             (None, Err(error @ (Nfs4Error::NotSupp | Nfs4Error::OpIllegal))) => error.to_string(),
@@ -162,6 +180,19 @@ impl V4 {
         }
         Ok(None)
     }
+
+    async fn read_plain(&self, open: &OpenAt, target: &ReadTarget) -> Result<Layout> {
+        let ops = |stateid| vec![putfh(&open.handle), Op::Read(read_args(stateid, target))];
+        let answer = self.exchange_open(open, "READ", ops, Some(target)).await?;
+        match answer.read {
+            Some(Ok(layout)) => Ok(layout),
+            Some(Err(violation)) => Err(crate::protocol::broken(&self.server, "READ", violation)),
+            None => {
+                self.checked("READ", answer.status)?;
+                Err(self.unexpected("READ"))
+            }
+        }
+    }
 }
 
 /// How often one call may find its open gone.
@@ -176,7 +207,7 @@ fn getattr(request: Bitmap) -> Op {
 }
 
 /// `ops`, and what identifies the file that they end at.
-fn node_ops(mut ops: Vec<Op>) -> Vec<Op> {
+pub(super) fn node_ops(mut ops: Vec<Op>) -> Vec<Op> {
     ops.push(Op::Getfh(()));
     ops.push(getattr(super::attr::WANTED));
     ops
@@ -205,6 +236,10 @@ impl Protocol for V4 {
 
     fn limits(&self) -> Limits {
         self.about().map_or(Limits { read: 65536, write: 65536 }, |about| about.limits)
+    }
+
+    fn keeps_unlinked(&self) -> bool {
+        self.has_sessions()
     }
 
     async fn statfs(&self, cred: &OpaqueAuth, root: &Handle) -> Result<FsStat> {
@@ -315,11 +350,13 @@ impl Protocol for V4 {
     }
 
     async fn create(&self, cred: &OpaqueAuth, place: Place<'_>) -> Result<Node> {
-        let args = self.open_args(
-            Access::READ | Access::WRITE,
-            How::Create(CreateHow::Guarded(set_attrs(place.set).into())),
-            Claim::Null(place.name.into()),
-        );
+        let how = How::Create(CreateHow::Guarded(set_attrs(place.set).into()));
+        if !self.has_sessions() {
+            let results = self.create_without_session(cred, &place, how).await?;
+            return self.node(results, "OPEN");
+        }
+        let claim = Claim::Null(place.name.into());
+        let args = self.open_args(Access::READ | Access::WRITE, how, claim);
         let mut ops = node_ops(vec![putfh(place.dir), Op::Open(args)]);
         ops.push(Op::Close(op::close::Args { seqid: 0, open_stateid: StateId::CURRENT }));
         self.node(self.call(cred, "OPEN", &ops).await?, "OPEN")
@@ -393,12 +430,8 @@ impl Protocol for V4 {
         to: (&Handle, &[u8]),
         flags: RenameFlags,
     ) -> Result<()> {
-        match flags {
-            RenameFlags::Replace => {}
-            // The protocol has neither. To look first would not be atomic.
-            RenameFlags::NoReplace | RenameFlags::Exchange => {
-                return Err(weir_vfs::Error::NotSupported.into());
-            }
+        if flags != RenameFlags::Replace {
+            return crate::protocol::rename_with(self, cred, from, to, flags).await;
         }
         let ops = [
             putfh(from.0),
@@ -416,7 +449,7 @@ impl Protocol for V4 {
         crate::protocol::open_stateless(self, cred, handle, access).await
     }
 
-    async fn close(&self, open: OpenAt, _access: Access) {
+    async fn close(&self, open: OpenAt) {
         self.close_file(open).await;
     }
 
@@ -426,16 +459,7 @@ impl Protocol for V4 {
         {
             return Ok(layout);
         }
-        let ops = |stateid| vec![putfh(&open.handle), Op::Read(read_args(stateid, &target))];
-        let answer = self.exchange_open(open, "READ", ops, Some(&target)).await?;
-        match answer.read {
-            Some(Ok(layout)) => Ok(layout),
-            Some(Err(violation)) => Err(crate::protocol::broken(&self.server, "READ", violation)),
-            None => {
-                self.checked("READ", answer.status)?;
-                Err(self.unexpected("READ"))
-            }
-        }
+        self.read_plain(open, &target).await
     }
 
     async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written> {

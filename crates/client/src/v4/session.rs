@@ -19,8 +19,10 @@ use super::slots::Slots;
 use crate::error::{Error, Result};
 use std::sync::Arc;
 use weir_base::sync::Mutex;
-use weir_nfs::v4::op::{create_session, exchange_id, reclaim_complete};
-use weir_nfs::v4::types::{CallbackSec, ClientId, ClientOwner, ImplId, SessionId};
+use weir_nfs::v4::op::{
+    create_session, exchange_id, reclaim_complete, setclientid, setclientid_confirm,
+};
+use weir_nfs::v4::types::{CallbackSec, ClientId, ClientOwner, ImplId, NetAddr, SessionId};
 use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
 
 /// A session.
@@ -194,6 +196,35 @@ impl V4 {
             Err(Nfs4Error::CompleteAlready) => Ok(()),
             status => self.checked("RECLAIM_COMPLETE", status),
         }
+    }
+
+    /// Introduces the client in minor version 0 (RFC 7530 section 9.1.1), unless the server knows
+    /// it by another name than `unknown` by now.
+    pub(super) async fn introduce(&self, unknown: Option<ClientId>) -> Result<ClientId> {
+        let _one_at_a_time = self.recovering.lock().await;
+        let known = *self.client.id.lock();
+        if let Some(id) = known.filter(|id| Some(*id) != unknown) {
+            return Ok(id);
+        }
+        let op = Op::Setclientid(setclientid::Args {
+            client: self.client.owner.clone(),
+            cb_program: CALLBACK_PROGRAM,
+            // No callbacks, so no delegations either.
+            cb_location: NetAddr { netid: "tcp".into(), addr: "0.0.0.0.0.0".into() },
+            callback_ident: 0,
+        });
+        let introduced = match self.call_alone("SETCLIENTID", op).await? {
+            OpRes::Setclientid(Ok(introduced)) => introduced,
+            other => return Err(self.failure_of("SETCLIENTID", &other)),
+        };
+        let (client_id, confirm) = (introduced.client_id, introduced.confirm);
+        let op = Op::SetclientidConfirm(setclientid_confirm::Args { client_id, confirm });
+        match self.call_alone("SETCLIENTID_CONFIRM", op).await? {
+            OpRes::SetclientidConfirm(Ok(())) => {}
+            other => return Err(self.failure_of("SETCLIENTID_CONFIRM", &other)),
+        }
+        *self.client.id.lock() = Some(client_id);
+        Ok(client_id)
     }
 
     /// Ends the session and the client.

@@ -7,7 +7,7 @@
 //!    error of the message: the values as a whole have a length.
 
 use super::acl::{Ace, Acl, MAX_ACES};
-use super::types::{FileHandle, FileType, FsId, Name, NfsTime, SetTime, SpecData};
+use super::types::{FileHandle, FileType, FsId, Name, NfsTime, SetTime, SpecData, Status};
 use super::{Bitmap, Error};
 use weir_xdr::{Decode, Decoder, Encode, Encoder, List, Opaque, Result, xdr_struct};
 
@@ -126,8 +126,8 @@ attributes! {
     UNIQUE_HANDLES = 9, unique_handles: bool;
     /// Lease in seconds.
     LEASE_TIME = 10, lease_time: u32;
-    /// Why the attributes of a directory's entry are missing (an `nfsstat4`).
-    RDATTR_ERROR = 11, rdattr_error: Error;
+    /// Why the attributes of a directory's entry are missing, or that they are not.
+    RDATTR_ERROR = 11, rdattr_error: Status;
     /// Access control list.
     ACL = 12, acl: List<Ace, MAX_ACES>;
     /// Kinds of entries that access control lists may have.

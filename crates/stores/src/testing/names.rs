@@ -208,10 +208,15 @@ async fn renames_move_replace_and_exchange(fs: &Arc<dyn FileSystem>, dir: FileId
     let a = make(fs, dir, "a").await;
     let b = make(fs, dir, "b").await;
     assert_eq!(rename(dir, "a", dir, "b", NoReplace).await, Err(Error::Exists));
-    rename(dir, "a", dir, "b", Exchange).await.unwrap();
-    assert_eq!((find(fs, dir, "a").await, find(fs, dir, "b").await), (Some(b), Some(a)));
-    assert_eq!(rename(dir, "a", dir, "absent", Exchange).await, Err(Error::NotFound));
-    rename(dir, "a", dir, "b", Replace).await.unwrap();
+    // A protocol may have no way to say it (NFS has none).
+    let exchanges = rename(dir, "a", dir, "b", Exchange).await != Err(Error::NotSupported);
+    if exchanges {
+        assert_eq!((find(fs, dir, "a").await, find(fs, dir, "b").await), (Some(b), Some(a)));
+        assert_eq!(rename(dir, "a", dir, "absent", Exchange).await, Err(Error::NotFound));
+        rename(dir, "a", dir, "b", Exchange).await.unwrap();
+    }
+    rename(dir, "b", dir, "a", Replace).await.unwrap();
+    rename(dir, "a", dir, "b", NoReplace).await.unwrap();
     assert_eq!((find(fs, dir, "a").await, find(fs, dir, "b").await), (None, Some(b)));
     assert_eq!(fs.getattr(a).await.unwrap_err(), Error::Stale, "the replaced file is gone");
     rename(dir, "b", sub, "c", NoReplace).await.unwrap();
@@ -229,11 +234,13 @@ async fn renames_move_replace_and_exchange(fs: &Arc<dyn FileSystem>, dir: FileId
     assert_eq!(rename(dir, "other", dir, "sub", Replace).await, Err(Error::NotEmpty));
     rename(dir, "sub", dir, "other", Replace).await.unwrap();
     assert_eq!(fs.getattr(other).await.unwrap_err(), Error::Stale);
-    rename(dir, "other", dir, "file", Exchange).await.unwrap();
-    assert_eq!(
-        (find(fs, dir, "file").await, find(fs, dir, "other").await),
-        (Some(sub), Some(file))
-    );
+    if exchanges {
+        rename(dir, "other", dir, "file", Exchange).await.unwrap();
+        assert_eq!(
+            (find(fs, dir, "file").await, find(fs, dir, "other").await),
+            (Some(sub), Some(file))
+        );
+    }
 }
 
 async fn identities_stay_through_renames(fs: &Arc<dyn FileSystem>, dir: FileId) {

@@ -1,0 +1,94 @@
+//! Files that were unlinked while they were open, for servers that keep no opens: such a file is
+//! renamed instead, to a name that starts with `.nfs`, and removed when it is closed.
+//!
+//! 1. The hidden name is removed by the last close of the file in this mount; a client that dies
+//!    before leaves it behind, as every NFS client does.
+
+use crate::protocol::{Handle, Protocol};
+use std::collections::HashMap;
+use std::sync::Arc;
+use weir_base::sync::Mutex;
+use weir_rpc::OpaqueAuth;
+use weir_vfs::{FileId, RenameFlags};
+
+/// The open files of a mount.
+#[derive(Default)]
+pub(crate) struct OpenFiles(Mutex<HashMap<FileId, Uses>>);
+
+#[derive(Default)]
+struct Uses {
+    count: usize,
+    hidden: Option<Hidden>,
+}
+
+/// A hidden name to be removed.
+pub(crate) struct Hidden {
+    cred: Arc<OpaqueAuth>,
+    dir: Handle,
+    name: Vec<u8>,
+}
+
+impl OpenFiles {
+    /// Takes note of an open.
+    pub(crate) fn opened(&self, id: FileId) {
+        self.0.lock().entry(id).or_default().count += 1;
+    }
+
+    /// Takes note of a close; the last one may have a name to remove.
+    pub(crate) fn closed(&self, id: FileId) -> Option<Hidden> {
+        let mut files = self.0.lock();
+        let uses = files.get_mut(&id)?;
+        uses.count -= 1;
+        if uses.count > 0 {
+            return None;
+        }
+        files.remove(&id)?.hidden
+    }
+
+    fn is_open(&self, id: FileId) -> bool {
+        self.0.lock().contains_key(&id)
+    }
+
+    fn hide(&self, id: FileId, hidden: Hidden) -> Result<(), Hidden> {
+        match self.0.lock().get_mut(&id) {
+            Some(uses) => {
+                uses.hidden = Some(hidden);
+                Ok(())
+            }
+            None => Err(hidden),
+        }
+    }
+
+    /// Unlinks a name, or hides it while its file is open.
+    pub(crate) async fn unlink(
+        &self,
+        protocol: &dyn Protocol,
+        cred: Arc<OpaqueAuth>,
+        dir: Handle,
+        name: &[u8],
+    ) -> crate::Result<()> {
+        if protocol.keeps_unlinked() || self.0.lock().is_empty() {
+            return protocol.remove(&cred, &dir, name, false).await;
+        }
+        let attr = protocol.lookup(&cred, &dir, name).await?.attr;
+        if !self.is_open(attr.id) || attr.nlink > 1 {
+            return protocol.remove(&cred, &dir, name, false).await;
+        }
+        let hidden_name = format!(".nfs{:016x}", getrandom::u64().unwrap_or(attr.id.ino));
+        let to = (&dir, hidden_name.as_bytes());
+        protocol.rename(&cred, (&dir, name), to, RenameFlags::Replace).await?;
+        let hidden = Hidden { cred, dir: dir.clone(), name: hidden_name.into_bytes() };
+        match self.hide(attr.id, hidden) {
+            Ok(()) => Ok(()),
+            // Closed in between.
+            Err(hidden) => hidden.remove(protocol).await,
+        }
+    }
+}
+
+impl Hidden {
+    /// Removes the name.
+    pub(crate) async fn remove(self, protocol: &dyn Protocol) -> crate::Result<()> {
+        protocol.remove(&self.cred, &self.dir, &self.name, false).await
+    }
+}
