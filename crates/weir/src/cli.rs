@@ -4,7 +4,7 @@
 //! sense; 130 interrupted.
 
 use crate::commands::{
-    cat, completions, cp, df, du, ls, man, map, mkdir, mv, rm, stat, touch, tree,
+    bench, cat, completions, cp, df, du, ls, man, map, mkdir, mv, rm, stat, touch, tree,
 };
 use crate::failure::{Failure, Result};
 use clap::{Parser, Subcommand};
@@ -38,6 +38,7 @@ enum Command {
     Mv(mv::Args),
     Rm(rm::Args),
     Touch(touch::Args),
+    Bench(bench::Args),
     Completions(completions::Args),
     #[command(hide = true)]
     Man(man::Args),
@@ -83,6 +84,7 @@ fn run(command: Command) -> Result<Ended> {
         Command::Mv(args) => mv::run(args),
         Command::Rm(args) => rm::run(args),
         Command::Touch(args) => touch::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }

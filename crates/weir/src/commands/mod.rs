@@ -6,6 +6,7 @@ use crate::location::Location;
 use crate::mounts::{MountArgs, Mounts};
 use tokio::runtime::Runtime;
 
+pub(crate) mod bench;
 pub(crate) mod cat;
 pub(crate) mod completions;
 pub(crate) mod cp;

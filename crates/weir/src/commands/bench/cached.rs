@@ -1,0 +1,368 @@
+//! `weir bench cached`: reads of what is in memory.
+//!
+//! Every figure is the median of rounds; in each round every way of reading gets its turn, so that
+//! what disturbs one disturbs the others, and ratios are medians of pairs from the same round.
+
+use super::measure::{Walk, median, nanos_per_op, paired};
+use super::report::{Target, block_name, nanos, table, targets};
+use super::scratch::Scratch;
+use super::text;
+use crate::cli::Ended;
+use crate::failure::{Asked, Failure, Result};
+use crate::output::{print, print_json, size_text};
+use crate::size::Size;
+use serde::Serialize;
+use std::fs::File as KernelFile;
+use std::hint::black_box;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use weir_pagecache::{Cache, Config, File};
+use weir_stores::local::{LocalFs, LocalOptions};
+use weir_vfs::{Access, Caller, FileSystem, IoFlags};
+
+const BLOCKS: [u64; 4] = [512, 4 << 10, 64 << 10, 1 << 20];
+const HOT_BYTES: u64 = 1 << 20;
+
+/// Reads of resident data: the fast path on and off, lent pages, the kernel's pread, bare memcpy
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+Makes a file of --size bytes in --dir, reads it into the page cache and into the kernel's, and
+measures reads of 512 B to 1 MiB: of a hot part of 1 MiB in no order, and of the whole file from
+front to back. Then times 512-byte reads of the whole file, first from the device and then twice
+from the cache, with the fast path off and on.
+
+Needs twice the file's size in memory, and once more for memcpy.
+
+Examples:
+  weir bench cached --quick
+  weir bench cached --json | jq .targets")]
+pub(super) struct Args {
+    /// Where to make the file
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// Size of the file [default: 2.5G, quick: 256M]
+    #[arg(long, value_name = "SIZE")]
+    size: Option<Size>,
+    /// Rounds of each figure [default: 21, quick: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// A smaller file and fewer rounds: some seconds instead of a minute
+    #[arg(long)]
+    quick: bool,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a run finds.
+#[derive(Serialize)]
+struct Report {
+    file_bytes: u64,
+    rounds: u32,
+    reads: Vec<Reads>,
+    two_threads: TwoThreads,
+    text: Vec<text::Pass>,
+    targets: Vec<Target>,
+}
+
+/// Reads of one size in one order, in nanoseconds each.
+#[derive(Serialize)]
+struct Reads {
+    span: &'static str,
+    block_bytes: u64,
+    memcpy_ns: f64,
+    fast_ns: f64,
+    slow_ns: f64,
+    segments_ns: f64,
+    pread_ns: f64,
+    /// Medians of pairs.
+    pread_to_fast: f64,
+    slow_to_fast: f64,
+    pread_to_segments: f64,
+}
+
+/// 512-byte reads of one file by one thread and by two, in millions a second.
+#[derive(Serialize)]
+struct TwoThreads {
+    one: f64,
+    two: f64,
+    ratio: f64,
+    /// The same for memcpy: what two threads of this machine can do at all.
+    memcpy_ratio: f64,
+}
+
+pub(super) fn run(args: &Args) -> Result<Ended> {
+    let size = args.size.map_or(if args.quick { 256 << 20 } else { 5 << 29 }, |s| s.of(0));
+    if size < 16 << 20 {
+        return Err(Failure::new("measure", "the file must have 16M at least"));
+    }
+    let rounds = args.rounds.unwrap_or(if args.quick { 5 } else { 21 });
+    let slice = Duration::from_millis(if args.quick { 4 } else { 10 });
+    let scratch = Scratch::within(&args.dir)?;
+    let path = scratch.file("data", size)?;
+    let cache = new_cache(size)?;
+    let file = open(&cache, &path)?;
+    let kernel = KernelFile::open(&path).asked(|| format!("open {}", path.display()))?;
+    warm(&file, &kernel, size)?;
+
+    let memory: Vec<u8> = (0..size).map(|i| i as u8).collect();
+    let mut reads = Vec::new();
+    for (span, bytes) in [("hot 1 MiB", HOT_BYTES), ("whole file", size)] {
+        for block in BLOCKS {
+            let bench = Bench { cache: &cache, file: &file, kernel: &kernel, memory: &memory };
+            reads.push(bench.reads(span, bytes, block, rounds, slice));
+        }
+    }
+    let two_threads = two_threads(&file, &memory, rounds, slice * 5);
+    drop((file, memory));
+    drop(cache);
+    let text = text::run(&path, size)?;
+    let targets = judge(&reads, &two_threads, size);
+    let report = Report { file_bytes: size, rounds, reads, two_threads, text, targets };
+    if args.json { print_json(&report) } else { print(report.text().as_bytes()) }
+}
+
+/// A cache that holds a file of this size with room to spare.
+pub(super) fn new_cache(size: u64) -> Result<Cache> {
+    let config = Config { budget_bytes: size + size / 8 + (64 << 20), ..Config::default() };
+    Cache::new(config).asked(|| format!("set up a page cache for {}", size_text(size)))
+}
+
+/// Opens a file of a directory through a cache.
+pub(super) fn open(cache: &Cache, path: &Path) -> Result<File> {
+    open_for(cache, path, Access::READ)
+}
+
+/// Opens a file of a directory through a cache for this access.
+pub(super) fn open_for(cache: &Cache, path: &Path, access: Access) -> Result<File> {
+    let (dir, name) = match (path.parent(), path.file_name()) {
+        (Some(dir), Some(name)) => (dir, name.as_encoded_bytes()),
+        _ => return Err(Failure::new("open a file", "it has no name")),
+    };
+    let asked = || format!("open {}", path.display());
+    let store = LocalFs::open(dir, LocalOptions::default()).asked(asked)?;
+    let root = store.root();
+    let fs = cache.mount(store);
+    let open = async {
+        let id = fs.lookup(&Caller::Own, root, name).await?.id;
+        fs.open(&Caller::Own, id, access).await
+    };
+    futures_util::FutureExt::now_or_never(open).unwrap_or(Err(weir_vfs::Error::Io)).asked(asked)
+}
+
+/// Reads the file into both caches.
+fn warm(file: &File, kernel: &KernelFile, size: u64) -> Result<()> {
+    let mut buf = vec![0; 1 << 20];
+    for _ in 0..2 {
+        let mut at = 0;
+        while at < size {
+            at += file.read_at(&mut buf, at, IoFlags::empty()).asked(|| "read".into())? as u64;
+        }
+        let mut at = 0;
+        while at < size {
+            at += kernel.read_at(&mut buf, at).asked(|| "read".into())? as u64;
+        }
+    }
+    let resident: u64 = file.resident().iter().map(|r| r.end - r.start).sum();
+    if resident < size {
+        let held = format!("only {} of {} stay", size_text(resident), size_text(size));
+        return Err(Failure::new("hold the file in the page cache", held));
+    }
+    Ok(())
+}
+
+/// What is measured.
+struct Bench<'a> {
+    cache: &'a Cache,
+    file: &'a File,
+    kernel: &'a KernelFile,
+    memory: &'a [u8],
+}
+
+impl Bench<'_> {
+    fn reads(
+        &self,
+        span: &'static str,
+        bytes: u64,
+        block: u64,
+        rounds: u32,
+        slice: Duration,
+    ) -> Reads {
+        let mut walks: [Walk; 5] = std::array::from_fn(|_| match bytes {
+            HOT_BYTES => Walk::random(bytes, block, block),
+            _ => Walk::sequential(bytes, block),
+        });
+        let mut buf = vec![0; block as usize];
+        let mut times: [Vec<f64>; 5] = Default::default();
+        for round in 0..rounds as usize {
+            // Nobody always comes after the same neighbour.
+            for way in (0..5).map(|i| (i + round) % 5) {
+                let walk = &mut walks[way];
+                self.cache.set_fast_read(way != SLOW);
+                let time = match way {
+                    MEMCPY => nanos_per_op(walk, slice, |at| {
+                        buf.copy_from_slice(&self.memory[at as usize..][..block as usize]);
+                        black_box(&mut buf);
+                    }),
+                    PREAD => nanos_per_op(walk, slice, |at| {
+                        black_box(self.kernel.read_at(&mut buf, at).is_ok());
+                    }),
+                    SEGMENTS => nanos_per_op(walk, slice, |at| {
+                        let lent = self.file.read_segments(at, block as usize, IoFlags::empty());
+                        black_box(lent.is_ok());
+                    }),
+                    _ => nanos_per_op(walk, slice, |at| {
+                        black_box(self.file.read_at(&mut buf, at, IoFlags::empty()).is_ok());
+                    }),
+                };
+                // The first round warms up.
+                if round > 0 || rounds == 1 {
+                    times[way].push(time);
+                }
+            }
+        }
+        self.cache.set_fast_read(true);
+        Reads {
+            span,
+            block_bytes: block,
+            memcpy_ns: median(&times[MEMCPY]),
+            fast_ns: median(&times[FAST]),
+            slow_ns: median(&times[SLOW]),
+            segments_ns: median(&times[SEGMENTS]),
+            pread_ns: median(&times[PREAD]),
+            pread_to_fast: paired(&times[PREAD], &times[FAST]),
+            slow_to_fast: paired(&times[SLOW], &times[FAST]),
+            pread_to_segments: paired(&times[PREAD], &times[SEGMENTS]),
+        }
+    }
+}
+
+const MEMCPY: usize = 0;
+const FAST: usize = 1;
+const SLOW: usize = 2;
+const SEGMENTS: usize = 3;
+const PREAD: usize = 4;
+
+fn two_threads(file: &File, memory: &[u8], rounds: u32, slice: Duration) -> TwoThreads {
+    let read = |buf: &mut [u8; 512], at: u64| {
+        black_box(file.read_at(buf, at, IoFlags::empty()).is_ok());
+    };
+    let copy = |buf: &mut [u8; 512], at: u64| {
+        buf.copy_from_slice(&memory[at as usize..][..512]);
+        black_box(buf);
+    };
+    let (mut one, mut two, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        one.push(rate(1, slice, read));
+        two.push(rate(2, slice, read));
+        copies.push(rate(2, slice, copy) / rate(1, slice, copy));
+    }
+    TwoThreads {
+        one: median(&one),
+        two: median(&two),
+        ratio: paired(&two, &one),
+        memcpy_ratio: median(&copies),
+    }
+}
+
+/// Millions of 512-byte reads a second by so many threads together.
+fn rate(threads: usize, time: Duration, read: impl Fn(&mut [u8; 512], u64) + Sync) -> f64 {
+    let (stop, total, start) =
+        (AtomicBool::new(false), AtomicU64::new(0), Barrier::new(threads + 1));
+    let mut seconds = 0.0;
+    std::thread::scope(|scope| {
+        for seed in 0..threads as u64 {
+            let (stop, total, start, read) = (&stop, &total, &start, &read);
+            scope.spawn(move || {
+                let (mut walk, mut buf) = (Walk::random(HOT_BYTES, 512, seed), [0; 512]);
+                start.wait();
+                let mut reads = 0;
+                while !stop.load(Relaxed) {
+                    for _ in 0..256 {
+                        read(&mut buf, walk.step());
+                    }
+                    reads += 256;
+                }
+                total.fetch_add(reads, Relaxed);
+            });
+        }
+        start.wait();
+        let begun = Instant::now();
+        std::thread::sleep(time);
+        stop.store(true, Relaxed);
+        seconds = begun.elapsed().as_secs_f64();
+    });
+    total.load(Relaxed) as f64 / seconds / 1e6
+}
+
+fn judge(reads: &[Reads], two: &TwoThreads, size: u64) -> Vec<Target> {
+    let mut list = Vec::new();
+    let find = |span: &str, block| reads.iter().find(|r| r.span == span && r.block_bytes == block);
+    let whole = format!("whole {}", size_text(size));
+    if let (Some(hot), Some(all)) = (find("hot 1 MiB", 512), find("whole file", 512)) {
+        let over = |r: &Reads| r.fast_ns - r.memcpy_ns;
+        list.push(Target::at_most("512 B, hot: ns more than memcpy", over(hot), 15.0));
+        list.push(Target::at_most(format!("512 B, {whole}: ns more than memcpy"), over(all), 15.0));
+        list.push(Target::at_least("512 B, hot: pread to fast read", hot.pread_to_fast, 10.0));
+        list.push(Target::at_least(
+            format!("512 B, {whole}: pread to fast"),
+            all.pread_to_fast,
+            5.0,
+        ));
+        list.push(Target::at_least("512 B, hot: fast read off to on", hot.slow_to_fast, 1.6));
+    }
+    if let (Some(hot), Some(all)) = (find("hot 1 MiB", 4096), find("whole file", 4096)) {
+        list.push(Target::at_least("4 KiB, hot: pread to fast read", hot.pread_to_fast, 3.0));
+        list.push(Target::at_least(
+            format!("4 KiB, {whole}: pread to fast"),
+            all.pread_to_fast,
+            2.0,
+        ));
+    }
+    if let Some(hot) = find("hot 1 MiB", 1 << 20) {
+        list.push(Target::at_least("1 MiB, hot: pread to segments", hot.pread_to_segments, 20.0));
+    }
+    list.push(Target::at_least("512 B: two threads to one", two.ratio, 1.9));
+    list
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let rows: Vec<Vec<String>> = self
+            .reads
+            .iter()
+            .map(|r| {
+                vec![
+                    format!("{}, {}", r.span, block_name(r.block_bytes)),
+                    nanos(r.memcpy_ns),
+                    nanos(r.fast_ns),
+                    nanos(r.slow_ns),
+                    nanos(r.segments_ns),
+                    nanos(r.pread_ns),
+                    format!("{:.1}", r.pread_to_fast),
+                    format!("{:.2}", r.slow_to_fast),
+                ]
+            })
+            .collect();
+        let head =
+            ["reads", "memcpy", "fast on", "fast off", "segments", "pread", "pread/fast", "off/on"];
+        let two = &self.two_threads;
+        format!(
+            "A file of {}, all of it resident; medians of {} rounds.\n\n{}\n\
+             512 B by one thread {:.1} M/s, by two {:.1} M/s: {:.2} times (memcpy {:.2} times)\n\n\
+             512-byte reads from front to back:\n{}\nTargets:\n{}",
+            size_text(self.file_bytes),
+            self.rounds,
+            table(&head, &rows),
+            two.one,
+            two.two,
+            two.ratio,
+            two.memcpy_ratio,
+            text::table_of(&self.text),
+            targets(&self.targets),
+        )
+    }
+}

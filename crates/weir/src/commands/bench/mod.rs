@@ -1,0 +1,47 @@
+//! `weir bench`: how fast the page cache is here, beside the kernel's, in the same run.
+
+mod cached;
+mod hot;
+mod kernel;
+mod limit;
+mod measure;
+mod report;
+mod scratch;
+mod streams;
+mod svg;
+mod text;
+mod uncached;
+
+use crate::cli::Ended;
+use crate::failure::Result;
+use clap::Subcommand;
+
+/// Measure the page cache beside the kernel's
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  weir bench cached --quick
+  weir bench cached --json > cached.json
+  weir bench uncached --dir /mnt/disk --svg curves.svg
+  weir bench uncached --loop /dev/shm --streams 4      as root: on a file system made for it")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    Cached(cached::Args),
+    Uncached(uncached::Args),
+    /// The kernel's side of `uncached`, in a process of its own so that its memory can be limited.
+    #[command(hide = true)]
+    Kernel(kernel::Args),
+}
+
+pub(crate) fn run(args: Args) -> Result<Ended> {
+    match args.what {
+        What::Cached(args) => cached::run(&args),
+        What::Uncached(args) => uncached::run(&args),
+        What::Kernel(args) => kernel::run(&args),
+    }
+}
