@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod data;
+pub mod decoders;
 mod macros;
 pub mod mount;
 pub mod v3;

@@ -12,7 +12,7 @@ use crate::cached_fs::CachedFs;
 use crate::epoch;
 use crate::index::Garbage;
 use crate::mapping::Mapping;
-use crate::reclaim::Queues;
+use crate::reclaim::{Queues, Reach};
 use crate::stats::{Count, Counters, Stats};
 use crate::tasks::Tasks;
 use crate::wait::WaitQueue;
@@ -182,7 +182,7 @@ pub(crate) struct Limits {
     /// Dirty pages at which writers wait.
     pub(crate) dirty_hard: u64,
     /// Free frames below which reclaim begins in the background.
-    free_low: u32,
+    pub(crate) free_low: u32,
     /// Free frames at which it stops.
     free_high: u32,
     /// Frames that one step of an operation asks for at most.
@@ -200,8 +200,8 @@ impl Limits {
         Self {
             dirty_background: pages / 10,
             dirty_hard: (pages * 4 / 10).max(1),
-            free_low: (frames / 64).min(4096),
-            free_high: (frames / 32).min(8192),
+            free_low: (frames / 32).min(8192),
+            free_high: (frames / 16).min(16384),
             step: (frames as usize / 8).clamp(1, STEP_PAGES),
             correlated: (frames / 20).max(1),
         }
@@ -275,8 +275,8 @@ impl Shared {
     }
 
     /// Takes up to `want` frames, at least `min`, waiting if need be.
-    pub(crate) async fn alloc(self: &Arc<Self>, want: usize, min: usize) -> Frames {
-        if let Some(frames) = self.try_alloc(want, min) {
+    pub(crate) async fn alloc(self: &Arc<Self>, want: usize, min: usize, uncached: bool) -> Frames {
+        if let Some(frames) = self.try_alloc(want, min, uncached) {
             return frames;
         }
         self.stats.add(Count::MemoryWaits, 1);
@@ -284,7 +284,7 @@ impl Shared {
         loop {
             let ticket = self.freed.ticket();
             if place.is_first()
-                && let Some(frames) = self.grab(want, min)
+                && let Some(frames) = self.grab(want, min, uncached)
             {
                 return frames;
             }
@@ -296,16 +296,16 @@ impl Shared {
 
     /// Takes up to `want` frames, at least `min`, if they can be had without waiting and nobody
     /// else is waiting.
-    pub(crate) fn try_alloc(&self, want: usize, min: usize) -> Option<Frames> {
+    pub(crate) fn try_alloc(&self, want: usize, min: usize, uncached: bool) -> Option<Frames> {
         if !self.line.lock().waiting.is_empty() {
             return None;
         }
-        self.grab(want, min)
+        self.grab(want, min, uncached)
     }
 
     /// Takes up to `want` frames that are free, for read-ahead: that is not worth dropping a page
     /// for, which may be the very one that it runs ahead of.
-    pub(crate) fn alloc_spare(&self, want: usize) -> Option<Frames> {
+    pub(crate) fn alloc_spare(&self, want: usize, uncached: bool) -> Option<Frames> {
         if !self.line.lock().waiting.is_empty() {
             return None;
         }
@@ -313,28 +313,48 @@ impl Shared {
             self.collect();
             self.arena.take(want, 1)
         });
-        if self.arena.free_frames() < self.limits.free_low {
+        if !uncached && self.arena.free_frames() < self.limits.free_low {
             self.reclaimer.kick();
         }
         frames
     }
 
-    /// Takes free frames, or makes some free.
-    fn grab(&self, want: usize, min: usize) -> Option<Frames> {
+    /// Takes free frames, or makes some free: for an uncached operation from what such operations
+    /// left, and from others' pages only if it cannot go on otherwise.
+    fn grab(&self, want: usize, min: usize, uncached: bool) -> Option<Frames> {
         let frames = self.arena.take(want, min).or_else(|| {
             self.collect();
             self.arena.take(want, min)
         });
         if frames.is_some() {
-            if self.arena.free_frames() < self.limits.free_low {
+            // Uncached operations give their frames back by themselves.
+            if !uncached && self.arena.free_frames() < self.limits.free_low {
                 self.reclaimer.kick();
             }
             return frames;
         }
         self.stats.add(Count::ReclaimDirect, 1);
-        self.reclaim(want.max(32).min(self.arena.frames() as usize / 4).max(min));
+        if uncached && self.reclaim(want, Reach::Uncached) >= min {
+            self.collect();
+            if let Some(frames) = self.arena.take(want, min) {
+                return Some(frames);
+            }
+        }
+        let enough = if uncached { min } else { want.max(32) };
+        let dropped =
+            self.reclaim(enough.min(self.arena.frames() as usize / 4).max(min), Reach::All);
+        if uncached {
+            self.stats.add(Count::LostPages, dropped as u64);
+        }
         self.collect();
         self.arena.take(want, min)
+    }
+
+    /// Most pages to read ahead. Uncached streams live on the reserve of free frames, so that they
+    /// cost nobody a page.
+    pub(crate) fn readahead_limit(&self, uncached: bool) -> u64 {
+        let reserve = u64::from(self.limits.free_low);
+        if uncached { self.readahead_pages.min(reserve) } else { self.readahead_pages }
     }
 
     /// Hands over what a mapping's slots let go of.
@@ -392,7 +412,7 @@ impl Shared {
             let free = self.arena.free_frames();
             if free < self.limits.free_low {
                 self.stats.add(Count::ReclaimBackground, 1);
-                self.reclaim((self.limits.free_high - free) as usize);
+                self.reclaim((self.limits.free_high - free) as usize, Reach::All);
                 self.collect();
             }
             if self.freed.waiting() > 0 {

@@ -47,7 +47,17 @@ impl Mapping {
             let frames = mapping.edge_frames(2).await;
             let exclusive = mapping.exclude().await;
             let file = mapping.file();
-            mapping.in_store(file.punch_hole(offset, len)).await?;
+            // Pages that were never written back may be what makes the file as long as it is. The
+            // store has to know of that length before they go.
+            let size = mapping.size();
+            let grown = end >= size && !mapping.state.lock().dirty.is_empty();
+            let change = async {
+                if grown {
+                    file.set_size(size).await?;
+                }
+                file.punch_hole(offset, len).await
+            };
+            mapping.in_store(change).await?;
             mapping.punched(&exclusive, offset..end, frames);
             Ok(())
         };
@@ -114,7 +124,7 @@ impl Mapping {
 
     /// Frames for pages that are cut, at most `n`.
     async fn edge_frames(self: &Arc<Self>, n: usize) -> Frames {
-        self.shared.alloc(n, n).await
+        self.shared.alloc(n, n, false).await
     }
 
     /// Runs a change of the store, noted as ours.

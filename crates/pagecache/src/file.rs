@@ -8,6 +8,7 @@ use crate::cached_fs::FsShared;
 use crate::mapping::Mapping;
 use crate::readahead::Readahead;
 use crate::stats::Stats;
+use crate::uncached::NO_PAGE;
 use std::ops::Range;
 use std::sync::Arc;
 use weir_base::sync::Mutex;
@@ -29,12 +30,16 @@ pub(crate) struct Open {
     pub(crate) readahead: Mutex<Readahead>,
     /// Advised to leave no trace: operations are uncached.
     pub(crate) noreuse: AtomicBool,
+    /// The page in the middle of which its last uncached read ended.
+    pub(crate) half_read: AtomicU64,
     /// The last writeback error that this file has been told of.
     seen_error: AtomicU64,
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
+        self.prune_half_read();
+        self.mapping.flush_half_written();
         self.fs.close(&self.mapping);
     }
 }
@@ -61,6 +66,7 @@ impl File {
                 access,
                 readahead: Mutex::default(),
                 noreuse: AtomicBool::new(false),
+                half_read: AtomicU64::new(NO_PAGE),
                 seen_error: AtomicU64::new(seen_error),
             }),
         }

@@ -73,6 +73,9 @@ pub(crate) struct State {
     pub(crate) dirty_since: Option<Instant>,
     /// An uncached write or a sync wants it written now.
     pub(crate) urgent: bool,
+    /// The page in the middle of which the last uncached write ended: the next one probably goes
+    /// on there, so it is not written back for their sake alone.
+    pub(crate) half_written: Option<u64>,
     /// It is in the list of dirty files.
     pub(crate) listed: bool,
     pub(crate) next_write: u64,
@@ -162,6 +165,7 @@ impl Mapping {
                 dirty: RangeSet::default(),
                 dirty_since: None,
                 urgent: false,
+                half_written: None,
                 listed: false,
                 next_write: 1,
                 writeback: BTreeMap::new(),

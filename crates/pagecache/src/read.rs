@@ -17,6 +17,7 @@ use crate::file::{File, Open};
 use crate::fill::Purpose;
 use crate::mapping::{FrameList, HOLE, Mapping, STOP_CACHED, STOP_UNCACHED, Snapshot, Stop};
 use crate::stats::Count;
+use crate::uncached::Pruner;
 use std::ops::Range;
 use weir_base::sync::atomic::Ordering;
 use weir_base::{PAGE_SIZE, pages_spanning};
@@ -84,7 +85,7 @@ impl File {
         let mapping = &open.mapping;
         let uncached = open.check_read(flags)?;
         let nowait = flags.contains(IoFlags::NOWAIT);
-        let mut pruner = crate::uncached::Pruner::new(mapping, uncached);
+        let mut pruner = Pruner::new(open, uncached);
         let mut done = 0;
         let mut since = None;
         let mut restarts = 0;
@@ -197,9 +198,9 @@ impl Open {
             }
             _ => {
                 let last = end.min(snapshot.size).div_ceil(PAGE_SIZE as u64).max(page + 1);
-                let plan = self.readahead.lock().plan(page, last, shared.readahead_pages);
+                let plan = self.readahead.lock().plan(page, last, shared.readahead_limit(uncached));
                 let want = (last - page) as usize + plan.ahead as usize;
-                let frames = shared.alloc(want.min(shared.limits.step), 1).await;
+                let frames = shared.alloc(want.min(shared.limits.step), 1, uncached).await;
                 let got = frames.len() as u64;
                 let mark = (plan.ahead > 0).then_some(last);
                 let ticket = mapping.changed.ticket();
@@ -232,7 +233,7 @@ impl Open {
             // Should the frame have gone meanwhile, a later page asks in its stead.
             shared.arena.meta(frame).clear(flag::READAHEAD);
         }
-        let next = self.readahead.lock().advance(page, shared.readahead_pages);
+        let next = self.readahead.lock().advance(page, shared.readahead_limit(uncached));
         if let Some(next) = next {
             let mark = Some(next.start);
             self.fill_ahead(next, mark, uncached);
@@ -247,7 +248,7 @@ impl Open {
         let mut page = pages.start;
         while page < end {
             let want = ((end - page) as usize).min(shared.limits.step);
-            let Some(frames) = shared.alloc_spare(want) else { return };
+            let Some(frames) = shared.alloc_spare(want, uncached) else { return };
             let fill = mapping.start_fill(page, frames, Purpose { uncached, mark });
             // A page that is there already is passed over.
             page = fill.map_or(page + 1, |f| f.pages().end);

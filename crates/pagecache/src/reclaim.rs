@@ -156,12 +156,19 @@ impl Queues {
 
     /// Takes the next page out that has not been used since it was last looked at; gives up after
     /// looking at `budget` pages.
-    fn next_candidate(&mut self, arena: &Arena, budget: &mut usize) -> Option<Candidate> {
+    fn next_candidate(
+        &mut self,
+        arena: &Arena,
+        reach: Reach,
+        budget: &mut usize,
+    ) -> Option<Candidate> {
         while *budget > 0 {
             *budget -= 1;
             let [small, main, uncached] = self.lists.map(|l| l.len);
             let queue = if uncached > 0 {
                 Queue::Uncached
+            } else if reach == Reach::Uncached {
+                return None;
             } else if small > 0 && (small > main / 9 || main == 0) {
                 Queue::Small
             } else if main > 0 {
@@ -191,11 +198,15 @@ impl Queues {
         }
         None
     }
+}
 
-    #[cfg(test)]
-    pub(crate) fn queue_of(arena: &Arena, frame: u32) -> Option<Queue> {
-        Queue::of(arena, frame)
-    }
+/// From which queues reclaim takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// What uncached operations left.
+    Uncached,
+    /// All.
+    All,
 }
 
 /// A page that may go.
@@ -245,14 +256,14 @@ impl Ghosts {
 impl Shared {
     /// Drops up to `want` pages and returns how many it dropped; they are free as soon as their
     /// epoch has passed.
-    pub(crate) fn reclaim(&self, want: usize) -> usize {
+    pub(crate) fn reclaim(&self, want: usize, reach: Reach) -> usize {
         let mut dropped = 0;
         let mut budget = 2 * self.queues.lock().len();
         while dropped < want {
             let candidates: Vec<Candidate> = {
                 let mut queues = self.queues.lock();
                 let n = (want - dropped).min(BATCH);
-                std::iter::from_fn(|| queues.next_candidate(&self.arena, &mut budget))
+                std::iter::from_fn(|| queues.next_candidate(&self.arena, reach, &mut budget))
                     .take(n)
                     .collect()
             };

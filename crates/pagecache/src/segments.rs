@@ -5,6 +5,7 @@
 //!    are no false holes.
 //! 2. Lent pages are pinned by count. They cannot change, hold back nobody's epoch, and count
 //!    against the budget until dropped (I7).
+//!    Those that an uncached operation brought in are pruned when given back.
 //! 3. Only a last segment that is a hole may reach past the request: to where the hole ends, as far
 //!    as the cache knows, or to the end of file.
 //!
@@ -16,10 +17,11 @@ use crate::epoch::{self, Guard};
 use crate::file::File;
 use crate::fill::frame_slices;
 use crate::mapping::{FrameList, HOLE, Mapping, STOP_CACHED, STOP_UNCACHED, Snapshot, Stop};
+use crate::ranges::RangeSet;
 use crate::stats::Count;
-use crate::uncached::Pruner;
 use smallvec::SmallVec;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
@@ -71,6 +73,8 @@ pub struct Pages {
     /// Where in the first frame the bytes begin.
     skip: usize,
     len: usize,
+    /// The first page, if an uncached operation borrowed them: they go when given back.
+    prune: Option<u64>,
 }
 
 impl Pages {
@@ -116,6 +120,12 @@ impl Drop for Pages {
     fn drop(&mut self) {
         let frames = self.runs.iter().flat_map(|&(first, count)| first..first + count);
         self.mapping.shared.unpin(frames);
+        if let Some(first) = self.prune {
+            let count: u32 = self.runs.iter().map(|&(_, count)| count).sum();
+            let mut pages = RangeSet::default();
+            pages.insert(first..first + u64::from(count));
+            self.mapping.prune(&pages);
+        }
     }
 }
 
@@ -170,7 +180,6 @@ impl File {
             return Ok(segments);
         }
         let nowait = flags.contains(IoFlags::NOWAIT);
-        let mut pruner = Pruner::new(mapping, uncached);
         // How often the whole may be looked for before a prefix is good enough.
         let mut rounds = 2 * len.div_ceil(PAGE_SIZE * mapping.shared.limits.step) + 4;
         loop {
@@ -190,12 +199,15 @@ impl File {
                 let enough = snapshot.len > 0 && (nowait || rounds == 0);
                 if whole || (enough && snapshot.stop != Stop::Marked) {
                     mapping.touch(&frames, uncached);
-                    let segments = mapping.lend(&guard, offset, len, &frames, &snapshot);
+                    let segments = mapping.lend(
+                        &guard,
+                        offset..offset.saturating_add(len as u64),
+                        &frames,
+                        &snapshot,
+                        uncached,
+                    );
                     drop(state);
                     open.readahead.lock().read(offset, snapshot.len);
-                    // Lent pages are pinned, so reclaim drops those that are left behind; the rest
-                    // goes now.
-                    pruner.used(offset, snapshot.len);
                     return Ok(segments);
                 }
                 let page = (offset + snapshot.len as u64) / PAGE_SIZE as u64;
@@ -233,7 +245,13 @@ impl Mapping {
             shared.stats.add(self.fallback(&snapshot), 1);
             return None;
         }
-        let segments = self.lend(&guard, offset, len, &frames, &snapshot);
+        let segments = self.lend(
+            &guard,
+            offset..offset.saturating_add(len as u64),
+            &frames,
+            &snapshot,
+            uncached,
+        );
         self.touch(&frames, uncached);
         shared.stats.add(Count::FastReads, 1);
         shared.stats.add(Count::FastReadBytes, snapshot.len as u64);
@@ -244,12 +262,13 @@ impl Mapping {
     fn lend(
         self: &Arc<Self>,
         guard: &Guard,
-        offset: u64,
-        asked: usize,
+        asked: Range<u64>,
         frames: &[u32],
         snapshot: &Snapshot,
+        uncached: bool,
     ) -> Segments {
         let mut segments = Segments::default();
+        let offset = asked.start;
         let end = offset + snapshot.len as u64;
         let mut start = offset;
         let mut rest = frames;
@@ -269,16 +288,14 @@ impl Mapping {
                         _ => runs.push((frame, 1)),
                     }
                 }
-                let pages = Pages { mapping: self.clone(), runs, skip, len };
+                let prune = uncached.then_some(start / PAGE_SIZE as u64);
+                let pages = Pages { mapping: self.clone(), runs, skip, len, prune };
                 segments.segments.push(Segment::Data { start, pages });
             }
             rest = &rest[count..];
             start += len as u64;
         }
-        let whole = snapshot.stop == Stop::Complete;
-        segments.eof = whole
-            && end >= snapshot.size.min(offset.saturating_add(asked as u64))
-            && offset.saturating_add(asked as u64) >= snapshot.size;
+        segments.eof = snapshot.stop == Stop::Complete && asked.end >= snapshot.size;
         if let Some(Segment::Hole { end, .. }) = segments.segments.last_mut()
             && *end < snapshot.size
         {

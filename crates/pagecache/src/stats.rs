@@ -71,7 +71,8 @@ counters! {
     pruned_pages PrunedPages,
     /// Of these, pages that stay because a cached access claimed them.
     claimed_pages ClaimedPages,
-    /// Pages that had been resident before and were lost by an uncached operation. Stays 0.
+    /// Pages of others that were dropped since an uncached operation needed memory. Stays 0 unless
+    /// the budget is so small that nothing is kept in reserve.
     lost_pages LostPages,
     /// Prunes that were left to reclaim, as the file was busy.
     prune_skips PruneSkips,

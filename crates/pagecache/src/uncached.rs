@@ -4,41 +4,74 @@
 //!    cached access takes the mark away (I1, I2, I4).
 //! 2. A dirty page or one under writeback stays, mark and all, until it is clean (I3). A pinned one
 //!    stays until reclaim finds it.
-//! 3. Pruning never waits: if the file is busy, reclaim does it (such pages go first there).
+//! 3. The page in the middle of which an uncached read ended stays until the open file's next
+//!    operation or its close: a stream of misaligned reads or writes would otherwise read it again
+//!    and again. It is one page per open file.
+//! 4. Pruning never waits: if the file is busy, reclaim does it (such pages go first there).
 
 use crate::arena::flag;
+use crate::file::Open;
 use crate::index::Slot;
 use crate::mapping::{Edit, Mapping};
 use crate::ranges::RangeSet;
 use crate::read::pages_of;
 use crate::stats::Count;
-use std::sync::Arc;
+use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
 
 /// Prunes what an uncached read has used, when it ends, and also if it is dropped before its end.
 pub(crate) struct Pruner<'a> {
-    mapping: &'a Arc<Mapping>,
+    open: &'a Open,
     uncached: bool,
     used: RangeSet,
+    end: u64,
 }
 
 impl<'a> Pruner<'a> {
-    pub(crate) fn new(mapping: &'a Arc<Mapping>, uncached: bool) -> Self {
-        Self { mapping, uncached, used: RangeSet::default() }
+    pub(crate) fn new(open: &'a Open, uncached: bool) -> Self {
+        Self { open, uncached, used: RangeSet::default(), end: 0 }
     }
 
     /// Notes that `len` bytes at `offset` were copied.
     pub(crate) fn used(&mut self, offset: u64, len: usize) {
         if self.uncached && len > 0 {
             self.used.insert(pages_of(offset, len));
+            self.end = offset + len as u64;
         }
     }
 }
 
 impl Drop for Pruner<'_> {
     fn drop(&mut self) {
-        if !self.used.is_empty() {
-            self.mapping.prune(&self.used);
+        if self.used.is_empty() {
+            return;
+        }
+        let mapping = &self.open.mapping;
+        let half_read = !self.end.is_multiple_of(PAGE_SIZE as u64) && self.end < mapping.size();
+        let page = self.end / PAGE_SIZE as u64;
+        let was =
+            self.open.half_read.swap(if half_read { page } else { NO_PAGE }, Ordering::Relaxed);
+        if was != NO_PAGE {
+            self.used.insert(was..was + 1);
+        }
+        if half_read {
+            self.used.remove(page..page + 1);
+        }
+        mapping.prune(&self.used);
+    }
+}
+
+/// No page is half read.
+pub(crate) const NO_PAGE: u64 = u64::MAX;
+
+impl Open {
+    /// Drops the page that the last uncached read left half read; there is no next one.
+    pub(crate) fn prune_half_read(&self) {
+        let page = self.half_read.swap(NO_PAGE, Ordering::Relaxed);
+        if page != NO_PAGE {
+            let mut pages = RangeSet::default();
+            pages.insert(page..page + 1);
+            self.mapping.prune(&pages);
         }
     }
 }

@@ -10,7 +10,8 @@
 //!    place.
 //! 4. A page that an uncached write brings in is marked; one that was there stays as it was (I4).
 //!    Such pages are handed to the flusher before the call returns; the caller waits only when a
-//!    bounded window of them is full (I11).
+//!    bounded window of them is full (I11). The last page waits for the next call if the write
+//!    ends in the middle of it.
 
 use crate::arena::{Frames, flag};
 use crate::file::{File, Open};
@@ -123,8 +124,8 @@ impl Open {
             let count = (pages.end - first) as usize;
             let mut frames = match count {
                 0 => Frames::none(&shared.arena),
-                n if nowait => shared.try_alloc(n, n).ok_or(Error::WouldBlock)?,
-                n => shared.alloc(n, n).await,
+                n if nowait => shared.try_alloc(n, n, uncached).ok_or(Error::WouldBlock)?,
+                n => shared.alloc(n, n, uncached).await,
             };
             for (index, page) in (first..pages.end).enumerate() {
                 let start = (page * PAGE_SIZE as u64).max(offset);
@@ -328,9 +329,15 @@ impl Mapping {
         }
         drop(window);
         edit.finish(&mut state);
-        self.mark_dirty(&mut state, pages);
+        self.mark_dirty(&mut state, pages.clone());
         state.times.modified(SystemTime::now());
-        state.urgent |= uncached;
+        if uncached {
+            let ends_inside = !end.is_multiple_of(PAGE_SIZE as u64);
+            state.half_written = ends_inside.then_some(end / PAGE_SIZE as u64);
+            state.urgent |= state
+                .half_written
+                .is_none_or(|page| state.dirty.len() > 1 || !state.dirty.contains(page));
+        }
         self.list_dirty(&mut state);
         drop(state);
         self.count(Count::UncachedPages, new_pages);

@@ -67,6 +67,9 @@ impl Drop for DirtyPages {
 /// Whether to respect that the file is being changed as a whole, or that writes failed lately.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
+    /// The flusher, for uncached writes alone: keep away from files that fail, and from the page
+    /// in the middle of which such a write ended.
+    Urgent,
     /// The flusher: keep away from files that fail.
     Background,
     /// Somebody waits for it.
@@ -86,7 +89,7 @@ impl Mapping {
         loop {
             let op = {
                 let mut state = self.state.lock();
-                if ask == Ask::Background && state.retry_at.is_some_and(|t| t > self.shared.now()) {
+                if ask != Ask::Now && state.retry_at.is_some_and(|t| t > self.shared.now()) {
                     return;
                 }
                 let Some(run) = state.dirty.first_from(cursor).filter(|r| r.start < pages.end)
@@ -103,6 +106,15 @@ impl Mapping {
                         continue;
                     }
                     run.end = busy.start;
+                }
+                if ask == Ask::Urgent
+                    && let Some(half) = state.half_written.filter(|half| run.contains(half))
+                {
+                    if half == run.start {
+                        cursor = half + 1;
+                        continue;
+                    }
+                    run.end = half;
                 }
                 cursor = run.end;
                 state.dirty.remove(run.clone());
@@ -191,7 +203,8 @@ impl Mapping {
                 self.count(Count::WritebackErrors, 1);
             }
         }
-        if state.dirty.is_empty() {
+        let waits = u64::from(state.half_written.is_some_and(|page| state.dirty.contains(page)));
+        if state.dirty.len() == waits {
             state.urgent = false;
         } else if state.writeback.is_empty() {
             state.dirty_since = Some(shared.now());
@@ -294,6 +307,16 @@ impl Mapping {
         crate::tasks::finish(&self.shared.tasks, work).await;
     }
 
+    /// The open file that wrote uncached is closed: what it left half-written goes, too.
+    pub(crate) fn flush_half_written(&self) {
+        let mut state = self.state.lock();
+        if state.half_written.take().is_some() {
+            state.urgent = true;
+            drop(state);
+            self.shared.flusher.kick();
+        }
+    }
+
     /// Puts the file in the flusher's list. The lock is held.
     pub(crate) fn list_dirty(self: &Arc<Self>, state: &mut crate::mapping::State) {
         if !state.listed {
@@ -322,13 +345,18 @@ impl Shared {
                         state.listed = false;
                         self.dirty_files.lock().retain(|m| !Arc::ptr_eq(m, &mapping));
                     }
-                    (pressed || state.urgent || old, done)
+                    let ask = if pressed || old {
+                        Some(Ask::Background)
+                    } else {
+                        state.urgent.then_some(Ask::Urgent)
+                    };
+                    (ask, done)
                 };
                 if done {
                     let settled = mapping.clone();
                     self.tasks.spawn(async move { settled.settle().await });
-                } else if due {
-                    mapping.start_writeback(0..u64::MAX, Ask::Background, &mut RangeSet::default());
+                } else if let Some(ask) = due {
+                    mapping.start_writeback(0..u64::MAX, ask, &mut RangeSet::default());
                 }
             }
             if stopping && self.dirty.load(Ordering::SeqCst) == 0 {

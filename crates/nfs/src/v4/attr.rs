@@ -41,7 +41,7 @@ xdr_struct! {
         pub label: Name,
     }
 
-    /// Where else a file system is: always nowhere, so only the root is kept.
+    /// Where a file system is, and where else.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct FsLocations {
         /// Root of the file system, as components.
@@ -69,6 +69,9 @@ macro_rules! attributes {
         pub struct Attrs {
             $($(#[$meta])* pub $field: Option<$ty>,)*
         }
+
+        #[cfg(test)]
+        const NUMBERS: &[u32] = &[$($number),*];
 
         /// Every attribute that has a row.
         pub const KNOWN: Bitmap = Bitmap::of(&[$($number),*]);
@@ -398,6 +401,10 @@ mod tests {
             "00000003 00000000 00000000 00800000 00000004 00000001",
         );
         check(
+            &Attrs { rdattr_error: Some(Ok(())), ..Attrs::default() },
+            "00000001 00000800 00000004 00000000",
+        );
+        check(
             &Attrs { time_modify_set: Some(SetTime::ToServerTime), ..Attrs::default() },
             "00000002 00000000 00400000 00000004 00000000",
         );
@@ -427,8 +434,8 @@ mod tests {
 
     #[test]
     fn numbers_are_in_order() {
-        let numbers: Vec<u32> = KNOWN.iter().collect();
-        assert!(numbers.iter().all(|&n| name(n).is_some()));
+        assert!(NUMBERS.is_sorted_by(|a, b| a < b));
+        assert!(NUMBERS.iter().all(|&n| name(n).is_some()));
         assert!(
             SETTABLE.difference(KNOWN).is_empty() && WRITE_ONLY.difference(SETTABLE).is_empty()
         );

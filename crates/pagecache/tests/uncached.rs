@@ -1,0 +1,304 @@
+//! Uncached operations: invariants I1 to I4 and I11, and one regression test for each bug that a
+//! kernel shipped with them.
+
+mod common;
+
+use common::{Random, Rig, block_on, pattern, read_full, write_all};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use weir_vfs::{Capabilities, Error, IoFlags};
+
+const PAGE: u64 = 4096;
+const CACHED: IoFlags = IoFlags::empty();
+const UNCACHED: IoFlags = IoFlags::UNCACHED;
+
+/// Waits for something that another thread brings about.
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what} does not come about");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn i1_pages_that_were_resident_stay_and_others_go() {
+    let rig = Rig::new(1024);
+    let bytes = pattern(64 * 4096, 1);
+    let file = rig.cold("f", &bytes);
+    Rig::random(&file);
+    assert_eq!(read_full(&file, 10 * PAGE, 5 * 4096, CACHED), &bytes[10 * 4096..15 * 4096]);
+    let before = file.resident();
+    assert_eq!(before, [10 * PAGE..15 * PAGE]);
+    assert_eq!(read_full(&file, 0, bytes.len(), UNCACHED), bytes);
+    assert_eq!(file.resident(), before);
+    let stats = file.stats();
+    assert_eq!((stats.uncached_pages, stats.pruned_pages, stats.lost_pages), (59, 59, 0));
+}
+
+#[test]
+fn i2_read_ahead_of_an_uncached_stream_is_gone_when_consumed_or_closed() {
+    let rig = Rig::new(1024);
+    let bytes = pattern(300 * 4096, 2);
+    let file = rig.cold("f", &bytes);
+    for at in (0..100 * 4096).step_by(16384) {
+        assert_eq!(read_full(&file, at as u64, 16384, UNCACHED), &bytes[at..at + 16384]);
+        assert!(file.resident().iter().all(|r| r.start >= at as u64 + 16384), "consumed, not gone");
+    }
+    assert!(rig.cache.stats().readahead_pages > 0);
+    let id = file.id();
+    drop(file);
+    assert_eq!(rig.open(id).resident(), []);
+}
+
+#[test]
+fn i2_a_cached_access_claims_a_page() {
+    let rig = Rig::new(1024);
+    let bytes = pattern(16 * 4096, 3);
+    let file = rig.cold("f", &bytes);
+    // A write that is held in the store keeps its page, mark and all.
+    rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
+    assert_eq!(file.write_at(&bytes[..8192], 0, UNCACHED), Ok(8192));
+    assert_eq!(file.resident(), [0..2 * PAGE]);
+    assert_eq!(read_full(&file, PAGE, 10, CACHED), &bytes[4096..4106]);
+    rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
+    file.sync(true).unwrap();
+    assert_eq!(file.resident(), [PAGE..2 * PAGE]);
+    let stats = file.stats();
+    assert_eq!((stats.uncached_pages, stats.claimed_pages, stats.pruned_pages), (2, 1, 1));
+}
+
+#[test]
+fn i2_a_cached_reader_who_waits_for_an_uncached_fill_keeps_the_page() {
+    let rig = Rig::new(1024);
+    let bytes = pattern(4096, 4);
+    let file = rig.cold("f", &bytes);
+    rig.store.switches.hold_reads.store(true, Ordering::SeqCst);
+    let reads = rig.store.switches.reads.load(Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| read_full(&file, 0, 4096, UNCACHED));
+        until("the fill", || rig.store.switches.reads.load(Ordering::SeqCst) > reads);
+        let second = scope.spawn(|| read_full(&file, 0, 4096, CACHED));
+        until("the join", || rig.cache.stats().fill_joins > 0);
+        rig.store.switches.hold_reads.store(false, Ordering::SeqCst);
+        assert_eq!(first.join().unwrap(), bytes);
+        assert_eq!(second.join().unwrap(), bytes);
+    });
+    assert_eq!(file.resident(), [0..PAGE]);
+    assert_eq!(rig.store.switches.reads.load(Ordering::SeqCst), reads + 1);
+}
+
+#[test]
+fn i3_kernel_bug_a_dirty_page_is_not_pruned() {
+    // Linux 6.15 had to switch the feature off for pruning dirty pages and pages under writeback.
+    let rig = Rig::new(1024);
+    let bytes = pattern(4096, 5);
+    let file = rig.create("f");
+    rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
+    file.write_at(&bytes, 0, UNCACHED).unwrap();
+    // Dirty or under writeback: an uncached read must not take it away.
+    assert_eq!(read_full(&file, 0, 4096, UNCACHED), bytes);
+    assert_eq!(file.resident(), [0..PAGE]);
+    until("writeback", || rig.store.switches.writes.load(Ordering::SeqCst) > 0);
+    assert_eq!(read_full(&file, 0, 4096, UNCACHED), bytes);
+    assert_eq!(file.resident(), [0..PAGE]);
+    rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
+    // The mark was kept, and is acted on once the page is clean.
+    until("the prune", || file.resident().is_empty());
+    assert_eq!(read_full(&file, 0, 4096, CACHED), bytes);
+}
+
+#[test]
+fn i4_kernel_bug_an_overwrite_keeps_mark_and_residency_as_they_were() {
+    // Linux lost the mark on overwrite.
+    let rig = Rig::new(1024);
+    let bytes = pattern(2 * 4096, 6);
+    let file = rig.cold("f", &bytes);
+    Rig::random(&file);
+    read_full(&file, 0, 4096, CACHED);
+    // Uncached over cached: stays.
+    rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
+    file.write_at(&[7; 100], 50, UNCACHED).unwrap();
+    // Uncached over its own: still marked, through a partial overwrite, too.
+    file.write_at(&[8; 4096], PAGE, UNCACHED).unwrap();
+    file.write_at(&[9; 100], PAGE + 50, UNCACHED).unwrap();
+    rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
+    file.sync(true).unwrap();
+    assert_eq!(file.resident(), [0..PAGE]);
+    let mut want = bytes;
+    want[50..150].fill(7);
+    want[4096..].fill(8);
+    want[4096 + 50..4096 + 150].fill(9);
+    assert_eq!(read_full(&file, 0, 8192, CACHED), want);
+}
+
+#[test]
+fn kernel_bug_each_page_of_a_run_has_its_own_mark() {
+    // Linux lost the mark when a large folio was split; here a run has no shared state at all.
+    let rig = Rig::new(1024);
+    let bytes = pattern(64 * 4096, 7);
+    let file = rig.cold("f", &bytes);
+    rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
+    file.write_at(&bytes, 0, UNCACHED).unwrap();
+    file.truncate(40 * PAGE + 100).unwrap_or_else(|e| panic!("{e}"));
+    rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
+    file.sync(true).unwrap();
+    assert_eq!(file.resident(), []);
+    assert_eq!(read_full(&file, 0, bytes.len(), CACHED), &bytes[..40 * 4096 + 100]);
+}
+
+#[test]
+fn kernel_bug_a_file_closed_and_removed_while_its_pages_are_dropped() {
+    // Linux: use after free when the file went away during the drop.
+    let rig = Rig::new(64);
+    rig.store.set_late(true);
+    for round in 0..200 {
+        let file = rig.create("f");
+        file.write_at(&pattern(20 * 4096, round), 0, UNCACHED).unwrap();
+        block_on(rig.fs.unlink(&weir_vfs::Caller::Own, rig.fs.root(), b"f")).unwrap();
+        drop(file);
+    }
+    until("the end of writeback", || rig.cache.dirty_bytes() == 0);
+    until("all memory", || rig.cache.used_bytes() == 0);
+}
+
+#[test]
+fn kernel_bug_a_misaligned_stream_does_not_read_its_pages_again_and_again() {
+    // Linux: pruning at once made the next misaligned read-modify-write read the page again.
+    let rig = Rig::new(1024);
+    let bytes = pattern(64 * 4096, 8);
+    let file = rig.create("f");
+    let reads = rig.store.switches.reads.load(Ordering::SeqCst);
+    for at in (0..bytes.len()).step_by(1000) {
+        file.write_at(&bytes[at..(at + 1000).min(bytes.len())], at as u64, UNCACHED).unwrap();
+    }
+    let again = rig.store.switches.reads.load(Ordering::SeqCst) - reads;
+    assert!(again < 10, "{again} reads for 64 pages written front to back");
+    file.sync(true).unwrap();
+    let reads = rig.store.switches.bytes_read.load(Ordering::SeqCst);
+    for at in (0..bytes.len()).step_by(1000) {
+        let want = &bytes[at..(at + 1000).min(bytes.len())];
+        assert_eq!(read_full(&file, at as u64, want.len(), UNCACHED), want);
+    }
+    let read = rig.store.switches.bytes_read.load(Ordering::SeqCst) - reads;
+    assert!(read < 2 * bytes.len() as u64, "{read} bytes read for {}", bytes.len());
+    let id = file.id();
+    drop(file);
+    until("the prune", || rig.open(id).resident().is_empty());
+}
+
+#[test]
+fn i11_kernel_bug_writeback_of_uncached_writes_begins_at_once_and_off_the_callers_thread() {
+    // Linux: the flusher did not pick such pages out, so they were written late; then writers
+    // submitted inline and starved their neighbours.
+    let rig = Rig::new(1024);
+    let file = rig.create("f");
+    rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
+    // Returns although the store answers no write.
+    file.write_at(&pattern(4096 * 8, 9), 0, UNCACHED).unwrap();
+    until("writeback", || rig.store.switches.writes.load(Ordering::SeqCst) > 0);
+    rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
+    until("the prune", || file.resident().is_empty());
+    // In batches: far fewer writes to the store than calls.
+    let before = rig.store.switches.writes.load(Ordering::SeqCst);
+    let other = rig.create("g");
+    rig.store.set_late(true);
+    for page in 0..256 {
+        other.write_at(&[1; 4096], page * PAGE, UNCACHED).unwrap();
+    }
+    other.sync(true).unwrap();
+    let writes = rig.store.switches.writes.load(Ordering::SeqCst) - before;
+    assert!(writes <= 200, "{writes} writes");
+}
+
+#[test]
+fn i11_kernel_bug_a_buffered_neighbour_is_not_stalled_by_uncached_writers() {
+    let rig = Rig::new(4096);
+    let hot = rig.create("hot");
+    write_all(&hot, &pattern(64 * 4096, 10), 0);
+    hot.sync(true).unwrap();
+    let stream = rig.create("stream");
+    rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Far more than its window: this one waits.
+            for at in 0..64 {
+                stream.write_at(&[3; 256 * 1024], at * 256 * 1024, UNCACHED).unwrap();
+            }
+        });
+        until("the window", || rig.cache.stats().throttle_waits > 0);
+        for n in 0..1000 {
+            let mut buf = [0; 512];
+            assert_eq!(hot.read_resident(&mut buf, n % 64 * PAGE), Some(512));
+        }
+        write_all(&hot, &[1; 100], 5);
+        rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
+    });
+    stream.sync(true).unwrap();
+    assert_eq!(stream.resident(), []);
+    assert_eq!(hot.resident(), [0..64 * PAGE]);
+}
+
+#[test]
+fn i10_unsupported_and_unknown_flags_do_nothing() {
+    let rig = Rig::with(64, Capabilities::all() - Capabilities::UNCACHED);
+    let file = rig.create("f");
+    let unknown = IoFlags::from_bits_retain(0x4000_0000);
+    assert_eq!(file.write_at(b"x", 0, UNCACHED), Err(Error::NotSupported));
+    assert_eq!(file.write_at(b"x", 0, IoFlags::ATOMIC), Err(Error::NotSupported));
+    assert_eq!(file.write_at(b"x", 0, unknown), Err(Error::Invalid));
+    let both = IoFlags::APPEND | IoFlags::NOAPPEND;
+    assert_eq!(file.write_at(b"x", 0, both), Err(Error::Invalid));
+    assert_eq!(file.size(), 0);
+    write_all(&file, b"hello", 0);
+    let mut buf = [7; 5];
+    assert_eq!(file.read_at(&mut buf, 0, UNCACHED), Err(Error::NotSupported));
+    assert_eq!(file.read_at(&mut buf, 0, unknown), Err(Error::Invalid));
+    assert_eq!(buf, [7; 5]);
+    let stats = rig.cache.stats();
+    assert_eq!((stats.uncached_pages, stats.fills), (0, 0));
+}
+
+#[test]
+fn a_hot_set_survives_an_uncached_stream_untouched_and_a_cached_one_mostly() {
+    let rig = Rig::new(1024);
+    let hot_bytes = pattern(400 * 4096, 11);
+    let hot = rig.cold("hot", &hot_bytes);
+    Rig::random(&hot);
+    let stream = rig.create("stream");
+    block_on(stream.allocate_async(0, 8 << 20)).unwrap();
+    let bytes = pattern(8 << 20, 12);
+    write_all(&stream, &bytes, 0);
+    stream.sync(true).unwrap();
+    stream.advise(0, 0, weir_vfs::Advice::DontNeed).unwrap();
+    let mut random = Random(13);
+    let mut warm = || {
+        for _ in 0..4000 {
+            let at = random.below(400) as usize;
+            assert_eq!(
+                read_full(&hot, at as u64 * PAGE, 4096, CACHED),
+                &hot_bytes[at * 4096..][..4096]
+            );
+        }
+    };
+    warm();
+    let before = hot.resident();
+    let passes = |s: weir_pagecache::Stats| s.reclaim_direct + s.reclaim_background;
+    let passes_before = passes(rig.cache.stats());
+    for at in (0..bytes.len()).step_by(65536) {
+        assert_eq!(read_full(&stream, at as u64, 65536, UNCACHED), &bytes[at..at + 65536]);
+    }
+    assert_eq!(hot.resident(), before);
+    let stats = rig.cache.stats();
+    assert_eq!(stats.lost_pages, 0);
+    assert_eq!(passes(stats), passes_before, "an uncached stream reclaims nothing");
+    // A cached stream passes through the small queue; most of the hot set stays.
+    for at in (0..bytes.len()).step_by(65536) {
+        read_full(&stream, at as u64, 65536, CACHED);
+        if at % (1 << 20) == 0 {
+            warm();
+        }
+    }
+    let left: u64 = hot.resident().iter().map(|r| r.end - r.start).sum();
+    assert!(left >= 340 * PAGE, "{} of 400 hot pages left", left / PAGE);
+}
