@@ -45,11 +45,19 @@ mod imp {
     #[cfg(shuttle)]
     use shuttle::sync as checked;
 
-    pub use checked::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+    pub use checked::{RwLockReadGuard, RwLockWriteGuard};
+    use std::ops::{Deref, DerefMut};
+    use std::time::Duration;
+
+    const POISONED: &str = "a model-checked thread panicked";
+    const WAITING: &str = "only a condition variable takes the guard out, and puts it back";
 
     /// A mutex with `parking_lot`'s interface over the model checker's.
     #[derive(Debug, Default)]
     pub struct Mutex<T>(checked::Mutex<T>);
+
+    /// The right to look into a [`Mutex`].
+    pub struct MutexGuard<'a, T>(Option<checked::MutexGuard<'a, T>>);
 
     impl<T> Mutex<T> {
         /// A mutex around `value`.
@@ -59,12 +67,26 @@ mod imp {
 
         /// Waits for the lock.
         pub fn lock(&self) -> MutexGuard<'_, T> {
-            self.0.lock().expect("a model-checked thread panicked")
+            MutexGuard(Some(self.0.lock().expect(POISONED)))
         }
 
         /// Takes the lock if nobody holds it.
         pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-            self.0.try_lock().ok()
+            self.0.try_lock().ok().map(|guard| MutexGuard(Some(guard)))
+        }
+    }
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            self.0.as_ref().expect(WAITING)
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.0.as_mut().expect(WAITING)
         }
     }
 
@@ -80,12 +102,12 @@ mod imp {
 
         /// Waits to share the lock.
         pub fn read(&self) -> RwLockReadGuard<'_, T> {
-            self.0.read().expect("a model-checked thread panicked")
+            self.0.read().expect(POISONED)
         }
 
         /// Waits to own the lock.
         pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-            self.0.write().expect("a model-checked thread panicked")
+            self.0.write().expect(POISONED)
         }
     }
 
@@ -100,8 +122,14 @@ mod imp {
         }
 
         /// Waits for a notification, with the lock released meanwhile.
-        pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-            self.0.wait(guard).expect("a model-checked thread panicked")
+        pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+            let inner = guard.0.take().expect(WAITING);
+            guard.0 = Some(self.0.wait(inner).expect(POISONED));
+        }
+
+        /// The same; in a model time stands still, so that it never runs out.
+        pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _at_most: Duration) {
+            self.wait(guard);
         }
 
         /// Wakes one waiter.

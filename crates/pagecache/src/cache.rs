@@ -75,6 +75,12 @@ impl Cache {
         Ok(Self { handle: Arc::new(Handle { shared }) })
     }
 
+    /// A cache whose threads are the model's.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn without_threads(shared: Arc<Shared>) -> Self {
+        Self { handle: Arc::new(Handle { shared }) }
+    }
+
     /// Puts a store under this cache.
     pub fn mount(&self, store: Arc<dyn FileSystem>) -> CachedFs {
         CachedFs::new(self.clone(), store)

@@ -15,7 +15,7 @@
 
 use crate::arena::{Frames, flag};
 use crate::file::{File, Open};
-use crate::index::Slot;
+use crate::index::{Fill, Slot};
 use crate::mapping::{Mapping, Snapshot, Stop};
 use crate::read::pages_of;
 use crate::stats::Count;
@@ -324,6 +324,8 @@ impl Mapping {
             edit.put(page, frame);
         }
         if new_size > size {
+            // What lies between the old end and the write was never written.
+            edit.replace(size.div_ceil(PAGE_SIZE as u64)..pages.start, Fill::HoleWhereEmpty);
             self.raise_mark(&edit, size, new_size);
             window.set_size(new_size);
         }

@@ -1,0 +1,182 @@
+//! Model checks of the parts that readers take without locks; see the front page for the commands.
+
+/// The smallest core, under loom, which tries every order that the memory model allows: a reader
+/// looks up a slot and reads the frame, while a writer publishes another frame in its place,
+/// retires the first, and writes it again once its epoch has passed. Loom reports a race if the
+/// reader can still be in it.
+#[cfg(loom)]
+mod core {
+    use crate::epoch;
+    use crate::index::{Index, Slot};
+    use loom::cell::UnsafeCell;
+    use weir_base::sync::{Arc, thread};
+
+    struct World {
+        index: Index,
+        frames: [UnsafeCell<u64>; 2],
+    }
+
+    // SAFETY: what is to be shown; loom watches every access.
+    unsafe impl Sync for World {}
+    // SAFETY: as above.
+    unsafe impl Send for World {}
+
+    #[test]
+    fn a_frame_is_not_used_again_while_a_reader_may_see_it() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let frames = [UnsafeCell::new(10), UnsafeCell::new(0)];
+            let world = Arc::new(World { index: Index::default(), frames });
+            let mut garbage = Vec::new();
+            world.index.set(0, Slot::Frame(0), &mut garbage);
+            let other = world.clone();
+            let reader = thread::spawn(move || {
+                let guard = epoch::enter();
+                let Slot::Frame(frame) = other.index.get(0, &guard) else {
+                    panic!("the page is always there")
+                };
+                // SAFETY: loom checks that nobody writes it meanwhile.
+                let seen = other.frames[frame as usize].with(|f| unsafe { *f });
+                assert!(seen == 10 || seen == 11, "frame {frame} has {seen}");
+            });
+            // SAFETY: not published yet; loom checks.
+            world.frames[1].with_mut(|f| unsafe { *f = 11 });
+            world.index.set(0, Slot::Frame(1), &mut garbage);
+            let tag = epoch::now();
+            epoch::advance();
+            epoch::advance();
+            if epoch::passed(tag) {
+                // SAFETY: nobody can see it any more; loom checks.
+                world.frames[0].with_mut(|f| unsafe { *f = 99 });
+            }
+            reader.join().unwrap();
+        });
+    }
+}
+
+/// The real thing under shuttle: mappings over a memory store, threads that read, write, truncate
+/// and reclaim, in thousands of random schedules.
+#[cfg(shuttle)]
+mod whole {
+    use crate::arena::Frames;
+    use crate::cache::{Config, Shared};
+    use crate::cached_fs::CachedFs;
+    use crate::{Cache, File};
+    use shuttle::thread;
+    use std::sync::Arc;
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::{Access, Caller, IoFlags, SetAttr};
+
+    /// A cache of 16 pages without threads of its own.
+    fn rig() -> (Arc<Shared>, File) {
+        let config = Config { budget_bytes: 1, fast_read: true, readahead_bytes: 0 };
+        let shared = Shared::new(&config).unwrap();
+        let fs = CachedFs::new(Cache::without_threads(shared.clone()), MemoryFs::new());
+        let file = crate::block_on(async {
+            let set = SetAttr::default();
+            let made = fs.create(&Caller::Own, fs.root(), b"f", &set, true).await.unwrap();
+            fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await.unwrap()
+        });
+        (shared, file)
+    }
+
+    fn check(model: impl Fn() + Send + Sync + 'static) {
+        shuttle::check_random(model, 2000);
+    }
+
+    #[test]
+    fn i5_a_read_sees_all_of_a_write_or_nothing() {
+        check(|| {
+            let (shared, file) = rig();
+            file.write_at(&[1; 8192], 0, IoFlags::empty()).unwrap();
+            let writer = {
+                let file = file.clone();
+                thread::spawn(move || {
+                    for byte in 2..4 {
+                        file.write_at(&[byte; 6000], 1000, IoFlags::empty()).unwrap();
+                    }
+                })
+            };
+            let reclaimer = thread::spawn(move || {
+                // Frames let go of by the writer are used again at once, for other bytes.
+                for _ in 0..3 {
+                    shared.collect();
+                    let mut frames: Option<Frames> = shared.try_alloc(10, 1, false);
+                    if let Some(frames) = &mut frames {
+                        for index in 0..frames.len() {
+                            frames.write(index, 0, &[0xEE; 4096]);
+                        }
+                    }
+                }
+            });
+            let mut last = 0;
+            for _ in 0..3 {
+                let mut buf = [0; 6000];
+                if let Some(6000) = file.read_resident(&mut buf, 1000) {
+                    assert!(buf.iter().all(|&b| b == buf[0]), "half of a write");
+                    assert!(buf[0] >= last && (1..4).contains(&buf[0]), "{} after {last}", buf[0]);
+                    last = buf[0];
+                }
+            }
+            writer.join().unwrap();
+            reclaimer.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn i5_nothing_past_the_end_is_read_while_it_moves() {
+        check(|| {
+            let (_shared, file) = rig();
+            file.write_at(&[1; 5000], 0, IoFlags::empty()).unwrap();
+            let writer = {
+                let file = file.clone();
+                thread::spawn(move || {
+                    file.truncate(3000).unwrap();
+                    file.write_at(&[2; 3000], 0, IoFlags::APPEND).unwrap();
+                })
+            };
+            for _ in 0..3 {
+                let mut buf = [0; 8192];
+                if let Some(n) = file.read_resident(&mut buf, 0) {
+                    match n {
+                        // The fast path may end where the resident pages do.
+                        3000 | 4096 | 5000 | 6000 => {}
+                        _ => panic!("a size that never was: {n}"),
+                    }
+                    assert!(buf[..n.min(3000)].iter().all(|&b| b == 1));
+                    let rest = &buf[3000.min(n)..n];
+                    assert!(rest.iter().all(|&b| b == 1) || rest.iter().all(|&b| b == 2));
+                }
+            }
+            writer.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn i2_claim_and_prune_race() {
+        check(|| {
+            let (shared, file) = rig();
+            file.write_at(&[7; 8192], 0, IoFlags::empty()).unwrap();
+            file.sync(true).unwrap();
+            file.advise(0, 0, weir_vfs::Advice::DontNeed).unwrap();
+            let uncached = {
+                let file = file.clone();
+                thread::spawn(move || {
+                    let mut buf = [0; 8192];
+                    assert_eq!(file.read_at(&mut buf, 0, IoFlags::UNCACHED), Ok(8192));
+                    assert_eq!(buf, [7; 8192]);
+                })
+            };
+            let mut buf = [0; 4096];
+            assert_eq!(file.read_at(&mut buf, 0, IoFlags::empty()), Ok(4096));
+            assert_eq!(buf, [7; 4096]);
+            uncached.join().unwrap();
+            drop(file);
+            shared.collect();
+            let stats = shared.stats.sum();
+            assert_eq!(stats.lost_pages, 0);
+            assert!(stats.pruned_pages + stats.claimed_pages <= stats.uncached_pages);
+        });
+    }
+}
