@@ -13,6 +13,7 @@ pub mod export;
 mod gather;
 pub mod handle;
 pub mod program;
+pub mod registration;
 pub mod server;
 pub mod state;
 mod transport;

@@ -113,6 +113,11 @@ impl Programs {
         self.programs.push((program.id(), program));
     }
 
+    /// Which programs there are.
+    pub fn ids(&self) -> Vec<ProgramId> {
+        self.programs.iter().map(|(id, _)| *id).collect()
+    }
+
     /// Finds a program.
     ///
     /// # Errors
