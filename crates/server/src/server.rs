@@ -2,7 +2,8 @@
 
 use crate::export::{Export, Exports};
 use crate::handle::Handles;
-use crate::program::Programs;
+use crate::program::{ProgramId, Programs};
+use crate::registration;
 use crate::state::{self, Grace, Recovery, State};
 use crate::transport::{self, Transport};
 use crate::v3::{Mount3, Nfs3};
@@ -10,12 +11,13 @@ use crate::v4::{Nfs4, OwnerTable};
 use crate::verifier::WriteVerifier;
 use parking_lot::Mutex;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use weir_base::{Clock, SystemClock};
 use weir_pagecache::File;
 
@@ -32,6 +34,9 @@ pub struct ServerConfig {
     pub state: state::Limits,
     /// How long clients may reclaim their state after a restart.
     pub grace: Duration,
+    /// The port mapper that is told where the server's programs are: `None` for none, else mostly
+    /// [`LOCAL_RPCBIND`](crate::registration::LOCAL_RPCBIND).
+    pub rpcbind: Option<SocketAddr>,
     /// The time.
     pub clock: Arc<dyn Clock>,
 }
@@ -46,6 +51,7 @@ impl ServerConfig {
             transport: transport::Limits::default(),
             grace: state.lease,
             state,
+            rpcbind: None,
             clock: Arc::new(SystemClock::default()),
         }
     }
@@ -129,6 +135,8 @@ pub enum ServerError {
 pub struct Server {
     core: Arc<Core>,
     transport: Arc<Transport>,
+    /// The port mapper that is told of these programs.
+    registered: Option<(SocketAddr, Vec<ProgramId>)>,
     stop: CancellationToken,
 }
 
@@ -138,7 +146,8 @@ impl Server {
     /// # Errors
     /// What is wrong with the configuration or the state directory.
     pub fn new(config: ServerConfig) -> Result<Self, ServerError> {
-        let ServerConfig { exports, state_dir: path, transport, state, grace, clock } = config;
+        let ServerConfig { exports, state_dir: path, transport, state, grace, rpcbind, clock } =
+            config;
         if exports.is_empty() {
             return Err(ServerError::NoExports);
         }
@@ -171,17 +180,22 @@ impl Server {
         programs.add(Arc::new(Nfs4::new(core.clone())));
         programs.add(Arc::new(Nfs3::new(exports.clone(), verifier, clock)));
         programs.add(Arc::new(Mount3::new(exports)));
+        let registered = rpcbind.map(|mapper| (mapper, programs.ids()));
         let stop = CancellationToken::new();
         let transport = Arc::new(Transport::new(transport, programs, stop.clone()));
-        Ok(Self { core, transport, stop })
+        Ok(Self { core, transport, registered, stop })
     }
 
     /// Serves connections to `listener` until [`stop`](Self::stop), then finishes the calls under
     /// way and writes back what is dirty.
     ///
     /// # Errors
-    /// Dirty data could not be written.
+    /// The programs could not be registered; dirty data could not be written.
     pub async fn serve(&self, listener: TcpListener) -> io::Result<()> {
+        if let Some((mapper, programs)) = &self.registered {
+            let port = listener.local_addr()?.port();
+            registration::register(*mapper, programs, port).await.map_err(io::Error::other)?;
+        }
         let core = self.core.clone();
         let sweeper = tokio::spawn(async move {
             let mut ticks = tokio::time::interval(Duration::from_secs(1));
@@ -192,6 +206,11 @@ impl Server {
         });
         self.transport.clone().serve(listener).await;
         sweeper.abort();
+        if let Some((mapper, programs)) = &self.registered
+            && let Err(error) = registration::withdraw(*mapper, programs).await
+        {
+            warn!("{error}");
+        }
         for export in self.core.exports.all() {
             export.fs.cache().flush().await?;
         }

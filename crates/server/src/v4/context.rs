@@ -205,7 +205,8 @@ impl Context {
         }
     }
 
-    /// A directory's change attribute before and after a change of it.
+    /// A directory's change attribute before and after a change of it, of which nobody else's was
+    /// in between: the directory's lock is held ([`Changes`](crate::changes::Changes)).
     pub(crate) async fn change_info(
         &self,
         fs: &CachedFs,
@@ -213,6 +214,6 @@ impl Context {
         before: u64,
     ) -> Result<types::ChangeInfo, Error> {
         let after = fs.getattr(dir.id).await.map_err(of_vfs)?.change;
-        Ok(types::ChangeInfo { atomic: false, before, after })
+        Ok(types::ChangeInfo { atomic: true, before, after })
     }
 }

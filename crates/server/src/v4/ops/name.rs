@@ -59,6 +59,8 @@ pub(crate) async fn lookupp(cx: &mut Context, _: lookupp::Args) -> lookupp::Res 
 
 pub(crate) async fn create(cx: &mut Context, args: create::Args) -> create::Res {
     check_name(&args.name)?;
+    let core = cx.core.clone();
+    let _alone = core.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
     let (dir, before) = current_dir(cx).await?;
     dir.check_writable()?;
     let (set, done) = attrs::to_set(&args.attrs)?;
@@ -88,6 +90,8 @@ pub(crate) async fn create(cx: &mut Context, args: create::Args) -> create::Res 
 
 pub(crate) async fn link(cx: &mut Context, name: link::Args) -> link::Res {
     check_name(&name)?;
+    let core = cx.core.clone();
+    let _alone = core.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
     let (dir, before) = current_dir(cx).await?;
     let file = cx.saved()?;
     dir.check_writable()?;
@@ -104,6 +108,8 @@ pub(crate) async fn link(cx: &mut Context, name: link::Args) -> link::Res {
 
 pub(crate) async fn remove(cx: &mut Context, name: remove::Args) -> remove::Res {
     check_name(&name)?;
+    let core = cx.core.clone();
+    let _alone = core.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
     let (dir, before) = current_dir(cx).await?;
     dir.check_writable()?;
     let (fs, caller, id) = (dir.fs(), &dir.caller, dir.node.id);
@@ -119,6 +125,9 @@ pub(crate) async fn remove(cx: &mut Context, name: remove::Args) -> remove::Res 
 pub(crate) async fn rename(cx: &mut Context, args: rename::Args) -> rename::Res {
     check_name(&args.from)?;
     check_name(&args.to)?;
+    let (from, to) = (cx.saved.ok_or(Error::NoFilehandle)?, cx.current.ok_or(Error::NoFilehandle)?);
+    let core = cx.core.clone();
+    let _alone = core.exports.changes().lock_both(from, to).await;
     let (to, to_before) = current_dir(cx).await?;
     let from = cx.saved()?;
     let from_before = check_dir(cx, &from).await?;

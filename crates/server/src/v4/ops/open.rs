@@ -56,6 +56,11 @@ async fn open_for(cx: &mut Context, client: ClientId, args: open::Args) -> open:
 
     let (found, node) = match &args.claim {
         open::Claim::Null(name) => {
+            let core = cx.core.clone();
+            let _alone = match (&args.how, cx.current) {
+                (open::How::Create(_), Some(dir)) => Some(core.exports.changes().lock(dir).await),
+                _ => None,
+            };
             let (dir, before) = current_dir(cx).await?;
             check_name(name)?;
             let found = find(cx, &dir, name, &args.how, before.change).await?;
