@@ -4,7 +4,7 @@
 //! sense; 130 interrupted.
 
 use crate::commands::{
-    bench, cat, completions, cp, df, du, ls, man, map, mkdir, mv, rm, stat, touch, tree,
+    bench, cat, completions, cp, df, du, ls, man, map, mkdir, mv, rm, serve, stat, touch, tree,
 };
 use crate::failure::{Failure, Result};
 use clap::{Parser, Subcommand};
@@ -26,6 +26,7 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Serve(serve::Args),
     Ls(ls::Args),
     Cat(cat::Args),
     Stat(stat::Args),
@@ -57,8 +58,12 @@ pub(crate) enum Ended {
 /// Parses the command line, runs the command, says what failed.
 pub(crate) fn main() -> ExitCode {
     let command = Cli::parse().command;
-    // What a server answered says more than the error that becomes of it.
-    let ended = log_to_stderr("warn").and_then(|()| run(command));
+    let log = match &command {
+        Command::Serve(args) => args.log(),
+        // What a server answered says more than the error that becomes of it.
+        _ => "warn",
+    };
+    let ended = log_to_stderr(log).and_then(|()| run(command));
     match ended {
         Ok(Ended::Done) => ExitCode::SUCCESS,
         Ok(Ended::Failed) => ExitCode::FAILURE,
@@ -72,6 +77,7 @@ pub(crate) fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<Ended> {
     match command {
+        Command::Serve(args) => serve::run(args),
         Command::Ls(args) => ls::run(args),
         Command::Cat(args) => cat::run(args),
         Command::Stat(args) => stat::run(args),

@@ -19,6 +19,7 @@ fn a_command_line_that_makes_no_sense_is_code_2() {
     assert!(fail(2, ["frobnicate"]).contains("unrecognized subcommand"));
     assert!(fail(2, ["cp", "one"]).contains("2 values required"));
     assert!(fail(2, ["ls", "nfs:///x"]).contains("it names no host"));
+    assert!(fail(2, ["serve", "--bind", "here", "."]).contains("write it like 0.0.0.0:2049"));
     assert!(fail(2, ["ls", "--budget", "much"]).contains("write it like 4096, 512M"));
 }
 

@@ -18,6 +18,7 @@ pub(crate) mod map;
 pub(crate) mod mkdir;
 pub(crate) mod mv;
 pub(crate) mod rm;
+pub(crate) mod serve;
 pub(crate) mod stat;
 pub(crate) mod touch;
 pub(crate) mod tree;
