@@ -30,7 +30,7 @@ pub use grace::Grace;
 pub use lock::{LockError, LockOwner, LockRequest, LockTarget};
 pub use open::{Claim, Io, OpenRequest};
 pub use range::{Conflict, Range, RangeLocks, TO_END};
-pub use recovery::Recovery;
+pub use recovery::{Recovered, Recovery};
 pub use session::{Channel, Sequenced, Session, SessionId, Sessions};
 pub use share::Share;
 pub use stateid::{StateId, StateKey, StateRef, check_seq, next_seq};

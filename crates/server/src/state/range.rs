@@ -38,11 +38,6 @@ impl Range {
     pub fn wire_length(self) -> u64 {
         if self.end == TO_END { u64::MAX } else { self.end - self.start }
     }
-
-    /// Whether the two have a byte in common.
-    pub fn overlaps(self, other: Self) -> bool {
-        self.start < other.end && other.start < self.end
-    }
 }
 
 /// A lock that is in the way.
@@ -228,7 +223,7 @@ mod tests {
             steps in prop::collection::vec((0u8..3, 0u64..24, 1u64..24, 0u8..3), 1..60)
         ) {
             let mut locks = RangeLocks::default();
-            let mut model = vec![[0u8; 3]; 48];
+            let mut model = [[0u8; 3]; 48];
             for (owner, start, len, action) in steps {
                 let r = range(start, start + len);
                 let bytes = start as usize..(start + len) as usize;

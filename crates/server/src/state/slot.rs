@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 /// What is to be done with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Begin {
+pub(super) enum Begin {
     /// Execute it, then [`Slot::finish`].
     Execute,
     /// It was executed: send this again.
@@ -25,7 +25,7 @@ pub enum Begin {
 
 /// A request that cannot have its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SlotError {
+pub(super) enum SlotError {
     /// Its sequence number is neither the last one nor the one after it.
     Misordered,
     /// It was executed, and its reply was not kept because it asked for that.
@@ -36,7 +36,7 @@ pub enum SlotError {
 
 /// One slot.
 #[derive(Clone, Debug)]
-pub struct Slot {
+pub(super) struct Slot {
     last: u32,
     busy: bool,
     kept: Option<Bytes>,
@@ -44,12 +44,12 @@ pub struct Slot {
 
 impl Slot {
     /// A slot whose first request has sequence number `first`.
-    pub fn new(first: u32) -> Self {
+    pub(super) fn new(first: u32) -> Self {
         Self { last: first.wrapping_sub(1), busy: false, kept: None }
     }
 
     /// Takes a request.
-    pub fn begin(&mut self, sequence: u32) -> Result<Begin, SlotError> {
+    pub(super) fn begin(&mut self, sequence: u32) -> Result<Begin, SlotError> {
         if sequence == self.last.wrapping_add(1) && !self.busy {
             self.last = sequence;
             self.busy = true;
@@ -67,13 +67,13 @@ impl Slot {
     }
 
     /// Ends a request, keeping its reply if it is to be kept.
-    pub fn finish(&mut self, reply: Option<Bytes>) {
+    pub(super) fn finish(&mut self, reply: Option<Bytes>) {
         self.busy = false;
         self.kept = reply;
     }
 
     /// Whether a request is being executed.
-    pub fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         self.busy
     }
 }

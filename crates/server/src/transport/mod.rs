@@ -29,7 +29,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 /// The size of read that needs no share of the budget, in bytes.
-pub const SMALL_BYTES: usize = 16 << 10;
+const SMALL_BYTES: usize = 16 << 10;
 
 /// What peers can make the server hold.
 #[derive(Clone, Debug)]

@@ -70,7 +70,7 @@ impl Client {
         (d.get().unwrap(), d.into_rest())
     }
 
-    async fn is_closed(mut self) -> bool {
+    async fn ends(mut self) -> bool {
         self.record().await.is_none()
     }
 }
@@ -158,10 +158,10 @@ async fn garbage_and_overlong_records_end_the_connection() {
     let f = Fixture::new(Limits { record_bytes: 1000, ..Limits::default() }).await;
     let mut c = f.connect().await;
     c.0.write_all(b"\x80\0\0\x08garbage!").await.unwrap();
-    assert!(c.is_closed().await);
+    assert!(c.ends().await);
     let mut c = f.connect().await;
     c.0.write_all(b"\x80\0\x10\0").await.unwrap();
-    assert!(c.is_closed().await);
+    assert!(c.ends().await);
     let mut c = f.connect().await;
     c.send(1, ECHO, 0, b"").await;
     assert_eq!(c.reply().await.0, accepted(1, Success));
@@ -182,7 +182,7 @@ async fn half_sent_records_end_their_connection_and_give_their_memory_back() {
     let mut next = f.connect().await;
     next.send(1, ECHO, 1, &opaque(&[1; 50_000])).await;
     assert_eq!(next.reply().await.0, accepted(1, Success));
-    assert!(stuck.is_closed().await);
+    assert!(stuck.ends().await);
 }
 
 #[tokio::test]
@@ -191,7 +191,7 @@ async fn connections_are_capped_and_the_others_are_served_on() {
     let mut first = f.connect().await;
     first.send(1, ECHO, 0, b"").await;
     first.reply().await;
-    assert!(f.connect().await.is_closed().await);
+    assert!(f.connect().await.ends().await);
     first.send(2, ECHO, 0, b"").await;
     assert_eq!(first.reply().await.0.xid, 2);
 }
@@ -237,7 +237,7 @@ async fn stopping_lets_calls_finish() {
     f.stop.cancel();
     f.echo.gate.notify_one();
     assert_eq!(c.reply().await.0.xid, 1);
-    assert!(c.is_closed().await);
+    assert!(c.ends().await);
     f.done.await.unwrap();
 }
 

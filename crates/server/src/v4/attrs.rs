@@ -181,7 +181,7 @@ pub(crate) fn of_file(
         suppattr_exclcreat: has(number::SUPPATTR_EXCLCREAT).then_some(EXCLUSIVE),
         clone_blksize: (has(number::CLONE_BLKSIZE) && can(Capabilities::CLONE)).then_some(4096),
         space_freed: has(number::SPACE_FREED)
-            .then(|| if attr.nlink > 1 { 0 } else { attr.allocated }),
+            .then_some(if attr.nlink > 1 { 0 } else { attr.allocated }),
         change_attr_type: has(number::CHANGE_ATTR_TYPE).then_some(CHANGE_UNDEFINED),
         xattr_support: has(number::XATTR_SUPPORT).then(|| can(Capabilities::XATTR)),
         ..Attrs::default()
@@ -210,10 +210,13 @@ fn to_wire(time: SystemTime) -> NfsTime {
         Ok(after) => NfsTime { seconds: after.as_secs() as i64, nseconds: after.subsec_nanos() },
         Err(before) => {
             let before = before.duration();
-            let seconds = -(before.as_secs() as i64);
+            let seconds = i64::try_from(before.as_secs()).map_or(i64::MIN, |s| -s);
             match before.subsec_nanos() {
                 0 => NfsTime { seconds, nseconds: 0 },
-                nanos => NfsTime { seconds: seconds - 1, nseconds: NANOS_IN_SECOND - nanos },
+                nanos => NfsTime {
+                    seconds: seconds.saturating_sub(1),
+                    nseconds: NANOS_IN_SECOND - nanos,
+                },
             }
         }
     }
@@ -284,7 +287,12 @@ mod tests {
         }
         let bad = NfsTime { seconds: 0, nseconds: NANOS_IN_SECOND };
         assert_eq!(from_wire(bad), Err(Error::Inval));
-        assert_eq!(from_wire(NfsTime { seconds: i64::MIN, nseconds: 0 }), Err(Error::Inval));
+        // Whether the machine has such times or not, none is too much.
+        for (seconds, nseconds) in [(i64::MIN, 0), (i64::MIN, 1), (i64::MAX, 999_999_999)] {
+            if let Ok(time) = from_wire(NfsTime { seconds, nseconds }) {
+                to_wire(time);
+            }
+        }
     }
 
     #[test]

@@ -13,6 +13,8 @@ mod ops;
 mod owners;
 mod plan;
 mod status;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use owners::OwnerTable;
 

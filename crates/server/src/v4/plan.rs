@@ -21,7 +21,7 @@ use weir_xdr::{Payload, padding};
 
 /// A hole pays from here on: it spares its bytes and costs two more segment headers, the work of
 /// gathering and of taking apart.
-pub const MIN_HOLE_BYTES: u64 = 512;
+const MIN_HOLE_BYTES: u64 = 512;
 
 /// What a READ_PLUS asked for, and what its reply may be.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,94 @@
+//! The frame: order, gates, exactly once.
+
+use super::*;
+use weir_nfs::v4::op::create;
+use weir_nfs::v4::{Bitmap, attr};
+
+fn mkdir(name: &'static str) -> Op {
+    let (kind, attrs) = (create::Kind::Directory, Attrs::default().into());
+    Op::Create(create::Args { kind, name: name.into(), attrs })
+}
+
+#[tokio::test]
+async fn a_request_sent_again_is_answered_again_and_not_done_again() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    c.cache_this = true;
+    let first = c.run(vec![Op::Putrootfh(()), mkdir("d")]).await;
+    assert_eq!(first.status, Ok(()));
+    let again = c.raw(vec![c.sequence(), Op::Putrootfh(()), mkdir("d")]).await;
+    // All but the transaction is the same.
+    assert_eq!(again.bytes[4..], first.bytes[4..]);
+    assert_eq!(c.fails(vec![Op::Putrootfh(()), mkdir("d")]).await, Error::Exist);
+
+    c.cache_this = false;
+    c.ok(vec![Op::Putrootfh(())]).await;
+    let again = c.raw(vec![c.sequence(), Op::Putrootfh(())]).await;
+    assert_eq!(again.status, Err(Error::RetryUncachedRep));
+    c.sequence += 2;
+    assert_eq!(c.raw(vec![c.sequence()]).await.status, Err(Error::SeqMisordered));
+}
+
+#[tokio::test]
+async fn operations_run_only_where_their_row_lets_them() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    assert_eq!(c.raw(vec![Op::Putrootfh(())]).await.status, Err(Error::OpNotInSession));
+    let twice = vec![c.sequence(), Op::Putrootfh(())];
+    assert_eq!(c.fails(twice).await, Error::SequencePos);
+    let destroy = Op::DestroySession(c.session);
+    let both = vec![destroy.clone(), Op::Putrootfh(())];
+    assert_eq!(c.raw(both).await.status, Err(Error::NotOnlyOp));
+    assert_eq!(c.fails(vec![Op::Getfh(())]).await, Error::NoFilehandle);
+    assert_eq!(c.fails(vec![Op::Restorefh(())]).await, Error::RestoreFh);
+    assert_eq!(c.fails(vec![Op::Putfh(b"made up".as_slice().into())]).await, Error::BadHandle);
+    assert_eq!(c.fails(vec![Op::Renew(1)]).await, Error::NotSupp);
+    assert_eq!(c.raw(vec![destroy]).await.status, Ok(()));
+    assert_eq!(c.raw(vec![Op::DestroySession(c.session)]).await.status, Err(Error::BadSession));
+    c.minor = 3;
+    assert_eq!(c.raw(vec![Op::Putrootfh(())]).await.status, Err(Error::MinorVersMismatch));
+}
+
+#[tokio::test]
+async fn a_cut_off_compound_fails_at_the_operation_that_is_missing() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    c.sequence += 1;
+    let ops = [c.sequence(), Op::Putrootfh(())];
+    c.send("tag", 5, &ops).await;
+    let mut d = Decoder::new(c.record().await);
+    let _: ReplyHeader = d.get().unwrap();
+    let header: CompoundResHeader = d.get().unwrap();
+    assert_eq!((header.status.is_err(), header.results), (true, 3));
+    c.ok(vec![Op::Putrootfh(())]).await;
+}
+
+#[tokio::test]
+async fn a_reply_that_does_not_fit_fails_before_anything_is_done() {
+    let f = Fixture::new().await;
+    let mut c = f.connect("a", 2).await;
+    c.begin_session(512).await;
+    let mut ops = vec![Op::Getfh(()); 9];
+    ops.insert(0, Op::Putrootfh(()));
+    let reply = c.run(ops).await;
+    assert_eq!(reply.status, Err(Error::RepTooBig));
+    assert!(reply.bytes.len() <= 512, "{} bytes", reply.bytes.len());
+}
+
+#[tokio::test]
+async fn supported_attributes_are_answered() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    let supported = Bitmap::of(&[attr::SUPPORTED_ATTRS]);
+    let results = c.ok(vec![Op::Putrootfh(()), Op::Getattr(supported)]).await;
+    let Some(OpRes::Getattr(Ok(attrs))) = results.last() else { panic!("{results:?}") };
+    let supported = attrs.supported_attrs.unwrap().difference(attr::WRITE_ONLY);
+    let results = c.ok(vec![Op::Putrootfh(()), Op::Getattr(supported)]).await;
+    let Some(OpRes::Getattr(Ok(attrs))) = results.last() else { panic!("{results:?}") };
+    // These are absent where the store or the file has none.
+    let optional = [attr::RDATTR_ERROR, attr::TIME_CREATE, attr::CLONE_BLKSIZE];
+    assert_eq!(
+        supported.difference(attrs.present()).difference(Bitmap::of(&optional)),
+        Bitmap::EMPTY
+    );
+}

@@ -1,0 +1,149 @@
+//! Names, attributes and data.
+
+use super::*;
+use std::collections::BTreeSet;
+use weir_nfs::v4::Bitmap;
+use weir_nfs::v4::attr;
+use weir_nfs::v4::op::{commit, read, readdir, rename, setattr, write};
+use weir_nfs::v4::types::StableHow;
+
+#[tokio::test]
+async fn what_is_written_is_read() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    let (file, stateid) = c.open("file").await;
+    let data: Bytes = (0..300_000u32).map(|i| i as u8).collect();
+    let args =
+        write::Args { stateid, offset: 10, stable: StableHow::Unstable, data: data.clone().into() };
+    let OpRes::Write(Ok(written)) = c.on(&file, Op::Write(args)).await else { panic!() };
+    assert_eq!((written.count, written.committed), (300_000, StableHow::Unstable));
+    let OpRes::Commit(Ok(verifier)) =
+        c.on(&file, Op::Commit(commit::Args { offset: 0, count: 0 })).await
+    else {
+        panic!()
+    };
+    assert_eq!(verifier, written.verifier);
+    let args = read::Args { stateid, offset: 5, count: 400_000 };
+    let OpRes::Read(Ok(read)) = c.on(&file, Op::Read(args)).await else { panic!() };
+    assert!(read.eof);
+    assert_eq!(read.data.to_bytes(), [&[0; 5], &data[..]].concat());
+    // Without an open, with the caller's own rights.
+    let args = read::Args { stateid: StateId::ANONYMOUS, offset: 300_000, count: 10 };
+    let OpRes::Read(Ok(read)) = c.on(&file, Op::Read(args)).await else { panic!() };
+    assert_eq!((read.eof, read.data.len()), (true, 10));
+}
+
+#[tokio::test]
+async fn a_reply_is_cut_to_the_clients_limit() {
+    let f = Fixture::new().await;
+    let mut big = f.client("a").await;
+    let (file, stateid) = big.open("file").await;
+    let args = write::Args {
+        stateid,
+        offset: 0,
+        stable: StableHow::FileSync,
+        data: Bytes::from(vec![1; 5000]).into(),
+    };
+    big.on(&file, Op::Write(args)).await;
+    for limit in 600..610 {
+        let mut c = f.connect("small", 2).await;
+        c.begin_session(limit).await;
+        let args = read::Args { stateid: StateId::ANONYMOUS, offset: 0, count: 5000 };
+        let reply = c.run(vec![Op::Putfh(file.clone()), Op::Read(args)]).await;
+        assert_eq!(reply.status, Ok(()));
+        let (len, limit) = (reply.bytes.len(), limit as usize);
+        assert!(len <= limit && len + 4 > limit, "{len} bytes of {limit}");
+    }
+}
+
+#[tokio::test]
+async fn a_directory_is_read_in_pages_of_any_size() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    let names: BTreeSet<String> = (0..60).map(|i| format!("{i}{}", "x".repeat(i % 9))).collect();
+    for name in &names {
+        let name: &'static str = name.clone().leak();
+        c.open(name).await;
+    }
+    let asked = Bitmap::of(&[attr::TYPE, attr::FILEID, attr::RDATTR_ERROR, attr::FILEHANDLE]);
+    for max_count in [150, 151, 500, 4096] {
+        let (mut seen, mut cookie) = (Vec::new(), 0);
+        loop {
+            let args =
+                readdir::Args { cookie, verifier: [0; 8], dir_count: 0, max_count, attrs: asked };
+            let results = c.ok(vec![Op::Putrootfh(()), Op::Readdir(args)]).await;
+            let Some(OpRes::Readdir(Ok(page))) = results.last() else { panic!("{results:?}") };
+            let mut e = weir_xdr::Encoder::new();
+            e.put(page);
+            assert!(e.len() <= max_count as usize, "{} of {max_count}", e.len());
+            seen.extend(page.entries.0.iter().map(|e| String::from_utf8(e.name.to_vec()).unwrap()));
+            cookie = page.entries.0.last().map_or(cookie, |e| e.cookie);
+            if page.eof {
+                break;
+            }
+        }
+        assert_eq!(seen.len(), names.len());
+        assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), names);
+    }
+    let args =
+        readdir::Args { cookie: 0, verifier: [0; 8], dir_count: 0, max_count: 40, attrs: asked };
+    assert_eq!(c.fails(vec![Op::Putrootfh(()), Op::Readdir(args)]).await, Error::TooSmall);
+}
+
+#[tokio::test]
+async fn names_move_and_go_and_handles_with_them() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    let (file, _) = c.open("old").await;
+    let args = rename::Args { from: "old".into(), to: "new".into() };
+    c.ok(vec![Op::Putrootfh(()), Op::Savefh(()), Op::Rename(args)]).await;
+    let found = c.ok(vec![Op::Putrootfh(()), Op::Lookup("new".into()), Op::Getfh(())]).await;
+    assert_eq!(handle(&found), Ok(file.clone()));
+    for (name, error) in
+        [("", Error::Inval), ("..", Error::BadName), ("a/b", Error::BadChar), ("old", Error::NoEnt)]
+    {
+        assert_eq!(c.fails(vec![Op::Putrootfh(()), Op::Lookup(name.into())]).await, error);
+    }
+    assert_eq!(c.fails(vec![Op::Putrootfh(()), Op::Lookupp(())]).await, Error::NoEnt);
+    c.ok(vec![Op::Putrootfh(()), Op::Remove("new".into())]).await;
+    assert_eq!(c.fails(vec![Op::Putrootfh(()), Op::Lookup("new".into())]).await, Error::NoEnt);
+}
+
+#[tokio::test]
+async fn an_exclusive_create_is_recognised_when_it_comes_again() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    let create = |verifier: [u8; 8]| {
+        let attrs = Attrs { mode: Some(0o600), ..Attrs::default() }.into();
+        let how = open::CreateHow::Exclusive41(open::CreateVerifier { verifier, attrs });
+        Op::Open(open::Args {
+            seqid: 0,
+            share_access: open::ShareAccess::READ,
+            share_deny: open::ShareDeny::empty(),
+            owner: StateOwner { client_id: 0, owner: "p".into() },
+            how: open::How::Create(how),
+            claim: open::Claim::Null("file".into()),
+        })
+    };
+    c.ok(vec![Op::Putrootfh(()), create(*b"first...")]).await;
+    c.ok(vec![Op::Putrootfh(()), create(*b"first...")]).await;
+    assert_eq!(c.fails(vec![Op::Putrootfh(()), create(*b"another.")]).await, Error::Exist);
+}
+
+#[tokio::test]
+async fn sizes_are_set_under_an_open() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    let (file, stateid) = c.open("file").await;
+    let attrs = Attrs { size: Some(1 << 40), ..Attrs::default() }.into();
+    let OpRes::Setattr(set) = c.on(&file, Op::Setattr(setattr::Args { stateid, attrs })).await
+    else {
+        panic!()
+    };
+    assert_eq!((set.status, set.set), (Ok(()), Bitmap::of(&[attr::SIZE])));
+    let OpRes::Getattr(Ok(attrs)) = c.on(&file, Op::Getattr(Bitmap::of(&[attr::SIZE]))).await
+    else {
+        panic!()
+    };
+    assert_eq!(attrs.size, Some(1 << 40));
+}

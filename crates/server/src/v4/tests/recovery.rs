@@ -1,0 +1,46 @@
+//! After a restart.
+
+use super::locks::lock_op;
+use super::*;
+use weir_nfs::v4::op::read;
+use weir_nfs::v4::types::LockType;
+
+#[tokio::test]
+async fn opens_and_locks_are_reclaimed_and_conflicting_ones_refused_meanwhile() {
+    let mut f = Fixture::new().await;
+    let mut a = f.client("a").await;
+    let (file, open_a) = a.open("file").await;
+    a.on(&file, lock_op(open_a, LockType::Write, false)).await;
+    f.restart().await;
+
+    let mut a = f.connect("a", 2).await;
+    assert_eq!(a.raw(vec![a.sequence()]).await.status, Err(Error::BadSession));
+    a.begin_session(1 << 20).await;
+    let mut b = f.client("b").await;
+    assert_eq!(b.fails(vec![Op::Putrootfh(()), b.open_op("file", 0)]).await, Error::Grace);
+
+    let old = read::Args { stateid: open_a, offset: 0, count: 1 };
+    assert!(matches!(a.on(&file, Op::Read(old)).await, OpRes::Read(Err(Error::StaleStateId))));
+    let reclaim = |claim| {
+        Op::Open(open::Args {
+            seqid: 0,
+            share_access: open::ShareAccess::BOTH,
+            share_deny: open::ShareDeny::empty(),
+            owner: StateOwner { client_id: 0, owner: "process".into() },
+            how: open::How::NoCreate,
+            claim,
+        })
+    };
+    let previous = || reclaim(open::Claim::Previous(open::DelegationType::None));
+    assert!(matches!(b.on(&file, previous()).await, OpRes::Open(Err(Error::NoGrace))));
+    let OpRes::Open(Ok(opened)) = a.on(&file, previous()).await else { panic!() };
+    let relock = lock_op(opened.stateid, LockType::Write, true);
+    assert!(matches!(a.on(&file, relock).await, OpRes::Lock(Ok(_))));
+    a.ok(vec![Op::ReclaimComplete(reclaim_complete::Args { one_fs: false })]).await;
+
+    // All are back, so grace is over; the lock is held.
+    let (_, open_b) = b.open("file").await;
+    let denied = b.on(&file, lock_op(open_b, LockType::Write, false)).await;
+    assert!(matches!(denied, OpRes::Lock(Err(_))));
+    assert!(matches!(a.on(&file, previous()).await, OpRes::Open(Err(Error::NoGrace))));
+}
