@@ -131,6 +131,7 @@ pub(crate) fn of_file(
         Some(stat) if has(attribute) => Some(value(stat)),
         _ => None,
     };
+    let freed = if attr.nlink > 1 { 0 } else { attr.allocated };
     let clamp = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
     Attrs {
         supported_attrs: has(number::SUPPORTED_ATTRS).then(|| supported(minor)),
@@ -180,8 +181,7 @@ pub(crate) fn of_file(
         mounted_on_fileid: has(number::MOUNTED_ON_FILEID).then_some(attr.id.ino),
         suppattr_exclcreat: has(number::SUPPATTR_EXCLCREAT).then_some(EXCLUSIVE),
         clone_blksize: (has(number::CLONE_BLKSIZE) && can(Capabilities::CLONE)).then_some(4096),
-        space_freed: has(number::SPACE_FREED)
-            .then_some(if attr.nlink > 1 { 0 } else { attr.allocated }),
+        space_freed: has(number::SPACE_FREED).then_some(freed),
         change_attr_type: has(number::CHANGE_ATTR_TYPE).then_some(CHANGE_UNDEFINED),
         xattr_support: has(number::XATTR_SUPPORT).then(|| can(Capabilities::XATTR)),
         ..Attrs::default()
