@@ -6,7 +6,12 @@
 //!    or past its high-water mark under its mapping's lock. What is below the mark is never
 //!    written again until the frame was free in between.
 //! 3. A published frame carries one reference for the slot that it is in, dropped when the epoch
-//!    in which it was taken out has passed, and one for each pin. At zero it is free.
+//!    in which it was taken out has passed, and one for each pin. At zero it is free, unless its
+//!    group is pinned.
+//! 4. A [`GROUP`] of neighbouring frames can be pinned as one, so that lending a long run costs a
+//!    count per group, not per frame. A frame that loses its last reference meanwhile is left in
+//!    limbo; whoever drops the group's last pin frees it. Both sides look at the other's word after
+//!    writing their own, and the limbo flag is taken away by one of them only, so it is freed once.
 //!
 //! Soundness: frame bytes are reached through raw pointers into the one mapping, which lives as
 //! long as the arena. Shared slices cover bytes below the mark only, which nobody writes (2).
@@ -36,6 +41,8 @@ pub(crate) mod flag {
     pub(crate) const QUEUE: u32 = 0x60;
     /// Where [`QUEUE`] begins.
     pub(crate) const QUEUE_SHIFT: u32 = 5;
+    /// Without references, but its group is pinned.
+    pub(super) const LIMBO: u32 = 0x80;
     /// Where the high-water mark begins.
     pub(super) const MARK_SHIFT: u32 = 16;
     /// All but the high-water mark.
@@ -99,10 +106,15 @@ impl Meta {
     }
 }
 
+/// Frames that can be pinned together: those whose numbers differ in the low four bits alone.
+pub(crate) const GROUP: u32 = 16;
+
 /// The frames.
 pub(crate) struct Arena {
     base: NonNull<u8>,
     meta: Box<[Meta]>,
+    /// Pins of whole groups.
+    groups: Box<[AtomicU32]>,
     free: Mutex<FreeList>,
     free_count: AtomicU32,
 }
@@ -120,6 +132,7 @@ impl Arena {
         Ok(Self {
             base,
             meta: (0..frames).map(|_| Meta::default()).collect(),
+            groups: (0..frames.div_ceil(GROUP)).map(|_| AtomicU32::new(0)).collect(),
             free: Mutex::new(FreeList::new(frames)),
             free_count: AtomicU32::new(frames),
         })
@@ -180,17 +193,77 @@ impl Arena {
         self.meta(frame).refs.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Adds a reference to each frame of a run; the same is true for them.
+    #[inline]
+    pub(crate) fn pin_run(&self, first: u32, count: u32) {
+        for part in parts(first, count) {
+            match part {
+                // Sequentially consistent, as invariant 4 has it.
+                Part::Group(group) => {
+                    self.groups[group as usize].fetch_add(1, Ordering::SeqCst);
+                }
+                Part::Frame(frame) => self.pin(frame),
+            }
+        }
+    }
+
+    /// Whether anybody but the slot may hold the frame.
+    pub(crate) fn is_pinned(&self, frame: u32) -> bool {
+        self.meta(frame).refs() > 1
+            || self.groups[(frame / GROUP) as usize].load(Ordering::SeqCst) > 0
+    }
+
     /// Drops references, one per entry; frees the frames that have none left. Returns how many.
     pub(crate) fn unpin(&self, frames: impl Iterator<Item = u32>) -> usize {
         let mut freed = Vec::new();
         for frame in frames {
-            // Release what was read of it, acquire what others released.
-            if self.meta(frame).refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-                freed.push(frame);
+            self.drop_reference(frame, &mut freed);
+        }
+        self.give_back(&freed);
+        freed.len()
+    }
+
+    /// Takes back what [`pin_run`](Self::pin_run) gave. Returns how many frames it freed.
+    pub(crate) fn unpin_runs(&self, runs: impl Iterator<Item = (u32, u32)>) -> usize {
+        let mut freed = Vec::new();
+        for part in runs.flat_map(|(first, count)| parts(first, count)) {
+            match part {
+                Part::Frame(frame) => self.drop_reference(frame, &mut freed),
+                Part::Group(group) => {
+                    if self.groups[group as usize].fetch_sub(1, Ordering::SeqCst) == 1 {
+                        let first = group * GROUP;
+                        let frames = first..(first + GROUP).min(self.frames());
+                        freed.extend(frames.filter(|&frame| self.leave_limbo(frame)));
+                    }
+                }
             }
         }
         self.give_back(&freed);
         freed.len()
+    }
+
+    fn drop_reference(&self, frame: u32, freed: &mut Vec<u32>) {
+        let meta = self.meta(frame);
+        // Release what was read of it, acquire what others released.
+        if meta.refs.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        let group = &self.groups[(frame / GROUP) as usize];
+        if group.load(Ordering::SeqCst) > 0 {
+            meta.word.fetch_or(flag::LIMBO, Ordering::SeqCst);
+            // Was the last pin dropped before the flag was there to be seen?
+            if group.load(Ordering::SeqCst) > 0 || !self.leave_limbo(frame) {
+                return;
+            }
+        }
+        freed.push(frame);
+    }
+
+    /// Takes a frame out of limbo, if it is there; whoever does so frees it.
+    fn leave_limbo(&self, frame: u32) -> bool {
+        let word = &self.meta(frame).word;
+        word.load(Ordering::SeqCst) & flag::LIMBO != 0
+            && word.fetch_and(!flag::LIMBO, Ordering::SeqCst) & flag::LIMBO != 0
     }
 
     /// Gives frames back that nobody refers to.
@@ -287,6 +360,32 @@ impl Drop for Frames {
 /// Joins neighbouring frames: (first, how many).
 pub(crate) fn runs(frames: &[u32]) -> impl Iterator<Item = (u32, usize)> + '_ {
     frames.chunk_by(|a, b| a.wrapping_add(1) == *b).map(|run| (run[0], run.len()))
+}
+
+/// A part of a run of frames, as pins go.
+enum Part {
+    /// One frame.
+    Frame(u32),
+    /// A whole group.
+    Group(u32),
+}
+
+/// Takes a run apart into whole groups and single frames.
+fn parts(first: u32, count: u32) -> impl Iterator<Item = Part> {
+    let end = first + count;
+    let mut at = first;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let frame = at;
+        if frame.is_multiple_of(GROUP) && end - frame >= GROUP {
+            at += GROUP;
+            return Some(Part::Group(frame / GROUP));
+        }
+        at += 1;
+        Some(Part::Frame(frame))
+    })
 }
 
 /// Which frames are free: a bitmap with a summary above it; the lowest are handed out first, so
@@ -419,5 +518,21 @@ mod tests {
         assert_eq!(arena.unpin([frame].into_iter()), 0);
         assert_eq!(arena.unpin([frame].into_iter()), 1);
         assert_eq!(arena.free_frames(), 200);
+    }
+
+    #[test]
+    fn a_frame_of_a_pinned_group_is_freed_with_the_groups_last_pin() {
+        let arena = Arc::new(Arena::new(100).unwrap());
+        let mut frames = arena.take(50, 50).unwrap();
+        let published: Vec<u32> = (0..50).map(|i| frames.publish(i, 0, PAGE_SIZE)).collect();
+        assert_eq!(published, (0..50).collect::<Vec<_>>());
+        // Frames 5 to 44: single ones, then the groups 1 and 2... of 16, as far as they are whole.
+        arena.pin_run(5, 40);
+        arena.pin_run(16, 16);
+        assert!(arena.is_pinned(5) && arena.is_pinned(20) && !arena.is_pinned(4));
+        assert_eq!(arena.unpin(published.into_iter()), 10, "0 to 4, and 45 to 49");
+        assert_eq!(arena.unpin_runs([(5, 40)].into_iter()), 24);
+        assert_eq!(arena.unpin_runs([(16, 16)].into_iter()), 16);
+        assert_eq!(arena.free_frames(), 100);
     }
 }

@@ -397,6 +397,13 @@ impl Shared {
         }
     }
 
+    /// Drops references to runs of frames.
+    pub(crate) fn unpin_runs(&self, runs: impl Iterator<Item = (u32, u32)>) {
+        if self.arena.unpin_runs(runs) > 0 {
+            self.freed.notify();
+        }
+    }
+
     /// The background's work on memory: keeps some frames free, so that few have to reclaim
     /// themselves, and frees what waited for its epoch.
     fn reclaim_loop(&self) {

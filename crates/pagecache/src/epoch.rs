@@ -9,10 +9,12 @@
 //! The scheme is the classic one with three epochs. It is our own rather than a crate's because
 //! the budget counts frames that wait for their epoch, so they have to be countable, and
 //! recoverable by whichever thread is short of memory.
+//!
+//! Soundness: the one `unsafe` block is a guard's way back to its thread's line. Guards cannot
+//! leave their thread, and do not outlive it, as no thread-local holds one.
 
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
-use std::marker::PhantomData;
 use weir_base::sync::atomic::{AtomicU64, Ordering, fence};
 use weir_base::sync::{Arc, Mutex};
 
@@ -55,7 +57,8 @@ weir_base::sync::thread_local! {
 
 /// While it lives, nothing that this thread finds in an index is used again.
 pub(crate) struct Guard {
-    _not_send: PhantomData<*const ()>,
+    /// Keeps the guard on its thread.
+    local: *const Local,
 }
 
 /// Enters; nests.
@@ -67,8 +70,8 @@ pub(crate) fn enter() -> Guard {
             announce(&local.entered, DOMAIN.epoch.load(Ordering::Relaxed));
         }
         local.depth.set(depth + 1);
-    });
-    Guard { _not_send: PhantomData }
+        Guard { local }
+    })
 }
 
 /// Makes the entry visible before any later load of this thread.
@@ -86,14 +89,14 @@ fn announce(line: &AtomicU64, epoch: u64) {
 impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {
-        // The thread's line may be gone when a guard is dropped while the thread ends.
-        let _ = LOCAL.try_with(|local| {
-            let depth = local.depth.get() - 1;
-            local.depth.set(depth);
-            if depth == 0 {
-                local.entered.store(OUTSIDE, Ordering::Release);
-            }
-        });
+        // SAFETY: a guard stays on its thread, and on its stack, so it is gone before the thread's
+        // line is.
+        let local = unsafe { &*self.local };
+        let depth = local.depth.get() - 1;
+        local.depth.set(depth);
+        if depth == 0 {
+            local.entered.store(OUTSIDE, Ordering::Release);
+        }
     }
 }
 

@@ -285,8 +285,7 @@ impl Mapping {
         }
         self.copy(&frames, offset, &mut buf[..snapshot.len]);
         self.touch(&frames, uncached);
-        shared.stats.add(Count::FastReads, 1);
-        shared.stats.add(Count::FastReadBytes, snapshot.len as u64);
+        shared.stats.add_all([(Count::FastReads, 1), (Count::FastReadBytes, snapshot.len as u64)]);
         Some(snapshot.len)
     }
 

@@ -289,7 +289,7 @@ impl Shared {
                 continue;
             }
             let meta = self.arena.meta(candidate.frame);
-            if meta.has(flag::DIRTY | flag::WRITEBACK) || meta.refs() > 1 {
+            if meta.has(flag::DIRTY | flag::WRITEBACK) || self.arena.is_pinned(candidate.frame) {
                 self.queues.lock().put_back(&self.arena, candidate);
                 continue;
             }

@@ -12,7 +12,7 @@
 //! Soundness: [`Pages`] holds a pin on each of its frames, and its bytes were below their marks
 //! when they were collected, so shared slices of them stay valid and unchanged.
 
-use crate::arena::{Arena, flag};
+use crate::arena::{Arena, flag, runs as frame_runs};
 use crate::epoch::{self, Guard};
 use crate::file::File;
 use crate::fill::frame_slices;
@@ -118,8 +118,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        let frames = self.runs.iter().flat_map(|&(first, count)| first..first + count);
-        self.mapping.shared.unpin(frames);
+        self.mapping.shared.unpin_runs(self.runs.iter().copied());
         if let Some(first) = self.prune {
             let count: u32 = self.runs.iter().map(|&(_, count)| count).sum();
             let mut pages = RangeSet::default();
@@ -253,8 +252,7 @@ impl Mapping {
             uncached,
         );
         self.touch(&frames, uncached);
-        shared.stats.add(Count::FastReads, 1);
-        shared.stats.add(Count::FastReadBytes, snapshot.len as u64);
+        shared.stats.add_all([(Count::FastReads, 1), (Count::FastReadBytes, snapshot.len as u64)]);
         Some(segments)
     }
 
@@ -281,12 +279,9 @@ impl Mapping {
                 segments.segments.push(Segment::Hole { start, end: start + len as u64 });
             } else {
                 let mut runs: SmallVec<[(u32, u32); 4]> = SmallVec::new();
-                for &frame in &rest[..count] {
-                    self.shared.arena.pin(frame);
-                    match runs.last_mut() {
-                        Some((first, n)) if *first + *n == frame => *n += 1,
-                        _ => runs.push((frame, 1)),
-                    }
+                for (first, count) in frame_runs(&rest[..count]) {
+                    self.shared.arena.pin_run(first, count as u32);
+                    runs.push((first, count as u32));
                 }
                 let prune = uncached.then_some(start / PAGE_SIZE as u64);
                 let pages = Pages { mapping: self.clone(), runs, skip, len, prune };

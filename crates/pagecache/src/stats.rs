@@ -1,10 +1,10 @@
 //! Counters: cheap to count, summed when looked at.
 //!
-//! 1. Threads count in lines of their own as long as there are no more than [`SHARDS`] of them,
-//!    so that counting a hit shares nothing (I6).
+//! 1. A thread counts in lines of its own, with plain loads and stores, so that counting a hit
+//!    shares nothing and costs next to nothing (I6). Threads beyond [`SHARDS`] share one more set
+//!    of lines, with atomic additions.
 
 use crossbeam_utils::CachePadded;
-use std::cell::Cell;
 use weir_base::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
@@ -104,8 +104,10 @@ counters! {
     outside_changes OutsideChanges,
 }
 
-/// Shards of a cache's counters.
+/// Threads with lines of their own: as many as there are bits in [`TAKEN`].
 const SHARDS: usize = 64;
+/// What the others share.
+const OVERFLOW: usize = SHARDS;
 
 type Values = [AtomicU64; COUNTS];
 
@@ -116,18 +118,38 @@ pub(crate) struct Counters(Box<[CachePadded<Values>]>);
 pub(crate) struct FileCounters(Values);
 
 weir_base::sync::lazy_global! {
-    static NEXT_SHARD: AtomicU64 = AtomicU64::new(0);
+    static TAKEN: AtomicU64 = AtomicU64::new(0);
+}
+
+/// A thread's shard, given back when the thread ends. Its sums stay; the next owner goes on there.
+struct Shard(usize);
+
+impl Shard {
+    fn take() -> Self {
+        let taken = TAKEN.fetch_update(Ordering::Acquire, Ordering::Relaxed, |taken| {
+            (taken != u64::MAX).then(|| taken | (taken + 1))
+        });
+        Self(taken.map_or(OVERFLOW, |taken| taken.trailing_ones() as usize))
+    }
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        if self.0 != OVERFLOW {
+            // Release: the next owner sees the last counts.
+            TAKEN.fetch_and(!(1 << self.0), Ordering::Release);
+        }
+    }
 }
 
 weir_base::sync::thread_local! {
-    static SHARD: Cell<usize> = Cell::new(
-        NEXT_SHARD.fetch_add(1, Ordering::Relaxed) as usize % SHARDS);
+    static SHARD: Shard = Shard::take();
 }
 
 impl Default for Counters {
     fn default() -> Self {
         Self(
-            (0..SHARDS)
+            (0..=OVERFLOW)
                 .map(|_| CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0))))
                 .collect(),
         )
@@ -138,8 +160,21 @@ impl Counters {
     /// Counts `n` more.
     #[inline]
     pub(crate) fn add(&self, count: Count, n: u64) {
-        let shard = SHARD.try_with(Cell::get).unwrap_or(0);
-        self.0[shard][count as usize].fetch_add(n, Ordering::Relaxed);
+        self.add_all([(count, n)]);
+    }
+
+    /// Counts several things with one look for the thread's shard.
+    #[inline]
+    pub(crate) fn add_all<const N: usize>(&self, counts: [(Count, u64); N]) {
+        let shard = SHARD.try_with(|shard| shard.0).unwrap_or(OVERFLOW);
+        for (count, n) in counts {
+            let value = &self.0[shard][count as usize];
+            if shard == OVERFLOW {
+                value.fetch_add(n, Ordering::Relaxed);
+            } else {
+                value.store(value.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+            }
+        }
     }
 
     /// The sums.

@@ -96,7 +96,9 @@ impl Mapping {
     pub(crate) fn prune_page(&self, page: u64, edit: &mut Edit<'_>) {
         let Slot::Frame(frame) = edit.slot(page) else { return };
         let meta = self.shared.arena.meta(frame);
-        if meta.has(flag::UNCACHED) && !meta.has(flag::DIRTY | flag::WRITEBACK) && meta.refs() == 1
+        if meta.has(flag::UNCACHED)
+            && !meta.has(flag::DIRTY | flag::WRITEBACK)
+            && !self.shared.arena.is_pinned(frame)
         {
             edit.evict(page);
             self.count(Count::PrunedPages, 1);
