@@ -493,10 +493,17 @@ impl FileSystem for NfsFs {
     }
 }
 
+/// Longest name. Some servers cannot read a call with a longer one (Linux over NFSv3).
+const MAX_NAME_BYTES: usize = 255;
+
 /// One component, and neither `.` nor `..`.
 fn check_name(name: &[u8]) -> Result<()> {
     let bad = name.is_empty() || name == b"." || name == b".." || name.contains(&0);
-    if bad || name.contains(&b'/') { Err(Error::Invalid) } else { Ok(()) }
+    match (bad || name.contains(&b'/'), name.len() > MAX_NAME_BYTES) {
+        (true, _) => Err(Error::Invalid),
+        (false, true) => Err(Error::NameTooLong),
+        (false, false) => Ok(()),
+    }
 }
 
 /// AUTH_SYS takes 16 groups besides the first (RFC 5531 appendix A); the rest are left out.

@@ -439,7 +439,20 @@ impl Protocol for V4 {
             putfh(to.0),
             Op::Rename(op::rename::Args { from: from.1.into(), to: to.1.into() }),
         ];
-        self.call(cred, "RENAME", &ops).await.map(drop)
+        match self.call(cred, "RENAME", &ops).await {
+            // Of a target of another kind than the source (RFC 8881 section 18.26.3), too.
+            Err(error) if error.to_vfs() == weir_vfs::Error::Exists => {
+                let source = self.lookup(cred, from.0, from.1).await?.attr.kind;
+                let target = self.lookup(cred, to.0, to.1).await?.attr.kind;
+                match (source, target) {
+                    (FileKind::Directory, FileKind::Directory) => Err(error),
+                    (FileKind::Directory, _) => Err(weir_vfs::Error::NotDirectory.into()),
+                    (_, FileKind::Directory) => Err(weir_vfs::Error::IsDirectory.into()),
+                    _ => Err(error),
+                }
+            }
+            outcome => outcome.map(drop),
+        }
     }
 
     async fn open(&self, cred: Arc<OpaqueAuth>, handle: &Handle, access: Access) -> Result<OpenAt> {

@@ -1,0 +1,243 @@
+//! The client against Weir's own server, over loopback, in every version: the suite that every
+//! store passes, sparse files, and a server that goes away and comes back.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use weir_client::{MountOptions, NfsFs, NfsUrl};
+use weir_pagecache::{Cache, Config};
+use weir_server::export::{Export, ExportOptions, Squash};
+use weir_server::{Server, ServerConfig};
+use weir_stores::memory::MemoryFs;
+use weir_stores::testing::{bytes_of, new_file, read, read_all, suite, write};
+use weir_vfs::{Access, Caller, FileSystem, SegmentKind};
+
+const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
+
+/// A server on threads of its own, so that it can be ended as by `kill -9`.
+struct Served {
+    runtime: Option<tokio::runtime::Runtime>,
+    addr: SocketAddr,
+    store: Arc<dyn FileSystem>,
+    state: tempfile::TempDir,
+}
+
+impl Served {
+    fn start() -> Self {
+        let state = tempfile::tempdir().unwrap();
+        let mut served =
+            Self { runtime: None, addr: ([127, 0, 0, 1], 0).into(), store: MemoryFs::new(), state };
+        served.restart();
+        served
+    }
+
+    /// Ends the server without a word to anybody, and starts another on the same store and port.
+    fn restart(&mut self) {
+        // On a thread of its own, because a test's may be driving an executor.
+        let restarted = std::thread::scope(|s| s.spawn(|| self.restart_here()).join());
+        restarted.unwrap();
+    }
+
+    fn restart_here(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_secs(10));
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let cache = Cache::new(Config { budget_bytes: 64 << 20, ..Config::default() }).unwrap();
+        let options = ExportOptions { squash: Squash::Nobody, ..ExportOptions::default() };
+        let fs = cache.mount(Arc::clone(&self.store));
+        let export = Export { path: "/".into(), fs, options };
+        let mut config = ServerConfig::new(vec![export], self.state.path());
+        config.grace = Duration::from_millis(500);
+        let addr = self.addr;
+        self.addr = runtime.block_on(async move {
+            let server = Server::new(config).unwrap();
+            let listener = TcpListener::bind(addr).await.unwrap();
+            let addr = listener.local_addr().unwrap();
+            tokio::spawn(async move { server.serve(listener).await });
+            addr
+        });
+        self.runtime = Some(runtime);
+    }
+
+    async fn mount(&self, options: &str) -> Arc<NfsFs> {
+        let url: NfsUrl = format!("nfs://{}/?{options}", self.addr).parse().unwrap();
+        NfsFs::mount(&url, &MountOptions::default()).await.unwrap()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn suite_over(options: &str) {
+    let served = Served::start();
+    let nfs = served.mount(options).await;
+    let fs: Arc<dyn FileSystem> = nfs.clone();
+    suite(&fs).await;
+    nfs.unmount().await;
+}
+
+#[tokio::test]
+async fn the_suite_over_v3() {
+    suite_over("vers=3").await;
+}
+
+#[tokio::test]
+async fn the_suite_over_v4_0() {
+    suite_over("vers=4.0").await;
+}
+
+#[tokio::test]
+async fn the_suite_over_v4_1() {
+    suite_over("vers=4.1").await;
+}
+
+#[tokio::test]
+async fn the_suite_over_v4_2() {
+    suite_over("vers=4.2").await;
+}
+
+#[tokio::test]
+async fn the_suite_over_many_connections_and_small_transfers() {
+    suite_over("nconnect=4,rsize=8192,wsize=8192").await;
+}
+
+#[tokio::test]
+async fn the_newest_version_is_negotiated() {
+    let served = Served::start();
+    assert_eq!(served.mount("").await.version().to_string(), "4.2");
+    for version in VERSIONS {
+        let nfs = served.mount(&format!("vers={version}")).await;
+        assert_eq!(nfs.version().to_string(), version);
+    }
+}
+
+#[tokio::test]
+async fn a_hole_costs_nothing_on_the_wire() {
+    let served = Served::start();
+    let nfs = served.mount("vers=4.2").await;
+    let fs: Arc<dyn FileSystem> = nfs.clone();
+    let file = new_file(&fs, fs.root(), "hole").await;
+    file.set_size(256 << 20).await.unwrap();
+    let before = nfs.wire_stats().received_bytes;
+    let (buffer, layout) = read(&*file, 0, 256 << 20).await.unwrap();
+    let received = nfs.wire_stats().received_bytes - before;
+    assert_eq!((layout.extents.len(), layout.extents[0].kind), (1, SegmentKind::Hole));
+    assert!(buffer.iter().all(|b| *b == 0xEE), "a hole does not touch the buffer");
+    assert!(received < 65536, "{received} bytes for a hole");
+}
+
+#[tokio::test]
+async fn alternating_files_read_the_same_with_and_without_read_plus() {
+    let served = Served::start();
+    let plus = served.mount("vers=4.2").await;
+    let plain = served.mount("vers=4.2,noreadplus").await;
+    let fs: Arc<dyn FileSystem> = plus.clone();
+    for (name, block) in [("4k", 4096), ("32k", 32768)] {
+        let file = new_file(&fs, fs.root(), name).await;
+        let size = 8 << 20;
+        let mut want = vec![0; size];
+        file.set_size(size as u64).await.unwrap();
+        for at in (0..size).step_by(2 * block) {
+            want[at..at + block].fill((at / block) as u8 | 1);
+            write(&*file, at as u64, &want[at..at + block]).await.unwrap();
+        }
+        let id = file.getattr().await.unwrap().id;
+        let mut received = Vec::new();
+        for nfs in [&plus, &plain] {
+            nfs.lookup(&Caller::Own, nfs.root(), name.as_bytes()).await.unwrap();
+            let file = nfs.open(&Caller::Own, id, Access::READ).await.unwrap();
+            let before = nfs.wire_stats().received_bytes;
+            let (buffer, layout) = read(&*file, 0, size).await.unwrap();
+            received.push(nfs.wire_stats().received_bytes - before);
+            assert!(bytes_of(0, &buffer, &layout) == want, "{name}: {layout:?}");
+        }
+        assert!(received[0] * 100 < received[1] * 52, "{name}: {received:?} bytes");
+    }
+}
+
+/// Every version: writes that were completed before the server ended without warning are there
+/// afterwards, and those under way complete; open files are used on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_of_the_server_loses_nothing_and_nobody_notices() {
+    for version in VERSIONS {
+        let mut served = Served::start();
+        let nfs = served.mount(&format!("vers={version},timeo=20")).await;
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let file = new_file(&fs, fs.root(), "file").await;
+        const BLOCK: usize = 100_000;
+        let block = |i: usize| vec![i as u8 + 1; BLOCK];
+        let mut writes = Vec::new();
+        for i in 0..60 {
+            let file = Arc::clone(&file);
+            writes.push(tokio::spawn(async move {
+                write(&*file, (i * BLOCK) as u64, &vec![i as u8 + 1; BLOCK]).await
+            }));
+            if i % 20 == 10 {
+                served.restart();
+            }
+        }
+        for done in writes {
+            done.await.unwrap().unwrap();
+        }
+        served.restart();
+        let want: Vec<u8> = (0..60).flat_map(block).collect();
+        assert!(read_all(&*file, 1 << 20).await == want, "NFSv{version}");
+        assert!(nfs.wire_stats().reconnects >= 1);
+        nfs.unmount().await;
+        drop(served);
+    }
+}
+
+#[tokio::test]
+async fn a_soft_mount_fails_when_the_server_is_gone() {
+    let mut served = Served::start();
+    let nfs = served.mount("vers=4.2,soft,timeo=10,retrans=1").await;
+    if let Some(runtime) = served.runtime.take() {
+        runtime.shutdown_background();
+    }
+    let error = nfs.getattr(nfs.root()).await.unwrap_err();
+    assert_eq!(error, weir_vfs::Error::TimedOut);
+}
+
+#[test]
+fn futures_need_no_executor() {
+    let served = Served::start();
+    let url: NfsUrl = format!("nfs://{}/", served.addr).parse().unwrap();
+    let nfs = NfsFs::mount_blocking(&url, &MountOptions::default()).unwrap();
+    pollster::block_on(async {
+        assert_eq!(nfs.getattr(nfs.root()).await.unwrap().id, nfs.root());
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let file = new_file(&fs, fs.root(), "x").await;
+        write(&*file, 0, b"hello").await.unwrap();
+        assert_eq!(read_all(&*file, 100).await, b"hello");
+        nfs.unmount().await;
+    });
+}
+
+#[tokio::test]
+async fn what_cannot_be_mounted_says_why() {
+    let served = Served::start();
+    let mount = async |url: String| {
+        let url: NfsUrl = url.parse().unwrap();
+        let mounted = NfsFs::mount(&url, &MountOptions::default()).await;
+        mounted.err().map(|e| e.to_string()).unwrap()
+    };
+    let addr = served.addr;
+    let error = mount(format!("nfs://{addr}/no/such?vers=4.2")).await;
+    assert_eq!(error, format!("{addr}: LOOKUP: NFS4ERR_NOENT"));
+    let error = mount("nfs://127.0.0.1:1/".into()).await;
+    assert!(error.starts_with("cannot reach 127.0.0.1:1: "), "{error}");
+    let error = mount(format!("nfs://{addr}/?vers=5")).await;
+    assert!(error.contains("vers=5"), "{error}");
+}
