@@ -29,10 +29,6 @@ impl Scratch {
         Ok(Self { path: scratch.into_path(), _mounted: Some(mounted) })
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Writes a file of bytes that no compression or hole detection makes smaller.
     pub(super) fn file(&self, name: &str, bytes: u64) -> Result<PathBuf> {
         let path = self.path.join(name);

@@ -7,8 +7,11 @@ const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 64.0;
 const COLOURS: [&str; 6] = ["#0b6e99", "#d9730d", "#6940a5", "#0f7b6c", "#ad1a72", "#64473a"];
 
-/// Curves with a title and names, one panel below the other.
-pub(super) fn picture(panels: &[(String, Vec<(String, Vec<f64>)>)]) -> String {
+/// Curves under a title, each with a name.
+pub(super) type Panel = (String, Vec<(String, Vec<f64>)>);
+
+/// One panel below the other.
+pub(super) fn picture(panels: &[Panel]) -> String {
     let height = panels.len() as f64 * (HEIGHT + 90.0);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0} {height:.0}\" \
