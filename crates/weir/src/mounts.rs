@@ -236,19 +236,25 @@ impl Mounts {
             }
         }
         // Version 3 mounts only what is exported, which the path may be the very name of. So the
-        // whole of it comes first, then, if that is no directory, what it is in.
-        let whole = self.mount(url, &options).await;
-        let failure = match (whole, url.split_last()) {
-            (Ok(fs), _) => return Ok((fs, Vec::new())),
-            (Err(error), Some((parent, name))) if no_directory(&error) => {
-                match self.mount(&parent, &options).await {
-                    Ok(fs) => return Ok((fs, vec![name])),
-                    Err(error) => mount_failure(&parent, &error),
+        // whole of it comes first, then what it is in, as long as that is no directory: it may be
+        // a file, a link, or not there yet.
+        let mut root = url.clone();
+        let mut rest = Vec::new();
+        loop {
+            match self.mount(&root, &options).await {
+                Ok(fs) => {
+                    rest.reverse();
+                    return Ok((fs, rest));
                 }
+                Err(error) => match root.split_last() {
+                    Some((parent, name)) if no_directory(&error) => {
+                        root = parent;
+                        rest.push(name);
+                    }
+                    _ => return Err(mount_failure(&root, &error)),
+                },
             }
-            (Err(error), _) => mount_failure(url, &error),
-        };
-        Err(failure)
+        }
     }
 
     async fn mount(

@@ -1,0 +1,113 @@
+//! `weir serve`: starting, saying so, stopping. What clients see is tested in `nfs.rs`.
+
+mod common;
+
+use common::{Server, fail, scratch};
+use rustix::process::Signal;
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Stdio;
+
+fn arguments<'a>(state: &'a Path, options: &'a [&'a str], dir: &'a Path) -> Vec<&'a Path> {
+    let fixed = ["serve", "--state-dir"].map(Path::new);
+    let options = options.iter().map(Path::new);
+    fixed.into_iter().chain([state]).chain(options).chain([dir]).collect()
+}
+
+#[test]
+fn signals_end_it_in_order() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut server = Server::start(&export, &[]);
+        TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        server.signal(signal);
+        assert_eq!(server.ended(), Some(0), "{signal:?}");
+    }
+}
+
+#[test]
+fn it_says_what_to_type() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let server = Server::start(&export, &["--read-only"]);
+    let port = server.port;
+    let mounts = server.said["mount"].as_array().unwrap();
+    assert_eq!(
+        mounts[0],
+        format!("mount -t nfs -o vers=4.2,proto=tcp,port={port} 127.0.0.1:/ /mnt")
+    );
+    assert!(
+        mounts[1]
+            .as_str()
+            .unwrap()
+            .contains(&format!("vers=3,proto=tcp,port={port},mountport={port}"))
+    );
+    assert_eq!(server.said["read_only"], true);
+}
+
+#[test]
+fn a_port_that_is_taken_is_said() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let bind = taken.local_addr().unwrap().to_string();
+    let says = fail(1, arguments(&dir.path().join("state"), &["--bind", &bind], &export));
+    assert!(says.contains(&format!("cannot listen on {bind}")), "{says}");
+    assert!(says.contains("choose another with --bind"), "{says}");
+}
+
+#[test]
+fn without_a_port_the_next_free_one_is_taken_aloud() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    // An address of this test's own; held here if nobody else has its port.
+    let _held = TcpListener::bind("127.0.0.53:2049");
+    let state = dir.path().join("state");
+    let mut child = common::weir(arguments(&state, &["--bind", "127.0.0.53", "--json"], &export))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let said: serde_json::Value =
+        serde_json::Deserializer::from_reader(&mut out).into_iter().next().unwrap().unwrap();
+    let port = said["port"].as_u64().unwrap();
+    assert!((2050..2150).contains(&port), "{said}");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let said = common::text(&output);
+    assert!(said.contains(&format!("port 2049 may not be had, using {port}")), "{said}");
+}
+
+#[test]
+fn what_cannot_be_served_is_said() {
+    let dir = scratch();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let state = dir.path().join("state");
+    let says = fail(1, arguments(&state, &[], &file));
+    assert!(says.contains("it is not a directory; name the directory that it is in"), "{says}");
+    let says = fail(1, arguments(&state, &[], &dir.path().join("missing")));
+    assert!(says.contains("no such file or directory; check the path"), "{says}");
+    let says = fail(1, arguments(&state, &["--bind", "192.0.2.77:0"], dir.path()));
+    assert!(says.contains("this machine has no such address"), "{says}");
+}
+
+#[test]
+fn two_servers_do_not_share_a_state_directory() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let _first = Server::start(&export, &[]);
+    let state = export.with_extension("state");
+    let says = fail(1, arguments(&state, &["--bind", "127.0.0.1:0"], &export));
+    assert!(says.contains("is in use by another process"), "{says}");
+}
