@@ -142,7 +142,7 @@ impl Server {
     /// It does not start.
     pub fn start(dir: &Path) -> Self {
         let mut child = Command::new(weir())
-            .args(["serve", "--bind", "127.0.0.1:0", "--state-dir"])
+            .args(["serve", "--bind", "127.0.0.1:0", "--squash", "none", "--state-dir"])
             .arg(state_dir(dir))
             .arg(dir)
             .stdout(Stdio::piped())
