@@ -11,7 +11,7 @@ const MAY_SEE: &[(&str, &[&str])] = &[
     ("weir-xdr", &[]),
     ("weir-vfs", &["base"]),
     ("weir-rpc", &["base", "xdr"]),
-    ("weir-nfs", &["base", "xdr"]),
+    ("weir-nfs", &["base", "xdr", "rpc"]),
     ("weir-pagecache", &["base", "vfs"]),
     ("weir-stores", &["base", "vfs"]),
     ("weir-client", &["base", "vfs", "xdr", "rpc", "nfs"]),

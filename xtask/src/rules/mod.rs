@@ -5,7 +5,6 @@ use std::path::Path;
 
 mod headers;
 mod layering;
-mod operations;
 mod promises;
 mod sizes;
 mod words;
@@ -16,7 +15,6 @@ type Rule = fn(&Path) -> Result<Vec<String>>;
 pub(crate) const ALL: &[(&str, Rule)] = &[
     ("crates depend downwards only", layering::check),
     ("every file says at its top what it is", headers::check),
-    ("an operation's handler has the operation's name", operations::check),
     ("every promise in docs/SEMANTICS.md names a test that exists", promises::check),
     ("no file outgrows its allowance", sizes::check),
     ("no unfinished work and no foreign words in the tree", words::check),
