@@ -9,6 +9,7 @@ use crate::unlinked::OpenFiles;
 use crate::write::Writes;
 use async_trait::async_trait;
 use std::sync::Arc;
+use weir_nfs::v4::op::read_plus::ReadPlus;
 use weir_vfs::{
     Access, Attr, Error, Extent, FileId, OpenFile, ReadOp, Result, SegmentKind, SetAttr, WriteOp,
 };
@@ -50,6 +51,16 @@ impl NfsFile {
     pub(crate) fn new(mount: Arc<Inner>, opened: Opened) -> Self {
         let opened = Arc::new(opened);
         Self { writes: Writes::new(Arc::clone(&opened)), opened, mount }
+    }
+
+    /// One READ_PLUS, as the server answers it.
+    pub(crate) async fn raw_read_plus(&self, offset: u64, count: u32) -> crate::Result<ReadPlus> {
+        let opened = Arc::clone(&self.opened);
+        self.mount
+            .try_run(
+                |_| async move { opened.protocol.raw_read_plus(&opened.open, offset, count).await },
+            )
+            .await
     }
 
     fn need(&self, access: Access) -> Result<()> {

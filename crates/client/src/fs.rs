@@ -201,8 +201,18 @@ impl Inner {
         F: FnOnce(Arc<Core>) -> Fut,
         Fut: Future<Output = crate::Result<T>> + Send + 'static,
     {
+        self.try_run(operation).await.map_err(Error::from)
+    }
+
+    /// [`run`](Self::run), with all that is known of an error.
+    pub(crate) async fn try_run<T, F, Fut>(&self, operation: F) -> crate::Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Arc<Core>) -> Fut,
+        Fut: Future<Output = crate::Result<T>> + Send + 'static,
+    {
         let task = self.runtime.handle()?.spawn(operation(Arc::clone(&self.core)));
-        task.await.map_err(|_| Error::Io)?.map_err(Error::from)
+        task.await.unwrap_or(Err(crate::Error::Local(Error::Io)))
     }
 }
 

@@ -33,6 +33,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod check;
 mod error;
 mod file;
 mod fs;

@@ -7,6 +7,7 @@ use crate::transport::ReadTarget;
 use crate::write::WritePiece;
 use async_trait::async_trait;
 use std::sync::Arc;
+use weir_nfs::v4::op::read_plus::ReadPlus;
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
     Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, RenameFlags, SetAttr, XattrMode,
@@ -143,6 +144,10 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     async fn close(&self, open: OpenAt);
     /// One READ or READ_PLUS into its place.
     async fn read(&self, open: &OpenAt, target: ReadTarget) -> Result<Layout>;
+    /// One READ_PLUS, as the server answers it.
+    async fn raw_read_plus(&self, _: &OpenAt, _offset: u64, _count: u32) -> Result<ReadPlus> {
+        Err(weir_vfs::Error::NotSupported.into())
+    }
     /// One WRITE, not durable.
     async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written>;
     /// Makes writes durable; returns the verifier.

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use weir_client::check::Verdict;
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_pagecache::{Cache, Config};
 use weir_server::export::{Export, ExportOptions, Squash};
@@ -240,4 +241,13 @@ async fn what_cannot_be_mounted_says_why() {
     assert!(error.starts_with("cannot reach 127.0.0.1:1: "), "{error}");
     let error = mount(format!("nfs://{addr}/?vers=5")).await;
     assert!(error.contains("vers=5"), "{error}");
+}
+
+#[tokio::test]
+async fn the_server_keeps_every_rule_of_read_plus() {
+    let served = Served::start();
+    let nfs = served.mount("vers=4.2").await;
+    for finding in weir_client::check::read_plus(&nfs).await.unwrap() {
+        assert_eq!(finding.verdict, Verdict::Pass, "{}", finding.rule);
+    }
 }

@@ -4,7 +4,8 @@
 //! sense; 130 interrupted.
 
 use crate::commands::{
-    bench, cat, completions, cp, df, du, ls, man, map, mkdir, mv, rm, serve, stat, touch, tree,
+    bench, cat, check, completions, cp, df, du, ls, man, map, mkdir, mv, rm, serve, stat, touch,
+    tree,
 };
 use crate::failure::{Failure, Result};
 use clap::{Parser, Subcommand};
@@ -40,6 +41,7 @@ enum Command {
     Rm(rm::Args),
     Touch(touch::Args),
     Bench(bench::Args),
+    Check(check::Args),
     Completions(completions::Args),
     #[command(hide = true)]
     Man(man::Args),
@@ -91,6 +93,7 @@ fn run(command: Command) -> Result<Ended> {
         Command::Rm(args) => rm::run(args),
         Command::Touch(args) => touch::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Check(args) => check::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }

@@ -17,6 +17,7 @@ use weir_nfs::v4::attr::XATTR_SUPPORT;
 use weir_nfs::v4::op;
 use weir_nfs::v4::op::access::Rights;
 use weir_nfs::v4::op::open::{Claim, CreateHow, How};
+use weir_nfs::v4::op::read_plus::ReadPlus;
 use weir_nfs::v4::types::{Content, SpecData, StableHow, StateId};
 use weir_nfs::v4::{Attrs, Bitmap, Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
@@ -473,6 +474,14 @@ impl Protocol for V4 {
             return Ok(layout);
         }
         self.read_plain(open, &target).await
+    }
+
+    async fn raw_read_plus(&self, open: &OpenAt, offset: u64, count: u32) -> Result<ReadPlus> {
+        let ops = |stateid| {
+            let args = op::read::Args { stateid, offset, count };
+            vec![putfh(&open.handle), Op::ReadPlus(args)]
+        };
+        take!(self, self.call_open(open, "READ_PLUS", ops).await?, ReadPlus)
     }
 
     async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written> {

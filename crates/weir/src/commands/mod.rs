@@ -8,6 +8,7 @@ use tokio::runtime::Runtime;
 
 pub(crate) mod bench;
 pub(crate) mod cat;
+pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod cp;
 pub(crate) mod df;

@@ -1,0 +1,79 @@
+//! `weir check`: holds a server's READ_PLUS against RFC 7862.
+
+use super::runtime;
+use crate::cli::Ended;
+use crate::failure::{Asked, Failure, Result};
+use crate::output::{print, print_json};
+use serde::Serialize;
+use std::fmt::Write;
+use weir_client::check::{self, Finding, Verdict};
+use weir_client::{MountOptions, NfsFs, NfsUrl};
+
+/// Check how an NFSv4.2 server keeps the rules of READ_PLUS
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  weir check nfs://filer/scratch                  the rules, one a line
+  weir check --json nfs://filer/ | jq '.[] | select(.verdict == \"fail\")'
+
+Files of known layout are made in a directory of their own below the one named, read by raw
+READ_PLUS calls, and every reply is compared with what was written and with RFC 7862 section 15.10.
+A note says that the server is within its rights and could do better. Exit code 1 says that a rule
+is broken.")]
+pub(crate) struct Args {
+    /// A directory on the server that may be written to
+    #[arg(value_name = "URL")]
+    url: NfsUrl,
+    /// An array of rules and verdicts, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    rule: &'a str,
+    verdict: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'a str>,
+}
+
+pub(crate) fn run(args: Args) -> Result<Ended> {
+    let asked = || format!("check {}", args.url);
+    let failed = |error: weir_client::Error| Failure::new(asked(), error.to_string());
+    let findings = runtime()?.block_on(async {
+        let mut url = args.url.clone();
+        // The query comes last, and the check is of this version only.
+        url.query = format!("{}&vers=4.2", url.query);
+        let nfs = NfsFs::mount(&url, &MountOptions::default()).await.map_err(failed)?;
+        let findings = check::read_plus(&nfs).await;
+        nfs.unmount().await;
+        findings.map_err(failed)
+    })?;
+    let rows: Vec<Row<'_>> = findings.iter().map(row).collect();
+    if args.json {
+        print_json(&rows)?;
+    } else {
+        print(table(&rows).as_bytes())?;
+    }
+    let broken = findings.iter().any(|f| matches!(f.verdict, Verdict::Fail(_)));
+    Ok(if broken { Ended::Failed } else { Ended::Done })
+}
+
+fn row(finding: &Finding) -> Row<'_> {
+    let (verdict, why) = match &finding.verdict {
+        Verdict::Pass => ("pass", None),
+        Verdict::Note(why) => ("note", Some(why.as_str())),
+        Verdict::Fail(why) => ("fail", Some(why.as_str())),
+    };
+    Row { rule: finding.rule, verdict, why }
+}
+
+fn table(rows: &[Row<'_>]) -> String {
+    let mut out = String::new();
+    for Row { rule, verdict, why } in rows {
+        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "{verdict}  {rule}{why}");
+    }
+    out
+}
