@@ -221,6 +221,23 @@ fn ten_thousand_silent_connections() {
 }
 
 #[test]
+fn large_records_begun_and_never_ended() {
+    let setup = Setup::new();
+    let before = setup.memory();
+    let begun: Vec<_> = (0..600)
+        .map(|_| {
+            let mut stream = setup.connect();
+            stream.write_all(&(0x8000_0000_u32 | (1 << 20)).to_be_bytes()).unwrap();
+            stream.write_all(&call(1, NFS, 4, 1)).unwrap();
+            stream
+        })
+        .collect();
+    setup.serves_others();
+    assert!(setup.memory() < before + (128 << 20), "{} then {}", before, setup.memory());
+    drop(begun);
+}
+
+#[test]
 fn callers_that_never_read_their_replies() {
     let setup = Setup::new();
     setup.serves_others();

@@ -72,7 +72,14 @@ pub(super) struct Connection {
     /// Since when a record has been arriving, or a reply has been waiting to be taken.
     reading_since: Option<Instant>,
     writing_since: Option<Instant>,
+    /// When bytes arrived last.
+    arrived: Instant,
 }
+
+/// How long a large record may make no progress while others wait for the memory that it holds.
+const IDLE_WITH_MEMORY: Duration = Duration::from_secs(2);
+/// How often that is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 type CallFuture = Pin<Box<dyn Future<Output = Message> + Send>>;
 
@@ -95,6 +102,7 @@ impl Connection {
             stopping: false,
             reading_since: None,
             writing_since: None,
+            arrived: Instant::now(),
         }
     }
 
@@ -255,6 +263,7 @@ impl Connection {
             (!self.output.is_empty()).then(|| self.writing_since.unwrap_or_else(now));
         let stall = self.transport.limits.stall;
         let deadline = self.reading_since.into_iter().chain(self.writing_since).min();
+        let holds_memory = self.reading_since.is_some() && self.memory.is_some();
 
         let price = self.transport.limits.record_bytes.min(self.transport.limits.call_bytes) as u32;
         let budget = &self.transport.call_bytes;
@@ -276,6 +285,12 @@ impl Connection {
                 ready?;
                 self.fill()?;
             }
+            () = tokio::time::sleep(LOOK_EVERY), if holds_memory => {
+                let wanted = budget.available_permits() < price as usize;
+                if wanted && self.arrived.elapsed() > IDLE_WITH_MEMORY {
+                    return Err(End::StalledRecord);
+                }
+            }
             () = until(deadline, stall) => return Err(match self.writing_since {
                 Some(_) => End::StalledReply,
                 None => End::StalledRecord,
@@ -291,7 +306,11 @@ impl Connection {
         match self.stream.read_buf(&mut self.input).now_or_never() {
             Some(Ok(0)) => Err(End::Closed),
             Some(Err(error)) if error.kind() != io::ErrorKind::Interrupted => Err(error.into()),
-            Some(_) | None => Ok(()),
+            Some(Ok(_)) => {
+                self.arrived = Instant::now();
+                Ok(())
+            }
+            Some(Err(_)) | None => Ok(()),
         }
     }
 }

@@ -3,7 +3,8 @@
 //! 1. An idle connection has no buffer. A small record takes one of [`SMALL_BYTES`]; a large one
 //!    first takes the largest record's size out of a budget that all connections share.
 //! 2. A record that does not arrive whole in time ends its connection, as does a reply that the
-//!    peer does not take.
+//!    peer does not take. A large one that makes no progress does so within seconds if others wait
+//!    for the memory that it holds.
 //! 3. At most [`Limits::in_flight`] calls of a connection wait at a time, and at most
 //!    [`Limits::reply_bytes`] of payload are queued for it; at either bound its next calls wait in
 //!    the socket, and nobody else's do.
