@@ -3,7 +3,7 @@
 use crate::export::{Export, Exports};
 use crate::handle::Handles;
 use crate::program::{ProgramId, Programs};
-use crate::registration;
+use crate::registration::{self, RegisterError};
 use crate::state::{self, Grace, Recovery, State};
 use crate::transport::{self, Transport};
 use crate::v3::{Mount3, Nfs3};
@@ -186,16 +186,24 @@ impl Server {
         Ok(Self { core, transport, registered, stop })
     }
 
+    /// Tells the port mapper of the configuration, if there is one, that the server's programs are
+    /// to be found at `port`; [`serve`](Self::serve) takes it back at its end.
+    ///
+    /// # Errors
+    /// It cannot be told.
+    pub async fn register(&self, port: u16) -> Result<(), RegisterError> {
+        match &self.registered {
+            Some((mapper, programs)) => registration::register(*mapper, programs, port).await,
+            None => Ok(()),
+        }
+    }
+
     /// Serves connections to `listener` until [`stop`](Self::stop), then finishes the calls under
     /// way and writes back what is dirty.
     ///
     /// # Errors
-    /// The programs could not be registered; dirty data could not be written.
+    /// Dirty data could not be written.
     pub async fn serve(&self, listener: TcpListener) -> io::Result<()> {
-        if let Some((mapper, programs)) = &self.registered {
-            let port = listener.local_addr()?.port();
-            registration::register(*mapper, programs, port).await.map_err(io::Error::other)?;
-        }
         let core = self.core.clone();
         let sweeper = tokio::spawn(async move {
             let mut ticks = tokio::time::interval(Duration::from_secs(1));

@@ -18,6 +18,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use weir_pagecache::{Cache, Config};
 use weir_server::export::{Export, ExportOptions, Squash};
+use weir_server::registration::LOCAL_RPCBIND;
 use weir_server::{Server, ServerConfig};
 use weir_stores::local::{LocalFs, LocalOptions};
 
@@ -38,7 +39,7 @@ Examples:
   weir serve --budget 50% --log debug /srv/images
 
 The directory is mounted as `/`; what to type is printed at start. NFSv3, 4.1 and 4.2 and the MOUNT
-protocol share one port, and nothing else is needed: no rpcbind, no root.
+protocol share one port, and nothing else is needed: no rpcbind (though --rpcbind uses it), no root.
 
 Run as root, files are used as the user that a client names, after --squash; run as anybody else,
 all is done as that user. SIGTERM and SIGINT write out what is dirty and end the server.")]
@@ -72,6 +73,10 @@ pub(crate) struct Args {
     /// /var/lib/weir for root, else below $XDG_STATE_HOME/weir or ~/.local/state/weir]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
+    /// Tell this machine's rpcbind where the server is, for `showmount` and for clients that are
+    /// not told a port
+    #[arg(long)]
+    rpcbind: bool,
     /// What to log: error, warn, info, debug, trace, or by module as in weir_server=debug,info
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
@@ -296,6 +301,7 @@ async fn serve(args: &Args, settings: Settings) -> Result<Ended> {
     let mut config = ServerConfig::new(vec![export], &settings.state_dir);
     config.state.lease = settings.lease;
     config.grace = settings.lease;
+    config.rpcbind = args.rpcbind.then_some(LOCAL_RPCBIND);
     let server = Server::new(config).map_err(|error| {
         Failure::new(format!("serve {}", settings.dir.display()), error.to_string())
     })?;
@@ -307,6 +313,9 @@ async fn serve(args: &Args, settings: Settings) -> Result<Ended> {
         notify(&[NotifyState::Stopping]);
         stopper.stop();
     });
+    server.register(address.port()).await.map_err(|error| {
+        Failure::new(format!("serve {}", settings.dir.display()), error.to_string())
+    })?;
     announce(args, &settings, address)?;
     notify(&[NotifyState::Ready, NotifyState::Status(&format!("serving at {address}"))]);
     server.serve(listener).await.asked(|| "write out what was dirty".into())?;
