@@ -164,10 +164,10 @@ impl Arena {
     /// The first `len` bytes from byte `from` of the run of frames that begins at `frame`.
     ///
     /// # Safety
-    /// The caller keeps the frames from being freed (a pin, or an epoch guard) for `'a`, and all
+    /// The caller keeps the frames from being freed (a pin, or an epoch guard) while it uses them, and all
     /// of the bytes are below their frames' marks.
     #[inline]
-    pub(crate) unsafe fn bytes<'a>(&'a self, frame: u32, from: usize, len: usize) -> &'a [u8] {
+    pub(crate) unsafe fn bytes(&self, frame: u32, from: usize, len: usize) -> &[u8] {
         // SAFETY: inside the mapping by the caller's word; nobody writes below the marks.
         unsafe { std::slice::from_raw_parts(self.ptr(frame).add(from), len) }
     }

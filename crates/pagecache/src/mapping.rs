@@ -381,7 +381,7 @@ impl Mapping {
     /// Raises the high-water mark of the page that holds the end of file when that moves from
     /// `old` to `new`: what is zero there is visible from now on. The lock is held.
     pub(crate) fn raise_mark(&self, edit: &Edit<'_>, old: u64, new: u64) {
-        if new <= old || old % PAGE_SIZE as u64 == 0 {
+        if new <= old || old.is_multiple_of(PAGE_SIZE as u64) {
             return;
         }
         let page = old / PAGE_SIZE as u64;

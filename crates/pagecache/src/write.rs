@@ -39,6 +39,18 @@ struct Base {
     bytes: Vec<u8>,
 }
 
+/// What one step is to write.
+#[derive(Clone, Copy)]
+struct Step<'a> {
+    buf: &'a [u8],
+    offset: u64,
+    /// The offset is to be the end of file.
+    append: bool,
+    /// The first page is to be filled in place.
+    in_place: bool,
+    uncached: bool,
+}
+
 /// How an attempt to commit a step ended.
 enum Commit {
     /// It is done: so many bytes.
@@ -133,8 +145,9 @@ impl Open {
                 let part = &buf[(start - offset) as usize..(end - offset) as usize];
                 frames.write(index, start as usize & (PAGE_SIZE - 1), part);
             }
+            let step = Step { buf, offset, append: at.is_none(), in_place, uncached };
             let ticket = mapping.changed.ticket();
-            match mapping.commit(buf, offset, at.is_none(), in_place, frames, &bases, uncached) {
+            match mapping.commit(step, frames, &bases) {
                 Commit::Done(n) => return Ok(n),
                 Commit::Moved => in_place = false,
                 Commit::Excluded if nowait => return Err(Error::WouldBlock),
@@ -206,16 +219,8 @@ impl Mapping {
 
     /// Makes prepared frames the file's pages from the first on, or from the second if the first
     /// is to be filled in place.
-    fn commit(
-        self: &Arc<Self>,
-        buf: &[u8],
-        offset: u64,
-        append: bool,
-        in_place: bool,
-        mut frames: Frames,
-        bases: &[Base],
-        uncached: bool,
-    ) -> Commit {
+    fn commit(self: &Arc<Self>, step: Step<'_>, mut frames: Frames, bases: &[Base]) -> Commit {
+        let Step { buf, offset, append, in_place, uncached } = step;
         let shared = &self.shared;
         let arena = &shared.arena;
         let end = offset + buf.len() as u64;

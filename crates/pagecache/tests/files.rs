@@ -1,5 +1,7 @@
 //! What an open file promises besides uncached I/O: flags, holes, errors, attributes, removal.
 
+#![allow(clippy::single_range_in_vec_init, reason = "resident pages are a list of ranges")]
+
 mod common;
 
 use common::{Rig, block_on, pattern, read_full, write_all};

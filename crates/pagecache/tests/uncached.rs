@@ -1,6 +1,8 @@
 //! Uncached operations: invariants I1 to I4 and I11, and one regression test for each bug that a
 //! kernel shipped with them.
 
+#![allow(clippy::single_range_in_vec_init, reason = "resident pages are a list of ranges")]
+
 mod common;
 
 use common::{Random, Rig, block_on, pattern, read_full, write_all};
