@@ -2,7 +2,7 @@
 //! `showmount`, `rpcinfo`, `mount` without ports.
 //!
 //! 1. What the mapper says of these programs is replaced; it is taken back by [`withdraw`].
-//! 2. The mapper is another program and may be slow: no exchange takes longer than [`PATIENCE`].
+//! 2. The mapper is another program and may be slow: no exchange takes longer than `PATIENCE`.
 
 use crate::program::ProgramId;
 use std::io;

@@ -1,12 +1,12 @@
 //! NFSv3 (RFC 1813) and the MOUNT protocol that goes with it (appendix I), each a [`Program`].
 //!
-//! The table of procedures ([`weir_nfs::v3_procedures`]) makes the dispatch; [`ops`] has a function
+//! The table of procedures ([`weir_nfs::v3_procedures`]) makes the dispatch; `ops` has a function
 //! for every procedure, which returns its results as a value.
 //!
 //! 1. A call that is not idempotent is executed once, however often it is sent
-//!    ([`replies`]).
+//!    (`replies`).
 //! 2. The protocol has no opens: every READ and WRITE checks the caller's rights, with files kept
-//!    open in between ([`files`]).
+//!    open in between (`files`).
 //! 3. Data of an UNSTABLE WRITE may be lost only if the write verifier changes; it does with
 //!    every start of the server.
 
