@@ -1,6 +1,6 @@
 //! The table of operations: one row each, from which everything that knows them all is made.
 //!
-//! A row is: what it does, the variant of [`OpCode`], its number, its file in [`op`](super::op), the
+//! A row is: what it does, the variant of [`OpCode`], its number, its file in [`op`], the
 //! first and last minor version that have it, its place in a session, the filehandles that it
 //! needs, what it does with stateids, whether doing it twice is as good as once, and the most bytes
 //! of its result (number and status included), either `fixed`, or `and` what the call asked for.

@@ -2,7 +2,7 @@
 
 use super::runtime;
 use crate::cli::Ended;
-use crate::failure::{Asked, Failure, Result};
+use crate::failure::{Failure, Result};
 use crate::output::{print, print_json};
 use serde::Serialize;
 use std::fmt::Write;
