@@ -69,6 +69,7 @@
 //! Synchronisation comes in through `weir_base::sync`, so the shipped code can be checked:
 //!
 //! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p weir-pagecache --target-dir target/loom --lib model
 //! RUSTFLAGS="--cfg shuttle" cargo test -p weir-pagecache --target-dir target/shuttle --lib model
 //! cargo +nightly miri test -p weir-pagecache --lib
 //! ```
