@@ -239,7 +239,10 @@ mod tests {
             let wire = NfsTime { seconds, nseconds };
             assert_eq!(nfs_time(time(wire)), wire);
         }
-        assert_eq!(time(NfsTime { seconds: i64::MIN, nseconds: 0 }), SystemTime::UNIX_EPOCH);
+        // The ends of the range come back as near as they can be expressed.
+        for (seconds, nearest) in [(i64::MIN, -i64::MAX), (i64::MAX, i64::MAX)] {
+            assert_eq!(nfs_time(time(NfsTime { seconds, nseconds: 0 })).seconds, nearest);
+        }
     }
 
     #[test]
