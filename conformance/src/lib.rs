@@ -85,6 +85,11 @@ impl Guest {
         Some(Self { run, _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner) })
     }
 
+    /// The directory of the guest runner, which also holds what starts the kernel's server.
+    pub fn harness(&self) -> &Path {
+        self.run.parent().unwrap_or(Path::new("."))
+    }
+
     /// Boots the guest, runs `conformance/guest/SCRIPT ARG...` in it beside `server` (a shell
     /// command, run natively), and returns what both printed.
     ///

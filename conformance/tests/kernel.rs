@@ -158,9 +158,8 @@ fn weir_cp_reads_sparse_files_from_knfsd() {
         weir = weir().display(),
         files = files.display(),
     );
-    let run = std::env::var("WEIR_LINUX")
-        .unwrap_or_else(|_| conformance::workspace().join("../shared/linux").display().to_string());
-    let args = [run.as_str(), files.to_str().unwrap(), out.to_str().unwrap()];
+    let harness = guest.harness().to_str().unwrap();
+    let args = [harness, files.to_str().unwrap(), out.to_str().unwrap()];
     let text = guest.run(&client, &["--disk", image.to_str().unwrap()], "knfsd.sh", &args);
     assert!(dir.path().join("out.status").exists(), "{text}");
     compare(&files, &out, true);
