@@ -3,7 +3,7 @@
 //! The tables make the list: an operation or procedure cannot be added without its decoder being
 //! fuzzed.
 
-use crate::{v3, v4};
+use crate::{nlm, nsm, v3, v4};
 use weir_xdr::{Bytes, Decode, Decoder, Encode};
 
 /// A decoder by name: reads a message as its type and, where that succeeds, checks that what the
@@ -82,8 +82,24 @@ macro_rules! v3_entries {
     };
 }
 
+macro_rules! nlm_entries {
+    ($($(#[$meta:meta])* $name:ident = $number:literal, $label:ident, $args:ty, $res:ty;)*) => {
+        const NLM: &[Entry] = &[$(
+            (
+                concat!("nlm ", stringify!($label), " arguments"),
+                probe::<<nlm::call::$name as nlm::Call>::Args>,
+            ),
+            (
+                concat!("nlm ", stringify!($label), " result"),
+                probe::<<nlm::call::$name as nlm::Call>::Res>,
+            ),
+        )*];
+    };
+}
+
 crate::v4_operations!(v4_entries);
 crate::v3_procedures!(v3_entries);
+crate::nlm_procedures!(nlm_entries);
 
 const WHOLE: &[Entry] = &[
     ("compound", compound),
@@ -91,6 +107,8 @@ const WHOLE: &[Entry] = &[
     ("callback", callback),
     ("read_plus in pieces", read_plus_pieces),
     ("mount result", probe::<crate::mount::MntRes>),
+    ("nsm mon", probe::<nsm::Mon>),
+    ("nsm notify", probe::<nsm::StatChange>),
     ("rpc credentials", probe::<weir_rpc::OpaqueAuth>),
     ("rpc AUTH_SYS", probe::<weir_rpc::AuthSys>),
     ("rpc reply", |bytes| drop(Decoder::new(bytes).get::<weir_rpc::ReplyHeader>())),
@@ -99,7 +117,7 @@ const WHOLE: &[Entry] = &[
 
 /// All of them.
 pub fn all() -> impl Iterator<Item = Entry> {
-    WHOLE.iter().chain(V4).chain(V3).copied()
+    WHOLE.iter().chain(V4).chain(V3).chain(NLM).copied()
 }
 
 #[cfg(test)]

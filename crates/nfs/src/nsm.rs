@@ -1,0 +1,146 @@
+//! The Network Status Monitor, version 1 (XNFS chapter 11): tells lock managers that a host has
+//! restarted, so that a server frees what the host held, and a client claims back what it had.
+
+use weir_xdr::{Opaque, xdr_enum, xdr_struct};
+
+/// Program number.
+pub const PROGRAM: u32 = 100_024;
+/// Version of the program.
+pub const VERSION: u32 = 1;
+
+/// A host's name.
+pub type HostName = Opaque<1024>;
+
+xdr_enum! {
+    /// A procedure.
+    pub enum Procedure {
+        /// Does nothing.
+        Null = 0,
+        /// Asks whether a host can be monitored: a [`StatName`], answered by a [`StatRes`].
+        Stat = 1,
+        /// Asks for a host to be monitored: a [`Mon`], answered by a [`StatRes`].
+        Mon = 2,
+        /// Ends that: a [`MonId`], answered by a [`State`].
+        Unmon = 3,
+        /// Ends it for all hosts: a [`MyId`], answered by a [`State`].
+        UnmonAll = 4,
+        /// Plays a restart of this host.
+        SimuCrash = 5,
+        /// Says that a host has restarted: a [`StatChange`], answered by nothing.
+        Notify = 6,
+    }
+
+    /// Whether a host is monitored (`res`).
+    pub enum Outcome {
+        /// It is.
+        Success = 0,
+        /// It is not.
+        Failure = 1,
+    }
+}
+
+impl Procedure {
+    /// The procedure of that number.
+    pub const fn from_number(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => Self::Null,
+            1 => Self::Stat,
+            2 => Self::Mon,
+            3 => Self::Unmon,
+            4 => Self::UnmonAll,
+            5 => Self::SimuCrash,
+            6 => Self::Notify,
+            _ => return None,
+        })
+    }
+}
+
+xdr_struct! {
+    /// Which host (`sm_name`).
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct StatName {
+        /// Its name.
+        pub name: HostName,
+    }
+
+    /// Who is to be told (`my_id`).
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct MyId {
+        /// The host.
+        pub name: HostName,
+        /// Program to call.
+        pub program: u32,
+        /// Its version.
+        pub version: u32,
+        /// Its procedure.
+        pub procedure: u32,
+    }
+
+    /// Which host, and who is to be told (`mon_id`).
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct MonId {
+        /// The host to be monitored.
+        pub name: HostName,
+        /// Who is to be told.
+        pub to: MyId,
+    }
+
+    /// A host to be monitored (`mon`).
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Mon {
+        /// Which, and for whom.
+        pub id: MonId,
+        /// Given back to whoever is told.
+        pub private: [u8; 16],
+    }
+
+    /// The number of this host's run (`sm_stat`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct State {
+        /// Odd while it is up; goes up with every restart.
+        pub state: i32,
+    }
+
+    /// Whether a host is monitored (`sm_stat_res`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct StatRes {
+        /// Whether it is.
+        pub outcome: Outcome,
+        /// The number of this host's run.
+        pub state: i32,
+    }
+
+    /// A restart (`stat_chge`).
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct StatChange {
+        /// The host.
+        pub name: HostName,
+        /// The number of its run.
+        pub state: i32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_xdr::sample::check;
+
+    #[test]
+    fn samples() {
+        check(&StatName { name: "box".into() }, "00000003 626f7800");
+        let to = MyId { name: "me".into(), program: PROGRAM, version: 3, procedure: 16 };
+        let mon = Mon { id: MonId { name: "box".into(), to }, private: *b"0123456789abcdef" };
+        check(
+            &mon,
+            "00000003 626f7800 00000002 6d650000 000186b8 00000003 00000010
+             30313233 34353637 38396162 63646566",
+        );
+        check(&State { state: 7 }, "00000007");
+        check(&StatRes { outcome: Outcome::Failure, state: 7 }, "00000001 00000007");
+        check(&StatChange { name: "box".into(), state: 9 }, "00000003 626f7800 00000009");
+        for number in 0..7 {
+            assert_eq!(Procedure::from_number(number).map(|p| p as u32), Some(number));
+        }
+        assert_eq!(Procedure::from_number(7), None);
+    }
+}
