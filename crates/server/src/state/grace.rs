@@ -3,9 +3,11 @@
 //! 1. Grace is over when its time is, or when every client that had state has said that it is
 //!    done; without such clients there is none.
 //! 2. Only a client that is on disk from the run before may reclaim.
+//! 3. Hosts that use NLM never say that they are done: with any of them, grace takes its time.
 
 use super::Owner;
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// The grace period of this run.
@@ -14,6 +16,7 @@ pub struct Grace {
     until: Duration,
     expected: HashSet<Owner>,
     returned: HashSet<Owner>,
+    hosts: HashSet<IpAddr>,
     ended: bool,
 }
 
@@ -23,9 +26,22 @@ impl Grace {
         Self { until, expected: clients.into_iter().collect(), ..Self::default() }
     }
 
+    /// The same for hosts that had locks by NLM.
+    #[must_use]
+    pub fn with_hosts(mut self, hosts: impl IntoIterator<Item = IpAddr>) -> Self {
+        self.hosts.extend(hosts);
+        self
+    }
+
     /// Whether clients may still reclaim.
     pub fn is_active(&self, now: Duration) -> bool {
-        !self.ended && now < self.until && !self.expected.is_empty()
+        let expects = !self.expected.is_empty() || !self.hosts.is_empty();
+        !self.ended && now < self.until && expects
+    }
+
+    /// Whether a host had locks that it may ask back.
+    pub fn expects_host(&self, host: IpAddr) -> bool {
+        self.hosts.contains(&host)
     }
 
     /// Whether a client had state that it may ask back; notes that it is there again.
@@ -49,6 +65,7 @@ impl Grace {
             return Vec::new();
         }
         self.ended = true;
+        self.hosts.clear();
         self.expected.drain().filter(|owner| !self.returned.contains(owner)).collect()
     }
 }
@@ -82,5 +99,11 @@ mod tests {
         grace.completed(&owner("a"));
         assert!(!grace.is_active(2 * SEC));
         assert_eq!(grace.end(2 * SEC), []);
+
+        let host = IpAddr::from([192, 0, 2, 9]);
+        let mut grace = Grace::new(90 * SEC, []).with_hosts([host]);
+        assert!(grace.is_active(89 * SEC) && grace.expects_host(host));
+        assert_eq!(grace.end(90 * SEC), []);
+        assert!(!grace.expects_host(host));
     }
 }

@@ -1,8 +1,12 @@
-//! Byte-range locks in the protocol's terms: lock owners and their stateids over [`RangeLocks`].
+//! Byte-range locks of NFSv4: lock owners and their stateids over [`RangeLocks`](super::RangeLocks).
+//!
+//! 1. A file has one table of ranges; those of NFSv3's lock manager ([`super::nlm`]) are in it, too,
+//!    so the protocols keep each other out.
+//! 2. Whoever frees ranges says so by [`State::grant_waiting`], in the same transition.
 
 use super::{
-    ClientId, Conflict, OwnerName, Range, RangeLocks, State, StateError, StateId, StateKey,
-    check_seq, next_seq,
+    ClientId, Conflict, NlmOwner, OwnerName, Range, RangeLocks, State, StateError, StateId,
+    StateKey, check_seq, next_seq,
 };
 use crate::handle::Node;
 use std::time::Duration;
@@ -15,6 +19,15 @@ pub struct LockOwner {
     pub client: ClientId,
     /// The client's name for the owner.
     pub name: OwnerName,
+}
+
+/// Who holds a range, in either protocol.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Holder {
+    /// An owner of an NFSv4 client.
+    V4(LockOwner),
+    /// An owner of a host that uses NLM.
+    Nlm(NlmOwner),
 }
 
 /// The locks of one owner on one file.
@@ -58,7 +71,7 @@ pub enum LockError {
     /// Something is wrong.
     State(StateError),
     /// Somebody holds a lock that is in the way.
-    Denied(Conflict<LockOwner>),
+    Denied(Conflict<Holder>),
 }
 
 impl From<StateError> for LockError {
@@ -94,13 +107,8 @@ impl<F: Clone> State<F> {
         if known.is_none() && self.locks.len() >= self.limits.locks {
             return Err(StateError::TooMany.into());
         }
-        self.evict_conflicting(node, &owner, range, exclusive, now);
-        let most = self.limits.locks;
-        let ranges = &mut self.files.entry(node).or_default().ranges;
-        if ranges.len() >= most {
-            return Err(StateError::TooMany.into());
-        }
-        ranges.lock(&owner, range, exclusive).map_err(LockError::Denied)?;
+        let holder = Holder::V4(owner.clone());
+        self.take_range(node, &holder, range, exclusive, now)?;
         let key = match known {
             Some(key) => key,
             None => {
@@ -113,7 +121,10 @@ impl<F: Clone> State<F> {
         };
         let state = self.locks.get_mut(&key).ok_or(StateError::BadStateId)?;
         state.seq = next_seq(state.seq);
-        Ok(StateId { seq: state.seq, key })
+        let id = StateId { seq: state.seq, key };
+        // An exclusive lock may have become a shared one.
+        self.grant_waiting(node);
+        Ok(id)
     }
 
     /// LOCKT: the lock that is in the way.
@@ -127,10 +138,9 @@ impl<F: Clone> State<F> {
         range: Range,
         exclusive: bool,
         now: Duration,
-    ) -> Result<Option<Conflict<LockOwner>>, StateError> {
+    ) -> Result<Option<Conflict<Holder>>, StateError> {
         self.check_grace(owner.client, false, now)?;
-        self.evict_conflicting(node, owner, range, exclusive, now);
-        Ok(self.files.get(&node).and_then(|f| f.ranges.conflict(owner, range, exclusive)))
+        Ok(self.conflict(node, &Holder::V4(owner.clone()), range, exclusive, now))
     }
 
     /// LOCKU.
@@ -147,9 +157,7 @@ impl<F: Clone> State<F> {
         let state = self.lock_state_mut(client, id, node)?;
         state.seq = next_seq(state.seq);
         let (seq, owner) = (state.seq, state.owner.clone());
-        if let Some(file) = self.files.get_mut(&node) {
-            file.ranges.unlock(&owner, range);
-        }
+        self.free_range(node, &Holder::V4(owner), range);
         Ok(StateId { seq, key: id.key })
     }
 
@@ -164,7 +172,7 @@ impl<F: Clone> State<F> {
         }
         check_seq(id.seq, newest.seq, true)?;
         let state = self.locks.get(&id.key).ok_or(StateError::LocksHeld)?;
-        if self.files.get(&state.node).is_some_and(|f| f.ranges.holds(&state.owner)) {
+        if self.holds(state.node, &state.owner) {
             return Err(StateError::LocksHeld);
         }
         self.drop_lock_state(id.key);
@@ -200,10 +208,7 @@ impl<F: Clone> State<F> {
         let keys = client.states.iter().copied();
         let keys: Vec<StateKey> =
             keys.filter(|key| self.locks.get(key).is_some_and(|l| l.owner == *owner)).collect();
-        let holds = |key: &StateKey| {
-            let node = self.locks.get(key).map(|l| l.node);
-            node.and_then(|n| self.files.get(&n)).is_some_and(|f| f.ranges.holds(owner))
-        };
+        let holds = |key: &StateKey| self.locks.get(key).is_some_and(|l| self.holds(l.node, owner));
         if keys.iter().any(holds) {
             return Err(StateError::LocksHeld);
         }
@@ -213,9 +218,13 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// The locks of a file.
-    pub fn ranges(&self, node: Node) -> Option<&RangeLocks<LockOwner>> {
-        self.files.get(&node).map(|f| &f.ranges)
+    /// Where the range ends in which an owner holds byte `offset` of a file, if it holds it.
+    pub fn own_lock_end(&self, node: Node, owner: &LockOwner, offset: u64) -> Option<u64> {
+        self.files.get(&node)?.ranges.covered_to(&Holder::V4(owner.clone()), offset)
+    }
+
+    fn holds(&self, node: Node, owner: &LockOwner) -> bool {
+        self.files.get(&node).is_some_and(|f| f.ranges.holds(&Holder::V4(owner.clone())))
     }
 
     fn lock_state_of(&self, node: Node, owner: &LockOwner) -> Option<StateKey> {
@@ -239,34 +248,74 @@ impl<F: Clone> State<F> {
         Ok(state)
     }
 
-    /// Takes the locks that are in the way from clients that have gone silent.
-    fn evict_conflicting(
+    /// A lock that is in the way, once clients that have gone silent have lost theirs.
+    pub(super) fn conflict(
         &mut self,
         node: Node,
-        owner: &LockOwner,
+        holder: &Holder,
         range: Range,
         exclusive: bool,
         now: Duration,
-    ) {
-        while let Some(conflict) =
-            self.files.get(&node).and_then(|f| f.ranges.conflict(owner, range, exclusive))
-        {
-            if !self.evict_if_expired(conflict.owner.client, now) {
-                break;
+    ) -> Option<Conflict<Holder>> {
+        loop {
+            let conflict = self.files.get(&node)?.ranges.conflict(holder, range, exclusive)?;
+            match &conflict.owner {
+                Holder::V4(owner) if self.evict_if_expired(owner.client, now) => {}
+                _ => return Some(conflict),
             }
         }
+    }
+
+    /// Takes a range, whoever the holder.
+    pub(super) fn take_range(
+        &mut self,
+        node: Node,
+        holder: &Holder,
+        range: Range,
+        exclusive: bool,
+        now: Duration,
+    ) -> Result<(), LockError> {
+        if let Some(conflict) = self.conflict(node, holder, range, exclusive, now) {
+            return Err(LockError::Denied(conflict));
+        }
+        if self.held >= self.limits.locks {
+            return Err(StateError::TooMany.into());
+        }
+        self.change_ranges(node, |ranges| ranges.lock(holder, range, exclusive))
+            .map_err(LockError::Denied)
+    }
+
+    /// Gives up whatever a holder has of a range.
+    pub(super) fn free_range(&mut self, node: Node, holder: &Holder, range: Range) {
+        self.change_ranges(node, |ranges| ranges.unlock(holder, range));
+        self.grant_waiting(node);
+    }
+
+    /// Changes a file's ranges, and counts them.
+    pub(super) fn change_ranges<T>(
+        &mut self,
+        node: Node,
+        change: impl FnOnce(&mut RangeLocks<Holder>) -> T,
+    ) -> T {
+        let ranges = &mut self.files.entry(node).or_default().ranges;
+        let before = ranges.len();
+        let changed = change(ranges);
+        self.held = self.held + ranges.len() - before;
+        changed
     }
 
     /// Removes an owner's locks on a file, and their state, from every table.
     pub(super) fn drop_lock_state(&mut self, key: StateKey) {
         let Some(state) = self.locks.remove(&key) else { return };
-        if let Some(file) = self.files.get_mut(&state.node) {
+        let LockState { owner, node, .. } = state;
+        if let Some(file) = self.files.get_mut(&node) {
             file.lock_states.retain(|k| *k != key);
-            file.ranges.release(&state.owner);
         }
-        if let Ok(client) = self.clients.get_mut(state.owner.client) {
+        if let Ok(client) = self.clients.get_mut(owner.client) {
             client.states.remove(&key);
         }
-        self.drop_idle(state.node);
+        self.change_ranges(node, |ranges| ranges.release(&Holder::V4(owner)));
+        self.grant_waiting(node);
+        self.drop_idle(node);
     }
 }

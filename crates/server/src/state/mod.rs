@@ -15,6 +15,7 @@
 mod client;
 mod grace;
 mod lock;
+mod nlm;
 mod open;
 mod range;
 mod recovery;
@@ -27,7 +28,8 @@ mod tests;
 
 pub use client::{Client, ClientId, Clients, Exchanged, Owner, Principal};
 pub use grace::Grace;
-pub use lock::{LockError, LockOwner, LockRequest, LockTarget};
+pub use lock::{Holder, LockError, LockOwner, LockRequest, LockTarget};
+pub use nlm::{Granted, NlmError, NlmLock, NlmOwner, ReplyTo};
 pub use open::{Claim, Io, OpenRequest};
 pub use range::{Conflict, Range, RangeLocks, TO_END};
 pub use recovery::{Recovered, Recovery};
@@ -155,12 +157,20 @@ impl Default for Limits {
 struct FileState {
     opens: Vec<StateKey>,
     lock_states: Vec<StateKey>,
-    ranges: RangeLocks<LockOwner>,
+    ranges: RangeLocks<Holder>,
+    /// Share reservations of hosts that use NLM.
+    shares: Vec<(NlmOwner, Share)>,
+    /// Locks that hosts wait for, first come first served.
+    waiting: Vec<nlm::Waiting>,
 }
 
 impl FileState {
     fn is_idle(&self) -> bool {
-        self.opens.is_empty() && self.lock_states.is_empty() && self.ranges.is_empty()
+        self.opens.is_empty()
+            && self.lock_states.is_empty()
+            && self.ranges.is_empty()
+            && self.shares.is_empty()
+            && self.waiting.is_empty()
     }
 }
 
@@ -176,6 +186,9 @@ pub struct State<F> {
     files: HashMap<Node, FileState>,
     opens: HashMap<StateKey, open::Open<F>>,
     locks: HashMap<StateKey, lock::LockState>,
+    /// Ranges that are held in all files together.
+    held: usize,
+    nlm: nlm::Hosts,
     forgotten: Vec<Owner>,
     limits: Limits,
     run: u32,
@@ -192,6 +205,8 @@ impl<F: Clone> State<F> {
             files: HashMap::new(),
             opens: HashMap::new(),
             locks: HashMap::new(),
+            held: 0,
+            nlm: nlm::Hosts::default(),
             forgotten: Vec::new(),
             limits,
             run,
@@ -340,6 +355,7 @@ impl<F: Clone> State<F> {
         for id in gone {
             self.purge(id);
         }
+        self.retry_waiting(now);
     }
 
     /// Frees a client that has been silent past its lease, because another wants what it holds.

@@ -74,10 +74,9 @@ impl<F: Clone> State<F> {
     pub fn open(&mut self, request: OpenRequest<F>, now: Duration) -> Result<StateId, StateError> {
         let OpenRequest { client, owner, node, share, claim, file } = request;
         self.check_grace(client, claim == Claim::Reclaim, now)?;
-        while let Some(other) = self.share_conflict(node, Some((client, &owner)), share) {
-            if !self.evict_if_expired(other, now) {
-                return Err(StateError::ShareDenied);
-            }
+        self.clear_shares(node, Some((client, &owner)), share, now)?;
+        if self.nlm_share_conflict(node, None, share) {
+            return Err(StateError::ShareDenied);
         }
         let mine = self.opens_of(node).find(|(_, o)| o.client == client && o.owner == owner);
         let key = match mine.map(|(key, _)| key) {
@@ -195,8 +194,8 @@ impl<F: Clone> State<F> {
     pub fn anonymous_io(&self, node: Node, access: Access) -> Result<(), StateError> {
         let share = Share { access, deny: Access::empty() };
         match self.share_conflict(node, None, share) {
-            Some(_) => Err(StateError::Locked),
-            None => Ok(()),
+            None if !self.nlm_share_conflict(node, None, share) => Ok(()),
+            _ => Err(StateError::Locked),
         }
     }
 
@@ -241,6 +240,22 @@ impl<F: Clone> State<F> {
     fn opens_of(&self, node: Node) -> impl Iterator<Item = (StateKey, &Open<F>)> {
         let keys = self.files.get(&node).map_or(&[][..], |f| &f.opens);
         keys.iter().filter_map(|&key| Some((key, self.opens.get(&key)?)))
+    }
+
+    /// Frees opens of silent clients that are in the way of a share reservation.
+    pub(super) fn clear_shares(
+        &mut self,
+        node: Node,
+        by: Option<(ClientId, &OwnerName)>,
+        share: Share,
+        now: Duration,
+    ) -> Result<(), StateError> {
+        while let Some(other) = self.share_conflict(node, by, share) {
+            if !self.evict_if_expired(other, now) {
+                return Err(StateError::ShareDenied);
+            }
+        }
+        Ok(())
     }
 
     /// A client whose open is in the way of an open by `by`, or of I/O by nobody.

@@ -61,11 +61,13 @@ struct Held {
 #[derive(Clone, Debug)]
 pub struct RangeLocks<O> {
     owners: HashMap<O, BTreeMap<u64, Held>>,
+    /// Ranges that are held, by all owners together.
+    len: usize,
 }
 
 impl<O> Default for RangeLocks<O> {
     fn default() -> Self {
-        Self { owners: HashMap::new() }
+        Self { owners: HashMap::new(), len: 0 }
     }
 }
 
@@ -77,7 +79,12 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
 
     /// How many ranges are held.
     pub fn len(&self) -> usize {
-        self.owners.values().map(BTreeMap::len).sum()
+        self.len
+    }
+
+    /// Who holds anything.
+    pub fn owners(&self) -> impl Iterator<Item = &O> {
+        self.owners.keys()
     }
 
     /// Whether `owner` holds anything.
@@ -107,6 +114,7 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
             return Err(conflict);
         }
         let held = self.owners.entry(owner.clone()).or_default();
+        self.len -= held.len();
         remove(held, range);
         let Range { mut start, mut end } = range;
         if let Some((&before, h)) = held.range(..start).next_back()
@@ -123,13 +131,16 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
             end = after;
         }
         held.insert(start, Held { end, exclusive });
+        self.len += held.len();
         Ok(())
     }
 
     /// Gives up whatever `owner` holds of `range`.
     pub fn unlock(&mut self, owner: &O, range: Range) {
         if let Some(held) = self.owners.get_mut(owner) {
+            self.len -= held.len();
             remove(held, range);
+            self.len += held.len();
             if held.is_empty() {
                 self.owners.remove(owner);
             }
@@ -138,7 +149,7 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
 
     /// Gives up everything that `owner` holds.
     pub fn release(&mut self, owner: &O) {
-        self.owners.remove(owner);
+        self.len -= self.owners.remove(owner).map_or(0, |held| held.len());
     }
 
     /// Where the range ends in which `owner` holds byte `offset`, if it holds it.
@@ -216,6 +227,16 @@ mod tests {
         assert!(locks.is_empty());
     }
 
+    /// How many ranges the model holds: bytes of one owner and kind that touch.
+    fn runs(model: &[[u8; 3]]) -> usize {
+        let held = |at: usize, owner: usize| model.get(at).map_or(0, |b| b[owner]);
+        let begins = |at: usize, owner: usize| {
+            let before = at.checked_sub(1).map_or(0, |before| held(before, owner));
+            held(at, owner) != 0 && before != held(at, owner)
+        };
+        (0..model.len()).map(|at| (0..3).filter(|&owner| begins(at, owner)).count()).sum()
+    }
+
     proptest! {
         /// Against a model that keeps a state for every byte and owner.
         #[test]
@@ -245,6 +266,7 @@ mod tests {
                         }
                     }
                 }
+                prop_assert_eq!(locks.len(), runs(&model));
                 for (at, b) in model.iter().enumerate() {
                     let others_exclusive = b[1] == 2 || b[2] == 2;
                     let others_any = b[1] != 0 || b[2] != 0;

@@ -2,17 +2,20 @@
 //!
 //! 1. A run's number is on disk before it is used, so stateids and client numbers are never used
 //!    twice.
-//! 2. A client is on disk before the reply that lets it take state, and off it before the reply
+//! 2. A client (or a host that uses NLM) is on disk before the reply that lets it take state, and off it before the reply
 //!    that gives its state to somebody else.
 
 use super::Owner;
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const CLIENTS: TableDefinition<'_, (bool, &[u8]), ()> = TableDefinition::new("clients");
+/// Addresses of hosts with locks by NLM, as text.
+const HOSTS: TableDefinition<'_, &str, ()> = TableDefinition::new("nlm hosts");
 const RUN: &str = "run";
 const FILE: &str = "state.redb";
 
@@ -29,6 +32,8 @@ pub struct Recovered {
     pub run: u32,
     /// Clients that had state in the run before.
     pub clients: Vec<Owner>,
+    /// Hosts that had locks by NLM.
+    pub hosts: Vec<IpAddr>,
 }
 
 impl Recovery {
@@ -50,7 +55,11 @@ impl Recovery {
                 let (sessions, name) = key.value();
                 clients.push(Owner { sessions, name: Bytes::copy_from_slice(name) });
             }
-            Recovered { run, clients }
+            let mut hosts = Vec::new();
+            for entry in txn.open_table(HOSTS)?.iter()? {
+                hosts.extend(entry?.0.value().parse::<IpAddr>());
+            }
+            Recovered { run, clients, hosts }
         };
         txn.commit()?;
         Ok((Self { db: Arc::new(db) }, recovered))
@@ -81,24 +90,60 @@ impl Recovery {
     }
 
     async fn change(&self, owners: Vec<Owner>, present: bool) -> Result<(), redb::Error> {
-        let db = self.db.clone();
-        let change = move || {
-            let txn = db.begin_write()?;
-            {
-                let mut clients = txn.open_table(CLIENTS)?;
-                for owner in &owners {
-                    let key = (owner.sessions, &*owner.name);
-                    if present {
-                        clients.insert(key, ())?;
-                    } else {
-                        clients.remove(key)?;
-                    }
+        self.write(move |txn| {
+            let mut clients = txn.open_table(CLIENTS)?;
+            for owner in &owners {
+                let key = (owner.sessions, &*owner.name);
+                if present {
+                    clients.insert(key, ())?;
+                } else {
+                    clients.remove(key)?;
                 }
             }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Remembers a host that uses NLM. Returns when it is durable.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub async fn remember_host(&self, host: IpAddr) -> Result<(), redb::Error> {
+        self.write(move |txn| {
+            txn.open_table(HOSTS)?.insert(&*host.to_string(), ())?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Forgets hosts that use NLM. Returns when that is durable.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub async fn forget_hosts(&self, hosts: Vec<IpAddr>) -> Result<(), redb::Error> {
+        self.write(move |txn| {
+            let mut table = txn.open_table(HOSTS)?;
+            for host in hosts {
+                table.remove(&*host.to_string())?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn write(
+        &self,
+        change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
+    ) -> Result<(), redb::Error> {
+        let db = self.db.clone();
+        let write = move || {
+            let txn = db.begin_write()?;
+            change(&txn)?;
             txn.commit()?;
             Ok(())
         };
-        match tokio::task::spawn_blocking(change).await {
+        match tokio::task::spawn_blocking(write).await {
             Ok(result) => result,
             Err(error) => Err(redb::Error::Io(std::io::Error::other(error))),
         }
@@ -120,9 +165,14 @@ mod tests {
             recovery.remember(owner(true)).await.unwrap();
             recovery.remember(owner(false)).await.unwrap();
             recovery.forget(vec![owner(false)]).await.unwrap();
+            let hosts = [[192, 0, 2, 1], [192, 0, 2, 2]].map(IpAddr::from);
+            recovery.remember_host(hosts[0]).await.unwrap();
+            recovery.remember_host(hosts[1]).await.unwrap();
+            recovery.forget_hosts(vec![hosts[0]]).await.unwrap();
         }
         let (_, recovered) = Recovery::open(dir.path()).unwrap();
         assert_eq!((recovered.run, recovered.clients), (2, vec![owner(true)]));
+        assert_eq!(recovered.hosts, [IpAddr::from([192, 0, 2, 2])]);
     }
 
     #[test]

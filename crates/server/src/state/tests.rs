@@ -3,13 +3,13 @@
 use super::*;
 use weir_vfs::{Access, FileId};
 
-const LEASE: Duration = Duration::from_secs(90);
-const T0: Duration = Duration::ZERO;
+pub(super) const LEASE: Duration = Duration::from_secs(90);
+pub(super) const T0: Duration = Duration::ZERO;
 const READ: Share = Share { access: Access::READ, deny: Access::empty() };
-const WRITE: Share = Share { access: Access::WRITE, deny: Access::empty() };
-const NODE: Node = Node { export: 0, id: FileId { ino: 1, generation: 0 } };
+pub(super) const WRITE: Share = Share { access: Access::WRITE, deny: Access::empty() };
+pub(super) const NODE: Node = Node { export: 0, id: FileId { ino: 1, generation: 0 } };
 
-fn state_after(earlier: &[&'static str]) -> State<char> {
+pub(super) fn state_after(earlier: &[&'static str]) -> State<char> {
     let owners = earlier.iter().map(|name| owner(name));
     State::new(1, Limits::default(), Grace::new(LEASE, owners))
 }
@@ -31,18 +31,18 @@ fn client(state: &mut State<char>, name: &'static str, now: Duration) -> ClientI
 }
 
 /// A client that has nothing to reclaim.
-fn ready(state: &mut State<char>, name: &'static str, now: Duration) -> ClientId {
+pub(super) fn ready(state: &mut State<char>, name: &'static str, now: Duration) -> ClientId {
     let id = client(state, name, now);
     state.reclaim_complete(id).unwrap();
     id
 }
 
-fn request(client: ClientId, share: Share) -> OpenRequest<char> {
+pub(super) fn request(client: ClientId, share: Share) -> OpenRequest<char> {
     let owner = Bytes::from_static(b"process");
     OpenRequest { client, owner, node: NODE, share, claim: Claim::New, file: 'f' }
 }
 
-fn lock_under(open: StateId, client: ClientId, exclusive: bool) -> LockRequest {
+pub(super) fn lock_under(open: StateId, client: ClientId, exclusive: bool) -> LockRequest {
     let target = LockTarget::Open(open, Bytes::from_static(b"thread"));
     let range = Range { start: 0, end: 10 };
     LockRequest { client, target, node: NODE, range, exclusive, reclaim: false }
@@ -112,7 +112,8 @@ fn a_silent_client_keeps_its_state_until_somebody_wants_it() {
     assert!(state.io(Some(a), open_a, NODE, Access::WRITE).is_ok());
     state.clients.renew(a, Duration::from_secs(2));
     let denied = state.lock(lock_under(open_b, b, true), later).unwrap_err();
-    assert!(matches!(denied, LockError::Denied(c) if c.owner.client == a));
+    let LockError::Denied(Conflict { owner: Holder::V4(holder), .. }) = denied else { panic!() };
+    assert_eq!(holder.client, a);
 
     let later = LEASE + Duration::from_secs(3);
     state.lock(lock_under(open_b, b, true), later).unwrap();

@@ -34,9 +34,10 @@ pub(crate) async fn read_plus(cx: &mut Context, args: read_plus::Args) -> read_p
     // More than fits even as data alone is not worth pinning; holes take less, but whoever asks
     // for more than a reply asks again.
     let count = room.min(args.count as usize);
-    let own_lock_end = io.lock_owner.as_ref().and_then(|owner| {
-        cx.state().ranges(target.node).and_then(|ranges| ranges.covered_to(owner, args.offset))
-    });
+    let own_lock_end = io
+        .lock_owner
+        .as_ref()
+        .and_then(|owner| cx.state().own_lock_end(target.node, owner, args.offset));
     let (segments, reserved) =
         gather::read(&io.file, args.offset, count, &cx.peer).await.map_err(of_vfs)?;
     let hole_end = own_lock_end.unwrap_or(u64::MAX);

@@ -2,7 +2,7 @@
 //! 18.38, 18.48, 18.6).
 
 use crate::state::{
-    self, Conflict, LockError, LockOwner, LockRequest, LockTarget, Range, StateRef,
+    self, Conflict, Holder, LockError, LockOwner, LockRequest, LockTarget, Range, StateRef,
 };
 use crate::v4::context::Context;
 use crate::v4::ops::v40::{InTurn, take_turn};
@@ -15,13 +15,18 @@ use weir_nfs::v4::types::{LockDenied, LockType, StateOwner};
 use weir_vfs::FileKind;
 use weir_xdr::Opaque;
 
-fn denied(conflict: Conflict<LockOwner>) -> LockDenied {
+fn denied(conflict: Conflict<Holder>) -> LockDenied {
     let Conflict { owner, range, exclusive } = conflict;
+    let (client_id, owner) = match owner {
+        Holder::V4(owner) => (owner.client.0, owner.name),
+        // No client of this protocol has that number.
+        Holder::Nlm(owner) => (0, owner.handle),
+    };
     LockDenied {
         offset: range.start,
         length: range.wire_length(),
         kind: if exclusive { LockType::Write } else { LockType::Read },
-        owner: StateOwner { client_id: owner.client.0, owner: Opaque(owner.name) },
+        owner: StateOwner { client_id, owner: Opaque(owner) },
     }
 }
 
@@ -130,7 +135,7 @@ pub(crate) async fn lockt(cx: &mut Context, args: lockt::Args) -> lockt::Res {
     }
 }
 
-fn test(cx: &Context, args: lockt::Args) -> Result<Option<Conflict<LockOwner>>, Error> {
+fn test(cx: &Context, args: lockt::Args) -> Result<Option<Conflict<Holder>>, Error> {
     let owner = LockOwner { client: cx.client_of(args.owner.client_id)?, name: args.owner.owner.0 };
     let (node, range) = (cx.current()?.node, range(args.offset, args.length)?);
     let now = cx.now();

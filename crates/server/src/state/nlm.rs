@@ -1,0 +1,676 @@
+//! Locks and share reservations of NFSv3's lock manager (NLM), in the same tables as NFSv4's.
+//!
+//! ```text
+//!            nlm_lock                    grant_waiting               nlm_acknowledged(true)
+//!   (none) ----------> waiting (in line) ------------> granting -----------------------------> held
+//!                         |                               |
+//!                         | nlm_cancel, nlm_free          | acknowledged(false), cancel, unlock, free
+//!                         v                               v
+//!                       (none)                          (none)
+//! ```
+//!
+//! 1. A host has locks only while it is in the table of hosts, and it comes into that table only
+//!    once it is on disk ([`State::nlm_remembered`]): so it is told of a restart.
+//! 2. NLM has no leases: what a host holds is held until the host gives it up, or restarts.
+//! 3. A lock that is granted to whoever waited is held from that moment on, before the host knows:
+//!    nobody can take it in between.
+//! 4. All tables are bounded: hosts as clients are, ranges and shares as those of NFSv4, together
+//!    with them; waiting locks by [`MAX_WAITING`].
+
+use super::{Conflict, Holder, LockError, Range, Share, State, StateError};
+use crate::handle::Node;
+use bytes::Bytes;
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Most locks that are waited for.
+const MAX_WAITING: usize = 16 << 10;
+
+/// Who holds locks: a process of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NlmOwner {
+    /// The host's address: names are whatever callers say, addresses at least get replies.
+    pub host: IpAddr,
+    /// The host's name for the owner.
+    pub handle: Bytes,
+    /// The process, as the host numbers it.
+    pub process: i32,
+}
+
+/// What a host is told with when its lock is granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplyTo {
+    /// What the host knows its request by.
+    pub cookie: Bytes,
+    /// The host's name for itself.
+    pub caller: Bytes,
+    /// The address at which this server was called, which the host takes grants from.
+    pub server: IpAddr,
+}
+
+/// A lock to be taken.
+#[derive(Clone, Debug)]
+pub struct NlmLock {
+    /// Whose.
+    pub owner: NlmOwner,
+    /// The file.
+    pub node: Node,
+    /// The bytes.
+    pub range: Range,
+    /// Whether it excludes readers as well.
+    pub exclusive: bool,
+    /// It was held before the server restarted.
+    pub reclaim: bool,
+    /// Whether to wait for it, and whom to tell when it is granted.
+    pub wait: Option<ReplyTo>,
+}
+
+/// Why a lock or share reservation is not granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NlmError {
+    /// The host is not on disk yet.
+    Unknown,
+    /// Not while hosts reclaim what they had.
+    Grace,
+    /// There is nothing to reclaim any more.
+    NoGrace,
+    /// Somebody holds a lock that is in the way.
+    Denied(Conflict<Holder>),
+    /// Somebody's share reservation is in the way.
+    ShareDenied,
+    /// Somebody holds a lock that is in the way, and this one is in line.
+    Blocked,
+    /// A table is full.
+    TooMany,
+}
+
+impl From<LockError> for NlmError {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Denied(conflict) => Self::Denied(conflict),
+            LockError::State(_) => Self::TooMany,
+        }
+    }
+}
+
+/// A lock in line.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    owner: NlmOwner,
+    range: Range,
+    exclusive: bool,
+    to: ReplyTo,
+}
+
+impl Waiting {
+    fn is(&self, owner: &NlmOwner, range: Range, exclusive: bool) -> bool {
+        self.range == range && self.exclusive == exclusive && self.owner == *owner
+    }
+}
+
+/// A lock that was granted to a host which waited for it, and does not know yet.
+#[derive(Clone, Debug)]
+pub struct Granted {
+    /// Counts grants.
+    pub number: u64,
+    /// Whose.
+    pub owner: NlmOwner,
+    /// The file.
+    pub node: Node,
+    /// The bytes.
+    pub range: Range,
+    /// Whether it excludes readers as well.
+    pub exclusive: bool,
+    /// Whom to tell.
+    pub to: ReplyTo,
+}
+
+/// The hosts that have locks, and those that have to be told of theirs.
+#[derive(Debug, Default)]
+pub(super) struct Hosts {
+    hosts: HashMap<IpAddr, Host>,
+    /// Files that somebody waits for.
+    queues: HashSet<Node>,
+    waiting: usize,
+    shares: usize,
+    granting: HashMap<u64, Granted>,
+    granted: u64,
+    /// Of `granting`: not taken by [`State::nlm_take_granted`] yet.
+    untold: Vec<u64>,
+    tell: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct Host {
+    /// Files on which it has something, or had when last looked at.
+    files: HashSet<Node>,
+    used: Duration,
+}
+
+impl<F: Clone> State<F> {
+    /// Notes that a host is on disk.
+    ///
+    /// # Errors
+    /// [`StateError::TooMany`].
+    pub fn nlm_remembered(&mut self, host: IpAddr, now: Duration) -> Result<(), StateError> {
+        let hosts = &mut self.nlm.hosts;
+        if hosts.len() >= self.limits.clients && !hosts.contains_key(&host) {
+            return Err(StateError::TooMany);
+        }
+        let host = hosts.entry(host).or_insert(Host { files: HashSet::new(), used: now });
+        host.used = now;
+        Ok(())
+    }
+
+    /// Whether a host is known to be on disk.
+    pub fn nlm_knows(&self, host: IpAddr) -> bool {
+        self.nlm.hosts.contains_key(&host)
+    }
+
+    /// LOCK. The same again while it is in line changes whom to tell.
+    ///
+    /// # Errors
+    /// It is not granted, or not yet.
+    pub fn nlm_lock(&mut self, lock: NlmLock, now: Duration) -> Result<(), NlmError> {
+        let NlmLock { owner, node, range, exclusive, reclaim, wait } = lock;
+        self.nlm_check(owner.host, reclaim, now)?;
+        let holder = Holder::Nlm(owner.clone());
+        match self.take_range(node, &holder, range, exclusive, now) {
+            Ok(()) => {
+                self.leave_line(node, |w| w.is(&owner, range, exclusive));
+                self.nlm_uses(owner.host, node, now);
+                // An exclusive lock may have become a shared one.
+                self.grant_waiting(node);
+                Ok(())
+            }
+            Err(LockError::Denied(_)) if let Some(to) = wait => {
+                self.leave_line(node, |w| w.is(&owner, range, exclusive));
+                if self.nlm.waiting >= MAX_WAITING {
+                    return Err(NlmError::TooMany);
+                }
+                self.nlm_uses(owner.host, node, now);
+                self.nlm.waiting += 1;
+                self.nlm.queues.insert(node);
+                let file = self.files.entry(node).or_default();
+                file.waiting.push(Waiting { owner, range, exclusive, to });
+                Err(NlmError::Blocked)
+            }
+            Err(error) => {
+                self.drop_idle(node);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// TEST: the lock that is in the way.
+    ///
+    /// # Errors
+    /// [`NlmError::Grace`].
+    pub fn nlm_test(
+        &mut self,
+        owner: &NlmOwner,
+        node: Node,
+        range: Range,
+        exclusive: bool,
+        now: Duration,
+    ) -> Result<Option<Conflict<Holder>>, NlmError> {
+        if self.grace.is_active(now) {
+            return Err(NlmError::Grace);
+        }
+        Ok(self.conflict(node, &Holder::Nlm(owner.clone()), range, exclusive, now))
+    }
+
+    /// UNLOCK. A grant under way of any of it is void.
+    pub fn nlm_unlock(&mut self, owner: &NlmOwner, node: Node, range: Range) {
+        self.nlm.granting.retain(|_, g| {
+            g.node != node
+                || g.owner != *owner
+                || g.range.end <= range.start
+                || range.end <= g.range.start
+        });
+        self.free_range(node, &Holder::Nlm(owner.clone()), range);
+        self.nlm_used(owner.host, node);
+    }
+
+    /// CANCEL: leaves the line; a lock that was granted meanwhile is given up, because the host
+    /// does not know of it.
+    pub fn nlm_cancel(&mut self, owner: &NlmOwner, node: Node, range: Range, exclusive: bool) {
+        self.leave_line(node, |w| w.is(owner, range, exclusive));
+        let same = |g: &Granted| g.node == node && g.range == range && g.owner == *owner;
+        if self.nlm.granting.values().any(same) {
+            self.nlm_unlock(owner, node, range);
+        }
+        self.nlm_used(owner.host, node);
+    }
+
+    /// SHARE, in the place of what the owner reserved before.
+    ///
+    /// # Errors
+    /// It is not granted.
+    pub fn nlm_share(
+        &mut self,
+        owner: &NlmOwner,
+        node: Node,
+        share: Share,
+        reclaim: bool,
+        now: Duration,
+    ) -> Result<(), NlmError> {
+        self.nlm_check(owner.host, reclaim, now)?;
+        self.clear_shares(node, None, share, now).map_err(|_| NlmError::ShareDenied)?;
+        if self.nlm_share_conflict(node, Some(owner), share) {
+            return Err(NlmError::ShareDenied);
+        }
+        if self.nlm.shares + self.opens.len() >= self.limits.opens {
+            return Err(NlmError::TooMany);
+        }
+        self.drop_shares(node, |other| other == owner);
+        self.files.entry(node).or_default().shares.push((owner.clone(), share));
+        self.nlm.shares += 1;
+        self.nlm_uses(owner.host, node, now);
+        Ok(())
+    }
+
+    /// UNSHARE.
+    pub fn nlm_unshare(&mut self, owner: &NlmOwner, node: Node) {
+        self.drop_shares(node, |other| other == owner);
+        self.nlm_used(owner.host, node);
+    }
+
+    /// Frees everything that a host has: it restarted, or says that it needs nothing of it.
+    pub fn nlm_free(&mut self, host: IpAddr) {
+        let files = self.nlm.hosts.get_mut(&host).map(|h| std::mem::take(&mut h.files));
+        self.nlm.granting.retain(|_, g| g.owner.host != host);
+        for node in files.into_iter().flatten() {
+            self.leave_line(node, |w| w.owner.host == host);
+            self.drop_shares(node, |owner| owner.host == host);
+            self.change_ranges(node, |ranges| {
+                let theirs = ranges.owners().filter(|o| is_of(o, host)).cloned();
+                theirs.collect::<Vec<_>>().iter().for_each(|owner| ranges.release(owner));
+            });
+            self.grant_waiting(node);
+            self.drop_idle(node);
+        }
+    }
+
+    /// Hosts that had nothing for a lease time, which are forgotten with this: they are to be taken
+    /// off the disk before they are [remembered](Self::nlm_remembered) again.
+    pub fn nlm_drop_idle(&mut self, now: Duration) -> Vec<IpAddr> {
+        if self.grace.is_active(now) {
+            return Vec::new();
+        }
+        let idle = |h: &Host| h.files.is_empty() && now.saturating_sub(h.used) > self.limits.lease;
+        let gone: Vec<IpAddr> =
+            self.nlm.hosts.iter().filter(|(_, h)| idle(h)).map(|(ip, _)| *ip).collect();
+        for host in &gone {
+            self.nlm.hosts.remove(host);
+        }
+        gone
+    }
+
+    /// Says when there is something for [`nlm_take_granted`](Self::nlm_take_granted).
+    pub fn nlm_on_grant(&self) -> Arc<Notify> {
+        self.nlm.tell.clone()
+    }
+
+    /// Locks that were granted to hosts which are to be told now.
+    pub fn nlm_take_granted(&mut self) -> Vec<Granted> {
+        let untold = std::mem::take(&mut self.nlm.untold);
+        untold.iter().filter_map(|number| self.nlm.granting.get(number).cloned()).collect()
+    }
+
+    /// Whether a host is still to be told of a grant.
+    pub fn nlm_is_granting(&self, number: u64) -> bool {
+        self.nlm.granting.contains_key(&number)
+    }
+
+    /// A host has been told of a grant, and `wants` the lock or does not.
+    pub fn nlm_acknowledged(&mut self, number: u64, wants: bool) {
+        let Some(granted) = self.nlm.granting.remove(&number) else { return };
+        if !wants {
+            self.nlm_unlock(&granted.owner, granted.node, granted.range);
+        }
+    }
+
+    /// Whether a host's share reservation is in the way of one by `by`, or by nobody of NLM.
+    pub(super) fn nlm_share_conflict(
+        &self,
+        node: Node,
+        by: Option<&NlmOwner>,
+        share: Share,
+    ) -> bool {
+        let shares = self.files.get(&node).map_or(&[][..], |f| &f.shares);
+        shares.iter().any(|(owner, other)| Some(owner) != by && other.conflicts(share))
+    }
+
+    /// Grants what can be granted of the locks that are waited for.
+    pub(super) fn grant_waiting(&mut self, node: Node) {
+        let mut at = 0;
+        while self.held < self.limits.locks
+            && let Some(file) = self.files.get(&node)
+            && let Some(first) = file.waiting.get(at)
+        {
+            let holder = Holder::Nlm(first.owner.clone());
+            let (range, exclusive) = (first.range, first.exclusive);
+            if self.change_ranges(node, |ranges| ranges.lock(&holder, range, exclusive)).is_err() {
+                at += 1;
+                continue;
+            }
+            let Some(file) = self.files.get_mut(&node) else { return };
+            let Waiting { owner, to, .. } = file.waiting.remove(at);
+            let hosts = &mut self.nlm;
+            hosts.waiting -= 1;
+            hosts.granted += 1;
+            let number = hosts.granted;
+            hosts.granting.insert(number, Granted { number, owner, node, range, exclusive, to });
+            hosts.untold.push(number);
+            hosts.tell.notify_one();
+        }
+        if self.files.get(&node).is_none_or(|f| f.waiting.is_empty()) {
+            self.nlm.queues.remove(&node);
+        }
+    }
+
+    /// Periodic: clients that went silent may hold what hosts wait for.
+    pub(super) fn retry_waiting(&mut self, now: Duration) {
+        for node in self.nlm.queues.iter().copied().collect::<Vec<_>>() {
+            let waiting = self.files.get(&node).map(|f| f.waiting.clone()).unwrap_or_default();
+            for w in waiting {
+                self.conflict(node, &Holder::Nlm(w.owner), w.range, w.exclusive, now);
+            }
+            self.grant_waiting(node);
+        }
+    }
+
+    fn nlm_check(&self, host: IpAddr, reclaim: bool, now: Duration) -> Result<(), NlmError> {
+        if !self.nlm.hosts.contains_key(&host) {
+            return Err(NlmError::Unknown);
+        }
+        match (reclaim, self.grace.is_active(now)) {
+            (false, false) => Ok(()),
+            (false, true) => Err(NlmError::Grace),
+            (true, true) if self.grace.expects_host(host) => Ok(()),
+            (true, _) => Err(NlmError::NoGrace),
+        }
+    }
+
+    fn leave_line(&mut self, node: Node, leaves: impl Fn(&Waiting) -> bool) {
+        let Some(file) = self.files.get_mut(&node) else { return };
+        let before = file.waiting.len();
+        file.waiting.retain(|w| !leaves(w));
+        self.nlm.waiting -= before - file.waiting.len();
+        if file.waiting.is_empty() {
+            self.nlm.queues.remove(&node);
+        }
+    }
+
+    fn drop_shares(&mut self, node: Node, goes: impl Fn(&NlmOwner) -> bool) {
+        let Some(file) = self.files.get_mut(&node) else { return };
+        let before = file.shares.len();
+        file.shares.retain(|(owner, _)| !goes(owner));
+        self.nlm.shares -= before - file.shares.len();
+    }
+
+    fn nlm_uses(&mut self, host: IpAddr, node: Node, now: Duration) {
+        if let Some(host) = self.nlm.hosts.get_mut(&host) {
+            host.files.insert(node);
+            host.used = now;
+        }
+    }
+
+    /// Notes that a host may have nothing on a file any more.
+    fn nlm_used(&mut self, host: IpAddr, node: Node) {
+        let has = self.files.get(&node).is_some_and(|f| {
+            f.ranges.owners().any(|owner| is_of(owner, host))
+                || f.shares.iter().any(|(owner, _)| owner.host == host)
+                || f.waiting.iter().any(|w| w.owner.host == host)
+        });
+        if !has && let Some(host) = self.nlm.hosts.get_mut(&host) {
+            host.files.remove(&node);
+        }
+        self.drop_idle(node);
+    }
+}
+
+fn is_of(holder: &Holder, host: IpAddr) -> bool {
+    matches!(holder, Holder::Nlm(owner) if owner.host == host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{LEASE, NODE, T0, WRITE, lock_under, ready, request, state_after};
+    use super::super::{Claim, Grace, Limits, LockOwner, LockTarget, OpenRequest, TO_END};
+    use super::*;
+    use weir_vfs::Access;
+
+    const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
+    const ALL: Range = Range { start: 0, end: TO_END };
+
+    fn owner(process: i32) -> NlmOwner {
+        NlmOwner { host: HOST, handle: Bytes::from_static(b"p@host"), process }
+    }
+
+    fn lock(process: i32, exclusive: bool) -> NlmLock {
+        let range = Range { start: 5, end: 15 };
+        let (owner, wait) = (owner(process), None);
+        NlmLock { owner, node: NODE, range, exclusive, reclaim: false, wait }
+    }
+
+    fn waiting(process: i32, exclusive: bool) -> NlmLock {
+        let to = ReplyTo { cookie: Bytes::new(), caller: Bytes::new(), server: HOST };
+        NlmLock { wait: Some(to), ..lock(process, exclusive) }
+    }
+
+    /// State that knows the host.
+    fn state() -> State<char> {
+        let mut state = state_after(&[]);
+        assert_eq!(state.nlm_lock(lock(1, true), T0), Err(NlmError::Unknown));
+        state.nlm_remembered(HOST, T0).unwrap();
+        state
+    }
+
+    fn taken(state: &mut State<char>) -> Vec<i32> {
+        state.nlm_take_granted().iter().map(|g| g.owner.process).collect()
+    }
+
+    /// Nothing is left in any table.
+    fn assert_empty(state: &State<char>) {
+        assert!(state.files.is_empty() && state.held == 0, "{state:?}");
+        let Hosts { hosts, queues, waiting, shares, granting, .. } = &state.nlm;
+        assert!(hosts.values().all(|h| h.files.is_empty()), "{state:?}");
+        assert!(queues.is_empty() && granting.is_empty() && *waiting == 0 && *shares == 0);
+    }
+
+    #[test]
+    fn both_protocols_lock_in_one_table() {
+        let mut state = state();
+        let a = ready(&mut state, "a", T0);
+        let open = state.open(request(a, WRITE), T0).unwrap();
+        let v4 = state.lock(lock_under(open, a, true), T0).unwrap();
+        let name = Bytes::from_static(b"thread");
+        let holder = Holder::V4(LockOwner { client: a, name });
+        let theirs =
+            Conflict { owner: holder, range: Range { start: 0, end: 10 }, exclusive: true };
+        assert_eq!(state.nlm_lock(lock(1, true), T0), Err(NlmError::Denied(theirs.clone())));
+        assert_eq!(state.nlm_test(&owner(1), NODE, ALL, false, T0), Ok(Some(theirs)));
+
+        state.unlock(a, v4, NODE, ALL).unwrap();
+        state.nlm_lock(lock(1, true), T0).unwrap();
+        let ours = Conflict {
+            owner: Holder::Nlm(owner(1)),
+            range: Range { start: 5, end: 15 },
+            exclusive: true,
+        };
+        let again = state.lock(lock_under(open, a, true), T0);
+        assert_eq!(again, Err(LockError::Denied(ours)));
+        state.nlm_unlock(&owner(1), NODE, Range { start: 5, end: 10 });
+        assert!(state.lock(lock_under(open, a, true), T0).is_ok());
+        state.nlm_unlock(&owner(1), NODE, ALL);
+        state.close(a, open, NODE).unwrap();
+        assert_empty(&state);
+    }
+
+    #[test]
+    fn whoever_waits_is_granted_in_order_when_the_lock_is_freed() {
+        let mut state = state();
+        let a = ready(&mut state, "a", T0);
+        let open = state.open(request(a, WRITE), T0).unwrap();
+        let v4 = state.lock(lock_under(open, a, true), T0).unwrap();
+        for (process, exclusive) in [(1, false), (2, true), (3, false), (1, false)] {
+            assert_eq!(state.nlm_lock(waiting(process, exclusive), T0), Err(NlmError::Blocked));
+        }
+        assert_eq!(taken(&mut state), []);
+        // The one that asked again went to the end of the line.
+        state.unlock(a, v4, NODE, ALL).unwrap();
+        let granted = state.nlm_take_granted();
+        assert_eq!(granted.iter().map(|g| g.owner.process).collect::<Vec<_>>(), [2]);
+        // It is held before the host knows.
+        assert!(matches!(state.nlm_lock(lock(9, false), T0), Err(NlmError::Denied(_))));
+        state.nlm_acknowledged(granted[0].number, true);
+        state.nlm_unlock(&owner(2), NODE, ALL);
+        assert_eq!(taken(&mut state), [3, 1]);
+        state.nlm_unlock(&owner(1), NODE, ALL);
+        state.nlm_unlock(&owner(3), NODE, ALL);
+        state.close(a, open, NODE).unwrap();
+        assert_empty(&state);
+    }
+
+    #[test]
+    fn a_grant_that_is_not_wanted_goes_to_the_next() {
+        let mut state = state();
+        state.nlm_lock(lock(1, true), T0).unwrap();
+        for process in [2, 3, 4] {
+            assert_eq!(state.nlm_lock(waiting(process, true), T0), Err(NlmError::Blocked));
+        }
+        state.nlm_unlock(&owner(1), NODE, ALL);
+        let two = state.nlm_take_granted().remove(0);
+        state.nlm_acknowledged(two.number, false);
+        let three = state.nlm_take_granted().remove(0);
+        assert_eq!(three.owner.process, 3);
+        // Cancelled while the grant is on its way.
+        state.nlm_cancel(&owner(3), NODE, Range { start: 5, end: 15 }, true);
+        assert!(!state.nlm_is_granting(three.number));
+        state.nlm_acknowledged(three.number, true);
+        assert_eq!(taken(&mut state), [4]);
+        state.nlm_free(HOST);
+        assert_empty(&state);
+    }
+
+    #[test]
+    fn whoever_cancels_is_granted_nothing() {
+        let mut state = state();
+        state.nlm_lock(lock(1, true), T0).unwrap();
+        assert_eq!(state.nlm_lock(waiting(2, true), T0), Err(NlmError::Blocked));
+        state.nlm_cancel(&owner(2), NODE, Range { start: 5, end: 15 }, true);
+        state.nlm_unlock(&owner(1), NODE, ALL);
+        assert_eq!(taken(&mut state), []);
+        assert_empty(&state);
+    }
+
+    #[test]
+    fn a_restarted_host_loses_everything_and_others_get_it() {
+        let mut state = state();
+        let a = ready(&mut state, "a", T0);
+        state.nlm_lock(lock(1, true), T0).unwrap();
+        assert_eq!(state.nlm_lock(waiting(2, true), T0), Err(NlmError::Blocked));
+        let other = IpAddr::from([192, 0, 2, 8]);
+        state.nlm_remembered(other, T0).unwrap();
+        let theirs = NlmOwner { host: other, ..owner(1) };
+        let wants = NlmLock { owner: theirs.clone(), ..waiting(1, true) };
+        assert_eq!(state.nlm_lock(wants, T0), Err(NlmError::Blocked));
+        let deny = Share { access: Access::READ, deny: Access::WRITE };
+        state.nlm_share(&owner(1), NODE, deny, false, T0).unwrap();
+        assert_eq!(state.open(request(a, WRITE), T0), Err(StateError::ShareDenied));
+
+        state.nlm_free(HOST);
+        assert_eq!(state.nlm_take_granted().remove(0).owner, theirs);
+        let open = state.open(request(a, WRITE), T0).unwrap();
+        state.close(a, open, NODE).unwrap();
+        state.nlm_free(other);
+        assert_empty(&state);
+    }
+
+    #[test]
+    fn share_reservations_hold_in_both_directions() {
+        let mut state = state();
+        let a = ready(&mut state, "a", T0);
+        let write = Share { access: Access::WRITE, deny: Access::empty() };
+        let alone = Share { access: Access::READ, deny: Access::WRITE };
+        let open = state.open(request(a, WRITE), T0).unwrap();
+        let share = |state: &mut State<char>, process, share| {
+            state.nlm_share(&owner(process), NODE, share, false, T0)
+        };
+        assert_eq!(share(&mut state, 1, alone), Err(NlmError::ShareDenied));
+        state.close(a, open, NODE).unwrap();
+        share(&mut state, 1, alone).unwrap();
+        assert_eq!(share(&mut state, 2, write), Err(NlmError::ShareDenied));
+        assert_eq!(state.anonymous_io(NODE, Access::WRITE), Err(StateError::Locked));
+        share(&mut state, 1, write).unwrap();
+        assert!(state.open(request(a, WRITE), T0).is_ok());
+        state.nlm_unshare(&owner(1), NODE);
+        state.purge(a);
+        assert_empty(&state);
+    }
+
+    #[test]
+    fn a_silent_client_gives_way_to_a_host_that_waits() {
+        let mut state = state();
+        let a = ready(&mut state, "a", T0);
+        let open = state.open(request(a, WRITE), T0).unwrap();
+        state.lock(lock_under(open, a, true), T0).unwrap();
+        assert_eq!(state.nlm_lock(waiting(1, true), T0), Err(NlmError::Blocked));
+        state.sweep(LEASE);
+        assert_eq!(taken(&mut state), []);
+        state.sweep(LEASE + Duration::from_secs(1));
+        assert_eq!(taken(&mut state), [1]);
+        assert!(state.has_forgotten());
+    }
+
+    #[test]
+    fn hosts_reclaim_in_grace_and_nobody_takes_anything_new() {
+        let grace = Grace::new(LEASE, []).with_hosts([HOST]);
+        let mut state: State<char> = State::new(1, Limits::default(), grace);
+        let other = IpAddr::from([192, 0, 2, 8]);
+        for host in [HOST, other] {
+            state.nlm_remembered(host, T0).unwrap();
+        }
+        let a = ready(&mut state, "a", T0);
+        assert_eq!(state.open(request(a, WRITE), T0), Err(StateError::Grace));
+        let reclaim = OpenRequest { claim: Claim::Reclaim, ..request(a, WRITE) };
+        assert_eq!(state.open(reclaim, T0), Err(StateError::NoGrace));
+        let mine = NlmLock { reclaim: true, ..lock(1, true) };
+        let theirs = NlmLock { owner: NlmOwner { host: other, ..owner(1) }, ..mine.clone() };
+        assert_eq!(state.nlm_lock(lock(1, true), T0), Err(NlmError::Grace));
+        assert_eq!(state.nlm_test(&owner(1), NODE, ALL, true, T0), Err(NlmError::Grace));
+        assert_eq!(state.nlm_lock(theirs, T0), Err(NlmError::NoGrace));
+        state.nlm_lock(mine.clone(), T0).unwrap();
+
+        let open = state.open(request(a, WRITE), LEASE).unwrap();
+        let target = LockTarget::Open(open, Bytes::from_static(b"thread"));
+        let v4 = super::super::LockRequest { target, ..lock_under(open, a, true) };
+        assert!(matches!(state.lock(v4, LEASE), Err(LockError::Denied(_))));
+        assert_eq!(state.nlm_lock(mine, LEASE), Err(NlmError::NoGrace));
+        state.grace.end(LEASE);
+        assert_eq!(state.nlm_drop_idle(LEASE + Duration::from_secs(1)), [other]);
+        assert!(state.nlm_knows(HOST) && !state.nlm_knows(other));
+    }
+
+    #[test]
+    fn lines_and_ranges_are_bounded() {
+        let limits = Limits { locks: 2, ..Limits::default() };
+        let mut state: State<char> = State::new(1, limits, Grace::default());
+        state.nlm_remembered(HOST, T0).unwrap();
+        for process in [1, 2] {
+            state.nlm_lock(lock(process, false), T0).unwrap();
+        }
+        assert_eq!(state.nlm_lock(lock(3, false), T0), Err(NlmError::TooMany));
+        for process in 0..MAX_WAITING as i32 {
+            assert_eq!(state.nlm_lock(waiting(process, true), T0), Err(NlmError::Blocked));
+        }
+        assert_eq!(state.nlm_lock(waiting(-1, true), T0), Err(NlmError::TooMany));
+        state.nlm_free(HOST);
+        assert_empty(&state);
+    }
+}
