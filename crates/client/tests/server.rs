@@ -52,7 +52,7 @@ impl Served {
         let cache = Cache::new(Config { budget_bytes: 64 << 20, ..Config::default() }).unwrap();
         let options = ExportOptions { squash: Squash::Nobody, ..ExportOptions::default() };
         let fs = cache.mount(Arc::clone(&self.store));
-        let export = Export { path: "/".into(), fs, options };
+        let export = Export { path: "/".into(), source: "".into(), fs, options };
         let mut config = ServerConfig::new(vec![export], self.state.path());
         config.grace = Duration::from_millis(500);
         let addr = self.addr;

@@ -5,11 +5,12 @@
 //! 2. Before pages are pinned, their bytes are counted among those that may be queued for the
 //!    peer; both are let go of together.
 
+use crate::export::Served;
 use crate::transport::{Peer, Reserved};
 use std::io::IoSlice;
 use std::sync::Arc;
 use weir_pagecache::{File, Pages, Segment, Segments};
-use weir_vfs::{IoFlags, Result};
+use weir_vfs::Result;
 use weir_xdr::Payload;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -21,11 +22,13 @@ pub(crate) async fn read(
     offset: u64,
     count: usize,
     peer: &Peer,
+    export: &Served,
 ) -> Result<(Segments, Arc<Reserved>)> {
     let reserved = Arc::new(peer.reserve(count).await);
+    let flags = export.read_flags(peer.addr().ip(), file, offset, count);
     let segments = match file.read_segments_resident(offset, count) {
         Some(segments) => segments,
-        None => file.read_segments_async(offset, count, IoFlags::empty()).await?,
+        None => file.read_segments_async(offset, count, flags).await?,
     };
     Ok((segments, reserved))
 }

@@ -1,6 +1,6 @@
 //! A server: exports, what it keeps in its state directory, and the programs behind its port.
 
-use crate::export::{Export, Exports};
+use crate::export::{Export, Exports, ExportsError};
 use crate::handle::Handles;
 use crate::program::{ProgramId, Programs};
 use crate::registration::{self, RegisterError};
@@ -24,7 +24,7 @@ use weir_pagecache::File;
 /// How a server is set up.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// What is exported; the first one is the root that clients see.
+    /// What is exported; see [`Table`](crate::export::Table) for the tree that clients see.
     pub exports: Vec<Export>,
     /// Where the server keeps its key and what has to survive a restart; made if it is not there.
     pub state_dir: PathBuf,
@@ -109,9 +109,9 @@ impl Core {
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// Nothing is exported.
-    #[error("nothing to export")]
-    NoExports,
+    /// The exports cannot be served together.
+    #[error(transparent)]
+    Exports(#[from] ExportsError),
     /// The state directory cannot be used.
     #[error("cannot use the state directory {}: {source}", path.display())]
     StateDir {
@@ -148,9 +148,6 @@ impl Server {
     pub fn new(config: ServerConfig) -> Result<Self, ServerError> {
         let ServerConfig { exports, state_dir: path, transport, state, grace, rpcbind, clock } =
             config;
-        if exports.is_empty() {
-            return Err(ServerError::NoExports);
-        }
         let in_dir = |source| ServerError::StateDir { path: path.clone(), source };
         std::fs::create_dir_all(&path).map_err(in_dir)?;
         let handles = Handles::open(&path).map_err(in_dir)?;
@@ -162,7 +159,7 @@ impl Server {
         }
         let lease_seconds = u32::try_from(state.lease.as_secs()).unwrap_or(u32::MAX);
         let grace = Grace::new(clock.monotonic() + grace, recovered.clients);
-        let exports = Arc::new(Exports::new(exports, handles));
+        let exports = Arc::new(Exports::open(exports, handles, &path)?);
         let verifier = Arc::new(WriteVerifier::new(recovered.run));
         let core = Arc::new(Core {
             exports: exports.clone(),
@@ -219,9 +216,19 @@ impl Server {
         {
             warn!("{error}");
         }
-        for export in self.core.exports.all() {
-            export.fs.cache().flush().await?;
+        for export in self.core.exports.table().all() {
+            export.fs().cache().flush().await?;
         }
+        Ok(())
+    }
+
+    /// Serves these exports from the next request on. One that is there already, by its path and
+    /// its directory, goes on under its handles; those of one that is gone are stale.
+    ///
+    /// # Errors
+    /// The exports cannot be served together; those of before still are.
+    pub fn set_exports(&self, exports: Vec<Export>) -> Result<(), ServerError> {
+        self.core.exports.replace(exports)?;
         Ok(())
     }
 

@@ -69,7 +69,8 @@ impl Program for Nfs3 {
             return Ok(reply);
         }
         let identity = Identity::of(&call.header.cred).map_err(Refusal::Auth)?;
-        let request = Request { nfs: &self, identity, peer: &call.peer };
+        let exports = self.exports.table();
+        let request = Request { nfs: &self, exports: &exports, identity, peer: &call.peer };
         if procedure.is_idempotent() {
             execute(&request, procedure, &mut call.args, &mut reply).await?;
             return Ok(reply);

@@ -1,22 +1,24 @@
 //! MOUNT (RFC 1813 appendix I): the handle of an export's root, or of a directory beneath it.
 //!
-//! 1. A path is walked as the caller, below an export's own path, and follows no links.
+//! 1. A path is walked as the caller, below an export's own path, and follows no links. The path of
+//!    the directory behind an export is as good as the export's.
 //! 2. Who has mounted what is remembered for DUMP's sake alone, and not for long: at most
 //!    [`MAX_MOUNTS`] are, the oldest go first.
 
-use crate::export::{Export, Exports, Identity};
+use crate::export::{Admitted, ClientAccess, Exports, Identity, Served, Table};
 use crate::handle::Node;
 use crate::program::{Call, Program, ProgramId, Refusal};
 use async_trait::async_trait;
 use hashlink::LinkedHashSet;
 use parking_lot::Mutex;
 use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use tracing::info;
 use weir_nfs::mount::{self, DirPath, Error, Exported, MntOk, MntRes, Mounted, Procedure};
 use weir_nfs::v3::op::readdir::Chain;
 use weir_rpc::AuthFlavor;
-use weir_vfs::{Attr, FileKind};
+use weir_vfs::{Attr, Caller, FileKind};
 use weir_xdr::{Encoder, Opaque};
 
 /// Most mounts that are remembered.
@@ -36,35 +38,24 @@ impl Mount3 {
 
     async fn mount(&self, call: &Call, path: DirPath) -> MntRes {
         let identity = Identity::of(&call.header.cred).map_err(|_| Error::Access)?;
-        let (number, export, below) = self.find(&path)?;
-        let attr = walk(export, &identity, below).await?;
+        let peer = call.peer.addr().ip();
+        let table = self.exports.table();
+        let (export, below) = find(&table, &path)?;
+        let Some(Admitted { caller, .. }) = export.admit(&identity, peer) else {
+            info!("{peer} may not mount {}", String::from_utf8_lossy(&path).escape_debug());
+            return Err(Error::Access);
+        };
+        let attr = walk(export, &caller, below).await?;
         if attr.kind != FileKind::Directory {
             return Err(Error::NotDir);
         }
-        let peer = call.peer.addr().ip();
         info!("{peer} mounts {}", String::from_utf8_lossy(&path).escape_debug());
+        let node = Node { export: export.id, id: attr.id };
         self.remember(peer, path);
-        let node = Node { export: number, id: attr.id };
         Ok(MntOk {
             handle: Opaque::copy_from(&self.exports.seal(node)),
             flavors: vec![AuthFlavor::SYS, AuthFlavor::NONE].into(),
         })
-    }
-
-    /// The export that a path lies in, and what of the path is left.
-    fn find<'a>(&'a self, path: &'a [u8]) -> Result<(u16, &'a Export, &'a [u8]), Error> {
-        if path.first() != Some(&b'/') {
-            return Err(Error::Inval);
-        }
-        (0..)
-            .zip(self.exports.all())
-            .filter_map(|(number, export)| {
-                let below = path.strip_prefix(export.path.trim_end_matches('/').as_bytes())?;
-                let whole = below.is_empty() || below.starts_with(b"/");
-                whole.then_some((number, export, below))
-            })
-            .min_by_key(|(_, _, below)| below.len())
-            .ok_or(Error::NoEnt)
     }
 
     fn remember(&self, peer: IpAddr, path: DirPath) {
@@ -84,22 +75,42 @@ impl Mount3 {
         Chain(mounted.collect())
     }
 
+    /// What is exported, and to which networks.
     fn exported(&self) -> Chain<Exported> {
-        let exported = self
-            .exports
-            .all()
-            .iter()
-            .map(|export| Exported { path: export.path.as_str().into(), groups: Chain::default() });
+        let table = self.exports.table();
+        let exported = table.all().map(|served| {
+            let rules = served.export.options.clients.iter();
+            let may = rules.filter(|rule| rule.access != ClientAccess::None);
+            let groups = may.map(|rule| rule.network.to_string().as_str().into());
+            Exported { path: served.export.path.as_str().into(), groups: Chain(groups.collect()) }
+        });
         Chain(exported.collect())
     }
 }
 
+/// The export that a path lies in, and what of the path is left.
+fn find<'a>(table: &'a Table, path: &'a [u8]) -> Result<(&'a Served, &'a [u8]), Error> {
+    if path.first() != Some(&b'/') {
+        return Err(Error::Inval);
+    }
+    let below = |outer: &[u8]| {
+        let below = path.strip_prefix(outer.strip_suffix(b"/").unwrap_or(outer))?;
+        (below.is_empty() || below.starts_with(b"/")).then_some(below)
+    };
+    let by_path = table.all().find_map(|e| Some((e, below(e.export.path.as_bytes())?)));
+    let by_source = || {
+        let found = table.all().filter(|e| e.export.source.is_absolute());
+        let found = found.filter_map(|e| Some((e, below(e.export.source.as_os_str().as_bytes())?)));
+        found.min_by_key(|(_, below)| below.len())
+    };
+    by_path.or_else(by_source).ok_or(Error::NoEnt)
+}
+
 /// The file at the end of a path, `.` and empty components left out.
-async fn walk(export: &Export, identity: &Identity, path: &[u8]) -> Result<Attr, Error> {
-    let caller = export.caller(identity);
-    let mut at = export.fs.getattr(export.fs.root()).await.map_err(of_vfs)?;
+async fn walk(export: &Served, caller: &Caller, path: &[u8]) -> Result<Attr, Error> {
+    let mut at = export.fs().getattr(export.fs().root()).await.map_err(of_vfs)?;
     for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty() && name != b".") {
-        at = export.fs.lookup(&caller, at.id, name).await.map_err(of_vfs)?;
+        at = export.fs().lookup(caller, at.id, name).await.map_err(of_vfs)?;
     }
     Ok(at)
 }

@@ -3,18 +3,20 @@
 use super::files::{self, Rights};
 use super::{Nfs3, convert};
 use crate::changes::Changing;
-use crate::export::{Export, Identity};
+use crate::export::{Admitted, Identity, Served, Table};
 use crate::handle::Node;
 use crate::transport::Peer;
 use weir_nfs::v3::Error;
 use weir_nfs::v3::types::{Created, FileHandle, PostOpAttr, WccAttr, WccData};
 use weir_pagecache::{CachedFs, File};
-use weir_vfs::{Access, Attr, Caller, FileId, FileKind};
+use weir_vfs::{Access, Attr, Caller, FileId, FileKind, IoFlags};
 use weir_xdr::Opaque;
 
 /// A call: who makes it, over which connection.
 pub(super) struct Request<'a> {
     pub(super) nfs: &'a Nfs3,
+    /// The exports, as they are for this call.
+    pub(super) exports: &'a Table,
     pub(super) identity: Identity,
     pub(super) peer: &'a Peer,
 }
@@ -23,23 +25,27 @@ pub(super) struct Request<'a> {
 pub(super) struct Target<'a> {
     nfs: &'a Nfs3,
     peer: &'a Peer,
-    pub(super) export: &'a Export,
+    pub(super) export: &'a Served,
     pub(super) node: Node,
     pub(super) caller: Caller,
+    /// The caller may change nothing.
+    read_only: bool,
 }
 
 impl<'a> Request<'a> {
     /// The file of a handle. It may be gone.
     pub(super) fn target(&self, handle: &FileHandle) -> Result<Target<'a>, Error> {
-        let (node, export) = self.nfs.exports.unseal(handle).map_err(convert::handle_error)?;
-        let caller = export.caller(&self.identity);
-        Ok(Target { nfs: self.nfs, peer: self.peer, export, node, caller })
+        let node = self.nfs.exports.unseal(handle).map_err(convert::handle_error)?;
+        let export = self.exports.mountable(node.export).map_err(convert::handle_error)?;
+        let admitted = export.admit(&self.identity, self.peer.addr().ip());
+        let Admitted { caller, read_only } = admitted.ok_or(Error::Access)?;
+        Ok(Target { nfs: self.nfs, peer: self.peer, export, node, caller, read_only })
     }
 }
 
 impl Target<'_> {
     pub(super) fn fs(&self) -> &CachedFs {
-        &self.export.fs
+        self.export.fs()
     }
 
     pub(super) fn id(&self) -> FileId {
@@ -100,7 +106,12 @@ impl Target<'_> {
 
     /// Refuses changes to a read-only export.
     pub(super) fn check_writable(&self) -> Result<(), Error> {
-        if self.export.options.read_only { Err(Error::RoFs) } else { Ok(()) }
+        if self.read_only { Err(Error::RoFs) } else { Ok(()) }
+    }
+
+    /// How a write is done.
+    pub(super) fn write_flags(&self, file: &File, offset: u64, len: usize) -> IoFlags {
+        self.export.write_flags(self.peer.addr().ip(), file, offset, len)
     }
 
     /// Begins a change of what this directory holds.

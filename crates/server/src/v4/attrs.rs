@@ -3,9 +3,9 @@
 //! [`SUPPORTED`] says the truth: every attribute in it is answered where it applies, and every
 //! one outside it is refused.
 
-use super::context::Target;
+use super::context::{Context, Target};
 use super::idmap::{self, Kind};
-use crate::server::Core;
+use crate::handle::Node;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_nfs::v4::attr::{self as number, Attrs, Fattr, FsLocations};
 use weir_nfs::v4::types::{FileType, FsId, NfsTime, SetTime as WireTime, SpecData};
@@ -117,16 +117,16 @@ pub(crate) fn of_file_system(asked: Bitmap) -> bool {
 
 /// The attributes asked for of one file.
 pub(crate) fn of_file(
-    core: &Core,
+    cx: &Context,
     target: &Target<'_>,
-    minor: u32,
     attr: &Attr,
     stat: Option<&FsStat>,
     asked: Bitmap,
 ) -> Attrs {
     let has = |attribute| asked.contains(attribute);
     let can = |capability| target.fs().store().capabilities().contains(capability);
-    let node = crate::handle::Node { id: attr.id, ..target.node };
+    let node = Node { id: attr.id, ..target.node };
+    let mounted_on = cx.exports.leave(node);
     let stat_of = |attribute, value: fn(&FsStat) -> u64| match stat {
         Some(stat) if has(attribute) => Some(value(stat)),
         _ => None,
@@ -134,7 +134,7 @@ pub(crate) fn of_file(
     let freed = if attr.nlink > 1 { 0 } else { attr.allocated };
     let clamp = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
     Attrs {
-        supported_attrs: has(number::SUPPORTED_ATTRS).then(|| supported(minor)),
+        supported_attrs: has(number::SUPPORTED_ATTRS).then(|| supported(cx.minor)),
         kind: has(number::TYPE).then(|| file_type(attr.kind)),
         fh_expire_type: has(number::FH_EXPIRE_TYPE).then_some(0),
         change: has(number::CHANGE).then_some(attr.change),
@@ -145,13 +145,13 @@ pub(crate) fn of_file(
         fsid: has(number::FSID)
             .then(|| FsId { major: attr.fsid, minor: u64::from(target.node.export) }),
         unique_handles: has(number::UNIQUE_HANDLES).then_some(true),
-        lease_time: has(number::LEASE_TIME).then_some(core.lease_seconds),
+        lease_time: has(number::LEASE_TIME).then_some(cx.core.lease_seconds),
         aclsupport: has(number::ACLSUPPORT).then_some(0),
         cansettime: has(number::CANSETTIME).then_some(true),
         case_insensitive: has(number::CASE_INSENSITIVE).then_some(false),
         case_preserving: has(number::CASE_PRESERVING).then_some(true),
         chown_restricted: has(number::CHOWN_RESTRICTED).then_some(true),
-        filehandle: has(number::FILEHANDLE).then(|| core.exports.seal(node)[..].into()),
+        filehandle: has(number::FILEHANDLE).then(|| cx.core.exports.seal(node)[..].into()),
         fileid: has(number::FILEID).then_some(attr.id.ino),
         files_avail: stat_of(number::FILES_AVAIL, |s| s.free_files),
         files_free: stat_of(number::FILES_FREE, |s| s.free_files),
@@ -178,7 +178,7 @@ pub(crate) fn of_file(
         time_delta: has(number::TIME_DELTA).then_some(NfsTime { seconds: 0, nseconds: 1 }),
         time_metadata: has(number::TIME_METADATA).then(|| to_wire(attr.ctime)),
         time_modify: has(number::TIME_MODIFY).then(|| to_wire(attr.mtime)),
-        mounted_on_fileid: has(number::MOUNTED_ON_FILEID).then_some(attr.id.ino),
+        mounted_on_fileid: has(number::MOUNTED_ON_FILEID).then_some(mounted_on.id.ino),
         suppattr_exclcreat: has(number::SUPPATTR_EXCLCREAT).then_some(EXCLUSIVE),
         clone_blksize: (has(number::CLONE_BLKSIZE) && can(Capabilities::CLONE)).then_some(4096),
         space_freed: has(number::SPACE_FREED).then_some(freed),

@@ -45,6 +45,7 @@ pub(crate) async fn run(
         uid: identity.cred.as_ref().map_or(u32::MAX, |cred| cred.uid),
     };
     let mut cx = Context {
+        exports: core.exports.table(),
         core,
         peer: call.peer.clone(),
         identity,

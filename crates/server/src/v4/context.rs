@@ -1,7 +1,7 @@
 //! Where a compound stands: filehandles, stateids, who asks, and how much room its reply has.
 
 use super::status::{of_handle, of_state, of_vfs};
-use crate::export::{Export, Identity};
+use crate::export::{Identity, Served, Table};
 use crate::handle::Node;
 use crate::server::Core;
 use crate::state::{Channel, ClientId, Io, Principal, SessionId, State, StateRef};
@@ -28,6 +28,8 @@ pub(crate) struct InSession {
 /// A compound being executed.
 pub(crate) struct Context {
     pub(crate) core: Arc<Core>,
+    /// The exports, as they are for this compound.
+    pub(crate) exports: Arc<Table>,
     pub(crate) peer: Arc<Peer>,
     pub(crate) identity: Identity,
     pub(crate) principal: Principal,
@@ -50,13 +52,15 @@ pub(crate) struct Context {
 /// A file of an export, and as whom it is used.
 pub(crate) struct Target<'a> {
     pub(crate) node: Node,
-    pub(crate) export: &'a Export,
+    pub(crate) export: &'a Served,
     pub(crate) caller: Caller,
+    /// The caller may change nothing.
+    pub(crate) read_only: bool,
 }
 
 impl Target<'_> {
     pub(crate) fn fs(&self) -> &CachedFs {
-        &self.export.fs
+        self.export.fs()
     }
 
     pub(crate) async fn attr(&self) -> Result<Attr, Error> {
@@ -65,7 +69,7 @@ impl Target<'_> {
 
     /// Refuses changes to a read-only export.
     pub(crate) fn check_writable(&self) -> Result<(), Error> {
-        if self.export.options.read_only { Err(Error::RoFs) } else { Ok(()) }
+        if self.read_only { Err(Error::RoFs) } else { Ok(()) }
     }
 }
 
@@ -119,8 +123,9 @@ impl Context {
     }
 
     pub(crate) fn target(&self, node: Node) -> Result<Target<'_>, Error> {
-        let export = self.core.exports.get(node.export).map_err(of_handle)?;
-        Ok(Target { node, export, caller: export.caller(&self.identity) })
+        let export = self.exports.get(node.export).map_err(of_handle)?;
+        let admitted = export.admit(&self.identity, self.peer.addr().ip()).ok_or(Error::Access)?;
+        Ok(Target { node, export, caller: admitted.caller, read_only: admitted.read_only })
     }
 
     /// Makes a file the current one; the current stateid is of another file then.

@@ -290,12 +290,14 @@ async fn serve(args: &Args, settings: Settings) -> Result<Ended> {
         .asked(|| format!("serve {}", settings.dir.display()))?;
     let export = Export {
         path: "/".into(),
+        source: settings.dir.clone(),
         fs: cache.mount(store),
         options: ExportOptions {
             read_only: args.read_only,
             squash: args.squash.into(),
             anon_uid: args.anon_uid,
             anon_gid: args.anon_gid,
+            ..ExportOptions::default()
         },
     };
     let mut config = ServerConfig::new(vec![export], &settings.state_dir);

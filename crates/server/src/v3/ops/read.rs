@@ -20,7 +20,7 @@ pub(in crate::v3) async fn read(request: &Request<'_>, args: Args) -> Res {
     // From before the data, so that a client never takes old data for that of newer attributes.
     let attr = Some(convert::attr(&attr));
     let (offset, count) = (args.offset, args.count.min(MAX_IO_BYTES) as usize);
-    match gather::read(&open, offset, count, request.peer).await {
+    match gather::read(&open, offset, count, request.peer, file.export).await {
         Ok((segments, reserved)) => {
             let (reaches_end, end) = (segments.eof, segments.end(offset));
             let data = gather::flatten(segments, count, reserved);

@@ -6,7 +6,7 @@ use crate::v3::request::{Request, Target};
 use weir_nfs::v3::op::commit::{self, Committed};
 use weir_nfs::v3::op::write::{self, Stability, Written};
 use weir_nfs::v3::{Error, Failure};
-use weir_vfs::{Access, IoFlags};
+use weir_vfs::Access;
 
 pub(in crate::v3) async fn write(request: &Request<'_>, args: write::Args) -> write::Res {
     let file = request.target(&args.file)?;
@@ -26,7 +26,8 @@ async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<u32, Erro
     let data = args.data.to_bytes();
     let data = data.get(..count as usize).ok_or(Error::Inval)?;
     let (open, _) = file.open(Access::WRITE).await?;
-    let written = open.write_at_async(data, args.offset, IoFlags::empty()).await;
+    let flags = file.write_flags(&open, args.offset, data.len());
+    let written = open.write_at_async(data, args.offset, flags).await;
     let written = written.map_err(convert::error)?;
     match args.stable {
         Stability::Unstable => {}

@@ -40,6 +40,7 @@ const WRITE_VERIFIER: Verifier = *b"\0\0\0\x07\0\0\0\0";
 struct Fixture {
     addr: SocketAddr,
     fs: CachedFs,
+    exports: Arc<Exports>,
     /// Who owns the export's root.
     uid: u32,
     stop: CancellationToken,
@@ -74,8 +75,15 @@ impl Fixture {
             "memory" => cache.mount(MemoryFs::new()),
             _ => cache.mount(LocalFs::open(dir.path(), LocalOptions::default()).unwrap()),
         };
-        let export = Export { path: "/".into(), fs: fs.clone(), options };
-        let exports = Arc::new(Exports::new(vec![export], Handles::new([7; 32])));
+        let export = Export { path: "/".into(), source: "".into(), fs: fs.clone(), options };
+        Self::serve(vec![export], uid, dir).await
+    }
+
+    async fn serve(exports: Vec<Export>, uid: u32, dir: tempfile::TempDir) -> Self {
+        let fs = exports[0].fs.clone();
+        let state = tempfile::tempdir().unwrap();
+        let exports = Exports::open(exports, Handles::new([7; 32]), state.path());
+        let exports = Arc::new(exports.unwrap());
         let mut programs = Programs::default();
         let clock = Arc::new(SystemClock::default());
         programs.add(Arc::new(Nfs3::new(
@@ -83,13 +91,13 @@ impl Fixture {
             Arc::new(WriteVerifier::new(RUN)),
             clock,
         )));
-        programs.add(Arc::new(Mount3::new(exports)));
+        programs.add(Arc::new(Mount3::new(exports.clone())));
         let stop = CancellationToken::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let transport = Transport::new(Limits::default(), programs, stop.clone());
         tokio::spawn(Arc::new(transport).serve(listener));
-        Self { addr, fs, uid, stop, _dir: dir }
+        Self { addr, fs, exports, uid, stop, _dir: dir }
     }
 
     /// A client that is the owner of the export's root.
@@ -98,13 +106,17 @@ impl Fixture {
     }
 
     async fn client_as(&self, uid: u32) -> Client {
-        let stream = TcpStream::connect(self.addr).await.unwrap();
-        let cred = AuthSys { uid, gid: uid, machine_name: "tester".into(), ..AuthSys::default() };
-        let mut client =
-            Client { stream, xid: 100, cred: OpaqueAuth::from(&cred), root: FileHandle::default() };
+        let mut client = self.connect(uid).await;
         let mounted = client.mount("/").await.unwrap();
         client.root = mounted.handle;
         client
+    }
+
+    /// A client that has mounted nothing.
+    async fn connect(&self, uid: u32) -> Client {
+        let stream = TcpStream::connect(self.addr).await.unwrap();
+        let cred = AuthSys { uid, gid: uid, machine_name: "tester".into(), ..AuthSys::default() };
+        Client { stream, xid: 100, cred: OpaqueAuth::from(&cred), root: FileHandle::default() }
     }
 }
 

@@ -1,7 +1,9 @@
 //! MOUNT.
 
 use super::*;
+use crate::export::{ClientAccess, ClientRule};
 use weir_rpc::AuthFlavor;
+use weir_xdr::Opaque;
 
 #[tokio::test]
 async fn directories_are_mounted_by_path() {
@@ -40,4 +42,72 @@ async fn who_mounted_what_is_told_until_unmounted() {
     let exported = c.call_mount(&mount::Export {}).await.0;
     assert_eq!(exported.len(), 1);
     assert_eq!((&*exported[0].path, exported[0].groups.0.len()), (&b"/"[..], 0));
+}
+
+#[tokio::test]
+async fn several_exports_are_mounted_by_path_and_as_their_networks_allow() {
+    let config = Config { budget_bytes: 16 << 20, fast_read: true, readahead_bytes: 0 };
+    let cache = Cache::new(config).unwrap();
+    let rule = |network: &str, access| ClientRule {
+        network: network.parse().unwrap(),
+        access,
+        squash: Some(Squash::Nobody),
+    };
+    let export = |path: &str, source: &str, clients| Export {
+        path: path.into(),
+        source: source.into(),
+        fs: cache.mount(MemoryFs::new()),
+        options: ExportOptions { clients, ..Default::default() },
+    };
+    let here = rule("127.0.0.1", ClientAccess::ReadWrite);
+    let elsewhere = rule("192.0.2.0/24", ClientAccess::ReadWrite);
+    let nobody = rule("198.51.100.0/24", ClientAccess::None);
+    let (a, b) =
+        (export("/a", "/srv/real", vec![here, elsewhere, nobody]), export("/a-b", "/a", vec![]));
+    let shut = export("/shut", "/a/shut", vec![elsewhere]);
+    let exports = vec![a.clone(), b.clone(), shut.clone()];
+    let f = Fixture::serve(exports, 0, tempfile::tempdir().unwrap()).await;
+    let mut c = f.connect(0).await;
+
+    let root = c.mount("/a").await.unwrap().handle;
+    let name = DirOp::new(root.clone(), b"sub".to_vec());
+    let set = SetAttr { mode: Some(0o755), ..SetAttr::NONE };
+    let sub = c.call(&mkdir::Args { target: name, set }).await.unwrap().handle.unwrap();
+    assert_eq!(c.mount("/a/sub").await.unwrap().handle, sub);
+    assert_eq!(c.mount("/srv/real/sub").await.unwrap().handle, sub, "by the directory's own path");
+    assert_ne!(c.mount("/a-b").await.unwrap().handle, root);
+    assert_eq!(c.mount("/shut").await, Err(mount::Error::Access));
+    assert_eq!(c.mount("/").await, Err(mount::Error::NoEnt), "the tree above is NFSv4's");
+    assert_eq!(c.mount("/ab").await, Err(mount::Error::NoEnt));
+
+    let exported = c.call_mount(&mount::Export {}).await.0;
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let groups = |e: &mount::Exported| e.groups.0.iter().map(|g| text(g)).collect::<Vec<_>>();
+    let exported: Vec<_> = exported.iter().map(|e| (text(&e.path), groups(e))).collect();
+    let networks = ["127.0.0.1", "192.0.2.0/24"].map(String::from).to_vec();
+    assert_eq!(
+        exported,
+        [
+            ("/a".into(), networks.clone()),
+            ("/a-b".into(), vec![]),
+            ("/shut".into(), networks[1..].to_vec())
+        ]
+    );
+
+    // At every call, not only when it is mounted.
+    let shut_a = Export {
+        options: ExportOptions { clients: vec![elsewhere], ..Default::default() },
+        ..a.clone()
+    };
+    f.exports.replace(vec![shut_a, b.clone()]).unwrap();
+    let get = getattr::Args { object: sub.clone() };
+    assert_eq!(c.call(&get).await.unwrap_err().status, Error::Access);
+    f.exports.replace(vec![b.clone()]).unwrap();
+    assert_eq!(c.call(&get).await.unwrap_err().status, Error::Stale);
+    f.exports.replace(vec![b, a]).unwrap();
+    assert!(c.call(&get).await.is_ok());
+    // The directories above are no file of NFSv3's.
+    let above = f.exports.seal(f.exports.table().root());
+    let get = getattr::Args { object: Opaque::copy_from(&above) };
+    assert_eq!(c.call(&get).await.unwrap_err().status, Error::Stale);
 }

@@ -16,17 +16,22 @@ pub(crate) async fn getattr(cx: &mut Context, asked: getattr::Args) -> getattr::
         return Err(Error::Inval);
     }
     let target = cx.current()?;
-    read(cx, &target, asked.difference(Bitmap::of(&[RDATTR_ERROR]))).await
+    attributes(cx, &target, asked.difference(Bitmap::of(&[RDATTR_ERROR]))).await
 }
 
-async fn read(cx: &Context, target: &Target<'_>, asked: Bitmap) -> Result<Attrs, Error> {
+/// The attributes asked for of a file.
+pub(super) async fn attributes(
+    cx: &Context,
+    target: &Target<'_>,
+    asked: Bitmap,
+) -> Result<Attrs, Error> {
     let attr = target.attr().await?;
     let stat = if attrs::of_file_system(asked) {
         Some(target.fs().statfs().await.map_err(of_vfs)?)
     } else {
         None
     };
-    Ok(attrs::of_file(&cx.core, target, cx.minor, &attr, stat.as_ref(), asked))
+    Ok(attrs::of_file(cx, target, &attr, stat.as_ref(), asked))
 }
 
 pub(crate) async fn setattr(cx: &mut Context, args: setattr::Args) -> setattr::Res {
@@ -85,7 +90,7 @@ async fn compare(cx: &Context, wire: &Fattr) -> Result<bool, Error> {
         return Err(Error::Inval);
     }
     let target = cx.current()?;
-    Ok(read(cx, &target, asked).await? == *wire.attrs()?)
+    Ok(attributes(cx, &target, asked).await? == *wire.attrs()?)
 }
 
 pub(crate) async fn verify(cx: &mut Context, args: verify::Args) -> verify::Res {
@@ -120,7 +125,7 @@ pub(crate) async fn access(cx: &mut Context, asked: access::Args) -> access::Res
     let attr = target.attr().await?;
     let table = if attr.kind == FileKind::Directory { &OF_DIRECTORY[..] } else { &OF_FILE[..] };
     let mut has = target.fs().access(&target.caller, target.node.id, 7).await.map_err(of_vfs)?;
-    if target.export.options.read_only {
+    if target.read_only {
         has &= !2;
     }
     let (mut supported, mut rights) = (Rights::empty(), Rights::empty());

@@ -18,8 +18,9 @@ pub(crate) async fn read(cx: &mut Context, args: read_op::Args) -> read_op::Res 
     let io = cx.io(&target, args.stateid, Access::READ).await?;
     let room = cx.room.saturating_sub(OpCode::Read.reply_bound().fixed_bytes()) & !3;
     let count = room.min(args.count as usize);
-    let (segments, reserved) =
-        gather::read(&io.file, args.offset, count, &cx.peer).await.map_err(of_vfs)?;
+    let (segments, reserved) = gather::read(&io.file, args.offset, count, &cx.peer, target.export)
+        .await
+        .map_err(of_vfs)?;
     let (reaches_end, end) = (segments.eof, segments.end(args.offset));
     let data = gather::flatten(segments, count, reserved);
     // A hole may be known to the end of the file, past what was asked for.
@@ -38,8 +39,9 @@ pub(crate) async fn read_plus(cx: &mut Context, args: read_plus::Args) -> read_p
         .lock_owner
         .as_ref()
         .and_then(|owner| cx.state().own_lock_end(target.node, owner, args.offset));
-    let (segments, reserved) =
-        gather::read(&io.file, args.offset, count, &cx.peer).await.map_err(of_vfs)?;
+    let (segments, reserved) = gather::read(&io.file, args.offset, count, &cx.peer, target.export)
+        .await
+        .map_err(of_vfs)?;
     let hole_end = own_lock_end.unwrap_or(u64::MAX);
     let request = PlusRequest { offset: args.offset, count, room, hole_end };
     Ok(plan(segments, request, &reserved))
@@ -59,6 +61,8 @@ pub(crate) async fn write(cx: &mut Context, args: write::Args) -> write::Res {
         return Err(Error::FBig);
     }
     let bytes = args.data.to_bytes();
+    let peer = cx.peer.addr().ip();
+    let flags = flags | target.export.write_flags(peer, &io.file, args.offset, bytes.len());
     let written = io.file.write_at_async(&bytes, args.offset, flags).await.map_err(of_vfs)?;
     Ok(write::Written { count: written as u32, committed: args.stable, verifier })
 }

@@ -1,8 +1,9 @@
 //! Filehandles: PUTFH, PUTROOTFH, PUTPUBFH, GETFH, SAVEFH, RESTOREFH, SECINFO, SECINFO_NO_NAME
 //! (RFC 8881 sections 18.19 to 18.21, 18.8, 18.27, 18.28, 18.29, 18.45).
 
+use crate::handle::Node;
 use crate::v4::context::Context;
-use crate::v4::ops::name::check_name;
+use crate::v4::ops::name::{check_name, parent};
 use crate::v4::status::{of_handle, of_vfs};
 use weir_nfs::v4::Error;
 use weir_nfs::v4::op::{
@@ -12,14 +13,14 @@ use weir_nfs::v4::types::SecInfo;
 use weir_rpc::AuthFlavor;
 
 pub(crate) async fn putfh(cx: &mut Context, args: putfh::Args) -> putfh::Res {
-    let (node, _) = cx.core.exports.unseal(&args).map_err(of_handle)?;
+    let node = cx.core.exports.unseal(&args).map_err(of_handle)?;
+    cx.exports.get(node.export).map_err(of_handle)?;
     cx.set_current(node);
     Ok(())
 }
 
 pub(crate) async fn putrootfh(cx: &mut Context, _: putrootfh::Args) -> putrootfh::Res {
-    let root = cx.core.exports.root().map_err(of_handle)?;
-    cx.set_current(root);
+    cx.set_current(cx.exports.root());
     Ok(())
 }
 
@@ -52,8 +53,9 @@ fn flavors() -> Vec<SecInfo> {
 
 pub(crate) async fn secinfo(cx: &mut Context, name: secinfo::Args) -> secinfo::Res {
     check_name(&name)?;
-    let target = cx.current()?;
-    target.fs().lookup(&target.caller, target.node.id, &name).await.map_err(of_vfs)?;
+    let dir = cx.current()?;
+    let found = dir.fs().lookup(&dir.caller, dir.node.id, &name).await.map_err(of_vfs)?;
+    cx.target(cx.exports.enter(Node { id: found.id, ..dir.node }))?;
     consume_current(cx);
     Ok(flavors().into())
 }
@@ -64,10 +66,7 @@ pub(crate) async fn secinfo_no_name(
 ) -> secinfo_no_name::Res {
     let target = cx.current()?;
     if args == secinfo_no_name::Style::Parent {
-        if target.node == cx.core.exports.root().map_err(of_handle)? {
-            return Err(Error::NoEnt);
-        }
-        target.fs().parent(target.node.id).await.map_err(of_vfs)?;
+        parent(cx, target.node).await?;
     }
     consume_current(cx);
     Ok(flavors().into())

@@ -4,7 +4,7 @@
 use crate::handle::Node;
 use crate::v4::attrs;
 use crate::v4::context::{Context, Target};
-use crate::v4::status::{of_handle, of_vfs};
+use crate::v4::status::of_vfs;
 use weir_nfs::v4::Error;
 use weir_nfs::v4::op::{create, link, lookup, lookupp, readlink, remove, rename};
 use weir_nfs::v4::types::SpecData;
@@ -41,20 +41,27 @@ pub(crate) async fn lookup(cx: &mut Context, name: lookup::Args) -> lookup::Res 
     check_name(&name)?;
     let (dir, _) = current_dir(cx).await?;
     let found = dir.fs().lookup(&dir.caller, dir.node.id, &name).await.map_err(of_vfs)?;
-    let node = Node { id: found.id, ..dir.node };
+    let node = cx.exports.enter(Node { id: found.id, ..dir.node });
+    cx.target(node)?;
     cx.set_current(node);
     Ok(())
 }
 
 pub(crate) async fn lookupp(cx: &mut Context, _: lookupp::Args) -> lookupp::Res {
     let (dir, _) = current_dir(cx).await?;
-    if dir.node == cx.core.exports.root().map_err(of_handle)? {
-        return Err(Error::NoEnt);
-    }
-    let parent = dir.fs().parent(dir.node.id).await.map_err(of_vfs)?;
-    let node = Node { id: parent.id, ..dir.node };
+    let node = parent(cx, dir.node).await?;
     cx.set_current(node);
     Ok(())
+}
+
+/// The directory that holds a directory, across the edge of an export.
+pub(crate) async fn parent(cx: &Context, dir: Node) -> Result<Node, Error> {
+    if dir == cx.exports.root() {
+        return Err(Error::NoEnt);
+    }
+    let dir = cx.target(cx.exports.leave(dir))?;
+    let parent = dir.fs().parent(dir.node.id).await.map_err(of_vfs)?;
+    Ok(Node { id: parent.id, ..dir.node })
 }
 
 pub(crate) async fn create(cx: &mut Context, args: create::Args) -> create::Res {

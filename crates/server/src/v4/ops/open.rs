@@ -162,7 +162,7 @@ async fn find(
         let [atime, mtime] = verifier_times(verifier);
         (set.atime, set.mtime) = (Some(SetTime::To(atime)), Some(SetTime::To(mtime)));
     }
-    if dir.export.options.read_only {
+    if dir.read_only {
         return match fs.lookup(caller, id, name).await {
             Ok(_) if !matches!(how, open::CreateHow::Unchecked(_)) => Err(Error::Exist),
             Ok(attr) => {

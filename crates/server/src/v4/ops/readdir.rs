@@ -6,11 +6,12 @@
 use crate::handle::Node;
 use crate::v4::attrs;
 use crate::v4::context::{Context, Target};
+use crate::v4::ops::attr::attributes;
 use crate::v4::ops::name::current_dir;
 use crate::v4::status::of_vfs;
 use weir_nfs::v4::attr::{FILEID, MOUNTED_ON_FILEID, RDATTR_ERROR, WRITE_ONLY};
 use weir_nfs::v4::op::readdir::{self, Entries, Entry, Listing};
-use weir_nfs::v4::{Bitmap, Error, OpCode};
+use weir_nfs::v4::{Attrs, Bitmap, Error, OpCode};
 use weir_vfs::{DirEntry, FsStat};
 use weir_xdr::Encoder;
 
@@ -75,12 +76,17 @@ async fn entry(
 ) -> Result<Option<Entry>, Error> {
     let (cookie, name) = (found.cookie, found.name[..].into());
     if let Some(attr) = &found.attr {
-        let target = Target {
-            node: Node { id: attr.id, ..dir.node },
-            export: dir.export,
-            caller: dir.caller.clone(),
-        };
-        let attrs = attrs::of_file(&cx.core, &target, cx.minor, attr, stat, asked);
+        let node = Node { id: attr.id, ..dir.node };
+        let entered = cx.exports.enter(node);
+        if entered != node {
+            return Ok(mounted(cx, entered, asked).await.map(|attrs| Entry {
+                cookie,
+                name,
+                attrs,
+            }));
+        }
+        let target = Target { node, caller: dir.caller.clone(), ..*dir };
+        let attrs = attrs::of_file(cx, &target, attr, stat, asked);
         return Ok(Some(Entry { cookie, name, attrs }));
     }
     if !beyond.is_empty() {
@@ -88,8 +94,19 @@ async fn entry(
     }
     let fileid = asked.contains(FILEID).then_some(found.ino);
     let mounted_on_fileid = asked.contains(MOUNTED_ON_FILEID).then_some(found.ino);
-    let attrs = weir_nfs::v4::Attrs { fileid, mounted_on_fileid, ..Default::default() };
+    let attrs = Attrs { fileid, mounted_on_fileid, ..Default::default() };
     Ok(Some(Entry { cookie, name, attrs }))
+}
+
+/// The attributes of an export's root where its parent is listed; `None` where the client may not
+/// see the export.
+async fn mounted(cx: &Context, root: Node, asked: Bitmap) -> Option<Attrs> {
+    let target = cx.target(root).ok()?;
+    match attributes(cx, &target, asked).await {
+        Ok(attrs) => Some(attrs),
+        // One export that is broken does not hide the others (RFC 8881 section 5.8.1.12).
+        Err(error) => Some(Attrs { rdattr_error: Some(Err(error)), ..Attrs::default() }),
+    }
 }
 
 struct Page {

@@ -1,6 +1,7 @@
 //! The whole server over a real socket, with a client that knows compounds and nothing else.
 
 mod compounds;
+mod exports;
 mod files;
 mod locks;
 mod recovery;
@@ -82,8 +83,15 @@ async fn start(
     state_dir: &Path,
 ) -> (Server, SocketAddr, tokio::task::JoinHandle<std::io::Result<()>>) {
     let options = ExportOptions { squash: Squash::Nobody, ..ExportOptions::default() };
-    let export = Export { path: "/".into(), fs: fs.clone(), options };
-    let server = Server::new(ServerConfig::new(vec![export], state_dir)).unwrap();
+    let export = Export { path: "/".into(), source: "".into(), fs: fs.clone(), options };
+    start_with(vec![export], state_dir).await
+}
+
+async fn start_with(
+    exports: Vec<Export>,
+    state_dir: &Path,
+) -> (Server, SocketAddr, tokio::task::JoinHandle<std::io::Result<()>>) {
+    let server = Server::new(ServerConfig::new(exports, state_dir)).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     let serving = server.clone();

@@ -1,0 +1,160 @@
+//! Networks of clients, written `192.0.2.0/24`, `2001:db8::/32`, `192.0.2.7` or `*`.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+/// The addresses that begin with certain bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Network {
+    /// Every address.
+    All,
+    /// Addresses of IPv4.
+    V4 {
+        /// The bits, zeros after them.
+        address: Ipv4Addr,
+        /// How many of them count.
+        prefix: u8,
+    },
+    /// Addresses of IPv6.
+    V6 {
+        /// The bits, zeros after them.
+        address: Ipv6Addr,
+        /// How many of them count.
+        prefix: u8,
+    },
+}
+
+/// Why a text is no network.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkError {
+    /// Not an address with a prefix.
+    #[error("not a network; write it like 192.0.2.0/24, 2001:db8::/32, 192.0.2.7, or * for all")]
+    Malformed,
+    /// The prefix is longer than the address.
+    #[error("the prefix is longer than the address; it has {0} bits")]
+    Prefix(u8),
+    /// The address has bits beyond its prefix.
+    #[error("the address has bits beyond its prefix; did you mean {0}?")]
+    HostBits(Network),
+}
+
+impl Network {
+    /// Whether an address is in it. An IPv4 address that comes as IPv6 counts as IPv4.
+    pub fn contains(self, address: IpAddr) -> bool {
+        match (self, address.to_canonical()) {
+            (Self::All, _) => true,
+            (Self::V4 { address: network, prefix }, IpAddr::V4(address)) => {
+                u32::from(address) & mask4(prefix) == u32::from(network)
+            }
+            (Self::V6 { address: network, prefix }, IpAddr::V6(address)) => {
+                u128::from(address) & mask6(prefix) == u128::from(network)
+            }
+            _ => false,
+        }
+    }
+
+    /// How narrow it is: the more bits count, the narrower.
+    pub fn narrowness(self) -> u8 {
+        match self {
+            Self::All => 0,
+            Self::V4 { prefix, .. } | Self::V6 { prefix, .. } => prefix + 1,
+        }
+    }
+}
+
+fn mask4(prefix: u8) -> u32 {
+    u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
+}
+
+fn mask6(prefix: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
+}
+
+impl FromStr for Network {
+    type Err = NetworkError;
+
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        if text == "*" {
+            return Ok(Self::All);
+        }
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => {
+                (address, Some(prefix.parse::<u8>().map_err(|_| NetworkError::Malformed)?))
+            }
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| NetworkError::Malformed)?;
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.unwrap_or(bits);
+        if prefix > bits {
+            return Err(NetworkError::Prefix(bits));
+        }
+        let network = match address {
+            IpAddr::V4(a) => {
+                Self::V4 { address: Ipv4Addr::from(u32::from(a) & mask4(prefix)), prefix }
+            }
+            IpAddr::V6(a) => {
+                Self::V6 { address: Ipv6Addr::from(u128::from(a) & mask6(prefix)), prefix }
+            }
+        };
+        let whole = match network {
+            Self::V4 { address: masked, .. } => IpAddr::V4(masked) == address,
+            Self::V6 { address: masked, .. } => IpAddr::V6(masked) == address,
+            Self::All => true,
+        };
+        if whole { Ok(network) } else { Err(NetworkError::HostBits(network)) }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("*"),
+            Self::V4 { address, prefix: 32 } => write!(f, "{address}"),
+            Self::V4 { address, prefix } => write!(f, "{address}/{prefix}"),
+            Self::V6 { address, prefix: 128 } => write!(f, "{address}"),
+            Self::V6 { address, prefix } => write!(f, "{address}/{prefix}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(text: &str) -> Network {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn addresses_belong_to_networks() {
+        let contains = |n: &str, a: &str| network(n).contains(a.parse().unwrap());
+        assert!(contains("192.0.2.0/24", "192.0.2.255"));
+        assert!(!contains("192.0.2.0/24", "192.0.3.0"));
+        assert!(contains("192.0.2.0/24", "::ffff:192.0.2.1"));
+        assert!(contains("192.0.2.7", "192.0.2.7") && !contains("192.0.2.7", "192.0.2.6"));
+        assert!(contains("0.0.0.0/0", "203.0.113.1") && !contains("0.0.0.0/0", "::1"));
+        assert!(contains("2001:db8::/32", "2001:db8:1::9"));
+        assert!(!contains("2001:db8::/32", "2001:db9::"));
+        assert!(contains("::/0", "2001:db8::") && !contains("::/0", "192.0.2.1"));
+        assert!(contains("*", "::1") && contains("*", "127.0.0.1"));
+    }
+
+    #[test]
+    fn what_is_no_network_is_refused_with_advice() {
+        for text in ["", "here", "1.2.3.4/", "1.2.3.4/x", "1.2.3/8", "1.2.3.4/999", "/8"] {
+            assert_eq!(text.parse::<Network>(), Err(NetworkError::Malformed), "{text}");
+        }
+        assert_eq!("1.2.3.4/33".parse::<Network>(), Err(NetworkError::Prefix(32)));
+        let error = "192.0.2.9/24".parse::<Network>().unwrap_err();
+        assert!(error.to_string().ends_with("did you mean 192.0.2.0/24?"), "{error}");
+    }
+
+    #[test]
+    fn networks_are_written_as_they_are_read() {
+        for text in ["*", "192.0.2.0/24", "192.0.2.7", "2001:db8::/32", "::1", "0.0.0.0/0"] {
+            assert_eq!(network(text).to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Several exports: the directories above them, who may use which, and what stays of handles.
+
+use super::*;
+use crate::export::{CachePolicy, ClientAccess, ClientRule};
+use weir_nfs::v4::op::{create, link, read, readdir, remove, rename, secinfo, write};
+use weir_nfs::v4::types::{FsId, StableHow};
+use weir_nfs::v4::{Bitmap, attr};
+use weir_vfs::{Access, Caller, SetAttr};
+
+const BUDGET: u64 = 32 << 20;
+
+fn cache() -> Cache {
+    Cache::new(Config { budget_bytes: BUDGET, fast_read: true, readahead_bytes: 1 << 20 }).unwrap()
+}
+
+fn export(cache: &Cache, path: &str, options: ExportOptions) -> Export {
+    let options = ExportOptions { squash: Squash::Nobody, ..options };
+    let source = format!("/srv{path}").into();
+    Export { path: path.into(), source, fs: cache.mount(MemoryFs::new()), options }
+}
+
+async fn serve(exports: Vec<Export>) -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = exports[0].fs.clone();
+    let (server, addr, served) = start_with(exports, dir.path()).await;
+    Fixture { addr, server, served, fs, dir }
+}
+
+fn rule(network: &str, access: ClientAccess) -> ClientRule {
+    ClientRule { network: network.parse().unwrap(), access, squash: None }
+}
+
+fn walk(path: &'static str) -> Vec<Op> {
+    let names = path.split('/').filter(|name| !name.is_empty());
+    std::iter::once(Op::Putrootfh(())).chain(names.map(|n| Op::Lookup(n.into()))).collect()
+}
+
+fn then(mut ops: Vec<Op>, op: Op) -> Vec<Op> {
+    ops.push(op);
+    ops
+}
+
+fn then_create(ops: Vec<Op>) -> Vec<Op> {
+    let attrs = Attrs { mode: Some(0o755), ..Attrs::default() }.into();
+    let args = create::Args { kind: create::Kind::Directory, name: "new".into(), attrs };
+    then(ops, Op::Create(args))
+}
+
+impl Client {
+    async fn attrs(&mut self, ops: Vec<Op>, asked: &[u32]) -> Attrs {
+        let results = self.ok(then(ops, Op::Getattr(Bitmap::of(asked)))).await;
+        let Some(OpRes::Getattr(Ok(attrs))) = results.last() else { panic!("{results:?}") };
+        attrs.clone()
+    }
+
+    async fn list(&mut self, path: &'static str) -> Vec<(String, Attrs)> {
+        let attrs =
+            Bitmap::of(&[attr::FSID, attr::FILEID, attr::MOUNTED_ON_FILEID, attr::RDATTR_ERROR]);
+        let (cookie, verifier) = (0, [0; 8]);
+        let args = readdir::Args { cookie, verifier, dir_count: 0, max_count: 4096, attrs };
+        let results = self.ok(then(walk(path), Op::Readdir(args))).await;
+        let Some(OpRes::Readdir(Ok(page))) = results.last() else { panic!("{results:?}") };
+        assert!(page.eof);
+        let name = |name: &[u8]| String::from_utf8(name.to_vec()).unwrap();
+        page.entries.0.iter().map(|e| (name(&e.name), e.attrs.clone())).collect()
+    }
+
+    async fn handle_of(&mut self, path: &'static str) -> FileHandle {
+        handle(&self.ok(then(walk(path), Op::Getfh(()))).await).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn exports_are_leaves_of_one_tree() {
+    let cache = cache();
+    let paths = ["/home", "/srv/a", "/srv/b"];
+    let f = serve(paths.map(|path| export(&cache, path, ExportOptions::default())).into()).await;
+    let mut c = f.client("a").await;
+
+    let asked = [attr::FSID, attr::FILEID, attr::MOUNTED_ON_FILEID, attr::CHANGE];
+    let mut fsids = Vec::new();
+    for path in ["/", "/srv", "/home", "/srv/a", "/srv/b"] {
+        let attrs = c.attrs(walk(path), &asked).await;
+        fsids.push(attrs.fsid.unwrap());
+        let covers = attrs.fileid != attrs.mounted_on_fileid;
+        assert_eq!(covers, paths.contains(&path), "{path}");
+    }
+    assert_eq!(fsids[0], FsId { major: 0, minor: 0 });
+    assert_eq!(fsids[0], fsids[1]);
+    fsids.sort_unstable_by_key(|fsid| (fsid.major, fsid.minor));
+    fsids.dedup();
+    assert_eq!(fsids.len(), 4, "each export has its own: {fsids:?}");
+
+    // What a listing says of an export is what its root says.
+    let listed = c.list("/srv").await;
+    assert_eq!(listed.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["a", "b"]);
+    let a = c.attrs(walk("/srv/a"), &asked[..3]).await;
+    assert_eq!(listed[0].1, a);
+    assert_eq!(c.list("/").await.len(), 2);
+    assert_eq!(c.list("/srv/a").await, []);
+
+    // Down across the edge, and up again.
+    let srv = c.handle_of("/srv").await;
+    let up = [Op::Lookupp(()), Op::Getfh(())];
+    let results = c.ok(walk("/srv/a").into_iter().chain(up.clone()).collect()).await;
+    assert_eq!(handle(&results).unwrap(), srv);
+    let results = c.ok(walk("/srv").into_iter().chain(up.clone()).collect()).await;
+    assert_eq!(handle(&results).unwrap(), c.handle_of("/").await);
+    assert_eq!(c.fails(walk("/").into_iter().chain(up).collect()).await, Error::NoEnt);
+    let public = c.ok(vec![Op::Putpubfh(()), Op::Getfh(())]).await;
+    assert_eq!(handle(&public).unwrap(), c.handle_of("/").await);
+    let flavors = c.ok(then(walk("/srv"), Op::Secinfo(secinfo::Args::from("a")))).await;
+    assert!(matches!(flavors.last(), Some(OpRes::Secinfo(Ok(flavors))) if flavors.len() == 2));
+    assert_eq!(c.fails(walk("/srv/none")).await, Error::NoEnt);
+}
+
+#[tokio::test]
+async fn nothing_changes_above_the_exports_nor_moves_across() {
+    let cache = cache();
+    let f = serve(["/a", "/b"].map(|p| export(&cache, p, ExportOptions::default())).into()).await;
+    let mut c = f.client("a").await;
+    assert_eq!(c.fails(then_create(walk("/"))).await, Error::RoFs);
+    assert_eq!(c.fails(then(walk("/"), Op::Remove(remove::Args::from("a")))).await, Error::RoFs);
+    let open = |name| then(walk("/"), c.open_op(name, 0));
+    let (over, beside) = (open("a"), open("new"));
+    assert_eq!(c.fails(over).await, Error::IsDir);
+    assert_eq!(c.fails(beside).await, Error::RoFs);
+
+    let made = then(then_create(walk("/a")), Op::Getfh(()));
+    let new = handle(&c.ok(made).await).unwrap();
+    assert!(matches!(c.on(&new, Op::Getfh(())).await, OpRes::Getfh(Ok(_))));
+    let opened = then(walk("/a"), c.open_op("file", 0));
+    c.ok(opened).await;
+    let from = |path| then(walk(path), Op::Savefh(()));
+    let rename = Op::Rename(rename::Args { from: "new".into(), to: "new".into() });
+    let link = Op::Link(link::Args::from("file"));
+    let across = |from: Vec<Op>, to, op: &Op| {
+        from.into_iter().chain(walk(to)).chain([op.clone()]).collect::<Vec<_>>()
+    };
+    assert_eq!(c.fails(across(from("/a"), "/b", &rename)).await, Error::XDev);
+    assert_eq!(c.fails(across(from("/a/file"), "/b", &link)).await, Error::XDev);
+    assert_eq!(c.fails(across(from("/a"), "/", &rename)).await, Error::RoFs);
+    assert_eq!(c.fails(across(from("/"), "/a", &rename)).await, Error::XDev);
+    c.ok(across(from("/a/file"), "/a/new", &link)).await;
+}
+
+#[tokio::test]
+async fn networks_decide_at_every_request_who_may_use_what() {
+    let cache = cache();
+    let [open, shut] = ["/open", "/shut"].map(|p| export(&cache, p, ExportOptions::default()));
+    let f = serve(vec![open.clone(), shut.clone()]).await;
+    let mut c = f.client("a").await;
+    let held = c.handle_of("/shut").await;
+
+    let with = |clients| Export {
+        options: ExportOptions { clients, ..shut.options.clone() },
+        ..shut.clone()
+    };
+    let elsewhere = vec![rule("192.0.2.0/24", ClientAccess::ReadWrite)];
+    f.server.set_exports(vec![open.clone(), with(elsewhere)]).unwrap();
+    assert_eq!(c.list("/").await.len(), 1, "hidden");
+    assert_eq!(c.fails(walk("/shut")).await, Error::Access);
+    let attrs = Op::Getattr(Bitmap::of(&[attr::FSID]));
+    assert_eq!(c.on(&held, attrs.clone()).await, OpRes::Getattr(Err(Error::Access)));
+
+    // The narrowest network that holds the client decides.
+    let mixed = vec![
+        rule("127.0.0.0/8", ClientAccess::ReadOnly),
+        rule("*", ClientAccess::ReadWrite),
+        rule("127.0.0.0/9", ClientAccess::None),
+        rule("127.0.0.1", ClientAccess::ReadOnly),
+    ];
+    f.server.set_exports(vec![open.clone(), with(mixed)]).unwrap();
+    assert!(matches!(c.on(&held, attrs).await, OpRes::Getattr(Ok(_))));
+    assert_eq!(c.fails(then_create(walk("/shut"))).await, Error::RoFs);
+}
+
+#[tokio::test]
+async fn handles_outlive_reloads_and_restarts_and_end_with_their_export() {
+    let cache = cache();
+    let [a, b, new] = ["/a", "/b", "/0"].map(|p| export(&cache, p, ExportOptions::default()));
+    let mut f = serve(vec![a.clone(), b.clone()]).await;
+    let mut c = f.client("a").await;
+    let (root, held) = (c.handle_of("/").await, c.handle_of("/b").await);
+    let asked = [attr::CHANGE, attr::FILEID];
+    let before = c.attrs(walk("/"), &asked).await;
+    let look = Op::Getattr(Bitmap::of(&asked));
+    let opened = then(then(walk("/b"), c.open_op("file", 0)), Op::Getfh(()));
+    let results = c.ok(opened).await;
+    let (Some(OpRes::Open(Ok(opened))), Ok(file)) = (results.get(2), handle(&results)) else {
+        panic!("{results:?}")
+    };
+    let data = Bytes::from_static(b"hello").into();
+    let args =
+        write::Args { stateid: opened.stateid, offset: 0, stable: StableHow::FileSync, data };
+    assert!(matches!(c.on(&file, Op::Write(args)).await, OpRes::Write(Ok(_))));
+
+    // Another export, and another order: seen at once, and nothing else is disturbed.
+    f.server.set_exports(vec![new.clone(), b.clone(), a.clone()]).unwrap();
+    assert_eq!(c.list("/").await.len(), 3);
+    assert_ne!(c.attrs(walk("/"), &asked).await.change, before.change);
+    let args = read::Args { stateid: opened.stateid, offset: 0, count: 9 };
+    let OpRes::Read(Ok(read)) = c.on(&file, Op::Read(args)).await else { panic!() };
+    assert_eq!(read.data.to_bytes(), b"hello"[..]);
+
+    f.server.set_exports(vec![a.clone()]).unwrap();
+    assert_eq!(c.on(&held, look.clone()).await, OpRes::Putfh(Err(Error::Stale)));
+    assert_eq!(c.fails(walk("/b")).await, Error::NoEnt);
+    // Another directory in its place is another export; its own one is itself again.
+    let other = Export { source: "/elsewhere".into(), ..b.clone() };
+    f.server.set_exports(vec![a.clone(), other]).unwrap();
+    assert_eq!(c.on(&held, look.clone()).await, OpRes::Putfh(Err(Error::Stale)));
+    f.server.set_exports(vec![b.clone(), a.clone()]).unwrap();
+    assert!(matches!(c.on(&held, look.clone()).await, OpRes::Getattr(Ok(_))));
+    assert_eq!(c.attrs(walk("/"), &asked).await, before);
+
+    f.server.stop();
+    (&mut f.served).await.unwrap().unwrap();
+    drop(c);
+    let state_dir = f.dir.path().to_owned();
+    let placeholder = tempfile::tempdir().unwrap();
+    let (server, ..) = start_with(vec![a.clone()], placeholder.path()).await;
+    drop(std::mem::replace(&mut f.server, server));
+    (f.server, f.addr, f.served) = start_with(vec![new, a, b], &state_dir).await;
+    let mut c = f.client("b").await;
+    for handle in [held, root] {
+        assert!(matches!(c.on(&handle, look.clone()).await, OpRes::Getattr(Ok(_))));
+    }
+}
+
+/// Makes a file of `len` bytes in an export, past the cache.
+async fn fill(export: &Export, name: &str, len: u64) {
+    let fs = &export.fs;
+    let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+    let made = fs.create(&Caller::Own, fs.root(), name.as_bytes(), &set, true).await.unwrap();
+    let file = fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await.unwrap();
+    let block = vec![7; 1 << 20];
+    for offset in (0..len).step_by(block.len()) {
+        file.write_at_async(&block, offset, weir_vfs::IoFlags::UNCACHED).await.unwrap();
+    }
+    file.sync_async(false).await.unwrap();
+}
+
+impl Client {
+    async fn stream(&mut self, file: &FileHandle, len: u64) {
+        for offset in (0..len).step_by(1 << 20) {
+            let args = read::Args { stateid: StateId::ANONYMOUS, offset, count: 1 << 20 };
+            let OpRes::Read(Ok(read)) = self.on(file, Op::Read(args)).await else { panic!() };
+            assert!(!read.data.is_empty());
+        }
+    }
+}
+
+#[tokio::test]
+async fn streams_through_exports_that_do_not_cache_them_take_nothing_from_others() {
+    const HOT: u64 = BUDGET / 2;
+    let cache = cache();
+    let auto = CachePolicy::Auto { stream_bytes: BUDGET / 4 };
+    let policies =
+        [("/hot", CachePolicy::Cached), ("/past", CachePolicy::Uncached), ("/auto", auto)];
+    let exports = policies
+        .map(|(path, cache_policy)| {
+            (path, ExportOptions { cache: cache_policy, ..Default::default() })
+        })
+        .map(|(path, options)| export(&cache, path, options));
+    let [hot, past, automatic] = &exports;
+    fill(hot, "file", HOT).await;
+    fill(past, "file", 4 * BUDGET).await;
+    fill(automatic, "long", 4 * BUDGET).await;
+    fill(automatic, "short", BUDGET / 8).await;
+    let f = serve(exports.to_vec()).await;
+    let mut c = f.client("a").await;
+    let files = [
+        c.handle_of("/hot/file").await,
+        c.handle_of("/past/file").await,
+        c.handle_of("/auto/long").await,
+        c.handle_of("/auto/short").await,
+    ];
+    let [hot, past, long, short] = &files;
+    c.stream(hot, HOT).await;
+
+    let filled = cache.stats().fill_pages;
+    c.stream(hot, HOT).await;
+    assert_eq!(cache.stats().fill_pages, filled, "the hot set is resident");
+
+    let used = cache.used_bytes();
+    c.stream(past, 4 * BUDGET).await;
+    let after = cache.stats();
+    assert_eq!(after.lost_pages, 0);
+    assert!(after.pruned_pages >= 4 * BUDGET / 4096 - 1024, "{after:?}");
+    assert!(cache.used_bytes() <= used + (1 << 20), "what was streamed is gone");
+
+    c.stream(long, 4 * BUDGET).await;
+    c.stream(short, BUDGET / 8).await;
+    let after = cache.stats();
+    assert_eq!(after.lost_pages, 0);
+    c.stream(short, BUDGET / 8).await;
+    assert_eq!(cache.stats().fill_pages, after.fill_pages, "what is short stays");
+
+    // Writes, likewise.
+    let opened = then(then(walk("/past"), c.open_op("written", 0)), Op::Getfh(()));
+    let results = c.ok(opened).await;
+    let (Some(OpRes::Open(Ok(opened))), Ok(file)) = (results.get(2), handle(&results)) else {
+        panic!("{results:?}")
+    };
+    let block = Bytes::from(vec![1; 512 << 10]);
+    for offset in (0..2 * BUDGET).step_by(block.len()) {
+        let data = block.clone().into();
+        let args =
+            write::Args { stateid: opened.stateid, offset, stable: StableHow::Unstable, data };
+        assert!(matches!(c.on(&file, Op::Write(args)).await, OpRes::Write(Ok(_))));
+    }
+
+    let filled = cache.stats().fill_pages;
+    c.stream(hot, HOT).await;
+    assert_eq!(cache.stats().fill_pages, filled, "the hot set is as it was");
+    assert_eq!(cache.stats().lost_pages, 0);
+}
