@@ -43,6 +43,8 @@ pub(crate) mod flag {
     pub(crate) const QUEUE_SHIFT: u32 = 5;
     /// Without references, but its group is pinned.
     pub(super) const LIMBO: u32 = 0x80;
+    /// Out of its queue's list until it is clean; see `reclaim.rs`.
+    pub(crate) const PARKED: u32 = 0x100;
     /// Where the high-water mark begins.
     pub(super) const MARK_SHIFT: u32 = 16;
     /// All but the high-water mark.

@@ -12,7 +12,7 @@ use crate::cached_fs::CachedFs;
 use crate::epoch;
 use crate::index::Garbage;
 use crate::mapping::Mapping;
-use crate::reclaim::{Queues, Reach};
+use crate::reclaim::{Effort, Queues, Reach};
 use crate::stats::{Count, Counters, Stats};
 use crate::tasks::Tasks;
 use crate::wait::WaitQueue;
@@ -20,7 +20,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use weir_base::PAGE_SIZE;
-use weir_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use weir_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use weir_base::sync::{Condvar, Mutex, RwLock};
 use weir_vfs::{FileSystem, Result};
 
@@ -229,6 +229,8 @@ pub(crate) struct Shared {
     pub(crate) freed: WaitQueue,
     /// Those who wait for memory, first come, first served.
     line: Mutex<Line>,
+    /// How many are in the line.
+    pub(crate) waiting: AtomicUsize,
     /// Pages dirty or under writeback.
     pub(crate) dirty: AtomicU64,
     /// Writeback has made progress, or has failed.
@@ -268,6 +270,7 @@ impl Shared {
             retired: Mutex::default(),
             freed: WaitQueue::default(),
             line: Mutex::default(),
+            waiting: AtomicUsize::new(0),
             dirty: AtomicU64::new(0),
             cleaned: WaitQueue::default(),
             dirty_files: Mutex::default(),
@@ -303,7 +306,7 @@ impl Shared {
     /// Takes up to `want` frames, at least `min`, if they can be had without waiting and nobody
     /// else is waiting.
     pub(crate) fn try_alloc(&self, want: usize, min: usize, uncached: bool) -> Option<Frames> {
-        if !self.line.lock().waiting.is_empty() {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
             return None;
         }
         self.grab(want, min, uncached)
@@ -312,7 +315,7 @@ impl Shared {
     /// Takes up to `want` frames that are free, for read-ahead: that is not worth dropping a page
     /// for, which may be the very one that it runs ahead of.
     pub(crate) fn alloc_spare(&self, want: usize, uncached: bool) -> Option<Frames> {
-        if !self.line.lock().waiting.is_empty() {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
             return None;
         }
         let frames = self.arena.take(want, 1).or_else(|| {
@@ -340,15 +343,15 @@ impl Shared {
             return frames;
         }
         self.stats.add(Count::ReclaimDirect, 1);
-        if uncached && self.reclaim(want, Reach::Uncached) >= min {
+        if uncached && self.reclaim(want, Reach::Uncached, Effort::Foreground) >= min {
             self.collect();
             if let Some(frames) = self.arena.take(want, min) {
                 return Some(frames);
             }
         }
         let enough = if uncached { min } else { want.max(32) };
-        let dropped =
-            self.reclaim(enough.min(self.arena.frames() as usize / 4).max(min), Reach::All);
+        let enough = enough.min(self.arena.frames() as usize / 4).max(min);
+        let dropped = self.reclaim(enough, Reach::All, Effort::Foreground);
         if uncached {
             self.stats.add(Count::LostPages, dropped as u64);
         }
@@ -384,22 +387,27 @@ impl Shared {
         if passed.is_empty() {
             return;
         }
-        if self.arena.unpin(passed.iter().flat_map(|r| r.frames.iter().copied())) > 0 {
-            self.freed.notify();
-        }
+        self.unpin(passed.iter().flat_map(|r| r.frames.iter().copied()));
         drop(passed.into_iter().map(|r| r.nodes).collect::<Vec<_>>());
     }
 
     /// Drops references to frames.
     pub(crate) fn unpin(&self, frames: impl Iterator<Item = u32>) {
-        if self.arena.unpin(frames) > 0 {
-            self.freed.notify();
-        }
+        self.arena.unpin(frames);
+        self.notify_waiting();
     }
 
     /// Drops references to runs of frames.
     pub(crate) fn unpin_runs(&self, runs: impl Iterator<Item = (u32, u32)>) {
-        if self.arena.unpin_runs(runs) > 0 {
+        self.arena.unpin_runs(runs);
+        self.notify_waiting();
+    }
+
+    /// Wakes those in line for memory: pages are free, or may be reclaimed from here on.
+    fn notify_waiting(&self) {
+        // Who takes a place in line after this looks for memory after it, too.
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
             self.freed.notify();
         }
     }
@@ -408,7 +416,7 @@ impl Shared {
     /// themselves, and frees what waited for its epoch.
     fn reclaim_loop(&self) {
         loop {
-            let waiting = self.freed.waiting() > 0;
+            let waiting = self.waiting.load(Ordering::SeqCst) > 0;
             let retired = !self.retired.lock().is_empty();
             let nap = if waiting {
                 Duration::from_micros(200)
@@ -425,10 +433,11 @@ impl Shared {
             let free = self.arena.free_frames();
             if free < self.limits.free_low {
                 self.stats.add(Count::ReclaimBackground, 1);
-                self.reclaim((self.limits.free_high - free) as usize, Reach::All);
+                let want = (self.limits.free_high - free) as usize;
+                self.reclaim(want, Reach::All, Effort::Background);
                 self.collect();
             }
-            if self.freed.waiting() > 0 {
+            if self.waiting.load(Ordering::SeqCst) > 0 {
                 self.freed.notify();
             }
         }
@@ -480,6 +489,9 @@ impl<'a> Place<'a> {
         let number = line.next;
         line.next += 1;
         line.waiting.insert(number);
+        shared.waiting.store(line.waiting.len(), Ordering::SeqCst);
+        drop(line);
+        fence(Ordering::SeqCst);
         Self { shared, number }
     }
 
@@ -490,7 +502,10 @@ impl<'a> Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.shared.line.lock().waiting.remove(&self.number);
+        let mut line = self.shared.line.lock();
+        line.waiting.remove(&self.number);
+        self.shared.waiting.store(line.waiting.len(), Ordering::SeqCst);
+        drop(line);
         self.shared.freed.notify();
     }
 }

@@ -9,6 +9,10 @@
 //!    queue and leaves the main one alone.
 //! 4. A use that follows the insertion closely does not count: a stream that reads a page in
 //!    eight pieces uses it once.
+//! 5. A look is paid for by somebody: it drops the page; or takes away the reference that a read
+//!    left; or finds the page dirty and parks it (a flag, and out of the list) until the write
+//!    that cleans it puts it back where it was, at the end. Only pinned pages are looked at again
+//!    and again, and a call in the foreground gives up after a few hundred looks.
 //!
 //! Lock order: a mapping's state, then the queues. Reclaim takes candidates out under the queues'
 //! lock, lets go of it, and then takes the mapping's; so nobody reclaims holding a mapping's lock.
@@ -18,8 +22,10 @@ use crate::cache::Shared;
 use crate::stats::Count;
 use weir_base::sync::atomic::{AtomicU32, Ordering};
 
-/// Pages looked at under one hold of the queues' lock.
+/// Pages taken out under one hold of the queues' lock.
 const BATCH: usize = 64;
+/// Pages looked at under one hold of it.
+const HOLD: usize = 4 * BATCH;
 
 /// In which queue a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +39,8 @@ pub(crate) enum Queue {
 }
 
 impl Queue {
+    /// The queue that the page belongs to; in its list unless parked. `None` while it is out for
+    /// inspection.
     fn of(arena: &Arena, frame: u32) -> Option<Self> {
         match (arena.meta(frame).flags() & flag::QUEUE) >> flag::QUEUE_SHIFT {
             1 => Some(Self::Small),
@@ -42,6 +50,9 @@ impl Queue {
         }
     }
 }
+
+/// Flags of a page that is not in the store yet.
+const UNWRITTEN: u32 = flag::DIRTY | flag::WRITEBACK;
 
 #[derive(Clone, Copy)]
 struct List {
@@ -90,6 +101,10 @@ impl Queues {
                 now.stamp.store(clock.load(Ordering::Relaxed), Ordering::Relaxed);
                 self.push(arena, queue, new);
             }
+            Some(queue) if was.has(flag::PARKED) => {
+                self.remove(arena, old);
+                self.put_back(arena, queue, new);
+            }
             Some(queue) => {
                 let (prev, next) =
                     (was.prev.load(Ordering::Relaxed), was.next.load(Ordering::Relaxed));
@@ -114,17 +129,20 @@ impl Queues {
     pub(crate) fn remove(&mut self, arena: &Arena, frame: u32) {
         let Some(queue) = Queue::of(arena, frame) else { return };
         let meta = arena.meta(frame);
-        let (prev, next) = (meta.prev.load(Ordering::Relaxed), meta.next.load(Ordering::Relaxed));
-        let list = &mut self.lists[queue as usize - 1];
-        match prev {
-            NONE => list.head = next,
-            p => arena.meta(p).next.store(next, Ordering::Relaxed),
+        if meta.clear(flag::PARKED) == 0 {
+            let (prev, next) =
+                (meta.prev.load(Ordering::Relaxed), meta.next.load(Ordering::Relaxed));
+            let list = &mut self.lists[queue as usize - 1];
+            match prev {
+                NONE => list.head = next,
+                p => arena.meta(p).next.store(next, Ordering::Relaxed),
+            }
+            match next {
+                NONE => list.tail = prev,
+                n => arena.meta(n).prev.store(prev, Ordering::Relaxed),
+            }
+            list.len -= 1;
         }
-        match next {
-            NONE => list.tail = prev,
-            n => arena.meta(n).prev.store(prev, Ordering::Relaxed),
-        }
-        list.len -= 1;
         meta.clear(flag::QUEUE);
     }
 
@@ -142,10 +160,38 @@ impl Queues {
         meta.set((queue as u32) << flag::QUEUE_SHIFT);
     }
 
-    /// Puts a page back that was taken out as a candidate and could not go.
-    fn put_back(&mut self, arena: &Arena, candidate: &Candidate) {
-        if Queue::of(arena, candidate.frame).is_none() {
-            self.push(arena, candidate.queue, candidate.frame);
+    /// Puts a page back that was at the end of its queue: there, or aside until it is clean.
+    fn put_back(&mut self, arena: &Arena, queue: Queue, frame: u32) {
+        let meta = arena.meta(frame);
+        let list = &mut self.lists[queue as usize - 1];
+        meta.set((queue as u32) << flag::QUEUE_SHIFT);
+        if meta.has(UNWRITTEN) {
+            meta.set(flag::PARKED);
+            return;
+        }
+        meta.next.store(NONE, Ordering::Relaxed);
+        meta.prev.store(list.tail, Ordering::Relaxed);
+        match list.tail {
+            NONE => list.head = frame,
+            tail => arena.meta(tail).next.store(frame, Ordering::Relaxed),
+        }
+        list.tail = frame;
+        list.len += 1;
+    }
+
+    /// Notes that pages may have become clean. To be told after their flags were cleared: whoever
+    /// parks a page looks at its flags under this lock, so either it sees them cleared, or this
+    /// sees it parked.
+    pub(crate) fn cleaned(&mut self, arena: &Arena, frames: impl Iterator<Item = u32>) {
+        for frame in frames {
+            let meta = arena.meta(frame);
+            if meta.has(flag::PARKED)
+                && !meta.has(UNWRITTEN)
+                && let Some(queue) = Queue::of(arena, frame)
+            {
+                meta.clear(flag::PARKED);
+                self.put_back(arena, queue, frame);
+            }
         }
     }
 
@@ -154,28 +200,33 @@ impl Queues {
         self.lists.iter().map(|l| l.len as usize).sum()
     }
 
-    /// Takes the next page out that has not been used since it was last looked at; gives up after
-    /// looking at `budget` pages.
-    fn next_candidate(
-        &mut self,
-        arena: &Arena,
-        reach: Reach,
-        budget: &mut usize,
-    ) -> Option<Candidate> {
-        while *budget > 0 {
-            *budget -= 1;
+    /// Takes up to `want` pages out that have not been used since they were last looked at.
+    fn candidates(&mut self, arena: &Arena, want: usize, pass: &mut Pass) -> Vec<Candidate> {
+        let mut found = Vec::new();
+        let mut hold = HOLD;
+        while found.len() < want && hold > 0 {
             let [small, main, uncached] = self.lists.map(|l| l.len);
-            let queue = if uncached > 0 {
+            let queue = if uncached > 0 && pass.uncached_looks > 0 {
+                pass.uncached_looks -= 1;
                 Queue::Uncached
-            } else if reach == Reach::Uncached {
-                return None;
-            } else if small > 0 && (small > main / 9 || main == 0) {
-                Queue::Small
-            } else if main > 0 {
-                Queue::Main
+            } else if pass.reach == Reach::Uncached {
+                break;
+            } else if small == 0 && main == 0 {
+                break;
             } else {
-                return None;
+                match pass.pinned_in {
+                    Some(Queue::Small) if main > 0 => Queue::Main,
+                    Some(Queue::Main) if small > 0 => Queue::Small,
+                    _ if main == 0 || small > main / 9 => Queue::Small,
+                    _ => Queue::Main,
+                }
             };
+            if pass.looks == 0 {
+                break;
+            }
+            pass.looks -= 1;
+            pass.pinned_in = None;
+            hold -= 1;
             let frame = self.lists[queue as usize - 1].tail;
             let meta = arena.meta(frame);
             self.remove(arena, frame);
@@ -186,17 +237,20 @@ impl Queues {
                 Queue::Small | Queue::Main if meta.clear(flag::REFERENCED) != 0 => {
                     self.push(arena, Queue::Main, frame);
                 }
-                _ => {
-                    return Some(Candidate {
-                        frame,
-                        queue,
-                        mapping: meta.mapping.load(Ordering::Relaxed),
-                        page: meta.page.load(Ordering::Relaxed),
-                    });
+                _ if meta.has(UNWRITTEN) => self.put_back(arena, queue, frame),
+                _ if arena.is_pinned(frame) => {
+                    self.push(arena, queue, frame);
+                    pass.pinned_in = Some(queue);
                 }
+                _ => found.push(Candidate {
+                    frame,
+                    queue,
+                    mapping: meta.mapping.load(Ordering::Relaxed),
+                    page: meta.page.load(Ordering::Relaxed),
+                }),
             }
         }
-        None
+        found
     }
 }
 
@@ -207,6 +261,26 @@ pub(crate) enum Reach {
     Uncached,
     /// All.
     All,
+}
+
+/// What one call of reclaim may still do.
+struct Pass {
+    reach: Reach,
+    /// Pages to look at.
+    looks: usize,
+    /// Of these, in the queue of uncached pages: so that pinned ones there do not hide the others.
+    uncached_looks: usize,
+    /// Where the last page looked at was pinned: the next look is elsewhere, for the same reason.
+    pinned_in: Option<Queue>,
+}
+
+/// How long to look for pages that may go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// A few hundred looks: somebody waits, and will be woken by the background if it is in vain.
+    Foreground,
+    /// At every page, if need be.
+    Background,
 }
 
 /// A page that may go.
@@ -256,24 +330,25 @@ impl Ghosts {
 impl Shared {
     /// Drops up to `want` pages and returns how many it dropped; they are free as soon as their
     /// epoch has passed.
-    pub(crate) fn reclaim(&self, want: usize, reach: Reach) -> usize {
+    pub(crate) fn reclaim(&self, want: usize, reach: Reach, effort: Effort) -> usize {
+        let looks = match effort {
+            Effort::Foreground => 4 * want + HOLD,
+            Effort::Background => 2 * self.queues.lock().len(),
+        };
+        let mut pass = Pass { reach, looks, uncached_looks: looks / 2, pinned_in: None };
         let mut dropped = 0;
-        let mut budget = 2 * self.queues.lock().len();
         while dropped < want {
-            let candidates: Vec<Candidate> = {
-                let mut queues = self.queues.lock();
-                let n = (want - dropped).min(BATCH);
-                std::iter::from_fn(|| queues.next_candidate(&self.arena, reach, &mut budget))
-                    .take(n)
-                    .collect()
-            };
-            if candidates.is_empty() {
+            let before = pass.looks;
+            let n = (want - dropped).min(BATCH);
+            let candidates = self.queues.lock().candidates(&self.arena, n, &mut pass);
+            if pass.looks == before {
                 break;
             }
             for group in candidates.chunk_by(|a, b| a.mapping == b.mapping) {
                 dropped += self.drop_candidates(group);
             }
         }
+        self.stats.add(Count::ReclaimLooks, (looks - pass.looks) as u64);
         dropped
     }
 
@@ -289,8 +364,11 @@ impl Shared {
                 continue;
             }
             let meta = self.arena.meta(candidate.frame);
-            if meta.has(flag::DIRTY | flag::WRITEBACK) || self.arena.is_pinned(candidate.frame) {
-                self.queues.lock().put_back(&self.arena, candidate);
+            if meta.has(UNWRITTEN) || self.arena.is_pinned(candidate.frame) {
+                let mut queues = self.queues.lock();
+                if Queue::of(&self.arena, candidate.frame).is_none() {
+                    queues.put_back(&self.arena, candidate.queue, candidate.frame);
+                }
                 continue;
             }
             edit.evict(candidate.page);

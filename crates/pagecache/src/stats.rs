@@ -82,6 +82,8 @@ counters! {
     reclaimed_main ReclaimedMain,
     /// Pages reclaimed that uncached operations had left.
     reclaimed_uncached ReclaimedUncached,
+    /// Pages that reclaim looked at, whether they could go or not.
+    reclaim_looks ReclaimLooks,
     /// Passes of reclaim in the background.
     reclaim_background ReclaimBackground,
     /// Passes of reclaim by those who needed memory.

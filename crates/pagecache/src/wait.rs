@@ -58,7 +58,8 @@ impl WaitQueue {
     }
 
     /// How many are waiting.
-    pub(crate) fn waiting(&self) -> usize {
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    fn waiting(&self) -> usize {
         self.waiting.load(SeqCst)
     }
 }

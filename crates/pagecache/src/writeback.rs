@@ -187,6 +187,7 @@ impl Mapping {
             }
         }
         edit.finish(&mut state);
+        shared.queues.lock().cleaned(arena, frames.iter().copied());
         match result {
             Ok(()) => {
                 state.failures = 0;
@@ -334,7 +335,7 @@ impl Shared {
             let stopping = self.stop.load(Ordering::SeqCst);
             let pressed = stopping
                 || self.dirty.load(Ordering::Relaxed) > self.limits.dirty_background
-                || self.freed.waiting() > 0;
+                || self.waiting.load(Ordering::SeqCst) > 0;
             let now = self.now();
             for mapping in self.dirty_mappings() {
                 let (due, done) = {

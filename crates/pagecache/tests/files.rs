@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::{Rig, block_on, pattern, read_full, write_all};
+use common::{Rig, block_on, pattern, read_full, until, write_all};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 use weir_pagecache::{Cache, Config, Segment};
 use weir_vfs::{
     Access, Advice, Caller, Capabilities, Error, FileSystem, IoFlags, SegmentKind, SetAttr, SetTime,
@@ -14,14 +14,6 @@ use weir_vfs::{
 
 const PAGE: u64 = 4096;
 const NONE: IoFlags = IoFlags::empty();
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what} does not come about");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
 
 #[test]
 fn i5_reads_are_clipped_at_the_end_of_file() {

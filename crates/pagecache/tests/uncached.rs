@@ -5,23 +5,13 @@
 
 mod common;
 
-use common::{Random, Rig, block_on, pattern, read_full, write_all};
+use common::{Random, Rig, block_on, pattern, read_full, until, write_all};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 use weir_vfs::{Capabilities, Error, IoFlags};
 
 const PAGE: u64 = 4096;
 const CACHED: IoFlags = IoFlags::empty();
 const UNCACHED: IoFlags = IoFlags::UNCACHED;
-
-/// Waits for something that another thread brings about.
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what} does not come about");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
 
 #[test]
 fn i1_pages_that_were_resident_stay_and_others_go() {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_pagecache::{Cache, CachedFs, Config, File};
 use weir_stores::memory::MemoryFs;
 use weir_vfs::{
@@ -399,6 +399,15 @@ pub fn read_full(file: &File, offset: u64, len: usize, flags: weir_vfs::IoFlags)
     }
     buf.truncate(done);
     buf
+}
+
+/// Waits for something that another thread brings about.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what} does not come about");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {

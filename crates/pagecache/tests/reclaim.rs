@@ -1,0 +1,87 @@
+//! What reclaim costs: pages looked at per page freed, counted rather than timed.
+
+mod common;
+
+use common::{Rig, pattern, read_full, until, write_all};
+use std::sync::atomic::Ordering;
+use weir_pagecache::Stats;
+use weir_vfs::IoFlags;
+
+const NONE: IoFlags = IoFlags::empty();
+
+fn freed(stats: &Stats) -> u64 {
+    stats.reclaimed_small + stats.reclaimed_main + stats.reclaimed_uncached
+}
+
+/// A third of the cache is dirty and the store takes its time, while a stream four times the size
+/// of the cache is read: each dirty page is looked at once, not once per pass.
+#[test]
+fn pages_that_cannot_go_are_looked_at_once() {
+    let rig = Rig::new(1024);
+    let bytes = pattern(4096 * 4096, 1);
+    let stream = rig.create("stream");
+    write_all(&stream, &bytes, 0);
+    stream.sync(true).unwrap();
+    stream.advise(0, 0, weir_vfs::Advice::DontNeed).unwrap();
+    Rig::random(&stream);
+    rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
+    let slow = rig.create("slow");
+    for page in 0..250 {
+        write_all(&slow, &[1; 4096], page * 4096);
+    }
+    let before = rig.cache.stats();
+    for at in (0..bytes.len()).step_by(8192) {
+        assert!(read_full(&stream, at as u64, 8192, NONE) == bytes[at..at + 8192], "at {at}");
+    }
+    let after = rig.cache.stats();
+    assert_eq!(rig.cache.dirty_bytes(), 250 * 4096);
+    let (looks, freed) =
+        (after.reclaim_looks - before.reclaim_looks, freed(&after) - freed(&before));
+    assert!(freed >= 3000, "{freed} pages freed: not a test of reclaim");
+    assert!(looks <= freed + 300, "{looks} pages looked at to free {freed}");
+    // Clean again, they are found again.
+    rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
+    slow.sync(true).unwrap();
+    for at in (0..bytes.len()).step_by(8192) {
+        read_full(&stream, at as u64, 8192, NONE);
+    }
+    assert_eq!(slow.resident(), [], "old and clean, and still there");
+}
+
+/// Lent pages lie in the way of a call that needs memory. It gives up after a bounded number of
+/// looks and waits; the background finds what there is, and giving the pages back wakes it, too.
+#[test]
+fn pinned_pages_do_not_hide_those_that_can_go() {
+    let rig = Rig::new(256);
+    let bytes = pattern(600 * 4096, 2);
+    let file = rig.cold("f", &bytes);
+    for flags in [NONE, IoFlags::UNCACHED] {
+        Rig::random(&file);
+        let lent: Vec<_> =
+            (0..190).map(|page| file.read_segments(page * 4096, 4096, flags).unwrap()).collect();
+        for page in 190..600 {
+            let at = page * 4096;
+            assert!(read_full(&file, at as u64, 4096, NONE) == bytes[at..at + 4096]);
+        }
+        drop(lent);
+        file.advise(0, 0, weir_vfs::Advice::DontNeed).unwrap();
+        until("all memory", || rig.cache.used_bytes() == 0);
+    }
+}
+
+/// Everything is lent, so a reader waits; it goes on when a single page is given back.
+#[test]
+fn giving_a_page_back_wakes_who_waits_for_memory() {
+    let rig = Rig::new(16);
+    let bytes = pattern(20 * 4096, 3);
+    let file = rig.cold("f", &bytes);
+    Rig::random(&file);
+    let mut lent: Vec<_> =
+        (0..16).map(|page| file.read_segments(page * 4096, 4096, NONE).unwrap()).collect();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read_full(&file, 17 * 4096, 4096, NONE));
+        until("the wait", || rig.cache.stats().memory_waits > 0);
+        lent.pop();
+        assert!(reader.join().unwrap() == bytes[17 * 4096..18 * 4096]);
+    });
+}
