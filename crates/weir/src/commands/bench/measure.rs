@@ -30,12 +30,21 @@ impl Times {
 
 /// User and system time of this process so far, in seconds.
 pub(super) fn processor_times() -> (f64, f64) {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    processor_times_of("self").unwrap_or_default()
+}
+
+/// Processor time of a process so far, in seconds; `None` if there is no such process.
+pub(super) fn processor_seconds_of(process: u32) -> Option<f64> {
+    processor_times_of(&process.to_string()).map(|(user, system)| user + system)
+}
+
+fn processor_times_of(process: &str) -> Option<(f64, f64)> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name, in parentheses, may have spaces in it.
     let fields: Vec<&str> =
         stat.rsplit_once(')').map_or(Vec::new(), |(_, rest)| rest.split_whitespace().collect());
     let ticks = |i: usize| fields.get(i).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
-    (ticks(11) / TICKS_PER_SECOND, ticks(12) / TICKS_PER_SECOND)
+    Some((ticks(11) / TICKS_PER_SECOND, ticks(12) / TICKS_PER_SECOND))
 }
 
 /// Seconds on a processor by role, of the threads that there are.

@@ -1,12 +1,17 @@
-//! `weir bench`: how fast the page cache is here, beside the kernel's, in the same run.
+//! `weir bench`: how fast the page cache and NFS are here, beside others, in the same run.
 
 mod cached;
+mod host;
 mod hot;
+mod interrupt;
 mod kernel;
 mod limit;
+mod load;
 mod measure;
+mod peers;
 mod report;
 mod scratch;
+mod serve;
 mod streams;
 mod svg;
 mod text;
@@ -16,12 +21,13 @@ use crate::cli::Ended;
 use crate::failure::Result;
 use clap::Subcommand;
 
-/// Measure the page cache beside the kernel's
+/// Measure the page cache beside the kernel's, and NFS servers side by side
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
   weir bench cached --quick
   weir bench cached --json > cached.json
+  weir bench serve weir ganesha
   weir bench uncached --dir /mnt/disk --svg curves.svg
   weir bench uncached --loop /dev/shm --streams 4      as root: on a file system made for it")]
 pub(crate) struct Args {
@@ -33,6 +39,10 @@ pub(crate) struct Args {
 enum What {
     Cached(cached::Args),
     Uncached(uncached::Args),
+    Serve(serve::Args),
+    /// A server that does what it is told, for `serve` and `readplus`.
+    #[command(hide = true)]
+    Host(host::Args),
     /// The kernel's side of `uncached`, in a process of its own so that its memory can be limited.
     #[command(hide = true)]
     Kernel(kernel::Args),
@@ -42,6 +52,8 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     match args.what {
         What::Cached(args) => cached::run(&args),
         What::Uncached(args) => uncached::run(&args),
+        What::Serve(args) => serve::run(&args),
+        What::Host(args) => host::run(&args),
         What::Kernel(args) => kernel::run(&args),
     }
 }

@@ -29,6 +29,13 @@ impl Scratch {
         Ok(Self { path: scratch.into_path(), _mounted: Some(mounted) })
     }
 
+    /// Makes a directory in it.
+    pub(super) fn dir(&self, name: &str) -> Result<PathBuf> {
+        let path = self.path.join(name);
+        let made = fs::create_dir(&path).and_then(|()| path.canonicalize());
+        made.asked(|| format!("make {}", path.display()))
+    }
+
     /// Writes a file of bytes that no compression or hole detection makes smaller.
     pub(super) fn file(&self, name: &str, bytes: u64) -> Result<PathBuf> {
         let path = self.path.join(name);

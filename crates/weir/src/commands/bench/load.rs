@@ -1,0 +1,377 @@
+//! A load on one mounted server: reads, writes and metadata, each timed by itself.
+//!
+//! 1. Nothing is cached on this side: every operation goes over the wire.
+//! 2. Reads and writes keep a fixed number of operations in flight; each that completes starts the
+//!    next one, on the thread that it completed on.
+
+use super::interrupt;
+use super::measure::{Walk, processor_seconds_of};
+use super::peers::Peer;
+use crate::failure::{Asked, Failure, Result};
+use hdrhistogram::Histogram;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use weir_client::{MountOptions, NfsFs, NfsUrl, Version};
+use weir_stores::random::Random;
+use weir_vfs::{
+    Access, Buffer, Caller, Error, FileId, FileSystem, Layout, OpenFile, ReadOp, SetAttr, Source,
+    WriteOp,
+};
+
+/// Large transfers in flight: enough that neither side waits for the other.
+const STREAM_DEPTH: usize = 4;
+const LARGE: u64 = 1 << 20;
+const SMALL: u64 = 4 << 10;
+
+/// A kind of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// 4 KiB reads in no order, one at a time.
+    SmallReads,
+    /// 4 KiB reads in no order, many in flight.
+    DeepReads,
+    /// 1 MiB reads from front to back.
+    Reads,
+    /// 1 MiB writes from front to back, committed.
+    Writes,
+    /// Making empty files.
+    Create,
+    /// Looking them up.
+    Stat,
+    /// Removing them.
+    Remove,
+}
+
+impl Work {
+    /// In the order in which they are done: what is looked up and removed was made before.
+    pub(super) const ALL: [Self; 7] = [
+        Self::SmallReads,
+        Self::DeepReads,
+        Self::Reads,
+        Self::Writes,
+        Self::Create,
+        Self::Stat,
+        Self::Remove,
+    ];
+
+    /// Its name in tables.
+    pub(super) fn name(self, depth: usize) -> String {
+        match self {
+            Self::SmallReads => "4 KiB reads, one at a time".into(),
+            Self::DeepReads => format!("4 KiB reads, {depth} at a time"),
+            Self::Reads => "1 MiB reads".into(),
+            Self::Writes => "1 MiB writes".into(),
+            Self::Create => "create".into(),
+            Self::Stat => "stat".into(),
+            Self::Remove => "remove".into(),
+        }
+    }
+
+    /// Whether its processor time is told for each operation, not for each gigabyte.
+    pub(super) fn is_small(self) -> bool {
+        !matches!(self, Self::Reads | Self::Writes)
+    }
+}
+
+/// How much work.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Amount {
+    /// Size of the file that is read and written.
+    pub(super) file_bytes: u64,
+    /// How long reads and writes go on.
+    pub(super) time: Duration,
+    /// Small reads in flight.
+    pub(super) depth: usize,
+    /// Small files.
+    pub(super) files: u32,
+}
+
+/// What a piece of work took.
+#[derive(Clone, Debug)]
+pub(super) struct Taken {
+    pub(super) operations: u64,
+    pub(super) bytes: u64,
+    pub(super) seconds: f64,
+    /// Of each operation, in nanoseconds.
+    pub(super) latency: Histogram<u64>,
+    /// Processor seconds of this process.
+    pub(super) client_s: f64,
+    /// Processor seconds of the server, where its processes are known.
+    pub(super) server_s: Option<f64>,
+}
+
+/// Where the load goes: a directory made for it on a mounted server.
+pub(super) struct Target {
+    fs: Arc<NfsFs>,
+    /// The directory, its name, and what it is in.
+    dir: FileId,
+    name: String,
+    /// Open until the end.
+    file: Option<Arc<dyn OpenFile>>,
+    /// Files of [`Work::Create`] that have not been removed.
+    made: u32,
+    runtime: tokio::runtime::Runtime,
+}
+
+const FILE: &[u8] = b"data";
+
+/// Mounts a server with this version.
+pub(super) fn mount(url: &NfsUrl, version: Version) -> Result<Arc<NfsFs>> {
+    let options = MountOptions { vers: Some(version), ..MountOptions::default() };
+    NfsFs::mount_blocking(url, &options).map_err(|error| {
+        Failure::new(format!("mount {url} with vers={version}"), error.to_string())
+    })
+}
+
+impl Target {
+    /// Mounts `url` with `version`, and makes a directory there with a file that the server has
+    /// in its cache afterwards.
+    pub(super) fn new(url: &NfsUrl, version: Version, amount: Amount) -> Result<Self> {
+        let fs = mount(url, version)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.asked(|| "start a load".into())?;
+        let name = format!("weir-bench-{}-{version}", std::process::id());
+        let asked = || format!("make {name} at {url}");
+        let open = async {
+            let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+            let dir = fs.mkdir(&Caller::Own, fs.root(), name.as_bytes(), &set).await?.id;
+            let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+            let made = fs.create(&Caller::Own, dir, FILE, &set, true).await?;
+            let file = fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await?;
+            Ok::<_, Error>((dir, file))
+        };
+        let (dir, file) = runtime.block_on(open).asked(asked)?;
+        let target = Self { fs, dir, name: name.clone(), file: Some(file), made: 0, runtime };
+        // Once to make it, once to have it where reads find it.
+        for (work, access) in [(Work::Writes, "write"), (Work::Reads, "read")] {
+            let whole = amount.file_bytes / LARGE;
+            let done = target.pipeline(work, amount, Until::Operations(whole));
+            done.map_err(|f| {
+                Failure::new(format!("{access} {asked}", asked = asked()), f.to_string())
+            })?;
+        }
+        Ok(target)
+    }
+
+    /// Does some work; `server` is who does the other half.
+    pub(super) fn run(&mut self, work: Work, amount: Amount, server: &Peer) -> Result<Taken> {
+        interrupt::check()?;
+        let own = std::process::id();
+        let before = (processor_seconds_of(own), server.processor_seconds());
+        let begun = Instant::now();
+        let (latency, bytes) = match work {
+            Work::Create | Work::Stat | Work::Remove => (self.metadata(work, amount.files)?, 0),
+            _ => self.pipeline(work, amount, Until::Time(amount.time))?,
+        };
+        let seconds = begun.elapsed().as_secs_f64();
+        let after = (processor_seconds_of(own), server.processor_seconds());
+        Ok(Taken {
+            operations: latency.len(),
+            bytes,
+            seconds,
+            latency,
+            client_s: after.0.zip(before.0).map_or(0.0, |(after, before)| after - before),
+            server_s: after.1.zip(before.1).map(|(after, before)| after - before),
+        })
+    }
+
+    fn metadata(&mut self, work: Work, files: u32) -> Result<Histogram<u64>> {
+        let mut latency = histogram();
+        let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+        let files = if work == Work::Create { files } else { self.made };
+        let asked = || format!("{} files in {}", work.name(1), self.name);
+        for index in 0..files {
+            interrupt::check()?;
+            let name = format!("file-{index:06}");
+            let name = name.as_bytes();
+            let begun = Instant::now();
+            let done = self.runtime.block_on(async {
+                match work {
+                    Work::Create => {
+                        let fs = &self.fs;
+                        fs.create(&Caller::Own, self.dir, name, &set, true).await.map(drop)
+                    }
+                    Work::Stat => self.fs.lookup(&Caller::Own, self.dir, name).await.map(drop),
+                    _ => self.fs.unlink(&Caller::Own, self.dir, name).await,
+                }
+            });
+            done.asked(asked)?;
+            latency.saturating_record(nanos_since(begun));
+            if work == Work::Create {
+                self.made = index + 1;
+            }
+        }
+        if work == Work::Remove {
+            self.made = 0;
+        }
+        Ok(latency)
+    }
+
+    /// Keeps operations in flight; their latencies, and the bytes moved.
+    fn pipeline(&self, work: Work, amount: Amount, until: Until) -> Result<(Histogram<u64>, u64)> {
+        let (depth, block) = match work {
+            Work::SmallReads => (1, SMALL),
+            Work::DeepReads => (amount.depth, SMALL),
+            _ => (STREAM_DEPTH, LARGE),
+        };
+        let walk = match block {
+            SMALL => Walk::random(amount.file_bytes, block, 1),
+            _ => Walk::sequential(amount.file_bytes, block),
+        };
+        let Some(file) = &self.file else { return Ok((histogram(), 0)) };
+        let (finished, all_done) = sync_channel(1);
+        let pipeline = Arc::new(Pipeline {
+            file: Arc::clone(file),
+            deadline: match until {
+                Until::Time(time) => Instant::now() + time,
+                Until::Operations(_) => Instant::now() + Duration::from_secs(24 * 3600),
+            },
+            finished,
+            state: Mutex::new(State {
+                walk,
+                left: match until {
+                    Until::Time(_) => u64::MAX,
+                    Until::Operations(n) => n,
+                },
+                in_flight: depth,
+                latency: histogram(),
+                bytes: 0,
+                failed: None,
+            }),
+        });
+        let content = Random::new(1).bytes(block as usize);
+        for _ in 0..depth {
+            match work {
+                Work::Writes => Arc::clone(&pipeline).write(Box::new(content.clone())),
+                _ => Arc::clone(&pipeline).read(Box::new(vec![0_u8; block as usize])),
+            }
+        }
+        // The sender lives as long as an operation is in flight.
+        let _ = all_done.recv();
+        let mut state = pipeline.state();
+        let latency = std::mem::replace(&mut state.latency, histogram());
+        match state.failed {
+            Some(error) => Err(error).asked(|| format!("do {} at {}", work.name(depth), self.name)),
+            None => Ok((latency, state.bytes)),
+        }
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // A file that is removed while it is open lives on under another name, in versions without
+        // opens; and the last operation's thread may not have let go of it yet.
+        if let Some(file) = self.file.take() {
+            let waited = Instant::now();
+            while Arc::strong_count(&file) > 1 && waited.elapsed() < Duration::from_secs(1) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let gone = self.runtime.block_on(async {
+            let (fs, dir) = (&self.fs, self.dir);
+            for index in 0..self.made {
+                let name = format!("file-{index:06}");
+                // It may be one that was removed before something failed.
+                let _ = fs.unlink(&Caller::Own, dir, name.as_bytes()).await;
+            }
+            fs.unlink(&Caller::Own, dir, FILE).await?;
+            let gone = fs.rmdir(&Caller::Own, fs.root(), self.name.as_bytes()).await;
+            fs.unmount().await;
+            gone
+        });
+        if let Err(error) = gone {
+            eprintln!("weir: {} stays behind on the server: {error}", self.name);
+        }
+    }
+}
+
+/// When a pipeline ends.
+#[derive(Clone, Copy)]
+enum Until {
+    Time(Duration),
+    Operations(u64),
+}
+
+/// Operations in flight on one file.
+struct Pipeline {
+    file: Arc<dyn OpenFile>,
+    deadline: Instant,
+    finished: SyncSender<()>,
+    state: Mutex<State>,
+}
+
+struct State {
+    walk: Walk,
+    /// Operations that may still be started.
+    left: u64,
+    in_flight: usize,
+    latency: Histogram<u64>,
+    bytes: u64,
+    failed: Option<Error>,
+}
+
+impl Pipeline {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(self: Arc<Self>, buffer: Box<dyn Buffer>) {
+        let Some(offset) = self.next() else { return };
+        let (this, begun, len) = (Arc::clone(&self), Instant::now(), buffer.len() as u64);
+        self.file.submit_read(ReadOp::new(offset, buffer, move |buffer, done| {
+            let whole = |layout: &Layout| layout.end(offset) >= offset + len;
+            // Nothing that was written is missing.
+            let done = done.and_then(|layout| if whole(&layout) { Ok(()) } else { Err(Error::Io) });
+            this.done(begun, len, done);
+            this.read(buffer);
+        }));
+    }
+
+    fn write(self: Arc<Self>, source: Box<dyn Source>) {
+        let Some(offset) = self.next() else { return };
+        let (this, begun, len) = (Arc::clone(&self), Instant::now(), source.len() as u64);
+        self.file.submit_write(WriteOp::new(offset, source, move |source, done| {
+            this.done(begun, len, done);
+            this.write(source);
+        }));
+    }
+
+    /// Where the next operation goes; `None` when there is none to follow.
+    fn next(&self) -> Option<u64> {
+        let mut state = self.state();
+        let over = state.left == 0 || state.failed.is_some() || interrupt::is_interrupted();
+        if over || Instant::now() >= self.deadline {
+            state.in_flight -= 1;
+            if state.in_flight == 0 {
+                // Nobody waits any more when the run was given up.
+                let _ = self.finished.try_send(());
+            }
+            return None;
+        }
+        state.left -= 1;
+        Some(state.walk.step())
+    }
+
+    fn done(&self, begun: Instant, len: u64, done: weir_vfs::Result<()>) {
+        let nanos = nanos_since(begun);
+        let mut state = self.state();
+        match done {
+            Ok(()) => {
+                state.latency.saturating_record(nanos);
+                state.bytes += len;
+            }
+            Err(error) => state.failed = Some(error),
+        }
+    }
+}
+
+/// Of nanoseconds, up to a minute, to a part in a thousand.
+pub(super) fn histogram() -> Histogram<u64> {
+    // The bounds are in order, so they are taken.
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap_or_else(|_| unreachable!())
+}
+
+fn nanos_since(begun: Instant) -> u64 {
+    u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
