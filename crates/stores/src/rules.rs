@@ -1,6 +1,6 @@
 //! Rules that every store keeps alike: which names are legal, who may do what.
 
-use weir_vfs::{Caller, Cred, Error, Result};
+use weir_vfs::{Acl, AclWho, Caller, Cred, Error, Result};
 
 /// Longest name, in bytes, that a store takes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
@@ -38,39 +38,72 @@ pub(crate) fn range_end(offset: u64, len: u64) -> Result<u64> {
     }
 }
 
-/// Who owns a file, and what its mode is: all that permission checks look at.
-#[derive(Clone, Copy, Debug)]
+/// Who owns a file, its mode and its access control list: all that permission checks look at.
+#[derive(Clone, Debug)]
 pub(crate) struct Ownership {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) is_dir: bool,
+    /// Where it says more than the mode.
+    pub(crate) acl: Option<Acl>,
 }
 
-/// Which of the rights in `mask` the caller has by the mode bits (access(2)).
-pub(crate) fn granted(caller: &Caller, file: Ownership, mask: u32) -> u32 {
+/// Which of the rights in `mask` the caller has by mode and access control list (access(2)).
+pub(crate) fn granted(caller: &Caller, file: &Ownership, mask: u32) -> u32 {
     let Some(cred) = restricted(caller) else {
         // The superuser executes only what somebody may execute, but searches every directory.
         let exec = file.is_dir || file.mode & 0o111 != 0;
         return mask & if exec { READ | WRITE | EXEC } else { READ | WRITE };
     };
-    let bits = if cred.uid == file.uid {
-        file.mode >> 6
-    } else if is_member(cred, file.gid) {
-        file.mode >> 3
-    } else {
-        file.mode
+    if permits(cred, file, mask & 7) {
+        return mask & 7;
+    }
+    let each = [READ, WRITE, EXEC].into_iter();
+    each.filter(|right| mask & right != 0 && permits(cred, file, *right)).sum()
+}
+
+/// Whether the first class of users that an identity belongs to has all of these rights. Of the
+/// groups, one has to have them all.
+fn permits(cred: &Cred, file: &Ownership, rights: u32) -> bool {
+    let minimal;
+    let acl = match &file.acl {
+        Some(acl) => acl,
+        None => {
+            minimal = Acl::of_mode(file.mode);
+            &minimal
+        }
     };
-    mask & bits & 7
+    let of = |who| acl.get(who).map(u32::from);
+    let mask = of(AclWho::Mask).unwrap_or(7);
+    if cred.uid == file.uid {
+        return of(AclWho::Owner).unwrap_or(0) & rights == rights;
+    }
+    if let Some(user) = of(AclWho::User(cred.uid)) {
+        return user & mask & rights == rights;
+    }
+    let mut groups = acl.entries().iter().filter(|(who, _)| match *who {
+        AclWho::Group => is_member(cred, file.gid),
+        AclWho::NamedGroup(gid) => is_member(cred, gid),
+        _ => false,
+    });
+    let Some(first) = groups.next() else {
+        return of(AclWho::Other).unwrap_or(0) & rights == rights;
+    };
+    std::iter::once(first).chain(groups).any(|&(_, r)| u32::from(r) & mask & rights == rights)
 }
 
 /// Fails unless the caller has every right in `mask`.
-pub(crate) fn require(caller: &Caller, file: Ownership, mask: u32) -> Result<()> {
-    if granted(caller, file, mask) == mask { Ok(()) } else { Err(Error::AccessDenied) }
+pub(crate) fn require(caller: &Caller, file: &Ownership, mask: u32) -> Result<()> {
+    let has = match restricted(caller) {
+        Some(cred) => permits(cred, file, mask),
+        None => granted(caller, file, mask) == mask,
+    };
+    if has { Ok(()) } else { Err(Error::AccessDenied) }
 }
 
 /// Whether the caller is the file's owner or the superuser.
-pub(crate) fn is_owner(caller: &Caller, file: Ownership) -> bool {
+pub(crate) fn is_owner(caller: &Caller, file: &Ownership) -> bool {
     restricted(caller).is_none_or(|cred| cred.uid == file.uid)
 }
 
@@ -104,13 +137,38 @@ mod tests {
 
     #[test]
     fn the_first_class_that_matches_decides() {
-        let file = Ownership { mode: 0o074, uid: 1, gid: 2, is_dir: false };
+        let file = Ownership { mode: 0o074, uid: 1, gid: 2, is_dir: false, acl: None };
         let who = |uid, gid, groups: &[u32]| Caller::As(Cred { uid, gid, groups: groups.to_vec() });
-        assert_eq!(granted(&who(1, 2, &[]), file, 7), 0, "the owner is not also the group");
-        assert_eq!(granted(&who(3, 2, &[]), file, 7), 7);
-        assert_eq!(granted(&who(3, 9, &[2]), file, 7), 7);
-        assert_eq!(granted(&who(3, 9, &[]), file, 7), READ);
-        assert_eq!(granted(&who(0, 0, &[]), file, 7), 7);
-        assert_eq!(granted(&Caller::Own, Ownership { mode: 0o600, ..file }, 7), READ | WRITE);
+        assert_eq!(granted(&who(1, 2, &[]), &file, 7), 0, "the owner is not also the group");
+        assert_eq!(granted(&who(3, 2, &[]), &file, 7), 7);
+        assert_eq!(granted(&who(3, 9, &[2]), &file, 7), 7);
+        assert_eq!(granted(&who(3, 9, &[]), &file, 7), READ);
+        assert_eq!(granted(&who(0, 0, &[]), &file, 7), 7);
+        let private = Ownership { mode: 0o600, ..file };
+        assert_eq!(granted(&Caller::Own, &private, 7), READ | WRITE);
+    }
+
+    #[test]
+    fn named_users_and_groups_have_their_say() {
+        let acl = Acl::new([
+            (AclWho::Owner, 7),
+            (AclWho::User(5), 7),
+            (AclWho::User(6), 0),
+            (AclWho::Group, 4),
+            (AclWho::NamedGroup(8), 2),
+            (AclWho::Mask, 6),
+            (AclWho::Other, 1),
+        ]);
+        let file =
+            Ownership { mode: 0o761, uid: 1, gid: 2, is_dir: false, acl: Some(acl.unwrap()) };
+        let who = |uid, groups: &[u32]| Caller::As(Cred { uid, gid: 99, groups: groups.to_vec() });
+        assert_eq!(granted(&who(1, &[]), &file, 7), 7, "the mask is not the owner's");
+        assert_eq!(granted(&who(5, &[]), &file, 7), 6, "but a named user's");
+        assert_eq!(granted(&who(6, &[2, 8]), &file, 7), 0);
+        assert_eq!(granted(&who(9, &[]), &file, 7), EXEC);
+        let both = who(9, &[2, 8]);
+        assert_eq!(granted(&both, &file, READ), READ);
+        assert_eq!(granted(&both, &file, WRITE), WRITE);
+        assert_eq!(require(&both, &file, READ | WRITE), Err(Error::AccessDenied), "not of one");
     }
 }

@@ -80,6 +80,9 @@ pub enum SetTime {
 pub struct SetAttr {
     /// Permission bits.
     pub mode: Option<u32>,
+    /// Permission bits that a new file does not get, unless its directory has a default ACL, which
+    /// says what it gets then. Means nothing for a file that exists.
+    pub umask: Option<u32>,
     /// Owner.
     pub uid: Option<u32>,
     /// Owning group.

@@ -41,6 +41,8 @@ bitflags::bitflags! {
         const CLONE = 16;
         /// Extended attributes are kept.
         const XATTR = 32;
+        /// POSIX access control lists are kept.
+        const POSIX_ACL = 64;
     }
 }
 

@@ -1,8 +1,8 @@
 //! The traits that a store implements.
 
 use crate::{
-    Access, Attr, Capabilities, Cred, Error, Extent, FileId, FsStat, ReadOp, Result, SegmentKind,
-    SetAttr, WriteOp,
+    Access, Acl, AclKind, Attr, Capabilities, Cred, Error, Extent, FileId, FsStat, ReadOp, Result,
+    SegmentKind, SetAttr, WriteOp,
 };
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -202,6 +202,25 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// Removes an extended attribute.
     async fn remove_xattr(&self, _caller: &Caller, _id: FileId, _name: &[u8]) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
+    /// An access control list; `None` where the file has none, its permission bits saying all.
+    /// Who may see the file's attributes may see it.
+    async fn get_acl(&self, _id: FileId, _kind: AclKind) -> Result<Option<Acl>> {
+        Err(Error::NotSupported)
+    }
+
+    /// Sets an access control list, or takes it away. An access list sets the permission bits,
+    /// too. Only directories have a default list: another file's fails with
+    /// [`Error::AccessDenied`].
+    async fn set_acl(
+        &self,
+        _caller: &Caller,
+        _id: FileId,
+        _kind: AclKind,
+        _acl: Option<&Acl>,
+    ) -> Result<()> {
         Err(Error::NotSupported)
     }
 }

@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod acl;
 mod attr;
 mod error;
 mod flags;
@@ -21,6 +22,7 @@ mod fs;
 mod io;
 mod segment;
 
+pub use acl::{Acl, AclKind, AclRights, AclWho, acl_xattr, tag_of, who_of};
 pub use attr::{Attr, Cred, FileId, FileKind, FsStat, SetAttr, SetTime};
 pub use error::{Error, Result};
 pub use flags::{Access, Advice, Capabilities, IoFlags};

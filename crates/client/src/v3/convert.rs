@@ -69,7 +69,7 @@ pub(super) fn set_attr(set: &SetAttr) -> types::SetAttr {
         }
     };
     types::SetAttr {
-        mode: set.mode,
+        mode: set.mode.map(|mode| mode & !set.umask.unwrap_or(0)),
         uid: set.uid,
         gid: set.gid,
         size: set.size,

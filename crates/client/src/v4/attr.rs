@@ -124,7 +124,7 @@ pub(super) fn set_attrs(set: &SetAttr) -> Attrs {
     };
     let name = |id: Option<u32>| id.map(|id| id.to_string().as_str().into());
     Attrs {
-        mode: set.mode,
+        mode: set.mode.map(|mode| mode & !set.umask.unwrap_or(0)),
         size: set.size,
         owner: name(set.uid),
         owner_group: name(set.gid),

@@ -119,6 +119,8 @@ fn set_time(time: types::SetTime) -> Result<Option<SetTime>, Error> {
 pub(super) fn set_attr(set: &types::SetAttr) -> Result<SetAttr, Error> {
     Ok(SetAttr {
         mode: set.mode.map(|mode| mode & MODE_BITS),
+        // The client has taken it off.
+        umask: None,
         uid: set.uid,
         gid: set.gid,
         size: set.size,

@@ -24,8 +24,8 @@ use std::sync::Arc;
 use timer::Timer;
 use tokio::sync::oneshot;
 use weir_vfs::{
-    Access, Attr, Caller, Capabilities, Created, DirPage, Error, FileId, FileKind, FileSystem,
-    FsStat, OpenFile, RenameFlags, Result, SetAttr, XattrMode,
+    Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirPage, Error, FileId, FileKind,
+    FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, XattrMode,
 };
 
 /// A store over another, with rules on what goes wrong.
@@ -292,5 +292,21 @@ impl FileSystem for Fault {
     async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
         self.faults.pass(Call::Xattr).await?;
         self.inner.remove_xattr(caller, id, name).await
+    }
+
+    async fn get_acl(&self, id: FileId, kind: AclKind) -> Result<Option<Acl>> {
+        self.faults.pass(Call::Acl).await?;
+        self.inner.get_acl(id, kind).await
+    }
+
+    async fn set_acl(
+        &self,
+        caller: &Caller,
+        id: FileId,
+        kind: AclKind,
+        acl: Option<&Acl>,
+    ) -> Result<()> {
+        self.faults.pass(Call::Acl).await?;
+        self.inner.set_acl(caller, id, kind, acl).await
     }
 }

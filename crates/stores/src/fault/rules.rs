@@ -28,6 +28,7 @@ pub enum Call {
     Open,
     SyncNode,
     Xattr,
+    Acl,
     Read,
     Write,
     Sync,

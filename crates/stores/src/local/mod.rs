@@ -13,6 +13,7 @@ mod identity;
 mod nodes;
 mod sys;
 mod tree;
+mod xattr;
 
 use crate::rules::{DEFAULT_DIR_MODE, DEFAULT_FILE_MODE, MAX_FILE_BYTES, check_name};
 use async_trait::async_trait;
@@ -33,14 +34,12 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 use tree::{Pinned, Tree, c_name, stat};
 use weir_vfs::{
-    Access, Attr, Caller, Capabilities, Created, DirEntry, DirPage, Error, FileId, FileKind,
-    FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, SetTime, XattrMode,
+    Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirEntry, DirPage, Error, FileId,
+    FileKind, FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, SetTime, XattrMode,
 };
 
 /// Cookies are positions of the kernel's plus this, for 0, 1 and 2 have meanings of their own.
 const COOKIE_SHIFT: u64 = 3;
-const MAX_XATTR_BYTES: usize = 65536;
-const XATTR_PREFIX: &[u8] = b"user.";
 
 /// How bytes are moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -174,21 +173,23 @@ impl LocalFs {
         attr
     }
 
-    /// Completes a file that was just made and is held: attributes that making it could not set.
+    /// Completes a file that was just made and is held: attributes that making it could not set,
+    /// `mode` among them.
     fn finish(
         &self,
         caller: &Caller,
         dir: FileId,
         name: &[u8],
         made: &OwnedFd,
-        mode: u32,
+        mode: Option<u32>,
         set: &SetAttr,
     ) -> Result<Attr> {
         let mut found = stat(made.as_fd(), c"")?;
         let (uid, gid) = (found.stx_uid, found.stx_gid);
         let rest = SetAttr {
             // The kernel may add set-gid to a directory's mode, by its parent's.
-            mode: (mode & self.umask != 0).then_some(mode | u32::from(found.stx_mode) & 0o2000),
+            mode: mode.map(|mode| mode | u32::from(found.stx_mode) & 0o2000),
+            umask: None,
             uid: set.uid.filter(|&u| u != uid),
             gid: set.gid.filter(|&g| g != gid),
             ..set.clone()
@@ -218,7 +219,12 @@ impl LocalFs {
         check_name(name)?;
         let dir_fd = self.tree.dir(dir)?;
         let c_name = c_name(name)?;
-        let mode = set.mode.unwrap_or(default_mode) & 0o7777;
+        let wanted = set.mode.unwrap_or(default_mode) & 0o7777;
+        let umask = set.umask.unwrap_or(0);
+        // No umask has a say where the directory has a default ACL; the kernel sees to that.
+        let inherits = wanted & (umask | self.umask) != 0 && self.has_default_acl(dir_fd.as_fd());
+        let mode = if inherits { wanted } else { wanted & !umask };
+        let again = (!inherits && mode & self.umask != 0).then_some(mode);
         let made = {
             let _as_caller = self.identity.assume(caller)?;
             make(dir_fd.as_fd(), &c_name, Mode::from_raw_mode(mode)).map_err(io::Error::from)?
@@ -230,7 +236,7 @@ impl LocalFs {
                 self.tree.open_one(dir_fd.as_fd(), &c_name, flags).map_err(io::Error::from)?
             }
         };
-        match self.finish(caller, dir, name, &made, mode, set) {
+        match self.finish(caller, dir, name, &made, again, set) {
             Ok(attr) => {
                 if attr.kind == FileKind::Directory {
                     self.tree.keep_dir(attr.id, made);
@@ -310,23 +316,6 @@ impl LocalFs {
         if let Some(id) = id.filter(|_| last) {
             self.tree.gone(id);
         }
-    }
-
-    /// Runs a call on an extended attribute's path, which names the file itself.
-    fn with_xattr<T>(
-        &self,
-        caller: &Caller,
-        id: FileId,
-        name: &[u8],
-        call: impl FnOnce(&str, &std::ffi::CStr) -> rustix::io::Result<T>,
-    ) -> Result<T> {
-        if name.strip_prefix(XATTR_PREFIX).is_none_or(<[u8]>::is_empty) {
-            return Err(Error::NotSupported);
-        }
-        let name = c_name(name)?;
-        let pinned = self.tree.pin(id)?;
-        let _as_caller = self.identity.assume(caller)?;
-        Ok(call(&proc_path(pinned.file.as_fd()), &name).map_err(io::Error::from)?)
     }
 }
 
@@ -650,12 +639,7 @@ impl FileSystem for LocalFs {
     }
 
     async fn get_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {
-        self.with_xattr(caller, id, name, |path, name| {
-            let mut value = Vec::with_capacity(MAX_XATTR_BYTES);
-            rustix::fs::getxattr(path, name, rustix::buffer::spare_capacity(&mut value))?;
-            value.shrink_to_fit();
-            Ok(value)
-        })
+        self.xattr(caller, id, name)
     }
 
     async fn set_xattr(
@@ -666,31 +650,29 @@ impl FileSystem for LocalFs {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        let flags = match mode {
-            XattrMode::Either => XattrFlags::empty(),
-            XattrMode::Create => XattrFlags::CREATE,
-            XattrMode::Replace => XattrFlags::REPLACE,
-        };
-        self.with_xattr(caller, id, name, |path, name| {
-            rustix::fs::setxattr(path, name, value, flags)
-        })
+        self.change_xattr(caller, id, name, value, mode)
     }
 
     async fn list_xattrs(&self, caller: &Caller, id: FileId) -> Result<Vec<Vec<u8>>> {
-        let pinned = self.tree.pin(id)?;
-        let _as_caller = self.identity.assume(caller)?;
-        let mut names = Vec::with_capacity(MAX_XATTR_BYTES);
-        rustix::fs::listxattr(
-            proc_path(pinned.file.as_fd()),
-            rustix::buffer::spare_capacity(&mut names),
-        )
-        .map_err(io::Error::from)?;
-        let listed = names.split(|&b| b == 0).filter(|name| name.starts_with(XATTR_PREFIX));
-        Ok(listed.map(<[u8]>::to_vec).collect())
+        self.xattr_names(caller, id)
     }
 
     async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
-        self.with_xattr(caller, id, name, |path, name| rustix::fs::removexattr(path, name))
+        self.drop_xattr(caller, id, name)
+    }
+
+    async fn get_acl(&self, id: FileId, kind: AclKind) -> Result<Option<Acl>> {
+        self.acl(id, kind)
+    }
+
+    async fn set_acl(
+        &self,
+        caller: &Caller,
+        id: FileId,
+        kind: AclKind,
+        acl: Option<&Acl>,
+    ) -> Result<()> {
+        self.change_acl(caller, id, kind, acl)
     }
 }
 
@@ -736,6 +718,7 @@ fn has_fine_stamps() -> bool {
 /// Tries what the file system can do on a file without a name.
 fn probe(root: BorrowedFd<'_>) -> Capabilities {
     let mut can = Capabilities::FAST_READ | Capabilities::UNCACHED | Capabilities::HOLES;
+    can.set(Capabilities::POSIX_ACL, xattr::keeps_acls(root));
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let tmpfile = || rustix::fs::openat(root, c".", flags, Mode::RUSR | Mode::WUSR);
     let (Ok(file), Ok(other)) = (tmpfile(), tmpfile()) else {

@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tree::Tree;
 use weir_vfs::{
-    Access, Attr, Caller, Capabilities, Created, DirEntry, DirPage, Error, FileId, FileKind,
-    FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, SetTime, XattrMode,
+    Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirEntry, DirPage, Error, FileId,
+    FileKind, FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, SetTime, XattrMode,
 };
 
 /// Longest target of a symbolic link, in bytes.
@@ -98,27 +98,29 @@ impl MemoryFs {
         if tree.dir(dir)?.get(name).is_some() {
             return Err(Error::Exists);
         }
-        require(caller, parent.ownership(), WRITE | EXEC)?;
+        require(caller, &parent.ownership(), WRITE | EXEC)?;
         if tree.len() >= self.options.max_files {
             return Err(Error::NoSpace);
         }
         let is_dir = matches!(body, Body::Directory);
+        let is_link = matches!(body, Body::Symlink(_));
         let (uid, mut gid) = owner_of(caller);
-        let mut mode = if is_dir { DEFAULT_DIR_MODE } else { DEFAULT_FILE_MODE };
-        let mut set = set.clone();
+        let default = if is_dir { DEFAULT_DIR_MODE } else { DEFAULT_FILE_MODE };
+        let mut mode = set.mode.unwrap_or(default) & 0o7777;
         let above = parent.ownership();
         if above.mode & 0o2000 != 0 {
             gid = above.gid;
             if is_dir {
                 mode |= 0o2000;
-                set.mode = set.mode.map(|m| m | 0o2000);
             }
         }
-        if matches!(body, Body::Symlink(_)) {
-            mode = 0o777;
-            set.mode = None;
+        let mut meta = Meta::new(mode, if is_dir { 2 } else { 1 }, uid, gid);
+        match parent.meta.lock().acls.default.clone() {
+            _ if is_link => meta.mode = 0o777,
+            Some(acl) => meta.inherit(acl, is_dir),
+            None => meta.mode &= !set.umask.unwrap_or(0),
         }
-        let meta = Meta::new(mode, if is_dir { 2 } else { 1 }, uid, gid);
+        let set = SetAttr { mode: None, umask: None, ..set.clone() };
         let id = FileId { ino: self.next_ino.fetch_add(1, Relaxed), generation: 1 };
         let node = Node { id, body, meta: meta.into() };
         may_set(caller, &node, &set)?;
@@ -143,7 +145,7 @@ impl MemoryFs {
 
 /// Fails unless the caller may set these attributes (chmod(2), chown(2), utimensat(2)).
 fn may_set(caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
-    let file = node.ownership();
+    let file = &node.ownership();
     if let Some(cred) = restricted(caller) {
         let owner = is_owner(caller, file);
         if set.uid.is_some_and(|uid| !owner || uid != file.uid)
@@ -178,10 +180,10 @@ fn apply(node: &Node, set: &SetAttr) -> Result<()> {
 
 /// Fails unless the caller may take names of `node` out of `dir`.
 fn may_remove(tree: &Tree, caller: &Caller, dir: FileId, node: &Node) -> Result<()> {
-    let parent = tree.node(dir)?.ownership();
+    let parent = &tree.node(dir)?.ownership();
     require(caller, parent, WRITE | EXEC)?;
     let sticky = parent.mode & 0o1000 != 0;
-    if sticky && !is_owner(caller, parent) && !is_owner(caller, node.ownership()) {
+    if sticky && !is_owner(caller, parent) && !is_owner(caller, &node.ownership()) {
         return Err(Error::NotPermitted);
     }
     Ok(())
@@ -233,14 +235,14 @@ impl FileSystem for MemoryFs {
     }
 
     async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32> {
-        Ok(rules::granted(caller, self.node(id)?.ownership(), mask))
+        Ok(rules::granted(caller, &self.node(id)?.ownership(), mask))
     }
 
     async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
         check_name(name)?;
         let tree = self.tree.read();
         tree.dir(dir)?;
-        require(caller, tree.node(dir)?.ownership(), EXEC)?;
+        require(caller, &tree.node(dir)?.ownership(), EXEC)?;
         Ok(tree.child(dir, name)?.attr())
     }
 
@@ -259,7 +261,7 @@ impl FileSystem for MemoryFs {
     ) -> Result<DirPage> {
         let tree = self.tree.read();
         let entries = tree.dir(dir)?;
-        require(caller, tree.node(dir)?.ownership(), READ)?;
+        require(caller, &tree.node(dir)?.ownership(), READ)?;
         let mut page = DirPage { entries: Vec::new(), eof: true };
         for (cookie, name, id) in entries.after(cookie) {
             if page.entries.len() == max_entries {
@@ -294,7 +296,7 @@ impl FileSystem for MemoryFs {
         check_name(name)?;
         let mut tree = self.tree.write();
         if let Some(id) = tree.dir(dir)?.get(name) {
-            require(caller, tree.node(dir)?.ownership(), EXEC)?;
+            require(caller, &tree.node(dir)?.ownership(), EXEC)?;
             if exclusive {
                 return Err(Error::Exists);
             }
@@ -363,7 +365,7 @@ impl FileSystem for MemoryFs {
         if tree.dir(dir)?.get(name).is_some() {
             return Err(Error::Exists);
         }
-        require(caller, tree.node(dir)?.ownership(), WRITE | EXEC)?;
+        require(caller, &tree.node(dir)?.ownership(), WRITE | EXEC)?;
         if node.meta.lock().nlink >= MAX_LINKS {
             return Err(Error::TooManyLinks);
         }
@@ -401,7 +403,7 @@ impl FileSystem for MemoryFs {
         may_remove(&tree, caller, from_dir, &node)?;
         match &target {
             Some(target) => may_remove(&tree, caller, to_dir, target)?,
-            None => require(caller, tree.node(to_dir)?.ownership(), WRITE | EXEC)?,
+            None => require(caller, &tree.node(to_dir)?.ownership(), WRITE | EXEC)?,
         }
         if node.is_dir() && tree.is_within(to_dir, node.id) {
             return Err(Error::Invalid);
@@ -437,7 +439,7 @@ impl FileSystem for MemoryFs {
         if access.contains(Access::WRITE) {
             mask |= WRITE;
         }
-        require(caller, node.ownership(), mask)?;
+        require(caller, &node.ownership(), mask)?;
         Ok(Arc::new(MemoryFile { node, access }))
     }
 
@@ -447,7 +449,7 @@ impl FileSystem for MemoryFs {
 
     async fn get_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {
         let node = self.node(id)?;
-        require(caller, node.ownership(), READ)?;
+        require(caller, &node.ownership(), READ)?;
         let meta = node.meta.lock();
         meta.xattrs.get(name).cloned().ok_or(Error::NoAttribute)
     }
@@ -470,7 +472,7 @@ impl FileSystem for MemoryFs {
             return Err(Error::TooBig);
         }
         let node = self.node(id)?;
-        require(caller, node.ownership(), WRITE)?;
+        require(caller, &node.ownership(), WRITE)?;
         let mut meta = node.meta.lock();
         match (mode, meta.xattrs.contains_key(name)) {
             (XattrMode::Create, true) => return Err(Error::Exists),
@@ -492,10 +494,38 @@ impl FileSystem for MemoryFs {
 
     async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
         let node = self.node(id)?;
-        require(caller, node.ownership(), WRITE)?;
+        require(caller, &node.ownership(), WRITE)?;
         let mut meta = node.meta.lock();
         meta.xattrs.remove(name).ok_or(Error::NoAttribute)?;
         meta.touch();
+        Ok(())
+    }
+
+    async fn get_acl(&self, id: FileId, kind: AclKind) -> Result<Option<Acl>> {
+        let node = self.node(id)?;
+        node.keeps_acls()?;
+        let meta = node.meta.lock();
+        Ok(meta.acls.get(kind).clone())
+    }
+
+    async fn set_acl(
+        &self,
+        caller: &Caller,
+        id: FileId,
+        kind: AclKind,
+        acl: Option<&Acl>,
+    ) -> Result<()> {
+        let node = self.node(id)?;
+        node.keeps_acls()?;
+        if kind == AclKind::Default && !node.is_dir() {
+            return if acl.is_some() { Err(Error::AccessDenied) } else { Ok(()) };
+        }
+        let file = node.ownership();
+        if !is_owner(caller, &file) {
+            return Err(Error::NotPermitted);
+        }
+        let of_group = restricted(caller).is_none_or(|cred| is_member(cred, file.gid));
+        node.meta.lock().set_acl(kind, acl, of_group);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
-use weir_vfs::{Attr, Caller, Error, FileId, FileKind, Result, SetAttr, SetTime};
+use weir_vfs::{Acl, AclKind, Attr, Caller, Error, FileId, FileKind, Result, SetAttr, SetTime};
 
 /// A file. Lock order: `body`, then `meta`; `meta` is held for moments only.
 #[derive(Debug)]
@@ -38,6 +38,24 @@ pub(super) struct Meta {
     btime: SystemTime,
     change: u64,
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(super) acls: Acls,
+}
+
+/// Access control lists; the access list only where it says more than the permission bits, which
+/// are always those that it shows.
+#[derive(Debug, Default)]
+pub(super) struct Acls {
+    access: Option<Acl>,
+    pub(super) default: Option<Acl>,
+}
+
+impl Acls {
+    pub(super) fn get(&self, kind: AclKind) -> &Option<Acl> {
+        match kind {
+            AclKind::Access => &self.access,
+            AclKind::Default => &self.default,
+        }
+    }
 }
 
 /// No two changes of any file get the same number.
@@ -57,6 +75,7 @@ impl Meta {
             btime: now,
             change: CHANGES.fetch_add(1, Relaxed),
             xattrs: BTreeMap::new(),
+            acls: Acls::default(),
         }
     }
 
@@ -85,9 +104,42 @@ impl Meta {
         }
         self.uid = set.uid.unwrap_or(self.uid);
         self.gid = set.gid.unwrap_or(self.gid);
-        self.mode = set.mode.map_or(self.mode, |mode| mode & 0o7777);
+        if let Some(mode) = set.mode {
+            self.mode = mode & 0o7777;
+            if let Some(acl) = &mut self.acls.access {
+                acl.set_mode(mode);
+            }
+        }
         self.atime = set.atime.map_or(self.atime, time);
         self.mtime = set.mtime.map_or(self.mtime, time);
+    }
+
+    /// A new file gets what its directory has for it.
+    pub(super) fn inherit(&mut self, default: Acl, is_dir: bool) {
+        self.show(default.inherited(self.mode));
+        if is_dir {
+            self.acls.default = Some(default);
+        }
+    }
+
+    /// Sets an access control list, as somebody who belongs to the file's group or not.
+    pub(super) fn set_acl(&mut self, kind: AclKind, acl: Option<&Acl>, of_group: bool) {
+        self.touch();
+        match (kind, acl) {
+            (AclKind::Default, acl) => self.acls.default = acl.cloned(),
+            (AclKind::Access, None) => self.acls.access = None,
+            (AclKind::Access, Some(acl)) => {
+                self.show(acl.clone());
+                if !of_group {
+                    self.mode &= !0o2000; // as chmod(2) does
+                }
+            }
+        }
+    }
+
+    fn show(&mut self, acl: Acl) {
+        self.mode = self.mode & 0o7000 | acl.mode();
+        self.acls.access = Some(acl).filter(|acl| !acl.is_minimal());
     }
 }
 
@@ -107,7 +159,18 @@ impl Node {
 
     pub(super) fn ownership(&self) -> Ownership {
         let meta = self.meta.lock();
-        Ownership { mode: meta.mode, uid: meta.uid, gid: meta.gid, is_dir: self.is_dir() }
+        Ownership {
+            mode: meta.mode,
+            uid: meta.uid,
+            gid: meta.gid,
+            is_dir: self.is_dir(),
+            acl: meta.acls.access.clone(),
+        }
+    }
+
+    /// Fails for symbolic links, which have no access control lists.
+    pub(super) fn keeps_acls(&self) -> Result<()> {
+        if matches!(self.body, Body::Symlink(_)) { Err(Error::NotSupported) } else { Ok(()) }
     }
 
     /// The data of a regular file.

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use weir_vfs::{
-    Capabilities, DirEntry, Error, FileId, FileKind, FileSystem, RenameFlags, SetAttr, SetTime,
-    XattrMode,
+    Acl, AclKind, AclWho, Capabilities, DirEntry, Error, FileId, FileKind, FileSystem, RenameFlags,
+    SetAttr, SetTime, XattrMode,
 };
 
 pub(super) async fn all(fs: &Arc<dyn FileSystem>) {
@@ -26,6 +26,10 @@ pub(super) async fn all(fs: &Arc<dyn FileSystem>) {
     listings_survive_removal_behind_the_cookie(fs, dir).await;
     if fs.capabilities().contains(Capabilities::XATTR) {
         extended_attributes(fs, dir).await;
+    }
+    if fs.capabilities().contains(Capabilities::POSIX_ACL) {
+        access_control_lists(fs, dir).await;
+        default_lists_are_inherited_and_umasks_then_have_no_say(fs, dir).await;
     }
     let stat = fs.statfs().await.unwrap();
     assert!(stat.total_bytes >= stat.free_bytes && stat.max_name >= 255);
@@ -346,4 +350,77 @@ async fn extended_attributes(fs: &Arc<dyn FileSystem>, dir: FileId) {
         fs.remove_xattr(&own(), id, b"user.a").await.unwrap();
         assert_eq!(fs.remove_xattr(&own(), id, b"user.a").await, Err(Error::NoAttribute));
     }
+}
+
+/// Owner, user 4321, owning group, mask, others.
+fn acl(owner: u8, user: u8, group: u8, mask: u8, other: u8) -> Acl {
+    let entries = [
+        (AclWho::Owner, owner),
+        (AclWho::User(4321), user),
+        (AclWho::Group, group),
+        (AclWho::Mask, mask),
+        (AclWho::Other, other),
+    ];
+    Acl::new(entries).unwrap()
+}
+
+async fn access_control_lists(fs: &Arc<dyn FileSystem>, dir: FileId) {
+    let file = make(fs, dir, "listed").await;
+    let get = async |kind| fs.get_acl(file, kind).await;
+    let set = async |kind, acl: Option<&Acl>| fs.set_acl(&own(), file, kind, acl).await;
+    assert_eq!(get(AclKind::Access).await, Ok(None));
+    let before = attr(fs, file).await;
+    set(AclKind::Access, Some(&acl(6, 7, 4, 6, 0))).await.unwrap();
+    assert_eq!(get(AclKind::Access).await, Ok(Some(acl(6, 7, 4, 6, 0))));
+    let after = attr(fs, file).await;
+    assert_eq!(after.mode, 0o660, "the group's bits show the mask");
+    assert!(after.ctime >= before.ctime);
+
+    fs.setattr(&own(), file, &mode(0o4715)).await.unwrap();
+    assert_eq!(get(AclKind::Access).await, Ok(Some(acl(7, 7, 4, 1, 5))), "chmod sets the mask");
+    set(AclKind::Access, Some(&Acl::of_mode(0o640))).await.unwrap();
+    assert_eq!(get(AclKind::Access).await, Ok(None), "the mode says it all");
+    assert_eq!(attr(fs, file).await.mode, 0o4640);
+    set(AclKind::Access, Some(&acl(6, 6, 6, 6, 6))).await.unwrap();
+    set(AclKind::Access, None).await.unwrap();
+    set(AclKind::Access, None).await.unwrap();
+    assert_eq!(get(AclKind::Access).await, Ok(None));
+
+    assert_eq!(get(AclKind::Default).await, Ok(None));
+    assert_eq!(set(AclKind::Default, Some(&Acl::of_mode(0))).await, Err(Error::AccessDenied));
+    let link = fs.symlink(&own(), dir, b"listed link", b"t", &SetAttr::default()).await.unwrap().id;
+    assert_eq!(fs.get_acl(link, AclKind::Access).await, Err(Error::NotSupported));
+    let gone = FileId { ino: u64::MAX, generation: 7 };
+    assert_eq!(fs.get_acl(gone, AclKind::Access).await, Err(Error::Stale));
+}
+
+async fn default_lists_are_inherited_and_umasks_then_have_no_say(
+    fs: &Arc<dyn FileSystem>,
+    dir: FileId,
+) {
+    let masked =
+        |mode, umask| SetAttr { mode: Some(mode), umask: Some(umask), ..SetAttr::default() };
+    let without = mkdir(fs, dir, "without default").await;
+    let made = fs.create(&own(), without, b"f", &masked(0o666, 0o027), true).await.unwrap();
+    assert_eq!(made.attr.mode, 0o640);
+    let made = fs.mkdir(&own(), without, b"d", &masked(0o777, 0o077)).await.unwrap();
+    assert_eq!(made.mode, 0o700);
+
+    let with = mkdir(fs, dir, "with default").await;
+    let default = acl(7, 7, 5, 7, 0);
+    fs.set_acl(&own(), with, AclKind::Default, Some(&default)).await.unwrap();
+    assert_eq!(fs.get_acl(with, AclKind::Default).await, Ok(Some(default.clone())));
+    assert_eq!(fs.get_acl(with, AclKind::Access).await, Ok(None));
+    let made = fs.create(&own(), with, b"f", &masked(0o666, 0o077), true).await.unwrap().attr;
+    assert_eq!(made.mode, 0o660);
+    assert_eq!(fs.get_acl(made.id, AclKind::Access).await, Ok(Some(acl(6, 7, 5, 6, 0))));
+    // Without a umask it is the same.
+    let made = fs.create(&own(), with, b"g", &mode(0o622), true).await.unwrap().attr;
+    assert_eq!(made.mode, 0o620);
+    let made = fs.mkdir(&own(), with, b"d", &masked(0o777, 0o777)).await.unwrap();
+    assert_eq!(made.mode, 0o770);
+    assert_eq!(fs.get_acl(made.id, AclKind::Default).await, Ok(Some(default)));
+    fs.set_acl(&own(), with, AclKind::Default, None).await.unwrap();
+    let made = fs.create(&own(), with, b"h", &masked(0o666, 0o022), true).await.unwrap().attr;
+    assert_eq!(made.mode, 0o644);
 }

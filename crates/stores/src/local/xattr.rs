@@ -1,0 +1,150 @@
+//! Extended attributes of the `user` name space, and access control lists, which Linux keeps in
+//! two of the `system` one.
+
+use super::LocalFs;
+use super::file::proc_path;
+use super::tree::c_name;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use weir_vfs::{Acl, AclKind, Caller, Error, FileId, Result, XattrMode, acl_xattr};
+
+/// Longest value, and longest list of names (Linux: XATTR_SIZE_MAX, XATTR_LIST_MAX).
+const MAX_BYTES: usize = 65536;
+/// The name space that callers reach.
+const PREFIX: &[u8] = b"user.";
+/// Room for a list of access control of ordinary length.
+const ACL_BYTES: usize = 512;
+
+impl LocalFs {
+    pub(super) fn xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {
+        self.with_xattr(caller, id, name, |path, name| get(path, name, MAX_BYTES))
+    }
+
+    pub(super) fn change_xattr(
+        &self,
+        caller: &Caller,
+        id: FileId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        let flags = match mode {
+            XattrMode::Either => XattrFlags::empty(),
+            XattrMode::Create => XattrFlags::CREATE,
+            XattrMode::Replace => XattrFlags::REPLACE,
+        };
+        self.changing(id, || {
+            self.with_xattr(caller, id, name, |path, name| {
+                rustix::fs::setxattr(path, name, value, flags)
+            })
+        })
+    }
+
+    pub(super) fn xattr_names(&self, caller: &Caller, id: FileId) -> Result<Vec<Vec<u8>>> {
+        let pinned = self.tree.pin(id)?;
+        let _as_caller = self.identity.assume(caller)?;
+        let mut names = Vec::with_capacity(MAX_BYTES);
+        rustix::fs::listxattr(
+            proc_path(pinned.file.as_fd()),
+            rustix::buffer::spare_capacity(&mut names),
+        )
+        .map_err(io::Error::from)?;
+        let listed = names.split(|&b| b == 0).filter(|name| name.starts_with(PREFIX));
+        Ok(listed.map(<[u8]>::to_vec).collect())
+    }
+
+    pub(super) fn drop_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
+        self.changing(id, || {
+            self.with_xattr(caller, id, name, |path, name| rustix::fs::removexattr(path, name))
+        })
+    }
+
+    pub(super) fn acl(&self, id: FileId, kind: AclKind) -> Result<Option<Acl>> {
+        let pinned = self.tree.pin(id)?;
+        let path = proc_path(pinned.file.as_fd());
+        let name = c_name(acl_xattr(kind))?;
+        let value = match get(&path, &name, ACL_BYTES) {
+            Err(Errno::RANGE) => get(&path, &name, MAX_BYTES),
+            value => value,
+        };
+        match value {
+            // What the kernel hands out and is no list is a fault of the file system.
+            Ok(value) => Acl::from_xattr(&value).map(Some).map_err(|_| Error::Io),
+            Err(Errno::NODATA) => Ok(None),
+            Err(error) => Err(io::Error::from(error).into()),
+        }
+    }
+
+    pub(super) fn change_acl(
+        &self,
+        caller: &Caller,
+        id: FileId,
+        kind: AclKind,
+        acl: Option<&Acl>,
+    ) -> Result<()> {
+        let name = c_name(acl_xattr(kind))?;
+        let pinned = self.tree.pin(id)?;
+        let path = proc_path(pinned.file.as_fd());
+        self.changing(id, || {
+            let _as_caller = self.identity.assume(caller)?;
+            let set = match acl {
+                Some(acl) => {
+                    rustix::fs::setxattr(&*path, &*name, &acl.to_xattr(), XattrFlags::empty())
+                }
+                None => match rustix::fs::removexattr(&*path, &*name) {
+                    Err(Errno::NODATA) => Ok(()),
+                    removed => removed,
+                },
+            };
+            Ok(set.map_err(io::Error::from)?)
+        })
+    }
+
+    /// Whether what is made in a directory gets an access control list from it.
+    pub(super) fn has_default_acl(&self, dir: BorrowedFd<'_>) -> bool {
+        let name = c"system.posix_acl_default";
+        rustix::fs::getxattr_query(proc_path(dir), name).is_ok_and(|bytes| bytes > 0)
+    }
+
+    /// Runs a change that time stamps may be too coarse to show.
+    fn changing<T>(&self, id: FileId, change: impl FnOnce() -> Result<T>) -> Result<T> {
+        match self.inodes.get(id) {
+            Some(inode) => inode.changing(change),
+            None => change(),
+        }
+    }
+
+    /// Runs a call on an extended attribute's path, which names the file itself.
+    fn with_xattr<T>(
+        &self,
+        caller: &Caller,
+        id: FileId,
+        name: &[u8],
+        call: impl FnOnce(&str, &CStr) -> rustix::io::Result<T>,
+    ) -> Result<T> {
+        if name.strip_prefix(PREFIX).is_none_or(<[u8]>::is_empty) {
+            return Err(Error::NotSupported);
+        }
+        let name = c_name(name)?;
+        let pinned = self.tree.pin(id)?;
+        let _as_caller = self.identity.assume(caller)?;
+        Ok(call(&proc_path(pinned.file.as_fd()), &name).map_err(io::Error::from)?)
+    }
+}
+
+fn get(path: &str, name: &CStr, max_bytes: usize) -> rustix::io::Result<Vec<u8>> {
+    let mut value = Vec::with_capacity(max_bytes);
+    rustix::fs::getxattr(path, name, rustix::buffer::spare_capacity(&mut value))?;
+    value.shrink_to_fit();
+    Ok(value)
+}
+
+/// Whether the file system of a directory keeps access control lists.
+pub(super) fn keeps_acls(dir: BorrowedFd<'_>) -> bool {
+    let name = c"system.posix_acl_access";
+    let kept = rustix::fs::getxattr_query(proc_path(dir), name);
+    matches!(kept, Ok(_) | Err(Errno::NODATA))
+}
