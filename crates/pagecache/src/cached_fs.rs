@@ -14,8 +14,8 @@ use std::sync::Arc;
 use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicU64, Ordering};
 use weir_vfs::{
-    Access, Attr, Caller, Created, DirPage, Error, FileId, FileKind, FileSystem, FsStat,
-    RenameFlags, Result, SetAttr, XattrMode,
+    Access, Acl, AclKind, Attr, Caller, Created, DirPage, Error, FileId, FileKind, FileSystem,
+    FsStat, RenameFlags, Result, SetAttr, XattrMode,
 };
 
 /// Mappings kept after their last close.
@@ -380,7 +380,10 @@ impl CachedFs {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        self.store().set_xattr(caller, id, name, value, mode).await
+        let (store, caller) = (self.store().clone(), caller.clone());
+        let (name, value) = (name.to_vec(), value.to_vec());
+        let set = async move { store.set_xattr(&caller, id, &name, &value, mode).await };
+        self.change_attributes(id, set).await
     }
 
     /// Full names of the extended attributes.
@@ -396,7 +399,58 @@ impl CachedFs {
     /// # Errors
     /// Those of the store.
     pub async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
-        self.store().remove_xattr(caller, id, name).await
+        let (store, caller, name) = (self.store().clone(), caller.clone(), name.to_vec());
+        let remove = async move { store.remove_xattr(&caller, id, &name).await };
+        self.change_attributes(id, remove).await
+    }
+
+    /// An access control list; `None` where the file's permission bits say all.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn get_acl(&self, id: FileId, kind: AclKind) -> Result<Option<Acl>> {
+        self.store().get_acl(id, kind).await
+    }
+
+    /// Sets an access control list, or takes it away.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn set_acl(
+        &self,
+        caller: &Caller,
+        id: FileId,
+        kind: AclKind,
+        acl: Option<&Acl>,
+    ) -> Result<()> {
+        let (store, caller, acl) = (self.store().clone(), caller.clone(), acl.cloned());
+        let set = async move { store.set_acl(&caller, id, kind, acl.as_ref()).await };
+        self.change_attributes(id, set).await
+    }
+
+    /// Makes a change of a file's attributes that is known to be ours: it moves the change
+    /// attribute, and leaves cached data alone.
+    async fn change_attributes(
+        &self,
+        id: FileId,
+        change: impl Future<Output = Result<()>> + Send + 'static,
+    ) -> Result<()> {
+        let Some(mapping) = self.shared.live(id) else { return change.await };
+        let tasks = mapping.shared.tasks.clone();
+        let work = async move {
+            let _exclusive = mapping.exclude().await;
+            mapping.state.lock().times.begin();
+            let changed = change.await;
+            let attr = mapping.file().getattr().await;
+            let mut state = mapping.state.lock();
+            state.times.end();
+            changed?;
+            if let Ok(attr) = &attr {
+                state.times.attributes_set(attr, false);
+            }
+            Ok(())
+        };
+        crate::tasks::finish(&tasks, work).await
     }
 }
 

@@ -30,8 +30,7 @@ const ANYBODYS: AceMask =
 const OWNERS: AceMask = AceMask::WRITE_ATTRIBUTES.union(AceMask::WRITE_ACL);
 /// A default list's entries.
 const INHERITED: AceFlags = AceFlags::FILE_INHERIT.union(AceFlags::DIRECTORY_INHERIT);
-const FLAGS: AceFlags =
-    INHERITED.union(AceFlags::INHERIT_ONLY).union(AceFlags::IDENTIFIER_GROUP);
+const FLAGS: AceFlags = INHERITED.union(AceFlags::INHERIT_ONLY).union(AceFlags::IDENTIFIER_GROUP);
 
 /// A file's lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +129,8 @@ fn write(acl: &Acl, flags: AceFlags, is_dir: bool, out: &mut Vec<Entry>) {
         _ => None,
     });
     let (owner, group, other) = (get(AclWho::Owner), get(AclWho::Group) & cap, get(AclWho::Other));
-    let any = |rights: &mut dyn Iterator<Item = (Who, AclRights)>| rights.fold(0, |a, (_, r)| a | r);
+    let any =
+        |rights: &mut dyn Iterator<Item = (Who, AclRights)>| rights.fold(0, |a, (_, r)| a | r);
     let (any_user, any_group) = (any(&mut users.clone()), any(&mut groups.clone()));
 
     let mut put = |denies, who, mask: AceMask| {
@@ -331,5 +331,250 @@ impl Reader {
         entries.extend(self.users.iter().map(|(&id, one)| (AclWho::User(id), of(*one))));
         entries.extend(self.groups.iter().map(|(&id, one)| (AclWho::NamedGroup(id), of(*one))));
         Acl::new(entries).map_err(|_| Error::Inval)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// Somebody, seen from a file: ids are small, so that they meet.
+    #[derive(Clone, Debug)]
+    struct Person {
+        owner: bool,
+        uid: u32,
+        of_group: bool,
+        groups: BTreeSet<u32>,
+    }
+
+    /// What a list of NFSv4 allows: for each bit, the first entry that names it and the person
+    /// (RFC 8881 section 6.2.1).
+    fn allowed_by_v4(entries: &[Entry], inherited: bool, person: &Person) -> AceMask {
+        let mut decided = Decided::default();
+        let here = |e: &&Entry| match inherited {
+            true => e.flags.contains(INHERITED),
+            false => !e.flags.contains(AceFlags::INHERIT_ONLY),
+        };
+        for entry in entries.iter().filter(here) {
+            let meant = match entry.who {
+                Who::Owner => person.owner,
+                Who::Group => person.of_group,
+                Who::Everyone => true,
+                Who::User(id) => person.uid == id,
+                Who::NamedGroup(id) => person.groups.contains(&id),
+            };
+            if meant {
+                decided.take(entry.denies, entry.mask);
+            }
+        }
+        decided.allowed
+    }
+
+    /// What a POSIX list allows (acl(5)).
+    fn allowed_by_posix(acl: &Acl, person: &Person, right: AclRights) -> bool {
+        let has = |who| acl.get(who).map(|rights| rights & right != 0);
+        let mask = has(AclWho::Mask).unwrap_or(true);
+        if person.owner {
+            return has(AclWho::Owner) == Some(true);
+        }
+        if let Some(user) = has(AclWho::User(person.uid)) {
+            return user && mask;
+        }
+        let mut groups: Vec<bool> =
+            person.groups.iter().filter_map(|&id| has(AclWho::NamedGroup(id))).collect();
+        if person.of_group {
+            groups.extend(has(AclWho::Group));
+        }
+        match groups.is_empty() {
+            true => has(AclWho::Other) == Some(true),
+            false => groups.contains(&true) && mask,
+        }
+    }
+
+    fn person() -> impl Strategy<Value = Person> {
+        let groups = prop::collection::btree_set(0u32..3, 0..3);
+        (any::<bool>(), 0u32..3, any::<bool>(), groups)
+            .prop_map(|(owner, uid, of_group, groups)| Person { owner, uid, of_group, groups })
+    }
+
+    fn posix() -> impl Strategy<Value = Acl> {
+        let named = || prop::collection::btree_map(0u32..3, 0u8..8, 0..3);
+        (0u8..8, named(), 0u8..8, named(), prop::option::of(0u8..8), 0u8..8).prop_map(
+            |(owner, users, group, groups, mask, other)| {
+                let needs_mask = !users.is_empty() || !groups.is_empty();
+                let mask = mask.or(needs_mask.then_some(6));
+                let mut entries =
+                    vec![(AclWho::Owner, owner), (AclWho::Group, group), (AclWho::Other, other)];
+                entries.extend(mask.map(|mask| (AclWho::Mask, mask)));
+                entries.extend(users.into_iter().map(|(id, r)| (AclWho::User(id), r)));
+                entries.extend(groups.into_iter().map(|(id, r)| (AclWho::NamedGroup(id), r)));
+                Acl::new(entries).unwrap()
+            },
+        )
+    }
+
+    fn v4_entry() -> impl Strategy<Value = Entry> {
+        let who = prop_oneof![
+            Just(Who::Owner),
+            Just(Who::Group),
+            Just(Who::Everyone),
+            (0u32..3).prop_map(Who::User),
+            (0u32..3).prop_map(Who::NamedGroup),
+        ];
+        let flags = prop_oneof![
+            4 => Just(AceFlags::empty()),
+            1 => Just(INHERITED),
+            1 => Just(INHERITED | AceFlags::INHERIT_ONLY),
+        ];
+        // All bits, and some halves of them.
+        let mask = prop_oneof![
+            (0u8..8).prop_map(|rights| bits(rights, true)),
+            any::<u32>().prop_map(|bits| AceMask::from_bits_truncate(bits) & self::bits(7, true)),
+        ];
+        (any::<bool>(), flags, mask, who).prop_map(|(denies, flags, mask, who)| Entry {
+            denies,
+            flags,
+            mask,
+            who,
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn a_posix_list_is_written_as_what_allows_the_same(
+            acl in posix(), default in prop::option::of(posix()), is_dir: bool, person in person(),
+        ) {
+            let mut entries = Vec::new();
+            write(&acl, AceFlags::empty(), is_dir, &mut entries);
+            let default = default.filter(|_| is_dir);
+            if let Some(default) = &default {
+                write(default, INHERITED | AceFlags::INHERIT_ONLY, is_dir, &mut entries);
+            }
+            for (list, inherited) in [(Some(&acl), false), (default.as_ref(), true)] {
+                let Some(list) = list else { continue };
+                let allowed = allowed_by_v4(&entries, inherited, &person);
+                for right in [READ, WRITE, EXECUTE] {
+                    let bits = bits(right, is_dir);
+                    let v4 = allowed & bits;
+                    prop_assert!(v4.is_empty() || v4 == bits, "half a right");
+                    prop_assert_eq!(v4 == bits, allowed_by_posix(list, &person, right));
+                }
+            }
+            // And it comes back, as far as it has effect.
+            let back = read(&entries, is_dir).unwrap();
+            prop_assert_eq!(back.default.is_some(), default.is_some());
+            for right in [READ, WRITE, EXECUTE] {
+                prop_assert_eq!(
+                    allowed_by_posix(&back.access, &person, right),
+                    allowed_by_posix(&acl, &person, right)
+                );
+            }
+            let mut again = Vec::new();
+            write(&back.access, AceFlags::empty(), is_dir, &mut again);
+            prop_assert_eq!(read(&again, is_dir).unwrap().access, back.access);
+        }
+
+        #[test]
+        fn what_is_read_of_an_nfs4_list_never_allows_more(
+            entries in prop::collection::vec(v4_entry(), 0..7), is_dir: bool, person in person(),
+        ) {
+            let Ok(acls) = read(&entries, is_dir) else { return Ok(()) };
+            let whole = |inherited, list: &Acl| {
+                let allowed = allowed_by_v4(&entries, inherited, &person);
+                [READ, WRITE, EXECUTE].into_iter().all(|right| {
+                    !allowed_by_posix(list, &person, right) || allowed.contains(bits(right, is_dir))
+                })
+            };
+            prop_assert!(whole(false, &acls.access), "{:?}", acls.access);
+            // What a default list lacks comes from the directory's own.
+            let all = [Who::Owner, Who::Group, Who::Everyone];
+            let names = |who| {
+                entries.iter().any(|e| e.who == who && e.flags.contains(INHERITED))
+            };
+            if let Some(default) = &acls.default && all.into_iter().all(names) {
+                prop_assert!(whole(true, default), "{:?}", default);
+            }
+        }
+    }
+
+    fn ace(kind: AceType, flags: AceFlags, mask: AceMask, who: &str) -> Ace {
+        Ace { kind, flags, mask, who: who.as_bytes().into() }
+    }
+
+    /// As Linux's server writes it: `getfacl` says user::rw- user:1000:rwx group::r-- mask::rw-
+    /// other::r--.
+    #[test]
+    fn a_list_as_linux_writes_it() {
+        let acl = Acl::new([
+            (AclWho::Owner, 6),
+            (AclWho::User(1000), 7),
+            (AclWho::Group, 4),
+            (AclWho::Mask, 6),
+            (AclWho::Other, 4),
+        ]);
+        let acls = Acls { access: acl.unwrap(), default: None };
+        let written: Vec<_> = to_wire(&acls, false)
+            .unwrap()
+            .iter()
+            .map(|a| (a.kind, a.mask.bits(), String::from_utf8(a.who.to_vec()).unwrap()))
+            .collect();
+        let read = 0x12_0081;
+        let expected = [
+            (read | 0x6 | 0x4_0100, "OWNER@"),
+            (read | 0x6, "1000"),
+            (read, "GROUP@"),
+            (read, "EVERYONE@"),
+        ];
+        assert_eq!(written, expected.map(|(mask, who)| (AceType::Allow, mask, who.into())));
+    }
+
+    #[test]
+    fn what_posix_has_no_word_for_is_refused() {
+        let (none, read) = (AceFlags::empty(), AceMask::READ_DATA);
+        let refused = |ace: Ace, is_dir| from_wire(&[ace], is_dir).unwrap_err();
+        for kind in [AceType::Audit, AceType::Alarm] {
+            assert_eq!(refused(ace(kind, none, read, "OWNER@"), true), Error::AttrNotSupp);
+        }
+        for flags in [
+            AceFlags::NO_PROPAGATE_INHERIT | INHERITED,
+            AceFlags::INHERITED,
+            AceFlags::SUCCESSFUL_ACCESS,
+            AceFlags::FILE_INHERIT,
+            AceFlags::DIRECTORY_INHERIT,
+        ] {
+            let refusal = refused(ace(AceType::Allow, flags, read, "OWNER@"), true);
+            assert_eq!(refusal, Error::AttrNotSupp, "{flags:?}");
+        }
+        let inherit = ace(AceType::Allow, INHERITED, read, "OWNER@");
+        assert_eq!(refused(inherit, false), Error::Inval, "a file has no heirs");
+        let nobody = ace(AceType::Allow, AceFlags::INHERIT_ONLY, read, "OWNER@");
+        assert_eq!(refused(nobody, true), Error::Inval, "inherited by nobody");
+        let deny = ace(AceType::Deny, none, AceMask::READ_ACL, "EVERYONE@");
+        assert_eq!(refused(deny, false), Error::AttrNotSupp);
+        let who = |who| refused(ace(AceType::Allow, none, read, who), false);
+        assert_eq!(who("NETWORK@"), Error::AttrNotSupp);
+        assert_eq!(who("nobody has this name"), Error::BadOwner);
+    }
+
+    #[test]
+    fn heirs_of_a_named_user_alone_get_the_directorys_own_classes() {
+        let entry =
+            |flags, rights, who| Entry { denies: false, flags, mask: bits(rights, true), who };
+        let none = AceFlags::empty();
+        let entries = [
+            entry(none, 7, Who::Owner),
+            entry(none, 5, Who::Group),
+            entry(INHERITED | AceFlags::INHERIT_ONLY, 6, Who::User(1)),
+        ];
+        let default = read(&entries, true).unwrap().default.unwrap();
+        let rights = |who| default.get(who);
+        assert_eq!(rights(AclWho::Owner), Some(7));
+        assert_eq!(rights(AclWho::Group), Some(5));
+        assert_eq!(rights(AclWho::User(1)), Some(6));
+        assert_eq!(rights(AclWho::Other), Some(0));
     }
 }

@@ -1,16 +1,20 @@
 //! Attributes: from a file's to the protocol's, and from the protocol's to what is to be set.
 //!
-//! [`SUPPORTED`] says the truth: every attribute in it is answered where it applies, and every
+//! [`supported`] says the truth: every attribute in it is answered where it applies, and every
 //! one outside it is refused.
 
+use super::acl::{self, Acls};
 use super::context::{Context, Target};
 use super::idmap::{self, Kind};
+use super::status::of_vfs;
 use crate::handle::Node;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use weir_nfs::v4::acl::{Ace, Acl as WireAcl, AclFlags, MAX_ACES};
 use weir_nfs::v4::attr::{self as number, Attrs, Fattr, FsLocations};
 use weir_nfs::v4::types::{FileType, FsId, NfsTime, SetTime as WireTime, SpecData};
 use weir_nfs::v4::{Bitmap, Error};
-use weir_vfs::{Attr, Capabilities, FileKind, FsStat, SetAttr, SetTime};
+use weir_vfs::{Acl, AclKind, Attr, Capabilities, FileId, FileKind, FsStat, SetAttr, SetTime};
+use weir_xdr::List;
 
 /// Largest READ and WRITE, in bytes.
 pub(crate) const MAX_IO_BYTES: u64 = 1 << 20;
@@ -24,13 +28,12 @@ const SETTABLE: Bitmap = Bitmap::of(&[
     number::TIME_ACCESS_SET,
     number::TIME_MODIFY_SET,
     number::MODE_UMASK,
+    number::ACL,
+    number::DACL,
 ]);
 
 /// Where an exclusive create keeps its verifier.
 pub(crate) const VERIFIER: Bitmap = Bitmap::of(&[number::TIME_ACCESS_SET, number::TIME_MODIFY_SET]);
-
-/// Attributes that may go with an exclusive create: all but those that hold its verifier.
-pub(crate) const EXCLUSIVE: Bitmap = SETTABLE.difference(VERIFIER);
 
 pub(crate) const SIZE: Bitmap = Bitmap::of(&[number::SIZE]);
 
@@ -46,6 +49,9 @@ const OF_FILE_SYSTEM: Bitmap = Bitmap::of(&[
     number::SPACE_FREE,
     number::SPACE_TOTAL,
 ]);
+
+/// Access control lists, which are long, and take a call of their own for each file.
+pub(crate) const LISTS: Bitmap = Bitmap::of(&[number::ACL, number::DACL]);
 
 /// Attributes that can be read.
 const READABLE: Bitmap = Bitmap::of(&[
@@ -94,25 +100,86 @@ const READABLE: Bitmap = Bitmap::of(&[
 .union(OF_FILE_SYSTEM);
 
 /// Attributes that the server knows.
-pub(crate) const SUPPORTED: Bitmap = READABLE.union(SETTABLE);
+const SUPPORTED: Bitmap = READABLE.union(SETTABLE);
 
 /// The first attribute of each later minor version.
 const FIRST_OF_1: u32 = 56;
 const FIRST_OF_2: u32 = 77;
 
-/// The supported attributes that a minor version has.
-pub(crate) fn supported(minor: u32) -> Bitmap {
+/// Attributes that only some stores keep.
+const OF_STORE: [(Capabilities, Bitmap); 2] = [
+    (Capabilities::POSIX_ACL, LISTS.union(Bitmap::of(&[number::ACLSUPPORT]))),
+    (Capabilities::CLONE, Bitmap::of(&[number::CLONE_BLKSIZE])),
+];
+
+/// The supported attributes that a minor version and a store have.
+pub(crate) fn supported(minor: u32, store: Capabilities) -> Bitmap {
     let below = |first: u32| Bitmap(SUPPORTED.0 & ((1 << first) - 1));
-    match minor {
+    let of_version = match minor {
         0 => below(FIRST_OF_1),
         1 => below(FIRST_OF_2),
         _ => SUPPORTED,
-    }
+    };
+    let lacking = OF_STORE.iter().filter(|(capability, _)| !store.contains(*capability));
+    lacking.fold(of_version, |all, (_, attributes)| all.difference(*attributes))
+}
+
+/// Attributes that may go with an exclusive create: all but those that hold its verifier.
+pub(crate) fn exclusive(minor: u32, store: Capabilities) -> Bitmap {
+    supported(minor, store).intersection(SETTABLE).difference(VERIFIER)
 }
 
 /// Whether these attributes take a look at the file system.
-pub(crate) fn of_file_system(asked: Bitmap) -> bool {
+fn of_file_system(asked: Bitmap) -> bool {
     !asked.intersection(OF_FILE_SYSTEM).is_empty()
+}
+
+/// What the attributes asked for take besides a file's own.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Besides {
+    stat: Option<FsStat>,
+    lists: Option<Vec<Ace>>,
+}
+
+impl Besides {
+    /// What is the same for all files of a file system.
+    pub(crate) async fn of_file_system(target: &Target<'_>, asked: Bitmap) -> Result<Self, Error> {
+        let stat = match of_file_system(asked) {
+            true => Some(target.fs().statfs().await.map_err(of_vfs)?),
+            false => None,
+        };
+        Ok(Self { stat, lists: None })
+    }
+
+    /// The same, and what each file has of its own.
+    pub(crate) async fn of_file(
+        &self,
+        target: &Target<'_>,
+        attr: &Attr,
+        asked: Bitmap,
+    ) -> Result<Self, Error> {
+        let asked = asked.intersection(supported(u32::MAX, target.capabilities()));
+        let lists = match asked.intersection(LISTS).is_empty() {
+            true => None,
+            false => Some(lists(target, attr).await?),
+        };
+        Ok(Self { stat: self.stat, lists })
+    }
+}
+
+async fn lists(target: &Target<'_>, attr: &Attr) -> Result<Vec<Ace>, Error> {
+    let by_mode = || Acl::of_mode(attr.mode);
+    let is_dir = attr.kind == FileKind::Directory;
+    let get = async |kind| target.fs().get_acl(attr.id, kind).await;
+    let access = match attr.kind {
+        FileKind::Symlink => by_mode(),
+        _ => get(AclKind::Access).await.map_err(of_vfs)?.unwrap_or_else(by_mode),
+    };
+    let default = match is_dir {
+        true => get(AclKind::Default).await.map_err(of_vfs)?,
+        false => None,
+    };
+    acl::to_wire(&Acls { access, default }, is_dir)
 }
 
 /// The attributes asked for of one file.
@@ -120,21 +187,22 @@ pub(crate) fn of_file(
     cx: &Context,
     target: &Target<'_>,
     attr: &Attr,
-    stat: Option<&FsStat>,
+    besides: &Besides,
     asked: Bitmap,
 ) -> Attrs {
+    let store = target.capabilities();
+    let asked = asked.intersection(supported(cx.minor, store));
     let has = |attribute| asked.contains(attribute);
-    let can = |capability| target.fs().store().capabilities().contains(capability);
+    let lists = |attribute| besides.lists.clone().filter(|_| has(attribute)).map(List);
     let node = Node { id: attr.id, ..target.node };
     let mounted_on = cx.exports.leave(node);
-    let stat_of = |attribute, value: fn(&FsStat) -> u64| match stat {
-        Some(stat) if has(attribute) => Some(value(stat)),
-        _ => None,
+    let stat_of = |attribute, value: fn(&FsStat) -> u64| {
+        besides.stat.as_ref().filter(|_| has(attribute)).map(value)
     };
     let freed = if attr.nlink > 1 { 0 } else { attr.allocated };
     let clamp = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
     Attrs {
-        supported_attrs: has(number::SUPPORTED_ATTRS).then(|| supported(cx.minor)),
+        supported_attrs: has(number::SUPPORTED_ATTRS).then(|| supported(cx.minor, store)),
         kind: has(number::TYPE).then(|| file_type(attr.kind)),
         fh_expire_type: has(number::FH_EXPIRE_TYPE).then_some(0),
         change: has(number::CHANGE).then_some(attr.change),
@@ -146,7 +214,8 @@ pub(crate) fn of_file(
             .then(|| FsId { major: attr.fsid, minor: u64::from(target.node.export) }),
         unique_handles: has(number::UNIQUE_HANDLES).then_some(true),
         lease_time: has(number::LEASE_TIME).then_some(cx.core.lease_seconds),
-        aclsupport: has(number::ACLSUPPORT).then_some(0),
+        acl: lists(number::ACL),
+        aclsupport: has(number::ACLSUPPORT).then_some(acl::SUPPORT),
         cansettime: has(number::CANSETTIME).then_some(true),
         case_insensitive: has(number::CASE_INSENSITIVE).then_some(false),
         case_preserving: has(number::CASE_PRESERVING).then_some(true),
@@ -179,11 +248,12 @@ pub(crate) fn of_file(
         time_metadata: has(number::TIME_METADATA).then(|| to_wire(attr.ctime)),
         time_modify: has(number::TIME_MODIFY).then(|| to_wire(attr.mtime)),
         mounted_on_fileid: has(number::MOUNTED_ON_FILEID).then_some(mounted_on.id.ino),
-        suppattr_exclcreat: has(number::SUPPATTR_EXCLCREAT).then_some(EXCLUSIVE),
-        clone_blksize: (has(number::CLONE_BLKSIZE) && can(Capabilities::CLONE)).then_some(4096),
+        dacl: lists(number::DACL).map(|aces| WireAcl { flags: AclFlags::empty(), aces }),
+        suppattr_exclcreat: has(number::SUPPATTR_EXCLCREAT).then(|| exclusive(cx.minor, store)),
+        clone_blksize: has(number::CLONE_BLKSIZE).then_some(4096),
         space_freed: has(number::SPACE_FREED).then_some(freed),
         change_attr_type: has(number::CHANGE_ATTR_TYPE).then_some(CHANGE_UNDEFINED),
-        xattr_support: has(number::XATTR_SUPPORT).then(|| can(Capabilities::XATTR)),
+        xattr_support: has(number::XATTR_SUPPORT).then(|| store.contains(Capabilities::XATTR)),
         ..Attrs::default()
     }
 }
@@ -236,43 +306,96 @@ fn from_wire(time: NfsTime) -> Result<SystemTime, Error> {
     time.ok_or(Error::Inval)
 }
 
-/// What a client wants to set, and the attributes that this takes.
-pub(crate) fn to_set(wire: &Fattr) -> Result<(SetAttr, Bitmap), Error> {
-    let asked = wire.asked();
-    if !asked.difference(SUPPORTED).is_empty() {
-        return Err(Error::AttrNotSupp);
+/// What a client wants to set.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct ToSet {
+    /// What a store sets in one go.
+    pub(crate) set: SetAttr,
+    /// Which attributes that takes.
+    pub(crate) asked: Bitmap,
+    list: Option<List<Ace, MAX_ACES>>,
+}
+
+impl ToSet {
+    /// Reads what a client sent.
+    ///
+    /// # Errors
+    /// [`Error::AttrNotSupp`], [`Error::Inval`], [`Error::BadOwner`], [`Error::BadXdr`].
+    pub(crate) fn read(wire: &Fattr, minor: u32, store: Capabilities) -> Result<Self, Error> {
+        let asked = wire.asked();
+        if !asked.difference(supported(minor, store)).is_empty() {
+            return Err(Error::AttrNotSupp);
+        }
+        if !asked.difference(SETTABLE).is_empty() {
+            return Err(Error::Inval);
+        }
+        let attrs = wire.attrs()?;
+        let (mode, umask) = match (attrs.mode, attrs.mode_umask) {
+            (Some(_), Some(_)) => return Err(Error::Inval),
+            (Some(mode), None) => (Some(mode), None),
+            (None, Some(both)) => (Some(both.mode), Some(both.umask)),
+            (None, None) => (None, None),
+        };
+        if mode.unwrap_or(0) & !0o7777 != 0 || umask.unwrap_or(0) & !0o777 != 0 {
+            return Err(Error::Inval);
+        }
+        let list = match (&attrs.acl, &attrs.dacl) {
+            (Some(_), Some(_)) => return Err(Error::Inval),
+            // Nothing here keeps how a list came about.
+            (None, Some(dacl)) if !dacl.flags.is_empty() => return Err(Error::AttrNotSupp),
+            (acl, dacl) => acl.as_ref().or(dacl.as_ref().map(|dacl| &dacl.aces)).cloned(),
+        };
+        let id = |kind, name: &Option<weir_nfs::v4::types::Name>| match name {
+            Some(name) => idmap::number(kind, name).map(Some).ok_or(Error::BadOwner),
+            None => Ok(None),
+        };
+        let time = |time: Option<WireTime>| match time {
+            Some(WireTime::ToServerTime) => Ok(Some(SetTime::Now)),
+            Some(WireTime::ToClientTime(time)) => from_wire(time).map(|t| Some(SetTime::To(t))),
+            None => Ok(None),
+        };
+        let set = SetAttr {
+            mode,
+            umask,
+            uid: id(Kind::User, &attrs.owner)?,
+            gid: id(Kind::Group, &attrs.owner_group)?,
+            size: attrs.size,
+            atime: time(attrs.time_access_set)?,
+            mtime: time(attrs.time_modify_set)?,
+        };
+        Ok(Self { set, asked, list })
     }
-    if !asked.difference(SETTABLE).is_empty() {
-        return Err(Error::Inval);
+
+    /// The access control lists to set on a file of a kind.
+    ///
+    /// # Errors
+    /// They cannot be set on one of that kind.
+    pub(crate) fn lists(&self, kind: FileKind) -> Result<Option<Lists>, Error> {
+        let Some(aces) = &self.list else { return Ok(None) };
+        if kind == FileKind::Symlink {
+            return Err(Error::AttrNotSupp);
+        }
+        let is_dir = kind == FileKind::Directory;
+        Ok(Some(Lists { acls: acl::from_wire(aces, is_dir)?, is_dir }))
     }
-    let attrs = wire.attrs()?;
-    let mode = match (attrs.mode, attrs.mode_umask) {
-        (Some(_), Some(_)) => return Err(Error::Inval),
-        (Some(mode), None) => Some(mode),
-        (None, Some(both)) => Some(both.mode & !both.umask),
-        (None, None) => None,
-    };
-    if mode.is_some_and(|mode| mode & !0o7777 != 0) {
-        return Err(Error::Inval);
+}
+
+/// Access control lists to set.
+pub(crate) struct Lists {
+    acls: Acls,
+    is_dir: bool,
+}
+
+impl Lists {
+    /// Sets them: the default list of a directory goes if the client sent nothing to inherit.
+    pub(crate) async fn set(&self, target: &Target<'_>, id: FileId) -> Result<(), Error> {
+        let set = async |kind, acl| target.fs().set_acl(&target.caller, id, kind, acl).await;
+        set(AclKind::Access, Some(&self.acls.access)).await.map_err(of_vfs)?;
+        if self.is_dir {
+            set(AclKind::Default, self.acls.default.as_ref()).await.map_err(of_vfs)?;
+        }
+        Ok(())
     }
-    let id = |kind, name: &Option<weir_nfs::v4::types::Name>| match name {
-        Some(name) => idmap::number(kind, name).map(Some).ok_or(Error::BadOwner),
-        None => Ok(None),
-    };
-    let time = |time: Option<WireTime>| match time {
-        Some(WireTime::ToServerTime) => Ok(Some(SetTime::Now)),
-        Some(WireTime::ToClientTime(time)) => from_wire(time).map(|t| Some(SetTime::To(t))),
-        None => Ok(None),
-    };
-    let set = SetAttr {
-        mode,
-        uid: id(Kind::User, &attrs.owner)?,
-        gid: id(Kind::Group, &attrs.owner_group)?,
-        size: attrs.size,
-        atime: time(attrs.time_access_set)?,
-        mtime: time(attrs.time_modify_set)?,
-    };
-    Ok((set, asked))
 }
 
 #[cfg(test)]
@@ -297,22 +420,43 @@ mod tests {
 
     #[test]
     fn what_can_be_set() {
-        let set = |attrs: Attrs| to_set(&attrs.into());
+        let all = Capabilities::all();
+        let read = |attrs: Attrs| ToSet::read(&attrs.into(), 2, all);
         let owner = |name: &str| Attrs { owner: Some(name.as_bytes().into()), ..Attrs::default() };
-        assert_eq!(set(owner("17")).unwrap().0.uid, Some(17));
-        assert_eq!(set(owner("nobody at all")), Err(Error::BadOwner));
-        assert_eq!(set(Attrs { fileid: Some(1), ..Attrs::default() }), Err(Error::Inval));
-        assert_eq!(set(Attrs { hidden: Some(true), ..Attrs::default() }), Err(Error::AttrNotSupp));
-        let umask = number::ModeUmask { mode: 0o666, umask: 0o027 };
-        let (set, done) = set(Attrs { mode_umask: Some(umask), ..Attrs::default() }).unwrap();
-        assert_eq!((set.mode, done), (Some(0o640), Bitmap::of(&[number::MODE_UMASK])));
+        assert_eq!(read(owner("17")).unwrap().set.uid, Some(17));
+        assert_eq!(read(owner("nobody at all")), Err(Error::BadOwner));
+        assert_eq!(read(Attrs { fileid: Some(1), ..Attrs::default() }), Err(Error::Inval));
+        assert_eq!(read(Attrs { hidden: Some(true), ..Attrs::default() }), Err(Error::AttrNotSupp));
+        let both = |mode, umask| Attrs {
+            mode_umask: Some(number::ModeUmask { mode, umask }),
+            ..Attrs::default()
+        };
+        let ToSet { set, asked, .. } = read(both(0o666, 0o027)).unwrap();
+        assert_eq!((set.mode, set.umask), (Some(0o666), Some(0o027)));
+        assert_eq!(asked, Bitmap::of(&[number::MODE_UMASK]));
+        assert_eq!(read(both(0o666, 0o1000)), Err(Error::Inval));
+        assert_eq!(read(Attrs { mode: Some(0), ..both(0, 0) }), Err(Error::Inval));
+        let acl = Attrs { acl: Some(List::default()), ..Attrs::default() };
+        assert!(read(acl.clone()).is_ok());
+        let without = ToSet::read(&acl.clone().into(), 2, all - Capabilities::POSIX_ACL);
+        assert_eq!(without, Err(Error::AttrNotSupp));
+        let flags = AclFlags::PROTECTED;
+        let dacl = |flags| Some(WireAcl { flags, aces: List::default() });
+        assert_eq!(read(Attrs { dacl: dacl(flags), ..Attrs::default() }), Err(Error::AttrNotSupp));
+        assert_eq!(read(Attrs { dacl: dacl(AclFlags::empty()), ..acl }), Err(Error::Inval));
     }
 
     #[test]
-    fn minor_versions_know_their_own() {
-        assert!(!supported(0).contains(number::SUPPATTR_EXCLCREAT));
-        assert!(supported(1).contains(number::SUPPATTR_EXCLCREAT));
-        assert!(!supported(1).contains(number::XATTR_SUPPORT));
-        assert!(supported(2).contains(number::XATTR_SUPPORT));
+    fn minor_versions_and_stores_know_their_own() {
+        let all = Capabilities::all();
+        assert!(!supported(0, all).contains(number::SUPPATTR_EXCLCREAT));
+        assert!(supported(1, all).contains(number::SUPPATTR_EXCLCREAT));
+        assert!(
+            !supported(0, all).contains(number::DACL) && supported(0, all).contains(number::ACL)
+        );
+        assert!(!supported(1, all).contains(number::XATTR_SUPPORT));
+        assert!(supported(2, all).contains(number::XATTR_SUPPORT));
+        let none = supported(2, Capabilities::empty());
+        assert!(!none.contains(number::ACL) && !none.contains(number::CLONE_BLKSIZE));
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use weir_nfs::v4::types::StateId;
 use weir_nfs::v4::{Error, types};
 use weir_pagecache::{CachedFs, File};
-use weir_vfs::{Access, Attr, Caller};
+use weir_vfs::{Access, Attr, Caller, Capabilities};
 
 /// The session that a compound runs in.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +61,11 @@ pub(crate) struct Target<'a> {
 impl Target<'_> {
     pub(crate) fn fs(&self) -> &CachedFs {
         self.export.fs()
+    }
+
+    /// What the file's store can do.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        self.fs().store().capabilities()
     }
 
     pub(crate) async fn attr(&self) -> Result<Attr, Error> {
@@ -112,6 +117,15 @@ impl Context {
         let client = state.client_of(id.key).map_err(of_state)?;
         state.clients.renew(client, now);
         Ok(client)
+    }
+
+    /// The error for a result that the reply has no room for.
+    pub(crate) fn too_big(&self) -> Error {
+        match self.session {
+            Some(InSession { keep: true, .. }) => Error::RepTooBigToCache,
+            Some(_) => Error::RepTooBig,
+            None => Error::Resource,
+        }
     }
 
     pub(crate) fn current(&self) -> Result<Target<'_>, Error> {

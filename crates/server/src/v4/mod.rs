@@ -3,8 +3,9 @@
 //! - `compound`: the frame: order, gates, replies kept and replayed.
 //! - `context`: where a compound stands.
 //! - `ops`: the operations, in small families.
-//! - `plan`: what READ_PLUS sends. `owners`: the order of requests in minor version 0. `attrs`: attributes. `status`: errors. `idmap`: owners.
+//! - `plan`: what READ_PLUS sends. `owners`: the order of requests in minor version 0. `attrs`, `acl`: attributes. `status`: errors. `idmap`: owners.
 
+mod acl;
 mod attrs;
 mod compound;
 mod context;

@@ -1,22 +1,32 @@
 //! GETATTR, SETATTR, VERIFY, NVERIFY, ACCESS (RFC 8881 sections 18.7, 18.30, 18.31, 18.15, 18.1).
 
 use crate::state::StateRef;
-use crate::v4::attrs;
+use crate::v4::attrs::{self, Besides, ToSet};
 use crate::v4::context::{Context, Target};
 use crate::v4::status::of_vfs;
-use weir_nfs::v4::attr::{Attrs, Fattr, RDATTR_ERROR, WRITE_ONLY};
+use weir_nfs::v4::attr::{Attrs, Fattr, RDATTR_ERROR, SIZE, WRITE_ONLY};
 use weir_nfs::v4::op::access::{Granted, Rights};
 use weir_nfs::v4::op::{access, getattr, nverify, setattr, verify};
 use weir_nfs::v4::types::StateId;
 use weir_nfs::v4::{Bitmap, Error};
 use weir_vfs::{Access, FileKind, SetAttr};
+use weir_xdr::Encoder;
 
 pub(crate) async fn getattr(cx: &mut Context, asked: getattr::Args) -> getattr::Res {
     if !asked.intersection(WRITE_ONLY).is_empty() {
         return Err(Error::Inval);
     }
     let target = cx.current()?;
-    attributes(cx, &target, asked.difference(Bitmap::of(&[RDATTR_ERROR]))).await
+    let attrs = attributes(cx, &target, asked.difference(Bitmap::of(&[RDATTR_ERROR]))).await?;
+    if !asked.intersection(attrs::LISTS).is_empty() {
+        let mut measured = Encoder::new();
+        measured.put(&attrs);
+        // The operation's number and status go before.
+        if 8 + measured.len() > cx.room {
+            return Err(cx.too_big());
+        }
+    }
+    Ok(attrs)
 }
 
 /// The attributes asked for of a file.
@@ -26,32 +36,47 @@ pub(super) async fn attributes(
     asked: Bitmap,
 ) -> Result<Attrs, Error> {
     let attr = target.attr().await?;
-    let stat = if attrs::of_file_system(asked) {
-        Some(target.fs().statfs().await.map_err(of_vfs)?)
-    } else {
-        None
-    };
-    Ok(attrs::of_file(cx, target, &attr, stat.as_ref(), asked))
+    let besides = Besides::of_file_system(target, asked).await?;
+    let besides = besides.of_file(target, &attr, asked).await?;
+    Ok(attrs::of_file(cx, target, &attr, &besides, asked))
 }
 
 pub(crate) async fn setattr(cx: &mut Context, args: setattr::Args) -> setattr::Res {
-    match set(cx, &args).await {
-        Ok(set) => setattr::Res { status: Ok(()), set },
-        Err(error) => error.into(),
-    }
+    let mut done = Bitmap::EMPTY;
+    let status = set(cx, &args, &mut done).await;
+    setattr::Res { status, set: done }
 }
 
-async fn set(cx: &Context, args: &setattr::Args) -> Result<Bitmap, Error> {
+/// Sets what a client asks for, in this order: size, attributes, access control list, which has
+/// the last word on the permission bits. `done` says how far that came.
+async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<(), Error> {
     let target = cx.current()?;
     target.check_writable()?;
-    let (mut set, done) = attrs::to_set(&args.attrs)?;
+    let wanted = ToSet::read(&args.attrs, cx.minor, target.capabilities())?;
+    if wanted.set.umask.is_some() {
+        // Only what is made has a umask (RFC 8275 section 5).
+        return Err(Error::Inval);
+    }
+    let lists = match wanted.asked.intersection(attrs::LISTS).is_empty() {
+        true => None,
+        false => wanted.lists(target.attr().await?.kind)?,
+    };
+    let mut set = wanted.set;
     if let Some(size) = set.size {
         set_size(cx, &target, args.stateid, size, &mut set).await?;
+        if set.size.is_none() {
+            done.insert(SIZE);
+        }
     }
     if !set.is_empty() {
         target.fs().setattr(&target.caller, target.node.id, &set).await.map_err(of_vfs)?;
+        *done = wanted.asked.difference(attrs::LISTS);
     }
-    Ok(done)
+    if let Some(lists) = lists {
+        lists.set(&target, target.node.id).await?;
+    }
+    *done = wanted.asked;
+    Ok(())
 }
 
 /// Sets the size under an open that lets the caller write; without one, it is left in `set` for
@@ -83,13 +108,13 @@ async fn set_size(
 /// Whether the file has these attributes with these values.
 async fn compare(cx: &Context, wire: &Fattr) -> Result<bool, Error> {
     let asked = wire.asked();
-    if !asked.difference(attrs::supported(cx.minor)).is_empty() {
+    let target = cx.current()?;
+    if !asked.difference(attrs::supported(cx.minor, target.capabilities())).is_empty() {
         return Err(Error::AttrNotSupp);
     }
     if !asked.intersection(WRITE_ONLY).is_empty() || asked.contains(RDATTR_ERROR) {
         return Err(Error::Inval);
     }
-    let target = cx.current()?;
     Ok(attributes(cx, &target, asked).await? == *wire.attrs()?)
 }
 

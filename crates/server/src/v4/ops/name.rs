@@ -2,7 +2,7 @@
 //! 18.4, 18.9, 18.25, 18.26, 18.24).
 
 use crate::handle::Node;
-use crate::v4::attrs;
+use crate::v4::attrs::ToSet;
 use crate::v4::context::{Context, Target};
 use crate::v4::status::of_vfs;
 use weir_nfs::v4::Error;
@@ -70,29 +70,45 @@ pub(crate) async fn create(cx: &mut Context, args: create::Args) -> create::Res 
     let _alone = core.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
     let (dir, before) = current_dir(cx).await?;
     dir.check_writable()?;
-    let (set, done) = attrs::to_set(&args.attrs)?;
+    let wanted = ToSet::read(&args.attrs, cx.minor, dir.capabilities())?;
+    let set = &wanted.set;
+    let lists = match args.kind {
+        create::Kind::Directory => wanted.lists(FileKind::Directory)?,
+        create::Kind::Symlink(_) => wanted.lists(FileKind::Symlink)?,
+        _ => wanted.lists(FileKind::Fifo)?,
+    };
     let (fs, caller, id, name) = (dir.fs(), &dir.caller, dir.node.id, &args.name[..]);
     let special = |kind, device: SpecData| (kind, (device.major, device.minor));
     let made = match args.kind {
-        create::Kind::Directory => fs.mkdir(caller, id, name, &set).await,
-        create::Kind::Symlink(text) => fs.symlink(caller, id, name, &text, &set).await,
+        create::Kind::Directory => fs.mkdir(caller, id, name, set).await,
+        create::Kind::Symlink(text) => fs.symlink(caller, id, name, &text, set).await,
         create::Kind::Block(device) => {
             let (kind, rdev) = special(FileKind::Block, device);
-            fs.mknod(caller, id, name, kind, rdev, &set).await
+            fs.mknod(caller, id, name, kind, rdev, set).await
         }
         create::Kind::Char(device) => {
             let (kind, rdev) = special(FileKind::Char, device);
-            fs.mknod(caller, id, name, kind, rdev, &set).await
+            fs.mknod(caller, id, name, kind, rdev, set).await
         }
-        create::Kind::Socket => fs.mknod(caller, id, name, FileKind::Socket, (0, 0), &set).await,
-        create::Kind::Fifo => fs.mknod(caller, id, name, FileKind::Fifo, (0, 0), &set).await,
+        create::Kind::Socket => fs.mknod(caller, id, name, FileKind::Socket, (0, 0), set).await,
+        create::Kind::Fifo => fs.mknod(caller, id, name, FileKind::Fifo, (0, 0), set).await,
         _ => return Err(Error::BadType),
     };
     let made = made.map_err(of_vfs)?;
+    if let Some(lists) = lists
+        && let Err(error) = lists.set(&dir, made.id).await
+    {
+        // Without its list, others might do more with it than they should.
+        let removed = match made.kind {
+            FileKind::Directory => fs.rmdir(caller, id, name).await,
+            _ => fs.unlink(caller, id, name).await,
+        };
+        return Err(removed.map_err(of_vfs).err().unwrap_or(error));
+    }
     let change = cx.change_info(fs, dir.node, before.change).await?;
     let node = Node { id: made.id, ..dir.node };
     cx.set_current(node);
-    Ok(create::Created { change, set: done })
+    Ok(create::Created { change, set: wanted.asked })
 }
 
 pub(crate) async fn link(cx: &mut Context, name: link::Args) -> link::Res {

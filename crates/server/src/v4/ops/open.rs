@@ -6,7 +6,7 @@
 
 use crate::handle::Node;
 use crate::state::{self, Claim, ClientId, LockOwner, OpenRequest, Share};
-use crate::v4::attrs;
+use crate::v4::attrs::{self, ToSet};
 use crate::v4::context::{Context, Target};
 use crate::v4::ops::name::{check_name, current_dir};
 use crate::v4::ops::v40::{InTurn, take_turn};
@@ -70,7 +70,7 @@ async fn open_for(cx: &mut Context, client: ClientId, args: open::Args) -> open:
         open::Claim::Fh | open::Claim::Previous(_) => {
             let target = cx.current()?;
             let attr = target.attr().await?;
-            let truncate = asks_truncation(&args.how);
+            let truncate = asks_truncation(cx, &target, &args.how);
             let change = ChangeInfo::default();
             let found = Found { attr, created: false, set: Bitmap::EMPTY, truncate, change };
             (found, target.node)
@@ -142,22 +142,21 @@ async fn find(
         let change = ChangeInfo { atomic: false, before, after: before };
         return Ok(Found { attr, created: false, set: Bitmap::EMPTY, truncate: false, change });
     };
-    let (mut set, done, verifier) = match how {
-        open::CreateHow::Unchecked(attrs) | open::CreateHow::Guarded(attrs) => {
-            let (set, done) = attrs::to_set(attrs)?;
-            (set, done, None)
-        }
-        open::CreateHow::Exclusive(verifier) => {
-            (SetAttr::default(), Bitmap::EMPTY, Some(*verifier))
-        }
+    let store = dir.capabilities();
+    let read = |attrs| ToSet::read(attrs, cx.minor, store);
+    let (mut wanted, verifier) = match how {
+        open::CreateHow::Unchecked(attrs) | open::CreateHow::Guarded(attrs) => (read(attrs)?, None),
+        open::CreateHow::Exclusive(verifier) => (ToSet::default(), Some(*verifier)),
         open::CreateHow::Exclusive41(create) => {
-            let (set, done) = attrs::to_set(&create.attrs)?;
-            if !done.difference(attrs::EXCLUSIVE).is_empty() {
+            let wanted = read(&create.attrs)?;
+            if !wanted.asked.difference(attrs::exclusive(cx.minor, store)).is_empty() {
                 return Err(Error::Inval);
             }
-            (set, done, Some(create.verifier))
+            (wanted, Some(create.verifier))
         }
     };
+    let lists = wanted.lists(FileKind::Regular)?;
+    let (set, done) = (&mut wanted.set, wanted.asked);
     if let Some(verifier) = verifier {
         let [atime, mtime] = verifier_times(verifier);
         (set.atime, set.mtime) = (Some(SetTime::To(atime)), Some(SetTime::To(mtime)));
@@ -175,7 +174,7 @@ async fn find(
     }
     let exclusive = !matches!(how, open::CreateHow::Unchecked(_));
     let truncates = set.size == Some(0);
-    let made = fs.create(caller, id, name, &set, exclusive).await;
+    let made = fs.create(caller, id, name, set, exclusive).await;
     let (attr, created) = match (made, verifier) {
         (Ok(made), _) => (made.attr, made.created),
         // The same OPEN again, its first reply lost: the verifier is where the first one left it.
@@ -188,6 +187,13 @@ async fn find(
         }
         (Err(error), _) => return Err(of_vfs(error)),
     };
+    if let Some(lists) = lists
+        && created
+        && let Err(error) = lists.set(dir, attr.id).await
+    {
+        // Without its list, others might do more with it than they should.
+        return Err(fs.unlink(caller, id, name).await.map_err(of_vfs).err().unwrap_or(error));
+    }
     let change = cx.change_info(fs, dir.node, before).await?;
     let truncate = truncates && !created && attr.size != 0;
     let set = match (created, verifier) {
@@ -199,10 +205,11 @@ async fn find(
     Ok(Found { attr, created, set, truncate, change })
 }
 
-fn asks_truncation(how: &open::How) -> bool {
+fn asks_truncation(cx: &Context, target: &Target<'_>, how: &open::How) -> bool {
     match how {
         open::How::Create(open::CreateHow::Unchecked(attrs)) => {
-            attrs::to_set(attrs).is_ok_and(|(set, _)| set.size == Some(0))
+            ToSet::read(attrs, cx.minor, target.capabilities())
+                .is_ok_and(|wanted| wanted.set.size == Some(0))
         }
         _ => false,
     }

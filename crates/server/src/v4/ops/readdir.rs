@@ -4,15 +4,15 @@
 //! unless the directory is at its end.
 
 use crate::handle::Node;
-use crate::v4::attrs;
+use crate::v4::attrs::{self, Besides};
 use crate::v4::context::{Context, Target};
 use crate::v4::ops::attr::attributes;
 use crate::v4::ops::name::current_dir;
 use crate::v4::status::of_vfs;
-use weir_nfs::v4::attr::{FILEID, MOUNTED_ON_FILEID, RDATTR_ERROR, WRITE_ONLY};
+use weir_nfs::v4::attr::{Attrs, FILEID, MOUNTED_ON_FILEID, RDATTR_ERROR, WRITE_ONLY};
 use weir_nfs::v4::op::readdir::{self, Entries, Entry, Listing};
-use weir_nfs::v4::{Attrs, Bitmap, Error, OpCode};
-use weir_vfs::{DirEntry, FsStat};
+use weir_nfs::v4::{Bitmap, Error, OpCode};
+use weir_vfs::DirEntry;
 use weir_xdr::Encoder;
 
 /// Verifier, the end of the entries, eof.
@@ -36,11 +36,8 @@ pub(crate) async fn readdir(cx: &mut Context, args: readdir::Args) -> readdir::R
 
     let asked = args.attrs.difference(Bitmap::of(&[RDATTR_ERROR]));
     let beyond = asked.difference(Bitmap::of(&[FILEID, MOUNTED_ON_FILEID]));
-    let stat = if attrs::of_file_system(asked) {
-        Some(dir.fs().statfs().await.map_err(of_vfs)?)
-    } else {
-        None
-    };
+    let besides = Besides::of_file_system(&dir, asked).await?;
+    let looked_up = Asked { asked, beyond, errors: args.attrs.contains(RDATTR_ERROR), besides };
     let mut page = Page { room, entries: Vec::new(), scratch: Encoder::new() };
     let (mut cookie, mut eof) = (args.cookie, false);
     'filling: while !eof {
@@ -51,7 +48,7 @@ pub(crate) async fn readdir(cx: &mut Context, args: readdir::Args) -> readdir::R
         eof = read.eof || read.entries.is_empty();
         for found in read.entries {
             cookie = found.cookie;
-            if let Some(entry) = entry(cx, &dir, &found, stat.as_ref(), asked, beyond).await?
+            if let Some(entry) = entry(cx, &dir, &found, &looked_up).await?
                 && !page.push(entry)
             {
                 eof = false;
@@ -65,28 +62,41 @@ pub(crate) async fn readdir(cx: &mut Context, args: readdir::Args) -> readdir::R
     Ok(Listing { verifier: [0; 8], entries: Entries(page.entries), eof })
 }
 
+/// What is to be told of each entry.
+struct Asked {
+    asked: Bitmap,
+    /// What takes more than the directory itself.
+    beyond: Bitmap,
+    /// An entry whose attributes cannot be had says so, and the others are told.
+    errors: bool,
+    besides: Besides,
+}
+
 /// An entry with its attributes; none when it vanished meanwhile.
 async fn entry(
     cx: &Context,
     dir: &Target<'_>,
     found: &DirEntry,
-    stat: Option<&FsStat>,
-    asked: Bitmap,
-    beyond: Bitmap,
+    Asked { asked, beyond, errors, besides }: &Asked,
 ) -> Result<Option<Entry>, Error> {
     let (cookie, name) = (found.cookie, found.name[..].into());
     if let Some(attr) = &found.attr {
         let node = Node { id: attr.id, ..dir.node };
         let entered = cx.exports.enter(node);
         if entered != node {
-            return Ok(mounted(cx, entered, asked).await.map(|attrs| Entry {
+            return Ok(mounted(cx, entered, *asked).await.map(|attrs| Entry {
                 cookie,
                 name,
                 attrs,
             }));
         }
         let target = Target { node, caller: dir.caller.clone(), ..*dir };
-        let attrs = attrs::of_file(cx, &target, attr, stat, asked);
+        let attrs = match besides.of_file(&target, attr, *asked).await {
+            Ok(besides) => attrs::of_file(cx, &target, attr, &besides, *asked),
+            Err(Error::Stale | Error::NoEnt) => return Ok(None),
+            Err(error) if *errors => Attrs { rdattr_error: Some(Err(error)), ..Attrs::default() },
+            Err(error) => return Err(error),
+        };
         return Ok(Some(Entry { cookie, name, attrs }));
     }
     if !beyond.is_empty() {
@@ -94,7 +104,7 @@ async fn entry(
     }
     let fileid = asked.contains(FILEID).then_some(found.ino);
     let mounted_on_fileid = asked.contains(MOUNTED_ON_FILEID).then_some(found.ino);
-    let attrs = Attrs { fileid, mounted_on_fileid, ..Default::default() };
+    let attrs = Attrs { fileid, mounted_on_fileid, ..Attrs::default() };
     Ok(Some(Entry { cookie, name, attrs }))
 }
 
