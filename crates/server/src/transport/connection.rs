@@ -9,10 +9,12 @@
 //!                                 +----------> flush: one writev <------+
 //! ```
 
+use super::polling::Polling;
 use super::{Peer, SMALL_BYTES, Transport};
 use crate::program::{Call, ProgramId, Refusal};
 use bytes::BytesMut;
 use futures_util::FutureExt;
+use socket2::SockRef;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
@@ -74,10 +76,13 @@ pub(super) struct Connection {
     writing_since: Option<Instant>,
     /// When bytes arrived last.
     arrived: Instant,
+    polling: Polling,
 }
 
 /// How long a large record may make no progress while others wait for the memory that it holds.
 const IDLE_WITH_MEMORY: Duration = Duration::from_secs(2);
+/// The size of call that is worth looking for.
+const LOOK_BYTES: usize = 4 << 10;
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -103,6 +108,7 @@ impl Connection {
             reading_since: None,
             writing_since: None,
             arrived: Instant::now(),
+            polling: Polling::default(),
         }
     }
 
@@ -130,7 +136,31 @@ impl Connection {
         if self.stopping && self.output.is_empty() && self.waiting.load(Ordering::Acquire) == 0 {
             return Err(End::Stopped);
         }
+        if self.look()? {
+            // Others on this thread get their turn, too.
+            tokio::task::consume_budget().await;
+            return Ok(());
+        }
         self.wait().await
+    }
+
+    /// Looks for the next call for a moment, if it is likely to come. Says whether it did.
+    fn look(&mut self) -> Result<bool, End> {
+        let idle = self.output.is_empty() && self.waiting.load(Ordering::Acquire) == 0;
+        if self.stopping || !idle || !self.input.is_empty() {
+            return Ok(false);
+        }
+        let mut call = [0; LOOK_BYTES];
+        match self.polling.look(&*SockRef::from(&self.stream), &mut call) {
+            Some(Ok(0)) => Err(End::Closed),
+            Some(Ok(n)) => {
+                self.input.extend_from_slice(&call[..n]);
+                self.arrived = Instant::now();
+                Ok(true)
+            }
+            Some(Err(error)) if error.kind() != io::ErrorKind::Interrupted => Err(error.into()),
+            Some(Err(_)) | None => Ok(false),
+        }
     }
 
     /// Executes the calls that have arrived whole, as far as the bounds allow. Says whether that
@@ -245,6 +275,9 @@ impl Connection {
             self.sent -= len;
             self.output.pop_front();
         }
+        if self.output.is_empty() {
+            self.polling.replied();
+        }
     }
 
     /// Waits for something to do: bytes to read, room to write, a reply, the end.
@@ -307,6 +340,7 @@ impl Connection {
             Some(Ok(0)) => Err(End::Closed),
             Some(Err(error)) if error.kind() != io::ErrorKind::Interrupted => Err(error.into()),
             Some(Ok(_)) => {
+                self.polling.arrived();
                 self.arrived = Instant::now();
                 Ok(())
             }

@@ -13,6 +13,7 @@
 
 mod connection;
 mod peer;
+mod polling;
 #[cfg(test)]
 mod tests;
 
