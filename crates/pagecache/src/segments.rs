@@ -179,7 +179,8 @@ impl File {
             return Ok(segments);
         }
         let nowait = flags.contains(IoFlags::NOWAIT);
-        // How often the whole may be looked for before a prefix is good enough.
+        // How often one may look again and find no more, before a prefix is good enough.
+        let mut most = 0;
         let mut rounds = 2 * len.div_ceil(PAGE_SIZE * mapping.shared.limits.step) + 4;
         loop {
             let (snapshot, page) = {
@@ -212,7 +213,11 @@ impl File {
                 let page = (offset + snapshot.len as u64) / PAGE_SIZE as u64;
                 (snapshot, page)
             };
-            rounds = rounds.saturating_sub(1);
+            if snapshot.len > most {
+                most = snapshot.len;
+            } else {
+                rounds = rounds.saturating_sub(1);
+            }
             if snapshot.stop == Stop::Marked {
                 open.read_ahead(page, uncached);
                 continue;
