@@ -4,7 +4,7 @@
 //! - `transport`: connections, records, bounds. [`program`]: what plugs into them.
 //! - [`export`], [`handle`]: what is exported, as whom, and how files are named to clients.
 //! - [`state`]: clients, sessions, opens, locks, leases, grace; no I/O in it.
-//! - `v3`: NFSv3 and MOUNT. `v4`: compounds, and the operations in small families.
+//! - `v3`: NFSv3 and MOUNT; `nlm`, `nsm`: their locks, and who restarted. `v4`: compounds, and the operations in small families.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +12,9 @@ mod changes;
 pub mod export;
 mod gather;
 pub mod handle;
+mod nlm;
+mod nsm;
+mod outcall;
 pub mod program;
 pub mod registration;
 pub mod server;

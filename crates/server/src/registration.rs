@@ -2,23 +2,16 @@
 //! `showmount`, `rpcinfo`, `mount` without ports.
 //!
 //! 1. What the mapper says of these programs is replaced; it is taken back by [`withdraw`].
-//! 2. The mapper is another program and may be slow: no exchange takes longer than `PATIENCE`.
+//! 2. But a lock manager or status monitor that answers elsewhere on this machine stays: its own
+//!    NFS mounts may need it.
 
+use crate::outcall::{Outcall, port_of};
 use crate::program::ProgramId;
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
-use weir_rpc::rpcbind::{self, Mapping, Procedure, TCP};
-use weir_rpc::{CallHeader, OpaqueAuth, ReplyHeader, finish_record, start_record};
-use weir_xdr::Decoder;
-
-/// How long the mapper may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest answer that is read, in bytes: a boolean behind a header.
-const MAX_REPLY_BYTES: u32 = 1024;
+use tracing::warn;
+use weir_nfs::{nlm, nsm};
+use weir_rpc::rpcbind::{self, Mapping, Procedure, TCP, UDP};
 
 /// Where this machine's port mapper listens.
 pub const LOCAL_RPCBIND: SocketAddr =
@@ -50,25 +43,40 @@ pub enum RegisterError {
     },
 }
 
-/// Registers programs as served at a TCP port.
+/// Registers programs as served at a port. Returns those that are registered now.
 ///
 /// # Errors
-/// Some are not registered.
+/// Some that are not shared with the machine's own NFS mounts are not registered.
 pub async fn register(
     mapper: SocketAddr,
     programs: &[ProgramId],
     port: u16,
-) -> Result<(), RegisterError> {
+) -> Result<Vec<ProgramId>, RegisterError> {
     let unreachable = |source| RegisterError::Unreachable { mapper, source };
-    let mut client = Client::connect(mapper).await.map_err(unreachable)?;
-    for &ProgramId { program, version } in programs {
-        let mapping = Mapping { program, version, protocol: TCP, port: port.into() };
-        client.call(Procedure::Unset, mapping).await.map_err(unreachable)?;
-        if !client.call(Procedure::Set, mapping).await.map_err(unreachable)? {
-            return Err(RegisterError::Refused { mapper, program, version });
+    let mut client = Outcall::connect(mapper, None).await.map_err(unreachable)?;
+    let mut registered = Vec::new();
+    for &id in programs {
+        let ProgramId { program, version } = id;
+        if matches!(program, nlm::PROGRAM | nsm::PROGRAM)
+            && let Some(other) = served_elsewhere(mapper, id, port).await
+        {
+            warn!(
+                "{} of this machine is served at port {other} by another program, perhaps for its \
+                 own NFS mounts, and stays there: clients with vers=3 should mount with nolock",
+                if program == nlm::PROGRAM { "the lock manager" } else { "the status monitor" }
+            );
+            continue;
         }
+        let mapping = |protocol| Mapping { program, version, protocol, port: port.into() };
+        set(&mut client, Procedure::Unset, mapping(TCP)).await.map_err(unreachable)?;
+        for &protocol in protocols_of(program) {
+            if !set(&mut client, Procedure::Set, mapping(protocol)).await.map_err(unreachable)? {
+                return Err(RegisterError::Refused { mapper, program, version });
+            }
+        }
+        registered.push(id);
     }
-    Ok(())
+    Ok(registered)
 }
 
 /// Takes back what [`register`] did.
@@ -77,55 +85,33 @@ pub async fn register(
 /// The mapper cannot be reached.
 pub async fn withdraw(mapper: SocketAddr, programs: &[ProgramId]) -> Result<(), RegisterError> {
     let unreachable = |source| RegisterError::Unreachable { mapper, source };
-    let mut client = Client::connect(mapper).await.map_err(unreachable)?;
+    let mut client = Outcall::connect(mapper, None).await.map_err(unreachable)?;
     for &ProgramId { program, version } in programs {
         let mapping = Mapping { program, version, protocol: TCP, port: 0 };
-        client.call(Procedure::Unset, mapping).await.map_err(unreachable)?;
+        set(&mut client, Procedure::Unset, mapping).await.map_err(unreachable)?;
     }
     Ok(())
 }
 
-/// A connection to the mapper.
-struct Client {
-    stream: TcpStream,
-    xid: u32,
+/// Status monitors tell of restarts by datagrams; everything else is served on connections.
+fn protocols_of(program: u32) -> &'static [u32] {
+    if program == nsm::PROGRAM { &[TCP, UDP] } else { &[TCP] }
 }
 
-impl Client {
-    async fn connect(mapper: SocketAddr) -> io::Result<Self> {
-        let stream = timeout(PATIENCE, TcpStream::connect(mapper)).await??;
-        Ok(Self { stream, xid: 0 })
+/// The port at which another living server has a program.
+async fn served_elsewhere(mapper: SocketAddr, id: ProgramId, ours: u16) -> Option<u16> {
+    let ProgramId { program, version } = id;
+    let port = port_of(mapper, None, program, version).await.ok()??;
+    if port == ours {
+        return None;
     }
+    let mut client = Outcall::connect(SocketAddr::new(mapper.ip(), port), None).await.ok()?;
+    client.call::<()>((program, version, 0), &()).await.ok()?;
+    Some(port)
+}
 
-    async fn call(&mut self, procedure: Procedure, mapping: Mapping) -> io::Result<bool> {
-        timeout(PATIENCE, self.exchange(procedure, mapping)).await?
-    }
-
-    async fn exchange(&mut self, procedure: Procedure, mapping: Mapping) -> io::Result<bool> {
-        self.xid += 1;
-        let mut e = start_record();
-        e.put(&CallHeader {
-            xid: self.xid,
-            program: rpcbind::PROGRAM,
-            version: rpcbind::VERSION,
-            procedure: procedure as u32,
-            cred: OpaqueAuth::NONE,
-            verf: OpaqueAuth::NONE,
-        });
-        e.put(&mapping);
-        self.stream.write_all(&finish_record(e).to_bytes()).await?;
-        let len = self.stream.read_u32().await? & 0x7fff_ffff;
-        if len > MAX_REPLY_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "an over-long reply"));
-        }
-        let mut record = vec![0; len as usize];
-        self.stream.read_exact(&mut record).await?;
-        let mut d = Decoder::new(record.into());
-        let answer = d.get::<ReplyHeader>().and_then(|header| {
-            if header.xid == self.xid && header.is_success() { d.get() } else { Ok(false) }
-        });
-        answer.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
-    }
+async fn set(client: &mut Outcall, procedure: Procedure, mapping: Mapping) -> io::Result<bool> {
+    client.call((rpcbind::PROGRAM, rpcbind::VERSION, procedure as u32), &mapping).await
 }
 
 #[cfg(test)]
@@ -161,8 +147,9 @@ mod tests {
             let mut mappings = self.mappings.lock();
             let same = |m: &Mapping| (m.program, m.version) == (new.program, new.version);
             let known = mappings.iter().any(same);
+            let whole = mappings.iter().any(|m| same(m) && m.protocol == new.protocol);
             let done = match call.header.procedure {
-                1 if known || new.program == 13 => false,
+                1 if whole || new.program == 13 => false,
                 1 => {
                     mappings.push(new);
                     true
@@ -171,6 +158,11 @@ mod tests {
                     mappings.retain(|m| !same(m));
                     known
                 }
+                3 => {
+                    let port = mappings.iter().find(|m| same(m)).map_or(0, |m| m.port);
+                    reply.put(&port);
+                    return Ok(reply);
+                }
                 _ => return Err(Refusal::NoSuchProcedure),
             };
             reply.put(&done);
@@ -178,16 +170,25 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn programs_are_registered_again_and_taken_back() {
-        let mapper = Arc::new(Mapper::default());
+    async fn serve(program: Arc<dyn Program>) -> SocketAddr {
         let mut programs = Programs::default();
-        programs.add(mapper.clone());
+        programs.add(program);
         let stop = CancellationToken::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         tokio::spawn(Arc::new(Transport::new(Limits::default(), programs, stop)).serve(listener));
+        addr
+    }
 
+    async fn mapper() -> (Arc<Mapper>, SocketAddr) {
+        let mapper = Arc::new(Mapper::default());
+        let addr = serve(mapper.clone()).await;
+        (mapper, addr)
+    }
+
+    #[tokio::test]
+    async fn programs_are_registered_again_and_taken_back() {
+        let (mapper, addr) = mapper().await;
         let ours = [3, 4].map(|version| ProgramId { program: 100_003, version });
         for port in [2049, 3049] {
             register(addr, &ours, port).await.unwrap();
@@ -204,6 +205,41 @@ mod tests {
         assert_eq!(*mapper.mappings.lock(), []);
         let refused = register(addr, &[ProgramId { program: 13, version: 1 }], 1).await;
         assert!(matches!(refused, Err(RegisterError::Refused { program: 13, .. })));
+    }
+
+    #[tokio::test]
+    async fn a_status_monitor_that_lives_elsewhere_stays() {
+        let (mapper, addr) = mapper().await;
+        let ours = [ProgramId { program: nsm::PROGRAM, version: nsm::VERSION }];
+        // Nothing answers where a server that ended badly left itself.
+        let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+        register(addr, &ours, unused).await.unwrap();
+        assert_eq!(register(addr, &ours, 2049).await.unwrap(), ours);
+        let mapped = |port: u16| {
+            [TCP, UDP].map(|protocol| Mapping {
+                program: nsm::PROGRAM,
+                version: nsm::VERSION,
+                protocol,
+                port: port.into(),
+            })
+        };
+        assert_eq!(*mapper.mappings.lock(), mapped(2049));
+
+        // One that answers is not driven out.
+        struct Monitor;
+        #[async_trait]
+        impl Program for Monitor {
+            fn id(&self) -> ProgramId {
+                ProgramId { program: nsm::PROGRAM, version: nsm::VERSION }
+            }
+            async fn call(self: Arc<Self>, _: Call, reply: Encoder) -> Result<Encoder, Refusal> {
+                Ok(reply)
+            }
+        }
+        let theirs = serve(Arc::new(Monitor)).await.port();
+        register(addr, &ours, theirs).await.unwrap();
+        assert_eq!(register(addr, &ours, 2049).await.unwrap(), []);
+        assert_eq!(*mapper.mappings.lock(), mapped(theirs));
     }
 
     #[tokio::test]

@@ -2,6 +2,8 @@
 
 use crate::export::{Export, Exports, ExportsError};
 use crate::handle::Handles;
+use crate::nlm::{self, Nlm4};
+use crate::nsm::{Nsm1, Restart};
 use crate::program::{ProgramId, Programs};
 use crate::registration::{self, RegisterError};
 use crate::state::{self, Grace, Recovery, State};
@@ -16,6 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use weir_base::{Clock, SystemClock};
@@ -37,6 +40,8 @@ pub struct ServerConfig {
     /// The port mapper that is told where the server's programs are: `None` for none, else mostly
     /// [`LOCAL_RPCBIND`](crate::registration::LOCAL_RPCBIND).
     pub rpcbind: Option<SocketAddr>,
+    /// The port of the port mappers of clients, by which the lock manager of NFSv3 finds theirs.
+    pub clients_rpcbind: u16,
     /// The time.
     pub clock: Arc<dyn Clock>,
 }
@@ -52,6 +57,7 @@ impl ServerConfig {
             grace: state.lease,
             state,
             rpcbind: None,
+            clients_rpcbind: weir_rpc::rpcbind::PORT,
             clock: Arc::new(SystemClock::default()),
         }
     }
@@ -135,8 +141,15 @@ pub enum ServerError {
 pub struct Server {
     core: Arc<Core>,
     transport: Arc<Transport>,
-    /// The port mapper that is told of these programs.
-    registered: Option<(SocketAddr, Vec<ProgramId>)>,
+    locks: Arc<Nlm4>,
+    callbacks: Arc<nlm::Callbacks>,
+    monitor: Arc<Nsm1>,
+    /// What hosts with locks of the run before are to be told.
+    restart: Arc<Restart>,
+    programs: Vec<ProgramId>,
+    /// The port mapper, and the programs that it was told of.
+    rpcbind: Option<SocketAddr>,
+    registered: Arc<Mutex<Vec<ProgramId>>>,
     stop: CancellationToken,
 }
 
@@ -146,19 +159,22 @@ impl Server {
     /// # Errors
     /// What is wrong with the configuration or the state directory.
     pub fn new(config: ServerConfig) -> Result<Self, ServerError> {
-        let ServerConfig { exports, state_dir: path, transport, state, grace, rpcbind, clock } =
-            config;
+        let ServerConfig { exports, state_dir: path, transport, state, grace, clock, .. } = config;
+        let ServerConfig { rpcbind, clients_rpcbind, .. } = config;
         let in_dir = |source| ServerError::StateDir { path: path.clone(), source };
         std::fs::create_dir_all(&path).map_err(in_dir)?;
         let handles = Handles::open(&path).map_err(in_dir)?;
         let identity = handles.identity();
         let (recovery, recovered) = Recovery::open(&path)
             .map_err(|e| ServerError::Database { path: path.clone(), source: Box::new(e) })?;
-        if !recovered.clients.is_empty() {
-            info!("{} clients may reclaim their state for {grace:?}", recovered.clients.len());
+        let returning = recovered.clients.len() + recovered.hosts.len();
+        if returning > 0 {
+            info!("{returning} clients may reclaim their state for {grace:?}");
         }
         let lease_seconds = u32::try_from(state.lease.as_secs()).unwrap_or(u32::MAX);
-        let grace = Grace::new(clock.monotonic() + grace, recovered.clients);
+        let hosts = recovered.hosts.iter().map(|h| h.host);
+        let grace =
+            Grace::new(clock.monotonic() + grace, recovered.clients).with_hosts(hosts.clone());
         let exports = Arc::new(Exports::open(exports, handles, &path)?);
         let verifier = Arc::new(WriteVerifier::new(recovered.run));
         let core = Arc::new(Core {
@@ -173,14 +189,32 @@ impl Server {
             verifier: verifier.clone(),
             identity,
         });
+        hosts.for_each(|host| core.state.lock().nlm_remembered(host, clock.monotonic()));
+        let stop = CancellationToken::new();
+        let callbacks = nlm::Callbacks::new(clients_rpcbind, stop.clone());
+        let locks = Arc::new(Nlm4::new(core.clone(), callbacks.clone()));
+        let monitor = Arc::new(Nsm1::new(core.clone()));
+        let restart = Arc::new(Restart::new(recovered.run, recovered.hosts, clients_rpcbind));
         let mut programs = Programs::default();
         programs.add(Arc::new(Nfs4::new(core.clone())));
         programs.add(Arc::new(Nfs3::new(exports.clone(), verifier, clock)));
         programs.add(Arc::new(Mount3::new(exports)));
-        let registered = rpcbind.map(|mapper| (mapper, programs.ids()));
-        let stop = CancellationToken::new();
+        programs.add(locks.clone());
+        programs.add(monitor.clone());
+        let ids = programs.ids();
         let transport = Arc::new(Transport::new(transport, programs, stop.clone()));
-        Ok(Self { core, transport, registered, stop })
+        Ok(Self {
+            core,
+            transport,
+            locks,
+            callbacks,
+            monitor,
+            restart,
+            programs: ids,
+            rpcbind,
+            registered: Arc::default(),
+            stop,
+        })
     }
 
     /// Tells the port mapper of the configuration, if there is one, that the server's programs are
@@ -189,10 +223,11 @@ impl Server {
     /// # Errors
     /// It cannot be told.
     pub async fn register(&self, port: u16) -> Result<(), RegisterError> {
-        match &self.registered {
-            Some((mapper, programs)) => registration::register(*mapper, programs, port).await,
-            None => Ok(()),
+        if let Some(mapper) = self.rpcbind {
+            let registered = registration::register(mapper, &self.programs, port).await?;
+            *self.registered.lock() = registered;
         }
+        Ok(())
     }
 
     /// Serves connections to `listener` until [`stop`](Self::stop), then finishes the calls under
@@ -209,10 +244,20 @@ impl Server {
                 core.sweep().await;
             }
         });
+        let mut beside = JoinSet::new();
+        beside.spawn(self.locks.clone().run());
+        beside.spawn(self.restart.clone().tell());
+        match listener.local_addr() {
+            Ok(address) => drop(beside.spawn(self.monitor.clone().listen(address))),
+            Err(error) => warn!("cannot be told by datagrams that clients restart: {error}"),
+        }
         self.transport.clone().serve(listener).await;
         sweeper.abort();
-        if let Some((mapper, programs)) = &self.registered
-            && let Err(error) = registration::withdraw(*mapper, programs).await
+        beside.shutdown().await;
+        self.callbacks.stopped().await;
+        let registered = std::mem::take(&mut *self.registered.lock());
+        if let Some(mapper) = self.rpcbind
+            && let Err(error) = registration::withdraw(mapper, &registered).await
         {
             warn!("{error}");
         }

@@ -32,7 +32,7 @@ pub use lock::{Holder, LockError, LockOwner, LockRequest, LockTarget};
 pub use nlm::{Granted, NlmError, NlmLock, NlmOwner, ReplyTo};
 pub use open::{Claim, Io, OpenRequest};
 pub use range::{Conflict, Range, RangeLocks, TO_END};
-pub use recovery::{Recovered, Recovery};
+pub use recovery::{LockHost, Recovered, Recovery};
 pub use session::{Channel, Sequenced, Session, SessionId, Sessions};
 pub use share::Share;
 pub use stateid::{StateId, StateKey, StateRef, check_seq, next_seq};

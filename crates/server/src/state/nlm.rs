@@ -17,7 +17,7 @@
 //! 4. All tables are bounded: hosts as clients are, ranges and shares as those of NFSv4, together
 //!    with them; waiting locks by [`MAX_WAITING`].
 
-use super::{Conflict, Holder, LockError, Range, Share, State, StateError};
+use super::{Conflict, Holder, LockError, Range, Share, State};
 use crate::handle::Node;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Most locks that are waited for.
+/// Most locks that are waited for, or granted to hosts that do not know yet.
 const MAX_WAITING: usize = 16 << 10;
 
 /// Who holds locks: a process of a host.
@@ -151,23 +151,16 @@ struct Host {
 }
 
 impl<F: Clone> State<F> {
-    /// Notes that a host is on disk.
-    ///
-    /// # Errors
-    /// [`StateError::TooMany`].
-    pub fn nlm_remembered(&mut self, host: IpAddr, now: Duration) -> Result<(), StateError> {
-        let hosts = &mut self.nlm.hosts;
-        if hosts.len() >= self.limits.clients && !hosts.contains_key(&host) {
-            return Err(StateError::TooMany);
-        }
-        let host = hosts.entry(host).or_insert(Host { files: HashSet::new(), used: now });
-        host.used = now;
-        Ok(())
+    /// Whether one more host may have locks.
+    pub fn nlm_has_room_for(&self, host: IpAddr) -> bool {
+        let hosts = &self.nlm.hosts;
+        hosts.len() < self.limits.clients || hosts.contains_key(&host)
     }
 
-    /// Whether a host is known to be on disk.
-    pub fn nlm_knows(&self, host: IpAddr) -> bool {
-        self.nlm.hosts.contains_key(&host)
+    /// Notes that a host is on disk.
+    pub fn nlm_remembered(&mut self, host: IpAddr, now: Duration) {
+        let host = self.nlm.hosts.entry(host);
+        host.or_insert(Host { files: HashSet::new(), used: now }).used = now;
     }
 
     /// LOCK. The same again while it is in line changes whom to tell.
@@ -181,6 +174,11 @@ impl<F: Clone> State<F> {
         match self.take_range(node, &holder, range, exclusive, now) {
             Ok(()) => {
                 self.leave_line(node, |w| w.is(&owner, range, exclusive));
+                // A host that asks again learns by the reply that it was granted the lock.
+                let hosts = &mut self.nlm;
+                hosts
+                    .granting
+                    .retain(|_, g| (g.node, g.range) != (node, range) || g.owner != owner);
                 self.nlm_uses(owner.host, node, now);
                 // An exclusive lock may have become a shared one.
                 self.grant_waiting(node);
@@ -188,7 +186,7 @@ impl<F: Clone> State<F> {
             }
             Err(LockError::Denied(_)) if let Some(to) = wait => {
                 self.leave_line(node, |w| w.is(&owner, range, exclusive));
-                if self.nlm.waiting >= MAX_WAITING {
+                if self.nlm.waiting + self.nlm.granting.len() >= MAX_WAITING {
                     return Err(NlmError::TooMany);
                 }
                 self.nlm_uses(owner.host, node, now);
@@ -443,6 +441,7 @@ mod tests {
     use super::super::tests::{LEASE, NODE, T0, WRITE, lock_under, ready, request, state_after};
     use super::super::{Claim, Grace, Limits, LockOwner, LockTarget, OpenRequest, TO_END};
     use super::*;
+    use crate::state::StateError;
     use weir_vfs::Access;
 
     const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
@@ -467,7 +466,7 @@ mod tests {
     fn state() -> State<char> {
         let mut state = state_after(&[]);
         assert_eq!(state.nlm_lock(lock(1, true), T0), Err(NlmError::Unknown));
-        state.nlm_remembered(HOST, T0).unwrap();
+        state.nlm_remembered(HOST, T0);
         state
     }
 
@@ -546,6 +545,7 @@ mod tests {
         }
         state.nlm_unlock(&owner(1), NODE, ALL);
         let two = state.nlm_take_granted().remove(0);
+        assert!(state.nlm_is_granting(two.number));
         state.nlm_acknowledged(two.number, false);
         let three = state.nlm_take_granted().remove(0);
         assert_eq!(three.owner.process, 3);
@@ -553,7 +553,12 @@ mod tests {
         state.nlm_cancel(&owner(3), NODE, Range { start: 5, end: 15 }, true);
         assert!(!state.nlm_is_granting(three.number));
         state.nlm_acknowledged(three.number, true);
-        assert_eq!(taken(&mut state), [4]);
+        let four = state.nlm_take_granted().remove(0);
+        assert_eq!(four.owner.process, 4);
+        // It asks again before it is told: the reply tells it.
+        state.nlm_lock(waiting(4, true), T0).unwrap();
+        state.nlm_acknowledged(four.number, false);
+        assert!(matches!(state.nlm_lock(lock(9, false), T0), Err(NlmError::Denied(_))));
         state.nlm_free(HOST);
         assert_empty(&state);
     }
@@ -576,7 +581,7 @@ mod tests {
         state.nlm_lock(lock(1, true), T0).unwrap();
         assert_eq!(state.nlm_lock(waiting(2, true), T0), Err(NlmError::Blocked));
         let other = IpAddr::from([192, 0, 2, 8]);
-        state.nlm_remembered(other, T0).unwrap();
+        state.nlm_remembered(other, T0);
         let theirs = NlmOwner { host: other, ..owner(1) };
         let wants = NlmLock { owner: theirs.clone(), ..waiting(1, true) };
         assert_eq!(state.nlm_lock(wants, T0), Err(NlmError::Blocked));
@@ -634,7 +639,7 @@ mod tests {
         let mut state: State<char> = State::new(1, Limits::default(), grace);
         let other = IpAddr::from([192, 0, 2, 8]);
         for host in [HOST, other] {
-            state.nlm_remembered(host, T0).unwrap();
+            state.nlm_remembered(host, T0);
         }
         let a = ready(&mut state, "a", T0);
         assert_eq!(state.open(request(a, WRITE), T0), Err(StateError::Grace));
@@ -654,14 +659,14 @@ mod tests {
         assert_eq!(state.nlm_lock(mine, LEASE), Err(NlmError::NoGrace));
         state.grace.end(LEASE);
         assert_eq!(state.nlm_drop_idle(LEASE + Duration::from_secs(1)), [other]);
-        assert!(state.nlm_knows(HOST) && !state.nlm_knows(other));
+        assert!(state.nlm_drop_idle(LEASE * 9).is_empty());
     }
 
     #[test]
     fn lines_and_ranges_are_bounded() {
         let limits = Limits { locks: 2, ..Limits::default() };
         let mut state: State<char> = State::new(1, limits, Grace::default());
-        state.nlm_remembered(HOST, T0).unwrap();
+        state.nlm_remembered(HOST, T0);
         for process in [1, 2] {
             state.nlm_lock(lock(process, false), T0).unwrap();
         }

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const CLIENTS: TableDefinition<'_, (bool, &[u8]), ()> = TableDefinition::new("clients");
-/// Addresses of hosts with locks by NLM, as text.
-const HOSTS: TableDefinition<'_, &str, ()> = TableDefinition::new("nlm hosts");
+/// Addresses of hosts with locks by NLM, and of the server as they knew it; as text.
+const HOSTS: TableDefinition<'_, &str, &str> = TableDefinition::new("lock hosts");
 const RUN: &str = "run";
 const FILE: &str = "state.redb";
 
@@ -23,6 +23,15 @@ const FILE: &str = "state.redb";
 #[derive(Clone, Debug)]
 pub struct Recovery {
     db: Arc<Database>,
+}
+
+/// A host with locks by NLM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockHost {
+    /// Its address.
+    pub host: IpAddr,
+    /// This server's address, as the host knew it.
+    pub server: IpAddr,
 }
 
 /// What the database said at start.
@@ -33,7 +42,7 @@ pub struct Recovered {
     /// Clients that had state in the run before.
     pub clients: Vec<Owner>,
     /// Hosts that had locks by NLM.
-    pub hosts: Vec<IpAddr>,
+    pub hosts: Vec<LockHost>,
 }
 
 impl Recovery {
@@ -57,7 +66,10 @@ impl Recovery {
             }
             let mut hosts = Vec::new();
             for entry in txn.open_table(HOSTS)?.iter()? {
-                hosts.extend(entry?.0.value().parse::<IpAddr>());
+                let (host, server) = entry?;
+                if let (Ok(host), Ok(server)) = (host.value().parse(), server.value().parse()) {
+                    hosts.push(LockHost { host, server });
+                }
             }
             Recovered { run, clients, hosts }
         };
@@ -109,9 +121,10 @@ impl Recovery {
     ///
     /// # Errors
     /// It could not be written.
-    pub async fn remember_host(&self, host: IpAddr) -> Result<(), redb::Error> {
+    pub async fn remember_host(&self, host: LockHost) -> Result<(), redb::Error> {
         self.write(move |txn| {
-            txn.open_table(HOSTS)?.insert(&*host.to_string(), ())?;
+            let LockHost { host, server } = host;
+            txn.open_table(HOSTS)?.insert(&*host.to_string(), &*server.to_string())?;
             Ok(())
         })
         .await
@@ -157,6 +170,10 @@ mod tests {
     #[tokio::test]
     async fn runs_count_up_and_clients_are_remembered() {
         let owner = |sessions| Owner { sessions, name: Bytes::from_static(b"host") };
+        let host = |number| LockHost {
+            host: IpAddr::from([192, 0, 2, number]),
+            server: IpAddr::from([192, 0, 2, 99]),
+        };
         let dir = tempfile::tempdir().unwrap();
         {
             let (recovery, recovered) = Recovery::open(dir.path()).unwrap();
@@ -165,14 +182,13 @@ mod tests {
             recovery.remember(owner(true)).await.unwrap();
             recovery.remember(owner(false)).await.unwrap();
             recovery.forget(vec![owner(false)]).await.unwrap();
-            let hosts = [[192, 0, 2, 1], [192, 0, 2, 2]].map(IpAddr::from);
-            recovery.remember_host(hosts[0]).await.unwrap();
-            recovery.remember_host(hosts[1]).await.unwrap();
-            recovery.forget_hosts(vec![hosts[0]]).await.unwrap();
+            recovery.remember_host(host(1)).await.unwrap();
+            recovery.remember_host(host(2)).await.unwrap();
+            recovery.forget_hosts(vec![host(1).host]).await.unwrap();
         }
         let (_, recovered) = Recovery::open(dir.path()).unwrap();
         assert_eq!((recovered.run, recovered.clients), (2, vec![owner(true)]));
-        assert_eq!(recovered.hosts, [IpAddr::from([192, 0, 2, 2])]);
+        assert_eq!(recovered.hosts, [host(2)]);
     }
 
     #[test]

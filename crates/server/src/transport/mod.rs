@@ -117,7 +117,9 @@ impl Transport {
             debug!("{addr}: cannot set TCP_NODELAY: {error}");
         }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let peer = Arc::new(Peer::new(id, addr, self.limits.reply_bytes));
+        // It has one as long as it is connected; if it is not any more, nothing will be done with it.
+        let local = stream.local_addr().unwrap_or(addr);
+        let peer = Arc::new(Peer::new(id, [addr, local], self.limits.reply_bytes));
         tasks.spawn(async move {
             debug!("{addr}: connected");
             let end = Connection::new(self, stream, peer.clone()).run().await;

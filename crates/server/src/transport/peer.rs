@@ -14,6 +14,7 @@ use weir_xdr::{Bytes, Encode, Message};
 pub struct Peer {
     id: u64,
     addr: SocketAddr,
+    local: SocketAddr,
     replies: Arc<Semaphore>,
     reply_bytes: usize,
     outbox: Mutex<VecDeque<Message>>,
@@ -24,10 +25,11 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(id: u64, addr: SocketAddr, reply_bytes: usize) -> Self {
+    pub(super) fn new(id: u64, [addr, local]: [SocketAddr; 2], reply_bytes: usize) -> Self {
         Self {
             id,
             addr,
+            local,
             replies: Arc::new(Semaphore::new(reply_bytes)),
             reply_bytes,
             outbox: Mutex::default(),
@@ -46,6 +48,11 @@ impl Peer {
     /// The other end's address.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// The address of this server that the other end chose.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
     }
 
     /// Waits until replies with `bytes` more bytes of payload may be queued. Keep what it returns

@@ -1,0 +1,362 @@
+//! The lock manager of NFSv3 (NLM version 4): byte-range locks and share reservations, in one table
+//! with NFSv4's ([`crate::state`]).
+//!
+//! - here: the calls; [`callbacks`]: what hosts are told by calling them back.
+//! - [`crate::nsm`]: who restarted.
+//!
+//! 1. A host is on disk before it has its first lock, so that it is told of a restart of this
+//!    server and may reclaim.
+//! 2. What a transition took from others is off the disk before the reply that gives it away.
+//! 3. A request may come twice, and then gets the same answer: whoever holds a lock may take it
+//!    again, and giving up what one does not hold succeeds.
+
+mod callbacks;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use callbacks::Callbacks;
+
+use crate::export::Identity;
+use crate::handle::Node;
+use crate::program::{Call, Program, ProgramId, Refusal};
+use crate::server::Core;
+use crate::state::{
+    Conflict, Holder, LockHost, NlmError, NlmLock, NlmOwner, Range, ReplyTo, Share,
+};
+use async_trait::async_trait;
+use callbacks::Route;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::{error, info};
+use weir_nfs::nlm::{
+    self, CancelArgs, LockArgs, Procedure, Res, ShareArgs, ShareRes, Status, TestArgs, TestReply,
+    TestRes, UnlockArgs,
+};
+use weir_vfs::{Access, Caller, FileKind};
+use weir_xdr::{Bytes, Encoder, Opaque};
+
+/// How often hosts without locks are looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// NLM version 4.
+pub(crate) struct Nlm4 {
+    core: Arc<Core>,
+    callbacks: Arc<Callbacks>,
+    /// Held while what the disk knows of hosts changes together with what the state knows.
+    hosts: tokio::sync::Mutex<()>,
+}
+
+/// A request, and who makes it.
+struct Request<'a> {
+    nlm: &'a Nlm4,
+    identity: Identity,
+    route: Route,
+}
+
+impl Nlm4 {
+    pub(crate) fn new(core: Arc<Core>, callbacks: Arc<Callbacks>) -> Self {
+        Self { core, callbacks, hosts: tokio::sync::Mutex::default() }
+    }
+
+    /// Tells hosts of the locks that they are granted, and forgets hosts that have none any more.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let granted = self.core.state.lock().nlm_on_grant();
+        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        loop {
+            tokio::select! {
+                () = granted.notified() => {
+                    let granted = self.core.state.lock().nlm_take_granted();
+                    granted.into_iter().for_each(|g| self.callbacks.tell(&self.core, g));
+                }
+                _ = ticks.tick() => self.forget_idle_hosts().await,
+            }
+        }
+    }
+
+    async fn forget_idle_hosts(&self) {
+        let _alone = self.hosts.lock().await;
+        let now = self.core.now();
+        let gone = self.core.state.lock().nlm_drop_idle(now);
+        if !gone.is_empty()
+            && let Err(error) = self.core.recovery.forget_hosts(gone).await
+        {
+            error!("cannot write the state database: {error}");
+        }
+    }
+
+    async fn remember(&self, host: LockHost) -> Result<(), Status> {
+        let _alone = self.hosts.lock().await;
+        let now = self.core.now();
+        if !self.core.state.lock().nlm_has_room_for(host.host) {
+            return Err(Status::DeniedNoLocks);
+        }
+        info!("{} takes locks by NLM", host.host);
+        self.core.recovery.remember_host(host).await.map_err(|error| {
+            error!("cannot write the state database: {error}");
+            Status::DeniedNoLocks
+        })?;
+        self.core.state.lock().nlm_remembered(host.host, now);
+        Ok(())
+    }
+
+    /// Puts on disk what a transition took from others.
+    async fn settle(&self) -> Result<(), Status> {
+        let owners = self.core.state.lock().take_forgotten();
+        self.core.forget(owners).await.map_err(|error| {
+            error!("cannot write the state database: {error}");
+            Status::Failed
+        })
+    }
+}
+
+impl Request<'_> {
+    fn host(&self) -> IpAddr {
+        self.route.host
+    }
+
+    fn owner(&self, lock: &nlm::Lock) -> NlmOwner {
+        NlmOwner { host: self.host(), handle: lock.owner.0.clone(), process: lock.process }
+    }
+
+    /// The file of a handle, if the caller may use it at all.
+    async fn find(&self, handle: &nlm::FileHandle, writes: bool) -> Result<Node, Status> {
+        let exports = &self.nlm.core.exports;
+        let node = self.node(handle)?;
+        let table = exports.table();
+        let export = table.mountable(node.export).map_err(|_| Status::StaleHandle)?;
+        let admitted = export.admit(&self.identity, self.host()).ok_or(Status::Failed)?;
+        let of_vfs = |error| match error {
+            weir_vfs::Error::NotFound | weir_vfs::Error::Stale => Status::StaleHandle,
+            _ => Status::Failed,
+        };
+        let attr = export.fs().getattr(node.id).await.map_err(of_vfs)?;
+        if attr.nlink == 0 {
+            return Err(Status::StaleHandle);
+        }
+        if attr.kind != FileKind::Regular {
+            return Err(Status::Failed);
+        }
+        if writes && admitted.read_only {
+            return Err(Status::ReadOnlyFs);
+        }
+        // Its owner may open it whatever its mode says, by having made it or by changing the mode.
+        let owns = match &admitted.caller {
+            Caller::Own => true,
+            Caller::As(cred) => cred.uid == attr.uid,
+        };
+        const READ_OR_WRITE: u32 = 6;
+        let may = export.fs().access(&admitted.caller, node.id, READ_OR_WRITE).await;
+        if !owns && may.map_err(of_vfs)? == 0 {
+            return Err(Status::Failed);
+        }
+        Ok(node)
+    }
+
+    /// The file of a handle, whatever has become of it: locks can be given up always.
+    fn node(&self, handle: &nlm::FileHandle) -> Result<Node, Status> {
+        self.nlm.core.exports.unseal(handle).map_err(|_| Status::StaleHandle)
+    }
+
+    async fn test(&self, args: TestArgs) -> TestRes {
+        let reply = match self.test_checked(&args).await {
+            Ok(None) => TestReply::Granted,
+            Ok(Some(conflict)) => TestReply::Denied(holder(conflict)),
+            Err(status) => status.into(),
+        };
+        TestRes { cookie: args.cookie, reply }
+    }
+
+    async fn test_checked(&self, args: &TestArgs) -> Result<Option<Conflict<Holder>>, Status> {
+        let node = self.find(&args.lock.file, false).await?;
+        let (owner, range) = (self.owner(&args.lock), range(&args.lock)?);
+        let now = self.nlm.core.now();
+        let found = self.nlm.core.state.lock().nlm_test(&owner, node, range, args.exclusive, now);
+        self.nlm.settle().await?;
+        found.map_err(status)
+    }
+
+    async fn lock(&self, args: LockArgs) -> Res {
+        let cookie = args.cookie.clone();
+        Res { cookie, status: self.lock_checked(args).await.err().unwrap_or(Status::Granted) }
+    }
+
+    async fn lock_checked(&self, args: LockArgs) -> Result<(), Status> {
+        let LockArgs { cookie, block, exclusive, lock, reclaim, .. } = args;
+        let node = self.find(&lock.file, exclusive).await?;
+        let to =
+            ReplyTo { cookie: cookie.0, caller: lock.caller.0.clone(), server: self.route.server };
+        let request = NlmLock {
+            owner: self.owner(&lock),
+            node,
+            range: range(&lock)?,
+            exclusive,
+            reclaim,
+            wait: block.then_some(to),
+        };
+        self.known(|| self.nlm.core.state.lock().nlm_lock(request.clone(), self.nlm.core.now()))
+            .await
+    }
+
+    /// A transition that needs the host to be on disk.
+    async fn known(&self, transition: impl Fn() -> Result<(), NlmError>) -> Result<(), Status> {
+        let mut done = transition();
+        while done == Err(NlmError::Unknown) {
+            let Route { host, server } = self.route;
+            self.nlm.remember(LockHost { host, server }).await?;
+            done = transition();
+        }
+        self.nlm.settle().await?;
+        done.map_err(status)
+    }
+
+    fn cancel(&self, args: CancelArgs) -> Res {
+        let CancelArgs { cookie, exclusive, lock, .. } = args;
+        let cancelled = self.node(&lock.file).and_then(|node| {
+            let (owner, range) = (self.owner(&lock), range(&lock)?);
+            self.nlm.core.state.lock().nlm_cancel(&owner, node, range, exclusive);
+            Ok(())
+        });
+        Res { cookie, status: cancelled.err().unwrap_or(Status::Granted) }
+    }
+
+    fn unlock(&self, args: UnlockArgs) -> Res {
+        let UnlockArgs { cookie, lock } = args;
+        let unlocked = self.node(&lock.file).and_then(|node| {
+            let (owner, range) = (self.owner(&lock), range(&lock)?);
+            self.nlm.core.state.lock().nlm_unlock(&owner, node, range);
+            Ok(())
+        });
+        Res { cookie, status: unlocked.err().unwrap_or(Status::Granted) }
+    }
+
+    async fn share(&self, args: ShareArgs) -> ShareRes {
+        let cookie = args.cookie.clone();
+        let status = self.share_checked(args).await.err().unwrap_or(Status::Granted);
+        ShareRes { cookie, status, sequence: 0 }
+    }
+
+    async fn share_checked(&self, args: ShareArgs) -> Result<(), Status> {
+        let ShareArgs { share: wire, reclaim, .. } = args;
+        let share = Share {
+            access: Access::from_bits_truncate(wire.access as u32),
+            deny: Access::from_bits_truncate(wire.mode as u32),
+        };
+        let node = self.find(&wire.file, share.access.contains(Access::WRITE)).await?;
+        let owner = self.sharer(&wire);
+        let core = &self.nlm.core;
+        self.known(|| core.state.lock().nlm_share(&owner, node, share, reclaim, core.now())).await
+    }
+
+    fn unshare(&self, args: ShareArgs) -> ShareRes {
+        let unshared = self.node(&args.share.file).map(|node| {
+            self.nlm.core.state.lock().nlm_unshare(&self.sharer(&args.share), node);
+        });
+        let status = unshared.err().unwrap_or(Status::Granted);
+        ShareRes { cookie: args.cookie, status, sequence: 0 }
+    }
+
+    /// Reservations have no process.
+    fn sharer(&self, share: &nlm::Share) -> NlmOwner {
+        NlmOwner { host: self.host(), handle: share.owner.0.clone(), process: 0 }
+    }
+}
+
+/// The bytes of a lock: length 0 reaches to the end, and so do all ones, which some clients send.
+fn range(lock: &nlm::Lock) -> Result<Range, Status> {
+    let length = if lock.length == 0 { u64::MAX } else { lock.length };
+    Range::from_wire(lock.offset, length).ok_or(Status::TooBig)
+}
+
+/// A range's length on the wire.
+fn wire_length(range: Range) -> u64 {
+    match range.wire_length() {
+        u64::MAX => 0,
+        length => length,
+    }
+}
+
+fn holder(conflict: Conflict<Holder>) -> nlm::Holder {
+    let Conflict { owner, range, exclusive } = conflict;
+    let (process, owner) = match owner {
+        Holder::Nlm(owner) => (owner.process, owner.handle),
+        // Clients of that protocol do not number their owners.
+        Holder::V4(owner) => (0, owner.name),
+    };
+    let (offset, length) = (range.start, wire_length(range));
+    nlm::Holder { exclusive, process, owner: Opaque(owner), offset, length }
+}
+
+fn status(error: NlmError) -> Status {
+    match error {
+        NlmError::Denied(_) | NlmError::ShareDenied => Status::Denied,
+        NlmError::Blocked => Status::Blocked,
+        NlmError::Grace | NlmError::NoGrace => Status::DeniedGracePeriod,
+        NlmError::TooMany | NlmError::Unknown => Status::DeniedNoLocks,
+    }
+}
+
+#[async_trait]
+impl Program for Nlm4 {
+    fn id(&self) -> ProgramId {
+        ProgramId { program: nlm::PROGRAM, version: nlm::VERSION }
+    }
+
+    async fn call(self: Arc<Self>, call: Call, mut reply: Encoder) -> Result<Encoder, Refusal> {
+        let Call { header, mut args, peer, .. } = call;
+        let procedure = Procedure::from_number(header.procedure).ok_or(Refusal::NoSuchProcedure)?;
+        let identity = Identity::of(&header.cred).map_err(Refusal::Auth)?;
+        let [host, server] = [peer.addr(), peer.local_addr()].map(|addr| addr.ip().to_canonical());
+        let request = Request { nlm: &self, identity, route: Route { host, server } };
+        // What the other half of a call in two halves says.
+        let answer = |procedure, results: Bytes| {
+            self.callbacks.answer(&self.core, request.route, procedure, results);
+        };
+        match procedure {
+            Procedure::Null => {}
+            Procedure::Test => reply.put(&request.test(args.get()?).await),
+            Procedure::Lock | Procedure::NmLock => reply.put(&request.lock(args.get()?).await),
+            Procedure::Cancel => reply.put(&request.cancel(args.get()?)),
+            Procedure::Unlock => reply.put(&request.unlock(args.get()?)),
+            Procedure::Share => reply.put(&request.share(args.get()?).await),
+            Procedure::Unshare => reply.put(&request.unshare(args.get()?)),
+            Procedure::FreeAll => {
+                let _: nlm::Notify = args.get()?;
+                self.core.state.lock().nlm_free(host);
+            }
+            Procedure::TestMsg => {
+                answer(Procedure::TestRes, wire(&request.test(args.get()?).await));
+            }
+            Procedure::LockMsg => {
+                answer(Procedure::LockRes, wire(&request.lock(args.get()?).await));
+            }
+            Procedure::CancelMsg => {
+                answer(Procedure::CancelRes, wire(&request.cancel(args.get()?)));
+            }
+            Procedure::UnlockMsg => {
+                answer(Procedure::UnlockRes, wire(&request.unlock(args.get()?)));
+            }
+            // This server asks nobody for locks, so it waits for none.
+            Procedure::Granted => {
+                let TestArgs { cookie, .. } = args.get()?;
+                reply.put(&Res { cookie, status: Status::Denied });
+            }
+            Procedure::GrantedMsg => {
+                let TestArgs { cookie, .. } = args.get()?;
+                answer(Procedure::GrantedRes, wire(&Res { cookie, status: Status::Denied }));
+            }
+            Procedure::TestRes => drop(args.get::<TestRes>()?),
+            Procedure::LockRes
+            | Procedure::CancelRes
+            | Procedure::UnlockRes
+            | Procedure::GrantedRes => drop(args.get::<Res>()?),
+        }
+        Ok(reply)
+    }
+}
+
+fn wire(results: &impl weir_xdr::Encode) -> Bytes {
+    let mut e = Encoder::new();
+    e.put(results);
+    e.finish().to_bytes()
+}

@@ -1,0 +1,437 @@
+//! The lock manager over real sockets, between hosts at loopback addresses of their own, each with
+//! a port mapper, a lock manager and a status monitor.
+
+use crate::export::{Export, ExportOptions, Squash};
+use crate::handle::{Handles, Node};
+use crate::outcall::Outcall;
+use crate::program::{Call, Program, ProgramId, Programs, Refusal};
+use crate::server::{Server, ServerConfig};
+use crate::transport::{Limits, Transport};
+use async_trait::async_trait;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use weir_nfs::nlm::{
+    self, CancelArgs, LockArgs, Notify, Res, Share, ShareAccess, ShareArgs, ShareMode, Status,
+    TestArgs, TestReply, UnlockArgs, call,
+};
+use weir_nfs::{mount, nsm};
+use weir_pagecache::{Cache, CachedFs, Config};
+use weir_rpc::rpcbind::{self, Mapping};
+use weir_rpc::{AuthSys, CallHeader, OpaqueAuth};
+use weir_stores::memory::MemoryFs;
+use weir_vfs::{Caller, SetAttr};
+use weir_xdr::{Encoder, Opaque};
+
+/// What a host was told by the server.
+#[derive(Debug)]
+enum Told {
+    Granted(TestArgs),
+    Answer(u32, Res),
+    Restarted(i32),
+}
+
+/// The programs of a host, all on one port.
+struct Program4Host {
+    id: ProgramId,
+    port: u16,
+    told: UnboundedSender<Told>,
+    /// The answer to a grant.
+    grant: Status,
+}
+
+#[async_trait]
+impl Program for Program4Host {
+    fn id(&self) -> ProgramId {
+        self.id
+    }
+
+    async fn call(self: Arc<Self>, mut call: Call, mut reply: Encoder) -> Result<Encoder, Refusal> {
+        match (self.id.program, call.header.procedure) {
+            (rpcbind::PROGRAM, 3) => {
+                let _: Mapping = call.args.get()?;
+                reply.put(&u32::from(self.port));
+            }
+            (nlm::PROGRAM, 5) => {
+                let args: TestArgs = call.args.get()?;
+                reply.put(&Res { cookie: args.cookie.clone(), status: self.grant });
+                self.told.send(Told::Granted(args)).unwrap();
+            }
+            (nlm::PROGRAM, number @ 12..=15) => {
+                self.told.send(Told::Answer(number, call.args.get()?)).unwrap();
+            }
+            (nsm::PROGRAM, 6) => {
+                let change: nsm::StatChange = call.args.get()?;
+                self.told.send(Told::Restarted(change.state)).unwrap();
+            }
+            _ => return Err(Refusal::NoSuchProcedure),
+        }
+        Ok(reply)
+    }
+}
+
+struct Host {
+    ip: IpAddr,
+    told: UnboundedReceiver<Told>,
+    _stop: DropGuard,
+}
+
+impl Host {
+    async fn new(number: u8, port: u16, grant: Status) -> Self {
+        let ip = IpAddr::from([127, 0, 77, number]);
+        let (tell, told) = unbounded_channel();
+        let mut programs = Programs::default();
+        for (program, version) in [(rpcbind::PROGRAM, 2), (nlm::PROGRAM, 4), (nsm::PROGRAM, 1)] {
+            let id = ProgramId { program, version };
+            programs.add(Arc::new(Program4Host { id, port, told: tell.clone(), grant }));
+        }
+        let stop = CancellationToken::new();
+        let listener = TcpListener::bind(SocketAddr::new(ip, port)).await.unwrap();
+        let transport = Transport::new(Limits::default(), programs, stop.clone());
+        tokio::spawn(Arc::new(transport).serve(listener));
+        Self { ip, told, _stop: stop.drop_guard() }
+    }
+
+    async fn told(&mut self) -> Told {
+        timeout(Duration::from_secs(20), self.told.recv()).await.expect("nothing was told").unwrap()
+    }
+}
+
+struct Fixture {
+    server: Option<Server>,
+    served: tokio::task::JoinHandle<std::io::Result<()>>,
+    addr: SocketAddr,
+    fs: CachedFs,
+    file: Node,
+    dir: tempfile::TempDir,
+    /// The port of all hosts' programs.
+    port: u16,
+    read_only: bool,
+}
+
+impl Fixture {
+    async fn new() -> Self {
+        Self::with(false).await
+    }
+
+    async fn with(read_only: bool) -> Self {
+        let config = Config { budget_bytes: 8 << 20, fast_read: true, readahead_bytes: 0 };
+        let fs = Cache::new(config).unwrap().mount(MemoryFs::new());
+        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        let made = fs.create(&Caller::Own, fs.root(), b"file", &set, true).await.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let probe = TcpListener::bind("127.0.77.1:0").await.unwrap();
+        let port = probe.local_addr().unwrap().port();
+        let (server, served, addr) = serve(&fs, dir.path(), port, read_only).await;
+        let mut client = Outcall::connect(addr, None).await.unwrap();
+        let mnt = (mount::PROGRAM, mount::VERSION, mount::Procedure::Mnt as u32);
+        let root: mount::MntRes = client.call(mnt, &mount::Mnt { path: "/".into() }).await.unwrap();
+        let root = Handles::open(dir.path()).unwrap().unseal(&root.unwrap().handle).unwrap();
+        let file = Node { id: made.attr.id, ..root };
+        Self { server: Some(server), served, addr, fs, file, dir, port, read_only }
+    }
+
+    async fn stop(&mut self) {
+        self.server.take().unwrap().stop();
+        (&mut self.served).await.unwrap().unwrap();
+    }
+
+    async fn start(&mut self) {
+        let (server, served, addr) =
+            serve(&self.fs, self.dir.path(), self.port, self.read_only).await;
+        (self.server, self.served, self.addr) = (Some(server), served, addr);
+    }
+
+    async fn host(&self, number: u8) -> Host {
+        Host::new(number, self.port, Status::Granted).await
+    }
+
+    fn handle(&self) -> nlm::FileHandle {
+        Opaque::copy_from(&Handles::open(self.dir.path()).unwrap().seal(self.file))
+    }
+
+    fn lock(&self, process: i32, offset: u64, length: u64) -> nlm::Lock {
+        let owner = format!("{process}@host").as_str().into();
+        nlm::Lock { caller: "host".into(), file: self.handle(), owner, process, offset, length }
+    }
+
+    async fn call<C: nlm::Call>(&self, host: &Host, args: &C::Args) -> C::Res
+    where
+        C::Args: Sync,
+    {
+        self.call_as::<C>(host, 0, args).await
+    }
+
+    async fn call_as<C: nlm::Call>(&self, host: &Host, uid: u32, args: &C::Args) -> C::Res
+    where
+        C::Args: Sync,
+    {
+        let auth = AuthSys { uid, ..AuthSys::default() };
+        let client = Outcall::connect(self.addr, Some(host.ip)).await.unwrap();
+        let mut client = client.with_cred(OpaqueAuth::from(&auth));
+        client.call((nlm::PROGRAM, nlm::VERSION, C::PROCEDURE as u32), args).await.unwrap()
+    }
+
+    async fn take(&self, host: &Host, lock: nlm::Lock, how: How) -> Status {
+        let How { exclusive, block, reclaim } = how;
+        let args = LockArgs { cookie: "c".into(), block, exclusive, lock, reclaim, state: 1 };
+        let res = self.call::<call::Lock>(host, &args).await;
+        assert_eq!(&res.cookie[..], b"c");
+        res.status
+    }
+
+    async fn release(&self, host: &Host, lock: nlm::Lock) -> Status {
+        self.call::<call::Unlock>(host, &UnlockArgs { cookie: "u".into(), lock }).await.status
+    }
+
+    async fn test(&self, host: &Host, lock: nlm::Lock) -> TestReply {
+        let args = TestArgs { cookie: "t".into(), exclusive: true, lock };
+        self.call::<call::Test>(host, &args).await.reply
+    }
+}
+
+#[derive(Clone, Copy)]
+struct How {
+    exclusive: bool,
+    block: bool,
+    reclaim: bool,
+}
+
+const SHARED: How = How { exclusive: false, block: false, reclaim: false };
+const EXCLUSIVE: How = How { exclusive: true, ..SHARED };
+const WAIT: How = How { block: true, ..EXCLUSIVE };
+const RECLAIM: How = How { reclaim: true, ..EXCLUSIVE };
+
+async fn serve(
+    fs: &CachedFs,
+    state_dir: &std::path::Path,
+    port: u16,
+    read_only: bool,
+) -> (Server, tokio::task::JoinHandle<std::io::Result<()>>, SocketAddr) {
+    let options = ExportOptions { squash: Squash::Nobody, read_only, ..ExportOptions::default() };
+    let export = Export { path: "/".into(), source: "/".into(), fs: fs.clone(), options };
+    let mut config = ServerConfig::new(vec![export], state_dir);
+    config.clients_rpcbind = port;
+    config.grace = Duration::from_secs(3);
+    let server = Server::new(config).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let serving = server.clone();
+    let served = tokio::spawn(async move { serving.serve(listener).await });
+    (server, served, addr)
+}
+
+#[tokio::test]
+async fn hosts_keep_each_other_out_and_the_holder_is_told() {
+    let f = Fixture::new().await;
+    let (a, b) = (f.host(1).await, f.host(2).await);
+    assert_eq!(f.take(&a, f.lock(1, 0, 100), EXCLUSIVE).await, Status::Granted);
+    assert_eq!(f.take(&a, f.lock(1, 0, 100), EXCLUSIVE).await, Status::Granted);
+    assert_eq!(f.take(&b, f.lock(1, 99, 0), SHARED).await, Status::Denied);
+    assert_eq!(f.take(&b, f.lock(1, 100, 0), EXCLUSIVE).await, Status::Granted);
+    let holder =
+        nlm::Holder { exclusive: true, process: 1, owner: "1@host".into(), offset: 100, length: 0 };
+    assert_eq!(f.test(&a, f.lock(1, 500, 1)).await, TestReply::Denied(holder));
+    assert_eq!(f.test(&a, f.lock(1, 0, 10)).await, TestReply::Granted);
+    assert_eq!(f.release(&b, f.lock(1, 0, 0)).await, Status::Granted);
+    assert_eq!(f.test(&a, f.lock(1, 500, 1)).await, TestReply::Granted);
+    assert_eq!(f.take(&a, f.lock(1, u64::MAX - 1, 5), SHARED).await, Status::TooBig);
+
+    // Everything that a host has.
+    let all = Notify { name: "host".into(), state: 3 };
+    f.call::<call::FreeAll>(&a, &all).await;
+    assert_eq!(f.take(&b, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
+}
+
+#[tokio::test]
+async fn only_files_that_the_caller_may_use_are_locked() {
+    let f = Fixture::new().await;
+    let a = f.host(1).await;
+    let args = |lock| LockArgs {
+        cookie: "c".into(),
+        block: false,
+        exclusive: false,
+        lock,
+        reclaim: false,
+        state: 1,
+    };
+    let forged = nlm::Lock { file: "forged".into(), ..f.lock(1, 0, 0) };
+    let status = async |uid, lock| f.call_as::<call::Lock>(&a, uid, &args(lock)).await.status;
+    assert_eq!(status(0, forged).await, Status::StaleHandle);
+    assert_eq!(status(7, f.lock(1, 0, 0)).await, Status::Failed);
+    let owner = f.fs.getattr(f.file.id).await.unwrap().uid;
+    assert_eq!(status(owner, f.lock(1, 0, 0)).await, Status::Granted);
+    f.fs.unlink(&Caller::Own, f.fs.root(), b"file").await.unwrap();
+    assert_eq!(status(owner, f.lock(1, 0, 0)).await, Status::StaleHandle);
+
+    let f = Fixture::with(true).await;
+    let b = f.host(2).await;
+    assert_eq!(f.take(&b, f.lock(1, 0, 0), EXCLUSIVE).await, Status::ReadOnlyFs);
+    assert_eq!(f.take(&b, f.lock(1, 0, 0), SHARED).await, Status::Granted);
+}
+
+#[tokio::test]
+async fn a_host_that_waits_is_called_when_its_lock_is_granted() {
+    let f = Fixture::new().await;
+    let (a, mut b, mut c) = (f.host(1).await, f.host(2).await, f.host(3).await);
+    assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
+    assert_eq!(f.take(&b, f.lock(2, 5, 10), WAIT).await, Status::Blocked);
+    assert_eq!(f.take(&c, f.lock(3, 0, 6), WAIT).await, Status::Blocked);
+    f.release(&a, f.lock(1, 0, 0)).await;
+    let Told::Granted(granted) = b.told().await else { panic!() };
+    assert_eq!((granted.lock, granted.exclusive), (f.lock(2, 5, 10), true));
+    assert!(c.told.try_recv().is_err());
+    assert_eq!(f.take(&a, f.lock(1, 14, 1), SHARED).await, Status::Denied);
+    f.release(&b, f.lock(2, 0, 0)).await;
+    assert!(matches!(c.told().await, Told::Granted(g) if g.lock == f.lock(3, 0, 6)));
+
+    // Whoever cancels is not called.
+    assert_eq!(f.take(&a, f.lock(1, 0, 0), WAIT).await, Status::Blocked);
+    let args =
+        CancelArgs { cookie: "x".into(), block: true, exclusive: true, lock: f.lock(1, 0, 0) };
+    assert_eq!(f.call::<call::Cancel>(&a, &args).await.status, Status::Granted);
+    f.release(&c, f.lock(3, 0, 0)).await;
+    assert_eq!(f.test(&b, f.lock(2, 0, 0)).await, TestReply::Granted);
+}
+
+#[tokio::test]
+async fn a_grant_that_is_refused_goes_to_the_next_host() {
+    let f = Fixture::new().await;
+    let (a, mut c) = (f.host(1).await, f.host(3).await);
+    let mut b = Host::new(2, f.port, Status::Denied).await;
+    assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
+    assert_eq!(f.take(&b, f.lock(2, 0, 0), WAIT).await, Status::Blocked);
+    assert_eq!(f.take(&c, f.lock(3, 0, 0), WAIT).await, Status::Blocked);
+    f.release(&a, f.lock(1, 0, 0)).await;
+    assert!(matches!(b.told().await, Told::Granted(_)));
+    assert!(matches!(c.told().await, Told::Granted(_)));
+}
+
+#[tokio::test]
+async fn calls_in_two_halves_are_answered_by_calls() {
+    let f = Fixture::new().await;
+    let mut a = f.host(1).await;
+    let (cookie, lock) = (nlm::NetObj::from("half"), f.lock(1, 0, 0));
+    let args = LockArgs {
+        cookie: cookie.clone(),
+        block: false,
+        exclusive: true,
+        lock: lock.clone(),
+        reclaim: false,
+        state: 1,
+    };
+    f.call::<call::LockMsg>(&a, &args).await;
+    let Told::Answer(12, Res { cookie: answered, status: Status::Granted }) = a.told().await else {
+        panic!()
+    };
+    assert_eq!(answered, cookie);
+    f.call::<call::UnlockMsg>(&a, &UnlockArgs { cookie, lock }).await;
+    assert!(matches!(a.told().await, Told::Answer(14, Res { status: Status::Granted, .. })));
+}
+
+#[tokio::test]
+async fn share_reservations_of_hosts() {
+    let f = Fixture::new().await;
+    let (a, b) = (f.host(1).await, f.host(2).await);
+    let share = |access, mode| {
+        let share =
+            Share { caller: "host".into(), file: f.handle(), owner: "o".into(), mode, access };
+        ShareArgs { cookie: "s".into(), share, reclaim: false }
+    };
+    let reads_alone = share(ShareAccess::Read, ShareMode::Write);
+    let writes = share(ShareAccess::Write, ShareMode::None);
+    assert_eq!(f.call::<call::Share>(&a, &reads_alone).await.status, Status::Granted);
+    assert_eq!(f.call::<call::Share>(&b, &writes).await.status, Status::Denied);
+    assert_eq!(f.call::<call::Unshare>(&a, &reads_alone).await.status, Status::Granted);
+    assert_eq!(f.call::<call::Share>(&b, &writes).await.status, Status::Granted);
+}
+
+#[tokio::test]
+async fn hosts_are_told_of_a_restart_and_reclaim_while_others_wait() {
+    let mut f = Fixture::new().await;
+    let (mut a, b) = (f.host(1).await, f.host(2).await);
+    assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
+    f.stop().await;
+    f.start().await;
+    assert!(matches!(a.told().await, Told::Restarted(3)));
+    assert_eq!(f.take(&b, f.lock(1, 0, 0), EXCLUSIVE).await, Status::DeniedGracePeriod);
+    assert_eq!(f.test(&b, f.lock(1, 0, 0)).await, TestReply::DeniedGracePeriod);
+    // It had nothing.
+    assert_eq!(f.take(&b, f.lock(1, 0, 0), RECLAIM).await, Status::DeniedGracePeriod);
+    assert_eq!(f.take(&a, f.lock(1, 0, 0), RECLAIM).await, Status::Granted);
+    let mut status = Status::DeniedGracePeriod;
+    for _ in 0..80 {
+        status = f.take(&b, f.lock(1, 0, 0), EXCLUSIVE).await;
+        if status != Status::DeniedGracePeriod {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(status, Status::Denied);
+    assert_eq!(f.take(&a, f.lock(1, 0, 0), RECLAIM).await, Status::DeniedGracePeriod);
+}
+
+#[tokio::test]
+async fn a_host_that_restarts_loses_its_locks_and_nobody_else_does() {
+    let f = Fixture::new().await;
+    let (a, b) = (f.host(1).await, f.host(2).await);
+    assert_eq!(f.take(&a, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Granted);
+    assert_eq!(f.take(&b, f.lock(1, 10, 10), EXCLUSIVE).await, Status::Granted);
+    // By a datagram, as Linux tells.
+    let socket = UdpSocket::bind(SocketAddr::new(a.ip, 0)).await.unwrap();
+    let mut e = Encoder::new();
+    e.put(&CallHeader {
+        xid: 9,
+        program: nsm::PROGRAM,
+        version: nsm::VERSION,
+        procedure: nsm::Procedure::Notify as u32,
+        cred: OpaqueAuth::NONE,
+        verf: OpaqueAuth::NONE,
+    });
+    e.put(&nsm::StatChange { name: "host".into(), state: 5 });
+    let datagram = e.finish().to_bytes();
+    let mut reply = [0; 64];
+    let answered = async {
+        // The server may not listen yet.
+        loop {
+            socket.send_to(&datagram, f.addr).await.unwrap();
+            let answer = timeout(Duration::from_secs(1), socket.recv(&mut reply)).await;
+            if matches!(answer, Ok(Ok(_))) {
+                break;
+            }
+        }
+    };
+    timeout(Duration::from_secs(20), answered).await.unwrap();
+    assert_eq!(reply[..4], [0, 0, 0, 9]);
+    assert_eq!(f.take(&b, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Granted);
+    assert_eq!(f.take(&a, f.lock(1, 10, 10), EXCLUSIVE).await, Status::Denied);
+
+    // It monitors for nobody.
+    let mut client = Outcall::connect(f.addr, Some(a.ip)).await.unwrap();
+    let stat = nsm::StatName { name: "box".into() };
+    let res: nsm::StatRes = client
+        .call((nsm::PROGRAM, nsm::VERSION, nsm::Procedure::Stat as u32), &stat)
+        .await
+        .unwrap();
+    assert_eq!(res.outcome, nsm::Outcome::Failure);
+}
+
+/// Procedures that are none, and arguments that are cut off.
+#[tokio::test]
+async fn odd_calls_are_refused() {
+    let f = Fixture::new().await;
+    let a = f.host(1).await;
+    for procedure in [16, 19, 24] {
+        let mut client = Outcall::connect(f.addr, None).await.unwrap();
+        let refused = client.call::<()>((nlm::PROGRAM, nlm::VERSION, procedure), &()).await;
+        assert!(refused.is_err());
+    }
+    let mut client = Outcall::connect(f.addr, None).await.unwrap();
+    let garbage = (nlm::PROGRAM, nlm::VERSION, nlm::Procedure::Lock as u32);
+    assert!(client.call::<Res>(garbage, &7_u32).await.is_err());
+    assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
+}
