@@ -1,7 +1,8 @@
 //! Page frames: one mapping of memory, and a few words about each frame beside it.
 //!
 //! 1. The arena is the budget (I7): every cached byte lies in it, and frames in use, in flight,
-//!    pinned or waiting for their epoch are simply frames that are not free.
+//!    pinned or waiting for their epoch are simply frames that are not free. The budget can be
+//!    any part of the address space mapped at start; frames above it have no memory once free.
 //! 2. A frame has one owner while it is not published (a [`Frames`]); bytes are written only then,
 //!    or past its high-water mark under its mapping's lock. What is below the mark is never
 //!    written again until the frame was free in between.
@@ -16,6 +17,9 @@
 //! Soundness: frame bytes are reached through raw pointers into the one mapping, which lives as
 //! long as the arena. Shared slices cover bytes below the mark only, which nobody writes (2).
 
+use crate::free_list::FreeList;
+use crate::memory;
+use crossbeam_utils::CachePadded;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use weir_base::PAGE_SIZE;
@@ -117,8 +121,18 @@ pub(crate) struct Arena {
     meta: Box<[Meta]>,
     /// Pins of whole groups.
     groups: Box<[AtomicU32]>,
-    free: Mutex<FreeList>,
-    free_count: AtomicU32,
+    /// How many frames may be used.
+    limit: AtomicU32,
+    /// On lines of its own, as readers need the fields above.
+    free: CachePadded<Free>,
+}
+
+struct Free {
+    list: Mutex<FreeList>,
+    /// Keeps the limit as it is.
+    resizing: Mutex<()>,
+    /// What the list says, for those who need no more.
+    used: AtomicU32,
 }
 
 // SAFETY: the memory behind `base` is written by a frame's owner alone and read below the mark
@@ -128,26 +142,44 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Maps memory for `frames` frames.
-    pub(crate) fn new(frames: u32) -> std::io::Result<Self> {
-        let base = memory::map(frames as usize * PAGE_SIZE)?;
+    /// Maps addresses for `reserved` frames, of which `limit` may be used.
+    pub(crate) fn new(limit: u32, reserved: u32) -> std::io::Result<Self> {
+        debug_assert!(limit <= reserved);
+        let base = memory::map(reserved as usize * PAGE_SIZE)?;
         Ok(Self {
             base,
-            meta: (0..frames).map(|_| Meta::default()).collect(),
-            groups: (0..frames.div_ceil(GROUP)).map(|_| AtomicU32::new(0)).collect(),
-            free: Mutex::new(FreeList::new(frames)),
-            free_count: AtomicU32::new(frames),
+            // SAFETY: a table of integers.
+            meta: unsafe { memory::zeroed_table(reserved as usize) },
+            // SAFETY: as above.
+            groups: unsafe { memory::zeroed_table(reserved.div_ceil(GROUP) as usize) },
+            limit: AtomicU32::new(limit),
+            free: CachePadded::new(Free {
+                list: Mutex::new(FreeList::new(reserved, limit)),
+                resizing: Mutex::new(()),
+                used: AtomicU32::new(0),
+            }),
         })
     }
 
-    /// How many frames there are.
+    /// How many frames may be used.
+    #[inline]
     pub(crate) fn frames(&self) -> u32 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// How many could be, with another limit.
+    pub(crate) fn reserved(&self) -> u32 {
         self.meta.len() as u32
     }
 
-    /// How many are free.
+    /// How many are used; more than may be while a lower limit is being reached.
+    pub(crate) fn used_frames(&self) -> u32 {
+        self.free.used.load(Ordering::Relaxed)
+    }
+
+    /// How many can be had.
     pub(crate) fn free_frames(&self) -> u32 {
-        self.free_count.load(Ordering::Relaxed)
+        self.frames().saturating_sub(self.used_frames())
     }
 
     #[inline]
@@ -158,7 +190,7 @@ impl Arena {
     /// Where the frame's bytes begin.
     #[inline]
     pub(crate) fn ptr(&self, frame: u32) -> *mut u8 {
-        debug_assert!(frame < self.frames());
+        debug_assert!(frame < self.reserved());
         // SAFETY: within the mapping, as frames are numbered below its length in pages.
         unsafe { self.base.as_ptr().add(frame as usize * PAGE_SIZE) }
     }
@@ -176,15 +208,15 @@ impl Arena {
 
     /// Takes up to `want` frames if at least `min` are free.
     pub(crate) fn take(self: &Arc<Self>, want: usize, min: usize) -> Option<Frames> {
-        let mut free = self.free.lock();
-        let count = want.min(free.count as usize);
+        let mut list = self.free.list.lock();
+        let count = want.min(list.available() as usize);
         if count < min.max(1) {
             return None;
         }
         let mut frames = Vec::with_capacity(count);
-        free.take(count, &mut frames);
-        self.free_count.store(free.count, Ordering::Relaxed);
-        drop(free);
+        list.take(count, &mut frames);
+        self.free.used.store(list.used(), Ordering::Relaxed);
+        drop(list);
         Some(Frames { arena: self.clone(), frames })
     }
 
@@ -234,7 +266,7 @@ impl Arena {
                 Part::Group(group) => {
                     if self.groups[group as usize].fetch_sub(1, Ordering::SeqCst) == 1 {
                         let first = group * GROUP;
-                        let frames = first..(first + GROUP).min(self.frames());
+                        let frames = first..(first + GROUP).min(self.reserved());
                         freed.extend(frames.filter(|&frame| self.leave_limbo(frame)));
                     }
                 }
@@ -268,19 +300,73 @@ impl Arena {
             && word.fetch_and(!flag::LIMBO, Ordering::SeqCst) & flag::LIMBO != 0
     }
 
-    /// Gives frames back that nobody refers to.
+    /// Gives frames back that nobody refers to, and their memory if they are above the limit.
     fn give_back(&self, frames: &[u32]) {
         if frames.is_empty() {
             return;
         }
-        let mut free = self.free.lock();
+        let mut above = Vec::new();
+        let mut list = self.free.list.lock();
         for &frame in frames {
             self.meta(frame).word.store(0, Ordering::Relaxed);
-            free.put(frame);
+            if frame >= list.limit() {
+                above.push(frame);
+            } else {
+                list.put(frame);
+            }
         }
-        self.free_count.store(free.count, Ordering::Relaxed);
+        if !above.is_empty() {
+            drop(list);
+            above.sort_unstable();
+            self.release(&above);
+            list = self.free.list.lock();
+            above.iter().for_each(|&frame| list.put(frame));
+        }
+        self.free.used.store(list.used(), Ordering::Relaxed);
+    }
+
+    /// Gives the memory of frames, in order, back to the system. Nobody refers to them, and nobody
+    /// is handed them meanwhile.
+    fn release(&self, frames: &[u32]) {
+        for (first, count) in runs(frames) {
+            // SAFETY: neighbouring frames that nobody refers to.
+            unsafe { memory::release(self.ptr(first), count * PAGE_SIZE) };
+        }
+    }
+
+    /// Sets how many frames may be used: at least 1, at most [`reserved`](Self::reserved). More may
+    /// be used until the rest of them has been given back; meanwhile none is handed out.
+    pub(crate) fn set_limit(&self, limit: u32) {
+        let _resizing = self.free.resizing.lock();
+        let mut list = self.free.list.lock();
+        list.set_limit(limit.clamp(1, self.reserved()));
+        self.limit.store(list.limit(), Ordering::Relaxed);
+    }
+
+    /// Gives the memory of free frames above the limit back to the system; returns the frames above
+    /// it that are in use.
+    pub(crate) fn release_above(&self) -> Vec<u32> {
+        // Free frames above the limit stay free as long as it does not move.
+        let _resizing = self.free.resizing.lock();
+        let above = self.free.list.lock().above();
+        let mut used = Vec::new();
+        for start in above.clone().step_by(RELEASE) {
+            let part = start..(start + RELEASE as u32).min(above.end);
+            let list = self.free.list.lock();
+            let (free, busy): (Vec<u32>, Vec<u32>) = part.partition(|&f| list.is_free(f));
+            drop(list);
+            used.extend(busy);
+            self.release(&free);
+        }
+        if used.is_empty() {
+            self.free.list.lock().released_above();
+        }
+        used
     }
 }
+
+/// Frames looked at under one hold of the lock when memory is given back.
+const RELEASE: usize = 16384;
 
 impl Drop for Arena {
     fn drop(&mut self) {
@@ -390,119 +476,13 @@ fn parts(first: u32, count: u32) -> impl Iterator<Item = Part> {
     })
 }
 
-/// Which frames are free: a bitmap with a summary above it; the lowest are handed out first, so
-/// that a stream that recycles its frames stays in a small, cache-warm part of the arena.
-struct FreeList {
-    /// One bit per frame.
-    words: Vec<u64>,
-    /// One bit per word that has a bit.
-    summary: Vec<u64>,
-    /// No summary word below this one has a bit.
-    hint: usize,
-    count: u32,
-}
-
-impl FreeList {
-    fn new(frames: u32) -> Self {
-        let words = (frames as usize).div_ceil(64);
-        let mut list =
-            Self { words: vec![0; words], summary: vec![0; words.div_ceil(64)], hint: 0, count: 0 };
-        for frame in 0..frames {
-            list.put(frame);
-        }
-        list
-    }
-
-    fn put(&mut self, frame: u32) {
-        let word = frame as usize / 64;
-        debug_assert!(self.words[word] & (1 << (frame % 64)) == 0, "frame {frame} freed twice");
-        self.words[word] |= 1 << (frame % 64);
-        self.summary[word / 64] |= 1 << (word % 64);
-        self.hint = self.hint.min(word / 64);
-        self.count += 1;
-    }
-
-    /// Takes the `count` lowest free frames; the caller knows that there are as many.
-    fn take(&mut self, mut count: usize, out: &mut Vec<u32>) {
-        self.count -= count as u32;
-        while count > 0 {
-            while self.summary[self.hint] == 0 {
-                self.hint += 1;
-            }
-            let index = self.hint * 64 + self.summary[self.hint].trailing_zeros() as usize;
-            let word = &mut self.words[index];
-            while *word != 0 && count > 0 {
-                out.push((index * 64) as u32 + word.trailing_zeros());
-                *word &= *word - 1;
-                count -= 1;
-            }
-            if *word == 0 {
-                self.summary[index / 64] &= !(1 << (index % 64));
-            }
-        }
-    }
-}
-
-#[cfg(not(any(miri, loom, shuttle)))]
-mod memory {
-    //! The arena's memory, from the kernel: committed only as far as it is touched, in huge pages
-    //! where the machine allows it.
-
-    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-    use std::ptr::NonNull;
-
-    pub(super) fn map(len: usize) -> std::io::Result<NonNull<u8>> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
-        let at = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)
-        }?;
-        // SAFETY: advice on the mapping just made; refusal is harmless.
-        let _ = unsafe { madvise(at, len, Advice::LinuxHugepage) };
-        NonNull::new(at.cast()).ok_or_else(|| std::io::ErrorKind::OutOfMemory.into())
-    }
-
-    /// # Safety
-    /// Mapped by [`map`] with this length, and not referred to any more.
-    pub(super) unsafe fn unmap(at: NonNull<u8>, len: usize) {
-        // SAFETY: the caller's word.
-        let _ = unsafe { munmap(at.as_ptr().cast(), len) };
-    }
-}
-
-#[cfg(any(miri, loom, shuttle))]
-mod memory {
-    //! The arena's memory, from the allocator: for checkers that know no system calls.
-
-    use std::alloc::{Layout, alloc_zeroed, dealloc};
-    use std::ptr::NonNull;
-    use weir_base::PAGE_SIZE;
-
-    fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len, PAGE_SIZE).expect("an arena is smaller than the address space")
-    }
-
-    pub(super) fn map(len: usize) -> std::io::Result<NonNull<u8>> {
-        // SAFETY: the length is not zero, as an arena has at least one frame.
-        NonNull::new(unsafe { alloc_zeroed(layout(len)) })
-            .ok_or_else(|| std::io::ErrorKind::OutOfMemory.into())
-    }
-
-    /// # Safety
-    /// Mapped by [`map`] with this length, and not referred to any more.
-    pub(super) unsafe fn unmap(at: NonNull<u8>, len: usize) {
-        // SAFETY: the caller's word.
-        unsafe { dealloc(at.as_ptr(), layout(len)) };
-    }
-}
-
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 
     #[test]
     fn frames_come_in_runs_and_go_back() {
-        let arena = Arc::new(Arena::new(200).unwrap());
+        let arena = Arc::new(Arena::new(200, 200).unwrap());
         let mut a = arena.take(150, 1).unwrap();
         assert_eq!(a.runs().collect::<Vec<_>>(), [(0, 150)]);
         assert!(arena.take(51, 51).is_none());
@@ -524,7 +504,7 @@ mod tests {
 
     #[test]
     fn a_frame_of_a_pinned_group_is_freed_with_the_groups_last_pin() {
-        let arena = Arc::new(Arena::new(100).unwrap());
+        let arena = Arc::new(Arena::new(100, 100).unwrap());
         let mut frames = arena.take(50, 50).unwrap();
         let published: Vec<u32> = (0..50).map(|i| frames.publish(i, 0, PAGE_SIZE)).collect();
         assert_eq!(published, (0..50).collect::<Vec<_>>());

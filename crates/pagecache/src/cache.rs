@@ -8,6 +8,7 @@
 //! 3. The threads (flusher, reclaim) end when the last handle is gone and nothing is dirty.
 
 use crate::arena::{Arena, Frames};
+use crate::budget::frames_of;
 use crate::cached_fs::CachedFs;
 use crate::epoch;
 use crate::index::Garbage;
@@ -29,6 +30,9 @@ use weir_vfs::{FileSystem, Result};
 pub struct Config {
     /// Hard limit on page frames in use, in flight and pinned, in bytes; at least 64 KiB is taken.
     pub budget_bytes: u64,
+    /// Largest budget that [`Cache::set_budget`] can set later, in bytes. It is reserved as address
+    /// space only; 0, or less than `budget_bytes`: as much as that.
+    pub max_budget_bytes: u64,
     /// Whether cached reads may take the fast path (a run-time switch, too).
     pub fast_read: bool,
     /// Largest read-ahead window in bytes; 0 turns read-ahead off.
@@ -38,7 +42,12 @@ pub struct Config {
 impl Default for Config {
     /// A budget of 256 MiB, fast reads on, read-ahead of up to 4 MiB.
     fn default() -> Self {
-        Self { budget_bytes: 256 << 20, fast_read: true, readahead_bytes: 4 << 20 }
+        Self {
+            budget_bytes: 256 << 20,
+            max_budget_bytes: 0,
+            fast_read: true,
+            readahead_bytes: 4 << 20,
+        }
     }
 }
 
@@ -91,15 +100,9 @@ impl Cache {
         self.shared().stats.sum()
     }
 
-    /// Hard limit on memory for pages, in bytes.
-    pub fn budget_bytes(&self) -> u64 {
-        u64::from(self.shared().arena.frames()) * PAGE_SIZE as u64
-    }
-
     /// Memory for pages that is in use, in flight, pinned or about to be freed, in bytes.
     pub fn used_bytes(&self) -> u64 {
-        let arena = &self.shared().arena;
-        u64::from(arena.frames() - arena.free_frames()) * PAGE_SIZE as u64
+        u64::from(self.shared().arena.used_frames()) * PAGE_SIZE as u64
     }
 
     /// Bytes of pages that are not yet in their stores.
@@ -181,43 +184,9 @@ struct Retired {
     nodes: Vec<Garbage>,
 }
 
-/// Amounts that follow from the budget, in pages.
-pub(crate) struct Limits {
-    /// Dirty pages at which writeback begins in the background.
-    pub(crate) dirty_background: u64,
-    /// Dirty pages at which writers wait.
-    pub(crate) dirty_hard: u64,
-    /// Free frames below which reclaim begins in the background.
-    pub(crate) free_low: u32,
-    /// Free frames at which it stops.
-    free_high: u32,
-    /// Frames that one step of an operation asks for at most.
-    pub(crate) step: usize,
-    /// Uses that follow the insertion by less than this many insertions do not count.
-    pub(crate) correlated: u32,
-}
-
-/// Most pages that one step of an operation handles: 1 MiB, and one for an unaligned start.
-pub(crate) const STEP_PAGES: usize = 257;
-
-impl Limits {
-    fn new(frames: u32) -> Self {
-        let pages = u64::from(frames);
-        Self {
-            dirty_background: pages / 10,
-            dirty_hard: (pages * 4 / 10).max(1),
-            free_low: (frames / 32).min(8192),
-            free_high: (frames / 16).min(16384),
-            step: (frames as usize / 8).clamp(1, STEP_PAGES),
-            correlated: (frames / 20).max(1),
-        }
-    }
-}
-
 /// All that the parts of a cache share.
 pub(crate) struct Shared {
     pub(crate) arena: Arc<Arena>,
-    pub(crate) limits: Limits,
     pub(crate) stats: Counters,
     pub(crate) queues: Mutex<Queues>,
     /// Insertions so far, for ages.
@@ -241,6 +210,10 @@ pub(crate) struct Shared {
     pub(crate) tasks: Arc<Tasks>,
     mappings: RwLock<Registry>,
     pub(crate) stop: AtomicBool,
+    /// A change of the budget is on its way.
+    pub(crate) resizing: AtomicBool,
+    /// It is not any more.
+    pub(crate) resized: WaitQueue,
 }
 
 #[derive(Default)]
@@ -258,15 +231,15 @@ struct Registry {
 
 impl Shared {
     pub(crate) fn new(config: &Config) -> std::io::Result<Arc<Self>> {
-        let frames = (config.budget_bytes / PAGE_SIZE as u64).clamp(16, u64::from(u32::MAX) / 2);
-        let arena = Arc::new(Arena::new(frames as u32)?);
+        let frames = frames_of(config.budget_bytes);
+        let reserved = frames_of(config.max_budget_bytes).max(frames);
+        let arena = Arc::new(Arena::new(frames, reserved)?);
         Ok(Arc::new(Self {
-            limits: Limits::new(arena.frames()),
             stats: Counters::default(),
-            queues: Mutex::new(Queues::new(arena.frames())),
+            queues: Mutex::new(Queues::new(frames, reserved)),
             clock: AtomicU32::new(0),
             fast_read: AtomicBool::new(config.fast_read),
-            readahead_pages: (config.readahead_bytes / PAGE_SIZE as u64).min(frames / 8),
+            readahead_pages: config.readahead_bytes / PAGE_SIZE as u64,
             retired: Mutex::default(),
             freed: WaitQueue::default(),
             line: Mutex::default(),
@@ -279,11 +252,14 @@ impl Shared {
             tasks: Arc::default(),
             mappings: RwLock::default(),
             stop: AtomicBool::new(false),
+            resizing: AtomicBool::new(false),
+            resized: WaitQueue::default(),
             arena,
         }))
     }
 
-    /// Takes up to `want` frames, at least `min`, waiting if need be.
+    /// Takes up to `want` frames, at least `min`, waiting if need be. Fewer than `min` if the budget
+    /// becomes so small meanwhile that a step asks for less.
     pub(crate) async fn alloc(self: &Arc<Self>, want: usize, min: usize, uncached: bool) -> Frames {
         if let Some(frames) = self.try_alloc(want, min, uncached) {
             return frames;
@@ -292,6 +268,7 @@ impl Shared {
         let place = Place::take(self);
         loop {
             let ticket = self.freed.ticket();
+            let min = min.min(self.limits().step);
             if place.is_first()
                 && let Some(frames) = self.grab(want, min, uncached)
             {
@@ -322,7 +299,7 @@ impl Shared {
             self.collect();
             self.arena.take(want, 1)
         });
-        if !uncached && self.arena.free_frames() < self.limits.free_low {
+        if !uncached && self.arena.free_frames() < self.limits().free_low {
             self.reclaimer.kick();
         }
         frames
@@ -337,7 +314,7 @@ impl Shared {
         });
         if frames.is_some() {
             // Uncached operations give their frames back by themselves.
-            if !uncached && self.arena.free_frames() < self.limits.free_low {
+            if !uncached && self.arena.free_frames() < self.limits().free_low {
                 self.reclaimer.kick();
             }
             return frames;
@@ -362,8 +339,8 @@ impl Shared {
     /// Most pages to read ahead. Uncached streams live on the reserve of free frames, so that they
     /// cost nobody a page.
     pub(crate) fn readahead_limit(&self, uncached: bool) -> u64 {
-        let reserve = u64::from(self.limits.free_low);
-        if uncached { self.readahead_pages.min(reserve) } else { self.readahead_pages }
+        let most = if uncached { self.limits().free_low } else { self.arena.frames() / 8 };
+        self.readahead_pages.min(u64::from(most))
     }
 
     /// Hands over what a mapping's slots let go of.
@@ -420,7 +397,7 @@ impl Shared {
             let retired = !self.retired.lock().is_empty();
             let nap = if waiting {
                 Duration::from_micros(200)
-            } else if retired {
+            } else if retired || self.resizing.load(Ordering::SeqCst) {
                 Duration::from_millis(5)
             } else {
                 Duration::from_secs(1)
@@ -430,12 +407,15 @@ impl Shared {
                 return;
             }
             self.collect();
-            let free = self.arena.free_frames();
-            if free < self.limits.free_low {
+            let (used, frames) = (self.arena.used_frames(), self.arena.frames());
+            if used + self.limits().free_low > frames {
                 self.stats.add(Count::ReclaimBackground, 1);
-                let want = (self.limits.free_high - free) as usize;
+                let want = (used + self.limits().free_high).saturating_sub(frames) as usize;
                 self.reclaim(want, Reach::All, Effort::Background);
                 self.collect();
+            }
+            if self.resizing.load(Ordering::SeqCst) {
+                self.resize();
             }
             if self.waiting.load(Ordering::SeqCst) > 0 {
                 self.freed.notify();

@@ -75,14 +75,17 @@
 //! ```
 
 mod arena;
+mod budget;
 mod cache;
 mod cached_fs;
 mod change;
 mod epoch;
 mod file;
 mod fill;
+mod free_list;
 mod index;
 mod mapping;
+mod memory;
 #[cfg(all(test, any(loom, shuttle)))]
 mod model;
 mod ranges;

@@ -70,7 +70,8 @@ mod whole {
 
     /// A cache of 16 pages without threads of its own.
     fn rig() -> (Arc<Shared>, File) {
-        let config = Config { budget_bytes: 1, fast_read: true, readahead_bytes: 0 };
+        let config =
+            Config { budget_bytes: 1, fast_read: true, readahead_bytes: 0, ..Config::default() };
         let shared = Shared::new(&config).unwrap();
         let fs = CachedFs::new(Cache::without_threads(shared.clone()), MemoryFs::new());
         let file = crate::block_on(async {

@@ -11,7 +11,7 @@
 //! 3. A read that is dropped half-way leaves nothing stuck, and prunes what it brought in.
 
 use crate::arena::flag;
-use crate::cache::STEP_PAGES;
+use crate::budget::STEP_PAGES;
 use crate::epoch;
 use crate::file::{File, Open};
 use crate::fill::Purpose;
@@ -200,7 +200,7 @@ impl Open {
                 let last = end.min(snapshot.size).div_ceil(PAGE_SIZE as u64).max(page + 1);
                 let plan = self.readahead.lock().plan(page, last, shared.readahead_limit(uncached));
                 let want = (last - page) as usize + plan.ahead as usize;
-                let frames = shared.alloc(want.min(shared.limits.step), 1, uncached).await;
+                let frames = shared.alloc(want.min(shared.limits().step), 1, uncached).await;
                 let got = frames.len() as u64;
                 let mark = (plan.ahead > 0).then_some(last);
                 let ticket = mapping.changed.ticket();
@@ -247,7 +247,7 @@ impl Open {
         let end = pages.end.min(mapping.size().div_ceil(PAGE_SIZE as u64));
         let mut page = pages.start;
         while page < end {
-            let want = ((end - page) as usize).min(shared.limits.step);
+            let want = ((end - page) as usize).min(shared.limits().step);
             let Some(frames) = shared.alloc_spare(want, uncached) else { return };
             let fill = mapping.start_fill(page, frames, Purpose { uncached, mark });
             // A page that is there already is passed over.
@@ -358,7 +358,7 @@ impl Mapping {
                 .clock
                 .load(Ordering::Relaxed)
                 .wrapping_sub(meta.stamp.load(Ordering::Relaxed));
-            if age >= shared.limits.correlated {
+            if age >= shared.limits().correlated {
                 meta.set(flag::REFERENCED);
             }
         }

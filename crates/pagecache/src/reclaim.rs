@@ -70,8 +70,15 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    pub(crate) fn new(frames: u32) -> Self {
-        Self { lists: [EMPTY; 3], ghosts: Ghosts::new(frames) }
+    pub(crate) fn new(frames: u32, reserved: u32) -> Self {
+        let mut queues = Self { lists: [EMPTY; 3], ghosts: Ghosts::new(reserved) };
+        queues.resize(frames);
+        queues
+    }
+
+    /// The cache has so many frames from now on.
+    pub(crate) fn resize(&mut self, frames: u32) {
+        self.ghosts.memory = frames;
     }
 
     /// Enters a page that is new in the cache.
@@ -293,6 +300,7 @@ struct Candidate {
 
 /// Pages that were dropped lately: a table of fingerprints, each with the time of its drop.
 struct Ghosts {
+    /// As much of it is used as the budget needs.
     table: Vec<(u32, u32)>,
     now: u32,
     /// How long one is remembered, in drops.
@@ -300,13 +308,14 @@ struct Ghosts {
 }
 
 impl Ghosts {
-    fn new(frames: u32) -> Self {
-        let len = (frames as usize).next_power_of_two().max(16);
-        Self { table: vec![(0, 0); len], now: frames.max(16), memory: frames.max(16) }
+    fn new(reserved: u32) -> Self {
+        let len = (reserved as usize).next_power_of_two();
+        Self { table: vec![(0, 0); len], now: reserved, memory: reserved }
     }
 
     fn place(&self, key: u64) -> (usize, u32) {
-        (key as usize & (self.table.len() - 1), (key >> 32) as u32 | 1)
+        let mask = (self.memory as usize).next_power_of_two() - 1;
+        (key as usize & mask, (key >> 32) as u32 | 1)
     }
 
     fn remember(&mut self, key: u64) {

@@ -181,7 +181,7 @@ impl File {
         let nowait = flags.contains(IoFlags::NOWAIT);
         // How often one may look again and find no more, before a prefix is good enough.
         let mut most = 0;
-        let mut rounds = 2 * len.div_ceil(PAGE_SIZE * mapping.shared.limits.step) + 4;
+        let mut rounds = 2 * len.div_ceil(PAGE_SIZE * mapping.shared.limits().step) + 4;
         loop {
             let (snapshot, page) = {
                 let guard = epoch::enter();

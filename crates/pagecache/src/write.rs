@@ -124,7 +124,7 @@ impl Open {
         loop {
             let offset = at.unwrap_or_else(|| mapping.size());
             let head = offset as usize & (PAGE_SIZE - 1);
-            let len = buf.len().min(shared.limits.step * PAGE_SIZE - head);
+            let len = buf.len().min(shared.limits().step * PAGE_SIZE - head);
             if offset + len as u64 > MAX_FILE_BYTES {
                 return Err(Error::TooBig);
             }
@@ -139,6 +139,10 @@ impl Open {
                 n if nowait => shared.try_alloc(n, n, uncached).ok_or(Error::WouldBlock)?,
                 n => shared.alloc(n, n, uncached).await,
             };
+            if frames.len() < count {
+                // The budget has become smaller, and so has the step.
+                continue;
+            }
             for (index, page) in (first..pages.end).enumerate() {
                 let start = (page * PAGE_SIZE as u64).max(offset);
                 let end = ((page + 1) * PAGE_SIZE as u64).min(offset + len as u64);
@@ -172,7 +176,7 @@ impl Open {
         loop {
             let ticket = shared.cleaned.ticket();
             let dirty = shared.dirty.load(Ordering::Relaxed);
-            let (background, hard) = (shared.limits.dirty_background, shared.limits.dirty_hard);
+            let (background, hard) = (shared.limits().dirty_background, shared.limits().dirty_hard);
             let full = dirty >= hard;
             // Between the limits, a writer lets some writeback pass: once.
             let middle = background + (hard - background.min(hard)) / 2;

@@ -334,8 +334,9 @@ impl Shared {
             self.flusher.sleep(TICK);
             let stopping = self.stop.load(Ordering::SeqCst);
             let pressed = stopping
-                || self.dirty.load(Ordering::Relaxed) > self.limits.dirty_background
-                || self.waiting.load(Ordering::SeqCst) > 0;
+                || self.dirty.load(Ordering::Relaxed) > self.limits().dirty_background
+                || self.waiting.load(Ordering::SeqCst) > 0
+                || self.resizing.load(Ordering::SeqCst);
             let now = self.now();
             for mapping in self.dirty_mappings() {
                 let (due, done) = {

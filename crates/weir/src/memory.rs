@@ -17,6 +17,11 @@ pub(crate) fn budget_bytes(asked: Option<Size>, cap_bytes: u64) -> u64 {
     budget.max(LEAST_BUDGET_BYTES)
 }
 
+/// All the memory that this program may use, in bytes: the most that a budget can grow to later.
+pub(crate) fn most_bytes() -> u64 {
+    memory_bytes(Path::new("/"))
+}
+
 /// Memory in bytes: the machine's, or less where a control group says so. `root` is `/`.
 fn memory_bytes(root: &Path) -> u64 {
     let machine = fs::read_to_string(root.join("proc/meminfo"))

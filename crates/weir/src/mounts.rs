@@ -144,7 +144,8 @@ impl Mounts {
         for list in &args.options {
             options.apply(list).map_err(|e| Failure::new("use -o", e.to_string()))?;
         }
-        let config = Config { budget_bytes, fast_read: true, readahead_bytes: 8 << 20 };
+        let config =
+            Config { budget_bytes, fast_read: true, readahead_bytes: 8 << 20, ..Config::default() };
         let cache =
             Cache::new(config).asked(|| format!("set up a page cache of {budget_bytes} bytes"))?;
         Ok(Self { cache, options, local: HashMap::new(), remote: Vec::new() })

@@ -342,9 +342,16 @@ impl Rig {
     }
 
     pub fn with(pages: u64, capabilities: Capabilities) -> Self {
-        let store = Shaky::with(capabilities);
         let config =
             Config { budget_bytes: pages * 4096, readahead_bytes: 256 << 10, ..Config::default() };
+        Self::over(Shaky::with(capabilities), config)
+    }
+
+    pub fn configured(config: Config) -> Self {
+        Self::over(Shaky::new(), config)
+    }
+
+    fn over(store: Arc<Shaky>, config: Config) -> Self {
         let cache = Cache::new(config).unwrap();
         let fs = cache.mount(store.clone());
         Self { store, cache, fs }

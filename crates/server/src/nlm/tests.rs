@@ -119,7 +119,12 @@ impl Fixture {
     }
 
     async fn with(read_only: bool) -> Self {
-        let config = Config { budget_bytes: 8 << 20, fast_read: true, readahead_bytes: 0 };
+        let config = Config {
+            budget_bytes: 8 << 20,
+            fast_read: true,
+            readahead_bytes: 0,
+            ..Config::default()
+        };
         let fs = Cache::new(config).unwrap().mount(MemoryFs::new());
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         let made = fs.create(&Caller::Own, fs.root(), b"file", &set, true).await.unwrap();

@@ -157,7 +157,12 @@ mod tests {
     use weir_vfs::SetAttr;
 
     async fn file(name: &[u8]) -> (CachedFs, Key, File, Rights) {
-        let config = Config { budget_bytes: 1 << 20, fast_read: true, readahead_bytes: 0 };
+        let config = Config {
+            budget_bytes: 1 << 20,
+            fast_read: true,
+            readahead_bytes: 0,
+            ..Config::default()
+        };
         let fs = Cache::new(config).unwrap().mount(MemoryFs::new());
         let (own, set) = (Caller::Own, SetAttr::default());
         let attr = fs.create(&own, fs.root(), name, &set, true).await.unwrap().attr;

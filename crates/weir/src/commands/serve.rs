@@ -3,7 +3,7 @@
 use super::runtime;
 use crate::cli::Ended;
 use crate::failure::{Asked, Failure, Result};
-use crate::memory::budget_bytes;
+use crate::memory::{budget_bytes, most_bytes};
 use crate::output::{print, print_json, size_text};
 use crate::size::Size;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -277,8 +277,9 @@ async fn serve(args: &Args, settings: Settings) -> Result<Ended> {
     let address = settings.listener.local_addr().asked(|| "listen".into())?;
     let cache = Cache::new(Config {
         budget_bytes: settings.budget_bytes,
-        fast_read: true,
+        max_budget_bytes: most_bytes(),
         readahead_bytes: READAHEAD_BYTES,
+        ..Config::default()
     });
     let cache =
         cache.asked(|| format!("set up a page cache of {}", size_text(settings.budget_bytes)))?;

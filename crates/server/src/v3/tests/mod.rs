@@ -69,7 +69,12 @@ impl Fixture {
     async fn new(store: &str, options: ExportOptions) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let uid = dir.path().metadata().unwrap().uid();
-        let config = Config { budget_bytes: 16 << 20, fast_read: true, readahead_bytes: 1 << 20 };
+        let config = Config {
+            budget_bytes: 16 << 20,
+            fast_read: true,
+            readahead_bytes: 1 << 20,
+            ..Config::default()
+        };
         let cache = Cache::new(config).unwrap();
         let fs = match store {
             "memory" => cache.mount(MemoryFs::new()),

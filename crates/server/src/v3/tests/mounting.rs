@@ -46,7 +46,8 @@ async fn who_mounted_what_is_told_until_unmounted() {
 
 #[tokio::test]
 async fn several_exports_are_mounted_by_path_and_as_their_networks_allow() {
-    let config = Config { budget_bytes: 16 << 20, fast_read: true, readahead_bytes: 0 };
+    let config =
+        Config { budget_bytes: 16 << 20, fast_read: true, readahead_bytes: 0, ..Config::default() };
     let cache = Cache::new(config).unwrap();
     let rule = |network: &str, access| ClientRule {
         network: network.parse().unwrap(),

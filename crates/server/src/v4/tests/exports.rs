@@ -10,7 +10,13 @@ use weir_vfs::{Access, Caller, SetAttr};
 const BUDGET: u64 = 32 << 20;
 
 fn cache() -> Cache {
-    Cache::new(Config { budget_bytes: BUDGET, fast_read: true, readahead_bytes: 1 << 20 }).unwrap()
+    Cache::new(Config {
+        budget_bytes: BUDGET,
+        fast_read: true,
+        readahead_bytes: 1 << 20,
+        ..Config::default()
+    })
+    .unwrap()
 }
 
 fn export(cache: &Cache, path: &str, options: ExportOptions) -> Export {

@@ -36,7 +36,12 @@ struct Fixture {
 
 impl Fixture {
     async fn new() -> Self {
-        let config = Config { budget_bytes: 32 << 20, fast_read: true, readahead_bytes: 1 << 20 };
+        let config = Config {
+            budget_bytes: 32 << 20,
+            fast_read: true,
+            readahead_bytes: 1 << 20,
+            ..Config::default()
+        };
         let fs = Cache::new(config).unwrap().mount(MemoryFs::new());
         let dir = tempfile::tempdir().unwrap();
         let (server, addr, served) = start(&fs, dir.path()).await;

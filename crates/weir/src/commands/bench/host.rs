@@ -46,6 +46,7 @@ pub(super) fn run(args: &Args) -> Result<Ended> {
         budget_bytes: budget_bytes(args.budget, 16 << 30),
         fast_read: true,
         readahead_bytes: READAHEAD_BYTES,
+        ..Config::default()
     });
     let options =
         LocalOptions { state_dir: Some(args.state_dir.join("files")), ..LocalOptions::default() };
