@@ -1,0 +1,55 @@
+//! Locks of the Linux kernel's client on `weir serve`, over v3 (with the kernel's lock manager and
+//! rpc.statd) and v4.2 together.
+
+use conformance::{Guest, scratch, serve_command, weir};
+use std::path::Path;
+
+/// The guest, if the programs that v3's locks need are there.
+fn find() -> Option<Guest> {
+    let guest = Guest::find()?;
+    for needed in ["rpcbind", "rpc.statd", "python3", "flock"] {
+        if conformance::program(needed).is_none() {
+            conformance::skip(&format!("locks over v3 need {needed}"));
+            return None;
+        }
+    }
+    Some(guest)
+}
+
+/// A server that clients find by a port mapper of its own, and that is killed and started again
+/// when `export.kill` appears.
+fn server(export: &Path) -> String {
+    let serve = serve_command(export, "--lease 10 --rpcbind");
+    let serve = serve.strip_prefix("exec ").unwrap();
+    let base = export.display();
+    let serving = format!(
+        "while true; do {serve} & pid=$!; \
+         while kill -0 $pid 2>/dev/null; do if [[ -e {base}.kill ]]; then rm {base}.kill; \
+         kill -9 $pid; wait $pid; echo killed >>{base}.killed; fi; sleep 0.05; done; done"
+    );
+    // The port mapper keeps its socket and lock in /run: they are of this server alone.
+    format!(
+        "exec unshare --mount --pid --fork --kill-child bash -c \
+         'mount -t tmpfs tmpfs /run; mkdir /run/rpcbind; rpcbind; {serving}'"
+    )
+}
+
+fn run(part: &str) {
+    let Some(guest) = find() else { return };
+    let dir = scratch();
+    let export = dir.path().join("export");
+    std::fs::create_dir(&export).unwrap();
+    weir();
+    let text = guest.run(&server(&export), &[], "locks.sh", &[part, export.to_str().unwrap()]);
+    assert!(text.contains(&format!("locks {part}: ok")), "{text}");
+}
+
+#[test]
+fn locks_over_v3_and_v4_keep_each_other_out() {
+    run("rules");
+}
+
+#[test]
+fn locks_are_reclaimed_when_the_server_was_killed() {
+    run("restart");
+}
