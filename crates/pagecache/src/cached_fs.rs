@@ -10,7 +10,7 @@ use crate::cache::Cache;
 use crate::file::File;
 use crate::mapping::Mapping;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicU64, Ordering};
 use weir_vfs::{
@@ -55,6 +55,11 @@ impl CachedFs {
     pub(crate) fn new(cache: Cache, store: Arc<dyn FileSystem>) -> Self {
         let table = Mutex::default();
         Self { shared: Arc::new(FsShared { cache, store, table, lead: AtomicU64::new(0) }) }
+    }
+
+    /// The same, without keeping it.
+    pub fn downgrade(&self) -> WeakFs {
+        WeakFs { shared: Arc::downgrade(&self.shared) }
     }
 
     /// The cache.
@@ -451,6 +456,19 @@ impl CachedFs {
             Ok(())
         };
         crate::tasks::finish(&tasks, work).await
+    }
+}
+
+/// A [`CachedFs`] for as long as somebody else keeps it, or has a file of it open.
+#[derive(Clone)]
+pub struct WeakFs {
+    shared: Weak<FsShared>,
+}
+
+impl WeakFs {
+    /// The file system, if it is still there.
+    pub fn upgrade(&self) -> Option<CachedFs> {
+        self.shared.upgrade().map(|shared| CachedFs { shared })
     }
 }
 

@@ -102,7 +102,7 @@ mod write;
 mod writeback;
 
 pub use cache::{Cache, Config};
-pub use cached_fs::CachedFs;
+pub use cached_fs::{CachedFs, WeakFs};
 pub use file::File;
 pub use segments::{Pages, Segment, Segments};
 pub use stats::Stats;

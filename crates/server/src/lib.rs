@@ -23,9 +23,11 @@ mod transport;
 pub mod v3;
 mod v4;
 mod verifier;
+mod versions;
 
 pub use export::{Export, ExportOptions, Squash};
 pub use program::{Call, Program, ProgramId, Programs, Refusal};
 pub use server::{Server, ServerConfig, ServerError};
 pub use transport::{Limits, Peer, Reserved};
 pub use verifier::WriteVerifier;
+pub use versions::Versions;

@@ -176,7 +176,9 @@ mod tests {
         let stop = CancellationToken::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        tokio::spawn(Arc::new(Transport::new(Limits::default(), programs, stop)).serve(listener));
+        tokio::spawn(
+            Arc::new(Transport::new(Limits::default(), programs, stop)).serve(vec![listener]),
+        );
         addr
     }
 

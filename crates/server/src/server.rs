@@ -11,6 +11,7 @@ use crate::transport::{self, Transport};
 use crate::v3::{Mount3, Nfs3};
 use crate::v4::{Nfs4, OwnerTable};
 use crate::verifier::WriteVerifier;
+use crate::versions::Versions;
 use parking_lot::Mutex;
 use std::io;
 use std::net::SocketAddr;
@@ -42,6 +43,8 @@ pub struct ServerConfig {
     pub rpcbind: Option<SocketAddr>,
     /// The port of the port mappers of clients, by which the lock manager of NFSv3 finds theirs.
     pub clients_rpcbind: u16,
+    /// The versions of the protocol that are offered.
+    pub versions: Versions,
     /// The time.
     pub clock: Arc<dyn Clock>,
 }
@@ -58,6 +61,7 @@ impl ServerConfig {
             state,
             rpcbind: None,
             clients_rpcbind: weir_rpc::rpcbind::PORT,
+            versions: Versions::ALL,
             clock: Arc::new(SystemClock::default()),
         }
     }
@@ -70,8 +74,7 @@ pub(crate) struct Core {
     pub(crate) owners: OwnerTable,
     pub(crate) recovery: Recovery,
     pub(crate) clock: Arc<dyn Clock>,
-    /// The lease, as clients are told of it.
-    pub(crate) lease_seconds: u32,
+    pub(crate) versions: Versions,
     /// Largest record, in bytes.
     pub(crate) record_bytes: usize,
     /// Which run of the server this is; data not committed in another run may be lost.
@@ -136,6 +139,11 @@ pub enum ServerError {
     },
 }
 
+/// A lease that cannot be given, as clients know a longer one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("clients know a longer lease")]
+pub struct ShorterLease;
+
 /// An NFS server.
 #[derive(Clone)]
 pub struct Server {
@@ -160,7 +168,7 @@ impl Server {
     /// What is wrong with the configuration or the state directory.
     pub fn new(config: ServerConfig) -> Result<Self, ServerError> {
         let ServerConfig { exports, state_dir: path, transport, state, grace, clock, .. } = config;
-        let ServerConfig { rpcbind, clients_rpcbind, .. } = config;
+        let ServerConfig { rpcbind, clients_rpcbind, versions, .. } = config;
         let in_dir = |source| ServerError::StateDir { path: path.clone(), source };
         std::fs::create_dir_all(&path).map_err(in_dir)?;
         let handles = Handles::open(&path).map_err(in_dir)?;
@@ -171,7 +179,6 @@ impl Server {
         if returning > 0 {
             info!("{returning} clients may reclaim their state for {grace:?}");
         }
-        let lease_seconds = u32::try_from(state.lease.as_secs()).unwrap_or(u32::MAX);
         let hosts = recovered.hosts.iter().map(|h| h.host);
         let grace =
             Grace::new(clock.monotonic() + grace, recovered.clients).with_hosts(hosts.clone());
@@ -183,7 +190,7 @@ impl Server {
             owners: OwnerTable::default(),
             recovery,
             clock: clock.clone(),
-            lease_seconds,
+            versions,
             record_bytes: transport.record_bytes,
             run: recovered.run,
             verifier: verifier.clone(),
@@ -196,11 +203,15 @@ impl Server {
         let monitor = Arc::new(Nsm1::new(core.clone()));
         let restart = Arc::new(Restart::new(recovered.run, recovered.hosts, clients_rpcbind));
         let mut programs = Programs::default();
-        programs.add(Arc::new(Nfs4::new(core.clone())));
-        programs.add(Arc::new(Nfs3::new(exports.clone(), verifier, clock)));
-        programs.add(Arc::new(Mount3::new(exports)));
-        programs.add(locks.clone());
-        programs.add(monitor.clone());
+        if versions.intersects(Versions::V4) {
+            programs.add(Arc::new(Nfs4::new(core.clone())));
+        }
+        if versions.contains(Versions::V3) {
+            programs.add(Arc::new(Nfs3::new(exports.clone(), verifier, clock)));
+            programs.add(Arc::new(Mount3::new(exports)));
+            programs.add(locks.clone());
+            programs.add(monitor.clone());
+        }
         let ids = programs.ids();
         let transport = Arc::new(Transport::new(transport, programs, stop.clone()));
         Ok(Self {
@@ -230,12 +241,20 @@ impl Server {
         Ok(())
     }
 
-    /// Serves connections to `listener` until [`stop`](Self::stop), then finishes the calls under
-    /// way and writes back what is dirty.
+    /// [`serve_all`](Self::serve_all) at one address.
     ///
     /// # Errors
     /// Dirty data could not be written.
     pub async fn serve(&self, listener: TcpListener) -> io::Result<()> {
+        self.serve_all(vec![listener]).await
+    }
+
+    /// Serves connections to the listeners until [`stop`](Self::stop), then finishes the calls
+    /// under way and writes back what is dirty.
+    ///
+    /// # Errors
+    /// Dirty data could not be written.
+    pub async fn serve_all(&self, listeners: Vec<TcpListener>) -> io::Result<()> {
         let core = self.core.clone();
         let sweeper = tokio::spawn(async move {
             let mut ticks = tokio::time::interval(Duration::from_secs(1));
@@ -247,11 +266,13 @@ impl Server {
         let mut beside = JoinSet::new();
         beside.spawn(self.locks.clone().run());
         beside.spawn(self.restart.clone().tell());
-        match listener.local_addr() {
-            Ok(address) => drop(beside.spawn(self.monitor.clone().listen(address))),
-            Err(error) => warn!("cannot be told by datagrams that clients restart: {error}"),
+        for listener in listeners.iter().filter(|_| self.core.versions.contains(Versions::V3)) {
+            match listener.local_addr() {
+                Ok(address) => drop(beside.spawn(self.monitor.clone().listen(address))),
+                Err(error) => warn!("cannot be told by datagrams that clients restart: {error}"),
+            }
         }
-        self.transport.clone().serve(listener).await;
+        self.transport.clone().serve(listeners).await;
         sweeper.abort();
         beside.shutdown().await;
         self.callbacks.stopped().await;
@@ -275,6 +296,14 @@ impl Server {
     pub fn set_exports(&self, exports: Vec<Export>) -> Result<(), ServerError> {
         self.core.exports.replace(exports)?;
         Ok(())
+    }
+
+    /// Gives clients this lease from now on.
+    ///
+    /// # Errors
+    /// It is shorter than the one that clients know, and by which they renew.
+    pub fn set_lease(&self, lease: Duration) -> Result<(), ShorterLease> {
+        self.core.state.lock().extend_lease(lease).then_some(()).ok_or(ShorterLease)
     }
 
     /// Tells [`serve`](Self::serve) to come to an end.

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 mod cli;
 mod commands;
+mod config;
 mod copy;
 mod failure;
 mod kernel_cache;

@@ -46,7 +46,7 @@ fn it_says_what_to_type() {
             .unwrap()
             .contains(&format!("vers=3,proto=tcp,port={port},mountport={port}"))
     );
-    assert_eq!(server.said["read_only"], true);
+    assert_eq!(server.said["exports"][0]["read_only"], true);
 }
 
 #[test]

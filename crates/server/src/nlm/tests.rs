@@ -92,7 +92,7 @@ impl Host {
         let stop = CancellationToken::new();
         let listener = TcpListener::bind(SocketAddr::new(ip, port)).await.unwrap();
         let transport = Transport::new(Limits::default(), programs, stop.clone());
-        tokio::spawn(Arc::new(transport).serve(listener));
+        tokio::spawn(Arc::new(transport).serve(vec![listener]));
         Self { ip, told, _stop: stop.drop_guard() }
     }
 

@@ -134,6 +134,11 @@ impl Clients {
         self.by_id.values()
     }
 
+    /// Gives clients a longer lease.
+    pub(super) fn extend_lease(&mut self, lease: Duration) {
+        self.lease = self.lease.max(lease);
+    }
+
     /// Whether a client has been silent for longer than its lease.
     pub fn is_expired(&self, client: &Client, now: Duration) -> bool {
         now.saturating_sub(client.renewed) > self.lease

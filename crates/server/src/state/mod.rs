@@ -219,6 +219,17 @@ impl<F: Clone> State<F> {
         &self.limits
     }
 
+    /// Gives clients a longer lease, of which they learn when they ask; false if it is shorter: a
+    /// client that renews by the one it knows would be late.
+    pub fn extend_lease(&mut self, lease: Duration) -> bool {
+        let longer = lease >= self.limits.lease;
+        if longer {
+            self.limits.lease = lease;
+            self.clients.extend_lease(lease);
+        }
+        longer
+    }
+
     fn new_key(&mut self) -> StateKey {
         self.made += 1;
         StateKey { run: self.run, number: self.made }

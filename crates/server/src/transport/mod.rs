@@ -21,6 +21,7 @@ pub use peer::{Peer, Reserved};
 
 use crate::program::Programs;
 use connection::Connection;
+use futures_util::future::join_all;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -83,12 +84,20 @@ impl Transport {
     }
 
     /// Accepts connections until told to stop, then waits for calls being executed.
-    pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) {
+    pub(crate) async fn serve(self: Arc<Self>, listeners: Vec<TcpListener>) {
         let tasks = TaskTracker::new();
+        join_all(listeners.into_iter().map(|listener| self.accept(listener, &tasks))).await;
+        tasks.close();
+        if tokio::time::timeout(self.limits.drain, tasks.wait()).await.is_err() {
+            info!("{} connections had calls under way after {:?}", tasks.len(), self.limits.drain);
+        }
+    }
+
+    async fn accept(self: &Arc<Self>, listener: TcpListener, tasks: &TaskTracker) {
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
-                () = self.stop.cancelled() => break,
+                () = self.stop.cancelled() => return,
             };
             match accepted {
                 Ok((stream, _)) if tasks.len() >= self.limits.connections => {
@@ -98,17 +107,12 @@ impl Transport {
                         self.limits.connections
                     );
                 }
-                Ok((stream, addr)) => self.clone().start(&tasks, stream, addr),
+                Ok((stream, addr)) => self.clone().start(tasks, stream, addr),
                 Err(error) => {
                     warn!("cannot accept a connection: {error}");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
-        }
-        drop(listener);
-        tasks.close();
-        if tokio::time::timeout(self.limits.drain, tasks.wait()).await.is_err() {
-            info!("{} connections had calls under way after {:?}", tasks.len(), self.limits.drain);
         }
     }
 

@@ -91,7 +91,7 @@ impl Fixture {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let transport = Arc::new(Transport::new(limits, programs, stop.clone()));
-        let done = tokio::spawn(transport.serve(listener));
+        let done = tokio::spawn(transport.serve(vec![listener]));
         Self { echo, addr, stop, done }
     }
 

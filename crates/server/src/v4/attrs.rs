@@ -213,7 +213,7 @@ pub(crate) fn of_file(
         fsid: has(number::FSID)
             .then(|| FsId { major: attr.fsid, minor: u64::from(target.node.export) }),
         unique_handles: has(number::UNIQUE_HANDLES).then_some(true),
-        lease_time: has(number::LEASE_TIME).then_some(cx.core.lease_seconds),
+        lease_time: has(number::LEASE_TIME).then(|| lease_seconds(cx)),
         acl: lists(number::ACL),
         aclsupport: has(number::ACLSUPPORT).then_some(acl::SUPPORT),
         cansettime: has(number::CANSETTIME).then_some(true),
@@ -256,6 +256,11 @@ pub(crate) fn of_file(
         xattr_support: has(number::XATTR_SUPPORT).then(|| store.contains(Capabilities::XATTR)),
         ..Attrs::default()
     }
+}
+
+/// The lease, as clients are told of it.
+fn lease_seconds(cx: &Context) -> u32 {
+    u32::try_from(cx.state().limits().lease.as_secs()).unwrap_or(u32::MAX)
 }
 
 /// `change_attr_type4`: a change attribute that moves, and says nothing by how much.

@@ -21,8 +21,6 @@ use weir_nfs::v4::{
 use weir_rpc::RECORD_HEADER_BYTES;
 use weir_xdr::{Bytes, Encoder};
 
-/// The highest minor version.
-const MAX_MINOR: u32 = 2;
 /// Most operations of a compound outside a session.
 const MAX_OPERATIONS: u32 = 128;
 /// Number and status: what an operation that fails takes at least.
@@ -36,7 +34,7 @@ pub(crate) async fn run(
 ) -> Result<Encoder, Refusal> {
     let request_bytes = call.args.remaining() + header_bytes(&call);
     let header: CompoundHeader = call.args.get()?;
-    if header.minor_version > MAX_MINOR {
+    if !core.versions.has_minor(header.minor_version) {
         put_header(&mut reply, Err(Error::MinorVersMismatch), &header, 0);
         return Ok(reply);
     }

@@ -4,6 +4,7 @@ use crate::cli::{Ended, complain};
 use crate::failure::{Asked, Result};
 use crate::location::Location;
 use crate::mounts::{MountArgs, Mounts};
+use std::num::NonZeroUsize;
 use tokio::runtime::Runtime;
 
 pub(crate) mod bench;
@@ -54,9 +55,15 @@ pub(crate) async fn each<'a>(
 
 /// The executor that a command runs on.
 pub(crate) fn runtime() -> Result<Runtime> {
+    runtime_with(None)
+}
+
+/// The executor with so many threads, or as many as is usual.
+pub(crate) fn runtime_with(threads: Option<NonZeroUsize>) -> Result<Runtime> {
     // A local store does its metadata calls on the calling thread, so a few more threads than
     // processors keep the others going.
-    let threads = std::thread::available_parallelism().map_or(4, |n| n.get().max(4));
+    let usual = || std::thread::available_parallelism().map_or(4, |n| n.get().max(4));
+    let threads = threads.map_or_else(usual, NonZeroUsize::get);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(threads).enable_all().build().asked(|| "start threads".into())
 }

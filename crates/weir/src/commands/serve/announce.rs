@@ -1,0 +1,190 @@
+//! What is served, how to mount it, and what to beware of.
+
+use super::listen::NFS_PORT;
+use crate::config::{CacheArg, ExportSettings, Settings, SquashArg};
+use crate::failure::Result;
+use crate::output::{print, print_json, size_text};
+use serde_json::{Value, json};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use weir_server::export::{ClientAccess, ClientRule};
+
+/// Says what is served, now that it is, at these addresses.
+pub(super) fn started(
+    settings: &Settings,
+    state_dir: &Path,
+    addresses: &[SocketAddr],
+    json: bool,
+) -> Result<()> {
+    warn(settings, addresses);
+    let Some(first) = addresses.first() else { return Ok(()) };
+    let (host, port) = (reachable_host(first.ip()), first.port());
+    let whole = format!("mount -t nfs -o vers=4.2,proto=tcp,port={port} {host}:/ /mnt");
+    let single = |export: &ExportSettings| {
+        format!(
+            "mount -t nfs -o vers=3,proto=tcp,port={port},mountport={port},mountproto=tcp,nolock \
+             {host}:{} /mnt",
+            export.name
+        )
+    };
+    if json {
+        let exports: Vec<Value> = settings.exports.iter().map(export_json).collect();
+        let mounts: Vec<String> =
+            [whole].into_iter().chain(settings.exports.iter().map(single)).collect();
+        print_json(&json!({
+            "address": first.ip(),
+            "port": port,
+            "addresses": addresses,
+            "url": format!("nfs://{host}:{port}/"),
+            "budget_bytes": settings.budget_bytes(),
+            "state_dir": state_dir.to_string_lossy(),
+            "exports": exports,
+            "mount": mounts,
+        }))?;
+        return Ok(());
+    }
+    let budget = size_text(settings.budget_bytes());
+    let text = match &settings.exports[..] {
+        [only] if only.name == "/" => format!(
+            "Serving {dir} at {first}, {mode}, with {budget} of page cache.\n\
+             Mount it with one of\n  {whole}\n  {}\n",
+            single(only),
+            dir = only.dir.display(),
+            mode = if only.read_only { "read-only" } else { "for reading and writing" },
+        ),
+        several => {
+            let lines: String =
+                several.iter().map(|export| format!("  {}\n", export_line(export))).collect();
+            let example = several.first().map(single).unwrap_or_default();
+            format!(
+                "Serving at {first}, with {budget} of page cache:\n{lines}\
+                 Mount all of it, or a single one, with\n  {whole}\n  {example}\n"
+            )
+        }
+    };
+    let url = format!("nfs://{host}:{port}/");
+    let text = format!("{text}or use it as {url}, for example\n  weir ls -l {url}\n");
+    print(text.as_bytes())?;
+    Ok(())
+}
+
+/// Says what a configuration comes to, without serving it.
+pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
+    let listen: Vec<String> = settings.listen.iter().map(ToString::to_string).collect();
+    let state_dir = settings.state_dir.as_ref().map(|dir| dir.to_string_lossy());
+    if json {
+        print_json(&json!({
+            "listen": listen,
+            "budget_bytes": settings.budget_bytes(),
+            "stream_limit_bytes": settings.stream_limit.of(settings.budget_bytes()),
+            "threads": settings.threads,
+            "lease_seconds": settings.lease.as_secs(),
+            "versions": settings.versions.to_string(),
+            "state_dir": state_dir,
+            "rpcbind": settings.rpcbind,
+            "exports": settings.exports.iter().map(export_json).collect::<Vec<_>>(),
+        }))?;
+        return Ok(());
+    }
+    let listen = match &listen[..] {
+        [] => format!("127.0.0.1:{NFS_PORT}, or the next free port"),
+        some => some.join(", "),
+    };
+    let threads =
+        settings.threads.map_or("one for each processor".into(), |threads| threads.to_string());
+    let mut text = format!(
+        "listen    {listen}\n\
+         budget    {budget}; streams longer than {limit} are long\n\
+         threads   {threads}\n\
+         lease     {lease} s\n\
+         versions  {versions}\n\
+         state     {state}\n\
+         rpcbind   {rpcbind}\n",
+        budget = size_text(settings.budget_bytes()),
+        limit = size_text(settings.stream_limit.of(settings.budget_bytes())),
+        lease = settings.lease.as_secs(),
+        versions = settings.versions,
+        state = state_dir.unwrap_or("the usual directory".into()),
+        rpcbind = if settings.rpcbind { "is told" } else { "is not told" },
+    );
+    for export in &settings.exports {
+        text.push_str(&format!("export    {}\n", export_line(export)));
+        for rule in &export.clients {
+            text.push_str(&format!("            for {}\n", rule_text(rule)));
+        }
+    }
+    print(text.as_bytes())?;
+    Ok(())
+}
+
+fn export_line(export: &ExportSettings) -> String {
+    let ExportSettings { dir, name, read_only, squash, anon_uid, anon_gid, cache, .. } = export;
+    let mode = if *read_only { "read-only" } else { "read-write" };
+    let squash = match squash {
+        SquashArg::Root => format!("root is {anon_uid}:{anon_gid}"),
+        SquashArg::All => format!("everybody is {anon_uid}:{anon_gid}"),
+        SquashArg::None => "root is root".into(),
+    };
+    let cache = match cache {
+        CacheArg::Cached => "cached",
+        CacheArg::Uncached => "uncached",
+        CacheArg::Auto => "cached but for long streams",
+    };
+    format!("{name}  {}  {mode}, {squash}, {cache}", dir.display())
+}
+
+fn rule_text(rule: &ClientRule) -> String {
+    let access = match rule.access {
+        ClientAccess::None => "nothing",
+        ClientAccess::ReadOnly => "read-only",
+        ClientAccess::ReadWrite => "read-write",
+    };
+    let squash = rule.squash.map_or(String::new(), |squash| format!(", squash {squash:?}"));
+    format!("{}: {access}{}", rule.network, squash.to_lowercase())
+}
+
+fn export_json(export: &ExportSettings) -> Value {
+    let squash = format!("{:?}", export.squash).to_lowercase();
+    let cache = format!("{:?}", export.cache).to_lowercase();
+    json!({
+        "path": export.dir.to_string_lossy(),
+        "name": export.name,
+        "read_only": export.read_only,
+        "squash": squash,
+        "anon_uid": export.anon_uid,
+        "anon_gid": export.anon_gid,
+        "cache": cache,
+        "clients": export.clients.iter().map(rule_text).collect::<Vec<_>>(),
+    })
+}
+
+fn warn(settings: &Settings, addresses: &[SocketAddr]) {
+    let open = |export: &ExportSettings| {
+        export.clients.is_empty() && !(export.read_only && export.squash == SquashArg::All)
+    };
+    if let Some(beyond) = addresses.iter().find(|address| !address.ip().is_loopback())
+        && let Some(open) = settings.exports.iter().find(|export| open(export))
+    {
+        tracing::warn!(
+            "listening beyond this machine: whoever reaches {beyond} may claim to be any user of \
+             {}; keep it behind a firewall, name its clients' networks, or squash all and make it \
+             read-only",
+            open.name
+        );
+    }
+    let asked_port = settings.listen.iter().any(|bind| bind.port.is_some());
+    if let Some(address) = addresses.first().filter(|a| !asked_port && a.port() != NFS_PORT) {
+        tracing::warn!("port {NFS_PORT} may not be had, using {}", address.port());
+    }
+}
+
+/// What a client may call this machine: its name, where it listens on all addresses.
+fn reachable_host(ip: IpAddr) -> String {
+    match ip {
+        ip if ip.is_unspecified() => {
+            rustix::system::uname().nodename().to_string_lossy().into_owned()
+        }
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    }
+}

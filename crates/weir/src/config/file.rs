@@ -1,0 +1,525 @@
+//! The configuration file (TOML); `dist/weir.toml` explains every key.
+//!
+//! 1. A file is taken as a whole or not at all; what is wrong is said with its line and column.
+//! 2. Directories are looked at when the file is read, so that one that is not there is found
+//!    before anything has changed.
+
+use super::problem::Problem;
+use super::{Bind, CacheArg, ExportSettings, NOBODY, Settings, SquashArg};
+use crate::failure::{Asked, Result};
+use crate::size::Size;
+use serde::de::{Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, de};
+use std::fmt;
+use std::marker::PhantomData;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+use toml::Spanned;
+use weir_server::Versions;
+use weir_server::export::{ClientAccess, ClientRule, Network, check_path, clash};
+
+/// The leases that make sense, in seconds.
+pub(crate) const LEASE_SECONDS: std::ops::RangeInclusive<u32> = 5..=3600;
+/// Most threads that make sense.
+const MAX_THREADS: usize = 1024;
+
+/// Reads a configuration file, and looks at the directories that it names.
+pub(crate) fn load(path: &Path) -> Result<Settings> {
+    let text = std::fs::read_to_string(path)
+        .asked(|| format!("read the configuration {}", path.display()))?;
+    let (mut settings, places) = parse(&text).map_err(|problem| problem.tell(path, &text))?;
+    for (export, place) in settings.exports.iter_mut().zip(places) {
+        export.dir = look(&export.dir)
+            .map_err(|(what, advice)| Problem::at(place, what).advice(advice).tell(path, &text))?;
+    }
+    Ok(settings)
+}
+
+/// The directory that a path leads to.
+fn look(path: &Path) -> std::result::Result<PathBuf, (String, &'static str)> {
+    let shown = path.display();
+    match path.canonicalize() {
+        Ok(dir) if dir.is_dir() => Ok(dir),
+        Ok(_) => Err((format!("{shown} is not a directory"), "name the one that it is in")),
+        Err(error) => Err((format!("{shown}: {error}"), "make the directory, or mend the path")),
+    }
+}
+
+/// What a text says, and where in it each export's directory is named.
+fn parse(text: &str) -> std::result::Result<(Settings, Vec<Range<usize>>), Problem> {
+    let File { server, exports } = toml::from_str(text)?;
+    if exports.is_empty() {
+        return Err(Problem::of_all("nothing is exported")
+            .advice("add an [[export]] with the path of a directory"));
+    }
+    let mut settings = server.settings()?;
+    let (mut names, mut places) = (Vec::new(), Vec::new());
+    for export in exports {
+        let place = export.path.span();
+        let name_place = export.name.as_ref().map_or(place.clone(), Spanned::span);
+        let export = export.settings()?;
+        check_path(&export.name).map_err(|error| {
+            Problem::at(name_place.clone(), format!("{:?} cannot be a name: {error}", export.name))
+                .advice("write it like /images")
+        })?;
+        names.push((export.name.clone(), name_place));
+        places.push(place);
+        settings.exports.push(export);
+    }
+    let paths: Vec<&str> = names.iter().map(|(name, _)| &**name).collect();
+    if let Some((outer, inner)) = clash(&paths) {
+        // Said of the later one, whichever that is.
+        let (_, place) = &names[outer.max(inner)];
+        let what = match paths[outer] == paths[inner] {
+            true => format!("two exports have the name {}", paths[inner]),
+            false => format!("the export {} lies within the export {}", paths[inner], paths[outer]),
+        };
+        return Err(Problem::at(place.clone(), what).advice("give one of them another name"));
+    }
+    Ok((settings, places))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    server: Server,
+    #[serde(default, rename = "export")]
+    exports: Vec<Export>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Server {
+    listen: OneOrMany<Text<Bind>>,
+    budget: Option<Text<Size>>,
+    stream_limit: Option<Text<Size>>,
+    threads: Option<Spanned<usize>>,
+    lease: Option<Spanned<u32>>,
+    versions: Option<Spanned<OneOrMany<Version>>>,
+    state_dir: Option<Spanned<PathBuf>>,
+    rpcbind: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Export {
+    path: Spanned<PathBuf>,
+    name: Option<Spanned<String>>,
+    #[serde(default)]
+    read_only: bool,
+    #[serde(default)]
+    squash: SquashArg,
+    anon_uid: Option<u32>,
+    anon_gid: Option<u32>,
+    #[serde(default)]
+    clients: OneOrMany<Client>,
+    #[serde(default)]
+    cache: CacheArg,
+}
+
+/// Clients of a network: its text alone, or a table.
+struct Client(ClientRule);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientTable {
+    network: Text<Network>,
+    #[serde(default)]
+    access: AccessArg,
+    squash: Option<SquashArg>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum AccessArg {
+    None,
+    ReadOnly,
+    #[default]
+    ReadWrite,
+}
+
+impl Server {
+    fn settings(self) -> std::result::Result<Settings, Problem> {
+        let default = Settings::default();
+        if let Some(lease) = &self.lease
+            && !LEASE_SECONDS.contains(lease.get_ref())
+        {
+            return Err(Problem::at(lease.span(), format!("a lease of {} s", lease.get_ref()))
+                .advice("take one of 5 to 3600 seconds"));
+        }
+        let threads = match self.threads {
+            Some(threads) => match NonZeroUsize::new(*threads.get_ref()) {
+                Some(count) if count.get() <= MAX_THREADS => Some(count),
+                _ => {
+                    let what = format!("{} threads", threads.get_ref());
+                    return Err(Problem::at(threads.span(), what)
+                        .advice(format!("take 1 to {MAX_THREADS}, or leave it out")));
+                }
+            },
+            None => None,
+        };
+        let versions = match self.versions {
+            Some(versions) if versions.get_ref().0.is_empty() => {
+                return Err(Problem::at(versions.span(), "no version is offered")
+                    .advice("leave it out to offer all"));
+            }
+            Some(versions) => versions
+                .into_inner()
+                .0
+                .into_iter()
+                .fold(Versions::empty(), |all, Version(version)| all | version),
+            None => Versions::ALL,
+        };
+        let state_dir = self.state_dir.map(whole_path).transpose()?;
+        Ok(Settings {
+            listen: self.listen.0.into_iter().map(|text| text.0).collect(),
+            budget: self.budget.map(|text| text.0),
+            stream_limit: self.stream_limit.map_or(default.stream_limit, |text| text.0),
+            threads,
+            lease: self
+                .lease
+                .map_or(default.lease, |lease| Duration::from_secs(u64::from(*lease.get_ref()))),
+            versions,
+            state_dir,
+            rpcbind: self.rpcbind,
+            exports: Vec::new(),
+        })
+    }
+}
+
+impl Export {
+    fn settings(self) -> std::result::Result<ExportSettings, Problem> {
+        let place = self.path.span();
+        let dir = whole_path(self.path)?;
+        let name = match self.name {
+            Some(name) => name.into_inner(),
+            None => match dir.to_str() {
+                Some("/") | None => {
+                    return Err(Problem::at(place, "this directory's path is no name for it")
+                        .advice("give it one, like name = \"/all\""));
+                }
+                Some(path) => path.to_owned(),
+            },
+        };
+        Ok(ExportSettings {
+            dir,
+            name,
+            read_only: self.read_only,
+            squash: self.squash,
+            anon_uid: self.anon_uid.unwrap_or(NOBODY),
+            anon_gid: self.anon_gid.unwrap_or(NOBODY),
+            clients: self.clients.0.into_iter().map(|client| client.0).collect(),
+            cache: self.cache,
+        })
+    }
+}
+
+/// A path that means the same wherever the server is started.
+fn whole_path(path: Spanned<PathBuf>) -> std::result::Result<PathBuf, Problem> {
+    if path.get_ref().is_absolute() {
+        return Ok(path.into_inner());
+    }
+    let what = format!("{} depends on where the server is started", path.get_ref().display());
+    Err(Problem::at(path.span(), what).advice("write the path from the root on"))
+}
+
+/// What is written as a text.
+struct Text<T>(T);
+
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Parse<T>(PhantomData<T>);
+
+        impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Parse<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text, in quotes")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+                text.parse().map_err(|error| E::custom(format_args!("{text:?}: {error}")))
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+                self.visit_str(&number.to_string())
+            }
+        }
+
+        deserializer.deserialize_any(Parse(PhantomData)).map(Self)
+    }
+}
+
+/// One of something, or a list.
+struct OneOrMany<T>(Vec<T>);
+
+impl<T> Default for OneOrMany<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Either<T> {
+            type Value = Vec<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("one, or a list in brackets")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+                let mut all = Vec::new();
+                while let Some(one) = list.next_element()? {
+                    all.push(one);
+                }
+                Ok(all)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<T>, E> {
+                Ok(vec![T::deserialize(text.into_deserializer())?])
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Vec<T>, E> {
+                Ok(vec![T::deserialize(number.into_deserializer())?])
+            }
+
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Vec<T>, E> {
+                Ok(vec![T::deserialize(number.into_deserializer())?])
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Vec<T>, A::Error> {
+                Ok(vec![T::deserialize(de::value::MapAccessDeserializer::new(map))?])
+            }
+        }
+
+        deserializer.deserialize_any(Either(PhantomData)).map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Client {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = ClientTable;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a network like \"192.0.2.0/24\", or { network = ..., access = ... }")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ClientTable, E> {
+                let network = Text::deserialize(text.into_deserializer())?;
+                Ok(ClientTable { network, access: AccessArg::ReadWrite, squash: None })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ClientTable, A::Error> {
+                ClientTable::deserialize(de::value::MapAccessDeserializer::new(map))
+            }
+        }
+
+        let table = deserializer.deserialize_any(Either)?;
+        Ok(Self(ClientRule {
+            network: table.network.0,
+            access: match table.access {
+                AccessArg::None => ClientAccess::None,
+                AccessArg::ReadOnly => ClientAccess::ReadOnly,
+                AccessArg::ReadWrite => ClientAccess::ReadWrite,
+            },
+            squash: table.squash.map(Into::into),
+        }))
+    }
+}
+
+/// A version of the protocol: a text, or the number that it looks like.
+struct Version(Versions);
+
+impl<'de> Deserialize<'de> for Version {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Named;
+
+        impl Visitor<'_> for Named {
+            type Value = Versions;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a version: \"3\", \"4.0\", \"4.1\", \"4.2\", or \"4\" for all of 4")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Versions, E> {
+                text.parse().map_err(E::custom)
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Versions, E> {
+                self.visit_str(&number.to_string())
+            }
+
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Versions, E> {
+                self.visit_str(&format!("{number:.1}"))
+            }
+        }
+
+        deserializer.deserialize_any(Named).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Settings {
+        match parse(text) {
+            Ok((settings, _)) => settings,
+            Err(problem) => panic!("{}", problem.tell(Path::new("t"), text)),
+        }
+    }
+
+    fn refused(text: &str) -> String {
+        parse(text).unwrap_err().tell(Path::new("weir.toml"), text).to_string()
+    }
+
+    #[test]
+    fn the_example_is_sound() {
+        let text = include_str!("../../../../dist/weir.toml");
+        let settings = settings(text);
+        assert!(settings.exports.len() > 1);
+        // Every key is in it.
+        for key in ["listen", "budget", "stream_limit", "threads", "lease", "versions", "state_dir"]
+            .into_iter()
+            .chain(["rpcbind", "path", "name", "read_only", "squash", "anon_uid", "anon_gid"])
+            .chain(["clients", "cache", "network", "access"])
+        {
+            assert!(text.contains(&format!("{key} =")), "{key}");
+        }
+    }
+
+    #[test]
+    fn all_that_can_be_said() {
+        let all = settings(
+            r#"
+            [server]
+            listen = ["0.0.0.0:2049", "[::]:2049"]
+            budget = "50%"
+            stream_limit = "1G"
+            threads = 8
+            lease = 45
+            versions = [3, 4.2, "4.0"]
+            state_dir = "/var/lib/weir"
+            rpcbind = true
+
+            [[export]]
+            path = "/srv/images"
+            name = "/images"
+            read_only = true
+            squash = "all"
+            anon_uid = 7
+            anon_gid = 8
+            clients = [
+                "192.0.2.0/24",
+                { network = "2001:db8::/32", access = "read-only", squash = "none" },
+                { network = "*", access = "none" },
+            ]
+            cache = "auto"
+
+            [[export]]
+            path = "/home"
+            clients = "198.51.100.1"
+            "#,
+        );
+        assert_eq!(all.listen[1].to_string(), "[::]:2049");
+        assert_eq!(
+            (all.budget, all.stream_limit),
+            (Some(Size::Percent(50.0)), Size::Bytes(1 << 30))
+        );
+        assert_eq!((all.threads.map(NonZeroUsize::get), all.lease.as_secs()), (Some(8), 45));
+        assert_eq!(all.versions, Versions::V3 | Versions::V4_0 | Versions::V4_2);
+        assert!(all.rpcbind && all.state_dir.is_some());
+        let [images, home] = &all.exports[..] else { panic!() };
+        assert_eq!((&*images.name, images.read_only, images.anon_gid), ("/images", true, 8));
+        assert_eq!((images.squash, images.cache), (SquashArg::All, CacheArg::Auto));
+        let access: Vec<_> = images.clients.iter().map(|rule| rule.access).collect();
+        assert_eq!(access, [ClientAccess::ReadWrite, ClientAccess::ReadOnly, ClientAccess::None]);
+        assert_eq!((&*home.name, home.anon_uid, home.clients.len()), ("/home", NOBODY, 1));
+        let least = settings("[[export]]\npath = \"/a\"");
+        assert_eq!(Settings { exports: Vec::new(), ..least }, Settings::default());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place_and_what_to_do() {
+        let export = "[[export]]\npath = \"/a\"\n";
+        for (text, said) in [
+            ("", "weir.toml: nothing is exported; add an [[export]]"),
+            ("[server]\nbudgt = \"1G\"", ":2:1: unknown key `budgt`; did you mean `budget`?"),
+            ("[sever]", ":1:2: unknown key `sever`; did you mean `server`?"),
+            ("[[export]]\npath = \"/a\"\nroot = 1", ":3:1: unknown key `root`; there are path,"),
+            ("[[export]]\nname = \"/a\"", ":1:1: missing field `path`"),
+            ("[[export]]\npath = \"a\"", ":2:8: a depends on where the server is started"),
+            ("[[export]]\npath = \"/\"", ":2:8: this directory's path is no name for it; give"),
+            ("[server]\nbudget = \"much\"", ":2:10: \"much\": not a size; write it like"),
+            ("[server]\nlease = 1", ":2:9: a lease of 1 s; take one of 5 to 3600"),
+            ("[server]\nlease = \"x\"", ":2:9: invalid type: string \"x\", expected u32"),
+            ("[server]\nthreads = 0", ":2:11: 0 threads; take 1 to 1024"),
+            ("[server]\nlisten = [\"here\"]", ":2:11: \"here\": write it like 0.0.0.0:2049"),
+            ("[server]\nversions = [4.3]", ":2:13: no such version: 4.3"),
+            ("[server]\nversions = []", ":2:12: no version is offered"),
+            ("[server]\nbudget = ", ":2:10: "),
+            (
+                "[[export]]\npath = \"/a\"\nsquash = \"rot\"",
+                ":3:10: unknown value `rot`; did you mean `root`?",
+            ),
+            (
+                "[[export]]\npath = \"/a\"\nname = \"b\"",
+                ":3:8: \"b\" cannot be a name: it has to begin with a slash; write",
+            ),
+            (
+                "[[export]]\npath = \"/a\"\nclients = [\"1.2.3.4/8\"]",
+                ":3:12: \"1.2.3.4/8\": the address has bits beyond its prefix; did you mean 1.0.0.0/8?",
+            ),
+            (
+                "[[export]]\npath = \"/a\"\nclients = [{ network = \"*\", acess = \"none\" }]",
+                ":3:29: unknown key `acess`; did you mean `access`?",
+            ),
+            (
+                &format!("{export}[[export]]\npath = \"/b\"\nname = \"/a\""),
+                ":5:8: two exports have the name /a",
+            ),
+            (
+                &format!("[[export]]\npath = \"/a/b\"\n{export}"),
+                ":4:8: the export /a/b lies within the export /a; give",
+            ),
+        ] {
+            // Each with an export, so that this is not what is missed.
+            let text = match text.contains("[[export]]") || text.is_empty() {
+                true => text.to_owned(),
+                false => format!("{text}\n{export}"),
+            };
+            let refused = refused(&text);
+            let place = said.strip_prefix("weir.toml").unwrap_or(said);
+            let expected = format!("cannot use the configuration: weir.toml{place}");
+            assert!(refused.starts_with(&expected), "{text}\n{refused}\n{expected}");
+        }
+    }
+
+    #[test]
+    fn directories_that_are_not_there_are_said_with_their_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("weir.toml");
+        let write = |path: &Path| {
+            let text = format!("[server]\n\n[[export]]\npath = {path:?}\nname = \"/x\"\n");
+            std::fs::write(&file, text).unwrap();
+        };
+        write(&dir.path().join("none"));
+        let refused = load(&file).unwrap_err().to_string();
+        assert!(refused.contains("weir.toml:4:8: ") && refused.contains("make the directory"));
+        write(&file);
+        assert!(load(&file).unwrap_err().to_string().contains("is not a directory"));
+        std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
+        write(&dir.path().join("link"));
+        assert_eq!(load(&file).unwrap().exports[0].dir, dir.path().canonicalize().unwrap());
+    }
+}

@@ -1,0 +1,125 @@
+//! Where in a configuration file something is wrong, why, and what to do about it.
+
+use crate::failure::Failure;
+use std::ops::Range;
+use std::path::Path;
+
+/// Something that is wrong, at a place in the text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Problem {
+    span: Option<Range<usize>>,
+    what: String,
+    advice: Option<String>,
+}
+
+impl Problem {
+    /// `what` is wrong with the text at these bytes.
+    pub(super) fn at(span: Range<usize>, what: impl Into<String>) -> Self {
+        Self { span: Some(span), what: what.into(), advice: None }
+    }
+
+    /// `what` is wrong with the text as a whole.
+    pub(super) fn of_all(what: impl Into<String>) -> Self {
+        Self { span: None, what: what.into(), advice: None }
+    }
+
+    pub(super) fn advice(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+
+    /// Says it, with file, line and column.
+    pub(super) fn tell(self, file: &Path, text: &str) -> Failure {
+        let file = file.display();
+        let place = match self.span {
+            Some(span) => {
+                let (line, column) = line_and_column(text, span.start);
+                format!("{file}:{line}:{column}")
+            }
+            None => file.to_string(),
+        };
+        let failure = Failure::new("use the configuration", format!("{place}: {}", self.what));
+        match self.advice {
+            Some(advice) => failure.advice(advice),
+            None => failure,
+        }
+    }
+}
+
+impl From<toml::de::Error> for Problem {
+    fn from(error: toml::de::Error) -> Self {
+        let (what, advice) = match Misnamed::read(error.message()) {
+            Some(misnamed) => misnamed.tell(),
+            None => (error.message().trim_end().replace('\n', ", "), None),
+        };
+        Self { span: error.span(), what, advice }
+    }
+}
+
+/// Line and column, in characters, both from 1.
+fn line_and_column(text: &str, at: usize) -> (usize, usize) {
+    let at = (0..=at.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    let before = &text[..at];
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
+    (line, column)
+}
+
+/// A name that nothing has, and those that there are, out of serde's message.
+#[derive(Debug, PartialEq, Eq)]
+struct Misnamed<'a> {
+    kind: &'static str,
+    name: &'a str,
+    known: Vec<&'a str>,
+}
+
+impl<'a> Misnamed<'a> {
+    fn read(message: &'a str) -> Option<Self> {
+        let (kind, rest) = [("key", "unknown field `"), ("value", "unknown variant `")]
+            .into_iter()
+            .find_map(|(kind, prefix)| Some((kind, message.strip_prefix(prefix)?)))?;
+        let (name, rest) = rest.split_once('`')?;
+        let known = rest.split('`').skip(1).step_by(2).collect();
+        Some(Self { kind, name, known })
+    }
+
+    fn tell(self) -> (String, Option<String>) {
+        let Self { kind, name, known } = self;
+        let close = known
+            .iter()
+            .map(|known| (strsim::damerau_levenshtein(name, known), known))
+            .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
+            .min();
+        let advice = match close {
+            Some((_, known)) => format!("did you mean `{known}`?"),
+            None => format!("there are {}", known.join(", ")),
+        };
+        (format!("unknown {kind} `{name}`"), Some(advice))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_counted_in_lines_and_characters() {
+        let text = "a\nbäc\n";
+        assert_eq!(line_and_column(text, 0), (1, 1));
+        assert_eq!(line_and_column(text, 2), (2, 1));
+        assert_eq!(line_and_column(text, 5), (2, 3));
+        assert_eq!(line_and_column(text, 4), (2, 2), "within a character");
+        assert_eq!(line_and_column(text, 99), (3, 1));
+    }
+
+    #[test]
+    fn a_name_like_a_known_one_is_suggested() {
+        let told = |message| Misnamed::read(message).unwrap().tell();
+        let (what, advice) = told("unknown field `budgt`, expected one of `lease`, `budget`");
+        assert_eq!(what, "unknown key `budgt`");
+        assert_eq!(advice.unwrap(), "did you mean `budget`?");
+        let (_, advice) = told("unknown variant `xyz`, expected `root` or `all`");
+        assert_eq!(advice.unwrap(), "there are root, all");
+        assert_eq!(Misnamed::read("invalid type"), None);
+    }
+}
