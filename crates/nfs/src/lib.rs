@@ -2,7 +2,7 @@
 //!
 //! - [`v4`]: NFSv4.0, 4.1 and 4.2 (RFC 7530, 8881, 7862, 8276), one file per operation.
 //! - [`v3`]: NFSv3 (RFC 1813), and [`mount`], the protocol that hands out its first filehandle;
-//!   [`nlm`] and [`nsm`], the protocols of its locks.
+//!   [`nlm`] and [`nsm`], the protocols of its locks; [`nfsacl`], that of its access control lists.
 //!
 //! 1. Decoding is bounded by the message and never panics (see [`weir_xdr`]).
 //! 2. File data is not copied: received data shares the record ([`Data::Bytes`]), data to send
@@ -14,6 +14,7 @@ mod data;
 pub mod decoders;
 mod macros;
 pub mod mount;
+pub mod nfsacl;
 pub mod nlm;
 pub mod nsm;
 pub mod v3;

@@ -8,7 +8,7 @@ use crate::program::{ProgramId, Programs};
 use crate::registration::{self, RegisterError};
 use crate::state::{self, Grace, Recovery, State};
 use crate::transport::{self, Transport};
-use crate::v3::{Mount3, Nfs3};
+use crate::v3::{Mount3, Nfs3, NfsAcl3};
 use crate::v4::{Nfs4, OwnerTable};
 use crate::verifier::WriteVerifier;
 use crate::versions::Versions;
@@ -207,7 +207,9 @@ impl Server {
             programs.add(Arc::new(Nfs4::new(core.clone())));
         }
         if versions.contains(Versions::V3) {
-            programs.add(Arc::new(Nfs3::new(exports.clone(), verifier, clock)));
+            let nfs3 = Arc::new(Nfs3::new(exports.clone(), verifier, clock));
+            programs.add(nfs3.clone());
+            programs.add(Arc::new(NfsAcl3::new(nfs3)));
             programs.add(Arc::new(Mount3::new(exports)));
             programs.add(locks.clone());
             programs.add(monitor.clone());

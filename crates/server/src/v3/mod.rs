@@ -1,4 +1,5 @@
-//! NFSv3 (RFC 1813) and the MOUNT protocol that goes with it (appendix I), each a [`Program`].
+//! NFSv3 (RFC 1813) and the MOUNT protocol that goes with it (appendix I), each a [`Program`];
+//! and NFSACL (`acl`).
 //!
 //! The table of procedures ([`weir_nfs::v3_procedures`]) makes the dispatch; `ops` has a function
 //! for every procedure, which returns its results as a value.
@@ -10,6 +11,7 @@
 //! 3. Data of an UNSTABLE WRITE may be lost only if the write verifier changes; it does with
 //!    every start of the server.
 
+mod acl;
 mod convert;
 mod files;
 mod mount;
@@ -19,6 +21,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 
+pub use acl::NfsAcl3;
 pub use mount::Mount3;
 
 use crate::export::{Exports, Identity};
@@ -62,17 +65,42 @@ impl Program for Nfs3 {
         ProgramId { program: v3::PROGRAM, version: v3::VERSION }
     }
 
-    async fn call(self: Arc<Self>, mut call: Call, mut reply: Encoder) -> Result<Encoder, Refusal> {
-        let number = call.header.procedure;
-        let procedure = Procedure::from_number(number).ok_or(Refusal::NoSuchProcedure)?;
-        if procedure == Procedure::Null {
-            return Ok(reply);
+    async fn call(self: Arc<Self>, call: Call, reply: Encoder) -> Result<Encoder, Refusal> {
+        let procedure = Procedure::from_number(call.header.procedure);
+        match procedure.ok_or(Refusal::NoSuchProcedure)? {
+            Procedure::Null => Ok(reply),
+            procedure => self.answer(procedure, call, reply).await,
         }
+    }
+}
+
+/// A procedure on files, of NFSv3 or of a program beside it.
+trait Execute: Copy + Send {
+    /// Doing it twice is as good as once.
+    fn is_idempotent(self) -> bool;
+
+    /// Reads its arguments, executes it, and writes its results.
+    fn execute(
+        self,
+        request: &Request<'_>,
+        args: &mut Decoder,
+        reply: &mut Encoder,
+    ) -> impl Future<Output = Result<(), Refusal>> + Send;
+}
+
+impl Nfs3 {
+    /// Executes a call, once if that matters.
+    async fn answer(
+        &self,
+        procedure: impl Execute,
+        mut call: Call,
+        mut reply: Encoder,
+    ) -> Result<Encoder, Refusal> {
         let identity = Identity::of(&call.header.cred).map_err(Refusal::Auth)?;
         let exports = self.exports.table();
-        let request = Request { nfs: &self, exports: &exports, identity, peer: &call.peer };
+        let request = Request { nfs: self, exports: &exports, identity, peer: &call.peer };
         if procedure.is_idempotent() {
-            execute(&request, procedure, &mut call.args, &mut reply).await?;
+            procedure.execute(&request, &mut call.args, &mut reply).await?;
             return Ok(reply);
         }
         let key = replies::Key::of(&call);
@@ -80,7 +108,7 @@ impl Program for Nfs3 {
             Turn::Known(results) => results,
             Turn::Ours(turn) => {
                 let mut results = Encoder::new();
-                execute(&request, procedure, &mut call.args, &mut results).await?;
+                procedure.execute(&request, &mut call.args, &mut results).await?;
                 let results = results.finish().to_bytes();
                 turn.done(results.clone(), self.clock.monotonic());
                 results
@@ -93,21 +121,26 @@ impl Program for Nfs3 {
 
 macro_rules! dispatch {
     ($($(#[$meta:meta])* $name:ident = $number:literal, $op:ident, $kind:ident, $max:literal;)*) => {
-        /// Reads the arguments of a procedure, executes it, and writes its results.
-        async fn execute(
-            request: &Request<'_>,
-            procedure: Procedure,
-            args: &mut Decoder,
-            reply: &mut Encoder,
-        ) -> Result<(), Refusal> {
-            match procedure {
-                $(Procedure::$name => {
-                    let args: op::$op::Args = args.get()?;
-                    let results: op::$op::Res = ops::$op(request, args).await;
-                    reply.put(&results);
-                })*
+        impl Execute for Procedure {
+            fn is_idempotent(self) -> bool {
+                Procedure::is_idempotent(self)
             }
-            Ok(())
+
+            async fn execute(
+                self,
+                request: &Request<'_>,
+                args: &mut Decoder,
+                reply: &mut Encoder,
+            ) -> Result<(), Refusal> {
+                match self {
+                    $(Procedure::$name => {
+                        let args: op::$op::Args = args.get()?;
+                        let results: op::$op::Res = ops::$op(request, args).await;
+                        reply.put(&results);
+                    })*
+                }
+                Ok(())
+            }
         }
     };
 }

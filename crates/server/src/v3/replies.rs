@@ -1,7 +1,7 @@
 //! Replies to calls that may not be executed twice, kept for when the client, having lost a
 //! connection, sends the call again (the duplicate request cache).
 //!
-//! 1. A call is known again by who sent it, its transaction, its procedure, and a hash of its
+//! 1. A call is known again by who sent it, its transaction, program and procedure, and a hash of its
 //!    credential and arguments.
 //! 2. While a call is being executed, its duplicates wait for the same results.
 //! 3. At most [`MAX_REPLIES`] and [`MAX_BYTES`] are kept, none longer than [`MAX_AGE`]; the
@@ -29,7 +29,8 @@ const MAX_AGE: Duration = Duration::from_secs(300);
 pub(super) struct Key {
     peer: IpAddr,
     xid: u32,
-    procedure: u32,
+    /// Program and procedure.
+    what: (u32, u32),
     hash: [u8; 16],
 }
 
@@ -41,8 +42,8 @@ impl Key {
         hasher.update(&call.args.clone().into_rest());
         let mut hash = [0; 16];
         hash.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-        let (xid, procedure) = (call.header.xid, call.header.procedure);
-        Self { peer: call.peer.addr().ip(), xid, procedure, hash }
+        let what = (call.header.program, call.header.procedure);
+        Self { peer: call.peer.addr().ip(), xid: call.header.xid, what, hash }
     }
 }
 
@@ -148,7 +149,7 @@ mod tests {
     const NOW: Duration = Duration::ZERO;
 
     fn key(xid: u32) -> Key {
-        Key { peer: [127, 0, 0, 1].into(), xid, procedure: 8, hash: [0; 16] }
+        Key { peer: [127, 0, 0, 1].into(), xid, what: (100_003, 8), hash: [0; 16] }
     }
 
     async fn ours(replies: &Replies, xid: u32) -> Running<'_> {

@@ -1,5 +1,6 @@
 //! The server over a real socket, on every kind of store.
 
+mod acls;
 mod attributes;
 mod calls;
 mod data;
@@ -7,7 +8,7 @@ mod directories;
 mod mounting;
 mod names;
 
-use super::{Mount3, Nfs3};
+use super::{Mount3, Nfs3, NfsAcl3};
 use crate::export::{Export, ExportOptions, Exports, Squash};
 use crate::handle::Handles;
 use crate::program::Programs;
@@ -20,11 +21,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use weir_base::SystemClock;
-use weir_nfs::mount;
 use weir_nfs::v3::op::create::How;
 use weir_nfs::v3::op::{create, getattr, lookup, mkdir};
 use weir_nfs::v3::types::{Attr, DirOp, FileHandle, SetAttr, Verifier};
 use weir_nfs::v3::{self, Error};
+use weir_nfs::{mount, nfsacl};
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_rpc::{
     AcceptStatus, AuthSys, CallHeader, OpaqueAuth, ReplyHeader, finish_record, start_record,
@@ -91,11 +92,10 @@ impl Fixture {
         let exports = Arc::new(exports.unwrap());
         let mut programs = Programs::default();
         let clock = Arc::new(SystemClock::default());
-        programs.add(Arc::new(Nfs3::new(
-            exports.clone(),
-            Arc::new(WriteVerifier::new(RUN)),
-            clock,
-        )));
+        let verifier = Arc::new(WriteVerifier::new(RUN));
+        let nfs = Arc::new(Nfs3::new(exports.clone(), verifier, clock));
+        programs.add(nfs.clone());
+        programs.add(Arc::new(NfsAcl3::new(nfs)));
         programs.add(Arc::new(Mount3::new(exports.clone())));
         let stop = CancellationToken::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -144,6 +144,12 @@ impl Client {
     async fn call_mount<C: mount::Call>(&mut self, args: &C) -> C::Res {
         let procedure = C::PROCEDURE as u32;
         self.call_program((mount::PROGRAM, mount::VERSION, procedure), args).await
+    }
+
+    /// Calls a procedure of NFSACL.
+    async fn call_acl<C: nfsacl::Call>(&mut self, args: &C) -> C::Res {
+        let procedure = C::PROCEDURE as u32;
+        self.call_program((nfsacl::PROGRAM, nfsacl::VERSION, procedure), args).await
     }
 
     async fn mount(&mut self, path: &str) -> mount::MntRes {

@@ -1,0 +1,207 @@
+//! The NFSACL protocol: POSIX access control lists of NFSv3's files, by their handles.
+
+use super::request::{Request, Target};
+use super::{Execute, Nfs3, convert};
+use crate::program::{Call, Program, ProgramId, Refusal};
+use async_trait::async_trait;
+use std::sync::Arc;
+use weir_nfs::nfsacl::{
+    self, DEFAULT_TAG, Entries, Entry, Getacl, GetaclRes, Lists, MAX_ENTRIES, Mask, Procedure,
+    Setacl, SetaclRes,
+};
+use weir_nfs::v3::{Error, Failure};
+use weir_vfs::{Acl, AclKind, AclRights, AclWho, Attr, FileKind, tag_of, who_of};
+use weir_xdr::{Decoder, Encoder};
+
+/// NFSACL version 3.
+#[derive(Debug)]
+pub struct NfsAcl3 {
+    nfs: Arc<Nfs3>,
+}
+
+impl NfsAcl3 {
+    /// Serves the access control lists of the files that `nfs` serves.
+    pub fn new(nfs: Arc<Nfs3>) -> Self {
+        Self { nfs }
+    }
+}
+
+#[async_trait]
+impl Program for NfsAcl3 {
+    fn id(&self) -> ProgramId {
+        ProgramId { program: nfsacl::PROGRAM, version: nfsacl::VERSION }
+    }
+
+    async fn call(self: Arc<Self>, call: Call, reply: Encoder) -> Result<Encoder, Refusal> {
+        let procedure = Procedure::from_number(call.header.procedure);
+        match procedure.ok_or(Refusal::NoSuchProcedure)? {
+            Procedure::Null => Ok(reply),
+            procedure => self.nfs.answer(procedure, call, reply).await,
+        }
+    }
+}
+
+impl Execute for Procedure {
+    fn is_idempotent(self) -> bool {
+        // A list set again might undo what somebody set in between.
+        self != Self::Setacl
+    }
+
+    async fn execute(
+        self,
+        request: &Request<'_>,
+        args: &mut Decoder,
+        reply: &mut Encoder,
+    ) -> Result<(), Refusal> {
+        match self {
+            Self::Null => {}
+            Self::Getacl => reply.put(&getacl(request, args.get()?).await),
+            Self::Setacl => reply.put(&setacl(request, args.get()?).await),
+        }
+        Ok(())
+    }
+}
+
+async fn getacl(request: &Request<'_>, args: Getacl) -> GetaclRes {
+    let file = request.target(&args.file)?;
+    let attr = file.getattr().await?;
+    match lists(&file, &attr, args.mask).await {
+        Ok(lists) => Ok(lists),
+        Err(status) => Err(Failure { status, rest: Some(convert::attr(&attr)) }),
+    }
+}
+
+async fn lists(file: &Target<'_>, attr: &Attr, mask: Mask) -> Result<Lists, Error> {
+    if !Mask::all().contains(mask) {
+        return Err(Error::Inval);
+    }
+    let get = async |kind| file.fs().get_acl(file.id(), kind).await.map_err(convert::error);
+    let mut lists = Lists {
+        attr: Some(convert::attr(attr)),
+        mask,
+        access: Entries::default(),
+        default: Entries::default(),
+    };
+    if mask.intersects(Mask::ACCESS | Mask::ACCESS_COUNT) {
+        let acl = match attr.kind {
+            FileKind::Symlink => None,
+            _ => get(AclKind::Access).await?,
+        };
+        let acl = acl.unwrap_or_else(|| Acl::of_mode(attr.mode));
+        lists.access = to_wire(&acl, attr, 0, mask.contains(Mask::ACCESS))?;
+    }
+    if mask.intersects(Mask::DEFAULT | Mask::DEFAULT_COUNT)
+        && attr.kind == FileKind::Directory
+        && let Some(acl) = get(AclKind::Default).await?
+    {
+        lists.default = to_wire(&acl, attr, DEFAULT_TAG, mask.contains(Mask::DEFAULT))?;
+    }
+    Ok(lists)
+}
+
+async fn setacl(request: &Request<'_>, args: Setacl) -> SetaclRes {
+    let file = request.target(&args.file)?;
+    match set(&file, &args).await {
+        Ok(()) => Ok(file.attr().await),
+        Err(status) => Err(Failure { status, rest: file.attr().await }),
+    }
+}
+
+async fn set(file: &Target<'_>, args: &Setacl) -> Result<(), Error> {
+    if !Mask::all().contains(args.mask) {
+        return Err(Error::Inval);
+    }
+    file.check_writable()?;
+    // Both are read before one is set.
+    let asked = |bit, entries| match args.mask.contains(bit) {
+        true => from_wire(entries).map(Some),
+        false => Ok(None),
+    };
+    let access = asked(Mask::ACCESS, &args.access)?;
+    let default = asked(Mask::DEFAULT, &args.default)?;
+    for (kind, acl) in [(AclKind::Access, access), (AclKind::Default, default)] {
+        if let Some(acl) = acl {
+            let set = file.fs().set_acl(&file.caller, file.id(), kind, acl.as_ref()).await;
+            set.map_err(convert::error)?;
+        }
+    }
+    Ok(())
+}
+
+/// A list on the wire, where each has a mask.
+fn to_wire(acl: &Acl, attr: &Attr, flag: u32, with_entries: bool) -> Result<Entries, Error> {
+    let mut entries: Vec<Entry> = Vec::new();
+    for &(who, rights) in acl.entries() {
+        if who == AclWho::Other && acl.is_minimal() {
+            let group = acl.get(AclWho::Group).unwrap_or(0);
+            entries.push(entry(AclWho::Mask, group, attr, flag));
+        }
+        entries.push(entry(who, rights, attr, flag));
+    }
+    if entries.len() > MAX_ENTRIES {
+        return Err(Error::TooSmall);
+    }
+    let count = entries.len() as u32;
+    Ok(Entries { count, entries: if with_entries { entries } else { Vec::new() }.into() })
+}
+
+fn entry(who: AclWho, rights: AclRights, attr: &Attr, flag: u32) -> Entry {
+    let (tag, id) = tag_of(who);
+    let id = match who {
+        AclWho::Owner => attr.uid,
+        AclWho::Group => attr.gid,
+        _ => id.unwrap_or(0),
+    };
+    Entry { tag: tag | flag, id, rights: rights.into() }
+}
+
+/// A list from the wire; none for one without entries.
+fn from_wire(list: &Entries) -> Result<Option<Acl>, Error> {
+    if list.entries.0.is_empty() {
+        return Ok(None);
+    }
+    let mut entries: Vec<(AclWho, AclRights)> = Vec::new();
+    for entry in &list.entries.0 {
+        let who = who_of(entry.tag & !DEFAULT_TAG, entry.id).ok_or(Error::Inval)?;
+        // Solaris sends more bits in masks.
+        let rights = if who == AclWho::Mask { entry.rights & 7 } else { entry.rights };
+        entries.push((who, AclRights::try_from(rights).map_err(|_| Error::Inval)?));
+    }
+    // The mask that a list without names was sent with.
+    let rights = |who| entries.iter().find(|e| e.0 == who).map(|e| e.1);
+    if entries.len() == 4 && rights(AclWho::Mask) == rights(AclWho::Group) {
+        entries.retain(|e| e.0 != AclWho::Mask);
+    }
+    Acl::new(entries).map(Some).map_err(convert::error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(list: &[(u32, u32, u32)]) -> Entries {
+        let entries: Vec<_> =
+            list.iter().map(|&(tag, id, rights)| Entry { tag, id, rights }).collect();
+        Entries { count: entries.len() as u32, entries: entries.into() }
+    }
+
+    #[test]
+    fn lists_from_the_wire() {
+        let minimal = entries(&[(1, 9, 6), (4, 9, 4), (0x10, 0, 4), (0x20, 0, 0)]);
+        assert_eq!(from_wire(&minimal), Ok(Some(Acl::of_mode(0o640))));
+        let masked = entries(&[(1, 9, 6), (4, 9, 6), (0x10, 0, 0xfffc), (0x20, 0, 0)]);
+        let acl = from_wire(&masked).unwrap().unwrap();
+        assert_eq!((acl.mode(), acl.get(AclWho::Group)), (0o640, Some(6)));
+        let default = entries(&[(0x1001, 0, 7), (0x1004, 0, 5), (0x1010, 0, 5), (0x1020, 0, 5)]);
+        assert_eq!(from_wire(&default), Ok(Some(Acl::of_mode(0o755))));
+        assert_eq!(from_wire(&Entries::default()), Ok(None));
+        for bad in [
+            &[(1, 0, 6), (4, 0, 4)][..],
+            &[(1, 0, 8), (4, 0, 4), (0x20, 0, 0)],
+            &[(1, 0, 6), (4, 0, 4), (0x20, 0, 0), (3, 0, 0)],
+            &[(1, 0, 256 + 6), (4, 0, 4), (0x20, 0, 0)],
+        ] {
+            assert_eq!(from_wire(&entries(bad)), Err(Error::Inval), "{bad:?}");
+        }
+    }
+}
