@@ -1,4 +1,4 @@
-//! `weir bench serve`, and what it leaves behind.
+//! `weir bench serve` and `weir bench readplus`, and what they leave behind.
 
 mod common;
 
@@ -69,5 +69,73 @@ fn an_interrupted_run_leaves_nothing_behind() {
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let ended = common::within(Duration::from_secs(30), || child.try_wait().unwrap());
     assert_eq!(ended.code(), Some(130));
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "something stays behind");
+}
+
+/// Files on what is there, over loopback: what anybody may do.
+const OWN: [&str; 6] = ["--fs", "own", "--link", "unlimited", "--size", "1M"];
+
+#[test]
+fn readplus_makes_the_whole_table() {
+    let scratch = scratch();
+    let (dir, html) = (scratch.path().join("files"), scratch.path().join("table.html"));
+    fs::create_dir(&dir).unwrap();
+    let args = ["bench", "readplus", "--json", "--dir", dir.to_str().unwrap(), "--html"];
+    let report = json(args.iter().chain(&[html.to_str().unwrap()]).chain(&OWN));
+    let files = report["file_systems"][0]["files"].as_array().unwrap();
+    assert_eq!(files.len(), 10);
+    for file in files {
+        let data_bytes = file["data_bytes"].as_u64().unwrap();
+        let cells = file["cells"].as_array().unwrap();
+        let versions: Vec<_> = cells.iter().map(|c| c["version"].as_str().unwrap()).collect();
+        assert_eq!(versions, ["3", "4.0", "4.1", "4.2"]);
+        for cell in cells {
+            let least = if cell["version"] == "4.2" { data_bytes } else { 1 << 20 };
+            for state in ["uncached", "cached"] {
+                let received = cell[state]["received_bytes"].as_u64().unwrap();
+                // Segments of 4 KiB cost 36 bytes a pair, and there is a header for each call.
+                let most = least + least / 100 + (16 << 10);
+                assert!((least..most).contains(&received), "{file} {state}");
+                assert!(cell[state]["seconds"].as_f64().unwrap() > 0.0, "{file}");
+            }
+        }
+    }
+    let page = fs::read_to_string(html).unwrap();
+    assert_eq!(page.matches("<svg viewBox=\"0 0 215").count(), 10);
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "something stays behind");
+}
+
+#[test]
+fn readplus_prints_the_texts_layout_for_any_server() {
+    let scratch = scratch();
+    let export = scratch.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    let (url, dir) = (server.url("", ""), export.to_str().unwrap());
+    let mut args = vec!["bench", "readplus", "--server", &url, "--dir", dir];
+    args.extend(["--file", "hole,mixed-8h", "--vers", "4.1,4.2"]);
+    let text = run(args.iter().chain(&OWN));
+    assert_eq!(text.lines().filter(|l| l.starts_with("mixed-8h  |")).count(), 2, "{text}");
+    assert!(text.contains("|      v4.1       |      v4.2       |"), "{text}");
+    assert!(text.contains("every file: v4.2 to v4.1"), "{text}");
+    assert_eq!(fs::read_dir(&export).unwrap().count(), 0, "something stays behind");
+}
+
+#[test]
+fn readplus_refuses_what_makes_no_sense() {
+    let said = fail(2, ["bench", "readplus", "--file", "mixed-5d"]);
+    assert!(said.contains("the files are data, hole, and mixed-4d"), "{said}");
+    let said = fail(2, ["bench", "readplus", "--link", "fast"]);
+    assert!(said.contains("1gbit, 100mbit"), "{said}");
+    let said = fail(1, ["bench", "readplus", "--size", "100K"]);
+    assert!(said.contains("multiple of 64K"), "{said}");
+    let said = fail(1, ["bench", "readplus", "--server", "nfs://h/", "--fs", "xfs"]);
+    assert!(said.contains("use --fs own"), "{said}");
+    let scratch = scratch();
+    let dir = scratch.path().to_str().unwrap();
+    let args = ["bench", "readplus", "--client", "linux", "--dir", dir];
+    let mut command = common::weir(args.iter().chain(&OWN));
+    let output = command.env_remove("WEIR_LINUX").output().unwrap();
+    assert!(common::text(&output).contains("set WEIR_LINUX"), "{}", common::text(&output));
     assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "something stays behind");
 }

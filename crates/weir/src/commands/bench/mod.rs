@@ -9,6 +9,7 @@ mod limit;
 mod load;
 mod measure;
 mod peers;
+mod readplus;
 mod report;
 mod scratch;
 mod serve;
@@ -28,6 +29,7 @@ Examples:
   weir bench cached --quick
   weir bench cached --json > cached.json
   weir bench serve weir ganesha
+  weir bench readplus --quick --html table.html
   weir bench uncached --dir /mnt/disk --svg curves.svg
   weir bench uncached --loop /dev/shm --streams 4      as root: on a file system made for it")]
 pub(crate) struct Args {
@@ -40,6 +42,11 @@ enum What {
     Cached(cached::Args),
     Uncached(uncached::Args),
     Serve(serve::Args),
+    #[command(name = "readplus")]
+    ReadPlus(readplus::Args),
+    /// A client in a process of its own, so that it can be in another network.
+    #[command(hide = true)]
+    Read(readplus::reader::Args),
     /// A server that does what it is told, for `serve` and `readplus`.
     #[command(hide = true)]
     Host(host::Args),
@@ -53,6 +60,8 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         What::Cached(args) => cached::run(&args),
         What::Uncached(args) => uncached::run(&args),
         What::Serve(args) => serve::run(&args),
+        What::ReadPlus(args) => readplus::run(&args),
+        What::Read(args) => readplus::reader::run(&args),
         What::Host(args) => host::run(&args),
         What::Kernel(args) => kernel::run(&args),
     }

@@ -8,9 +8,11 @@
 use super::interrupt;
 use super::measure::processor_seconds_of;
 use crate::failure::{Asked, Failure, Result};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +23,8 @@ use weir_client::{NfsUrl, Version};
 
 /// How long a server may take to come up.
 const START: Duration = Duration::from_secs(20);
+/// How often one that is waited for is looked after.
+const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const NFS_PORT: u16 = 2049;
 
 /// A server to measure, as asked for.
@@ -30,6 +34,8 @@ pub(super) enum Wanted {
     Weir,
     /// nfs-ganesha, started here.
     Ganesha,
+    /// The Linux kernel's server, in a guest.
+    Knfsd,
     /// One that runs.
     Url(NfsUrl),
 }
@@ -41,11 +47,12 @@ impl FromStr for Wanted {
         match text {
             "weir" => Ok(Self::Weir),
             "ganesha" => Ok(Self::Ganesha),
+            "knfsd" => Ok(Self::Knfsd),
             url if url.starts_with("nfs://") => url.parse().map(Self::Url).map_err(|e| {
                 let e: weir_client::Error = e;
                 e.to_string()
             }),
-            _ => Err("a server is weir, ganesha, or nfs://HOST[:PORT]/PATH".into()),
+            _ => Err("a server is weir, ganesha, knfsd, or nfs://HOST[:PORT]/PATH".into()),
         }
     }
 }
@@ -97,7 +104,7 @@ pub(super) struct Peer {
     pub(super) processes: Vec<u32>,
     /// Versions that it is known not to speak.
     pub(super) lacks: Vec<Version>,
-    _child: Option<Running>,
+    child: Option<Running>,
 }
 
 impl Peer {
@@ -110,7 +117,7 @@ impl Peer {
             url: url.clone(),
             processes: process.into_iter().collect(),
             lacks: Vec::new(),
-            _child: None,
+            child: None,
         }
     }
 
@@ -176,7 +183,7 @@ impl Peer {
             .parse()
             .map_err(|e: weir_client::Error| Failure::new("name a server", e.to_string()))?;
         let processes = vec![running.child.id()];
-        Ok(Self { name: name.into(), url, processes, lacks, _child: Some(running) })
+        Ok(Self { name: name.into(), url, processes, lacks, child: Some(running) })
     }
 
     /// Processor seconds that it used so far; `None` where its processes are not known.
@@ -184,6 +191,14 @@ impl Peer {
         match self.processes.is_empty() {
             true => None,
             false => self.processes.iter().map(|&id| processor_seconds_of(id)).sum(),
+        }
+    }
+
+    /// Has a Weir that was started here do something with a file, and returns what it says.
+    pub(super) fn control(&mut self, what: &str) -> Result<Value> {
+        match &mut self.child {
+            Some(child) => child.control(what),
+            None => Err(Failure::new("control a server", "it was not started here")),
         }
     }
 }
@@ -220,14 +235,58 @@ impl Running {
         Ok(Self { child, stdin, stdout: BufReader::new(stdout), shown })
     }
 
+    /// The process.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end, for so long.
+    pub(super) fn ends_within(&mut self, time: Duration) -> bool {
+        let begun = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if begun.elapsed() > time {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        true
+    }
+
+    /// Whether it has ended.
+    pub(super) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// The next line that it prints, which is JSON.
     pub(super) fn answer(&mut self) -> Result<Value> {
         let mut line = String::new();
         let asked = || format!("hear from {}", self.shown);
+        while self.stdout.buffer().is_empty() {
+            interrupt::check()?;
+            let mut heard = [PollFd::new(self.stdout.get_ref(), PollFlags::IN)];
+            let waited = rustix::event::poll(&mut heard, Some(&LOOK_EVERY));
+            if waited.map_err(std::io::Error::from).asked(asked)? > 0 {
+                break;
+            }
+        }
         if self.stdout.read_line(&mut line).asked(asked)? == 0 {
             return Err(Failure::new(asked(), "it has ended; what it said is above"));
         }
         serde_json::from_str(&line).map_err(|e| Failure::new(asked(), format!("{e}: {line}")))
+    }
+
+    /// Says a line to it, and returns its answer.
+    pub(super) fn control(&mut self, what: &str) -> Result<Value> {
+        let shown = self.shown.clone();
+        let asked = || format!("have {shown} {what}");
+        if let Some(stdin) = &mut self.stdin {
+            writeln!(stdin, "{what}").and_then(|()| stdin.flush()).asked(asked)?;
+        }
+        let answer = self.answer()?;
+        match answer["error"].as_str() {
+            Some(error) => Err(Failure::new(asked(), error)),
+            None => Ok(answer),
+        }
     }
 
     /// Waits until it listens to a TCP port.
@@ -267,16 +326,17 @@ fn listens_to(table: &str, port: u16) -> bool {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A Weir ends when its input does; others are told.
+        // A Weir ends when its input does; others are told, with all that they started.
         self.stdin = None;
-        let pid = rustix::process::Pid::from_child(&self.child);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let group = Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process_group(group, Signal::TERM);
         for _ in 0..200 {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+        let _ = rustix::process::kill_process_group(group, Signal::KILL);
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -307,9 +367,9 @@ mod tests {
 
     #[test]
     fn what_was_started_is_ended() {
-        let mut running = Running::start(Command::new("sleep").arg("60")).unwrap();
-        let id = running.child.id();
-        assert!(running.child.try_wait().unwrap().is_none());
+        let mut running = Running::start(Place::LOCAL.command("sleep").arg("60")).unwrap();
+        let id = running.id();
+        assert!(!running.has_ended());
         drop(running);
         assert!(!Path::new(&format!("/proc/{id}")).exists());
     }

@@ -21,6 +21,11 @@ impl Target {
     pub(super) fn at_most(what: impl Into<String>, got: f64, want: f64) -> Self {
         Self { what: what.into(), want: format!("at most {want}"), got, reached: got <= want }
     }
+
+    /// What it is, what it came to, what was wanted, and whether that was reached.
+    pub(super) fn parts(&self) -> (&str, f64, &str, bool) {
+        (&self.what, self.got, &self.want, self.reached)
+    }
 }
 
 /// The targets as lines of text.

@@ -11,20 +11,28 @@ use weir_stores::random::Random;
 pub(super) struct Scratch {
     path: PathBuf,
     /// Dropped after the directory.
-    _mounted: Option<Loop>,
+    _mounted: Option<Image>,
 }
 
 impl Scratch {
     /// Makes a directory in `parent`.
     pub(super) fn within(parent: &Path) -> Result<Self> {
-        let path = parent.join(format!("weir-bench-{}", std::process::id()));
+        Self::make(parent.join(format!("weir-bench-{}", std::process::id())))
+    }
+
+    /// Makes another directory, `name`, in `parent`.
+    pub(super) fn named(parent: &Path, name: &str) -> Result<Self> {
+        Self::make(parent.join(format!("weir-bench-{}-{name}", std::process::id())))
+    }
+
+    fn make(path: PathBuf) -> Result<Self> {
         fs::create_dir(&path).asked(|| format!("make {}", path.display()))?;
         Ok(Self { path, _mounted: None })
     }
 
     /// Makes a file system of `bytes` in a file in `parent`, mounts it, and makes a directory there.
     pub(super) fn on_loop(parent: &Path, bytes: u64, kind: &str) -> Result<Self> {
-        let mounted = Loop::make(parent, bytes, kind)?;
+        let mounted = Image::make(parent, bytes, kind)?;
         let scratch = Self::within(&mounted.mount_point)?;
         Ok(Self { path: scratch.into_path(), _mounted: Some(mounted) })
     }
@@ -79,38 +87,84 @@ pub(super) fn forget(path: &Path) -> Result<()> {
     forget().asked(|| format!("drop {} from the kernel's cache", path.display()))
 }
 
-/// A file system in a file.
-struct Loop {
-    image: PathBuf,
+/// A file system in a file, mounted on a loop device; gone when dropped.
+pub(super) struct Image {
+    path: PathBuf,
     mount_point: PathBuf,
+    mounted: bool,
 }
 
-impl Loop {
-    fn make(parent: &Path, bytes: u64, kind: &str) -> Result<Self> {
-        let image = parent.join(format!("weir-bench-{}.img", std::process::id()));
-        let mount_point = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-        let made = File::create(&image).and_then(|file| file.set_len(bytes));
-        made.asked(|| format!("make {}", image.display()))?;
-        fs::create_dir_all(&mount_point).asked(|| format!("make {}", mount_point.display()))?;
-        let this = Self { image, mount_point };
-        let image = this.image.display().to_string();
-        let quiet = if kind == "xfs" { ["-q", "-f"] } else { ["-q", "-F"] };
-        call(Command::new(format!("mkfs.{kind}")).args(quiet).arg(&image))?;
-        call(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&this.mount_point))?;
+impl Image {
+    /// Makes a file system of this kind and `bytes` in a file in `parent`, and mounts it.
+    pub(super) fn make(parent: &Path, bytes: u64, kind: &str) -> Result<Self> {
+        let name = format!("weir-bench-{}-{kind}", std::process::id());
+        let path = parent.join(format!("{name}.img"));
+        let mount_point = std::env::temp_dir().join(name);
+        let made = File::create(&path).and_then(|file| file.set_len(bytes));
+        made.asked(|| format!("make {}", path.display()))?;
+        let mut this = Self { path, mount_point, mounted: false };
+        fs::create_dir_all(&this.mount_point)
+            .asked(|| format!("make {}", this.mount_point.display()))?;
+        let force = if matches!(kind, "xfs" | "btrfs") { "-f" } else { "-F" };
+        call(Command::new(format!("mkfs.{kind}")).args(["-q", force]).arg(&this.path))?;
+        let mut mount = Command::new("mount");
+        mount.args(["-t", kind, "-o", "loop"]).arg(&this.path).arg(&this.mount_point);
+        call(&mut mount)?;
+        this.mounted = true;
         Ok(this)
     }
-}
 
-impl Drop for Loop {
-    fn drop(&mut self) {
-        // It may never have been mounted.
-        let _ = call(Command::new("umount").arg(&self.mount_point));
-        let _ = fs::remove_dir(&self.mount_point);
-        let _ = fs::remove_file(&self.image);
+    /// The file that it is in.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where it is mounted.
+    pub(super) fn mount_point(&self) -> &Path {
+        &self.mount_point
+    }
+
+    /// Keeps what is read from the device out of the kernel's cache a second time, where the file
+    /// below may be read past the cache. Says whether that is so.
+    pub(super) fn read_directly(&self) -> bool {
+        let found = Command::new("losetup").arg("-j").arg(&self.path).output();
+        let found = found.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
+        let Some(device) = found.ok().and_then(|o| Some(o.split_once(':')?.0.to_owned())) else {
+            return false;
+        };
+        call(Command::new("losetup").arg("--direct-io=on").arg(device)).is_ok()
+    }
+
+    /// Unmounts it; the file stays until this is dropped.
+    pub(super) fn unmount(&mut self) -> Result<()> {
+        if self.mounted {
+            call(Command::new("umount").arg(&self.mount_point))?;
+            self.mounted = false;
+        }
+        Ok(())
     }
 }
 
-fn call(command: &mut Command) -> Result<()> {
+impl Drop for Image {
+    fn drop(&mut self) {
+        // A server that has just ended may still be letting go of it.
+        for _ in 0..50 {
+            if self.unmount().is_ok() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        if self.mounted {
+            eprintln!("weir: {} stays mounted", self.mount_point.display());
+            return;
+        }
+        let _ = fs::remove_dir(&self.mount_point);
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Runs a program, which says why when it fails.
+pub(super) fn call(command: &mut Command) -> Result<()> {
     let shown = format!("run {}", command.get_program().to_string_lossy());
     let output = command.output().asked(|| shown.clone())?;
     if output.status.success() {

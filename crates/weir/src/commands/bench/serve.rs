@@ -153,6 +153,10 @@ fn start(args: &Args, scratch: &Scratch) -> Result<Vec<Peer>> {
         let mut peer = match wanted {
             Wanted::Weir => Peer::weir(&Place::LOCAL, &dir("weir")?, &dir("state")?, None)?,
             Wanted::Ganesha => Peer::ganesha(&Place::LOCAL, &dir("ganesha")?, &dir("state")?)?,
+            Wanted::Knfsd => {
+                let failure = Failure::new("start knfsd", "it needs a kernel of its own");
+                return Err(failure.advice("name one that runs by its URL"));
+            }
             Wanted::Url(url) => Peer::remote(url, processes.next()),
         };
         if peers.iter().any(|p| p.name == peer.name) {

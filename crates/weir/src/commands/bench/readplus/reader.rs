@@ -1,0 +1,73 @@
+//! `weir bench read`: reads a file of a server from front to back as a program would, bytes into
+//! a buffer through the page cache, and says as a line of JSON what that took.
+
+use super::super::load::mount;
+use super::super::measure::processor_seconds_of;
+use super::super::serve::version;
+use crate::cli::Ended;
+use crate::failure::{Asked, Failure, Result};
+use serde_json::json;
+use std::time::Instant;
+use weir_client::{NfsUrl, Version};
+use weir_pagecache::{Cache, Config};
+use weir_vfs::{Access, Caller, Error, IoFlags};
+
+/// Read in one call.
+const READ_BYTES: usize = 256 << 10;
+/// Memory for what is read ahead; the file is read once, so nothing else needs to stay.
+const BUDGET_BYTES: u64 = 128 << 20;
+const READAHEAD_BYTES: u64 = 8 << 20;
+
+#[derive(clap::Args)]
+pub(in super::super) struct Args {
+    url: NfsUrl,
+    name: String,
+    #[arg(long, value_parser = version)]
+    vers: Version,
+}
+
+pub(in super::super) fn run(args: &Args) -> Result<Ended> {
+    let asked = || format!("read {} of {}", args.name, args.url);
+    let nfs = mount(&args.url, args.vers)?;
+    let config = Config {
+        budget_bytes: BUDGET_BYTES,
+        readahead_bytes: READAHEAD_BYTES,
+        ..Config::default()
+    };
+    let fs = Cache::new(config).asked(asked)?.mount(nfs.clone());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().asked(asked)?;
+    let mut buf = vec![0; READ_BYTES];
+    let own = std::process::id();
+    let (received, processor) = (nfs.wire_stats().received_bytes, processor_seconds_of(own));
+    let begun = Instant::now();
+    let mut read = || {
+        let open = async {
+            let id = fs.lookup(&Caller::Own, fs.root(), args.name.as_bytes()).await?.id;
+            fs.open(&Caller::Own, id, Access::READ).await
+        };
+        let file = runtime.block_on(open)?;
+        let mut at = 0;
+        loop {
+            match file.read_at(&mut buf, at, IoFlags::UNCACHED)? {
+                0 => return Ok::<_, Error>((at, file.size())),
+                n => at += n as u64,
+            }
+        }
+    };
+    let (read, size) = read().asked(asked)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    if read != size {
+        return Err(Failure::new(asked(), format!("{read} of {size} bytes came")));
+    }
+    let processor = processor_seconds_of(own).zip(processor).map(|(after, before)| after - before);
+    let answer = json!({
+        "seconds": seconds,
+        "received_bytes": nfs.wire_stats().received_bytes - received,
+        "read_bytes": read,
+        "cpu_s": processor,
+    });
+    // The line is awaited, so it goes out before the server is told of the end.
+    crate::output::print(format!("{answer}\n").as_bytes())?;
+    runtime.block_on(nfs.unmount());
+    Ok(Ended::Done)
+}
