@@ -336,13 +336,6 @@ impl Shared {
         self.arena.take(want, min)
     }
 
-    /// Most pages to read ahead. Uncached streams live on the reserve of free frames, so that they
-    /// cost nobody a page.
-    pub(crate) fn readahead_limit(&self, uncached: bool) -> u64 {
-        let most = if uncached { self.limits().free_low } else { self.arena.frames() / 8 };
-        self.readahead_pages.min(u64::from(most))
-    }
-
     /// Hands over what a mapping's slots let go of.
     pub(crate) fn retire(&self, frames: Vec<u32>, nodes: Vec<Garbage>) {
         let tag = epoch::now();

@@ -5,6 +5,7 @@
 //! 2. A writeback error is told once to every file that was open when it happened (I9).
 
 use crate::cached_fs::FsShared;
+use crate::fill::Purpose;
 use crate::mapping::Mapping;
 use crate::readahead::Readahead;
 use crate::stats::Stats;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir_base::{PAGE_SIZE, pages_spanning};
-use weir_vfs::{Access, Advice, Attr, Error, Extent, FileId, Result};
+use weir_vfs::{Access, Advice, Attr, Capabilities, Error, Extent, FileId, Result};
 
 /// An open file: its own read-ahead state, advice and error cursor, over shared pages. Cheap to
 /// clone; clones are the same open file.
@@ -183,28 +184,55 @@ impl File {
         if self.open.access.contains(Access::WRITE) { Ok(()) } else { Err(Error::BadFile) }
     }
 
-    /// Takes advice: `Normal`, `Sequential`, `Random` and `NoReuse` for the open file, `WillNeed`
-    /// and `DontNeed` for the range (`len` 0: to the end). Starts work, and waits for none.
+    /// Takes advice, as posix_fadvise(2) does. Starts work, and waits for none.
+    ///
+    /// For this open file, whatever the range:
+    /// * `Normal`: read-ahead as its reads suggest. Takes all that follows back.
+    /// * `Sequential`: the largest window from the first read on.
+    /// * `Random`: no read-ahead.
+    /// * `NoReuse`: its operations are uncached (nothing, if the store knows no such operations).
+    ///
+    /// For the range, `len` 0 meaning to the end:
+    /// * `WillNeed`: what is missing is brought in, up to a half of the budget.
+    /// * `DontNeed`: clean whole pages go at once; dirty ones begin their way to the store, and stay.
     ///
     /// # Errors
     /// None at present.
     pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Result<()> {
         let open = &self.open;
+        let mapping = &open.mapping;
+        let shared = &mapping.shared;
         let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
         match advice {
             Advice::Normal | Advice::Sequential | Advice::Random => {
-                open.noreuse.store(false, Ordering::Relaxed);
+                if advice == Advice::Normal {
+                    open.noreuse.store(false, Ordering::Relaxed);
+                }
                 open.readahead.lock().advise(advice);
             }
-            Advice::NoReuse => open.noreuse.store(true, Ordering::Relaxed),
+            Advice::NoReuse => {
+                let able = mapping.store.capabilities().contains(Capabilities::UNCACHED);
+                open.noreuse.store(able, Ordering::Relaxed);
+            }
             Advice::WillNeed => {
                 let pages = pages_spanning(offset, end.min(self.size()).saturating_sub(offset));
-                open.fill_ahead(pages, None, false);
+                let uncached = open.noreuse.load(Ordering::Relaxed);
+                let mut left = shared.arena.frames() as usize / 2;
+                mapping.fill_missing(pages, Purpose { uncached, mark: None }, &mut |want| {
+                    let want = want.min(left);
+                    left -= want;
+                    match uncached {
+                        _ if want == 0 => None,
+                        true => shared.alloc_spare(want, uncached),
+                        false => shared.try_alloc(want, 1, uncached),
+                    }
+                });
             }
             Advice::DontNeed => {
                 // Whole pages only, as posix_fadvise(2) has it.
                 let last = if end >= self.size() { u64::MAX } else { end / PAGE_SIZE as u64 };
-                open.mapping.drop_clean(offset.div_ceil(PAGE_SIZE as u64)..last);
+                mapping.drop_clean(offset.div_ceil(PAGE_SIZE as u64)..last);
+                mapping.flush_soon();
             }
         }
         Ok(())

@@ -11,7 +11,8 @@
 //! belong to the fill until the store has given the buffer back.
 
 use crate::arena::{Arena, Frames, flag, runs};
-use crate::index::{self, Slot};
+use crate::epoch;
+use crate::index::{self, Found, LEAF_SLOTS, Slot};
 use crate::mapping::{Edit, Mapping};
 use crate::ranges::RangeSet;
 use crate::stats::Count;
@@ -30,7 +31,8 @@ pub(crate) struct Fill {
     /// The mapping's sequence when it began.
     sequence: u64,
     uncached: bool,
-    /// The first page that was not asked for, if the fill reads ahead: to be marked.
+    /// The first page that was not asked for, if the fill reads ahead: the first one with data from
+    /// there on is marked.
     mark: Option<u64>,
     outcome: Mutex<Outcome>,
 }
@@ -47,7 +49,7 @@ struct Outcome {
 pub(crate) struct Purpose {
     /// An uncached operation wants it.
     pub(crate) uncached: bool,
-    /// Reading this page is to start the next read-ahead.
+    /// From this page on it reads ahead; reading the first of those is to start the next read-ahead.
     pub(crate) mark: Option<u64>,
 }
 
@@ -125,6 +127,47 @@ impl Mapping {
         });
         self.file().submit_read(op.uncached(purpose.uncached));
         Some(fill)
+    }
+
+    /// Begins fills for what is missing of a range, in frames that `alloc` gives, as far as it
+    /// does. Returns up to which page everything is there or on its way.
+    pub(crate) fn fill_missing(
+        self: &Arc<Self>,
+        pages: Range<u64>,
+        purpose: Purpose,
+        alloc: &mut dyn FnMut(usize) -> Option<Frames>,
+    ) -> u64 {
+        let end = pages.end.min(self.size().div_ceil(PAGE_SIZE as u64));
+        let mut page = self.missing_from(pages.start, end);
+        while page < end {
+            let want = ((end - page) as usize).min(self.shared.limits().step);
+            let Some(frames) = alloc(want) else { return page };
+            // Somebody else may have begun to bring the page in.
+            let after = self.start_fill(page, frames, purpose).map_or(page + 1, |f| f.pages().end);
+            page = self.missing_from(after, end);
+        }
+        pages.end
+    }
+
+    /// The first page behind `page` that is neither there nor on its way, or `end`.
+    pub(crate) fn missing_after(&self, page: u64, end: u64) -> u64 {
+        self.missing_from(page + 1, end.max(page + 1))
+    }
+
+    /// The first page from `page` on that is neither there nor on its way, or `end`.
+    fn missing_from(&self, mut page: u64, end: u64) -> u64 {
+        let guard = epoch::enter();
+        while page < end {
+            page = match self.index.lookup(page, &guard) {
+                Found::Empty(_) => return page,
+                Found::Hole(until) => until.min(end),
+                Found::Leaf(leaf) => match leaf.slot(page as usize & (LEAF_SLOTS - 1)) {
+                    Slot::Empty => return page,
+                    _ => page + 1,
+                },
+            };
+        }
+        end
     }
 
     /// Publishes what a fill brought.
@@ -211,13 +254,16 @@ impl Mapping {
                     flags |= flag::UNCACHED;
                 }
             }
-            if fill.mark == Some(page) {
-                flags |= flag::READAHEAD;
+            if fill.mark.is_some_and(|mark| page >= mark) {
+                // Each piece of a long read-ahead has its mark, should the one before be a hole.
+                if ahead == 0 {
+                    flags |= flag::READAHEAD;
+                }
+                ahead += 1;
             }
             let frame = frames.publish(index, flags, (to - from) as usize);
             edit.put(page, frame);
             data_pages += 1;
-            ahead += u64::from(fill.mark.is_some_and(|mark| page >= mark));
         }
         self.remember_hole(fill, layout, edit);
         self.count(Count::FillPages, data_pages);

@@ -16,6 +16,7 @@ use crate::epoch;
 use crate::file::{File, Open};
 use crate::fill::Purpose;
 use crate::mapping::{FrameList, HOLE, Mapping, STOP_CACHED, STOP_UNCACHED, Snapshot, Stop};
+use crate::readahead::{Bounds, Plan};
 use crate::stats::Count;
 use crate::uncached::Pruner;
 use std::ops::Range;
@@ -136,10 +137,9 @@ impl File {
             if nowait {
                 return if done > 0 { Ok(done) } else { Err(Error::WouldBlock) };
             }
-            let end = offset + buf.len() as u64;
-            open.bring_in(page / PAGE_SIZE as u64, end, uncached, &snapshot).await?;
+            let asked = offset..offset + buf.len() as u64;
+            open.bring_in(page / PAGE_SIZE as u64, &asked, uncached, &snapshot).await?;
         }
-        open.readahead.lock().read(offset, done);
         drop(pruner);
         Ok(done)
     }
@@ -174,51 +174,51 @@ impl Open {
         Ok(flags.contains(IoFlags::UNCACHED) || self.noreuse.load(Ordering::Relaxed))
     }
 
-    /// Brings in the page at which a snapshot stopped, and with it what else of `..end` is missing
-    /// and what read-ahead wants; returns when the page can be looked for again.
+    /// Brings in the page at which a snapshot stopped, and with it what else is missing of the bytes
+    /// `asked`, and what read-ahead wants; returns when the page can be looked for again.
     pub(crate) async fn bring_in(
         &self,
         page: u64,
-        end: u64,
+        asked: &Range<u64>,
         uncached: bool,
         snapshot: &Snapshot,
     ) -> Result<()> {
         let mapping = &self.mapping;
         let shared = &mapping.shared;
-        let fill = match snapshot.stop {
-            Stop::InFlight(number) => {
-                let Some(fill) = mapping.fill_in_flight(number) else { return Ok(()) };
-                mapping.count(Count::FillJoins, 1);
-                if !uncached {
-                    fill.claim(page);
-                }
-                // If it fails, the next round finds the page empty and asks itself.
-                let _ = mapping.join(&fill).await;
-                return Ok(());
+        if let Stop::InFlight(number) = snapshot.stop {
+            let Some(fill) = mapping.fill_in_flight(number) else { return Ok(()) };
+            mapping.count(Count::FillJoins, 1);
+            if !uncached {
+                fill.claim(page);
             }
-            _ => {
-                let last = end.min(snapshot.size).div_ceil(PAGE_SIZE as u64).max(page + 1);
-                let plan = self.readahead.lock().plan(page, last, shared.readahead_limit(uncached));
-                let want = (last - page) as usize + plan.ahead as usize;
-                let frames = shared.alloc(want.min(shared.limits().step), 1, uncached).await;
-                let got = frames.len() as u64;
-                let mark = (plan.ahead > 0).then_some(last);
-                let ticket = mapping.changed.ticket();
-                match mapping.start_fill(page, frames, Purpose { uncached, mark }) {
-                    Some(fill) => {
-                        self.fill_ahead(page + got..last + plan.ahead, mark, uncached);
-                        fill
-                    }
-                    None => {
-                        if mapping.state.lock().exclusive {
-                            mapping.changed.wait(ticket).await;
-                        }
-                        return Ok(());
-                    }
+            // If it fails, the next round finds the page empty and asks itself.
+            let _ = mapping.join(&fill).await;
+            return Ok(());
+        }
+        let last = asked.end.min(snapshot.size).div_ceil(PAGE_SIZE as u64).max(page + 1);
+        let bounds = self.readahead_bounds(snapshot.size, uncached);
+        let mut plan = self.readahead.lock().miss(asked, page, bounds);
+        // What goes on right behind is read together with what was asked for.
+        let behind = plan.first().is_some_and(|ahead| ahead.start == last);
+        let together = page..if behind { plan.remove(0).end } else { last };
+        let mark = behind.then_some(last);
+        let want = (together.end - page) as usize;
+        let frames = shared.alloc(want.min(shared.limits().step), 1, uncached).await;
+        let next = page + frames.len() as u64;
+        let ticket = mapping.changed.ticket();
+        let fill = mapping.start_fill(page, frames, Purpose { uncached, mark });
+        if next >= together.end || self.fill_ahead(next..together.end, mark, uncached) {
+            self.fill_planned(plan, uncached);
+        }
+        match fill {
+            Some(fill) => mapping.join(&fill).await,
+            None => {
+                if mapping.state.lock().exclusive {
+                    mapping.changed.wait(ticket).await;
                 }
+                Ok(())
             }
-        };
-        mapping.join(&fill).await
+        }
     }
 
     /// Reads ahead from `page` on, whose flag asked for it; waits for nothing.
@@ -233,26 +233,46 @@ impl Open {
             // Should the frame have gone meanwhile, a later page asks in its stead.
             shared.arena.meta(frame).clear(flag::READAHEAD);
         }
-        let next = self.readahead.lock().advance(page, shared.readahead_limit(uncached));
-        if let Some(next) = next {
-            let mark = Some(next.start);
-            self.fill_ahead(next, mark, uncached);
+        let bounds = self.readahead_bounds(mapping.size(), uncached);
+        let missing = mapping.missing_after(page, (page + 2 * bounds.window).min(bounds.end));
+        let plan = self.readahead.lock().marked(page, missing, bounds);
+        self.fill_planned(plan, uncached);
+    }
+
+    fn fill_planned(&self, plan: Plan, uncached: bool) {
+        for pages in plan {
+            let mark = Some(pages.start);
+            if !self.fill_ahead(pages, mark, uncached) {
+                return;
+            }
         }
     }
 
-    /// Begins fills for what is missing of a range, as far as there is memory.
-    pub(crate) fn fill_ahead(&self, pages: Range<u64>, mark: Option<u64>, uncached: bool) {
-        let mapping = &self.mapping;
-        let shared = &mapping.shared;
-        let end = pages.end.min(mapping.size().div_ceil(PAGE_SIZE as u64));
-        let mut page = pages.start;
-        while page < end {
-            let want = ((end - page) as usize).min(shared.limits().step);
-            let Some(frames) = shared.alloc_spare(want, uncached) else { return };
-            let fill = mapping.start_fill(page, frames, Purpose { uncached, mark });
-            // A page that is there already is passed over.
-            page = fill.map_or(page + 1, |f| f.pages().end);
+    /// What read-ahead has to keep within.
+    fn readahead_bounds(&self, size: u64, uncached: bool) -> Bounds {
+        let shared = &self.mapping.shared;
+        let total = if uncached {
+            // Uncached streams live on the reserve of free frames, so that they cost nobody a page.
+            u64::from(shared.limits().free_low)
+        } else {
+            u64::from(shared.arena.frames() / 4)
+        };
+        let window = shared.readahead_pages.min(u64::from(shared.arena.frames() / 8));
+        Bounds { window, total, end: size.div_ceil(PAGE_SIZE as u64) }
+    }
+
+    /// Begins fills for what is missing of a range of read-ahead, and tells the stream if there is
+    /// not the memory for all of it.
+    fn fill_ahead(&self, pages: Range<u64>, mark: Option<u64>, uncached: bool) -> bool {
+        let shared = &self.mapping.shared;
+        let reached =
+            self.mapping.fill_missing(pages.clone(), Purpose { uncached, mark }, &mut |want| {
+                shared.alloc_spare(want, uncached)
+            });
+        if reached < pages.end {
+            self.readahead.lock().fell_short(reached);
         }
+        reached >= pages.end
     }
 }
 

@@ -206,8 +206,6 @@ impl File {
                         &snapshot,
                         uncached,
                     );
-                    drop(state);
-                    open.readahead.lock().read(offset, snapshot.len);
                     return Ok(segments);
                 }
                 let page = (offset + snapshot.len as u64) / PAGE_SIZE as u64;
@@ -225,7 +223,8 @@ impl File {
             if nowait {
                 return Err(Error::WouldBlock);
             }
-            open.bring_in(page, offset.saturating_add(len as u64), uncached, &snapshot).await?;
+            let asked = offset..offset.saturating_add(len as u64);
+            open.bring_in(page, &asked, uncached, &snapshot).await?;
         }
     }
 }

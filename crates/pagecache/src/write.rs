@@ -159,8 +159,8 @@ impl Open {
                 Commit::Needs(..) if nowait => return Err(Error::WouldBlock),
                 Commit::Needs(page, stop) => {
                     let snapshot = Snapshot { sequence: 0, size: mapping.size(), len: 0, stop };
-                    let end = (page + 1) * PAGE_SIZE as u64;
-                    self.bring_in(page, end, uncached, &snapshot).await?;
+                    let needed = page * PAGE_SIZE as u64..(page + 1) * PAGE_SIZE as u64;
+                    self.bring_in(page, &needed, uncached, &snapshot).await?;
                     bases.retain(|base| base.page != page);
                     bases.extend(mapping.base(page));
                 }

@@ -308,6 +308,16 @@ impl Mapping {
         crate::tasks::finish(&self.shared.tasks, work).await;
     }
 
+    /// Asks the flusher to write what is dirty now, whatever its age.
+    pub(crate) fn flush_soon(&self) {
+        let mut state = self.state.lock();
+        if !state.dirty.is_empty() {
+            state.urgent = true;
+            drop(state);
+            self.shared.flusher.kick();
+        }
+    }
+
     /// The open file that wrote uncached is closed: what it left half-written goes, too.
     pub(crate) fn flush_half_written(&self) {
         let mut state = self.state.lock();

@@ -132,8 +132,11 @@ fn kernel_bug_each_page_of_a_run_has_its_own_mark() {
     let file = rig.cold("f", &bytes);
     rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
     file.write_at(&bytes, 0, UNCACHED).unwrap();
-    file.truncate(40 * PAGE + 100).unwrap_or_else(|e| panic!("{e}"));
-    rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        // Waits for writes on their way, which may be all or none of the pages.
+        scope.spawn(|| file.truncate(40 * PAGE + 100).unwrap_or_else(|e| panic!("{e}")));
+        rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
+    });
     file.sync(true).unwrap();
     assert_eq!(file.resident(), []);
     assert_eq!(read_full(&file, 0, bytes.len(), CACHED), &bytes[..40 * 4096 + 100]);

@@ -5,6 +5,7 @@
 
 use async_trait::async_trait;
 use std::any::Any;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -53,6 +54,8 @@ pub struct Switches {
     pub reads: AtomicU64,
     pub writes: AtomicU64,
     pub bytes_read: AtomicU64,
+    /// Pages of each read, in the order in which they were asked for.
+    pub read_log: Mutex<Vec<Range<u64>>>,
     seed: AtomicU64,
 }
 
@@ -93,6 +96,11 @@ impl Shaky {
 
     pub fn set_late(&self, late: bool) {
         self.switches.late.store(late, Ordering::SeqCst);
+    }
+
+    /// Takes out what was read since it was last asked for.
+    pub fn take_reads(&self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.switches.read_log.lock().unwrap())
     }
 }
 
@@ -147,6 +155,8 @@ impl OpenFile for ShakyFile {
     fn submit_read(&self, op: ReadOp) {
         self.switches.reads.fetch_add(1, Ordering::SeqCst);
         self.switches.bytes_read.fetch_add(op.len() as u64, Ordering::SeqCst);
+        let (start, len) = (op.offset() / 4096, op.len() as u64 / 4096);
+        self.switches.read_log.lock().unwrap().push(start..start + len);
         if self.fails(&self.switches.fail_reads) {
             return self.run(|s| &s.hold_reads, move || op.complete(Err(Error::Io)));
         }
