@@ -291,12 +291,14 @@ impl Server {
     }
 
     /// Serves these exports from the next request on. One that is there already, by its path and
-    /// its directory, goes on under its handles; those of one that is gone are stale.
+    /// its directory, goes on under its handles; those of one that is gone are stale, and what was open of it is closed.
     ///
     /// # Errors
     /// The exports cannot be served together; those of before still are.
     pub fn set_exports(&self, exports: Vec<Export>) -> Result<(), ServerError> {
-        self.core.exports.replace(exports)?;
+        for gone in self.core.exports.replace(exports)? {
+            self.core.state.lock().drop_export(gone);
+        }
         Ok(())
     }
 

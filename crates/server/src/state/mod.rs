@@ -379,6 +379,15 @@ impl<F: Clone> State<F> {
         expired
     }
 
+    /// Frees what clients have open of an export that is served no more, and their locks in it.
+    pub fn drop_export(&mut self, export: u16) {
+        let gone = self.files.iter().filter(|(node, _)| node.export == export);
+        let (locks, opens): (Vec<_>, Vec<_>) =
+            gone.map(|(_, file)| (file.lock_states.clone(), file.opens.clone())).unzip();
+        locks.concat().into_iter().for_each(|key| self.drop_lock_state(key));
+        opens.concat().into_iter().for_each(|key| self.drop_open(key));
+    }
+
     fn drop_idle(&mut self, node: Node) {
         if self.files.get(&node).is_some_and(FileState::is_idle) {
             self.files.remove(&node);

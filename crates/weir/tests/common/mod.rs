@@ -101,6 +101,18 @@ impl Server {
         if !options.contains(&"--bind") {
             command.args(["--bind", "127.0.0.1:0"]);
         }
+        Self::spawn(command)
+    }
+
+    /// Serves what a configuration file says, with its log in `log`.
+    pub(crate) fn configured(config: &Path, log: &Path) -> Self {
+        let mut command = weir(["serve", "--json", "--config"]);
+        command.arg(config).stderr(File::create(log).unwrap());
+        Self::spawn(command)
+    }
+
+    /// Runs a command that serves and says so as JSON.
+    pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();

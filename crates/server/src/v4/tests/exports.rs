@@ -3,7 +3,7 @@
 use super::*;
 use crate::export::{CachePolicy, ClientAccess, ClientRule};
 use weir_nfs::v4::op::{create, link, read, readdir, remove, rename, secinfo, write};
-use weir_nfs::v4::types::{FsId, StableHow};
+use weir_nfs::v4::types::{FsId, LockType, StableHow};
 use weir_nfs::v4::{Bitmap, attr};
 use weir_vfs::{Access, Caller, SetAttr};
 
@@ -232,6 +232,26 @@ async fn handles_outlive_reloads_and_restarts_and_end_with_their_export() {
     for handle in [held, root] {
         assert!(matches!(c.on(&handle, look.clone()).await, OpRes::Getattr(Ok(_))));
     }
+}
+
+#[tokio::test]
+async fn an_export_that_is_gone_is_closed_whatever_was_open_of_it() {
+    let cache = cache();
+    let [a, b] = ["/a", "/b"].map(|p| export(&cache, p, ExportOptions::default()));
+    let weak = b.fs.downgrade();
+    let f = serve(vec![a.clone(), b]).await;
+    let mut c = f.client("a").await;
+    let opened = then(then(walk("/b"), c.open_op("file", 0)), Op::Getfh(()));
+    let results = c.ok(opened).await;
+    let (Some(OpRes::Open(Ok(opened))), Ok(file)) = (results.get(2), handle(&results)) else {
+        panic!("{results:?}")
+    };
+    let lock = super::locks::lock_op(opened.stateid, LockType::Write, false);
+    assert!(matches!(c.on(&file, lock).await, OpRes::Lock(Ok(_))));
+    assert!(weak.upgrade().is_some());
+    f.server.set_exports(vec![a]).unwrap();
+    assert!(weak.upgrade().is_none(), "its file system is let go of");
+    assert_eq!(c.list("/").await.len(), 1);
 }
 
 /// Makes a file of `len` bytes in an export, past the cache.

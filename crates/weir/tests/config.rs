@@ -1,0 +1,205 @@
+//! `weir serve --config`: what the file says, told again while serving.
+
+mod common;
+
+use common::{Server, fail, json, run, scratch, text, weir, within};
+use rustix::process::Signal;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Setup {
+    dir: tempfile::TempDir,
+}
+
+impl Setup {
+    /// Directories `a` to `c`, each with a file of its name in it.
+    fn new() -> Self {
+        let dir = scratch();
+        for name in ["a", "b", "c"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+            fs::write(dir.path().join(name).join(format!("in-{name}")), name).unwrap();
+        }
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn config(&self) -> PathBuf {
+        self.path("weir.toml")
+    }
+
+    /// Writes the configuration: settings of the server, and for each export its name and more.
+    fn write(&self, server: &str, exports: &[(&str, &str)]) {
+        let mut text = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\nstate_dir = {:?}\n{server}\n",
+            self.path("state")
+        );
+        for (name, options) in exports {
+            let dir = self.path(name);
+            text.push_str(&format!(
+                "[[export]]\npath = {dir:?}\nname = \"/{name}\"\nsquash = \"none\"\n{options}\n"
+            ));
+        }
+        // As editors do it, so that the server never reads half of it.
+        fs::write(self.path("weir.toml.new"), text).unwrap();
+        fs::rename(self.path("weir.toml.new"), self.config()).unwrap();
+    }
+
+    fn start(&self) -> Server {
+        Server::configured(&self.config(), &self.path("log"))
+    }
+
+    /// What the server has logged, once it holds this.
+    fn logged(&self, what: &str) -> String {
+        within(PATIENCE, || {
+            Some(fs::read_to_string(self.path("log")).unwrap()).filter(|log| log.contains(what))
+        })
+    }
+
+    /// Forgets what was logged so far, and has the server read its file again.
+    fn reload(&self, server: &Server, logs: &str) -> String {
+        fs::OpenOptions::new().write(true).open(self.path("log")).unwrap().set_len(0).unwrap();
+        server.signal(Signal::HUP);
+        self.logged(logs)
+    }
+}
+
+fn names(server: &Server, path: &str) -> Vec<String> {
+    run(["ls", &server.url(path, "vers=4.2")]).lines().map(ToOwned::to_owned).collect()
+}
+
+/// Whether a process has something open below a directory.
+fn holds(server: &Server, dir: &Path) -> bool {
+    let fds = fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap();
+    fds.flatten().any(|fd| fs::read_link(fd.path()).is_ok_and(|target| target.starts_with(dir)))
+}
+
+#[test]
+fn a_file_is_checked_without_serving() {
+    let setup = Setup::new();
+    setup.write("budget = \"64M\"", &[("a", "read_only = true"), ("b", "cache = \"uncached\"")]);
+    let config = setup.config();
+    let check = |more: &[&str]| {
+        let fixed = ["serve", "--check", "--config", config.to_str().unwrap()];
+        fixed.iter().chain(more).map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let said = run(check(&[]));
+    assert!(said.contains("budget    64.00 MiB"), "{said}");
+    assert!(said.contains("read-only, root is root, cached\n"), "{said}");
+    let said = json(check(&["--json"]));
+    assert_eq!(said["exports"][1]["cache"], "uncached");
+    assert!(!setup.path("state").exists(), "nothing was begun");
+
+    setup.write("", &[("a", ""), ("gone", "")]);
+    let said = fail(1, check(&[]));
+    assert!(said.contains("weir.toml:11:8: ") && said.contains("make the directory"), "{said}");
+    // The command line and the file do not say the same thing twice.
+    let both = weir(check(&["--read-only"])).output().unwrap();
+    assert_eq!(both.status.code(), Some(2), "{}", text(&both));
+    assert_eq!(weir(["serve"]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn a_reload_changes_what_can_be_and_names_what_cannot() {
+    let setup = Setup::new();
+    setup.write("budget = \"64M\"\nlease = 60", &[("a", ""), ("b", "")]);
+    let server = setup.start();
+    assert_eq!(names(&server, ""), ["a", "b"]);
+    assert_eq!(names(&server, "a"), ["in-a"]);
+    assert_eq!(run(["cat", &server.url("b/in-b", "vers=3")]), "b");
+
+    // One more, one less, one otherwise; and all else at once.
+    setup.write(
+        "budget = \"32M\"\nlease = 90\nthreads = 3\nversions = [4.2]",
+        &[("c", ""), ("a", "read_only = true")],
+    );
+    let log = setup.reload(&server, "/b is not exported any more");
+    for said in [
+        "/c is exported now",
+        "/a is exported otherwise",
+        "the budget is 32.00 MiB",
+        "the lease is 90s",
+        "`threads` changes when the server is started again",
+        "`versions` changes when the server is started again",
+    ] {
+        assert!(log.contains(said), "{said}: {log}");
+    }
+    assert_eq!(names(&server, ""), ["a", "c"]);
+    assert_eq!(run(["cat", &server.url("c/in-c", "vers=3")]), "c", "still offered");
+    let said = fail(1, ["touch", &server.url("a/new", "vers=4.2")]);
+    assert!(said.contains("read-only"), "{said}");
+    fail(1, ["ls", &server.url("b", "vers=4.2")]);
+    within(PATIENCE, || (!holds(&server, &setup.path("b"))).then_some(()));
+    assert!(holds(&server, &setup.path("a")));
+
+    // And back.
+    setup.write("budget = \"32M\"\nlease = 60", &[("a", ""), ("b", "")]);
+    let log = setup.reload(&server, "/b is exported now");
+    assert!(log.contains("`lease` stays 90s until the server is started again"), "{log}");
+    assert_eq!(run(["cat", &server.url("b/in-b", "vers=4.1")]), "b");
+    run(["touch", &server.url("a/new", "vers=4.2")]);
+}
+
+#[test]
+fn a_bad_file_changes_nothing() {
+    let setup = Setup::new();
+    setup.write("", &[("a", "")]);
+    let mut server = setup.start();
+    for (server_part, exports, said) in [
+        (
+            "budgt = 1",
+            vec![("a", "")],
+            "weir.toml:4:1: unknown key `budgt`; did you mean `budget`?",
+        ),
+        (
+            "",
+            vec![("b", ""), ("a", "cache = \"cachd\"")],
+            "weir.toml:14:9: unknown value `cachd`; did you mean `cached`?",
+        ),
+        ("", vec![("b", ""), ("gone", "")], "weir.toml:11:8: "),
+        ("[", vec![], "weir.toml:4:"),
+    ] {
+        setup.write(server_part, &exports);
+        let log = setup.reload(&server, "what was configured before goes on");
+        assert!(log.contains(said), "{said}: {log}");
+        assert_eq!(names(&server, ""), ["a"]);
+        assert_eq!(names(&server, "a"), ["in-a"]);
+    }
+    fs::remove_file(setup.config()).unwrap();
+    setup.reload(&server, "cannot read the configuration");
+    assert_eq!(names(&server, ""), ["a"]);
+    server.signal(Signal::TERM);
+    assert_eq!(server.ended(), Some(0));
+}
+
+#[test]
+fn without_a_file_there_is_nothing_to_reload() {
+    let setup = Setup::new();
+    let mut command = weir(["serve", "--json", "--bind", "127.0.0.1:0", "--state-dir"]);
+    command.arg(setup.path("state")).arg(setup.path("a"));
+    command.stderr(fs::File::create(setup.path("log")).unwrap());
+    let server = Server::spawn(command);
+    setup.reload(&server, "told to reload, but started without a configuration file");
+    assert_eq!(names(&server, ""), ["in-a"]);
+}
+
+#[test]
+fn every_address_is_served() {
+    let setup = Setup::new();
+    setup.write("", &[("a", "")]);
+    let config = fs::read_to_string(setup.config()).unwrap();
+    let several = config.replace("\"127.0.0.1:0\"", "[\"127.0.0.1:0\", \"127.0.0.2:0\"]");
+    fs::write(setup.config(), several).unwrap();
+    let server = setup.start();
+    let addresses = server.said["addresses"].as_array().unwrap();
+    assert_eq!(addresses.len(), 2);
+    for address in addresses {
+        let url = format!("nfs://{}/a/in-a?vers=4.2", address.as_str().unwrap());
+        assert_eq!(run(["cat", &url]), "a");
+    }
+}
