@@ -1,0 +1,373 @@
+//! `weir serve` as a service: what it tells systemd and takes from it, how it ends, and what root
+//! keeps of its privileges. The client here speaks NFSv3 as it is on the wire.
+
+mod common;
+
+use common::{Server, run, scratch, text, weir, within};
+use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const MOUNT: (u32, u32) = (100_005, 3);
+const NFS: (u32, u32) = (100_003, 3);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Values as the wire has them.
+#[derive(Clone, Default)]
+struct Words(Vec<u8>);
+
+impl Words {
+    fn of(words: &[u32]) -> Self {
+        Self(words.iter().flat_map(|word| word.to_be_bytes()).collect())
+    }
+
+    fn opaque(mut self, bytes: &[u8]) -> Self {
+        self = self.then(Self::of(&[bytes.len() as u32]));
+        self.0.extend(bytes);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+
+    fn then(mut self, more: Self) -> Self {
+        self.0.extend(more.0);
+        self
+    }
+}
+
+struct Client {
+    stream: TcpStream,
+    cred: Words,
+    xid: u32,
+}
+
+impl Client {
+    fn connect(port: u16, uid: u32, groups: &[u32]) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let groups = Words::of(&[groups.len() as u32]).then(Words::of(groups));
+        let sys = Words::of(&[0]).opaque(b"tester").then(Words::of(&[uid, uid])).then(groups);
+        let cred = Words::of(&[1]).opaque(&sys.0).then(Words::of(&[0, 0]));
+        Self { stream, cred, xid: 0 }
+    }
+
+    /// The results of a call, from their status on, or `None` if the connection ended.
+    fn call(
+        &mut self,
+        (program, version): (u32, u32),
+        number: u32,
+        args: Words,
+    ) -> Option<Vec<u8>> {
+        self.xid += 1;
+        let header = Words::of(&[self.xid, 0, 2, program, version, number]);
+        let record = header.then(self.cred.clone()).then(args).0;
+        let mark = 0x8000_0000 | record.len() as u32;
+        self.stream.write_all(&[&mark.to_be_bytes(), &record[..]].concat()).ok()?;
+        let mut mark = [0; 4];
+        self.stream.read_exact(&mut mark).ok()?;
+        let mut reply = vec![0; (u32::from_be_bytes(mark) & 0x7FFF_FFFF) as usize];
+        self.stream.read_exact(&mut reply).ok()?;
+        Some(reply.split_off(24))
+    }
+
+    fn mount(&mut self, path: &str) -> Vec<u8> {
+        let reply = self.call(MOUNT, 1, Words::default().opaque(path.as_bytes())).unwrap();
+        assert_eq!(status(&reply), 0, "mount {path}");
+        opaque_at(&reply, 4)
+    }
+
+    /// A handle by name, and the status.
+    fn lookup(&mut self, dir: &[u8], name: &str) -> Vec<u8> {
+        let args = Words::default().opaque(dir).opaque(name.as_bytes());
+        let reply = self.call(NFS, 3, args).unwrap();
+        assert_eq!(status(&reply), 0, "lookup {name}");
+        opaque_at(&reply, 4)
+    }
+
+    fn read(&mut self, file: &[u8]) -> u32 {
+        let args = Words::default().opaque(file).then(Words::of(&[0, 0, 4096]));
+        status(&self.call(NFS, 6, args).unwrap())
+    }
+
+    fn create(&mut self, dir: &[u8], name: &str) -> Vec<u8> {
+        let set = Words::of(&[0, 1, 0o644, 0, 0, 0, 0, 0]);
+        let args = Words::default().opaque(dir).opaque(name.as_bytes()).then(set);
+        let reply = self.call(NFS, 8, args).unwrap();
+        assert_eq!(status(&reply), 0, "create {name}");
+        opaque_at(&reply, 8)
+    }
+
+    /// Writes, to be made durable some day; whether it was acknowledged.
+    fn write(&mut self, file: &[u8], offset: u64, bytes: &[u8]) -> bool {
+        let at = [(offset >> 32) as u32, offset as u32, bytes.len() as u32, 0];
+        let args = Words::default().opaque(file).then(Words::of(&at)).opaque(bytes);
+        self.call(NFS, 7, args).is_some_and(|reply| status(&reply) == 0)
+    }
+}
+
+fn status(reply: &[u8]) -> u32 {
+    u32::from_be_bytes(reply[..4].try_into().unwrap())
+}
+
+fn opaque_at(reply: &[u8], at: usize) -> Vec<u8> {
+    let len = status(&reply[at..]) as usize;
+    reply[at + 4..at + 4 + len].to_vec()
+}
+
+fn export(dir: &Path) -> std::path::PathBuf {
+    let export = dir.join("export");
+    fs::create_dir(&export).unwrap();
+    fs::set_permissions(&export, fs::Permissions::from_mode(0o777)).unwrap();
+    export
+}
+
+#[test]
+fn told_to_stop_while_clients_write_it_writes_out_all_that_it_acknowledged() {
+    const BLOCK: usize = 64 << 10;
+    const WRITERS: u64 = 4;
+    let dir = scratch();
+    let export = export(dir.path());
+    let mut server = Server::start(&export, &["--squash", "none", "--budget", "256M"]);
+    let port = server.port;
+    let acknowledged: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
+    let root = Client::connect(port, 0, &[]).mount("/");
+    std::thread::scope(|scope| {
+        for (writer, acknowledged) in acknowledged.iter().enumerate() {
+            let root = &root;
+            scope.spawn(move || {
+                let mut client = Client::connect(port, 1000, &[]);
+                let file = client.create(root, &format!("file{writer}"));
+                for block in 0u64.. {
+                    let bytes = vec![(block % 251 + 1) as u8; BLOCK];
+                    if !client.write(&file, block * BLOCK as u64, &bytes) {
+                        break;
+                    }
+                    acknowledged.store(block + 1, Ordering::SeqCst);
+                }
+            });
+        }
+        within(PATIENCE, || {
+            acknowledged.iter().all(|n| n.load(Ordering::SeqCst) > 100).then_some(())
+        });
+        server.signal(Signal::TERM);
+        assert_eq!(server.ended(), Some(0));
+    });
+    for (writer, acknowledged) in acknowledged.iter().enumerate() {
+        let file = fs::File::open(export.join(format!("file{writer}"))).unwrap();
+        for block in 0..acknowledged.load(Ordering::SeqCst) {
+            let mut bytes = vec![0; BLOCK];
+            file.read_exact_at(&mut bytes, block * BLOCK as u64).unwrap();
+            assert!(bytes.iter().all(|&b| b == (block % 251 + 1) as u8), "block {block}");
+        }
+    }
+    // And it knows its files again.
+    let server = Server::start(&export, &["--squash", "none"]);
+    let mut client = Client::connect(server.port, 1000, &[]);
+    assert_eq!(client.mount("/"), root);
+    let file = client.lookup(&root, "file0");
+    assert_eq!(client.read(&file), 0);
+}
+
+/// What a service manager was told since it was asked last, up to a message that holds this.
+fn told(socket: &UnixDatagram, until: &str) -> String {
+    let mut all = String::new();
+    while !all.contains(until) {
+        let mut message = [0; 4096];
+        let len = socket.recv(&mut message).unwrap();
+        all.push_str(std::str::from_utf8(&message[..len]).unwrap());
+        all.push('\n');
+    }
+    all
+}
+
+#[test]
+fn systemd_hands_over_sockets_and_is_told_how_it_goes() {
+    let dir = scratch();
+    let export = export(dir.path());
+    fs::write(export.join("notes"), "all is well").unwrap();
+    let config = dir.path().join("weir.toml");
+    let state = dir.path().join("state");
+    // The port is not there to be had: the sockets that are handed over are what is served.
+    let text = format!(
+        "[server]\nlisten = \"127.0.0.1:1\"\nstate_dir = {state:?}\n[[export]]\npath = {export:?}\nname = \"/x\"\n"
+    );
+    fs::write(&config, text).unwrap();
+    let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let sockets = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    let ports = sockets.each_ref().map(|socket| socket.local_addr().unwrap().port());
+    let [first, second] = sockets.map(std::os::fd::OwnedFd::from);
+    // Descriptors 3 and 4, and the process's own number, as sd_listen_fds(3) wants them.
+    let mut command = Command::new("sh");
+    let script = "exec 3<&0 4<&2 0</dev/null 2>/dev/null; \
+                  LISTEN_PID=$$ LISTEN_FDS=2 exec \"$0\" serve --json --config \"$1\"";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_weir")]).arg(&config);
+    command.stdin(Stdio::from(first)).stderr(Stdio::from(second));
+    command.env("NOTIFY_SOCKET", dir.path().join("notify"));
+    let mut server = Server::spawn(command);
+    let ready = told(&manager, "READY=1");
+    assert!(ready.contains("STATUS=serving /x at 127.0.0.1:"), "{ready}");
+    for port in ports {
+        let url = format!("nfs://127.0.0.1:{port}/x/notes?vers=4.2");
+        assert_eq!(run(["cat", &url]), "all is well");
+    }
+    server.signal(Signal::HUP);
+    let reloaded = told(&manager, "READY=1");
+    let reloading = reloaded.find("RELOADING=1").expect("it says that it reloads");
+    assert!(reloaded[reloading..].contains("MONOTONIC_USEC="), "{reloaded}");
+    assert!(reloaded.find("READY=1").unwrap() > reloading);
+    server.signal(Signal::TERM);
+    told(&manager, "STOPPING=1");
+    assert_eq!(server.ended(), Some(0));
+}
+
+#[test]
+fn the_units_are_sound() {
+    let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist");
+    let service = fs::read_to_string(dist.join("weir.service")).unwrap();
+    let line = |key: &str| {
+        let found = service.lines().find_map(|line| line.strip_prefix(&format!("{key}=")));
+        found.unwrap_or_else(|| panic!("no {key}")).to_owned()
+    };
+    // What it starts is a command line that makes sense: all that is wrong is that there is no
+    // such file here.
+    let start = line("ExecStart");
+    let (_, args) = start.split_once(' ').unwrap();
+    let output = weir(args.split(' ').chain(["--check"])).output().unwrap();
+    let said = text(&output);
+    let config = args.rsplit(' ').next().unwrap();
+    let absent = !Path::new(config).exists();
+    assert!(!absent || said.contains(&format!("cannot read the configuration {config}")), "{said}");
+    assert!(line("ExecReload").ends_with("-HUP $MAINPID"));
+    // What the program keeps, it is given.
+    let given = line("CapabilityBoundingSet");
+    for kept in ["SETUID", "SETGID", "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER"] {
+        assert!(given.split(' ').any(|cap| cap == format!("CAP_{kept}")), "{kept}");
+    }
+    let Ok(found) = Command::new("systemd-analyze").arg("--version").output() else {
+        println!("skipped: systemd-analyze is not installed");
+        return;
+    };
+    assert!(found.status.success());
+    let dir = scratch();
+    let copy = service.replace("/usr/local/bin/weir", env!("CARGO_BIN_EXE_weir"));
+    fs::write(dir.path().join("weir.service"), copy).unwrap();
+    fs::copy(dist.join("weir.socket"), dir.path().join("weir.socket")).unwrap();
+    for unit in ["weir.service", "weir.socket"] {
+        let verify = Command::new("systemd-analyze")
+            .args(["verify", "--man=no", "--recursive-errors=no"])
+            .arg(dir.path().join(unit))
+            .output()
+            .unwrap();
+        assert!(verify.status.success(), "{unit}: {}", text(&verify));
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn root_keeps_the_privileges_that_clients_users_take_and_no_others() {
+    if !is_root() {
+        println!("skipped: not root");
+        return;
+    }
+    let dir = scratch();
+    let export = export(dir.path());
+    let secret = export.join("secret");
+    fs::write(&secret, "for the group").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o640)).unwrap();
+    std::os::unix::fs::chown(&secret, Some(4000), Some(2000)).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+
+    // Every thread, also those that were started for io_uring and by the cache.
+    // CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, SETGID, SETUID, MKNOD.
+    const KEPT: u64 = 0xDF | 1 << 27;
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
+    let mut threads = 0;
+    for task in tasks.flatten() {
+        let status = fs::read_to_string(task.path().join("status")).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            u64::from_str_radix(line.trim(), 16).unwrap()
+        };
+        for set in ["CapPrm:", "CapEff:", "CapBnd:"] {
+            assert_eq!(field(set) & !KEPT, 0, "{set} of {:?}", task.path());
+        }
+        assert_eq!((field("CapInh:"), field("CapAmb:"), field("NoNewPrivs:")), (0, 0, 1));
+        threads += 1;
+    }
+    assert!(threads > 2, "{threads} threads");
+
+    // Users are themselves, groups beyond the first count, and nobody keeps another's rights.
+    let mut root = Client::connect(server.port, 0, &[]);
+    let top = root.mount("/");
+    let file = root.lookup(&top, "secret");
+    const DENIED: u32 = 13;
+    let outcomes = [
+        (1000, &[2000][..], 0),
+        (1000, &[2001], DENIED),
+        (1000, &[5, 6, 2000], 0),
+        (4000, &[], 0),
+        (1001, &[], DENIED),
+        (0, &[], 0),
+    ];
+    for _ in 0..20 {
+        for (uid, groups, expected) in outcomes {
+            let mut client = Client::connect(server.port, uid, groups);
+            assert_eq!(client.read(&file), expected, "{uid} {groups:?}");
+        }
+    }
+    let owners: BTreeSet<(u32, u32)> = [0, 1000, 4000]
+        .into_iter()
+        .map(|uid| {
+            let name = format!("of{uid}");
+            Client::connect(server.port, uid, &[]).create(&top, &name);
+            let made = fs::metadata(export.join(name)).unwrap();
+            (made.uid(), made.gid())
+        })
+        .collect();
+    assert_eq!(owners, [(0, 0), (1000, 1000), (4000, 4000)].into());
+}
+
+#[test]
+fn a_user_without_privileges_serves_as_itself() {
+    if !is_root() {
+        println!("skipped: only root can become another; all other tests show the same then");
+        return;
+    }
+    let dir = scratch();
+    let export = export(dir.path());
+    // Others cannot reach what lies below the directory of this checkout, perhaps.
+    let binary = tempfile::Builder::new().prefix("weir").tempfile_in("/var/tmp").unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_weir"), binary.path()).unwrap();
+    fs::set_permissions(binary.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let binary = binary.into_temp_path();
+    let place = tempfile::Builder::new().prefix("weir").tempdir_in("/var/tmp").unwrap();
+    let served = place.path().join("served");
+    fs::create_dir(&served).unwrap();
+    for path in [place.path(), &served] {
+        std::os::unix::fs::chown(path, Some(1234), Some(1234)).unwrap();
+    }
+    drop(export);
+    let mut command = Command::new(&binary);
+    command.args(["serve", "--json", "--log", "warn", "--bind", "127.0.0.1:0", "--state-dir"]);
+    command.arg(place.path().join("state")).arg(&served).current_dir("/");
+    std::os::unix::process::CommandExt::uid(&mut command, 1234);
+    std::os::unix::process::CommandExt::gid(&mut command, 1234);
+    let mut server = Server::spawn(command);
+    let mut client = Client::connect(server.port, 77, &[]);
+    let top = client.mount("/");
+    client.create(&top, "made");
+    assert_eq!(fs::metadata(served.join("made")).unwrap().uid(), 1234);
+    server.signal(Signal::TERM);
+    assert_eq!(server.ended(), Some(0));
+}
