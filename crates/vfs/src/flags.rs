@@ -43,6 +43,8 @@ bitflags::bitflags! {
         const XATTR = 32;
         /// POSIX access control lists are kept.
         const POSIX_ACL = 64;
+        /// Byte ranges can be locked.
+        const LOCKS = 128;
     }
 }
 

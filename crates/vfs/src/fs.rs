@@ -1,8 +1,8 @@
 //! The traits that a store implements.
 
 use crate::{
-    Access, Acl, AclKind, Attr, Capabilities, Cred, Error, Extent, FileId, FsStat, ReadOp, Result,
-    SegmentKind, SetAttr, WriteOp,
+    Access, Acl, AclKind, Attr, Capabilities, Cred, Error, Extent, FileId, FsStat, Lock, LockOwner,
+    LockRange, ReadOp, Result, SegmentKind, SetAttr, WriteOp,
 };
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -278,6 +278,25 @@ pub trait OpenFile: Send + Sync + 'static {
         _len: u64,
         _to_offset: u64,
     ) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
+    /// Takes a lock, in the place of what `owner` held of its range; waits for it if `wait`. Locks
+    /// are advisory, and go with the open file.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] when somebody holds a lock that is in the way.
+    async fn lock(&self, _owner: LockOwner, _lock: Lock, _wait: bool) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
+    /// A lock that is in the way of this one.
+    async fn test_lock(&self, _owner: LockOwner, _lock: Lock) -> Result<Option<Lock>> {
+        Err(Error::NotSupported)
+    }
+
+    /// Gives up whatever `owner` holds of a range.
+    async fn unlock(&self, _owner: LockOwner, _range: LockRange) -> Result<()> {
         Err(Error::NotSupported)
     }
 

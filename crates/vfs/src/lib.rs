@@ -20,6 +20,7 @@ mod error;
 mod flags;
 mod fs;
 mod io;
+mod lock;
 mod segment;
 
 pub use acl::{Acl, AclKind, AclRights, AclWho, acl_xattr, tag_of, who_of};
@@ -28,4 +29,5 @@ pub use error::{Error, Result};
 pub use flags::{Access, Advice, Capabilities, IoFlags};
 pub use fs::{Caller, Created, DirEntry, DirPage, FileSystem, OpenFile, RenameFlags, XattrMode};
 pub use io::{Buffer, ReadOp, Source, WriteOp};
+pub use lock::{Lock, LockConflict, LockOwner, LockRange, RangeLocks, TO_END};
 pub use segment::{Extent, Layout, SegmentKind};

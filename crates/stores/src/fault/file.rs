@@ -9,7 +9,10 @@ use parking_lot::Mutex;
 use std::any::Any;
 use std::io::IoSliceMut;
 use std::sync::Arc;
-use weir_vfs::{Access, Attr, Buffer, Error, Extent, OpenFile, ReadOp, Result, WriteOp};
+use weir_vfs::{
+    Access, Attr, Buffer, Error, Extent, Lock, LockOwner, LockRange, OpenFile, ReadOp, Result,
+    WriteOp,
+};
 
 pub(super) struct FaultFile {
     pub(super) inner: Arc<dyn OpenFile>,
@@ -146,6 +149,18 @@ impl OpenFile for FaultFile {
         self.faults.pass(Call::CloneRange).await?;
         let from = from.as_any().downcast_ref::<Self>().ok_or(Error::CrossDevice)?;
         self.inner.clone_range(&*from.inner, offset, len, to_offset).await
+    }
+
+    async fn lock(&self, owner: LockOwner, lock: Lock, wait: bool) -> Result<()> {
+        self.inner.lock(owner, lock, wait).await
+    }
+
+    async fn test_lock(&self, owner: LockOwner, lock: Lock) -> Result<Option<Lock>> {
+        self.inner.test_lock(owner, lock).await
+    }
+
+    async fn unlock(&self, owner: LockOwner, range: LockRange) -> Result<()> {
+        self.inner.unlock(owner, range).await
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -11,6 +11,7 @@
 
 use super::engine::{Engine, MAX_VECTORS, Transfer, Vectors};
 use super::extents::{Known, seek_extent};
+use super::locks::Locks;
 use super::sys;
 use crate::rules::{MAX_FILE_BYTES, range_end};
 use async_trait::async_trait;
@@ -25,7 +26,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 use weir_base::PAGE_SIZE;
 use weir_vfs::{
-    Access, Attr, Error, Extent, FileId, Layout, OpenFile, ReadOp, Result, SegmentKind, WriteOp,
+    Access, Attr, Error, Extent, FileId, Layout, Lock, LockOwner, LockRange, OpenFile, ReadOp,
+    Result, SegmentKind, WriteOp,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -145,11 +147,19 @@ pub(super) struct LocalFile {
     pub(super) file: Arc<OwnedFd>,
     pub(super) access: Access,
     direct: OnceLock<Option<Arc<OwnedFd>>>,
+    locks: Locks,
 }
 
 impl LocalFile {
     pub(super) fn new(io: Arc<Io>, inode: Arc<Inode>, file: OwnedFd, access: Access) -> Self {
-        Self { io, inode, file: Arc::new(file), access, direct: OnceLock::new() }
+        Self {
+            io,
+            inode,
+            file: Arc::new(file),
+            access,
+            direct: OnceLock::new(),
+            locks: Locks::default(),
+        }
     }
 
     fn readable(&self) -> Result<()> {
@@ -582,6 +592,19 @@ impl OpenFile for LocalFile {
                 Ok(cloned?)
             })
             .await
+    }
+
+    async fn lock(&self, owner: LockOwner, lock: Lock, wait: bool) -> Result<()> {
+        if lock.exclusive { self.writable() } else { self.readable() }?;
+        self.locks.lock(self.file.as_fd(), self.access, owner, lock, wait).await
+    }
+
+    async fn test_lock(&self, owner: LockOwner, lock: Lock) -> Result<Option<Lock>> {
+        self.locks.test(self.file.as_fd(), self.access, owner, lock)
+    }
+
+    async fn unlock(&self, owner: LockOwner, range: LockRange) -> Result<()> {
+        self.locks.unlock(owner, range)
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -10,6 +10,7 @@ mod engine;
 mod extents;
 mod file;
 mod identity;
+mod locks;
 mod nodes;
 mod sys;
 mod tree;
@@ -718,6 +719,7 @@ fn has_fine_stamps() -> bool {
 /// Tries what the file system can do on a file without a name.
 fn probe(root: BorrowedFd<'_>) -> Capabilities {
     let mut can = Capabilities::FAST_READ | Capabilities::UNCACHED | Capabilities::HOLES;
+    can |= Capabilities::LOCKS;
     can.set(Capabilities::POSIX_ACL, xattr::keeps_acls(root));
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let tmpfile = || rustix::fs::openat(root, c".", flags, Mode::RUSR | Mode::WUSR);

@@ -7,6 +7,7 @@ use rustix::fs::{AtFlags, Statx};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use weir_vfs::{Lock, LockRange, TO_END};
 
 /// What `name_to_handle_at` yields, besides its header.
 const MAX_HANDLE_BYTES: usize = 128;
@@ -55,6 +56,54 @@ pub(super) fn inode_generation(dir: BorrowedFd<'_>, name: &CStr, ino: u64) -> Op
         // Opaque; the name may have moved on between two looks, which verification finds later.
         _ => Some(hash(bytes)),
     }
+}
+
+/// What to do with a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LockCommand {
+    Take,
+    Free,
+    /// Find one that is in the way.
+    Test,
+}
+
+/// Locks of an open file description (F_OFD_SETLK, F_OFD_GETLK). EAGAIN: one is in the way.
+pub(super) fn lock(
+    file: BorrowedFd<'_>,
+    command: LockCommand,
+    lock: Lock,
+) -> io::Result<Option<Lock>> {
+    let too_far = |_| io::Error::from_raw_os_error(libc::EOVERFLOW);
+    let start = libc::off_t::try_from(lock.range.start).map_err(too_far)?;
+    // The kernel counts to the largest `off_t`, and calls that the end.
+    let len = match libc::off_t::try_from(lock.range.end) {
+        Ok(end) if lock.range.end != TO_END => end - start,
+        _ => 0,
+    };
+    let kind = match command {
+        LockCommand::Free => libc::F_UNLCK,
+        _ if lock.exclusive => libc::F_WRLCK,
+        _ => libc::F_RDLCK,
+    };
+    let mut asked = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
+    };
+    let number = if command == LockCommand::Test { libc::F_OFD_GETLK } else { libc::F_OFD_SETLK };
+    // SAFETY: `asked` is a lock as these commands take and return it.
+    if unsafe { libc::fcntl(file.as_raw_fd(), number, &raw mut asked) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if command != LockCommand::Test || i32::from(asked.l_type) == libc::F_UNLCK {
+        return Ok(None);
+    }
+    let start = asked.l_start.cast_unsigned();
+    let end = if asked.l_len == 0 { TO_END } else { start + asked.l_len.cast_unsigned() };
+    let exclusive = i32::from(asked.l_type) == libc::F_WRLCK;
+    Ok(Some(Lock { range: LockRange { start, end }, exclusive }))
 }
 
 /// FNV-1a: stable over restarts and releases, as identities have to be.

@@ -4,6 +4,7 @@
 //! 2. Bytes of a present page at and past the size are zero, so growing a file exposes nothing.
 //! 3. No page lies wholly at or past the size.
 
+use super::locks::Locks;
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -48,11 +49,12 @@ impl Space {
 pub(super) struct Regular {
     content: RwLock<Content>,
     pub(super) space: Arc<Space>,
+    pub(super) locks: Locks,
 }
 
 impl Regular {
     pub(super) fn new(space: Arc<Space>) -> Self {
-        Self { content: RwLock::default(), space }
+        Self { content: RwLock::default(), space, locks: Locks::default() }
     }
 
     pub(super) fn read(&self) -> RwLockReadGuard<'_, Content> {

@@ -1,17 +1,30 @@
 //! Open files of a [`MemoryFs`](super::MemoryFs). Reads and writes complete before they return.
 
 use super::content::Content;
+use super::locks::OpenId;
 use super::node::Node;
 use crate::rules::range_end;
 use async_trait::async_trait;
 use std::any::Any;
 use std::sync::Arc;
 use weir_base::PAGE_SIZE;
-use weir_vfs::{Access, Attr, Error, Extent, Layout, OpenFile, ReadOp, Result, WriteOp};
+use weir_vfs::{
+    Access, Attr, Error, Extent, Layout, Lock, LockOwner, LockRange, OpenFile, ReadOp, Result,
+    WriteOp,
+};
 
 pub(super) struct MemoryFile {
     pub(super) node: Arc<Node>,
     pub(super) access: Access,
+    pub(super) id: OpenId,
+}
+
+impl Drop for MemoryFile {
+    fn drop(&mut self) {
+        if let Ok(content) = self.node.content() {
+            content.locks.release(self.id);
+        }
+    }
 }
 
 impl MemoryFile {
@@ -122,6 +135,20 @@ impl OpenFile for MemoryFile {
             return Err(Error::Invalid);
         }
         self.change(to_offset, len, |content| content.share(&source, offset, end, to_offset))
+    }
+
+    async fn lock(&self, owner: LockOwner, lock: Lock, wait: bool) -> Result<()> {
+        if lock.exclusive { self.writable() } else { self.readable() }?;
+        self.node.content()?.locks.lock((self.id, owner), lock, wait).await
+    }
+
+    async fn test_lock(&self, owner: LockOwner, lock: Lock) -> Result<Option<Lock>> {
+        Ok(self.node.content()?.locks.test((self.id, owner), lock))
+    }
+
+    async fn unlock(&self, owner: LockOwner, range: LockRange) -> Result<()> {
+        self.node.content()?.locks.unlock((self.id, owner), range);
+        Ok(())
     }
 
     fn as_any(&self) -> &dyn Any {

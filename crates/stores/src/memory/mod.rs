@@ -5,6 +5,7 @@
 
 mod content;
 mod file;
+mod locks;
 mod node;
 mod tree;
 
@@ -15,6 +16,7 @@ use crate::rules::{
 use async_trait::async_trait;
 use content::{Regular, Space};
 use file::MemoryFile;
+use locks::OpenId;
 use node::{Body, Meta, Node, owner_of};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -440,7 +442,7 @@ impl FileSystem for MemoryFs {
             mask |= WRITE;
         }
         require(caller, &node.ownership(), mask)?;
-        Ok(Arc::new(MemoryFile { node, access }))
+        Ok(Arc::new(MemoryFile { node, access, id: OpenId::new() }))
     }
 
     async fn sync_node(&self, id: FileId) -> Result<()> {

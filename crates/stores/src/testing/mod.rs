@@ -4,6 +4,7 @@
 //! with a plain vector; each random one is reproducible by the seed that its message shows.
 
 mod data;
+mod locks;
 mod names;
 
 pub use crate::random::Random;
@@ -13,8 +14,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use weir_base::PAGE_SIZE;
 use weir_vfs::{
-    Access, Attr, Buffer, Caller, Error, FileId, FileSystem, Layout, OpenFile, ReadOp, Result,
-    SegmentKind, SetAttr, Source, WriteOp,
+    Access, Attr, Buffer, Caller, Capabilities, Error, FileId, FileSystem, Layout, OpenFile,
+    ReadOp, Result, SegmentKind, SetAttr, Source, WriteOp,
 };
 
 /// Runs every test of the suite that the store's capabilities ask for, each in a directory of its
@@ -25,6 +26,9 @@ use weir_vfs::{
 pub async fn suite(fs: &Arc<dyn FileSystem>) {
     names::all(fs).await;
     data::all(fs).await;
+    if fs.capabilities().contains(Capabilities::LOCKS) {
+        locks::all(fs).await;
+    }
 }
 
 /// A directory of its own for a test.

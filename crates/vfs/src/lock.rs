@@ -1,4 +1,5 @@
-//! Byte-range locks of one file, as POSIX and NFS have them.
+//! Byte-range locks of one file, as POSIX and NFS have them: advisory, of whole bytes, shared or
+//! exclusive; and the table of them that stores and servers keep.
 //!
 //! 1. Two owners never hold overlapping ranges of which one is exclusive.
 //! 2. An owner's own ranges never overlap: a lock replaces what its owner held there, an unlock
@@ -14,14 +15,17 @@ pub const TO_END: u64 = u64::MAX;
 
 /// Bytes `start..end`; `end` is [`TO_END`] for an open range. Never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
+pub struct LockRange {
     /// First byte.
     pub start: u64,
     /// After the last byte.
     pub end: u64,
 }
 
-impl Range {
+impl LockRange {
+    /// Every byte that the file has or will have.
+    pub const ALL: Self = Self { start: 0, end: TO_END };
+
     /// The range of an offset and a length as they are on the wire: all ones is "to the end".
     ///
     /// `None` for an empty range or one that wraps (RFC 8881 section 18.10.3).
@@ -40,13 +44,27 @@ impl Range {
     }
 }
 
+/// A lock, whoever has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lock {
+    /// The bytes.
+    pub range: LockRange,
+    /// Whether it excludes readers as well.
+    pub exclusive: bool,
+}
+
+/// Who holds locks of an open file: a number of the program's choice. The same number at another
+/// open file is somebody else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LockOwner(pub u64);
+
 /// A lock that is in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict<O> {
+pub struct LockConflict<O> {
     /// Who holds it.
     pub owner: O,
     /// What it covers.
-    pub range: Range,
+    pub range: LockRange,
     /// Whether it excludes readers as well.
     pub exclusive: bool,
 }
@@ -82,6 +100,14 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         self.len
     }
 
+    /// What `owner` holds.
+    pub fn of(&self, owner: &O) -> impl Iterator<Item = Lock> {
+        self.owners.get(owner).into_iter().flatten().map(|(&start, held)| Lock {
+            range: LockRange { start, end: held.end },
+            exclusive: held.exclusive,
+        })
+    }
+
     /// Who holds anything.
     pub fn owners(&self) -> impl Iterator<Item = &O> {
         self.owners.keys()
@@ -93,12 +119,17 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
     }
 
     /// A lock of somebody else that excludes this one.
-    pub fn conflict(&self, owner: &O, range: Range, exclusive: bool) -> Option<Conflict<O>> {
+    pub fn conflict(
+        &self,
+        owner: &O,
+        range: LockRange,
+        exclusive: bool,
+    ) -> Option<LockConflict<O>> {
         self.owners.iter().filter(|(other, _)| *other != owner).find_map(|(other, held)| {
             overlapping(held, range).find(|(_, h)| exclusive || h.exclusive).map(|(start, h)| {
-                Conflict {
+                LockConflict {
                     owner: other.clone(),
-                    range: Range { start, end: h.end },
+                    range: LockRange { start, end: h.end },
                     exclusive: h.exclusive,
                 }
             })
@@ -109,14 +140,19 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
     ///
     /// # Errors
     /// The lock that is in the way; nothing is changed then.
-    pub fn lock(&mut self, owner: &O, range: Range, exclusive: bool) -> Result<(), Conflict<O>> {
+    pub fn lock(
+        &mut self,
+        owner: &O,
+        range: LockRange,
+        exclusive: bool,
+    ) -> Result<(), LockConflict<O>> {
         if let Some(conflict) = self.conflict(owner, range, exclusive) {
             return Err(conflict);
         }
         let held = self.owners.entry(owner.clone()).or_default();
         self.len -= held.len();
         remove(held, range);
-        let Range { mut start, mut end } = range;
+        let LockRange { mut start, mut end } = range;
         if let Some((&before, h)) = held.range(..start).next_back()
             && h.end == start
             && h.exclusive == exclusive
@@ -136,7 +172,7 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
     }
 
     /// Gives up whatever `owner` holds of `range`.
-    pub fn unlock(&mut self, owner: &O, range: Range) {
+    pub fn unlock(&mut self, owner: &O, range: LockRange) {
         if let Some(held) = self.owners.get_mut(owner) {
             self.len -= held.len();
             remove(held, range);
@@ -162,14 +198,14 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
 /// The held ranges that have a byte in common with `range`.
 fn overlapping(
     held: &BTreeMap<u64, Held>,
-    range: Range,
+    range: LockRange,
 ) -> impl Iterator<Item = (u64, &Held)> + '_ {
     // Only the last range that starts before can reach in, because an owner's ranges are disjoint.
     let before = held.range(..range.start).next_back().filter(move |(_, h)| h.end > range.start);
     before.into_iter().chain(held.range(range.start..range.end)).map(|(&start, h)| (start, h))
 }
 
-fn remove(held: &mut BTreeMap<u64, Held>, range: Range) {
+fn remove(held: &mut BTreeMap<u64, Held>, range: LockRange) {
     let cut: Vec<(u64, Held)> = overlapping(held, range).map(|(start, h)| (start, *h)).collect();
     for (start, h) in cut {
         held.remove(&start);
@@ -187,17 +223,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn range(start: u64, end: u64) -> Range {
-        Range { start, end }
+    fn range(start: u64, end: u64) -> LockRange {
+        LockRange { start, end }
     }
 
     #[test]
     fn wire_ranges() {
-        assert_eq!(Range::from_wire(5, u64::MAX), Some(range(5, TO_END)));
-        assert_eq!(Range::from_wire(5, 0), None);
-        assert_eq!(Range::from_wire(5, u64::MAX - 3), None);
-        assert_eq!(Range::from_wire(5, 1).unwrap().wire_length(), 1);
-        assert_eq!(Range::from_wire(u64::MAX, u64::MAX), None);
+        assert_eq!(LockRange::from_wire(5, u64::MAX), Some(range(5, TO_END)));
+        assert_eq!(LockRange::from_wire(5, 0), None);
+        assert_eq!(LockRange::from_wire(5, u64::MAX - 3), None);
+        assert_eq!(LockRange::from_wire(5, 1).unwrap().wire_length(), 1);
+        assert_eq!(LockRange::from_wire(u64::MAX, u64::MAX), None);
     }
 
     #[test]
@@ -206,7 +242,7 @@ mod tests {
         locks.lock(&'a', range(0, 10), false).unwrap();
         locks.lock(&'b', range(5, 15), false).unwrap();
         let conflict = locks.lock(&'c', range(12, 13), true).unwrap_err();
-        assert_eq!(conflict, Conflict { owner: 'b', range: range(5, 15), exclusive: false });
+        assert_eq!(conflict, LockConflict { owner: 'b', range: range(5, 15), exclusive: false });
         locks.unlock(&'b', range(11, 14));
         locks.lock(&'c', range(12, 13), true).unwrap();
         assert!(locks.conflict(&'a', range(0, TO_END), false).is_some());
