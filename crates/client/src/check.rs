@@ -170,10 +170,11 @@ impl Examiner<'_> {
             let at = block * 4 * KIB;
             let bytes = [block as u8 | 1; 4 * KIB];
             // Reads of the neighbourhood are under way while it changes.
-            let (before, written) = futures_util::join!(
+            let both = futures_util::future::join(
                 file.ask(at.saturating_sub(8 * KIB) as u64, 24 * KIB as u64),
                 file.write_bytes(at, &bytes),
             );
+            let (before, written) = both.await;
             before?;
             written?;
             file.bytes[at..at + 4 * KIB].fill(block as u8 | 1);

@@ -2,12 +2,14 @@
 //!
 //! 1. CLOSE is sent when the last operation is done and the [`NfsFile`] is gone, never before.
 
+use crate::attributes::Attributes;
 use crate::fs::Inner;
 use crate::protocol::{OpenAt, Protocol};
 use crate::read;
 use crate::unlinked::OpenFiles;
 use crate::write::Writes;
 use async_trait::async_trait;
+use std::future::Future;
 use std::sync::Arc;
 use weir_nfs::v4::op::read_plus::ReadPlus;
 use weir_vfs::{
@@ -22,6 +24,7 @@ pub(crate) struct Opened {
     pub(crate) access: Access,
     pub(crate) id: FileId,
     pub(crate) open_files: Arc<OpenFiles>,
+    pub(crate) attributes: Arc<Attributes>,
 }
 
 impl Drop for Opened {
@@ -63,6 +66,20 @@ impl NfsFile {
             .await
     }
 
+    /// Does what changes the file.
+    async fn changing<F, Fut>(&self, operation: F) -> Result<()>
+    where
+        F: FnOnce(Arc<Opened>) -> Fut + Send,
+        Fut: Future<Output = crate::Result<()>> + Send + 'static,
+    {
+        self.need(Access::WRITE)?;
+        let opened = &self.opened;
+        opened.attributes.forget(opened.id);
+        let outcome = self.mount.run(|_| operation(Arc::clone(opened))).await;
+        opened.attributes.forget(opened.id);
+        outcome
+    }
+
     fn need(&self, access: Access) -> Result<()> {
         if self.opened.access.contains(access) { Ok(()) } else { Err(Error::BadFile) }
     }
@@ -78,7 +95,14 @@ impl OpenFile for NfsFile {
         let opened = Arc::clone(&self.opened);
         self.mount
             .run(|_| async move {
-                opened.protocol.getattr(&opened.open.cred, &opened.open.handle).await
+                if let Some(attr) = opened.attributes.get(opened.id) {
+                    return Ok(attr);
+                }
+                let asked = opened.attributes.asking();
+                let OpenAt { cred, handle, .. } = &opened.open;
+                let attr = opened.protocol.getattr(cred, handle).await?;
+                opened.attributes.remember(asked, &attr);
+                Ok(attr)
             })
             .await
     }
@@ -104,32 +128,26 @@ impl OpenFile for NfsFile {
     }
 
     async fn set_size(&self, size: u64) -> Result<()> {
-        self.need(Access::WRITE)?;
-        let opened = Arc::clone(&self.opened);
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
-        self.mount
-            .run(|_| async move {
-                let OpenAt { cred, handle, .. } = &opened.open;
-                opened.protocol.setattr(cred, handle, Some(&opened.open), &set).await
-            })
-            .await?;
-        Ok(())
+        self.changing(|opened| async move {
+            let OpenAt { cred, handle, .. } = &opened.open;
+            opened.protocol.setattr(cred, handle, Some(&opened.open), &set).await.map(drop)
+        })
+        .await
     }
 
     async fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
-        self.need(Access::WRITE)?;
-        let opened = Arc::clone(&self.opened);
-        self.mount
-            .run(|_| async move { opened.protocol.punch_hole(&opened.open, offset, len).await })
-            .await
+        self.changing(|opened| async move {
+            opened.protocol.punch_hole(&opened.open, offset, len).await
+        })
+        .await
     }
 
     async fn allocate(&self, offset: u64, len: u64) -> Result<()> {
-        self.need(Access::WRITE)?;
-        let opened = Arc::clone(&self.opened);
-        self.mount
-            .run(|_| async move { opened.protocol.allocate(&opened.open, offset, len).await })
-            .await
+        self.changing(
+            |opened| async move { opened.protocol.allocate(&opened.open, offset, len).await },
+        )
+        .await
     }
 
     async fn extent_at(&self, offset: u64) -> Result<Extent> {
@@ -155,18 +173,16 @@ impl OpenFile for NfsFile {
         len: u64,
         to_offset: u64,
     ) -> Result<()> {
-        self.need(Access::WRITE)?;
         let from = from.as_any().downcast_ref::<Self>().ok_or(Error::CrossDevice)?;
         if !Arc::ptr_eq(&from.mount, &self.mount) {
             return Err(Error::CrossDevice);
         }
         from.need(Access::READ)?;
-        let (from, to) = (Arc::clone(&from.opened), Arc::clone(&self.opened));
-        self.mount
-            .run(|_| async move {
-                to.protocol.clone_range(&from.open, &to.open, offset, len, to_offset).await
-            })
-            .await
+        let from = Arc::clone(&from.opened);
+        self.changing(|to| async move {
+            to.protocol.clone_range(&from.open, &to.open, offset, len, to_offset).await
+        })
+        .await
     }
 
     fn as_any(&self) -> &dyn std::any::Any {

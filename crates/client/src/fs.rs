@@ -5,6 +5,7 @@
 //!    answer, not the operation.
 //! 2. The mount ends when the [`NfsFs`] and every open file are gone.
 
+use crate::attributes::Attributes;
 use crate::file::{NfsFile, Opened};
 use crate::handles::Handles;
 use crate::mount;
@@ -68,6 +69,7 @@ impl NfsFs {
             version,
             handles,
             own,
+            attributes: Arc::new(Attributes::new(options.actimeo)),
             options,
             counters,
             open_files: Arc::default(),
@@ -121,9 +123,31 @@ impl NfsFs {
         F: FnOnce(Arc<Core>) -> Fut,
         Fut: Future<Output = crate::Result<Node>> + Send + 'static,
     {
+        let asked = self.inner.core.attributes.asking();
         let node = self.inner.run(operation).await?;
         self.inner.core.handles.remember(node.attr.id, &node.handle);
+        self.inner.core.attributes.remember(asked, &node.attr);
         Ok(node.attr)
+    }
+
+    /// Does what changes names.
+    async fn renaming<T>(&self, operation: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        self.inner.core.attributes.forget_all();
+        let outcome = operation.await;
+        self.inner.core.attributes.forget_all();
+        outcome
+    }
+
+    /// Does what changes a file.
+    async fn changing<T>(
+        &self,
+        id: FileId,
+        operation: impl Future<Output = Result<T>> + Send,
+    ) -> Result<T> {
+        self.inner.core.attributes.forget(id);
+        let outcome = operation.await;
+        self.inner.core.attributes.forget(id);
+        outcome
     }
 
     fn handle(&self, id: FileId) -> Result<Handle> {
@@ -157,7 +181,7 @@ impl NfsFs {
         special: NewNode,
     ) -> Result<Attr> {
         let ((dir, name), cred, set) = (self.place(dir, name)?, self.cred(caller), set.clone());
-        self.node(|core| async move {
+        self.renaming(self.node(|core| async move {
             let place = Place { dir: &dir, name: &name, set: &set };
             let special = match &special {
                 NewNode::Directory => Special::Directory,
@@ -165,7 +189,7 @@ impl NfsFs {
                 NewNode::Device(kind, rdev) => Special::Device(*kind, *rdev),
             };
             core.protocol.make(&cred, place, special).await
-        })
+        }))
         .await
     }
 }
@@ -191,6 +215,7 @@ pub(crate) struct Core {
     options: MountOptions,
     counters: Arc<Counters>,
     open_files: Arc<OpenFiles>,
+    attributes: Arc<Attributes>,
 }
 
 impl Inner {
@@ -269,15 +294,29 @@ impl FileSystem for NfsFs {
 
     async fn getattr(&self, id: FileId) -> Result<Attr> {
         let handle = self.handle(id)?;
-        self.inner.run(|core| async move { core.protocol.getattr(&core.own, &handle).await }).await
+        self.inner
+            .run(|core| async move {
+                let known = core.attributes.get(id);
+                let asked = core.attributes.asking();
+                match known {
+                    Some(attr) => Ok(attr),
+                    None => {
+                        let attr = core.protocol.getattr(&core.own, &handle).await?;
+                        core.attributes.remember(asked, &attr);
+                        Ok(attr)
+                    }
+                }
+            })
+            .await
     }
 
     async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
         self.writable()?;
         let (handle, cred, set) = (self.handle(id)?, self.cred(caller), set.clone());
-        self.inner
-            .run(|core| async move { core.protocol.setattr(&cred, &handle, None, &set).await })
-            .await
+        let set = self
+            .inner
+            .run(|core| async move { core.protocol.setattr(&cred, &handle, None, &set).await });
+        self.changing(id, set).await
     }
 
     async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32> {
@@ -308,6 +347,7 @@ impl FileSystem for NfsFs {
         with_attr: bool,
     ) -> Result<DirPage> {
         let (dir, cred) = (self.handle(dir)?, self.cred(caller));
+        let asked = self.inner.core.attributes.asking();
         let page = self
             .inner
             .run(|core| async move {
@@ -317,6 +357,7 @@ impl FileSystem for NfsFs {
         let entries = page.entries.into_iter().map(|entry| {
             let attr = entry.node.map(|node| {
                 self.inner.core.handles.remember(node.attr.id, &node.handle);
+                self.inner.core.attributes.remember(asked, &node.attr);
                 node.attr
             });
             DirEntry { name: entry.name, cookie: entry.cookie, attr, ino: entry.ino }
@@ -341,13 +382,11 @@ impl FileSystem for NfsFs {
         loop {
             let (parent, set) = (dir_handle.clone(), set.clone());
             let (new, cred) = (name.clone(), Arc::clone(&cred));
-            let made = self
-                .node(|core| async move {
-                    let place = Place { dir: &parent, name: &new, set: &set };
-                    core.protocol.create(&cred, place).await
-                })
-                .await;
-            match made {
+            let make = self.node(|core| async move {
+                let place = Place { dir: &parent, name: &new, set: &set };
+                core.protocol.create(&cred, place).await
+            });
+            match self.renaming(make).await {
                 Ok(attr) => return Ok(Created { attr, created: true }),
                 Err(Error::Exists) if !exclusive => {}
                 Err(error) => return Err(error),
@@ -402,23 +441,26 @@ impl FileSystem for NfsFs {
     async fn link(&self, caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Result<Attr> {
         let (handle, cred) = (self.handle(id)?, self.cred(caller));
         let (dir, name) = self.place(dir, name)?;
-        self.inner
-            .run(|core| async move { core.protocol.link(&cred, &handle, &dir, &name).await })
-            .await
+        let link = self
+            .inner
+            .run(|core| async move { core.protocol.link(&cred, &handle, &dir, &name).await });
+        self.renaming(link).await
     }
 
     async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
         let ((dir, name), cred) = (self.place(dir, name)?, self.cred(caller));
-        self.inner
-            .run(|core| async move { core.open_files.unlink(&*core.protocol, cred, dir, &name).await })
-            .await
+        let unlink = self.inner.run(|core| async move {
+            core.open_files.unlink(&*core.protocol, cred, dir, &name).await
+        });
+        self.renaming(unlink).await
     }
 
     async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
         let ((dir, name), cred) = (self.place(dir, name)?, self.cred(caller));
-        self.inner
-            .run(|core| async move { core.protocol.remove(&cred, &dir, &name, true).await })
-            .await
+        let remove = self
+            .inner
+            .run(|core| async move { core.protocol.remove(&cred, &dir, &name, true).await });
+        self.renaming(remove).await
     }
 
     async fn rename(
@@ -432,11 +474,10 @@ impl FileSystem for NfsFs {
     ) -> Result<()> {
         let (from, to) = (self.place(from_dir, from)?, self.place(to_dir, to)?);
         let cred = self.cred(caller);
-        self.inner
-            .run(|core| async move {
-                core.protocol.rename(&cred, (&from.0, &from.1), (&to.0, &to.1), flags).await
-            })
-            .await
+        let rename = self.inner.run(|core| async move {
+            core.protocol.rename(&cred, (&from.0, &from.1), (&to.0, &to.1), flags).await
+        });
+        self.renaming(rename).await
     }
 
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
@@ -449,11 +490,13 @@ impl FileSystem for NfsFs {
             .inner
             .run(|core| async move {
                 let open: OpenAt = core.protocol.open(cred, &handle, access).await?;
+                core.attributes.forget(id);
                 // Made here, so that an open whose caller has gone is closed again.
                 core.open_files.opened(id);
                 let open_files = Arc::clone(&core.open_files);
                 let protocol = Arc::clone(&core.protocol);
-                Ok(Opened { protocol, runtime, open, access, id, open_files })
+                let attributes = Arc::clone(&core.attributes);
+                Ok(Opened { protocol, runtime, open, access, id, open_files, attributes })
             })
             .await?;
         Ok(Arc::new(NfsFile::new(Arc::clone(&self.inner), opened)))
@@ -482,11 +525,10 @@ impl FileSystem for NfsFs {
         self.writable()?;
         let (handle, cred) = (self.handle(id)?, self.cred(caller));
         let (name, value) = (name.to_vec(), value.to_vec());
-        self.inner
-            .run(|core| async move {
-                core.protocol.set_xattr(&cred, &handle, &name, &value, mode).await
-            })
-            .await
+        let set = self.inner.run(|core| async move {
+            core.protocol.set_xattr(&cred, &handle, &name, &value, mode).await
+        });
+        self.changing(id, set).await
     }
 
     async fn list_xattrs(&self, caller: &Caller, id: FileId) -> Result<Vec<Vec<u8>>> {
@@ -497,9 +539,10 @@ impl FileSystem for NfsFs {
     async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
         self.writable()?;
         let (handle, cred, name) = (self.handle(id)?, self.cred(caller), name.to_vec());
-        self.inner
-            .run(|core| async move { core.protocol.remove_xattr(&cred, &handle, &name).await })
-            .await
+        let remove = self
+            .inner
+            .run(|core| async move { core.protocol.remove_xattr(&cred, &handle, &name).await });
+        self.changing(id, remove).await
     }
 }
 

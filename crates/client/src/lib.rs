@@ -33,6 +33,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attributes;
 pub mod check;
 mod error;
 mod file;

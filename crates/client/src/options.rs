@@ -67,12 +67,13 @@ pub struct MountOptions {
     pub mountport: Option<u16>,
     /// `readplus` (the default) or `noreadplus`: whether READ_PLUS is used with version 4.2.
     pub readplus: bool,
-    /// `uncached`: tell the server that what is read and written is not wanted again.
+    /// `uncached`: tell the server that what is read and written is not wanted again (IO_ADVISE,
+    /// which only version 4.2 has).
     pub uncached: bool,
     /// `ro`: refuse to change anything.
     pub ro: bool,
-    /// `actimeo=` (seconds in text): how long attributes may be reused; 0 (the default here,
-    /// because the page cache above keeps its own) asks each time.
+    /// `actimeo=` (seconds in text): how long attributes may be used again, except that an open
+    /// looks; 0, the default, asks each time.
     pub actimeo: Duration,
     /// `resvport` (the default) or `noresvport`: bind a port below 1024 if that is permitted, as
     /// servers ask for by default.

@@ -124,11 +124,13 @@ impl Writes {
 
     fn start(self: &Arc<Self>, write: Arc<WriteInFlight>) {
         self.state.lock().in_flight += 1;
+        self.opened.attributes.forget(self.opened.id);
         self.opened.runtime.spawn(Arc::clone(self).run(write));
     }
 
     async fn run(self: Arc<Self>, write: Arc<WriteInFlight>) {
         let outcome = self.write_all(&write).await;
+        self.opened.attributes.forget(self.opened.id);
         {
             let mut state = self.state.lock();
             state.in_flight -= 1;

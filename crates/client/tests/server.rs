@@ -1,18 +1,23 @@
 //! The client against Weir's own server, over loopback, in every version: the suite that every
 //! store passes, sparse files, and a server that goes away and comes back.
 
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use weir_client::check::Verdict;
 use weir_client::{MountOptions, NfsFs, NfsUrl};
+use weir_nfs::mount;
+use weir_nfs::v3::op::readdir::Chain;
 use weir_pagecache::{Cache, Config};
+use weir_rpc::{CallHeader, OpaqueAuth, ReplyHeader, finish_record, start_record};
 use weir_server::export::{Export, ExportOptions, Squash};
 use weir_server::{Server, ServerConfig};
 use weir_stores::memory::MemoryFs;
 use weir_stores::testing::{bytes_of, new_file, read, read_all, suite, write};
 use weir_vfs::{Access, Caller, FileSystem, SegmentKind};
+use weir_xdr::Decoder;
 
 const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
 
@@ -21,14 +26,20 @@ struct Served {
     runtime: Option<tokio::runtime::Runtime>,
     addr: SocketAddr,
     store: Arc<dyn FileSystem>,
+    cache: Option<Cache>,
     state: tempfile::TempDir,
 }
 
 impl Served {
     fn start() -> Self {
         let state = tempfile::tempdir().unwrap();
-        let mut served =
-            Self { runtime: None, addr: ([127, 0, 0, 1], 0).into(), store: MemoryFs::new(), state };
+        let mut served = Self {
+            runtime: None,
+            addr: ([127, 0, 0, 1], 0).into(),
+            store: MemoryFs::new(),
+            cache: None,
+            state,
+        };
         served.restart();
         served
     }
@@ -52,6 +63,7 @@ impl Served {
         let cache = Cache::new(Config { budget_bytes: 64 << 20, ..Config::default() }).unwrap();
         let options = ExportOptions { squash: Squash::Nobody, ..ExportOptions::default() };
         let fs = cache.mount(Arc::clone(&self.store));
+        self.cache = Some(cache);
         let export = Export { path: "/".into(), source: "".into(), fs, options };
         let mut config = ServerConfig::new(vec![export], self.state.path());
         config.grace = Duration::from_millis(500);
@@ -250,4 +262,85 @@ async fn the_server_keeps_every_rule_of_read_plus() {
     for finding in weir_client::check::read_plus(&nfs).await.unwrap() {
         assert_eq!(finding.verdict, Verdict::Pass, "{}", finding.rule);
     }
+}
+
+#[tokio::test]
+async fn attributes_are_used_again_for_actimeo_and_own_changes_are_seen() {
+    for vers in ["3", "4.2"] {
+        let served = Served::start();
+        let ours = served.mount(&format!("vers={vers}&actimeo=60")).await;
+        let theirs = served.mount(&format!("vers={vers}")).await;
+        let (mine, other): (Arc<dyn FileSystem>, Arc<dyn FileSystem>) =
+            (ours.clone(), theirs.clone());
+        let file = new_file(&mine, mine.root(), "a").await;
+        let id = mine.lookup(&Caller::Own, mine.root(), b"a").await.unwrap().id;
+        let size = async || mine.getattr(id).await.unwrap().size;
+        write(&*file, 0, &[1; 10]).await.unwrap();
+        assert_eq!(size().await, 10, "vers={vers}: one's own write");
+
+        let far = other.lookup(&Caller::Own, other.root(), b"a").await.unwrap().id;
+        let far = other.open(&Caller::Own, far, Access::WRITE).await.unwrap();
+        write(&*far, 10, &[2; 10]).await.unwrap();
+        let before = ours.wire_stats().sent_bytes;
+        assert_eq!(size().await, 10, "vers={vers}: known");
+        assert_eq!(ours.wire_stats().sent_bytes, before, "vers={vers}: nothing was asked");
+        let opened = mine.open(&Caller::Own, id, Access::READ).await.unwrap();
+        assert_eq!(opened.getattr().await.unwrap().size, 20, "vers={vers}: an open looks");
+        assert_eq!(size().await, 20, "vers={vers}: and what it saw is known");
+
+        mine.link(&Caller::Own, id, mine.root(), b"b").await.unwrap();
+        let links = mine.getattr(id).await.unwrap().nlink;
+        assert_eq!(links, 2, "vers={vers}: one's own link");
+        for nfs in [ours, theirs] {
+            nfs.unmount().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn uncached_leaves_nothing_in_the_servers_cache() {
+    for (options, uncached) in [("vers=4.2", false), ("vers=4.2&uncached", true)] {
+        let served = Served::start();
+        let nfs = served.mount(options).await;
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let file = new_file(&fs, fs.root(), "a").await;
+        write(&*file, 0, &[7; 1 << 20]).await.unwrap();
+        assert_eq!(read_all(&*file, 256 << 10).await, [7; 1 << 20]);
+        drop(file);
+        nfs.unmount().await;
+        let stats = served.cache.as_ref().unwrap().stats();
+        assert_eq!(stats.uncached_pages > 0, uncached, "{options}: {stats:?}");
+        assert_eq!(stats.pruned_pages, stats.uncached_pages, "{options}");
+    }
+}
+
+#[tokio::test]
+async fn a_mount_of_v3_is_on_the_servers_list_until_it_is_unmounted() {
+    let served = Served::start();
+    let nfs = served.mount("vers=3").await;
+    assert_eq!(mounts(served.addr), 1);
+    nfs.unmount().await;
+    assert_eq!(mounts(served.addr), 0);
+}
+
+/// How many mounts the server's MOUNT service lists.
+fn mounts(addr: SocketAddr) -> usize {
+    let mut e = start_record();
+    e.put(&CallHeader {
+        xid: 1,
+        program: mount::PROGRAM,
+        version: mount::VERSION,
+        procedure: mount::Procedure::Dump as u32,
+        cred: OpaqueAuth::NONE,
+        verf: OpaqueAuth::NONE,
+    });
+    let mut stream = std::net::TcpStream::connect(addr).unwrap();
+    stream.write_all(&finish_record(e).to_bytes()).unwrap();
+    let mut head = [0; 4];
+    stream.read_exact(&mut head).unwrap();
+    let mut record = vec![0; (u32::from_be_bytes(head) & 0x7FFF_FFFF) as usize];
+    stream.read_exact(&mut record).unwrap();
+    let mut d = Decoder::new(record.into());
+    d.get::<ReplyHeader>().unwrap();
+    d.get::<Chain<mount::Mounted>>().unwrap().0.len()
 }

@@ -151,6 +151,11 @@ impl Mounts {
         Ok(Self { cache, options, local: HashMap::new(), remote: Vec::new() })
     }
 
+    /// Asks servers of locations that are still to be found to leave their caches alone, too.
+    pub(crate) fn uncached(&mut self) {
+        self.options.uncached = true;
+    }
+
     /// The size of the page cache in bytes.
     pub(crate) fn budget_bytes(&self) -> u64 {
         self.cache.budget_bytes()

@@ -6,7 +6,7 @@ use common::{Server, same, scratch, sparse, text, weir, within};
 use rustix::process::Signal;
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 fn kill_9(mut server: Server) {
@@ -30,37 +30,60 @@ fn what_a_copy_that_succeeded_wrote_survives() {
     }
 }
 
+/// The server is killed and started again while a file is copied to it, and from it. `WEIR_COPY_MIB`
+/// says how large the file is: with 1024, a restart every 100 MiB or so.
 #[test]
 fn a_copy_goes_on_over_restarts_of_the_server() {
+    let mib = std::env::var("WEIR_COPY_MIB").map_or(48, |mib| mib.parse().unwrap());
+    let restarts = (mib / 100).max(2);
     let dir = scratch();
-    let (export, file) = (dir.path().join("export"), dir.path().join("file"));
+    let [export, local] = ["export", "local"].map(|name| dir.path().join(name));
     fs::create_dir(&export).unwrap();
-    sparse(&file, 48 << 20, [(0, 48 << 20)]);
-    for vers in ["4.2", "3"] {
-        let mut server = Server::start(&export, &["--squash", "none", "--lease", "5"]);
-        let bind = format!("127.0.0.1:{}", server.port);
-        let url = server.url("copy", &format!("vers={vers}&timeo=20"));
-        let mut cp = weir(["cp".as_ref(), file.as_os_str(), url.as_ref()])
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        for blocks in [4 << 11, 24 << 11] {
-            // In the middle of it: some data is there, not all.
-            within(Duration::from_secs(60), || {
-                let done = cp.try_wait().unwrap().is_some();
-                (done || written_blocks(&export) > blocks).then_some(())
-            });
+    fs::create_dir(&local).unwrap();
+    let original = dir.path().join("original");
+    sparse(&original, mib << 20, [(0, mib << 20)]);
+    for vers in ["4.2", "4.1", "3"] {
+        for from_server in [false, true] {
+            let server = Server::start(&export, &["--squash", "none", "--lease", "5"]);
+            let url = server.url("copy", &format!("vers={vers}&timeo=20"));
+            let (from, to, into) = match from_server {
+                true => (url.as_ref(), local.join("copy").into_os_string(), &local),
+                false => (original.as_os_str(), url.clone().into(), &export),
+            };
+            let mut cp =
+                weir(["cp".as_ref(), from, to.as_os_str()]).stderr(Stdio::piped()).spawn().unwrap();
+            let server = restart_during(&mut cp, server, (&export, into), (restarts, mib));
+            let status = within(Duration::from_secs(300), || cp.try_wait().unwrap());
+            let output = cp.wait_with_output().unwrap();
+            let which = format!("vers={vers}, from the server: {from_server}");
+            assert!(status.success(), "{which}: {}", text(&output));
             kill_9(server);
-            server = Server::start(&export, &["--squash", "none", "--lease", "5", "--bind", &bind]);
+            assert!(same(&original, &into.join("copy")), "{which}");
+            assert_eq!(fs::read_dir(into).unwrap().count(), 1, "{which}: something was left");
         }
-        let status = within(Duration::from_secs(120), || cp.try_wait().unwrap());
-        let output = cp.wait_with_output().unwrap();
-        assert!(status.success(), "vers={vers}: {}", text(&output));
-        kill_9(server);
-        assert!(same(&file, &export.join("copy")), "vers={vers}");
         fs::remove_file(export.join("copy")).unwrap();
-        assert_eq!(fs::read_dir(&export).unwrap().count(), 0, "vers={vers}");
+        fs::remove_file(local.join("copy")).unwrap();
     }
+}
+
+/// Kills and restarts the server as often as said, evenly over a copy of so many MiB.
+fn restart_during(
+    cp: &mut Child,
+    mut server: Server,
+    (export, into): (&Path, &Path),
+    (restarts, mib): (u64, u64),
+) -> Server {
+    let bind = format!("127.0.0.1:{}", server.port);
+    for restart in 0..restarts {
+        let blocks = (mib << 11) * (restart + 1) / (restarts + 2);
+        within(Duration::from_secs(300), || {
+            let done = cp.try_wait().unwrap().is_some();
+            (done || written_blocks(into) > blocks).then_some(())
+        });
+        kill_9(server);
+        server = Server::start(export, &["--squash", "none", "--lease", "5", "--bind", &bind]);
+    }
+    server
 }
 
 /// Blocks in use by the files of a directory.

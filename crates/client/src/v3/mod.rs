@@ -47,6 +47,8 @@ pub(crate) struct V3 {
     asked: Limits,
     about: OnceLock<About>,
     verifiers: Verifiers,
+    /// Where the mount was asked for, and by which path.
+    mounted: OnceLock<mount::Asked>,
 }
 
 #[derive(Clone, Copy)]
@@ -85,6 +87,7 @@ impl V3 {
             },
             about: OnceLock::new(),
             verifiers: Verifiers::default(),
+            mounted: OnceLock::new(),
         };
         match v3.send(&OpaqueAuth::NONE, &v3::op::null::Args {}, None).await {
             Ok(_) => Ok(Some(Arc::new(v3))),
@@ -555,7 +558,11 @@ impl Protocol for V3 {
         Err(weir_vfs::Error::NotSupported.into())
     }
 
-    async fn unmount(&self) {}
+    async fn unmount(&self) {
+        if let Err(error) = self.umnt().await {
+            tracing::debug!("{error}");
+        }
+    }
 }
 
 /// What an entry takes in a reply, about: bounds how many come in one.

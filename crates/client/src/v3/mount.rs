@@ -6,12 +6,18 @@ use crate::mount::Terms;
 use crate::protocol::{Handle, Node, Protocol, broken};
 use crate::transport::{Connection, Expect, Peer, Request};
 use std::sync::Arc;
-use weir_nfs::mount::{self, Call, Mnt};
+use weir_nfs::mount::{self, Call, Mnt, Umnt};
 use weir_rpc::rpcbind::{self, Mapping};
 use weir_xdr::{Decode, Decoder, Encode};
 
 /// Room for the answer to MNT or to the port mapper.
 const MAX_BYTES: usize = 1024;
+
+/// What was mounted, and the connection to the service that did it if it is not the server's own.
+pub(super) struct Asked {
+    path: mount::DirPath,
+    service: Option<Connection>,
+}
 
 impl V3 {
     /// Mounts the directory at `path`: the longest part of it that the server exports, and the
@@ -43,23 +49,26 @@ impl V3 {
     async fn mnt(&self, terms: &Terms, path: &[Vec<u8>]) -> Result<Handle> {
         let text = [&b"/"[..], &path.join(&b'/')].concat();
         let args = Mnt { path: text.as_slice().into() };
-        let own_port = match terms.options.mountport {
+        let mut service = match terms.options.mountport {
             // Many servers have both programs on one port.
-            None => self.ask(&self.connections[0], &args).await,
-            Some(port) => self.ask(&self.connect(terms, port).await?, &args).await,
+            None => None,
+            Some(port) => Some(self.connect(terms, port).await?),
         };
-        let answer = match own_port {
-            Err(Error::Refused { refusal: Refusal::ProgramUnavailable, .. })
-                if terms.options.mountport.is_none() =>
-            {
-                let mapper = self.connect(terms, rpcbind::PORT).await?;
-                let port = self.port_of(&mapper, mount::PROGRAM, mount::VERSION).await?;
-                self.ask(&self.connect(terms, port).await?, &args).await
-            }
-            answer => answer,
-        };
+        let mut answer = self.ask(service.as_ref(), &args).await;
+        if service.is_none()
+            && let Err(Error::Refused { refusal: Refusal::ProgramUnavailable, .. }) = answer
+        {
+            let mapper = self.connect(terms, rpcbind::PORT).await?;
+            let port = self.port_of(&mapper, mount::PROGRAM, mount::VERSION).await?;
+            service = Some(self.connect(terms, port).await?);
+            answer = self.ask(service.as_ref(), &args).await;
+        }
         match answer? {
-            Ok(mounted) => Ok(Handle(mounted.handle.0)),
+            Ok(mounted) => {
+                // The first that is mounted is the only one.
+                let _ = self.mounted.set(Asked { path: args.path, service });
+                Ok(Handle(mounted.handle.0))
+            }
             Err(error) => Err(Error::Status {
                 server: Arc::clone(&self.server),
                 operation: "MNT",
@@ -69,7 +78,14 @@ impl V3 {
         }
     }
 
-    async fn ask<A: Call>(&self, connection: &Connection, args: &A) -> Result<A::Res> {
+    /// Takes this mount off the server's list (RFC 1813 appendix I section 5.3).
+    pub(super) async fn umnt(&self) -> Result<()> {
+        let Some(Asked { path, service }) = self.mounted.get() else { return Ok(()) };
+        self.ask(service.as_ref(), &Umnt { path: path.clone() }).await.map(drop)
+    }
+
+    async fn ask<A: Call>(&self, service: Option<&Connection>, args: &A) -> Result<A::Res> {
+        let connection = service.unwrap_or(&self.connections[0]);
         let call = (mount::PROGRAM, mount::VERSION, A::PROCEDURE as u32);
         self.rpc(connection, call, A::PROCEDURE.name(), args).await
     }

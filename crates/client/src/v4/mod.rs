@@ -47,6 +47,8 @@ pub(crate) struct V4 {
     recovering: tokio::sync::Mutex<()>,
     opens: Opens,
     readplus: AtomicBool,
+    /// Opens are to be advised as not wanted again.
+    noreuse: AtomicBool,
     /// Largest transfers by the mount's options.
     asked: Limits,
     about: OnceLock<About>,
@@ -84,6 +86,7 @@ impl V4 {
             recovering: tokio::sync::Mutex::default(),
             opens: Opens::default(),
             readplus: AtomicBool::new(terms.options.readplus && minor >= 2),
+            noreuse: AtomicBool::new(terms.options.uncached && minor >= 2),
             asked: Limits {
                 read: terms.options.rsize as usize,
                 write: terms.options.wsize as usize,

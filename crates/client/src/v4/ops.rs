@@ -458,7 +458,11 @@ impl Protocol for V4 {
 
     async fn open(&self, cred: Arc<OpaqueAuth>, handle: &Handle, access: Access) -> Result<OpenAt> {
         if self.has_sessions() {
-            return self.open_file(cred, handle, access).await;
+            let open = self.open_file(cred, handle, access).await?;
+            if self.noreuse.load(Relaxed) {
+                self.advise_noreuse(&open).await;
+            }
+            return Ok(open);
         }
         crate::protocol::open_stateless(self, cred, handle, access).await
     }
@@ -652,6 +656,28 @@ impl Protocol for V4 {
             && let Err(error) = self.destroy().await
         {
             tracing::debug!("{error}");
+        }
+    }
+}
+
+impl V4 {
+    /// Tells the server that what is read and written here is not wanted again (RFC 7862 section
+    /// 15.5). It is advice: a server that does not take it serves the same data.
+    async fn advise_noreuse(&self, open: &OpenAt) {
+        let hints = Bitmap::of(&[op::io_advise::Hint::NoReuse as u32]);
+        let ops = |stateid| {
+            let advice = op::io_advise::Args { stateid, offset: 0, count: 0, hints };
+            vec![putfh(&open.handle), Op::IoAdvise(advice)]
+        };
+        let heeded = self.exchange_open(open, "IO_ADVISE", ops, None).await;
+        let heeded = match heeded.as_ref().map(|answer| answer.results.as_slice()) {
+            Ok([_, OpRes::IoAdvise(Ok(heeded)), ..]) => {
+                heeded.contains(op::io_advise::Hint::NoReuse as u32)
+            }
+            _ => false,
+        };
+        if !heeded && self.noreuse.swap(false, Relaxed) {
+            tracing::info!("{}: takes no advice, and may cache what passes", self.server);
         }
     }
 }

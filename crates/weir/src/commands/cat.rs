@@ -45,6 +45,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<Ended> {
     let flags = if args.uncached { IoFlags::UNCACHED } else { IoFlags::empty() };
     with_mounts(&args.mount, async |mounts| {
+        if args.uncached {
+            mounts.uncached();
+        }
         let mut out = Out::new()?;
         let mut failed = false;
         for location in &args.locations {

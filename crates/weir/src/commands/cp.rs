@@ -81,6 +81,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<Ended> {
     let begun = Instant::now();
     with_mounts(&args.mount, async |mounts| {
+        if args.uncached {
+            mounts.uncached();
+        }
         let options = Options {
             recursive: args.recursive,
             preserve: args.preserve,
