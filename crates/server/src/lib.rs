@@ -3,11 +3,13 @@
 //! - [`server`]: configuration, start, stop.
 //! - `transport`: connections, records, bounds. [`program`]: what plugs into them.
 //! - [`export`], [`handle`]: what is exported, as whom, and how files are named to clients.
-//! - [`state`]: clients, sessions, opens, locks, leases, grace; no I/O in it.
+//! - [`state`]: clients, sessions, opens, locks, delegations, leases, grace; no I/O in it.
+//! - `recall`, `callback`: delegations are asked back; how clients are called.
 //! - `v3`: NFSv3 and MOUNT; `nlm`, `nsm`: their locks, and who restarted. `v4`: compounds, and the operations in small families.
 
 #![forbid(unsafe_code)]
 
+mod callback;
 mod changes;
 pub mod export;
 mod gather;
@@ -16,6 +18,7 @@ mod nlm;
 mod nsm;
 mod outcall;
 pub mod program;
+mod recall;
 pub mod registration;
 pub mod server;
 pub mod state;
@@ -27,6 +30,7 @@ mod versions;
 
 pub use export::{Export, ExportOptions, Squash};
 pub use program::{Call, Program, ProgramId, Programs, Refusal};
+pub use recall::Recalls;
 pub use server::{Server, ServerConfig, ServerError};
 pub use transport::{Limits, Peer, Reserved};
 pub use verifier::WriteVerifier;

@@ -99,6 +99,9 @@ pub trait Program: Send + Sync + 'static {
     /// # Errors
     /// Why it was not executed.
     async fn call(self: Arc<Self>, call: Call, reply: Encoder) -> Result<Encoder, Refusal>;
+
+    /// A connection has ended.
+    fn disconnected(&self, _peer: &Peer) {}
 }
 
 /// The programs behind one port.
@@ -116,6 +119,11 @@ impl Programs {
     /// Which programs there are.
     pub fn ids(&self) -> Vec<ProgramId> {
         self.programs.iter().map(|(id, _)| *id).collect()
+    }
+
+    /// Tells the programs that a connection has ended.
+    pub(crate) fn disconnected(&self, peer: &Peer) {
+        self.programs.iter().for_each(|(_, program)| program.disconnected(peer));
     }
 
     /// Finds a program.

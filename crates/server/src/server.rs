@@ -1,10 +1,12 @@
 //! A server: exports, what it keeps in its state directory, and the programs behind its port.
 
+use crate::callback::Callbacks;
 use crate::export::{Export, Exports, ExportsError};
 use crate::handle::Handles;
 use crate::nlm::{self, Nlm4};
 use crate::nsm::{Nsm1, Restart};
 use crate::program::{ProgramId, Programs};
+use crate::recall::Recalls;
 use crate::registration::{self, RegisterError};
 use crate::state::{self, Grace, Recovery, State};
 use crate::transport::{self, Transport};
@@ -70,7 +72,9 @@ impl ServerConfig {
 /// What the programs of a server share.
 pub(crate) struct Core {
     pub(crate) exports: Arc<Exports>,
-    pub(crate) state: Mutex<State<File>>,
+    pub(crate) state: Arc<Mutex<State<File>>>,
+    pub(crate) callbacks: Arc<Callbacks>,
+    pub(crate) recalls: Arc<Recalls>,
     pub(crate) owners: OwnerTable,
     pub(crate) recovery: Recovery,
     pub(crate) clock: Arc<dyn Clock>,
@@ -108,6 +112,8 @@ impl Core {
             }
             owners
         };
+        self.recalls.look_again();
+        self.recalls.look_at_files().await;
         self.owners.retain(|client| self.state.lock().clients.get(client).is_ok());
         if let Err(error) = self.forget(owners).await {
             error!("cannot write the state database: {error}");
@@ -184,9 +190,20 @@ impl Server {
             Grace::new(clock.monotonic() + grace, recovered.clients).with_hosts(hosts.clone());
         let exports = Arc::new(Exports::open(exports, handles, &path)?);
         let verifier = Arc::new(WriteVerifier::new(recovered.run));
+        let state = Arc::new(Mutex::new(State::new(recovered.run, state, grace)));
+        let callbacks = Arc::new(Callbacks::new(state.clone()));
+        let recalls = Arc::new(Recalls::new(
+            state.clone(),
+            callbacks.clone(),
+            exports.clone(),
+            recovery.clone(),
+            clock.clone(),
+        ));
         let core = Arc::new(Core {
             exports: exports.clone(),
-            state: Mutex::new(State::new(recovered.run, state, grace)),
+            state,
+            callbacks,
+            recalls: recalls.clone(),
             owners: OwnerTable::default(),
             recovery,
             clock: clock.clone(),
@@ -207,7 +224,7 @@ impl Server {
             programs.add(Arc::new(Nfs4::new(core.clone())));
         }
         if versions.contains(Versions::V3) {
-            let nfs3 = Arc::new(Nfs3::new(exports.clone(), verifier, clock));
+            let nfs3 = Arc::new(Nfs3::new(exports.clone(), verifier, clock, recalls));
             programs.add(nfs3.clone());
             programs.add(Arc::new(NfsAcl3::new(nfs3)));
             programs.add(Arc::new(Mount3::new(exports)));

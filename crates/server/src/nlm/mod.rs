@@ -19,9 +19,10 @@ pub(crate) use callbacks::Callbacks;
 use crate::export::Identity;
 use crate::handle::Node;
 use crate::program::{Call, Program, ProgramId, Refusal};
+use crate::recall::Claim;
 use crate::server::Core;
 use crate::state::{
-    Conflict, Holder, LockHost, NlmError, NlmLock, NlmOwner, Range, ReplyTo, Share,
+    Conflict, Holder, LockHost, NlmError, NlmLock, NlmOwner, Range, ReplyTo, Share, Touch,
 };
 use async_trait::async_trait;
 use callbacks::Route;
@@ -170,6 +171,7 @@ impl Request<'_> {
     async fn test_checked(&self, args: &TestArgs) -> Result<Option<Conflict<Holder>>, Status> {
         let node = self.find(&args.lock.file, false).await?;
         let (owner, range) = (self.owner(&args.lock), range(&args.lock)?);
+        let _claim = self.claim(node, args.exclusive).await?;
         let now = self.nlm.core.now();
         let found = self.nlm.core.state.lock().nlm_test(&owner, node, range, args.exclusive, now);
         self.nlm.settle().await?;
@@ -194,8 +196,17 @@ impl Request<'_> {
             reclaim,
             wait: block.then_some(to),
         };
+        let _claim = self.claim(node, exclusive).await?;
         self.known(|| self.nlm.core.state.lock().nlm_lock(request.clone(), self.nlm.core.now()))
             .await
+    }
+
+    /// Makes way where NFSv4's clients have delegations, under which they may hold locks of which
+    /// nobody else knows. Who would wait long is told to come back, in the only way that hosts know.
+    async fn claim(&self, node: Node, exclusive: bool) -> Result<Claim, Status> {
+        let touch = if exclusive { Touch::Change } else { Touch::Read };
+        let claimed = self.nlm.core.recalls.claim(node, touch, None).await;
+        claimed.map_err(|_| Status::DeniedGracePeriod)
     }
 
     /// A transition that needs the host to be on disk.
@@ -244,6 +255,7 @@ impl Request<'_> {
         };
         let node = self.find(&wire.file, share.access.contains(Access::WRITE)).await?;
         let owner = self.sharer(&wire);
+        let _claim = self.claim(node, share.touch() == Touch::Change).await?;
         let core = &self.nlm.core;
         self.known(|| core.state.lock().nlm_share(&owner, node, share, reclaim, core.now())).await
     }

@@ -17,7 +17,8 @@
 
 use super::{StateError, StateKey};
 use bytes::Bytes;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// A client as the server numbers it; never used twice, also over restarts.
@@ -70,6 +71,25 @@ pub struct Client {
     pub may_reclaim: bool,
     /// Its open, lock and delegation state.
     pub states: HashSet<StateKey>,
+    /// Delegations that were taken away from it and that it has not acknowledged, oldest first.
+    pub revoked: VecDeque<StateKey>,
+    /// Where it can be called back (minor version 0).
+    pub callback: Option<CallbackService>,
+    /// The same as its last SETCLIENTID has it, until that is confirmed.
+    pub proposed_callback: Option<CallbackService>,
+}
+
+/// A client's callback program (minor version 0).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallbackService {
+    /// Where it listens.
+    pub addr: SocketAddr,
+    /// Its program number.
+    pub program: u32,
+    /// What the client wants to be told in every call.
+    pub ident: u32,
+    /// It has answered, and always since.
+    pub is_up: bool,
 }
 
 /// Tells a confirmation verifier from a client's number.
@@ -242,6 +262,9 @@ impl Clients {
             reclaim_complete: false,
             may_reclaim: false,
             states: HashSet::new(),
+            revoked: VecDeque::new(),
+            callback: None,
+            proposed_callback: None,
         };
         self.by_id.insert(id, client);
         Ok(id)

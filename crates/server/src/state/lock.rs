@@ -161,11 +161,14 @@ impl<F: Clone> State<F> {
         Ok(StateId { seq, key: id.key })
     }
 
-    /// FREE_STATEID: forgets a lock state without locks.
+    /// FREE_STATEID: forgets a lock state without locks, or a delegation that was taken away.
     ///
     /// # Errors
     /// The stateid is wrong, or [`StateError::LocksHeld`].
     pub fn free_stateid(&mut self, client: ClientId, id: StateId) -> Result<(), StateError> {
+        if let Some(freed) = self.free_delegation(client, id) {
+            return freed;
+        }
         let (owner, newest) = self.newest(id.key).ok_or_else(|| self.missing(id.key))?;
         if owner != client {
             return Err(StateError::BadStateId);
@@ -184,6 +187,9 @@ impl<F: Clone> State<F> {
     /// # Errors
     /// What is wrong with it.
     pub fn test_stateid(&self, client: ClientId, id: StateId) -> Result<(), StateError> {
+        if let Some(tested) = self.test_delegation(client, id) {
+            return tested;
+        }
         match self.newest(id.key) {
             Some((owner, newest)) if owner == client => check_seq(id.seq, newest.seq, true),
             Some(_) => Err(StateError::BadStateId),

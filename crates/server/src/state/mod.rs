@@ -13,6 +13,8 @@
 //! 4. Every table is bounded ([`Limits`]).
 
 mod client;
+mod delegation;
+mod filter;
 mod grace;
 mod lock;
 mod nlm;
@@ -25,13 +27,19 @@ mod stateid;
 #[cfg(test)]
 mod tests;
 
-pub use client::{Client, ClientId, Clients, Exchanged, Owner, Principal};
+pub use client::{CallbackService, Client, ClientId, Clients, Exchanged, Owner, Principal};
+pub use delegation::{
+    Ask, DelegationKind, Grant, Order, Recalled, Referring, Touch, Wanted, WhyNot,
+};
+pub use filter::{Changing, Filter};
 pub use grace::Grace;
 pub use lock::{Holder, LockError, LockOwner, LockRequest, LockTarget};
 pub use nlm::{Granted, NlmError, NlmLock, NlmOwner, ReplyTo};
 pub use open::{Claim, Io, OpenRequest};
 pub use recovery::{LockHost, Recovered, Recovery};
-pub use session::{Channel, Sequenced, Session, SessionId, Sessions};
+pub use session::{
+    BackCall, BackOutcome, CallbackCred, Channel, Sequenced, Session, SessionId, Sessions,
+};
 pub use share::Share;
 pub use stateid::{StateId, StateKey, StateRef, check_seq, next_seq};
 pub use weir_vfs::{LockConflict as Conflict, LockRange as Range, RangeLocks, TO_END};
@@ -104,6 +112,12 @@ pub enum StateError {
     /// A downgrade to what was never opened.
     #[error("not a combination of earlier opens")]
     NotASubset,
+    /// Somebody's delegation is in the way, and has to be recalled first.
+    #[error("a delegation is in the way")]
+    Delegated,
+    /// The delegation was taken away because it was not given back.
+    #[error("the delegation was revoked")]
+    Revoked,
     /// Ranges are locked.
     #[error("ranges are locked")]
     LocksHeld,
@@ -135,6 +149,8 @@ pub struct Limits {
     pub opens: usize,
     /// Lock owners' states and locked ranges, of all clients together, each.
     pub locks: usize,
+    /// Delegations, of all clients together; 0: none are given.
+    pub delegations: usize,
 }
 
 impl Default for Limits {
@@ -147,6 +163,7 @@ impl Default for Limits {
             kept_reply_bytes: 128 << 20,
             opens: 1 << 20,
             locks: 1 << 20,
+            delegations: 8 << 10,
         }
     }
 }
@@ -164,6 +181,13 @@ struct FileState {
 }
 
 impl FileState {
+    /// Whether hosts that use NLM hold something, or wait for it.
+    fn is_used_by_nlm(&self) -> bool {
+        !self.shares.is_empty()
+            || !self.waiting.is_empty()
+            || self.ranges.holders().any(|holder| matches!(holder, Holder::Nlm(_)))
+    }
+
     fn is_idle(&self) -> bool {
         self.opens.is_empty()
             && self.lock_states.is_empty()
@@ -188,6 +212,7 @@ pub struct State<F> {
     /// Ranges that are held in all files together.
     held: usize,
     nlm: nlm::Hosts,
+    delegations: delegation::Delegations<F>,
     forgotten: Vec<Owner>,
     limits: Limits,
     run: u32,
@@ -206,6 +231,7 @@ impl<F: Clone> State<F> {
             locks: HashMap::new(),
             held: 0,
             nlm: nlm::Hosts::default(),
+            delegations: delegation::Delegations::default(),
             forgotten: Vec::new(),
             limits,
             run,
@@ -335,6 +361,9 @@ impl<F: Clone> State<F> {
         for key in &client.states {
             self.drop_open(*key);
         }
+        for key in client.states.iter().chain(&client.revoked) {
+            self.drop_delegation(*key);
+        }
         Some(client)
     }
 
@@ -348,8 +377,10 @@ impl<F: Clone> State<F> {
         !self.forgotten.is_empty()
     }
 
-    /// Periodic: frees clients that were silent for longer than anybody waits for them.
+    /// Periodic: frees clients that were silent for longer than anybody waits for them, and takes
+    /// delegations away that were not given back in time.
     pub fn sweep(&mut self, now: Duration) {
+        self.revoke_overdue(now);
         self.clients.drop_unconfirmed(now);
         let gone: Vec<ClientId> = self
             .clients
@@ -385,6 +416,16 @@ impl<F: Clone> State<F> {
             gone.map(|(_, file)| (file.lock_states.clone(), file.opens.clone())).unzip();
         locks.concat().into_iter().for_each(|key| self.drop_lock_state(key));
         opens.concat().into_iter().for_each(|key| self.drop_open(key));
+        self.drop_delegations_of_export(export);
+    }
+
+    /// Whether a client can be called back, as far as is known.
+    pub fn can_call(&self, id: ClientId) -> bool {
+        let Ok(client) = self.clients.get(id) else { return false };
+        match client.callback {
+            Some(service) => service.is_up,
+            None => self.sessions.can_call(id),
+        }
     }
 
     fn drop_idle(&mut self, node: Node) {

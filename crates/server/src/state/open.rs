@@ -10,7 +10,7 @@
 //! ```
 
 use super::{
-    ClientId, LockOwner, OwnerName, Share, State, StateError, StateId, StateKey, check_seq,
+    ClientId, LockOwner, OwnerName, Share, State, StateError, StateId, StateKey, Touch, check_seq,
     next_seq,
 };
 use crate::handle::Node;
@@ -70,10 +70,17 @@ impl<F: Clone> State<F> {
     /// Opens a file, or more of one that this owner has open.
     ///
     /// # Errors
-    /// [`StateError::ShareDenied`], or that it is not the time, or that there are too many.
+    /// [`StateError::Delegated`], [`StateError::ShareDenied`], or that it is not the time, or that
+    /// there are too many.
     pub fn open(&mut self, request: OpenRequest<F>, now: Duration) -> Result<StateId, StateError> {
         let OpenRequest { client, owner, node, share, claim, file } = request;
         self.check_grace(client, claim == Claim::Reclaim, now)?;
+        if self.delegations.conflict(node, share.touch(), Some(client)) {
+            return Err(StateError::Delegated);
+        }
+        if share.touch() == Touch::Change {
+            self.delegations.changed_by(client, node);
+        }
         self.clear_shares(node, Some((client, &owner)), share, now)?;
         if self.nlm_share_conflict(node, None, share) {
             return Err(StateError::ShareDenied);
@@ -149,7 +156,9 @@ impl<F: Clone> State<F> {
     /// # Errors
     /// The stateid is wrong.
     pub fn close(&mut self, client: ClientId, id: StateId, node: Node) -> Result<(), StateError> {
-        self.open_mut(client, id, node)?;
+        if self.open_mut(client, id, node)?.share.access.contains(Access::WRITE) {
+            self.delegations.changed_by(client, node);
+        }
         let states = self.files.get(&node).map(|f| f.lock_states.clone()).unwrap_or_default();
         for key in states {
             if self.locks.get(&key).is_some_and(|l| l.open == id.key) {
@@ -171,6 +180,9 @@ impl<F: Clone> State<F> {
         node: Node,
         access: Access,
     ) -> Result<Io<F>, StateError> {
+        if let Some(io) = self.delegation_io(client, id, node, access) {
+            return io;
+        }
         let (open_key, lock) = match self.locks.get(&id.key) {
             Some(lock) => (lock.open, Some(lock)),
             None => (id.key, None),
@@ -230,14 +242,15 @@ impl<F: Clone> State<F> {
         Ok(LockOwner { client: open.client, name: open.owner.clone() })
     }
 
-    /// The file and newest stateid of an open or lock state, whatever its sequence number.
+    /// The client and newest stateid of an open, lock or delegation, whatever its sequence number.
     pub fn newest(&self, key: StateKey) -> Option<(ClientId, StateId)> {
         let of_open = self.opens.get(&key).map(|o| (o.client, o.seq));
+        let of_delegation = self.delegations.client_of(key).map(|client| (client, 1));
         let of_lock = self.locks.get(&key).map(|l| (l.owner.client, l.seq));
-        of_open.or(of_lock).map(|(client, seq)| (client, StateId { seq, key }))
+        of_open.or(of_lock).or(of_delegation).map(|(client, seq)| (client, StateId { seq, key }))
     }
 
-    fn opens_of(&self, node: Node) -> impl Iterator<Item = (StateKey, &Open<F>)> {
+    pub(super) fn opens_of(&self, node: Node) -> impl Iterator<Item = (StateKey, &Open<F>)> {
         let keys = self.files.get(&node).map_or(&[][..], |f| &f.opens);
         keys.iter().filter_map(|&key| Some((key, self.opens.get(&key)?)))
     }

@@ -3,11 +3,18 @@
 //! 1. The replies that all sessions may keep together never pass a budget: a session is granted
 //!    as many slots as still fit, and at least one.
 //! 2. A slot that was taken is given back however its request ends.
+//! 3. A session's callbacks go over connections that its client bound to the backchannel and that
+//!    have answered a call; one that fails to answer is bound no more.
 
 use super::slot::{Begin, Slot, SlotError};
 use super::{ClientId, StateError};
 use bytes::Bytes;
 use std::collections::HashMap;
+
+/// Most connections that serve one session's backchannel.
+const MAX_BACK_CONNECTIONS: usize = 16;
+/// Most callbacks of one session at a time.
+const MAX_BACK_SLOTS: u32 = 16;
 
 /// A session's name: the client's number and a number never used twice in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,10 +73,92 @@ pub struct Session {
     pub back: Channel,
     /// The program number that the client's callback service has.
     pub callback_program: u32,
+    /// How the server says who it is when it calls back; `None`: the client takes no way that the
+    /// server knows, so it is not called.
+    pub callback_cred: Option<CallbackCred>,
+    /// The minor version that it was made with.
+    pub minor: u32,
     slots: Vec<Slot>,
+    /// Connections that serve the backchannel.
+    back_connections: Vec<BackConnection>,
+    /// A connection served the backchannel once.
+    had_backchannel: bool,
+    back_slots: Vec<BackSlot>,
+}
+
+/// How the server authenticates itself to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallbackCred {
+    /// Not at all.
+    Nobody,
+    /// With this body of an AUTH_SYS credential.
+    Sys(Bytes),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct BackConnection {
+    id: u64,
+    has_answered: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct BackSlot {
+    /// The number of its next call.
+    next: u32,
+    is_busy: bool,
+}
+
+/// A callback to be made, in a slot that is to be given back by [`Sessions::end_call`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackCall {
+    /// In which session.
+    pub session: SessionId,
+    /// In which of its slots.
+    pub slot: u32,
+    /// The slot's sequence number.
+    pub sequence: u32,
+    /// Over which connection.
+    pub connection: u64,
+    /// The client's callback program.
+    pub program: u32,
+    /// How the server says who it is.
+    pub cred: CallbackCred,
+    /// The session's minor version.
+    pub minor: u32,
+}
+
+/// What became of a callback's place in its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackOutcome {
+    /// The client took it: the next call has the next number.
+    Taken,
+    /// The client did not execute it: the next call has the same number.
+    NotTaken,
+    /// No answer came; the connection is bound no more.
+    Lost,
 }
 
 impl Session {
+    /// Whether the client can be called back in this session.
+    pub fn can_call(&self) -> bool {
+        self.callback_cred.is_some() && self.back_connections.iter().any(|c| c.has_answered)
+    }
+
+    /// Whether the client ever made a backchannel of this session.
+    pub fn had_backchannel(&self) -> bool {
+        self.had_backchannel
+    }
+
+    /// Whether a connection serves the backchannel, or is about to.
+    pub fn has_backchannel(&self) -> bool {
+        !self.back_connections.is_empty()
+    }
+
+    /// Whether the client made a backchannel, and no connection serves it any more.
+    pub fn lost_backchannel(&self) -> bool {
+        self.had_backchannel && self.back_connections.is_empty()
+    }
+
     /// Whether a slot other than `but` is busy.
     pub fn is_busy(&self, but: Option<u32>) -> bool {
         self.slots.iter().enumerate().any(|(i, slot)| slot.is_busy() && Some(i as u32) != but)
@@ -94,6 +183,9 @@ pub enum Sequenced {
 #[derive(Debug)]
 pub struct Sessions {
     by_id: HashMap<SessionId, Session>,
+    by_client: HashMap<ClientId, Vec<SessionId>>,
+    /// Sessions whose backchannel a connection serves.
+    by_connection: HashMap<u64, Vec<SessionId>>,
     made: u64,
     kept_bytes: u64,
     max_kept_bytes: u64,
@@ -103,7 +195,9 @@ pub struct Sessions {
 impl Sessions {
     /// No sessions; `max` at most, which keep replies of `max_kept_bytes` together.
     pub fn new(max: usize, max_kept_bytes: u64) -> Self {
-        Self { by_id: HashMap::new(), made: 0, kept_bytes: 0, max_kept_bytes, max }
+        let (by_client, by_connection) = (HashMap::new(), HashMap::new());
+        let (by_id, made, kept_bytes) = (HashMap::new(), 0, 0);
+        Self { by_id, by_client, by_connection, made, kept_bytes, max_kept_bytes, max }
     }
 
     /// Makes a session.
@@ -114,9 +208,9 @@ impl Sessions {
         &mut self,
         client: ClientId,
         mut fore: Channel,
-        back: Channel,
-        callback_program: u32,
-    ) -> Result<&Session, StateError> {
+        mut back: Channel,
+        minor: u32,
+    ) -> Result<&mut Session, StateError> {
         if self.by_id.len() >= self.max {
             return Err(StateError::TooMany);
         }
@@ -130,7 +224,21 @@ impl Sessions {
         id[8..].copy_from_slice(&self.made.to_be_bytes());
         let id = SessionId(id);
         let slots = vec![Slot::new(1); fore.slots as usize];
-        let session = Session { id, client, fore, back, callback_program, slots };
+        back.slots = back.slots.clamp(1, MAX_BACK_SLOTS);
+        let session = Session {
+            id,
+            client,
+            fore,
+            back,
+            callback_program: 0,
+            callback_cred: None,
+            minor,
+            slots,
+            back_connections: Vec::new(),
+            had_backchannel: false,
+            back_slots: vec![BackSlot { next: 1, is_busy: false }; back.slots as usize],
+        };
+        self.by_client.entry(client).or_default().push(id);
         Ok(self.by_id.entry(id).or_insert(session))
     }
 
@@ -140,6 +248,14 @@ impl Sessions {
     /// [`StateError::BadSession`].
     pub fn get(&self, id: SessionId) -> Result<&Session, StateError> {
         self.by_id.get(&id).ok_or(StateError::BadSession)
+    }
+
+    /// A session by name, to change.
+    ///
+    /// # Errors
+    /// [`StateError::BadSession`].
+    pub fn get_mut(&mut self, id: SessionId) -> Result<&mut Session, StateError> {
+        self.by_id.get_mut(&id).ok_or(StateError::BadSession)
     }
 
     /// Takes a slot for a request.
@@ -178,6 +294,10 @@ impl Sessions {
     pub fn remove(&mut self, id: SessionId) -> Option<Session> {
         let session = self.by_id.remove(&id)?;
         self.kept_bytes -= session.fore.kept_bytes();
+        forget(&mut self.by_client, session.client, id);
+        for connection in &session.back_connections {
+            forget(&mut self.by_connection, connection.id, id);
+        }
         Some(session)
     }
 
@@ -191,7 +311,102 @@ impl Sessions {
 
     /// A client's sessions.
     pub fn of(&self, client: ClientId) -> impl Iterator<Item = &Session> {
-        self.by_id.values().filter(move |s| s.client == client)
+        let ids = self.by_client.get(&client).map_or(&[][..], |ids| ids);
+        ids.iter().filter_map(|id| self.by_id.get(id))
+    }
+
+    /// Lets a connection serve a session's backchannel, once it has answered
+    /// ([`answered`](Self::answered)). Says whether it does; the oldest makes room if there are too
+    /// many.
+    ///
+    /// # Errors
+    /// [`StateError::BadSession`].
+    pub fn bind_back(&mut self, id: SessionId, connection: u64) -> Result<(), StateError> {
+        let session = self.by_id.get_mut(&id).ok_or(StateError::BadSession)?;
+        session.had_backchannel = true;
+        if session.back_connections.iter().any(|c| c.id == connection) {
+            return Ok(());
+        }
+        if session.back_connections.len() >= MAX_BACK_CONNECTIONS {
+            let oldest = session.back_connections.remove(0);
+            forget(&mut self.by_connection, oldest.id, id);
+        }
+        session.back_connections.push(BackConnection { id: connection, has_answered: false });
+        self.by_connection.entry(connection).or_default().push(id);
+        Ok(())
+    }
+
+    /// Notes that a connection answers calls.
+    pub fn answered(&mut self, connection: u64) {
+        for id in self.by_connection.get(&connection).into_iter().flatten() {
+            let connections = self.by_id.get_mut(id).map(|s| &mut s.back_connections);
+            for c in connections.into_iter().flatten().filter(|c| c.id == connection) {
+                c.has_answered = true;
+            }
+        }
+    }
+
+    /// Forgets a connection, which is gone or does not answer.
+    pub fn unbind(&mut self, connection: u64) {
+        for id in self.by_connection.remove(&connection).unwrap_or_default() {
+            if let Some(session) = self.by_id.get_mut(&id) {
+                session.back_connections.retain(|c| c.id != connection);
+            }
+        }
+    }
+
+    /// Whether a client can be called back in one of its sessions.
+    pub fn can_call(&self, client: ClientId) -> bool {
+        self.of(client).any(Session::can_call)
+    }
+
+    /// Takes a slot of a client's backchannel for a callback; `None` when it has no backchannel, or
+    /// all slots are busy.
+    pub fn begin_call(&mut self, client: ClientId) -> Option<BackCall> {
+        let free = |session: &Session| session.back_slots.iter().position(|slot| !slot.is_busy);
+        let found = self.of(client).find_map(|s| (s.can_call()).then_some((s.id, free(s)?)));
+        let (id, slot) = found?;
+        let session = self.by_id.get_mut(&id)?;
+        let connection = session.back_connections.iter().rfind(|c| c.has_answered)?.id;
+        let back_slot = session.back_slots.get_mut(slot)?;
+        back_slot.is_busy = true;
+        Some(BackCall {
+            session: id,
+            slot: slot as u32,
+            sequence: back_slot.next,
+            connection,
+            program: session.callback_program,
+            cred: session.callback_cred.clone()?,
+            minor: session.minor,
+        })
+    }
+
+    /// Gives a callback's slot back. The session may be gone.
+    pub fn end_call(&mut self, call: &BackCall, outcome: BackOutcome) {
+        if let Some(session) = self.by_id.get_mut(&call.session)
+            && let Some(slot) = session.back_slots.get_mut(call.slot as usize)
+        {
+            slot.is_busy = false;
+            if outcome == BackOutcome::Taken {
+                slot.next = slot.next.wrapping_add(1);
+            }
+        }
+        if outcome == BackOutcome::Lost {
+            self.unbind(call.connection);
+        }
+    }
+}
+
+fn forget<K: Copy + Eq + std::hash::Hash>(
+    index: &mut HashMap<K, Vec<SessionId>>,
+    key: K,
+    id: SessionId,
+) {
+    if let Some(ids) = index.get_mut(&key) {
+        ids.retain(|other| *other != id);
+        if ids.is_empty() {
+            index.remove(&key);
+        }
     }
 }
 
@@ -238,6 +453,42 @@ mod tests {
         sessions.remove_of(ClientId(5));
         sessions.finish(id, 0, None);
         assert_eq!(sessions.begin(id, 0, 2), Err(StateError::BadSession));
+    }
+
+    #[test]
+    fn callbacks_go_over_connections_that_answer() {
+        let mut sessions = Sessions::new(2, 1 << 20);
+        let client = ClientId(5);
+        let session = sessions.create(client, CHANNEL, CHANNEL, 1).unwrap();
+        session.callback_cred = Some(CallbackCred::Nobody);
+        let id = session.id;
+        assert_eq!(sessions.begin_call(client), None);
+        assert!(!sessions.get(id).unwrap().lost_backchannel(), "it never had one");
+        sessions.bind_back(id, 70).unwrap();
+        assert_eq!(sessions.begin_call(client), None, "it has not answered yet");
+        sessions.answered(70);
+        let first = sessions.begin_call(client).unwrap();
+        assert_eq!((first.session, first.slot, first.sequence, first.connection), (id, 0, 1, 70));
+        let second = sessions.begin_call(client).unwrap();
+        assert_eq!((second.slot, second.sequence), (1, 1));
+        sessions.end_call(&first, BackOutcome::Taken);
+        sessions.end_call(&second, BackOutcome::NotTaken);
+        assert_eq!(sessions.begin_call(client).unwrap().sequence, 2);
+        let again = sessions.begin_call(client).unwrap();
+        assert_eq!((again.slot, again.sequence), (1, 1));
+        for _ in 2..CHANNEL.slots {
+            sessions.begin_call(client).unwrap();
+        }
+        assert_eq!(sessions.begin_call(client), None, "all slots are busy");
+
+        sessions.end_call(&again, BackOutcome::Lost);
+        assert!(sessions.get(id).unwrap().lost_backchannel());
+        assert_eq!(sessions.begin_call(client), None);
+        sessions.bind_back(id, 71).unwrap();
+        sessions.answered(71);
+        assert_eq!(sessions.begin_call(client).unwrap().connection, 71);
+        sessions.remove(id);
+        assert!(sessions.by_connection.is_empty() && sessions.by_client.is_empty());
     }
 
     #[test]

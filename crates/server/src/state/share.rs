@@ -1,5 +1,6 @@
 //! Share reservations: what an open may do, and what it denies to others.
 
+use super::Touch;
 use weir_vfs::Access;
 
 /// Access and deny bits of an open: 1 for reading, 2 for writing.
@@ -15,6 +16,13 @@ impl Share {
     /// Whether the two cannot be open together.
     pub fn conflicts(self, other: Self) -> bool {
         self.access.intersects(other.deny) || self.deny.intersects(other.access)
+    }
+
+    /// What the open is to those who have the file delegated: a change, if it writes, or if it
+    /// denies what they may have opened on their own.
+    pub fn touch(self) -> Touch {
+        let reads = !self.access.contains(Access::WRITE) && self.deny.is_empty();
+        if reads { Touch::Read } else { Touch::Change }
     }
 
     /// Both.

@@ -5,7 +5,7 @@ use weir_vfs::{Access, FileId};
 
 pub(super) const LEASE: Duration = Duration::from_secs(90);
 pub(super) const T0: Duration = Duration::ZERO;
-const READ: Share = Share { access: Access::READ, deny: Access::empty() };
+pub(super) const READ: Share = Share { access: Access::READ, deny: Access::empty() };
 pub(super) const WRITE: Share = Share { access: Access::WRITE, deny: Access::empty() };
 pub(super) const NODE: Node = Node { export: 0, id: FileId { ino: 1, generation: 0 } };
 
@@ -18,7 +18,7 @@ fn owner(name: &'static str) -> Owner {
     Owner { sessions: true, name: Bytes::from_static(name.as_bytes()) }
 }
 
-fn principal() -> Principal {
+pub(super) fn principal() -> Principal {
     Principal { flavor: 1, uid: 0 }
 }
 

@@ -126,8 +126,10 @@ impl Transport {
         let peer = Arc::new(Peer::new(id, [addr, local], self.limits.reply_bytes));
         tasks.spawn(async move {
             debug!("{addr}: connected");
+            let transport = self.clone();
             let end = Connection::new(self, stream, peer.clone()).run().await;
             peer.close();
+            transport.programs.disconnected(&peer);
             debug!("{addr}: {end}");
         });
     }

@@ -3,6 +3,7 @@
 use super::request::{Request, Target};
 use super::{Execute, Nfs3, convert};
 use crate::program::{Call, Program, ProgramId, Refusal};
+use crate::state::Touch;
 use async_trait::async_trait;
 use std::sync::Arc;
 use weir_nfs::nfsacl::{
@@ -119,6 +120,7 @@ async fn set(file: &Target<'_>, args: &Setacl) -> Result<(), Error> {
     };
     let access = asked(Mask::ACCESS, &args.access)?;
     let default = asked(Mask::DEFAULT, &args.default)?;
+    let _claim = file.claim(Touch::Change).await?;
     for (kind, acl) in [(AclKind::Access, access), (AclKind::Default, default)] {
         if let Some(acl) = acl {
             let set = file.fs().set_acl(&file.caller, file.id(), kind, acl.as_ref()).await;

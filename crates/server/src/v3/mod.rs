@@ -8,7 +8,9 @@
 //!    (`replies`).
 //! 2. The protocol has no opens: every READ and WRITE checks the caller's rights, with files kept
 //!    open in between (`files`).
-//! 3. Data of an UNSTABLE WRITE may be lost only if the write verifier changes; it does with
+//! 3. Delegations of NFSv4's clients are recalled before a file is touched; who must wait for them
+//!    long gets JUKEBOX ([`Recalls`]).
+//! 4. Data of an UNSTABLE WRITE may be lost only if the write verifier changes; it does with
 //!    every start of the server.
 
 mod acl;
@@ -26,6 +28,7 @@ pub use mount::Mount3;
 
 use crate::export::{Exports, Identity};
 use crate::program::{Call, Program, ProgramId, Refusal};
+use crate::recall::Recalls;
 use crate::verifier::WriteVerifier;
 use async_trait::async_trait;
 use files::Files;
@@ -43,13 +46,20 @@ pub struct Nfs3 {
     files: Files,
     replies: Replies,
     clock: Arc<dyn Clock>,
+    recalls: Arc<Recalls>,
 }
 
 impl Nfs3 {
-    /// Serves `exports`. The write verifier is that of this run of the server.
-    pub fn new(exports: Arc<Exports>, verifier: Arc<WriteVerifier>, clock: Arc<dyn Clock>) -> Self {
+    /// Serves `exports`. The write verifier is that of this run of the server; `recalls` makes way
+    /// where NFSv4's clients have delegations.
+    pub fn new(
+        exports: Arc<Exports>,
+        verifier: Arc<WriteVerifier>,
+        clock: Arc<dyn Clock>,
+        recalls: Arc<Recalls>,
+    ) -> Self {
         let (files, replies) = (Files::default(), Replies::default());
-        Self { exports, verifier, files, replies, clock }
+        Self { exports, verifier, files, replies, clock, recalls }
     }
 }
 

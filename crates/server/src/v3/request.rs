@@ -5,6 +5,8 @@ use super::{Nfs3, convert};
 use crate::changes::Changing;
 use crate::export::{Admitted, Identity, Served, Table};
 use crate::handle::Node;
+use crate::recall::{Claim, Named};
+use crate::state::Touch;
 use crate::transport::Peer;
 use weir_nfs::v3::Error;
 use weir_nfs::v3::types::{Created, FileHandle, PostOpAttr, WccAttr, WccData};
@@ -54,6 +56,33 @@ impl Target<'_> {
 
     pub(super) async fn getattr(&self) -> Result<Attr, Error> {
         has_name(self.fs().getattr(self.id()).await)
+    }
+
+    /// The attributes, what a client with a write delegation has not written yet included.
+    pub(super) async fn newest_attr(&self) -> Result<Attr, Error> {
+        has_name(self.nfs.recalls.attr(self.fs(), self.node, None).await)
+    }
+
+    /// Makes way for a touch of the file: delegations are recalled. Keep what it returns until the
+    /// touch is done.
+    pub(super) async fn claim(&self, touch: Touch) -> Result<Claim, Error> {
+        self.nfs.recalls.claim(self.node, touch, None).await.map_err(convert::error)
+    }
+
+    /// A name in this directory.
+    pub(super) fn named<'a>(&'a self, name: &'a [u8]) -> Named<'a> {
+        Named { fs: self.fs(), caller: &self.caller, dir: self.node, name }
+    }
+
+    /// Makes way for the removal or change of names ([`Recalls::claim_names`]).
+    ///
+    /// [`Recalls::claim_names`]: crate::recall::Recalls::claim_names
+    pub(super) async fn claim_names(
+        &self,
+        names: &[Named<'_>],
+        wait: bool,
+    ) -> Result<Vec<Claim>, Error> {
+        self.nfs.recalls.claim_names(names, None, wait).await.map_err(convert::error)
     }
 
     /// The attributes for a reply, which goes without if they cannot be had.

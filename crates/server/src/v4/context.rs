@@ -3,8 +3,11 @@
 use super::status::{of_handle, of_state, of_vfs};
 use crate::export::{Identity, Served, Table};
 use crate::handle::Node;
+use crate::recall::{Claim, Named};
 use crate::server::Core;
-use crate::state::{Channel, ClientId, Io, Principal, SessionId, State, StateRef};
+use crate::state::{
+    Channel, ClientId, LockOwner, Principal, Referring, SessionId, State, StateRef, Touch,
+};
 use crate::transport::Peer;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -19,6 +22,8 @@ use weir_vfs::{Access, Attr, Caller, Capabilities};
 pub(crate) struct InSession {
     pub(crate) id: SessionId,
     pub(crate) slot: u32,
+    /// The slot's sequence number.
+    pub(crate) sequence: u32,
     pub(crate) client: ClientId,
     pub(crate) fore: Channel,
     /// The reply is to be kept.
@@ -49,6 +54,16 @@ pub(crate) struct Context {
     pub(crate) replay: Option<bytes::Bytes>,
 }
 
+/// What I/O on a file is done with.
+pub(crate) struct FileIo {
+    /// The handle.
+    pub(crate) file: File,
+    /// Under whose locks.
+    pub(crate) lock_owner: Option<LockOwner>,
+    /// The right to do it without an open. Held until the I/O is done.
+    _claim: Option<Claim>,
+}
+
 /// A file of an export, and as whom it is used.
 pub(crate) struct Target<'a> {
     pub(crate) node: Node,
@@ -66,6 +81,11 @@ impl Target<'_> {
     /// What the file's store can do.
     pub(crate) fn capabilities(&self) -> Capabilities {
         self.fs().store().capabilities()
+    }
+
+    /// A name in this directory.
+    pub(crate) fn named<'a>(&'a self, name: &'a [u8]) -> Named<'a> {
+        Named { fs: self.fs(), caller: &self.caller, dir: self.node, name }
     }
 
     pub(crate) async fn attr(&self) -> Result<Attr, Error> {
@@ -128,6 +148,34 @@ impl Context {
         }
     }
 
+    /// The client of the compound, if it is known without the operation's saying so.
+    pub(crate) fn known_client(&self) -> Option<ClientId> {
+        self.session.map(|s| s.client)
+    }
+
+    /// The request, to be named in callbacks.
+    pub(crate) fn referring(&self) -> Option<Referring> {
+        self.session.map(|s| Referring { session: s.id, slot: s.slot, sequence: s.sequence })
+    }
+
+    /// Makes way for a touch of a file that is not under an open: delegations of others are
+    /// recalled. Keep what it returns until the touch is done.
+    pub(crate) async fn claim(&self, node: Node, touch: Touch) -> Result<Claim, Error> {
+        self.core.recalls.claim(node, touch, self.known_client()).await.map_err(of_vfs)
+    }
+
+    /// Makes way for the removal or change of names ([`Recalls::claim_names`]).
+    ///
+    /// [`Recalls::claim_names`]: crate::recall::Recalls::claim_names
+    pub(crate) async fn claim_names(
+        &self,
+        names: &[Named<'_>],
+        wait: bool,
+    ) -> Result<Vec<Claim>, Error> {
+        let claimed = self.core.recalls.claim_names(names, self.known_client(), wait).await;
+        claimed.map_err(of_vfs)
+    }
+
     pub(crate) fn current(&self) -> Result<Target<'_>, Error> {
         self.target(self.current.ok_or(Error::NoFilehandle)?)
     }
@@ -188,7 +236,7 @@ impl Context {
         target: &Target<'_>,
         stateid: StateId,
         access: Access,
-    ) -> Result<Io<File>, Error> {
+    ) -> Result<FileIo, Error> {
         let stateid = self.stateid(stateid)?;
         if access.contains(Access::WRITE) {
             target.check_writable()?;
@@ -196,8 +244,12 @@ impl Context {
         if let StateRef::Of(id) = stateid {
             let client = self.session.map(|s| s.client);
             self.client_of_state(id)?;
-            return self.state().io(client, id, target.node, access).map_err(of_state);
+            let io = self.state().io(client, id, target.node, access).map_err(of_state)?;
+            return Ok(FileIo { file: io.file, lock_owner: io.lock_owner, _claim: None });
         }
+        let writes = access.contains(Access::WRITE);
+        let touch = if writes { Touch::Change } else { Touch::Read };
+        let claim = self.claim(target.node, touch).await?;
         if stateid == StateRef::Anonymous || access.contains(Access::WRITE) {
             self.state().anonymous_io(target.node, access).map_err(of_state)?;
         }
@@ -207,7 +259,7 @@ impl Context {
             Err(Error::Inval) => return Err(self.wrong_type(target).await),
             opened => opened?,
         };
-        Ok(Io { file, lock_owner: None })
+        Ok(FileIo { file, lock_owner: None, _claim: Some(claim) })
     }
 
     /// The error for I/O on what is no regular file.

@@ -22,6 +22,7 @@ pub(crate) use owners::OwnerTable;
 use crate::export::Identity;
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::server::Core;
+use crate::transport::Peer;
 use async_trait::async_trait;
 use std::sync::Arc;
 use weir_nfs::v4;
@@ -53,5 +54,9 @@ impl Program for Nfs4 {
             }
             _ => Err(Refusal::NoSuchProcedure),
         }
+    }
+
+    fn disconnected(&self, peer: &Peer) {
+        self.core.callbacks.forget(peer.id());
     }
 }

@@ -58,6 +58,8 @@ pub(crate) fn of_state(error: StateError) -> Error {
         E::Misordered => Error::SeqMisordered,
         E::Uncached => Error::RetryUncachedRep,
         E::Busy => Error::Delay,
+        E::Delegated => Error::Delay,
+        E::Revoked => Error::DelegRevoked,
         E::ShareDenied => Error::ShareDenied,
         E::Locked => Error::Locked,
         E::OpenMode => Error::OpenMode,

@@ -102,6 +102,7 @@ struct Server {
     versions: Option<Spanned<OneOrMany<Version>>>,
     state_dir: Option<Spanned<PathBuf>>,
     rpcbind: bool,
+    delegations: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -186,6 +187,7 @@ impl Server {
             versions,
             state_dir,
             rpcbind: self.rpcbind,
+            delegations: self.delegations.unwrap_or(default.delegations),
             exports: Vec::new(),
         })
     }
@@ -392,7 +394,7 @@ mod tests {
         for key in ["listen", "budget", "stream_limit", "threads", "lease", "versions", "state_dir"]
             .into_iter()
             .chain(["rpcbind", "path", "name", "read_only", "squash", "anon_uid", "anon_gid"])
-            .chain(["clients", "cache", "network", "access"])
+            .chain(["clients", "cache", "network", "access", "delegations"])
         {
             assert!(text.contains(&format!("{key} =")), "{key}");
         }
@@ -411,6 +413,7 @@ mod tests {
             versions = [3, 4.2, "4.0"]
             state_dir = "/var/lib/weir"
             rpcbind = true
+            delegations = false
 
             [[export]]
             path = "/srv/images"
@@ -438,7 +441,7 @@ mod tests {
         );
         assert_eq!((all.threads.map(NonZeroUsize::get), all.lease.as_secs()), (Some(8), 45));
         assert_eq!(all.versions, Versions::V3 | Versions::V4_0 | Versions::V4_2);
-        assert!(all.rpcbind && all.state_dir.is_some());
+        assert!(all.rpcbind && !all.delegations && all.state_dir.is_some());
         let [images, home] = &all.exports[..] else { panic!() };
         assert_eq!((&*images.name, images.read_only, images.anon_gid), ("/images", true, 8));
         assert_eq!((images.squash, images.cache), (SquashArg::All, CacheArg::Auto));

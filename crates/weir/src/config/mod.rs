@@ -41,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) state_dir: Option<PathBuf>,
     /// Tell rpcbind where the server is.
     pub(crate) rpcbind: bool,
+    /// Give delegations to clients.
+    pub(crate) delegations: bool,
     /// What is served.
     pub(crate) exports: Vec<ExportSettings>,
 }
@@ -110,6 +112,7 @@ impl Default for Settings {
             versions: Versions::ALL,
             state_dir: None,
             rpcbind: false,
+            delegations: true,
             exports: Vec::new(),
         }
     }

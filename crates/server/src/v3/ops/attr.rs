@@ -1,5 +1,6 @@
 //! GETATTR, SETATTR, ACCESS.
 
+use crate::state::Touch;
 use crate::v3::convert;
 use crate::v3::request::{Request, Target};
 use weir_nfs::v3::op::access::{self, Granted, Rights};
@@ -14,7 +15,7 @@ const EXECUTE: u32 = 1;
 
 pub(in crate::v3) async fn getattr(request: &Request<'_>, args: getattr::Args) -> getattr::Res {
     let file = request.target(&args.object)?;
-    Ok(convert::attr(&file.getattr().await?))
+    Ok(convert::attr(&file.newest_attr().await?))
 }
 
 pub(in crate::v3) async fn setattr(request: &Request<'_>, args: setattr::Args) -> setattr::Res {
@@ -29,6 +30,7 @@ pub(in crate::v3) async fn setattr(request: &Request<'_>, args: setattr::Args) -
 
 async fn set_checked(file: &Target<'_>, args: &setattr::Args) -> Result<(), Error> {
     file.check_writable()?;
+    let _claim = file.claim(Touch::Change).await?;
     let mut set = convert::set_attr(&args.set)?;
     if let Some(guard) = args.guard {
         check_guard(file, guard).await?;

@@ -1,6 +1,7 @@
 //! CREATE, MKDIR, SYMLINK, MKNOD.
 
 use super::attr::set_size;
+use crate::state::Touch;
 use crate::v3::convert;
 use crate::v3::request::{Request, Target};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,6 +32,7 @@ async fn make_file(dir: &Target<'_>, name: &[u8], how: How) -> Result<Attr, Erro
                 // What is there stays as it is, but for the size (RFC 1813 section 3.3.8).
                 Some(size) if !created => {
                     let file = dir.sibling(attr.id);
+                    let _claim = file.claim(Touch::Change).await?;
                     set_size(&file, size).await?;
                     file.getattr().await
                 }

@@ -1,6 +1,7 @@
 //! READLINK, LINK.
 
 use super::create::check_new;
+use crate::state::Touch;
 use crate::v3::convert;
 use crate::v3::request::Request;
 use weir_nfs::v3::op::link::{self, Linked};
@@ -27,6 +28,7 @@ pub(in crate::v3) async fn link(request: &Request<'_>, args: link::Args) -> link
         if file.node.export != dir.node.export {
             return Err(Error::XDev);
         }
+        let _claim = file.claim(Touch::Change).await?;
         let linked = dir.fs().link(&dir.caller, file.id(), dir.id(), &args.link.name).await;
         linked.map_err(convert::error)
     };

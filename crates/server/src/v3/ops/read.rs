@@ -2,6 +2,7 @@
 
 use super::info::MAX_IO_BYTES;
 use crate::gather;
+use crate::state::Touch;
 use crate::v3::convert;
 use crate::v3::request::Request;
 use std::sync::Arc;
@@ -13,7 +14,12 @@ use weir_xdr::Payload;
 
 pub(in crate::v3) async fn read(request: &Request<'_>, args: Args) -> Res {
     let file = request.target(&args.file)?;
-    let (open, attr) = match file.open(Access::READ).await {
+    let opened = async {
+        let claim = file.claim(Touch::Read).await?;
+        let (open, attr) = file.open(Access::READ).await?;
+        Ok((open, attr, claim))
+    };
+    let (open, attr, _claim) = match opened.await {
         Ok(opened) => opened,
         Err(status) => return Err(Failure { status, rest: file.attr().await }),
     };

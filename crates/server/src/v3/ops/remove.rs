@@ -7,9 +7,13 @@ use weir_nfs::v3::op::{remove, rmdir};
 
 pub(in crate::v3) async fn remove(request: &Request<'_>, args: remove::Args) -> remove::Res {
     let dir = request.target(&args.target.dir)?;
+    let names = [dir.named(&args.target.name)];
+    let way_made = dir.claim_names(&names, true).await;
     let change = dir.change().await;
     let removed = async {
         dir.check_writable()?;
+        way_made?;
+        let _claims = dir.claim_names(&names, false).await?;
         let removed = dir.fs().unlink(&dir.caller, dir.id(), &args.target.name).await;
         removed.map_err(convert::error)
     };

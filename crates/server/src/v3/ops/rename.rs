@@ -9,9 +9,13 @@ use weir_vfs::RenameFlags;
 pub(in crate::v3) async fn rename(request: &Request<'_>, args: Args) -> Res {
     let from = request.target(&args.from.dir)?;
     let to = request.target(&args.to.dir)?;
+    let names = [from.named(&args.from.name), to.named(&args.to.name)];
+    let way_made = from.claim_names(&names, true).await;
     let (change, before) = from.change_with(&to).await;
     let renamed = async {
         from.check_writable()?;
+        way_made?;
+        let _claims = from.claim_names(&names, false).await?;
         if from.node.export != to.node.export {
             return Err(Error::XDev);
         }

@@ -1,6 +1,7 @@
 //! WRITE, COMMIT.
 
 use super::info::MAX_IO_BYTES;
+use crate::state::Touch;
 use crate::v3::convert;
 use crate::v3::request::{Request, Target};
 use weir_nfs::v3::op::commit::{self, Committed};
@@ -25,6 +26,7 @@ async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<u32, Erro
     let count = args.count.min(MAX_IO_BYTES);
     let data = args.data.to_bytes();
     let data = data.get(..count as usize).ok_or(Error::Inval)?;
+    let _claim = file.claim(Touch::Change).await?;
     let (open, _) = file.open(Access::WRITE).await?;
     let flags = file.write_flags(&open, args.offset, data.len());
     let written = open.write_at_async(data, args.offset, flags).await;

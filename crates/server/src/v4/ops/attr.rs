@@ -1,10 +1,12 @@
 //! GETATTR, SETATTR, VERIFY, NVERIFY, ACCESS (RFC 8881 sections 18.7, 18.30, 18.31, 18.15, 18.1).
 
-use crate::state::StateRef;
+use crate::state::{ClientId, StateRef, Touch};
 use crate::v4::attrs::{self, Besides, ToSet};
 use crate::v4::context::{Context, Target};
 use crate::v4::status::of_vfs;
-use weir_nfs::v4::attr::{Attrs, Fattr, RDATTR_ERROR, SIZE, WRITE_ONLY};
+use weir_nfs::v4::attr::{
+    Attrs, CHANGE, Fattr, RDATTR_ERROR, SIZE, TIME_METADATA, TIME_MODIFY, WRITE_ONLY,
+};
 use weir_nfs::v4::op::access::{Granted, Rights};
 use weir_nfs::v4::op::{access, getattr, nverify, setattr, verify};
 use weir_nfs::v4::types::StateId;
@@ -29,13 +31,21 @@ pub(crate) async fn getattr(cx: &mut Context, asked: getattr::Args) -> getattr::
     Ok(attrs)
 }
 
+/// Attributes that a client with a write delegation changes without the server's knowing.
+const OF_DATA: Bitmap = Bitmap::of(&[CHANGE, SIZE, TIME_METADATA, TIME_MODIFY]);
+
 /// The attributes asked for of a file.
 pub(super) async fn attributes(
     cx: &Context,
     target: &Target<'_>,
     asked: Bitmap,
 ) -> Result<Attrs, Error> {
-    let attr = target.attr().await?;
+    let attr = if asked.intersection(OF_DATA).is_empty() {
+        target.attr().await?
+    } else {
+        let by = cx.known_client();
+        cx.core.recalls.attr(target.fs(), target.node, by).await.map_err(of_vfs)?
+    };
     let besides = Besides::of_file_system(target, asked).await?;
     let besides = besides.of_file(target, &attr, asked).await?;
     Ok(attrs::of_file(cx, target, &attr, &besides, asked))
@@ -52,6 +62,8 @@ pub(crate) async fn setattr(cx: &mut Context, args: setattr::Args) -> setattr::R
 async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<(), Error> {
     let target = cx.current()?;
     target.check_writable()?;
+    let claim = cx.core.recalls.claim(target.node, Touch::Change, setter(cx, args)).await;
+    let _claim = claim.map_err(of_vfs)?;
     let wanted = ToSet::read(&args.attrs, cx.minor, target.capabilities())?;
     if wanted.set.umask.is_some() {
         // Only what is made has a umask (RFC 8275 section 5).
@@ -77,6 +89,14 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
     }
     *done = wanted.asked;
     Ok(())
+}
+
+/// Who sets attributes, if that is known: in minor version 0 the stateid may tell.
+fn setter(cx: &Context, args: &setattr::Args) -> Option<ClientId> {
+    cx.known_client().or_else(|| match cx.stateid(args.stateid) {
+        Ok(StateRef::Of(id)) => cx.state().client_of(id.key).ok(),
+        _ => None,
+    })
 }
 
 /// Sets the size under an open that lets the caller write; without one, it is left in `set` for

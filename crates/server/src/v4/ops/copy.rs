@@ -3,7 +3,7 @@
 //! Copies are done before the call returns, [`MAX_COPY_BYTES`] at a time (a short copy is legal,
 //! the client asks on), through the page cache: holes stay holes, and bytes cross no wire.
 
-use crate::v4::context::{Context, Target};
+use crate::v4::context::{Context, FileIo, Target};
 use crate::v4::status::of_vfs;
 use std::io::IoSlice;
 use weir_nfs::v4::Detailed;
@@ -20,8 +20,8 @@ const PIECE_BYTES: u64 = 1 << 20;
 
 /// The two files of a copy, and how much of the source there is.
 struct Pair {
-    source: File,
-    destination: File,
+    source: FileIo,
+    destination: FileIo,
     len: u64,
 }
 
@@ -35,9 +35,9 @@ async fn pair(
     if from.node.export != to.node.export {
         return Err(Error::XDev);
     }
-    let source = cx.io(&from, stateids.0, Access::READ).await?.file;
-    let destination = cx.io(&to, stateids.1, Access::WRITE).await?.file;
-    let left = source.size().checked_sub(offsets.0).ok_or(Error::Inval)?;
+    let source = cx.io(&from, stateids.0, Access::READ).await?;
+    let destination = cx.io(&to, stateids.1, Access::WRITE).await?;
+    let left = source.file.size().checked_sub(offsets.0).ok_or(Error::Inval)?;
     let len = if count == 0 { left } else { count };
     if len > left || offsets.1.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
         return Err(Error::Inval);
@@ -53,7 +53,8 @@ pub(crate) async fn clone(cx: &mut Context, args: clone::Args) -> clone::Res {
     let (from, to) = (args.source_offset, args.destination_offset);
     let pair = pair(cx, (args.source, args.destination), (from, to), args.count).await?;
     let Pair { source, destination, .. } = pair;
-    destination.clone_range_async(&source, from, args.count, to).await.map_err(of_vfs)
+    let done = destination.file.clone_range_async(&source.file, from, args.count, to).await;
+    done.map_err(of_vfs)
 }
 
 pub(crate) async fn copy(cx: &mut Context, args: copy::Args) -> copy::Res {
@@ -68,7 +69,7 @@ pub(crate) async fn copy(cx: &mut Context, args: copy::Args) -> copy::Res {
     let len = len.min(MAX_COPY_BYTES);
     while count < len {
         let piece = (len - count).min(PIECE_BYTES);
-        match copy_piece(&source, &destination, from + count, to + count, piece).await {
+        match copy_piece(&source.file, &destination.file, from + count, to + count, piece).await {
             Ok(0) => break,
             Ok(copied) => count += copied,
             // What is copied is copied; the rest is asked for again, and fails then.

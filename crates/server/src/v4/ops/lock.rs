@@ -2,12 +2,12 @@
 //! 18.38, 18.48, 18.6).
 
 use crate::state::{
-    self, Conflict, Holder, LockError, LockOwner, LockRequest, LockTarget, Range, StateRef,
+    self, Conflict, Holder, LockError, LockOwner, LockRequest, LockTarget, Range, StateRef, Touch,
 };
 use crate::v4::context::Context;
 use crate::v4::ops::v40::{InTurn, take_turn};
 use crate::v4::owners::Kind;
-use crate::v4::status::of_state;
+use crate::v4::status::{of_state, of_vfs};
 use weir_nfs::v4::Detailed;
 use weir_nfs::v4::Error;
 use weir_nfs::v4::op::{delegreturn, free_stateid, lock, lockt, locku, test_stateid};
@@ -128,6 +128,12 @@ async fn lock_request(cx: &Context, args: lock::Args) -> Result<LockRequest, Err
 
 pub(crate) async fn lockt(cx: &mut Context, args: lockt::Args) -> lockt::Res {
     check_lockable(cx).await.map_err(Detailed::Plain)?;
+    // A client with a delegation has locks that nobody else knows of.
+    let touch = if args.kind.is_write() { Touch::Change } else { Touch::Read };
+    let node = cx.current().map_err(Detailed::Plain)?.node;
+    let by = cx.client_of(args.owner.client_id).map_err(Detailed::Plain)?;
+    let cleared = cx.core.recalls.claim(node, touch, Some(by)).await;
+    cleared.map_err(|error| Detailed::Plain(of_vfs(error)))?;
     let found = test(cx, args).map_err(Detailed::Plain)?;
     match found {
         Some(conflict) => Err(Detailed::Detail(denied(conflict))),
@@ -184,7 +190,10 @@ pub(crate) async fn test_stateid(cx: &mut Context, args: test_stateid::Args) -> 
     Ok(args.iter().map(|&wire| test(wire)).collect::<Vec<_>>().into())
 }
 
-/// There are no delegations to return.
-pub(crate) async fn delegreturn(_: &mut Context, _: delegreturn::Args) -> delegreturn::Res {
-    Err(Error::BadStateId)
+pub(crate) async fn delegreturn(cx: &mut Context, args: delegreturn::Args) -> delegreturn::Res {
+    let id = cx.state_of(args)?;
+    let (client, node) = (cx.client_of_state(id)?, cx.current()?.node);
+    cx.state().return_delegation(client, id, node).map_err(of_state)?;
+    cx.core.recalls.look_again();
+    Ok(())
 }

@@ -2,6 +2,7 @@
 //! 18.4, 18.9, 18.25, 18.26, 18.24).
 
 use crate::handle::Node;
+use crate::state::Touch;
 use crate::v4::attrs::ToSet;
 use crate::v4::context::{Context, Target};
 use crate::v4::status::of_vfs;
@@ -125,16 +126,19 @@ pub(crate) async fn link(cx: &mut Context, name: link::Args) -> link::Res {
         return Err(Error::IsDir);
     }
     let fs = dir.fs();
+    let _claim = cx.claim(file.node, Touch::Change).await?;
     fs.link(&dir.caller, file.node.id, dir.node.id, &name).await.map_err(of_vfs)?;
     cx.change_info(fs, dir.node, before.change).await
 }
 
 pub(crate) async fn remove(cx: &mut Context, name: remove::Args) -> remove::Res {
     check_name(&name)?;
+    cx.claim_names(&[cx.current()?.named(&name)], true).await?;
     let core = cx.core.clone();
     let _alone = core.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
     let (dir, before) = current_dir(cx).await?;
     dir.check_writable()?;
+    let _claims = cx.claim_names(&[dir.named(&name)], false).await?;
     let (fs, caller, id) = (dir.fs(), &dir.caller, dir.node.id);
     let found = fs.lookup(caller, id, &name).await.map_err(of_vfs)?;
     let removed = match found.kind {
@@ -149,6 +153,8 @@ pub(crate) async fn rename(cx: &mut Context, args: rename::Args) -> rename::Res 
     check_name(&args.from)?;
     check_name(&args.to)?;
     let (from, to) = (cx.saved.ok_or(Error::NoFilehandle)?, cx.current.ok_or(Error::NoFilehandle)?);
+    cx.claim_names(&[cx.saved()?.named(&args.from)], true).await?;
+    cx.claim_names(&[cx.current()?.named(&args.to)], true).await?;
     let core = cx.core.clone();
     let _alone = core.exports.changes().lock_both(from, to).await;
     let (to, to_before) = current_dir(cx).await?;
@@ -158,6 +164,7 @@ pub(crate) async fn rename(cx: &mut Context, args: rename::Args) -> rename::Res 
     if from.node.export != to.node.export {
         return Err(Error::XDev);
     }
+    let _claims = cx.claim_names(&[from.named(&args.from), to.named(&args.to)], false).await?;
     let (fs, flags) = (to.fs(), RenameFlags::Replace);
     let renamed =
         fs.rename(&to.caller, from.node.id, &args.from, to.node.id, &args.to, flags).await;

@@ -5,7 +5,10 @@
 //! that is refused.
 
 use crate::handle::Node;
-use crate::state::{self, Claim, ClientId, LockOwner, OpenRequest, Share};
+use crate::state::{
+    self, Ask, Claim, ClientId, DelegationKind, Grant, LockOwner, OpenRequest, Share, Touch,
+    Wanted, WhyNot,
+};
 use crate::v4::attrs::{self, ToSet};
 use crate::v4::context::{Context, Target};
 use crate::v4::ops::name::{check_name, current_dir};
@@ -13,6 +16,7 @@ use crate::v4::ops::v40::{InTurn, take_turn};
 use crate::v4::owners::Kind;
 use crate::v4::status::{of_state, of_vfs};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType};
 use weir_nfs::v4::op::{close, open, open_downgrade};
 use weir_nfs::v4::types::{ChangeInfo, StateId};
 use weir_nfs::v4::{Bitmap, Error};
@@ -67,7 +71,7 @@ async fn open_for(cx: &mut Context, client: ClientId, args: open::Args) -> open:
             let node = Node { id: found.attr.id, ..dir.node };
             (found, node)
         }
-        open::Claim::Fh | open::Claim::Previous(_) => {
+        open::Claim::Fh | open::Claim::Previous(_) | open::Claim::DelegCurFh(_) => {
             let target = cx.current()?;
             let attr = target.attr().await?;
             let truncate = asks_truncation(cx, &target, &args.how);
@@ -75,8 +79,13 @@ async fn open_for(cx: &mut Context, client: ClientId, args: open::Args) -> open:
             let found = Found { attr, created: false, set: Bitmap::EMPTY, truncate, change };
             (found, target.node)
         }
-        // There is no delegation that it could be made under.
-        open::Claim::DelegateCur(_) | open::Claim::DelegCurFh(_) => return Err(Error::BadStateId),
+        open::Claim::DelegateCur(current) => {
+            let (dir, before) = current_dir(cx).await?;
+            check_name(&current.file)?;
+            let found = find(cx, &dir, &current.file, &open::How::NoCreate, before.change).await?;
+            let node = Node { id: found.attr.id, ..dir.node };
+            (found, node)
+        }
         open::Claim::DelegatePrev(_) | open::Claim::DelegPrevFh => return Err(Error::NotSupp),
     };
     let target = cx.target(node)?;
@@ -86,10 +95,25 @@ async fn open_for(cx: &mut Context, client: ClientId, args: open::Args) -> open:
     if share.access.contains(Access::WRITE) || found.truncate {
         target.check_writable()?;
     }
-    let by_right = found.created || claim == Claim::Reclaim;
+    let delegated = match &args.claim {
+        open::Claim::DelegateCur(current) => Some(current.delegate_stateid),
+        open::Claim::DelegCurFh(delegation) => Some(*delegation),
+        _ => None,
+    };
+    if let Some(delegation) = delegated {
+        let id = cx.state_of(delegation)?;
+        let kind = cx.state().delegated(client, id, node).map_err(of_state)?;
+        if share.access.contains(Access::WRITE) && kind == DelegationKind::Read {
+            return Err(Error::OpenMode);
+        }
+    }
+    // What a delegate opened on its own, it may tell of: its rights were those of that moment.
+    let by_right = found.created || claim == Claim::Reclaim || delegated.is_some();
     let file = open_file(&target, &found.attr, share.access, by_right).await?;
     let owner = args.owner.owner.0.clone();
     let request = OpenRequest { client, owner, node, share, claim, file: file.clone() };
+    let way = if found.truncate { Touch::Change } else { share.touch() };
+    let made_way = cx.core.recalls.claim(node, way, Some(client)).await.map_err(of_vfs)?;
     let id = cx.state().open(request, now).map_err(of_state)?;
     if found.truncate
         && let Err(error) = truncate(&target, &file, share.access).await
@@ -100,15 +124,11 @@ async fn open_for(cx: &mut Context, client: ClientId, args: open::Args) -> open:
         }
         return Err(error);
     }
+    drop(made_way);
+    let opened = Opened { client, node, share, file, attr: found.attr };
+    let delegation = delegate(cx, &opened, &args).await;
     cx.set_current(node);
     let stateid = cx.set_stateid(id);
-    let delegation = match args.share_access.want() {
-        Some(open::Want::NoPreference) | None => open::Delegation::None,
-        Some(open::Want::None | open::Want::Cancel) => {
-            open::Delegation::NoneExt(open::WhyNone::NotWanted)
-        }
-        Some(_) => open::Delegation::NoneExt(open::WhyNone::Resource(false)),
-    };
     Ok(open::Opened {
         stateid,
         change: found.change,
@@ -116,6 +136,118 @@ async fn open_for(cx: &mut Context, client: ClientId, args: open::Args) -> open:
         attrs_set: found.set,
         delegation,
     })
+}
+
+/// A file that is open now.
+struct Opened {
+    client: ClientId,
+    node: Node,
+    share: Share,
+    file: File,
+    attr: Attr,
+}
+
+/// The delegation that goes with an open, or why there is none.
+async fn delegate(cx: &Context, opened: &Opened, args: &open::Args) -> open::Delegation {
+    let want = if cx.minor == 0 { None } else { args.share_access.want() };
+    let wanted = match want {
+        None | Some(open::Want::NoPreference) => Wanted::Whatever,
+        Some(open::Want::Read) => Wanted::Read,
+        Some(open::Want::Write) => Wanted::Write,
+        Some(open::Want::Any) => Wanted::Any,
+        Some(open::Want::None) => return open::Delegation::NoneExt(open::WhyNone::NotWanted),
+        Some(open::Want::Cancel) => return open::Delegation::NoneExt(open::WhyNone::Cancelled),
+    };
+    let given = match &args.claim {
+        open::Claim::Null(_) | open::Claim::Fh => give(cx, opened, wanted).await,
+        open::Claim::Previous(kind) => give_again(cx, opened, *kind).await,
+        _ => Err(WhyNot::HasOne),
+    };
+    let stays = |why| if wanted == Wanted::Whatever { None } else { Some(why) };
+    let why = match given {
+        Ok(delegation) => return delegation,
+        Err(WhyNot::Contention) => stays(open::WhyNone::Contention(false)),
+        Err(WhyNot::Resource | WhyNot::NotYet) => stays(open::WhyNone::Resource(false)),
+        Err(WhyNot::Upgrade) => stays(open::WhyNone::NotSuppUpgrade),
+        Err(WhyNot::HasOne) => stays(open::WhyNone::NotWanted),
+    };
+    why.map_or(open::Delegation::None, open::Delegation::NoneExt)
+}
+
+/// Gives a delegation, if that is wise.
+async fn give(cx: &Context, opened: &Opened, wanted: Wanted) -> Result<open::Delegation, WhyNot> {
+    let &Opened { client, node, share, .. } = opened;
+    let ask = Ask { client, node, share, wanted };
+    let now = cx.now();
+    let kind = cx.state().may_delegate(ask, now)?;
+    let grant = grant(cx, opened, ask, kind, false).await?;
+    let id = cx.state().delegate(grant, kind, now)?;
+    Ok(delegation(id, kind, false))
+}
+
+/// Gives a delegation that the client had before the server restarted.
+async fn give_again(
+    cx: &Context,
+    opened: &Opened,
+    kind: open::DelegationType,
+) -> Result<open::Delegation, WhyNot> {
+    let &Opened { client, node, share, .. } = opened;
+    let kind = match kind {
+        open::DelegationType::Read => DelegationKind::Read,
+        open::DelegationType::Write if cx.minor > 0 => DelegationKind::Write,
+        _ => return Err(WhyNot::HasOne),
+    };
+    let ask = Ask { client, node, share, wanted: Wanted::Whatever };
+    let now = cx.now();
+    let grant = grant(cx, opened, ask, kind, true).await?;
+    let (id, recall) = cx.state().reclaim_delegation(grant, kind, now)?;
+    Ok(delegation(id, kind, recall))
+}
+
+/// A delegation as it may be given: with a handle for all that it allows.
+async fn grant(
+    cx: &Context,
+    opened: &Opened,
+    ask: Ask,
+    kind: DelegationKind,
+    by_right: bool,
+) -> Result<Grant<File>, WhyNot> {
+    let access = match kind {
+        DelegationKind::Read => Access::READ,
+        DelegationKind::Write => Access::READ | Access::WRITE,
+    };
+    let no = |_| WhyNot::Resource;
+    let file = if opened.share.access.contains(access) {
+        opened.file.clone()
+    } else {
+        let target = cx.target(opened.node).map_err(no)?;
+        open_file(&target, &opened.attr, access, by_right).await.map_err(no)?
+    };
+    let change = file.getattr().await.map_err(|_| WhyNot::Resource)?.change;
+    Ok(Grant { ask, file, change, referring: cx.referring() })
+}
+
+fn delegation(id: state::StateId, kind: DelegationKind, recall: bool) -> open::Delegation {
+    let stateid = StateId { seqid: id.seq, other: id.key.to_wire() };
+    // Grants nothing: the client asks the server who may open the file (ACCESS).
+    let permissions = Ace {
+        kind: AceType::Allow,
+        flags: AceFlags::empty(),
+        mask: AceMask::empty(),
+        who: "EVERYONE@".into(),
+    };
+    match kind {
+        DelegationKind::Read => {
+            open::Delegation::Read(open::ReadDelegation { stateid, recall, permissions })
+        }
+        DelegationKind::Write => open::Delegation::Write(open::WriteDelegation {
+            stateid,
+            recall,
+            // No space is set aside, so what was written is to be sent by the time of close.
+            space_limit: open::SpaceLimit::Size(0),
+            permissions,
+        }),
+    }
 }
 
 /// The bits of an open's share reservation.

@@ -2,8 +2,9 @@
 //! BACKCHANNEL_CTL, DESTROY_SESSION, DESTROY_CLIENTID, RECLAIM_COMPLETE
 //! (RFC 8881 sections 18.33 to 18.37, 18.46, 18.50, 18.51).
 
+use crate::callback;
 use crate::server::Core;
-use crate::state::{Channel, ClientId, Owner, Sequenced, SessionId, StateError};
+use crate::state::{Channel, ClientId, Owner, Sequenced, SessionId, State, StateError};
 use crate::v4::context::{Context, InSession};
 use crate::v4::status::of_state;
 use tracing::error;
@@ -13,6 +14,7 @@ use weir_nfs::v4::op::{
     exchange_id, reclaim_complete, sequence,
 };
 use weir_nfs::v4::types::ServerOwner;
+use weir_pagecache::File;
 use weir_xdr::{Decoder, Encoder, List};
 
 /// Slots that a session may have.
@@ -69,18 +71,27 @@ pub(crate) async fn create_session(
         }
         let fore = fore(&cx.core).grant(from_wire(&args.fore)).map_err(of_state)?;
         let back = from_wire(&args.back);
+        let cred = callback::cred_of(&args.sec_parms).filter(|_| is_useful(back));
+        let calls_back =
+            args.flags.contains(create_session::Flags::CONN_BACK_CHAN) && cred.is_some();
         let principal = cx.principal.clone();
         let remember = state.confirm(id, &principal, now).map_err(|error| match error {
             StateError::NotSamePrincipal => Error::ClIdInUse,
             error => of_state(error),
         })?;
-        let session = state.sessions.create(id, fore, back, args.cb_program).map_err(of_state)?;
+        let session = state.sessions.create(id, fore, back, cx.minor).map_err(of_state)?;
+        (session.callback_program, session.callback_cred) = (args.cb_program, cred);
+        let flags = if calls_back {
+            create_session::Flags::CONN_BACK_CHAN
+        } else {
+            create_session::Flags::empty()
+        };
         let created = create_session::Created {
             session: session.id.0,
             sequence_id: args.sequence_id,
-            flags: create_session::Flags::empty(),
+            flags,
             fore: to_wire(session.fore),
-            back: args.back,
+            back: to_wire(session.back),
         };
         let client = state.clients.get_mut(id).map_err(of_state)?;
         client.next_create = client.next_create.wrapping_add(1);
@@ -95,7 +106,16 @@ pub(crate) async fn create_session(
         error!("cannot write the state database: {error}");
         return Err(Error::ServerFault);
     }
+    if created.flags.contains(create_session::Flags::CONN_BACK_CHAN) {
+        cx.core.callbacks.bind(SessionId(created.session), &cx.peer);
+    }
     Ok(created)
+}
+
+/// Whether a callback fits a backchannel: CB_SEQUENCE with one more operation, and their results.
+fn is_useful(back: Channel) -> bool {
+    const LEAST_BYTES: u32 = 512;
+    back.max_operations >= 2 && back.max_request.min(back.max_response) >= LEAST_BYTES
 }
 
 /// The largest channel that the server offers.
@@ -153,7 +173,14 @@ pub(crate) async fn sequence(cx: &mut Context, args: sequence::Args) -> sequence
         Sequenced::Execute { client, fore } => {
             state.clients.renew(client, now);
             let keep = args.cache_this;
-            cx.session = Some(InSession { id, slot: args.slot, client, fore, keep });
+            cx.session = Some(InSession {
+                id,
+                slot: args.slot,
+                sequence: args.sequence_id,
+                client,
+                fore,
+                keep,
+            });
         }
     }
     Ok(sequence::Sequenced {
@@ -162,8 +189,25 @@ pub(crate) async fn sequence(cx: &mut Context, args: sequence::Args) -> sequence
         slot: args.slot,
         highest_slot: fore.slots - 1,
         target_highest_slot: fore.slots - 1,
-        status_flags: sequence::StatusFlags::empty(),
+        status_flags: status_flags(&state, id),
     })
+}
+
+/// What the client of a session is told to look after (RFC 8881 section 18.46.3). State that is
+/// lost with a lease is lost with all sessions, which is its own message; and no administrator
+/// revokes any.
+fn status_flags(state: &State<File>, id: SessionId) -> sequence::StatusFlags {
+    use sequence::StatusFlags;
+    let mut flags = StatusFlags::empty();
+    let Ok(session) = state.sessions.get(id) else { return flags };
+    if session.lost_backchannel() {
+        flags |= StatusFlags::CB_PATH_DOWN_SESSION;
+        let elsewhere = state.sessions.of(session.client).any(|s| s.has_backchannel());
+        flags.set(StatusFlags::CB_PATH_DOWN, !elsewhere);
+    }
+    let revoked = state.clients.get(session.client).is_ok_and(|c| !c.revoked.is_empty());
+    flags.set(StatusFlags::RECALLABLE_STATE_REVOKED, revoked);
+    flags
 }
 
 pub(crate) async fn bind_conn_to_session(
@@ -171,21 +215,36 @@ pub(crate) async fn bind_conn_to_session(
     args: bind_conn_to_session::Args,
 ) -> bind_conn_to_session::Res {
     use weir_nfs::v4::op::bind_conn_to_session::{Bound, DirFromClient, DirFromServer};
-    cx.state().sessions.get(SessionId(args.session)).map_err(of_state)?;
-    // Every connection may carry requests; which one carries the server's is not limited either.
+    let id = SessionId(args.session);
+    let (has_service, had_backchannel) = {
+        let state = cx.state();
+        let session = state.sessions.get(id).map_err(of_state)?;
+        (session.callback_cred.is_some(), session.had_backchannel())
+    };
+    // Every connection may carry requests, without being bound; only callbacks go by binding.
     let dir = match args.dir {
-        DirFromClient::Fore | DirFromClient::ForeOrBoth => DirFromServer::Fore,
+        DirFromClient::Fore => DirFromServer::Fore,
+        DirFromClient::ForeOrBoth if has_service && had_backchannel => DirFromServer::Both,
+        DirFromClient::ForeOrBoth => DirFromServer::Fore,
         DirFromClient::Back => DirFromServer::Back,
         DirFromClient::BackOrBoth => DirFromServer::Both,
     };
+    if dir != DirFromServer::Fore {
+        cx.core.callbacks.bind(id, &cx.peer);
+    }
     Ok(Bound { session: args.session, dir, use_rdma: false })
 }
 
 pub(crate) async fn backchannel_ctl(
     cx: &mut Context,
-    _: backchannel_ctl::Args,
+    args: backchannel_ctl::Args,
 ) -> backchannel_ctl::Res {
-    cx.client()?;
+    let id = cx.session.ok_or(Error::OpNotInSession)?.id;
+    // Contexts of RPCSEC_GSS, which is not offered, are not the server's.
+    let cred = callback::cred_of(&args.sec_parms).ok_or(Error::NoEnt)?;
+    let mut state = cx.state();
+    let session = state.sessions.get_mut(id).map_err(of_state)?;
+    (session.callback_program, session.callback_cred) = (args.cb_program, Some(cred));
     Ok(())
 }
 

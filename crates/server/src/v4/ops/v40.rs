@@ -2,6 +2,7 @@
 //! RELEASE_LOCKOWNER (RFC 7530 sections 16.33, 16.34, 16.28, 16.18, 16.37), and the order of an
 //! owner's requests.
 
+use crate::callback::service_of;
 use crate::state::{ClientId, LockOwner, Owner, StateError};
 use crate::v4::context::Context;
 use crate::v4::owners::{Kind, Last, Turn};
@@ -17,7 +18,18 @@ use weir_xdr::{Decode, Decoder, Encode, Encoder};
 pub(crate) async fn setclientid(cx: &mut Context, args: setclientid::Args) -> setclientid::Res {
     let owner = Owner { sessions: false, name: args.client.owner.0.clone() };
     let (now, verifier, principal) = (cx.now(), args.client.verifier, cx.principal.clone());
-    let introduced = cx.state().clients.introduce(owner, verifier, principal, now);
+    let (location, peer) = (&args.cb_location, cx.peer.addr().ip());
+    let service = service_of(location, args.cb_program, args.callback_ident, peer);
+    let introduced = {
+        let mut state = cx.state();
+        let introduced = state.clients.introduce(owner, verifier, principal, now);
+        if let Ok((id, _)) = introduced
+            && let Ok(client) = state.clients.get_mut(id)
+        {
+            client.proposed_callback = service;
+        }
+        introduced
+    };
     match introduced {
         Ok((id, confirm)) => Ok(setclientid::Introduced { client_id: id.0, confirm }),
         Err(StateError::ClientInUse) => Err(Detailed::Detail(NetAddr::default())),
@@ -37,11 +49,18 @@ pub(crate) async fn setclientid_confirm(
         if client.confirm != args.confirm || client.owner.sessions {
             return Err(Error::StaleClientId);
         }
-        state.confirm(id, &cx.principal, now).map_err(|error| match error {
+        let remember = state.confirm(id, &cx.principal, now).map_err(|error| match error {
             StateError::NotSamePrincipal => Error::ClIdInUse,
             error => of_state(error),
-        })?
+        })?;
+        let client = state.clients.get_mut(id).map_err(of_state)?;
+        if client.proposed_callback.is_some() {
+            client.callback = client.proposed_callback.take();
+        }
+        remember
     };
+    let callbacks = cx.core.callbacks.clone();
+    tokio::spawn(async move { callbacks.probe_service(id).await });
     if let Some(owner) = remember
         && let Err(error) = cx.core.recovery.remember(owner).await
     {
@@ -52,7 +71,13 @@ pub(crate) async fn setclientid_confirm(
 }
 
 pub(crate) async fn renew(cx: &mut Context, args: renew::Args) -> renew::Res {
-    cx.client_of(args).map(|_| ())
+    let client = cx.client_of(args)?;
+    let state = cx.state();
+    if state.holds_delegation(client) && !state.can_call(client) {
+        // The lease is renewed; the client is to say anew where it can be called.
+        return Err(Error::CbPathDown);
+    }
+    Ok(())
 }
 
 /// Owners are never asked to confirm, so there is nothing to.

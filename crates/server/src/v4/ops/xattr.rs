@@ -2,6 +2,7 @@
 //!
 //! On the wire are the names of the `user` name space, without its prefix; no other is reachable.
 
+use crate::state::Touch;
 use crate::v4::context::{Context, Target};
 use crate::v4::status::of_vfs;
 use weir_nfs::v4::op::setxattr::Mode;
@@ -56,6 +57,7 @@ pub(crate) async fn setxattr(cx: &mut Context, args: setxattr::Args) -> setxattr
         Mode::Create => XattrMode::Create,
         Mode::Replace => XattrMode::Replace,
     };
+    let _claim = cx.claim(target.node, Touch::Change).await?;
     let before = target.attr().await?.change;
     let (fs, caller, id) = (target.fs(), &target.caller, target.node.id);
     fs.set_xattr(caller, id, &name, &args.value, mode).await.map_err(of_xattr)?;
@@ -66,6 +68,7 @@ pub(crate) async fn removexattr(cx: &mut Context, name: removexattr::Args) -> re
     let target = cx.current()?;
     target.check_writable()?;
     let name = full_name(&name)?;
+    let _claim = cx.claim(target.node, Touch::Change).await?;
     let before = target.attr().await?.change;
     let (fs, caller, id) = (target.fs(), &target.caller, target.node.id);
     fs.remove_xattr(caller, id, &name).await.map_err(of_xattr)?;

@@ -29,7 +29,7 @@ async fn serve(exports: Vec<Export>) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let fs = exports[0].fs.clone();
     let (server, addr, served) = start_with(exports, dir.path()).await;
-    Fixture { addr, server, served, fs, dir }
+    Fixture { addr, server, served, fs, dir, adjust: |_| {} }
 }
 
 fn rule(network: &str, access: ClientAccess) -> ClientRule {

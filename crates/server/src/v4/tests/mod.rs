@@ -1,6 +1,8 @@
 //! The whole server over a real socket, with a client that knows compounds and nothing else.
 
+mod callbacks;
 mod compounds;
+mod delegations;
 mod exports;
 mod files;
 mod locks;
@@ -32,10 +34,15 @@ struct Fixture {
     served: tokio::task::JoinHandle<std::io::Result<()>>,
     fs: CachedFs,
     dir: tempfile::TempDir,
+    adjust: fn(&mut ServerConfig),
 }
 
 impl Fixture {
     async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    async fn with(adjust: fn(&mut ServerConfig)) -> Self {
         let config = Config {
             budget_bytes: 32 << 20,
             fast_read: true,
@@ -44,8 +51,8 @@ impl Fixture {
         };
         let fs = Cache::new(config).unwrap().mount(MemoryFs::new());
         let dir = tempfile::tempdir().unwrap();
-        let (server, addr, served) = start(&fs, dir.path()).await;
-        Self { addr, server, served, fs, dir }
+        let (server, addr, served) = start(&fs, dir.path(), adjust).await;
+        Self { addr, server, served, fs, dir, adjust }
     }
 
     /// Stops the server and starts another one in its place.
@@ -54,9 +61,9 @@ impl Fixture {
         (&mut self.served).await.unwrap().unwrap();
         // The database is let go of with the last handle on the server.
         let placeholder = tempfile::tempdir().unwrap();
-        let (server, _, _) = start(&self.fs, placeholder.path()).await;
+        let (server, _, _) = start(&self.fs, placeholder.path(), self.adjust).await;
         drop(std::mem::replace(&mut self.server, server));
-        (self.server, self.addr, self.served) = start(&self.fs, self.dir.path()).await;
+        (self.server, self.addr, self.served) = start(&self.fs, self.dir.path(), self.adjust).await;
     }
 
     async fn connect(&self, name: &'static str, minor: u32) -> Client {
@@ -71,6 +78,8 @@ impl Fixture {
             session: SessionId::default(),
             sequence: 0,
             cache_this: false,
+            status_flags: sequence::StatusFlags::empty(),
+            service: callbacks::Service::default(),
         }
     }
 
@@ -86,17 +95,28 @@ impl Fixture {
 async fn start(
     fs: &CachedFs,
     state_dir: &Path,
+    adjust: fn(&mut ServerConfig),
 ) -> (Server, SocketAddr, tokio::task::JoinHandle<std::io::Result<()>>) {
     let options = ExportOptions { squash: Squash::Nobody, ..ExportOptions::default() };
     let export = Export { path: "/".into(), source: "".into(), fs: fs.clone(), options };
-    start_with(vec![export], state_dir).await
+    start_adjusted(vec![export], state_dir, adjust).await
 }
 
 async fn start_with(
     exports: Vec<Export>,
     state_dir: &Path,
 ) -> (Server, SocketAddr, tokio::task::JoinHandle<std::io::Result<()>>) {
-    let server = Server::new(ServerConfig::new(exports, state_dir)).unwrap();
+    start_adjusted(exports, state_dir, |_| {}).await
+}
+
+async fn start_adjusted(
+    exports: Vec<Export>,
+    state_dir: &Path,
+    adjust: fn(&mut ServerConfig),
+) -> (Server, SocketAddr, tokio::task::JoinHandle<std::io::Result<()>>) {
+    let mut config = ServerConfig::new(exports, state_dir);
+    adjust(&mut config);
+    let server = Server::new(config).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     let serving = server.clone();
@@ -113,6 +133,10 @@ struct Client {
     session: SessionId,
     sequence: u32,
     cache_this: bool,
+    /// Of its last SEQUENCE.
+    status_flags: sequence::StatusFlags,
+    /// Its callback program.
+    service: callbacks::Service,
 }
 
 struct Reply {
@@ -149,7 +173,7 @@ impl Client {
     /// A compound as it is.
     async fn raw(&mut self, ops: Vec<Op>) -> Reply {
         self.send("tag", ops.len() as u32, &ops).await;
-        let bytes = self.record().await;
+        let bytes = self.reply().await;
         let mut d = Decoder::new(bytes.clone());
         let header: ReplyHeader = d.get().unwrap();
         assert_eq!(header, ReplyHeader::accepted(self.xid, AcceptStatus::Success));
@@ -175,8 +199,10 @@ impl Client {
         self.sequence = self.sequence.wrapping_add(1);
         let ops = std::iter::once(self.sequence()).chain(ops).collect();
         let mut reply = self.raw(ops).await;
-        assert!(matches!(reply.results[0], OpRes::Sequence(Ok(_))), "{:?}", reply.results[0]);
-        reply.results.remove(0);
+        let OpRes::Sequence(Ok(sequenced)) = reply.results.remove(0) else {
+            panic!("{:?}", reply.status)
+        };
+        self.status_flags = sequenced.status_flags;
         reply
     }
 
@@ -213,11 +239,11 @@ impl Client {
         let args = create_session::Args {
             client_id: exchanged.client_id,
             sequence_id: exchanged.sequence_id,
-            flags: create_session::Flags::empty(),
+            flags: self.service.flags(),
             fore: channel.clone(),
             back: channel,
-            cb_program: 0,
-            sec_parms: List::default(),
+            cb_program: callbacks::PROGRAM,
+            sec_parms: vec![weir_nfs::v4::types::CallbackSec::None].into(),
         };
         let results = self.raw(vec![Op::CreateSession(args)]).await.results;
         let Some(OpRes::CreateSession(Ok(created))) = results.last() else { panic!("{results:?}") };

@@ -5,10 +5,20 @@ use weir_nfs::v4::op::{close, setclientid, setclientid_confirm};
 use weir_nfs::v4::types::NetAddr;
 
 async fn introduce(c: &mut Client) -> u64 {
+    introduce_at(c, None).await
+}
+
+/// Introduces a client, which listens for callbacks at an address.
+pub(super) async fn introduce_at(c: &mut Client, listens: Option<SocketAddr>) -> u64 {
+    let cb_location = listens.map_or_else(NetAddr::default, |addr| {
+        let [high, low] = addr.port().to_be_bytes();
+        let addr = format!("{}.{high}.{low}", addr.ip());
+        NetAddr { netid: "tcp".into(), addr: addr.as_bytes().into() }
+    });
     let args = setclientid::Args {
         client: ClientOwner { verifier: *b"one run.", owner: c.name.into() },
-        cb_program: 0,
-        cb_location: NetAddr::default(),
+        cb_program: callbacks::PROGRAM,
+        cb_location,
         callback_ident: 0,
     };
     let results = c.raw(vec![Op::Setclientid(args)]).await.results;

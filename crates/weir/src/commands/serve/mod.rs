@@ -111,6 +111,9 @@ struct ServerArgs {
     /// not told a port
     #[arg(long, conflicts_with = "config")]
     rpcbind: bool,
+    /// Give clients no delegations: every open of theirs asks the server
+    #[arg(long, conflicts_with = "config")]
+    no_delegations: bool,
 }
 
 #[derive(clap::Args)]
@@ -173,6 +176,7 @@ fn settings(args: Args) -> Result<Settings> {
         versions: versions.unwrap_or(default.versions),
         state_dir: server.state_dir,
         rpcbind: server.rpcbind,
+        delegations: !server.no_delegations,
         exports: vec![ExportSettings {
             dir,
             name: "/".into(),

@@ -66,6 +66,9 @@ async fn serve(start: Start, state_dir: &Path, listeners: Vec<TcpListener>) -> R
     let mut server = ServerConfig::new(stores.exports(&settings)?, state_dir);
     server.state.lease = settings.lease;
     server.grace = settings.lease;
+    if !settings.delegations {
+        server.state.delegations = 0;
+    }
     server.versions = settings.versions;
     server.rpcbind = settings.rpcbind.then_some(LOCAL_RPCBIND);
     let server = Server::new(server).map_err(|error| refused(&error))?;
@@ -218,7 +221,7 @@ impl Reloads {
                 })*
             };
         }
-        keep!(listen threads versions state_dir rpcbind);
+        keep!(listen threads versions state_dir rpcbind delegations);
     }
 }
 

@@ -1,0 +1,373 @@
+//! Calling clients back: in the backchannel of a session, or, in minor version 0, at the address
+//! that the client gave.
+//!
+//! 1. A callback goes to its client and to nobody else: over a connection that the client made and
+//!    bound to its session, or to an address that the client asked from itself
+//!    ([`service_of`]). A way is used once a null call over it was answered.
+//! 2. A call that is not answered in time ends: its connection serves the backchannel no more, or
+//!    the address counts as down, and the client is told so when it next renews its lease.
+//! 3. Calls under way are bounded: by the slots of sessions, and by [`OUTGOING`] connections.
+
+use crate::outcall::Outcall;
+use crate::state::{
+    BackCall, BackOutcome, CallbackCred, CallbackService, ClientId, Referring, SessionId, State,
+};
+use crate::transport::Peer;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tracing::{debug, trace};
+use weir_nfs::v4::cb::sequence;
+use weir_nfs::v4::types::{CallbackSec, NetAddr};
+use weir_nfs::v4::{
+    CB_VERSION, CbCompoundHeader, CbOp, CbOpRes, CompoundResHeader, Error, PROC_CB_COMPOUND,
+    PROC_CB_NULL,
+};
+use weir_pagecache::File;
+use weir_rpc::{AuthFlavor, AuthSys, CallHeader, OpaqueAuth, ReplyHeader};
+use weir_xdr::{Decode, Decoder, Encode, Encoder, List, Opaque};
+
+/// How long a client may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Connections to clients of minor version 0 at a time.
+const OUTGOING: usize = 64;
+/// How often a call is sent before it counts as failed.
+const ATTEMPTS: usize = 4;
+/// How long to wait when the client asks to.
+const DELAY: Duration = Duration::from_millis(50);
+
+/// The ways to the clients.
+pub(crate) struct Callbacks {
+    state: Arc<Mutex<State<File>>>,
+    /// Connections that are bound to a backchannel, by number.
+    peers: Mutex<HashMap<u64, Weak<Peer>>>,
+    outgoing: Semaphore,
+}
+
+impl Callbacks {
+    pub(crate) fn new(state: Arc<Mutex<State<File>>>) -> Self {
+        Self { state, peers: Mutex::default(), outgoing: Semaphore::new(OUTGOING) }
+    }
+
+    /// Calls one operation of a client's callback program; its result, or `None` when the client
+    /// cannot be reached.
+    pub(crate) async fn call(
+        &self,
+        client: ClientId,
+        op: CbOp,
+        referring: Option<Referring>,
+    ) -> Option<CbOpRes> {
+        let service = self.state.lock().clients.get(client).ok()?.callback;
+        let result = match service {
+            Some(service) => self.call_service(client, service, op).await,
+            None => self.call_in_session(client, op, referring).await,
+        };
+        trace!(?client, ?result, "called back");
+        result
+    }
+
+    async fn call_in_session(
+        &self,
+        client: ClientId,
+        op: CbOp,
+        referring: Option<Referring>,
+    ) -> Option<CbOpRes> {
+        for _ in 0..ATTEMPTS {
+            let call = self.state.lock().sessions.begin_call(client)?;
+            let mut turn = Turn { callbacks: self, outcome: BackOutcome::NotTaken, call };
+            let (outcome, result) = self.send(&turn.call, &op, referring).await;
+            turn.outcome = outcome;
+            drop(turn);
+            match result {
+                Ok(result) => return Some(result),
+                Err(Error::Delay) => tokio::time::sleep(DELAY).await,
+                Err(_) => {}
+            }
+        }
+        None
+    }
+
+    /// Sends a call once: what became of its slot, and its result, or why there is none.
+    async fn send(
+        &self,
+        call: &BackCall,
+        op: &CbOp,
+        referring: Option<Referring>,
+    ) -> (BackOutcome, Result<CbOpRes, Error>) {
+        let peer = self.peers.lock().get(&call.connection).and_then(Weak::upgrade);
+        let lost = (BackOutcome::Lost, Err(Error::CbPathDown));
+        let Some(peer) = peer else { return lost };
+        let sequence = CbOp::Sequence(sequence::Args {
+            session: call.session.0,
+            sequence_id: call.sequence,
+            slot: call.slot,
+            highest_slot: call.slot,
+            cache_this: false,
+            referring_calls: referring_calls(referring),
+        });
+        let body = Body { minor: call.minor, ident: 0, ops: &[sequence, op.clone()] };
+        let header = header(call.program, PROC_CB_COMPOUND, &call.cred);
+        let Ok(Some(record)) = timeout(PATIENCE, peer.call(header, &body)).await else {
+            debug!("{}: a callback was not answered", peer.addr());
+            return lost;
+        };
+        let mut d = Decoder::new(record);
+        match d.get::<ReplyHeader>() {
+            Ok(header) if header.is_success() => {}
+            _ => return lost,
+        }
+        let Ok(Results(results)) = d.get() else { return lost };
+        match results.as_slice() {
+            [CbOpRes::Sequence(Ok(_)), result, ..] => (BackOutcome::Taken, Ok(result.clone())),
+            [CbOpRes::Sequence(Err(Error::Delay)), ..] => {
+                (BackOutcome::NotTaken, Err(Error::Delay))
+            }
+            // The client knows the number already, of a call whose answer was lost.
+            [
+                CbOpRes::Sequence(Err(
+                    error @ (Error::RetryUncachedRep | Error::SeqFalseRetry | Error::SeqMisordered),
+                )),
+                ..,
+            ] => (BackOutcome::Taken, Err(*error)),
+            _ => lost,
+        }
+    }
+
+    async fn call_service(
+        &self,
+        client: ClientId,
+        service: CallbackService,
+        op: CbOp,
+    ) -> Option<CbOpRes> {
+        let body = Body { minor: 0, ident: service.ident, ops: &[op] };
+        let called = self.exchange::<Results>(service, PROC_CB_COMPOUND, &body).await;
+        let result = called.and_then(|mut results| results.0.pop());
+        if result.is_none() {
+            self.set_up(client, service, false);
+        }
+        result
+    }
+
+    async fn exchange<R: Decode>(
+        &self,
+        service: CallbackService,
+        procedure: u32,
+        args: &(impl Encode + Sync),
+    ) -> Option<R> {
+        // Nobody closes the semaphore.
+        let _permit = self.outgoing.acquire().await.ok()?;
+        let called = async {
+            let connection = Outcall::connect(service.addr, None).await?;
+            let mut connection = connection.with_cred(OpaqueAuth::from(&AuthSys {
+                machine_name: "weir".into(),
+                ..AuthSys::default()
+            }));
+            connection.call((service.program, CB_VERSION, procedure), args).await
+        };
+        called
+            .await
+            .inspect_err(|error| debug!("{}: a callback failed: {error}", service.addr))
+            .ok()
+    }
+
+    /// Finds out whether a client of minor version 0 answers at the address that it gave.
+    pub(crate) async fn probe_service(&self, client: ClientId) {
+        let service = self.state.lock().clients.get(client).ok().and_then(|c| c.callback);
+        let Some(service) = service else { return };
+        let answered = self.exchange::<()>(service, PROC_CB_NULL, &()).await.is_some();
+        self.set_up(client, service, answered);
+    }
+
+    fn set_up(&self, client: ClientId, service: CallbackService, is_up: bool) {
+        if let Ok(client) = self.state.lock().clients.get_mut(client)
+            && let Some(known) = &mut client.callback
+            && (known.addr, known.program) == (service.addr, service.program)
+        {
+            known.is_up = is_up;
+        }
+    }
+
+    /// Lets a connection serve a session's backchannel: remembers it, and finds out in the
+    /// background whether the client answers on it.
+    pub(crate) fn bind(self: &Arc<Self>, session: SessionId, peer: &Arc<Peer>) {
+        let cred = {
+            let mut state = self.state.lock();
+            let found = state.sessions.get(session);
+            let Some(cred) =
+                found.ok().and_then(|s| Some((s.callback_cred.clone()?, s.callback_program)))
+            else {
+                return;
+            };
+            if state.sessions.bind_back(session, peer.id()).is_err() {
+                return;
+            }
+            cred
+        };
+        self.peers.lock().insert(peer.id(), Arc::downgrade(peer));
+        let (callbacks, peer) = (self.clone(), peer.clone());
+        tokio::spawn(async move { callbacks.probe(&peer, cred).await });
+    }
+
+    async fn probe(&self, peer: &Peer, (cred, program): (CallbackCred, u32)) {
+        let called = peer.call(header(program, PROC_CB_NULL, &cred), &());
+        let answered = match timeout(PATIENCE, called).await {
+            Ok(Some(record)) => {
+                Decoder::new(record).get().is_ok_and(|h: ReplyHeader| h.is_success())
+            }
+            _ => false,
+        };
+        if answered {
+            self.state.lock().sessions.answered(peer.id());
+        } else {
+            debug!("{}: no answer to a null callback", peer.addr());
+            self.forget(peer.id());
+        }
+    }
+
+    /// Forgets a connection, which is gone or does not answer.
+    pub(crate) fn forget(&self, connection: u64) {
+        if self.peers.lock().remove(&connection).is_some() {
+            self.state.lock().sessions.unbind(connection);
+        }
+    }
+}
+
+/// Gives a slot back however the call ends.
+struct Turn<'a> {
+    callbacks: &'a Callbacks,
+    call: BackCall,
+    outcome: BackOutcome,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.callbacks.state.lock().sessions.end_call(&self.call, self.outcome);
+    }
+}
+
+/// A callback compound.
+struct Body<'a> {
+    minor: u32,
+    ident: u32,
+    ops: &'a [CbOp],
+}
+
+impl Encode for Body<'_> {
+    fn encode(&self, e: &mut Encoder) {
+        e.put(&CbCompoundHeader {
+            tag: Opaque::default(),
+            minor_version: self.minor,
+            callback_ident: self.ident,
+            operations: self.ops.len() as u32,
+        });
+        self.ops.iter().for_each(|op| e.put(op));
+    }
+}
+
+/// The results of a callback compound.
+struct Results(Vec<CbOpRes>);
+
+impl Decode for Results {
+    fn decode(d: &mut Decoder) -> weir_xdr::Result<Self> {
+        /// A callback has at most two operations.
+        const MOST: u32 = 2;
+        let header: CompoundResHeader = d.get()?;
+        (0..header.results.min(MOST)).map(|_| d.get()).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+fn referring_calls(
+    referring: Option<Referring>,
+) -> List<sequence::ReferringCalls, { weir_nfs::v4::types::MAX_LIST }> {
+    let calls = referring.map(|r| sequence::ReferringCalls {
+        session: r.session.0,
+        calls: vec![sequence::ReferringCall { sequence_id: r.sequence, slot: r.slot }].into(),
+    });
+    calls.into_iter().collect::<Vec<_>>().into()
+}
+
+fn header(program: u32, procedure: u32, cred: &CallbackCred) -> CallHeader {
+    let cred = match cred {
+        CallbackCred::Nobody => OpaqueAuth::NONE,
+        CallbackCred::Sys(body) => {
+            OpaqueAuth { flavor: AuthFlavor::SYS, body: Opaque(body.clone()) }
+        }
+    };
+    CallHeader { xid: 0, program, version: CB_VERSION, procedure, cred, verf: OpaqueAuth::NONE }
+}
+
+/// How to authenticate to a client that takes these, best first; `None`: no way is known.
+pub(crate) fn cred_of(offered: &[CallbackSec]) -> Option<CallbackCred> {
+    let sys = offered.iter().find_map(|sec| match sec {
+        CallbackSec::Sys(sys) => Some(CallbackCred::Sys(OpaqueAuth::from(sys).body.0)),
+        _ => None,
+    });
+    sys.or_else(|| offered.contains(&CallbackSec::None).then_some(CallbackCred::Nobody))
+}
+
+/// Where a client of minor version 0, which asks from `peer`, wants to be called; `None` if that is
+/// nowhere, or not at its own address: the server connects to nobody who did not ask for it.
+pub(crate) fn service_of(
+    location: &NetAddr,
+    program: u32,
+    ident: u32,
+    peer: IpAddr,
+) -> Option<CallbackService> {
+    if !matches!(&location.netid[..], b"tcp" | b"tcp6") {
+        return None;
+    }
+    let addr = socket_address(std::str::from_utf8(&location.addr).ok()?)?;
+    let own = addr.ip().to_canonical() == peer.to_canonical() && addr.port() != 0;
+    own.then_some(CallbackService { addr, program, ident, is_up: false })
+}
+
+/// A universal address (RFC 5665 section 5.2.3): the port is the last two numbers.
+fn socket_address(text: &str) -> Option<SocketAddr> {
+    let mut parts = text.rsplitn(3, '.');
+    let (low, high) = (parts.next()?.parse::<u8>().ok()?, parts.next()?.parse::<u8>().ok()?);
+    let ip: IpAddr = parts.next()?.parse().ok()?;
+    Some(SocketAddr::new(ip, u16::from_be_bytes([high, low])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_called_at_its_own_address_only() {
+        let location = |netid: &'static str, addr: &'static str| NetAddr {
+            netid: netid.into(),
+            addr: addr.into(),
+        };
+        let peer: IpAddr = "192.0.2.2".parse().unwrap();
+        let at = |l: NetAddr| service_of(&l, 7, 9, peer).map(|s| s.addr.to_string());
+        assert_eq!(at(location("tcp", "192.0.2.2.3.232")), Some("192.0.2.2:1000".into()));
+        assert_eq!(at(location("tcp6", "::ffff:192.0.2.2.3.232")).map(|_| ()), Some(()));
+        assert_eq!(at(location("tcp", "192.0.2.3.3.232")), None, "somebody else's");
+        assert_eq!(at(location("tcp", "192.0.2.2.0.0")), None, "no port");
+        assert_eq!(at(location("udp", "192.0.2.2.3.232")), None);
+        assert_eq!(at(location("tcp", "192.0.2.2.3.256")), None);
+        assert_eq!(at(location("tcp", "")), None);
+        let v6: IpAddr = "fe80::1".parse().unwrap();
+        assert!(service_of(&location("tcp6", "fe80::1.8.1"), 7, 9, v6).is_some());
+    }
+
+    #[test]
+    fn the_server_says_who_it_is_as_the_client_asks() {
+        let sys = CallbackSec::Sys(AuthSys::default());
+        let gss = || {
+            CallbackSec::Gss(weir_nfs::v4::types::GssCbHandles {
+                service: 1,
+                handle_from_server: Opaque::default(),
+                handle_from_client: Opaque::default(),
+            })
+        };
+        assert!(matches!(cred_of(&[CallbackSec::None, sys]), Some(CallbackCred::Sys(_))));
+        assert_eq!(cred_of(&[gss(), CallbackSec::None]), Some(CallbackCred::Nobody));
+        assert_eq!(cred_of(&[gss()]), None);
+    }
+}

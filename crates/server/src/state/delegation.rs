@@ -1,0 +1,914 @@
+//! Delegations: the right of a client to open a file, read it and keep what it read without
+//! asking; with a write delegation also to write it and to keep what it wrote for a while.
+//!
+//! 1. While a file is delegated, nobody but the delegation's client changes it, and if it is
+//!    delegated for writing nobody else reads it either. Who wants to goes through [`State::recall`]
+//!    or [`State::open`], and comes back when the delegation is gone.
+//! 2. A delegation is given only to a client that can be called back, of a file that nobody else
+//!    has open in a way that would break it, that nobody changes at the moment ([`Filter`]), and
+//!    that was not recalled lately.
+//! 3. A delegation is gone at the latest a lease after its recall, whatever its client does.
+//! 4. There are never more than [`Limits::delegations`](super::Limits), those counted that were
+//!    taken away and that their clients have not acknowledged.
+//!
+//! ```text
+//!   delegate        recall               return_delegation
+//!  ----------> held -------> recalled ----------------------> (none)
+//!               |               | revoke_overdue                 ^
+//!               |               v                                | free_stateid
+//!               |            revoked (from minor version 1 on) --+
+//!               +--- return_delegation, the client goes ---------+
+//! ```
+
+use super::filter::Filter;
+use super::{ClientId, Io, SessionId, Share, State, StateError, StateId, StateKey, check_seq};
+use crate::handle::Node;
+use hashlink::LruCache;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use weir_vfs::Access;
+
+/// For so long after a recall a file is delegated to nobody.
+const CONTENDED: Duration = Duration::from_secs(30);
+/// Files of which it is remembered that they were recalled, or who opened them.
+const REMEMBERED: usize = 16 << 10;
+/// Delegations taken away from one client that it is told of; older ones are forgotten.
+const MAX_REVOKED: usize = 1024;
+
+/// What a delegation lets its client do on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DelegationKind {
+    /// Open to read.
+    Read,
+    /// Open to read and write.
+    Write,
+}
+
+/// What somebody does to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touch {
+    /// Reads data or attributes: breaks a write delegation.
+    Read,
+    /// Changes data, attributes or names: breaks any delegation.
+    Change,
+}
+
+impl DelegationKind {
+    fn is_broken_by(self, touch: Touch) -> bool {
+        self == Self::Write || touch == Touch::Change
+    }
+}
+
+/// What a client wants of delegations with an open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Whatever the server likes.
+    Whatever,
+    /// A read delegation.
+    Read,
+    /// A write delegation.
+    Write,
+    /// Either.
+    Any,
+}
+
+/// Why a file is not delegated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhyNot {
+    /// Others use it, or did lately.
+    Contention,
+    /// Too many are out, none are given at all, or the client cannot be called back.
+    Resource,
+    /// The client has one of this kind, or a better one.
+    HasOne,
+    /// The client has a read delegation and wants a write delegation.
+    Upgrade,
+    /// It would not pay yet: the file was opened once.
+    NotYet,
+}
+
+/// A request of a client, to be named in a callback that goes with what it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Referring {
+    /// The session.
+    pub session: SessionId,
+    /// Its slot.
+    pub slot: u32,
+    /// The slot's sequence number.
+    pub sequence: u32,
+}
+
+/// A delegation that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    /// Whose.
+    pub client: ClientId,
+    /// The file.
+    pub node: Node,
+    /// What the file was opened for.
+    pub share: Share,
+    /// What the client wants.
+    pub wanted: Wanted,
+}
+
+/// A delegation to be given.
+#[derive(Clone, Debug)]
+pub struct Grant<F> {
+    /// To whom, and of what.
+    pub ask: Ask,
+    /// A handle to read with, and to write with if it is a write delegation.
+    pub file: F,
+    /// The file's change attribute, as the client is told.
+    pub change: u64,
+    /// The request that it is given with.
+    pub referring: Option<Referring>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Held,
+    Recalled { since: Duration },
+    Revoked,
+}
+
+#[derive(Clone, Debug)]
+struct Delegation<F> {
+    client: ClientId,
+    node: Node,
+    kind: DelegationKind,
+    phase: Phase,
+    /// Gone with its revocation.
+    file: Option<F>,
+    /// The change attribute that the client was told; `None` after it changed the file itself.
+    change: Option<u64>,
+    /// The highest change attribute that others were told of what the client has not written yet.
+    told: u64,
+    referring: Option<Referring>,
+}
+
+/// All delegations.
+#[derive(Debug)]
+pub(super) struct Delegations<F> {
+    by_key: BTreeMap<StateKey, Delegation<F>>,
+    by_node: HashMap<Node, Vec<StateKey>>,
+    filter: Arc<Filter>,
+    contended: LruCache<Node, Duration>,
+    opened: LruCache<(Node, ClientId, DelegationKind), ()>,
+    /// Where the last look at delegated files ended.
+    looked_at: Option<StateKey>,
+}
+
+impl<F> Default for Delegations<F> {
+    fn default() -> Self {
+        Self {
+            by_key: BTreeMap::new(),
+            by_node: HashMap::new(),
+            filter: Arc::default(),
+            contended: LruCache::new(REMEMBERED),
+            opened: LruCache::new(REMEMBERED),
+            looked_at: None,
+        }
+    }
+}
+
+impl<F> Delegations<F> {
+    fn of(&self, node: Node) -> impl Iterator<Item = (StateKey, &Delegation<F>)> {
+        let keys = self.by_node.get(&node).map_or(&[][..], |keys| keys);
+        keys.iter().filter_map(|&key| Some((key, self.by_key.get(&key)?)))
+    }
+
+    fn held_by(&self, client: ClientId, node: Node) -> Option<StateKey> {
+        self.of(node).find(|(_, d)| d.client == client).map(|(key, _)| key)
+    }
+
+    /// Whether a delegation of somebody else than `by` is in the way.
+    pub(super) fn conflict(&self, node: Node, touch: Touch, by: Option<ClientId>) -> bool {
+        self.of(node).any(|(_, d)| Some(d.client) != by && d.kind.is_broken_by(touch))
+    }
+
+    /// Whose a delegation is.
+    pub(super) fn client_of(&self, key: StateKey) -> Option<ClientId> {
+        self.by_key.get(&key).map(|d| d.client)
+    }
+
+    /// The client changes a file itself that it has a read delegation of.
+    pub(super) fn changed_by(&mut self, client: ClientId, node: Node) {
+        if let Some(key) = self.held_by(client, node)
+            && let Some(delegation) = self.by_key.get_mut(&key)
+            && delegation.kind == DelegationKind::Read
+        {
+            delegation.change = None;
+        }
+    }
+
+    /// Takes a delegation off the file.
+    fn lift(&mut self, key: StateKey) {
+        let Some(d) = self.by_key.get(&key) else { return };
+        let Some(keys) = self.by_node.get_mut(&d.node) else { return };
+        let before = keys.len();
+        keys.retain(|k| *k != key);
+        if keys.len() < before {
+            self.filter.remove(d.node, d.kind);
+        }
+        if keys.is_empty() {
+            self.by_node.remove(&d.node);
+        }
+    }
+}
+
+/// What is in the way, and whom to tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recalled {
+    /// Delegations whose clients are to be told now.
+    pub tell: Vec<StateKey>,
+    /// Some are in the way still.
+    pub pending: bool,
+}
+
+/// A delegation that its client is to give back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Whose.
+    pub client: ClientId,
+    /// Which.
+    pub id: StateId,
+    /// Of which file.
+    pub node: Node,
+    /// The request that it was given with.
+    pub referring: Option<Referring>,
+}
+
+impl<F: Clone> State<F> {
+    /// Which files may be delegated.
+    pub fn filter(&self) -> Arc<Filter> {
+        self.delegations.filter.clone()
+    }
+
+    /// Whether, and how, a file that was just opened may be delegated.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_delegate(&mut self, ask: Ask, now: Duration) -> Result<DelegationKind, WhyNot> {
+        let Ask { client, node, share, wanted } = ask;
+        let kind = match wanted {
+            Wanted::Read => DelegationKind::Read,
+            Wanted::Write => DelegationKind::Write,
+            Wanted::Whatever | Wanted::Any if share.access.contains(Access::WRITE) => {
+                DelegationKind::Write
+            }
+            Wanted::Whatever | Wanted::Any => DelegationKind::Read,
+        };
+        if self.delegations.by_key.len() >= self.limits.delegations || !self.can_call(client) {
+            return Err(WhyNot::Resource);
+        }
+        if let Some(mine) = self.delegations.held_by(client, node) {
+            let has = self.delegations.by_key.get(&mine).map(|d| d.kind);
+            let worse = has == Some(DelegationKind::Read) && kind == DelegationKind::Write;
+            return Err(if worse { WhyNot::Upgrade } else { WhyNot::HasOne });
+        }
+        if kind == DelegationKind::Write
+            && !self.clients.get(client).is_ok_and(|c| c.owner.sessions)
+        {
+            return Err(WhyNot::Resource);
+        }
+        let lately = |recalled: &Duration| now.saturating_sub(*recalled) < CONTENDED;
+        if self.is_in_the_way_of(kind, client, node)
+            || self.delegations.contended.get(&node).is_some_and(lately)
+        {
+            return Err(WhyNot::Contention);
+        }
+        if wanted == Wanted::Whatever
+            && self.delegations.opened.insert((node, client, kind), ()).is_none()
+        {
+            return Err(WhyNot::NotYet);
+        }
+        Ok(kind)
+    }
+
+    /// Whether an open, a delegation or a lock of NFSv3's lock manager forbids to delegate a file.
+    fn is_in_the_way_of(&self, kind: DelegationKind, client: ClientId, node: Node) -> bool {
+        if self.files.get(&node).is_some_and(super::FileState::is_used_by_nlm) {
+            return true;
+        }
+        match kind {
+            // Of the client's own opens, too: it is about to change the file.
+            DelegationKind::Read => {
+                self.opens_of(node).any(|(_, open)| open.share.access.contains(Access::WRITE))
+                    || self.delegations.conflict(node, Touch::Read, None)
+            }
+            DelegationKind::Write => {
+                self.opens_of(node).any(|(_, open)| open.client != client)
+                    || self.delegations.conflict(node, Touch::Change, None)
+            }
+        }
+    }
+
+    /// Delegates a file that the client has open.
+    ///
+    /// # Errors
+    /// Why not: things may have changed since [`may_delegate`](Self::may_delegate).
+    pub fn delegate(
+        &mut self,
+        grant: Grant<F>,
+        kind: DelegationKind,
+        now: Duration,
+    ) -> Result<StateId, WhyNot> {
+        let (client, node) = (grant.ask.client, grant.ask.node);
+        if self.may_delegate(grant.ask, now)? != kind || !self.delegations.filter.add(node, kind) {
+            return Err(WhyNot::Contention);
+        }
+        Ok(self.insert_delegation(grant, kind, Phase::Held, client, node))
+    }
+
+    /// Delegates a file as it was before the server restarted. Says whether the delegation is to be
+    /// given back at once: somebody is in the way, or none are given any more.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn reclaim_delegation(
+        &mut self,
+        grant: Grant<F>,
+        kind: DelegationKind,
+        now: Duration,
+    ) -> Result<(StateId, bool), WhyNot> {
+        let (client, node) = (grant.ask.client, grant.ask.node);
+        let most = self.limits.delegations.max(super::Limits::default().delegations);
+        if self.delegations.by_key.len() >= most {
+            return Err(WhyNot::Resource);
+        }
+        if self.delegations.held_by(client, node).is_some() {
+            return Err(WhyNot::HasOne);
+        }
+        let recall = self.limits.delegations == 0 || self.is_in_the_way_of(kind, client, node);
+        // It is out until it comes back, also if it is to come back at once.
+        let recall = !self.delegations.filter.count(node, kind) || recall;
+        let phase = if recall { Phase::Recalled { since: now } } else { Phase::Held };
+        Ok((self.insert_delegation(grant, kind, phase, client, node), recall))
+    }
+
+    fn insert_delegation(
+        &mut self,
+        grant: Grant<F>,
+        kind: DelegationKind,
+        phase: Phase,
+        client: ClientId,
+        node: Node,
+    ) -> StateId {
+        let key = self.new_key();
+        let Grant { file, change, referring, .. } = grant;
+        let (file, change) = (Some(file), Some(change));
+        let delegation = Delegation { client, node, kind, phase, file, change, told: 0, referring };
+        self.delegations.by_key.insert(key, delegation);
+        self.delegations.by_node.entry(node).or_default().push(key);
+        if let Ok(client) = self.clients.get_mut(client) {
+            client.states.insert(key);
+        }
+        StateId { seq: 1, key }
+    }
+
+    /// Makes way for somebody (`by` a client, or unknown) who touches a file: recalls what is in the
+    /// way, takes it away where its time is up or its client is silent.
+    pub fn recall(
+        &mut self,
+        node: Node,
+        touch: Touch,
+        by: Option<ClientId>,
+        now: Duration,
+    ) -> Recalled {
+        let mut recalled = Recalled::default();
+        if let Some(client) = by
+            && touch == Touch::Change
+        {
+            self.delegations.changed_by(client, node);
+        }
+        let keys: Vec<StateKey> = self
+            .delegations
+            .of(node)
+            .filter(|(_, d)| Some(d.client) != by && d.kind.is_broken_by(touch))
+            .map(|(key, _)| key)
+            .collect();
+        for key in keys {
+            let Some(client) = self.delegations.client_of(key) else { continue };
+            if self.evict_if_expired(client, now) || self.revoke_if_overdue(key, now) {
+                continue;
+            }
+            recalled.pending = true;
+            let Some(delegation) = self.delegations.by_key.get_mut(&key) else { continue };
+            if delegation.phase == Phase::Held {
+                delegation.phase = Phase::Recalled { since: now };
+                recalled.tell.push(key);
+            }
+        }
+        if recalled.pending {
+            self.delegations.contended.insert(node, now);
+        }
+        recalled
+    }
+
+    /// What to tell the client of a recalled delegation; `None` when it is not out any more.
+    pub fn order(&self, key: StateKey) -> Option<Order> {
+        let d = self.delegations.by_key.get(&key)?;
+        let out = matches!(d.phase, Phase::Recalled { .. });
+        let id = StateId { seq: 1, key };
+        out.then_some(Order { client: d.client, id, node: d.node, referring: d.referring })
+    }
+
+    /// DELEGRETURN.
+    ///
+    /// # Errors
+    /// The stateid is wrong, or [`StateError::Revoked`].
+    pub fn return_delegation(
+        &mut self,
+        client: ClientId,
+        id: StateId,
+        node: Node,
+    ) -> Result<(), StateError> {
+        let d = self.delegation(client, id)?;
+        if d.node != node {
+            return Err(StateError::BadStateId);
+        }
+        if d.phase == Phase::Revoked {
+            return Err(StateError::Revoked);
+        }
+        self.drop_delegation(id.key);
+        Ok(())
+    }
+
+    /// What a claim of an open under a delegation rests on: its kind.
+    ///
+    /// # Errors
+    /// The stateid is wrong, or [`StateError::Revoked`].
+    pub fn delegated(
+        &self,
+        client: ClientId,
+        id: StateId,
+        node: Node,
+    ) -> Result<DelegationKind, StateError> {
+        let d = self.delegation(client, id)?;
+        match d.phase {
+            _ if d.node != node => Err(StateError::BadStateId),
+            Phase::Revoked => Err(StateError::Revoked),
+            _ => Ok(d.kind),
+        }
+    }
+
+    /// The handle for I/O under a delegation; `None`: the stateid is not one of a delegation.
+    pub(super) fn delegation_io(
+        &self,
+        client: Option<ClientId>,
+        id: StateId,
+        node: Node,
+        access: Access,
+    ) -> Option<Result<Io<F>, StateError>> {
+        let d = self.delegations.by_key.get(&id.key)?;
+        let io = || {
+            if d.node != node || client.is_some_and(|client| client != d.client) {
+                return Err(StateError::BadStateId);
+            }
+            check_seq(id.seq, 1, client.is_some())?;
+            let file = d.file.clone().ok_or(StateError::Revoked)?;
+            if access.contains(Access::WRITE) && d.kind == DelegationKind::Read {
+                return Err(StateError::OpenMode);
+            }
+            Ok(Io { file, lock_owner: None })
+        };
+        Some(io())
+    }
+
+    /// TEST_STATEID of a delegation; `None`: the stateid is not one.
+    pub(super) fn test_delegation(
+        &self,
+        client: ClientId,
+        id: StateId,
+    ) -> Option<Result<(), StateError>> {
+        self.delegations.by_key.get(&id.key)?;
+        Some(self.delegation(client, id).and_then(|d| match d.phase {
+            Phase::Revoked => Err(StateError::Revoked),
+            _ => Ok(()),
+        }))
+    }
+
+    /// FREE_STATEID of a delegation: acknowledges that it was taken away. `None`: the stateid is
+    /// not one.
+    pub(super) fn free_delegation(
+        &mut self,
+        client: ClientId,
+        id: StateId,
+    ) -> Option<Result<(), StateError>> {
+        self.delegations.by_key.get(&id.key)?;
+        match self.delegation(client, id).map(|d| d.phase) {
+            Ok(Phase::Revoked) => {
+                self.drop_delegation(id.key);
+                Some(Ok(()))
+            }
+            Ok(_) => Some(Err(StateError::LocksHeld)),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn delegation(&self, client: ClientId, id: StateId) -> Result<&Delegation<F>, StateError> {
+        let d = self.delegations.by_key.get(&id.key).ok_or_else(|| self.missing(id.key))?;
+        if d.client != client {
+            return Err(StateError::BadStateId);
+        }
+        check_seq(id.seq, 1, self.clients.get(client)?.owner.sessions)?;
+        Ok(d)
+    }
+
+    /// Whether somebody else than `by` may have written to a file what the server does not know: the
+    /// write delegation of it, and its client.
+    pub fn writer_elsewhere(
+        &self,
+        node: Node,
+        by: Option<ClientId>,
+    ) -> Option<(StateKey, ClientId)> {
+        let mut of_node = self.delegations.of(node);
+        let found = of_node.find(|(_, d)| d.kind == DelegationKind::Write && Some(d.client) != by);
+        found.map(|(key, d)| (key, d.client))
+    }
+
+    /// The change attribute to tell others of a file whose delegate says that its own is `theirs`,
+    /// while the server's is `ours` (RFC 8881 section 10.4.3); `None`: the file is as the server
+    /// knows it.
+    pub fn told_change(&mut self, key: StateKey, theirs: u64, ours: u64) -> Option<u64> {
+        let d = self.delegations.by_key.get_mut(&key)?;
+        if d.change == Some(theirs) {
+            return None;
+        }
+        d.told = d.told.max(ours) + 1;
+        Some(d.told)
+    }
+
+    /// The next `most` read delegations to be held against their files, with the change attribute
+    /// that their clients know.
+    pub fn delegations_to_look_at(&mut self, most: usize) -> Vec<(StateKey, Node, Option<u64>)> {
+        let after = self.delegations.looked_at.take();
+        let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+        let writes_itself = |d: &Delegation<F>| {
+            let mut opens = self.opens_of(d.node);
+            opens.any(|(_, o)| o.client == d.client && o.share.access.contains(Access::WRITE))
+        };
+        let batch: Vec<_> = self
+            .delegations
+            .by_key
+            .range((from, std::ops::Bound::Unbounded))
+            .filter(|(_, d)| d.phase == Phase::Held && d.kind == DelegationKind::Read)
+            .filter(|(_, d)| !writes_itself(d))
+            .take(most)
+            .map(|(key, d)| (*key, d.node, d.change))
+            .collect();
+        if batch.len() == most {
+            self.delegations.looked_at = batch.last().map(|(key, ..)| *key);
+        }
+        batch
+    }
+
+    /// Notes which change attribute the client of a delegation knows by now.
+    pub fn set_known_change(&mut self, key: StateKey, change: u64) {
+        if let Some(d) = self.delegations.by_key.get_mut(&key)
+            && d.change.is_none()
+        {
+            d.change = Some(change);
+        }
+    }
+
+    /// Periodic: takes away what was not given back in a lease. Says whether there was any.
+    pub(super) fn revoke_overdue(&mut self, now: Duration) -> bool {
+        let keys: Vec<StateKey> = self.delegations.by_key.keys().copied().collect();
+        keys.into_iter().filter(|&key| self.revoke_if_overdue(key, now)).count() > 0
+    }
+
+    fn revoke_if_overdue(&mut self, key: StateKey, now: Duration) -> bool {
+        let lease = self.limits.lease;
+        let Some(d) = self.delegations.by_key.get_mut(&key) else { return false };
+        match d.phase {
+            Phase::Recalled { since } if now.saturating_sub(since) > lease => {}
+            _ => return false,
+        }
+        d.phase = Phase::Revoked;
+        d.file = None;
+        let owner = d.client;
+        self.delegations.lift(key);
+        let mut forget = Some(key);
+        if let Ok(client) = self.clients.get_mut(owner) {
+            client.states.remove(&key);
+            // Without sessions there is no way to tell, and none to acknowledge.
+            if client.owner.sessions {
+                client.revoked.push_back(key);
+                let full = client.revoked.len() > MAX_REVOKED;
+                forget = if full { client.revoked.pop_front() } else { None };
+            }
+        }
+        if let Some(key) = forget {
+            self.delegations.by_key.remove(&key);
+        }
+        true
+    }
+
+    /// Removes a delegation from every table.
+    pub(super) fn drop_delegation(&mut self, key: StateKey) {
+        self.delegations.lift(key);
+        if let Some(d) = self.delegations.by_key.remove(&key)
+            && let Ok(client) = self.clients.get_mut(d.client)
+        {
+            client.states.remove(&key);
+            client.revoked.retain(|k| *k != key);
+        }
+    }
+
+    /// Removes the delegations of files of an export that is served no more.
+    pub(super) fn drop_delegations_of_export(&mut self, export: u16) {
+        let gone = self.delegations.by_key.iter().filter(|(_, d)| d.node.export == export);
+        let gone: Vec<StateKey> = gone.map(|(key, _)| *key).collect();
+        gone.into_iter().for_each(|key| self.drop_delegation(key));
+    }
+
+    /// Whether a client holds any delegation.
+    pub fn holds_delegation(&self, id: ClientId) -> bool {
+        let keys = self.clients.get(id).map(|client| &client.states);
+        keys.is_ok_and(|keys| keys.iter().any(|key| self.delegations.by_key.contains_key(key)))
+    }
+
+    /// How many delegations there are, those counted that were taken away and not acknowledged.
+    pub fn delegation_count(&self) -> usize {
+        self.delegations.by_key.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{
+        LEASE, NODE, READ, T0, WRITE, principal, ready, request, state_after,
+    };
+    use super::super::{CallbackCred, CallbackService, Channel, Owner};
+    use super::*;
+
+    const SEC: Duration = Duration::from_secs(1);
+
+    /// A client with a session that can be called back over a connection.
+    fn callable(state: &mut State<char>, name: &'static str) -> ClientId {
+        let id = ready(state, name, T0);
+        let channel = Channel {
+            max_request: 4096,
+            max_response: 4096,
+            max_cached: 512,
+            max_operations: 8,
+            slots: 4,
+        };
+        let session = state.sessions.create(id, channel, channel, 2).unwrap();
+        session.callback_cred = Some(CallbackCred::Nobody);
+        let session = session.id;
+        state.sessions.bind_back(session, id.0).unwrap();
+        state.sessions.answered(id.0);
+        id
+    }
+
+    fn ask(client: ClientId, share: Share, wanted: Wanted) -> Ask {
+        Ask { client, node: NODE, share, wanted }
+    }
+
+    fn give(
+        state: &mut State<char>,
+        client: ClientId,
+        share: Share,
+        now: Duration,
+    ) -> Result<StateId, WhyNot> {
+        let ask = ask(client, share, Wanted::Any);
+        let kind = state.may_delegate(ask, now)?;
+        state.delegate(Grant { ask, file: 'd', change: 5, referring: None }, kind, now)
+    }
+
+    /// A client with an open and a delegation of it.
+    fn delegate(state: &mut State<char>, name: &'static str, share: Share) -> (ClientId, StateId) {
+        let client = callable(state, name);
+        state.open(request(client, share), T0).unwrap();
+        let id = give(state, client, share, T0).unwrap();
+        (client, id)
+    }
+
+    #[test]
+    fn a_delegate_reads_under_its_delegation_and_gives_it_back() {
+        let mut state = state_after(&[]);
+        let (a, id) = delegate(&mut state, "a", READ);
+        assert!(state.filter().may_conflict(NODE, Touch::Change));
+        assert_eq!(state.io(Some(a), id, NODE, Access::READ).unwrap().file, 'd');
+        assert_eq!(state.io(Some(a), id, NODE, Access::WRITE).unwrap_err(), StateError::OpenMode);
+        assert_eq!(state.test_stateid(a, id), Ok(()));
+        assert_eq!(state.free_stateid(a, id), Err(StateError::LocksHeld));
+        assert_eq!(state.destroy_client(a), Err(StateError::ClientBusy));
+        let b = ready(&mut state, "b", T0);
+        assert_eq!(state.return_delegation(b, id, NODE), Err(StateError::BadStateId));
+        assert_eq!(state.return_delegation(a, id, NODE), Ok(()));
+        assert_eq!(state.return_delegation(a, id, NODE), Err(StateError::BadStateId));
+        assert!(!state.filter().any() && state.delegations.by_node.is_empty());
+        assert_eq!(state.io(Some(a), id, NODE, Access::READ).unwrap_err(), StateError::BadStateId);
+    }
+
+    #[test]
+    fn readers_share_read_delegations_and_writers_recall_them() {
+        let mut state = state_after(&[]);
+        let (a, of_a) = delegate(&mut state, "a", READ);
+        let (_, of_b) = delegate(&mut state, "b", READ);
+        let c = ready(&mut state, "c", T0);
+        assert!(state.open(request(c, READ), T0).is_ok());
+        assert_eq!(state.open(request(c, WRITE), T0), Err(StateError::Delegated));
+        let denies = Share { access: Access::READ, deny: Access::READ };
+        assert_eq!(state.open(request(c, denies), T0), Err(StateError::Delegated));
+
+        assert_eq!(state.recall(NODE, Touch::Read, Some(c), T0), Recalled::default());
+        let recalled = state.recall(NODE, Touch::Change, Some(c), T0);
+        assert_eq!(recalled, Recalled { tell: vec![of_a.key, of_b.key], pending: true });
+        let again = state.recall(NODE, Touch::Change, Some(c), T0);
+        assert_eq!(again, Recalled { tell: vec![], pending: true });
+        assert_eq!(state.order(of_a.key).unwrap().client, a);
+        state.return_delegation(a, of_a, NODE).unwrap();
+        assert_eq!(state.order(of_a.key), None);
+        let b_alone = state.recall(NODE, Touch::Change, Some(c), T0);
+        assert!(b_alone.pending);
+        // Its own delegation is in nobody's own way.
+        let b = state.order(of_b.key).unwrap().client;
+        assert!(state.open(request(b, WRITE), T0).is_ok());
+    }
+
+    #[test]
+    fn a_write_delegation_is_for_one_and_recalled_by_readers() {
+        let mut state = state_after(&[]);
+        let (a, id) = delegate(&mut state, "a", WRITE);
+        assert_eq!(state.io(Some(a), id, NODE, Access::WRITE).unwrap().file, 'd');
+        assert_eq!(state.io(Some(a), id, NODE, Access::READ).unwrap().file, 'd');
+        assert_eq!(state.recall(NODE, Touch::Change, Some(a), T0), Recalled::default());
+        let b = ready(&mut state, "b", T0);
+        assert_eq!(state.open(request(b, READ), T0), Err(StateError::Delegated));
+        assert!(state.recall(NODE, Touch::Read, Some(b), T0).pending);
+        state.return_delegation(a, id, NODE).unwrap();
+        state.open(request(b, READ), T0).unwrap();
+        assert_eq!(give(&mut state, a, WRITE, LEASE), Err(WhyNot::Contention), "b reads");
+    }
+
+    #[test]
+    fn what_is_in_use_or_was_recalled_lately_is_not_delegated() {
+        let mut state = state_after(&[]);
+        let (a, b) = (callable(&mut state, "a"), callable(&mut state, "b"));
+        let by_b = state.open(request(b, WRITE), T0).unwrap();
+        state.open(request(a, READ), T0).unwrap();
+        assert_eq!(give(&mut state, a, READ, T0), Err(WhyNot::Contention));
+        state.close(b, by_b, NODE).unwrap();
+        let changing = state.filter().begin_change(NODE);
+        assert_eq!(give(&mut state, a, READ, T0), Err(WhyNot::Contention));
+        drop(changing);
+        let id = give(&mut state, a, READ, T0).unwrap();
+        assert_eq!(give(&mut state, a, READ, T0), Err(WhyNot::HasOne));
+        assert_eq!(give(&mut state, a, WRITE, T0), Err(WhyNot::Upgrade));
+        state.recall(NODE, Touch::Change, None, T0);
+        state.return_delegation(a, id, NODE).unwrap();
+        assert_eq!(give(&mut state, a, READ, CONTENDED - SEC), Err(WhyNot::Contention));
+        assert!(give(&mut state, a, READ, CONTENDED).is_ok());
+    }
+
+    #[test]
+    fn unasked_a_file_is_delegated_when_it_is_opened_again() {
+        let mut state = state_after(&[]);
+        let (a, b) = (callable(&mut state, "a"), callable(&mut state, "b"));
+        let whatever = |client| ask(client, READ, Wanted::Whatever);
+        assert_eq!(state.may_delegate(whatever(a), T0), Err(WhyNot::NotYet));
+        assert_eq!(state.may_delegate(whatever(b), T0), Err(WhyNot::NotYet));
+        assert_eq!(state.may_delegate(whatever(a), T0), Ok(DelegationKind::Read));
+    }
+
+    #[test]
+    fn a_client_that_cannot_be_called_gets_none() {
+        let mut state = state_after(&[]);
+        let deaf = ready(&mut state, "deaf", T0);
+        assert_eq!(give(&mut state, deaf, READ, T0), Err(WhyNot::Resource));
+        let a = callable(&mut state, "a");
+        state.sessions.unbind(a.0);
+        assert_eq!(give(&mut state, a, READ, T0), Err(WhyNot::Resource));
+    }
+
+    #[test]
+    fn minor_version_0_gets_read_delegations_where_it_listens() {
+        let mut state = state_after(&[]);
+        let owner = Owner { sessions: false, name: bytes::Bytes::from_static(b"old") };
+        let (id, _) = state.clients.introduce(owner, [0; 8], principal(), T0).unwrap();
+        state.confirm(id, &principal(), T0).unwrap();
+        assert_eq!(give(&mut state, id, READ, T0), Err(WhyNot::Resource));
+        let addr = "192.0.2.2:1000".parse().unwrap();
+        let service = CallbackService { addr, program: 1, ident: 2, is_up: false };
+        state.clients.get_mut(id).unwrap().callback = Some(service);
+        assert_eq!(give(&mut state, id, READ, T0), Err(WhyNot::Resource), "not tested yet");
+        state.clients.get_mut(id).unwrap().callback =
+            Some(CallbackService { is_up: true, ..service });
+        assert_eq!(give(&mut state, id, WRITE, T0), Err(WhyNot::Resource));
+        let held = give(&mut state, id, READ, T0).unwrap();
+        assert!(state.holds_delegation(id));
+        // It cannot acknowledge, so nothing is kept for that.
+        state.recall(NODE, Touch::Change, None, T0);
+        state.clients.renew(id, LEASE + SEC);
+        state.sweep(LEASE + SEC);
+        assert_eq!(state.delegation_count(), 0);
+        assert_eq!(state.test_stateid(id, held), Err(StateError::BadStateId));
+    }
+
+    #[test]
+    fn what_is_not_given_back_in_a_lease_is_taken_away_and_acknowledged() {
+        let mut state = state_after(&[]);
+        let (a, id) = delegate(&mut state, "a", READ);
+        let b = ready(&mut state, "b", T0);
+        state.recall(NODE, Touch::Change, Some(b), T0);
+        state.clients.renew(a, LEASE + SEC);
+        assert!(state.recall(NODE, Touch::Change, Some(b), LEASE).pending);
+        assert!(!state.recall(NODE, Touch::Change, Some(b), LEASE + SEC).pending);
+        assert!(!state.filter().any());
+
+        assert_eq!(state.clients.get(a).unwrap().revoked, [id.key]);
+        assert_eq!(state.test_stateid(a, id), Err(StateError::Revoked));
+        assert_eq!(state.io(Some(a), id, NODE, Access::READ).unwrap_err(), StateError::Revoked);
+        assert_eq!(state.return_delegation(a, id, NODE), Err(StateError::Revoked));
+        assert_eq!(state.free_stateid(b, id), Err(StateError::BadStateId));
+        assert_eq!(state.free_stateid(a, id), Ok(()));
+        assert_eq!(state.test_stateid(a, id), Err(StateError::BadStateId));
+        assert!(state.clients.get(a).unwrap().revoked.is_empty());
+        assert_eq!(state.delegation_count(), 0);
+    }
+
+    #[test]
+    fn a_silent_client_loses_its_delegation_at_once_to_whoever_wants_the_file() {
+        let mut state = state_after(&[]);
+        let (a, _) = delegate(&mut state, "a", READ);
+        let later = LEASE + SEC;
+        assert_eq!(state.recall(NODE, Touch::Change, None, later), Recalled::default());
+        assert!(state.clients.get(a).is_err());
+        assert_eq!((state.delegation_count(), state.counts()), (0, (0, 0)));
+        assert!(state.has_forgotten());
+    }
+
+    #[test]
+    fn delegations_are_bounded_those_taken_away_included() {
+        let limits = super::super::Limits { delegations: 1, ..Default::default() };
+        let mut state = State::new(1, limits, super::super::Grace::default());
+        let (a, _) = delegate(&mut state, "a", READ);
+        let b = callable(&mut state, "b");
+        assert_eq!(give(&mut state, b, READ, T0), Err(WhyNot::Resource));
+        state.recall(NODE, Touch::Change, None, T0);
+        for client in [a, b] {
+            state.clients.renew(client, LEASE + SEC);
+        }
+        state.sweep(LEASE + SEC);
+        assert_eq!(give(&mut state, b, READ, LEASE * 2), Err(WhyNot::Resource));
+        state.purge(a);
+        assert!(give(&mut state, b, READ, LEASE * 2).is_ok());
+    }
+
+    #[test]
+    fn a_reclaimed_delegation_is_recalled_where_it_is_in_the_way() {
+        let mut state = state_after(&[]);
+        let (a, b) = (callable(&mut state, "a"), callable(&mut state, "b"));
+        let grant = |client| Grant {
+            ask: ask(client, READ, Wanted::Whatever),
+            file: 'd',
+            change: 5,
+            referring: None,
+        };
+        let read = DelegationKind::Read;
+        let (_, recall) = state.reclaim_delegation(grant(a), read, T0).unwrap();
+        assert!(!recall);
+        let write = DelegationKind::Write;
+        let (id, recall) = state.reclaim_delegation(grant(b), write, T0).unwrap();
+        assert!(recall && state.order(id.key).is_some());
+    }
+
+    #[test]
+    fn a_change_that_the_delegate_keeps_to_itself_is_told_of_as_one() {
+        let mut state = state_after(&[]);
+        let (a, id) = delegate(&mut state, "a", WRITE);
+        assert_eq!(state.writer_elsewhere(NODE, Some(a)), None);
+        assert_eq!(state.writer_elsewhere(NODE, None), Some((id.key, a)));
+        assert_eq!(state.told_change(id.key, 5, 5), None, "it has changed nothing");
+        assert_eq!(state.told_change(id.key, 6, 5), Some(6));
+        assert_eq!(state.told_change(id.key, 6, 5), Some(7), "it may have gone on");
+        assert_eq!(state.told_change(id.key, 6, 90), Some(91));
+    }
+
+    #[test]
+    fn files_are_looked_at_in_turn_but_not_while_their_delegates_write() {
+        let mut state = state_after(&[]);
+        let (a, id) = delegate(&mut state, "a", READ);
+        let (_, of_b) = delegate(&mut state, "b", READ);
+        assert_eq!(state.delegations_to_look_at(1), [(id.key, NODE, Some(5))]);
+        assert_eq!(state.delegations_to_look_at(1), [(of_b.key, NODE, Some(5))]);
+        assert_eq!(state.delegations_to_look_at(1), []);
+        state
+            .return_delegation(state.delegations.client_of(of_b.key).unwrap(), of_b, NODE)
+            .unwrap();
+
+        let mut writes = request(a, WRITE);
+        writes.owner = bytes::Bytes::from_static(b"writer");
+        let open = state.open(writes, T0).unwrap();
+        assert_eq!(state.delegations_to_look_at(9), []);
+        state.close(a, open, NODE).unwrap();
+        assert_eq!(state.delegations_to_look_at(9), [(id.key, NODE, None)]);
+        state.set_known_change(id.key, 8);
+        assert_eq!(state.delegations_to_look_at(9), [(id.key, NODE, Some(8))]);
+    }
+}

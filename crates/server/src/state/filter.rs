@@ -1,0 +1,126 @@
+//! Whether a file may be delegated, told without a lock.
+//!
+//! Most files are delegated to nobody, and NFSv3's reads and writes should not take the state's
+//! lock to learn that. Files share counters by their hash, so an answer is "nobody" or "perhaps".
+//!
+//! 1. Whoever changes a file that it has not open counts itself first and looks for delegations
+//!    then; whoever gives a delegation counts it first and looks for changes then. So of the two at
+//!    least one sees the other (the operations are sequentially consistent).
+
+use super::delegation::{DelegationKind, Touch};
+use crate::handle::Node;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+
+/// Counters; files share them.
+const BUCKETS: usize = 2048;
+
+/// How many delegations, and changes without an open, there are of the files of each bucket.
+#[derive(Debug)]
+pub struct Filter {
+    read: Vec<AtomicU32>,
+    write: Vec<AtomicU32>,
+    changing: Vec<AtomicU32>,
+    all: AtomicUsize,
+}
+
+impl Default for Filter {
+    fn default() -> Self {
+        let counters = || (0..BUCKETS).map(|_| AtomicU32::new(0)).collect();
+        Self { read: counters(), write: counters(), changing: counters(), all: 0.into() }
+    }
+}
+
+/// A file that somebody changes without having it open.
+#[derive(Debug)]
+pub struct Changing {
+    filter: Arc<Filter>,
+    bucket: usize,
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        self.filter.changing[self.bucket].fetch_sub(1, SeqCst);
+    }
+}
+
+impl Filter {
+    /// Whether any file is delegated.
+    pub fn any(&self) -> bool {
+        self.all.load(SeqCst) != 0
+    }
+
+    /// Whether there may be a delegation of `node` that `touch` is in conflict with.
+    pub fn may_conflict(&self, node: Node, touch: Touch) -> bool {
+        let bucket = bucket(node);
+        let change = touch == Touch::Change;
+        self.write[bucket].load(SeqCst) != 0 || (change && self.read[bucket].load(SeqCst) != 0)
+    }
+
+    /// Keeps `node` from being delegated as long as what this returns lives.
+    pub fn begin_change(self: &Arc<Self>, node: Node) -> Changing {
+        let bucket = bucket(node);
+        self.changing[bucket].fetch_add(1, SeqCst);
+        Changing { filter: self.clone(), bucket }
+    }
+
+    /// Counts a delegation. Says whether nobody is changing the file.
+    pub(super) fn count(&self, node: Node, kind: DelegationKind) -> bool {
+        let bucket = bucket(node);
+        self.counters(kind)[bucket].fetch_add(1, SeqCst);
+        self.all.fetch_add(1, SeqCst);
+        self.changing[bucket].load(SeqCst) == 0
+    }
+
+    /// Counts a delegation, unless somebody is changing the file.
+    pub(super) fn add(&self, node: Node, kind: DelegationKind) -> bool {
+        let free = self.count(node, kind);
+        if !free {
+            self.remove(node, kind);
+        }
+        free
+    }
+
+    /// Counts a delegation no more.
+    pub(super) fn remove(&self, node: Node, kind: DelegationKind) {
+        self.counters(kind)[bucket(node)].fetch_sub(1, SeqCst);
+        self.all.fetch_sub(1, SeqCst);
+    }
+
+    fn counters(&self, kind: DelegationKind) -> &[AtomicU32] {
+        match kind {
+            DelegationKind::Read => &self.read,
+            DelegationKind::Write => &self.write,
+        }
+    }
+}
+
+fn bucket(node: Node) -> usize {
+    let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(node);
+    (hash % BUCKETS as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_vfs::FileId;
+
+    #[test]
+    fn a_file_is_either_changed_or_delegated() {
+        let filter = Arc::new(Filter::default());
+        let node = Node { export: 0, id: FileId { ino: 1, generation: 0 } };
+        let changing = filter.begin_change(node);
+        assert!(!filter.add(node, DelegationKind::Read));
+        assert!(!filter.any() && !filter.may_conflict(node, Touch::Change));
+        drop(changing);
+        assert!(filter.add(node, DelegationKind::Read));
+        assert!(filter.any() && filter.may_conflict(node, Touch::Change));
+        assert!(!filter.may_conflict(node, Touch::Read));
+        assert!(filter.add(node, DelegationKind::Write));
+        assert!(filter.may_conflict(node, Touch::Read));
+        filter.remove(node, DelegationKind::Read);
+        filter.remove(node, DelegationKind::Write);
+        assert!(!filter.any());
+    }
+}

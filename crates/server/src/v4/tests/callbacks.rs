@@ -1,0 +1,136 @@
+//! The clients' side of callbacks: in a session's backchannel, or at a port of their own.
+
+use super::*;
+use std::time::Duration;
+use weir_nfs::v4::cb::sequence::Sequenced;
+use weir_nfs::v4::{CbCompoundHeader, CbOp, CbOpRes};
+use weir_rpc::{MessageType, message_type};
+
+/// The program number of a test client's callback service.
+pub(super) const PROGRAM: u32 = 0x4000_0000;
+
+/// How a test client answers callbacks.
+#[derive(Default)]
+pub(super) struct Service {
+    /// It has one.
+    pub(super) is_there: bool,
+    /// It says nothing any more.
+    pub(super) is_silent: bool,
+    /// What it says of a file's change attribute and size.
+    pub(super) attrs: Attrs,
+    /// Operations that were called, but for CB_SEQUENCE.
+    pub(super) called: Vec<CbOp>,
+}
+
+impl Service {
+    pub(super) fn flags(&self) -> create_session::Flags {
+        if self.is_there {
+            create_session::Flags::CONN_BACK_CHAN
+        } else {
+            create_session::Flags::empty()
+        }
+    }
+
+    /// Serves a call; the reply, unless it is silent.
+    fn serve(&mut self, record: Bytes) -> Option<Bytes> {
+        let mut d = Decoder::new(record);
+        let header = CallHeader::decode(&mut d).unwrap();
+        assert_eq!((header.program, header.version), (PROGRAM, weir_nfs::v4::CB_VERSION));
+        let mut e = start_record();
+        e.put(&ReplyHeader::accepted(header.xid, AcceptStatus::Success));
+        if header.procedure == weir_nfs::v4::PROC_CB_COMPOUND {
+            let compound: CbCompoundHeader = d.get().unwrap();
+            let tag = compound.tag.clone();
+            e.put(&CompoundResHeader { status: Ok(()), tag, results: compound.operations });
+            for _ in 0..compound.operations {
+                let op = CbOp::decode_next(&mut d).unwrap();
+                e.put(&self.result(&op));
+                if !matches!(op, CbOp::Sequence(_)) {
+                    self.called.push(op);
+                }
+            }
+        }
+        (!self.is_silent).then(|| finish_record(e).to_bytes())
+    }
+
+    fn result(&self, op: &CbOp) -> CbOpRes {
+        match op {
+            CbOp::Sequence(args) => CbOpRes::Sequence(Ok(Sequenced {
+                session: args.session,
+                sequence_id: args.sequence_id,
+                slot: args.slot,
+                highest_slot: 3,
+                target_highest_slot: 3,
+            })),
+            CbOp::Recall(_) => CbOpRes::Recall(Ok(())),
+            CbOp::Getattr(_) => CbOpRes::Getattr(Ok(self.attrs.clone())),
+            CbOp::Offload(_) => CbOpRes::Offload(Ok(())),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Client {
+    /// The next reply; calls that come before it are served.
+    pub(super) async fn reply(&mut self) -> Bytes {
+        loop {
+            let record = self.record().await;
+            match message_type(&record).unwrap() {
+                (_, MessageType::Reply) => return record,
+                (_, MessageType::Call) => self.serve(record).await,
+            }
+        }
+    }
+
+    async fn serve(&mut self, record: Bytes) {
+        if let Some(reply) = self.service.serve(record) {
+            self.stream.write_all(&reply).await.unwrap();
+        }
+    }
+
+    /// Waits for the next operation that is called, and serves it.
+    pub(super) async fn called(&mut self) -> CbOp {
+        let waiting = async {
+            while self.service.called.is_empty() {
+                let record = self.record().await;
+                assert_eq!(message_type(&record).unwrap().1, MessageType::Call);
+                self.serve(record).await;
+            }
+            self.service.called.remove(0)
+        };
+        tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap()
+    }
+
+    /// Serves what is called for a while.
+    pub(super) async fn serve_for(&mut self, time: Duration) {
+        let serving = async {
+            loop {
+                let record = self.record().await;
+                self.serve(record).await;
+            }
+        };
+        let _: Result<(), _> = tokio::time::timeout(time, serving).await;
+    }
+}
+
+/// A callback service that listens, for clients of minor version 0: where, and what is called.
+pub(super) async fn listen()
+-> (SocketAddr, tokio::sync::mpsc::UnboundedReceiver<CbOp>, tokio::task::AbortHandle) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (tell, told) = tokio::sync::mpsc::unbounded_channel();
+    let listening = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut service = Service::default();
+            while let Ok(len) = stream.read_u32().await {
+                let mut record = vec![0; (len & 0x7fff_ffff) as usize];
+                stream.read_exact(&mut record).await.unwrap();
+                let reply = service.serve(record.into()).unwrap();
+                stream.write_all(&reply).await.unwrap();
+                service.called.drain(..).for_each(|op| tell.send(op).unwrap());
+            }
+        }
+    });
+    (addr, told, listening.abort_handle())
+}

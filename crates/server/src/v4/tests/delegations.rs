@@ -1,0 +1,426 @@
+//! Delegations: given, recalled from every side, given back, taken away, reclaimed.
+
+use super::v40::introduce_at;
+use super::*;
+use std::time::{Duration, Instant};
+use weir_nfs::v4::CbOp;
+use weir_nfs::v4::attr::{CHANGE, SIZE};
+use weir_nfs::v4::op::bind_conn_to_session::{Args as Bind, DirFromClient};
+use weir_nfs::v4::op::open::{Claim, Delegation, DelegationType, How, ShareAccess, WhyNone};
+use weir_nfs::v4::op::{close, read, remove, setattr, write};
+use weir_nfs::v4::types::StableHow;
+use weir_nfs::v4::{Bitmap, Fattr};
+use weir_vfs::{Caller, SetAttr};
+
+const WANT_READ: ShareAccess = ShareAccess::READ.union(ShareAccess::WANT_READ_DELEG);
+const WANT_WRITE: ShareAccess = ShareAccess::BOTH.union(ShareAccess::WANT_WRITE_DELEG);
+
+impl Fixture {
+    /// A client that can be called back, and may take state.
+    async fn callable(&self, name: &'static str) -> Client {
+        let mut client = self.connect(name, 2).await;
+        client.service.is_there = true;
+        client.begin_session(1 << 20).await;
+        client.ok(vec![Op::ReclaimComplete(reclaim_complete::Args { one_fs: false })]).await;
+        // The null call that tests the backchannel.
+        client.serve_for(Duration::from_millis(100)).await;
+        client
+    }
+}
+
+fn open_as(access: ShareAccess, claim: Claim) -> Op {
+    Op::Open(open::Args {
+        seqid: 0,
+        share_access: access,
+        share_deny: open::ShareDeny::empty(),
+        owner: StateOwner { client_id: 0, owner: "process".into() },
+        how: How::NoCreate,
+        claim,
+    })
+}
+
+fn delegation(res: &OpRes) -> &Delegation {
+    match res {
+        OpRes::Open(Ok(opened)) => &opened.delegation,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The stateid of a delegation of either kind.
+fn stateid(delegation: &Delegation) -> StateId {
+    match delegation {
+        Delegation::Read(read) => read.stateid,
+        Delegation::Write(write) => write.stateid,
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Client {
+    /// Makes a file and closes it.
+    async fn make(&mut self, name: &'static str) -> FileHandle {
+        let (file, open_stateid) = self.open(name).await;
+        self.on(&file, Op::Close(close::Args { seqid: 0, open_stateid })).await;
+        file
+    }
+
+    /// Opens a file and gets a delegation of it.
+    async fn delegated(&mut self, file: &FileHandle, access: ShareAccess) -> StateId {
+        let res = self.on(file, open_as(access, Claim::Fh)).await;
+        stateid(delegation(&res))
+    }
+
+    /// Waits to be asked for a delegation, and gives it back.
+    async fn give_back(&mut self, file: &FileHandle, expected: StateId) {
+        let CbOp::Recall(recall) = self.called().await else { panic!() };
+        assert_eq!((&recall.file, recall.stateid), (file, expected));
+        assert!(matches!(
+            self.on(file, Op::Delegreturn(expected)).await,
+            OpRes::Delegreturn(Ok(()))
+        ));
+    }
+}
+
+fn write_op(stateid: StateId) -> Op {
+    let data = weir_nfs::Data::Bytes("new".into());
+    Op::Write(write::Args { stateid, offset: 0, stable: StableHow::FileSync, data })
+}
+
+#[tokio::test]
+async fn a_read_delegation_is_recalled_by_a_writer() {
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
+    let file = a.make("file").await;
+    let held = a.delegated(&file, WANT_READ).await;
+    let args = read::Args { stateid: held, offset: 0, count: 1 };
+    assert!(matches!(a.on(&file, Op::Read(args)).await, OpRes::Read(Ok(_))));
+    assert!(matches!(b.on(&file, open_as(ShareAccess::READ, Claim::Fh)).await, OpRes::Open(Ok(_))));
+    let writer = open_as(ShareAccess::WRITE, Claim::Fh);
+    let (opened, ()) = tokio::join!(b.on(&file, writer), a.give_back(&file, held));
+    assert!(matches!(opened, OpRes::Open(Ok(_))));
+}
+
+#[tokio::test]
+async fn a_writer_is_told_to_come_back_when_the_delegate_takes_its_time() {
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
+    let file = a.make("file").await;
+    let held = a.delegated(&file, WANT_READ).await;
+    let begun = Instant::now();
+    let writer = || open_as(ShareAccess::WRITE, Claim::Fh);
+    let (opened, _) = tokio::join!(b.on(&file, writer()), a.called());
+    assert!(matches!(opened, OpRes::Open(Err(Error::Delay))));
+    assert!(begun.elapsed() > Duration::from_secs(1));
+    // What it opened on its own it opens at the server first.
+    for claim in [Claim::DelegCurFh(held), Claim::DelegCurFh(StateId { seqid: 0, ..held })] {
+        assert!(matches!(a.on(&file, open_as(ShareAccess::READ, claim)).await, OpRes::Open(Ok(_))));
+    }
+    let by_name =
+        Claim::DelegateCur(open::DelegateCur { delegate_stateid: held, file: "file".into() });
+    a.ok(vec![Op::Putrootfh(()), open_as(ShareAccess::READ, by_name)]).await;
+    let too_much = open_as(ShareAccess::WRITE, Claim::DelegCurFh(held));
+    assert!(matches!(a.on(&file, too_much).await, OpRes::Open(Err(Error::OpenMode))));
+    a.on(&file, Op::Delegreturn(held)).await;
+    assert!(matches!(b.on(&file, writer()).await, OpRes::Open(Ok(_))));
+    let late = open_as(ShareAccess::READ, Claim::DelegCurFh(held));
+    assert!(matches!(a.on(&file, late).await, OpRes::Open(Err(Error::BadStateId))));
+}
+
+#[tokio::test]
+async fn every_kind_of_change_recalls() {
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
+    let attrs: Fattr = Attrs { mode: Some(0o600), ..Attrs::default() }.into();
+    let on = |name: &'static str, file: &FileHandle| -> Vec<Op> {
+        let put = Op::Putfh(file.clone());
+        match name {
+            "write" => vec![put, write_op(StateId::ANONYMOUS)],
+            "setattr" => vec![
+                put,
+                Op::Setattr(setattr::Args { stateid: StateId::ANONYMOUS, attrs: attrs.clone() }),
+            ],
+            "link" => vec![put, Op::Savefh(()), Op::Putrootfh(()), Op::Link("other".into())],
+            "remove" => vec![Op::Putrootfh(()), Op::Remove(remove::Args::from("remove"))],
+            "rename" => vec![
+                Op::Putrootfh(()),
+                Op::Savefh(()),
+                Op::Rename(weir_nfs::v4::op::rename::Args {
+                    from: "rename".into(),
+                    to: "x".into(),
+                }),
+            ],
+            _ => unreachable!(),
+        }
+    };
+    for name in ["write", "setattr", "link", "rename", "remove"] {
+        let file = a.make(name).await;
+        let held = a.delegated(&file, WANT_READ).await;
+        // The delegate itself may.
+        if name == "setattr" {
+            a.ok(on(name, &file)).await;
+        }
+        let (done, ()) = tokio::join!(b.run(on(name, &file)), a.give_back(&file, held));
+        assert_eq!(done.status, Ok(()), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn version_3_waits_for_a_delegation_or_comes_back() {
+    use weir_nfs::v3;
+    let f = Fixture::new().await;
+    let mut a = f.callable("a").await;
+    let file = a.make("file").await;
+    let mut b = f.connect("b", 0).await;
+    let write = v3::op::write::Args {
+        file: weir_xdr::Opaque::copy_from(&file),
+        offset: 0,
+        count: 3,
+        stable: v3::op::write::Stability::FileSync,
+        data: weir_nfs::Data::Bytes("new".into()),
+    };
+    for silent in [false, true] {
+        let file = if silent { a.make("other").await } else { file.clone() };
+        let held = a.delegated(&file, WANT_WRITE).await;
+        let args =
+            v3::op::write::Args { file: weir_xdr::Opaque::copy_from(&file), ..write.clone() };
+        let call = b.call_v3::<_, v3::op::write::Res>(7, &args);
+        if silent {
+            assert_eq!(call.await.unwrap_err().status, v3::Error::Jukebox);
+        } else {
+            let (written, ()) = tokio::join!(call, a.give_back(&file, held));
+            assert_eq!(written.unwrap().count, 3);
+        }
+    }
+}
+
+impl Client {
+    async fn call_v3<A: weir_xdr::Encode, R: weir_xdr::Decode>(
+        &mut self,
+        procedure: u32,
+        args: &A,
+    ) -> R {
+        self.xid += 1;
+        let mut e = start_record();
+        e.put(&CallHeader {
+            xid: self.xid,
+            program: weir_nfs::v3::PROGRAM,
+            version: weir_nfs::v3::VERSION,
+            procedure,
+            cred: self.cred.clone(),
+            verf: OpaqueAuth::NONE,
+        });
+        e.put(args);
+        self.stream.write_all(&finish_record(e).to_bytes()).await.unwrap();
+        let mut d = Decoder::new(self.record().await);
+        let _: ReplyHeader = d.get().unwrap();
+        d.get().unwrap()
+    }
+}
+
+#[tokio::test]
+async fn what_a_delegate_has_not_written_yet_is_told_to_others() {
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
+    let file = a.make("file").await;
+    let asked = Op::Getattr(Bitmap::of(&[CHANGE, SIZE]));
+    let OpRes::Getattr(Ok(before)) = b.on(&file, asked.clone()).await else { panic!() };
+    let held = a.delegated(&file, WANT_WRITE).await;
+
+    a.service.attrs = before.clone();
+    let (same, called) = tokio::join!(b.on(&file, asked.clone()), a.called());
+    assert!(matches!(called, CbOp::Getattr(_)));
+    assert_eq!(same, OpRes::Getattr(Ok(before.clone())));
+
+    a.service.attrs =
+        Attrs { change: before.change.map(|c| c + 1), size: Some(99), ..before.clone() };
+    let (changed, _) = tokio::join!(b.on(&file, asked.clone()), a.called());
+    let OpRes::Getattr(Ok(changed)) = changed else { panic!() };
+    assert!(changed.change > before.change && changed.size == Some(99));
+    // Its own attributes are the server's business only.
+    assert!(matches!(a.on(&file, asked.clone()).await, OpRes::Getattr(Ok(_))));
+
+    let reader = open_as(ShareAccess::READ, Claim::Fh);
+    let (opened, ()) = tokio::join!(b.on(&file, reader), a.give_back(&file, held));
+    assert!(matches!(opened, OpRes::Open(Ok(_))));
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_answer_loses_its_delegation_in_a_lease() {
+    let f = Fixture::with(|config| config.state.lease = Duration::from_secs(2)).await;
+    let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
+    let file = a.make("file").await;
+    let held = a.delegated(&file, WANT_READ).await;
+    a.service.is_silent = true;
+    let begun = Instant::now();
+    loop {
+        let done = b.on(&file, write_op(StateId::ANONYMOUS)).await;
+        // It renews its lease, or all would be gone at once.
+        a.ok(vec![]).await;
+        match done {
+            OpRes::Write(Err(Error::Delay)) => {}
+            OpRes::Write(Ok(_)) => break,
+            other => panic!("{other:?}"),
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+    assert!(begun.elapsed() > Duration::from_secs(2));
+    a.ok(vec![]).await;
+    assert!(a.status_flags.contains(sequence::StatusFlags::RECALLABLE_STATE_REVOKED));
+    let test = || Op::TestStateid(vec![held].into());
+    let tested = |status: Error| vec![OpRes::TestStateid(Ok(vec![Err(status)].into()))];
+    assert_eq!(a.ok(vec![test()]).await, tested(Error::DelegRevoked));
+    let args = read::Args { stateid: held, offset: 0, count: 1 };
+    assert!(matches!(a.on(&file, Op::Read(args)).await, OpRes::Read(Err(Error::DelegRevoked))));
+    a.ok(vec![Op::FreeStateid(held)]).await;
+    assert_eq!(a.ok(vec![test()]).await, tested(Error::BadStateId));
+    assert!(!a.status_flags.contains(sequence::StatusFlags::RECALLABLE_STATE_REVOKED));
+}
+
+#[tokio::test]
+async fn a_backchannel_is_missed_and_bound_again() {
+    use sequence::StatusFlags;
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
+    let file = a.make("file").await;
+    let held = a.delegated(&file, WANT_READ).await;
+    assert_eq!(a.status_flags, StatusFlags::empty());
+
+    a.stream = TcpStream::connect(f.addr).await.unwrap();
+    let down = StatusFlags::CB_PATH_DOWN | StatusFlags::CB_PATH_DOWN_SESSION;
+    let begun = Instant::now();
+    while a.status_flags != down {
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        a.ok(vec![]).await;
+    }
+    let other = a.make("other").await;
+    let refused = a.on(&other, open_as(WANT_READ, Claim::Fh)).await;
+    assert_eq!(delegation(&refused), &Delegation::NoneExt(WhyNone::Resource(false)));
+    let bind = Bind { session: a.session, dir: DirFromClient::BackOrBoth, use_rdma: false };
+    assert_eq!(a.raw(vec![Op::BindConnToSession(bind)]).await.status, Ok(()));
+    a.serve_for(Duration::from_millis(100)).await;
+    a.ok(vec![]).await;
+    assert_eq!(a.status_flags, StatusFlags::empty());
+    let writer = open_as(ShareAccess::WRITE, Claim::Fh);
+    let (opened, ()) = tokio::join!(b.on(&file, writer), a.give_back(&file, held));
+    assert!(matches!(opened, OpRes::Open(Ok(_))));
+}
+
+#[tokio::test]
+async fn wants_are_heeded_and_refusals_say_why() {
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
+    let file = a.make("file").await;
+    let plain = || open_as(ShareAccess::READ, Claim::Fh);
+    let with = |want| open_as(ShareAccess::READ | want, Claim::Fh);
+    let none = Delegation::NoneExt;
+    let res = a.on(&file, with(ShareAccess::WANT_NO_DELEG)).await;
+    assert_eq!(delegation(&res), &none(WhyNone::NotWanted));
+    let res = a.on(&file, with(ShareAccess::WANT_CANCEL)).await;
+    assert_eq!(delegation(&res), &none(WhyNone::Cancelled));
+    // Without a wish, a file that is opened again is delegated; who cannot be called gets nothing.
+    assert_eq!(delegation(&a.on(&file, plain()).await), &Delegation::None);
+    let res = b.on(&file, with(ShareAccess::WANT_READ_DELEG)).await;
+    assert_eq!(delegation(&res), &none(WhyNone::Resource(false)));
+    assert!(matches!(delegation(&a.on(&file, plain()).await), Delegation::Read(_)));
+    let res = a.on(&file, with(ShareAccess::WANT_WRITE_DELEG)).await;
+    assert_eq!(delegation(&res), &none(WhyNone::NotSuppUpgrade));
+
+    let (_, _) = b.open("busy").await;
+    let busy = b.make("busy").await;
+    let (_, _) = b.open("busy").await;
+    let res = a.on(&busy, open_as(WANT_WRITE, Claim::Fh)).await;
+    assert_eq!(delegation(&res), &none(WhyNone::Contention(false)));
+}
+
+#[tokio::test]
+async fn none_are_given_where_they_are_turned_off() {
+    let f = Fixture::with(|config| config.state.delegations = 0).await;
+    let mut a = f.callable("a").await;
+    let file = a.make("file").await;
+    let res = a.on(&file, open_as(WANT_READ, Claim::Fh)).await;
+    assert_eq!(delegation(&res), &Delegation::NoneExt(WhyNone::Resource(false)));
+}
+
+#[tokio::test]
+async fn a_delegation_is_reclaimed_after_a_restart() {
+    let mut f = Fixture::new().await;
+    let mut a = f.callable("a").await;
+    let file = a.make("file").await;
+    a.delegated(&file, WANT_READ).await;
+    f.restart().await;
+    let mut a = f.connect("a", 2).await;
+    a.service.is_there = true;
+    a.begin_session(1 << 20).await;
+    let claim = Claim::Previous(DelegationType::Read);
+    let res = a.on(&file, open_as(ShareAccess::READ, claim)).await;
+    let Delegation::Read(again) = delegation(&res) else { panic!("{res:?}") };
+    assert!(!again.recall);
+    let held = again.stateid;
+    a.ok(vec![Op::ReclaimComplete(reclaim_complete::Args { one_fs: false })]).await;
+    let mut b = f.client("b").await;
+    let (done, ()) =
+        tokio::join!(b.on(&file, write_op(StateId::ANONYMOUS)), a.give_back(&file, held));
+    assert!(matches!(done, OpRes::Write(Ok(_))));
+}
+
+#[tokio::test]
+async fn a_change_behind_the_servers_back_recalls_within_seconds() {
+    let f = Fixture::new().await;
+    let mut a = f.callable("a").await;
+    let file = a.make("file").await;
+    let held = a.delegated(&file, WANT_READ).await;
+    let found = f.fs.lookup(&Caller::Own, f.fs.root(), b"file").await.unwrap();
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    f.fs.setattr(&Caller::Own, found.id, &set).await.unwrap();
+    a.give_back(&file, held).await;
+}
+
+#[tokio::test]
+async fn minor_version_0_is_called_where_it_listens() {
+    let f = Fixture::new().await;
+    let (addr, mut called, listening) = callbacks::listen().await;
+    let mut a = f.connect("old", 0).await;
+    let client_id = introduce_at(&mut a, Some(addr)).await;
+    let mut b = f.client("b").await;
+    let file = b.make("file").await;
+    let open = |seqid| match open_as(ShareAccess::READ, Claim::Null("file".into())) {
+        Op::Open(args) => {
+            let owner = StateOwner { client_id, owner: "process".into() };
+            Op::Open(open::Args { seqid, owner, ..args })
+        }
+        op => op,
+    };
+    let begun = Instant::now();
+    let mut seqid = 0;
+    let held = loop {
+        seqid += 1;
+        let reply = a.raw(vec![Op::Putrootfh(()), open(seqid)]).await;
+        assert_eq!(reply.status, Ok(()));
+        if let read @ Delegation::Read(_) = delegation(&reply.results[1]) {
+            break stateid(read);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(5), "never given");
+    };
+    let giving_back = async {
+        let CbOp::Recall(recall) = called.recv().await.unwrap() else { panic!() };
+        assert_eq!((&recall.file, recall.stateid), (&file, held));
+        a.raw(vec![Op::Putfh(file.clone()), Op::Delegreturn(held)]).await.status
+    };
+    let (done, returned) = tokio::join!(b.on(&file, write_op(StateId::ANONYMOUS)), giving_back);
+    assert!(matches!(done, OpRes::Write(Ok(_))));
+    assert_eq!(returned, Ok(()));
+
+    // Once it does not listen any more, and holds one, its renewal says so.
+    let other = b.make("other").await;
+    let by_name = |seqid| match open(seqid) {
+        Op::Open(args) => Op::Open(open::Args { claim: Claim::Null("other".into()), ..args }),
+        op => op,
+    };
+    a.raw(vec![Op::Putrootfh(()), by_name(seqid + 1)]).await;
+    let reply = a.raw(vec![Op::Putrootfh(()), by_name(seqid + 2)]).await;
+    assert!(matches!(delegation(&reply.results[1]), Delegation::Read(_)));
+    assert_eq!(a.raw(vec![Op::Renew(client_id)]).await.status, Ok(()));
+    listening.abort();
+    let delayed = b.on(&other, write_op(StateId::ANONYMOUS)).await;
+    assert!(matches!(delayed, OpRes::Write(Err(Error::Delay))));
+    assert_eq!(a.raw(vec![Op::Renew(client_id)]).await.status, Err(Error::CbPathDown));
+}
