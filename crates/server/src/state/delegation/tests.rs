@@ -1,0 +1,270 @@
+//! Delegations given, recalled, given back and taken away.
+
+use super::*;
+use crate::state::tests::{LEASE, NODE, READ, T0, WRITE, principal, ready, request, state_after};
+use crate::state::{CallbackCred, CallbackService, Channel, Owner};
+
+const SEC: Duration = Duration::from_secs(1);
+
+/// A client with a session that can be called back over a connection.
+fn callable(state: &mut State<char>, name: &'static str) -> ClientId {
+    let id = ready(state, name, T0);
+    let channel = Channel {
+        max_request: 4096,
+        max_response: 4096,
+        max_cached: 512,
+        max_operations: 8,
+        slots: 4,
+    };
+    let session = state.sessions.create(id, channel, channel, 2).unwrap();
+    session.callback_cred = Some(CallbackCred::Nobody);
+    let session = session.id;
+    state.sessions.bind_back(session, id.0).unwrap();
+    state.sessions.answered(id.0);
+    id
+}
+
+fn ask(client: ClientId, share: Share, wanted: Wanted) -> Ask {
+    Ask { client, node: NODE, share, wanted }
+}
+
+fn give(
+    state: &mut State<char>,
+    client: ClientId,
+    share: Share,
+    now: Duration,
+) -> Result<StateId, WhyNot> {
+    let ask = ask(client, share, Wanted::Any);
+    let kind = state.may_delegate(ask, now)?;
+    state.delegate(Grant { ask, file: 'd', change: 5, referring: None }, kind, now)
+}
+
+/// A client with an open and a delegation of it.
+fn delegate(state: &mut State<char>, name: &'static str, share: Share) -> (ClientId, StateId) {
+    let client = callable(state, name);
+    state.open(request(client, share), T0).unwrap();
+    let id = give(state, client, share, T0).unwrap();
+    (client, id)
+}
+
+#[test]
+fn a_delegate_reads_under_its_delegation_and_gives_it_back() {
+    let mut state = state_after(&[]);
+    let (a, id) = delegate(&mut state, "a", READ);
+    assert!(state.filter().may_conflict(NODE, Touch::Change));
+    assert_eq!(state.io(Some(a), id, NODE, Access::READ).unwrap().file, 'd');
+    assert_eq!(state.io(Some(a), id, NODE, Access::WRITE).unwrap_err(), StateError::OpenMode);
+    assert_eq!(state.test_stateid(a, id), Ok(()));
+    assert_eq!(state.free_stateid(a, id), Err(StateError::LocksHeld));
+    assert_eq!(state.destroy_client(a), Err(StateError::ClientBusy));
+    let b = ready(&mut state, "b", T0);
+    assert_eq!(state.return_delegation(b, id, NODE), Err(StateError::BadStateId));
+    assert_eq!(state.return_delegation(a, id, NODE), Ok(()));
+    assert_eq!(state.return_delegation(a, id, NODE), Err(StateError::BadStateId));
+    assert!(!state.filter().any() && state.delegations.by_node.is_empty());
+    assert_eq!(state.io(Some(a), id, NODE, Access::READ).unwrap_err(), StateError::BadStateId);
+}
+
+#[test]
+fn readers_share_read_delegations_and_writers_recall_them() {
+    let mut state = state_after(&[]);
+    let (a, of_a) = delegate(&mut state, "a", READ);
+    let (_, of_b) = delegate(&mut state, "b", READ);
+    let c = ready(&mut state, "c", T0);
+    assert!(state.open(request(c, READ), T0).is_ok());
+    assert_eq!(state.open(request(c, WRITE), T0), Err(StateError::Delegated));
+    let denies = Share { access: Access::READ, deny: Access::READ };
+    assert_eq!(state.open(request(c, denies), T0), Err(StateError::Delegated));
+
+    assert_eq!(state.recall(NODE, Touch::Read, Some(c), T0), Recalled::default());
+    let recalled = state.recall(NODE, Touch::Change, Some(c), T0);
+    assert_eq!(recalled, Recalled { tell: vec![of_a.key, of_b.key], pending: true });
+    let again = state.recall(NODE, Touch::Change, Some(c), T0);
+    assert_eq!(again, Recalled { tell: vec![], pending: true });
+    assert_eq!(state.order(of_a.key).unwrap().client, a);
+    state.return_delegation(a, of_a, NODE).unwrap();
+    assert_eq!(state.order(of_a.key), None);
+    let b_alone = state.recall(NODE, Touch::Change, Some(c), T0);
+    assert!(b_alone.pending);
+    // Its own delegation is in nobody's own way.
+    let b = state.order(of_b.key).unwrap().client;
+    assert!(state.open(request(b, WRITE), T0).is_ok());
+}
+
+#[test]
+fn a_write_delegation_is_for_one_and_recalled_by_readers() {
+    let mut state = state_after(&[]);
+    let (a, id) = delegate(&mut state, "a", WRITE);
+    assert_eq!(state.io(Some(a), id, NODE, Access::WRITE).unwrap().file, 'd');
+    assert_eq!(state.io(Some(a), id, NODE, Access::READ).unwrap().file, 'd');
+    assert_eq!(state.recall(NODE, Touch::Change, Some(a), T0), Recalled::default());
+    let b = ready(&mut state, "b", T0);
+    assert_eq!(state.open(request(b, READ), T0), Err(StateError::Delegated));
+    assert!(state.recall(NODE, Touch::Read, Some(b), T0).pending);
+    state.return_delegation(a, id, NODE).unwrap();
+    state.open(request(b, READ), T0).unwrap();
+    assert_eq!(give(&mut state, a, WRITE, LEASE), Err(WhyNot::Contention), "b reads");
+}
+
+#[test]
+fn what_is_in_use_or_was_recalled_lately_is_not_delegated() {
+    let mut state = state_after(&[]);
+    let (a, b) = (callable(&mut state, "a"), callable(&mut state, "b"));
+    let by_b = state.open(request(b, WRITE), T0).unwrap();
+    state.open(request(a, READ), T0).unwrap();
+    assert_eq!(give(&mut state, a, READ, T0), Err(WhyNot::Contention));
+    state.close(b, by_b, NODE).unwrap();
+    let changing = state.filter().begin_change(NODE);
+    assert_eq!(give(&mut state, a, READ, T0), Err(WhyNot::Contention));
+    drop(changing);
+    let id = give(&mut state, a, READ, T0).unwrap();
+    assert_eq!(give(&mut state, a, READ, T0), Err(WhyNot::HasOne));
+    assert_eq!(give(&mut state, a, WRITE, T0), Err(WhyNot::Upgrade));
+    state.recall(NODE, Touch::Change, None, T0);
+    state.return_delegation(a, id, NODE).unwrap();
+    assert_eq!(give(&mut state, a, READ, CONTENDED - SEC), Err(WhyNot::Contention));
+    assert!(give(&mut state, a, READ, CONTENDED).is_ok());
+}
+
+#[test]
+fn unasked_a_file_is_delegated_when_it_is_opened_again() {
+    let mut state = state_after(&[]);
+    let (a, b) = (callable(&mut state, "a"), callable(&mut state, "b"));
+    let whatever = |client| ask(client, READ, Wanted::Whatever);
+    assert_eq!(state.may_delegate(whatever(a), T0), Err(WhyNot::NotYet));
+    assert_eq!(state.may_delegate(whatever(b), T0), Err(WhyNot::NotYet));
+    assert_eq!(state.may_delegate(whatever(a), T0), Ok(DelegationKind::Read));
+}
+
+#[test]
+fn a_client_that_cannot_be_called_gets_none() {
+    let mut state = state_after(&[]);
+    let deaf = ready(&mut state, "deaf", T0);
+    assert_eq!(give(&mut state, deaf, READ, T0), Err(WhyNot::Resource));
+    let a = callable(&mut state, "a");
+    state.sessions.unbind(a.0);
+    assert_eq!(give(&mut state, a, READ, T0), Err(WhyNot::Resource));
+}
+
+#[test]
+fn minor_version_0_gets_read_delegations_where_it_listens() {
+    let mut state = state_after(&[]);
+    let owner = Owner { sessions: false, name: bytes::Bytes::from_static(b"old") };
+    let (id, _) = state.clients.introduce(owner, [0; 8], principal(), T0).unwrap();
+    state.confirm(id, &principal(), T0).unwrap();
+    assert_eq!(give(&mut state, id, READ, T0), Err(WhyNot::Resource));
+    let addr = "192.0.2.2:1000".parse().unwrap();
+    let service = CallbackService { addr, program: 1, ident: 2, is_up: false };
+    state.clients.get_mut(id).unwrap().callback = Some(service);
+    assert_eq!(give(&mut state, id, READ, T0), Err(WhyNot::Resource), "not tested yet");
+    state.clients.get_mut(id).unwrap().callback = Some(CallbackService { is_up: true, ..service });
+    assert_eq!(give(&mut state, id, WRITE, T0), Err(WhyNot::Resource));
+    let held = give(&mut state, id, READ, T0).unwrap();
+    assert!(state.holds_delegation(id));
+    // It cannot acknowledge, so nothing is kept for that.
+    state.recall(NODE, Touch::Change, None, T0);
+    state.clients.renew(id, LEASE + SEC);
+    state.sweep(LEASE + SEC);
+    assert_eq!(state.delegation_count(), 0);
+    assert_eq!(state.test_stateid(id, held), Err(StateError::BadStateId));
+}
+
+#[test]
+fn what_is_not_given_back_in_a_lease_is_taken_away_and_acknowledged() {
+    let mut state = state_after(&[]);
+    let (a, id) = delegate(&mut state, "a", READ);
+    let b = ready(&mut state, "b", T0);
+    state.recall(NODE, Touch::Change, Some(b), T0);
+    state.clients.renew(a, LEASE + SEC);
+    assert!(state.recall(NODE, Touch::Change, Some(b), LEASE).pending);
+    assert!(!state.recall(NODE, Touch::Change, Some(b), LEASE + SEC).pending);
+    assert!(!state.filter().any());
+
+    assert_eq!(state.clients.get(a).unwrap().revoked, [id.key]);
+    assert_eq!(state.test_stateid(a, id), Err(StateError::Revoked));
+    assert_eq!(state.io(Some(a), id, NODE, Access::READ).unwrap_err(), StateError::Revoked);
+    assert_eq!(state.return_delegation(a, id, NODE), Err(StateError::Revoked));
+    assert_eq!(state.free_stateid(b, id), Err(StateError::BadStateId));
+    assert_eq!(state.free_stateid(a, id), Ok(()));
+    assert_eq!(state.test_stateid(a, id), Err(StateError::BadStateId));
+    assert!(state.clients.get(a).unwrap().revoked.is_empty());
+    assert_eq!(state.delegation_count(), 0);
+}
+
+#[test]
+fn a_silent_client_loses_its_delegation_at_once_to_whoever_wants_the_file() {
+    let mut state = state_after(&[]);
+    let (a, _) = delegate(&mut state, "a", READ);
+    let later = LEASE + SEC;
+    assert_eq!(state.recall(NODE, Touch::Change, None, later), Recalled::default());
+    assert!(state.clients.get(a).is_err());
+    assert_eq!((state.delegation_count(), state.counts()), (0, (0, 0)));
+    assert!(state.has_forgotten());
+}
+
+#[test]
+fn delegations_are_bounded_those_taken_away_included() {
+    let limits = crate::state::Limits { delegations: 1, ..Default::default() };
+    let mut state = State::new(1, limits, crate::state::Grace::default());
+    let (a, _) = delegate(&mut state, "a", READ);
+    let b = callable(&mut state, "b");
+    assert_eq!(give(&mut state, b, READ, T0), Err(WhyNot::Resource));
+    state.recall(NODE, Touch::Change, None, T0);
+    for client in [a, b] {
+        state.clients.renew(client, LEASE + SEC);
+    }
+    state.sweep(LEASE + SEC);
+    assert_eq!(give(&mut state, b, READ, LEASE * 2), Err(WhyNot::Resource));
+    state.purge(a);
+    assert!(give(&mut state, b, READ, LEASE * 2).is_ok());
+}
+
+#[test]
+fn a_reclaimed_delegation_is_recalled_where_it_is_in_the_way() {
+    let mut state = state_after(&[]);
+    let (a, b) = (callable(&mut state, "a"), callable(&mut state, "b"));
+    let grant = |client| Grant {
+        ask: ask(client, READ, Wanted::Whatever),
+        file: 'd',
+        change: 5,
+        referring: None,
+    };
+    let read = DelegationKind::Read;
+    let (_, recall) = state.reclaim_delegation(grant(a), read, T0).unwrap();
+    assert!(!recall);
+    let write = DelegationKind::Write;
+    let (id, recall) = state.reclaim_delegation(grant(b), write, T0).unwrap();
+    assert!(recall && state.order(id.key).is_some());
+}
+
+#[test]
+fn a_change_that_the_delegate_keeps_to_itself_is_told_of_as_one() {
+    let mut state = state_after(&[]);
+    let (a, id) = delegate(&mut state, "a", WRITE);
+    assert_eq!(state.writer_elsewhere(NODE, Some(a)), None);
+    assert_eq!(state.writer_elsewhere(NODE, None), Some((id.key, a)));
+    assert_eq!(state.told_change(id.key, 5, 5), None, "it has changed nothing");
+    assert_eq!(state.told_change(id.key, 6, 5), Some(6));
+    assert_eq!(state.told_change(id.key, 6, 5), Some(7), "it may have gone on");
+    assert_eq!(state.told_change(id.key, 6, 90), Some(91));
+}
+
+#[test]
+fn files_are_looked_at_in_turn_but_not_while_their_delegates_write() {
+    let mut state = state_after(&[]);
+    let (a, id) = delegate(&mut state, "a", READ);
+    let (_, of_b) = delegate(&mut state, "b", READ);
+    assert_eq!(state.delegations_to_look_at(1), [(id.key, NODE, Some(5))]);
+    assert_eq!(state.delegations_to_look_at(1), [(of_b.key, NODE, Some(5))]);
+    assert_eq!(state.delegations_to_look_at(1), []);
+    state.return_delegation(state.delegations.client_of(of_b.key).unwrap(), of_b, NODE).unwrap();
+
+    let mut writes = request(a, WRITE);
+    writes.owner = bytes::Bytes::from_static(b"writer");
+    let open = state.open(writes, T0).unwrap();
+    assert_eq!(state.delegations_to_look_at(9), []);
+    state.close(a, open, NODE).unwrap();
+    assert_eq!(state.delegations_to_look_at(9), [(id.key, NODE, None)]);
+    state.set_known_change(id.key, 8);
+    assert_eq!(state.delegations_to_look_at(9), [(id.key, NODE, Some(8))]);
+}
