@@ -13,6 +13,7 @@ use crate::failure::{Asked, Failure, Result};
 use crate::output::size_text;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
+use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -205,10 +206,13 @@ impl Reloads {
                 }
             }
         }
-        log_exports(&self.settings.exports, &settings.exports);
-        self.settings = settings;
-        // What is not exported any more may be unmounted now.
-        self.stores.cache().flush().await.asked(|| "write out what is dirty".into())
+        let before = std::mem::replace(&mut self.settings, settings);
+        if log_exports(&before.exports, &self.settings.exports)
+            && let Err(error) = self.stores.cache().flush().await
+        {
+            error!("what is dirty of an export that is gone cannot be written out: {error}");
+        }
+        Ok(())
     }
 
     /// Puts back what takes a restart to change, and says so.
@@ -225,18 +229,19 @@ impl Reloads {
     }
 }
 
-fn log_exports(before: &[ExportSettings], after: &[ExportSettings]) {
-    let find = |exports: &[ExportSettings], name: &str| {
-        exports.iter().find(|export| export.name == name).cloned()
-    };
+/// Says what is exported now and was not before, and so on; whether some directory is let go of.
+fn log_exports(before: &[ExportSettings], after: &[ExportSettings]) -> bool {
+    let by_name: HashMap<&str, &ExportSettings> =
+        before.iter().map(|export| (&*export.name, export)).collect();
     for export in after {
-        match find(before, &export.name) {
+        match by_name.get(&*export.name) {
             None => info!("{} is exported now", export.name),
-            Some(was) if was != *export => info!("{} is exported otherwise", export.name),
+            Some(was) if *was != export => info!("{} is exported otherwise", export.name),
             Some(_) => {}
         }
     }
-    for export in before.iter().filter(|export| find(after, &export.name).is_none()) {
+    for export in before.iter().filter(|was| after.iter().all(|now| now.name != was.name)) {
         info!("{} is not exported any more", export.name);
     }
+    before.iter().any(|was| after.iter().all(|now| now.dir != was.dir))
 }
