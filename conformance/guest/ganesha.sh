@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# nfs-ganesha beside weir's client, natively, in namespaces of its own (network and mounts), so that
+# it and its port mapper meet nobody else's.
+#   ganesha.sh WEIR FILES DIR: FILES go to the server and back with each version, into DIR/VERSION.
+set -euo pipefail
+weir=$1 files=$2 dir=$3
+ip link set lo up
+mount -t tmpfs none /run
+mkdir -p "$dir/export" /run/ganesha
+cat >"$dir/ganesha.conf" <<END
+NFS_CORE_PARAM { Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; Protocols = 3, 4; allow_set_io_flusher_fail = true; }
+NFSV4 { Graceless = true; RecoveryRoot = "$dir"; }
+EXPORT {
+  Export_Id = 1; Path = "$dir/export"; Pseudo = "$dir/export"; Access_Type = RW; Squash = No_Root_Squash;
+  SecType = sys; Protocols = 3, 4; FSAL { Name = VFS; }
+}
+END
+rpcbind -w -f & mapper=$!
+ganesha.nfsd -F -L "$dir/ganesha.log" -f "$dir/ganesha.conf" -p "$dir/ganesha.pid" & server=$!
+trap 'kill $server $mapper; wait' EXIT
+for _ in $(seq 100); do
+  "$weir" ls -o soft,retrans=0,timeo=10 "nfs://127.0.0.1$dir/export" >/dev/null 2>&1 && break
+  sleep 0.2
+done
+for version in 3 4.0 4.1 4.2; do
+  url=nfs://127.0.0.1$dir/export/$version
+  "$weir" cp -rp -o vers=$version "$files" "$url"
+  "$weir" cp -rp -o vers=$version "$url" "$dir/$version"
+done
