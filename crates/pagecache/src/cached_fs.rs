@@ -387,8 +387,11 @@ impl CachedFs {
     ) -> Result<()> {
         let (store, caller) = (self.store().clone(), caller.clone());
         let (name, value) = (name.to_vec(), value.to_vec());
+        let mark = marks_uncached(&name).then(|| value == b"1");
         let set = async move { store.set_xattr(&caller, id, &name, &value, mode).await };
-        self.change_attributes(id, set).await
+        self.change_attributes(id, set).await?;
+        self.mark_uncached(id, mark).await;
+        Ok(())
     }
 
     /// Full names of the extended attributes.
@@ -405,8 +408,24 @@ impl CachedFs {
     /// Those of the store.
     pub async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
         let (store, caller, name) = (self.store().clone(), caller.clone(), name.to_vec());
+        let mark = marks_uncached(&name).then_some(false);
         let remove = async move { store.remove_xattr(&caller, id, &name).await };
-        self.change_attributes(id, remove).await
+        self.change_attributes(id, remove).await?;
+        self.mark_uncached(id, mark).await;
+        Ok(())
+    }
+
+    /// A file whose mark has changed is used accordingly from now on; what is resident of one that
+    /// is not to be cached is written back and goes.
+    async fn mark_uncached(&self, id: FileId, mark: Option<bool>) {
+        if let (Some(uncached), Some(mapping)) = (mark, self.shared.live(id)) {
+            mapping.uncached.store(uncached, Ordering::Relaxed);
+            if uncached {
+                // What cannot be written stays dirty, and its writers hear of it.
+                let _ = mapping.write_back(0..u64::MAX).await;
+                mapping.drop_clean(0..u64::MAX);
+            }
+        }
     }
 
     /// An access control list; `None` where the file's permission bits say all.
@@ -470,6 +489,10 @@ impl WeakFs {
     pub fn upgrade(&self) -> Option<CachedFs> {
         self.shared.upgrade().map(|shared| CachedFs { shared })
     }
+}
+
+fn marks_uncached(name: &[u8]) -> bool {
+    name == weir_vfs::UNCACHED_XATTR
 }
 
 impl FsShared {

@@ -107,8 +107,18 @@ impl File {
     /// # Errors
     /// A writeback error that this open file has not been told of; those of the store.
     pub async fn sync_async(&self, data_only: bool) -> Result<()> {
+        self.sync_range_async(0..u64::MAX, data_only).await
+    }
+
+    /// The same for bytes of a range: what is dirty elsewhere need not be written back for it.
+    ///
+    /// # Errors
+    /// Those of [`sync_async`](Self::sync_async).
+    pub async fn sync_range_async(&self, range: Range<u64>, data_only: bool) -> Result<()> {
         let mapping = &self.open.mapping;
-        let written = mapping.write_back(0..u64::MAX).await;
+        let written = mapping
+            .write_back(pages_spanning(range.start, range.end.saturating_sub(range.start)))
+            .await;
         self.open.unseen_error()?;
         written?;
         mapping.settle().await;

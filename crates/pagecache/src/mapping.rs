@@ -47,6 +47,8 @@ pub(crate) struct Mapping {
     number: AtomicU32,
     /// The store lets cached reads take the fast path.
     pub(crate) fast: bool,
+    /// The file is marked as one whose data is not to be cached.
+    pub(crate) uncached: AtomicBool,
     sequence: AtomicU64,
     size: AtomicU64,
     pub(crate) index: Index,
@@ -155,6 +157,7 @@ impl Mapping {
             id,
             number: AtomicU32::new(0),
             fast: store.capabilities().contains(Capabilities::FAST_READ),
+            uncached: AtomicBool::new(file.is_marked_uncached()),
             sequence: AtomicU64::new(0),
             size: AtomicU64::new(attr.size),
             index: Index::default(),

@@ -153,7 +153,7 @@ impl Open {
             return Err(Error::BadFile);
         }
         if flags.is_empty() {
-            return Ok(self.noreuse.load(Ordering::Relaxed));
+            return Ok(self.leaves_no_trace());
         }
         self.check_flags(flags)
     }
@@ -171,7 +171,14 @@ impl Open {
         {
             return Err(Error::NotSupported);
         }
-        Ok(flags.contains(IoFlags::UNCACHED) || self.noreuse.load(Ordering::Relaxed))
+        Ok(flags.contains(IoFlags::UNCACHED) || self.leaves_no_trace())
+    }
+
+    /// Whether operations are uncached without a flag of their own, as the open file was advised or
+    /// the file is marked.
+    #[inline]
+    fn leaves_no_trace(&self) -> bool {
+        self.noreuse.load(Ordering::Relaxed) || self.mapping.uncached.load(Ordering::Relaxed)
     }
 
     /// Brings in the page at which a snapshot stopped, and with it what else is missing of the bytes

@@ -405,3 +405,19 @@ fn sequential_reads_run_ahead_and_random_ones_do_not() {
     let pages = rig.cache.stats().fill_pages - before.fill_pages;
     assert!(pages <= 100, "{pages} pages for 50 random reads");
 }
+
+#[test]
+fn a_range_is_synced_and_the_rest_stays_dirty() {
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    write_all(&file, &pattern(4 * 4096, 1), 0);
+    write_all(&file, &pattern(4 * 4096, 2), 20 * PAGE);
+    assert_eq!(rig.cache.dirty_bytes(), 8 * PAGE);
+    // A byte of a page brings all of it.
+    block_on(file.sync_range_async(PAGE + 5..2 * PAGE + 1, true)).unwrap();
+    assert_eq!(rig.cache.dirty_bytes(), 6 * PAGE);
+    block_on(file.sync_range_async(0..20 * PAGE, true)).unwrap();
+    assert_eq!(rig.cache.dirty_bytes(), 4 * PAGE);
+    block_on(file.sync_range_async(20 * PAGE..u64::MAX, false)).unwrap();
+    assert_eq!(rig.cache.dirty_bytes(), 0);
+}

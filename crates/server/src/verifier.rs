@@ -21,12 +21,13 @@ impl WriteVerifier {
         self.0.load(Ordering::Acquire).to_be_bytes()
     }
 
-    /// Makes writes durable for a client.
+    /// Makes writes of `count` bytes (0: to the end) at `offset` durable for a client.
     ///
     /// # Errors
     /// What could not be written may be lost; the verifier is another one from then on.
-    pub async fn commit(&self, file: &File) -> weir_vfs::Result<()> {
-        let synced = file.sync_async(false).await;
+    pub async fn commit(&self, file: &File, offset: u64, count: u32) -> weir_vfs::Result<()> {
+        let end = if count == 0 { u64::MAX } else { offset.saturating_add(count.into()) };
+        let synced = file.sync_range_async(offset..end, false).await;
         if synced.is_err() {
             self.0.fetch_add(1, Ordering::AcqRel);
         }

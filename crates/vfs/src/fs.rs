@@ -60,6 +60,9 @@ pub enum RenameFlags {
     Exchange,
 }
 
+/// The extended attribute that marks a file whose data is not to be cached, when its value is `1`.
+pub const UNCACHED_XATTR: &[u8] = b"user.weir.uncached";
+
 /// What setting an extended attribute may find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrMode {
@@ -234,6 +237,11 @@ pub trait OpenFile: Send + Sync + 'static {
 
     /// Attributes, also after the last name is gone.
     async fn getattr(&self) -> Result<Attr>;
+
+    /// Whether the file is marked ([`UNCACHED_XATTR`]) as one whose data is not to be cached.
+    fn is_marked_uncached(&self) -> bool {
+        false
+    }
 
     /// Starts a read. The layout is known before or with the data, never after it. Returns at
     /// once (it may complete the operation before it returns).

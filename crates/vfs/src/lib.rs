@@ -27,7 +27,10 @@ pub use acl::{Acl, AclKind, AclRights, AclWho, acl_xattr, tag_of, who_of};
 pub use attr::{Attr, Cred, FileId, FileKind, FsStat, SetAttr, SetTime};
 pub use error::{Error, Result};
 pub use flags::{Access, Advice, Capabilities, IoFlags};
-pub use fs::{Caller, Created, DirEntry, DirPage, FileSystem, OpenFile, RenameFlags, XattrMode};
+pub use fs::{
+    Caller, Created, DirEntry, DirPage, FileSystem, OpenFile, RenameFlags, UNCACHED_XATTR,
+    XattrMode,
+};
 pub use io::{Buffer, ReadOp, Source, WriteOp};
 pub use lock::{Lock, LockConflict, LockOwner, LockRange, RangeLocks, TO_END};
 pub use segment::{Extent, Layout, SegmentKind};

@@ -233,6 +233,8 @@ attributes! {
     MODE_SET_MASKED = 74, mode_set_masked: ModeMasked;
     /// Attributes that may go with an exclusive create.
     SUPPATTR_EXCLCREAT = 75, suppattr_exclcreat: Bitmap;
+    /// Which encodings names may be in.
+    FS_CHARSET_CAP = 76, fs_charset_cap: u32;
     /// Alignment of CLONE, in bytes.
     CLONE_BLKSIZE = 77, clone_blksize: u32;
     /// Bytes that removing the file would free.

@@ -13,7 +13,11 @@ use weir_nfs::v4::acl::{Ace, Acl as WireAcl, AclFlags, MAX_ACES};
 use weir_nfs::v4::attr::{self as number, Attrs, Fattr, FsLocations};
 use weir_nfs::v4::types::{FileType, FsId, NfsTime, SetTime as WireTime, SpecData};
 use weir_nfs::v4::{Bitmap, Error};
-use weir_vfs::{Acl, AclKind, Attr, Capabilities, FileId, FileKind, FsStat, SetAttr, SetTime};
+use weir_pagecache::CachedFs;
+use weir_vfs::{
+    Acl, AclKind, Attr, Caller, Capabilities, FileId, FileKind, FsStat, SetAttr, SetTime,
+    UNCACHED_XATTR, XattrMode,
+};
 use weir_xdr::List;
 
 /// Largest READ and WRITE, in bytes.
@@ -27,9 +31,11 @@ const SETTABLE: Bitmap = Bitmap::of(&[
     number::OWNER_GROUP,
     number::TIME_ACCESS_SET,
     number::TIME_MODIFY_SET,
+    number::MODE_SET_MASKED,
     number::MODE_UMASK,
     number::ACL,
     number::DACL,
+    number::UNCACHEABLE_FILE_DATA,
 ]);
 
 /// Where an exclusive create keeps its verifier.
@@ -92,6 +98,7 @@ const READABLE: Bitmap = Bitmap::of(&[
     number::TIME_MODIFY,
     number::MOUNTED_ON_FILEID,
     number::SUPPATTR_EXCLCREAT,
+    number::FS_CHARSET_CAP,
     number::CLONE_BLKSIZE,
     number::SPACE_FREED,
     number::CHANGE_ATTR_TYPE,
@@ -107,9 +114,11 @@ const FIRST_OF_1: u32 = 56;
 const FIRST_OF_2: u32 = 77;
 
 /// Attributes that only some stores keep.
-const OF_STORE: [(Capabilities, Bitmap); 2] = [
+const OF_STORE: [(Capabilities, Bitmap); 3] = [
     (Capabilities::POSIX_ACL, LISTS.union(Bitmap::of(&[number::ACLSUPPORT]))),
     (Capabilities::CLONE, Bitmap::of(&[number::CLONE_BLKSIZE])),
+    // Kept in an extended attribute.
+    (Capabilities::XATTR, Bitmap::of(&[number::UNCACHEABLE_FILE_DATA])),
 ];
 
 /// The supported attributes that a minor version and a store have.
@@ -139,6 +148,7 @@ fn of_file_system(asked: Bitmap) -> bool {
 pub(crate) struct Besides {
     stat: Option<FsStat>,
     lists: Option<Vec<Ace>>,
+    uncacheable: Option<bool>,
 }
 
 impl Besides {
@@ -148,7 +158,7 @@ impl Besides {
             true => Some(target.fs().statfs().await.map_err(of_vfs)?),
             false => None,
         };
-        Ok(Self { stat, lists: None })
+        Ok(Self { stat, ..Self::default() })
     }
 
     /// The same, and what each file has of its own.
@@ -163,9 +173,29 @@ impl Besides {
             true => None,
             false => Some(lists(target, attr).await?),
         };
-        Ok(Self { stat: self.stat, lists })
+        let uncacheable = match asked.contains(number::UNCACHEABLE_FILE_DATA) {
+            true => Some(is_uncacheable(target, attr).await?),
+            false => None,
+        };
+        Ok(Self { stat: self.stat, lists, uncacheable })
     }
 }
+
+/// Whether a file is marked as one whose data is not to be cached: only regular files are.
+async fn is_uncacheable(target: &Target<'_>, attr: &Attr) -> Result<bool, Error> {
+    if attr.kind != FileKind::Regular {
+        return Ok(false);
+    }
+    // A mark that the caller may not read is told all the same: it is an attribute.
+    match target.fs().get_xattr(&Caller::Own, attr.id, UNCACHED_XATTR).await {
+        Ok(value) => Ok(value == MARKED),
+        Err(weir_vfs::Error::NoAttribute) => Ok(false),
+        Err(error) => Err(of_vfs(error)),
+    }
+}
+
+/// The value of a mark.
+const MARKED: &[u8] = b"1";
 
 async fn lists(target: &Target<'_>, attr: &Attr) -> Result<Vec<Ace>, Error> {
     let by_mode = || Acl::of_mode(attr.mode);
@@ -250,9 +280,11 @@ pub(crate) fn of_file(
         mounted_on_fileid: has(number::MOUNTED_ON_FILEID).then_some(mounted_on.id.ino),
         dacl: lists(number::DACL).map(|aces| WireAcl { flags: AclFlags::empty(), aces }),
         suppattr_exclcreat: has(number::SUPPATTR_EXCLCREAT).then(|| exclusive(cx.minor, store)),
+        fs_charset_cap: has(number::FS_CHARSET_CAP).then_some(CONTAINS_NON_UTF8),
         clone_blksize: has(number::CLONE_BLKSIZE).then_some(4096),
         space_freed: has(number::SPACE_FREED).then_some(freed),
         change_attr_type: has(number::CHANGE_ATTR_TYPE).then_some(CHANGE_UNDEFINED),
+        uncacheable_file_data: besides.uncacheable,
         xattr_support: has(number::XATTR_SUPPORT).then(|| store.contains(Capabilities::XATTR)),
         ..Attrs::default()
     }
@@ -262,6 +294,9 @@ pub(crate) fn of_file(
 fn lease_seconds(cx: &Context) -> u32 {
     u32::try_from(cx.state().limits().lease.as_secs()).unwrap_or(u32::MAX)
 }
+
+/// `FSCHARSET_CAP4_CONTAINS_NON_UTF8`: names are bytes.
+const CONTAINS_NON_UTF8: u32 = 1;
 
 /// `change_attr_type4`: a change attribute that moves, and says nothing by how much.
 const CHANGE_UNDEFINED: u32 = 4;
@@ -318,7 +353,10 @@ pub(crate) struct ToSet {
     pub(crate) set: SetAttr,
     /// Which attributes that takes.
     pub(crate) asked: Bitmap,
+    /// The bits of the mode that are to be set, where the others stay.
+    pub(crate) masked: Option<u32>,
     list: Option<List<Ace, MAX_ACES>>,
+    uncacheable: Option<bool>,
 }
 
 impl ToSet {
@@ -335,13 +373,17 @@ impl ToSet {
             return Err(Error::Inval);
         }
         let attrs = wire.attrs()?;
-        let (mode, umask) = match (attrs.mode, attrs.mode_umask) {
-            (Some(_), Some(_)) => return Err(Error::Inval),
-            (Some(mode), None) => (Some(mode), None),
-            (None, Some(both)) => (Some(both.mode), Some(both.umask)),
-            (None, None) => (None, None),
+        let (mode, umask) = match (attrs.mode, attrs.mode_umask, attrs.mode_set_masked) {
+            (mode, None, None) => (mode, None),
+            (None, Some(both), None) => (Some(both.mode), Some(both.umask)),
+            (None, None, Some(some)) => (Some(some.mode & some.mask), None),
+            _ => return Err(Error::Inval),
         };
-        if mode.unwrap_or(0) & !0o7777 != 0 || umask.unwrap_or(0) & !0o777 != 0 {
+        let masked = attrs.mode_set_masked.map(|some| some.mask);
+        if masked.unwrap_or(0) & !0o7777 != 0
+            || mode.unwrap_or(0) & !0o7777 != 0
+            || umask.unwrap_or(0) & !0o777 != 0
+        {
             return Err(Error::Inval);
         }
         let list = match (&attrs.acl, &attrs.dacl) {
@@ -368,38 +410,63 @@ impl ToSet {
             atime: time(attrs.time_access_set)?,
             mtime: time(attrs.time_modify_set)?,
         };
-        Ok(Self { set, asked, list })
+        Ok(Self { set, asked, masked, list, uncacheable: attrs.uncacheable_file_data })
     }
 
-    /// The access control lists to set on a file of a kind.
+    /// What is to be set on a file of a kind besides, one by one.
     ///
     /// # Errors
-    /// They cannot be set on one of that kind.
-    pub(crate) fn lists(&self, kind: FileKind) -> Result<Option<Lists>, Error> {
-        let Some(aces) = &self.list else { return Ok(None) };
-        if kind == FileKind::Symlink {
-            return Err(Error::AttrNotSupp);
+    /// It cannot be set on one of that kind.
+    pub(crate) fn more(&self, kind: FileKind) -> Result<More, Error> {
+        if self.uncacheable.is_some() && kind != FileKind::Regular {
+            return Err(Error::Inval);
         }
         let is_dir = kind == FileKind::Directory;
-        Ok(Some(Lists { acls: acl::from_wire(aces, is_dir)?, is_dir }))
+        let acls = match &self.list {
+            Some(_) if kind == FileKind::Symlink => return Err(Error::AttrNotSupp),
+            Some(aces) => Some(acl::from_wire(aces, is_dir)?),
+            None => None,
+        };
+        Ok(More { acls, is_dir, uncacheable: self.uncacheable })
     }
 }
 
-/// Access control lists to set.
-pub(crate) struct Lists {
-    acls: Acls,
+/// Attributes that are set one by one.
+pub(crate) struct More {
+    acls: Option<Acls>,
     is_dir: bool,
+    uncacheable: Option<bool>,
 }
 
-impl Lists {
-    /// Sets them: the default list of a directory goes if the client sent nothing to inherit.
-    pub(crate) async fn set(&self, target: &Target<'_>, id: FileId) -> Result<(), Error> {
-        let set = async |kind, acl| target.fs().set_acl(&target.caller, id, kind, acl).await;
-        set(AclKind::Access, Some(&self.acls.access)).await.map_err(of_vfs)?;
-        if self.is_dir {
-            set(AclKind::Default, self.acls.default.as_ref()).await.map_err(of_vfs)?;
+impl More {
+    /// Those attributes.
+    pub(crate) const ALL: Bitmap =
+        Bitmap::of(&[number::ACL, number::DACL, number::UNCACHEABLE_FILE_DATA]);
+
+    /// Sets them on a file, on behalf of `caller`. A directory's default list goes if the client
+    /// sent nothing to inherit.
+    pub(crate) async fn set(
+        &self,
+        fs: &CachedFs,
+        caller: &Caller,
+        id: FileId,
+    ) -> Result<(), Error> {
+        if let Some(acls) = &self.acls {
+            let set = async |kind, acl| fs.set_acl(caller, id, kind, acl).await.map_err(of_vfs);
+            set(AclKind::Access, Some(&acls.access)).await?;
+            if self.is_dir {
+                set(AclKind::Default, acls.default.as_ref()).await?;
+            }
         }
-        Ok(())
+        let marked = match self.uncacheable {
+            Some(true) => fs.set_xattr(caller, id, UNCACHED_XATTR, MARKED, XattrMode::Either).await,
+            Some(false) => fs.remove_xattr(caller, id, UNCACHED_XATTR).await,
+            None => Ok(()),
+        };
+        match marked {
+            Err(weir_vfs::Error::NoAttribute) => Ok(()),
+            marked => marked.map_err(of_vfs),
+        }
     }
 }
 

@@ -75,6 +75,10 @@ impl OpenFile for FaultFile {
         self.inner.access()
     }
 
+    fn is_marked_uncached(&self) -> bool {
+        self.inner.is_marked_uncached()
+    }
+
     async fn getattr(&self) -> Result<Attr> {
         self.faults.pass(Call::Getattr).await?;
         self.inner.getattr().await

@@ -509,6 +509,12 @@ impl OpenFile for LocalFile {
         self.access
     }
 
+    fn is_marked_uncached(&self) -> bool {
+        let mut value = [0; 1];
+        let read = rustix::fs::fgetxattr(&*self.file, weir_vfs::UNCACHED_XATTR, &mut value[..]);
+        read == Ok(1) && value == *b"1"
+    }
+
     async fn getattr(&self) -> Result<Attr> {
         let stat = self.stat()?;
         let mut attr = super::attr::attr_of(self.inode.id, self.io.fsid, &stat);

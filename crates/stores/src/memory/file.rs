@@ -70,6 +70,11 @@ impl OpenFile for MemoryFile {
         self.access
     }
 
+    fn is_marked_uncached(&self) -> bool {
+        let meta = self.node.meta.lock();
+        meta.xattrs.get(weir_vfs::UNCACHED_XATTR).is_some_and(|value| value == b"1")
+    }
+
     async fn getattr(&self) -> Result<Attr> {
         Ok(self.node.attr())
     }

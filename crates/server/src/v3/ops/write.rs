@@ -40,11 +40,10 @@ async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<u32, Erro
     Ok(written as u32)
 }
 
-/// Commits the whole file, whatever the range.
 pub(in crate::v3) async fn commit(request: &Request<'_>, args: commit::Args) -> commit::Res {
     let file = request.target(&args.file)?;
     let verifier = request.nfs.verifier.get();
-    let committed = commit_checked(request, &file).await;
+    let committed = commit_checked(request, &file, &args).await;
     let wcc = file.wcc().await;
     match committed {
         Ok(()) => Ok(Committed { file: wcc, verifier }),
@@ -52,8 +51,12 @@ pub(in crate::v3) async fn commit(request: &Request<'_>, args: commit::Args) -> 
     }
 }
 
-async fn commit_checked(request: &Request<'_>, file: &Target<'_>) -> Result<(), Error> {
+async fn commit_checked(
+    request: &Request<'_>,
+    file: &Target<'_>,
+    args: &commit::Args,
+) -> Result<(), Error> {
     file.check_writable()?;
     let (open, _) = file.open(Access::WRITE).await?;
-    request.nfs.verifier.commit(&open).await.map_err(convert::error)
+    request.nfs.verifier.commit(&open, args.offset, args.count).await.map_err(convert::error)
 }

@@ -1,7 +1,7 @@
 //! GETATTR, SETATTR, VERIFY, NVERIFY, ACCESS (RFC 8881 sections 18.7, 18.30, 18.31, 18.15, 18.1).
 
 use crate::state::{ClientId, StateRef, Touch};
-use crate::v4::attrs::{self, Besides, ToSet};
+use crate::v4::attrs::{self, Besides, More, ToSet};
 use crate::v4::context::{Context, Target};
 use crate::v4::status::of_vfs;
 use weir_nfs::v4::attr::{
@@ -69,11 +69,14 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
         // Only what is made has a umask (RFC 8275 section 5).
         return Err(Error::Inval);
     }
-    let lists = match wanted.asked.intersection(attrs::LISTS).is_empty() {
+    let more = match wanted.asked.intersection(More::ALL).is_empty() {
         true => None,
-        false => wanted.lists(target.attr().await?.kind)?,
+        false => Some(wanted.more(target.attr().await?.kind)?),
     };
     let mut set = wanted.set;
+    if let (Some(mask), Some(mode)) = (wanted.masked, set.mode) {
+        set.mode = Some(target.attr().await?.mode & !mask | mode);
+    }
     if let Some(size) = set.size {
         set_size(cx, &target, args.stateid, size, &mut set).await?;
         if set.size.is_none() {
@@ -82,10 +85,10 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
     }
     if !set.is_empty() {
         target.fs().setattr(&target.caller, target.node.id, &set).await.map_err(of_vfs)?;
-        *done = wanted.asked.difference(attrs::LISTS);
+        *done = wanted.asked.difference(More::ALL);
     }
-    if let Some(lists) = lists {
-        lists.set(&target, target.node.id).await?;
+    if let Some(more) = more {
+        more.set(target.fs(), &target.caller, target.node.id).await?;
     }
     *done = wanted.asked;
     Ok(())

@@ -67,7 +67,10 @@ pub(crate) async fn write(cx: &mut Context, args: write::Args) -> write::Res {
     Ok(write::Written { count: written as u32, committed: args.stable, verifier })
 }
 
-pub(crate) async fn commit(cx: &mut Context, _args: commit::Args) -> commit::Res {
+pub(crate) async fn commit(cx: &mut Context, args: commit::Args) -> commit::Res {
+    if args.offset.checked_add(args.count.into()).is_none() {
+        return Err(Error::Inval);
+    }
     let target = cx.current()?;
     let attr = target.attr().await?;
     if attr.kind != weir_vfs::FileKind::Regular {
@@ -84,6 +87,6 @@ pub(crate) async fn commit(cx: &mut Context, _args: commit::Args) -> commit::Res
         }
     };
     let verifier = cx.core.verifier.get();
-    cx.core.verifier.commit(&file).await.map_err(of_vfs)?;
+    cx.core.verifier.commit(&file, args.offset, args.count).await.map_err(of_vfs)?;
     Ok(verifier)
 }

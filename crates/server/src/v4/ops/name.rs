@@ -9,7 +9,7 @@ use crate::v4::status::of_vfs;
 use weir_nfs::v4::Error;
 use weir_nfs::v4::op::{create, link, lookup, lookupp, readlink, remove, rename};
 use weir_nfs::v4::types::SpecData;
-use weir_vfs::{Attr, FileKind, RenameFlags};
+use weir_vfs::{Attr, Caller, FileKind, RenameFlags};
 
 /// Refuses what can be no name (RFC 8881 section 14.5): names are bytes, of any encoding.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Error> {
@@ -73,11 +73,11 @@ pub(crate) async fn create(cx: &mut Context, args: create::Args) -> create::Res 
     dir.check_writable()?;
     let wanted = ToSet::read(&args.attrs, cx.minor, dir.capabilities())?;
     let set = &wanted.set;
-    let lists = match args.kind {
-        create::Kind::Directory => wanted.lists(FileKind::Directory)?,
-        create::Kind::Symlink(_) => wanted.lists(FileKind::Symlink)?,
-        _ => wanted.lists(FileKind::Fifo)?,
-    };
+    let more = wanted.more(match args.kind {
+        create::Kind::Directory => FileKind::Directory,
+        create::Kind::Symlink(_) => FileKind::Symlink,
+        _ => FileKind::Fifo,
+    })?;
     let (fs, caller, id, name) = (dir.fs(), &dir.caller, dir.node.id, &args.name[..]);
     let special = |kind, device: SpecData| (kind, (device.major, device.minor));
     let made = match args.kind {
@@ -96,9 +96,7 @@ pub(crate) async fn create(cx: &mut Context, args: create::Args) -> create::Res 
         _ => return Err(Error::BadType),
     };
     let made = made.map_err(of_vfs)?;
-    if let Some(lists) = lists
-        && let Err(error) = lists.set(&dir, made.id).await
-    {
+    if let Err(error) = more.set(fs, &Caller::Own, made.id).await {
         // Without its list, others might do more with it than they should.
         let removed = match made.kind {
             FileKind::Directory => fs.rmdir(caller, id, name).await,

@@ -287,7 +287,7 @@ async fn find(
             (wanted, Some(create.verifier))
         }
     };
-    let lists = wanted.lists(FileKind::Regular)?;
+    let more = wanted.more(FileKind::Regular)?;
     let (set, done) = (&mut wanted.set, wanted.asked);
     if let Some(verifier) = verifier {
         let [atime, mtime] = verifier_times(verifier);
@@ -319,10 +319,7 @@ async fn find(
         }
         (Err(error), _) => return Err(of_vfs(error)),
     };
-    if let Some(lists) = lists
-        && created
-        && let Err(error) = lists.set(dir, attr.id).await
-    {
+    if created && let Err(error) = more.set(fs, &Caller::Own, attr.id).await {
         // Without its list, others might do more with it than they should.
         return Err(fs.unlink(caller, id, name).await.map_err(of_vfs).err().unwrap_or(error));
     }

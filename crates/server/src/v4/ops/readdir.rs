@@ -92,7 +92,10 @@ async fn entry(
         }
         let target = Target { node, caller: dir.caller.clone(), ..*dir };
         let attrs = match besides.of_file(&target, attr, *asked).await {
-            Ok(besides) => attrs::of_file(cx, &target, attr, &besides, *asked),
+            Ok(besides) => Attrs {
+                rdattr_error: errors.then_some(Ok(())),
+                ..attrs::of_file(cx, &target, attr, &besides, *asked)
+            },
             Err(Error::Stale | Error::NoEnt) => return Ok(None),
             Err(error) if *errors => Attrs { rdattr_error: Some(Err(error)), ..Attrs::default() },
             Err(error) => return Err(error),
@@ -104,7 +107,8 @@ async fn entry(
     }
     let fileid = asked.contains(FILEID).then_some(found.ino);
     let mounted_on_fileid = asked.contains(MOUNTED_ON_FILEID).then_some(found.ino);
-    let attrs = Attrs { fileid, mounted_on_fileid, ..Attrs::default() };
+    let rdattr_error = errors.then_some(Ok(()));
+    let attrs = Attrs { rdattr_error, fileid, mounted_on_fileid, ..Attrs::default() };
     Ok(Some(Entry { cookie, name, attrs }))
 }
 

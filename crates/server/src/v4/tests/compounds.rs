@@ -2,7 +2,6 @@
 
 use super::*;
 use weir_nfs::v4::op::create;
-use weir_nfs::v4::{Bitmap, attr};
 
 fn mkdir(name: &'static str) -> Op {
     let (kind, attrs) = (create::Kind::Directory, Attrs::default().into());
@@ -73,22 +72,4 @@ async fn a_reply_that_does_not_fit_fails_before_anything_is_done() {
     let reply = c.run(ops).await;
     assert_eq!(reply.status, Err(Error::RepTooBig));
     assert!(reply.bytes.len() <= 512, "{} bytes", reply.bytes.len());
-}
-
-#[tokio::test]
-async fn supported_attributes_are_answered() {
-    let f = Fixture::new().await;
-    let mut c = f.client("a").await;
-    let supported = Bitmap::of(&[attr::SUPPORTED_ATTRS]);
-    let results = c.ok(vec![Op::Putrootfh(()), Op::Getattr(supported)]).await;
-    let Some(OpRes::Getattr(Ok(attrs))) = results.last() else { panic!("{results:?}") };
-    let supported = attrs.supported_attrs.unwrap().difference(attr::WRITE_ONLY);
-    let results = c.ok(vec![Op::Putrootfh(()), Op::Getattr(supported)]).await;
-    let Some(OpRes::Getattr(Ok(attrs))) = results.last() else { panic!("{results:?}") };
-    // These are absent where the store or the file has none.
-    let optional = [attr::RDATTR_ERROR, attr::TIME_CREATE, attr::CLONE_BLKSIZE];
-    assert_eq!(
-        supported.difference(attrs.present()).difference(Bitmap::of(&optional)),
-        Bitmap::EMPTY
-    );
 }

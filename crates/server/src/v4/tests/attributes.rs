@@ -1,0 +1,357 @@
+//! Attributes: every supported one, on every kind of file, read, compared and set.
+
+use super::*;
+use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType};
+use weir_nfs::v4::attr::{self, ModeMasked, ModeUmask, SecLabel};
+use weir_nfs::v4::op::{commit, create, nverify, read, readdir, setattr, setxattr, verify, write};
+use weir_nfs::v4::types::{FileType, NfsTime, SetTime, StableHow};
+use weir_nfs::v4::{Bitmap, attr::Fattr};
+use weir_vfs::{Access, Acl, AclKind, AclWho, Caller, FileKind, FsStat, UNCACHED_XATTR};
+
+/// What an attribute has to be, for a file that the file system says this of.
+type Check = fn(&Attrs, &weir_vfs::Attr, &FsStat) -> bool;
+
+const CHECKS: &[(u32, Check)] = &[
+    (attr::SUPPORTED_ATTRS, |a, _, _| a.supported_attrs.unwrap().contains(attr::SIZE)),
+    (attr::TYPE, |a, f, _| match f.kind {
+        FileKind::Directory => a.kind == Some(FileType::Directory),
+        FileKind::Symlink => a.kind == Some(FileType::Symlink),
+        FileKind::Fifo => a.kind == Some(FileType::Fifo),
+        _ => a.kind == Some(FileType::Regular),
+    }),
+    (attr::FH_EXPIRE_TYPE, |a, _, _| a.fh_expire_type == Some(0)),
+    (attr::CHANGE, |a, f, _| a.change == Some(f.change)),
+    (attr::SIZE, |a, f, _| a.size == Some(f.size)),
+    (attr::LINK_SUPPORT, |a, _, _| a.link_support == Some(true)),
+    (attr::SYMLINK_SUPPORT, |a, _, _| a.symlink_support == Some(true)),
+    (attr::NAMED_ATTR, |a, _, _| a.named_attr == Some(false)),
+    (attr::FSID, |a, f, _| a.fsid.unwrap().major == f.fsid),
+    (attr::UNIQUE_HANDLES, |a, _, _| a.unique_handles == Some(true)),
+    (attr::LEASE_TIME, |a, _, _| a.lease_time == Some(90)),
+    (attr::RDATTR_ERROR, |a, _, _| a.rdattr_error.is_none()),
+    (attr::ACL, |a, f, _| a.acl.as_ref().unwrap().0.len() >= 3 || f.mode == 0),
+    (attr::ACLSUPPORT, |a, _, _| a.aclsupport == Some(3)),
+    (attr::CANSETTIME, |a, _, _| a.cansettime == Some(true)),
+    (attr::CASE_INSENSITIVE, |a, _, _| a.case_insensitive == Some(false)),
+    (attr::CASE_PRESERVING, |a, _, _| a.case_preserving == Some(true)),
+    (attr::CHOWN_RESTRICTED, |a, _, _| a.chown_restricted == Some(true)),
+    (attr::FILEHANDLE, |a, _, _| !a.filehandle.as_ref().unwrap().is_empty()),
+    (attr::FILEID, |a, f, _| a.fileid == Some(f.id.ino)),
+    (attr::FILES_AVAIL, |a, _, s| a.files_avail == Some(s.free_files)),
+    (attr::FILES_FREE, |a, _, s| a.files_free == Some(s.free_files)),
+    (attr::FILES_TOTAL, |a, _, s| a.files_total == Some(s.total_files)),
+    (attr::FS_LOCATIONS, |a, _, _| a.fs_locations.as_ref().unwrap().locations.0.is_empty()),
+    (attr::HOMOGENEOUS, |a, _, _| a.homogeneous == Some(true)),
+    (attr::MAXFILESIZE, |a, _, s| a.maxfilesize == Some(s.max_file_size)),
+    (attr::MAXLINK, |a, _, s| a.maxlink == Some(s.max_links)),
+    (attr::MAXNAME, |a, _, s| a.maxname == Some(s.max_name)),
+    (attr::MAXREAD, |a, _, _| a.maxread == Some(1 << 20)),
+    (attr::MAXWRITE, |a, _, _| a.maxwrite == Some(1 << 20)),
+    (attr::MODE, |a, f, _| a.mode == Some(f.mode)),
+    (attr::NO_TRUNC, |a, _, _| a.no_trunc == Some(true)),
+    (attr::NUMLINKS, |a, f, _| a.numlinks == Some(f.nlink)),
+    (attr::OWNER, |a, f, _| a.owner.as_deref() == Some(f.uid.to_string().as_bytes())),
+    (attr::OWNER_GROUP, |a, f, _| a.owner_group.as_deref() == Some(f.gid.to_string().as_bytes())),
+    (attr::RAWDEV, |a, f, _| a.rawdev.unwrap().major == f.rdev.0),
+    (attr::SPACE_AVAIL, |a, _, s| a.space_avail == Some(s.available_bytes)),
+    (attr::SPACE_FREE, |a, _, s| a.space_free == Some(s.free_bytes)),
+    (attr::SPACE_TOTAL, |a, _, s| a.space_total == Some(s.total_bytes)),
+    (attr::SPACE_USED, |a, f, _| a.space_used == Some(f.allocated)),
+    (attr::TIME_ACCESS, |a, f, _| a.time_access == Some(wire(f.atime))),
+    (attr::TIME_CREATE, |a, f, _| a.time_create == f.btime.map(wire)),
+    (attr::TIME_DELTA, |a, _, _| a.time_delta == Some(NfsTime { seconds: 0, nseconds: 1 })),
+    (attr::TIME_METADATA, |a, f, _| a.time_metadata == Some(wire(f.ctime))),
+    (attr::TIME_MODIFY, |a, f, _| a.time_modify == Some(wire(f.mtime))),
+    (attr::MOUNTED_ON_FILEID, |a, f, _| a.mounted_on_fileid == Some(f.id.ino)),
+    (attr::DACL, |a, _, _| a.dacl.as_ref().unwrap().flags.is_empty()),
+    (attr::SUPPATTR_EXCLCREAT, |a, _, _| {
+        let set = a.suppattr_exclcreat.unwrap();
+        set.contains(attr::MODE) && !set.contains(attr::TIME_MODIFY_SET)
+    }),
+    (attr::FS_CHARSET_CAP, |a, _, _| a.fs_charset_cap == Some(1)),
+    (attr::CLONE_BLKSIZE, |a, _, _| a.clone_blksize == Some(4096)),
+    (attr::SPACE_FREED, |a, f, _| a.space_freed == Some(if f.nlink > 1 { 0 } else { f.allocated })),
+    (attr::CHANGE_ATTR_TYPE, |a, _, _| a.change_attr_type == Some(4)),
+    (attr::XATTR_SUPPORT, |a, _, _| a.xattr_support == Some(true)),
+    (attr::UNCACHEABLE_FILE_DATA, |a, _, _| a.uncacheable_file_data == Some(false)),
+];
+
+fn wire(time: std::time::SystemTime) -> NfsTime {
+    let since = time.duration_since(std::time::UNIX_EPOCH).unwrap();
+    NfsTime { seconds: since.as_secs() as i64, nseconds: since.subsec_nanos() }
+}
+
+async fn getattr(c: &mut Client, file: &FileHandle, asked: Bitmap) -> Attrs {
+    match c.on(file, Op::Getattr(asked)).await {
+        OpRes::Getattr(Ok(attrs)) => attrs,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn lookup(c: &mut Client, name: &'static str) -> FileHandle {
+    let ops = vec![Op::Putrootfh(()), Op::Lookup(name.into()), Op::Getfh(())];
+    handle(&c.ok(ops).await).unwrap()
+}
+
+async fn make(c: &mut Client, name: &'static str, kind: create::Kind, attrs: Attrs) -> Error {
+    let args = create::Args { kind, name: name.into(), attrs: attrs.into() };
+    c.run(vec![Op::Putrootfh(()), Op::Create(args)]).await.status.err().unwrap_or(Error::Io)
+}
+
+#[tokio::test]
+async fn every_supported_attribute_is_right_on_every_kind_of_file() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    c.open("file").await;
+    make(&mut c, "dir", create::Kind::Directory, Attrs::default()).await;
+    make(&mut c, "link", create::Kind::Symlink("target".into()), Attrs::default()).await;
+    make(&mut c, "fifo", create::Kind::Fifo, Attrs::default()).await;
+    for name in ["file", "dir", "link", "fifo"] {
+        let file = lookup(&mut c, name).await;
+        let only = Bitmap::of(&[attr::SUPPORTED_ATTRS]);
+        let supported = getattr(&mut c, &file, only).await.supported_attrs.unwrap();
+        let readable = supported.difference(attr::WRITE_ONLY);
+        let table = CHECKS.iter().fold(Bitmap::EMPTY, |mut set, (number, _)| {
+            set.insert(*number);
+            set
+        });
+        assert_eq!(readable, table, "an attribute without a check, or the other way round");
+        let root = f.fs.root();
+        let real = f.fs.lookup(&Caller::Own, root, name.as_bytes()).await.unwrap();
+        let stat = f.fs.statfs().await.unwrap();
+        let all = getattr(&mut c, &file, readable).await;
+        for (number, check) in CHECKS {
+            assert!(check(&all, &real, &stat), "{name}: {:?}", attr::name(*number));
+            // Alone it is the same, and the server agrees that it is.
+            let mut one = all.clone();
+            one.retain(Bitmap::of(&[*number]));
+            assert_eq!(getattr(&mut c, &file, Bitmap::of(&[*number])).await, one, "{number}");
+            let same =
+                |res| matches!(res, OpRes::Verify(Ok(())) | OpRes::Nverify(Err(Error::Same)));
+            if *number != attr::RDATTR_ERROR {
+                let args: verify::Args = one.clone().into();
+                assert!(same(c.on(&file, Op::Verify(args)).await), "VERIFY {number} of {name}");
+                let args: nverify::Args = one.into();
+                assert!(same(c.on(&file, Op::Nverify(args)).await), "NVERIFY {number} of {name}");
+            }
+        }
+    }
+    // What is not supported is left out, and no error.
+    let file = lookup(&mut c, "file").await;
+    let others = Bitmap::of(&[attr::HIDDEN, attr::SEC_LABEL, attr::LAYOUT_TYPES, attr::SACL, 90]);
+    assert_eq!(getattr(&mut c, &file, others).await, Attrs::default());
+    let write_only = Bitmap::of(&[attr::TIME_MODIFY_SET]);
+    assert!(matches!(
+        c.on(&file, Op::Getattr(write_only)).await,
+        OpRes::Getattr(Err(Error::Inval))
+    ));
+    let differs: verify::Args = Attrs { size: Some(99), ..Attrs::default() }.into();
+    assert!(matches!(c.on(&file, Op::Verify(differs)).await, OpRes::Verify(Err(Error::NotSame))));
+}
+
+async fn set(c: &mut Client, file: &FileHandle, attrs: impl Into<Fattr>) -> setattr::Res {
+    let args = setattr::Args { stateid: StateId::ANONYMOUS, attrs: attrs.into() };
+    match c.on(file, Op::Setattr(args)).await {
+        OpRes::Setattr(res) => res,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn every_settable_attribute_is_set_and_read_back() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    let (file, _) = c.open("file").await;
+    let time = NfsTime { seconds: 1_000_000_000, nseconds: 5 };
+    let list = || {
+        let ace = |who: &'static str, mask| Ace {
+            kind: AceType::Allow,
+            flags: AceFlags::empty(),
+            mask,
+            who: who.into(),
+        };
+        let write = AceMask::WRITE_DATA | AceMask::APPEND_DATA;
+        vec![ace("OWNER@", AceMask::READ_DATA | write), ace("4321", AceMask::READ_DATA)].into()
+    };
+    let none = Attrs::default;
+    // What is set; what of it is read back, or what shows it.
+    let cases: Vec<(Attrs, fn(&weir_vfs::Attr) -> bool)> = vec![
+        (Attrs { size: Some(12345), ..none() }, |f| f.size == 12345),
+        (Attrs { mode: Some(0o4751), ..none() }, |f| f.mode == 0o4751),
+        (Attrs { mode_set_masked: Some(ModeMasked { mode: 0o777, mask: 0o027 }), ..none() }, |f| {
+            f.mode == 0o4777
+        }),
+        (Attrs { owner: Some("17".into()), ..none() }, |f| f.uid == 17),
+        (Attrs { owner_group: Some("18".into()), ..none() }, |f| f.gid == 18),
+        (Attrs { owner: Some("root@here".into()), ..none() }, |f| f.uid == 0),
+        (Attrs { time_access_set: Some(SetTime::ToClientTime(time)), ..none() }, |f| {
+            wire(f.atime).nseconds == 5
+        }),
+        (Attrs { time_modify_set: Some(SetTime::ToClientTime(time)), ..none() }, |f| {
+            wire(f.mtime).seconds == 1_000_000_000
+        }),
+        (Attrs { time_modify_set: Some(SetTime::ToServerTime), ..none() }, |f| {
+            wire(f.mtime).seconds > 1_700_000_000
+        }),
+        (Attrs { acl: Some(list()), ..none() }, |f| f.mode & 0o777 == 0o640),
+        (Attrs { uncacheable_file_data: Some(true), ..none() }, |_| true),
+    ];
+    for (attrs, shows) in cases {
+        let asked = attrs.present();
+        let res = set(&mut c, &file, attrs).await;
+        assert_eq!((res.status, res.set), (Ok(()), asked), "{asked:?}");
+        let real = f.fs.lookup(&Caller::Own, f.fs.root(), b"file").await.unwrap();
+        assert!(shows(&real), "{asked:?}: {real:?}");
+    }
+    let marked = Bitmap::of(&[attr::UNCACHEABLE_FILE_DATA]);
+    assert_eq!(getattr(&mut c, &file, marked).await.uncacheable_file_data, Some(true));
+
+    let label = SecLabel { format: 0, policy: 0, label: "x".into() };
+    for (attrs, error) in [
+        (Attrs { sec_label: Some(label), ..none() }, Error::AttrNotSupp),
+        (Attrs { archive: Some(true), ..none() }, Error::AttrNotSupp),
+        (Attrs { change: Some(1), ..none() }, Error::Inval),
+        (Attrs { mode: Some(0o10000), ..none() }, Error::Inval),
+        (Attrs { mode_umask: Some(ModeUmask { mode: 0, umask: 0 }), ..none() }, Error::Inval),
+        (Attrs { owner: Some("no such user@here".into()), ..none() }, Error::BadOwner),
+        (Attrs { size: Some(u64::MAX), ..none() }, Error::FBig),
+    ] {
+        let res = set(&mut c, &file, attrs.clone()).await;
+        assert_eq!((res.status, res.set), (Err(error), Bitmap::EMPTY), "{attrs:?}");
+    }
+    // How far it came, where it fails half-way.
+    let dir = make_dir(&mut c).await;
+    let both = Attrs { size: Some(0), mode: Some(0o700), ..none() };
+    assert_eq!(set(&mut c, &dir, both).await.status, Err(Error::IsDir));
+    let marked = Attrs { uncacheable_file_data: Some(true), ..none() };
+    assert_eq!(set(&mut c, &dir, marked).await.status, Err(Error::Inval));
+}
+
+async fn make_dir(c: &mut Client) -> FileHandle {
+    make(c, "dir", create::Kind::Directory, Attrs::default()).await;
+    lookup(c, "dir").await
+}
+
+#[tokio::test]
+async fn umasks_and_lists_go_with_what_is_made() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    let umask =
+        Attrs { mode_umask: Some(ModeUmask { mode: 0o777, umask: 0o027 }), ..Attrs::default() };
+    make(&mut c, "made", create::Kind::Directory, umask).await;
+    let found = async |name: &[u8]| f.fs.lookup(&Caller::Own, f.fs.root(), name).await;
+    assert_eq!(found(b"made").await.unwrap().mode, 0o750);
+    let heir = |flags| Ace {
+        kind: AceType::Allow,
+        flags,
+        mask: AceMask::READ_DATA,
+        who: "EVERYONE@".into(),
+    };
+    let acl = |flags| Attrs { acl: Some(vec![heir(flags)].into()), ..Attrs::default() };
+    make(&mut c, "listed", create::Kind::Directory, acl(AceFlags::empty())).await;
+    assert_eq!(found(b"listed").await.unwrap().mode, 0o444);
+    // A list that cannot be is not left out: nothing is made.
+    let error = make(&mut c, "unlisted", create::Kind::Directory, acl(AceFlags::INHERITED)).await;
+    assert_eq!(error, Error::AttrNotSupp);
+    assert_eq!(found(b"unlisted").await, Err(weir_vfs::Error::NotFound));
+}
+
+#[tokio::test]
+async fn a_marked_file_leaves_nothing_in_the_cache() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    let (file, stateid) = c.open("file").await;
+    let data = Bytes::from(vec![7; 256 << 10]);
+    let put =
+        |stable| Op::Write(write::Args { stateid, offset: 0, stable, data: data.clone().into() });
+    let get = || Op::Read(read::Args { stateid, offset: 0, count: 256 << 10 });
+    c.on(&file, put(StableHow::FileSync)).await;
+    c.on(&file, get()).await;
+    let id = f.fs.lookup(&Caller::Own, f.fs.root(), b"file").await.unwrap().id;
+    let open = f.fs.open(&Caller::Own, id, Access::READ).await.unwrap();
+    assert_eq!(open.resident(), [0..256 << 10]);
+
+    let marked = |mark| Attrs { uncacheable_file_data: Some(mark), ..Attrs::default() };
+    assert_eq!(set(&mut c, &file, marked(true)).await.status, Ok(()));
+    assert!(open.resident().is_empty(), "what was resident is still there");
+    let before = f.fs.cache().stats();
+    let OpRes::Read(Ok(read)) = c.on(&file, get()).await else { panic!() };
+    assert_eq!(read.data.to_bytes(), data);
+    c.on(&file, put(StableHow::FileSync)).await;
+    let pruned = f.fs.cache().stats().pruned_pages - before.pruned_pages;
+    assert!(open.resident().is_empty() && pruned >= 64, "{pruned} pages were pruned");
+
+    // The mark is the file's, also for who opens it after a restart of the cache.
+    let name = UNCACHED_XATTR;
+    assert_eq!(f.fs.get_xattr(&Caller::Own, id, name).await, Ok(b"1".to_vec()));
+    let config = Config { budget_bytes: 4 << 20, ..Config::default() };
+    let again = Cache::new(config).unwrap().mount(f.fs.store().clone());
+    let other = again.open(&Caller::Own, id, Access::READ).await.unwrap();
+    let mut buf = vec![0; 256 << 10];
+    other.read_at_async(&mut buf, 0, weir_vfs::IoFlags::empty()).await.unwrap();
+    assert!(other.resident().is_empty());
+
+    // An extended attribute is what keeps it, so that it can be taken off as one.
+    let args = setxattr::Args {
+        mode: setxattr::Mode::Either,
+        name: "weir.uncached".into(),
+        value: "0".into(),
+    };
+    assert!(matches!(c.on(&file, Op::Setxattr(args)).await, OpRes::Setxattr(Ok(_))));
+    c.on(&file, get()).await;
+    assert_eq!(open.resident(), [0..256 << 10]);
+    assert_eq!(set(&mut c, &file, marked(false)).await.status, Ok(()));
+    assert_eq!(set(&mut c, &file, marked(false)).await.status, Ok(()));
+}
+
+#[tokio::test]
+async fn a_commit_writes_its_range_and_no_more() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    let (file, stateid) = c.open("file").await;
+    for offset in [0, 1 << 20] {
+        let data = Bytes::from(vec![7; 64 << 10]).into();
+        let args = write::Args { stateid, offset, stable: StableHow::Unstable, data };
+        c.on(&file, Op::Write(args)).await;
+    }
+    let dirty = || f.fs.cache().dirty_bytes();
+    assert_eq!(dirty(), 128 << 10);
+    let commit = |offset, count| Op::Commit(commit::Args { offset, count });
+    assert!(matches!(c.on(&file, commit(0, 64 << 10)).await, OpRes::Commit(Ok(_))));
+    assert_eq!(dirty(), 64 << 10);
+    assert!(matches!(c.on(&file, commit(u64::MAX, 2)).await, OpRes::Commit(Err(Error::Inval))));
+    assert!(matches!(c.on(&file, commit(1 << 20, 0)).await, OpRes::Commit(Ok(_))));
+    assert_eq!(dirty(), 0);
+}
+
+#[tokio::test]
+async fn lists_and_errors_of_entries_are_read_with_their_directory() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    c.open("file").await;
+    let attrs = Bitmap::of(&[attr::ACL, attr::RDATTR_ERROR, attr::OWNER]);
+    let args = readdir::Args { cookie: 0, verifier: [0; 8], dir_count: 0, max_count: 4096, attrs };
+    let results = c.ok(vec![Op::Putrootfh(()), Op::Readdir(args)]).await;
+    let Some(OpRes::Readdir(Ok(page))) = results.last() else { panic!("{results:?}") };
+    let entry = &page.entries.0[0].attrs;
+    assert_eq!((entry.present(), entry.rdattr_error), (attrs, Some(Ok(()))));
+}
+
+#[tokio::test]
+async fn a_list_that_a_reply_has_no_room_for_is_refused() {
+    let f = Fixture::new().await;
+    let mut big = f.client("a").await;
+    let (file, _) = big.open("file").await;
+    let named = (0..30).map(|id| (AclWho::User(id), 4));
+    let classes = [AclWho::Owner, AclWho::Group, AclWho::Mask, AclWho::Other].map(|who| (who, 4));
+    let acl = Acl::new(named.chain(classes)).unwrap();
+    let id = f.fs.lookup(&Caller::Own, f.fs.root(), b"file").await.unwrap().id;
+    f.fs.set_acl(&Caller::Own, id, AclKind::Access, Some(&acl)).await.unwrap();
+    let mut c = f.connect("small", 2).await;
+    c.begin_session(600).await;
+    let asked = Bitmap::of(&[attr::ACL]);
+    let reply = c.run(vec![Op::Putfh(file.clone()), Op::Getattr(asked)]).await;
+    assert_eq!(reply.status, Err(Error::RepTooBig));
+    assert!(reply.bytes.len() <= 600);
+    assert_eq!(getattr(&mut big, &file, asked).await.acl.unwrap().0.len(), 33);
+}
