@@ -15,6 +15,7 @@ use crate::server::Core;
 use crate::state::LockHost;
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
+use socket2::{Domain, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -54,9 +55,9 @@ impl Nsm1 {
     }
 
     /// Answers datagrams, which is how Linux tells of restarts, at the address that connections
-    /// are taken at.
-    pub(crate) async fn listen(self: Arc<Self>, address: SocketAddr) {
-        let socket = match UdpSocket::bind(address).await {
+    /// are taken at; with `only_v6`, not those of IPv4 as well.
+    pub(crate) async fn listen(self: Arc<Self>, address: SocketAddr, only_v6: bool) {
+        let socket = match bind(address, only_v6) {
             Ok(socket) => socket,
             Err(error) => {
                 return warn!(
@@ -216,6 +217,16 @@ impl Restart {
         let change = StatChange { name, state: number_of(self.run) };
         client.call((nsm::PROGRAM, nsm::VERSION, Procedure::Notify as u32), &change).await
     }
+}
+
+fn bind(address: SocketAddr, only_v6: bool) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+    if only_v6 {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    UdpSocket::from_std(socket.into())
 }
 
 #[cfg(test)]

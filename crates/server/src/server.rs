@@ -15,6 +15,7 @@ use crate::v4::{Nfs4, OwnerTable};
 use crate::verifier::WriteVerifier;
 use crate::versions::Versions;
 use parking_lot::Mutex;
+use socket2::SockRef;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -287,7 +288,10 @@ impl Server {
         beside.spawn(self.restart.clone().tell());
         for listener in listeners.iter().filter(|_| self.core.versions.contains(Versions::V3)) {
             match listener.local_addr() {
-                Ok(address) => drop(beside.spawn(self.monitor.clone().listen(address))),
+                Ok(address) => {
+                    let only_v6 = address.is_ipv6() && SockRef::from(listener).only_v6()?;
+                    beside.spawn(self.monitor.clone().listen(address, only_v6));
+                }
                 Err(error) => warn!("cannot be told by datagrams that clients restart: {error}"),
             }
         }

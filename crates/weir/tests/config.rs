@@ -203,3 +203,41 @@ fn every_address_is_served() {
         assert_eq!(run(["cat", &url]), "a");
     }
 }
+
+#[test]
+fn all_of_ipv4_and_all_of_ipv6_at_one_port() {
+    let Ok(free) = std::net::TcpListener::bind("[::]:0") else {
+        println!("skipped: no IPv6 here");
+        return;
+    };
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let setup = Setup::new();
+    setup.write("", &[("a", "")]);
+    let config = fs::read_to_string(setup.config()).unwrap();
+    let both = format!("[\"0.0.0.0:{port}\", \"[::]:{port}\"]");
+    fs::write(setup.config(), config.replace("\"127.0.0.1:0\"", &both)).unwrap();
+    let mut server = setup.start();
+    for host in ["127.0.0.1", "[::1]"] {
+        let url = format!("nfs://{host}:{port}/a/in-a?vers=4.2");
+        assert_eq!(run(["cat", &url]), "a");
+    }
+    server.signal(Signal::TERM);
+    assert_eq!(server.ended(), Some(0));
+    let log = fs::read_to_string(setup.path("log")).unwrap();
+    assert!(!log.contains("in use"), "{log}");
+}
+
+#[test]
+fn only_the_versions_asked_for_are_offered() {
+    let setup = Setup::new();
+    for (versions, offered) in [("[4.1]", ["4.1"]), ("\"3\"", ["3"])] {
+        setup.write(&format!("versions = {versions}"), &[("a", "")]);
+        let server = setup.start();
+        for vers in ["3", "4.0", "4.1", "4.2"] {
+            let url = server.url("a/in-a", &format!("vers={vers}&soft&timeo=50"));
+            let output = weir(["cat", &url]).output().unwrap();
+            assert_eq!(output.status.success(), offered.contains(&vers), "{vers} of {versions}");
+        }
+    }
+}
