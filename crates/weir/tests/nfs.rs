@@ -5,10 +5,12 @@ mod common;
 use common::{PAGE, Server, blocks, fail, json, run, same, scratch, sparse};
 use serde_json::Value;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 
 /// Mount options of every version and manner there is.
-const MANNERS: &[&str] = &["vers=4.2", "vers=4.2&noreadplus", "vers=4.1", "vers=3"];
+const MANNERS: &[&str] = &["vers=4.2", "vers=4.2&noreadplus", "vers=4.1", "vers=4.0", "vers=3"];
 
 struct Setup {
     dir: tempfile::TempDir,
@@ -168,4 +170,82 @@ fn a_read_only_export_stays_as_it_is() {
     }
     assert_eq!(fs::read(export.join("file")).unwrap(), b"old");
     assert_eq!(fs::read_dir(&export).unwrap().count(), 1);
+}
+
+#[test]
+fn changing_names() {
+    let setup = Setup::new();
+    for (round, manner) in MANNERS.iter().enumerate() {
+        let url = |path: &str| setup.server.url(&format!("r{round}/{path}"), manner);
+        let at = |path: &str| setup.export(&format!("r{round}/{path}"));
+        run(["mkdir", "-p", &url("a/b")]);
+        run(["touch", &url("a/new")]);
+        assert_eq!(fs::metadata(at("a/new")).unwrap().len(), 0, "{manner}");
+        fs::write(at("a/b/file"), vec![1; 5000]).unwrap();
+        run(["mv", &url("a/b/file"), &url("a/moved")]);
+        assert_eq!(fs::read(at("a/moved")).unwrap(), [1; 5000], "{manner}");
+        let drawn = run(["tree", &url("a")]);
+        assert!(drawn.ends_with("├── b/\n├── moved  (4.88 KiB)\n└── new  (0 B)\n"), "{drawn}");
+        let sum = &json(["du", "--json", &url("a")])[0];
+        assert_eq!((&sum["files"], &sum["size_bytes"]), (&2.into(), &5000.into()), "{manner}");
+        let free = json(["df", "--json", &url("")])[0]["total_bytes"].as_u64().unwrap();
+        assert!(free > 0, "{manner}");
+        let says = fail(1, ["rm", &url("a")]);
+        assert!(says.contains("-r"), "{manner}: {says}");
+        run(["rm", "-r", &url("a")]);
+        assert_eq!(fs::read_dir(at("")).unwrap().count(), 0, "{manner}");
+    }
+}
+
+#[test]
+fn a_copy_that_was_corrupted_on_its_way_is_found_by_its_checksum() {
+    let setup = Setup::new();
+    let file = setup.local("file");
+    fs::write(&file, [&MARK[..], &[7; 4080]].concat().repeat(64)).unwrap();
+    let port = corrupting(setup.server.port);
+    for manner in ["vers=4.2", "vers=3"] {
+        let url = format!("nfs://127.0.0.1:{port}/copy?mountport={port}&{manner}");
+        let args = ["cp".as_ref(), "--checksum".as_ref(), file.as_os_str(), url.as_ref()];
+        let says = fail(1, args);
+        assert!(says.contains("what is stored is not what was written"), "{manner}: {says}");
+    }
+}
+
+const MARK: &[u8; 16] = b"a mark in a page";
+
+/// The port of a way to the server on which marks lose a bit, other bytes do not.
+fn corrupting(server: u16) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let client = client.unwrap();
+            let server = TcpStream::connect(("127.0.0.1", server)).unwrap();
+            let (back, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || {
+                pass(client, to, |bytes| {
+                    while let Some(at) = bytes.windows(MARK.len()).position(|w| w == MARK) {
+                        bytes[at] ^= 1;
+                    }
+                })
+            });
+            std::thread::spawn(move || pass(server, back, |_| {}));
+        }
+    });
+    port
+}
+
+/// Passes bytes on until either end is gone.
+fn pass(mut from: TcpStream, mut to: TcpStream, change: impl Fn(&mut [u8])) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(n) = from.read(&mut buffer)
+        && n > 0
+    {
+        change(&mut buffer[..n]);
+        if to.write_all(&buffer[..n]).is_err() {
+            break;
+        }
+    }
+    // The other direction ends by itself.
+    let _ = to.shutdown(Shutdown::Both);
 }
