@@ -133,6 +133,10 @@ struct Free {
     resizing: Mutex<()>,
     /// What the list says, for those who need no more.
     used: AtomicU32,
+    /// How often frames were given back.
+    returns: AtomicU32,
+    /// Frames that uncached operations have taken and not published.
+    lent: AtomicU32,
 }
 
 // SAFETY: the memory behind `base` is written by a frame's owner alone and read below the mark
@@ -157,6 +161,8 @@ impl Arena {
                 list: Mutex::new(FreeList::new(reserved, limit)),
                 resizing: Mutex::new(()),
                 used: AtomicU32::new(0),
+                returns: AtomicU32::new(0),
+                lent: AtomicU32::new(0),
             }),
         })
     }
@@ -175,6 +181,16 @@ impl Arena {
     /// How many are used; more than may be while a lower limit is being reached.
     pub(crate) fn used_frames(&self) -> u32 {
         self.free.used.load(Ordering::Relaxed)
+    }
+
+    /// How often frames were given back: whether it changes tells whether anybody gets on.
+    pub(crate) fn returns(&self) -> u32 {
+        self.free.returns.load(Ordering::Relaxed)
+    }
+
+    /// Frames that uncached operations have taken and not published yet.
+    pub(crate) fn lent(&self) -> u32 {
+        self.free.lent.load(Ordering::SeqCst)
     }
 
     /// How many can be had.
@@ -217,7 +233,7 @@ impl Arena {
         list.take(count, &mut frames);
         self.free.used.store(list.used(), Ordering::Relaxed);
         drop(list);
-        Some(Frames { arena: self.clone(), frames })
+        Some(Frames { arena: self.clone(), frames, uncached: false })
     }
 
     /// Adds a reference. The caller holds one already, or found the frame in a slot while inside
@@ -323,6 +339,7 @@ impl Arena {
             above.iter().for_each(|&frame| list.put(frame));
         }
         self.free.used.store(list.used(), Ordering::Relaxed);
+        self.free.returns.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Gives the memory of frames, in order, back to the system. Nobody refers to them, and nobody
@@ -379,16 +396,33 @@ impl Drop for Arena {
 pub(crate) struct Frames {
     arena: Arc<Arena>,
     frames: Vec<u32>,
+    /// They are counted as lent to an uncached operation.
+    uncached: bool,
 }
 
 impl Frames {
     /// None at all.
     pub(crate) fn none(arena: &Arc<Arena>) -> Self {
-        Self { arena: arena.clone(), frames: Vec::new() }
+        Self { arena: arena.clone(), frames: Vec::new(), uncached: false }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.frames.len()
+    }
+
+    /// Counts them as [`lent`](Arena::lent).
+    pub(crate) fn lend(mut self, uncached: bool) -> Self {
+        self.uncached = uncached;
+        if uncached {
+            self.arena.free.lent.fetch_add(self.frames.len() as u32, Ordering::SeqCst);
+        }
+        self
+    }
+
+    fn returned(&self, count: usize) {
+        if self.uncached {
+            self.arena.free.lent.fetch_sub(count as u32, Ordering::SeqCst);
+        }
     }
 
     /// Gives all but the first `len` back.
@@ -396,6 +430,7 @@ impl Frames {
         if len < self.frames.len() {
             let rest = self.frames.split_off(len);
             self.arena.give_back(&rest);
+            self.returned(rest.len());
         }
     }
 
@@ -429,6 +464,7 @@ impl Frames {
         meta.word.store(flags, Ordering::Relaxed);
         meta.set_mark(mark);
         meta.refs.store(1, Ordering::Release);
+        self.returned(1);
         frame
     }
 
@@ -442,6 +478,7 @@ impl Drop for Frames {
     fn drop(&mut self) {
         self.frames.retain(|&f| f != NONE);
         self.arena.give_back(&self.frames);
+        self.returned(self.frames.len());
     }
 }
 

@@ -26,6 +26,10 @@ pub(crate) struct Limits {
     pub(crate) free_high: u32,
     /// Frames that one step of an operation asks for at most.
     pub(crate) step: usize,
+    /// Free frames that are there for uncached operations; 0 in a budget below 2 MiB.
+    pub(crate) reserve: usize,
+    /// Frames that a part of a long uncached operation uses at most: half of the reserve.
+    pub(crate) piece: usize,
     /// Uses that follow the insertion by less than this many insertions do not count.
     pub(crate) correlated: u32,
 }
@@ -37,12 +41,17 @@ impl Limits {
     #[inline]
     pub(crate) fn new(frames: u32) -> Self {
         let pages = u64::from(frames);
+        let free_low = (frames / 32).min(8192);
+        let reserve = if frames < 512 { 0 } else { free_low as usize };
+        let step = (frames as usize / 8).clamp(1, STEP_PAGES);
         Self {
             dirty_background: pages / 10,
             dirty_hard: (pages * 4 / 10).max(1),
-            free_low: (frames / 32).min(8192),
+            free_low,
             free_high: (frames / 16).min(16384),
-            step: (frames as usize / 8).clamp(1, STEP_PAGES),
+            step,
+            reserve,
+            piece: if reserve == 0 { step } else { reserve / 2 },
             correlated: (frames / 20).max(1),
         }
     }
@@ -114,7 +123,12 @@ impl Shared {
     /// Amounts that follow from the budget.
     #[inline]
     pub(crate) fn limits(&self) -> Limits {
-        Limits::new(self.arena.frames())
+        let frames = self.arena.frames();
+        let mut limits = Limits::new(frames);
+        // What is read ahead is first used late, and that is no second use.
+        let ahead = self.readahead_pages.min(u64::from(frames / 8)) as u32;
+        limits.correlated = limits.correlated.max(2 * ahead);
+        limits
     }
 
     /// Goes on with a change of the budget, after reclaim; to be called again as long as it is not

@@ -196,10 +196,17 @@ pub(crate) struct Shared {
     retired: Mutex<VecDeque<Retired>>,
     /// Something was freed, or can now be.
     pub(crate) freed: WaitQueue,
-    /// Those who wait for memory, first come, first served.
+    /// Those who wait for memory.
     line: Mutex<Line>,
     /// How many are in the line.
     pub(crate) waiting: AtomicUsize,
+    /// Cached operations have found too few frames free.
+    short: AtomicBool,
+    /// Pages that uncached writes have in flight to a store.
+    pub(crate) uncached_io: AtomicUsize,
+    /// Uncached writes so far, and how many of them the flusher has seen.
+    pub(crate) urgent: AtomicU64,
+    pub(crate) urgent_seen: AtomicU64,
     /// Pages dirty or under writeback.
     pub(crate) dirty: AtomicU64,
     /// Writeback has made progress, or has failed.
@@ -216,11 +223,28 @@ pub(crate) struct Shared {
     pub(crate) resized: WaitQueue,
 }
 
+/// Those who wait for memory by number; uncached operations behind all others, since they wait for
+/// each other.
 #[derive(Default)]
 struct Line {
     next: u64,
-    waiting: BTreeSet<u64>,
+    waiting: BTreeSet<(bool, u64)>,
 }
+
+impl Line {
+    /// Whether nobody is in the way of a newcomer.
+    fn lets_pass(&self, uncached: bool) -> bool {
+        match self.waiting.first() {
+            None => true,
+            Some(&(first_uncached, _)) => first_uncached && !uncached,
+        }
+    }
+}
+
+/// How long an uncached operation waits for memory of its own kind at most.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// The same while none of them gets on.
+const ALONE: Duration = Duration::from_millis(5);
 
 /// Mappings by number, so that a frame can name its own in four bytes.
 #[derive(Default)]
@@ -244,6 +268,10 @@ impl Shared {
             freed: WaitQueue::default(),
             line: Mutex::default(),
             waiting: AtomicUsize::new(0),
+            short: AtomicBool::new(false),
+            uncached_io: AtomicUsize::new(0),
+            urgent: AtomicU64::new(0),
+            urgent_seen: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             cleaned: WaitQueue::default(),
             dirty_files: Mutex::default(),
@@ -265,16 +293,36 @@ impl Shared {
             return frames;
         }
         self.stats.add(Count::MemoryWaits, 1);
-        let place = Place::take(self);
+        let place = Place::take(self, uncached);
+        let since = self.now();
+        let mut returns = self.arena.returns();
+        let mut alone_since = None;
         loop {
             let ticket = self.freed.ticket();
             let min = min.min(self.limits().step);
+            // Others of its kind get on if one of them has given frames back just now, is filling
+            // some, waits for the flusher or an epoch, or has I/O in flight.
+            let alone = self.arena.lent() == 0
+                && self.flusher_has_seen_all()
+                && self.uncached_io.load(Ordering::SeqCst) == 0
+                && self.retired.lock().is_empty()
+                && std::mem::replace(&mut returns, self.arena.returns()) == self.arena.returns();
+            let now = self.now();
+            alone_since = if alone { alone_since.or(Some(now)) } else { None };
+            // A store that hangs must not hold up the others' files.
+            let take_others = !uncached
+                || alone_since.is_some_and(|alone_since| now - alone_since >= ALONE)
+                || now - since >= PATIENCE;
             if place.is_first()
-                && let Some(frames) = self.grab(want, min, uncached)
+                && let Some(frames) = self.grab(want, min, uncached, take_others)
             {
                 return frames;
             }
-            self.reclaimer.kick();
+            if uncached {
+                self.reclaimer.kick()
+            } else {
+                self.run_short()
+            }
             self.flusher.kick();
             self.freed.wait(ticket).await;
         }
@@ -283,10 +331,12 @@ impl Shared {
     /// Takes up to `want` frames, at least `min`, if they can be had without waiting and nobody
     /// else is waiting.
     pub(crate) fn try_alloc(&self, want: usize, min: usize, uncached: bool) -> Option<Frames> {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
+        if self.waiting.load(Ordering::Relaxed) > 0 && !self.line.lock().lets_pass(uncached) {
             return None;
         }
-        self.grab(want, min, uncached)
+        // More than there ever is in reserve is not worth waiting for.
+        let take_others = !uncached || min > self.limits().reserve;
+        self.grab(want, min, uncached, take_others)
     }
 
     /// Takes up to `want` frames that are free, for read-ahead: that is not worth dropping a page
@@ -295,36 +345,51 @@ impl Shared {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        let frames = self.arena.take(want, 1).or_else(|| {
+        let take = || Some(self.arena.take(want, 1)?.lend(uncached));
+        let frames = take().or_else(|| {
             self.collect();
-            self.arena.take(want, 1)
+            take()
         });
         if !uncached && self.arena.free_frames() < self.limits().free_low {
-            self.reclaimer.kick();
+            self.run_short();
         }
         frames
     }
 
+    fn flusher_has_seen_all(&self) -> bool {
+        self.urgent_seen.load(Ordering::SeqCst) == self.urgent.load(Ordering::SeqCst)
+    }
+
+    /// Has the background keep some frames free: cached operations use up the reserve. (Uncached
+    /// ones may; it is there for them.)
+    fn run_short(&self) {
+        self.short.store(true, Ordering::SeqCst);
+        self.reclaimer.kick();
+    }
+
     /// Takes free frames, or makes some free: for an uncached operation from what such operations
-    /// left, and from others' pages only if it cannot go on otherwise.
-    fn grab(&self, want: usize, min: usize, uncached: bool) -> Option<Frames> {
-        let frames = self.arena.take(want, min).or_else(|| {
+    /// left, and from others' pages only with `take_others`.
+    fn grab(&self, want: usize, min: usize, uncached: bool, take_others: bool) -> Option<Frames> {
+        let take = || Some(self.arena.take(want, min)?.lend(uncached));
+        let frames = take().or_else(|| {
             self.collect();
-            self.arena.take(want, min)
+            take()
         });
         if frames.is_some() {
             // Uncached operations give their frames back by themselves.
             if !uncached && self.arena.free_frames() < self.limits().free_low {
-                self.reclaimer.kick();
+                self.run_short();
             }
             return frames;
         }
         self.stats.add(Count::ReclaimDirect, 1);
-        if uncached && self.reclaim(want, Reach::Uncached, Effort::Foreground) >= min {
+        if uncached && self.reclaim(want, Reach::Uncached, Effort::Foreground) > 0 {
             self.collect();
-            if let Some(frames) = self.arena.take(want, min) {
-                return Some(frames);
-            }
+            // If not, it waits for its epoch.
+            return take();
+        }
+        if !take_others {
+            return None;
         }
         let enough = if uncached { min } else { want.max(32) };
         let enough = enough.min(self.arena.frames() as usize / 4).max(min);
@@ -333,7 +398,7 @@ impl Shared {
             self.stats.add(Count::LostPages, dropped as u64);
         }
         self.collect();
-        self.arena.take(want, min)
+        take()
     }
 
     /// Hands over what a mapping's slots let go of.
@@ -401,13 +466,15 @@ impl Shared {
             }
             self.collect();
             let (used, frames) = (self.arena.used_frames(), self.arena.frames());
-            if used + self.limits().free_low > frames {
+            let resizing = self.resizing.load(Ordering::SeqCst);
+            let short = self.short.swap(false, Ordering::SeqCst) || resizing;
+            if short && used + self.limits().free_low > frames {
                 self.stats.add(Count::ReclaimBackground, 1);
                 let want = (used + self.limits().free_high).saturating_sub(frames) as usize;
                 self.reclaim(want, Reach::All, Effort::Background);
                 self.collect();
             }
-            if self.resizing.load(Ordering::SeqCst) {
+            if resizing {
                 self.resize();
             }
             if self.waiting.load(Ordering::SeqCst) > 0 {
@@ -453,13 +520,13 @@ impl Shared {
 /// A place in the line for memory; left on drop.
 struct Place<'a> {
     shared: &'a Shared,
-    number: u64,
+    number: (bool, u64),
 }
 
 impl<'a> Place<'a> {
-    fn take(shared: &'a Shared) -> Self {
+    fn take(shared: &'a Shared, uncached: bool) -> Self {
         let mut line = shared.line.lock();
-        let number = line.next;
+        let number = (uncached, line.next);
         line.next += 1;
         line.waiting.insert(number);
         shared.waiting.store(line.waiting.len(), Ordering::SeqCst);

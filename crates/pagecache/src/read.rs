@@ -260,7 +260,7 @@ impl Open {
         let shared = &self.mapping.shared;
         let total = if uncached {
             // Uncached streams live on the reserve of free frames, so that they cost nobody a page.
-            u64::from(shared.limits().free_low)
+            shared.limits().reserve as u64
         } else {
             u64::from(shared.arena.frames() / 4)
         };

@@ -178,6 +178,9 @@ impl File {
         {
             return Ok(segments);
         }
+        // All of it is pinned at once; an uncached operation takes no more than its part.
+        let piece = mapping.shared.limits().piece * PAGE_SIZE;
+        let len = if uncached { len.min(piece) } else { len };
         let nowait = flags.contains(IoFlags::NOWAIT);
         // How often one may look again and find no more, before a prefix is good enough.
         let mut most = 0;

@@ -72,7 +72,7 @@ counters! {
     /// Of these, pages that stay because a cached access claimed them.
     claimed_pages ClaimedPages,
     /// Pages of others that were dropped since an uncached operation needed memory. Stays 0 unless
-    /// the budget is so small that nothing is kept in reserve.
+    /// a step of a write is larger than the reserve, or a store hangs.
     lost_pages LostPages,
     /// Prunes that were left to reclaim, as the file was busy.
     prune_skips PruneSkips,

@@ -8,6 +8,9 @@
 //!    operation or its close: a stream of misaligned reads or writes would otherwise read it again
 //!    and again. It is one page per open file.
 //! 4. Pruning never waits: if the file is busy, reclaim does it (such pages go first there).
+//! 5. They live on the reserve of free frames, so that they cost nobody a page: a long call is done
+//!    in pieces that fit in it, each pruned before the next. One that finds it used up waits for
+//!    others of its kind, and takes pages of others only if none of these gets on.
 
 use crate::arena::flag;
 use crate::file::Open;
@@ -37,12 +40,13 @@ impl<'a> Pruner<'a> {
         if self.uncached && len > 0 {
             self.used.insert(pages_of(offset, len));
             self.end = offset + len as u64;
+            if self.used.len() >= self.open.mapping.shared.limits().piece as u64 {
+                self.prune();
+            }
         }
     }
-}
 
-impl Drop for Pruner<'_> {
-    fn drop(&mut self) {
+    fn prune(&mut self) {
         if self.used.is_empty() {
             return;
         }
@@ -58,6 +62,13 @@ impl Drop for Pruner<'_> {
             self.used.remove(page..page + 1);
         }
         mapping.prune(&self.used);
+        self.used = RangeSet::default();
+    }
+}
+
+impl Drop for Pruner<'_> {
+    fn drop(&mut self) {
+        self.prune();
     }
 }
 

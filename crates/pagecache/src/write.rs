@@ -27,7 +27,8 @@ use weir_vfs::{Access, Error, IoFlags, Result};
 
 /// Largest offset after a write: that of the kernel.
 pub(crate) const MAX_FILE_BYTES: u64 = i64::MAX as u64;
-/// Pages that uncached writes of one file leave behind before the writer waits: 16 MiB.
+/// Pages that uncached writes of one file leave behind before the writer waits: 16 MiB, or as many
+/// as there are in reserve.
 const UNCACHED_WINDOW: u64 = 4096;
 
 /// A page that a write will change in part, as it was at some moment. Kept aside, so that the
@@ -90,10 +91,14 @@ impl File {
         if !append && offset.checked_add(buf.len() as u64).is_none_or(|e| e > MAX_FILE_BYTES) {
             return Err(Error::TooBig);
         }
+        let limits = open.mapping.shared.limits();
+        // A call that is several steps anyway takes smaller ones rather than pages of others.
+        let long = uncached && buf.len() > limits.step * PAGE_SIZE;
+        let step = if long { limits.step.min(limits.piece) } else { limits.step };
         let mut done = 0;
         while done < buf.len() {
             let at = (!append).then_some(offset + done as u64);
-            match open.write_step(&buf[done..], at, flags, uncached).await {
+            match open.write_step(&buf[done..], at, flags, uncached, step).await {
                 Ok(n) => done += n,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -107,13 +112,14 @@ impl File {
 }
 
 impl Open {
-    /// Writes as much of `buf` as one step takes.
+    /// Writes as much of `buf` as one step of at most `step` pages takes.
     async fn write_step(
         &self,
         buf: &[u8],
         at: Option<u64>,
         flags: IoFlags,
         uncached: bool,
+        step: usize,
     ) -> Result<usize> {
         let mapping = &self.mapping;
         let shared = &mapping.shared;
@@ -124,7 +130,8 @@ impl Open {
         loop {
             let offset = at.unwrap_or_else(|| mapping.size());
             let head = offset as usize & (PAGE_SIZE - 1);
-            let len = buf.len().min(shared.limits().step * PAGE_SIZE - head);
+            let step = step.min(shared.limits().step);
+            let len = buf.len().min(step * PAGE_SIZE - head);
             if offset + len as u64 > MAX_FILE_BYTES {
                 return Err(Error::TooBig);
             }
@@ -182,10 +189,16 @@ impl Open {
             let middle = background + (hard - background.min(hard)) / 2;
             let pause = dirty > middle && !waited;
             let window = uncached && {
-                let state = mapping.state.lock();
-                let behind = state.dirty.len()
+                let mut state = mapping.state.lock();
+                let half = state.half_written.is_some_and(|page| state.dirty.contains(page));
+                let behind = state.dirty.len() - u64::from(half)
                     + state.writeback.values().map(|r| r.end - r.start).sum::<u64>();
-                behind >= UNCACHED_WINDOW.min(hard / 2).max(1)
+                let limits = shared.limits();
+                let most = UNCACHED_WINDOW.min(limits.reserve.max(limits.step) as u64);
+                let full = behind >= most.min(hard / 2).max(1);
+                // Pages that cached writes left count, too, and are in no hurry by themselves.
+                state.urgent |= full;
+                full
             };
             if dirty > background {
                 shared.flusher.kick();
@@ -350,6 +363,9 @@ impl Mapping {
                 .is_none_or(|page| state.dirty.len() > 1 || !state.dirty.contains(page));
         }
         self.list_dirty(&mut state);
+        if uncached {
+            shared.urgent.fetch_add(1, Ordering::SeqCst);
+        }
         drop(state);
         self.count(Count::UncachedPages, new_pages);
         shared.stats.add(Count::WrittenBytes, buf.len() as u64);

@@ -144,8 +144,11 @@ impl Mapping {
                 let shared = self.shared.clone();
                 let source = DirtyPages { shared, frames: frames.clone(), len: len as usize };
                 let mapping = self.clone();
+                let lent = if uncached { frames.len() } else { 0 };
+                self.shared.uncached_io.fetch_add(lent, Ordering::SeqCst);
                 WriteOp::new(start, Box::new(source), move |source, result| {
                     mapping.end_writeback(number, &run, &frames, source, result);
+                    mapping.shared.uncached_io.fetch_sub(lent, Ordering::SeqCst);
                 })
                 .uncached(uncached)
             };
@@ -348,6 +351,7 @@ impl Shared {
                 || self.waiting.load(Ordering::SeqCst) > 0
                 || self.resizing.load(Ordering::SeqCst);
             let now = self.now();
+            let urgent = self.urgent.load(Ordering::SeqCst);
             for mapping in self.dirty_mappings() {
                 let (due, done) = {
                     let mut state = mapping.state.lock();
@@ -371,8 +375,12 @@ impl Shared {
                     mapping.start_writeback(0..u64::MAX, ask, &mut RangeSet::default());
                 }
             }
+            self.urgent_seen.store(urgent, Ordering::SeqCst);
             if stopping && self.dirty.load(Ordering::SeqCst) == 0 {
                 return;
+            }
+            if self.waiting.load(Ordering::SeqCst) > 0 {
+                self.freed.notify();
             }
         }
     }

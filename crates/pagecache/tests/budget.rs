@@ -120,11 +120,13 @@ fn who_waits_for_memory_survives_a_lower_budget() {
     };
     let other = rig.create("g");
     let bytes = pattern(3 << 20, 5);
+    rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| write_all(&other, &bytes, 0));
         until("the wait", || rig.cache.stats().memory_waits > 0);
         rig.cache.set_budget(MIB / 4).unwrap();
         drop(lent);
+        rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
         writer.join().unwrap();
     });
     assert!(read_full(&other, 0, 3 << 20, IoFlags::empty()) == bytes);

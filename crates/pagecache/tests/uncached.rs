@@ -297,3 +297,117 @@ fn a_hot_set_survives_an_uncached_stream_untouched_and_a_cached_one_mostly() {
     let left: u64 = hot.resident().iter().map(|r| r.end - r.start).sum();
     assert!(left >= 340 * PAGE, "{} of 400 hot pages left", left / PAGE);
 }
+
+/// A cache full of other people's pages but for its reserve.
+fn full_of_others(rig: &Rig) -> weir_pagecache::File {
+    let hot = rig.create("hot");
+    let pages = rig.cache.budget_bytes() / PAGE;
+    write_all(&hot, &pattern((pages - pages / 32 - 2) as usize * 4096, 20), 0);
+    hot.sync(true).unwrap();
+    hot
+}
+
+#[test]
+fn i1_a_call_as_large_as_the_budget_takes_no_page_of_others() {
+    let rig = Rig::new(2048);
+    let hot = full_of_others(&rig);
+    let before = hot.resident();
+    let bytes = pattern(2048 * 4096 + 1234, 21);
+    let file = rig.create("f");
+    for round in 0..3 {
+        rig.store.set_late(round == 2);
+        assert_eq!(file.write_at(&bytes, 77, UNCACHED), Ok(bytes.len()));
+        file.sync(true).unwrap();
+        let mut got = vec![0; bytes.len()];
+        assert_eq!(file.read_at(&mut got, 77, UNCACHED), Ok(bytes.len()));
+        assert!(got == bytes);
+        let mut at = 77;
+        while at < bytes.len() as u64 {
+            let lent = file.read_segments(at, bytes.len(), UNCACHED).unwrap();
+            assert!(lent.end(at) > at);
+            at = lent.end(at);
+        }
+    }
+    assert_eq!(rig.cache.stats().lost_pages, 0);
+    assert_eq!(hot.resident(), before);
+}
+
+#[test]
+fn i1_many_uncached_streams_at_once_take_no_page_of_others() {
+    let rig = Rig::new(2048);
+    let hot = full_of_others(&rig);
+    let before = hot.resident();
+    rig.store.set_late(true);
+    let bytes = pattern(4 << 20, 22);
+    std::thread::scope(|scope| {
+        for n in 0..8 {
+            let (rig, bytes) = (&rig, &bytes);
+            scope.spawn(move || {
+                let file = rig.create(&format!("f{n}"));
+                for at in (0..bytes.len()).step_by(65536) {
+                    file.write_at(&bytes[at..at + 65536], at as u64, UNCACHED).unwrap();
+                }
+                for at in (0..bytes.len()).step_by(65536) {
+                    assert!(read_full(&file, at as u64, 65536, UNCACHED) == bytes[at..at + 65536]);
+                }
+            });
+        }
+    });
+    assert_eq!(rig.cache.stats().lost_pages, 0);
+    assert_eq!(hot.resident(), before);
+}
+
+#[test]
+fn an_uncached_call_does_not_wait_for_a_store_that_hangs() {
+    let rig = Rig::new(2048);
+    let _hot = full_of_others(&rig);
+    let other = rig.cold("other", &pattern(100 * 4096, 23));
+    rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
+    let stuck = rig.create("stuck");
+    stuck.write_at(&pattern(64 * 4096, 24), 0, UNCACHED).unwrap();
+    read_full(&other, 0, 100 * 4096, UNCACHED);
+    rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
+}
+
+#[test]
+fn i2_the_page_in_which_a_misaligned_stream_stands_stays_for_its_next_call() {
+    let rig = Rig::new(64);
+    let bytes = pattern(20 * 4096, 25);
+    let file = rig.cold("f", &bytes);
+    Rig::random(&file);
+    let (one, two) = (rig.open(file.id()), rig.open(file.id()));
+    Rig::random(&one);
+    Rig::random(&two);
+    assert!(read_full(&one, 0, 6000, UNCACHED) == bytes[..6000]);
+    assert_eq!(file.resident(), [PAGE..2 * PAGE], "one page of each open file");
+    assert!(read_full(&two, 5 * PAGE, 100, UNCACHED) == bytes[5 * 4096..][..100]);
+    assert_eq!(file.resident(), [PAGE..2 * PAGE, 5 * PAGE..6 * PAGE]);
+    // The next call goes on there, and takes it away.
+    let reads = rig.store.switches.reads.load(Ordering::SeqCst);
+    assert!(read_full(&one, 6000, 2000, UNCACHED) == bytes[6000..8000]);
+    assert_eq!(rig.store.switches.reads.load(Ordering::SeqCst), reads, "read again");
+    assert!(read_full(&one, 8000, 192, UNCACHED) == bytes[8000..8192]);
+    assert_eq!(file.resident(), [5 * PAGE..6 * PAGE]);
+    // A cached read claims it like any other page, and so it stays.
+    read_full(&one, 10 * PAGE + 7, 5, UNCACHED);
+    read_full(&two, 10 * PAGE, 5, CACHED);
+    drop(one);
+    drop(two);
+    assert_eq!(file.resident(), [10 * PAGE..11 * PAGE], "the close took the other one");
+}
+
+#[test]
+fn i2_the_page_in_which_a_stream_stands_goes_first_when_memory_is_short() {
+    let rig = Rig::new(64);
+    let bytes = pattern(200 * 4096, 26);
+    let file = rig.cold("f", &bytes);
+    Rig::random(&file);
+    read_full(&file, 100, 100, UNCACHED);
+    for page in 1..58 {
+        read_full(&file, page * PAGE, 4096, CACHED);
+    }
+    assert_eq!(file.resident(), [0..58 * PAGE]);
+    read_full(&file, 100 * PAGE, 10 * 4096, CACHED);
+    assert!(file.resident()[0].start > 0, "{:?}", file.resident());
+    assert_eq!(rig.cache.stats().reclaimed_uncached, 1);
+}
