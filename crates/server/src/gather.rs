@@ -26,7 +26,9 @@ pub(crate) async fn read(
 ) -> Result<(Segments, Arc<Reserved>)> {
     let reserved = Arc::new(peer.reserve(count).await);
     let flags = export.read_flags(peer.addr().ip(), file, offset, count);
-    let segments = match file.read_segments_resident(offset, count) {
+    // Only a read that stays in the cache may make what it finds there younger.
+    let resident = flags.is_empty().then(|| file.read_segments_resident(offset, count)).flatten();
+    let segments = match resident {
         Some(segments) => segments,
         None => file.read_segments_async(offset, count, flags).await?,
     };
