@@ -14,6 +14,7 @@ mod changes;
 pub mod export;
 mod gather;
 pub mod handle;
+pub mod metrics;
 mod nlm;
 mod nsm;
 mod outcall;

@@ -3,6 +3,7 @@
 use crate::callback::Callbacks;
 use crate::export::{Export, Exports, ExportsError};
 use crate::handle::Handles;
+use crate::metrics::{Metrics, Report};
 use crate::nlm::{self, Nlm4};
 use crate::nsm::{Nsm1, Restart};
 use crate::program::{ProgramId, Programs};
@@ -87,6 +88,7 @@ pub(crate) struct Core {
     pub(crate) verifier: Arc<WriteVerifier>,
     /// The server's name for itself: the same in every run, and no other server's.
     pub(crate) identity: [u8; 16],
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Core {
@@ -200,6 +202,7 @@ impl Server {
             recovery.clone(),
             clock.clone(),
         ));
+        let metrics = Arc::new(Metrics::default());
         let core = Arc::new(Core {
             exports: exports.clone(),
             state,
@@ -213,6 +216,7 @@ impl Server {
             run: recovered.run,
             verifier: verifier.clone(),
             identity,
+            metrics: metrics.clone(),
         });
         hosts.for_each(|host| core.state.lock().nlm_remembered(host, clock.monotonic()));
         let stop = CancellationToken::new();
@@ -225,7 +229,8 @@ impl Server {
             programs.add(Arc::new(Nfs4::new(core.clone())));
         }
         if versions.contains(Versions::V3) {
-            let nfs3 = Arc::new(Nfs3::new(exports.clone(), verifier, clock, recalls));
+            let nfs3 = Nfs3::new(exports.clone(), verifier, clock, recalls, metrics);
+            let nfs3 = Arc::new(nfs3);
             programs.add(nfs3.clone());
             programs.add(Arc::new(NfsAcl3::new(nfs3)));
             programs.add(Arc::new(Mount3::new(exports)));
@@ -329,6 +334,11 @@ impl Server {
     /// It is shorter than the one that clients know, and by which they renew.
     pub fn set_lease(&self, lease: Duration) -> Result<(), ShorterLease> {
         self.core.state.lock().extend_lease(lease).then_some(()).ok_or(ShorterLease)
+    }
+
+    /// What it did so far, and does from now on.
+    pub fn report(&self) -> Report {
+        Report::new(self.core.clone())
     }
 
     /// Tells [`serve`](Self::serve) to come to an end.

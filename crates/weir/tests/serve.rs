@@ -5,6 +5,7 @@ mod common;
 use common::{Server, fail, scratch};
 use rustix::process::Signal;
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Stdio;
@@ -26,6 +27,25 @@ fn signals_end_it_in_order() {
         server.signal(signal);
         assert_eq!(server.ended(), Some(0), "{signal:?}");
     }
+}
+
+#[test]
+fn counters_are_read_over_http() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut server = Server::start(&export, &["--metrics", &free.port().to_string()]);
+    let mut stream = TcpStream::connect(free).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(reply.contains("\nweir_cache_budget_bytes "), "{reply}");
+    // Asked for what it did so far, it goes on.
+    server.signal(Signal::USR1);
+    TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    server.signal(Signal::TERM);
+    assert_eq!(server.ended(), Some(0));
 }
 
 #[test]

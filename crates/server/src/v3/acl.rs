@@ -1,7 +1,8 @@
 //! The NFSACL protocol: POSIX access control lists of NFSv3's files, by their handles.
 
 use super::request::{Request, Target};
-use super::{Execute, Nfs3, convert};
+use super::{Execute, Nfs3, Results, convert};
+use crate::metrics::{Outcome, Row};
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::state::Touch;
 use async_trait::async_trait;
@@ -48,18 +49,29 @@ impl Execute for Procedure {
         self != Self::Setacl
     }
 
+    fn row(self) -> Row {
+        Row::Acl(self)
+    }
+
     async fn execute(
         self,
         request: &Request<'_>,
         args: &mut Decoder,
         reply: &mut Encoder,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Outcome, Refusal> {
         match self {
-            Self::Null => {}
-            Self::Getacl => reply.put(&getacl(request, args.get()?).await),
-            Self::Setacl => reply.put(&setacl(request, args.get()?).await),
+            Self::Null => Ok(Outcome::Done),
+            Self::Getacl => {
+                let results = getacl(request, args.get()?).await;
+                reply.put(&results);
+                Ok(results.outcome())
+            }
+            Self::Setacl => {
+                let results = setacl(request, args.get()?).await;
+                reply.put(&results);
+                Ok(results.outcome())
+            }
         }
-        Ok(())
     }
 }
 

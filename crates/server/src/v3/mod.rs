@@ -27,6 +27,7 @@ pub use acl::NfsAcl3;
 pub use mount::Mount3;
 
 use crate::export::{Exports, Identity};
+use crate::metrics::{Executed, Metrics, Outcome, Row};
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::recall::Recalls;
 use crate::verifier::WriteVerifier;
@@ -35,6 +36,7 @@ use files::Files;
 use replies::{Replies, Turn};
 use request::Request;
 use std::sync::Arc;
+use std::time::Instant;
 use weir_base::Clock;
 use weir_nfs::v3::{self, Procedure, op};
 use weir_xdr::{Decoder, Encoder};
@@ -47,6 +49,7 @@ pub struct Nfs3 {
     replies: Replies,
     clock: Arc<dyn Clock>,
     recalls: Arc<Recalls>,
+    metrics: Arc<Metrics>,
 }
 
 impl Nfs3 {
@@ -57,9 +60,10 @@ impl Nfs3 {
         verifier: Arc<WriteVerifier>,
         clock: Arc<dyn Clock>,
         recalls: Arc<Recalls>,
+        metrics: Arc<Metrics>,
     ) -> Self {
         let (files, replies) = (Files::default(), Replies::default());
-        Self { exports, verifier, files, replies, clock, recalls }
+        Self { exports, verifier, files, replies, clock, recalls, metrics }
     }
 }
 
@@ -89,13 +93,33 @@ trait Execute: Copy + Send {
     /// Doing it twice is as good as once.
     fn is_idempotent(self) -> bool;
 
+    /// Where it is counted.
+    fn row(self) -> Row;
+
     /// Reads its arguments, executes it, and writes its results.
     fn execute(
         self,
         request: &Request<'_>,
         args: &mut Decoder,
         reply: &mut Encoder,
-    ) -> impl Future<Output = Result<(), Refusal>> + Send;
+    ) -> impl Future<Output = Result<Outcome, Refusal>> + Send;
+}
+
+/// Results that say how it went.
+trait Results {
+    fn outcome(&self) -> Outcome;
+}
+
+impl<T, R> Results for Result<T, v3::Failure<R>> {
+    fn outcome(&self) -> Outcome {
+        self.as_ref().map_or_else(|failure| Outcome::V3(failure.status), |_| Outcome::Done)
+    }
+}
+
+impl Results for () {
+    fn outcome(&self) -> Outcome {
+        Outcome::Done
+    }
 }
 
 impl Nfs3 {
@@ -109,8 +133,14 @@ impl Nfs3 {
         let identity = Identity::of(&call.header.cred).map_err(Refusal::Auth)?;
         let exports = self.exports.table();
         let request = Request { nfs: self, exports: &exports, identity, peer: &call.peer };
+        let (begun, received, before) = (Instant::now(), call.args.remaining(), reply.len());
+        let count = |outcome, sent| {
+            let (row, took) = (procedure.row(), begun.elapsed());
+            self.metrics.count(&Executed { row, outcome, took, received, sent });
+        };
         if procedure.is_idempotent() {
-            procedure.execute(&request, &mut call.args, &mut reply).await?;
+            let outcome = procedure.execute(&request, &mut call.args, &mut reply).await?;
+            count(outcome, reply.len() - before);
             return Ok(reply);
         }
         let key = replies::Key::of(&call);
@@ -118,7 +148,8 @@ impl Nfs3 {
             Turn::Known(results) => results,
             Turn::Ours(turn) => {
                 let mut results = Encoder::new();
-                procedure.execute(&request, &mut call.args, &mut results).await?;
+                let outcome = procedure.execute(&request, &mut call.args, &mut results).await?;
+                count(outcome, results.len());
                 let results = results.finish().to_bytes();
                 turn.done(results.clone(), self.clock.monotonic());
                 results
@@ -136,20 +167,24 @@ macro_rules! dispatch {
                 Procedure::is_idempotent(self)
             }
 
+            fn row(self) -> Row {
+                Row::V3(self)
+            }
+
             async fn execute(
                 self,
                 request: &Request<'_>,
                 args: &mut Decoder,
                 reply: &mut Encoder,
-            ) -> Result<(), Refusal> {
+            ) -> Result<Outcome, Refusal> {
                 match self {
                     $(Procedure::$name => {
                         let args: op::$op::Args = args.get()?;
                         let results: op::$op::Res = ops::$op(request, args).await;
                         reply.put(&results);
+                        Ok(results.outcome())
                     })*
                 }
-                Ok(())
             }
         }
     };

@@ -9,10 +9,12 @@
 use super::context::{Context, InSession};
 use super::ops;
 use crate::export::Identity;
+use crate::metrics::{Executed, Row};
 use crate::program::{Call, Refusal};
 use crate::server::Core;
 use crate::state::Principal;
 use std::sync::Arc;
+use std::time::Instant;
 use tracing::{error, trace};
 use weir_nfs::v4::types::Status;
 use weir_nfs::v4::{
@@ -83,11 +85,14 @@ async fn execute(
 ) {
     let (status_at, results_at) = put_header(reply, Ok(()), header, 0);
     let (mut status, mut results): (Status, u32) = (Ok(()), 0);
+    let mut begun = Instant::now();
     while results < header.operations && status.is_ok() {
         let used = reply.len() - RECORD_HEADER_BYTES;
+        let (unread, mut row) = (call.args.remaining(), Row::V4(None));
         let result = match Op::decode_next(&mut call.args) {
             Ok(op) => {
                 let code = op.code();
+                row = Row::V4(Some(code));
                 match gate(cx, header, code, results, used) {
                     Ok(()) => {
                         let result = ops::dispatch(cx, op).await;
@@ -108,6 +113,16 @@ async fn execute(
         status = result.status();
         reply.put(&result);
         results += 1;
+        // One look at the clock ends an operation and begins the next.
+        let took = begun.elapsed();
+        begun += took;
+        cx.core.metrics.count(&Executed {
+            row,
+            outcome: status.into(),
+            took,
+            received: unread - call.args.remaining(),
+            sent: reply.len() - RECORD_HEADER_BYTES - used,
+        });
     }
     reply.patch_u32(status_at, status.err().map_or(0, |error| error as u32));
     reply.patch_u32(results_at, results);

@@ -102,7 +102,9 @@ impl Fixture {
         let (recovery, _) = Recovery::open(tempfile::tempdir().unwrap().path()).unwrap();
         let recalls = Recalls::new(state, callbacks, exports.clone(), recovery, clock.clone());
         let verifier = Arc::new(WriteVerifier::new(RUN));
-        let nfs = Arc::new(Nfs3::new(exports.clone(), verifier, clock, Arc::new(recalls)));
+        let recalls = Arc::new(recalls);
+        let nfs = Nfs3::new(exports.clone(), verifier, clock, recalls, Arc::default());
+        let nfs = Arc::new(nfs);
         programs.add(nfs.clone());
         programs.add(Arc::new(NfsAcl3::new(nfs)));
         programs.add(Arc::new(Mount3::new(exports.clone())));

@@ -7,6 +7,7 @@ mod delegations;
 mod exports;
 mod files;
 mod locks;
+mod metrics;
 mod recovery;
 mod sparse;
 mod v40;

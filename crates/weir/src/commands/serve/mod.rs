@@ -14,6 +14,7 @@ use crate::cli::Ended;
 use crate::config::{Bind, CacheArg, ExportSettings, NOBODY, Settings, SquashArg, load};
 use crate::failure::{Asked, Failure, Result};
 use crate::size::Size;
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -56,7 +57,8 @@ nothing.
 NFSv3, 4.0, 4.1, 4.2 and the MOUNT protocol share one port, and nothing else is needed: no rpcbind
 (though --rpcbind uses it), no root. Run as root, files are used as the user that a client names,
 after --squash, and all privileges that this does not take are given up; run as anybody else, all is
-done as that user. SIGTERM and SIGINT write out what is dirty and end the server.")]
+done as that user. SIGTERM and SIGINT write out what is dirty and end the server; SIGUSR1 logs what was
+done so far, by operation.")]
 pub(crate) struct Args {
     /// The directory
     #[arg(value_name = "DIR", required_unless_present = "config", conflicts_with = "config")]
@@ -71,6 +73,10 @@ pub(crate) struct Args {
     server: ServerArgs,
     #[command(flatten)]
     export: ExportArgs,
+    /// Where counters are read in Prometheus's format, at /metrics: an address and port, or a port
+    /// of this machine alone
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<Bind>,
     /// What to log: error, warn, info, debug, trace, or by module as in weir_server=debug,info
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
@@ -149,6 +155,7 @@ impl Args {
 pub(crate) fn run(args: Args) -> Result<Ended> {
     let (check, json) = (args.check, args.json);
     let config = args.config.clone();
+    let metrics = args.metrics.map(metrics_address).transpose()?;
     let settings = match &config {
         Some(config) => load(config)?,
         None => settings(args)?,
@@ -157,7 +164,16 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         announce::checked(&settings, json)?;
         return Ok(Ended::Done);
     }
-    service::run(service::Start { settings, config, json })
+    service::run(service::Start { settings, config, metrics, json })
+}
+
+/// Where counters are to be read; only from this machine, unless an address is given.
+fn metrics_address(bind: Bind) -> Result<SocketAddr> {
+    match bind.port {
+        Some(port) => Ok(SocketAddr::new(bind.ip(), port)),
+        None => Err(Failure::new("serve --metrics", "no port is given")
+            .advice("write it like 127.0.0.1:9100 or 9100")),
+    }
 }
 
 /// What the command line says.

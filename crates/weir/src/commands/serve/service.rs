@@ -19,6 +19,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{debug, error, info, warn};
+use weir_server::metrics::Report;
 use weir_server::registration::LOCAL_RPCBIND;
 use weir_server::{Server, ServerConfig};
 
@@ -27,6 +28,8 @@ pub(super) struct Start {
     pub(super) settings: Settings,
     /// Where the settings are from, and are read again.
     pub(super) config: Option<PathBuf>,
+    /// Where counters are to be read.
+    pub(super) metrics: Option<SocketAddr>,
     /// Say what is served as JSON.
     pub(super) json: bool,
 }
@@ -57,7 +60,7 @@ fn raise_descriptor_limit() {
 }
 
 async fn serve(start: Start, state_dir: &Path, listeners: Vec<TcpListener>) -> Result<Ended> {
-    let Start { settings, config, json } = start;
+    let Start { settings, config, metrics, json } = start;
     let addresses: Vec<SocketAddr> = listeners
         .iter()
         .map(TcpListener::local_addr)
@@ -79,6 +82,7 @@ async fn serve(start: Start, state_dir: &Path, listeners: Vec<TcpListener>) -> R
         .collect::<io::Result<_>>()
         .asked(|| "listen".into())?;
     let signals = Signals::new()?;
+    count(server.report(), metrics).await?;
     if let Some(first) = addresses.first() {
         let registered = server.register(first.port()).await;
         registered.map_err(|error| Failure::new("serve", error.to_string()))?;
@@ -90,6 +94,24 @@ async fn serve(start: Start, state_dir: &Path, listeners: Vec<TcpListener>) -> R
     tokio::spawn(signals.follow(reloads));
     server.serve_all(listeners).await.asked(|| "write out what was dirty".into())?;
     Ok(Ended::Done)
+}
+
+/// Makes the counters readable at an address, and logs them on SIGUSR1.
+async fn count(report: Report, address: Option<SocketAddr>) -> Result<()> {
+    if let Some(address) = address {
+        let listener = tokio::net::TcpListener::bind(address).await;
+        let listener = listener.asked(|| format!("listen at {address} (--metrics)"))?;
+        info!("counters are at http://{}/metrics", listener.local_addr().unwrap_or(address));
+        tokio::spawn(weir_server::metrics::serve(report.clone(), listener));
+    }
+    let mut asked =
+        signal(SignalKind::user_defined1()).asked(|| "listen for SIGUSR1".to_owned())?;
+    tokio::spawn(async move {
+        while asked.recv().await.is_some() {
+            info!("so far:\n{}", report.summary());
+        }
+    });
+    Ok(())
 }
 
 fn async_listener(listener: TcpListener) -> io::Result<tokio::net::TcpListener> {

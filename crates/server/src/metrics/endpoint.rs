@@ -1,0 +1,72 @@
+//! Where counters are read: a little HTTP, for Prometheus and its like.
+//!
+//! 1. A request is read up to [`MAX_REQUEST_BYTES`] and for at most [`PATIENCE`]; at most
+//!    [`MAX_AT_ONCE`] are served at once, the others wait in the kernel's queue.
+//! 2. Nothing that is asked changes anything.
+
+use super::Report;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tracing::warn;
+
+const MAX_REQUEST_BYTES: usize = 8 << 10;
+const MAX_AT_ONCE: usize = 4;
+const PATIENCE: Duration = Duration::from_secs(5);
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Answers `GET /metrics` on a listener, for ever.
+pub async fn serve(report: Report, listener: TcpListener) {
+    let turns = Arc::new(Semaphore::new(MAX_AT_ONCE));
+    loop {
+        let Ok(turn) = turns.clone().acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                warn!("cannot accept a connection to the counters: {error}");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                continue;
+            }
+        };
+        let report = report.clone();
+        tokio::spawn(async move {
+            // Who does not wait for an answer does not need one.
+            let _ = tokio::time::timeout(PATIENCE, answer(report, stream)).await;
+            drop(turn);
+        });
+    }
+}
+
+async fn answer(report: Report, mut stream: TcpStream) -> io::Result<()> {
+    let mut request = Vec::new();
+    let ended = |request: &[u8]| request.windows(4).any(|w| w == b"\r\n\r\n");
+    while !ended(&request) && request.len() < MAX_REQUEST_BYTES {
+        let mut part = [0; 1024];
+        match stream.read(&mut part).await? {
+            0 => break,
+            n => request.extend(&part[..n]),
+        }
+    }
+    let line = request.split(|&b| b == b'\r').next().unwrap_or_default();
+    let mut words = line.split(|&b| b == b' ');
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let path = path.split(|&b| b == b'?').next().unwrap_or_default();
+    let (status, kind, body) = match (method, path) {
+        _ if !ended(&request) => ("400 Bad Request", "text/plain", "no request\n".into()),
+        (b"GET" | b"HEAD", b"/metrics") => ("200 OK", OPEN_METRICS, report.open_metrics()),
+        (b"GET" | b"HEAD", _) => ("404 Not Found", "text/plain", "try /metrics\n".into()),
+        _ => ("405 Method Not Allowed", "text/plain", "try GET\n".into()),
+    };
+    let length = body.len();
+    let body = if method == b"HEAD" { String::new() } else { body };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(body.as_bytes()).await?;
+    stream.shutdown().await
+}

@@ -1,0 +1,291 @@
+//! What the server did, per operation: how often, how fast, with what outcome, how many bytes.
+//!
+//! 1. A row is an operation's row in its protocol's table, and so is its label: one that is added
+//!    there is counted.
+//! 2. Counting takes no lock. A thread counts in a shard of its own (the first [`SHARDS`] of them
+//!    do), so that threads do not take each other's cache lines; only failures, which name their
+//!    status, go to lines that all share.
+
+mod endpoint;
+mod text;
+
+pub use endpoint::serve;
+
+use crate::server::Core;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use weir_nfs::v4::OpCode;
+use weir_nfs::{nfsacl, v3, v4};
+
+const SHARDS: usize = 16;
+
+/// Upper bounds of the histogram of latencies, in microseconds; slower ones have a place of their
+/// own.
+const BOUNDS_US: [u64; 15] = [
+    10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000,
+    1_000_000,
+];
+const BUCKETS: usize = BOUNDS_US.len() + 1;
+
+/// Rows for the operations of NFSv4 (by number; the last is the illegal one's), the procedures of
+/// NFSv3, and those of NFSACL.
+const OF_V4: usize = 0;
+const V4_ROWS: usize = 80;
+const ILLEGAL: usize = V4_ROWS - 1;
+const OF_V3: usize = V4_ROWS;
+const V3_ROWS: usize = v3::Procedure::ALL.len();
+const OF_ACL: usize = OF_V3 + V3_ROWS;
+const ROWS: usize = OF_ACL + 3;
+/// Statuses that one protocol has.
+const STATUSES: usize = if v4::Error::ALL.len() > v3::Error::ALL.len() {
+    v4::Error::ALL.len()
+} else {
+    v3::Error::ALL.len()
+};
+
+// The number of every operation has a row.
+const _: () = {
+    let mut i = 0;
+    while i < OpCode::ALL.len() {
+        assert!((OpCode::ALL[i] as usize) < ILLEGAL);
+        i += 1;
+    }
+};
+
+/// An operation of a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Row {
+    /// Of NFSv4; `None` for one that does not exist.
+    V4(Option<OpCode>),
+    V3(v3::Procedure),
+    Acl(nfsacl::Procedure),
+}
+
+impl Row {
+    const fn index(self) -> usize {
+        match self {
+            Self::V4(Some(code)) => OF_V4 + code as usize,
+            Self::V4(None) => ILLEGAL,
+            Self::V3(procedure) => OF_V3 + procedure as usize,
+            Self::Acl(procedure) => OF_ACL + procedure as usize,
+        }
+    }
+
+    fn all() -> impl Iterator<Item = Self> {
+        let acl = [nfsacl::Procedure::Null, nfsacl::Procedure::Getacl, nfsacl::Procedure::Setacl];
+        OpCode::ALL
+            .iter()
+            .map(|&code| Self::V4(Some(code)))
+            .chain([Self::V4(None)])
+            .chain(v3::Procedure::ALL.iter().map(|&procedure| Self::V3(procedure)))
+            .chain(acl.map(Self::Acl))
+    }
+
+    /// Protocol and operation.
+    fn labels(self) -> [(&'static str, &'static str); 2] {
+        let (protocol, operation) = match self {
+            Self::V4(Some(code)) => ("nfs4", code.name()),
+            Self::V4(None) => ("nfs4", "illegal"),
+            Self::V3(procedure) => ("nfs3", procedure.name()),
+            Self::Acl(procedure) => ("nfsacl3", procedure.name()),
+        };
+        [("protocol", protocol), ("operation", operation)]
+    }
+
+    fn status_name(self, status: usize) -> Option<&'static str> {
+        match self {
+            Self::V4(_) => v4::Error::ALL.get(status).map(|error| error.name()),
+            Self::V3(_) | Self::Acl(_) => v3::Error::ALL.get(status).map(|error| error.name()),
+        }
+    }
+}
+
+/// The outcome of an operation: the protocol's error, if it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Done,
+    V3(v3::Error),
+    V4(v4::Error),
+}
+
+impl From<v4::types::Status> for Outcome {
+    fn from(status: v4::types::Status) -> Self {
+        status.map_or_else(Self::V4, |()| Self::Done)
+    }
+}
+
+/// One operation as it was executed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Executed {
+    pub(crate) row: Row,
+    pub(crate) outcome: Outcome,
+    pub(crate) took: Duration,
+    /// Bytes of arguments and results.
+    pub(crate) received: usize,
+    pub(crate) sent: usize,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    nanos: AtomicU64,
+    received: AtomicU64,
+    sent: AtomicU64,
+    /// Operations by how long they took.
+    took: [AtomicU64; BUCKETS],
+}
+
+/// Counters of all operations.
+pub struct Metrics {
+    shards: Vec<Vec<Counts>>,
+    failed: Vec<AtomicU64>,
+}
+
+/// The sums of a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Sums {
+    nanos: u64,
+    received: u64,
+    sent: u64,
+    took: [u64; BUCKETS],
+}
+
+impl Sums {
+    fn count(&self) -> u64 {
+        self.took.iter().sum()
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let rows = || (0..ROWS).map(|_| Counts::default()).collect();
+        Self {
+            shards: (0..SHARDS).map(|_| rows()).collect(),
+            failed: (0..ROWS * STATUSES).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+}
+
+/// The next thread's shard.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static SHARD: usize = NEXT.fetch_add(1, Relaxed) % SHARDS;
+}
+
+impl Metrics {
+    /// Counts an operation.
+    pub(crate) fn count(&self, executed: &Executed) {
+        let shard = SHARD.try_with(|shard| *shard).unwrap_or(0);
+        let row = executed.row.index();
+        let counts = &self.shards[shard][row];
+        let took_us = executed.took.as_micros() as u64;
+        let bucket = BOUNDS_US.partition_point(|&bound| bound < took_us);
+        counts.took[bucket].fetch_add(1, Relaxed);
+        counts.nanos.fetch_add(executed.took.as_nanos() as u64, Relaxed);
+        counts.received.fetch_add(executed.received as u64, Relaxed);
+        counts.sent.fetch_add(executed.sent as u64, Relaxed);
+        let status = match executed.outcome {
+            Outcome::Done => None,
+            Outcome::V3(error) => v3::Error::ALL.iter().position(|&e| e == error),
+            Outcome::V4(error) => v4::Error::ALL.iter().position(|&e| e == error),
+        };
+        if let Some(status) = status {
+            self.failed[row * STATUSES + status].fetch_add(1, Relaxed);
+        }
+    }
+
+    fn sums(&self, row: Row) -> Sums {
+        let mut sums = Sums::default();
+        for shard in &self.shards {
+            let counts = &shard[row.index()];
+            sums.nanos += counts.nanos.load(Relaxed);
+            sums.received += counts.received.load(Relaxed);
+            sums.sent += counts.sent.load(Relaxed);
+            for (sum, took) in sums.took.iter_mut().zip(&counts.took) {
+                *sum += took.load(Relaxed);
+            }
+        }
+        sums
+    }
+
+    /// Names and counts of the failures of a row.
+    fn failures(&self, row: Row) -> impl Iterator<Item = (&'static str, u64)> {
+        let first = row.index() * STATUSES;
+        let counts = self.failed[first..first + STATUSES].iter().enumerate();
+        counts.filter_map(move |(status, count)| {
+            let count = count.load(Relaxed);
+            (count > 0).then_some((row.status_name(status)?, count))
+        })
+    }
+}
+
+/// What a server did, to be looked at from outside.
+#[derive(Clone)]
+pub struct Report {
+    core: Arc<Core>,
+}
+
+impl Report {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Self { core }
+    }
+
+    /// In the OpenMetrics text format, which Prometheus reads.
+    pub fn open_metrics(&self) -> String {
+        text::open_metrics(&self.core)
+    }
+
+    /// For people: a line for each operation that was executed, the most frequent first.
+    pub fn summary(&self) -> String {
+        text::summary(&self.core.metrics)
+    }
+}
+
+impl std::fmt::Debug for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Report").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn executed(row: Row, outcome: Outcome, took_us: u64) -> Executed {
+        Executed { row, outcome, took: Duration::from_micros(took_us), received: 40, sent: 100 }
+    }
+
+    #[test]
+    fn counts_of_all_threads_are_summed() {
+        let metrics = Metrics::default();
+        let row = Row::V4(Some(OpCode::Read));
+        std::thread::scope(|scope| {
+            for _ in 0..SHARDS + 4 {
+                scope.spawn(|| metrics.count(&executed(row, Outcome::Done, 10)));
+            }
+        });
+        metrics.count(&executed(row, Outcome::V4(v4::Error::Stale), 2_000_000));
+        metrics.count(&executed(Row::V3(v3::Procedure::Read), Outcome::V3(v3::Error::Stale), 11));
+        let sums = metrics.sums(row);
+        assert_eq!((sums.count(), sums.received), (21, 840));
+        assert_eq!((sums.took[0], sums.took[BUCKETS - 1]), (20, 1), "bounds are inclusive");
+        assert_eq!(metrics.failures(row).collect::<Vec<_>>(), [("NFS4ERR_STALE", 1)]);
+        let v3 = Row::V3(v3::Procedure::Read);
+        assert_eq!(metrics.failures(v3).collect::<Vec<_>>(), [("NFS3ERR_STALE", 1)]);
+        assert_eq!(metrics.sums(v3).took[1], 1);
+    }
+
+    #[test]
+    fn every_row_has_a_place_and_a_name_of_its_own() {
+        let mut places: Vec<usize> = Row::all().map(Row::index).collect();
+        let mut names: Vec<_> = Row::all().map(Row::labels).collect();
+        let rows = places.len();
+        places.sort_unstable();
+        places.dedup();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!((places.len(), names.len()), (rows, rows));
+        assert!(places.iter().all(|&place| place < ROWS));
+    }
+}

@@ -1,0 +1,150 @@
+//! Counters as text.
+
+use super::{BOUNDS_US, Metrics, Row, Sums};
+use crate::server::Core;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt::{self, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) fn open_metrics(core: &Arc<Core>) -> String {
+    let mut registry = Registry::with_prefix("weir");
+    registry.register_collector(Box::new(Everything { core: core.clone() }));
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+    text
+}
+
+struct Everything {
+    core: Arc<Core>,
+}
+
+impl fmt::Debug for Everything {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Everything")
+    }
+}
+
+impl Collector for Everything {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let metrics = &self.core.metrics;
+        let executed: Vec<(Row, Sums)> = Row::all()
+            .map(|row| (row, metrics.sums(row)))
+            .filter(|(_, sums)| sums.count() > 0)
+            .collect();
+
+        let help = "How long operations took";
+        let unit = Unit::Seconds;
+        let mut family =
+            encoder.encode_descriptor("operation", help, Some(&unit), MetricType::Histogram)?;
+        for (row, sums) in &executed {
+            let bounds = BOUNDS_US.iter().map(|&us| us as f64 / 1e6).chain([f64::INFINITY]);
+            let buckets: Vec<(f64, u64)> = bounds.zip(sums.took).collect();
+            let labels = row.labels();
+            let mut one = family.encode_family(&labels)?;
+            let seconds = sums.nanos as f64 / 1e9;
+            one.encode_histogram::<NoLabelSet>(seconds, sums.count(), &buckets, None)?;
+        }
+
+        let bytes: [(_, _, fn(&Sums) -> u64); 2] = [
+            ("received", "Bytes of operations' arguments", |sums| sums.received),
+            ("sent", "Bytes of operations' results", |sums| sums.sent),
+        ];
+        for (name, help, of) in bytes {
+            let unit = Unit::Bytes;
+            let mut family =
+                encoder.encode_descriptor(name, help, Some(&unit), MetricType::Counter)?;
+            for (row, sums) in &executed {
+                ConstCounter::new(of(sums)).encode(family.encode_family(&row.labels())?)?;
+            }
+        }
+
+        let help = "Operations that failed, by status";
+        let mut family = encoder.encode_descriptor("failed", help, None, MetricType::Counter)?;
+        for (row, _) in &executed {
+            for (status, count) in metrics.failures(*row) {
+                let [protocol, operation] = row.labels();
+                let labels = [protocol, operation, ("status", status)];
+                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        self.encode_cache(encoder)
+    }
+}
+
+impl Everything {
+    /// The counters of the page caches, of which there is mostly one.
+    fn encode_cache(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let table = self.core.exports.table();
+        let Some(export) = table.all().next() else { return Ok(()) };
+        let cache = export.fs().cache();
+        for (name, value) in cache.stats().iter() {
+            let name = format!("cache_{name}");
+            let counter = ConstCounter::new(value);
+            let metric =
+                encoder.encode_descriptor(&name, "Page cache", None, counter.metric_type())?;
+            counter.encode(metric)?;
+        }
+        let gauges = [
+            ("cache_budget", "Memory that the page cache may use", cache.budget_bytes()),
+            ("cache_used", "Memory that the page cache uses", cache.used_bytes()),
+            ("cache_dirty", "Data that is not written back yet", cache.dirty_bytes()),
+        ];
+        for (name, help, value) in gauges {
+            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            let unit = Unit::Bytes;
+            let metric = encoder.encode_descriptor(name, help, Some(&unit), gauge.metric_type())?;
+            gauge.encode(metric)?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn summary(metrics: &Metrics) -> String {
+    let mut rows: Vec<(Row, Sums)> = Row::all()
+        .map(|row| (row, metrics.sums(row)))
+        .filter(|(_, sums)| sums.count() > 0)
+        .collect();
+    rows.sort_by_key(|(_, sums)| std::cmp::Reverse(sums.count()));
+    let mut text = format!(
+        "{:8} {:22} {:>10} {:>10} {:>10} {:>12} {:>12}  failed\n",
+        "protocol", "operation", "count", "mean", "99% under", "received", "sent"
+    );
+    for (row, sums) in rows {
+        let [(_, protocol), (_, operation)] = row.labels();
+        let count = sums.count();
+        let mean = Duration::from_nanos(sums.nanos / count);
+        let failed: Vec<String> =
+            metrics.failures(row).map(|(status, n)| format!("{status}: {n}")).collect();
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{protocol:8} {operation:22} {count:>10} {:>10} {:>10} {:>12} {:>12}  {}",
+            format!("{mean:.1?}"),
+            under(&sums),
+            sums.received,
+            sums.sent,
+            failed.join(", ")
+        );
+    }
+    text
+}
+
+/// The bound under which 99 of 100 operations took.
+fn under(sums: &Sums) -> String {
+    let enough = sums.count() - sums.count() / 100;
+    let mut so_far = 0;
+    for (bound, took) in BOUNDS_US.iter().zip(sums.took) {
+        so_far += took;
+        if so_far >= enough {
+            return format!("{:?}", Duration::from_micros(*bound));
+        }
+    }
+    "more".into()
+}

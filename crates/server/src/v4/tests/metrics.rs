@@ -1,0 +1,59 @@
+//! What is counted, as it is read from outside.
+
+use super::*;
+use crate::metrics;
+use weir_nfs::v4::op::read;
+
+/// One request; the reply's head and body.
+async fn ask(addr: SocketAddr, request: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).await.unwrap();
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+    (head.into(), body.into())
+}
+
+#[tokio::test]
+async fn operations_are_counted_and_read_over_http() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    let (file, stateid) = c.open("file").await;
+    for _ in 0..3 {
+        c.on(&file, Op::Read(read::Args { stateid, offset: 0, count: 100 })).await;
+    }
+    c.fails(vec![Op::Putrootfh(()), Op::Lookup("none".into())]).await;
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(metrics::serve(f.server.report(), listener));
+    let (head, body) = ask(addr, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    let value = |name: &str| {
+        let line = body.lines().find(|line| line.starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("no {name} in {body}"));
+        line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()
+    };
+    let read = "{protocol=\"nfs4\",operation=\"read\"";
+    assert_eq!(value(&format!("weir_operation_seconds_count{read}")), 3.0);
+    let last = format!("weir_operation_seconds_bucket{{le=\"+Inf\",{}", &read[1..]);
+    assert_eq!(value(&last), 3.0);
+    // Number, stateid, offset and count; number, status, eof and length.
+    assert_eq!(value(&format!("weir_received_bytes_total{read}")), 3.0 * 32.0);
+    assert_eq!(value(&format!("weir_sent_bytes_total{read}")), 3.0 * 16.0);
+    let failed =
+        "weir_failed_total{protocol=\"nfs4\",operation=\"lookup\",status=\"NFS4ERR_NOENT\"}";
+    assert_eq!(value(failed), 1.0);
+    assert_eq!(value("weir_cache_budget_bytes"), f64::from(32 << 20));
+    value("weir_cache_fast_reads_total");
+    assert!(body.ends_with("# EOF\n"), "{body}");
+
+    let summary = f.server.report().summary();
+    let line = summary.lines().find(|line| line.contains(" lookup ")).unwrap();
+    assert!(line.contains("NFS4ERR_NOENT: 1"), "{line}");
+
+    // Others learn what to ask; who sends no request, or an endless one, is let go.
+    assert!(ask(addr, "GET / HTTP/1.0\r\n\r\n").await.0.contains("404"));
+    assert!(ask(addr, "POST /metrics HTTP/1.0\r\n\r\n").await.0.contains("405"));
+    assert!(ask(addr, &"x".repeat(8 << 10)).await.0.contains("400"));
+}
