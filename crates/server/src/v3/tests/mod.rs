@@ -5,6 +5,7 @@ mod attributes;
 mod calls;
 mod data;
 mod directories;
+mod habits;
 mod mounting;
 mod names;
 

@@ -6,6 +6,7 @@ mod compounds;
 mod delegations;
 mod exports;
 mod files;
+mod habits;
 mod locks;
 mod metrics;
 mod recovery;
@@ -141,6 +142,7 @@ struct Client {
     service: callbacks::Service,
 }
 
+#[derive(Debug)]
 struct Reply {
     status: Status,
     results: Vec<OpRes>,
