@@ -7,7 +7,9 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use weir_stores::local::{IoEngine, LocalFs, LocalOptions};
 use weir_stores::testing::{bytes_of, new_file, read, read_all, write};
-use weir_vfs::{Access, Caller, Cred, Error, FileId, FileKind, FileSystem, SegmentKind, SetAttr};
+use weir_vfs::{
+    Access, Caller, Cred, Error, FileId, FileKind, FileSystem, SegmentKind, SetAttr, SetTime,
+};
 
 const OWN: Caller = Caller::Own;
 
@@ -265,6 +267,31 @@ async fn callers_act_as_themselves() {
     fs::write(dir.path().join("roots"), "x").unwrap();
     assert_eq!(fs::metadata(dir.path().join("roots")).unwrap().uid(), 0);
     assert_eq!(store.access(&OWN, made.id, 7).await.unwrap(), 6);
+}
+
+#[tokio::test]
+async fn rights_to_write_and_to_list_are_enough() {
+    if !is_root() {
+        return eprintln!("not tested: only root may act as others");
+    }
+    let dir = temp_dir();
+    let store = open(dir.path());
+    let bob = Caller::As(Cred { uid: 4002, gid: 4002, groups: Vec::new() });
+    let set = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    let file = store.create(&OWN, store.root(), b"shared", &set(0o666), true).await.unwrap().attr;
+    // One of the times, as a client sends it with a truncation.
+    let touch = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+    let touched = store.setattr(&bob, file.id, &touch).await.unwrap();
+    assert!(touched.mtime > file.mtime && touched.atime == file.atime);
+    let past = SetAttr { mtime: Some(SetTime::To(file.mtime)), ..SetAttr::default() };
+    assert_eq!(store.setattr(&bob, file.id, &past).await.unwrap_err(), Error::NotPermitted);
+    store.setattr(&OWN, file.id, &set(0o644)).await.unwrap();
+    assert_eq!(store.setattr(&bob, file.id, &touch).await.unwrap_err(), Error::NotPermitted);
+    // Names are told to whoever may read the directory, even if not look them up.
+    let listed = store.mkdir(&OWN, store.root(), b"listed", &set(0o744)).await.unwrap().id;
+    store.create(&OWN, listed, b"in", &set(0o644), true).await.unwrap();
+    assert_eq!(store.readdir(&bob, listed, 0, 10, true).await.unwrap().entries.len(), 1);
+    assert_eq!(store.lookup(&bob, listed, b"in").await.unwrap_err(), Error::AccessDenied);
 }
 
 #[tokio::test]

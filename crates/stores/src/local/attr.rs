@@ -1,8 +1,12 @@
-//! Attributes out of what statx(2) says.
+//! Attributes out of what statx(2) says, and times into utimensat(2).
 
-use rustix::fs::{FileType, Statx, StatxFlags, StatxTimestamp};
-use std::time::{Duration, SystemTime};
-use weir_vfs::{Attr, FileId, FileKind};
+use super::file::proc_path;
+use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use weir_vfs::{Attr, FileId, FileKind, Result, SetTime};
 
 /// What is asked of statx for an [`Attr`].
 pub(super) const ATTR_MASK: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
@@ -64,6 +68,46 @@ pub(super) fn time_of(time: &StatxTimestamp) -> SystemTime {
 
 fn nanos_of(time: &StatxTimestamp) -> u64 {
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(u64::from(time.tv_nsec))
+}
+
+/// Sets the times that are given (utimensat(2)).
+pub(super) fn set_times(
+    file: BorrowedFd<'_>,
+    atime: Option<SetTime>,
+    mtime: Option<SetTime>,
+) -> Result<()> {
+    if atime.is_none() && mtime.is_none() {
+        return Ok(());
+    }
+    let times = Timestamps { last_access: timespec(atime), last_modification: timespec(mtime) };
+    match rustix::fs::utimensat(file, c"", &times, AtFlags::EMPTY_PATH) {
+        // Kernels before 5.8.
+        Err(Errno::INVAL) => {
+            let path = proc_path(file);
+            rustix::fs::utimensat(rustix::fs::CWD, &*path, &times, AtFlags::empty())
+        }
+        result => result,
+    }
+    .map_err(|error| io::Error::from(error).into())
+}
+
+fn timespec(time: Option<SetTime>) -> Timespec {
+    match time {
+        None => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+        Some(SetTime::To(time)) => match time.duration_since(UNIX_EPOCH) {
+            Ok(after) => {
+                Timespec { tv_sec: after.as_secs() as i64, tv_nsec: after.subsec_nanos().into() }
+            }
+            Err(before) => {
+                let before = before.duration();
+                // Seconds downwards, nanoseconds upwards.
+                let up = u64::from(before.subsec_nanos() != 0);
+                let nanos = (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000;
+                Timespec { tv_sec: -((before.as_secs() + up) as i64), tv_nsec: nanos.into() }
+            }
+        },
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //!    renames by anybody, since it holds the directory itself.
 
 use super::attr::{ATTR_MASK, attr_of, birth_of, kind_of};
+use super::file::proc_path;
 use super::nodes::{Nodes, Place, Seen};
 use super::sys;
 use lru::LruCache;
@@ -438,7 +439,9 @@ impl Tree {
         mut each: impl FnMut(Name<'_>) -> bool,
     ) -> Result<bool> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let open = || rustix::fs::openat(dir, c".", flags, Mode::empty());
+        // Not as its own `.`: who may read a directory need not be one who may search it.
+        let path = proc_path(dir.as_fd());
+        let open = || rustix::fs::open(&*path, flags, Mode::empty());
         let listing = self.with_fds(open).map_err(io::Error::from)?;
         if position != 0 {
             rustix::fs::seek(&listing, rustix::fs::SeekFrom::Start(position))
