@@ -18,6 +18,7 @@ pub mod metrics;
 mod nlm;
 mod nsm;
 mod outcall;
+mod privileges;
 pub mod program;
 mod recall;
 pub mod registration;

@@ -5,6 +5,7 @@ use super::{Nfs3, convert};
 use crate::changes::Changing;
 use crate::export::{Admitted, Identity, Served, Table};
 use crate::handle::Node;
+use crate::privileges;
 use crate::recall::{Claim, Named};
 use crate::state::Touch;
 use crate::transport::Peer;
@@ -136,6 +137,11 @@ impl Target<'_> {
     /// Refuses changes to a read-only export.
     pub(super) fn check_writable(&self) -> Result<(), Error> {
         if self.read_only { Err(Error::RoFs) } else { Ok(()) }
+    }
+
+    /// Takes from the file what a change of its data takes away.
+    pub(super) async fn shed_privileges(&self, attr: &Attr) -> Result<(), Error> {
+        privileges::shed(self.fs(), &self.caller, attr).await.map_err(convert::error)
     }
 
     /// How a write is done.

@@ -3,6 +3,7 @@
 use super::status::{of_handle, of_state, of_vfs};
 use crate::export::{Identity, Served, Table};
 use crate::handle::Node;
+use crate::privileges;
 use crate::recall::{Claim, Named};
 use crate::server::Core;
 use crate::state::{
@@ -260,6 +261,21 @@ impl Context {
             opened => opened?,
         };
         Ok(FileIo { file, lock_owner: None, _claim: Some(claim) })
+    }
+
+    /// As [`io`](Self::io), for a change of what the file holds, which is about to be made.
+    pub(crate) async fn io_to_change(
+        &self,
+        target: &Target<'_>,
+        stateid: StateId,
+    ) -> Result<FileIo, Error> {
+        let io = self.io(target, stateid, Access::WRITE).await?;
+        // The superuser takes nothing away, and is not made to wait for attributes.
+        if matches!(&target.caller, Caller::As(cred) if cred.uid != 0) {
+            let attr = io.file.getattr().await.map_err(of_vfs)?;
+            privileges::shed(target.fs(), &target.caller, &attr).await.map_err(of_vfs)?;
+        }
+        Ok(io)
     }
 
     /// The error for I/O on what is no regular file.

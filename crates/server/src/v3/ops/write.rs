@@ -27,7 +27,8 @@ async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<u32, Erro
     let data = args.data.to_bytes();
     let data = data.get(..count as usize).ok_or(Error::Inval)?;
     let _claim = file.claim(Touch::Change).await?;
-    let (open, _) = file.open(Access::WRITE).await?;
+    let (open, attr) = file.open(Access::WRITE).await?;
+    file.shed_privileges(&attr).await?;
     let flags = file.write_flags(&open, args.offset, data.len());
     let written = open.write_at_async(data, args.offset, flags).await;
     let written = written.map_err(convert::error)?;

@@ -1,5 +1,6 @@
 //! GETATTR, SETATTR, VERIFY, NVERIFY, ACCESS (RFC 8881 sections 18.7, 18.30, 18.31, 18.15, 18.1).
 
+use crate::privileges;
 use crate::state::{ClientId, StateRef, Touch};
 use crate::v4::attrs::{self, Besides, More, ToSet};
 use crate::v4::context::{Context, Target};
@@ -84,7 +85,11 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
         }
     }
     if !set.is_empty() {
-        target.fs().setattr(&target.caller, target.node.id, &set).await.map_err(of_vfs)?;
+        let fs = target.fs();
+        let attr = fs.setattr(&target.caller, target.node.id, &set).await.map_err(of_vfs)?;
+        if set.size.is_some() && set.mode.is_none() {
+            privileges::shed(fs, &target.caller, &attr).await.map_err(of_vfs)?;
+        }
         *done = wanted.asked.difference(More::ALL);
     }
     if let Some(more) = more {
@@ -122,7 +127,7 @@ async fn set_size(
         let denied = cx.state().anonymous_io(target.node, Access::WRITE);
         return denied.map_err(crate::v4::status::of_state);
     }
-    let io = cx.io(target, stateid, Access::WRITE).await?;
+    let io = cx.io_to_change(target, stateid).await?;
     io.file.truncate_async(size).await.map_err(of_vfs)?;
     set.size = None;
     Ok(())

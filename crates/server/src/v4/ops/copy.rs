@@ -36,7 +36,7 @@ async fn pair(
         return Err(Error::XDev);
     }
     let source = cx.io(&from, stateids.0, Access::READ).await?;
-    let destination = cx.io(&to, stateids.1, Access::WRITE).await?;
+    let destination = cx.io_to_change(&to, stateids.1).await?;
     let left = source.file.size().checked_sub(offsets.0).ok_or(Error::Inval)?;
     let len = if count == 0 { left } else { count };
     if len > left || offsets.1.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {

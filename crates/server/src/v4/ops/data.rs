@@ -49,7 +49,7 @@ pub(crate) async fn read_plus(cx: &mut Context, args: read_plus::Args) -> read_p
 
 pub(crate) async fn write(cx: &mut Context, args: write::Args) -> write::Res {
     let target = cx.current()?;
-    let io = cx.io(&target, args.stateid, Access::WRITE).await?;
+    let io = cx.io_to_change(&target, args.stateid).await?;
     let flags = match args.stable {
         StableHow::Unstable => IoFlags::empty(),
         StableHow::DataSync => IoFlags::DSYNC,

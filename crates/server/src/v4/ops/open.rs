@@ -5,6 +5,7 @@
 //! that is refused.
 
 use crate::handle::Node;
+use crate::privileges;
 use crate::state::{
     self, Ask, Claim, ClientId, DelegationKind, Grant, LockOwner, OpenRequest, Share, Touch,
     Wanted, WhyNot,
@@ -345,6 +346,8 @@ fn asks_truncation(cx: &Context, target: &Target<'_>, how: &open::How) -> bool {
 }
 
 async fn truncate(target: &Target<'_>, file: &File, access: Access) -> Result<(), Error> {
+    let attr = file.getattr().await.map_err(of_vfs)?;
+    privileges::shed(target.fs(), &target.caller, &attr).await.map_err(of_vfs)?;
     if access.contains(Access::WRITE) {
         return file.truncate_async(0).await.map_err(of_vfs);
     }

@@ -34,14 +34,14 @@ pub(crate) async fn seek(cx: &mut Context, args: seek::Args) -> seek::Res {
 
 pub(crate) async fn allocate(cx: &mut Context, args: allocate::Args) -> allocate::Res {
     let target = cx.current()?;
-    let io = cx.io(&target, args.stateid, Access::WRITE).await?;
+    let io = cx.io_to_change(&target, args.stateid).await?;
     check_range(args.offset, args.length)?;
     io.file.allocate_async(args.offset, args.length).await.map_err(of_vfs)
 }
 
 pub(crate) async fn deallocate(cx: &mut Context, args: deallocate::Args) -> deallocate::Res {
     let target = cx.current()?;
-    let io = cx.io(&target, args.stateid, Access::WRITE).await?;
+    let io = cx.io_to_change(&target, args.stateid).await?;
     check_range(args.offset, args.length)?;
     io.file.punch_hole_async(args.offset, args.length).await.map_err(of_vfs)
 }
