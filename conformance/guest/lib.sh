@@ -3,12 +3,12 @@ set -euo pipefail
 M=/run/mnt
 S=192.0.2.1
 
-# mount_weir VERS [OPTIONS]: mounts the server's root at $M.
+# mount_weir VERS [OPTIONS [DIR]]: mounts the server's root at $M or DIR.
 mount_weir() {
-  local options=vers=$1,proto=tcp,port=2049${2:+,$2}
+  local options=vers=$1,proto=tcp,port=2049${2:+,$2} try
   [[ $1 == 3 ]] && options+=,mountport=2049,mountproto=tcp,nolock
   for try in 1 2 3 4 5 6 7 8 9 10; do
-    mount -t nfs -o "$options" $S:/ $M && return
+    mount -t nfs -o "$options" $S:/ "${3:-$M}" && return
     sleep 0.5
   done
   echo "cannot mount vers=$1"; exit 1

@@ -106,7 +106,8 @@ impl Guest {
     }
 }
 
-fn text_of(output: &Output) -> String {
+/// What a program printed, and what it complained of.
+pub fn text_of(output: &Output) -> String {
     format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),

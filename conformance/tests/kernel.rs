@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-const VERSIONS: [&str; 3] = ["3", "4.1", "4.2"];
+const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
 
 #[test]
 fn linux_client_copies_trees_in_and_out() {
@@ -95,7 +95,7 @@ fn holes_do_not_cross_the_wire_to_the_linux_client() {
 }
 
 #[test]
-fn what_fsync_acknowledged_survives_kill_9() {
+fn what_fsync_acknowledged_survives_the_servers_end() {
     let Some(guest) = Guest::find() else { return };
     for vers in VERSIONS {
         let dir = scratch();
@@ -106,11 +106,26 @@ fn what_fsync_acknowledged_survives_kill_9() {
         let base = export.display();
         let server = format!(
             "touch {base}.killed; while true; do {serve} & pid=$!; trap 'kill -9 $pid' EXIT; \
-             while kill -0 $pid 2>/dev/null; do if [[ -e {base}.kill ]]; then rm {base}.kill; \
-             kill -9 $pid; wait $pid; echo killed >>{base}.killed; sleep 0.3; fi; sleep 0.02; done; done"
+             while kill -0 $pid 2>/dev/null; do if [[ -e {base}.kill ]]; then \
+             signal=$(cat {base}.kill); kill -$signal $pid; wait $pid; \
+             echo $signal $? >>{base}.killed; sleep 0.3; rm {base}.kill; fi; sleep 0.02; done; done"
         );
         let text = guest.run(&server, &[], "kill9.sh", &[export.to_str().unwrap(), vers]);
         assert!(text.contains(&format!("kill9 vers={vers}: ok")), "{text}");
+    }
+}
+
+#[test]
+fn a_client_that_is_cut_off_loses_its_locks_to_another_and_writes_no_more() {
+    let Some(guest) = Guest::find() else { return };
+    for (held_by, taken_by) in [("4.0", "4.2"), ("4.1", "4.0"), ("4.2", "4.1")] {
+        let dir = scratch();
+        let export = dir.path().join("export");
+        std::fs::create_dir(&export).unwrap();
+        let serve = serve_command(&export, "--lease 5").replace("192.0.2.1:2049", "0.0.0.0:2049");
+        let server = format!("ip addr add 192.0.2.3/24 dev tap0; {serve}");
+        let text = guest.run(&server, &[], "lease.sh", &[held_by, taken_by]);
+        assert!(text.contains(&format!("lease {held_by} {taken_by}: ok")), "{text}");
     }
 }
 

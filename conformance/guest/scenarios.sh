@@ -1,0 +1,58 @@
+# scenarios.sh EXPORT VERS LOCAL WEIR SOURCE ENTRIES SECONDS [NAME...]: runs the scenarios of scenarios/*.sh, each a function, or those named.
+# EXPORT is the exported directory, seen directly; LOCAL a disk with a file system of the same type in it; WEIR the
+# binary; SOURCE a tar file of a program to build, or empty; ENTRIES and SECONDS say how much of some is done.
+#
+# A scenario runs in an empty directory and prints what it sees: once on LOCAL, once through a mount, and the two
+# must be the same. It knows $vers (`local` on LOCAL) and the names of its directory: $here, $there (through a second
+# mount that shares no cache with the first, and keeps no attributes) and $direct (as the server's programs see it). What must hold and no
+# local file system can tell is asserted with `fail`; `skip WHY` ends a scenario that does not apply.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+for family in "$(dirname "${BASH_SOURCE[0]}")"/scenarios/*.sh; do source "$family"; done
+export_dir=$1 version=$2 disk=$3 weir=$4 source_tar=$5 entries=$6 stress_seconds=$7
+shift 7
+names=("$@")
+((${#names[@]})) || mapfile -t names <<<"$(grep -ohP '^[a-z_0-9]+(?=\(\) \{ # scenario)' "$(dirname "${BASH_SOURCE[0]}")"/scenarios/*.sh)"
+
+skip() { echo "$*" >&9; exit 77; }
+# since VERS: whether this version knows what came with VERS; a local file system knows all.
+since() { [[ $vers == local || ! $vers < $1 ]]; }
+# try COMMAND...: its output, or in what it failed.
+try() {
+  local output
+  if output=$("$@" 2>&1); then echo "ok: $output"; else echo "failed: ${output##*: }"; fi
+}
+# as UID COMMAND...: as another user, of the group with the same number.
+as() { setpriv --reuid "$1" --regid "$1" --clear-groups -- "${@:2}"; }
+
+# transcript NAME: runs a scenario in the directory that the variables name.
+transcript() {
+  rm -rf "$here"; mkdir -m 755 "$here"
+  (set -euo pipefail; cd "$here"; "$1") 9>/run/skipped
+}
+
+M2=/run/mnt2
+mkdir -p $M2 /run/local
+mount "$disk" /run/local
+mount_weir "$version"
+mount_weir "$version" nosharecache,actimeo=0 $M2
+for name in "${names[@]}"; do
+  start=$(date +%s%N)
+  vers=local here=/run/local/$name there=/run/local/$name direct=/run/local/$name
+  local_status=0; transcript "$name" >/run/expected 2>&1 || local_status=$?
+  cd /; rm -rf "$here"
+  vers=$version here=$M/$name there=$M2/$name direct=$export_dir/$name
+  status=0; transcript "$name" >/run/seen 2>&1 || status=$?
+  cd /
+  if [[ $status == 77 ]]; then
+    echo "SKIP $name $(cat /run/skipped)"
+  elif [[ $status == 0 && ( $local_status == 77 || $local_status == 0 ) ]] && { [[ $local_status == 77 ]] || cmp -s /run/expected /run/seen; }; then
+    echo "PASS $name $((($(date +%s%N) - start) / 1000000)) ms"
+  else
+    echo "FAIL $name: status $status here, $local_status on a local file system; expected, then seen:"
+    diff /run/expected /run/seen | head -40 || true
+    [[ $status == 0 ]] || tail -n 5 /run/seen
+  fi
+  rm -rf "$here" || echo "FAIL $name: cannot be removed"
+done
+umount $M2 $M /run/local
+echo 'scenarios: done'

@@ -1,0 +1,103 @@
+//! What files, directories and clients do through the Linux client's mounts, in every version, held
+//! against a local file system of the same type: see `conformance/guest/scenarios.sh`.
+//!
+//! `WEIR_SCENARIOS="name name"` runs only these. `WEIR_LONG=1` runs the long forms: a hundred
+//! thousand files made and removed, a minute of stress-ng. `WEIR_SOURCE` is the tar file of the
+//! program that is built, bzip2's source; without it, it is fetched once with apt-get.
+
+use conformance::{Guest, program, scratch, serve_command, skip, weir, workspace};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Entries of a directory that is there before the server starts.
+const MANY: u32 = 100_000;
+
+#[test]
+fn scenarios_over_v3() {
+    scenarios("3");
+}
+
+#[test]
+fn scenarios_over_v4_0() {
+    scenarios("4.0");
+}
+
+#[test]
+fn scenarios_over_v4_1() {
+    scenarios("4.1");
+}
+
+#[test]
+fn scenarios_over_v4_2() {
+    scenarios("4.2");
+}
+
+fn scenarios(vers: &str) {
+    let Some(guest) = Guest::find() else { return };
+    for needed in ["xfs_io", "mkfs.ext4", "setpriv"] {
+        if program(needed).is_none() {
+            return skip(&format!("the scenarios need {needed}"));
+        }
+    }
+    let dir = scratch();
+    let export = dir.path().join("export");
+    let many = export.join("many");
+    std::fs::create_dir_all(&many).unwrap();
+    for i in 0..MANY {
+        File::create(many.join(format!("entry-{i:06}"))).unwrap();
+    }
+    let disk = formatted_disk(dir.path());
+    let long = std::env::var_os("WEIR_LONG").is_some_and(|v| !v.is_empty());
+    let names = std::env::var("WEIR_SCENARIOS").unwrap_or_default();
+    let (entries, stress_seconds) = if long { ("100000", "60") } else { ("3000", "6") };
+    let source = source().map(|s| s.display().to_string()).unwrap_or_default();
+    let mut args = vec![
+        export.to_str().unwrap(),
+        vers,
+        "/dev/ubda",
+        weir().to_str().unwrap(),
+        &source,
+        entries,
+        stress_seconds,
+    ];
+    args.extend(names.split_whitespace());
+    let limit = if long { "3000" } else { "900" };
+    let options = ["--disk", disk.to_str().unwrap(), "--timeout", limit];
+    let text = guest.run(&serve_command(&export, ""), &options, "scenarios.sh", &args);
+    for line in text.lines().filter(|l| l.starts_with("SKIP ")) {
+        skip(&format!("vers={vers}: {line}"));
+    }
+    assert!(!text.contains("FAIL ") && text.contains("scenarios: done"), "vers={vers}:\n{text}");
+    let passed = text.lines().filter(|l| l.starts_with("PASS ")).count();
+    assert!(passed >= if names.is_empty() { 20 } else { 1 }, "{passed} passed:\n{text}");
+}
+
+/// An empty file system of the type that exports usually are on.
+fn formatted_disk(dir: &Path) -> PathBuf {
+    let image = dir.join("disk.img");
+    File::create(&image).unwrap().set_len(1 << 30).unwrap();
+    let mkfs = Command::new(program("mkfs.ext4").unwrap()).args(["-q", "-F"]).arg(&image).status();
+    assert!(mkfs.unwrap().success());
+    image
+}
+
+/// A program's source, with a makefile that knows `check`, as a tar file.
+fn source() -> Option<PathBuf> {
+    if let Some(tar) = std::env::var_os("WEIR_SOURCE") {
+        return Some(tar.into());
+    }
+    let kept = workspace().join("target/tools/source");
+    let tar = kept.join("bzip2_1.0.8.orig.tar.gz");
+    if !tar.is_file() {
+        std::fs::create_dir_all(&kept).ok()?;
+        let fetch = workspace().join("conformance/fetch-source");
+        let done = Command::new("timeout").arg("60").arg(fetch).arg("bzip2").arg(&kept).output();
+        if !tar.is_file() {
+            let why = done.map_or_else(|e| e.to_string(), |o| conformance::text_of(&o));
+            skip(&format!("no source to build: {}", why.trim()));
+            return None;
+        }
+    }
+    Some(tar)
+}
