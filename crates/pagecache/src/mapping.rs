@@ -238,7 +238,7 @@ impl Mapping {
         guard: &Guard,
         offset: u64,
         len: usize,
-        stop_at: u32,
+        stop_at: u16,
         frames: &mut FrameList,
     ) -> Option<Snapshot> {
         for _ in 0..4 {
@@ -266,7 +266,7 @@ impl Mapping {
         guard: &Guard,
         offset: u64,
         len: usize,
-        stop_at: u32,
+        stop_at: u16,
         frames: &mut FrameList,
     ) -> Snapshot {
         let size = self.size();
@@ -282,7 +282,7 @@ impl Mapping {
         offset: u64,
         len: usize,
         size: u64,
-        stop_at: u32,
+        stop_at: u16,
         frames: &mut FrameList,
     ) -> (usize, Stop) {
         if offset >= size {
@@ -308,7 +308,7 @@ impl Mapping {
                     while page < leaf_end {
                         match leaf.slot(page as usize & (LEAF_SLOTS - 1)) {
                             Slot::Frame(frame) => {
-                                if stop_at != 0 && self.shared.arena.meta(frame).has(stop_at) {
+                                if stop_at != 0 && self.shared.arena.flags(frame) & stop_at != 0 {
                                     stop = Stop::Marked;
                                     break 'walk;
                                 }
@@ -627,6 +627,6 @@ impl Drop for Exclusive {
 }
 
 /// Flags at which a cached read leaves the fast path.
-pub(crate) const STOP_CACHED: u32 = flag::READAHEAD;
+pub(crate) const STOP_CACHED: u16 = flag::READAHEAD;
 /// Flags at which an uncached one does.
-pub(crate) const STOP_UNCACHED: u32 = flag::READAHEAD | flag::UNCACHED;
+pub(crate) const STOP_UNCACHED: u16 = flag::READAHEAD | flag::UNCACHED;

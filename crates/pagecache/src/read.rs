@@ -373,11 +373,11 @@ impl Mapping {
             if frame == HOLE {
                 continue;
             }
-            let meta = shared.arena.meta(frame);
-            let flags = meta.flags();
+            let flags = shared.arena.flags(frame);
             if flags & (flag::REFERENCED | flag::UNCACHED) == flag::REFERENCED {
                 continue;
             }
+            let meta = shared.arena.meta(frame);
             if flags & flag::UNCACHED != 0 && meta.clear(flag::UNCACHED) != 0 {
                 self.count(Count::ClaimedPages, 1);
             }

@@ -52,7 +52,7 @@ impl Queue {
 }
 
 /// Flags of a page that is not in the store yet.
-const UNWRITTEN: u32 = flag::DIRTY | flag::WRITEBACK;
+const UNWRITTEN: u16 = flag::DIRTY | flag::WRITEBACK;
 
 #[derive(Clone, Copy)]
 struct List {
@@ -127,7 +127,7 @@ impl Queues {
                     n => arena.meta(n).prev.store(new, Ordering::Relaxed),
                 }
                 was.clear(flag::QUEUE);
-                now.set((queue as u32) << flag::QUEUE_SHIFT);
+                now.set((queue as u16) << flag::QUEUE_SHIFT);
             }
         }
     }
@@ -164,14 +164,14 @@ impl Queues {
         }
         list.head = frame;
         list.len += 1;
-        meta.set((queue as u32) << flag::QUEUE_SHIFT);
+        meta.set((queue as u16) << flag::QUEUE_SHIFT);
     }
 
     /// Puts a page back that was at the end of its queue: there, or aside until it is clean.
     fn put_back(&mut self, arena: &Arena, queue: Queue, frame: u32) {
         let meta = arena.meta(frame);
         let list = &mut self.lists[queue as usize - 1];
-        meta.set((queue as u32) << flag::QUEUE_SHIFT);
+        meta.set((queue as u16) << flag::QUEUE_SHIFT);
         if meta.has(UNWRITTEN) {
             meta.set(flag::PARKED);
             return;
