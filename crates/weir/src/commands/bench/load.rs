@@ -217,7 +217,7 @@ impl Target {
         };
         let walk = match block {
             SMALL => Walk::random(amount.file_bytes, block, 1),
-            _ => Walk::sequential(amount.file_bytes, block),
+            _ => Walk::sequential(amount.file_bytes, block, 0),
         };
         let Some(file) = &self.file else { return Ok((histogram(), 0)) };
         let (finished, all_done) = sync_channel(1);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
+use weir_stores::random::Random;
 
 /// Ticks of the processor times in `/proc/*/stat`, per second.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -107,41 +108,61 @@ pub(super) fn paired(a: &[f64], b: &[f64]) -> f64 {
     median(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>())
 }
 
-/// Offsets of blocks in a part of a file: random ones of a small part, or one after the other.
+/// Offsets of blocks in a part of a file.
 #[derive(Clone)]
 pub(super) struct Walk {
-    at: u64,
     block: u64,
-    span: u64,
-    random: Vec<u64>,
+    order: Order,
+}
+
+#[derive(Clone)]
+enum Order {
+    /// One after the other, up to the end and then again from the front.
+    Sequential { at: u64, end: u64 },
+    /// From a short list, again and again: so that making them up costs nothing.
+    Listed { at: usize, list: Vec<u64> },
+    /// Any of so many.
+    Scattered { random: Random, blocks: u64 },
 }
 
 impl Walk {
-    /// Block after block of the first `span` bytes, again and again.
-    pub(super) fn sequential(span: u64, block: u64) -> Self {
-        Self { at: 0, block, span, random: Vec::new() }
+    /// Block after block of the first `span` bytes, beginning with the one at `start`.
+    pub(super) fn sequential(span: u64, block: u64, start: u64) -> Self {
+        let at = start / block * block % span;
+        Self { block, order: Order::Sequential { at, end: span / block * block } }
     }
 
-    /// Blocks of the first `span` bytes in no order.
+    /// 4096 blocks of the first `span` bytes in no order, again and again.
     pub(super) fn random(span: u64, block: u64, seed: u64) -> Self {
-        let mut random = weir_stores::random::Random::new(seed);
+        let mut random = Random::new(seed);
         let blocks = (span / block).max(1);
-        let random = (0..4096).map(|_| random.below(blocks) * block).collect();
-        Self { at: 0, block, span, random }
+        let list = (0..4096).map(|_| random.below(blocks) * block).collect();
+        Self { block, order: Order::Listed { at: 0, list } }
+    }
+
+    /// Blocks of the first `span` bytes in no order, never the same order again.
+    pub(super) fn scattered(span: u64, block: u64, seed: u64) -> Self {
+        let blocks = (span / block).max(1);
+        Self { block, order: Order::Scattered { random: Random::new(seed), blocks } }
     }
 
     #[inline]
     pub(super) fn step(&mut self) -> u64 {
-        if !self.random.is_empty() {
-            self.at = (self.at + 1) % 4096;
-            return self.random[self.at as usize];
+        match &mut self.order {
+            Order::Sequential { at, end } => {
+                let now = *at;
+                *at = if now + self.block < *end { now + self.block } else { 0 };
+                now
+            }
+            Order::Listed { at, list } => {
+                *at = (*at + 1) % 4096;
+                list[*at]
+            }
+            Order::Scattered { random, blocks } => {
+                let wide = u128::from(random.number()) * u128::from(*blocks);
+                (wide >> 64) as u64 * self.block
+            }
         }
-        let at = self.at;
-        self.at += self.block;
-        if self.at + self.block > self.span {
-            self.at = 0;
-        }
-        at
     }
 }
 
@@ -183,10 +204,12 @@ mod tests {
 
     #[test]
     fn walks_stay_in_their_part() {
-        let mut walk = Walk::sequential(1000, 300);
+        let mut walk = Walk::sequential(1000, 300, 0);
         assert_eq!([0; 4].map(|_| walk.step()), [0, 300, 600, 0]);
-        let mut walk = Walk::random(1 << 20, 4096, 7);
-        assert!((0..10_000).map(|_| walk.step()).all(|at| at % 4096 == 0 && at < 1 << 20));
+        assert_eq!(Walk::sequential(1000, 300, 700).step(), 600);
+        for mut walk in [Walk::random(1 << 20, 4096, 7), Walk::scattered(1 << 20, 4096, 7)] {
+            assert!((0..10_000).map(|_| walk.step()).all(|at| at % 4096 == 0 && at < 1 << 20));
+        }
     }
 
     #[test]
