@@ -61,6 +61,44 @@
 //! # }
 //! ```
 //!
+//! An uncached stream leaves the cache as it was, and the counters prove it:
+//!
+//! ```
+//! use weir_pagecache::{Cache, Config};
+//! use weir_stores::memory::MemoryFs;
+//! use weir_vfs::{Access, Advice, Caller, IoFlags, SetAttr};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let cache = Cache::new(Config { budget_bytes: 64 << 20, ..Config::default() })?;
+//! let fs = cache.mount(MemoryFs::new());
+//! let file = pollster::block_on(async {
+//!     let made = fs.create(&Caller::Own, fs.root(), b"log", &SetAttr::default(), true).await?;
+//!     fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await
+//! })?;
+//!
+//! // Writeback begins at once; when it is done, the pages are gone.
+//! file.write_at(&[7; 1 << 20], 0, IoFlags::UNCACHED)?;
+//! file.sync(true)?;
+//! assert!(file.resident().is_empty());
+//!
+//! // A stream is read ahead for, and takes its pages with it.
+//! let mut buf = [0; 64 << 10];
+//! for at in (0..1 << 20).step_by(buf.len()) {
+//!     assert_eq!(file.read_at(&mut buf, at as u64, IoFlags::UNCACHED)?, buf.len());
+//! }
+//! let stats = file.stats();
+//! assert!(stats.readahead_pages > 0 && stats.lost_pages == 0);
+//! assert_eq!(stats.pruned_pages, stats.uncached_pages);
+//!
+//! // What is needed soon can be asked for; a cached read then takes no lock and waits for nothing.
+//! file.advise(0, 256 << 10, Advice::WillNeed)?;
+//! while file.read_resident(&mut buf, 0) != Some(buf.len()) {
+//!     std::thread::yield_now();
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! The invariants I1 to I11 are stated at the top of the files that keep them, and listed with
 //! their tests in `docs/SEMANTICS.md`; locks and epochs in `docs/LOCKING.md`.
 //!

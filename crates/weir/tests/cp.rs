@@ -346,5 +346,19 @@ fn uncached_copies_prove_that_they_left_the_cache_alone() {
     let pages = |field: &str| file[field].as_u64().unwrap();
     assert!(pages("brought_in_pages") >= 9 << 8, "{file}");
     assert!(pages("pruned_pages") >= 9 << 8, "{file}");
-    assert_eq!(pages("lost_pages"), 0);
+    assert_eq!((pages("claimed_pages"), pages("lost_pages")), (0, 0));
+    // The same for people: a line of numbers under a line of names.
+    let again = dir.path().join("again");
+    let args = ["cp", "--uncached", "--stats", "--quiet"].map(Path::new);
+    let shown = run(args.into_iter().chain([&*from, &*again]));
+    let mut lines = shown.lines();
+    let names = lines.next().unwrap();
+    assert!(
+        ["brought in", "pruned", "claimed", "lost"].iter().all(|n| names.contains(n)),
+        "{names}"
+    );
+    let numbers: Vec<u64> =
+        lines.next().unwrap().split_whitespace().take(4).map(|n| n.parse().unwrap()).collect();
+    assert!(numbers[0] >= 9 << 8 && numbers[1] >= 9 << 8, "{numbers:?}");
+    assert_eq!(numbers[2..], [0, 0]);
 }
