@@ -33,6 +33,9 @@ over them, again and again for --seconds: through the cache, uncached, and by th
 (in a control group of the same memory, where that is allowed), RWF_DONTCACHE, and O_DIRECT with
 io_uring. Then reads a hot set of half the budget at random beside a stream of ten times the budget.
 
+Takes 10 runs of --seconds for each of --rounds, and what the hot set takes: five to six minutes, or
+half a minute with --quick.
+
 Examples:
   weir bench uncached --quick
   weir bench uncached --loop /dev/shm --svg curves.svg
