@@ -11,6 +11,7 @@
 
 mod callback;
 mod changes;
+mod copies;
 pub mod export;
 mod gather;
 pub mod handle;
@@ -21,6 +22,7 @@ mod outcall;
 mod privileges;
 pub mod program;
 mod recall;
+mod records;
 pub mod registration;
 pub mod server;
 pub mod state;

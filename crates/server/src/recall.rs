@@ -14,7 +14,8 @@
 use crate::callback::Callbacks;
 use crate::export::Exports;
 use crate::handle::Node;
-use crate::state::{Changing, ClientId, Filter, Recovery, State, StateKey, Touch};
+use crate::records::Records;
+use crate::state::{Changing, ClientId, Filter, State, StateKey, Touch};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -42,7 +43,7 @@ pub struct Recalls {
     filter: Arc<Filter>,
     callbacks: Arc<Callbacks>,
     exports: Arc<Exports>,
-    recovery: Recovery,
+    records: Arc<Records>,
     clock: Arc<dyn Clock>,
     /// A delegation is gone.
     gone: Notify,
@@ -67,11 +68,16 @@ impl Recalls {
         state: Arc<Mutex<State<File>>>,
         callbacks: Arc<Callbacks>,
         exports: Arc<Exports>,
-        recovery: Recovery,
+        records: Arc<Records>,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let filter = state.lock().filter();
-        Self { state, filter, callbacks, exports, recovery, clock, gone: Notify::new() }
+        Self { state, filter, callbacks, exports, records, clock, gone: Notify::new() }
+    }
+
+    /// Keeps a file from being delegated as long as what this returns lives.
+    pub(crate) fn keep_undelegated(&self, node: Node) -> Changing {
+        self.filter.begin_change(node)
     }
 
     /// Makes way for a touch `by` a client, or somebody unknown. Keep what it returns until the
@@ -158,9 +164,7 @@ impl Recalls {
             gone.as_mut().enable();
             let pending = self.recall(node, touch, by);
             let forgotten = self.state.lock().take_forgotten();
-            if !forgotten.is_empty()
-                && let Err(error) = self.recovery.forget(forgotten).await
-            {
+            if let Err(error) = self.records.forget(forgotten).await {
                 error!("cannot write the state database: {error}");
                 return Err(weir_vfs::Error::Io);
             }

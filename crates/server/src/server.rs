@@ -1,6 +1,7 @@
 //! A server: exports, what it keeps in its state directory, and the programs behind its port.
 
 use crate::callback::Callbacks;
+use crate::copies::Copies;
 use crate::export::{Export, Exports, ExportsError};
 use crate::handle::Handles;
 use crate::metrics::{Metrics, Report};
@@ -8,6 +9,7 @@ use crate::nlm::{self, Nlm4};
 use crate::nsm::{Nsm1, Restart};
 use crate::program::{ProgramId, Programs};
 use crate::recall::Recalls;
+use crate::records::Records;
 use crate::registration::{self, RegisterError};
 use crate::state::{self, Grace, Recovery, State};
 use crate::transport::{self, Transport};
@@ -77,6 +79,8 @@ pub(crate) struct Core {
     pub(crate) state: Arc<Mutex<State<File>>>,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) recalls: Arc<Recalls>,
+    pub(crate) copies: Arc<Copies>,
+    pub(crate) records: Arc<Records>,
     pub(crate) owners: OwnerTable,
     pub(crate) recovery: Recovery,
     pub(crate) clock: Arc<dyn Clock>,
@@ -99,7 +103,7 @@ impl Core {
     /// Puts on disk what the last transitions took from clients. Called before a reply goes out
     /// that gives it to somebody else.
     pub(crate) async fn forget(&self, owners: Vec<state::Owner>) -> Result<(), redb::Error> {
-        if owners.is_empty() { Ok(()) } else { self.recovery.forget(owners).await }
+        self.records.forget(owners).await
     }
 
     async fn sweep(&self) {
@@ -195,19 +199,25 @@ impl Server {
         let verifier = Arc::new(WriteVerifier::new(recovered.run));
         let state = Arc::new(Mutex::new(State::new(recovered.run, state, grace)));
         let callbacks = Arc::new(Callbacks::new(state.clone()));
+        let records = Arc::new(Records::new(state.clone(), recovery.clone()));
         let recalls = Arc::new(Recalls::new(
             state.clone(),
             callbacks.clone(),
             exports.clone(),
-            recovery.clone(),
+            records.clone(),
             clock.clone(),
         ));
         let metrics = Arc::new(Metrics::default());
+        let stop = CancellationToken::new();
+        let copies =
+            Copies::new(state.clone(), callbacks.clone(), verifier.clone(), stop.child_token());
         let core = Arc::new(Core {
             exports: exports.clone(),
             state,
             callbacks,
             recalls: recalls.clone(),
+            copies: Arc::new(copies),
+            records,
             owners: OwnerTable::default(),
             recovery,
             clock: clock.clone(),
@@ -219,7 +229,6 @@ impl Server {
             metrics: metrics.clone(),
         });
         hosts.for_each(|host| core.state.lock().nlm_remembered(host, clock.monotonic()));
-        let stop = CancellationToken::new();
         let callbacks = nlm::Callbacks::new(clients_rpcbind, stop.clone());
         let locks = Arc::new(Nlm4::new(core.clone(), callbacks.clone()));
         let monitor = Arc::new(Nsm1::new(core.clone()));

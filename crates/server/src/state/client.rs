@@ -69,6 +69,10 @@ pub struct Client {
     pub reclaim_complete: bool,
     /// It had state when the server last stopped, and may ask for it back.
     pub may_reclaim: bool,
+    /// It is on disk, so it may have opens.
+    pub is_recorded: bool,
+    /// Since when it has had no state, as far as was looked.
+    pub idle_since: Option<Duration>,
     /// Its open, lock and delegation state.
     pub states: HashSet<StateKey>,
     /// Delegations that were taken away from it and that it has not acknowledged, oldest first.
@@ -157,6 +161,11 @@ impl Clients {
     /// Gives clients a longer lease.
     pub(super) fn extend_lease(&mut self, lease: Duration) {
         self.lease = self.lease.max(lease);
+    }
+
+    /// All clients, to change.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
+        self.by_id.values_mut()
     }
 
     /// Whether a client has been silent for longer than its lease.
@@ -261,6 +270,8 @@ impl Clients {
             last_create: None,
             reclaim_complete: false,
             may_reclaim: false,
+            is_recorded: false,
+            idle_since: None,
             states: HashSet::new(),
             revoked: VecDeque::new(),
             callback: None,

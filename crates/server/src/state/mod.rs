@@ -8,7 +8,8 @@
 //! 1. State belongs to a confirmed client and goes with it: [`State::purge`] frees all of it.
 //! 2. A silent client keeps its state past its lease (courtesy) until somebody else wants what it
 //!    holds, or it has been silent for [`Limits::courtesy`].
-//! 3. A client whose state was taken away may not reclaim it after a restart: its owner is put on
+//! 3. A client has opens only while it is on disk ([`Client::is_recorded`]). One whose state was
+//!    taken away may not reclaim it after a restart: its owner is put on
 //!    [`State::take_forgotten`] in the same transition, and the reply waits until that is on disk.
 //! 4. Every table is bounded ([`Limits`]).
 
@@ -97,6 +98,9 @@ pub enum StateError {
     /// The reply asked for again was not kept.
     #[error("the reply was not kept")]
     Uncached,
+    /// Another request than the one that had this sequence number.
+    #[error("not the request that had this sequence number")]
+    FalseRetry,
     /// The request is being executed.
     #[error("the request is being executed")]
     Busy,
@@ -127,6 +131,9 @@ pub enum StateError {
     /// There is nothing to reclaim any more.
     #[error("not in grace, or the client has nothing to reclaim")]
     NoGrace,
+    /// The client must be on disk before it may have opens.
+    #[error("the client is not on disk yet")]
+    Unrecorded,
     /// RECLAIM_COMPLETE came before.
     #[error("reclaim was complete before")]
     CompleteAlready,
@@ -167,6 +174,9 @@ impl Default for Limits {
         }
     }
 }
+
+/// How long a client without state stays on disk.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// What concerns one file.
 #[derive(Debug, Default)]
@@ -265,8 +275,7 @@ impl<F: Clone> State<F> {
         if key.run == self.run { StateError::BadStateId } else { StateError::StaleStateId }
     }
 
-    /// CREATE_SESSION's effect on its client: confirms it, frees what it replaces. Returns the
-    /// owner when it is to be remembered over a restart from now on.
+    /// CREATE_SESSION's effect on its client: confirms it, frees what it replaces.
     ///
     /// # Errors
     /// [`StateError::StaleClientId`], or [`StateError::NotSamePrincipal`].
@@ -275,21 +284,22 @@ impl<F: Clone> State<F> {
         id: ClientId,
         principal: &Principal,
         now: Duration,
-    ) -> Result<Option<Owner>, StateError> {
+    ) -> Result<(), StateError> {
         let client = self.clients.get_mut(id)?;
         if client.principal != *principal {
             return Err(StateError::NotSamePrincipal);
         }
         client.renewed = client.renewed.max(now);
         if client.confirmed {
-            return Ok(None);
+            return Ok(());
         }
-        let owner = client.owner.clone();
-        client.may_reclaim = self.grace.may_reclaim(&owner, now);
+        client.may_reclaim = self.grace.may_reclaim(&client.owner, now);
+        client.is_recorded = client.may_reclaim;
         if let Some(replaced) = self.clients.confirm(id)? {
-            self.release(replaced);
+            let was_recorded = self.release(replaced).is_some_and(|client| client.is_recorded);
+            self.clients.get_mut(id)?.is_recorded |= was_recorded;
         }
-        Ok(Some(owner))
+        Ok(())
     }
 
     /// RECLAIM_COMPLETE for all file systems.
@@ -345,7 +355,7 @@ impl<F: Clone> State<F> {
     /// Frees everything that a client has, and forgets it for good.
     pub fn purge(&mut self, id: ClientId) {
         if let Some(client) = self.release(id)
-            && client.confirmed
+            && client.is_recorded
         {
             self.forgotten.push(client.owner);
         }
@@ -377,8 +387,8 @@ impl<F: Clone> State<F> {
         !self.forgotten.is_empty()
     }
 
-    /// Periodic: frees clients that were silent for longer than anybody waits for them, and takes
-    /// delegations away that were not given back in time.
+    /// Periodic: frees clients that were silent for longer than anybody waits for them, takes
+    /// delegations away that were not given back in time, and forgets idle clients' records.
     pub fn sweep(&mut self, now: Duration) {
         self.revoke_overdue(now);
         self.clients.drop_unconfirmed(now);
@@ -396,7 +406,48 @@ impl<F: Clone> State<F> {
         for id in gone {
             self.purge(id);
         }
+        self.unrecord_idle(now);
         self.retry_waiting(now);
+    }
+
+    /// Takes clients off the disk that have had nothing for a while: nobody needs to wait for them
+    /// after a restart.
+    fn unrecord_idle(&mut self, now: Duration) {
+        if self.grace.is_active(now) {
+            // They may be about to reclaim, also if the server stops again meanwhile.
+            return;
+        }
+        for client in self.clients.iter_mut() {
+            if !client.states.is_empty() {
+                client.idle_since = None;
+            } else if client.is_recorded
+                && now.saturating_sub(*client.idle_since.get_or_insert(now)) >= IDLE
+            {
+                client.is_recorded = false;
+                self.forgotten.push(client.owner.clone());
+            }
+        }
+    }
+
+    /// DESTROY_SESSION. A client that leaves nothing behind with its last session is taken off the
+    /// disk at once.
+    pub fn destroy_session(&mut self, id: SessionId, now: Duration) {
+        let Some(session) = self.sessions.remove(id) else { return };
+        let is_last = self.sessions.of(session.client).next().is_none();
+        if let Ok(client) = self.clients.get_mut(session.client)
+            && is_last
+            && client.is_recorded
+            && client.states.is_empty()
+            && !self.grace.is_active(now)
+        {
+            client.is_recorded = false;
+            self.forgotten.push(client.owner.clone());
+        }
+    }
+
+    /// A name for a copy that goes on in the background.
+    pub fn name_copy(&mut self) -> StateKey {
+        self.new_key()
     }
 
     /// Frees a client that has been silent past its lease, because another wants what it holds.

@@ -75,6 +75,9 @@ impl<F: Clone> State<F> {
     pub fn open(&mut self, request: OpenRequest<F>, now: Duration) -> Result<StateId, StateError> {
         let OpenRequest { client, owner, node, share, claim, file } = request;
         self.check_grace(client, claim == Claim::Reclaim, now)?;
+        if !self.clients.get(client)?.is_recorded {
+            return Err(StateError::Unrecorded);
+        }
         if self.delegations.conflict(node, share.touch(), Some(client)) {
             return Err(StateError::Delegated);
         }

@@ -258,7 +258,7 @@ impl Sessions {
         self.by_id.get_mut(&id).ok_or(StateError::BadSession)
     }
 
-    /// Takes a slot for a request.
+    /// Takes a slot for a request; `digest` tells it from others of the same number.
     ///
     /// # Errors
     /// No such session or slot, or the slot cannot take it.
@@ -267,16 +267,18 @@ impl Sessions {
         id: SessionId,
         slot: u32,
         sequence: u32,
+        digest: u64,
     ) -> Result<Sequenced, StateError> {
         let session = self.by_id.get_mut(&id).ok_or(StateError::BadSession)?;
         let slot = session.slots.get_mut(slot as usize).ok_or(StateError::BadSlot)?;
-        match slot.begin(sequence) {
+        match slot.begin(sequence, digest) {
             Ok(Begin::Execute) => {
                 Ok(Sequenced::Execute { client: session.client, fore: session.fore })
             }
             Ok(Begin::Replay(reply)) => Ok(Sequenced::Replay(reply)),
             Err(SlotError::Misordered) => Err(StateError::Misordered),
             Err(SlotError::Uncached) => Err(StateError::Uncached),
+            Err(SlotError::FalseRetry) => Err(StateError::FalseRetry),
             Err(SlotError::Busy) => Err(StateError::Busy),
         }
     }
@@ -439,20 +441,20 @@ mod tests {
         let mut sessions = Sessions::new(1, 1 << 20);
         let id = sessions.create(ClientId(5), CHANNEL, CHANNEL, 0).unwrap().id;
         assert_eq!(
-            sessions.begin(id, 0, 1),
+            sessions.begin(id, 0, 1, 7),
             Ok(Sequenced::Execute { client: ClientId(5), fore: CHANNEL })
         );
         assert!(sessions.get(id).unwrap().is_busy(None));
         assert!(!sessions.get(id).unwrap().is_busy(Some(0)));
-        assert_eq!(sessions.begin(id, 4, 1), Err(StateError::BadSlot));
-        assert_eq!(sessions.begin(SessionId([0; 16]), 0, 1), Err(StateError::BadSession));
+        assert_eq!(sessions.begin(id, 4, 1, 7), Err(StateError::BadSlot));
+        assert_eq!(sessions.begin(SessionId([0; 16]), 0, 1, 7), Err(StateError::BadSession));
         assert_eq!(
             sessions.create(ClientId(6), CHANNEL, CHANNEL, 0).unwrap_err(),
             StateError::TooMany
         );
         sessions.remove_of(ClientId(5));
         sessions.finish(id, 0, None);
-        assert_eq!(sessions.begin(id, 0, 2), Err(StateError::BadSession));
+        assert_eq!(sessions.begin(id, 0, 2, 7), Err(StateError::BadSession));
     }
 
     #[test]

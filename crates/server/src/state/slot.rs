@@ -1,7 +1,7 @@
 //! Exactly once: the slots of a session, and the replies kept in them (RFC 8881 section 2.10.6).
 //!
 //! 1. A request is executed at most once: a slot takes a sequence number one above its last, or
-//!    its last again, which gets the reply that was kept.
+//!    its last again, which gets the reply that was kept, if it is the same request.
 //! 2. A slot holds one reply at most, of no more than the session's cached reply size.
 //!
 //! ```text
@@ -32,12 +32,16 @@ pub(super) enum SlotError {
     Uncached,
     /// It is being executed.
     Busy,
+    /// The request that was executed under this number was another one.
+    FalseRetry,
 }
 
 /// One slot.
 #[derive(Clone, Debug)]
 pub(super) struct Slot {
     last: u32,
+    /// Tells the last request from others of its number; none before the first.
+    digest: Option<u64>,
     busy: bool,
     kept: Option<Bytes>,
 }
@@ -45,19 +49,23 @@ pub(super) struct Slot {
 impl Slot {
     /// A slot whose first request has sequence number `first`.
     pub(super) fn new(first: u32) -> Self {
-        Self { last: first.wrapping_sub(1), busy: false, kept: None }
+        Self { last: first.wrapping_sub(1), digest: None, busy: false, kept: None }
     }
 
-    /// Takes a request.
-    pub(super) fn begin(&mut self, sequence: u32) -> Result<Begin, SlotError> {
+    /// Takes a request; `digest` tells it from others of the same number.
+    pub(super) fn begin(&mut self, sequence: u32, digest: u64) -> Result<Begin, SlotError> {
         if sequence == self.last.wrapping_add(1) && !self.busy {
             self.last = sequence;
+            self.digest = Some(digest);
             self.busy = true;
             self.kept = None;
             return Ok(Begin::Execute);
         }
         if sequence != self.last {
             return Err(SlotError::Misordered);
+        }
+        if self.digest.is_some_and(|executed| executed != digest) {
+            return Err(SlotError::FalseRetry);
         }
         match &self.kept {
             _ if self.busy => Err(SlotError::Busy),
@@ -85,24 +93,25 @@ mod tests {
     #[test]
     fn a_request_is_executed_once() {
         let mut slot = Slot::new(1);
-        assert_eq!(slot.begin(0), Err(SlotError::Uncached));
-        assert_eq!(slot.begin(1), Ok(Begin::Execute));
-        assert_eq!(slot.begin(1), Err(SlotError::Busy));
-        assert_eq!(slot.begin(2), Err(SlotError::Misordered));
+        assert_eq!(slot.begin(0, 7), Err(SlotError::Uncached));
+        assert_eq!(slot.begin(1, 7), Ok(Begin::Execute));
+        assert_eq!(slot.begin(1, 7), Err(SlotError::Busy));
+        assert_eq!(slot.begin(2, 7), Err(SlotError::Misordered));
         let reply = Bytes::from_static(b"done");
         slot.finish(Some(reply.clone()));
-        assert_eq!(slot.begin(1), Ok(Begin::Replay(reply)));
-        assert_eq!(slot.begin(3), Err(SlotError::Misordered));
-        assert_eq!(slot.begin(2), Ok(Begin::Execute));
+        assert_eq!(slot.begin(1, 7), Ok(Begin::Replay(reply)));
+        assert_eq!(slot.begin(1, 8), Err(SlotError::FalseRetry));
+        assert_eq!(slot.begin(3, 7), Err(SlotError::Misordered));
+        assert_eq!(slot.begin(2, 7), Ok(Begin::Execute));
         slot.finish(None);
-        assert_eq!(slot.begin(2), Err(SlotError::Uncached));
+        assert_eq!(slot.begin(2, 7), Err(SlotError::Uncached));
     }
 
     #[test]
     fn sequence_numbers_wrap_to_zero() {
         let mut slot = Slot::new(u32::MAX);
-        assert_eq!(slot.begin(u32::MAX), Ok(Begin::Execute));
+        assert_eq!(slot.begin(u32::MAX, 7), Ok(Begin::Execute));
         slot.finish(None);
-        assert_eq!(slot.begin(0), Ok(Begin::Execute));
+        assert_eq!(slot.begin(0, 7), Ok(Begin::Execute));
     }
 }

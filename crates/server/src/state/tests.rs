@@ -26,7 +26,8 @@ pub(super) fn principal() -> Principal {
 fn client(state: &mut State<char>, name: &'static str, now: Duration) -> ClientId {
     let exchanged =
         state.clients.exchange_id(owner(name), [0; 8], principal(), false, now).unwrap();
-    assert_eq!(state.confirm(exchanged.id, &principal(), now), Ok(Some(owner(name))));
+    assert_eq!(state.confirm(exchanged.id, &principal(), now), Ok(()));
+    state.clients.get_mut(exchanged.id).unwrap().is_recorded = true;
     exchanged.id
 }
 
@@ -194,4 +195,39 @@ fn a_client_that_has_not_said_that_it_is_done_takes_nothing_new() {
     assert_eq!(state.open(request(a, READ), T0), Err(StateError::Grace));
     state.reclaim_complete(a).unwrap();
     assert!(state.open(request(a, READ), T0).is_ok());
+}
+
+#[test]
+fn a_client_is_on_disk_while_it_has_state_and_not_much_longer() {
+    let mut state = state_after(&[]);
+    let a = ready(&mut state, "a", T0);
+    state.clients.get_mut(a).unwrap().is_recorded = false;
+    assert_eq!(state.open(request(a, READ), T0), Err(StateError::Unrecorded));
+    state.clients.get_mut(a).unwrap().is_recorded = true;
+    let open = state.open(request(a, READ), T0).unwrap();
+    state.sweep(IDLE * 2);
+    assert!(!state.has_forgotten());
+    state.close(a, open, NODE).unwrap();
+    state.sweep(IDLE * 2);
+    state.sweep(IDLE * 3 - Duration::from_secs(1));
+    assert!(!state.has_forgotten());
+    state.sweep(IDLE * 3);
+    assert_eq!(state.take_forgotten(), [owner("a")]);
+    assert_eq!(state.open(request(a, READ), T0), Err(StateError::Unrecorded));
+    state.purge(a);
+    assert!(!state.has_forgotten(), "it is off the disk already");
+}
+
+#[test]
+fn who_may_reclaim_stays_on_disk_until_grace_is_over() {
+    let mut state = state_after(&["a", "b"]);
+    let a = client(&mut state, "a", T0);
+    state.sweep(T0);
+    state.sweep(IDLE * 2);
+    assert!(!state.has_forgotten());
+    // Its new run takes the record over.
+    let again = state.clients.exchange_id(owner("a"), [1; 8], principal(), false, T0).unwrap().id;
+    state.clients.get_mut(a).unwrap().may_reclaim = false;
+    state.confirm(again, &principal(), LEASE).unwrap();
+    assert!(state.clients.get(again).unwrap().is_recorded);
 }

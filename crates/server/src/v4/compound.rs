@@ -13,6 +13,7 @@ use crate::metrics::{Executed, Row};
 use crate::program::{Call, Refusal};
 use crate::server::Core;
 use crate::state::Principal;
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
 use tracing::{error, trace};
@@ -34,6 +35,7 @@ pub(crate) async fn run(
     mut call: Call,
     mut reply: Encoder,
 ) -> Result<Encoder, Refusal> {
+    let digest = digest(&call);
     let request_bytes = call.args.remaining() + header_bytes(&call);
     let header: CompoundHeader = call.args.get()?;
     if !core.versions.has_minor(header.minor_version) {
@@ -52,6 +54,7 @@ pub(crate) async fn run(
         principal,
         minor: header.minor_version,
         operations: header.operations as usize,
+        digest,
         request_bytes,
         session: None,
         current: None,
@@ -182,6 +185,18 @@ async fn persist_forgotten(cx: &Context) -> Result<(), Refusal> {
         error!("cannot write the state database: {error}");
         Refusal::SystemError
     })
+}
+
+/// Tells a request from others, by who sends it, how long it is and how it begins: the operations and
+/// their arguments but for bulk data, of which nobody sends two versions under one number by mistake.
+fn digest(call: &Call) -> u64 {
+    const BEGINNING: usize = 1024;
+    let body = call.args.clone().into_rest();
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&call.header.cred.body);
+    hasher.write_usize(body.len());
+    hasher.write(&body[..body.len().min(BEGINNING)]);
+    hasher.finish()
 }
 
 fn header_bytes(call: &Call) -> usize {

@@ -42,6 +42,8 @@ pub(crate) struct Context {
     pub(crate) minor: u32,
     /// Operations in the compound.
     pub(crate) operations: usize,
+    /// Tells the request from others of the same place in a session.
+    pub(crate) digest: u64,
     /// Bytes of the request, RPC header included.
     pub(crate) request_bytes: usize,
     pub(crate) session: Option<InSession>,

@@ -3,12 +3,13 @@
 //! - `compound`: the frame: order, gates, replies kept and replayed.
 //! - `context`: where a compound stands.
 //! - `ops`: the operations, in small families.
-//! - `plan`: what READ_PLUS sends. `owners`: the order of requests in minor version 0. `attrs`, `acl`: attributes. `status`: errors. `idmap`: owners.
+//! - `plan`: what READ_PLUS sends. `copying`: COPY, piece by piece. `owners`: the order of requests in minor version 0. `attrs`, `acl`: attributes. `status`: errors. `idmap`: owners.
 
 mod acl;
 mod attrs;
 mod compound;
 mod context;
+mod copying;
 mod idmap;
 mod ops;
 mod owners;
@@ -17,6 +18,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use copying::{Copying, Step};
 pub(crate) use owners::OwnerTable;
 
 use crate::export::Identity;

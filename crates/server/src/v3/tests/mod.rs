@@ -15,6 +15,7 @@ use crate::export::{Export, ExportOptions, Exports, Squash};
 use crate::handle::Handles;
 use crate::program::Programs;
 use crate::recall::Recalls;
+use crate::records::Records;
 use crate::state::{self, Grace, Recovery, State};
 use crate::transport::{Limits, Transport};
 use crate::verifier::WriteVerifier;
@@ -101,7 +102,9 @@ impl Fixture {
         let state = Arc::new(Mutex::new(state));
         let callbacks = Arc::new(Callbacks::new(state.clone()));
         let (recovery, _) = Recovery::open(tempfile::tempdir().unwrap().path()).unwrap();
-        let recalls = Recalls::new(state, callbacks, exports.clone(), recovery, clock.clone());
+        let records = Arc::new(Records::new(state.clone(), recovery));
+        let recalls =
+            Recalls::new(state.clone(), callbacks, exports.clone(), records, clock.clone());
         let verifier = Arc::new(WriteVerifier::new(RUN));
         let recalls = Arc::new(recalls);
         let nfs = Nfs3::new(exports.clone(), verifier, clock, recalls, Arc::default());

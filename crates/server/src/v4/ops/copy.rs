@@ -1,22 +1,24 @@
 //! COPY, CLONE, OFFLOAD_STATUS, OFFLOAD_CANCEL (RFC 7862 sections 15.2, 15.13, 15.9, 15.8).
 //!
-//! Copies are done before the call returns, [`MAX_COPY_BYTES`] at a time (a short copy is legal,
-//! the client asks on), through the page cache: holes stay holes, and bytes cross no wire.
+//! A COPY that is long goes on in the background, if its client can be told of the end and does not
+//! insist on waiting. Any other is done before the call returns, [`MAX_COPY_BYTES`] of data at a
+//! time: a short copy is legal, the client asks on.
 
+use crate::copies::Order;
+use crate::state::ClientId;
 use crate::v4::context::{Context, FileIo, Target};
+use crate::v4::copying::{Copying, Step};
 use crate::v4::status::of_vfs;
-use std::io::IoSlice;
 use weir_nfs::v4::Detailed;
 use weir_nfs::v4::Error;
 use weir_nfs::v4::op::{clone, copy, offload_cancel, offload_status};
 use weir_nfs::v4::types::{StableHow, StateId, WriteResponse};
-use weir_pagecache::{File, Segment};
-use weir_vfs::{Access, IoFlags};
+use weir_vfs::Access;
 use weir_xdr::List;
 
-/// Most bytes of one COPY, so that it holds its slot for no more than moments.
+/// Most bytes of data that one COPY copies before it is answered, so that it holds its slot for no
+/// more than moments.
 const MAX_COPY_BYTES: u64 = 64 << 20;
-const PIECE_BYTES: u64 = 1 << 20;
 
 /// The two files of a copy, and how much of the source there is.
 struct Pair {
@@ -65,16 +67,28 @@ pub(crate) async fn copy(cx: &mut Context, args: copy::Args) -> copy::Res {
     let verifier = cx.core.verifier.get();
     let pair = pair(cx, (args.source, args.destination), (from, to), args.count).await;
     let Pair { source, destination, len } = pair.map_err(Detailed::Plain)?;
-    let mut count = 0;
-    let len = len.min(MAX_COPY_BYTES);
-    while count < len {
-        let piece = (len - count).min(PIECE_BYTES);
-        match copy_piece(&source.file, &destination.file, from + count, to + count, piece).await {
-            Ok(0) => break,
-            Ok(copied) => count += copied,
+    let mut copying = Copying::new(source, destination, from, to, len);
+    let client = cx.known_client().filter(|&id| cx.state().can_call(id));
+    if let Some(client) = client
+        && !args.synchronous
+        && len > MAX_COPY_BYTES
+        && cx.core.copies.has_room(client)
+    {
+        let stateid = in_background(cx, client, copying).map_err(Detailed::Plain)?;
+        let callback_id = vec![stateid].into();
+        let committed = StableHow::Unstable;
+        let response = WriteResponse { callback_id, count: 0, committed, verifier };
+        let requirements = copy::Requirements { consecutive: true, synchronous: false };
+        return Ok(copy::Copied { response, requirements });
+    }
+    let (mut count, mut data) = (0, 0);
+    while data < MAX_COPY_BYTES {
+        match copying.step().await {
+            Ok(Step { bytes: 0, .. }) => break,
+            Ok(step) => (count, data) = (count + step.bytes, data + step.data),
             // What is copied is copied; the rest is asked for again, and fails then.
             Err(_) if count > 0 => break,
-            Err(error) => return Err(Detailed::Plain(of_vfs(error))),
+            Err(error) => return Err(Detailed::Plain(error)),
         }
     }
     let response = WriteResponse {
@@ -87,58 +101,29 @@ pub(crate) async fn copy(cx: &mut Context, args: copy::Args) -> copy::Res {
     Ok(copy::Copied { response, requirements })
 }
 
-/// Copies up to `len` bytes; says how many.
-async fn copy_piece(
-    source: &File,
-    destination: &File,
-    from: u64,
-    to: u64,
-    len: u64,
-) -> weir_vfs::Result<u64> {
-    let read = source.read_segments_async(from, len as usize, IoFlags::empty()).await?;
-    let mut copied = 0;
-    for segment in read.segments {
-        match segment {
-            Segment::Data { pages, .. } => {
-                let mut bytes = Vec::with_capacity(pages.len());
-                let mut slices: Vec<IoSlice<'_>> = Vec::new();
-                pages.slices(0, &mut slices);
-                slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
-                let written =
-                    destination.write_at_async(&bytes, to + copied, IoFlags::empty()).await?;
-                copied += written as u64;
-                if written < bytes.len() {
-                    return Ok(copied);
-                }
-            }
-            Segment::Hole { start, end } => {
-                let hole = (end - start).min(len - copied);
-                let (begin, end) = (to + copied, to + copied + hole);
-                if destination.size() > begin {
-                    destination.punch_hole_async(begin, hole).await?;
-                }
-                if destination.size() < end {
-                    destination.truncate_async(end).await?;
-                }
-                copied += hole;
-            }
-        }
-    }
-    Ok(copied)
+/// Lets a copy go on after its COPY is answered; its name.
+fn in_background(cx: &Context, client: ClientId, copying: Copying) -> Result<StateId, Error> {
+    let node = cx.current()?.node;
+    let handle = cx.core.exports.seal(node);
+    let changing = cx.core.recalls.keep_undelegated(node);
+    Ok(cx.core.copies.start(Order { client, node, handle, copying, changing }))
 }
 
-/// No copy goes on in the background, so none has this name.
 pub(crate) async fn offload_status(
-    _: &mut Context,
-    _: offload_status::Args,
+    cx: &mut Context,
+    args: offload_status::Args,
 ) -> offload_status::Res {
-    Err(Error::BadStateId)
+    let (client, node) = (cx.client()?, cx.current()?.node);
+    let progress = cx.core.copies.progress(client, cx.state_of(args)?.key, node)?;
+    let complete = progress.ended.map(|ended| ended.err().map_or(0, |error| error as u32));
+    let complete = complete.into_iter().collect::<Vec<_>>().into();
+    Ok(offload_status::Progress { count: progress.copied, complete })
 }
 
-/// No copy goes on in the background, so none has this name.
 pub(crate) async fn offload_cancel(
-    _: &mut Context,
-    _: offload_cancel::Args,
+    cx: &mut Context,
+    args: offload_cancel::Args,
 ) -> offload_cancel::Res {
-    Err(Error::BadStateId)
+    let (client, node) = (cx.client()?, cx.current()?.node);
+    cx.core.copies.cancel(client, cx.state_of(args)?.key, node)
 }

@@ -7,8 +7,8 @@
 use crate::handle::Node;
 use crate::privileges;
 use crate::state::{
-    self, Ask, Claim, ClientId, DelegationKind, Grant, LockOwner, OpenRequest, Share, Touch,
-    Wanted, WhyNot,
+    self, Ask, Claim, ClientId, DelegationKind, Grant, LockOwner, OpenRequest, Share, StateError,
+    Touch, Wanted, WhyNot,
 };
 use crate::v4::attrs::{self, ToSet};
 use crate::v4::context::{Context, Target};
@@ -17,6 +17,7 @@ use crate::v4::ops::v40::{InTurn, take_turn};
 use crate::v4::owners::Kind;
 use crate::v4::status::{of_state, of_vfs};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tracing::error;
 use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType};
 use weir_nfs::v4::op::{close, open, open_downgrade};
 use weir_nfs::v4::types::{ChangeInfo, StateId};
@@ -115,7 +116,16 @@ async fn open_for(cx: &mut Context, client: ClientId, args: open::Args) -> open:
     let request = OpenRequest { client, owner, node, share, claim, file: file.clone() };
     let way = if found.truncate { Touch::Change } else { share.touch() };
     let made_way = cx.core.recalls.claim(node, way, Some(client)).await.map_err(of_vfs)?;
-    let id = cx.state().open(request, now).map_err(of_state)?;
+    let mut opened = cx.state().open(request.clone(), now);
+    if opened == Err(StateError::Unrecorded) {
+        let recorded = cx.core.records.record(client).await;
+        recorded.map_err(|error| {
+            error!("cannot write the state database: {error}");
+            Error::ServerFault
+        })?;
+        opened = cx.state().open(request, now);
+    }
+    let id = opened.map_err(of_state)?;
     if found.truncate
         && let Err(error) = truncate(&target, &file, share.access).await
     {

@@ -7,7 +7,6 @@ use crate::server::Core;
 use crate::state::{Channel, ClientId, Owner, Sequenced, SessionId, State, StateError};
 use crate::v4::context::{Context, InSession};
 use crate::v4::status::of_state;
-use tracing::error;
 use weir_nfs::v4::Error;
 use weir_nfs::v4::op::{
     backchannel_ctl, bind_conn_to_session, create_session, destroy_clientid, destroy_session,
@@ -58,7 +57,7 @@ pub(crate) async fn create_session(
 ) -> create_session::Res {
     let id = ClientId(args.client_id);
     let now = cx.now();
-    let (created, remember) = {
+    let created = {
         let mut state = cx.state();
         let client = state.clients.get(id).map_err(of_state)?;
         if args.sequence_id.wrapping_add(1) == client.next_create
@@ -75,7 +74,7 @@ pub(crate) async fn create_session(
         let calls_back =
             args.flags.contains(create_session::Flags::CONN_BACK_CHAN) && cred.is_some();
         let principal = cx.principal.clone();
-        let remember = state.confirm(id, &principal, now).map_err(|error| match error {
+        state.confirm(id, &principal, now).map_err(|error| match error {
             StateError::NotSamePrincipal => Error::ClIdInUse,
             error => of_state(error),
         })?;
@@ -98,14 +97,8 @@ pub(crate) async fn create_session(
         let mut e = Encoder::new();
         e.put(&create_session::Res::Ok(created.clone()));
         client.last_create = Some(e.finish().to_bytes());
-        (created, remember)
+        created
     };
-    if let Some(owner) = remember
-        && let Err(error) = cx.core.recovery.remember(owner).await
-    {
-        error!("cannot write the state database: {error}");
-        return Err(Error::ServerFault);
-    }
     if created.flags.contains(create_session::Flags::CONN_BACK_CHAN) {
         cx.core.callbacks.bind(SessionId(created.session), &cx.peer);
     }
@@ -165,7 +158,7 @@ pub(crate) async fn sequence(cx: &mut Context, args: sequence::Args) -> sequence
     if args.slot > args.highest_slot {
         return Err(Error::BadHighSlot);
     }
-    match state.sessions.begin(id, args.slot, args.sequence_id).map_err(of_state)? {
+    match state.sessions.begin(id, args.slot, args.sequence_id, cx.digest).map_err(of_state)? {
         Sequenced::Replay(reply) => {
             cx.replay = Some(reply);
             return Err(Error::SeqFalseRetry);
@@ -253,12 +246,13 @@ pub(crate) async fn destroy_session(
     args: destroy_session::Args,
 ) -> destroy_session::Res {
     let id = SessionId(args);
+    let now = cx.now();
     let own_slot = cx.session.filter(|s| s.id == id).map(|s| s.slot);
     let mut state = cx.state();
     if state.sessions.get(id).map_err(of_state)?.is_busy(own_slot) {
         return Err(Error::Delay);
     }
-    state.sessions.remove(id);
+    state.destroy_session(id, now);
     Ok(())
 }
 

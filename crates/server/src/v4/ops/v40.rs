@@ -8,7 +8,6 @@ use crate::v4::context::Context;
 use crate::v4::owners::{Kind, Last, Turn};
 use crate::v4::status::of_state;
 use tokio::sync::OwnedMutexGuard;
-use tracing::error;
 use weir_nfs::v4::Detailed;
 use weir_nfs::v4::op::{open_confirm, release_lockowner, renew, setclientid, setclientid_confirm};
 use weir_nfs::v4::types::NetAddr;
@@ -43,13 +42,13 @@ pub(crate) async fn setclientid_confirm(
 ) -> setclientid_confirm::Res {
     let id = ClientId(args.client_id);
     let now = cx.now();
-    let remember = {
+    {
         let mut state = cx.state();
         let client = state.clients.get(id).map_err(of_state)?;
         if client.confirm != args.confirm || client.owner.sessions {
             return Err(Error::StaleClientId);
         }
-        let remember = state.confirm(id, &cx.principal, now).map_err(|error| match error {
+        state.confirm(id, &cx.principal, now).map_err(|error| match error {
             StateError::NotSamePrincipal => Error::ClIdInUse,
             error => of_state(error),
         })?;
@@ -57,16 +56,9 @@ pub(crate) async fn setclientid_confirm(
         if client.proposed_callback.is_some() {
             client.callback = client.proposed_callback.take();
         }
-        remember
-    };
+    }
     let callbacks = cx.core.callbacks.clone();
     tokio::spawn(async move { callbacks.probe_service(id).await });
-    if let Some(owner) = remember
-        && let Err(error) = cx.core.recovery.remember(owner).await
-    {
-        error!("cannot write the state database: {error}");
-        return Err(Error::ServerFault);
-    }
     Ok(())
 }
 

@@ -73,3 +73,49 @@ async fn a_reply_that_does_not_fit_fails_before_anything_is_done() {
     assert_eq!(reply.status, Err(Error::RepTooBig));
     assert!(reply.bytes.len() <= 512, "{} bytes", reply.bytes.len());
 }
+
+#[tokio::test]
+async fn another_request_under_a_number_that_was_used_is_refused() {
+    let f = Fixture::new().await;
+    let mut c = f.client("client").await;
+    c.cache_this = true;
+    c.ok(vec![Op::Putrootfh(()), Op::Getfh(())]).await;
+    let again = vec![c.sequence(), Op::Putrootfh(()), Op::Getfh(())];
+    assert_eq!(c.raw(again).await.status, Ok(()));
+    let other = vec![c.sequence(), Op::Putrootfh(()), Op::Lookup("file".into())];
+    assert_eq!(c.raw(other).await.status, Err(Error::SeqFalseRetry));
+    c.ok(vec![]).await;
+}
+
+#[tokio::test]
+async fn what_is_not_offered_is_refused_properly() {
+    use weir_nfs::v4::op::exchange_id::{ProtectOps, SsvParams, StateProtect};
+    use weir_nfs::v4::{Bitmap, OpCode};
+    let f = Fixture::new().await;
+    let mut c = f.client("client").await;
+    let (file, _) = c.open("file").await;
+    for code in [OpCode::GetDirDelegation, OpCode::WantDelegation, OpCode::CopyNotify] {
+        let refused = c.run(vec![Op::Putfh(file.clone()), Op::Refused(code)]).await;
+        assert_eq!(refused.results.last(), Some(&OpRes::Failed(code, Error::NotSupp)));
+    }
+    let ops = ProtectOps { must_enforce: Bitmap::EMPTY, must_allow: Bitmap::EMPTY };
+    let ssv = SsvParams {
+        ops,
+        hash_algs: List::default(),
+        encr_algs: List::default(),
+        window: 1,
+        num_gss_handles: 1,
+    };
+    for (state_protect, refusal) in [
+        (StateProtect::MachCred(ops), Error::Inval),
+        (StateProtect::Ssv(ssv), Error::EncrAlgUnsupp),
+    ] {
+        let args = exchange_id::Args {
+            client: ClientOwner { verifier: *b"one run.", owner: "protected".into() },
+            flags: exchange_id::Flags::empty(),
+            state_protect,
+            impl_id: List::default(),
+        };
+        assert_eq!(c.raw(vec![Op::ExchangeId(args)]).await.status, Err(refusal));
+    }
+}

@@ -17,7 +17,7 @@ const WANT_WRITE: ShareAccess = ShareAccess::BOTH.union(ShareAccess::WANT_WRITE_
 
 impl Fixture {
     /// A client that can be called back, and may take state.
-    async fn callable(&self, name: &'static str) -> Client {
+    pub(super) async fn callable(&self, name: &'static str) -> Client {
         let mut client = self.connect(name, 2).await;
         client.service.is_there = true;
         client.begin_session(1 << 20).await;

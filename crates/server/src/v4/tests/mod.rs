@@ -3,6 +3,7 @@
 mod attributes;
 mod callbacks;
 mod compounds;
+mod copies;
 mod delegations;
 mod exports;
 mod files;

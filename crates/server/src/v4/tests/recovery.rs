@@ -2,7 +2,7 @@
 
 use super::locks::lock_op;
 use super::*;
-use weir_nfs::v4::op::read;
+use weir_nfs::v4::op::{close, read};
 use weir_nfs::v4::types::LockType;
 
 #[tokio::test]
@@ -43,4 +43,25 @@ async fn opens_and_locks_are_reclaimed_and_conflicting_ones_refused_meanwhile() 
     let denied = b.on(&file, lock_op(open_b, LockType::Write, false)).await;
     assert!(matches!(denied, OpRes::Lock(Err(_))));
     assert!(matches!(a.on(&file, previous()).await, OpRes::Open(Err(Error::NoGrace))));
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_client_that_left_nothing_behind() {
+    let mut f = Fixture::new().await;
+    let mut idle = f.client("idle").await;
+    let mut left = f.client("left").await;
+    let (file, open_stateid) = left.open("file").await;
+    left.on(&file, Op::Close(close::Args { seqid: 0, open_stateid })).await;
+    let session = left.session;
+    assert_eq!(left.raw(vec![Op::DestroySession(session)]).await.status, Ok(()));
+    idle.ok(vec![]).await;
+    f.restart().await;
+    f.client("new").await.open("file").await;
+
+    // But one that had something is waited for, also if that was for a moment.
+    let mut busy = f.client("busy").await;
+    busy.open("file").await;
+    f.restart().await;
+    let mut new = f.client("new").await;
+    assert_eq!(new.fails(vec![Op::Putrootfh(()), new.open_op("file", 0)]).await, Error::Grace);
 }

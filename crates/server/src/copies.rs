@@ -1,0 +1,192 @@
+//! Copies that go on after their COPY was answered (RFC 7862 section 4).
+//!
+//! ```text
+//!         start            all copied, or an error      told, or asked (OFFLOAD_STATUS), or a lease later
+//!  COPY --------> running ------------------------> ended ---------------------------------------------> (none)
+//!                    | OFFLOAD_CANCEL, the client is gone, the server stops
+//!                    v
+//!                 (none)
+//! ```
+//!
+//! 1. At most [`MAX_RUNNING`] copies run, [`MAX_OF_CLIENT`] of one client; a COPY beyond that is
+//!    done, as far as it goes, before it is answered.
+//! 2. A copy belongs to a client: nobody else learns of it, and it ends with the client.
+//! 3. While it runs, nobody is given a delegation of the file that it writes.
+
+use crate::callback::Callbacks;
+use crate::handle::{HANDLE_BYTES, Node};
+use crate::state::{Changing, ClientId, State, StateKey};
+use crate::v4::{Copying, Step};
+use crate::verifier::WriteVerifier;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use weir_nfs::v4::cb::offload;
+use weir_nfs::v4::types::{StableHow, StateId, WriteResponse};
+use weir_nfs::v4::{CbOp, CbOpRes, Error};
+use weir_pagecache::File;
+use weir_xdr::List;
+
+/// Copies that run at a time.
+const MAX_RUNNING: usize = 32;
+/// Copies of one client that run, or that it has not been told the end of.
+const MAX_OF_CLIENT: usize = 8;
+/// How often a client is told that its copy has ended, before it is left to ask.
+const TELLINGS: usize = 5;
+/// How long to wait before it is told again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A copy in the background.
+struct Job {
+    client: ClientId,
+    node: Node,
+    copied: AtomicU64,
+    /// How it ended.
+    ended: Mutex<Option<Result<(), Error>>>,
+    cancel: CancellationToken,
+}
+
+/// How far a copy is.
+pub(crate) struct Progress {
+    pub(crate) copied: u64,
+    pub(crate) ended: Option<Result<(), Error>>,
+}
+
+/// The copies in the background.
+pub(crate) struct Copies {
+    state: Arc<Mutex<State<File>>>,
+    callbacks: Arc<Callbacks>,
+    verifier: Arc<WriteVerifier>,
+    jobs: Mutex<HashMap<StateKey, Arc<Job>>>,
+    stop: CancellationToken,
+}
+
+/// A copy to be done in the background.
+pub(crate) struct Order {
+    pub(crate) client: ClientId,
+    /// The file that is written to, and its handle.
+    pub(crate) node: Node,
+    pub(crate) handle: [u8; HANDLE_BYTES],
+    pub(crate) copying: Copying,
+    pub(crate) changing: Changing,
+}
+
+impl Copies {
+    pub(crate) fn new(
+        state: Arc<Mutex<State<File>>>,
+        callbacks: Arc<Callbacks>,
+        verifier: Arc<WriteVerifier>,
+        stop: CancellationToken,
+    ) -> Self {
+        Self { state, callbacks, verifier, jobs: Mutex::default(), stop }
+    }
+
+    /// Whether another copy of a client may go on in the background.
+    pub(crate) fn has_room(&self, client: ClientId) -> bool {
+        let jobs = self.jobs.lock();
+        let running = jobs.values().filter(|job| job.ended.lock().is_none()).count();
+        let of_client = jobs.values().filter(|job| job.client == client).count();
+        running < MAX_RUNNING && of_client < MAX_OF_CLIENT
+    }
+
+    /// Begins a copy; its name.
+    pub(crate) fn start(self: &Arc<Self>, order: Order) -> StateId {
+        let key = self.state.lock().name_copy();
+        let job = Arc::new(Job {
+            client: order.client,
+            node: order.node,
+            copied: AtomicU64::new(0),
+            ended: Mutex::new(None),
+            cancel: self.stop.child_token(),
+        });
+        self.jobs.lock().insert(key, job.clone());
+        tokio::spawn(self.clone().run(key, job, order));
+        StateId { seqid: 1, other: key.to_wire() }
+    }
+
+    async fn run(self: Arc<Self>, key: StateKey, job: Arc<Job>, order: Order) {
+        let Order { client, handle, mut copying, changing, .. } = order;
+        let verifier = self.verifier.get();
+        let ended = loop {
+            if job.cancel.is_cancelled() || self.state.lock().clients.get(client).is_err() {
+                self.jobs.lock().remove(&key);
+                return;
+            }
+            match copying.step().await {
+                Ok(Step { bytes: 0, .. }) => break Ok(()),
+                Ok(step) => job.copied.fetch_add(step.bytes, Ordering::Relaxed),
+                Err(error) => break Err(error),
+            };
+            // Copies from memory never wait: others are to have their turn.
+            tokio::task::yield_now().await;
+        };
+        // The files are closed, and may be delegated, before the client knows.
+        drop((copying, changing));
+        *job.ended.lock() = Some(ended);
+        let count = job.copied.load(Ordering::Relaxed);
+        let outcome = match ended {
+            Ok(()) => Ok(WriteResponse {
+                callback_id: List::default(),
+                count,
+                committed: StableHow::Unstable,
+                verifier,
+            }),
+            Err(error) => Err(offload::Failed { error, bytes_copied: count }),
+        };
+        let stateid = StateId { seqid: 1, other: key.to_wire() };
+        let op = CbOp::Offload(offload::Args { file: handle[..].into(), stateid, outcome });
+        for _ in 0..TELLINGS {
+            // The reply to the COPY may not have arrived yet: the client refuses what it does not know.
+            if let Some(CbOpRes::Offload(Ok(()))) =
+                self.callbacks.call(client, op.clone(), None).await
+            {
+                self.jobs.lock().remove(&key);
+                return;
+            }
+            sleep(AGAIN).await;
+        }
+        let lease = self.state.lock().limits().lease;
+        sleep(lease).await;
+        self.jobs.lock().remove(&key);
+    }
+
+    /// How far a copy is; one that has ended is forgotten once its client knows.
+    ///
+    /// # Errors
+    /// [`Error::BadStateId`].
+    pub(crate) fn progress(
+        &self,
+        client: ClientId,
+        key: StateKey,
+        node: Node,
+    ) -> Result<Progress, Error> {
+        let job = self.find(client, key, node)?;
+        let ended = *job.ended.lock();
+        if ended.is_some() {
+            self.jobs.lock().remove(&key);
+        }
+        Ok(Progress { copied: job.copied.load(Ordering::Relaxed), ended })
+    }
+
+    /// Ends a copy. What was copied stays, and nobody is told.
+    ///
+    /// # Errors
+    /// [`Error::BadStateId`].
+    pub(crate) fn cancel(&self, client: ClientId, key: StateKey, node: Node) -> Result<(), Error> {
+        let job = self.find(client, key, node)?;
+        job.cancel.cancel();
+        if job.ended.lock().is_some() {
+            self.jobs.lock().remove(&key);
+        }
+        Ok(())
+    }
+
+    fn find(&self, client: ClientId, key: StateKey, node: Node) -> Result<Arc<Job>, Error> {
+        let job = self.jobs.lock().get(&key).cloned().ok_or(Error::BadStateId)?;
+        if job.client == client && job.node == node { Ok(job) } else { Err(Error::BadStateId) }
+    }
+}

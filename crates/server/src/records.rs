@@ -1,0 +1,59 @@
+//! Which clients are on disk, so that they may reclaim after a restart what they have.
+//!
+//! 1. A client is on disk before its first open is told of ([`State::open`] refuses it until then),
+//!    and off it before the reply to whoever takes its state away, or to its own goodbye.
+//! 2. A client without opens needs no record: it is taken off the disk when it has had none for a
+//!    while, so that no restart waits for it.
+//! 3. Changes are made one after the other, each after a look at the state as it is then: a record
+//!    that is written is not taken away by a change that was decided on earlier.
+
+use crate::state::{ClientId, Owner, Recovery, State};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use weir_pagecache::File;
+
+/// The records of clients.
+pub(crate) struct Records {
+    state: Arc<Mutex<State<File>>>,
+    recovery: Recovery,
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Records {
+    pub(crate) fn new(state: Arc<Mutex<State<File>>>, recovery: Recovery) -> Self {
+        Self { state, recovery, turn: tokio::sync::Mutex::default() }
+    }
+
+    /// Puts a client on disk, unless it is there.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub(crate) async fn record(&self, id: ClientId) -> Result<(), redb::Error> {
+        let _turn = self.turn.lock().await;
+        let owner = match self.state.lock().clients.get(id) {
+            Ok(client) if !client.is_recorded => client.owner.clone(),
+            _ => return Ok(()),
+        };
+        self.recovery.remember(owner).await?;
+        if let Ok(client) = self.state.lock().clients.get_mut(id) {
+            (client.is_recorded, client.idle_since) = (true, None);
+        }
+        Ok(())
+    }
+
+    /// Takes clients off the disk, but for those that are to be there again.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub(crate) async fn forget(&self, mut owners: Vec<Owner>) -> Result<(), redb::Error> {
+        if owners.is_empty() {
+            return Ok(());
+        }
+        let _turn = self.turn.lock().await;
+        owners.retain(|owner| {
+            let state = self.state.lock();
+            !state.clients.confirmed(owner).is_some_and(|client| client.is_recorded)
+        });
+        self.recovery.forget(owners).await
+    }
+}

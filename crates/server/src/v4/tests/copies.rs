@@ -1,0 +1,130 @@
+//! Copies that go on in the background.
+
+use super::*;
+use std::time::{Duration, Instant};
+use weir_nfs::v4::CbOp;
+use weir_nfs::v4::op::{copy, read, write};
+use weir_nfs::v4::types::StableHow;
+
+/// Longer than what is copied before a COPY is answered; all of it but the ends is a hole.
+const LEN: u64 = 300 << 20;
+const END: &[u8] = b"the end";
+
+/// A long file with a little data, another one, and their stateids.
+async fn two_files(c: &mut Client) -> [(FileHandle, StateId); 2] {
+    let (source, stateid) = c.open("source").await;
+    for (offset, bytes) in [(0, &b"front"[..]), (LEN - END.len() as u64, END)] {
+        let data = weir_nfs::Data::Bytes(Bytes::copy_from_slice(bytes));
+        let args = write::Args { stateid, offset, stable: StableHow::Unstable, data };
+        assert!(matches!(c.on(&source, Op::Write(args)).await, OpRes::Write(Ok(_))));
+    }
+    [(source, stateid), c.open("destination").await]
+}
+
+async fn start(
+    c: &mut Client,
+    [(source, from), (destination, to)]: &[(FileHandle, StateId); 2],
+    synchronous: bool,
+) -> copy::Copied {
+    let args = copy::Args {
+        source: *from,
+        destination: *to,
+        source_offset: 0,
+        destination_offset: 0,
+        count: 0,
+        consecutive: true,
+        synchronous,
+        source_servers: List::default(),
+    };
+    let put = |file: &FileHandle| Op::Putfh(file.clone());
+    let mut results =
+        c.ok(vec![put(source), Op::Savefh(()), put(destination), Op::Copy(args)]).await;
+    match results.pop() {
+        Some(OpRes::Copy(Ok(copied))) => copied,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn ends_well(c: &mut Client, (file, stateid): &(FileHandle, StateId)) -> bool {
+    let args = read::Args { stateid: *stateid, offset: LEN - END.len() as u64, count: 100 };
+    let OpRes::Read(Ok(read)) = c.on(file, Op::Read(args)).await else { panic!() };
+    read.eof && read.data.to_bytes() == END
+}
+
+#[tokio::test]
+async fn a_long_copy_goes_on_in_the_background_and_its_end_is_told() {
+    let f = Fixture::new().await;
+    let mut c = f.callable("client").await;
+    let files = two_files(&mut c).await;
+    let copied = start(&mut c, &files, false).await;
+    let [name] = &copied.response.callback_id[..] else { panic!("{copied:?}") };
+    assert!(!copied.requirements.synchronous);
+    let CbOp::Offload(told) = c.called().await else { panic!() };
+    assert_eq!((&told.file, told.stateid), (&files[1].0, *name));
+    let outcome = told.outcome.unwrap();
+    assert_eq!((outcome.count, outcome.verifier), (LEN, copied.response.verifier));
+    assert!(ends_well(&mut c, &files[1]).await);
+    // Told, it is forgotten.
+    let begun = Instant::now();
+    while c.on(&files[1].0, Op::OffloadStatus(*name)).await
+        != OpRes::OffloadStatus(Err(Error::BadStateId))
+    {
+        assert!(begun.elapsed() < Duration::from_secs(5));
+    }
+    let found = f.fs.lookup(&weir_vfs::Caller::Own, f.fs.root(), b"destination").await.unwrap();
+    assert!(found.allocated < 1 << 20, "{} bytes are in use", found.allocated);
+}
+
+#[tokio::test]
+async fn a_client_that_asks_is_told_how_far_a_copy_is_and_may_end_it() {
+    let f = Fixture::new().await;
+    let mut c = f.callable("client").await;
+    let files = two_files(&mut c).await;
+    c.service.is_silent = true;
+    let copied = start(&mut c, &files, false).await;
+    let name = copied.response.callback_id[0];
+    let begun = Instant::now();
+    let count = loop {
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        match c.on(&files[1].0, Op::OffloadStatus(name)).await {
+            OpRes::OffloadStatus(Ok(progress)) if progress.complete.is_empty() => {}
+            OpRes::OffloadStatus(Ok(progress)) => {
+                assert_eq!(progress.complete[..], [0]);
+                break progress.count;
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(count, LEN);
+
+    c = f.callable("other").await;
+    c.service.is_silent = true;
+    let files = two_files(&mut c).await;
+    let name = start(&mut c, &files, false).await.response.callback_id[0];
+    // Of another file, or another client, it is none.
+    let other = c.on(&files[0].0, Op::OffloadCancel(name)).await;
+    assert_eq!(other, OpRes::OffloadCancel(Err(Error::BadStateId)));
+    let mut stranger = f.client("stranger").await;
+    let foreign = stranger.on(&files[1].0, Op::OffloadCancel(name)).await;
+    assert_eq!(foreign, OpRes::OffloadCancel(Err(Error::BadStateId)));
+    assert_eq!(c.on(&files[1].0, Op::OffloadCancel(name)).await, OpRes::OffloadCancel(Ok(())));
+    let begun = Instant::now();
+    while c.on(&files[1].0, Op::OffloadStatus(name)).await
+        != OpRes::OffloadStatus(Err(Error::BadStateId))
+    {
+        assert!(begun.elapsed() < Duration::from_secs(5));
+    }
+}
+
+#[tokio::test]
+async fn who_waits_or_cannot_be_told_gets_the_copy_at_once() {
+    let f = Fixture::new().await;
+    let (mut waits, mut deaf) = (f.callable("waits").await, f.client("deaf").await);
+    for (c, synchronous) in [(&mut waits, true), (&mut deaf, false)] {
+        let files = two_files(c).await;
+        let copied = start(c, &files, synchronous).await;
+        assert!(copied.response.callback_id.is_empty() && copied.requirements.synchronous);
+        assert_eq!(copied.response.count, LEN, "holes cost nothing");
+        assert!(ends_well(c, &files[1]).await);
+    }
+}
