@@ -101,18 +101,24 @@ fn what_fsync_acknowledged_survives_the_servers_end() {
         let dir = scratch();
         let export = dir.path().join("export");
         std::fs::create_dir(&export).unwrap();
-        let serve = serve_command(&export, "--lease 10");
-        let serve = serve.strip_prefix("exec ").unwrap();
-        let base = export.display();
-        let server = format!(
-            "touch {base}.killed; while true; do {serve} & pid=$!; trap 'kill -9 $pid' EXIT; \
-             while kill -0 $pid 2>/dev/null; do if [[ -e {base}.kill ]]; then \
-             signal=$(cat {base}.kill); kill -$signal $pid; wait $pid; \
-             echo $signal $? >>{base}.killed; sleep 0.3; rm {base}.kill; fi; sleep 0.02; done; done"
-        );
+        let server = killable(&export, "--lease 10");
         let text = guest.run(&server, &[], "kill9.sh", &[export.to_str().unwrap(), vers]);
         assert!(text.contains(&format!("kill9 vers={vers}: ok")), "{text}");
     }
+}
+
+/// A server of `export` that gets the signal in the file `EXPORT.kill` when that appears, and is
+/// started again.
+fn killable(export: &Path, options: &str) -> String {
+    let serve = serve_command(export, options);
+    let serve = serve.strip_prefix("exec ").unwrap();
+    let base = export.display();
+    format!(
+        "touch {base}.killed; while true; do {serve} & pid=$!; trap 'kill -9 $pid' EXIT; \
+         while kill -0 $pid 2>/dev/null; do if [[ -e {base}.kill ]]; then \
+         signal=$(cat {base}.kill); kill -$signal $pid; wait $pid; \
+         echo $signal $? >>{base}.killed; sleep 0.3; rm {base}.kill; fi; sleep 0.02; done; done"
+    )
 }
 
 #[test]
@@ -204,4 +210,39 @@ fn compare(files: &Path, copies: &Path, blocks: bool) {
             std::fs::remove_file(sparse).unwrap();
         }
     }
+}
+
+#[test]
+fn delegations_are_given_and_recalled() {
+    let Some(guest) = Guest::find() else { return };
+    for vers in ["4.0", "4.1", "4.2"] {
+        let dir = scratch();
+        let export = dir.path().join("export");
+        std::fs::create_dir(&export).unwrap();
+        let args = [vers, export.to_str().unwrap()];
+        let text = guest.run(&serve_command(&export, ""), &[], "delegation.sh", &args);
+        assert!(text.contains(&format!("delegation vers={vers}: ok")), "{text}");
+        assert!(text.contains(&format!("OPENS {vers} 0\n")), "opens were not delegated: {text}");
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_does_not_wait_for_who_unmounted() {
+    let Some(guest) = Guest::find() else { return };
+    let dir = scratch();
+    let export = dir.path().join("export");
+    std::fs::create_dir(&export).unwrap();
+    let text = guest.run(&killable(&export, ""), &[], "unmount.sh", &[export.to_str().unwrap()]);
+    assert!(text.contains("unmount: ok"), "{text}");
+}
+
+#[test]
+fn long_files_are_copied_by_the_server() {
+    let Some(guest) = Guest::find() else { return };
+    let dir = scratch();
+    let export = dir.path().join("export");
+    std::fs::create_dir(&export).unwrap();
+    mixed(&export.join("long"), 160 << 20, 16 << 20, true);
+    let text = guest.run(&serve_command(&export, ""), &[], "copy.sh", &[export.to_str().unwrap()]);
+    assert!(text.contains("copy: ok"), "{text}");
 }

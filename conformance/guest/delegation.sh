@@ -1,0 +1,37 @@
+# delegation.sh VERS DIR: files that are opened again are delegated, and come back when NFSv3 or a program
+# of the server's machine changes them; DIR is the exported directory, seen directly.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+vers=$1 dir=$2 N=/run/mnt3
+mkdir -p $N
+mount -t nfs -o vers=3,proto=tcp,port=2049,mountport=2049,mountproto=tcp,nolock,noac $S:/ $N || fail 'mount vers=3'
+mount_weir "$vers"
+printf 'first' >"$M/read"
+
+# The second open brings the delegation; those after it are the client's own.
+for i in 1 2; do [[ $(cat "$M/read") == first ]] || fail "read $i"; done
+before=$(counted OPEN 1)
+for i in 1 2 3 4 5 6 7 8 9 10; do [[ $(cat "$M/read") == first ]] || fail "reread $i"; done
+echo "OPENS $vers $(($(counted OPEN 1) - before))"
+
+printf 'other' >"$N/read"
+[[ $(cat "$M/read") == other ]] || fail 'a write by NFSv3 is not seen'
+[[ $(counted DELEGRETURN 1) -ge 1 ]] || fail 'nothing was recalled by NFSv3'
+rm "$N/read"
+if cat "$M/read" 2>/dev/null; then fail 'a removal by NFSv3 is not seen'; fi
+
+# Changed by a program of the server's machine: noticed within seconds.
+printf 'first' >"$M/local"
+for i in 1 2 3; do [[ $(cat "$M/local") == first ]] || fail "read $i"; done
+sync; sleep 1; printf 'other' >"$dir/local"; sync
+for i in $(seq 40); do sleep 0.5; [[ $(cat "$M/local") == other ]] && break; done
+[[ $(cat "$M/local") == other ]] || fail 'a local change is not seen'
+
+# Writers that open again and again, and somebody who reads what they wrote.
+for i in 1 2 3 4 5 6 7 8; do echo "line $i" >>"$M/write"; done
+[[ $(tail -1 "$N/write") == 'line 8' && $(wc -l <"$N/write") == 8 ]] || fail "NFSv3 reads $(cat "$N/write")"
+echo 'line 9' >>"$N/write"
+echo 'line 10' >>"$M/write"
+seq -f 'line %g' 1 10 | cmp - "$M/write" || fail 'lines of two writers'
+cmp "$N/write" "$M/write" || fail 'the two mounts differ'
+umount $N; umount $M || fail umount
+echo "delegation vers=$vers: ok"
