@@ -1,5 +1,5 @@
-//! Threads against each other, every byte checked. `WEIR_SECONDS=600 cargo test --release -p
-//! weir-pagecache --test stress` is the long run.
+//! Threads against each other, every byte checked. `WEIR_STRESS_SECONDS=600 cargo test --release -p
+//! weir-pagecache --test stress eight -- --nocapture` is the long run; `WEIR_SEED` varies it.
 //!
 //! Each write call fills its range with records of 16 bytes that name the call; so a reader can
 //! tell whether what it sees is of one call, and whether it goes back in time.
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use weir_vfs::IoFlags;
 
 fn seconds() -> Duration {
-    let text = std::env::var("WEIR_SECONDS").unwrap_or_default();
+    let text = std::env::var("WEIR_STRESS_SECONDS").unwrap_or_default();
     Duration::from_secs_f64(text.parse().unwrap_or(1.5))
 }
 
@@ -191,4 +191,130 @@ fn i7_the_budget_holds_and_nobody_is_stuck() {
         stop.store(true, Ordering::Relaxed);
     });
     file.sync(true).unwrap();
+}
+
+/// Length of the files of [`eight_threads_mix_everything`]: together several times the budget.
+const SHARED_BYTES: u64 = 8 << 20;
+const OWN_BYTES: usize = 1 << 20;
+
+fn shared_byte(at: u64) -> u8 {
+    (at ^ at >> 8 ^ at >> 16) as u8 | 1
+}
+
+/// One of the eight: a file of its own to write, truncate and punch, and one that all read.
+struct Worker<'a> {
+    rig: &'a Rig,
+    random: Random,
+    own: weir_pagecache::File,
+    oracle: Vec<u8>,
+    shared: weir_pagecache::File,
+    /// Where its sequential reads of the shared file stand.
+    at: u64,
+    bytes: u64,
+}
+
+impl Worker<'_> {
+    fn step(&mut self) {
+        let flags = if self.random.chance(40) { IoFlags::UNCACHED } else { IoFlags::empty() };
+        let len = match self.random.below(3) {
+            0 => self.random.below(600) as usize + 1,
+            1 => 4096 * (self.random.below(16) as usize + 1),
+            _ => self.random.below(200_000) as usize + 1,
+        };
+        let at = self.random.below(OWN_BYTES as u64) as usize;
+        match self.random.below(100) {
+            0..30 => self.read_shared(self.at, len, flags),
+            30..50 => {
+                let at = self.random.below(SHARED_BYTES);
+                self.read_shared(at, len.min(40_000), flags);
+            }
+            50..75 => {
+                let len = len.min(OWN_BYTES - at);
+                let byte = self.random.next() as u8;
+                let bytes: Vec<u8> = (0..len).map(|i| byte.wrapping_add((i / 9) as u8)).collect();
+                assert_eq!(self.own.write_at(&bytes, at as u64, flags), Ok(len));
+                self.oracle.resize(self.oracle.len().max(at + len), 0);
+                self.oracle[at..at + len].copy_from_slice(&bytes);
+                self.bytes += len as u64;
+            }
+            75..92 => {
+                let got = common::read_full(&self.own, at as u64, len, flags);
+                let end = (at + len).min(self.oracle.len());
+                assert!(got == self.oracle[at.min(end)..end], "own file, {len} bytes at {at}");
+                self.bytes += got.len() as u64;
+            }
+            92..95 => {
+                self.own.truncate(at as u64).unwrap();
+                self.oracle.resize(at, 0);
+            }
+            95..98 => {
+                block_on(self.own.punch_hole_async(at as u64, len as u64)).unwrap();
+                let end = (at + len).min(self.oracle.len());
+                if at < end {
+                    self.oracle[at..end].fill(0);
+                }
+            }
+            98 => self.own.sync(true).unwrap(),
+            _ => {
+                self.own = self.rig.open(self.own.id());
+                self.shared = self.rig.open(self.shared.id());
+            }
+        }
+    }
+
+    fn read_shared(&mut self, at: u64, len: usize, flags: IoFlags) {
+        let got = common::read_full(&self.shared, at, len, flags);
+        let wrong = got.iter().enumerate().find(|&(i, &b)| b != shared_byte(at + i as u64));
+        assert_eq!(wrong, None, "shared file at {at}");
+        assert_eq!(got.len() as u64, (len as u64).min(SHARED_BYTES - at));
+        self.at = (at + got.len() as u64) % SHARED_BYTES;
+        self.bytes += got.len() as u64;
+    }
+}
+
+/// I5, I7: random, sequential, cached and uncached reads and writes, truncations and holes.
+#[test]
+fn eight_threads_mix_everything() {
+    let rig = Rig::new(1024);
+    rig.store.set_late(true);
+    let seed = std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    let shared = rig.create("shared");
+    let bytes: Vec<u8> = (0..SHARED_BYTES).map(shared_byte).collect();
+    common::write_all(&shared, &bytes, 0);
+    let end = Instant::now() + seconds();
+    let most = AtomicU64::new(0);
+    let done: u64 = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..8)
+            .map(|n| {
+                let (rig, most) = (&rig, &most);
+                let mut worker = Worker {
+                    rig,
+                    random: Random(seed * 1000 + n),
+                    own: rig.create(&format!("own{n}")),
+                    oracle: Vec::new(),
+                    shared: rig.open(shared.id()),
+                    at: 0,
+                    bytes: 0,
+                };
+                scope.spawn(move || {
+                    while Instant::now() < end {
+                        worker.step();
+                        let used = rig.cache.used_bytes();
+                        most.fetch_max(used, Ordering::Relaxed);
+                        assert!(used <= rig.cache.budget_bytes());
+                    }
+                    worker.bytes
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+    });
+    println!(
+        "seed {seed}: {} MiB checked in {:?}; at most {} of {} bytes used; {:?}",
+        done >> 20,
+        seconds(),
+        most.into_inner(),
+        rig.cache.budget_bytes(),
+        rig.cache.stats(),
+    );
 }
