@@ -30,6 +30,8 @@ pub(crate) struct Limits {
     pub(crate) reserve: usize,
     /// Frames that a part of a long uncached operation uses at most: half of the reserve.
     pub(crate) piece: usize,
+    /// Memory for mappings and their indexes, in bytes.
+    pub(crate) index_bytes: usize,
     /// Uses that follow the insertion by less than this many insertions do not count.
     pub(crate) correlated: u32,
 }
@@ -51,6 +53,7 @@ impl Limits {
             free_high: (frames / 16).min(16384),
             step,
             reserve,
+            index_bytes: (frames as usize / 4 * PAGE_SIZE).max(1 << 20),
             piece: if reserve == 0 { step } else { reserve / 2 },
             correlated: (frames / 20).max(1),
         }

@@ -9,7 +9,8 @@
 
 use crate::arena::{Arena, Frames};
 use crate::budget::frames_of;
-use crate::cached_fs::CachedFs;
+use crate::cached_fs::{CachedFs, FsShared};
+use crate::closed_file::ClosedFile;
 use crate::epoch;
 use crate::index::Garbage;
 use crate::mapping::Mapping;
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use weir_base::sync::{Condvar, Mutex, RwLock};
-use weir_vfs::{FileSystem, Result};
+use weir_vfs::{FileSystem, OpenFile, Result};
 
 /// How a cache is set up.
 #[derive(Clone, Debug)]
@@ -108,6 +109,12 @@ impl Cache {
     /// Bytes of pages that are not yet in their stores.
     pub fn dirty_bytes(&self) -> u64 {
         self.shared().dirty.load(Ordering::Relaxed) * PAGE_SIZE as u64
+    }
+
+    /// Memory for what is known of files besides their pages, in bytes: at most a quarter of the
+    /// budget, or 1 MiB, is kept of files that nobody has open, and of holes.
+    pub fn index_bytes(&self) -> u64 {
+        self.shared().index_bytes.load(Ordering::Relaxed) as u64
     }
 
     /// Switches the fast path of cached reads on or off.
@@ -216,6 +223,15 @@ pub(crate) struct Shared {
     pub(crate) reclaimer: Signal,
     pub(crate) tasks: Arc<Tasks>,
     mappings: RwLock<Registry>,
+    /// The stores above this cache.
+    pub(crate) stores: Mutex<Vec<Weak<FsShared>>>,
+    /// What an idle mapping has for its store's file.
+    pub(crate) closed: Arc<dyn OpenFile>,
+    /// Memory of mappings and their indexes, in bytes.
+    pub(crate) index_bytes: AtomicUsize,
+    ticks: AtomicU64,
+    /// Held by who makes room among mappings and indexes.
+    making_room: Mutex<()>,
     pub(crate) stop: AtomicBool,
     /// A change of the budget is on its way.
     pub(crate) resizing: AtomicBool,
@@ -240,6 +256,9 @@ impl Line {
         }
     }
 }
+
+/// Files let go of in one go at most.
+const ROOM: usize = 64;
 
 /// How long an uncached operation waits for memory of its own kind at most.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -279,6 +298,11 @@ impl Shared {
             reclaimer: Signal::default(),
             tasks: Arc::default(),
             mappings: RwLock::default(),
+            stores: Mutex::default(),
+            closed: Arc::new(ClosedFile),
+            index_bytes: AtomicUsize::new(0),
+            ticks: AtomicU64::new(0),
+            making_room: Mutex::default(),
             stop: AtomicBool::new(false),
             resizing: AtomicBool::new(false),
             resized: WaitQueue::default(),
@@ -331,6 +355,7 @@ impl Shared {
     /// Takes up to `want` frames, at least `min`, if they can be had without waiting and nobody
     /// else is waiting.
     pub(crate) fn try_alloc(&self, want: usize, min: usize, uncached: bool) -> Option<Frames> {
+        self.make_index_room();
         if self.waiting.load(Ordering::Relaxed) > 0 && !self.line.lock().lets_pass(uncached) {
             return None;
         }
@@ -481,6 +506,41 @@ impl Shared {
                 self.freed.notify();
             }
         }
+    }
+
+    /// The next moment, for the order in which files were closed.
+    pub(crate) fn tick(&self) -> u64 {
+        self.ticks.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Keeps mappings and indexes within their share of memory: lets the files go that were closed
+    /// longest ago, with their pages; then forgets holes of those that are open. No lock is held.
+    pub(crate) fn make_index_room(&self) {
+        let over = || self.index_bytes.load(Ordering::Relaxed) > self.limits().index_bytes;
+        if !over() {
+            return;
+        }
+        let Some(_one_at_a_time) = self.making_room.try_lock() else { return };
+        let mut stores = Vec::new();
+        self.stores.lock().retain(|store| {
+            stores.extend(store.upgrade());
+            store.strong_count() > 0
+        });
+        for _ in 0..ROOM {
+            let oldest = stores.iter().filter_map(|fs| Some((fs.oldest_idle()?, fs)));
+            let Some((_, fs)) = oldest.min_by_key(|&(tick, _)| tick) else { break };
+            if !over() {
+                return;
+            }
+            fs.let_one_go();
+        }
+        if over() && stores.iter().all(|fs| fs.oldest_idle().is_none()) {
+            let open: Vec<_> = self.mappings.read().mappings.iter().map(Weak::clone).collect();
+            for mapping in open.iter().filter_map(Weak::upgrade) {
+                mapping.forget_holes();
+            }
+        }
+        self.collect();
     }
 
     /// Gives a mapping its number.

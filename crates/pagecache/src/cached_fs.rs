@@ -1,7 +1,9 @@
 //! A store seen through a cache.
 //!
-//! 1. A file has one mapping, whoever opens it how often; it outlives its last close for a while,
-//!    so that opening again is a look into a table.
+//! 1. A file has one mapping, whoever opens it how often. It outlives its last close with all its
+//!    pages, until memory is wanted; opening it again asks the store for its attributes, so that a
+//!    change behind the cache's back is noticed. The store's file stays open for the last
+//!    [`IDLE_FILES`] only.
 //! 2. A mapping with something dirty is never let go of, so a file never has two.
 //! 3. A file without names and without opens loses its pages, dirty ones too: nobody can read them.
 //! 4. The change attribute shown of a file never goes back, whether it has a mapping or not.
@@ -18,8 +20,8 @@ use weir_vfs::{
     FsStat, RenameFlags, Result, SetAttr, XattrMode,
 };
 
-/// Mappings kept after their last close.
-const IDLE: usize = 1024;
+/// Files of a store that stay open after their last close.
+const IDLE_FILES: usize = 1024;
 
 /// A store seen through the cache: the same names, attributes that include what is not written
 /// back yet, and files whose data is cached. Cheap to clone. The namespace operations mirror
@@ -40,9 +42,10 @@ pub(crate) struct FsShared {
 #[derive(Default)]
 struct Table {
     mappings: HashMap<FileId, Entry>,
-    /// Those that nobody has open, oldest first.
+    /// Those that nobody has open, by the cache's clock, oldest first.
     idle: BTreeMap<u64, FileId>,
-    tick: u64,
+    /// Of these, the ones whose store file is open.
+    idle_open: BTreeMap<u64, FileId>,
 }
 
 struct Entry {
@@ -54,7 +57,9 @@ struct Entry {
 impl CachedFs {
     pub(crate) fn new(cache: Cache, store: Arc<dyn FileSystem>) -> Self {
         let table = Mutex::default();
-        Self { shared: Arc::new(FsShared { cache, store, table, lead: AtomicU64::new(0) }) }
+        let shared = Arc::new(FsShared { cache, store, table, lead: AtomicU64::new(0) });
+        shared.cache.shared().stores.lock().push(Arc::downgrade(&shared));
+        Self { shared }
     }
 
     /// The same, without keeping it.
@@ -101,21 +106,26 @@ impl CachedFs {
         if *caller != Caller::Own && self.store().access(caller, id, mask).await? & mask != mask {
             return Err(Error::AccessDenied);
         }
-        let mapping = self.mapping(id, access).await?;
+        let (mapping, was_idle) = self.mapping(id, access).await?;
         let file = File::new(self.shared.clone(), mapping, access);
-        file.open.mapping.upgrade(access).await?;
+        let mapping = &file.open.mapping;
+        mapping.upgrade(access).await?;
+        if was_idle {
+            mapping.getattr().await?;
+        }
         Ok(file)
     }
 
-    /// The file's mapping, counted as opened once more.
-    async fn mapping(&self, id: FileId, access: Access) -> Result<Arc<Mapping>> {
-        if let Some(mapping) = self.shared.reopen(id) {
-            return Ok(mapping);
+    /// The file's mapping, counted as opened once more, and whether nobody had it open.
+    async fn mapping(&self, id: FileId, access: Access) -> Result<(Arc<Mapping>, bool)> {
+        if let Some(found) = self.shared.reopen(id) {
+            return Ok(found);
         }
+        self.shared.cache.shared().make_index_room();
         let fs = &self.shared;
         let lead = fs.lead.load(Ordering::Relaxed);
         let new = Mapping::open(fs.cache.shared(), &fs.store, id, access, lead).await?;
-        Ok(fs.enter(new))
+        Ok((fs.enter(new), false))
     }
 
     /// Attributes, dirty data included.
@@ -465,7 +475,7 @@ impl CachedFs {
             let _exclusive = mapping.exclude().await;
             mapping.state.lock().times.begin();
             let changed = change.await;
-            let attr = mapping.file().getattr().await;
+            let attr = mapping.stored_attr().await;
             let mut state = mapping.state.lock();
             state.times.end();
             changed?;
@@ -502,14 +512,14 @@ impl FsShared {
     }
 
     /// The same, counted as opened once more.
-    fn reopen(&self, id: FileId) -> Option<Arc<Mapping>> {
+    fn reopen(&self, id: FileId) -> Option<(Arc<Mapping>, bool)> {
         self.table.lock().reopen(id)
     }
 
     /// Enters a new mapping, or gives the one that somebody else has entered meanwhile.
     fn enter(&self, new: Arc<Mapping>) -> Arc<Mapping> {
         let mut table = self.table.lock();
-        if let Some(mapping) = table.reopen(new.id) {
+        if let Some((mapping, _)) = table.reopen(new.id) {
             return mapping;
         }
         new.opens.fetch_add(1, Ordering::Relaxed);
@@ -530,14 +540,22 @@ impl FsShared {
             mapping.discard();
             return;
         }
-        table.tick += 1;
-        let tick = table.tick;
-        if let Some(entry) = table.mappings.get_mut(&mapping.id) {
-            entry.idle_since = Some(tick);
-            table.idle.insert(tick, mapping.id);
-        }
-        if table.idle.len() > IDLE {
-            gone.extend(self.let_one_go(&mut table));
+        let tick = self.cache.shared().tick();
+        table.enter_idle(mapping.id, tick);
+        // One that is busy gets another turn; so a close looks at two.
+        for _ in 0..2 {
+            if table.idle_open.len() <= IDLE_FILES {
+                break;
+            }
+            let Some((_, id)) = table.idle_open.pop_first() else { break };
+            let oldest = table.mappings.get(&id).map(|e| e.mapping.clone());
+            match oldest {
+                Some(oldest) if !oldest.close_file() => {
+                    table.leave_idle(id);
+                    table.enter_idle(id, self.cache.shared().tick());
+                }
+                oldest => gone.extend(oldest),
+            }
         }
         drop(table);
         mapping.prune_left();
@@ -545,18 +563,30 @@ impl FsShared {
         drop(gone);
     }
 
-    /// Takes the mapping out that was closed longest ago and has nothing dirty.
-    fn let_one_go(&self, table: &mut Table) -> Option<Arc<Mapping>> {
-        let (tick, id) = table.idle.iter().map(|(&t, &id)| (t, id)).find(|(_, id)| {
-            table.mappings.get(id).is_some_and(|e| {
-                let state = e.mapping.state.lock();
-                state.is_clean() && !state.exclusive
-            })
-        })?;
-        table.idle.remove(&tick);
-        let mapping = table.mappings.remove(&id)?.mapping;
-        self.lead.fetch_max(mapping.state.lock().times.lead(), Ordering::Relaxed);
-        Some(mapping)
+    /// When the file was closed that was closed longest ago.
+    pub(crate) fn oldest_idle(&self) -> Option<u64> {
+        self.table.lock().idle.keys().next().copied()
+    }
+
+    /// Lets the mapping go that was closed longest ago, with its pages; one that is busy gets
+    /// another turn.
+    pub(crate) fn let_one_go(&self) {
+        let mut table = self.table.lock();
+        let Some(id) = table.idle.values().next().copied() else { return };
+        table.leave_idle(id);
+        let busy = table.mappings.get(&id).is_some_and(|e| {
+            let state = e.mapping.state.lock();
+            !state.is_clean() || state.exclusive
+        });
+        if busy {
+            table.enter_idle(id, self.cache.shared().tick());
+            return;
+        }
+        let gone = table.mappings.remove(&id).map(|e| e.mapping);
+        if let Some(mapping) = &gone {
+            self.lead.fetch_max(mapping.state.lock().times.lead(), Ordering::Relaxed);
+        }
+        drop(table);
     }
 
     /// A name is gone; if it was the file's last, and nobody has it open, its pages go.
@@ -567,8 +597,10 @@ impl FsShared {
         let mut table = self.table.lock();
         let Some(entry) = table.mappings.get(&attr.id) else { return };
         entry.mapping.unlinked.store(true, Ordering::Relaxed);
-        let Some(tick) = entry.idle_since else { return };
-        table.idle.remove(&tick);
+        if entry.idle_since.is_none() {
+            return;
+        }
+        table.leave_idle(attr.id);
         let mapping = table.mappings.remove(&attr.id).map(|e| e.mapping);
         drop(table);
         if let Some(mapping) = mapping {
@@ -592,12 +624,30 @@ impl FsShared {
 }
 
 impl Table {
-    fn reopen(&mut self, id: FileId) -> Option<Arc<Mapping>> {
-        let entry = self.mappings.get_mut(&id)?;
-        if let Some(tick) = entry.idle_since.take() {
-            self.idle.remove(&tick);
-        }
+    fn reopen(&mut self, id: FileId) -> Option<(Arc<Mapping>, bool)> {
+        let was_idle = self.leave_idle(id);
+        let entry = self.mappings.get(&id)?;
         entry.mapping.opens.fetch_add(1, Ordering::Relaxed);
-        Some(entry.mapping.clone())
+        Some((entry.mapping.clone(), was_idle))
+    }
+
+    fn enter_idle(&mut self, id: FileId, tick: u64) {
+        if let Some(entry) = self.mappings.get_mut(&id) {
+            entry.idle_since = Some(tick);
+            self.idle.insert(tick, id);
+            if !entry.mapping.file().access().is_empty() {
+                self.idle_open.insert(tick, id);
+            }
+        }
+    }
+
+    /// Whether it was idle.
+    fn leave_idle(&mut self, id: FileId) -> bool {
+        let tick = self.mappings.get_mut(&id).and_then(|e| e.idle_since.take());
+        if let Some(tick) = tick {
+            self.idle.remove(&tick);
+            self.idle_open.remove(&tick);
+        }
+        tick.is_some()
     }
 }

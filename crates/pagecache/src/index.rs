@@ -18,7 +18,7 @@ use crate::epoch::Guard;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr;
-use weir_base::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use weir_base::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const LEAF_BITS: u32 = 6;
 const INNER_BITS: u32 = 9;
@@ -177,13 +177,19 @@ pub(crate) enum Fill {
 pub(crate) struct Index {
     /// Tagged with the tree's height.
     root: AtomicPtr<()>,
+    /// Memory of all nodes; written under the mapping's lock.
+    bytes: AtomicUsize,
     /// The root is the tree's only child of height [`Index::height`].
     _owns: PhantomData<Box<Leaf>>,
 }
 
 impl Default for Index {
     fn default() -> Self {
-        Self { root: AtomicPtr::new(ptr::null_mut()), _owns: PhantomData }
+        Self {
+            root: AtomicPtr::new(ptr::null_mut()),
+            bytes: AtomicUsize::new(0),
+            _owns: PhantomData,
+        }
     }
 }
 
@@ -284,7 +290,9 @@ impl Index {
             return Slot::Empty;
         }
         let root = AtomicPtr::new(node);
-        let old = set_below(&root, height, page, slot, garbage);
+        let (mut made, before) = (0, garbage.len());
+        let old = set_below(&root, height, page, slot, garbage, &mut made);
+        self.account(made, &garbage[before..]);
         let new = root.into_inner_ptr();
         if new != node {
             self.set_root(new, height);
@@ -313,11 +321,24 @@ impl Index {
             return;
         }
         let root = AtomicPtr::new(node);
-        replace_below(&root, height, 0, range, with, removed, garbage);
+        let (mut made, before) = (0, garbage.len());
+        replace_below(&root, height, 0, range, with, removed, garbage, &mut made);
+        self.account(made, &garbage[before..]);
         let new = root.into_inner_ptr();
         if new != node {
             self.set_root(new, height);
         }
+    }
+
+    /// Memory of its nodes, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts nodes made and nodes taken out.
+    fn account(&self, made: usize, gone: &[Garbage]) {
+        let gone: usize = gone.iter().map(|garbage| node_bytes(garbage.height)).sum();
+        self.bytes.store(self.bytes() + made - gone, Ordering::Relaxed);
     }
 
     /// Makes the tree high enough for `page`.
@@ -329,6 +350,7 @@ impl Index {
                 inner.children[0].store(node, Ordering::Relaxed);
                 inner.used.store(1, Ordering::Relaxed);
                 node = Box::into_raw(Box::new(inner)).cast();
+                self.account(size_of::<Inner>(), &[]);
             }
             height += 1;
             self.set_root(node, height);
@@ -355,7 +377,7 @@ impl IntoInnerPtr for AtomicPtr<()> {
 
 /// Makes sure that `child` is a node, not null or the hole mark. `None` where nothing is there and
 /// `create` is not set.
-fn node_at(child: &AtomicPtr<()>, height: u32, create: bool) -> Option<*mut ()> {
+fn node_at(child: &AtomicPtr<()>, height: u32, create: bool, made: &mut usize) -> Option<*mut ()> {
     let old = child.load(Ordering::Relaxed);
     let hole = old == hole_mark();
     if !old.is_null() && !hole {
@@ -370,8 +392,14 @@ fn node_at(child: &AtomicPtr<()>, height: u32, create: bool) -> Option<*mut ()> 
     } else {
         Box::into_raw(Box::new(Inner::new(if hole { old } else { ptr::null_mut() }))).cast()
     };
+    *made += node_bytes(height);
     child.store(new, Ordering::Release);
     Some(new)
+}
+
+/// Memory of a node.
+const fn node_bytes(height: u32) -> usize {
+    if height == 0 { size_of::<Leaf>() } else { size_of::<Inner>() }
 }
 
 fn set_below(
@@ -380,13 +408,14 @@ fn set_below(
     page: u64,
     slot: Slot,
     garbage: &mut Vec<Garbage>,
+    made: &mut usize,
 ) -> Slot {
     let before = child.load(Ordering::Relaxed);
     if before == hole_mark() && slot == Slot::Hole {
         return Slot::Hole;
     }
     let create = slot != Slot::Empty || before == hole_mark();
-    let Some(node) = node_at(child, height, create) else { return Slot::Empty };
+    let Some(node) = node_at(child, height, create, made) else { return Slot::Empty };
     let (old, used) = if height == 0 {
         // SAFETY: a node at height 0 is a leaf, alive because it is linked and we are the writer.
         let leaf = unsafe { &*node.cast::<Leaf>() };
@@ -397,7 +426,7 @@ fn set_below(
         let inner = unsafe { &*node.cast::<Inner>() };
         let below = &inner.children[child_of(page, height - 1)];
         let was = below.load(Ordering::Relaxed);
-        let old = set_below(below, height - 1, page, slot, garbage);
+        let old = set_below(below, height - 1, page, slot, garbage, made);
         inner.recount(was, below.load(Ordering::Relaxed));
         (old, inner.used.load(Ordering::Relaxed))
     };
@@ -417,6 +446,7 @@ fn replace_below(
     with: Fill,
     removed: &mut dyn FnMut(u64, Slot),
     garbage: &mut Vec<Garbage>,
+    made: &mut usize,
 ) {
     let before = child.load(Ordering::Relaxed);
     let empty = before.is_null();
@@ -436,7 +466,7 @@ fn replace_below(
         }
         return;
     }
-    let Some(node) = node_at(child, height, true) else { return };
+    let Some(node) = node_at(child, height, true, made) else { return };
     let used = if height == 0 {
         // SAFETY: a node at height 0 is a leaf, alive because it is linked and we are the writer.
         let leaf = unsafe { &*node.cast::<Leaf>() };
@@ -462,7 +492,7 @@ fn replace_below(
             let below = &inner.children[i as usize];
             let was = below.load(Ordering::Relaxed);
             let at = base + i * step;
-            replace_below(below, height - 1, at, range.clone(), with, removed, garbage);
+            replace_below(below, height - 1, at, range.clone(), with, removed, garbage, made);
             inner.recount(was, below.load(Ordering::Relaxed));
         }
         inner.used.load(Ordering::Relaxed)
@@ -544,6 +574,7 @@ mod tests {
         assert_eq!(removed, [(pages / 2, Slot::Frame(7))]);
         assert_eq!(index.get(pages / 2, &guard), Slot::Empty);
         assert!(garbage.len() < 20, "{} nodes", garbage.len());
+        assert_eq!(index.bytes(), 0);
     }
 
     #[derive(Clone, Debug)]

@@ -117,6 +117,7 @@ mod budget;
 mod cache;
 mod cached_fs;
 mod change;
+mod closed_file;
 mod epoch;
 mod file;
 mod fill;

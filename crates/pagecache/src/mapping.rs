@@ -187,12 +187,64 @@ impl Mapping {
         });
         let number = shared.register(Arc::downgrade(&mapping));
         mapping.number.store(number, Ordering::Relaxed);
+        shared.index_bytes.fetch_add(OWN_BYTES, Ordering::Relaxed);
         Ok(mapping)
     }
 
-    /// The store's open file.
+    /// The store's open file. It is one as long as somebody has the file open or anything is dirty.
     pub(crate) fn file(&self) -> Arc<dyn OpenFile> {
         self.file.read().clone()
+    }
+
+    /// Closes the store's file, unless it is in use: nobody opens this one meanwhile. Returns
+    /// whether it is closed now.
+    pub(crate) fn close_file(&self) -> bool {
+        let state = self.state.lock();
+        if !state.is_clean() || state.exclusive || !state.fills.is_empty() {
+            return false;
+        }
+        let closed = std::mem::replace(&mut *self.file.write(), self.shared.closed.clone());
+        drop(state);
+        drop(closed);
+        true
+    }
+
+    /// Attributes in the store.
+    pub(crate) async fn stored_attr(&self) -> Result<Attr> {
+        let file = self.file();
+        if file.access().is_empty() {
+            self.store.getattr(self.id).await
+        } else {
+            file.getattr().await
+        }
+    }
+
+    /// Memory that the file costs besides its pages, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        OWN_BYTES + self.index.bytes()
+    }
+
+    /// Forgets what is known of holes; the store can be asked again. Where ours is longer than the
+    /// store's file, a fill finds the hole by that.
+    pub(crate) fn forget_holes(&self) {
+        let mut state = self.state.lock();
+        if state.exclusive {
+            return;
+        }
+        let mut edit = self.edit();
+        let mut gaps = Vec::new();
+        let mut from = 0;
+        self.index.visit(0..u64::MAX >> 1, &edit.guard, &mut |page, _| {
+            if from < page {
+                gaps.push(from..page);
+            }
+            from = page + 1;
+        });
+        gaps.push(from..u64::MAX);
+        for gap in gaps {
+            edit.replace(gap, index::Fill::Empty);
+        }
+        edit.finish(&mut state);
     }
 
     /// Makes sure that the store's file is open for `access`.
@@ -201,7 +253,11 @@ impl Mapping {
             return Ok(());
         }
         let file = self.store.open(&Caller::Own, self.id, access | Access::READ).await?;
-        *self.file.write() = file;
+        let mut open = self.file.write();
+        // Unless somebody else has come first.
+        if !open.access().contains(access) {
+            *open = file;
+        }
         Ok(())
     }
 
@@ -341,6 +397,7 @@ impl Mapping {
         Edit {
             mapping: self,
             guard: epoch::enter(),
+            bytes: self.index.bytes(),
             frames: Vec::new(),
             garbage: Vec::new(),
             entered: SmallVec::new(),
@@ -444,7 +501,7 @@ impl Mapping {
     /// Attributes as they are with what the cache knows.
     pub(crate) async fn getattr(self: &Arc<Self>) -> Result<Attr> {
         let seen = self.state.lock().times.generation();
-        let mut attr = self.file().getattr().await?;
+        let mut attr = self.stored_attr().await?;
         self.overlay(&mut attr, Some(seen));
         Ok(attr)
     }
@@ -455,7 +512,7 @@ impl Mapping {
         let mut state = self.state.lock();
         let quiet = state.is_clean() && !state.exclusive;
         let current = quiet && seen == Some(state.times.generation());
-        if current && state.times.changed_outside(attr) {
+        if current && state.times.changed_outside(attr, attr.size != self.size()) {
             self.count(Count::OutsideChanges, 1);
             self.invalidate(&mut state, attr.size);
         }
@@ -488,6 +545,7 @@ impl Drop for Mapping {
         drop(state);
         shared.unpin(frames.into_iter());
         shared.unregister(self.number.load(Ordering::Relaxed));
+        shared.index_bytes.fetch_sub(self.bytes(), Ordering::Relaxed);
     }
 }
 
@@ -495,6 +553,8 @@ impl Drop for Mapping {
 pub(crate) struct Edit<'a> {
     mapping: &'a Mapping,
     guard: Guard,
+    /// Memory of the index before.
+    bytes: usize,
     frames: Vec<u32>,
     garbage: Vec<Garbage>,
     entered: SmallVec<[(u32, u64); 8]>,
@@ -582,6 +642,9 @@ impl Edit<'_> {
     /// Tells reclaim about new pages, and hands over what was let go of.
     pub(crate) fn finish(self, _state: &mut State) {
         let shared = &self.mapping.shared;
+        // Wraps where the index shrinks, and so does the sum.
+        let grown = self.mapping.index.bytes().wrapping_sub(self.bytes);
+        shared.index_bytes.fetch_add(grown, Ordering::Relaxed);
         if !self.entered.is_empty() {
             let mut queues = shared.queues.lock();
             for &(frame, page) in &self.entered {
@@ -625,6 +688,10 @@ impl Drop for Exclusive {
         self.mapping.shared.flusher.kick();
     }
 }
+
+/// Memory of a mapping without its index: itself, and its places in the tables of files (a hash
+/// table half full, two ordered ones, the registry).
+const OWN_BYTES: usize = size_of::<Mapping>() + 192;
 
 /// Flags at which a cached read leaves the fast path.
 pub(crate) const STOP_CACHED: u16 = flag::READAHEAD;

@@ -104,13 +104,13 @@ impl Times {
     }
 
     /// Whether the store's attributes, read with nothing of ours under way, show a change that we
-    /// did not cause. If so, they are believed from now on.
-    pub(crate) fn changed_outside(&mut self, attr: &Attr) -> bool {
+    /// did not cause. If so, they are believed from now on. `resized` says that the size shows one.
+    pub(crate) fn changed_outside(&mut self, attr: &Attr, resized: bool) -> bool {
         if self.under_way > 0 {
             return false;
         }
         match self.stored.replace(attr.change) {
-            Some(stored) if stored != attr.change => {
+            stored if resized || stored.is_some_and(|stored| stored != attr.change) => {
                 self.shown = attr.change.max(self.shown + 1);
                 self.mtime = None;
                 self.ctime = None;

@@ -67,9 +67,14 @@ pub struct Shaky {
     pub switches: Arc<Switches>,
     jobs: Mutex<Sender<Job>>,
     capabilities: Capabilities,
+    opened: Arc<AtomicU64>,
 }
 
 impl Shaky {
+    pub fn open_files(&self) -> u64 {
+        self.opened.load(Ordering::SeqCst)
+    }
+
     pub fn new() -> Arc<Self> {
         Self::with(Capabilities::all())
     }
@@ -91,7 +96,13 @@ impl Shaky {
         }
         let inner = MemoryFs::new();
         let capabilities = capabilities & inner.capabilities();
-        Arc::new(Self { inner, switches: Arc::default(), jobs: Mutex::new(jobs), capabilities })
+        Arc::new(Self {
+            inner,
+            switches: Arc::default(),
+            jobs: Mutex::new(jobs),
+            capabilities,
+            opened: Arc::default(),
+        })
     }
 
     pub fn set_late(&self, late: bool) {
@@ -104,7 +115,17 @@ impl Shaky {
     }
 }
 
+/// Counts itself among the store's open files.
+struct Opened(Arc<AtomicU64>);
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 struct ShakyFile {
+    _opened: Opened,
     inner: Arc<dyn OpenFile>,
     switches: Arc<Switches>,
     jobs: Sender<Job>,
@@ -331,7 +352,9 @@ impl FileSystem for Shaky {
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
         let inner = self.inner.open(caller, id, access).await?;
         let jobs = self.jobs.lock().unwrap().clone();
-        Ok(Arc::new(ShakyFile { inner, switches: self.switches.clone(), jobs }))
+        self.opened.fetch_add(1, Ordering::SeqCst);
+        let _opened = Opened(self.opened.clone());
+        Ok(Arc::new(ShakyFile { _opened, inner, switches: self.switches.clone(), jobs }))
     }
 
     async fn sync_node(&self, id: FileId) -> Result<()> {

@@ -1,0 +1,118 @@
+//! Many files in the cache: what each costs, and that this is bounded. `WEIR_FILES=1000000 cargo test
+//! --release -p weir-pagecache --test many_files a_million -- --nocapture` is the large run.
+
+mod common;
+
+use common::{Rig, block_on, read_full, write_all};
+use weir_pagecache::{Cache, Config};
+use weir_stores::memory::MemoryFs;
+use weir_vfs::{Access, Caller, FileSystem, IoFlags, SetAttr};
+
+const PAGE: u64 = 4096;
+const NONE: IoFlags = IoFlags::empty();
+
+#[test]
+fn pages_of_closed_files_stay_without_the_stores_files() {
+    let rig = Rig::new(8192);
+    let ids: Vec<_> = (0..3000u64)
+        .map(|n| {
+            let file = rig.create(&format!("f{n}"));
+            write_all(&file, &n.to_le_bytes(), 0);
+            file.sync(true).unwrap();
+            file.id()
+        })
+        .collect();
+    assert!(rig.store.open_files() <= 1100, "{} files of the store", rig.store.open_files());
+    let fills = rig.cache.stats().fills;
+    for (n, &id) in ids.iter().enumerate() {
+        assert_eq!(read_full(&rig.open(id), 0, 100, NONE), (n as u64).to_le_bytes());
+    }
+    assert_eq!(rig.cache.stats().fills, fills, "read from the cache");
+    assert!(rig.store.open_files() <= 1100);
+}
+
+#[test]
+fn a_change_while_the_file_was_closed_is_noticed_at_open() {
+    let rig = Rig::new(8192);
+    let file = rig.create("f");
+    write_all(&file, b"ours", 0);
+    file.sync(false).unwrap();
+    let id = file.id();
+    drop(file);
+    for many in [0, 2000] {
+        // Once with the store's file kept open, and once without.
+        for n in 0..many {
+            drop(rig.create(&format!("{n}")));
+        }
+        let other = Cache::new(Config::default()).unwrap().mount(rig.store.clone());
+        let outside = block_on(other.open(&Caller::Own, id, Access::WRITE)).unwrap();
+        let theirs = format!("theirs{many}");
+        write_all(&outside, theirs.as_bytes(), 0);
+        outside.sync(false).unwrap();
+        assert_eq!(read_full(&rig.open(id), 0, 100, NONE), theirs.as_bytes());
+    }
+    assert_eq!(rig.cache.stats().outside_changes, 2);
+}
+
+#[test]
+fn what_is_known_of_closed_files_and_of_holes_is_bounded() {
+    // The share of a budget as small as this is 1 MiB.
+    let rig = Rig::new(64);
+    for n in 0..5000u64 {
+        drop(rig.create(&format!("f{n}")));
+        assert!(rig.cache.index_bytes() <= (1 << 20) + 8192, "file {n}");
+    }
+    // A page here and a hole there: marks, and no frame stays.
+    let file = rig.create("sparse");
+    file.truncate(1 << 40).unwrap();
+    for n in 0..10_000u64 {
+        let at = n * 64 * PAGE;
+        write_all(&file, b"x", at);
+        if n % 16 == 0 {
+            file.sync(true).unwrap();
+        }
+        assert!(rig.cache.index_bytes() <= 2 << 20, "page {n}: {}", rig.cache.index_bytes());
+    }
+    assert_eq!(read_full(&file, 64 * PAGE, 3, NONE), b"x\0\0");
+}
+
+/// Resident memory of this process, in bytes.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * PAGE
+}
+
+#[test]
+fn a_million_files() {
+    let files: u64 =
+        std::env::var("WEIR_FILES").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
+    let store = MemoryFs::new();
+    let create = |n: u64| {
+        let name = n.to_string();
+        let set = SetAttr::default();
+        let made = store.create(&Caller::Own, store.root(), name.as_bytes(), &set, true);
+        let id = block_on(made).unwrap().attr.id;
+        let file = block_on(store.open(&Caller::Own, id, Access::WRITE)).unwrap();
+        block_on(file.set_size(100)).unwrap();
+        id
+    };
+    let ids: Vec<_> = (0..files).map(create).collect();
+    let budget_bytes = (files * PAGE * 2).max(64 << 20);
+    let cache = Cache::new(Config { budget_bytes, ..Config::default() }).unwrap();
+    let fs = cache.mount(store);
+    let before = resident_bytes();
+    for &id in &ids {
+        let file = block_on(fs.open(&Caller::Own, id, Access::READ | Access::WRITE)).unwrap();
+        write_all(&file, b"small", 0);
+    }
+    block_on(cache.flush()).unwrap();
+    let (used, index) = (cache.used_bytes(), cache.index_bytes());
+    let grown = resident_bytes().saturating_sub(before);
+    println!(
+        "{files} files: {} bytes each besides the page by account, {} by resident memory",
+        index / files,
+        grown.saturating_sub(used) / files,
+    );
+    assert_eq!(used, files * PAGE, "each keeps its page");
+    assert!(index / files < 2048, "{} bytes a file", index / files);
+}
