@@ -24,6 +24,9 @@ use weir_base::sync::Mutex;
 use weir_base::sync::atomic::Ordering;
 use weir_vfs::{Buffer, Error, Layout, ReadOp, Result, SegmentKind};
 
+/// Known holes up to this many pages are read through rather than around: 64 KiB.
+const READ_THROUGH_PAGES: u64 = 16;
+
 /// A read of the store in flight.
 pub(crate) struct Fill {
     pub(crate) number: u64,
@@ -73,7 +76,8 @@ impl Fill {
 }
 
 impl Mapping {
-    /// Begins to read the empty pages from `first` on into `frames`. `None` if the first one is
+    /// Begins to read the empty pages from `first` on, and through short holes between them, into
+    /// `frames`. `None` if the first one is
     /// not empty any more, or is past the end, or the file is being changed as a whole.
     pub(crate) fn start_fill(
         self: &Arc<Self>,
@@ -88,20 +92,29 @@ impl Mapping {
             }
             let end = self.size().div_ceil(PAGE_SIZE as u64).min(first + frames.len() as u64);
             let mut edit = self.edit();
-            let mut page = first;
             let number = state.next_fill;
-            while page < end && edit.slot(page) == Slot::Empty {
-                edit.set(page, Slot::InFlight(number));
+            let (mut page, mut last) = (first, first);
+            while page < end {
+                match edit.slot(page) {
+                    Slot::Empty => {
+                        edit.set(page, Slot::InFlight(number));
+                        last = page + 1;
+                    }
+                    // Read through: a read of the store for each piece of data between short holes
+                    // would cost more than their frames do.
+                    Slot::Hole if last > first && page - last < READ_THROUGH_PAGES => {}
+                    _ => break,
+                }
                 page += 1;
             }
             edit.finish(&mut state);
-            if page <= first {
+            if last == first {
                 return None;
             }
             state.next_fill += 1;
             let fill = Arc::new(Fill {
                 number,
-                pages: first..page,
+                pages: first..last,
                 sequence: self.sequence(),
                 uncached: purpose.uncached,
                 mark: purpose.mark,

@@ -421,3 +421,34 @@ fn a_range_is_synced_and_the_rest_stays_dirty() {
     block_on(file.sync_range_async(20 * PAGE..u64::MAX, false)).unwrap();
     assert_eq!(rig.cache.dirty_bytes(), 0);
 }
+
+#[test]
+fn data_between_short_holes_comes_back_in_few_reads() {
+    let rig = Rig::new(1024);
+    let file = rig.create("f");
+    let page = pattern(4096, 1);
+    for at in (1..256).step_by(2) {
+        write_all(&file, &page, at * PAGE);
+    }
+    file.sync(false).unwrap();
+    let read_again = || {
+        file.advise(0, 0, Advice::DontNeed).unwrap();
+        until("all is dropped", || {
+            file.advise(0, 0, Advice::DontNeed).unwrap();
+            file.resident().is_empty()
+        });
+        let before = rig.store.switches.reads.load(Ordering::SeqCst);
+        for at in (0..256).step_by(16) {
+            let got = read_full(&file, at * PAGE, 16 * 4096, NONE);
+            let pages: Vec<&[u8]> = got.chunks(4096).collect();
+            assert!(pages.iter().step_by(2).all(|p| *p == [0; 4096]), "holes at {at}");
+            assert!(pages.iter().skip(1).step_by(2).all(|p| *p == page), "data at {at}");
+        }
+        rig.store.switches.reads.load(Ordering::SeqCst) - before
+    };
+    // The first time, the cache learns of the holes; that must not cut later reads into pieces.
+    read_again();
+    let reads = read_again();
+    assert!(reads <= 16, "{reads} reads for 128 pieces of data");
+    assert_eq!(file.stats().fill_errors, 0);
+}

@@ -272,6 +272,8 @@ impl Run<'_> {
                 cells.push(self.cell(&mut sides, *kind, version)?);
             }
             let data_bytes = kind.data_bytes(self.size);
+            // Room for the next one.
+            sides.bring_into(State::Uncached, &kind.name(), data_bytes)?;
             files.push(File { name: kind.name(), data_bytes, cells });
         }
         drop(sides);
