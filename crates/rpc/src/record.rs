@@ -115,9 +115,12 @@ impl RecordReader {
     }
 }
 
+/// Room for an ordinary call or reply, besides payloads: credentials, a session's operations.
+const ORDINARY_BYTES: usize = 384;
+
 /// An encoder for one message, with room for the fragment header in front.
 pub fn start_record() -> Encoder {
-    let mut e = Encoder::new();
+    let mut e = Encoder::with_capacity(ORDINARY_BYTES);
     e.u32(0);
     e
 }

@@ -135,6 +135,12 @@ impl Encoder {
         Self::default()
     }
 
+    /// An empty message with room for so many bytes besides payloads, so that it need not grow.
+    pub fn with_capacity(bytes: usize) -> Self {
+        let message = Message { inline: BytesMut::with_capacity(bytes), splices: Vec::new() };
+        Self { message, spliced: 0 }
+    }
+
     /// Bytes on the wire so far, payloads included.
     pub fn len(&self) -> usize {
         self.message.inline.len() + self.spliced

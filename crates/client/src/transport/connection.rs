@@ -196,6 +196,9 @@ impl Call {
 
 /// Longest record that a server may send: the largest payload and room for what surrounds it.
 const MAX_RECORD_BYTES: usize = MAX_TRANSFER as usize + (1 << 20);
+/// Room for a reply's RPC header, and for what stands before the payload of a read.
+const ORDINARY_HEADER_BYTES: usize = 32;
+const ORDINARY_HEAD_BYTES: usize = 128;
 /// Messages given to the kernel in one call, at most.
 const BATCH: usize = 32;
 /// Slices in one call; the kernel takes 1024.
@@ -397,7 +400,7 @@ impl Shared {
         &self,
         stream: &mut RecordStream<'_>,
     ) -> std::result::Result<(), Failure> {
-        let mut header = Vec::new();
+        let mut header = Vec::with_capacity(ORDINARY_HEADER_BYTES);
         stream.take_to(&mut header, 8).await?;
         let mut d = Decoder::new(Bytes::copy_from_slice(&header));
         let (xid, kind) = (d.u32()?, d.get::<MessageType>()?);
@@ -483,7 +486,7 @@ async fn receive_read(
     target: &ReadTarget,
     form: ResultForm,
 ) -> std::result::Result<Reply, Failure> {
-    let mut head = Vec::new();
+    let mut head = Vec::with_capacity(ORDINARY_HEAD_BYTES);
     let read = match payload::receive(stream, target, form, &mut head).await {
         Ok(layout) => layout.map(Ok),
         Err(Failure::Record(violation)) => Some(Err(violation)),
