@@ -4,6 +4,7 @@
 
 use crate::attributes::Attributes;
 use crate::fs::Inner;
+use crate::locks::{self, Lockers};
 use crate::protocol::{OpenAt, Protocol};
 use crate::read;
 use crate::unlinked::OpenFiles;
@@ -13,7 +14,8 @@ use std::future::Future;
 use std::sync::Arc;
 use weir_nfs::v4::op::read_plus::ReadPlus;
 use weir_vfs::{
-    Access, Attr, Error, Extent, FileId, OpenFile, ReadOp, Result, SegmentKind, SetAttr, WriteOp,
+    Access, Attr, Error, Extent, FileId, Lock, LockOwner, LockRange, OpenFile, ReadOp, Result,
+    SegmentKind, SetAttr, WriteOp,
 };
 
 /// A file open at the server; closed when the last user lets go.
@@ -25,13 +27,20 @@ pub(crate) struct Opened {
     pub(crate) id: FileId,
     pub(crate) open_files: Arc<OpenFiles>,
     pub(crate) attributes: Arc<Attributes>,
+    pub(crate) lockers: Lockers,
 }
 
 impl Drop for Opened {
     fn drop(&mut self) {
         let (protocol, open) = (Arc::clone(&self.protocol), self.open.clone());
         let hidden = self.open_files.closed(self.id);
+        let lockers = self.lockers.all();
         self.runtime.spawn(async move {
+            for locker in lockers {
+                if let Err(error) = protocol.unlock(&open, locker, LockRange::ALL).await {
+                    tracing::debug!("{error}");
+                }
+            }
             protocol.close(open).await;
             if let Some(hidden) = hidden
                 && let Err(error) = hidden.remove(&*protocol).await
@@ -183,6 +192,42 @@ impl OpenFile for NfsFile {
             to.protocol.clone_range(&from.open, &to.open, offset, len, to_offset).await
         })
         .await
+    }
+
+    async fn lock(&self, owner: LockOwner, lock: Lock, wait: bool) -> Result<()> {
+        self.need(if lock.exclusive { Access::WRITE } else { Access::READ })?;
+        let mut pause = *locks::PAUSE.start();
+        loop {
+            let opened = Arc::clone(&self.opened);
+            let taken = self.mount.run(move |_| locks::take(opened, owner, lock, wait)).await?;
+            match taken {
+                Some(taken) => return Ok(taken.keep()),
+                None if !wait => return Err(Error::WouldBlock),
+                None => {}
+            }
+            let sleep = move |_| async move {
+                tokio::time::sleep(pause).await;
+                Ok(())
+            };
+            self.mount.run(sleep).await?;
+            pause = (pause * 2).min(*locks::PAUSE.end());
+        }
+    }
+
+    async fn test_lock(&self, owner: LockOwner, lock: Lock) -> Result<Option<Lock>> {
+        let opened = Arc::clone(&self.opened);
+        let locker = opened.lockers.get(owner);
+        self.mount
+            .run(|_| async move { opened.protocol.test_lock(&opened.open, locker, lock).await })
+            .await
+    }
+
+    async fn unlock(&self, owner: LockOwner, range: LockRange) -> Result<()> {
+        let opened = Arc::clone(&self.opened);
+        let locker = opened.lockers.get(owner);
+        self.mount
+            .run(move |_| async move { opened.protocol.unlock(&opened.open, locker, range).await })
+            .await
     }
 
     fn as_any(&self) -> &dyn std::any::Any {

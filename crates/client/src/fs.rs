@@ -8,6 +8,7 @@
 use crate::attributes::Attributes;
 use crate::file::{NfsFile, Opened};
 use crate::handles::Handles;
+use crate::locks::Lockers;
 use crate::mount;
 use crate::protocol::{Handle, Node, OpenAt, Place, Protocol, Special};
 use crate::transport::Counters;
@@ -496,7 +497,8 @@ impl FileSystem for NfsFs {
                 let open_files = Arc::clone(&core.open_files);
                 let protocol = Arc::clone(&core.protocol);
                 let attributes = Arc::clone(&core.attributes);
-                Ok(Opened { protocol, runtime, open, access, id, open_files, attributes })
+                let lockers = Lockers::new();
+                Ok(Opened { protocol, runtime, open, access, id, open_files, attributes, lockers })
             })
             .await?;
         Ok(Arc::new(NfsFile::new(Arc::clone(&self.inner), opened)))

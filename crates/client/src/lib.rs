@@ -39,6 +39,7 @@ mod error;
 mod file;
 mod fs;
 mod handles;
+mod locks;
 mod mount;
 mod options;
 mod protocol;

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use weir_nfs::v4::op::read_plus::ReadPlus;
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
-    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, RenameFlags, SetAttr, XattrMode,
+    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockOwner, LockRange,
+    RenameFlags, SetAttr, XattrMode,
 };
 use weir_xdr::Bytes;
 
@@ -84,6 +85,20 @@ pub(crate) struct OpenAt {
     pub(crate) state: Option<Arc<crate::v4::OpenState>>,
 }
 
+/// Who holds locks: an owner of an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Locker {
+    /// The open file, by a number that no other of this program has.
+    pub(crate) open: u64,
+    pub(crate) owner: LockOwner,
+}
+
+impl Locker {
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        (u128::from(self.open) << 64 | u128::from(self.owner.0)).to_be_bytes()
+    }
+}
+
 /// One version of the protocol, spoken with one server.
 #[async_trait]
 pub(crate) trait Protocol: Send + Sync + 'static {
@@ -142,6 +157,12 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     ) -> Result<()>;
     async fn open(&self, cred: Arc<OpaqueAuth>, handle: &Handle, access: Access) -> Result<OpenAt>;
     async fn close(&self, open: OpenAt);
+    /// Takes a lock; says whether it could. With `waits`, it will be asked for again.
+    async fn lock(&self, open: &OpenAt, locker: Locker, lock: Lock, waits: bool) -> Result<bool>;
+    /// A lock that is in the way of this one.
+    async fn test_lock(&self, open: &OpenAt, locker: Locker, lock: Lock) -> Result<Option<Lock>>;
+    /// Gives up what a locker holds of a range.
+    async fn unlock(&self, open: &OpenAt, locker: Locker, range: LockRange) -> Result<()>;
     /// One READ or READ_PLUS into its place.
     async fn read(&self, open: &OpenAt, target: ReadTarget) -> Result<Layout>;
     /// One READ_PLUS, as the server answers it.

@@ -16,7 +16,7 @@ use weir_server::export::{Export, ExportOptions, Squash};
 use weir_server::{Server, ServerConfig};
 use weir_stores::memory::MemoryFs;
 use weir_stores::testing::{bytes_of, new_file, read, read_all, suite, write};
-use weir_vfs::{Access, Caller, FileSystem, SegmentKind};
+use weir_vfs::{Access, Caller, FileSystem, Lock, LockOwner, LockRange, OpenFile, SegmentKind};
 use weir_xdr::Decoder;
 
 const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
@@ -28,6 +28,8 @@ struct Served {
     store: Arc<dyn FileSystem>,
     cache: Option<Cache>,
     state: tempfile::TempDir,
+    grace: Duration,
+    lease: Duration,
 }
 
 impl Served {
@@ -39,6 +41,8 @@ impl Served {
             store: MemoryFs::new(),
             cache: None,
             state,
+            grace: Duration::from_millis(500),
+            lease: Duration::from_secs(90),
         };
         served.restart();
         served
@@ -66,7 +70,9 @@ impl Served {
         self.cache = Some(cache);
         let export = Export { path: "/".into(), source: "".into(), fs, options };
         let mut config = ServerConfig::new(vec![export], self.state.path());
-        config.grace = Duration::from_millis(500);
+        config.grace = self.grace;
+        // Clients that are silent notice a restart when they renew their lease.
+        config.state.lease = self.lease;
         let addr = self.addr;
         self.addr = runtime.block_on(async move {
             let server = Server::new(config).unwrap();
@@ -76,6 +82,14 @@ impl Served {
             addr
         });
         self.runtime = Some(runtime);
+    }
+
+    /// Loses what the server knows of clients; to be followed by a restart.
+    fn forget(&mut self) {
+        let runtime = self.runtime.take().unwrap();
+        let ended = move || runtime.shutdown_timeout(Duration::from_secs(10));
+        std::thread::scope(|s| s.spawn(ended).join()).unwrap();
+        std::fs::remove_file(self.state.path().join("state.redb")).unwrap();
     }
 
     async fn mount(&self, options: &str) -> Arc<NfsFs> {
@@ -343,4 +357,90 @@ fn mounts(addr: SocketAddr) -> usize {
     let mut d = Decoder::new(record.into());
     d.get::<ReplyHeader>().unwrap();
     d.get::<Chain<mount::Mounted>>().unwrap().0.len()
+}
+
+const ONE: LockOwner = LockOwner(1);
+
+fn exclusive(start: u64, end: u64) -> Lock {
+    Lock { range: LockRange { start, end }, exclusive: true }
+}
+
+async fn opened(nfs: &Arc<NfsFs>, name: &[u8]) -> Arc<dyn OpenFile> {
+    let id = nfs.lookup(&Caller::Own, nfs.root(), name).await.unwrap().id;
+    nfs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap()
+}
+
+#[tokio::test]
+async fn locks_of_every_version_keep_each_other_out() {
+    let served = Served::start();
+    let first = served.mount("vers=4.2").await;
+    let fs: Arc<dyn FileSystem> = first.clone();
+    drop(new_file(&fs, fs.root(), "file").await);
+    let mut files = Vec::new();
+    for version in VERSIONS {
+        let nfs = served.mount(&format!("vers={version}")).await;
+        files.push(opened(&nfs, b"file").await);
+    }
+    for (i, holder) in files.iter().enumerate() {
+        holder.lock(ONE, exclusive(10, 20), false).await.unwrap();
+        for (j, other) in files.iter().enumerate().filter(|(j, _)| *j != i) {
+            let pair = (VERSIONS[i], VERSIONS[j]);
+            let denied = other.lock(ONE, exclusive(19, 21), false).await;
+            assert_eq!(denied, Err(weir_vfs::Error::WouldBlock), "{pair:?}");
+            let found = other.test_lock(ONE, exclusive(0, 100)).await;
+            assert_eq!(found, Ok(Some(exclusive(10, 20))), "{pair:?}");
+        }
+        holder.unlock(ONE, LockRange::ALL).await.unwrap();
+    }
+}
+
+/// Locks that were held when the server ended without warning are held afterwards, and nobody
+/// else gets them in between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_live_through_a_restart_of_the_server() {
+    for version in VERSIONS {
+        let mut served = Served::start();
+        (served.grace, served.lease) = (Duration::from_secs(8), Duration::from_secs(6));
+        served.restart();
+        let nfs = served.mount(&format!("vers={version},timeo=20")).await;
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let file = new_file(&fs, fs.root(), "file").await;
+        file.lock(ONE, exclusive(0, 10), false).await.unwrap();
+        file.lock(LockOwner(2), exclusive(20, 30), false).await.unwrap();
+        served.restart();
+        let other = served.mount("vers=4.2").await;
+        let theirs = opened(&other, b"file").await;
+        // Waits for the end of grace.
+        let denied = theirs.lock(ONE, exclusive(5, 6), false).await;
+        assert_eq!(denied, Err(weir_vfs::Error::WouldBlock), "NFSv{version}");
+        let denied = theirs.lock(ONE, exclusive(25, 26), false).await;
+        assert_eq!(denied, Err(weir_vfs::Error::WouldBlock), "NFSv{version}");
+        theirs.lock(ONE, exclusive(10, 20), false).await.unwrap();
+        write(&*file, 0, b"still mine").await.unwrap();
+        file.unlock(ONE, LockRange::ALL).await.unwrap();
+        theirs.lock(ONE, exclusive(5, 6), false).await.unwrap();
+        assert_eq!(file.lock(ONE, exclusive(0, 10), false).await, Err(weir_vfs::Error::WouldBlock));
+    }
+}
+
+/// A client that the server has forgotten, and whose locks others may have had, is told so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_that_the_server_took_away_are_lost_and_not_silently_taken_again() {
+    for version in ["4.0", "4.1", "4.2"] {
+        let mut served = Served::start();
+        let nfs = served.mount(&format!("vers={version},timeo=20")).await;
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let file = new_file(&fs, fs.root(), "file").await;
+        file.lock(ONE, exclusive(0, 10), false).await.unwrap();
+        // A server that remembers nobody has no grace.
+        served.forget();
+        // Twice, because runs are counted from 1 again.
+        served.restart();
+        served.restart();
+        let written = write(&*file, 0, b"not mine any more").await;
+        assert_eq!(written, Err(weir_vfs::Error::Io), "NFSv{version}");
+        file.unlock(ONE, LockRange::ALL).await.unwrap();
+        write(&*file, 0, b"without a lock").await.unwrap();
+        file.lock(ONE, exclusive(0, 10), false).await.unwrap();
+    }
 }

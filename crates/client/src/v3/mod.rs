@@ -1,6 +1,7 @@
 //! NFSv3 (RFC 1813): stateless, so that a call that was not answered is simply sent again.
 //!
 //! - [`mount`]: from a path to a filehandle, with MOUNT and the port mapper;
+//! - [`lock`]: locks, by NLM;
 //! - [`convert`]: attributes and errors to and from the neutral ones;
 //! - here: the operations.
 //!
@@ -8,21 +9,23 @@
 //!    xid stays the same.
 
 mod convert;
+mod lock;
 mod mount;
 
 use crate::error::{Error, Result};
 use crate::mount::Terms;
 use crate::protocol::{
-    Entry, Handle, Limits, Node, OpenAt, Page, Place, Protocol, Special, Written, broken,
+    Entry, Handle, Limits, Locker, Node, OpenAt, Page, Place, Protocol, Special, Written, broken,
 };
-use crate::transport::{Connection, Expect, ReadTarget, Reply, Request, ResultForm};
+use crate::transport::{
+    Connection, Expect, Patience, Peer, ReadTarget, Reply, Request, ResultForm,
+};
 use crate::verifiers::Verifiers;
 use crate::write::WritePiece;
 use async_trait::async_trait;
 use convert::{Status, attr_of, handle_of, neutral, set_attr};
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use weir_nfs::Data;
 use weir_nfs::v3::op::{
@@ -33,7 +36,8 @@ use weir_nfs::v3::types::{Created, Device, DirOp};
 use weir_nfs::v3::{self, Call, Error as Nfs3Error, Procedure};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
-    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, RenameFlags, SetAttr, XattrMode,
+    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange, RenameFlags,
+    SetAttr, XattrMode,
 };
 use weir_xdr::Decoder;
 
@@ -49,6 +53,12 @@ pub(crate) struct V3 {
     verifiers: Verifiers,
     /// Where the mount was asked for, and by which path.
     mounted: OnceLock<mount::Asked>,
+    peer: Peer,
+    patience: Patience,
+    /// Tells this mount's lock owners from others of the machine.
+    unique: [u8; 8],
+    locks: lock::Locks,
+    me: Weak<Self>,
 }
 
 #[derive(Clone, Copy)]
@@ -75,7 +85,8 @@ impl V3 {
             let (peer, counters) = (terms.peer.clone(), Arc::clone(&terms.counters));
             connections.push(Connection::open(peer, terms.patience, counters, None).await?);
         }
-        let v3 = Self {
+        let random = getrandom::u64().unwrap_or_else(|_| std::process::id().into());
+        let v3 = Arc::new_cyclic(|me| Self {
             server: Arc::clone(&terms.peer.name),
             connections,
             next_connection: AtomicUsize::new(0),
@@ -88,9 +99,14 @@ impl V3 {
             about: OnceLock::new(),
             verifiers: Verifiers::default(),
             mounted: OnceLock::new(),
-        };
+            peer: terms.peer.clone(),
+            patience: terms.patience,
+            unique: random.to_be_bytes(),
+            locks: lock::Locks::default(),
+            me: me.clone(),
+        });
         match v3.send(&OpaqueAuth::NONE, &v3::op::null::Args {}, None).await {
-            Ok(_) => Ok(Some(Arc::new(v3))),
+            Ok(_) => Ok(Some(v3)),
             Err(Error::Refused { refusal, .. }) if refusal.is_other_version() => Ok(None),
             Err(error) => Err(error),
         }
@@ -254,7 +270,7 @@ impl Protocol for V3 {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::FAST_READ | Capabilities::UNCACHED
+        Capabilities::FAST_READ | Capabilities::UNCACHED | Capabilities::LOCKS
     }
 
     fn limits(&self) -> Limits {
@@ -469,7 +485,20 @@ impl Protocol for V3 {
 
     async fn close(&self, _open: OpenAt) {}
 
+    async fn lock(&self, open: &OpenAt, locker: Locker, lock: Lock, _waits: bool) -> Result<bool> {
+        self.lock_range(open, locker, lock).await
+    }
+
+    async fn test_lock(&self, open: &OpenAt, locker: Locker, lock: Lock) -> Result<Option<Lock>> {
+        self.lock_in_the_way(open, locker, lock).await
+    }
+
+    async fn unlock(&self, open: &OpenAt, locker: Locker, range: LockRange) -> Result<()> {
+        self.unlock_range(open, locker, range).await
+    }
+
     async fn read(&self, open: &OpenAt, target: ReadTarget) -> Result<Layout> {
+        self.check_locks(&open.handle)?;
         let args = read::Args {
             file: handle_of(&open.handle),
             offset: target.offset,
@@ -490,6 +519,7 @@ impl Protocol for V3 {
     }
 
     async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written> {
+        self.check_locks(&open.handle)?;
         let offset = piece.offset();
         let data = Data::Shared(piece);
         let args = write::Args {

@@ -39,10 +39,10 @@ pub(super) struct Answer {
 }
 
 /// What came of sending a compound once.
-enum Step {
+pub(super) enum Step {
     Answered(Answer),
-    /// To be sent again after a pause.
-    Wait,
+    /// To be sent again after a pause; the answer, where there was one.
+    Wait(Option<Answer>),
     /// To be sent again at once.
     Again,
     /// To be sent again in another session.
@@ -88,10 +88,10 @@ impl V4 {
             match self.exchange_once(&session, cred, operation, ops, target).await? {
                 Step::Answered(answer) => return Ok(answer),
                 Step::Again => {}
-                Step::Wait if !self.hard && pauses >= SOFT_PAUSES => {
+                Step::Wait(_) if !self.hard && pauses >= SOFT_PAUSES => {
                     return Err(Error::TimedOut { server: Arc::clone(&self.server), operation });
                 }
-                Step::Wait => {
+                Step::Wait(_) => {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(PAUSE.end);
                     pauses += 1;
@@ -121,7 +121,7 @@ impl V4 {
             match self.exchange_once(session, cred, operation, ops, None).await? {
                 Step::Answered(answer) => return Ok(answer),
                 Step::Again => {}
-                Step::Wait => {
+                Step::Wait(_) => {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(PAUSE.end);
                 }
@@ -130,7 +130,7 @@ impl V4 {
         }
     }
 
-    async fn exchange_once(
+    pub(super) async fn exchange_once(
         &self,
         session: &Arc<Session>,
         cred: &OpaqueAuth,
@@ -169,7 +169,7 @@ impl V4 {
             }
             Some(OpRes::Sequence(Err(Nfs4Error::Delay))) => {
                 slot.release(false);
-                Ok(Step::Wait)
+                Ok(Step::Wait(None))
             }
             Some(OpRes::Sequence(Err(Nfs4Error::RetryUncachedRep))) => {
                 // Executed, but the answer is gone; only what may be repeated goes uncached.
@@ -262,7 +262,7 @@ impl V4 {
 
     fn step(answer: Answer) -> Step {
         match answer.status {
-            Err(Nfs4Error::Delay | Nfs4Error::Grace) => Step::Wait,
+            Err(Nfs4Error::Delay | Nfs4Error::Grace) => Step::Wait(Some(answer)),
             _ => Step::Answered(answer),
         }
     }

@@ -3,14 +3,17 @@
 //! - [`compound`]: one compound, sent until it is answered, whatever happens in between;
 //! - [`session`]: who this client is to the server, the session and its [`slots`], recovery;
 //! - [`open`]: opens, shared by all users of a file, and how they come back after a restart;
-//! - [`ops`]: the operations of a file system, each as a compound;
+//!   [`lock`]: their locks; [`change`]: how requests that change either are sent;
+//! - [`names`]: what minor version 0 opens files by;
+//! - [`ops`]: the operations of a file system, each as a compound; [`io`]: those on open files;
 //! - [`attr`]: attributes to and from the neutral ones.
-//!
-//! Minor version 0 is spoken without opens: reads and writes go under the anonymous stateid
-//! (RFC 7530 section 9.1.4.3), and rights are asked for with ACCESS.
 
 mod attr;
+mod change;
 mod compound;
+mod io;
+mod lock;
+mod names;
 mod open;
 mod ops;
 mod session;
@@ -23,6 +26,7 @@ use crate::mount::Terms;
 use crate::protocol::Limits;
 use crate::transport::{Connection, Counters};
 use crate::verifiers::Verifiers;
+use names::Names;
 use open::Opens;
 use session::{Client, Session};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -46,6 +50,7 @@ pub(crate) struct V4 {
     /// Held while a session is made anew.
     recovering: tokio::sync::Mutex<()>,
     opens: Opens,
+    names: Names,
     readplus: AtomicBool,
     /// Opens are to be advised as not wanted again.
     noreuse: AtomicBool,
@@ -85,6 +90,7 @@ impl V4 {
             session: Mutex::new(Session::none()),
             recovering: tokio::sync::Mutex::default(),
             opens: Opens::default(),
+            names: Names::default(),
             readplus: AtomicBool::new(terms.options.readplus && minor >= 2),
             noreuse: AtomicBool::new(terms.options.uncached && minor >= 2),
             asked: Limits {

@@ -1,13 +1,16 @@
 //! Opens: one per file, shared by all that have the file open in this mount.
 //!
-//! 1. A file's OPENs and CLOSE follow one another: none is sent while another has no answer.
-//! 2. CLOSE is sent when the last user has closed the file.
-//! 3. The stateid is sent with sequence 0, the latest (RFC 8881 section 8.2.2), so that I/O needs
-//!    not wait for an OPEN that widens the access.
-//! 4. After a restart of the server every open is reclaimed before anything else is done; one that
-//!    the server does not give back is opened anew, and if that fails, its I/O fails.
+//! 1. CLOSE is sent when the last user has closed the file.
+//! 2. With sessions the stateid is sent with sequence 0, the latest (RFC 8881 section 8.2.2), so
+//!    that I/O needs not wait for an OPEN that widens the access.
+//! 3. After a restart of the server every open is reclaimed, with its locks, before anything else
+//!    is done; one that the server does not give back is opened anew by its next I/O. Locks that are not given back are lost ([`super::lock`]).
+//! 4. Minor version 0 opens by name only, so it needs to know one ([`super::names`]). A file
+//!    without is used under the anonymous stateid (RFC 7530 section 9.1.4.3).
 
 use super::V4;
+use super::change::Counted;
+use super::lock::Locks;
 use super::session::Session;
 use crate::error::Result;
 use crate::protocol::{Handle, OpenAt, Place};
@@ -19,7 +22,7 @@ use weir_nfs::v4::op::open::{
     Args, Claim, DelegationType, How, Opened, ResultFlags, ShareAccess, ShareDeny,
 };
 use weir_nfs::v4::op::{close, open_confirm};
-use weir_nfs::v4::types::{StateId, StateOwner};
+use weir_nfs::v4::types::{ClientId, StateId, StateOwner};
 use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::Access;
@@ -34,27 +37,45 @@ pub(super) struct Opens {
 
 /// A file that is open at the server.
 pub(crate) struct OpenState {
-    handle: Handle,
-    stateid: Mutex<StateId>,
-    users: tokio::sync::Mutex<Users>,
+    pub(super) handle: Handle,
+    /// Held while a request that changes the open or its locks is under way.
+    pub(super) turn: tokio::sync::Mutex<()>,
+    pub(super) known: Mutex<Known>,
 }
 
-#[derive(Default)]
-struct Users {
+/// What is known of an open file.
+pub(super) struct Known {
+    /// Who has it open.
     count: usize,
     /// Access that the server granted.
     granted: Access,
     /// In whose name.
-    cred: Option<Arc<OpaqueAuth>>,
+    pub(super) cred: Option<Arc<OpaqueAuth>>,
     /// It has been closed; whoever still has this entry looks it up again.
     closed: bool,
+    pub(super) stateid: StateId,
+    /// The open owner, and the number of its next request (minor version 0).
+    owner: u64,
+    pub(super) seqid: u32,
+    pub(super) locks: Locks,
 }
 
 impl OpenState {
     /// The stateid to do I/O with.
-    pub(super) fn stateid(&self) -> StateId {
-        StateId { seqid: 0, ..*self.stateid.lock() }
+    pub(super) fn stateid(&self, sessions: bool) -> StateId {
+        self.known.lock().open_stateid(sessions)
     }
+}
+
+impl Known {
+    pub(super) fn open_stateid(&self, sessions: bool) -> StateId {
+        newest(self.stateid, sessions)
+    }
+}
+
+/// With sessions, sequence 0 stands for the latest.
+pub(super) fn newest(stateid: StateId, sessions: bool) -> StateId {
+    if sessions { StateId { seqid: 0, ..stateid } } else { stateid }
 }
 
 impl V4 {
@@ -67,43 +88,99 @@ impl V4 {
     ) -> Result<OpenAt> {
         loop {
             let state = self.opens.entry(handle);
-            let mut users = state.users.lock().await;
-            if users.closed {
+            let _turn = state.turn.lock().await;
+            let (closed, suffices, granted) = {
+                let known = state.known.lock();
+                let same_cred = known.cred.as_deref() == Some(&*cred);
+                (known.closed, same_cred && known.granted.contains(access), known.granted)
+            };
+            if closed {
                 continue;
             }
-            let same_cred = users.cred.as_deref() == Some(&*cred);
-            if !same_cred || !users.granted.contains(access) {
-                let wanted = users.granted | access;
-                let ops = self.reopen_ops(handle, wanted, Claim::Fh);
-                let opened = self.exchange(&cred, "OPEN", &ops, None);
-                let outcome = opened.await.and_then(|answer| {
-                    self.checked("OPEN", answer.status)?;
-                    match answer.results.as_slice() {
-                        [_, OpRes::Open(Ok(opened)), ..] => Ok(opened.stateid),
-                        _ => Err(self.unexpected("OPEN")),
-                    }
-                });
-                match outcome {
-                    Ok(stateid) => *state.stateid.lock() = stateid,
-                    Err(error) => {
-                        if users.count == 0 {
-                            users.closed = true;
-                            self.opens.remove(handle);
-                        }
-                        return Err(error);
-                    }
+            if !suffices && let Err(error) = self.send_open(&state, &cred, granted | access).await {
+                let mut known = state.known.lock();
+                if known.count == 0 {
+                    known.closed = true;
+                    self.opens.remove(handle);
                 }
-                users.granted = wanted;
-                users.cred = Some(Arc::clone(&cred));
+                return Err(error);
             }
-            users.count += 1;
-            drop(users);
-            return Ok(OpenAt { cred, handle: handle.clone(), state: Some(state) });
+            let mut known = state.known.lock();
+            if !suffices {
+                known.granted = granted | access;
+                known.cred = Some(Arc::clone(&cred));
+            }
+            known.count += 1;
+            drop(known);
+            return Ok(OpenAt { cred, handle: handle.clone(), state: Some(state.clone()) });
         }
     }
 
-    fn reopen_ops(&self, handle: &Handle, access: Access, claim: Claim) -> [Op; 2] {
-        [super::ops::putfh(handle), Op::Open(self.open_args(access, How::NoCreate, claim))]
+    /// OPEN of a file that is there, in its turn.
+    async fn send_open(&self, state: &OpenState, cred: &OpaqueAuth, access: Access) -> Result<()> {
+        let claim = self.claim_again(&state.handle)?;
+        let build = |known: &Known, client| self.open_ops(state, known, client, access, &claim);
+        let answer = self.change(state, cred, "OPEN", &build).await?;
+        self.checked("OPEN", answer.status)?;
+        let opened = self.opened(state, &answer.results)?;
+        state.known.lock().stateid = opened.stateid;
+        if opened.flags.contains(ResultFlags::CONFIRM) {
+            let answer = self.change(state, cred, "OPEN_CONFIRM", &confirm_ops(state)).await?;
+            self.checked("OPEN_CONFIRM", answer.status)?;
+            confirmed(state, &answer.results);
+        }
+        if is_other_file(state, &answer_handle(&answer.results)) {
+            // The name is another file's by now.
+            let build = |known: &Known, _| self.close_ops(state, known);
+            if let Err(error) = self.change(state, cred, "CLOSE", &build).await {
+                tracing::debug!("{error}");
+            }
+            return Err(weir_vfs::Error::Stale.into());
+        }
+        Ok(())
+    }
+
+    fn opened(&self, state: &OpenState, results: &[OpRes]) -> Result<Opened> {
+        match results {
+            [_, OpRes::Open(Ok(opened)), ..] => Ok(opened.clone()),
+            _ => {
+                tracing::debug!("{}: OPEN of {:?} was not answered", self.server, state.handle);
+                Err(self.unexpected("OPEN"))
+            }
+        }
+    }
+
+    /// How a file is opened that is there: by its handle, or in minor version 0 by its name.
+    fn claim_again(&self, handle: &Handle) -> Result<(Handle, Claim)> {
+        if self.has_sessions() {
+            return Ok((handle.clone(), Claim::Fh));
+        }
+        let name = self.names.get(handle);
+        let (dir, name) = name.ok_or(weir_vfs::Error::Stale)?;
+        Ok((dir, Claim::Null(name.as_slice().into())))
+    }
+
+    fn open_ops(
+        &self,
+        state: &OpenState,
+        known: &Known,
+        client: ClientId,
+        access: Access,
+        (at, claim): &(Handle, Claim),
+    ) -> (Vec<Op>, Counted) {
+        let mut args = self.open_args(access, How::NoCreate, claim.clone());
+        if !self.has_sessions() {
+            args.seqid = known.seqid;
+            args.owner = owner_of(client, known.owner);
+        }
+        let at = if matches!(claim, Claim::Null(_)) { at } else { &state.handle };
+        (vec![super::ops::putfh(at), Op::Open(args), Op::Getfh(())], Counted::Open)
+    }
+
+    fn close_ops(&self, state: &OpenState, known: &Known) -> (Vec<Op>, Counted) {
+        let open_stateid = known.open_stateid(self.has_sessions());
+        let close = Op::Close(close::Args { seqid: known.seqid, open_stateid });
+        (vec![super::ops::putfh(&state.handle), close], Counted::Open)
     }
 
     /// Makes a new file in minor version 0 and closes it: OPEN is the only way to make one.
@@ -113,63 +190,39 @@ impl V4 {
         place: &Place<'_>,
         how: How,
     ) -> Result<Vec<OpRes>> {
-        let mut client_id = self.introduce(None).await?;
-        for _ in 0..MAX_ATTEMPTS {
-            let mut args =
-                self.open_args(Access::WRITE, how.clone(), Claim::Null(place.name.into()));
-            // An owner of its own for each file: owners count their calls, and nothing else of
-            // this one's may be under way.
-            let number = self.opens.owners.fetch_add(1, Relaxed);
-            args.share_access = ShareAccess::WRITE;
-            args.owner = StateOwner { client_id, owner: number.to_be_bytes().as_slice().into() };
+        // An open of its own, so that nothing else of its owner is under way.
+        let mut state = self.opens.new_state(&Handle(weir_xdr::Bytes::new()));
+        let claim = Claim::Null(place.name.into());
+        let build = |known: &Known, client| {
+            let mut args = self.open_args(Access::WRITE, how.clone(), claim.clone());
+            args.seqid = known.seqid;
+            args.owner = owner_of(client, known.owner);
             let ops = super::ops::node_ops(vec![super::ops::putfh(place.dir), Op::Open(args)]);
-            let answer = self.exchange(cred, "OPEN", &ops, None).await?;
-            match answer.status {
-                Err(Nfs4Error::StaleClientId | Nfs4Error::Expired) => {
-                    client_id = self.introduce(Some(client_id)).await?;
-                    continue;
-                }
-                status => self.checked("OPEN", status)?,
-            }
-            let opened = answer.results.iter().find_map(|result| match result {
-                OpRes::Open(Ok(opened)) => Some(opened),
-                _ => None,
-            });
-            let handle = answer.results.iter().find_map(|result| match result {
-                OpRes::Getfh(Ok(handle)) => Some(Handle(handle.0.clone())),
-                _ => None,
-            });
-            let (Some(opened), Some(handle)) = (opened, handle) else {
-                return Err(self.unexpected("OPEN"));
-            };
-            self.close_without_session(cred, &handle, opened).await;
-            return Ok(answer.results);
-        }
-        Err(self.failed("OPEN", Nfs4Error::StaleClientId))
-    }
-
-    async fn close_without_session(&self, cred: &OpaqueAuth, handle: &Handle, opened: &Opened) {
-        let (mut open_stateid, mut seqid) = (opened.stateid, 1);
+            (ops, Counted::Open)
+        };
+        let answer = self.change(&state, cred, "OPEN", &build).await?;
+        self.checked("OPEN", answer.status)?;
+        let opened = self.opened(&state, &answer.results)?;
+        state.handle = answer_handle(&answer.results).ok_or_else(|| self.unexpected("OPEN"))?;
+        state.known.lock().stateid = opened.stateid;
         if opened.flags.contains(ResultFlags::CONFIRM) {
-            let confirm = Op::OpenConfirm(open_confirm::Args { open_stateid, seqid });
-            let ops = [super::ops::putfh(handle), confirm];
-            if let Ok(results) = self.call(cred, "OPEN_CONFIRM", &ops).await
-                && let [_, OpRes::OpenConfirm(Ok(confirmed))] = results.as_slice()
-            {
-                open_stateid = *confirmed;
-            }
-            seqid += 1;
+            let confirm = self.change(&state, cred, "OPEN_CONFIRM", &confirm_ops(&state)).await?;
+            confirmed(&state, &confirm.results);
         }
-        let close = Op::Close(close::Args { seqid, open_stateid });
+        let build = |known: &Known, _| self.close_ops(&state, known);
         // What stays open here is closed when the lease ends.
-        if let Err(error) = self.call(cred, "CLOSE", &[super::ops::putfh(handle), close]).await {
+        if let Err(error) = self.change(&state, cred, "CLOSE", &build).await {
             tracing::debug!("{error}");
         }
+        Ok(answer.results)
     }
 
-    /// Arguments of OPEN for this client's one owner.
+    /// Arguments of OPEN, for this client's one owner with sessions.
     pub(super) fn open_args(&self, access: Access, how: How, claim: Claim) -> Args {
-        let mut share_access = ShareAccess::WANT_NO_DELEG;
+        let mut share_access = match self.has_sessions() {
+            true => ShareAccess::WANT_NO_DELEG,
+            false => ShareAccess::empty(),
+        };
         share_access.set(ShareAccess::READ, access.contains(Access::READ));
         share_access.set(ShareAccess::WRITE, access.contains(Access::WRITE));
         Args {
@@ -185,29 +238,46 @@ impl V4 {
     /// Lets go of an open; the last one closes the file.
     pub(super) async fn close_file(&self, open: OpenAt) {
         let Some(state) = open.state else { return };
-        let mut users = state.users.lock().await;
-        users.count = users.count.saturating_sub(1);
-        if users.count > 0 {
-            return;
+        let _turn = state.turn.lock().await;
+        {
+            let mut known = state.known.lock();
+            known.count = known.count.saturating_sub(1);
+            if known.count > 0 {
+                return;
+            }
+            known.closed = true;
         }
-        users.closed = true;
-        let ops = [
-            super::ops::putfh(&open.handle),
-            Op::Close(close::Args { seqid: 0, open_stateid: state.stateid() }),
-        ];
-        if let Err(error) = self.call(&open.cred, "CLOSE", &ops).await {
-            tracing::debug!("{error}");
+        let mut sent = state.stateid(self.has_sessions());
+        for _ in 0..MAX_CLOSES {
+            let build = |known: &Known, _| self.close_ops(&state, known);
+            match self.change(&state, &open.cred, "CLOSE", &build).await {
+                Ok(answer) => {
+                    let now = state.stateid(self.has_sessions());
+                    // It was reclaimed while the CLOSE was under way.
+                    if answer.status.is_err_and(is_state_lost) && now.other != sent.other {
+                        sent = now;
+                        continue;
+                    }
+                    if let Err(error) = self.checked("CLOSE", answer.status) {
+                        tracing::debug!("{error}");
+                    }
+                }
+                Err(error) => tracing::debug!("{error}"),
+            }
+            break;
         }
         self.opens.remove(&open.handle);
     }
 
     /// Closes whatever is open, for the end of the mount.
     pub(super) async fn close_all(&self) {
-        let states: Vec<_> = self.opens.by_handle.lock().values().cloned().collect();
-        for state in states {
-            let cred = state.users.lock().await.cred.clone();
+        for state in self.opens.all() {
+            let cred = {
+                let mut known = state.known.lock();
+                known.count = 1;
+                known.cred.clone()
+            };
             let Some(cred) = cred else { continue };
-            state.users.lock().await.count = 1;
             self.close_file(OpenAt { cred, handle: state.handle.clone(), state: Some(state) })
                 .await;
         }
@@ -215,80 +285,147 @@ impl V4 {
 
     /// Opens a file again whose state the server says it does not have. `stale` is the stateid
     /// that it refused.
-    pub(super) async fn reopen(&self, state: &Arc<OpenState>, stale: StateId) -> Result<()> {
-        let users = state.users.lock().await;
-        if state.stateid().other != stale.other {
+    pub(super) async fn reopen(&self, state: &OpenState, stale: StateId) -> Result<()> {
+        let _turn = state.turn.lock().await;
+        if state.stateid(self.has_sessions()) != stale {
             return Ok(());
         }
-        let cred = users.cred.as_deref().unwrap_or(&self.own);
-        let ops = self.reopen_ops(&state.handle, users.granted, Claim::Fh);
-        let results = self.call(cred, "OPEN", &ops).await?;
-        match results.as_slice() {
-            [_, OpRes::Open(Ok(opened)), ..] => {
-                *state.stateid.lock() = opened.stateid;
+        self.reopen_in_turn(state).await
+    }
+
+    /// The same, in the file's turn. Locks that went with the state are lost.
+    pub(super) async fn reopen_in_turn(&self, state: &OpenState) -> Result<()> {
+        let (cred, granted) = {
+            let mut known = state.known.lock();
+            known.locks.lose();
+            (known.cred.clone(), known.granted)
+        };
+        let cred = cred.as_deref().unwrap_or(&self.own);
+        match self.send_open(state, cred, granted).await {
+            Err(error) if !self.has_sessions() && is_gone(&error) => {
+                state.known.lock().stateid = StateId::ANONYMOUS;
                 Ok(())
             }
-            _ => Err(self.unexpected("OPEN")),
+            outcome => outcome,
         }
     }
 
-    /// Takes back every open in a new session after a restart of the server.
-    pub(super) async fn reclaim_opens(&self, session: &Arc<Session>) -> Result<()> {
-        let states: Vec<_> = self.opens.by_handle.lock().values().cloned().collect();
-        for state in states {
-            // An OPEN or CLOSE under way holds this lock and waits for the new session; it then
-            // finds its state gone and opens the file itself.
-            let Ok(users) = state.users.try_lock() else { continue };
-            if users.count == 0 {
-                continue;
-            }
-            let cred = users.cred.as_deref().unwrap_or(&self.own);
-            for claim in [Claim::Previous(DelegationType::None), Claim::Fh] {
-                let ops = self.reopen_ops(&state.handle, users.granted, claim);
-                let answer = match self.reclaim(session, cred, &ops).await? {
-                    Some(answer) => answer,
-                    None => break,
-                };
-                if let Some(stateid) = answer {
-                    *state.stateid.lock() = stateid;
-                    break;
-                }
+    /// Takes back every open, and its locks, in a new session or as a new client after a restart
+    /// of the server.
+    pub(super) async fn reclaim_opens(
+        &self,
+        session: &Arc<Session>,
+        client: ClientId,
+    ) -> Result<()> {
+        for state in self.opens.all() {
+            let known = {
+                let mut known = state.known.lock();
+                // Whatever this client's owners counted, the server counts anew.
+                (known.owner, known.seqid) = (self.opens.new_owner(), 0);
+                known.locks.forget_states();
+                known.count > 0
+            };
+            if known {
+                self.reclaim_open(session, client, &state).await?;
             }
         }
         Ok(())
     }
 
-    /// `Some(None)`: try another claim; `None`: the open is lost.
-    async fn reclaim(
+    async fn reclaim_open(
         &self,
         session: &Arc<Session>,
-        cred: &OpaqueAuth,
-        ops: &[Op],
-    ) -> Result<Option<Option<StateId>>> {
-        let answer = self.call_in(session, cred, "OPEN", ops).await?;
-        match (answer.status, answer.results.as_slice()) {
-            (Ok(()), [_, OpRes::Open(Ok(opened)), ..]) => Ok(Some(Some(opened.stateid))),
-            (Err(Nfs4Error::NoGrace | Nfs4Error::ReclaimBad), _) => Ok(Some(None)),
-            (Err(error), _) => {
-                tracing::warn!("{}", self.failed("OPEN", error));
-                Ok(None)
-            }
-            _ => Err(self.unexpected("OPEN")),
+        client: ClientId,
+        state: &OpenState,
+    ) -> Result<()> {
+        let granted = state.known.lock().granted;
+        let claim = (state.handle.clone(), Claim::Previous(DelegationType::None));
+        let build = |known: &Known, client| self.open_ops(state, known, client, granted, &claim);
+        let answer = self.change_in(session, client, state, "OPEN", &build).await?;
+        if let Err(error) = self.checked("OPEN", answer.status) {
+            // Its next I/O opens it anew; that must not be now, before the server is told that
+            // everything is reclaimed.
+            tracing::warn!("{error}");
+            state.known.lock().locks.lose();
+            return Ok(());
         }
+        let opened = self.opened(state, &answer.results)?;
+        state.known.lock().stateid = opened.stateid;
+        if opened.flags.contains(ResultFlags::CONFIRM) {
+            let build = confirm_ops(state);
+            let confirm = self.change_in(session, client, state, "OPEN_CONFIRM", &build);
+            confirmed(state, &confirm.await?.results);
+        }
+        self.reclaim_locks(session, client, state).await
     }
+}
+
+fn confirm_ops(
+    state: &OpenState,
+) -> impl Fn(&Known, ClientId) -> (Vec<Op>, Counted) + Send + Sync + '_ {
+    |known, _| {
+        let args = open_confirm::Args { open_stateid: known.stateid, seqid: known.seqid };
+        (vec![super::ops::putfh(&state.handle), Op::OpenConfirm(args)], Counted::Open)
+    }
+}
+
+fn confirmed(state: &OpenState, results: &[OpRes]) {
+    if let [_, OpRes::OpenConfirm(Ok(stateid))] = results {
+        state.known.lock().stateid = *stateid;
+    }
+}
+
+fn answer_handle(results: &[OpRes]) -> Option<Handle> {
+    results.iter().find_map(|result| match result {
+        OpRes::Getfh(Ok(handle)) => Some(Handle(handle.0.clone())),
+        _ => None,
+    })
+}
+
+fn is_other_file(state: &OpenState, handle: &Option<Handle>) -> bool {
+    handle.as_ref().is_some_and(|handle| *handle != state.handle)
+}
+
+/// The file cannot be opened under the name that it had.
+pub(super) fn is_gone(error: &crate::Error) -> bool {
+    matches!(error.to_vfs(), weir_vfs::Error::Stale | weir_vfs::Error::NotFound)
+}
+
+fn owner_of(client_id: ClientId, owner: u64) -> StateOwner {
+    StateOwner { client_id, owner: owner.to_be_bytes().as_slice().into() }
 }
 
 impl Opens {
     fn entry(&self, handle: &Handle) -> Arc<OpenState> {
         let mut opens = self.by_handle.lock();
-        let entry = opens.entry(handle.clone()).or_insert_with(|| {
-            Arc::new(OpenState {
-                handle: handle.clone(),
-                stateid: Mutex::new(StateId::ANONYMOUS),
-                users: tokio::sync::Mutex::default(),
-            })
-        });
+        let entry = opens.entry(handle.clone()).or_insert_with(|| Arc::new(self.new_state(handle)));
         Arc::clone(entry)
+    }
+
+    fn new_state(&self, handle: &Handle) -> OpenState {
+        let known = Known {
+            count: 0,
+            granted: Access::empty(),
+            cred: None,
+            closed: false,
+            stateid: StateId::ANONYMOUS,
+            owner: self.new_owner(),
+            seqid: 0,
+            locks: Locks::default(),
+        };
+        OpenState {
+            handle: handle.clone(),
+            turn: tokio::sync::Mutex::default(),
+            known: Mutex::new(known),
+        }
+    }
+
+    fn new_owner(&self) -> u64 {
+        self.owners.fetch_add(1, Relaxed)
+    }
+
+    fn all(&self) -> Vec<Arc<OpenState>> {
+        self.by_handle.lock().values().cloned().collect()
     }
 
     fn remove(&self, handle: &Handle) {
@@ -296,8 +433,8 @@ impl Opens {
     }
 }
 
-/// How often the server may forget the client while a file is made.
-const MAX_ATTEMPTS: u32 = 4;
+/// How often an open may be reclaimed while it is being closed.
+const MAX_CLOSES: u32 = 4;
 
 /// Whether the server says that it does not have the state of a stateid (any more).
 pub(super) fn is_state_lost(error: Nfs4Error) -> bool {

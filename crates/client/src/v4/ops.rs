@@ -1,11 +1,11 @@
 //! The operations of a file system, each as one compound.
 
 use super::attr::{attr_of, set_attrs};
-use super::open::is_state_lost;
-use super::{About, OpenState, V4};
+use super::open::is_gone;
+use super::{About, V4};
 use crate::error::{Result, Violation};
 use crate::protocol::{
-    Entry, Handle, Limits, Node, OpenAt, Page, Place, Protocol, Special, Written,
+    Entry, Handle, Limits, Locker, Node, OpenAt, Page, Place, Protocol, Special, Written,
 };
 use crate::transport::ReadTarget;
 use crate::write::WritePiece;
@@ -22,8 +22,8 @@ use weir_nfs::v4::types::{Content, SpecData, StableHow, StateId};
 use weir_nfs::v4::{Attrs, Bitmap, Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
-    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, RenameFlags, SegmentKind,
-    SetAttr, XattrMode,
+    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange, RenameFlags,
+    SegmentKind, SetAttr, XattrMode,
 };
 
 pub(super) fn putfh(handle: &Handle) -> Op {
@@ -117,87 +117,13 @@ impl V4 {
         Ok(Node { handle, attr })
     }
 
-    /// Sends a compound that changes or does I/O under an open's state; opens the file again when
-    /// the server does not have that any more.
-    async fn call_open(
-        &self,
-        open: &OpenAt,
-        operation: &'static str,
-        ops: impl Fn(StateId) -> Vec<Op>,
-    ) -> Result<Vec<OpRes>> {
-        let answer = self.exchange_open(open, operation, ops, None).await?;
-        self.checked(operation, answer.status)?;
-        Ok(answer.results)
-    }
-
-    async fn exchange_open(
-        &self,
-        open: &OpenAt,
-        operation: &'static str,
-        ops: impl Fn(StateId) -> Vec<Op>,
-        target: Option<&ReadTarget>,
-    ) -> Result<super::compound::Answer> {
-        let mut reopened = 0;
-        loop {
-            let stateid = open.state.as_deref().map_or(StateId::ANONYMOUS, OpenState::stateid);
-            let answer = self.exchange(&open.cred, operation, &ops(stateid), target).await?;
-            match (answer.status, &open.state) {
-                (Err(error), Some(state)) if is_state_lost(error) && reopened < MAX_REOPENS => {
-                    tracing::info!("{}: {operation}: {error}; opening again", self.server);
-                    self.reopen(state, stateid).await?;
-                    reopened += 1;
-                }
-                _ => return Ok(answer),
-            }
-        }
-    }
-
-    async fn read_plus(&self, open: &OpenAt, target: &ReadTarget) -> Result<Option<Layout>> {
-        let ops = |stateid| vec![putfh(&open.handle), Op::ReadPlus(read_args(stateid, target))];
-        let answer = self.exchange_open(open, "READ_PLUS", ops, Some(target)).await?;
-        let why = match (answer.read, answer.status) {
-            (Some(Ok(layout)), _) if layout.extents.is_empty() && layout.eof => {
-                // Servers have been seen to say this of any offset (nfs-ganesha 4.3), so READ has
-                // the last word on where a file ends.
-                let read = self.read_plain(open, target).await?;
-                if read.extents.is_empty() {
-                    return Ok(Some(read));
-                }
-                "an end of file where there is none".to_owned()
-            }
-            (Some(Ok(layout)), _) => return Ok(Some(layout)),
-            (Some(Err(violation)), _) => violation.to_string(),
-            (None, Err(error @ (Nfs4Error::NotSupp | Nfs4Error::OpIllegal))) => error.to_string(),
-            // Said of READ_PLUS by servers that cannot find the file's holes.
-            (None, Err(error @ Nfs4Error::UnionNotSupp)) => error.to_string(),
-            (None, status) => {
-                self.checked("READ_PLUS", status)?;
-                return Err(self.unexpected("READ_PLUS"));
-            }
-        };
-        // Only the first of many calls in flight says so.
-        if self.readplus.swap(false, Relaxed) {
-            tracing::warn!("{}: READ_PLUS: {why}; reading with READ from now on", self.server);
-        }
-        Ok(None)
-    }
-
-    async fn read_plain(&self, open: &OpenAt, target: &ReadTarget) -> Result<Layout> {
-        let ops = |stateid| vec![putfh(&open.handle), Op::Read(read_args(stateid, target))];
-        let answer = self.exchange_open(open, "READ", ops, Some(target)).await?;
-        match answer.read {
-            Some(Ok(layout)) => Ok(layout),
-            Some(Err(violation)) => Err(crate::protocol::broken(&self.server, "READ", violation)),
-            None => {
-                self.checked("READ", answer.status)?;
-                Err(self.unexpected("READ"))
-            }
+    /// Remembers a name, where files are opened by name.
+    fn found(&self, node: &Node, dir: &Handle, name: &[u8]) {
+        if !self.has_sessions() && node.attr.kind == FileKind::Regular {
+            self.names.found(&node.handle, dir, name);
         }
     }
 }
-
-/// How often one call may find its open gone.
-const MAX_REOPENS: u32 = 4;
 
 fn lookup(name: &[u8]) -> Op {
     Op::Lookup(name.into())
@@ -214,10 +140,6 @@ pub(super) fn node_ops(mut ops: Vec<Op>) -> Vec<Op> {
     ops
 }
 
-fn read_args(stateid: StateId, target: &ReadTarget) -> op::read::Args {
-    op::read::Args { stateid, offset: target.offset, count: target.len as u32 }
-}
-
 #[async_trait]
 impl Protocol for V4 {
     fn server(&self) -> &Arc<str> {
@@ -225,7 +147,8 @@ impl Protocol for V4 {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::FAST_READ | Capabilities::UNCACHED;
+        let mut capabilities =
+            Capabilities::FAST_READ | Capabilities::UNCACHED | Capabilities::LOCKS;
         if self.minor >= 2 {
             capabilities |= Capabilities::HOLES | Capabilities::ALLOCATE;
             let about = self.about();
@@ -294,7 +217,9 @@ impl Protocol for V4 {
 
     async fn lookup(&self, cred: &OpaqueAuth, dir: &Handle, name: &[u8]) -> Result<Node> {
         let ops = node_ops(vec![putfh(dir), lookup(name)]);
-        self.node(self.call(cred, "LOOKUP", &ops).await?, "LOOKUP")
+        let node = self.node(self.call(cred, "LOOKUP", &ops).await?, "LOOKUP")?;
+        self.found(&node, dir, name);
+        Ok(node)
     }
 
     async fn parent(&self, cred: &OpaqueAuth, dir: &Handle) -> Result<Node> {
@@ -334,6 +259,9 @@ impl Protocol for V4 {
                 entry.attrs.filehandle.clone().and_then(|handle| {
                     self.node_of(Handle(handle.0), &entry.attrs, "READDIR").ok()
                 });
+            if let Some(node) = &node {
+                self.found(node, dir, &entry.name);
+            }
             let ino = entry.attrs.fileid.unwrap_or(entry.cookie);
             page.entries.push(Entry {
                 name: entry.name.to_vec(),
@@ -354,7 +282,9 @@ impl Protocol for V4 {
         let how = How::Create(CreateHow::Guarded(set_attrs(place.set).into()));
         if !self.has_sessions() {
             let results = self.create_without_session(cred, &place, how).await?;
-            return self.node(results, "OPEN");
+            let node = self.node(results, "OPEN")?;
+            self.found(&node, place.dir, place.name);
+            return Ok(node);
         }
         let claim = Claim::Null(place.name.into());
         let args = self.open_args(Access::READ | Access::WRITE, how, claim);
@@ -457,18 +387,33 @@ impl Protocol for V4 {
     }
 
     async fn open(&self, cred: Arc<OpaqueAuth>, handle: &Handle, access: Access) -> Result<OpenAt> {
-        if self.has_sessions() {
-            let open = self.open_file(cred, handle, access).await?;
-            if self.noreuse.load(Relaxed) {
-                self.advise_noreuse(&open).await;
+        match self.open_file(Arc::clone(&cred), handle, access).await {
+            // Nothing is known by which minor version 0 could open it.
+            Err(error) if !self.has_sessions() && is_gone(&error) => {
+                crate::protocol::open_stateless(self, cred, handle, access).await
             }
-            return Ok(open);
+            Ok(open) if self.noreuse.load(Relaxed) => {
+                self.advise_noreuse(&open).await;
+                Ok(open)
+            }
+            opened => opened,
         }
-        crate::protocol::open_stateless(self, cred, handle, access).await
     }
 
     async fn close(&self, open: OpenAt) {
         self.close_file(open).await;
+    }
+
+    async fn lock(&self, open: &OpenAt, locker: Locker, lock: Lock, waits: bool) -> Result<bool> {
+        self.lock_range(open, locker, lock, waits).await
+    }
+
+    async fn test_lock(&self, open: &OpenAt, locker: Locker, lock: Lock) -> Result<Option<Lock>> {
+        self.lock_in_the_way(open, locker, lock).await
+    }
+
+    async fn unlock(&self, open: &OpenAt, locker: Locker, range: LockRange) -> Result<()> {
+        self.unlock_range(open, locker, range).await
     }
 
     async fn read(&self, open: &OpenAt, target: ReadTarget) -> Result<Layout> {
@@ -584,7 +529,7 @@ impl Protocol for V4 {
         len: u64,
         to_offset: u64,
     ) -> Result<()> {
-        let source = from.state.as_deref().map_or(StateId::ANONYMOUS, OpenState::stateid);
+        let source = self.stateid_of(from);
         let ops = |destination| {
             vec![
                 putfh(&from.handle),

@@ -104,7 +104,7 @@ impl V4 {
             let session = Arc::new(session);
             if !kept {
                 if known.is_some() {
-                    self.reclaim_opens(&session).await?;
+                    self.reclaim_opens(&session, exchanged.client_id).await?;
                 }
                 match self.reclaim_complete(&session).await {
                     // The server went away again.
@@ -224,6 +224,9 @@ impl V4 {
             other => return Err(self.failure_of("SETCLIENTID_CONFIRM", &other)),
         }
         *self.client.id.lock() = Some(client_id);
+        if known.is_some() {
+            self.reclaim_opens(&self.session(), client_id).await?;
+        }
         Ok(client_id)
     }
 

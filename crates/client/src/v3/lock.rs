@@ -1,0 +1,346 @@
+//! Locks over NFSv3: NLM version 4, found at the server's own port or by its port mapper.
+//!
+//! 1. This is one process, not a host: there is no status monitor behind it. A restart of the
+//!    server is noticed by its connection, looked at every [`LOOK_EVERY`] while locks are held; then
+//!    they are reclaimed. A lock that is not given back is lost: the file's I/O and locks fail until
+//!    whoever held it has given it up.
+//! 2. The server frees a host's locks when the *host* restarts. Those of a process that dies are
+//!    its to give up; one that is killed leaves them behind.
+//! 3. The server calls nobody back, so waiting is asking again.
+
+use super::V3;
+use super::convert::handle_of;
+use crate::error::{Error, Refusal, Result};
+use crate::protocol::{Handle, Locker, OpenAt, broken};
+use crate::transport::{Connection, Counters, Expect, Peer, Request};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::OnceCell;
+use weir_base::sync::Mutex;
+use weir_nfs::nlm::{
+    self, Call, LockArgs, Procedure, Status, TestArgs, TestReply, UnlockArgs, call,
+};
+use weir_rpc::OpaqueAuth;
+use weir_rpc::rpcbind::{self, Mapping};
+use weir_vfs::{Error as VfsError, Lock, LockRange, RangeLocks};
+use weir_xdr::{Decode, Decoder, Encode, Opaque};
+
+/// How often the server is looked at while locks are held: far more often than its grace is long.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
+/// Pauses while the server lets others reclaim, or has no room.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How often a soft mount waits for that.
+const SOFT_PAUSES: u32 = 240;
+/// Room for results.
+const MAX_BYTES: usize = 4096;
+
+/// The lock manager of a server, and the locks held there.
+#[derive(Default)]
+pub(super) struct Locks {
+    connection: OnceCell<Connection>,
+    counters: Arc<Counters>,
+    files: Mutex<HashMap<Handle, FileLocks>>,
+    looking: Mutex<bool>,
+    cookies: AtomicU64,
+}
+
+struct FileLocks {
+    cred: Arc<OpaqueAuth>,
+    held: RangeLocks<Locker>,
+    lost: bool,
+}
+
+impl V3 {
+    /// Fails if somebody relies on locks of a file that are not there any more.
+    pub(super) fn check_locks(&self, handle: &Handle) -> Result<()> {
+        let files = self.locks.files.lock();
+        match files.get(handle) {
+            Some(file) if file.lost => Err(VfsError::Io.into()),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) async fn lock_range(
+        &self,
+        open: &OpenAt,
+        locker: Locker,
+        lock: Lock,
+    ) -> Result<bool> {
+        self.check_locks(&open.handle)?;
+        match self.request(&open.cred, &open.handle, locker, lock, false).await? {
+            Status::Granted => {}
+            Status::Denied | Status::Blocked | Status::Deadlock => return Ok(false),
+            status => return Err(self.refused("NLM LOCK", status)),
+        }
+        {
+            let mut files = self.locks.files.lock();
+            let file = files.entry(open.handle.clone()).or_insert_with(|| FileLocks {
+                cred: Arc::clone(&open.cred),
+                held: RangeLocks::default(),
+                lost: false,
+            });
+            // Nobody else of this mount has it, or the server would not have granted it.
+            let _ = file.held.lock(&locker, lock.range, lock.exclusive);
+        }
+        if !std::mem::replace(&mut *self.locks.looking.lock(), true) {
+            tokio::spawn(look(self.me.clone()));
+        }
+        Ok(true)
+    }
+
+    pub(super) async fn lock_in_the_way(
+        &self,
+        open: &OpenAt,
+        locker: Locker,
+        lock: Lock,
+    ) -> Result<Option<Lock>> {
+        let mut pauses = 0;
+        loop {
+            let args = TestArgs {
+                cookie: self.cookie(),
+                exclusive: lock.exclusive,
+                lock: self.wire_lock(&open.cred, &open.handle, locker, lock.range),
+            };
+            let res = self.nlm::<call::Test>(&open.cred, &args).await?;
+            return match res.reply {
+                TestReply::Granted => Ok(None),
+                TestReply::Denied(holder) => {
+                    let length = if holder.length == 0 { u64::MAX } else { holder.length };
+                    let range = LockRange::from_wire(holder.offset, length)
+                        .ok_or_else(|| self.refused("NLM TEST", Status::Failed))?;
+                    Ok(Some(Lock { range, exclusive: holder.exclusive }))
+                }
+                TestReply::DeniedGracePeriod if self.hard || pauses < SOFT_PAUSES => {
+                    tokio::time::sleep(PAUSE).await;
+                    pauses += 1;
+                    continue;
+                }
+                TestReply::StaleHandle => Err(self.refused("NLM TEST", Status::StaleHandle)),
+                TestReply::DeniedGracePeriod => {
+                    Err(self.refused("NLM TEST", Status::DeniedGracePeriod))
+                }
+                _ => Err(self.refused("NLM TEST", Status::Failed)),
+            };
+        }
+    }
+
+    pub(super) async fn unlock_range(
+        &self,
+        open: &OpenAt,
+        locker: Locker,
+        range: LockRange,
+    ) -> Result<()> {
+        let args = UnlockArgs {
+            cookie: self.cookie(),
+            lock: self.wire_lock(&open.cred, &open.handle, locker, range),
+        };
+        let res = self.nlm::<call::Unlock>(&open.cred, &args).await?;
+        if let Some(file) = self.locks.files.lock().get_mut(&open.handle) {
+            file.held.unlock(&locker, range);
+            file.lost &= !file.held.is_empty();
+        }
+        self.locks.files.lock().retain(|_, file| !file.held.is_empty());
+        match res.status {
+            Status::Granted => Ok(()),
+            status => Err(self.refused("NLM UNLOCK", status)),
+        }
+    }
+
+    /// Asks for a lock until there is an answer to it.
+    async fn request(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        locker: Locker,
+        lock: Lock,
+        reclaim: bool,
+    ) -> Result<Status> {
+        let mut pauses = 0;
+        loop {
+            let args = LockArgs {
+                cookie: self.cookie(),
+                block: false,
+                exclusive: lock.exclusive,
+                lock: self.wire_lock(cred, handle, locker, lock.range),
+                reclaim,
+                state: 1,
+            };
+            let status = self.nlm::<call::Lock>(cred, &args).await?.status;
+            let patient = self.hard || pauses < SOFT_PAUSES;
+            if status != Status::DeniedGracePeriod || reclaim || !patient {
+                return Ok(status);
+            }
+            tokio::time::sleep(PAUSE).await;
+            pauses += 1;
+        }
+    }
+
+    async fn reclaim(&self) {
+        let held: Vec<(Handle, Arc<OpaqueAuth>, Locker, Lock)> = {
+            let files = self.locks.files.lock();
+            let of_file = |(handle, file): (&Handle, &FileLocks)| {
+                let locks = file.held.owners().flat_map(|who| {
+                    file.held
+                        .of(who)
+                        .map(|lock| (handle.clone(), Arc::clone(&file.cred), *who, lock))
+                });
+                locks.collect::<Vec<_>>()
+            };
+            files.iter().flat_map(of_file).collect()
+        };
+        for (handle, cred, locker, lock) in held {
+            // Not in grace: it did not restart, and the lock is still there, or it was free.
+            let mut status = self.request(&cred, &handle, locker, lock, true).await;
+            if matches!(status, Ok(status) if status != Status::Granted) {
+                status = self.request(&cred, &handle, locker, lock, false).await;
+            }
+            if !matches!(status, Ok(Status::Granted)) {
+                tracing::warn!("{}: a lock is lost: {status:?}", self.server);
+                if let Some(file) = self.locks.files.lock().get_mut(&handle) {
+                    file.lost = true;
+                }
+            }
+        }
+    }
+
+    fn wire_lock(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        locker: Locker,
+        range: LockRange,
+    ) -> nlm::Lock {
+        let machine = cred.auth_sys().map(|auth| auth.machine_name.0).unwrap_or_default();
+        let owner = [&self.unique[..], &locker.to_bytes()].concat();
+        let length = match range.wire_length() {
+            u64::MAX => 0,
+            length => length,
+        };
+        nlm::Lock {
+            caller: Opaque(machine),
+            file: Opaque(handle_of(handle).0),
+            owner: Opaque::copy_from(&owner),
+            // Some servers tell owners apart by this alone.
+            process: (locker.open << 8 ^ locker.owner.0) as i32 & i32::MAX,
+            offset: range.start,
+            length,
+        }
+    }
+
+    fn cookie(&self) -> nlm::NetObj {
+        Opaque::copy_from(&self.locks.cookies.fetch_add(1, Relaxed).to_be_bytes())
+    }
+
+    fn refused(&self, operation: &'static str, status: Status) -> Error {
+        Error::Status {
+            server: Arc::clone(&self.server),
+            operation,
+            status: format!("{status:?}"),
+            error: match status {
+                Status::StaleHandle => VfsError::Stale,
+                Status::ReadOnlyFs => VfsError::ReadOnly,
+                Status::TooBig => VfsError::TooBig,
+                Status::DeniedNoLocks => VfsError::OutOfMemory,
+                Status::DeniedGracePeriod => VfsError::TimedOut,
+                Status::Denied | Status::Blocked | Status::Deadlock => VfsError::WouldBlock,
+                Status::Granted | Status::Failed => VfsError::AccessDenied,
+            },
+        }
+    }
+
+    async fn nlm<C: Call>(&self, cred: &OpaqueAuth, args: &C::Args) -> Result<C::Res> {
+        let connection = self.locks.connection.get_or_try_init(|| self.find_manager()).await?;
+        self.call_on(connection, cred, C::PROCEDURE, args).await
+    }
+
+    /// Many servers have both programs on one port.
+    async fn find_manager(&self) -> Result<Connection> {
+        let own = self.connect_at(None).await?;
+        match self.call_on(&own, &self.own, Procedure::Null, &()).await {
+            Ok(()) => return Ok(own),
+            Err(Error::Refused { refusal: Refusal::ProgramUnavailable, .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let mapper = self.connect_at(Some(rpcbind::PORT)).await?;
+        let which = (rpcbind::PROGRAM, rpcbind::VERSION, rpcbind::Procedure::GetPort as u32);
+        let (program, version) = (nlm::PROGRAM, nlm::VERSION);
+        let asked = Mapping { program, version, protocol: rpcbind::TCP, port: 0 };
+        let port: u32 = self.exchange(&mapper, &self.own, which, "GETPORT", &asked).await?;
+        match u16::try_from(port) {
+            Ok(port) if port != 0 => self.connect_at(Some(port)).await,
+            _ => Err(Error::Refused {
+                server: Arc::clone(&self.server),
+                operation: "NLM",
+                refusal: Refusal::ProgramUnavailable,
+            }),
+        }
+    }
+
+    async fn connect_at(&self, port: Option<u16>) -> Result<Connection> {
+        let mut peer: Peer = self.peer.clone();
+        if let Some(port) = port {
+            peer.addrs.iter_mut().for_each(|addr| addr.set_port(port));
+        }
+        Connection::open(peer, self.patience, Arc::clone(&self.locks.counters), None).await
+    }
+
+    async fn call_on<T: Decode>(
+        &self,
+        connection: &Connection,
+        cred: &OpaqueAuth,
+        procedure: Procedure,
+        args: &impl Encode,
+    ) -> Result<T> {
+        let which = (nlm::PROGRAM, nlm::VERSION, procedure as u32);
+        self.exchange(connection, cred, which, procedure.name(), args).await
+    }
+
+    async fn exchange<T: Decode>(
+        &self,
+        connection: &Connection,
+        cred: &OpaqueAuth,
+        which: (u32, u32, u32),
+        name: &'static str,
+        args: &impl Encode,
+    ) -> Result<T> {
+        let expect = Expect::Results { max_bytes: MAX_BYTES };
+        let mut request = Request::new(which, cred, name, expect);
+        request.encoder().put(args);
+        let reply = connection.call(request).await?;
+        let mut d = Decoder::new(reply.body);
+        d.get().map_err(|error| broken(&self.server, name, error.into()))
+    }
+}
+
+/// Looks for restarts of the server as long as locks are held.
+async fn look(mount: Weak<V3>) {
+    let mut reconnects = None;
+    loop {
+        let Some(v3) = mount.upgrade() else { return };
+        {
+            let mut looking = v3.locks.looking.lock();
+            if v3.locks.files.lock().is_empty() {
+                *looking = false;
+                return;
+            }
+        }
+        let before = reconnects.unwrap_or_else(|| v3.locks.counters.reconnects.load(Relaxed));
+        match v3.nlm::<call::Null>(&v3.own, &()).await {
+            Ok(()) => {
+                let now = v3.locks.counters.reconnects.load(Relaxed);
+                reconnects = Some(now);
+                if now != before {
+                    v3.reclaim().await;
+                }
+            }
+            Err(error) => {
+                reconnects = Some(before);
+                tracing::debug!("{error}");
+            }
+        }
+        drop(v3);
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}

@@ -1,0 +1,155 @@
+//! Requests that change opens and locks: OPEN, OPEN_CONFIRM, CLOSE, LOCK, LOCKU.
+//!
+//! 1. Those of one file follow one another: whoever sends one holds [`OpenState::turn`]. What is
+//!    known of the file lies under another lock that nobody holds over a wait, so that recovery,
+//!    which may happen in the middle of a request, can take back everything.
+//! 2. In minor version 0 they are counted, by open owner (one for each file) or lock owner; a
+//!    request that the server looked at at all uses its number up (RFC 7530 section 9.1.7), so one
+//!    that is repeated after DELAY or GRACE is made anew.
+
+use super::V4;
+use super::compound::{Answer, Step};
+use super::open::{Known, OpenState};
+use super::session::Session;
+use crate::error::{Error, Result};
+use crate::protocol::Locker;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_nfs::v4::types::ClientId;
+use weir_nfs::v4::{Error as Nfs4Error, Op};
+use weir_rpc::OpaqueAuth;
+
+/// Whose request it is, where they are counted.
+#[derive(Clone, Copy)]
+pub(super) enum Counted {
+    Open,
+    Lock(Locker),
+}
+
+/// A request, made anew for each attempt of what is known by then.
+pub(super) type Build<'a> = &'a (dyn Fn(&Known, ClientId) -> (Vec<Op>, Counted) + Send + Sync);
+
+const PAUSE: std::ops::Range<Duration> = Duration::from_millis(20)..Duration::from_secs(5);
+/// How often a soft mount waits for a server that asks for time.
+const SOFT_PAUSES: u32 = 12;
+/// How often the server may forget the client during one request.
+const MAX_RECOVERIES: u32 = 4;
+
+impl V4 {
+    /// Sends a request until it is answered. The caller has the file's turn.
+    pub(super) async fn change(
+        &self,
+        state: &OpenState,
+        cred: &OpaqueAuth,
+        operation: &'static str,
+        build: Build<'_>,
+    ) -> Result<Answer> {
+        if self.has_sessions() {
+            let (ops, _) = build(&state.known.lock(), 0);
+            return self.exchange(cred, operation, &ops, None).await;
+        }
+        let session = self.session();
+        let (mut pause, mut pauses, mut recoveries) = (PAUSE.start, 0, 0);
+        loop {
+            let client = self.introduce(None).await?;
+            let answer = match self.attempt(&session, client, state, cred, operation, build).await?
+            {
+                Attempt::Answered(answer) => answer,
+                Attempt::Wait if !self.hard && pauses >= SOFT_PAUSES => {
+                    return Err(Error::TimedOut { server: Arc::clone(&self.server), operation });
+                }
+                Attempt::Wait => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE.end);
+                    pauses += 1;
+                    continue;
+                }
+            };
+            let forgotten = matches!(
+                answer.status,
+                Err(Nfs4Error::StaleClientId | Nfs4Error::StaleStateId | Nfs4Error::Expired)
+            );
+            if !forgotten || recoveries >= MAX_RECOVERIES {
+                return Ok(answer);
+            }
+            recoveries += 1;
+            self.introduce(Some(client)).await?;
+        }
+    }
+
+    /// The same as a part of recovery, as client `client` and in `session`.
+    pub(super) async fn change_in(
+        &self,
+        session: &Arc<Session>,
+        client: ClientId,
+        state: &OpenState,
+        operation: &'static str,
+        build: Build<'_>,
+    ) -> Result<Answer> {
+        let cred = state.known.lock().cred.clone();
+        let cred = cred.as_deref().unwrap_or(&self.own);
+        let mut pause = PAUSE.start;
+        loop {
+            match self.attempt(session, client, state, cred, operation, build).await? {
+                Attempt::Answered(answer) => return Ok(answer),
+                Attempt::Wait => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE.end);
+                }
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        session: &Arc<Session>,
+        client: ClientId,
+        state: &OpenState,
+        cred: &OpaqueAuth,
+        operation: &'static str,
+        build: Build<'_>,
+    ) -> Result<Attempt> {
+        let (ops, counted) = build(&state.known.lock(), client);
+        match self.exchange_once(session, cred, operation, &ops, None).await? {
+            Step::Answered(answer) => {
+                self.count(state, counted, &answer);
+                Ok(Attempt::Answered(answer))
+            }
+            Step::Wait(answer) => {
+                answer.iter().for_each(|answer| self.count(state, counted, answer));
+                Ok(Attempt::Wait)
+            }
+            Step::Again => Ok(Attempt::Wait),
+            Step::Recover => Err(self.failed(operation, Nfs4Error::DeadSession)),
+        }
+    }
+
+    /// Counts a request that the server looked at: it is the second of its compound.
+    fn count(&self, state: &OpenState, counted: Counted, answer: &Answer) {
+        let not_counted = matches!(
+            answer.status,
+            Err(Nfs4Error::StaleClientId
+                | Nfs4Error::StaleStateId
+                | Nfs4Error::BadStateId
+                | Nfs4Error::BadSeqId
+                | Nfs4Error::BadXdr
+                | Nfs4Error::Resource
+                | Nfs4Error::NoFilehandle
+                | Nfs4Error::Moved)
+        );
+        if self.has_sessions() || answer.results.len() < 2 || not_counted {
+            return;
+        }
+        let mut known = state.known.lock();
+        match counted {
+            Counted::Open => known.seqid = known.seqid.wrapping_add(1),
+            Counted::Lock(locker) => known.locks.count(locker),
+        }
+    }
+}
+
+enum Attempt {
+    Answered(Answer),
+    /// To be made again after a pause.
+    Wait,
+}

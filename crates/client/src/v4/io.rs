@@ -1,0 +1,116 @@
+//! Compounds under an open's state: reads, and whatever changes a file that is open.
+
+use super::V4;
+use super::compound::Answer;
+use super::open::is_state_lost;
+use super::ops::putfh;
+use crate::error::Result;
+use crate::protocol::OpenAt;
+use crate::transport::ReadTarget;
+use std::sync::atomic::Ordering::Relaxed;
+use weir_nfs::v4::op;
+use weir_nfs::v4::types::StateId;
+use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
+use weir_vfs::Layout;
+
+impl V4 {
+    /// Sends a compound that changes or does I/O under an open's state; opens the file again when
+    /// the server does not have that any more.
+    pub(super) async fn call_open(
+        &self,
+        open: &OpenAt,
+        operation: &'static str,
+        ops: impl Fn(StateId) -> Vec<Op>,
+    ) -> Result<Vec<OpRes>> {
+        let answer = self.exchange_open(open, operation, ops, None).await?;
+        self.checked(operation, answer.status)?;
+        Ok(answer.results)
+    }
+
+    pub(super) async fn exchange_open(
+        &self,
+        open: &OpenAt,
+        operation: &'static str,
+        ops: impl Fn(StateId) -> Vec<Op>,
+        target: Option<&ReadTarget>,
+    ) -> Result<Answer> {
+        let mut reopened = 0;
+        loop {
+            let stateid = self.stateid_of(open);
+            if open.state.as_ref().is_some_and(|state| state.known.lock().locks.are_lost()) {
+                return Err(weir_vfs::Error::Io.into());
+            }
+            let answer = self.exchange(&open.cred, operation, &ops(stateid), target).await?;
+            match (answer.status, &open.state) {
+                (Err(error), Some(state)) if is_state_lost(error) && reopened < MAX_REOPENS => {
+                    tracing::info!("{}: {operation}: {error}; opening again", self.server);
+                    if error == Nfs4Error::StaleStateId && !self.has_sessions() {
+                        // The server restarted, and everything can be reclaimed.
+                        self.renew().await?;
+                    }
+                    self.reopen(state, stateid).await?;
+                    reopened += 1;
+                }
+                _ => return Ok(answer),
+            }
+        }
+    }
+
+    pub(super) fn stateid_of(&self, open: &OpenAt) -> StateId {
+        open.state.as_ref().map_or(StateId::ANONYMOUS, |s| s.stateid(self.has_sessions()))
+    }
+
+    pub(super) async fn read_plus(
+        &self,
+        open: &OpenAt,
+        target: &ReadTarget,
+    ) -> Result<Option<Layout>> {
+        let ops = |stateid| vec![putfh(&open.handle), Op::ReadPlus(read_args(stateid, target))];
+        let answer = self.exchange_open(open, "READ_PLUS", ops, Some(target)).await?;
+        let why = match (answer.read, answer.status) {
+            (Some(Ok(layout)), _) if layout.extents.is_empty() && layout.eof => {
+                // Servers have been seen to say this of any offset (nfs-ganesha 4.3), so READ has
+                // the last word on where a file ends.
+                let read = self.read_plain(open, target).await?;
+                if read.extents.is_empty() {
+                    return Ok(Some(read));
+                }
+                "an end of file where there is none".to_owned()
+            }
+            (Some(Ok(layout)), _) => return Ok(Some(layout)),
+            (Some(Err(violation)), _) => violation.to_string(),
+            (None, Err(error @ (Nfs4Error::NotSupp | Nfs4Error::OpIllegal))) => error.to_string(),
+            // Said of READ_PLUS by servers that cannot find the file's holes.
+            (None, Err(error @ Nfs4Error::UnionNotSupp)) => error.to_string(),
+            (None, status) => {
+                self.checked("READ_PLUS", status)?;
+                return Err(self.unexpected("READ_PLUS"));
+            }
+        };
+        // Only the first of many calls in flight says so.
+        if self.readplus.swap(false, Relaxed) {
+            tracing::warn!("{}: READ_PLUS: {why}; reading with READ from now on", self.server);
+        }
+        Ok(None)
+    }
+
+    pub(super) async fn read_plain(&self, open: &OpenAt, target: &ReadTarget) -> Result<Layout> {
+        let ops = |stateid| vec![putfh(&open.handle), Op::Read(read_args(stateid, target))];
+        let answer = self.exchange_open(open, "READ", ops, Some(target)).await?;
+        match answer.read {
+            Some(Ok(layout)) => Ok(layout),
+            Some(Err(violation)) => Err(crate::protocol::broken(&self.server, "READ", violation)),
+            None => {
+                self.checked("READ", answer.status)?;
+                Err(self.unexpected("READ"))
+            }
+        }
+    }
+}
+
+/// How often one call may find its open gone.
+const MAX_REOPENS: u32 = 4;
+
+fn read_args(stateid: StateId, target: &ReadTarget) -> op::read::Args {
+    op::read::Args { stateid, offset: target.offset, count: target.len as u32 }
+}

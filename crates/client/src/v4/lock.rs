@@ -1,0 +1,316 @@
+//! Byte-range locks: LOCK, LOCKT, LOCKU.
+//!
+//! ```text
+//!            LOCK             restart of the server: LOCK with reclaim
+//!   (none) -------> held <---------------------------------------------+
+//!                    | |                                               |
+//!              LOCKU | | the server does not have them any more  ------+--- refused
+//!                    v v                                                     |
+//!                 (none) <---- given up by whoever held them ---- lost <-----+
+//! ```
+//!
+//! 1. What is held is known here, so that it can be reclaimed.
+//! 2. A lock that the server took away (it expired, say, and somebody else may have had it since)
+//!    is not silently taken again: the file's I/O and locks fail until whoever held it has given it
+//!    up.
+//! 3. A lock that is in somebody's way is asked for again and again; the server calls nobody back.
+
+use super::V4;
+use super::change::Counted;
+use super::open::{Known, OpenState, is_state_lost, newest};
+use super::session::Session;
+use crate::error::Result;
+use crate::protocol::{Locker, OpenAt};
+use std::collections::HashMap;
+use std::sync::Arc;
+use weir_nfs::v4::Detailed;
+use weir_nfs::v4::op::lock::{self, ExistingLocker, NewLocker};
+use weir_nfs::v4::op::{lockt, locku};
+use weir_nfs::v4::types::{ClientId, LockType, StateId, StateOwner};
+use weir_nfs::v4::{Op, OpRes};
+use weir_vfs::{Error as VfsError, Lock, LockRange, RangeLocks};
+
+/// The locks of an open file.
+#[derive(Default)]
+pub(super) struct Locks {
+    states: HashMap<Locker, LockState>,
+    held: RangeLocks<Locker>,
+    lost: bool,
+}
+
+/// A lock owner that the server knows.
+#[derive(Clone, Copy)]
+struct LockState {
+    stateid: StateId,
+    /// The number of the next request (minor version 0).
+    seqid: u32,
+}
+
+impl Locks {
+    /// Whether somebody relies on locks that are not there any more.
+    pub(super) fn are_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// The server has none of them any more.
+    pub(super) fn lose(&mut self) {
+        self.states.clear();
+        self.lost |= !self.held.is_empty();
+    }
+
+    /// The server knows none of their owners yet.
+    pub(super) fn forget_states(&mut self) {
+        self.states.clear();
+    }
+
+    pub(super) fn count(&mut self, locker: Locker) {
+        if let Some(state) = self.states.get_mut(&locker) {
+            state.seqid = state.seqid.wrapping_add(1);
+        }
+    }
+
+    fn granted(&mut self, locker: Locker, stateid: StateId) {
+        // The first request, which made the owner known, had number 0.
+        self.states.entry(locker).or_insert(LockState { stateid, seqid: 1 }).stateid = stateid;
+    }
+
+    fn released(&mut self, locker: Locker, range: LockRange) {
+        self.held.unlock(&locker, range);
+        self.lost &= !self.held.is_empty();
+    }
+}
+
+impl V4 {
+    /// Takes a lock; says whether it could.
+    pub(super) async fn lock_range(
+        &self,
+        open: &OpenAt,
+        locker: Locker,
+        lock: Lock,
+        waits: bool,
+    ) -> Result<bool> {
+        let state = open.state.as_ref().ok_or(VfsError::NotSupported)?;
+        let _turn = state.turn.lock().await;
+        for _ in 0..MAX_REOPENS {
+            if state.known.lock().locks.are_lost() {
+                return Err(VfsError::Io.into());
+            }
+            let before = state.stateid(self.has_sessions());
+            let build = |known: &Known, client| {
+                self.lock_ops(state, known, client, locker, lock, false, waits)
+            };
+            let answer = self.change(state, &open.cred, "LOCK", &build).await?;
+            match answer.results.last() {
+                Some(OpRes::Lock(Ok(stateid))) => {
+                    let mut known = state.known.lock();
+                    known.locks.granted(locker, *stateid);
+                    // Nobody else of this mount has it, or the server would not have granted it.
+                    let _ = known.locks.held.lock(&locker, lock.range, lock.exclusive);
+                    return Ok(true);
+                }
+                Some(OpRes::Lock(Err(Detailed::Detail(_)))) => return Ok(false),
+                _ => {}
+            }
+            let error = match answer.status {
+                Err(error) if is_state_lost(error) => error,
+                status => {
+                    self.checked("LOCK", status)?;
+                    return Err(self.unexpected("LOCK"));
+                }
+            };
+            // It may have been reclaimed while the request was under way.
+            if state.stateid(self.has_sessions()) == before {
+                tracing::info!("{}: LOCK: {error}; opening again", self.server);
+                self.reopen_in_turn(state).await?;
+            }
+        }
+        Err(VfsError::Io.into())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn lock_ops(
+        &self,
+        state: &OpenState,
+        known: &Known,
+        client: ClientId,
+        locker: Locker,
+        lock: Lock,
+        reclaim: bool,
+        waits: bool,
+    ) -> (Vec<Op>, Counted) {
+        let sessions = self.has_sessions();
+        let (who, counted) = match known.locks.states.get(&locker) {
+            Some(state) => {
+                let lock_stateid = newest(state.stateid, sessions);
+                let existing = ExistingLocker { lock_stateid, lock_seqid: state.seqid };
+                (lock::Locker::Existing(existing), Counted::Lock(locker))
+            }
+            None => {
+                let new = NewLocker {
+                    open_seqid: known.seqid,
+                    open_stateid: known.open_stateid(sessions),
+                    lock_seqid: 0,
+                    lock_owner: owner_of(client, locker),
+                };
+                (lock::Locker::New(new), Counted::Open)
+            }
+        };
+        let args = lock::Args {
+            kind: kind_of(lock, waits),
+            reclaim,
+            offset: lock.range.start,
+            length: lock.range.wire_length(),
+            locker: who,
+        };
+        (vec![super::ops::putfh(&state.handle), Op::Lock(args)], counted)
+    }
+
+    /// A lock that is in the way.
+    pub(super) async fn lock_in_the_way(
+        &self,
+        open: &OpenAt,
+        locker: Locker,
+        lock: Lock,
+    ) -> Result<Option<Lock>> {
+        let mut client = if self.has_sessions() { 0 } else { self.introduce(None).await? };
+        for _ in 0..MAX_REOPENS {
+            let args = lockt::Args {
+                kind: kind_of(lock, false),
+                offset: lock.range.start,
+                length: lock.range.wire_length(),
+                owner: owner_of(client, locker),
+            };
+            let ops = [super::ops::putfh(&open.handle), Op::Lockt(args)];
+            let answer = self.exchange(&open.cred, "LOCKT", &ops, None).await?;
+            match answer.results.last() {
+                Some(OpRes::Lockt(Ok(()))) => return Ok(None),
+                Some(OpRes::Lockt(Err(Detailed::Detail(denied)))) => {
+                    let range = LockRange::from_wire(denied.offset, denied.length);
+                    let range = range.ok_or_else(|| self.unexpected("LOCKT"))?;
+                    let exclusive = matches!(denied.kind, LockType::Write | LockType::WriteWaiting);
+                    return Ok(Some(Lock { range, exclusive }));
+                }
+                _ => {}
+            }
+            match answer.status {
+                Err(error) if !self.has_sessions() && is_client_lost(error) => {
+                    client = self.introduce(Some(client)).await?;
+                }
+                status => {
+                    self.checked("LOCKT", status)?;
+                    return Err(self.unexpected("LOCKT"));
+                }
+            }
+        }
+        Err(VfsError::Io.into())
+    }
+
+    /// Gives up what a locker holds of a range.
+    pub(super) async fn unlock_range(
+        &self,
+        open: &OpenAt,
+        locker: Locker,
+        range: LockRange,
+    ) -> Result<()> {
+        let Some(state) = open.state.as_ref() else { return Ok(()) };
+        let _turn = state.turn.lock().await;
+        for _ in 0..MAX_REOPENS {
+            let before = {
+                let mut known = state.known.lock();
+                match known.locks.states.get(&locker) {
+                    Some(state) => state.stateid,
+                    None => {
+                        known.locks.released(locker, range);
+                        return Ok(());
+                    }
+                }
+            };
+            let build = |known: &Known, _: ClientId| {
+                let found = known.locks.states.get(&locker);
+                let found = found.copied().unwrap_or(LockState { stateid: before, seqid: 0 });
+                let args = locku::Args {
+                    kind: LockType::Write,
+                    seqid: found.seqid,
+                    lock_stateid: newest(found.stateid, self.has_sessions()),
+                    offset: range.start,
+                    length: range.wire_length(),
+                };
+                (vec![super::ops::putfh(&state.handle), Op::Locku(args)], Counted::Lock(locker))
+            };
+            let answer = self.change(state, &open.cred, "LOCKU", &build).await?;
+            let mut known = state.known.lock();
+            match (answer.results.last(), answer.status) {
+                (Some(OpRes::Locku(Ok(stateid))), _) => {
+                    known.locks.granted(locker, *stateid);
+                    known.locks.released(locker, range);
+                    return Ok(());
+                }
+                (_, Err(error)) if is_state_lost(error) => {
+                    let now = known.locks.states.get(&locker).map(|state| state.stateid);
+                    if now == Some(before) {
+                        // The server has no such locks: as good as given up.
+                        known.locks.states.remove(&locker);
+                    }
+                }
+                (_, status) => {
+                    self.checked("LOCKU", status)?;
+                    return Err(self.unexpected("LOCKU"));
+                }
+            }
+        }
+        Err(VfsError::Io.into())
+    }
+
+    /// Takes back the locks of an open that was reclaimed.
+    pub(super) async fn reclaim_locks(
+        &self,
+        session: &Arc<Session>,
+        client: ClientId,
+        state: &OpenState,
+    ) -> Result<()> {
+        let held: Vec<(Locker, Lock)> = {
+            let known = state.known.lock();
+            let held = &known.locks.held;
+            held.owners().flat_map(|who| held.of(who).map(|lock| (*who, lock))).collect()
+        };
+        for (locker, lock) in held {
+            let build = |known: &Known, client| {
+                self.lock_ops(state, known, client, locker, lock, true, false)
+            };
+            let answer = self.change_in(session, client, state, "LOCK", &build).await?;
+            match answer.results.last() {
+                Some(OpRes::Lock(Ok(stateid))) => {
+                    state.known.lock().locks.granted(locker, *stateid);
+                }
+                _ => {
+                    let why = answer.status.map_err(|error| self.failed("LOCK", error));
+                    tracing::warn!("a lock is lost: {why:?}");
+                    state.known.lock().locks.lose();
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How often one request may find its state gone.
+const MAX_REOPENS: u32 = 4;
+
+fn is_client_lost(error: weir_nfs::v4::Error) -> bool {
+    use weir_nfs::v4::Error;
+    matches!(error, Error::StaleClientId | Error::Expired)
+}
+
+fn kind_of(lock: Lock, waits: bool) -> LockType {
+    match (lock.exclusive, waits) {
+        (false, false) => LockType::Read,
+        (true, false) => LockType::Write,
+        (false, true) => LockType::ReadWaiting,
+        (true, true) => LockType::WriteWaiting,
+    }
+}
+
+fn owner_of(client_id: ClientId, locker: Locker) -> StateOwner {
+    StateOwner { client_id, owner: locker.to_bytes().as_slice().into() }
+}
