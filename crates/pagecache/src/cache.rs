@@ -38,6 +38,9 @@ pub struct Config {
     pub fast_read: bool,
     /// Largest read-ahead window in bytes; 0 turns read-ahead off.
     pub readahead_bytes: u64,
+    /// How long dirty data of a store that keeps failing is kept once nobody has the cache any more;
+    /// then it is dropped, and the loss is logged. ([`Cache::flush`] tells beforehand.)
+    pub close_patience: Duration,
 }
 
 impl Default for Config {
@@ -48,6 +51,7 @@ impl Default for Config {
             max_budget_bytes: 0,
             fast_read: true,
             readahead_bytes: 4 << 20,
+            close_patience: Duration::from_secs(30),
         }
     }
 }
@@ -200,6 +204,7 @@ pub(crate) struct Shared {
     pub(crate) clock: AtomicU32,
     pub(crate) fast_read: AtomicBool,
     pub(crate) readahead_pages: u64,
+    pub(crate) close_patience: Duration,
     retired: Mutex<VecDeque<Retired>>,
     /// Something was freed, or can now be.
     pub(crate) freed: WaitQueue,
@@ -282,6 +287,7 @@ impl Shared {
             queues: Mutex::new(Queues::new(frames, reserved)),
             clock: AtomicU32::new(0),
             fast_read: AtomicBool::new(config.fast_read),
+            close_patience: config.close_patience,
             readahead_pages: config.readahead_bytes / PAGE_SIZE as u64,
             retired: Mutex::default(),
             freed: WaitQueue::default(),

@@ -341,8 +341,30 @@ impl Mapping {
 }
 
 impl Shared {
+    /// Drops what the stores would not take, since nobody is left who could ask for it.
+    fn give_up(&self) {
+        for mapping in self.dirty_mappings() {
+            let state = mapping.state.lock();
+            let (pages, error) = (state.dirty.len(), state.error);
+            // A store that has not answered yet may still take it, and its memory is not ours.
+            if pages == 0 || state.failures == 0 || !state.writeback.is_empty() {
+                continue;
+            }
+            drop(state);
+            tracing::error!(
+                "lost {pages} pages of file {} that were written to the cache: the store failed \
+                 with \"{}\" until the last user of the cache had gone, and for {:?} after that",
+                mapping.id.ino,
+                error.unwrap_or(Error::Io),
+                self.close_patience,
+            );
+            mapping.discard();
+        }
+    }
+
     /// The flusher.
     pub(crate) fn flush_loop(&self) {
+        let mut stopped = None;
         loop {
             self.flusher.sleep(TICK);
             let stopping = self.stop.load(Ordering::SeqCst);
@@ -375,8 +397,13 @@ impl Shared {
                     mapping.start_writeback(0..u64::MAX, ask, &mut RangeSet::default());
                 }
             }
+            if stopping && now - *stopped.get_or_insert(now) >= self.close_patience {
+                self.give_up();
+            }
             self.urgent_seen.store(urgent, Ordering::SeqCst);
-            if stopping && self.dirty.load(Ordering::SeqCst) == 0 {
+            // The last round takes clean files off the list: they keep the cache, and it them.
+            let done = self.dirty.load(Ordering::SeqCst) == 0 && self.dirty_files.lock().is_empty();
+            if stopping && done {
                 return;
             }
             if self.waiting.load(Ordering::SeqCst) > 0 {

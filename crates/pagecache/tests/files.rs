@@ -136,6 +136,28 @@ fn i9_a_failing_store_is_tried_again_without_being_asked() {
 }
 
 #[test]
+fn i9_a_store_that_fails_for_good_does_not_keep_the_cache_alive() {
+    for fails in [0, 100] {
+        let patience = Duration::from_millis(1500);
+        let config =
+            Config { budget_bytes: 1 << 20, close_patience: patience, ..Config::default() };
+        let rig = Rig::configured(config);
+        let file = rig.create("f");
+        rig.store.switches.fail_writes.store(100, Ordering::SeqCst);
+        write_all(&file, b"precious", 0);
+        assert!(file.sync(true).is_err());
+        let store = rig.store.clone();
+        drop(file);
+        drop(rig);
+        store.switches.fail_writes.store(fails, Ordering::SeqCst);
+        // The flusher's thread keeps the cache, and so its mappings and the store.
+        until("the end of the flusher", || std::sync::Arc::strong_count(&store) == 1);
+        let size = block_on(store.lookup(&Caller::Own, store.root(), b"f")).unwrap().size;
+        assert_eq!(size, if fails == 0 { 8 } else { 0 }, "written if the store recovers in time");
+    }
+}
+
+#[test]
 fn nowait_does_not_wait() {
     let rig = Rig::new(64);
     let bytes = pattern(2 * 4096, 4);
