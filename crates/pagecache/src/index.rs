@@ -438,6 +438,7 @@ fn set_below(
 }
 
 /// Replaces `range` within the child that covers pages from `base` on.
+#[expect(clippy::too_many_arguments, reason = "where, what, and three ways in which it is told")]
 fn replace_below(
     child: &AtomicPtr<()>,
     height: u32,

@@ -216,9 +216,7 @@ impl Queues {
             let queue = if uncached > 0 && pass.uncached_looks > 0 {
                 pass.uncached_looks -= 1;
                 Queue::Uncached
-            } else if pass.reach == Reach::Uncached {
-                break;
-            } else if small == 0 && main == 0 {
+            } else if pass.reach == Reach::Uncached || small + main == 0 {
                 break;
             } else {
                 match pass.pinned_in {

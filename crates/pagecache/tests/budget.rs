@@ -174,7 +174,7 @@ fn i7_the_budget_moves_under_load() {
         let mut random = Random(99);
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(2) {
-            let budget = 64 * 1024 << random.below(9);
+            let budget = (64 * 1024) << random.below(9);
             rig.cache.set_budget(budget.min(16 * MIB)).unwrap();
             block_on(rig.cache.budget_reached());
             assert!(rig.cache.used_bytes() <= rig.cache.budget_bytes());
