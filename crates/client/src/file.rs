@@ -201,7 +201,10 @@ impl OpenFile for NfsFile {
             let opened = Arc::clone(&self.opened);
             let taken = self.mount.run(move |_| locks::take(opened, owner, lock, wait)).await?;
             match taken {
-                Some(taken) => return Ok(taken.keep()),
+                Some(taken) => {
+                    taken.keep();
+                    return Ok(());
+                }
                 None if !wait => return Err(Error::WouldBlock),
                 None => {}
             }
