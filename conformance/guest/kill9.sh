@@ -12,7 +12,8 @@ my $kills = 0;
 for my $i (1 .. 120) {
   my $record = sprintf("%08d:%s\n", $i, 'x' x (8000 + $i));
   syswrite($f, $record) == length($record) or die "write $i: $!";
-  if ($i % 40 == 20) { killed(); open(my $k, '>', "$dir.asked") or die; print $k $kills++ % 2 ? "TERM" : "KILL"; close $k; rename "$dir.asked", "$dir.kill" or die }
+  # What is asked of it is for a server that serves, not for one that is starting.
+  if ($i % 40 == 20) { killed(); $f->sync or die "fsync $i: $!"; open(my $k, '>', "$dir.asked") or die; print $k $kills++ % 2 ? "TERM" : "KILL"; close $k; rename "$dir.asked", "$dir.kill" or die }
   if ($i % 5 == 0) {
     $f->sync or die "fsync $i: $!";
     # What fsync acknowledged must be in the server's own file by now.
