@@ -14,7 +14,7 @@ use crate::registration::{self, RegisterError};
 use crate::state::{self, Grace, Recovery, State};
 use crate::transport::{self, Transport};
 use crate::v3::{Mount3, Nfs3, NfsAcl3};
-use crate::v4::{Nfs4, OwnerTable};
+use crate::v4::{IdMap, Nfs4, OwnerTable};
 use crate::verifier::WriteVerifier;
 use crate::versions::Versions;
 use parking_lot::Mutex;
@@ -51,6 +51,8 @@ pub struct ServerConfig {
     pub clients_rpcbind: u16,
     /// The versions of the protocol that are offered.
     pub versions: Versions,
+    /// The domain after the names of owners and groups in NFSv4; `None`: they are numbers.
+    pub id_domain: Option<String>,
     /// The time.
     pub clock: Arc<dyn Clock>,
 }
@@ -68,6 +70,7 @@ impl ServerConfig {
             rpcbind: None,
             clients_rpcbind: weir_rpc::rpcbind::PORT,
             versions: Versions::ALL,
+            id_domain: None,
             clock: Arc::new(SystemClock::default()),
         }
     }
@@ -93,6 +96,7 @@ pub(crate) struct Core {
     /// The server's name for itself: the same in every run, and no other server's.
     pub(crate) identity: [u8; 16],
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) ids: IdMap,
 }
 
 impl Core {
@@ -181,7 +185,7 @@ impl Server {
     /// What is wrong with the configuration or the state directory.
     pub fn new(config: ServerConfig) -> Result<Self, ServerError> {
         let ServerConfig { exports, state_dir: path, transport, state, grace, clock, .. } = config;
-        let ServerConfig { rpcbind, clients_rpcbind, versions, .. } = config;
+        let ServerConfig { rpcbind, clients_rpcbind, versions, id_domain, .. } = config;
         let in_dir = |source| ServerError::StateDir { path: path.clone(), source };
         std::fs::create_dir_all(&path).map_err(in_dir)?;
         let handles = Handles::open(&path).map_err(in_dir)?;
@@ -227,6 +231,7 @@ impl Server {
             verifier: verifier.clone(),
             identity,
             metrics: metrics.clone(),
+            ids: IdMap::new(id_domain.as_deref()),
         });
         hosts.for_each(|host| core.state.lock().nlm_remembered(host, clock.monotonic()));
         let callbacks = nlm::Callbacks::new(clients_rpcbind, stop.clone());

@@ -52,7 +52,8 @@ impl Collector for Everything {
             one.encode_histogram::<NoLabelSet>(seconds, sums.count(), &buckets, None)?;
         }
 
-        let bytes: [(_, _, fn(&Sums) -> u64); 2] = [
+        type Part = fn(&Sums) -> u64;
+        let bytes: [(_, _, Part); 2] = [
             ("received", "Bytes of operations' arguments", |sums| sums.received),
             ("sent", "Bytes of operations' results", |sums| sums.sent),
         ];

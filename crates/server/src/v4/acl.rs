@@ -9,7 +9,7 @@
 //! 3. What POSIX has no word for is refused: kinds of entries and inheritance that are not its own,
 //!    and entries that deny nothing but what POSIX cannot deny.
 
-use super::idmap::{self, Kind};
+use super::idmap::{IdMap, Kind};
 use std::collections::BTreeMap;
 use weir_nfs::v4::Error;
 use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType, MAX_ACES};
@@ -52,7 +52,7 @@ enum Who {
 
 /// An NFSv4 entry with its name looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+pub(super) struct Entry {
     denies: bool,
     flags: AceFlags,
     mask: AceMask,
@@ -63,7 +63,7 @@ struct Entry {
 ///
 /// # Errors
 /// [`Error::Resource`]: longer than the protocol's replies are here.
-pub(super) fn to_wire(acls: &Acls, is_dir: bool) -> Result<Vec<Ace>, Error> {
+pub(super) async fn to_wire(ids: &IdMap, acls: &Acls, is_dir: bool) -> Result<Vec<Ace>, Error> {
     let mut entries = Vec::new();
     write(&acls.access, AceFlags::empty(), is_dir, &mut entries);
     if let Some(default) = &acls.default {
@@ -72,46 +72,49 @@ pub(super) fn to_wire(acls: &Acls, is_dir: bool) -> Result<Vec<Ace>, Error> {
     if entries.len() > MAX_ACES {
         return Err(Error::Resource);
     }
-    let ace = |entry: Entry| Ace {
-        kind: if entry.denies { AceType::Deny } else { AceType::Allow },
-        flags: entry.flags,
-        mask: entry.mask,
-        who: match entry.who {
+    let mut aces = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let kind = if entry.denies { AceType::Deny } else { AceType::Allow };
+        let who = match entry.who {
             Who::Owner => "OWNER@".into(),
             Who::Group => "GROUP@".into(),
             Who::Everyone => "EVERYONE@".into(),
-            Who::User(id) | Who::NamedGroup(id) => id.to_string().as_bytes().into(),
-        },
-    };
-    Ok(entries.into_iter().map(ace).collect())
+            Who::User(id) => ids.name(Kind::User, id).await,
+            Who::NamedGroup(id) => ids.name(Kind::Group, id).await,
+        };
+        aces.push(Ace { kind, flags: entry.flags, mask: entry.mask, who });
+    }
+    Ok(aces)
 }
 
-/// The lists that a client sets.
+/// The entries that a client sends, their names looked up.
 ///
 /// # Errors
-/// [`Error::AttrNotSupp`]: POSIX cannot express it; [`Error::Inval`]: it makes no sense;
-/// [`Error::BadOwner`]: nobody has that name.
-pub(super) fn from_wire(aces: &[Ace], is_dir: bool) -> Result<Acls, Error> {
-    let entries: Vec<Entry> = aces.iter().map(entry).collect::<Result<_, _>>()?;
-    read(&entries, is_dir)
+/// [`Error::AttrNotSupp`]: POSIX cannot express it; [`Error::BadOwner`]: nobody has that name.
+pub(super) async fn entries(ids: &IdMap, aces: &[Ace]) -> Result<Vec<Entry>, Error> {
+    let mut entries = Vec::with_capacity(aces.len());
+    for ace in aces {
+        entries.push(entry(ids, ace).await?);
+    }
+    Ok(entries)
 }
 
-fn entry(ace: &Ace) -> Result<Entry, Error> {
+async fn entry(ids: &IdMap, ace: &Ace) -> Result<Entry, Error> {
     let denies = match ace.kind {
         AceType::Allow => false,
         AceType::Deny => true,
         AceType::Audit | AceType::Alarm => return Err(Error::AttrNotSupp),
     };
     let is_group = ace.flags.contains(AceFlags::IDENTIFIER_GROUP);
-    let id = |kind| idmap::number(kind, &ace.who).ok_or(Error::BadOwner);
+    let id = async |kind| ids.number(kind, &ace.who).await.ok_or(Error::BadOwner);
     let who = match &ace.who[..] {
         b"OWNER@" => Who::Owner,
         b"GROUP@" => Who::Group,
         b"EVERYONE@" => Who::Everyone,
         // INTERACTIVE@, NETWORK@ and their like: nothing here tells them apart.
         [.., b'@'] => return Err(Error::AttrNotSupp),
-        _ if is_group => Who::NamedGroup(id(Kind::Group)?),
-        _ => Who::User(id(Kind::User)?),
+        _ if is_group => Who::NamedGroup(id(Kind::Group).await?),
+        _ => Who::User(id(Kind::User).await?),
     };
     Ok(Entry { denies, flags: ace.flags, mask: ace.mask, who })
 }
@@ -179,7 +182,11 @@ fn rights(mask: AceMask, is_dir: bool) -> AclRights {
     [READ, WRITE, EXECUTE].into_iter().filter(|&right| mask.contains(bits(right, is_dir))).sum()
 }
 
-fn read(entries: &[Entry], is_dir: bool) -> Result<Acls, Error> {
+/// The lists that a client sets.
+///
+/// # Errors
+/// [`Error::AttrNotSupp`]: POSIX cannot express it; [`Error::Inval`]: it makes no sense.
+pub(super) fn read(entries: &[Entry], is_dir: bool) -> Result<Acls, Error> {
     let (mut access, mut default) = (Reader::default(), None::<Reader>);
     for entry in entries {
         if !entry.flags.difference(FLAGS).is_empty() {
@@ -507,8 +514,8 @@ mod tests {
 
     /// As Linux's server writes it: `getfacl` says user::rw- user:1000:rwx group::r-- mask::rw-
     /// other::r--.
-    #[test]
-    fn a_list_as_linux_writes_it() {
+    #[tokio::test]
+    async fn a_list_as_linux_writes_it() {
         let acl = Acl::new([
             (AclWho::Owner, 6),
             (AclWho::User(1000), 7),
@@ -517,7 +524,8 @@ mod tests {
             (AclWho::Other, 4),
         ]);
         let acls = Acls { access: acl.unwrap(), default: None };
-        let written: Vec<_> = to_wire(&acls, false)
+        let written: Vec<_> = to_wire(&IdMap::new(None), &acls, false)
+            .await
             .unwrap()
             .iter()
             .map(|a| (a.kind, a.mask.bits(), String::from_utf8(a.who.to_vec()).unwrap()))
@@ -532,12 +540,19 @@ mod tests {
         assert_eq!(written, expected.map(|(mask, who)| (AceType::Allow, mask, who.into())));
     }
 
-    #[test]
-    fn what_posix_has_no_word_for_is_refused() {
-        let (none, read) = (AceFlags::empty(), AceMask::READ_DATA);
-        let refused = |ace: Ace, is_dir| from_wire(&[ace], is_dir).unwrap_err();
+    #[tokio::test]
+    async fn what_posix_has_no_word_for_is_refused() {
+        let ids = IdMap::new(None);
+        let (none, read_data) = (AceFlags::empty(), AceMask::READ_DATA);
+        let refused = async |ace: Ace, is_dir| match entries(&ids, &[ace]).await {
+            Ok(entries) => read(&entries, is_dir).unwrap_err(),
+            Err(error) => error,
+        };
         for kind in [AceType::Audit, AceType::Alarm] {
-            assert_eq!(refused(ace(kind, none, read, "OWNER@"), true), Error::AttrNotSupp);
+            assert_eq!(
+                refused(ace(kind, none, read_data, "OWNER@"), true).await,
+                Error::AttrNotSupp
+            );
         }
         for flags in [
             AceFlags::NO_PROPAGATE_INHERIT | INHERITED,
@@ -546,18 +561,18 @@ mod tests {
             AceFlags::FILE_INHERIT,
             AceFlags::DIRECTORY_INHERIT,
         ] {
-            let refusal = refused(ace(AceType::Allow, flags, read, "OWNER@"), true);
+            let refusal = refused(ace(AceType::Allow, flags, read_data, "OWNER@"), true).await;
             assert_eq!(refusal, Error::AttrNotSupp, "{flags:?}");
         }
-        let inherit = ace(AceType::Allow, INHERITED, read, "OWNER@");
-        assert_eq!(refused(inherit, false), Error::Inval, "a file has no heirs");
-        let nobody = ace(AceType::Allow, AceFlags::INHERIT_ONLY, read, "OWNER@");
-        assert_eq!(refused(nobody, true), Error::Inval, "inherited by nobody");
+        let inherit = ace(AceType::Allow, INHERITED, read_data, "OWNER@");
+        assert_eq!(refused(inherit, false).await, Error::Inval, "a file has no heirs");
+        let nobody = ace(AceType::Allow, AceFlags::INHERIT_ONLY, read_data, "OWNER@");
+        assert_eq!(refused(nobody, true).await, Error::Inval, "inherited by nobody");
         let deny = ace(AceType::Deny, none, AceMask::READ_ACL, "EVERYONE@");
-        assert_eq!(refused(deny, false), Error::AttrNotSupp);
-        let who = |who| refused(ace(AceType::Allow, none, read, who), false);
-        assert_eq!(who("NETWORK@"), Error::AttrNotSupp);
-        assert_eq!(who("nobody has this name"), Error::BadOwner);
+        assert_eq!(refused(deny, false).await, Error::AttrNotSupp);
+        let who = async |who| refused(ace(AceType::Allow, none, read_data, who), false).await;
+        assert_eq!(who("NETWORK@").await, Error::AttrNotSupp);
+        assert_eq!(who("nobody has this name").await, Error::BadOwner);
     }
 
     #[test]

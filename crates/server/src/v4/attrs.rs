@@ -5,13 +5,13 @@
 
 use super::acl::{self, Acls};
 use super::context::{Context, Target};
-use super::idmap::{self, Kind};
+use super::idmap::{IdMap, Kind};
 use super::status::of_vfs;
 use crate::handle::Node;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use weir_nfs::v4::acl::{Ace, Acl as WireAcl, AclFlags, MAX_ACES};
+use weir_nfs::v4::acl::{Ace, Acl as WireAcl, AclFlags};
 use weir_nfs::v4::attr::{self as number, Attrs, Fattr, FsLocations};
-use weir_nfs::v4::types::{FileType, FsId, NfsTime, SetTime as WireTime, SpecData};
+use weir_nfs::v4::types::{FileType, FsId, Name, NfsTime, SetTime as WireTime, SpecData};
 use weir_nfs::v4::{Bitmap, Error};
 use weir_pagecache::CachedFs;
 use weir_vfs::{
@@ -149,6 +149,8 @@ pub(crate) struct Besides {
     stat: Option<FsStat>,
     lists: Option<Vec<Ace>>,
     uncacheable: Option<bool>,
+    owner: Option<Name>,
+    owner_group: Option<Name>,
 }
 
 impl Besides {
@@ -164,6 +166,7 @@ impl Besides {
     /// The same, and what each file has of its own.
     pub(crate) async fn of_file(
         &self,
+        ids: &IdMap,
         target: &Target<'_>,
         attr: &Attr,
         asked: Bitmap,
@@ -171,13 +174,21 @@ impl Besides {
         let asked = asked.intersection(supported(u32::MAX, target.capabilities()));
         let lists = match asked.intersection(LISTS).is_empty() {
             true => None,
-            false => Some(lists(target, attr).await?),
+            false => Some(lists(ids, target, attr).await?),
         };
         let uncacheable = match asked.contains(number::UNCACHEABLE_FILE_DATA) {
             true => Some(is_uncacheable(target, attr).await?),
             false => None,
         };
-        Ok(Self { stat: self.stat, lists, uncacheable })
+        let owner = match asked.contains(number::OWNER) {
+            true => Some(ids.name(Kind::User, attr.uid).await),
+            false => None,
+        };
+        let owner_group = match asked.contains(number::OWNER_GROUP) {
+            true => Some(ids.name(Kind::Group, attr.gid).await),
+            false => None,
+        };
+        Ok(Self { stat: self.stat, lists, uncacheable, owner, owner_group })
     }
 }
 
@@ -197,7 +208,7 @@ async fn is_uncacheable(target: &Target<'_>, attr: &Attr) -> Result<bool, Error>
 /// The value of a mark.
 const MARKED: &[u8] = b"1";
 
-async fn lists(target: &Target<'_>, attr: &Attr) -> Result<Vec<Ace>, Error> {
+async fn lists(ids: &IdMap, target: &Target<'_>, attr: &Attr) -> Result<Vec<Ace>, Error> {
     let by_mode = || Acl::of_mode(attr.mode);
     let is_dir = attr.kind == FileKind::Directory;
     let get = async |kind| target.fs().get_acl(attr.id, kind).await;
@@ -209,7 +220,7 @@ async fn lists(target: &Target<'_>, attr: &Attr) -> Result<Vec<Ace>, Error> {
         true => get(AclKind::Default).await.map_err(of_vfs)?,
         false => None,
     };
-    acl::to_wire(&Acls { access, default }, is_dir)
+    acl::to_wire(ids, &Acls { access, default }, is_dir).await
 }
 
 /// The attributes asked for of one file.
@@ -265,8 +276,8 @@ pub(crate) fn of_file(
         mode: has(number::MODE).then_some(attr.mode),
         no_trunc: has(number::NO_TRUNC).then_some(true),
         numlinks: has(number::NUMLINKS).then_some(attr.nlink),
-        owner: has(number::OWNER).then(|| attr.uid.to_string().as_bytes().into()),
-        owner_group: has(number::OWNER_GROUP).then(|| attr.gid.to_string().as_bytes().into()),
+        owner: besides.owner.clone(),
+        owner_group: besides.owner_group.clone(),
         rawdev: has(number::RAWDEV).then_some(SpecData { major: attr.rdev.0, minor: attr.rdev.1 }),
         space_avail: stat_of(number::SPACE_AVAIL, |s| s.available_bytes),
         space_free: stat_of(number::SPACE_FREE, |s| s.free_bytes),
@@ -355,7 +366,7 @@ pub(crate) struct ToSet {
     pub(crate) asked: Bitmap,
     /// The bits of the mode that are to be set, where the others stay.
     pub(crate) masked: Option<u32>,
-    list: Option<List<Ace, MAX_ACES>>,
+    list: Option<Vec<acl::Entry>>,
     uncacheable: Option<bool>,
 }
 
@@ -364,7 +375,12 @@ impl ToSet {
     ///
     /// # Errors
     /// [`Error::AttrNotSupp`], [`Error::Inval`], [`Error::BadOwner`], [`Error::BadXdr`].
-    pub(crate) fn read(wire: &Fattr, minor: u32, store: Capabilities) -> Result<Self, Error> {
+    pub(crate) async fn read(
+        ids: &IdMap,
+        wire: &Fattr,
+        minor: u32,
+        store: Capabilities,
+    ) -> Result<Self, Error> {
         let asked = wire.asked();
         if !asked.difference(supported(minor, store)).is_empty() {
             return Err(Error::AttrNotSupp);
@@ -390,10 +406,14 @@ impl ToSet {
             (Some(_), Some(_)) => return Err(Error::Inval),
             // Nothing here keeps how a list came about.
             (None, Some(dacl)) if !dacl.flags.is_empty() => return Err(Error::AttrNotSupp),
-            (acl, dacl) => acl.as_ref().or(dacl.as_ref().map(|dacl| &dacl.aces)).cloned(),
+            (acl, dacl) => acl.as_ref().or(dacl.as_ref().map(|dacl| &dacl.aces)),
         };
-        let id = |kind, name: &Option<weir_nfs::v4::types::Name>| match name {
-            Some(name) => idmap::number(kind, name).map(Some).ok_or(Error::BadOwner),
+        let list = match list {
+            Some(aces) => Some(acl::entries(ids, &aces.0).await?),
+            None => None,
+        };
+        let id = async |kind, name: &Option<Name>| match name {
+            Some(name) => ids.number(kind, name).await.map(Some).ok_or(Error::BadOwner),
             None => Ok(None),
         };
         let time = |time: Option<WireTime>| match time {
@@ -404,8 +424,8 @@ impl ToSet {
         let set = SetAttr {
             mode,
             umask,
-            uid: id(Kind::User, &attrs.owner)?,
-            gid: id(Kind::Group, &attrs.owner_group)?,
+            uid: id(Kind::User, &attrs.owner).await?,
+            gid: id(Kind::Group, &attrs.owner_group).await?,
             size: attrs.size,
             atime: time(attrs.time_access_set)?,
             mtime: time(attrs.time_modify_set)?,
@@ -424,7 +444,7 @@ impl ToSet {
         let is_dir = kind == FileKind::Directory;
         let acls = match &self.list {
             Some(_) if kind == FileKind::Symlink => return Err(Error::AttrNotSupp),
-            Some(aces) => Some(acl::from_wire(aces, is_dir)?),
+            Some(entries) => Some(acl::read(entries, is_dir)?),
             None => None,
         };
         Ok(More { acls, is_dir, uncacheable: self.uncacheable })
@@ -490,32 +510,40 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_can_be_set() {
+    #[tokio::test]
+    async fn what_can_be_set() {
+        let ids = IdMap::new(None);
         let all = Capabilities::all();
-        let read = |attrs: Attrs| ToSet::read(&attrs.into(), 2, all);
+        let read = async |attrs: Attrs| ToSet::read(&ids, &attrs.into(), 2, all).await;
         let owner = |name: &str| Attrs { owner: Some(name.as_bytes().into()), ..Attrs::default() };
-        assert_eq!(read(owner("17")).unwrap().set.uid, Some(17));
-        assert_eq!(read(owner("nobody at all")), Err(Error::BadOwner));
-        assert_eq!(read(Attrs { fileid: Some(1), ..Attrs::default() }), Err(Error::Inval));
-        assert_eq!(read(Attrs { hidden: Some(true), ..Attrs::default() }), Err(Error::AttrNotSupp));
+        assert_eq!(read(owner("17")).await.unwrap().set.uid, Some(17));
+        assert_eq!(read(owner("nobody at all")).await, Err(Error::BadOwner));
+        assert_eq!(read(Attrs { fileid: Some(1), ..Attrs::default() }).await, Err(Error::Inval));
+        assert_eq!(
+            read(Attrs { hidden: Some(true), ..Attrs::default() }).await,
+            Err(Error::AttrNotSupp)
+        );
         let both = |mode, umask| Attrs {
             mode_umask: Some(number::ModeUmask { mode, umask }),
             ..Attrs::default()
         };
-        let ToSet { set, asked, .. } = read(both(0o666, 0o027)).unwrap();
+        let ToSet { set, asked, .. } = read(both(0o666, 0o027)).await.unwrap();
         assert_eq!((set.mode, set.umask), (Some(0o666), Some(0o027)));
         assert_eq!(asked, Bitmap::of(&[number::MODE_UMASK]));
-        assert_eq!(read(both(0o666, 0o1000)), Err(Error::Inval));
-        assert_eq!(read(Attrs { mode: Some(0), ..both(0, 0) }), Err(Error::Inval));
+        assert_eq!(read(both(0o666, 0o1000)).await, Err(Error::Inval));
+        assert_eq!(read(Attrs { mode: Some(0), ..both(0, 0) }).await, Err(Error::Inval));
         let acl = Attrs { acl: Some(List::default()), ..Attrs::default() };
-        assert!(read(acl.clone()).is_ok());
-        let without = ToSet::read(&acl.clone().into(), 2, all - Capabilities::POSIX_ACL);
+        assert!(read(acl.clone()).await.is_ok());
+        let fewer = all - Capabilities::POSIX_ACL;
+        let without = ToSet::read(&ids, &acl.clone().into(), 2, fewer).await;
         assert_eq!(without, Err(Error::AttrNotSupp));
         let flags = AclFlags::PROTECTED;
         let dacl = |flags| Some(WireAcl { flags, aces: List::default() });
-        assert_eq!(read(Attrs { dacl: dacl(flags), ..Attrs::default() }), Err(Error::AttrNotSupp));
-        assert_eq!(read(Attrs { dacl: dacl(AclFlags::empty()), ..acl }), Err(Error::Inval));
+        assert_eq!(
+            read(Attrs { dacl: dacl(flags), ..Attrs::default() }).await,
+            Err(Error::AttrNotSupp)
+        );
+        assert_eq!(read(Attrs { dacl: dacl(AclFlags::empty()), ..acl }).await, Err(Error::Inval));
     }
 
     #[test]

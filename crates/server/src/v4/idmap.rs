@@ -1,59 +1,165 @@
 //! Owners and groups as NFSv4 writes them: strings.
 //!
-//! Numbers go out as decimal strings, which every client takes under AUTH_SYS (RFC 7530 section
-//! 5.9); what comes in may also be a name of this machine, with any domain after it.
+//! 1. What comes in is a decimal number, or a name of this machine's users or groups (the system's
+//!    own look-up, so also those of a directory service), with a domain after it or not. Where a
+//!    domain is configured, names of another one are nobody's here.
+//! 2. What goes out is a number, which every client takes under AUTH_SYS (RFC 7530 section 5.9); or,
+//!    where a domain is configured, `name@domain` for those that have a name.
+//! 3. Names are looked up on threads that may wait, and remembered for a while: at most
+//!    [`MAX_REMEMBERED`].
 
-use std::fs;
+use hashlink::LruCache;
+use parking_lot::Mutex;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::str;
+use std::time::Duration;
+use std::time::Instant;
+use weir_nfs::v4::types::Name;
 
-/// Where names are looked up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+const MAX_REMEMBERED: usize = 4096;
+/// How long what was found, and what was not, is believed.
+const FOUND_HOLDS: Duration = Duration::from_secs(600);
+const NOT_FOUND_HOLDS: Duration = Duration::from_secs(30);
+/// Longest name that is looked up, in bytes.
+const MAX_NAME_BYTES: usize = 256;
+/// Who is nobody, where the system has no such name.
+const NOBODY: u32 = 65_534;
+
+/// What is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     User,
     Group,
 }
 
-impl Kind {
-    fn database(self) -> &'static str {
-        match self {
-            Self::User => "/etc/passwd",
-            Self::Group => "/etc/group",
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Asked {
+    NameOf(Kind, u32),
+    NumberOf(Kind, Box<[u8]>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Found {
+    Name(Box<[u8]>),
+    Number(u32),
+    Nothing,
+}
+
+/// Names and numbers of users and groups.
+#[derive(Debug)]
+pub(crate) struct IdMap {
+    domain: Option<Box<[u8]>>,
+    remembered: Mutex<LruCache<Asked, (Instant, Found)>>,
+}
+
+impl IdMap {
+    /// With this domain after names, or with numbers for names.
+    pub(crate) fn new(domain: Option<&str>) -> Self {
+        Self {
+            domain: domain.map(|domain| domain.as_bytes().into()),
+            remembered: Mutex::new(LruCache::new(MAX_REMEMBERED)),
         }
     }
-}
 
-/// The number of an owner or group, or `None` for a name that nobody has.
-pub(crate) fn number(kind: Kind, name: &[u8]) -> Option<u32> {
-    if !name.is_empty() && name.iter().all(u8::is_ascii_digit) {
-        return str::from_utf8(name).ok()?.parse().ok();
-    }
-    let database = fs::read(kind.database()).ok()?;
-    find(&database, name.split(|&b| b == b'@').next()?)
-}
-
-/// Finds a name in a database of lines `name:password:number:...`.
-fn find(database: &[u8], name: &[u8]) -> Option<u32> {
-    database.split(|&b| b == b'\n').find_map(|line| {
-        let mut fields = line.split(|&b| b == b':');
-        if fields.next() != Some(name) || name.is_empty() {
+    /// The number of an owner or group, or `None` for a name that nobody has.
+    pub(crate) async fn number(&self, kind: Kind, name: &[u8]) -> Option<u32> {
+        if !name.is_empty() && name.iter().all(u8::is_ascii_digit) {
+            return str::from_utf8(name).ok()?.parse().ok();
+        }
+        let (name, domain) = match name.iter().rposition(|&b| b == b'@') {
+            Some(at) => (&name[..at], Some(&name[at + 1..])),
+            None => (name, None),
+        };
+        if let (Some(ours), Some(theirs)) = (&self.domain, domain)
+            && !ours.eq_ignore_ascii_case(theirs)
+        {
             return None;
         }
-        str::from_utf8(fields.nth(1)?).ok()?.parse().ok()
-    })
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(&0) {
+            return None;
+        }
+        match self.find(Asked::NumberOf(kind, name.into())).await {
+            Found::Number(number) => Some(number),
+            _ if matches!(name, b"nobody" | b"nogroup") => Some(NOBODY),
+            _ => None,
+        }
+    }
+
+    /// An owner or group as clients are told of it.
+    pub(crate) async fn name(&self, kind: Kind, number: u32) -> Name {
+        let Some(domain) = &self.domain else { return decimal(number) };
+        match self.find(Asked::NameOf(kind, number)).await {
+            Found::Name(name) => [&name[..], b"@", domain].concat()[..].into(),
+            _ => decimal(number),
+        }
+    }
+
+    async fn find(&self, asked: Asked) -> Found {
+        if let Some((since, found)) = self.remembered.lock().get(&asked) {
+            let holds = if *found == Found::Nothing { NOT_FOUND_HOLDS } else { FOUND_HOLDS };
+            if since.elapsed() < holds {
+                return found.clone();
+            }
+        }
+        let question = asked.clone();
+        let found = tokio::task::spawn_blocking(move || look_up(&question)).await;
+        let found = found.unwrap_or(Found::Nothing);
+        self.remembered.lock().insert(asked, (Instant::now(), found.clone()));
+        found
+    }
+}
+
+fn decimal(number: u32) -> Name {
+    number.to_string().as_bytes().into()
+}
+
+/// Asks the system, which may ask others.
+fn look_up(asked: &Asked) -> Found {
+    let name_of = |name: &OsStr| Found::Name(name.as_bytes().into());
+    let found = match asked {
+        Asked::NameOf(Kind::User, id) => uzers::get_user_by_uid(*id).map(|u| name_of(u.name())),
+        Asked::NameOf(Kind::Group, id) => uzers::get_group_by_gid(*id).map(|g| name_of(g.name())),
+        Asked::NumberOf(Kind::User, name) => {
+            uzers::get_user_by_name(OsStr::from_bytes(name)).map(|u| Found::Number(u.uid()))
+        }
+        Asked::NumberOf(Kind::Group, name) => {
+            uzers::get_group_by_name(OsStr::from_bytes(name)).map(|g| Found::Number(g.gid()))
+        }
+    };
+    found.unwrap_or(Found::Nothing)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn numbers_and_names() {
-        assert_eq!(number(Kind::User, b"1234"), Some(1234));
-        assert_eq!(number(Kind::User, b"99999999999"), None);
-        assert_eq!(number(Kind::User, b"root@example.org"), Some(0));
-        assert_eq!(number(Kind::Group, b"no such group"), None);
-        assert_eq!(number(Kind::Group, b""), None);
-        assert_eq!(find(b"a:x:1:2\nab:x:7:3\n\n:x:9", b"ab"), Some(7));
-        assert_eq!(find(b"a:x:1:2\n\n:x:9", b""), None);
+    #[tokio::test]
+    async fn numbers_and_names_come_in() {
+        let ids = IdMap::new(None);
+        assert_eq!(ids.number(Kind::User, b"1234").await, Some(1234));
+        assert_eq!(ids.number(Kind::User, b"99999999999").await, None);
+        assert_eq!(ids.number(Kind::User, b"root").await, Some(0));
+        assert_eq!(ids.number(Kind::User, b"root@example.org").await, Some(0));
+        assert_eq!(ids.number(Kind::Group, b"no such group").await, None);
+        for name in [&b""[..], b"@a", b"a\0b", &[b'a'; 1000]] {
+            assert_eq!(ids.number(Kind::Group, name).await, None, "{name:?}");
+        }
+        assert!(ids.number(Kind::User, b"nobody@x").await.is_some());
+        assert_eq!(&ids.name(Kind::User, 0).await[..], b"0", "no domain, no names");
+    }
+
+    #[tokio::test]
+    async fn a_domain_is_sent_and_asked_for() {
+        let ids = IdMap::new(Some("example.org"));
+        assert_eq!(&ids.name(Kind::User, 0).await[..], b"root@example.org");
+        assert_eq!(&ids.name(Kind::Group, 0).await[..], b"root@example.org");
+        assert_eq!(&ids.name(Kind::User, 4_000_000_001).await[..], b"4000000001");
+        assert_eq!(ids.number(Kind::User, b"root@EXAMPLE.org").await, Some(0));
+        assert_eq!(ids.number(Kind::User, b"root@elsewhere").await, None);
+        assert_eq!(ids.number(Kind::User, b"17").await, Some(17));
+        let remembered = ids.remembered.lock().len();
+        ids.name(Kind::User, 0).await;
+        assert_eq!(ids.remembered.lock().len(), remembered, "what is known is not asked again");
     }
 }

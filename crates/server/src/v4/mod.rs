@@ -19,6 +19,7 @@ mod status;
 mod tests;
 
 pub(crate) use copying::{Copying, Step};
+pub(crate) use idmap::IdMap;
 pub(crate) use owners::OwnerTable;
 
 use crate::export::Identity;

@@ -48,7 +48,7 @@ pub(super) async fn attributes(
         cx.core.recalls.attr(target.fs(), target.node, by).await.map_err(of_vfs)?
     };
     let besides = Besides::of_file_system(target, asked).await?;
-    let besides = besides.of_file(target, &attr, asked).await?;
+    let besides = besides.of_file(&cx.core.ids, target, &attr, asked).await?;
     Ok(attrs::of_file(cx, target, &attr, &besides, asked))
 }
 
@@ -65,7 +65,7 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
     target.check_writable()?;
     let claim = cx.core.recalls.claim(target.node, Touch::Change, setter(cx, args)).await;
     let _claim = claim.map_err(of_vfs)?;
-    let wanted = ToSet::read(&args.attrs, cx.minor, target.capabilities())?;
+    let wanted = ToSet::read(&cx.core.ids, &args.attrs, cx.minor, target.capabilities()).await?;
     if wanted.set.umask.is_some() {
         // Only what is made has a umask (RFC 8275 section 5).
         return Err(Error::Inval);

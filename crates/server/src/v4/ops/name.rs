@@ -71,7 +71,7 @@ pub(crate) async fn create(cx: &mut Context, args: create::Args) -> create::Res 
     let _alone = core.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
     let (dir, before) = current_dir(cx).await?;
     dir.check_writable()?;
-    let wanted = ToSet::read(&args.attrs, cx.minor, dir.capabilities())?;
+    let wanted = ToSet::read(&cx.core.ids, &args.attrs, cx.minor, dir.capabilities()).await?;
     let set = &wanted.set;
     let more = wanted.more(match args.kind {
         create::Kind::Directory => FileKind::Directory,

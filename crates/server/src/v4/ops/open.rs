@@ -76,7 +76,7 @@ async fn open_for(cx: &mut Context, client: ClientId, args: open::Args) -> open:
         open::Claim::Fh | open::Claim::Previous(_) | open::Claim::DelegCurFh(_) => {
             let target = cx.current()?;
             let attr = target.attr().await?;
-            let truncate = asks_truncation(cx, &target, &args.how);
+            let truncate = asks_truncation(cx, &target, &args.how).await;
             let change = ChangeInfo::default();
             let found = Found { attr, created: false, set: Bitmap::EMPTY, truncate, change };
             (found, target.node)
@@ -286,12 +286,14 @@ async fn find(
         return Ok(Found { attr, created: false, set: Bitmap::EMPTY, truncate: false, change });
     };
     let store = dir.capabilities();
-    let read = |attrs| ToSet::read(attrs, cx.minor, store);
+    let read = async |attrs| ToSet::read(&cx.core.ids, attrs, cx.minor, store).await;
     let (mut wanted, verifier) = match how {
-        open::CreateHow::Unchecked(attrs) | open::CreateHow::Guarded(attrs) => (read(attrs)?, None),
+        open::CreateHow::Unchecked(attrs) | open::CreateHow::Guarded(attrs) => {
+            (read(attrs).await?, None)
+        }
         open::CreateHow::Exclusive(verifier) => (ToSet::default(), Some(*verifier)),
         open::CreateHow::Exclusive41(create) => {
-            let wanted = read(&create.attrs)?;
+            let wanted = read(&create.attrs).await?;
             if !wanted.asked.difference(attrs::exclusive(cx.minor, store)).is_empty() {
                 return Err(Error::Inval);
             }
@@ -345,11 +347,11 @@ async fn find(
     Ok(Found { attr, created, set, truncate, change })
 }
 
-fn asks_truncation(cx: &Context, target: &Target<'_>, how: &open::How) -> bool {
+async fn asks_truncation(cx: &Context, target: &Target<'_>, how: &open::How) -> bool {
     match how {
         open::How::Create(open::CreateHow::Unchecked(attrs)) => {
-            ToSet::read(attrs, cx.minor, target.capabilities())
-                .is_ok_and(|wanted| wanted.set.size == Some(0))
+            let wanted = ToSet::read(&cx.core.ids, attrs, cx.minor, target.capabilities()).await;
+            wanted.is_ok_and(|wanted| wanted.set.size == Some(0))
         }
         _ => false,
     }

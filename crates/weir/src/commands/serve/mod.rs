@@ -77,6 +77,9 @@ pub(crate) struct Args {
     /// of this machine alone
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<Bind>,
+    /// Tell NFSv4 clients the names of owners and groups, as name@DOMAIN [default: their numbers]
+    #[arg(long, value_name = "DOMAIN")]
+    id_domain: Option<String>,
     /// What to log: error, warn, info, debug, trace, or by module as in weir_server=debug,info
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
@@ -154,7 +157,7 @@ impl Args {
 
 pub(crate) fn run(args: Args) -> Result<Ended> {
     let (check, json) = (args.check, args.json);
-    let config = args.config.clone();
+    let (config, id_domain) = (args.config.clone(), args.id_domain.clone());
     let metrics = args.metrics.map(metrics_address).transpose()?;
     let settings = match &config {
         Some(config) => load(config)?,
@@ -164,7 +167,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         announce::checked(&settings, json)?;
         return Ok(Ended::Done);
     }
-    service::run(service::Start { settings, config, metrics, json })
+    service::run(service::Start { settings, config, metrics, id_domain, json })
 }
 
 /// Where counters are to be read; only from this machine, unless an address is given.

@@ -30,6 +30,8 @@ pub(super) struct Start {
     pub(super) config: Option<PathBuf>,
     /// Where counters are to be read.
     pub(super) metrics: Option<SocketAddr>,
+    /// The domain of users' and groups' names.
+    pub(super) id_domain: Option<String>,
     /// Say what is served as JSON.
     pub(super) json: bool,
 }
@@ -60,7 +62,7 @@ fn raise_descriptor_limit() {
 }
 
 async fn serve(start: Start, state_dir: &Path, listeners: Vec<TcpListener>) -> Result<Ended> {
-    let Start { settings, config, metrics, json } = start;
+    let Start { settings, config, metrics, id_domain, json } = start;
     let addresses: Vec<SocketAddr> = listeners
         .iter()
         .map(TcpListener::local_addr)
@@ -74,6 +76,7 @@ async fn serve(start: Start, state_dir: &Path, listeners: Vec<TcpListener>) -> R
         server.state.delegations = 0;
     }
     server.versions = settings.versions;
+    server.id_domain = id_domain;
     server.rpcbind = settings.rpcbind.then_some(LOCAL_RPCBIND);
     let server = Server::new(server).map_err(|error| refused(&error))?;
     let listeners: Vec<_> = listeners
