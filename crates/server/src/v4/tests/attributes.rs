@@ -175,7 +175,8 @@ async fn every_settable_attribute_is_set_and_read_back() {
     };
     let none = Attrs::default;
     // What is set; what of it is read back, or what shows it.
-    let cases: Vec<(Attrs, fn(&weir_vfs::Attr) -> bool)> = vec![
+    type Holds = fn(&weir_vfs::Attr) -> bool;
+    let cases: Vec<(Attrs, Holds)> = vec![
         (Attrs { size: Some(12345), ..none() }, |f| f.size == 12345),
         (Attrs { mode: Some(0o4751), ..none() }, |f| f.mode == 0o4751),
         (Attrs { mode_set_masked: Some(ModeMasked { mode: 0o777, mask: 0o027 }), ..none() }, |f| {
@@ -269,7 +270,7 @@ async fn a_marked_file_leaves_nothing_in_the_cache() {
     c.on(&file, get()).await;
     let id = f.fs.lookup(&Caller::Own, f.fs.root(), b"file").await.unwrap().id;
     let open = f.fs.open(&Caller::Own, id, Access::READ).await.unwrap();
-    assert_eq!(open.resident(), [0..256 << 10]);
+    assert_eq!(open.resident(), std::slice::from_ref(&(0..256 << 10)));
 
     let marked = |mark| Attrs { uncacheable_file_data: Some(mark), ..Attrs::default() };
     assert_eq!(set(&mut c, &file, marked(true)).await.status, Ok(()));
@@ -299,7 +300,7 @@ async fn a_marked_file_leaves_nothing_in_the_cache() {
     };
     assert!(matches!(c.on(&file, Op::Setxattr(args)).await, OpRes::Setxattr(Ok(_))));
     c.on(&file, get()).await;
-    assert_eq!(open.resident(), [0..256 << 10]);
+    assert_eq!(open.resident(), std::slice::from_ref(&(0..256 << 10)));
     assert_eq!(set(&mut c, &file, marked(false)).await.status, Ok(()));
     assert_eq!(set(&mut c, &file, marked(false)).await.status, Ok(()));
 }

@@ -254,6 +254,6 @@ pub(super) fn file_system_name(dir: &Path) -> String {
         (0x0102_1994, "tmpfs"),
         (0x794C_7630, "overlay"),
     ];
-    let kind = rustix::fs::statfs(dir).map(|s| s.f_type as i64).unwrap_or_default();
+    let kind = rustix::fs::statfs(dir).map(|s| s.f_type).unwrap_or_default();
     NAMES.iter().find(|(magic, _)| *magic == kind).map_or("own", |(_, name)| name).into()
 }
