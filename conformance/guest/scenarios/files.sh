@@ -24,6 +24,8 @@ removed_elsewhere() { # scenario
     perl -e 'open(my $f, "<&=5"); my $n = sysread($f, my $b, 100, 0); die "read <$b>\n" if defined $n && $b ne "the first\n";
       die "$!\n" unless defined $n || $!{ESTALE} || $!{EIO}; my @s = stat $f; die "stat: $!\n" unless @s || $!{ESTALE}' || fail "an open file, $way"
     exec 5<&-
+    # What other programs do to a delegated file the server notices in seconds.
+    if [[ $way == "$direct" ]]; then for _ in $(seq 100); do [[ $(cat f) != 'the other' ]] || break; sleep 0.2; done; fi
     [[ $(cat f) == 'the other' ]] || fail "the new file, $way: $(cat f 2>&1)"
     rm -f f; [[ ! -e $way/f ]] || fail 'remains'
     mkdir d; touch d/x; (cd d; rm -r "$way/d"; if ls -A . >/dev/null 2>&1 && touch y 2>/dev/null; then fail 'a removed directory takes files'; fi)
