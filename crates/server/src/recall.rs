@@ -9,7 +9,8 @@
 //! 3. A recalled delegation has one task that tells its client, until the client has heard or the
 //!    delegation is gone.
 //! 4. Programs on this machine recall nothing; a change of theirs is noticed within seconds
-//!    ([`Recalls::look_at_files`]), and recalls read delegations then.
+//!    ([`Recalls::look_at_files`]), recalls read delegations then, and is told to who holds one only
+//!    when it has given it back ([`Recalls::attr`]).
 
 use crate::callback::Callbacks;
 use crate::export::Exports;
@@ -222,8 +223,19 @@ impl Recalls {
         node: Node,
         by: Option<ClientId>,
     ) -> weir_vfs::Result<Attr> {
-        if !self.filter.may_conflict(node, Touch::Read) {
+        if !self.filter.may_conflict(node, Touch::Change) {
             return fs.getattr(node.id).await;
+        }
+        let known = self.state.lock().known_change(node, by);
+        if let Some(known) = known {
+            let attr = fs.getattr(node.id).await?;
+            if attr.change != known {
+                // Something else than this server changed the file. A client takes a change that it
+                // sees while it holds a delegation for its own, and keeps the data that it has:
+                // it is to see this one when it has given the delegation back.
+                self.recall(node, Touch::Change, None);
+            }
+            return Ok(Attr { change: known, ..attr });
         }
         let Some((key, client)) = self.state.lock().writer_elsewhere(node, by) else {
             return fs.getattr(node.id).await;

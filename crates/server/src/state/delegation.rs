@@ -528,6 +528,16 @@ impl<F: Clone> State<F> {
         found.map(|(key, d)| (key, d.client))
     }
 
+    /// The change attribute that the holder of a read delegation was told (in minor version 0, where
+    /// it is not known who asks: any holder).
+    pub fn known_change(&self, node: Node, by: Option<ClientId>) -> Option<u64> {
+        let mut of_node = self.delegations.of(node);
+        let holds = |d: &Delegation<F>| {
+            d.kind == DelegationKind::Read && by.is_none_or(|client| client == d.client)
+        };
+        of_node.find(|(_, d)| holds(d)).and_then(|(_, d)| d.change)
+    }
+
     /// The change attribute to tell others of a file whose delegate says that its own is `theirs`,
     /// while the server's is `ours` (RFC 8881 section 10.4.3); `None`: the file is as the server
     /// knows it.

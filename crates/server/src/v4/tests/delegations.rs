@@ -10,7 +10,7 @@ use weir_nfs::v4::op::open::{Claim, Delegation, DelegationType, How, ShareAccess
 use weir_nfs::v4::op::{close, read, remove, setattr, write};
 use weir_nfs::v4::types::StableHow;
 use weir_nfs::v4::{Bitmap, Fattr};
-use weir_vfs::{Caller, SetAttr};
+use weir_stores::local::{LocalFs, LocalOptions};
 
 const WANT_READ: ShareAccess = ShareAccess::READ.union(ShareAccess::WANT_READ_DELEG);
 const WANT_WRITE: ShareAccess = ShareAccess::BOTH.union(ShareAccess::WANT_WRITE_DELEG);
@@ -364,14 +364,24 @@ async fn a_delegation_is_reclaimed_after_a_restart() {
 
 #[tokio::test]
 async fn a_change_behind_the_servers_back_recalls_within_seconds() {
-    let f = Fixture::new().await;
+    let served = tempfile::tempdir().unwrap();
+    let f = Fixture::of(LocalFs::open(served.path(), LocalOptions::default()).unwrap()).await;
     let mut a = f.callable("a").await;
-    let file = a.make("file").await;
+    let (file, stateid) = a.open("file").await;
+    a.on(&file, write_op(stateid)).await;
+    a.on(&file, Op::Close(close::Args { seqid: 0, open_stateid: stateid })).await;
     let held = a.delegated(&file, WANT_READ).await;
-    let found = f.fs.lookup(&Caller::Own, f.fs.root(), b"file").await.unwrap();
-    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    f.fs.setattr(&Caller::Own, found.id, &set).await.unwrap();
-    a.give_back(&file, held).await;
+    let args = read::Args { stateid: held, offset: 0, count: 3 };
+    assert!(matches!(a.on(&file, Op::Read(args)).await, OpRes::Read(Ok(_))));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let asked = || Op::Getattr(Bitmap::of(&[CHANGE]));
+    let before = a.on(&file, asked()).await;
+    std::fs::write(served.path().join("file"), "old").unwrap();
+    let CbOp::Recall(_) = a.called().await else { panic!() };
+    // A holder that saw the change would keep its data, as it may have changed the file itself.
+    assert_eq!(a.on(&file, asked()).await, before);
+    a.on(&file, Op::Delegreturn(held)).await;
+    assert_ne!(a.on(&file, asked()).await, before);
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ use crate::export::{Export, ExportOptions, Squash};
 use crate::server::{Server, ServerConfig};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use weir_nfs::v4::attr::Attrs;
@@ -29,6 +30,7 @@ use weir_rpc::{
     AcceptStatus, AuthSys, CallHeader, OpaqueAuth, ReplyHeader, finish_record, start_record,
 };
 use weir_stores::memory::MemoryFs;
+use weir_vfs::FileSystem;
 use weir_xdr::{Bytes, Decoder, List};
 
 /// A running server.
@@ -47,13 +49,22 @@ impl Fixture {
     }
 
     async fn with(adjust: fn(&mut ServerConfig)) -> Self {
+        Self::of_with(MemoryFs::new(), adjust).await
+    }
+
+    /// A server of what is in a store.
+    async fn of(store: Arc<dyn FileSystem>) -> Self {
+        Self::of_with(store, |_| {}).await
+    }
+
+    async fn of_with(store: Arc<dyn FileSystem>, adjust: fn(&mut ServerConfig)) -> Self {
         let config = Config {
             budget_bytes: 32 << 20,
             fast_read: true,
             readahead_bytes: 1 << 20,
             ..Config::default()
         };
-        let fs = Cache::new(config).unwrap().mount(MemoryFs::new());
+        let fs = Cache::new(config).unwrap().mount(store);
         let dir = tempfile::tempdir().unwrap();
         let (server, addr, served) = start(&fs, dir.path(), adjust).await;
         Self { addr, server, served, fs, dir, adjust }
