@@ -2,7 +2,7 @@
 //!
 //! 1. A row is an operation's row in its protocol's table, and so is its label: one that is added
 //!    there is counted.
-//! 2. Counting takes no lock. A thread counts in a shard of its own (the first [`SHARDS`] of them
+//! 2. Counting takes no lock. A thread counts in a shard of its own (the first `SHARDS` of them
 //!    do), so that threads do not take each other's cache lines; only failures, which name their
 //!    status, go to lines that all share.
 

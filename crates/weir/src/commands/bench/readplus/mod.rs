@@ -54,7 +54,7 @@ Examples:
   weir bench readplus --fs xfs --file hole,mixed-4d --vers 4.1,4.2 --size 256M --link 10gbit
   WEIR_LINUX=/opt/guest weir bench readplus --quick --server knfsd")]
 pub(super) struct Args {
-    /// weir, ganesha, knfsd, or nfs://HOST[:PORT]/PATH
+    /// weir, ganesha, knfsd, or a server's `nfs://HOST[:PORT]/PATH`
     #[arg(long, value_name = "SERVER", default_value = "weir")]
     server: Wanted,
     /// Who reads
