@@ -2,7 +2,7 @@
 # is back, without waiting out a grace period that nobody needs. DIR is the exported directory, seen directly.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 dir=$1
-for vers in 4.1 4.0 4.2; do
+for vers in 4.1 4.2 4.0; do
   mount_weir $vers
   echo "$vers" >"$M/file"; cat "$M/file" "$M/file" >/dev/null
   umount $M
