@@ -303,11 +303,17 @@ async fn streams_through_exports_that_do_not_cache_them_take_nothing_from_others
         c.handle_of("/auto/short").await,
     ];
     let [hot, past, long, short] = &files;
-    c.stream(hot, HOT).await;
-
-    let filled = cache.stats().fill_pages;
-    c.stream(hot, HOT).await;
-    assert_eq!(cache.stats().fill_pages, filled, "the hot set is resident");
+    // What the files were made with is in the cache, too: it takes some rounds to be hotter.
+    let mut rounds = 0;
+    loop {
+        let filled = cache.stats().fill_pages;
+        c.stream(hot, HOT).await;
+        if cache.stats().fill_pages == filled {
+            break;
+        }
+        rounds += 1;
+        assert!(rounds < 16, "the hot set does not become resident");
+    }
 
     let used = cache.used_bytes();
     c.stream(past, 4 * BUDGET).await;
