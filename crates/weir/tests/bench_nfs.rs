@@ -49,7 +49,7 @@ fn serve_refuses_what_makes_no_sense() {
     let scratch = scratch();
     let dir = scratch.path().to_str().unwrap();
     let said = fail(2, ["bench", "serve", "samba"]);
-    assert!(said.contains("weir, ganesha, or nfs://"), "{said}");
+    assert!(said.contains("weir, ganesha, knfsd, or nfs://"), "{said}");
     let said = fail(1, ["bench", "serve", "--quick", "--dir", dir, "--server-pid", "1"]);
     assert!(said.contains("more --server-pid than URLs"), "{said}");
     let said = fail(1, ["bench", "serve", "--quick", "--dir", dir, "nfs://127.0.0.1:1/"]);
