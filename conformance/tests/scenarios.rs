@@ -73,6 +73,45 @@ fn scenarios(vers: &str) {
     assert!(passed >= if names.is_empty() { 20 } else { 1 }, "{passed} passed:\n{text}");
 }
 
+#[test]
+fn clones_share_their_blocks_where_the_file_system_can() {
+    let Some(guest) = Guest::find() else { return };
+    let Some(mkfs) = program("mkfs.btrfs").filter(|_| program("xfs_io").is_some()) else {
+        return skip("clones need mkfs.btrfs and xfs_io");
+    };
+    let dir = scratch();
+    let (image, mounted) = (dir.path().join("btrfs.img"), dir.path().join("mounted"));
+    File::create(&image).unwrap().set_len(300 << 20).unwrap();
+    std::fs::create_dir(&mounted).unwrap();
+    assert!(Command::new(mkfs).arg("-q").arg(&image).output().unwrap().status.success());
+    let mount = Command::new("mount").args(["-o", "loop"]).args([&image, &mounted]).output();
+    let mount = mount.unwrap();
+    if !mount.status.success() {
+        return skip(&format!("no loop mounts: {}", conformance::text_of(&mount).trim()));
+    }
+    let _mounted = Mounted(mounted.clone());
+    let export = mounted.join("export");
+    std::fs::create_dir(&export).unwrap();
+    let text =
+        guest.run(&serve_command(&export, ""), &[], "reflink.sh", &[export.to_str().unwrap()]);
+    assert!(text.contains("reflink: ok"), "{text}");
+}
+
+/// A mounted file system, unmounted when dropped.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // The server may take a moment to end.
+        for _ in 0..50 {
+            if Command::new("umount").arg(&self.0).output().is_ok_and(|o| o.status.success()) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    }
+}
+
 /// An empty file system of the type that exports usually are on.
 fn formatted_disk(dir: &Path) -> PathBuf {
     let image = dir.join("disk.img");

@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const NFS: u32 = 100_003;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -253,6 +253,71 @@ fn callers_that_never_read_their_replies() {
     }
     assert!(setup.memory() < before + (64 << 20), "{} then {}", before, setup.memory());
     setup.serves_others();
+}
+
+/// An XDR opaque.
+fn opaque(bytes: &[u8]) -> Vec<u8> {
+    let mut wire = (bytes.len() as u32).to_be_bytes().to_vec();
+    wire.extend(bytes);
+    wire.resize(wire.len().next_multiple_of(4), 0);
+    wire
+}
+
+/// The handle of a file of the export, over NFSv3.
+fn handle(stream: &mut TcpStream, name: &str) -> Vec<u8> {
+    const MOUNT: u32 = 100_005;
+    let mut ask = |header: Vec<u8>, arguments: &[u8]| {
+        stream.write_all(&record(&[&header, arguments].concat())).unwrap();
+        let words = reply(stream).unwrap();
+        assert_eq!((accept_status(&words), words[6]), (0, 0), "{words:?}");
+        let len = words[7] as usize;
+        let bytes: Vec<u8> = words[8..].iter().flat_map(|word| word.to_be_bytes()).collect();
+        bytes[..len].to_vec()
+    };
+    let root = ask(call(1, MOUNT, 3, 1), &opaque(b"/"));
+    ask(call(2, NFS, 3, 3), &[opaque(&root), opaque(name.as_bytes())].concat())
+}
+
+/// A READ of NFSv3.
+fn read_call(xid: u32, handle: &[u8], offset: u64, count: u32) -> Vec<u8> {
+    let arguments = [&opaque(handle)[..], &offset.to_be_bytes(), &count.to_be_bytes()].concat();
+    record(&[call(xid, NFS, 3, 6), arguments].concat())
+}
+
+#[test]
+fn readers_that_take_nothing_hold_back_only_themselves() {
+    const READS: u32 = 100;
+    let setup = Setup::new();
+    setup.serves_others();
+    let before = setup.memory();
+    let mut slow: Vec<TcpStream> = (0..4).map(|_| setup.connect()).collect();
+    for stream in &mut slow {
+        let data = handle(stream, "data");
+        for xid in 0..READS {
+            // A megabyte each; all of them together are many times the cache.
+            stream.write_all(&read_call(xid, &data, u64::from(xid % 8) << 20, 1 << 20)).unwrap();
+        }
+    }
+    let mut other = setup.connect();
+    let data = handle(&mut other, "data");
+    let mut longest = Duration::ZERO;
+    for xid in 0..400 {
+        let start = Instant::now();
+        other.write_all(&read_call(xid, &data, u64::from(xid) * 20_480, 4096)).unwrap();
+        let words = reply(&mut other).unwrap();
+        assert_eq!((words[0], accept_status(&words), words[6]), (xid, 0, 0));
+        longest = longest.max(start.elapsed());
+    }
+    println!("the longest of 400 reads beside them took {longest:?}");
+    assert!(longest < Duration::from_secs(5), "{longest:?}");
+    assert!(setup.memory() < before + (96 << 20), "{} then {}", before, setup.memory());
+    setup.serves_others();
+    // Nothing is lost to them either, once they read.
+    for stream in &mut slow {
+        let mut seen: Vec<u32> = (0..READS).map(|_| reply(stream).unwrap()[0]).collect();
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..READS));
+    }
 }
 
 #[test]
