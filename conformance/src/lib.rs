@@ -106,13 +106,12 @@ impl Guest {
     }
 }
 
-/// What a program printed, and what it complained of.
+/// What a program printed, and what it complained of; a guest's console ends its lines with a
+/// carriage return, too.
 pub fn text_of(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
+    let (out, err) = (&output.stdout, &output.stderr);
+    let text = [String::from_utf8_lossy(out), String::from_utf8_lossy(err)].concat();
+    text.replace("\r\n", "\n")
 }
 
 fn is_root() -> bool {
