@@ -53,8 +53,9 @@ fn several_exports_in_one_tree_and_each_by_itself() {
     fs::write(base.join("weir.toml"), config(base)).unwrap();
     fs::write(base.join("other.toml"), other(base)).unwrap();
     // The port mapper keeps its socket and lock in /run: they are of this server alone.
+    // `unshare` takes no notice of being told to end; all of it ends with the test's directory.
     let serving = format!(
-        "{weir} serve --config {b}/weir.toml & pid=$!; while kill -0 $pid; do \
+        "{weir} serve --config {b}/weir.toml & pid=$!; while [[ -e {b} ]] && kill -0 $pid; do \
          if [[ -e {b}/reload ]]; then rm {b}/reload; kill -HUP $pid; fi; sleep 0.1; done",
         weir = weir().display(),
         b = base.display()

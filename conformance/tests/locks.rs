@@ -22,9 +22,10 @@ fn server(export: &Path) -> String {
     let serve = serve_command(export, "--lease 10 --rpcbind");
     let serve = serve.strip_prefix("exec ").unwrap();
     let base = export.display();
+    // `unshare` takes no notice of being told to end; all of it ends with the test's directory.
     let serving = format!(
-        "while true; do {serve} & pid=$!; \
-         while kill -0 $pid 2>/dev/null; do if [[ -e {base}.kill ]]; then rm {base}.kill; \
+        "while [[ -e {base} ]]; do {serve} & pid=$!; \
+         while [[ -e {base} ]] && kill -0 $pid 2>/dev/null; do if [[ -e {base}.kill ]]; then rm {base}.kill; \
          kill -9 $pid; wait $pid; echo killed >>{base}.killed; fi; sleep 0.05; done; done"
     );
     // The port mapper keeps its socket and lock in /run: they are of this server alone.
