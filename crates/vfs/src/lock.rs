@@ -113,11 +113,6 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         self.owners.keys()
     }
 
-    /// Whoever holds something.
-    pub fn holders(&self) -> impl Iterator<Item = &O> {
-        self.owners.keys()
-    }
-
     /// Whether `owner` holds anything.
     pub fn holds(&self, owner: &O) -> bool {
         self.owners.contains_key(owner)

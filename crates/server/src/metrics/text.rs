@@ -34,10 +34,7 @@ impl fmt::Debug for Everything {
 impl Collector for Everything {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let metrics = &self.core.metrics;
-        let executed: Vec<(Row, Sums)> = Row::all()
-            .map(|row| (row, metrics.sums(row)))
-            .filter(|(_, sums)| sums.count() > 0)
-            .collect();
+        let executed = executed(metrics);
 
         let help = "How long operations took";
         let unit = Unit::Seconds;
@@ -108,10 +105,7 @@ impl Everything {
 }
 
 pub(super) fn summary(metrics: &Metrics) -> String {
-    let mut rows: Vec<(Row, Sums)> = Row::all()
-        .map(|row| (row, metrics.sums(row)))
-        .filter(|(_, sums)| sums.count() > 0)
-        .collect();
+    let mut rows = executed(metrics);
     rows.sort_by_key(|(_, sums)| std::cmp::Reverse(sums.count()));
     let mut text = format!(
         "{:8} {:22} {:>10} {:>10} {:>10} {:>12} {:>12}  failed\n",
@@ -135,6 +129,12 @@ pub(super) fn summary(metrics: &Metrics) -> String {
         );
     }
     text
+}
+
+/// The operations that were executed at all.
+fn executed(metrics: &Metrics) -> Vec<(Row, Sums)> {
+    let rows = Row::all().map(|row| (row, metrics.sums(row)));
+    rows.filter(|(_, sums)| sums.count() > 0).collect()
 }
 
 /// The bound under which 99 of 100 operations took.

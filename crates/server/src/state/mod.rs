@@ -195,7 +195,7 @@ impl FileState {
     fn is_used_by_nlm(&self) -> bool {
         !self.shares.is_empty()
             || !self.waiting.is_empty()
-            || self.ranges.holders().any(|holder| matches!(holder, Holder::Nlm(_)))
+            || self.ranges.owners().any(|holder| matches!(holder, Holder::Nlm(_)))
     }
 
     fn is_idle(&self) -> bool {
