@@ -9,7 +9,7 @@
 //! 3. A host that does not answer is told again and again for [`NOTIFY_PATIENCE`], and holds up
 //!    nobody: at most [`MAX_TELLING`] are told at a time, each in turn.
 
-use crate::outcall::{Outcall, port_of};
+use crate::outcall::Outcall;
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::server::Core;
 use crate::state::LockHost;
@@ -208,11 +208,9 @@ impl Restart {
 
     async fn notify(&self, LockHost { host, server }: LockHost) -> io::Result<()> {
         let mapper = SocketAddr::new(host, self.mapper_port);
-        let port = port_of(mapper, Some(server), nsm::PROGRAM, nsm::VERSION).await?;
-        let port = port.ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, "its port mapper knows of no status monitor")
-        })?;
-        let mut client = Outcall::connect(SocketAddr::new(host, port), Some(server)).await?;
+        let monitor = (nsm::PROGRAM, nsm::VERSION);
+        let from = Some(server);
+        let mut client = Outcall::to_program(mapper, from, monitor, "status monitor").await?;
         let name = Opaque::copy_from(rustix::system::uname().nodename().to_bytes());
         let change = StatChange { name, state: number_of(self.run) };
         client.call((nsm::PROGRAM, nsm::VERSION, Procedure::Notify as u32), &change).await

@@ -44,6 +44,23 @@ impl Outcall {
         Ok(Self { stream, xid: 0, cred: OpaqueAuth::NONE })
     }
 
+    /// Connects to a program of a host, whose port mapper listens at `mapper`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`]: the mapper knows of no such program.
+    pub(crate) async fn to_program(
+        mapper: SocketAddr,
+        from: Option<IpAddr>,
+        (program, version): (u32, u32),
+        what: &str,
+    ) -> io::Result<Self> {
+        let port = port_of(mapper, from, program, version).await?.ok_or_else(|| {
+            let why = format!("its port mapper knows of no {what}");
+            io::Error::new(io::ErrorKind::NotFound, why)
+        })?;
+        Self::connect(SocketAddr::new(mapper.ip(), port), from).await
+    }
+
     /// Calls as somebody.
     pub(crate) fn with_cred(self, cred: OpaqueAuth) -> Self {
         Self { cred, ..self }

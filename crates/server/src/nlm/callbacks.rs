@@ -10,7 +10,7 @@
 //!    Grants that wait are bounded by the state's own tables.
 
 use super::wire_length;
-use crate::outcall::{Outcall, port_of};
+use crate::outcall::Outcall;
 use crate::server::Core;
 use crate::state::Granted;
 use parking_lot::Mutex;
@@ -258,11 +258,8 @@ impl Caller {
     async fn connect(&self) -> io::Result<Outcall> {
         let Route { host, server } = self.route;
         let mapper = SocketAddr::new(host, self.callbacks.mapper_port);
-        let port = port_of(mapper, Some(server), nlm::PROGRAM, nlm::VERSION).await?;
-        let port = port.ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, "its port mapper knows of no lock manager")
-        })?;
-        let outcall = Outcall::connect(SocketAddr::new(host, port), Some(server)).await?;
+        let manager = (nlm::PROGRAM, nlm::VERSION);
+        let outcall = Outcall::to_program(mapper, Some(server), manager, "lock manager").await?;
         let name = rustix::system::uname();
         let name = name.nodename().to_bytes();
         let auth = AuthSys { machine_name: name.into(), ..AuthSys::default() };
