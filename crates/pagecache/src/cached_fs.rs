@@ -397,7 +397,7 @@ impl CachedFs {
     ) -> Result<()> {
         let (store, caller) = (self.store().clone(), caller.clone());
         let (name, value) = (name.to_vec(), value.to_vec());
-        let mark = marks_uncached(&name).then(|| value == b"1");
+        let mark = marks_uncached(&name).then(|| value == weir_vfs::UNCACHED_MARK);
         let set = async move { store.set_xattr(&caller, id, &name, &value, mode).await };
         self.change_attributes(id, set).await?;
         self.mark_uncached(id, mark).await;

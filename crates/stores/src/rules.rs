@@ -63,17 +63,23 @@ pub(crate) fn granted(caller: &Caller, file: &Ownership, mask: u32) -> u32 {
     each.filter(|right| mask & right != 0 && permits(cred, file, *right)).sum()
 }
 
-/// Whether the first class of users that an identity belongs to has all of these rights. Of the
-/// groups, one has to have them all.
+/// Whether the first class of users that an identity belongs to has all of these rights.
 fn permits(cred: &Cred, file: &Ownership, rights: u32) -> bool {
-    let minimal;
-    let acl = match &file.acl {
-        Some(acl) => acl,
-        None => {
-            minimal = Acl::of_mode(file.mode);
-            &minimal
-        }
+    if let Some(acl) = &file.acl {
+        return permits_by_list(cred, file, acl, rights);
+    }
+    let class = if cred.uid == file.uid {
+        6
+    } else if is_member(cred, file.gid) {
+        3
+    } else {
+        0
     };
+    file.mode >> class & rights == rights
+}
+
+/// The same by an access control list. Of the groups, one has to have all of the rights.
+fn permits_by_list(cred: &Cred, file: &Ownership, acl: &Acl, rights: u32) -> bool {
     let of = |who| acl.get(who).map(u32::from);
     let mask = of(AclWho::Mask).unwrap_or(7);
     if cred.uid == file.uid {

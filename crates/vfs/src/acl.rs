@@ -6,6 +6,7 @@
 //!    memory than they do, within a small factor.
 
 use crate::{Error, Result};
+use std::ffi::CStr;
 
 /// Rights of an entry: read (4), write (2), execute or search (1).
 pub type AclRights = u8;
@@ -121,10 +122,10 @@ impl Acl {
 }
 
 /// The extended attribute in which Linux keeps a list.
-pub const fn acl_xattr(kind: AclKind) -> &'static [u8] {
+pub const fn acl_xattr(kind: AclKind) -> &'static CStr {
     match kind {
-        AclKind::Access => b"system.posix_acl_access",
-        AclKind::Default => b"system.posix_acl_default",
+        AclKind::Access => c"system.posix_acl_access",
+        AclKind::Default => c"system.posix_acl_default",
     }
 }
 

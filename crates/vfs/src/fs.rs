@@ -60,8 +60,11 @@ pub enum RenameFlags {
     Exchange,
 }
 
-/// The extended attribute that marks a file whose data is not to be cached, when its value is `1`.
+/// The extended attribute that marks a file whose data is not to be cached, when its value is
+/// [`UNCACHED_MARK`].
 pub const UNCACHED_XATTR: &[u8] = b"user.weir.uncached";
+/// The value of [`UNCACHED_XATTR`] that is a mark.
+pub const UNCACHED_MARK: &[u8] = b"1";
 
 /// What setting an extended attribute may find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

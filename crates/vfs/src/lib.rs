@@ -28,8 +28,8 @@ pub use attr::{Attr, Cred, FileId, FileKind, FsStat, SetAttr, SetTime};
 pub use error::{Error, Result};
 pub use flags::{Access, Advice, Capabilities, IoFlags};
 pub use fs::{
-    Caller, Created, DirEntry, DirPage, FileSystem, OpenFile, RenameFlags, UNCACHED_XATTR,
-    XattrMode,
+    Caller, Created, DirEntry, DirPage, FileSystem, OpenFile, RenameFlags, UNCACHED_MARK,
+    UNCACHED_XATTR, XattrMode,
 };
 pub use io::{Buffer, ReadOp, Source, WriteOp};
 pub use lock::{Lock, LockConflict, LockOwner, LockRange, RangeLocks, TO_END};

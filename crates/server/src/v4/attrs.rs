@@ -16,7 +16,7 @@ use weir_nfs::v4::{Bitmap, Error};
 use weir_pagecache::CachedFs;
 use weir_vfs::{
     Acl, AclKind, Attr, Caller, Capabilities, FileId, FileKind, FsStat, SetAttr, SetTime,
-    UNCACHED_XATTR, XattrMode,
+    UNCACHED_MARK, UNCACHED_XATTR, XattrMode,
 };
 use weir_xdr::List;
 
@@ -199,14 +199,11 @@ async fn is_uncacheable(target: &Target<'_>, attr: &Attr) -> Result<bool, Error>
     }
     // A mark that the caller may not read is told all the same: it is an attribute.
     match target.fs().get_xattr(&Caller::Own, attr.id, UNCACHED_XATTR).await {
-        Ok(value) => Ok(value == MARKED),
+        Ok(value) => Ok(value == UNCACHED_MARK),
         Err(weir_vfs::Error::NoAttribute) => Ok(false),
         Err(error) => Err(of_vfs(error)),
     }
 }
-
-/// The value of a mark.
-const MARKED: &[u8] = b"1";
 
 async fn lists(ids: &IdMap, target: &Target<'_>, attr: &Attr) -> Result<Vec<Ace>, Error> {
     let by_mode = || Acl::of_mode(attr.mode);
@@ -479,7 +476,9 @@ impl More {
             }
         }
         let marked = match self.uncacheable {
-            Some(true) => fs.set_xattr(caller, id, UNCACHED_XATTR, MARKED, XattrMode::Either).await,
+            Some(true) => {
+                fs.set_xattr(caller, id, UNCACHED_XATTR, UNCACHED_MARK, XattrMode::Either).await
+            }
             Some(false) => fs.remove_xattr(caller, id, UNCACHED_XATTR).await,
             None => Ok(()),
         };

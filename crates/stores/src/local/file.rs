@@ -512,7 +512,7 @@ impl OpenFile for LocalFile {
     fn is_marked_uncached(&self) -> bool {
         let mut value = [0; 1];
         let read = rustix::fs::fgetxattr(&*self.file, weir_vfs::UNCACHED_XATTR, &mut value[..]);
-        read == Ok(1) && value == *b"1"
+        read == Ok(value.len()) && value == *weir_vfs::UNCACHED_MARK
     }
 
     async fn getattr(&self) -> Result<Attr> {

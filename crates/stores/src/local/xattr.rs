@@ -65,9 +65,9 @@ impl LocalFs {
     pub(super) fn acl(&self, id: FileId, kind: AclKind) -> Result<Option<Acl>> {
         let pinned = self.tree.pin(id)?;
         let path = proc_path(pinned.file.as_fd());
-        let name = c_name(acl_xattr(kind))?;
-        let value = match get(&path, &name, ACL_BYTES) {
-            Err(Errno::RANGE) => get(&path, &name, MAX_BYTES),
+        let name = acl_xattr(kind);
+        let value = match get(&path, name, ACL_BYTES) {
+            Err(Errno::RANGE) => get(&path, name, MAX_BYTES),
             value => value,
         };
         match value {
@@ -85,16 +85,16 @@ impl LocalFs {
         kind: AclKind,
         acl: Option<&Acl>,
     ) -> Result<()> {
-        let name = c_name(acl_xattr(kind))?;
+        let name = acl_xattr(kind);
         let pinned = self.tree.pin(id)?;
         let path = proc_path(pinned.file.as_fd());
         self.changing(id, || {
             let _as_caller = self.identity.assume(caller)?;
             let set = match acl {
                 Some(acl) => {
-                    rustix::fs::setxattr(&*path, &*name, &acl.to_xattr(), XattrFlags::empty())
+                    rustix::fs::setxattr(&*path, name, &acl.to_xattr(), XattrFlags::empty())
                 }
-                None => match rustix::fs::removexattr(&*path, &*name) {
+                None => match rustix::fs::removexattr(&*path, name) {
                     Err(Errno::NODATA) => Ok(()),
                     removed => removed,
                 },
@@ -105,7 +105,7 @@ impl LocalFs {
 
     /// Whether what is made in a directory gets an access control list from it.
     pub(super) fn has_default_acl(&self, dir: BorrowedFd<'_>) -> bool {
-        let name = c"system.posix_acl_default";
+        let name = acl_xattr(AclKind::Default);
         rustix::fs::getxattr_query(proc_path(dir), name).is_ok_and(|bytes| bytes > 0)
     }
 
@@ -144,7 +144,6 @@ fn get(path: &str, name: &CStr, max_bytes: usize) -> rustix::io::Result<Vec<u8>>
 
 /// Whether the file system of a directory keeps access control lists.
 pub(super) fn keeps_acls(dir: BorrowedFd<'_>) -> bool {
-    let name = c"system.posix_acl_access";
-    let kept = rustix::fs::getxattr_query(proc_path(dir), name);
+    let kept = rustix::fs::getxattr_query(proc_path(dir), acl_xattr(AclKind::Access));
     matches!(kept, Ok(_) | Err(Errno::NODATA))
 }

@@ -72,7 +72,8 @@ impl OpenFile for MemoryFile {
 
     fn is_marked_uncached(&self) -> bool {
         let meta = self.node.meta.lock();
-        meta.xattrs.get(weir_vfs::UNCACHED_XATTR).is_some_and(|value| value == b"1")
+        let value = meta.xattrs.get(weir_vfs::UNCACHED_XATTR);
+        value.is_some_and(|value| value == weir_vfs::UNCACHED_MARK)
     }
 
     async fn getattr(&self) -> Result<Attr> {
