@@ -25,6 +25,33 @@ macro_rules! wire_flags {
     )*};
 }
 
+/// Declares what a protocol can be asked for: an enum of numbers, with names.
+macro_rules! numbered {
+    ($(#[$emeta:meta])* pub enum $enum:ident {
+        $($(#[$meta:meta])* $name:ident = $number:literal, $label:ident;)*
+    }) => {
+        weir_xdr::xdr_enum! {
+            $(#[$emeta])*
+            pub enum $enum { $($(#[$meta])* $name = $number,)* }
+        }
+
+        impl $enum {
+            /// Every one, in the order of the table.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The one of that number.
+            pub const fn from_number(number: u32) -> Option<Self> {
+                match number { $($number => Some(Self::$name),)* _ => None }
+            }
+
+            /// The name, in lower case.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => stringify!($label),)* }
+            }
+        }
+    };
+}
+
 /// The sample messages of one operation: values and their wire forms, in hexadecimal; a result that
 /// holds data, names or lists says how many bytes of it those are. The operation's row in the table
 /// runs them as a test and holds the results against the row's bound, so an operation without
@@ -45,4 +72,4 @@ macro_rules! samples {
     };
 }
 
-pub(crate) use {samples, wire_flags};
+pub(crate) use {numbered, samples, wire_flags};

@@ -1,5 +1,6 @@
 //! MOUNT version 3 (RFC 1813 appendix I): turns a path into the filehandle that NFSv3 begins with.
 
+use crate::macros::numbered;
 use crate::v3::MAX_HANDLE_BYTES;
 use crate::v3::op::readdir::Chain;
 use weir_rpc::AuthFlavor;
@@ -111,21 +112,9 @@ pub trait Call: Encode + Decode {
 
 macro_rules! declare {
     ($($(#[$meta:meta])* $name:ident = $number:literal, $label:ident, $args:ty, $res:ty;)*) => {
-        xdr_enum! {
+        numbered! {
             /// A procedure.
-            pub enum Procedure { $($(#[$meta])* $name = $number,)* }
-        }
-
-        impl Procedure {
-            /// The procedure of that number.
-            pub const fn from_number(number: u32) -> Option<Self> {
-                match number { $($number => Some(Self::$name),)* _ => None }
-            }
-
-            /// The name, in lower case: `umntall`.
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$name => stringify!($label),)* }
-            }
+            pub enum Procedure { $($(#[$meta])* $name = $number, $label;)* }
         }
 
         $(impl Call for $args {

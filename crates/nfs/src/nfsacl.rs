@@ -1,10 +1,10 @@
 //! The NFSACL protocol, version 3: POSIX access control lists beside NFSv3, as Sun made it and
 //! Linux's client and server speak it (no RFC; `fs/nfs_common/nfsacl.c`).
 
-use crate::macros::wire_flags;
+use crate::macros::{numbered, wire_flags};
 use crate::v3::Failure;
 use crate::v3::types::{FileHandle, PostOpAttr};
-use weir_xdr::{Decode, Encode, List, xdr_enum, xdr_struct};
+use weir_xdr::{Decode, Encode, List, xdr_struct};
 
 /// Program number.
 pub const PROGRAM: u32 = 100_227;
@@ -29,36 +29,15 @@ wire_flags! {
     }
 }
 
-xdr_enum! {
+numbered! {
     /// A procedure.
     pub enum Procedure {
         /// Does nothing.
-        Null = 0,
+        Null = 0, null;
         /// Access control lists of a file.
-        Getacl = 1,
+        Getacl = 1, getacl;
         /// Sets access control lists.
-        Setacl = 2,
-    }
-}
-
-impl Procedure {
-    /// The procedure of that number.
-    pub const fn from_number(number: u32) -> Option<Self> {
-        match number {
-            0 => Some(Self::Null),
-            1 => Some(Self::Getacl),
-            2 => Some(Self::Setacl),
-            _ => None,
-        }
-    }
-
-    /// The name, in lower case.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Null => "null",
-            Self::Getacl => "getacl",
-            Self::Setacl => "setacl",
-        }
+        Setacl = 2, setacl;
     }
 }
 

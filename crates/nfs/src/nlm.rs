@@ -4,6 +4,7 @@
 //! Each of the five calls about locks also comes in two halves: a `_MSG`, whose reply is empty, and
 //! a `_RES`, by which the other side calls back with what the reply would have held.
 
+use crate::macros::numbered;
 use weir_xdr::{Decode, Encode, Opaque, xdr_enum, xdr_struct, xdr_union};
 
 /// Program number.
@@ -323,21 +324,9 @@ macro_rules! nlm_procedures {
 
 macro_rules! declare {
     ($($(#[$meta:meta])* $name:ident = $number:literal, $label:ident, $args:ty, $res:ty;)*) => {
-        xdr_enum! {
+        numbered! {
             /// A procedure.
-            pub enum Procedure { $($(#[$meta])* $name = $number,)* }
-        }
-
-        impl Procedure {
-            /// The procedure of that number.
-            pub const fn from_number(number: u32) -> Option<Self> {
-                match number { $($number => Some(Self::$name),)* _ => None }
-            }
-
-            /// The name, in lower case: `granted_msg`.
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$name => stringify!($label),)* }
-            }
+            pub enum Procedure { $($(#[$meta])* $name = $number, $label;)* }
         }
 
         /// The procedures as types, for callers.

@@ -1,6 +1,7 @@
 //! The Network Status Monitor, version 1 (XNFS chapter 11): tells lock managers that a host has
 //! restarted, so that a server frees what the host held, and a client claims back what it had.
 
+use crate::macros::numbered;
 use weir_xdr::{Opaque, xdr_enum, xdr_struct};
 
 /// Program number.
@@ -11,47 +12,33 @@ pub const VERSION: u32 = 1;
 /// A host's name.
 pub type HostName = Opaque<1024>;
 
-xdr_enum! {
+numbered! {
     /// A procedure.
     pub enum Procedure {
         /// Does nothing.
-        Null = 0,
+        Null = 0, null;
         /// Asks whether a host can be monitored: a [`StatName`], answered by a [`StatRes`].
-        Stat = 1,
+        Stat = 1, stat;
         /// Asks for a host to be monitored: a [`Mon`], answered by a [`StatRes`].
-        Mon = 2,
+        Mon = 2, mon;
         /// Ends that: a [`MonId`], answered by a [`State`].
-        Unmon = 3,
+        Unmon = 3, unmon;
         /// Ends it for all hosts: a [`MyId`], answered by a [`State`].
-        UnmonAll = 4,
+        UnmonAll = 4, unmon_all;
         /// Plays a restart of this host.
-        SimuCrash = 5,
+        SimuCrash = 5, simu_crash;
         /// Says that a host has restarted: a [`StatChange`], answered by nothing.
-        Notify = 6,
+        Notify = 6, notify;
     }
+}
 
+xdr_enum! {
     /// Whether a host is monitored (`res`).
     pub enum Outcome {
         /// It is.
         Success = 0,
         /// It is not.
         Failure = 1,
-    }
-}
-
-impl Procedure {
-    /// The procedure of that number.
-    pub const fn from_number(number: u32) -> Option<Self> {
-        Some(match number {
-            0 => Self::Null,
-            1 => Self::Stat,
-            2 => Self::Mon,
-            3 => Self::Unmon,
-            4 => Self::UnmonAll,
-            5 => Self::SimuCrash,
-            6 => Self::Notify,
-            _ => return None,
-        })
     }
 }
 

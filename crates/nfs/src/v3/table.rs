@@ -4,7 +4,8 @@
 //! [`op`](super::op), whether doing it twice is as good as once, and the most bytes of results,
 //! not counting file data, names and entries, whose lengths the call sets.
 
-use weir_xdr::{Decode, Encode, xdr_enum};
+use crate::macros::numbered;
+use weir_xdr::{Decode, Encode};
 
 /// Hands the table to the macro `$then`, rows as they stand here (the server's dispatch is made
 /// with it).
@@ -70,25 +71,12 @@ pub trait Call: Encode + Decode {
 
 macro_rules! declare {
     ($($(#[$meta:meta])* $name:ident = $number:literal, $op:ident, $kind:ident, $max:literal;)*) => {
-        xdr_enum! {
+        numbered! {
             /// A procedure.
-            pub enum Procedure { $($(#[$meta])* $name = $number,)* }
+            pub enum Procedure { $($(#[$meta])* $name = $number, $op;)* }
         }
 
         impl Procedure {
-            /// Every procedure, by number.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-
-            /// The procedure of that number.
-            pub const fn from_number(number: u32) -> Option<Self> {
-                match number { $($number => Some(Self::$name),)* _ => None }
-            }
-
-            /// The name, in lower case: `readdirplus`.
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$name => stringify!($op),)* }
-            }
-
             /// Whether doing it twice is as good as once, so that a repeated call needs no
             /// remembered reply.
             pub const fn is_idempotent(self) -> bool {

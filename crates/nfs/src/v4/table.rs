@@ -11,7 +11,8 @@
 use super::error::Outcome;
 use super::types::Status;
 use super::{Error, op};
-use weir_xdr::{Decoder, Encode, Encoder, xdr_enum};
+use crate::macros::numbered;
+use weir_xdr::{Decoder, Encode, Encoder};
 
 /// Hands the table to the macro `$then`, rows as they stand here (the server's dispatch is made
 /// with it).
@@ -453,25 +454,12 @@ macro_rules! declare {
 
 macro_rules! declare_codes {
     ($($(#[$meta:meta])* $name:ident = $number:literal, $op:ident, $minors:expr;)*) => {
-        xdr_enum! {
-            /// An operation.
-            pub enum OpCode { $($(#[$meta])* $name = $number,)* }
+        numbered! {
+            /// An operation. Within the served and the refused ones they are by number.
+            pub enum OpCode { $($(#[$meta])* $name = $number, $op;)* }
         }
 
         impl OpCode {
-            /// Every operation, by number within the served and the refused ones.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-
-            /// The operation of that number.
-            pub const fn from_number(number: u32) -> Option<Self> {
-                match number { $($number => Some(Self::$name),)* _ => None }
-            }
-
-            /// The name, in lower case: `read_plus`.
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$name => stringify!($op),)* }
-            }
-
             /// Whether minor version `minor` has it.
             pub fn is_in(self, minor: u32) -> bool {
                 match self { $(Self::$name => ($minors).contains(&minor),)* }

@@ -73,13 +73,12 @@ impl Row {
     }
 
     fn all() -> impl Iterator<Item = Self> {
-        let acl = [nfsacl::Procedure::Null, nfsacl::Procedure::Getacl, nfsacl::Procedure::Setacl];
         OpCode::ALL
             .iter()
             .map(|&code| Self::V4(Some(code)))
             .chain([Self::V4(None)])
             .chain(v3::Procedure::ALL.iter().map(|&procedure| Self::V3(procedure)))
-            .chain(acl.map(Self::Acl))
+            .chain(nfsacl::Procedure::ALL.iter().map(|&procedure| Self::Acl(procedure)))
     }
 
     /// Protocol and operation.

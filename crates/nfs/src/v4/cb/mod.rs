@@ -7,7 +7,8 @@
 
 use super::Error;
 use super::types::Status;
-use weir_xdr::{Decode, Decoder, Encode, Encoder, xdr_enum};
+use crate::macros::numbered;
+use weir_xdr::{Decode, Decoder, Encode, Encoder};
 
 pub mod getattr;
 pub mod notify_lock;
@@ -43,35 +44,16 @@ macro_rules! callbacks {
             $($(#[$rmeta:meta])* $rname:ident = $rnumber:literal, $rop:ident, $rsince:literal;)*
         }
     ) => {
-        xdr_enum! {
-            /// An operation of the callback program.
+        numbered! {
+            /// An operation of the callback program. Within the served and the refused ones they
+            /// are by number.
             pub enum CbOpCode {
-                $($(#[$meta])* $name = $number,)*
-                $($(#[$rmeta])* $rname = $rnumber,)*
+                $($(#[$meta])* $name = $number, $op;)*
+                $($(#[$rmeta])* $rname = $rnumber, $rop;)*
             }
         }
 
         impl CbOpCode {
-            /// Every operation, by number within the served and the refused ones.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)* $(Self::$rname,)*];
-
-            /// The operation of that number.
-            pub const fn from_number(number: u32) -> Option<Self> {
-                match number {
-                    $($number => Some(Self::$name),)*
-                    $($rnumber => Some(Self::$rname),)*
-                    _ => None,
-                }
-            }
-
-            /// The name, in lower case: `recall_any`.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$name => stringify!($op),)*
-                    $(Self::$rname => stringify!($rop),)*
-                }
-            }
-
             /// Whether minor version `minor` has it.
             pub const fn is_in(self, minor: u32) -> bool {
                 let since = match self { $(Self::$name => $since,)* $(Self::$rname => $rsince,)* };
