@@ -6,6 +6,7 @@
 //!    and an answer that was under way meanwhile is not kept; so a mount sees its own changes.
 //! 3. At most [`MOST`] files are remembered.
 
+use crate::error::Result;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use weir_base::sync::Mutex;
@@ -48,6 +49,21 @@ impl Attributes {
         let state = self.state.lock();
         let (attr, at) = state.files.get(&id)?;
         (at.elapsed() < self.keep).then(|| attr.clone())
+    }
+
+    /// What is known of a file, if that is fresh, else what `ask` finds.
+    pub(crate) async fn get_or_ask(
+        &self,
+        id: FileId,
+        ask: impl Future<Output = Result<Attr>>,
+    ) -> Result<Attr> {
+        if let Some(attr) = self.get(id) {
+            return Ok(attr);
+        }
+        let asked = self.asking();
+        let attr = ask.await?;
+        self.remember(asked, &attr);
+        Ok(attr)
     }
 
     /// A question is about to be asked, whose answer [`remember`](Self::remember) takes.

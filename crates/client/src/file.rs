@@ -104,14 +104,9 @@ impl OpenFile for NfsFile {
         let opened = Arc::clone(&self.opened);
         self.mount
             .run(|_| async move {
-                if let Some(attr) = opened.attributes.get(opened.id) {
-                    return Ok(attr);
-                }
-                let asked = opened.attributes.asking();
                 let OpenAt { cred, handle, .. } = &opened.open;
-                let attr = opened.protocol.getattr(cred, handle).await?;
-                opened.attributes.remember(asked, &attr);
-                Ok(attr)
+                let ask = opened.protocol.getattr(cred, handle);
+                opened.attributes.get_or_ask(opened.id, ask).await
             })
             .await
     }

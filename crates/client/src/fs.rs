@@ -297,16 +297,8 @@ impl FileSystem for NfsFs {
         let handle = self.handle(id)?;
         self.inner
             .run(|core| async move {
-                let known = core.attributes.get(id);
-                let asked = core.attributes.asking();
-                match known {
-                    Some(attr) => Ok(attr),
-                    None => {
-                        let attr = core.protocol.getattr(&core.own, &handle).await?;
-                        core.attributes.remember(asked, &attr);
-                        Ok(attr)
-                    }
-                }
+                let ask = core.protocol.getattr(&core.own, &handle);
+                core.attributes.get_or_ask(id, ask).await
             })
             .await
     }
