@@ -42,6 +42,17 @@ impl LockRange {
     pub fn wire_length(self) -> u64 {
         if self.end == TO_END { u64::MAX } else { self.end - self.start }
     }
+
+    /// The range of an offset and a length as NLM has them: 0 is "to the end", and so are all ones,
+    /// which some clients send. `None` for one that wraps.
+    pub fn from_nlm(offset: u64, length: u64) -> Option<Self> {
+        Self::from_wire(offset, if length == 0 { u64::MAX } else { length })
+    }
+
+    /// The length as NLM has it.
+    pub fn nlm_length(self) -> u64 {
+        if self.end == TO_END { 0 } else { self.end - self.start }
+    }
 }
 
 /// A lock, whoever has it.
@@ -234,6 +245,10 @@ mod tests {
         assert_eq!(LockRange::from_wire(5, u64::MAX - 3), None);
         assert_eq!(LockRange::from_wire(5, 1).unwrap().wire_length(), 1);
         assert_eq!(LockRange::from_wire(u64::MAX, u64::MAX), None);
+        for length in [0, u64::MAX] {
+            assert_eq!(LockRange::from_nlm(5, length), Some(range(5, TO_END)));
+        }
+        assert_eq!((range(5, TO_END).nlm_length(), range(5, 7).nlm_length()), (0, 2));
     }
 
     #[test]

@@ -107,8 +107,7 @@ impl V3 {
             return match res.reply {
                 TestReply::Granted => Ok(None),
                 TestReply::Denied(holder) => {
-                    let length = if holder.length == 0 { u64::MAX } else { holder.length };
-                    let range = LockRange::from_wire(holder.offset, length)
+                    let range = LockRange::from_nlm(holder.offset, holder.length)
                         .ok_or_else(|| self.refused("NLM TEST", Status::Failed))?;
                     Ok(Some(Lock { range, exclusive: holder.exclusive }))
                 }
@@ -214,10 +213,6 @@ impl V3 {
     ) -> nlm::Lock {
         let machine = cred.auth_sys().map(|auth| auth.machine_name.0).unwrap_or_default();
         let owner = [&self.unique[..], &locker.to_bytes()].concat();
-        let length = match range.wire_length() {
-            u64::MAX => 0,
-            length => length,
-        };
         nlm::Lock {
             caller: Opaque(machine),
             file: Opaque(handle_of(handle).0),
@@ -225,7 +220,7 @@ impl V3 {
             // Some servers tell owners apart by this alone.
             process: (locker.open << 8 ^ locker.owner.0) as i32 & i32::MAX,
             offset: range.start,
-            length,
+            length: range.nlm_length(),
         }
     }
 

@@ -9,7 +9,6 @@
 //! 3. At most [`MAX_ANSWERS`] answers wait for a host; it repeats requests that were not answered.
 //!    Grants that wait are bounded by the state's own tables.
 
-use super::wire_length;
 use crate::outcall::Outcall;
 use crate::server::Core;
 use crate::state::Granted;
@@ -216,7 +215,7 @@ impl Caller {
             owner: Opaque(owner.handle),
             process: owner.process,
             offset: range.start,
-            length: wire_length(range),
+            length: range.nlm_length(),
         };
         // Some clients know the request by its cookie; it is told apart by the lock anyway.
         let cookie = if to.cookie.is_empty() {

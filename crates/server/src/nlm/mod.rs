@@ -274,18 +274,8 @@ impl Request<'_> {
     }
 }
 
-/// The bytes of a lock: length 0 reaches to the end, and so do all ones, which some clients send.
 fn range(lock: &nlm::Lock) -> Result<Range, Status> {
-    let length = if lock.length == 0 { u64::MAX } else { lock.length };
-    Range::from_wire(lock.offset, length).ok_or(Status::TooBig)
-}
-
-/// A range's length on the wire.
-fn wire_length(range: Range) -> u64 {
-    match range.wire_length() {
-        u64::MAX => 0,
-        length => length,
-    }
+    Range::from_nlm(lock.offset, lock.length).ok_or(Status::TooBig)
 }
 
 fn holder(conflict: Conflict<Holder>) -> nlm::Holder {
@@ -295,7 +285,7 @@ fn holder(conflict: Conflict<Holder>) -> nlm::Holder {
         // Clients of that protocol do not number their owners.
         Holder::V4(owner) => (0, owner.name),
     };
-    let (offset, length) = (range.start, wire_length(range));
+    let (offset, length) = (range.start, range.nlm_length());
     nlm::Holder { exclusive, process, owner: Opaque(owner), offset, length }
 }
 
