@@ -237,6 +237,20 @@ async fn a_soft_mount_fails_when_the_server_is_gone() {
     assert_eq!(error, weir_vfs::Error::TimedOut);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_unmounted_does_not_look_for_the_server_any_more() {
+    for version in VERSIONS {
+        let mut served = Served::start();
+        let nfs = served.mount(&format!("vers={version}")).await;
+        nfs.unmount().await;
+        served.restart();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(nfs.wire_stats().reconnects, 0, "NFSv{version}");
+        let asked = tokio::time::timeout(Duration::from_secs(5), nfs.getattr(nfs.root())).await;
+        assert_eq!(asked, Ok(Err(weir_vfs::Error::Io)), "NFSv{version}");
+    }
+}
+
 #[test]
 fn futures_need_no_executor() {
     let served = Served::start();

@@ -72,6 +72,32 @@ fn an_interrupted_run_leaves_nothing_behind() {
     assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "something stays behind");
 }
 
+/// Whatever the load does when the server goes, and while it cleans up.
+#[test]
+fn a_run_whose_server_is_gone_ends_when_it_is_told_to() {
+    let scratch = scratch();
+    for vers in ["3", "4.0", "4.2"] {
+        let export = scratch.path().join(vers);
+        fs::create_dir(&export).unwrap();
+        let mut server = Server::start(&export, &["--squash", "none"]);
+        let url = server.url("", "");
+        let dir = scratch.path().to_str().unwrap();
+        let args = ["bench", "serve", &url, "--vers", vers, "--size", "16M", "--dir", dir];
+        let mut command = common::weir(args);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let made = || fs::read_dir(&export).unwrap().next().map(drop);
+        common::within(Duration::from_secs(30), made);
+        std::thread::sleep(Duration::from_millis(500));
+        server.signal(Signal::KILL);
+        server.ended();
+        std::thread::sleep(Duration::from_millis(500));
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let ended = common::within(Duration::from_secs(30), || child.try_wait().unwrap());
+        let said = common::text(&child.wait_with_output().unwrap());
+        assert_eq!(ended.code(), Some(130), "NFSv{vers}: {said}");
+    }
+}
+
 /// Files on what is there, over loopback: what anybody may do.
 const OWN: [&str; 6] = ["--fs", "own", "--link", "unlimited", "--size", "1M"];
 

@@ -20,7 +20,7 @@ fn what_a_copy_that_succeeded_wrote_survives() {
     let (export, file) = (dir.path().join("export"), dir.path().join("file"));
     fs::create_dir(&export).unwrap();
     sparse(&file, 30 << 20, [(0, 12 << 20), (20 << 20, 4 << 20)]);
-    for (round, vers) in ["4.2", "4.1", "3"].iter().enumerate() {
+    for (round, vers) in ["4.2", "4.1", "4.0", "3"].iter().enumerate() {
         let server = Server::start(&export, &["--squash", "none", "--lease", "5"]);
         let url = server.url(&format!("copy{round}"), &format!("vers={vers}"));
         let output = weir(["cp".as_ref(), file.as_os_str(), url.as_ref()]).output().unwrap();
@@ -42,7 +42,7 @@ fn a_copy_goes_on_over_restarts_of_the_server() {
     fs::create_dir(&local).unwrap();
     let original = dir.path().join("original");
     sparse(&original, mib << 20, [(0, mib << 20)]);
-    for vers in ["4.2", "4.1", "3"] {
+    for vers in ["4.2", "4.1", "4.0", "3"] {
         for from_server in [false, true] {
             let server = Server::start(&export, &["--squash", "none", "--lease", "5"]);
             let url = server.url("copy", &format!("vers={vers}&timeo=20"));

@@ -150,6 +150,22 @@ impl Connection {
         self.shared.submit(request, done);
         answer.await.unwrap_or(Err(Error::Local(weir_vfs::Error::Io)))
     }
+
+    /// Whether it was [ended](Self::end).
+    pub(crate) fn has_ended(&self) -> bool {
+        self.shared.table.lock().ended
+    }
+
+    /// Ends the connection; calls that wait, and later ones, fail.
+    pub(crate) fn end(&self) {
+        self.task.abort();
+        let calls = {
+            let mut table = self.shared.table.lock();
+            table.ended = true;
+            std::mem::take(&mut table.calls)
+        };
+        drop(calls);
+    }
 }
 
 impl Drop for Connection {
@@ -175,6 +191,8 @@ struct Table {
     unsent: VecDeque<Arc<Message>>,
     next_xid: u32,
     next_order: u64,
+    /// Nobody sends or receives any more.
+    ended: bool,
 }
 
 struct Call {
@@ -213,6 +231,9 @@ impl Shared {
         let Request { mut encoder, operation, expect } = request;
         let now = Instant::now();
         let mut table = self.table.lock();
+        if table.ended {
+            return;
+        }
         let mut xid = table.next_xid;
         while table.calls.contains_key(&xid) {
             xid = xid.wrapping_add(1);

@@ -52,6 +52,13 @@ struct FileLocks {
     lost: bool,
 }
 
+impl Locks {
+    /// The way to the lock manager, once there is one.
+    pub(super) fn connection(&self) -> Option<&Connection> {
+        self.connection.get()
+    }
+}
+
 impl V3 {
     /// Fails if somebody relies on locks of a file that are not there any more.
     pub(super) fn check_locks(&self, handle: &Handle) -> Result<()> {
@@ -330,6 +337,7 @@ async fn look(mount: Weak<V3>) {
                     v3.reclaim().await;
                 }
             }
+            Err(_) if v3.locks.connection().is_some_and(Connection::has_ended) => return,
             Err(error) => {
                 reconnects = Some(before);
                 tracing::debug!("{error}");

@@ -592,6 +592,9 @@ impl Protocol for V3 {
         if let Err(error) = self.umnt().await {
             tracing::debug!("{error}");
         }
+        let others = self.mounted.get().and_then(|asked| asked.service.as_ref());
+        let others = others.into_iter().chain(self.locks.connection());
+        self.connections.iter().chain(others).for_each(Connection::end);
     }
 }
 

@@ -16,7 +16,7 @@ const MAX_BYTES: usize = 1024;
 /// What was mounted, and the connection to the service that did it if it is not the server's own.
 pub(super) struct Asked {
     path: mount::DirPath,
-    service: Option<Connection>,
+    pub(super) service: Option<Connection>,
 }
 
 impl V3 {

@@ -132,6 +132,9 @@ impl V4 {
             loop {
                 tokio::time::sleep(lease / 3).await;
                 let Some(v4) = mount.upgrade() else { return };
+                if v4.connections.iter().any(Connection::has_ended) {
+                    return;
+                }
                 if let Err(error) = v4.renew().await {
                     tracing::warn!("{error}");
                 }

@@ -7,7 +7,7 @@ use crate::error::{Result, Violation};
 use crate::protocol::{
     Entry, Handle, Limits, Locker, Node, OpenAt, Page, Place, Protocol, Special, Written,
 };
-use crate::transport::ReadTarget;
+use crate::transport::{Connection, ReadTarget};
 use crate::write::WritePiece;
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -602,6 +602,7 @@ impl Protocol for V4 {
         {
             tracing::debug!("{error}");
         }
+        self.connections.iter().for_each(Connection::end);
     }
 }
 

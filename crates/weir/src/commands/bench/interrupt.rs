@@ -3,10 +3,14 @@
 
 use crate::cli::Ended;
 use crate::failure::{Asked, Failure, Result};
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// Wakes those who wait for something else meanwhile.
+static STOP: Notify = Notify::const_new();
 
 /// Does `work` with signals caught: told to stop, its next [`check`] fails, and it unwinds.
 pub(super) fn with_interrupts(work: impl FnOnce() -> Result<Ended>) -> Result<Ended> {
@@ -22,6 +26,7 @@ pub(super) fn with_interrupts(work: impl FnOnce() -> Result<Ended>) -> Result<En
         runtime.spawn(async move {
             while signals.recv().await.is_some() {
                 INTERRUPTED.store(true, Relaxed);
+                STOP.notify_waiters();
             }
         });
     }
@@ -41,5 +46,24 @@ pub(super) fn check() -> Result<()> {
     match is_interrupted() {
         true => Err(Failure::new("go on", "interrupted")),
         false => Ok(()),
+    }
+}
+
+/// Does `work` for as long as this process is not told to stop.
+pub(super) async fn unless_interrupted<T>(work: impl Future<Output = T>) -> Result<T> {
+    tokio::select! {
+        done = work => Ok(done),
+        () = interrupted() => Err(Failure::new("go on", "interrupted")),
+    }
+}
+
+/// Waits until this process is told to stop.
+pub(super) async fn interrupted() {
+    let stop = STOP.notified();
+    tokio::pin!(stop);
+    // From here on nothing that happens is missed.
+    stop.as_mut().enable();
+    if !is_interrupted() {
+        stop.await;
     }
 }

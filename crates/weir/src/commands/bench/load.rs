@@ -9,7 +9,8 @@ use super::measure::{Walk, processor_seconds_of};
 use super::peers::Peer;
 use crate::failure::{Asked, Failure, Result};
 use hdrhistogram::Histogram;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::future::Future;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weir_client::{MountOptions, NfsFs, NfsUrl, Version};
@@ -21,6 +22,10 @@ use weir_vfs::{
 
 /// Large transfers in flight: enough that neither side waits for the other.
 const STREAM_DEPTH: usize = 4;
+/// How often whoever waits looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long a server may take to remove what was made on it, once this process is to stop.
+const CLEAN_UP: Duration = Duration::from_secs(5);
 const LARGE: u64 = 1 << 20;
 const SMALL: u64 = 4 << 10;
 
@@ -119,9 +124,20 @@ const FILE: &[u8] = b"data";
 /// Mounts a server with this version.
 pub(super) fn mount(url: &NfsUrl, version: Version) -> Result<Arc<NfsFs>> {
     let options = MountOptions { vers: Some(version), ..MountOptions::default() };
-    NfsFs::mount_blocking(url, &options).map_err(|error| {
+    let mounted = block_on(&runtime()?, NfsFs::mount(url, &options))?;
+    mounted.map_err(|error| {
         Failure::new(format!("mount {url} with vers={version}"), error.to_string())
     })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    runtime.asked(|| "start a load".into())
+}
+
+/// Waits for `work`, which a server that is gone may hold up for good.
+fn block_on<T>(runtime: &tokio::runtime::Runtime, work: impl Future<Output = T>) -> Result<T> {
+    runtime.block_on(interrupt::unless_interrupted(work))
 }
 
 impl Target {
@@ -129,8 +145,7 @@ impl Target {
     /// in its cache afterwards.
     pub(super) fn new(url: &NfsUrl, version: Version, amount: Amount) -> Result<Self> {
         let fs = mount(url, version)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().build();
-        let runtime = runtime.asked(|| "start a load".into())?;
+        let runtime = runtime()?;
         let name = format!("weir-bench-{}-{version}", std::process::id());
         let asked = || format!("make {name} at {url}");
         let open = async {
@@ -141,7 +156,7 @@ impl Target {
             let file = fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await?;
             Ok::<_, Error>((dir, file))
         };
-        let (dir, file) = runtime.block_on(open).asked(asked)?;
+        let (dir, file) = block_on(&runtime, open)?.asked(asked)?;
         let target = Self { fs, dir, name: name.clone(), file: Some(file), made: 0, runtime };
         // Once to make it, once to have it where reads find it.
         for (work, access) in [(Work::Writes, "write"), (Work::Reads, "read")] {
@@ -186,7 +201,7 @@ impl Target {
             let name = format!("file-{index:06}");
             let name = name.as_bytes();
             let begun = Instant::now();
-            let done = self.runtime.block_on(async {
+            let done = block_on(&self.runtime, async {
                 match work {
                     Work::Create => {
                         let fs = &self.fs;
@@ -196,7 +211,7 @@ impl Target {
                     _ => self.fs.unlink(&Caller::Own, self.dir, name).await,
                 }
             });
-            done.asked(asked)?;
+            done?.asked(asked)?;
             latency.saturating_record(nanos_since(begun));
             if work == Work::Create {
                 self.made = index + 1;
@@ -247,8 +262,11 @@ impl Target {
                 _ => Arc::clone(&pipeline).read(Box::new(vec![0_u8; block as usize])),
             }
         }
-        // The sender lives as long as an operation is in flight.
-        let _ = all_done.recv();
+        // The sender lives as long as an operation is in flight; at a server that is gone, that may
+        // be for good.
+        while let Err(RecvTimeoutError::Timeout) = all_done.recv_timeout(LOOK) {
+            interrupt::check()?;
+        }
         let mut state = pipeline.state();
         let latency = std::mem::replace(&mut state.latency, histogram());
         match state.failed {
@@ -268,7 +286,7 @@ impl Drop for Target {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        let gone = self.runtime.block_on(async {
+        let gone = async {
             let (fs, dir) = (&self.fs, self.dir);
             for index in 0..self.made {
                 let name = format!("file-{index:06}");
@@ -279,6 +297,16 @@ impl Drop for Target {
             let gone = fs.rmdir(&Caller::Own, fs.root(), self.name.as_bytes()).await;
             fs.unmount().await;
             gone
+        };
+        let late = async {
+            interrupt::interrupted().await;
+            tokio::time::sleep(CLEAN_UP).await;
+        };
+        let gone = self.runtime.block_on(async {
+            tokio::select! {
+                gone = gone => gone,
+                () = late => Err(Error::TimedOut),
+            }
         });
         if let Err(error) = gone {
             eprintln!("weir: {} stays behind on the server: {error}", self.name);
