@@ -18,6 +18,7 @@ use crate::reclaim::{Effort, Queues, Reach};
 use crate::stats::{Count, Counters, Stats};
 use crate::tasks::Tasks;
 use crate::wait::WaitQueue;
+use crate::writeback::DirtyFiles;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -223,7 +224,7 @@ pub(crate) struct Shared {
     pub(crate) dirty: AtomicU64,
     /// Writeback has made progress, or has failed.
     pub(crate) cleaned: WaitQueue,
-    pub(crate) dirty_files: Mutex<VecDeque<Arc<Mapping>>>,
+    pub(crate) dirty_files: Mutex<DirtyFiles>,
     pub(crate) flusher: Signal,
     pub(crate) reclaimer: Signal,
     pub(crate) tasks: Arc<Tasks>,
@@ -570,11 +571,6 @@ impl Shared {
     /// The mapping of this number, unless it is being dropped.
     pub(crate) fn mapping(&self, number: u32) -> Option<Arc<Mapping>> {
         self.mappings.read().mappings.get(number as usize)?.upgrade()
-    }
-
-    /// Every file that may have dirty pages.
-    pub(crate) fn dirty_mappings(&self) -> Vec<Arc<Mapping>> {
-        self.dirty_files.lock().iter().cloned().collect()
     }
 
     /// Monotonic time.

@@ -78,8 +78,8 @@ pub(crate) struct State {
     /// The page in the middle of which the last uncached write ended: the next one probably goes
     /// on there, so it is not written back for their sake alone.
     pub(crate) half_written: Option<u64>,
-    /// It is in the list of dirty files.
-    pub(crate) listed: bool,
+    /// Its number in the list of dirty files.
+    pub(crate) listed: Option<u64>,
     pub(crate) next_write: u64,
     /// Writes in flight: pages.
     pub(crate) writeback: BTreeMap<u64, Range<u64>>,
@@ -169,7 +169,7 @@ impl Mapping {
                 dirty_since: None,
                 urgent: false,
                 half_written: None,
-                listed: false,
+                listed: None,
                 next_write: 1,
                 writeback: BTreeMap::new(),
                 retry_at: None,

@@ -19,6 +19,7 @@ use crate::mapping::Mapping;
 use crate::ranges::RangeSet;
 use crate::segments::io_slices;
 use crate::stats::Count;
+use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,6 +62,23 @@ impl Source for DirtyPages {
 impl Drop for DirtyPages {
     fn drop(&mut self) {
         self.shared.unpin(self.frames.iter().copied());
+    }
+}
+
+/// Files that may have something dirty, in the order in which they became so.
+#[derive(Default)]
+pub(crate) struct DirtyFiles {
+    next: u64,
+    files: BTreeMap<u64, Arc<Mapping>>,
+}
+
+impl DirtyFiles {
+    /// Puts a file last; returns its number in the list.
+    fn enter(&mut self, mapping: Arc<Mapping>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.files.insert(number, mapping);
+        number
     }
 }
 
@@ -333,14 +351,18 @@ impl Mapping {
 
     /// Puts the file in the flusher's list. The lock is held.
     pub(crate) fn list_dirty(self: &Arc<Self>, state: &mut crate::mapping::State) {
-        if !state.listed {
-            state.listed = true;
-            self.shared.dirty_files.lock().push_back(self.clone());
+        if state.listed.is_none() {
+            state.listed = Some(self.shared.dirty_files.lock().enter(self.clone()));
         }
     }
 }
 
 impl Shared {
+    /// Every file that may have dirty pages, the longest dirty first.
+    pub(crate) fn dirty_mappings(&self) -> Vec<Arc<Mapping>> {
+        self.dirty_files.lock().files.values().cloned().collect()
+    }
+
     /// Drops what the stores would not take, since nobody is left who could ask for it.
     fn give_up(&self) {
         for mapping in self.dirty_mappings() {
@@ -379,9 +401,8 @@ impl Shared {
                     let mut state = mapping.state.lock();
                     let old = state.dirty_since.is_some_and(|since| now - since >= AGE);
                     let done = state.is_clean();
-                    if done {
-                        state.listed = false;
-                        self.dirty_files.lock().retain(|m| !Arc::ptr_eq(m, &mapping));
+                    if done && let Some(number) = state.listed.take() {
+                        self.dirty_files.lock().files.remove(&number);
                     }
                     let ask = if pressed || old {
                         Some(Ask::Background)
@@ -402,7 +423,8 @@ impl Shared {
             }
             self.urgent_seen.store(urgent, Ordering::SeqCst);
             // The last round takes clean files off the list: they keep the cache, and it them.
-            let done = self.dirty.load(Ordering::SeqCst) == 0 && self.dirty_files.lock().is_empty();
+            let done =
+                self.dirty.load(Ordering::SeqCst) == 0 && self.dirty_files.lock().files.is_empty();
             if stopping && done {
                 return;
             }
