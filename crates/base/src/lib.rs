@@ -1,11 +1,13 @@
-//! What every Weir crate shares: page arithmetic, a clock that tests can turn, and the
-//! synchronisation shim that lets loom and shuttle replace the primitives.
+//! What every Weir crate shares: page arithmetic, a clock that tests can turn, a hash whose
+//! values are kept, and the synchronisation shim that lets loom and shuttle replace the primitives.
 
 #![forbid(unsafe_code)]
 
 pub mod clock;
+mod hash;
 pub mod page;
 pub mod sync;
 
 pub use clock::{Clock, ManualClock, SystemClock};
+pub use hash::stable_hash;
 pub use page::{PAGE_SHIFT, PAGE_SIZE, PageIndex, pages_spanning};

@@ -7,6 +7,7 @@
 
 use crate::protocol::Handle;
 use std::collections::{HashMap, VecDeque};
+use weir_base::stable_hash;
 use weir_base::sync::Mutex;
 use weir_vfs::{Error, FileId, Result};
 
@@ -64,13 +65,7 @@ impl Handles {
 
 /// The id of the file with number `ino` and this handle.
 pub(crate) fn file_id(ino: u64, fsid: u64, handle: &Handle) -> FileId {
-    // FNV-1a: its values must not change between releases of Rust or of Weir.
-    let bytes = fsid.to_be_bytes();
-    let hash =
-        bytes.iter().chain(handle.0.iter()).fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-    FileId { ino, generation: hash }
+    FileId { ino, generation: stable_hash(fsid.to_be_bytes().iter().chain(handle.0.iter())) }
 }
 
 #[cfg(test)]

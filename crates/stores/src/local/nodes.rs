@@ -8,7 +8,6 @@
 //!    that were not used lately give way, directories never.
 //! 4. A torn record at the end of the log is ignored, and so is everything behind it.
 
-use super::sys::hash;
 use indexmap::IndexMap;
 use parking_lot::RwLock;
 use rustix::fs::{FlockOperation, flock};
@@ -17,6 +16,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use weir_base::stable_hash;
 use weir_vfs::FileId;
 
 const MAGIC: &[u8; 8] = b"WEIRNOD1";
@@ -409,7 +409,7 @@ fn encode(out: &mut Vec<u8>, id: FileId, born: u64, dir: u64, kind: u8, name: &[
         out.extend_from_slice(&word.to_le_bytes());
     }
     out.extend_from_slice(name);
-    let sum = hash(&out[from + 8..]);
+    let sum = stable_hash(&out[from + 8..]);
     out[from..from + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
@@ -428,7 +428,7 @@ impl<'a> Record<'a> {
         let mut word = || Some(u64::from_le_bytes(take(8)?.try_into().ok()?));
         let (ino, generation, born, dir) = (word()?, word()?, word()?, word()?);
         let name = take(name_bytes)?;
-        if hash(bytes.get(8..RECORD_BYTES + name_bytes)?) != sum {
+        if stable_hash(bytes.get(8..RECORD_BYTES + name_bytes)?) != sum {
             return None;
         }
         Some((Self { id: FileId { ino, generation }, born, dir, kind, name }, input))

@@ -7,6 +7,7 @@ use rustix::fs::{AtFlags, Statx};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use weir_base::stable_hash;
 use weir_vfs::{Lock, LockRange, TO_END};
 
 /// What `name_to_handle_at` yields, besides its header.
@@ -54,7 +55,7 @@ pub(super) fn inode_generation(dir: BorrowedFd<'_>, name: &CStr, ino: u64) -> Op
         (0x81, 12) if word(0)? == ino & 0xFFFF_FFFF => word(8),
         (1 | 0x81, 8 | 12) => None,
         // Opaque; the name may have moved on between two looks, which verification finds later.
-        _ => Some(hash(bytes)),
+        _ => Some(stable_hash(bytes)),
     }
 }
 
@@ -104,13 +105,6 @@ pub(super) fn lock(
     let end = if asked.l_len == 0 { TO_END } else { start + asked.l_len.cast_unsigned() };
     let exclusive = i32::from(asked.l_type) == libc::F_WRLCK;
     Ok(Some(Lock { range: LockRange { start, end }, exclusive }))
-}
-
-/// FNV-1a: stable over restarts and releases, as identities have to be.
-pub(super) fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
-    })
 }
 
 /// faccessat2(2) with the effective identity, on an open file.

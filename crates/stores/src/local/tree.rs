@@ -23,6 +23,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use weir_base::stable_hash;
 use weir_vfs::{Attr, Error, FileId, FileKind, Result};
 
 const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -505,7 +506,7 @@ fn new_generation(dir: impl AsFd, name: &CStr, stat: &Statx) -> u64 {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&birth_of(stat).to_le_bytes());
     bytes[8..].copy_from_slice(&raw.to_le_bytes());
-    sys::hash(&bytes) | 1
+    stable_hash(&bytes) | 1
 }
 
 fn at_least_one(count: usize) -> NonZeroUsize {
