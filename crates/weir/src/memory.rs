@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 /// The least budget that a cache works well with, in bytes.
 const LEAST_BUDGET_BYTES: u64 = 16 << 20;
 
+/// The largest read-ahead window of a command's page cache, in bytes.
+pub(crate) const READAHEAD_BYTES: u64 = 8 << 20;
+
 /// The cache budget in bytes: what was asked for, or a quarter of memory up to `cap_bytes`.
 pub(crate) fn budget_bytes(asked: Option<Size>, cap_bytes: u64) -> u64 {
     let memory = memory_bytes(Path::new("/"));

@@ -7,7 +7,7 @@
 
 use crate::failure::{Asked, Failure, Result};
 use crate::location::Location;
-use crate::memory::budget_bytes;
+use crate::memory::{READAHEAD_BYTES, budget_bytes};
 use crate::output::shown;
 use crate::size::Size;
 use std::collections::HashMap;
@@ -144,8 +144,12 @@ impl Mounts {
         for list in &args.options {
             options.apply(list).map_err(|e| Failure::new("use -o", e.to_string()))?;
         }
-        let config =
-            Config { budget_bytes, fast_read: true, readahead_bytes: 8 << 20, ..Config::default() };
+        let config = Config {
+            budget_bytes,
+            fast_read: true,
+            readahead_bytes: READAHEAD_BYTES,
+            ..Config::default()
+        };
         let cache =
             Cache::new(config).asked(|| format!("set up a page cache of {budget_bytes} bytes"))?;
         Ok(Self { cache, options, local: HashMap::new(), remote: Vec::new() })

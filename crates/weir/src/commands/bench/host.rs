@@ -10,7 +10,7 @@ use super::scratch::forget;
 use crate::cli::Ended;
 use crate::commands::runtime;
 use crate::failure::{Asked, Failure, Result};
-use crate::memory::budget_bytes;
+use crate::memory::{READAHEAD_BYTES, budget_bytes};
 use crate::size::Size;
 use serde_json::{Value, json};
 use std::io::{BufRead, Write};
@@ -23,8 +23,6 @@ use weir_server::{Server, ServerConfig};
 use weir_stores::local::{LocalFs, LocalOptions};
 use weir_vfs::{Access, Advice, Caller, IoFlags};
 
-/// Largest read-ahead window, as `weir serve` has it.
-const READAHEAD_BYTES: u64 = 8 << 20;
 /// Read in one go when loading.
 const LOAD_BYTES: usize = 4 << 20;
 

@@ -7,7 +7,7 @@
 use super::state_dir;
 use crate::config::Settings;
 use crate::failure::{Asked, Failure, Result};
-use crate::memory::most_bytes;
+use crate::memory::{READAHEAD_BYTES, most_bytes};
 use crate::output::size_text;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -15,9 +15,6 @@ use tracing::warn;
 use weir_pagecache::{Cache, CachedFs, Config, WeakFs};
 use weir_server::export::Export;
 use weir_stores::local::{LocalFs, LocalOptions};
-
-/// Largest read-ahead window.
-const READAHEAD_BYTES: u64 = 8 << 20;
 
 pub(super) struct Stores {
     cache: Cache,

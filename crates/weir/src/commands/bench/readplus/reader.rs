@@ -6,6 +6,7 @@ use super::super::measure::processor_seconds_of;
 use super::super::serve::version;
 use crate::cli::Ended;
 use crate::failure::{Asked, Failure, Result};
+use crate::memory::READAHEAD_BYTES;
 use serde_json::json;
 use std::time::Instant;
 use weir_client::{NfsUrl, Version};
@@ -16,7 +17,6 @@ use weir_vfs::{Access, Caller, Error, IoFlags};
 const READ_BYTES: usize = 256 << 10;
 /// Memory for what is read ahead; the file is read once, so nothing else needs to stay.
 const BUDGET_BYTES: u64 = 128 << 20;
-const READAHEAD_BYTES: u64 = 8 << 20;
 
 #[derive(clap::Args)]
 pub(in super::super) struct Args {
