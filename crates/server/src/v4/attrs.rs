@@ -487,6 +487,23 @@ impl More {
             marked => marked.map_err(of_vfs),
         }
     }
+
+    /// Sets them on what was just made as `name` in `dir`, or removes it: without its list, others
+    /// might do more with it than they should.
+    pub(crate) async fn set_on_new(
+        &self,
+        dir: &Target<'_>,
+        name: &[u8],
+        made: &Attr,
+    ) -> Result<(), Error> {
+        let (fs, caller, id) = (dir.fs(), &dir.caller, dir.node.id);
+        let Err(error) = self.set(fs, &Caller::Own, made.id).await else { return Ok(()) };
+        let removed = match made.kind {
+            FileKind::Directory => fs.rmdir(caller, id, name).await,
+            _ => fs.unlink(caller, id, name).await,
+        };
+        Err(removed.map_err(of_vfs).err().unwrap_or(error))
+    }
 }
 
 #[cfg(test)]

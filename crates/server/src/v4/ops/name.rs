@@ -9,7 +9,7 @@ use crate::v4::status::of_vfs;
 use weir_nfs::v4::Error;
 use weir_nfs::v4::op::{create, link, lookup, lookupp, readlink, remove, rename};
 use weir_nfs::v4::types::SpecData;
-use weir_vfs::{Attr, Caller, FileKind, RenameFlags};
+use weir_vfs::{Attr, FileKind, RenameFlags};
 
 /// Refuses what can be no name (RFC 8881 section 14.5): names are bytes, of any encoding.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Error> {
@@ -96,14 +96,7 @@ pub(crate) async fn create(cx: &mut Context, args: create::Args) -> create::Res 
         _ => return Err(Error::BadType),
     };
     let made = made.map_err(of_vfs)?;
-    if let Err(error) = more.set(fs, &Caller::Own, made.id).await {
-        // Without its list, others might do more with it than they should.
-        let removed = match made.kind {
-            FileKind::Directory => fs.rmdir(caller, id, name).await,
-            _ => fs.unlink(caller, id, name).await,
-        };
-        return Err(removed.map_err(of_vfs).err().unwrap_or(error));
-    }
+    more.set_on_new(&dir, name, &made).await?;
     let change = cx.change_info(fs, dir.node, before.change).await?;
     let node = Node { id: made.id, ..dir.node };
     cx.set_current(node);

@@ -332,9 +332,8 @@ async fn find(
         }
         (Err(error), _) => return Err(of_vfs(error)),
     };
-    if created && let Err(error) = more.set(fs, &Caller::Own, attr.id).await {
-        // Without its list, others might do more with it than they should.
-        return Err(fs.unlink(caller, id, name).await.map_err(of_vfs).err().unwrap_or(error));
+    if created {
+        more.set_on_new(dir, name, &attr).await?;
     }
     let change = cx.change_info(fs, dir.node, before).await?;
     let truncate = truncates && !created && attr.size != 0;
