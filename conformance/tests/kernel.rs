@@ -136,6 +136,16 @@ fn a_client_that_is_cut_off_loses_its_locks_to_another_and_writes_no_more() {
 }
 
 #[test]
+fn owners_that_were_forgotten_confirm_their_next_open() {
+    let Some(guest) = Guest::find() else { return };
+    let dir = scratch();
+    let export = dir.path().join("export");
+    std::fs::create_dir(&export).unwrap();
+    let text = guest.run(&serve_command(&export, "--lease 5"), &[], "confirm.sh", &[]);
+    assert!(text.contains("confirm: ok"), "{text}");
+}
+
+#[test]
 fn fsx_finds_nothing_through_the_linux_client() {
     let Some(fsx) = conformance::program("fsx") else {
         return conformance::skip("fsx is not installed (cargo install fsx)");

@@ -125,7 +125,8 @@ impl Core {
         };
         self.recalls.look_again();
         self.recalls.look_at_files().await;
-        self.owners.retain(|client| self.state.lock().clients.get(client).is_ok());
+        let lease = self.state.lock().limits().lease;
+        self.owners.sweep(&self.state, lease, now);
         if let Err(error) = self.forget(owners).await {
             error!("cannot write the state database: {error}");
         }
@@ -201,6 +202,7 @@ impl Server {
             Grace::new(clock.monotonic() + grace, recovered.clients).with_hosts(hosts.clone());
         let exports = Arc::new(Exports::open(exports, handles, &path)?);
         let verifier = Arc::new(WriteVerifier::new(recovered.run));
+        let max_owners = state.opens + state.locks;
         let state = Arc::new(Mutex::new(State::new(recovered.run, state, grace)));
         let callbacks = Arc::new(Callbacks::new(state.clone()));
         let records = Arc::new(Records::new(state.clone(), recovery.clone()));
@@ -222,7 +224,7 @@ impl Server {
             recalls: recalls.clone(),
             copies: Arc::new(copies),
             records,
-            owners: OwnerTable::default(),
+            owners: OwnerTable::new(max_owners),
             recovery,
             clock: clock.clone(),
             versions,

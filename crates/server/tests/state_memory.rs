@@ -63,8 +63,15 @@ fn node(ino: usize) -> Node {
 
 fn open(state: &mut State<()>, client: ClientId, ino: usize) -> StateId {
     let owner = Bytes::from(format!("open id: {ino:24}"));
-    let request =
-        OpenRequest { client, owner, node: node(ino), share: BOTH, claim: Claim::New, file: () };
+    let request = OpenRequest {
+        client,
+        owner,
+        node: node(ino),
+        share: BOTH,
+        claim: Claim::New,
+        confirm: false,
+        file: (),
+    };
     state.open(request, NOW).unwrap()
 }
 

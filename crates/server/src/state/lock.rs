@@ -91,7 +91,8 @@ impl<F: Clone> State<F> {
         let (open, owner, known) = match target {
             LockTarget::Open(id, name) => {
                 self.open_mut(client, id, node)?;
-                let owner = LockOwner { client, name };
+                // The name as it came holds on to the whole request.
+                let owner = LockOwner { client, name: OwnerName::copy_from_slice(&name) };
                 let known = self.lock_state_of(node, &owner);
                 (id.key, owner, known)
             }
@@ -227,6 +228,11 @@ impl<F: Clone> State<F> {
     /// Where the range ends in which an owner holds byte `offset` of a file, if it holds it.
     pub fn own_lock_end(&self, node: Node, owner: &LockOwner, offset: u64) -> Option<u64> {
         self.files.get(&node)?.ranges.covered_to(&Holder::V4(owner.clone()), offset)
+    }
+
+    /// The names of a client's owners that have locks, or had some of a file that is still open.
+    pub fn lock_owners(&self, client: ClientId) -> impl Iterator<Item = &OwnerName> {
+        self.states_of(client).filter_map(|key| self.locks.get(key)).map(|lock| &lock.owner.name)
     }
 
     fn holds(&self, node: Node, owner: &LockOwner) -> bool {

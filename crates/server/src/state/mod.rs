@@ -218,6 +218,8 @@ pub struct State<F> {
     pub grace: Grace,
     files: HashMap<Node, FileState>,
     opens: HashMap<StateKey, open::Open<F>>,
+    /// Of `opens`: those that wait for their owners to confirm them.
+    unconfirmed: Vec<StateKey>,
     locks: HashMap<StateKey, lock::LockState>,
     /// Ranges that are held in all files together.
     held: usize,
@@ -238,6 +240,7 @@ impl<F: Clone> State<F> {
             grace,
             files: HashMap::new(),
             opens: HashMap::new(),
+            unconfirmed: Vec::new(),
             locks: HashMap::new(),
             held: 0,
             nlm: nlm::Hosts::default(),
@@ -263,6 +266,10 @@ impl<F: Clone> State<F> {
             self.clients.extend_lease(lease);
         }
         longer
+    }
+
+    fn states_of(&self, client: ClientId) -> impl Iterator<Item = &StateKey> {
+        self.clients.get(client).into_iter().flat_map(|client| &client.states)
     }
 
     fn new_key(&mut self) -> StateKey {
@@ -391,6 +398,7 @@ impl<F: Clone> State<F> {
     /// delegations away that were not given back in time, and forgets idle clients' records.
     pub fn sweep(&mut self, now: Duration) {
         self.revoke_overdue(now);
+        self.cancel_overdue(now);
         self.clients.drop_unconfirmed(now);
         let gone: Vec<ClientId> = self
             .clients

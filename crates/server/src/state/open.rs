@@ -8,6 +8,9 @@
 //!                     v
 //!                  (none)
 //! ```
+//!
+//! An open that its owner has to confirm (minor version 0) is in the way of others, but nothing can
+//! be done with it before [`State::confirm_open`]; without that it is gone after a lease.
 
 use super::{
     ClientId, LockOwner, OwnerName, Share, State, StateError, StateId, StateKey, Touch, check_seq,
@@ -25,6 +28,8 @@ pub(super) struct Open<F> {
     pub(super) node: Node,
     pub(super) seq: u32,
     pub(super) share: Share,
+    /// Since when it waits for its owner to confirm it.
+    unconfirmed: Option<Duration>,
     /// Each combination that was opened, for downgrades.
     opened: Vec<Share>,
     reader: Option<F>,
@@ -53,6 +58,8 @@ pub struct OpenRequest<F> {
     pub share: Share,
     /// New or reclaimed.
     pub claim: Claim,
+    /// Its owner has to confirm it; only of an owner that has nothing else open.
+    pub confirm: bool,
     /// A handle for what [`share`](Self::share) gives access to.
     pub file: F,
 }
@@ -73,7 +80,7 @@ impl<F: Clone> State<F> {
     /// [`StateError::Delegated`], [`StateError::ShareDenied`], or that it is not the time, or that
     /// there are too many.
     pub fn open(&mut self, request: OpenRequest<F>, now: Duration) -> Result<StateId, StateError> {
-        let OpenRequest { client, owner, node, share, claim, file } = request;
+        let OpenRequest { client, owner, node, share, claim, confirm, file } = request;
         self.check_grace(client, claim == Claim::Reclaim, now)?;
         if !self.clients.get(client)?.is_recorded {
             return Err(StateError::Unrecorded);
@@ -96,12 +103,17 @@ impl<F: Clone> State<F> {
                     return Err(StateError::TooMany);
                 }
                 let key = self.new_key();
+                if confirm {
+                    self.unconfirmed.push(key);
+                }
                 let open = Open {
                     client,
-                    owner,
+                    // The name as it came holds on to the whole request.
+                    owner: OwnerName::copy_from_slice(&owner),
                     node,
                     seq: 0,
                     share: Share::default(),
+                    unconfirmed: confirm.then_some(now),
                     opened: Vec::new(),
                     reader: None,
                     writer: None,
@@ -125,6 +137,51 @@ impl<F: Clone> State<F> {
         }
         open.seq = next_seq(open.seq);
         Ok(StateId { seq: open.seq, key })
+    }
+
+    /// OPEN_CONFIRM (RFC 7530 section 16.18).
+    ///
+    /// # Errors
+    /// The stateid is wrong, or the open does not wait for this.
+    pub fn confirm_open(
+        &mut self,
+        client: ClientId,
+        id: StateId,
+        node: Node,
+    ) -> Result<StateId, StateError> {
+        let missing = self.missing(id.key);
+        let open = self.opens.get_mut(&id.key).ok_or(missing)?;
+        if open.client != client || open.node != node || open.unconfirmed.is_none() {
+            return Err(StateError::BadStateId);
+        }
+        check_seq(id.seq, open.seq, false)?;
+        open.unconfirmed = None;
+        open.seq = next_seq(open.seq);
+        let seq = open.seq;
+        self.unconfirmed.retain(|key| *key != id.key);
+        Ok(StateId { seq, key: id.key })
+    }
+
+    /// Forgets an open, unless it was confirmed.
+    pub fn cancel_unconfirmed(&mut self, key: StateKey) {
+        if self.opens.get(&key).is_some_and(|open| open.unconfirmed.is_some()) {
+            self.drop_open(key);
+        }
+    }
+
+    /// Forgets opens that were not confirmed for a lease.
+    pub(super) fn cancel_overdue(&mut self, now: Duration) {
+        let late = |since: Duration| now.saturating_sub(since) > self.limits.lease;
+        let since = |key| self.opens.get(key).and_then(|open| open.unconfirmed);
+        let keys = self.unconfirmed.iter();
+        let gone: Vec<StateKey> =
+            keys.filter(|key| since(key).is_some_and(late)).copied().collect();
+        gone.into_iter().for_each(|key| self.cancel_unconfirmed(key));
+    }
+
+    /// The names of a client's owners that have something open.
+    pub fn open_owners(&self, client: ClientId) -> impl Iterator<Item = &OwnerName> {
+        self.states_of(client).filter_map(|key| self.opens.get(key)).map(|open| &open.owner)
     }
 
     /// OPEN_DOWNGRADE.
@@ -191,7 +248,10 @@ impl<F: Clone> State<F> {
             None => (id.key, None),
         };
         let open = self.opens.get(&open_key).ok_or_else(|| self.missing(id.key))?;
-        if open.node != node || client.is_some_and(|client| client != open.client) {
+        if open.unconfirmed.is_some()
+            || open.node != node
+            || client.is_some_and(|client| client != open.client)
+        {
             return Err(StateError::BadStateId);
         }
         let seq = lock.map_or(open.seq, |lock| lock.seq);
@@ -296,7 +356,7 @@ impl<F: Clone> State<F> {
         let missing = self.missing(id.key);
         let zero_is_newest = self.clients.get(client)?.owner.sessions;
         let open = self.opens.get_mut(&id.key).ok_or(missing)?;
-        if open.client != client || open.node != node {
+        if open.unconfirmed.is_some() || open.client != client || open.node != node {
             return Err(StateError::BadStateId);
         }
         check_seq(id.seq, open.seq, zero_is_newest)?;
@@ -306,6 +366,9 @@ impl<F: Clone> State<F> {
     /// Removes an open from every table.
     pub(super) fn drop_open(&mut self, key: StateKey) {
         let Some(open) = self.opens.remove(&key) else { return };
+        if open.unconfirmed.is_some() {
+            self.unconfirmed.retain(|k| *k != key);
+        }
         if let Some(file) = self.files.get_mut(&open.node) {
             file.opens.retain(|k| *k != key);
         }

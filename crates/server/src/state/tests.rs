@@ -40,7 +40,7 @@ pub(super) fn ready(state: &mut State<char>, name: &'static str, now: Duration) 
 
 pub(super) fn request(client: ClientId, share: Share) -> OpenRequest<char> {
     let owner = Bytes::from_static(b"process");
-    OpenRequest { client, owner, node: NODE, share, claim: Claim::New, file: 'f' }
+    OpenRequest { client, owner, node: NODE, share, claim: Claim::New, confirm: false, file: 'f' }
 }
 
 pub(super) fn lock_under(open: StateId, client: ClientId, exclusive: bool) -> LockRequest {
@@ -66,6 +66,33 @@ fn opens_by_one_owner_are_one_state() {
     state.close(a, third, NODE).unwrap();
     assert_eq!(state.io(Some(a), third, NODE, Access::READ).unwrap_err(), StateError::BadStateId);
     assert!(!state.is_open(NODE) && state.files.is_empty());
+}
+
+#[test]
+fn an_open_that_is_not_confirmed_is_in_the_way_for_a_lease() {
+    let mut state = state_after(&[]);
+    let a = ready(&mut state, "a", T0);
+    let b = ready(&mut state, "b", T0);
+    let alone = Share { access: Access::READ, deny: Access::WRITE };
+    let provisional = OpenRequest { confirm: true, ..request(a, alone) };
+    let first = state.open(provisional.clone(), T0).unwrap();
+    assert_eq!(state.io(Some(a), first, NODE, Access::READ).unwrap_err(), StateError::BadStateId);
+    assert_eq!(state.close(a, first, NODE), Err(StateError::BadStateId));
+    assert_eq!(state.open(request(b, WRITE), T0), Err(StateError::ShareDenied));
+    state.sweep(LEASE);
+    assert_eq!(state.open(request(b, WRITE), LEASE), Err(StateError::ShareDenied));
+    state.sweep(LEASE + Duration::from_secs(1));
+    assert_eq!(state.confirm_open(a, first, NODE), Err(StateError::BadStateId));
+    assert!(state.files.is_empty() && state.unconfirmed.is_empty());
+
+    let second = state.open(provisional, LEASE).unwrap();
+    assert_eq!(state.confirm_open(b, second, NODE), Err(StateError::BadStateId));
+    let confirmed = state.confirm_open(a, second, NODE).unwrap();
+    assert_eq!(confirmed.seq, 2);
+    assert!(state.io(Some(a), confirmed, NODE, Access::READ).is_ok());
+    state.sweep(LEASE * 2);
+    state.cancel_unconfirmed(confirmed.key);
+    state.close(a, confirmed, NODE).unwrap();
 }
 
 #[test]

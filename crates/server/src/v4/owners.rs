@@ -4,14 +4,20 @@
 //!    other.
 //! 2. A request whose number is the last one's gets the last one's reply; only the next number is
 //!    executed.
-//! 3. An owner is forgotten with its client.
+//! 3. An owner is forgotten with its client, or when it has had no state for a lease. From then on
+//!    the client's new open owners have to confirm their first OPEN: it might be one of the
+//!    forgotten ones', sent again (RFC 7530 section 16.18.5). Until an owner has, any number
+//!    begins it anew.
+//! 4. There are never more than a fixed number of owners.
 
 use crate::handle::Node;
-use crate::state::{ClientId, LockOwner};
+use crate::state::{ClientId, LockOwner, OwnerName, State, StateKey};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Opens and locks have owners of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,12 +26,27 @@ pub(crate) enum Kind {
     Lock,
 }
 
-/// What is remembered of an owner's last request.
+/// What is remembered of an owner.
 #[derive(Debug, Default)]
 pub(crate) struct Last {
+    /// The number of its last request.
     seqid: Option<u32>,
+    /// What that led to.
     result: Bytes,
     current: Option<Node>,
+    standing: Standing,
+}
+
+/// Whether an owner is known not to be a forgotten one whose request was sent again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Nothing of it was executed with success.
+    #[default]
+    New,
+    /// It has to confirm this open.
+    Unconfirmed(StateKey),
+    /// It is.
+    Confirmed,
 }
 
 /// Whether a request of an owner is to be executed.
@@ -49,8 +70,24 @@ impl Last {
         }
     }
 
+    /// As [`turn`](Self::turn), for an OPEN.
+    pub(crate) fn turn_to_open(&self, seqid: u32) -> Turn {
+        match self.turn(seqid) {
+            Turn::Misordered if self.standing != Standing::Confirmed => Turn::Execute,
+            turn => turn,
+        }
+    }
+
     pub(crate) fn executed(&mut self, seqid: u32, result: Bytes, current: Option<Node>) {
-        *self = Self { seqid: Some(seqid), result, current };
+        (self.seqid, self.result, self.current) = (Some(seqid), result, current);
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    pub(crate) fn set_standing(&mut self, standing: Standing) {
+        self.standing = standing;
     }
 }
 
@@ -59,34 +96,110 @@ fn next(seqid: u32) -> u32 {
     seqid.wrapping_add(1)
 }
 
-type Owners = HashMap<(LockOwner, Kind), Arc<tokio::sync::Mutex<Last>>>;
+type Cell = Arc<tokio::sync::Mutex<Last>>;
 
 /// The owners of all clients of minor version 0.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OwnerTable {
     owners: Mutex<Owners>,
+    max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Owners {
+    /// Each with when it was last used.
+    cells: HashMap<(LockOwner, Kind), (Cell, Duration)>,
+    /// Clients of which an open owner was forgotten.
+    have_forgotten: HashSet<ClientId>,
+    looked_at: Duration,
 }
 
 impl OwnerTable {
-    /// The cell of an owner; lock it for as long as its request is executed.
-    pub(crate) fn cell(&self, owner: LockOwner, kind: Kind) -> Arc<tokio::sync::Mutex<Last>> {
-        self.owners.lock().entry((owner, kind)).or_default().clone()
+    /// No owners; `max` at most.
+    pub(crate) fn new(max: usize) -> Self {
+        Self { owners: Mutex::default(), max }
     }
 
-    /// Forgets one owner.
-    pub(crate) fn forget(&self, owner: &LockOwner, kind: Kind) {
-        self.owners.lock().remove(&(owner.clone(), kind));
+    /// The cell of an owner; lock it for as long as its request is executed. `None`: there are too
+    /// many.
+    pub(crate) fn cell(&self, owner: LockOwner, kind: Kind, now: Duration) -> Option<Cell> {
+        // The name as it came holds on to the whole request.
+        let owner = LockOwner { name: Bytes::copy_from_slice(&owner.name), ..owner };
+        let cells = &mut self.owners.lock().cells;
+        let is_full = cells.len() >= self.max;
+        match cells.entry((owner, kind)) {
+            Entry::Occupied(known) => {
+                let (cell, used) = known.into_mut();
+                *used = now;
+                Some(cell.clone())
+            }
+            Entry::Vacant(place) => {
+                (!is_full).then(|| place.insert((Cell::default(), now)).0.clone())
+            }
+        }
     }
 
-    /// Forgets owners of clients that are gone.
-    pub(crate) fn retain(&self, is_known: impl Fn(ClientId) -> bool) {
-        self.owners.lock().retain(|(owner, _), _| is_known(owner.client));
+    /// Whether a new open owner of a client may be one that was forgotten.
+    pub(crate) fn must_confirm(&self, client: ClientId) -> bool {
+        self.owners.lock().have_forgotten.contains(&client)
+    }
+
+    /// Forgets one owner of locks.
+    pub(crate) fn forget(&self, owner: &LockOwner) {
+        self.owners.lock().cells.remove(&(owner.clone(), Kind::Lock));
+    }
+
+    /// Periodic: forgets owners that had no state for a `lease`, and those of clients that are gone.
+    pub(crate) fn sweep<F: Clone>(&self, state: &Mutex<State<F>>, lease: Duration, now: Duration) {
+        let Owners { cells, have_forgotten, looked_at } = &mut *self.owners.lock();
+        if now.saturating_sub(*looked_at) < lease / 4 {
+            return;
+        }
+        *looked_at = now;
+        let is_idle = |cell: &Cell, used: Duration| {
+            Arc::strong_count(cell) == 1 && now.saturating_sub(used) >= lease
+        };
+        let idle = cells.iter().filter(|(_, (cell, used))| is_idle(cell, *used));
+        let mut in_use: HashMap<ClientId, Option<HashSet<(OwnerName, Kind)>>> =
+            idle.map(|((owner, _), _)| (owner.client, None)).collect();
+        let state = state.lock();
+        for (client, names) in &mut in_use {
+            *names = state.clients.get(*client).is_ok().then(|| {
+                let opens = state.open_owners(*client).map(|name| (name.clone(), Kind::Open));
+                let locks = state.lock_owners(*client).map(|name| (name.clone(), Kind::Lock));
+                opens.chain(locks).collect()
+            });
+        }
+        have_forgotten.retain(|client| state.clients.get(*client).is_ok());
+        drop(state);
+        cells.retain(|(owner, kind), (cell, used)| {
+            if !is_idle(cell, *used) {
+                return true;
+            }
+            match in_use.get(&owner.client) {
+                Some(Some(names)) if names.contains(&(owner.name.clone(), *kind)) => {
+                    // Looked at again in a lease.
+                    *used = now;
+                    true
+                }
+                Some(Some(_)) => {
+                    if *kind == Kind::Open {
+                        have_forgotten.insert(owner.client);
+                    }
+                    false
+                }
+                _ => false,
+            }
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::{Grace, Limits};
+
+    const LEASE: Duration = Duration::from_secs(8);
 
     #[test]
     fn a_request_is_executed_once_and_in_order() {
@@ -101,13 +214,45 @@ mod tests {
     }
 
     #[test]
-    fn owners_have_cells_of_their_own_and_go_with_their_client() {
-        let table = OwnerTable::default();
-        let owner = |client| LockOwner { client: ClientId(client), name: Bytes::new() };
-        let cell = table.cell(owner(1), Kind::Open);
-        assert!(Arc::ptr_eq(&cell, &table.cell(owner(1), Kind::Open)));
-        assert!(!Arc::ptr_eq(&cell, &table.cell(owner(1), Kind::Lock)));
-        table.retain(|client| client != ClientId(1));
-        assert!(!Arc::ptr_eq(&cell, &table.cell(owner(1), Kind::Open)));
+    fn any_number_begins_an_owner_that_has_not_confirmed() {
+        let mut last = Last::default();
+        last.executed(41, Bytes::new(), None);
+        last.set_standing(Standing::Unconfirmed(StateKey { run: 1, number: 1 }));
+        assert_eq!(last.turn_to_open(7), Turn::Execute);
+        assert_eq!(last.turn_to_open(41), Turn::Replay(Bytes::new(), None));
+        assert_eq!(last.turn(7), Turn::Misordered);
+        last.set_standing(Standing::Confirmed);
+        assert_eq!(last.turn_to_open(7), Turn::Misordered);
+    }
+
+    fn owner(client: ClientId) -> LockOwner {
+        LockOwner { client, name: Bytes::new() }
+    }
+
+    #[test]
+    fn idle_owners_are_forgotten_and_new_ones_of_their_client_have_to_confirm() {
+        let state = Mutex::new(State::<()>::new(1, Limits::default(), Grace::default()));
+        let name = crate::state::Owner { sessions: false, name: Bytes::new() };
+        let principal = crate::state::Principal { flavor: 1, uid: 0 };
+        let client = state.lock().clients.insert(name, [0; 8], principal, Duration::ZERO).unwrap();
+        let gone = ClientId(9);
+        let table = OwnerTable::new(4);
+        let cell = |client, kind, now| table.cell(owner(client), kind, now).unwrap();
+        for client in [client, gone] {
+            for kind in [Kind::Open, Kind::Lock] {
+                assert!(Arc::ptr_eq(&cell(client, kind, LEASE), &cell(client, kind, LEASE)));
+            }
+        }
+        assert!(table.cell(owner(ClientId(7)), Kind::Open, LEASE).is_none(), "too many");
+        let busy = cell(client, Kind::Open, LEASE);
+        table.sweep(&state, LEASE, LEASE * 2);
+        assert_eq!(table.owners.lock().cells.len(), 1);
+        assert!(!table.must_confirm(client));
+        drop(busy);
+        table.sweep(&state, LEASE, LEASE * 2);
+        assert_eq!(table.owners.lock().cells.len(), 1, "too early to look again");
+        table.sweep(&state, LEASE, LEASE * 3);
+        assert!(table.owners.lock().cells.is_empty());
+        assert!(table.must_confirm(client) && !table.must_confirm(gone));
     }
 }

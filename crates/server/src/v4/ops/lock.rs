@@ -94,8 +94,10 @@ async fn lock_in_turn(cx: &mut Context, args: lock::Args) -> lock::Res {
                 && let Some((name, seqid)) = first_seqid
             {
                 // The next request of this owner has the number after.
-                let cell = cx.core.owners.cell(LockOwner { client, name }, Kind::Lock);
-                cell.lock().await.executed(seqid, Default::default(), cx.current);
+                let owner = LockOwner { client, name };
+                if let Some(cell) = cx.core.owners.cell(owner, Kind::Lock, now) {
+                    cell.lock().await.executed(seqid, Default::default(), cx.current);
+                }
             }
             Ok(cx.set_stateid(id))
         }

@@ -13,8 +13,8 @@ use crate::state::{
 use crate::v4::attrs::{self, ToSet};
 use crate::v4::context::{Context, Target};
 use crate::v4::ops::name::{check_name, current_dir};
-use crate::v4::ops::v40::{InTurn, take_turn};
-use crate::v4::owners::Kind;
+use crate::v4::ops::v40::{InTurn, take_turn, take_turn_to_open};
+use crate::v4::owners::{Kind, Standing};
 use crate::v4::status::{of_state, of_vfs};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tracing::error;
@@ -39,18 +39,51 @@ struct Found {
 pub(crate) async fn open(cx: &mut Context, args: open::Args) -> open::Res {
     let client = cx.client_of(args.owner.client_id)?;
     if cx.minor > 0 {
-        return open_for(cx, client, args).await;
+        return open_for(cx, client, args, false).await;
     }
     let owner = LockOwner { client, name: args.owner.owner.0.clone() };
-    let turn = match take_turn(cx, owner, Kind::Open, args.seqid).await {
+    let mut turn = match take_turn_to_open(cx, owner, args.seqid).await {
         Ok(turn) => turn,
         Err(result) => return result,
     };
-    let result = open_for(cx, client, args).await;
+    let confirm = asks_confirmation(cx, client, &args, &mut turn);
+    let mut result = open_for(cx, client, args, confirm).await;
+    if confirm
+        && let Ok(opened) = &mut result
+        && let Ok(id) = cx.state_of(opened.stateid)
+    {
+        opened.flags |= open::ResultFlags::CONFIRM;
+        turn.set_standing(Standing::Unconfirmed(id.key));
+    }
     turn.done(cx, result)
 }
 
-async fn open_for(cx: &mut Context, client: ClientId, args: open::Args) -> open::Res {
+/// Whether an OPEN is to be confirmed (RFC 7530 sections 9.1.11 and 16.18.5). One that was not
+/// confirmed before the owner's next is void.
+fn asks_confirmation(cx: &Context, client: ClientId, args: &open::Args, turn: &mut InTurn) -> bool {
+    match turn.standing() {
+        Standing::Confirmed => return false,
+        Standing::Unconfirmed(key) => {
+            cx.state().cancel_unconfirmed(key);
+            turn.set_standing(Standing::New);
+        }
+        Standing::New => {}
+    }
+    let reclaims = matches!(args.claim, open::Claim::Previous(_));
+    let asks = !reclaims && cx.core.owners.must_confirm(client);
+    if !asks {
+        turn.set_standing(Standing::Confirmed);
+    }
+    asks
+}
+
+/// OPEN, in its turn; `confirm`: the open does not count before it is confirmed.
+async fn open_for(
+    cx: &mut Context,
+    client: ClientId,
+    args: open::Args,
+    confirm: bool,
+) -> open::Res {
     let share = share(args.share_access, args.share_deny)?;
     let claim = match args.claim {
         open::Claim::Previous(_) => Claim::Reclaim,
@@ -113,7 +146,7 @@ async fn open_for(cx: &mut Context, client: ClientId, args: open::Args) -> open:
     let by_right = found.created || claim == Claim::Reclaim || delegated.is_some();
     let file = open_file(&target, &found.attr, share.access, by_right).await?;
     let owner = args.owner.owner.0.clone();
-    let request = OpenRequest { client, owner, node, share, claim, file: file.clone() };
+    let request = OpenRequest { client, owner, node, share, claim, confirm, file: file.clone() };
     let way = if found.truncate { Touch::Change } else { share.touch() };
     let made_way = cx.core.recalls.claim(node, way, Some(client)).await.map_err(of_vfs)?;
     let mut opened = cx.state().open(request.clone(), now);
@@ -137,7 +170,8 @@ async fn open_for(cx: &mut Context, client: ClientId, args: open::Args) -> open:
     }
     drop(made_way);
     let opened = Opened { client, node, share, file, attr: found.attr };
-    let delegation = delegate(cx, &opened, &args).await;
+    let delegation =
+        if confirm { open::Delegation::None } else { delegate(cx, &opened, &args).await };
     cx.set_current(node);
     let stateid = cx.set_stateid(id);
     Ok(open::Opened {

@@ -3,9 +3,9 @@
 //! owner's requests.
 
 use crate::callback::service_of;
-use crate::state::{ClientId, LockOwner, Owner, StateError};
+use crate::state::{self, ClientId, LockOwner, Owner, StateError};
 use crate::v4::context::Context;
-use crate::v4::owners::{Kind, Last, Turn};
+use crate::v4::owners::{Kind, Last, Standing, Turn};
 use crate::v4::status::of_state;
 use tokio::sync::OwnedMutexGuard;
 use weir_nfs::v4::Detailed;
@@ -72,9 +72,24 @@ pub(crate) async fn renew(cx: &mut Context, args: renew::Args) -> renew::Res {
     Ok(())
 }
 
-/// Owners are never asked to confirm, so there is nothing to.
-pub(crate) async fn open_confirm(_: &mut Context, _: open_confirm::Args) -> open_confirm::Res {
-    Err(Error::BadStateId)
+pub(crate) async fn open_confirm(cx: &mut Context, args: open_confirm::Args) -> open_confirm::Res {
+    let id = cx.state_of(args.open_stateid)?;
+    let owner = cx.state().owner_of_open(id.key).map_err(of_state)?;
+    let mut turn = match take_turn(cx, owner, Kind::Open, args.seqid).await {
+        Ok(turn) => turn,
+        Err(result) => return result,
+    };
+    let result = confirm_in_turn(cx, id);
+    if result.is_ok() {
+        turn.set_standing(Standing::Confirmed);
+    }
+    turn.done(cx, result)
+}
+
+fn confirm_in_turn(cx: &mut Context, id: state::StateId) -> open_confirm::Res {
+    let (client, node) = (cx.client_of_state(id)?, cx.current()?.node);
+    let id = cx.state().confirm_open(client, id, node).map_err(of_state)?;
+    Ok(cx.set_stateid(id))
 }
 
 pub(crate) async fn release_lockowner(
@@ -83,7 +98,7 @@ pub(crate) async fn release_lockowner(
 ) -> release_lockowner::Res {
     let owner = LockOwner { client: cx.client_of(args.client_id)?, name: args.owner.0 };
     cx.state().release_lock_owner(&owner).map_err(of_state)?;
-    cx.core.owners.forget(&owner, Kind::Lock);
+    cx.core.owners.forget(&owner);
     Ok(())
 }
 
@@ -107,8 +122,39 @@ where
     Result<T, E>: Decode,
     E: Failure,
 {
-    let last = cx.core.owners.cell(owner, kind).lock_owned().await;
-    match last.turn(seqid) {
+    take(cx, owner, kind, seqid, Last::turn).await
+}
+
+/// Waits for the turn of an open owner's OPEN, as [`take_turn`].
+///
+/// # Errors
+/// As [`take_turn`].
+pub(crate) async fn take_turn_to_open<T, E>(
+    cx: &mut Context,
+    owner: LockOwner,
+    seqid: u32,
+) -> Result<InTurn, Result<T, E>>
+where
+    Result<T, E>: Decode,
+    E: Failure,
+{
+    take(cx, owner, Kind::Open, seqid, Last::turn_to_open).await
+}
+
+async fn take<T, E>(
+    cx: &mut Context,
+    owner: LockOwner,
+    kind: Kind,
+    seqid: u32,
+    turn: fn(&Last, u32) -> Turn,
+) -> Result<InTurn, Result<T, E>>
+where
+    Result<T, E>: Decode,
+    E: Failure,
+{
+    let cell = cx.core.owners.cell(owner, kind, cx.now());
+    let last = cell.ok_or(Err(Error::Resource.into()))?.lock_owned().await;
+    match turn(&last, seqid) {
         Turn::Execute => Ok(InTurn { last, seqid }),
         Turn::Misordered => Err(Err(Error::BadSeqId.into())),
         Turn::Replay(result, current) => {
@@ -120,6 +166,14 @@ where
 }
 
 impl InTurn {
+    pub(crate) fn standing(&self) -> Standing {
+        self.last.standing()
+    }
+
+    pub(crate) fn set_standing(&mut self, standing: Standing) {
+        self.last.set_standing(standing);
+    }
+
     /// Keeps the result, and passes it on.
     pub(crate) fn done<T, E>(mut self, cx: &Context, result: Result<T, E>) -> Result<T, E>
     where

@@ -1,8 +1,11 @@
 //! Minor version 0: clients without sessions, owners with sequence numbers.
 
 use super::*;
-use weir_nfs::v4::op::{close, setclientid, setclientid_confirm};
-use weir_nfs::v4::types::NetAddr;
+use std::time::Duration;
+use weir_nfs::v4::Detailed;
+use weir_nfs::v4::op::open::ResultFlags;
+use weir_nfs::v4::op::{close, lock, open_confirm, read, setclientid, setclientid_confirm};
+use weir_nfs::v4::types::{LockType, NetAddr};
 
 async fn introduce(c: &mut Client) -> u64 {
     introduce_at(c, None).await
@@ -75,4 +78,85 @@ async fn an_owners_requests_are_done_once_and_in_order() {
         .status,
         Err(Error::OpIllegal)
     );
+}
+
+/// An open owner of a client: opens "file", and does things to it.
+struct Process {
+    client_id: u64,
+    name: &'static str,
+}
+
+impl Process {
+    async fn open(&self, c: &mut Client, seqid: u32) -> (FileHandle, open::Opened) {
+        let Op::Open(args) = c.open_op("file", 0) else { panic!() };
+        let owner = StateOwner { client_id: self.client_id, owner: self.name.into() };
+        let open = Op::Open(open::Args { seqid, owner, ..args });
+        let results = c.raw(vec![Op::Putrootfh(()), open, Op::Getfh(())]).await.results;
+        let OpRes::Open(Ok(opened)) = &results[1] else { panic!("{results:?}") };
+        (handle(&results).unwrap(), opened.clone())
+    }
+}
+
+async fn on(c: &mut Client, file: &FileHandle, op: Op) -> OpRes {
+    c.raw(vec![Op::Putfh(file.clone()), op]).await.results.pop().unwrap()
+}
+
+#[tokio::test]
+async fn an_owner_that_may_be_a_forgotten_one_has_to_confirm() {
+    let f = Fixture::with(|config| config.state.lease = Duration::from_secs(1)).await;
+    let mut c = f.connect("old", 0).await;
+    let client_id = introduce(&mut c).await;
+    let process = Process { client_id, name: "process" };
+    let (file, opened) = process.open(&mut c, 5).await;
+    assert!(!opened.flags.contains(ResultFlags::CONFIRM), "nobody was forgotten");
+    let close = |stateid, seqid| Op::Close(close::Args { seqid, open_stateid: stateid });
+    let closed = on(&mut c, &file, close(opened.stateid, 6)).await;
+    assert!(matches!(closed, OpRes::Close(Ok(_))), "{closed:?}");
+
+    // The first request once more, when its owner is forgotten.
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(1200)).await;
+        assert_eq!(c.raw(vec![Op::Renew(client_id)]).await.status, Ok(()));
+    }
+    let (_, again) = process.open(&mut c, 5).await;
+    assert!(again.flags.contains(ResultFlags::CONFIRM));
+    let read = |stateid| Op::Read(read::Args { stateid, offset: 0, count: 1 });
+    let io = on(&mut c, &file, read(again.stateid)).await;
+    assert!(matches!(io, OpRes::Read(Err(Error::BadStateId))), "{io:?}");
+    let lock_owner = StateOwner { client_id, owner: "thread".into() };
+    let new =
+        lock::NewLocker { open_seqid: 6, open_stateid: again.stateid, lock_seqid: 0, lock_owner };
+    let locker = lock::Locker::New(new);
+    let args = lock::Args { kind: LockType::Read, reclaim: false, offset: 0, length: 1, locker };
+    let locked = on(&mut c, &file, Op::Lock(args)).await;
+    assert!(matches!(locked, OpRes::Lock(Err(Detailed::Plain(Error::BadStateId)))), "{locked:?}");
+
+    // What the client really asks: whatever its number, the other one is void.
+    let (_, opened) = process.open(&mut c, 50).await;
+    assert!(opened.flags.contains(ResultFlags::CONFIRM));
+    let confirm = |stateid: StateId, seqid| {
+        Op::OpenConfirm(open_confirm::Args { open_stateid: stateid, seqid })
+    };
+    let result = |res| match res {
+        OpRes::OpenConfirm(res) => res,
+        other => panic!("{other:?}"),
+    };
+    let void = result(on(&mut c, &file, confirm(again.stateid, 51)).await);
+    assert_eq!(void, Err(Error::BadStateId));
+    let early = result(on(&mut c, &file, confirm(opened.stateid, 52)).await);
+    assert_eq!(early, Err(Error::BadSeqId));
+    let confirmed = result(on(&mut c, &file, confirm(opened.stateid, 51)).await).unwrap();
+    assert_eq!((confirmed.seqid, confirmed.other), (2, opened.stateid.other));
+    let replayed = result(on(&mut c, &file, confirm(opened.stateid, 51)).await);
+    assert_eq!(replayed, Ok(confirmed));
+    let twice = result(on(&mut c, &file, confirm(confirmed, 52)).await);
+    assert_eq!(twice, Err(Error::BadStateId));
+    let io = on(&mut c, &file, read(confirmed)).await;
+    assert!(matches!(io, OpRes::Read(Ok(_))), "{io:?}");
+    let (_, more) = process.open(&mut c, 52).await;
+    assert!(!more.flags.contains(ResultFlags::CONFIRM));
+    assert_eq!((more.stateid.seqid, more.stateid.other), (3, opened.stateid.other));
+    let other = Process { client_id, name: "another" };
+    let (_, opened) = other.open(&mut c, 1).await;
+    assert!(opened.flags.contains(ResultFlags::CONFIRM));
 }
