@@ -233,6 +233,9 @@ impl Mapping {
         }
         shared.dirty.fetch_sub(pages - again, Ordering::Relaxed);
         drop(state);
+        // At once, or an uncached stream goes through all frames of the arena in turn: memory that
+        // was never touched, then memory that no processor's cache holds.
+        shared.collect();
         self.changed.notify();
         shared.cleaned.notify();
         shared.freed.notify();

@@ -44,6 +44,21 @@ fn i2_read_ahead_of_an_uncached_stream_is_gone_when_consumed_or_closed() {
 }
 
 #[test]
+fn i1_a_stream_of_uncached_writes_goes_on_in_the_frames_that_it_has_used() {
+    let rig = Rig::new(1024);
+    let file = rig.cold("f", &[]);
+    let mut most = 0;
+    for round in 0..60 {
+        file.write_at(&pattern(16 * 4096, round), round * 16 * PAGE, UNCACHED).unwrap();
+        file.sync(true).unwrap();
+        most = most.max(rig.cache.used_bytes());
+    }
+    // Were they free again only when somebody lacks memory, it would be all 960.
+    assert!(most < 480 * PAGE, "{} frames in use", most / PAGE);
+    assert_eq!(file.stats().pruned_pages, 960);
+}
+
+#[test]
 fn i2_a_cached_access_claims_a_page() {
     let rig = Rig::new(1024);
     let bytes = pattern(16 * 4096, 3);
