@@ -5,8 +5,8 @@
 mod common;
 
 use common::{Rig, block_on, pattern, read_full, until, write_all};
-use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 use weir_pagecache::{Cache, Config, Segment};
 use weir_vfs::{
     Access, Advice, Caller, Capabilities, Error, FileSystem, IoFlags, SegmentKind, SetAttr, SetTime,
@@ -473,4 +473,63 @@ fn data_between_short_holes_comes_back_in_few_reads() {
     let reads = read_again();
     assert!(reads <= 16, "{reads} reads for 128 pieces of data");
     assert_eq!(file.stats().fill_errors, 0);
+}
+
+#[test]
+fn dirty_pages_are_written_back_when_they_are_old_enough_and_not_before() {
+    let rig = Rig::new(1024);
+    let file = rig.create("f");
+    let start = Instant::now();
+    write_all(&file, &pattern(4096, 30), 0);
+    until("writeback", || rig.store.switches.writes.load(Ordering::SeqCst) > 0);
+    let age = start.elapsed();
+    assert!(age >= Duration::from_secs(5), "written after {age:?}");
+    until("the end of writeback", || rig.cache.dirty_bytes() == 0);
+    assert_eq!(file.resident(), [0..PAGE]);
+}
+
+#[test]
+fn writers_run_free_then_pause_for_each_call_then_wait_the_more_is_dirty() {
+    // Written in the background from 102 pages on, a pause for each call from 255, all wait at 409.
+    let rig = Rig::new(1024);
+    let file = rig.create("f");
+    let write =
+        |pages: u64, at: u64| write_all(&file, &vec![7; (pages * PAGE) as usize], at * PAGE);
+    let waits = || rig.cache.stats().throttle_waits;
+    rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
+    (0..25).for_each(|n| write(10, n * 10));
+    assert_eq!(waits(), 0, "250 pages");
+    write(128, 250);
+    assert_eq!(waits(), 0, "250 dirty pages when the call began");
+    let (calls, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..20 {
+                write(1, 378 + n);
+                calls.fetch_add(1, Ordering::SeqCst);
+            }
+            done.store(true, Ordering::SeqCst);
+        });
+        until("a pause", || waits() == 1);
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(calls.load(Ordering::SeqCst), 0, "no write to the store has ended");
+        rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
+        until("the writer", || done.load(Ordering::SeqCst));
+    });
+    file.sync(true).unwrap();
+    let before = waits();
+    write(100, 0);
+    assert_eq!(waits(), before, "free again");
+}
+
+#[test]
+fn hipri_is_taken_and_changes_nothing() {
+    let rig = Rig::new(64);
+    let bytes = pattern(3 * 4096, 31);
+    let file = rig.cold("f", &bytes);
+    assert_eq!(read_full(&file, 0, bytes.len(), IoFlags::HIPRI), bytes);
+    assert_eq!(file.resident(), [0..3 * PAGE]);
+    assert_eq!(file.write_at(b"new", 4000, IoFlags::HIPRI), Ok(3));
+    assert_eq!(read_full(&file, 4000, 3, IoFlags::HIPRI | IoFlags::UNCACHED), b"new");
+    assert_eq!(file.resident(), [0..3 * PAGE]);
 }
