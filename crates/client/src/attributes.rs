@@ -4,9 +4,12 @@
 //!    first (close-to-open).
 //! 2. What this mount changes is forgotten before the change is asked for and when it is answered,
 //!    and an answer that was under way meanwhile is not kept; so a mount sees its own changes.
-//! 3. At most [`MOST`] files are remembered.
+//! 3. What was asked under a delegation is good for as long as that is held, and known by its
+//!    number.
+//! 4. At most [`MOST`] files are remembered.
 
 use crate::error::Result;
+use crate::protocol::{Handle, Protocol};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use weir_base::sync::Mutex;
@@ -23,9 +26,17 @@ pub(crate) struct Attributes {
 
 #[derive(Default)]
 struct State {
-    files: HashMap<FileId, (Attr, Instant)>,
+    files: HashMap<FileId, Known>,
     /// Counts what was forgotten.
     changes: u64,
+}
+
+struct Known {
+    attr: Attr,
+    /// When it was asked for.
+    at: Instant,
+    /// Under which delegation.
+    grant: Option<u64>,
 }
 
 /// When a question was asked.
@@ -33,34 +44,35 @@ struct State {
 pub(crate) struct Asked {
     at: Instant,
     changes: u64,
+    grant: Option<u64>,
 }
 
 impl Attributes {
-    /// Keeps attributes for `keep`; not at all if that is zero.
+    /// Keeps attributes for `keep`, and as long as they are under a delegation.
     pub(crate) fn new(keep: Duration) -> Self {
         Self { keep, state: Mutex::default() }
     }
 
     /// What is known of a file, if that is fresh.
-    pub(crate) fn get(&self, id: FileId) -> Option<Attr> {
-        if self.keep.is_zero() {
-            return None;
-        }
+    fn get(&self, id: FileId, grant: Option<u64>) -> Option<Attr> {
         let state = self.state.lock();
-        let (attr, at) = state.files.get(&id)?;
-        (at.elapsed() < self.keep).then(|| attr.clone())
+        let known = state.files.get(&id)?;
+        let held = grant.is_some() && known.grant == grant;
+        (held || known.at.elapsed() < self.keep).then(|| known.attr.clone())
     }
 
     /// What is known of a file, if that is fresh, else what `ask` finds.
     pub(crate) async fn get_or_ask(
         &self,
-        id: FileId,
+        protocol: &dyn Protocol,
+        (id, handle): (FileId, &Handle),
         ask: impl Future<Output = Result<Attr>>,
     ) -> Result<Attr> {
-        if let Some(attr) = self.get(id) {
+        let grant = protocol.grant(handle);
+        if let Some(attr) = self.get(id, grant) {
             return Ok(attr);
         }
-        let asked = self.asking();
+        let asked = Asked { grant, ..self.asking() };
         let attr = ask.await?;
         self.remember(asked, &attr);
         Ok(attr)
@@ -68,42 +80,41 @@ impl Attributes {
 
     /// A question is about to be asked, whose answer [`remember`](Self::remember) takes.
     pub(crate) fn asking(&self) -> Asked {
-        Asked { at: Instant::now(), changes: self.state.lock().changes }
+        Asked { at: Instant::now(), changes: self.state.lock().changes, grant: None }
     }
 
     /// Takes an answer, unless something was changed since the question.
     pub(crate) fn remember(&self, asked: Asked, attr: &Attr) {
-        if self.keep.is_zero() {
-            return;
-        }
         let mut state = self.state.lock();
         if state.changes != asked.changes {
             return;
         }
+        let before = state.files.get(&attr.id);
+        // What was asked after something that a delegation covers is covered as well.
+        let grant = asked.grant.or(before.filter(|b| b.at <= asked.at).and_then(|b| b.grant));
+        if grant.is_none() && self.keep.is_zero() {
+            return;
+        }
         if state.files.len() >= MOST && !state.files.contains_key(&attr.id) {
-            state.files.retain(|_, (_, at)| at.elapsed() < self.keep);
+            state.files.retain(|_, known| known.at.elapsed() < self.keep);
             if state.files.len() >= MOST {
                 state.files.clear();
             }
         }
-        state.files.insert(attr.id, (attr.clone(), asked.at));
+        state.files.insert(attr.id, Known { attr: attr.clone(), at: asked.at, grant });
     }
 
     /// A file is being changed, was changed, or is to be looked at anew.
     pub(crate) fn forget(&self, id: FileId) {
-        if !self.keep.is_zero() {
-            let mut state = self.state.lock();
-            state.changes += 1;
-            state.files.remove(&id);
-        }
+        let mut state = self.state.lock();
+        state.changes += 1;
+        state.files.remove(&id);
     }
 
     /// Names are being changed, and with them what they name.
     pub(crate) fn forget_all(&self) {
-        if !self.keep.is_zero() {
-            let mut state = self.state.lock();
-            state.changes += 1;
-            state.files.clear();
-        }
+        let mut state = self.state.lock();
+        state.changes += 1;
+        state.files.clear();
     }
 }

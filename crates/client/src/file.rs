@@ -106,7 +106,8 @@ impl OpenFile for NfsFile {
             .run(|_| async move {
                 let OpenAt { cred, handle, .. } = &opened.open;
                 let ask = opened.protocol.getattr(cred, handle);
-                opened.attributes.get_or_ask(opened.id, ask).await
+                let which = (opened.id, handle);
+                opened.attributes.get_or_ask(&*opened.protocol, which, ask).await
             })
             .await
     }

@@ -298,7 +298,7 @@ impl FileSystem for NfsFs {
         self.inner
             .run(|core| async move {
                 let ask = core.protocol.getattr(&core.own, &handle);
-                core.attributes.get_or_ask(id, ask).await
+                core.attributes.get_or_ask(&*core.protocol, (id, &handle), ask).await
             })
             .await
     }
@@ -483,7 +483,9 @@ impl FileSystem for NfsFs {
             .inner
             .run(|core| async move {
                 let open: OpenAt = core.protocol.open(cred, &handle, access).await?;
-                core.attributes.forget(id);
+                if core.protocol.grant(&handle).is_none() {
+                    core.attributes.forget(id);
+                }
                 // Made here, so that an open whose caller has gone is closed again.
                 core.open_files.opened(id);
                 let open_files = Arc::clone(&core.open_files);

@@ -156,6 +156,10 @@ pub(crate) trait Protocol: Send + Sync + 'static {
         flags: RenameFlags,
     ) -> Result<()>;
     async fn open(&self, cred: Arc<OpaqueAuth>, handle: &Handle, access: Access) -> Result<OpenAt>;
+    /// The number of a delegation, as long as it is held, under which nobody else changes a file.
+    fn grant(&self, _handle: &Handle) -> Option<u64> {
+        None
+    }
     async fn close(&self, open: OpenAt);
     /// Takes a lock; says whether it could. With `waits`, it will be asked for again.
     async fn lock(&self, open: &OpenAt, locker: Locker, lock: Lock, waits: bool) -> Result<bool>;

@@ -458,3 +458,84 @@ async fn locks_that_the_server_took_away_are_lost_and_not_silently_taken_again()
         file.lock(ONE, exclusive(0, 10), false).await.unwrap();
     }
 }
+
+/// What a mount sends while `work` is done.
+async fn sent<T>(nfs: &NfsFs, work: impl Future<Output = T>) -> (u64, T) {
+    let before = nfs.wire_stats().sent_bytes;
+    let done = work.await;
+    (nfs.wire_stats().sent_bytes - before, done)
+}
+
+/// Opens a file to read, looks at it, and closes it.
+async fn look(nfs: &Arc<NfsFs>, id: weir_vfs::FileId) -> u64 {
+    let file = nfs.open(&Caller::Own, id, Access::READ).await.unwrap();
+    let size = file.getattr().await.unwrap().size;
+    assert_eq!(nfs.getattr(id).await.unwrap().size, size);
+    drop(file);
+    // The last one to let go closes it in the background.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    size
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delegated_file_is_opened_without_asking_until_somebody_changes_it() {
+    for version in ["4.1", "4.2"] {
+        let served = Served::start();
+        let ours = served.mount(&format!("vers={version}&actimeo=0")).await;
+        let theirs = served.mount("vers=4.2&actimeo=0").await;
+        let fs: Arc<dyn FileSystem> = theirs.clone();
+        let file = new_file(&fs, fs.root(), "file").await;
+        write(&*file, 0, &[1; 10]).await.unwrap();
+        drop(file);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let id = ours.lookup(&Caller::Own, ours.root(), b"file").await.unwrap().id;
+        // Delegated when it is opened again.
+        for _ in 0..3 {
+            assert_eq!(look(&ours, id).await, 10);
+        }
+        let (bytes, size) = sent(&ours, look(&ours, id)).await;
+        assert_eq!((bytes, size), (0, 10), "NFSv{version}: nothing is asked");
+
+        let far = opened(&theirs, b"file").await;
+        write(&*far, 10, &[2; 10]).await.unwrap();
+        let (bytes, size) = sent(&ours, look(&ours, id)).await;
+        assert!(bytes > 0, "NFSv{version}");
+        assert_eq!(size, 20, "NFSv{version}: what somebody else wrote is seen at once");
+        far.set_size(5).await.unwrap();
+        assert_eq!(
+            look(&ours, id).await,
+            5,
+            "NFSv{version}: and what is not delegated is asked for"
+        );
+        for nfs in [ours, theirs] {
+            nfs.unmount().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_of_the_server_ends_what_rests_on_delegations() {
+    let mut served = Served::start();
+    let ours = served.mount("vers=4.2&actimeo=0&timeo=20").await;
+    let fs: Arc<dyn FileSystem> = ours.clone();
+    let file = new_file(&fs, fs.root(), "file").await;
+    write(&*file, 0, &[1; 10]).await.unwrap();
+    drop(file);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let id = ours.lookup(&Caller::Own, ours.root(), b"file").await.unwrap().id;
+    for _ in 0..3 {
+        look(&ours, id).await;
+    }
+    assert_eq!(sent(&ours, look(&ours, id)).await, (0, 10));
+    served.restart();
+    let theirs = served.mount("vers=4.2&actimeo=0").await;
+    let far = opened(&theirs, b"file").await;
+    write(&*far, 10, &[2; 10]).await.unwrap();
+    assert_eq!(look(&ours, id).await, 20, "the other one has written since");
+    // Its own removal of a file that it holds.
+    drop(far);
+    look(&ours, id).await;
+    look(&ours, id).await;
+    ours.unlink(&Caller::Own, ours.root(), b"file").await.unwrap();
+    assert_eq!(ours.getattr(id).await, Err(weir_vfs::Error::Stale));
+}

@@ -5,7 +5,9 @@ mod connection;
 mod payload;
 mod record;
 
-pub(crate) use connection::{Connection, Counters, Patience, Peer, Reply, Request};
+pub(crate) use connection::{
+    CallbackService, Connection, Counters, Patience, Peer, Reply, Request,
+};
 pub(crate) use payload::{Expect, ReadTarget, ResultForm};
 
 #[cfg(test)]

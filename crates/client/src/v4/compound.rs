@@ -21,7 +21,7 @@ use crate::error::{Error, Result, Violation};
 use crate::protocol::broken;
 use crate::transport::{Expect, ReadTarget, Reply, Request, ResultForm};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_nfs::v4::op::sequence;
 use weir_nfs::v4::{self, CompoundHeader, CompoundResHeader, Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
@@ -150,6 +150,7 @@ impl V4 {
             highest_slot: slot.highest,
             cache_this: ops.iter().any(|op| !op.code().is_idempotent()),
         });
+        let sent = Instant::now();
         // From here on a failure without an outcome drops the slot, which gives the session up.
         let reply = self.send(cred, operation, Some(begin), ops, target).await?;
         let mut answer = self.decode(operation, &reply)?;
@@ -163,6 +164,7 @@ impl V4 {
                 {
                     return Err(broken(&self.server, operation, Violation::WrongSlot));
                 }
+                self.delegations.renewed(sent, now.status_flags);
                 slot.release(true);
                 session.slots.set_target(now.target_highest_slot.min(now.highest_slot));
                 Ok(Self::step(answer))

@@ -52,6 +52,11 @@ impl Locks {
         self.lost
     }
 
+    /// Whether nobody ever locked anything.
+    pub(super) fn are_unused(&self) -> bool {
+        self.states.is_empty() && !self.lost
+    }
+
     /// The server has none of them any more.
     pub(super) fn lose(&mut self) {
         self.states.clear();

@@ -4,6 +4,7 @@
 //! - [`session`]: who this client is to the server, the session and its [`slots`], recovery;
 //! - [`open`]: opens, shared by all users of a file, and how they come back after a restart;
 //!   [`lock`]: their locks; [`change`]: how requests that change either are sent;
+//! - [`delegation`]: files that nobody else changes, and the server's callbacks;
 //! - [`names`]: what minor version 0 opens files by;
 //! - [`ops`]: the operations of a file system, each as a compound; [`io`]: those on open files;
 //! - [`attr`]: attributes to and from the neutral ones.
@@ -11,6 +12,7 @@
 mod attr;
 mod change;
 mod compound;
+mod delegation;
 mod io;
 mod lock;
 mod names;
@@ -24,8 +26,9 @@ pub(crate) use open::OpenState;
 use crate::error::{Error, Result};
 use crate::mount::Terms;
 use crate::protocol::Limits;
-use crate::transport::{Connection, Counters};
+use crate::transport::{CallbackService, Connection, Counters};
 use crate::verifiers::Verifiers;
+use delegation::Delegations;
 use names::Names;
 use open::Opens;
 use session::{Client, Session};
@@ -50,6 +53,8 @@ pub(crate) struct V4 {
     /// Held while a session is made anew.
     recovering: tokio::sync::Mutex<()>,
     opens: Opens,
+    delegations: Arc<Delegations>,
+    counters: Arc<Counters>,
     names: Names,
     readplus: AtomicBool,
     /// Opens are to be advised as not wanted again.
@@ -73,11 +78,14 @@ struct About {
 impl V4 {
     /// Connects and makes a session; `None` when the server does not offer the version.
     pub(crate) async fn begin(terms: &Terms, minor: u32) -> Result<Option<Arc<Self>>> {
+        let delegations: Arc<Delegations> = Arc::default();
         let mut connections = Vec::new();
         for _ in 0..terms.options.nconnect {
             let counters: Arc<Counters> = Arc::clone(&terms.counters);
-            connections
-                .push(Connection::open(terms.peer.clone(), terms.patience, counters, None).await?);
+            let service = Arc::clone(&delegations);
+            let service: Arc<CallbackService> = Arc::new(move |call| service.answer(call));
+            let (peer, service) = (terms.peer.clone(), (minor > 0).then_some(service));
+            connections.push(Connection::open(peer, terms.patience, counters, service).await?);
         }
         let v4 = Arc::new(Self {
             minor,
@@ -90,6 +98,8 @@ impl V4 {
             session: Mutex::new(Session::none()),
             recovering: tokio::sync::Mutex::default(),
             opens: Opens::default(),
+            delegations,
+            counters: Arc::clone(&terms.counters),
             names: Names::default(),
             readplus: AtomicBool::new(terms.options.readplus && minor >= 2),
             noreuse: AtomicBool::new(terms.options.uncached && minor >= 2),
@@ -101,6 +111,7 @@ impl V4 {
             owners: attr::Owners::of_this_machine(),
             verifiers: Verifiers::default(),
         });
+        v4.give_back_what_is_due();
         let begun = match minor {
             0 => v4.null().await,
             _ => v4.establish().await,
@@ -119,6 +130,16 @@ impl V4 {
     fn connection(&self) -> &Connection {
         let turn = self.next_connection.fetch_add(1, Relaxed);
         &self.connections[turn % self.connections.len()]
+    }
+
+    /// How long the server keeps what this client does not renew, once that is known.
+    fn lease(&self) -> Option<Duration> {
+        self.about.get().map(|about| about.lease)
+    }
+
+    /// Connections made anew so far.
+    fn reconnects(&self) -> u64 {
+        self.counters.reconnects.load(Relaxed)
     }
 
     fn has_sessions(&self) -> bool {

@@ -89,10 +89,13 @@ impl V4 {
         loop {
             let state = self.opens.entry(handle);
             let _turn = state.turn.lock().await;
+            let delegated = self.grant_of(handle).is_some();
             let (closed, suffices, granted) = {
                 let known = state.known.lock();
                 let same_cred = known.cred.as_deref() == Some(&*cred);
-                (known.closed, same_cred && known.granted.contains(access), known.granted)
+                // An idle one is as good as the delegation that keeps it.
+                let usable = same_cred && (known.count > 0 || delegated);
+                (known.closed, usable && known.granted.contains(access), known.granted)
             };
             if closed {
                 continue;
@@ -120,6 +123,7 @@ impl V4 {
     async fn send_open(&self, state: &OpenState, cred: &OpaqueAuth, access: Access) -> Result<()> {
         let claim = self.claim_again(&state.handle)?;
         let build = |known: &Known, client| self.open_ops(state, known, client, access, &claim);
+        let reconnects = self.reconnects();
         let answer = self.change(state, cred, "OPEN", &build).await?;
         self.checked("OPEN", answer.status)?;
         let opened = self.opened(state, &answer.results)?;
@@ -136,6 +140,9 @@ impl V4 {
                 tracing::debug!("{error}");
             }
             return Err(weir_vfs::Error::Stale.into());
+        }
+        if self.has_sessions() {
+            self.delegations.take(&state.handle, &opened.delegation, reconnects);
         }
         Ok(())
     }
@@ -219,7 +226,8 @@ impl V4 {
 
     /// Arguments of OPEN, for this client's one owner with sessions.
     pub(super) fn open_args(&self, access: Access, how: How, claim: Claim) -> Args {
-        let mut share_access = match self.has_sessions() {
+        let only_reads = access == Access::READ && claim == Claim::Fh;
+        let mut share_access = match self.has_sessions() && !only_reads {
             true => ShareAccess::WANT_NO_DELEG,
             false => ShareAccess::empty(),
         };
@@ -245,12 +253,38 @@ impl V4 {
             if known.count > 0 {
                 return;
             }
+            let idle = known.granted == Access::READ && known.locks.are_unused();
+            if idle && self.grant_of(&state.handle).is_some() {
+                return;
+            }
             known.closed = true;
         }
+        self.send_close(&state, &open.cred).await;
+    }
+
+    /// Closes a file that was kept open by a delegation which is gone.
+    pub(super) async fn close_idle(&self, handle: &Handle) {
+        let found = self.opens.by_handle.lock().get(handle).cloned();
+        let Some(state) = found else { return };
+        let _turn = state.turn.lock().await;
+        let cred = {
+            let mut known = state.known.lock();
+            let delegated = self.grant_of(handle).is_some();
+            let Some(cred) = known.cred.clone() else { return };
+            if known.count > 0 || known.closed || delegated {
+                return;
+            }
+            known.closed = true;
+            cred
+        };
+        self.send_close(&state, &cred).await;
+    }
+
+    async fn send_close(&self, state: &OpenState, cred: &OpaqueAuth) {
         let mut sent = state.stateid(self.has_sessions());
         for _ in 0..MAX_CLOSES {
-            let build = |known: &Known, _| self.close_ops(&state, known);
-            match self.change(&state, &open.cred, "CLOSE", &build).await {
+            let build = |known: &Known, _| self.close_ops(state, known);
+            match self.change(state, cred, "CLOSE", &build).await {
                 Ok(answer) => {
                     let now = state.stateid(self.has_sessions());
                     // It was reclaimed while the CLOSE was under way.
@@ -266,11 +300,12 @@ impl V4 {
             }
             break;
         }
-        self.opens.remove(&open.handle);
+        self.opens.remove(&state.handle);
     }
 
     /// Closes whatever is open, for the end of the mount.
     pub(super) async fn close_all(&self) {
+        self.give_back_all().await;
         for state in self.opens.all() {
             let cred = {
                 let mut known = state.known.lock();
@@ -317,16 +352,20 @@ impl V4 {
         session: &Arc<Session>,
         client: ClientId,
     ) -> Result<()> {
+        self.delegations.forget_all();
         for state in self.opens.all() {
             let known = {
                 let mut known = state.known.lock();
                 // Whatever this client's owners counted, the server counts anew.
                 (known.owner, known.seqid) = (self.opens.new_owner(), 0);
                 known.locks.forget_states();
+                known.closed |= known.count == 0;
                 known.count > 0
             };
             if known {
                 self.reclaim_open(session, client, &state).await?;
+            } else {
+                self.opens.remove(&state.handle);
             }
         }
         Ok(())

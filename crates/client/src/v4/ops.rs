@@ -343,13 +343,14 @@ impl Protocol for V4 {
         directory: bool,
     ) -> Result<()> {
         // REMOVE takes away files and directories alike (RFC 8881 section 18.25).
-        let kind = self.lookup(cred, dir, name).await?.attr.kind;
-        match (directory, kind) {
+        let node = self.lookup(cred, dir, name).await?;
+        match (directory, node.attr.kind) {
             (true, FileKind::Directory) => {}
             (true, _) => return Err(weir_vfs::Error::NotDirectory.into()),
             (false, FileKind::Directory) => return Err(weir_vfs::Error::IsDirectory.into()),
             (false, _) => {}
         }
+        self.give_back_file(&node.handle).await;
         let ops = [putfh(dir), Op::Remove(name.into())];
         self.call(cred, "REMOVE", &ops).await.map(drop)
     }
@@ -363,6 +364,11 @@ impl Protocol for V4 {
     ) -> Result<()> {
         if flags != RenameFlags::Replace {
             return crate::protocol::rename_with(self, cred, from, to, flags).await;
+        }
+        if self.delegations.any()
+            && let Ok(over) = self.lookup(cred, to.0, to.1).await
+        {
+            self.give_back_file(&over.handle).await;
         }
         let ops = [
             putfh(from.0),
@@ -398,6 +404,10 @@ impl Protocol for V4 {
             }
             opened => opened,
         }
+    }
+
+    fn grant(&self, handle: &Handle) -> Option<u64> {
+        self.grant_of(handle)
     }
 
     async fn close(&self, open: OpenAt) {

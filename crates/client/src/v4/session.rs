@@ -15,6 +15,7 @@
 //!    nobody else's I/O can get between.
 
 use super::V4;
+use super::delegation::CALLBACK_PROGRAM;
 use super::slots::Slots;
 use crate::error::{Error, Result};
 use std::sync::Arc;
@@ -161,7 +162,7 @@ impl V4 {
         let op = Op::CreateSession(create_session::Args {
             client_id: client.client_id,
             sequence_id: client.sequence_id,
-            flags: create_session::Flags::empty(),
+            flags: create_session::Flags::CONN_BACK_CHAN,
             fore,
             back,
             cb_program: CALLBACK_PROGRAM,
@@ -175,6 +176,7 @@ impl V4 {
                     if room >= 4096 { room & !4095 } else { room.max(512) }
                 };
                 let (fore, asked) = (created.fore, self.asked);
+                self.delegations.begin_session(created.session);
                 Ok(Some(Session {
                     id: created.session,
                     slots: Slots::new(fore.max_requests as usize),
@@ -253,5 +255,3 @@ impl V4 {
 
 /// How often the server may lose the client while it introduces itself.
 const MAX_ATTEMPTS: u32 = 8;
-/// The backchannel's program: one of those that clients choose themselves (RFC 5531 section 8.1).
-const CALLBACK_PROGRAM: u32 = 0x4000_0000;
