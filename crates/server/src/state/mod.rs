@@ -470,6 +470,8 @@ impl<F: Clone> State<F> {
 
     /// Frees what clients have open of an export that is served no more, and their locks in it.
     pub fn drop_export(&mut self, export: u16) {
+        // First, so that nothing is granted to hosts that wait.
+        self.nlm_drop_export(export);
         let gone = self.files.iter().filter(|(node, _)| node.export == export);
         let (locks, opens): (Vec<_>, Vec<_>) =
             gone.map(|(_, file)| (file.lock_states.clone(), file.opens.clone())).unzip();

@@ -293,6 +293,24 @@ impl<F: Clone> State<F> {
         }
     }
 
+    /// Frees what hosts have of an export that is served no more; who waits is granted nothing.
+    pub(super) fn nlm_drop_export(&mut self, export: u16) {
+        self.nlm.granting.retain(|_, g| g.node.export != export);
+        let nodes = self.files.keys().filter(|node| node.export == export);
+        for node in nodes.copied().collect::<Vec<_>>() {
+            self.leave_line(node, |_| true);
+            self.drop_shares(node, |_| true);
+            self.change_ranges(node, |ranges| {
+                let theirs = ranges.owners().filter(|o| matches!(o, Holder::Nlm(_))).cloned();
+                theirs.collect::<Vec<_>>().iter().for_each(|owner| ranges.release(owner));
+            });
+            self.drop_idle(node);
+        }
+        for host in self.nlm.hosts.values_mut() {
+            host.files.retain(|node| node.export != export);
+        }
+    }
+
     /// Hosts that had nothing for a lease time, which are forgotten with this: they are to be taken
     /// off the disk before they are [remembered](Self::nlm_remembered) again.
     pub fn nlm_drop_idle(&mut self, now: Duration) -> Vec<IpAddr> {
@@ -594,6 +612,27 @@ mod tests {
         let open = state.open(request(a, WRITE), T0).unwrap();
         state.close(a, open, NODE).unwrap();
         state.nlm_free(other);
+        assert_empty(&state);
+    }
+
+    #[test]
+    fn an_export_that_is_gone_frees_what_hosts_had_of_it() {
+        let mut state = state();
+        let a = ready(&mut state, "a", T0);
+        let open = state.open(request(a, WRITE), T0).unwrap();
+        state.lock(lock_under(open, a, true), T0).unwrap();
+        assert_eq!(state.nlm_lock(waiting(1, true), T0), Err(NlmError::Blocked));
+        let elsewhere = NlmLock { node: Node { export: 1, ..NODE }, ..lock(2, true) };
+        state.nlm_lock(elsewhere.clone(), T0).unwrap();
+        let apart = NlmLock { range: Range { start: 20, end: 30 }, ..lock(3, true) };
+        state.nlm_lock(apart, T0).unwrap();
+        let read = Share { access: Access::READ, deny: Access::empty() };
+        state.nlm_share(&owner(1), NODE, read, false, T0).unwrap();
+        state.drop_export(NODE.export);
+        assert_eq!(taken(&mut state), [], "nobody is granted what is gone");
+        let again = NlmLock { owner: owner(9), ..elsewhere.clone() };
+        assert!(matches!(state.nlm_lock(again, T0), Err(NlmError::Denied(_))), "the other stays");
+        state.nlm_unlock(&owner(2), elsewhere.node, ALL);
         assert_empty(&state);
     }
 

@@ -20,9 +20,11 @@ pub(super) fn started(
     let Some(first) = addresses.first() else { return Ok(()) };
     let (host, port) = (reachable_host(first.ip()), first.port());
     let whole = format!("mount -t nfs -o vers=4.2,proto=tcp,port={port} {host}:/ /mnt");
+    // The lock manager's port is only known from rpcbind.
+    let nolock = if settings.rpcbind { "" } else { ",nolock" };
     let single = |export: &ExportSettings| {
         format!(
-            "mount -t nfs -o vers=3,proto=tcp,port={port},mountport={port},mountproto=tcp,nolock \
+            "mount -t nfs -o vers=3,proto=tcp,port={port},mountport={port},mountproto=tcp{nolock} \
              {host}:{} /mnt",
             export.name
         )

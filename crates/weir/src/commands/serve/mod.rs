@@ -11,7 +11,9 @@ mod state_dir;
 mod stores;
 
 use crate::cli::Ended;
-use crate::config::{Bind, CacheArg, ExportSettings, NOBODY, Settings, SquashArg, load};
+use crate::config::{
+    Bind, CacheArg, ExportSettings, LEASE_SECONDS, NOBODY, Settings, SquashArg, load,
+};
 use crate::failure::{Asked, Failure, Result};
 use crate::size::Size;
 use std::net::SocketAddr;
@@ -107,7 +109,9 @@ struct ServerArgs {
     threads: Option<NonZeroUsize>,
     /// How long a silent client keeps its opens and locks, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "90", conflicts_with = "config")]
-    #[arg(value_parser = clap::value_parser!(u32).range(5..=3600))]
+    #[arg(value_parser = clap::value_parser!(u32).range(
+        i64::from(*LEASE_SECONDS.start())..=i64::from(*LEASE_SECONDS.end())
+    ))]
     lease: u32,
     /// Versions of NFS that are offered: 3, 4.0, 4.1, 4.2, or 4 for all of 4 [default: all]
     #[arg(long, value_name = "VERSION", value_delimiter = ',', conflicts_with = "config")]
