@@ -61,6 +61,20 @@ struct List {
     len: u32,
 }
 
+impl List {
+    /// Lets the page `prev` (or the head) point at `first`, and `next` (or the tail) at `last`.
+    fn relink(&mut self, arena: &Arena, [prev, first]: [u32; 2], [last, next]: [u32; 2]) {
+        match prev {
+            NONE => self.head = first,
+            prev => arena.meta(prev).next.store(first, Ordering::Relaxed),
+        }
+        match next {
+            NONE => self.tail = last,
+            next => arena.meta(next).prev.store(last, Ordering::Relaxed),
+        }
+    }
+}
+
 const EMPTY: List = List { head: NONE, tail: NONE, len: 0 };
 
 /// The queues, as lists through the frames' metadata; new pages come in at the head.
@@ -117,15 +131,7 @@ impl Queues {
                     (was.prev.load(Ordering::Relaxed), was.next.load(Ordering::Relaxed));
                 now.prev.store(prev, Ordering::Relaxed);
                 now.next.store(next, Ordering::Relaxed);
-                let list = &mut self.lists[queue as usize - 1];
-                match prev {
-                    NONE => list.head = new,
-                    p => arena.meta(p).next.store(new, Ordering::Relaxed),
-                }
-                match next {
-                    NONE => list.tail = new,
-                    n => arena.meta(n).prev.store(new, Ordering::Relaxed),
-                }
+                self.lists[queue as usize - 1].relink(arena, [prev, new], [new, next]);
                 was.clear(flag::QUEUE);
                 now.set((queue as u16) << flag::QUEUE_SHIFT);
             }
@@ -140,14 +146,7 @@ impl Queues {
             let (prev, next) =
                 (meta.prev.load(Ordering::Relaxed), meta.next.load(Ordering::Relaxed));
             let list = &mut self.lists[queue as usize - 1];
-            match prev {
-                NONE => list.head = next,
-                p => arena.meta(p).next.store(next, Ordering::Relaxed),
-            }
-            match next {
-                NONE => list.tail = prev,
-                n => arena.meta(n).prev.store(prev, Ordering::Relaxed),
-            }
+            list.relink(arena, [prev, next], [prev, next]);
             list.len -= 1;
         }
         meta.clear(flag::QUEUE);
@@ -158,11 +157,7 @@ impl Queues {
         let meta = arena.meta(frame);
         meta.prev.store(NONE, Ordering::Relaxed);
         meta.next.store(list.head, Ordering::Relaxed);
-        match list.head {
-            NONE => list.tail = frame,
-            head => arena.meta(head).prev.store(frame, Ordering::Relaxed),
-        }
-        list.head = frame;
+        list.relink(arena, [NONE, frame], [frame, list.head]);
         list.len += 1;
         meta.set((queue as u16) << flag::QUEUE_SHIFT);
     }
@@ -178,11 +173,7 @@ impl Queues {
         }
         meta.next.store(NONE, Ordering::Relaxed);
         meta.prev.store(list.tail, Ordering::Relaxed);
-        match list.tail {
-            NONE => list.head = frame,
-            tail => arena.meta(tail).next.store(frame, Ordering::Relaxed),
-        }
-        list.tail = frame;
+        list.relink(arena, [list.tail, frame], [frame, NONE]);
         list.len += 1;
     }
 
