@@ -1,0 +1,262 @@
+//! What hosts have by NLM: grants in turn, reclaims, and what ends them.
+
+use super::super::tests::{LEASE, NODE, T0, WRITE, lock_under, ready, request, state_after};
+use super::super::{Claim, Grace, Limits, LockOwner, LockTarget, OpenRequest, TO_END};
+use super::*;
+use crate::state::StateError;
+use weir_vfs::Access;
+
+const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
+const ALL: Range = Range { start: 0, end: TO_END };
+
+fn owner(process: i32) -> NlmOwner {
+    NlmOwner { host: HOST, handle: Bytes::from_static(b"p@host"), process }
+}
+
+fn lock(process: i32, exclusive: bool) -> NlmLock {
+    let range = Range { start: 5, end: 15 };
+    let (owner, wait) = (owner(process), None);
+    NlmLock { owner, node: NODE, range, exclusive, reclaim: false, wait }
+}
+
+fn waiting(process: i32, exclusive: bool) -> NlmLock {
+    let to = ReplyTo { cookie: Bytes::new(), caller: Bytes::new(), server: HOST };
+    NlmLock { wait: Some(to), ..lock(process, exclusive) }
+}
+
+/// State that knows the host.
+fn state() -> State<char> {
+    let mut state = state_after(&[]);
+    assert_eq!(state.nlm_lock(lock(1, true), T0), Err(NlmError::Unknown));
+    state.nlm_remembered(HOST, T0);
+    state
+}
+
+fn taken(state: &mut State<char>) -> Vec<i32> {
+    state.nlm_take_granted().iter().map(|g| g.owner.process).collect()
+}
+
+/// Nothing is left in any table.
+fn assert_empty(state: &State<char>) {
+    assert!(state.files.is_empty() && state.held == 0, "{state:?}");
+    let Hosts { hosts, queues, waiting, shares, granting, .. } = &state.nlm;
+    assert!(hosts.values().all(|h| h.files.is_empty()), "{state:?}");
+    assert!(queues.is_empty() && granting.is_empty() && *waiting == 0 && *shares == 0);
+}
+
+#[test]
+fn both_protocols_lock_in_one_table() {
+    let mut state = state();
+    let a = ready(&mut state, "a", T0);
+    let open = state.open(request(a, WRITE), T0).unwrap();
+    let v4 = state.lock(lock_under(open, a, true), T0).unwrap();
+    let name = Bytes::from_static(b"thread");
+    let holder = Holder::V4(LockOwner { client: a, name });
+    let theirs = Conflict { owner: holder, range: Range { start: 0, end: 10 }, exclusive: true };
+    assert_eq!(state.nlm_lock(lock(1, true), T0), Err(NlmError::Denied(theirs.clone())));
+    assert_eq!(state.nlm_test(&owner(1), NODE, ALL, false, T0), Ok(Some(theirs)));
+
+    state.unlock(a, v4, NODE, ALL).unwrap();
+    state.nlm_lock(lock(1, true), T0).unwrap();
+    let ours = Conflict {
+        owner: Holder::Nlm(owner(1)),
+        range: Range { start: 5, end: 15 },
+        exclusive: true,
+    };
+    let again = state.lock(lock_under(open, a, true), T0);
+    assert_eq!(again, Err(LockError::Denied(ours)));
+    state.nlm_unlock(&owner(1), NODE, Range { start: 5, end: 10 });
+    assert!(state.lock(lock_under(open, a, true), T0).is_ok());
+    state.nlm_unlock(&owner(1), NODE, ALL);
+    state.close(a, open, NODE).unwrap();
+    assert_empty(&state);
+}
+
+#[test]
+fn whoever_waits_is_granted_in_order_when_the_lock_is_freed() {
+    let mut state = state();
+    let a = ready(&mut state, "a", T0);
+    let open = state.open(request(a, WRITE), T0).unwrap();
+    let v4 = state.lock(lock_under(open, a, true), T0).unwrap();
+    for (process, exclusive) in [(1, false), (2, true), (3, false), (1, false)] {
+        assert_eq!(state.nlm_lock(waiting(process, exclusive), T0), Err(NlmError::Blocked));
+    }
+    assert_eq!(taken(&mut state), []);
+    // The one that asked again went to the end of the line.
+    state.unlock(a, v4, NODE, ALL).unwrap();
+    let granted = state.nlm_take_granted();
+    assert_eq!(granted.iter().map(|g| g.owner.process).collect::<Vec<_>>(), [2]);
+    // It is held before the host knows.
+    assert!(matches!(state.nlm_lock(lock(9, false), T0), Err(NlmError::Denied(_))));
+    state.nlm_acknowledged(granted[0].number, true);
+    state.nlm_unlock(&owner(2), NODE, ALL);
+    assert_eq!(taken(&mut state), [3, 1]);
+    state.nlm_unlock(&owner(1), NODE, ALL);
+    state.nlm_unlock(&owner(3), NODE, ALL);
+    state.close(a, open, NODE).unwrap();
+    assert_empty(&state);
+}
+
+#[test]
+fn a_grant_that_is_not_wanted_goes_to_the_next() {
+    let mut state = state();
+    state.nlm_lock(lock(1, true), T0).unwrap();
+    for process in [2, 3, 4] {
+        assert_eq!(state.nlm_lock(waiting(process, true), T0), Err(NlmError::Blocked));
+    }
+    state.nlm_unlock(&owner(1), NODE, ALL);
+    let two = state.nlm_take_granted().remove(0);
+    assert!(state.nlm_is_granting(two.number));
+    state.nlm_acknowledged(two.number, false);
+    let three = state.nlm_take_granted().remove(0);
+    assert_eq!(three.owner.process, 3);
+    // Cancelled while the grant is on its way.
+    state.nlm_cancel(&owner(3), NODE, Range { start: 5, end: 15 }, true);
+    assert!(!state.nlm_is_granting(three.number));
+    state.nlm_acknowledged(three.number, true);
+    let four = state.nlm_take_granted().remove(0);
+    assert_eq!(four.owner.process, 4);
+    // It asks again before it is told: the reply tells it.
+    state.nlm_lock(waiting(4, true), T0).unwrap();
+    state.nlm_acknowledged(four.number, false);
+    assert!(matches!(state.nlm_lock(lock(9, false), T0), Err(NlmError::Denied(_))));
+    state.nlm_free(HOST);
+    assert_empty(&state);
+}
+
+#[test]
+fn whoever_cancels_is_granted_nothing() {
+    let mut state = state();
+    state.nlm_lock(lock(1, true), T0).unwrap();
+    assert_eq!(state.nlm_lock(waiting(2, true), T0), Err(NlmError::Blocked));
+    state.nlm_cancel(&owner(2), NODE, Range { start: 5, end: 15 }, true);
+    state.nlm_unlock(&owner(1), NODE, ALL);
+    assert_eq!(taken(&mut state), []);
+    assert_empty(&state);
+}
+
+#[test]
+fn a_restarted_host_loses_everything_and_others_get_it() {
+    let mut state = state();
+    let a = ready(&mut state, "a", T0);
+    state.nlm_lock(lock(1, true), T0).unwrap();
+    assert_eq!(state.nlm_lock(waiting(2, true), T0), Err(NlmError::Blocked));
+    let other = IpAddr::from([192, 0, 2, 8]);
+    state.nlm_remembered(other, T0);
+    let theirs = NlmOwner { host: other, ..owner(1) };
+    let wants = NlmLock { owner: theirs.clone(), ..waiting(1, true) };
+    assert_eq!(state.nlm_lock(wants, T0), Err(NlmError::Blocked));
+    let deny = Share { access: Access::READ, deny: Access::WRITE };
+    state.nlm_share(&owner(1), NODE, deny, false, T0).unwrap();
+    assert_eq!(state.open(request(a, WRITE), T0), Err(StateError::ShareDenied));
+
+    state.nlm_free(HOST);
+    assert_eq!(state.nlm_take_granted().remove(0).owner, theirs);
+    let open = state.open(request(a, WRITE), T0).unwrap();
+    state.close(a, open, NODE).unwrap();
+    state.nlm_free(other);
+    assert_empty(&state);
+}
+
+#[test]
+fn an_export_that_is_gone_frees_what_hosts_had_of_it() {
+    let mut state = state();
+    let a = ready(&mut state, "a", T0);
+    let open = state.open(request(a, WRITE), T0).unwrap();
+    state.lock(lock_under(open, a, true), T0).unwrap();
+    assert_eq!(state.nlm_lock(waiting(1, true), T0), Err(NlmError::Blocked));
+    let elsewhere = NlmLock { node: Node { export: 1, ..NODE }, ..lock(2, true) };
+    state.nlm_lock(elsewhere.clone(), T0).unwrap();
+    let apart = NlmLock { range: Range { start: 20, end: 30 }, ..lock(3, true) };
+    state.nlm_lock(apart, T0).unwrap();
+    let read = Share { access: Access::READ, deny: Access::empty() };
+    state.nlm_share(&owner(1), NODE, read, false, T0).unwrap();
+    state.drop_export(NODE.export);
+    assert_eq!(taken(&mut state), [], "nobody is granted what is gone");
+    let again = NlmLock { owner: owner(9), ..elsewhere.clone() };
+    assert!(matches!(state.nlm_lock(again, T0), Err(NlmError::Denied(_))), "the other stays");
+    state.nlm_unlock(&owner(2), elsewhere.node, ALL);
+    assert_empty(&state);
+}
+
+#[test]
+fn share_reservations_hold_in_both_directions() {
+    let mut state = state();
+    let a = ready(&mut state, "a", T0);
+    let write = Share { access: Access::WRITE, deny: Access::empty() };
+    let alone = Share { access: Access::READ, deny: Access::WRITE };
+    let open = state.open(request(a, WRITE), T0).unwrap();
+    let share = |state: &mut State<char>, process, share| {
+        state.nlm_share(&owner(process), NODE, share, false, T0)
+    };
+    assert_eq!(share(&mut state, 1, alone), Err(NlmError::ShareDenied));
+    state.close(a, open, NODE).unwrap();
+    share(&mut state, 1, alone).unwrap();
+    assert_eq!(share(&mut state, 2, write), Err(NlmError::ShareDenied));
+    assert_eq!(state.anonymous_io(NODE, Access::WRITE), Err(StateError::Locked));
+    share(&mut state, 1, write).unwrap();
+    assert!(state.open(request(a, WRITE), T0).is_ok());
+    state.nlm_unshare(&owner(1), NODE);
+    state.purge(a);
+    assert_empty(&state);
+}
+
+#[test]
+fn a_silent_client_gives_way_to_a_host_that_waits() {
+    let mut state = state();
+    let a = ready(&mut state, "a", T0);
+    let open = state.open(request(a, WRITE), T0).unwrap();
+    state.lock(lock_under(open, a, true), T0).unwrap();
+    assert_eq!(state.nlm_lock(waiting(1, true), T0), Err(NlmError::Blocked));
+    state.sweep(LEASE);
+    assert_eq!(taken(&mut state), []);
+    state.sweep(LEASE + Duration::from_secs(1));
+    assert_eq!(taken(&mut state), [1]);
+    assert!(state.has_forgotten());
+}
+
+#[test]
+fn hosts_reclaim_in_grace_and_nobody_takes_anything_new() {
+    let grace = Grace::new(LEASE, []).with_hosts([HOST]);
+    let mut state: State<char> = State::new(1, Limits::default(), grace);
+    let other = IpAddr::from([192, 0, 2, 8]);
+    for host in [HOST, other] {
+        state.nlm_remembered(host, T0);
+    }
+    let a = ready(&mut state, "a", T0);
+    assert_eq!(state.open(request(a, WRITE), T0), Err(StateError::Grace));
+    let reclaim = OpenRequest { claim: Claim::Reclaim, ..request(a, WRITE) };
+    assert_eq!(state.open(reclaim, T0), Err(StateError::NoGrace));
+    let mine = NlmLock { reclaim: true, ..lock(1, true) };
+    let theirs = NlmLock { owner: NlmOwner { host: other, ..owner(1) }, ..mine.clone() };
+    assert_eq!(state.nlm_lock(lock(1, true), T0), Err(NlmError::Grace));
+    assert_eq!(state.nlm_test(&owner(1), NODE, ALL, true, T0), Err(NlmError::Grace));
+    assert_eq!(state.nlm_lock(theirs, T0), Err(NlmError::NoGrace));
+    state.nlm_lock(mine.clone(), T0).unwrap();
+
+    let open = state.open(request(a, WRITE), LEASE).unwrap();
+    let target = LockTarget::Open(open, Bytes::from_static(b"thread"));
+    let v4 = super::super::LockRequest { target, ..lock_under(open, a, true) };
+    assert!(matches!(state.lock(v4, LEASE), Err(LockError::Denied(_))));
+    assert_eq!(state.nlm_lock(mine, LEASE), Err(NlmError::NoGrace));
+    state.grace.end(LEASE);
+    assert_eq!(state.nlm_drop_idle(LEASE + Duration::from_secs(1)), [other]);
+    assert!(state.nlm_drop_idle(LEASE * 9).is_empty());
+}
+
+#[test]
+fn lines_and_ranges_are_bounded() {
+    let limits = Limits { locks: 2, ..Limits::default() };
+    let mut state: State<char> = State::new(1, limits, Grace::default());
+    state.nlm_remembered(HOST, T0);
+    for process in [1, 2] {
+        state.nlm_lock(lock(process, false), T0).unwrap();
+    }
+    assert_eq!(state.nlm_lock(lock(3, false), T0), Err(NlmError::TooMany));
+    for process in 0..MAX_WAITING as i32 {
+        assert_eq!(state.nlm_lock(waiting(process, true), T0), Err(NlmError::Blocked));
+    }
+    assert_eq!(state.nlm_lock(waiting(-1, true), T0), Err(NlmError::TooMany));
+    state.nlm_free(HOST);
+    assert_empty(&state);
+}
