@@ -247,6 +247,11 @@ impl Table {
         self.served.get(&export).map(|served| &**served).ok_or(HandleError::Stale)
     }
 
+    /// The same, for work that goes on when the table is replaced.
+    pub(crate) fn share(&self, export: u16) -> Result<Arc<Served>, HandleError> {
+        self.served.get(&export).cloned().ok_or(HandleError::Stale)
+    }
+
     /// The exports, by path.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Served> {
         self.order.iter().filter_map(|id| self.mountable(*id).ok())

@@ -1,18 +1,26 @@
 //! A copy within the server, piece by piece, through the page cache: holes stay holes and cost
-//! nothing, whatever their length; bytes cross no wire.
+//! nothing, whatever their length; bytes cross no wire. Reads and writes are those of the client that
+//! asks for the copy, as far as the export's cache policy goes.
 
 use super::context::FileIo;
 use super::status::of_vfs;
+use crate::export::Served;
 use std::io::IoSlice;
+use std::net::IpAddr;
+use std::sync::Arc;
 use weir_nfs::v4::Error;
 use weir_pagecache::{File, Segment};
-use weir_vfs::{IoFlags, SegmentKind};
+use weir_vfs::SegmentKind;
 
 /// Most bytes of data in a piece.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// A copy that is under way.
 pub(crate) struct Copying {
+    /// Of both files.
+    export: Arc<Served>,
+    /// Whose copy it is.
+    peer: IpAddr,
     source: FileIo,
     destination: FileIo,
     from: u64,
@@ -30,9 +38,15 @@ pub(crate) struct Step {
 }
 
 impl Copying {
-    /// A copy of `len` bytes from offset `from` to offset `to`.
-    pub(crate) fn new(source: FileIo, destination: FileIo, from: u64, to: u64, len: u64) -> Self {
-        Self { source, destination, from, to, left: len }
+    /// A copy of `len` bytes, from a file and an offset to others of the same export, for a client at
+    /// `peer`.
+    pub(crate) fn new(
+        (export, peer): (Arc<Served>, IpAddr),
+        (source, from): (FileIo, u64),
+        (destination, to): (FileIo, u64),
+        len: u64,
+    ) -> Self {
+        Self { export, peer, source, destination, from, to, left: len }
     }
 
     /// Copies the next piece, or the whole of the next hole; nothing at the end.
@@ -52,8 +66,7 @@ impl Copying {
             }
             Ok(extent) => {
                 let len = (extent.end - self.from).min(self.left).min(PIECE_BYTES);
-                let bytes = copy_piece(source, destination, self.from, self.to, len).await;
-                let bytes = bytes.map_err(of_vfs)?;
+                let bytes = self.copy_piece(len).await.map_err(of_vfs)?;
                 Step { bytes, data: bytes }
             }
             // The file was made shorter meanwhile.
@@ -65,44 +78,41 @@ impl Copying {
         self.left -= step.bytes;
         Ok(step)
     }
-}
 
-/// Copies up to `len` bytes; says how many.
-async fn copy_piece(
-    source: &File,
-    destination: &File,
-    from: u64,
-    to: u64,
-    len: u64,
-) -> weir_vfs::Result<u64> {
-    let read = source.read_segments_async(from, len as usize, IoFlags::empty()).await?;
-    let mut copied = 0;
-    for segment in read.segments {
-        match segment {
-            Segment::Data { pages, .. } => {
-                let mut bytes = Vec::with_capacity(pages.len());
-                let mut slices: Vec<IoSlice<'_>> = Vec::new();
-                pages.slices(0, &mut slices);
-                slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
-                let written =
-                    destination.write_at_async(&bytes, to + copied, IoFlags::empty()).await?;
-                copied += written as u64;
-                if written < bytes.len() {
-                    return Ok(copied);
+    /// Copies up to `len` bytes; says how many.
+    async fn copy_piece(&self, len: u64) -> weir_vfs::Result<u64> {
+        let (source, destination) = (&self.source.file, &self.destination.file);
+        let flags = self.export.read_flags(self.peer, source, self.from, len as usize);
+        let read = source.read_segments_async(self.from, len as usize, flags).await?;
+        let mut copied = 0;
+        for segment in read.segments {
+            let to = self.to + copied;
+            match segment {
+                Segment::Data { pages, .. } => {
+                    let mut bytes = Vec::with_capacity(pages.len());
+                    let mut slices: Vec<IoSlice<'_>> = Vec::new();
+                    pages.slices(0, &mut slices);
+                    slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
+                    let flags = self.export.write_flags(self.peer, destination, to, bytes.len());
+                    let written = destination.write_at_async(&bytes, to, flags).await?;
+                    copied += written as u64;
+                    if written < bytes.len() {
+                        return Ok(copied);
+                    }
+                }
+                Segment::Hole { start, end } => {
+                    let hole = (end - start).min(len - copied);
+                    make_hole(destination, to, hole).await?;
+                    copied += hole;
                 }
             }
-            Segment::Hole { start, end } => {
-                let hole = (end - start).min(len - copied);
-                make_hole(destination, to + copied, hole).await?;
-                copied += hole;
-            }
         }
+        Ok(copied)
     }
-    Ok(copied)
 }
 
 /// Makes `len` bytes at `at` a hole, which may be past the end of the file.
-async fn make_hole(file: &File, at: u64, len: u64) -> weir_vfs::Result<()> {
+pub(super) async fn make_hole(file: &File, at: u64, len: u64) -> weir_vfs::Result<()> {
     if file.size() > at {
         file.punch_hole_async(at, len).await?;
     }

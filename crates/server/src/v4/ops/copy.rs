@@ -8,7 +8,7 @@ use crate::copies::Order;
 use crate::state::ClientId;
 use crate::v4::context::{Context, FileIo, Target};
 use crate::v4::copying::{Copying, Step};
-use crate::v4::status::of_vfs;
+use crate::v4::status::{of_handle, of_vfs};
 use weir_nfs::v4::Detailed;
 use weir_nfs::v4::Error;
 use weir_nfs::v4::op::{clone, copy, offload_cancel, offload_status};
@@ -67,7 +67,10 @@ pub(crate) async fn copy(cx: &mut Context, args: copy::Args) -> copy::Res {
     let verifier = cx.core.verifier.get();
     let pair = pair(cx, (args.source, args.destination), (from, to), args.count).await;
     let Pair { source, destination, len } = pair.map_err(Detailed::Plain)?;
-    let mut copying = Copying::new(source, destination, from, to, len);
+    let export = cx.current.map(|node| cx.exports.share(node.export).map_err(of_handle));
+    let export = export.unwrap_or(Err(Error::NoFilehandle)).map_err(Detailed::Plain)?;
+    let whose = (export, cx.peer.addr().ip());
+    let mut copying = Copying::new(whose, (source, from), (destination, to), len);
     let client = cx.known_client().filter(|&id| cx.state().can_call(id));
     if let Some(client) = client
         && !args.synchronous

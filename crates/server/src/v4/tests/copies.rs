@@ -1,6 +1,8 @@
 //! Copies that go on in the background.
 
+use super::exports::{BUDGET, cache, export, fill, serve, walk};
 use super::*;
+use crate::export::CachePolicy;
 use std::time::{Duration, Instant};
 use weir_nfs::v4::CbOp;
 use weir_nfs::v4::op::{copy, read, write};
@@ -127,4 +129,62 @@ async fn who_waits_or_cannot_be_told_gets_the_copy_at_once() {
         assert_eq!(copied.response.count, LEN, "holes cost nothing");
         assert!(ends_well(c, &files[1]).await);
     }
+}
+
+#[tokio::test]
+async fn a_copy_in_an_export_that_does_not_cache_takes_nothing_from_others() {
+    const HOT: u64 = BUDGET / 2;
+    const COPIED: u64 = 3 * BUDGET;
+    let cache = cache();
+    let uncached = ExportOptions { cache: CachePolicy::Uncached, ..ExportOptions::default() };
+    let exports =
+        [export(&cache, "/hot", ExportOptions::default()), export(&cache, "/past", uncached)];
+    fill(&exports[0], "file", HOT).await;
+    fill(&exports[1], "source", COPIED).await;
+    let f = serve(exports.into()).await;
+    let (mut waits, mut goes_on) = (f.client("waits").await, f.callable("goes on").await);
+    let hot = waits.handle_of("/hot/file").await;
+    while {
+        let filled = cache.stats().fill_pages;
+        waits.stream(&hot, HOT).await;
+        cache.stats().fill_pages > filled
+    } {}
+    let used = cache.used_bytes();
+
+    for (c, synchronous) in [(&mut waits, true), (&mut goes_on, false)] {
+        let source = c.handle_of("/past/source").await;
+        let mut ops = walk("/past");
+        ops.extend([c.open_op(if synchronous { "one" } else { "two" }, 0), Op::Getfh(())]);
+        let results = c.ok(ops).await;
+        let (Some(OpRes::Open(Ok(opened))), Ok(to)) = (results.get(2), handle(&results)) else {
+            panic!("{results:?}")
+        };
+        let before = cache.stats();
+        let files = [(source, StateId::ANONYMOUS), (to.clone(), opened.stateid)];
+        let copied = start(c, &files, synchronous).await;
+        let count = match &copied.response.callback_id[..] {
+            [] => copied.response.count,
+            [name] => loop {
+                match c.on(&to, Op::OffloadStatus(*name)).await {
+                    OpRes::OffloadStatus(Ok(progress)) if progress.complete.is_empty() => {}
+                    OpRes::OffloadStatus(Ok(progress)) => break progress.count,
+                    // The end was told.
+                    OpRes::OffloadStatus(Err(Error::BadStateId)) => break COPIED,
+                    other => panic!("{other:?}"),
+                }
+            },
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(count, if synchronous { 64 << 20 } else { COPIED });
+        let args = weir_nfs::v4::op::commit::Args { offset: 0, count: 0 };
+        assert!(matches!(c.on(&to, Op::Commit(args)).await, OpRes::Commit(Ok(_))));
+        let after = cache.stats();
+        let pruned = after.pruned_pages - before.pruned_pages;
+        assert!(pruned >= 2 * count / 4096 - 1024, "{pruned} pages were pruned");
+        assert!(cache.used_bytes() <= used + (1 << 20), "what was copied is gone");
+    }
+    let filled = cache.stats().fill_pages;
+    waits.stream(&hot, HOT).await;
+    assert_eq!(cache.stats().fill_pages, filled, "the hot set is as it was");
+    assert_eq!(cache.stats().lost_pages, 0);
 }

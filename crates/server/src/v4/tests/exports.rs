@@ -7,9 +7,9 @@ use weir_nfs::v4::types::{FsId, LockType, StableHow};
 use weir_nfs::v4::{Bitmap, attr};
 use weir_vfs::{Access, Caller, SetAttr};
 
-const BUDGET: u64 = 32 << 20;
+pub(super) const BUDGET: u64 = 32 << 20;
 
-fn cache() -> Cache {
+pub(super) fn cache() -> Cache {
     Cache::new(Config {
         budget_bytes: BUDGET,
         fast_read: true,
@@ -19,13 +19,13 @@ fn cache() -> Cache {
     .unwrap()
 }
 
-fn export(cache: &Cache, path: &str, options: ExportOptions) -> Export {
+pub(super) fn export(cache: &Cache, path: &str, options: ExportOptions) -> Export {
     let options = ExportOptions { squash: Squash::Nobody, ..options };
     let source = format!("/srv{path}").into();
     Export { path: path.into(), source, fs: cache.mount(MemoryFs::new()), options }
 }
 
-async fn serve(exports: Vec<Export>) -> Fixture {
+pub(super) async fn serve(exports: Vec<Export>) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let fs = exports[0].fs.clone();
     let (server, addr, served) = start_with(exports, dir.path()).await;
@@ -36,7 +36,7 @@ fn rule(network: &str, access: ClientAccess) -> ClientRule {
     ClientRule { network: network.parse().unwrap(), access, squash: None }
 }
 
-fn walk(path: &'static str) -> Vec<Op> {
+pub(super) fn walk(path: &'static str) -> Vec<Op> {
     let names = path.split('/').filter(|name| !name.is_empty());
     std::iter::once(Op::Putrootfh(())).chain(names.map(|n| Op::Lookup(n.into()))).collect()
 }
@@ -71,7 +71,7 @@ impl Client {
         page.entries.0.iter().map(|e| (name(&e.name), e.attrs.clone())).collect()
     }
 
-    async fn handle_of(&mut self, path: &'static str) -> FileHandle {
+    pub(super) async fn handle_of(&mut self, path: &'static str) -> FileHandle {
         handle(&self.ok(then(walk(path), Op::Getfh(()))).await).unwrap()
     }
 }
@@ -255,7 +255,7 @@ async fn an_export_that_is_gone_is_closed_whatever_was_open_of_it() {
 }
 
 /// Makes a file of `len` bytes in an export, past the cache.
-async fn fill(export: &Export, name: &str, len: u64) {
+pub(super) async fn fill(export: &Export, name: &str, len: u64) {
     let fs = &export.fs;
     let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
     let made = fs.create(&Caller::Own, fs.root(), name.as_bytes(), &set, true).await.unwrap();
@@ -268,7 +268,7 @@ async fn fill(export: &Export, name: &str, len: u64) {
 }
 
 impl Client {
-    async fn stream(&mut self, file: &FileHandle, len: u64) {
+    pub(super) async fn stream(&mut self, file: &FileHandle, len: u64) {
         for offset in (0..len).step_by(1 << 20) {
             let args = read::Args { stateid: StateId::ANONYMOUS, offset, count: 1 << 20 };
             let OpRes::Read(Ok(read)) = self.on(file, Op::Read(args)).await else { panic!() };
