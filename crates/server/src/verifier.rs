@@ -3,6 +3,7 @@
 //! 1. It differs in each run of the server, and from one failed writeback to the next, so that a
 //!    client which compares it writes again what it has not committed.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_pagecache::File;
 
@@ -27,7 +28,20 @@ impl WriteVerifier {
     /// What could not be written may be lost; the verifier is another one from then on.
     pub async fn commit(&self, file: &File, offset: u64, count: u32) -> weir_vfs::Result<()> {
         let end = if count == 0 { u64::MAX } else { offset.saturating_add(count.into()) };
-        let synced = file.sync_range_async(offset..end, false).await;
+        self.sync(file, offset..end, false).await
+    }
+
+    /// Makes writes of a range durable, with attributes unless `data_only`.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit)'s.
+    pub async fn sync(
+        &self,
+        file: &File,
+        range: Range<u64>,
+        data_only: bool,
+    ) -> weir_vfs::Result<()> {
+        let synced = file.sync_range_async(range, data_only).await;
         if synced.is_err() {
             self.0.fetch_add(1, Ordering::AcqRel);
         }

@@ -3,7 +3,9 @@
 //! - `compound`: the frame: order, gates, replies kept and replayed.
 //! - `context`: where a compound stands.
 //! - `ops`: the operations, in small families.
-//! - `plan`: what READ_PLUS sends. `copying`: COPY, piece by piece. `owners`: the order of requests in minor version 0. `attrs`, `acl`: attributes. `status`: errors. `idmap`: owners.
+//! - `plan`: what READ_PLUS sends. `copying`: COPY, piece by piece. `pattern`: what WRITE_SAME writes.
+//! - `owners`: the order of requests in minor version 0. `attrs`, `acl`: attributes. `status`:
+//!   errors. `idmap`: owners.
 
 mod acl;
 mod attrs;
@@ -13,6 +15,7 @@ mod copying;
 mod idmap;
 mod ops;
 mod owners;
+mod pattern;
 mod plan;
 mod status;
 #[cfg(test)]

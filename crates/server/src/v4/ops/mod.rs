@@ -12,6 +12,7 @@ mod readdir;
 mod session;
 mod space;
 mod v40;
+mod write_same;
 mod xattr;
 
 use super::context::Context;
@@ -27,6 +28,7 @@ use session::*;
 use space::*;
 use v40::*;
 use weir_nfs::v4::{Op, OpRes};
+use write_same::*;
 use xattr::*;
 
 macro_rules! dispatch {

@@ -1,10 +1,9 @@
-//! SEEK, ALLOCATE, DEALLOCATE, IO_ADVISE, WRITE_SAME (RFC 7862 sections 15.11, 15.1, 15.4, 15.5,
-//! 15.12).
+//! SEEK, ALLOCATE, DEALLOCATE, IO_ADVISE (RFC 7862 sections 15.11, 15.1, 15.4, 15.5).
 
 use crate::v4::context::Context;
 use crate::v4::status::of_vfs;
 use weir_nfs::v4::op::io_advise::Hint;
-use weir_nfs::v4::op::{allocate, deallocate, io_advise, seek, write_same};
+use weir_nfs::v4::op::{allocate, deallocate, io_advise, seek};
 use weir_nfs::v4::types::Content;
 use weir_nfs::v4::{Bitmap, Error};
 use weir_vfs::{Access, Advice, SegmentKind};
@@ -81,9 +80,4 @@ pub(crate) async fn io_advise(cx: &mut Context, args: io_advise::Args) -> io_adv
         }
     }
     Ok(heeded)
-}
-
-/// Nothing that the store does faster than WRITE.
-pub(crate) async fn write_same(_: &mut Context, _: write_same::Args) -> write_same::Res {
-    Err(Error::NotSupp)
 }

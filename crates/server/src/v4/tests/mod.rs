@@ -13,6 +13,7 @@ mod metrics;
 mod recovery;
 mod sparse;
 mod v40;
+mod write_same;
 
 use crate::export::{Export, ExportOptions, Squash};
 use crate::server::{Server, ServerConfig};
