@@ -12,6 +12,39 @@ builds_a_program() { # scenario
   rm -r */ /run/tree; [[ -z $(ls -A) ]] || fail 'left over'
 }
 
+# A source tree of thousands of files, in its long form: 300 directories with a program part, its headers and what
+# belongs to it, 5,100 files in all.
+builds_a_large_tree() { # scenario
+  [[ $vers != local ]] || skip 'known to build'
+  command -v gcc make >/dev/null || skip 'needs gcc and make'
+  local parts=12; if ((stress_seconds > 30)); then parts=300; fi
+  mkdir /run/large; (cd /run/large; perl -e '
+    my $parts = shift; my $sum = 0;
+    sub put { open(my $f, ">", $_[0]) or die "$_[0]: $!"; print $f $_[1]; close $f or die "$_[0]: $!" }
+    for my $p (1 .. $parts) {
+      my $d = sprintf "part%03d", $p; mkdir $d; my ($includes, $terms) = ("", "0");
+      for my $h (1 .. 12) { put("$d/h$h.h", "#define H_${p}_$h " . ($p * $h) . "\n" . "/* text */\n" x ($h * 9)); $includes .= "#include \"h$h.h\"\n"; $terms .= " + H_${p}_$h"; $sum += $p * $h }
+      put("$d/part.c", "${includes}int part$p(void) { return $terms; }\n"); put("$d/text$_", "$p $_\n" x (40 * $_)) for 1 .. 3; symlink "part.c", "$d/link.c";
+    }
+    put("main.c", join("", map { "int part$_(void);\n" } 1 .. $parts) . "#include <stdio.h>\nint main(void) { printf(\"%d\\n\", 0" . join("", map { " + part$_()" } 1 .. $parts) . "); return 0; }\n");
+    put("sum", "$sum\n");
+    put("Makefile", "parts := \$(patsubst %.c,%.o,\$(wildcard part*/part.c))\nprogram: main.o \$(parts)\n\tgcc -o \$@ \$^\n%.o: %.c\n\tgcc -O0 -c -o \$@ \$<\n"
+      . "\$(parts): %/part.o: \$(foreach n,1 2 3 4 5 6 7 8 9 10 11 12,%/h\$n.h)\ncheck: program\n\t./program | cmp - sum\nclean:\n\trm -f program main.o \$(parts)\n");' $parts
+    tar cf /run/large.tar .)
+  tar xf /run/large.tar; diff -r --no-dereference . /run/large || fail 'extracted, it differs'
+  [[ $(find . -type f | wc -l) == $((parts * 16 + 3)) && $(find "$there" -type l | wc -l) == "$parts" ]] || fail "$(find . -type f | wc -l) files"
+  make -s check >/run/make.log 2>&1 || { tail /run/make.log; fail 'it does not build, or its test fails'; }
+  make -q program || fail "make would build again: $(make -n program | head -3)"
+  # Its new time is seen when the file is opened; until then attributes may be remembered.
+  sleep 1.1; touch "$there/part007/h3.h"; cat part007/h3.h >/dev/null
+  [[ $(make -n program | grep -c -- -c) == 1 ]] || fail "a header was touched by the other client, and make would: $(make -n program | head -3)"
+  make -s check || fail 'its test fails'
+  (cd "$there"; ./program | cmp - sum) || fail 'the other client cannot run it'
+  make -s clean; diff -r --no-dereference . /run/large || fail 'cleaned, it differs'
+  rm -r part* main.c sum Makefile; rm -r /run/large /run/large.tar
+  [[ -z $(ls -A) && -z $(ls -A "$there") && -z $(ls -A "$direct") ]] || fail 'left over'
+}
+
 stress() { # scenario
   [[ $vers != local ]] || skip 'known to pass'
   command -v stress-ng >/dev/null || skip 'needs stress-ng'
