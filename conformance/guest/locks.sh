@@ -1,16 +1,17 @@
-# locks.sh PART DIR: locks of the kernel's client, v3 (NLM, with lockd and statd) at $M and v4.2 at $M2,
-# on the same files. PART: rules, restart. DIR is the exported directory, seen directly; the server's
-# loop kills it when DIR.kill appears, and says so in DIR.killed.
+# locks.sh PART DIR [VERS OTHER SECONDS]: locks of the kernel's client, v3 (NLM, with lockd and statd) at $M and v4.2
+# at $M2, or the versions named, on the same files. PART: rules, restart, stress. DIR is the exported directory, seen
+# directly; the server's loop kills it when DIR.kill appears, and says so in DIR.killed.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-part=$1 dir=$2
+part=$1 dir=$2 vers=${3-3} other=${4-4.2} seconds=${5-5}
 M2=/run/mnt2
 mount -t tmpfs tmpfs /var/lib/nfs
 mkdir -p /var/lib/nfs/sm /var/lib/nfs/sm.bak /run/rpcbind $M2
 chown -R statd /var/lib/nfs 2>/dev/null || true
 rpcbind -w
 rpc.statd --no-notify
-mount -t nfs -o vers=3,proto=tcp,port=2049,mountport=2049,mountproto=tcp $S:/ $M
-mount -t nfs -o vers=4.2,proto=tcp,port=2049 $S:/ $M2
+mount_locking() { mount -t nfs -o "vers=$1,proto=tcp,port=2049$([[ $1 != 3 ]] || echo ,mountport=2049,mountproto=tcp)" $S:/ "$2"; }
+mount_locking "$vers" $M
+mount_locking "$other" $M2
 cat >/run/locks.py <<'P'
 """locks.py COMMAND FILE KIND START LENGTH [READY STOP]: fcntl locks; KIND is r or w, length 0 is to the end."""
 import fcntl, os, struct, sys, time
@@ -35,6 +36,24 @@ elif command == "hold":
     while not os.path.exists(stop):
         time.sleep(0.05)
     fcntl.lockf(fd, fcntl.LOCK_UN, length, start)
+elif command == "count":
+    # Adds to the number at START, for LENGTH seconds, under a lock of KIND, and tells how often.
+    def lock(how):
+        if kind == "flock":
+            fcntl.flock(fd, how)
+        elif kind == "posix":
+            fcntl.lockf(fd, how, 16, start)
+        else:
+            kinds = {fcntl.LOCK_EX: fcntl.F_WRLCK, fcntl.LOCK_UN: fcntl.F_UNLCK}
+            fcntl.fcntl(fd, 38, struct.pack("hhqqi4x", kinds[how], 0, start, 16, 0))  # F_OFD_SETLKW
+    end, added = time.time() + length, 0
+    while time.time() < end:
+        lock(fcntl.LOCK_EX)
+        number = int(os.pread(fd, 16, start) or b"0")
+        os.pwrite(fd, b"%016d" % (number + 1), start)
+        lock(fcntl.LOCK_UN)
+        added += 1
+    print(added)
 P
 locks() { python3 /run/locks.py "$@"; }
 # hold NAME FILE KIND START LENGTH: takes a lock, in the background, until `release NAME`.
@@ -99,6 +118,40 @@ restart() {
   expect free try "$M2/f" w 0 10
   expect free try "$M/f" w 10 10
   echo 'locks restart: ok'
+}
+
+# Processes at both mounts add to the same numbers under locks of each kind; none of it is lost. Beside them stress-ng
+# locks files of its own at each.
+stress() {
+  local kind at i mount pids=()
+  printf '%016d%016d' 0 0 >$M/flock; cp $M/flock $M/posix; cp $M/flock $M/ofd; sync $M/*
+  for mount in $M $M2; do
+    if command -v stress-ng >/dev/null; then
+      mkdir $mount/stress-${mount##*/}
+      stress-ng --temp-path $mount/stress-${mount##*/} --timeout "$seconds" --verify --oom-avoid --lockf 1 --flock 1 --lockofd 1 >/run/stress-${mount##*/}.log 2>&1 & pids+=($!)
+    fi
+    for kind in flock posix ofd; do
+      for at in 0 16; do
+        # flock(2) has the whole file.
+        [[ $kind == flock && $at == 16 ]] || { locks count "$mount/$kind" $kind $at "$seconds" >/run/count-${mount##*/}-$kind-$at & pids+=($!); }
+      done
+    done
+  done
+  for i in "${pids[@]}"; do wait "$i" || fail "$(tail -n 5 /run/stress-*.log /run/count-*)"; done
+  for kind in flock posix ofd; do
+    for at in 0 16; do
+      [[ $kind == flock && $at == 16 ]] && continue
+      local here there=0 now
+      read -r here </run/count-mnt-$kind-$at; read -r there </run/count-mnt2-$kind-$at
+      now=$(dd if="$dir/$kind" bs=16 skip=$((at / 16)) count=1 status=none)
+      ((10#$now == here + there)) || fail "$kind at $at: $here over $vers and $there over $other, but it counts $now"
+      ((here > 0 && there > 0)) || fail "$kind at $at: $here over $vers, $there over $other"
+      echo "$kind at $at: $here over $vers, $there over $other"
+    done
+  done
+  for mount in $M $M2; do rmdir $mount/stress-${mount##*/} 2>/dev/null || [[ ! -e $mount/stress-${mount##*/} ]] || fail "left over: $(ls -A $mount/stress-${mount##*/})"; done
+  expect free try "$M/posix" w 0 0; expect free try "$M2/ofd" w 0 0
+  echo 'locks stress: ok'
 }
 
 echo hello >$M/f; echo hello >$M/g

@@ -35,22 +35,33 @@ fn server(export: &Path) -> String {
     )
 }
 
-fn run(part: &str) {
+fn run(part: &str, args: &[&str]) {
     let Some(guest) = find() else { return };
     let dir = scratch();
     let export = dir.path().join("export");
     std::fs::create_dir(&export).unwrap();
     weir();
-    let text = guest.run(&server(&export), &[], "locks.sh", &[part, export.to_str().unwrap()]);
+    let args = [&[part, export.to_str().unwrap()], args].concat();
+    let text = guest.run(&server(&export), &[], "locks.sh", &args);
     assert!(text.contains(&format!("locks {part}: ok")), "{text}");
 }
 
 #[test]
 fn locks_over_v3_and_v4_keep_each_other_out() {
-    run("rules");
+    run("rules", &[]);
 }
 
 #[test]
 fn locks_are_reclaimed_when_the_server_was_killed() {
-    run("restart");
+    run("restart", &[]);
+}
+
+/// With `WEIR_LONG=1`, a minute of it for each pair.
+#[test]
+fn nothing_is_lost_that_two_mounts_count_under_locks() {
+    let long = std::env::var_os("WEIR_LONG").is_some_and(|v| !v.is_empty());
+    let seconds = if long { "60" } else { "6" };
+    for (vers, other) in [("3", "4.2"), ("4.0", "4.1"), ("4.2", "4.0")] {
+        run("stress", &[vers, other, seconds]);
+    }
 }
