@@ -10,11 +10,11 @@
 //! ```
 
 use super::polling::Polling;
+use super::socket::Socket;
 use super::{Peer, SMALL_BYTES, Transport};
 use crate::program::{Call, ProgramId, Refusal};
 use bytes::BytesMut;
 use futures_util::FutureExt;
-use socket2::SockRef;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
@@ -23,7 +23,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -59,7 +58,7 @@ pub(super) enum End {
 
 pub(super) struct Connection {
     transport: Arc<Transport>,
-    stream: TcpStream,
+    socket: Socket,
     peer: Arc<Peer>,
     input: BytesMut,
     records: RecordReader,
@@ -95,7 +94,7 @@ impl Connection {
         let stop = transport.stop.child_token();
         Self {
             transport,
-            stream,
+            socket: Socket::Registered(stream),
             peer,
             input: BytesMut::new(),
             records,
@@ -133,6 +132,11 @@ impl Connection {
                 break;
             }
         }
+        // Who is called without a pause never comes to wait, which is where else this is heard.
+        self.stopping |= self.stop.is_cancelled();
+        if !self.peer.is_open() {
+            return Err(End::Stopped);
+        }
         if self.stopping && self.output.is_empty() && self.waiting.load(Ordering::Acquire) == 0 {
             return Err(End::Stopped);
         }
@@ -151,11 +155,14 @@ impl Connection {
             return Ok(false);
         }
         let mut call = [0; LOOK_BYTES];
-        match self.polling.look(&*SockRef::from(&self.stream), &mut call) {
+        match self.polling.look(|| self.socket.look(&mut call)) {
             Some(Ok(0)) => Err(End::Closed),
             Some(Ok(n)) => {
                 self.input.extend_from_slice(&call[..n]);
                 self.arrived = Instant::now();
+                if self.polling.is_steady() {
+                    self.socket.free()?;
+                }
                 Ok(true)
             }
             Some(Err(error)) if error.kind() != io::ErrorKind::Interrupted => Err(error.into()),
@@ -253,12 +260,12 @@ impl Connection {
                 }
             }
             slices.truncate(MAX_SLICES);
-            match self.stream.write_vectored(&slices).now_or_never() {
-                Some(Ok(0)) => return Err(End::Closed),
-                Some(Ok(n)) => self.advance(n),
-                Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-                Some(Err(error)) => return Err(error.into()),
-                None => break,
+            match self.socket.try_write_vectored(&slices) {
+                Ok(0) => return Err(End::Closed),
+                Ok(n) => self.advance(n),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -300,6 +307,7 @@ impl Connection {
 
         let price = self.transport.limits.record_bytes.min(self.transport.limits.call_bytes) as u32;
         let budget = &self.transport.call_bytes;
+        let socket = self.socket.registered()?;
         tokio::select! {
             biased;
             () = self.peer.posted.notified() => {
@@ -308,13 +316,13 @@ impl Connection {
                 }
             }
             () = self.stop.cancelled(), if !self.stopping => self.stopping = true,
-            ready = self.stream.writable(), if !self.output.is_empty() => ready?,
+            ready = socket.writable(), if !self.output.is_empty() => ready?,
             paid = budget.clone().acquire_many_owned(price), if pays => {
                 // Nobody closes the semaphore.
                 self.memory = paid.ok();
                 self.fill()?;
             }
-            ready = self.stream.readable(), if may_read && !pays => {
+            ready = socket.readable(), if may_read && !pays => {
                 ready?;
                 self.fill()?;
             }
@@ -336,15 +344,17 @@ impl Connection {
     fn fill(&mut self) -> Result<(), End> {
         let wanted = self.records.wanted_bytes().max(SMALL_BYTES);
         self.input.reserve(wanted.saturating_sub(self.input.len()).max(1));
-        match self.stream.read_buf(&mut self.input).now_or_never() {
-            Some(Ok(0)) => Err(End::Closed),
-            Some(Err(error)) if error.kind() != io::ErrorKind::Interrupted => Err(error.into()),
-            Some(Ok(_)) => {
+        match self.socket.try_read_buf(&mut self.input) {
+            Ok(0) => Err(End::Closed),
+            Ok(_) => {
                 self.polling.arrived();
                 self.arrived = Instant::now();
                 Ok(())
             }
-            Some(Err(_)) | None => Ok(()),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+                _ => Err(error.into()),
+            },
         }
     }
 }

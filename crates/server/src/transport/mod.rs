@@ -14,6 +14,7 @@
 mod connection;
 mod peer;
 mod polling;
+mod socket;
 #[cfg(test)]
 mod tests;
 

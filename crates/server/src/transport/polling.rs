@@ -8,7 +8,7 @@
 //!    came soon, and one look in vain takes most of its credit.
 //! 2. A look is at most [`PATIENCE`] long, and at most all processors but one look at a time.
 
-use std::io::{self, Read};
+use std::io;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -21,18 +21,30 @@ const SOON: Duration = Duration::from_micros(150);
 const TRUST: u32 = 4;
 const MOST_CREDIT: u32 = 16;
 const LOSS: u32 = 6;
+/// Looks that found a call, one after the other, from which on the next is taken to find one, too.
+const STEADY: u32 = 8;
 
-/// Connections that may look at a time; those that do.
-static LOOKERS: LazyLock<usize> =
-    LazyLock::new(|| std::thread::available_parallelism().map_or(0, |n| n.get() - 1));
-static LOOKING: AtomicUsize = AtomicUsize::new(0);
+/// Those who look, of all connections.
+static LOOKERS: Lookers = Lookers {
+    now: AtomicUsize::new(0),
+    most: LazyLock::new(|| std::thread::available_parallelism().map_or(0, |n| n.get() - 1)),
+};
 
 /// What a connection's calls so far say about the next.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Polling {
+    lookers: &'static Lookers,
     credit: u32,
+    /// Looks that found a call, since one was in vain or there was no place.
+    found: u32,
     /// When the last replies went out, until the next call comes.
     replied: Option<Instant>,
+}
+
+impl Default for Polling {
+    fn default() -> Self {
+        Self { lookers: &LOOKERS, credit: 0, found: 0, replied: None }
+    }
 }
 
 impl Polling {
@@ -50,24 +62,30 @@ impl Polling {
         }
     }
 
-    /// Reads what comes within a moment: how much, or `None` if nothing did or it is not worth
-    /// looking.
+    /// Whether calls are found by looking, one after the other.
+    pub(super) fn is_steady(&self) -> bool {
+        self.found >= STEADY
+    }
+
+    /// Calls `read` until something has come, for a moment; `None` if nothing did or it is not
+    /// worth looking.
     pub(super) fn look(
         &mut self,
-        mut socket: impl Read,
-        into: &mut [u8],
+        mut read: impl FnMut() -> io::Result<usize>,
     ) -> Option<io::Result<usize>> {
+        let found = std::mem::take(&mut self.found);
         if self.credit < TRUST || self.replied.is_none() {
             return None;
         }
-        let _place = Place::take()?;
+        let _place = self.lookers.join()?;
         let end = Instant::now() + PATIENCE;
         loop {
-            match socket.read(into) {
+            match read() {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 read => {
                     self.replied = None;
                     self.credit = (self.credit + 1).min(MOST_CREDIT);
+                    self.found = found.saturating_add(1);
                     return Some(read);
                 }
             }
@@ -80,20 +98,27 @@ impl Polling {
     }
 }
 
-/// One of the places of those that look.
-struct Place;
+#[derive(Debug)]
+struct Lookers {
+    now: AtomicUsize,
+    most: LazyLock<usize>,
+}
 
-impl Place {
-    fn take() -> Option<Self> {
-        let free = LOOKING.fetch_add(1, Ordering::Relaxed) < *LOOKERS;
-        let place = Self;
+impl Lookers {
+    /// A place among them, if there is one.
+    fn join(&self) -> Option<Place<'_>> {
+        let free = self.now.fetch_add(1, Ordering::Relaxed) < *self.most;
+        let place = Place(self);
         free.then_some(place)
     }
 }
 
-impl Drop for Place {
+/// A place among those who look.
+struct Place<'a>(&'a Lookers);
+
+impl Drop for Place<'_> {
     fn drop(&mut self) {
-        LOOKING.fetch_sub(1, Ordering::Relaxed);
+        self.0.now.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -101,29 +126,28 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    /// Has nothing to read a few times, then a byte.
-    struct After(u32);
-
-    impl Read for &mut After {
-        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-            match self.0.checked_sub(1) {
-                Some(left) => self.0 = left,
-                None => {
-                    into[0] = 7;
-                    return Ok(1);
-                }
-            }
-            Err(io::ErrorKind::WouldBlock.into())
-        }
+    /// One that has been answered just now, and looks beside nobody.
+    fn polling(credit: u32) -> Polling {
+        let lookers = Lookers { now: AtomicUsize::new(0), most: LazyLock::new(|| 1) };
+        let (lookers, replied) = (Box::leak(Box::new(lookers)), Some(Instant::now()));
+        Polling { lookers, credit, found: 0, replied }
     }
 
-    fn look(polling: &mut Polling, after: u32) -> bool {
-        polling.look(&mut After(after), &mut [0]).is_some()
+    /// Whether a call is found that is there after a few times in vain.
+    fn look(polling: &mut Polling, mut after: u32) -> bool {
+        let look = polling.look(|| match after.checked_sub(1) {
+            Some(left) => {
+                after = left;
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            None => Ok(1),
+        });
+        look.is_some()
     }
 
     #[test]
     fn only_who_calls_soon_is_looked_for() {
-        let mut polling = Polling { credit: TRUST - 1, replied: Some(Instant::now()) };
+        let mut polling = polling(TRUST - 1);
         assert!(!look(&mut polling, 0), "not proven yet");
         polling.arrived();
         assert_eq!(polling.credit, TRUST);
@@ -135,19 +159,21 @@ mod tests {
 
     #[test]
     fn a_look_in_vain_costs_credit_and_ends() {
-        if *LOOKERS == 0 {
-            return;
+        let mut polling = polling(MOST_CREDIT);
+        for found in 0..STEADY {
+            assert_eq!(polling.is_steady(), found >= STEADY);
+            assert!(look(&mut polling, 3));
+            polling.replied();
         }
-        let mut polling = Polling { credit: MOST_CREDIT, replied: Some(Instant::now()) };
-        assert!(look(&mut polling, 3));
-        polling.replied();
+        assert!(polling.is_steady());
         let begin = Instant::now();
         assert!(!look(&mut polling, u32::MAX));
         assert!(begin.elapsed() >= PATIENCE);
         assert_eq!(polling.credit, MOST_CREDIT - LOSS);
+        assert!(!polling.is_steady());
         assert!(!(0..4).any(|_| look(&mut polling, u32::MAX)));
         assert!(polling.credit < TRUST);
         assert!(!look(&mut polling, 0));
-        assert_eq!(LOOKING.load(Ordering::Relaxed), 0);
+        assert_eq!(polling.lookers.now.load(Ordering::Relaxed), 0);
     }
 }

@@ -241,6 +241,56 @@ async fn stopping_lets_calls_finish() {
     f.done.await.unwrap();
 }
 
+/// Calls that come without a pause are looked for rather than waited for: whatever else happens to
+/// the connection is noticed all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_calls_without_a_pause_is_served_as_others() {
+    let f = Fixture::new(Limits::default()).await;
+    let mut busy = f.connect().await;
+    let mut other = f.connect().await;
+    let mut xid = 0;
+    for pause in [0, 0, 1, 0, 20, 0] {
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        for _ in 0..200 {
+            xid += 1;
+            busy.send(xid, ECHO, 1, &opaque(b"again")).await;
+            assert_eq!(busy.reply().await, (accepted(xid, Success), opaque(b"again")));
+        }
+        other.send(xid, ECHO, 0, b"").await;
+        assert_eq!(other.reply().await.0.xid, xid);
+        // A record in two parts, and one that is answered later.
+        let (mut e, args) = (start_record(), opaque(&[9; 300]));
+        let (cred, verf) = (OpaqueAuth::NONE, OpaqueAuth::NONE);
+        e.put(&CallHeader { xid, program: ECHO.program, version: 1, procedure: 1, cred, verf });
+        e.raw(&args);
+        let record = finish_record(e).to_bytes();
+        busy.0.write_all(&record[..100]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        busy.0.write_all(&record[100..]).await.unwrap();
+        assert_eq!(busy.reply().await, (accepted(xid, Success), args));
+        busy.send(xid, ECHO, 2, b"").await;
+        f.echo.gate.notify_one();
+        assert_eq!(busy.reply().await.0.xid, xid);
+    }
+    let stop = f.stop.clone();
+    let calls = tokio::spawn(async move {
+        while busy.0.writable().await.is_ok() {
+            xid += 1;
+            let mut e = start_record();
+            let (cred, verf) = (OpaqueAuth::NONE, OpaqueAuth::NONE);
+            e.put(&CallHeader { xid, program: ECHO.program, version: 1, procedure: 0, cred, verf });
+            let sent = busy.0.write_all(&finish_record(e).to_bytes()).await;
+            if sent.is_err() || busy.record().await.is_none() {
+                break;
+            }
+        }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    stop.cancel();
+    tokio::time::timeout(Duration::from_secs(5), calls).await.unwrap().unwrap();
+    f.done.await.unwrap();
+}
+
 #[tokio::test]
 async fn thousands_of_silent_connections_have_no_buffers() {
     let f = Fixture::new(Limits::default()).await;
