@@ -1,5 +1,5 @@
 # locks.sh PART DIR [VERS OTHER SECONDS]: locks of the kernel's client, v3 (NLM, with lockd and statd) at $M and v4.2
-# at $M2, or the versions named, on the same files. PART: rules, restart, stress. DIR is the exported directory, seen
+# at $M2, or the versions named, on the same files. PART: rules, restart, waits, stress. DIR is the exported directory, seen
 # directly; the server's loop kills it when DIR.kill appears, and says so in DIR.killed.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 part=$1 dir=$2 vers=${3-3} other=${4-4.2} seconds=${5-5}
@@ -54,6 +54,19 @@ elif command == "count":
         lock(fcntl.LOCK_UN)
         added += 1
     print(added)
+elif command == "cross":
+    # cross FILE KIND START LENGTH OTHER-FILE OTHER-START READY GO: holds one and then waits for the other.
+    other, start2, ready, go = sys.argv[6:10]
+    fcntl.lockf(fd, flag, length, start)
+    fd2 = fd if other == path else os.open(other, os.O_RDWR)
+    open(ready, "w").close()
+    while not os.path.exists(go):
+        time.sleep(0.05)
+    try:
+        fcntl.lockf(fd2, flag, length, int(start2))
+        print("granted")
+    except OSError as error:
+        print("deadlock" if error.errno == 35 else error)
 P
 locks() { python3 /run/locks.py "$@"; }
 # hold NAME FILE KIND START LENGTH: takes a lock, in the background, until `release NAME`.
@@ -76,11 +89,11 @@ rules() {
     expect free try "$b/f" w 0 100
     expect "w 100 50" test "$b/f" r 0 0
     # Whoever waits gets it when it is freed: over v3 by the server's call, long before the client
-    # would ask again (30 s); over v4.2 when the client asks again.
+    # would ask again (30 s); over v4.2 when it is told to ask.
     hold two "$b/f" w 0 0; sleep 3
     holds two && fail "a lock over $a was taken over $b, too"
     begun=$SECONDS; release one; await two 20
-    [[ $b == "$M" && $((SECONDS - begun)) -gt 8 ]] && fail "granted after $((SECONDS - begun)) s"
+    [[ $((SECONDS - begun)) -gt 8 ]] && fail "granted after $((SECONDS - begun)) s"
     expect busy try "$a/f" r 5 5
     release two; settle
     # Readers share.
@@ -96,6 +109,47 @@ rules() {
     flock -n "$b/f" true || fail "flock over $a stays"
   done
   echo 'locks rules: ok'
+}
+
+# asked MOUNT: how many LOCK requests a mount has sent.
+asked() { awk -v m="$1" '$1 == "device" {here = $5 == m} here && $1 == "LOCK:" {print $2}' /proc/self/mountstats; }
+
+# deadlock NAME FILE FILE2 START2: of two that wait for each other, one is told, and the other gets its lock.
+deadlock() {
+  rm -f /run/{left,right}.{ready,go,out}
+  locks cross "$2" w 0 1 "$3" "$4" /run/left.ready /run/left.go >/run/left.out &
+  locks cross "$3" w "$4" 1 "$2" 0 /run/right.ready /run/right.go >/run/right.out &
+  await left 20; await right 20
+  touch /run/left.go; sleep 1; touch /run/right.go
+  settle
+  [[ $(sort /run/{left,right}.out | xargs) == 'deadlock granted' ]] || fail "$1: $(cat /run/{left,right}.out)"
+}
+
+# Clients of v4.1 and v4.2 that wait are told when the lock is free: left alone, this client asks every 30 s.
+waits() {
+  local M3=/run/mnt3 before
+  mkdir -p $M3
+  mount -t nfs -o vers=4.1,proto=tcp,port=2049 $S:/ $M3
+  for pair in "$M2 $M3" "$M3 $M2"; do
+    read -r a b <<<"$pair"
+    hold one "$a/f" w 0 10; await one 20
+    before=$(asked "$b")
+    hold two "$b/f" w 5 10; sleep 12
+    holds two && fail "a lock over $a was taken over $b, too"
+    begun=$(date +%s%N); release one; await two 8
+    echo "fcntl over $b woken after $((($(date +%s%N) - begun) / 1000000)) ms, asked $(($(asked "$b") - before)) times"
+    [[ $(($(asked "$b") - before)) -le 3 ]] || fail "asked $(($(asked "$b") - before)) times"
+    release two; settle
+    flock "$a/f" sleep 12 & sleep 2
+    begun=$SECONDS
+    flock "$b/f" true
+    [[ $((SECONDS - begun)) -ge 8 && $((SECONDS - begun)) -le 16 ]] || fail "flock after $((SECONDS - begun)) s"
+    settle
+  done
+  umount $M3
+  deadlock 'v4.2, one file' $M2/f $M2/f 5
+  deadlock 'v3, two files' $M/f $M/g 0
+  echo 'locks waits: ok'
 }
 
 # Both clients hold locks while the server is killed; both have them again afterwards.

@@ -17,6 +17,7 @@ mod gather;
 pub mod handle;
 pub mod metrics;
 mod nlm;
+mod notices;
 mod nsm;
 mod outcall;
 mod privileges;

@@ -6,6 +6,7 @@ use crate::export::{Export, Exports, ExportsError};
 use crate::handle::Handles;
 use crate::metrics::{Metrics, Report};
 use crate::nlm::{self, Nlm4};
+use crate::notices;
 use crate::nsm::{Nsm1, Restart};
 use crate::program::{ProgramId, Programs};
 use crate::recall::Recalls;
@@ -306,6 +307,7 @@ impl Server {
         });
         let mut beside = JoinSet::new();
         beside.spawn(self.locks.clone().run());
+        beside.spawn(notices::run(self.core.clone()));
         beside.spawn(self.restart.clone().tell());
         for listener in listeners.iter().filter(|_| self.core.versions.contains(Versions::V3)) {
             match listener.local_addr() {

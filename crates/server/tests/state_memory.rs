@@ -106,6 +106,8 @@ fn ten_thousand_files_a_thousand_sessions_a_hundred_thousand_locks_fit_in_their_
             range: Range { start, end: start + 10 },
             exclusive: true,
             reclaim: false,
+            wait: false,
+            listens: false,
         };
         state.lock(request, NOW).unwrap();
     });

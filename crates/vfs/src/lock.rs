@@ -147,6 +147,20 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         })
     }
 
+    /// Everybody else who holds a lock that excludes this one.
+    pub fn conflicts<'a, 'b>(
+        &'a self,
+        owner: &'b O,
+        range: LockRange,
+        exclusive: bool,
+    ) -> impl Iterator<Item = &'a O> + use<'a, 'b, O> {
+        let others = self.owners.iter().filter(move |(other, _)| *other != owner);
+        let in_the_way = others.filter(move |(_, held)| {
+            overlapping(held, range).any(|(_, held)| exclusive || held.exclusive)
+        });
+        in_the_way.map(|(other, _)| other)
+    }
+
     /// Takes `range` for `owner`, replacing what it held there.
     ///
     /// # Errors

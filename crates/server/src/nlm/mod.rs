@@ -293,6 +293,7 @@ fn status(error: NlmError) -> Status {
     match error {
         NlmError::Denied(_) | NlmError::ShareDenied => Status::Denied,
         NlmError::Blocked => Status::Blocked,
+        NlmError::Deadlock => Status::Deadlock,
         NlmError::Grace | NlmError::NoGrace => Status::DeniedGracePeriod,
         NlmError::TooMany | NlmError::Unknown => Status::DeniedNoLocks,
     }

@@ -17,6 +17,7 @@
 //! 4. All tables are bounded: hosts as clients are, ranges and shares as those of NFSv4, together
 //!    with them; waiting locks by [`MAX_WAITING`].
 
+use super::blocked::Wanted;
 use super::{Conflict, Holder, LockError, Range, Share, State};
 use crate::handle::Node;
 use bytes::Bytes;
@@ -83,6 +84,8 @@ pub enum NlmError {
     ShareDenied,
     /// Somebody holds a lock that is in the way, and this one is in line.
     Blocked,
+    /// Whoever holds what is in the way waits for this owner.
+    Deadlock,
     /// A table is full.
     TooMany,
 }
@@ -91,6 +94,7 @@ impl From<LockError> for NlmError {
     fn from(error: LockError) -> Self {
         match error {
             LockError::Denied(conflict) => Self::Denied(conflict),
+            LockError::Deadlock => Self::Deadlock,
             LockError::State(_) => Self::TooMany,
         }
     }
@@ -135,12 +139,28 @@ pub(super) struct Hosts {
     /// Files that somebody waits for.
     queues: HashSet<Node>,
     waiting: usize,
+    /// Files on which an owner waits, once for each lock.
+    waits: HashMap<NlmOwner, Vec<Node>>,
     shares: usize,
     granting: HashMap<u64, Granted>,
     granted: u64,
     /// Of `granting`: not taken by [`State::nlm_take_granted`] yet.
     untold: Vec<u64>,
     tell: Arc<Notify>,
+}
+
+impl Hosts {
+    /// A lock is in line no more.
+    fn left_line(&mut self, owner: &NlmOwner, node: Node) {
+        self.waiting -= 1;
+        let Some(waits) = self.waits.get_mut(owner) else { return };
+        if let Some(at) = waits.iter().position(|&other| other == node) {
+            waits.swap_remove(at);
+        }
+        if waits.is_empty() {
+            self.waits.remove(owner);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -186,11 +206,15 @@ impl<F: Clone> State<F> {
             }
             Err(LockError::Denied(_)) if let Some(to) = wait => {
                 self.leave_line(node, |w| w.is(&owner, range, exclusive));
+                if self.would_deadlock(&holder, Wanted { node, range, exclusive }, now) {
+                    return Err(NlmError::Deadlock);
+                }
                 if self.nlm.waiting + self.nlm.granting.len() >= MAX_WAITING {
                     return Err(NlmError::TooMany);
                 }
                 self.nlm_uses(owner.host, node, now);
                 self.nlm.waiting += 1;
+                self.nlm.waits.entry(owner.clone()).or_default().push(node);
                 self.nlm.queues.insert(node);
                 let file = self.files.entry(node).or_default();
                 file.waiting.push(Waiting { owner, range, exclusive, to });
@@ -299,6 +323,7 @@ impl<F: Clone> State<F> {
         let nodes = self.files.keys().filter(|node| node.export == export);
         for node in nodes.copied().collect::<Vec<_>>() {
             self.leave_line(node, |_| true);
+            self.blocked.forget_file(node);
             self.drop_shares(node, |_| true);
             self.change_ranges(node, |ranges| {
                 let theirs = ranges.owners().filter(|o| matches!(o, Holder::Nlm(_))).cloned();
@@ -377,7 +402,7 @@ impl<F: Clone> State<F> {
             let Some(file) = self.files.get_mut(&node) else { return };
             let Waiting { owner, to, .. } = file.waiting.remove(at);
             let hosts = &mut self.nlm;
-            hosts.waiting -= 1;
+            hosts.left_line(&owner, node);
             hosts.granted += 1;
             let number = hosts.granted;
             hosts.granting.insert(number, Granted { number, owner, node, range, exclusive, to });
@@ -387,6 +412,16 @@ impl<F: Clone> State<F> {
         if self.files.get(&node).is_none_or(|f| f.waiting.is_empty()) {
             self.nlm.queues.remove(&node);
         }
+        self.tell_blocked(node);
+    }
+
+    /// The locks that an owner waits for.
+    pub(super) fn nlm_waits<'a>(&'a self, owner: &'a NlmOwner) -> impl Iterator<Item = Wanted> {
+        self.nlm.waits.get(owner).into_iter().flatten().flat_map(move |&node| {
+            let waiting = self.files.get(&node).map_or(&[][..], |file| &file.waiting);
+            let theirs = waiting.iter().filter(move |w| w.owner == *owner);
+            theirs.map(move |w| Wanted { node, range: w.range, exclusive: w.exclusive })
+        })
     }
 
     /// Periodic: clients that went silent may hold what hosts wait for.
@@ -414,9 +449,9 @@ impl<F: Clone> State<F> {
 
     fn leave_line(&mut self, node: Node, leaves: impl Fn(&Waiting) -> bool) {
         let Some(file) = self.files.get_mut(&node) else { return };
-        let before = file.waiting.len();
-        file.waiting.retain(|w| !leaves(w));
-        self.nlm.waiting -= before - file.waiting.len();
+        for left in file.waiting.extract_if(.., |w| leaves(w)) {
+            self.nlm.left_line(&left.owner, node);
+        }
         if file.waiting.is_empty() {
             self.nlm.queues.remove(&node);
         }

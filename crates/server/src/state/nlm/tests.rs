@@ -39,9 +39,10 @@ fn taken(state: &mut State<char>) -> Vec<i32> {
 /// Nothing is left in any table.
 fn assert_empty(state: &State<char>) {
     assert!(state.files.is_empty() && state.held == 0, "{state:?}");
-    let Hosts { hosts, queues, waiting, shares, granting, .. } = &state.nlm;
+    let Hosts { hosts, queues, waiting, waits, shares, granting, .. } = &state.nlm;
     assert!(hosts.values().all(|h| h.files.is_empty()), "{state:?}");
     assert!(queues.is_empty() && granting.is_empty() && *waiting == 0 && *shares == 0);
+    assert!(waits.is_empty());
 }
 
 #[test]
@@ -253,7 +254,7 @@ fn lines_and_ranges_are_bounded() {
         state.nlm_lock(lock(process, false), T0).unwrap();
     }
     assert_eq!(state.nlm_lock(lock(3, false), T0), Err(NlmError::TooMany));
-    for process in 0..MAX_WAITING as i32 {
+    for process in 10..10 + MAX_WAITING as i32 {
         assert_eq!(state.nlm_lock(waiting(process, true), T0), Err(NlmError::Blocked));
     }
     assert_eq!(state.nlm_lock(waiting(-1, true), T0), Err(NlmError::TooMany));

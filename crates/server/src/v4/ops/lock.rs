@@ -102,6 +102,7 @@ async fn lock_in_turn(cx: &mut Context, args: lock::Args) -> lock::Res {
             Ok(cx.set_stateid(id))
         }
         Err(LockError::State(error)) => Err(Detailed::Plain(of_state(error))),
+        Err(LockError::Deadlock) => Err(Detailed::Plain(Error::Deadlock)),
         Err(LockError::Denied(conflict)) => Err(Detailed::Detail(denied(conflict))),
     }
 }
@@ -118,13 +119,17 @@ async fn lock_request(cx: &Context, args: lock::Args) -> Result<LockRequest, Err
             (id, LockTarget::Locks(id))
         }
     };
+    let client = cx.client_of_state(id)?;
+    let listens = cx.minor > 0 && cx.state().can_call(client);
     Ok(LockRequest {
-        client: cx.client_of_state(id)?,
+        client,
         target,
         node: cx.current()?.node,
         range: range(args.offset, args.length)?,
         exclusive: args.kind.is_write(),
         reclaim: args.reclaim,
+        wait: args.kind.is_waiting(),
+        listens,
     })
 }
 

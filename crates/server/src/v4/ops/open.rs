@@ -174,13 +174,11 @@ async fn open_for(
         if confirm { open::Delegation::None } else { delegate(cx, &opened, &args).await };
     cx.set_current(node);
     let stateid = cx.set_stateid(id);
-    Ok(open::Opened {
-        stateid,
-        change: found.change,
-        flags: open::ResultFlags::LOCKTYPE_POSIX,
-        attrs_set: found.set,
-        delegation,
-    })
+    let mut flags = open::ResultFlags::LOCKTYPE_POSIX;
+    // Who relies on being told asks less often.
+    let tells = cx.minor > 0 && cx.state().can_call(client);
+    flags.set(open::ResultFlags::MAY_NOTIFY_LOCK, tells);
+    Ok(open::Opened { stateid, change: found.change, flags, attrs_set: found.set, delegation })
 }
 
 /// A file that is open now.

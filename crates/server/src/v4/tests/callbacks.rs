@@ -64,6 +64,7 @@ impl Service {
             })),
             CbOp::Recall(_) => CbOpRes::Recall(Ok(())),
             CbOp::Getattr(_) => CbOpRes::Getattr(Ok(self.attrs.clone())),
+            CbOp::NotifyLock(_) => CbOpRes::NotifyLock(Ok(())),
             CbOp::Offload(_) => CbOpRes::Offload(Ok(())),
             other => panic!("{other:?}"),
         }

@@ -1,0 +1,50 @@
+//! Tells clients of minor version 1 and later that a lock which they wait for may be free
+//! (CB_NOTIFY_LOCK, RFC 8881 section 20.11), so that they need not ask again and again to find out.
+//!
+//! A notice is a kindness: a client that it does not reach asks again in its own time, so none is
+//! repeated, and one that does not answer holds up at most [`AT_ONCE`] others, for seconds.
+
+use crate::server::Core;
+use crate::state::Freed;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tracing::debug;
+use weir_nfs::v4::CbOp;
+use weir_nfs::v4::cb::notify_lock;
+use weir_nfs::v4::types::StateOwner;
+use weir_xdr::Opaque;
+
+/// Clients that are being told at a time.
+const AT_ONCE: usize = 256;
+
+/// Tells them, until it is dropped.
+pub(crate) async fn run(core: Arc<Core>) {
+    let freed = core.state.lock().on_freed();
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let mut telling = JoinSet::new();
+    loop {
+        freed.notified().await;
+        let notices = core.state.lock().take_freed();
+        for notice in notices {
+            // Nobody closes the semaphore.
+            let Ok(place) = places.clone().acquire_owned().await else { return };
+            let core = core.clone();
+            telling.spawn(async move {
+                tell(&core, notice).await;
+                drop(place);
+            });
+        }
+        while telling.try_join_next().is_some() {}
+    }
+}
+
+async fn tell(core: &Core, Freed { client, owner, node }: Freed) {
+    let op = CbOp::NotifyLock(notify_lock::Args {
+        file: core.exports.seal(node)[..].into(),
+        lock_owner: StateOwner { client_id: client.0, owner: Opaque(owner) },
+    });
+    if core.callbacks.call(client, op, None).await.is_none() {
+        debug!(?client, "could not be told of a lock that is free");
+    }
+}

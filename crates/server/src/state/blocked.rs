@@ -1,0 +1,416 @@
+//! Locks that NFSv4 clients wait for by asking again and again, and circles of owners that wait for
+//! each other in either protocol.
+//!
+//! ```text
+//!             lock, denied             the lock may be free      taken, to be told (CB_NOTIFY_LOCK)
+//!   (none) ----------------> waiting -----------------------> freed ------------------------> (none)
+//!                               | granted, the owner asks for it no more, or the client is gone
+//!                               v
+//!                            (none)
+//! ```
+//!
+//! 1. Nothing is kept free for whoever waits here: it is told, and asks again.
+//! 2. At most [`MAX_OF_FILE`] wait for one file and [`MAX`] altogether; whoever finds no place is
+//!    denied as all are, and asks again as all do.
+//! 3. A wait is over when its owner makes another request of locks, or has not asked for
+//!    [`PATIENCE`]: only whoever waits is counted among those that wait in a circle.
+
+use super::{ClientId, Holder, LockOwner, OwnerName, Range, State};
+use crate::handle::Node;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Most that wait for locks of one file.
+const MAX_OF_FILE: usize = 64;
+/// Most that wait, each of [`Blocked`]'s tables.
+const MAX: usize = 16 << 10;
+/// How long a client that waits may go without asking: Linux's asks every 30 seconds at least.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Most owners that are looked at for a circle.
+const MAX_CIRCLE: usize = 1024;
+
+/// A lock that is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) node: Node,
+    pub(super) range: Range,
+    pub(super) exclusive: bool,
+}
+
+/// A wait, and when it was last asked for.
+#[derive(Clone, Debug)]
+struct Wait {
+    wanted: Wanted,
+    asked: Duration,
+}
+
+/// A client whose owner is to be told that a lock may be free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Freed {
+    /// The client.
+    pub client: ClientId,
+    /// The client's name for the owner.
+    pub owner: OwnerName,
+    /// The file.
+    pub node: Node,
+}
+
+/// Who waits.
+#[derive(Debug, Default)]
+pub(super) struct Blocked {
+    /// By file: who is to be told.
+    files: HashMap<Node, Vec<(LockOwner, Wait)>>,
+    listed: usize,
+    /// What each owner waits for, as far as is known.
+    owners: HashMap<LockOwner, Wait>,
+    freed: Vec<Freed>,
+    tell: Arc<Notify>,
+}
+
+impl Blocked {
+    /// An owner makes a request of locks: it waits no more.
+    pub(super) fn asks(&mut self, owner: &LockOwner) {
+        self.owners.remove(owner);
+    }
+
+    /// An owner waits, and is to be told if it `listens`.
+    pub(super) fn wait(&mut self, owner: LockOwner, wanted: Wanted, listens: bool, now: Duration) {
+        let wait = Wait { wanted, asked: now };
+        if listens {
+            self.leave(&owner, wanted);
+            let file = self.files.entry(wanted.node).or_default();
+            if file.len() < MAX_OF_FILE && self.listed < MAX {
+                file.push((owner.clone(), wait.clone()));
+                self.listed += 1;
+            }
+        }
+        if self.owners.len() < MAX {
+            self.owners.insert(owner, wait);
+        }
+    }
+
+    /// An owner has what it waited for.
+    pub(super) fn leave(&mut self, owner: &LockOwner, wanted: Wanted) {
+        let Wanted { node, range, exclusive } = wanted;
+        self.retain(node, |other, wait| {
+            other != owner || (wait.wanted.range, wait.wanted.exclusive) != (range, exclusive)
+        });
+    }
+
+    /// Who waits for what of a file may be told no more.
+    pub(super) fn forget_file(&mut self, node: Node) {
+        self.retain(node, |_, _| false);
+    }
+
+    /// A client is gone.
+    pub(super) fn forget_client(&mut self, client: ClientId) {
+        self.retain_all(|owner, _| owner.client != client);
+        self.owners.retain(|owner, _| owner.client != client);
+    }
+
+    fn retain(&mut self, node: Node, keep: impl Fn(&LockOwner, &Wait) -> bool) {
+        let Some(file) = self.files.get_mut(&node) else { return };
+        let before = file.len();
+        file.retain(|(owner, wait)| keep(owner, wait));
+        self.listed -= before - file.len();
+        if file.is_empty() {
+            self.files.remove(&node);
+        }
+    }
+
+    fn retain_all(&mut self, keep: impl Fn(&LockOwner, &Wait) -> bool) {
+        for node in self.files.keys().copied().collect::<Vec<_>>() {
+            self.retain(node, &keep);
+        }
+    }
+}
+
+impl<F: Clone> State<F> {
+    /// Says when there is something for [`take_freed`](Self::take_freed).
+    pub fn on_freed(&self) -> Arc<Notify> {
+        self.blocked.tell.clone()
+    }
+
+    /// Clients that are to be told now that a lock may be free.
+    pub fn take_freed(&mut self) -> Vec<Freed> {
+        std::mem::take(&mut self.blocked.freed)
+    }
+
+    /// Lets those know that wait for ranges of a file which nobody holds any more.
+    pub(super) fn tell_blocked(&mut self, node: Node) {
+        let Some(waiting) = self.blocked.files.get(&node) else { return };
+        let file = self.files.get(&node);
+        let is_free = |(owner, wait): &&(LockOwner, Wait)| {
+            let Wanted { range, exclusive, .. } = wait.wanted;
+            let holder = Holder::V4(owner.clone());
+            file.is_none_or(|file| file.ranges.conflict(&holder, range, exclusive).is_none())
+        };
+        let free: Vec<_> = waiting.iter().filter(is_free).cloned().collect();
+        for (owner, wait) in free {
+            self.blocked.leave(&owner, wait.wanted);
+            let LockOwner { client, name } = owner;
+            let freed = Freed { client, owner: name, node };
+            if !self.blocked.freed.contains(&freed) {
+                self.blocked.freed.push(freed);
+            }
+            self.blocked.tell.notify_one();
+        }
+    }
+
+    /// Periodic: forgets who has not asked for long; clients that went silent may hold what others
+    /// wait for.
+    pub(super) fn retry_blocked(&mut self, now: Duration) {
+        let asks = |wait: &Wait| now.saturating_sub(wait.asked) <= PATIENCE;
+        self.blocked.retain_all(|_, wait| asks(wait));
+        self.blocked.owners.retain(|_, wait| asks(wait));
+        for (node, waiting) in self.blocked.files.clone() {
+            for (owner, Wait { wanted: Wanted { range, exclusive, .. }, .. }) in waiting {
+                self.conflict(node, &Holder::V4(owner), range, exclusive, now);
+            }
+        }
+    }
+
+    /// Whether somebody whom `holder` would have to wait for waits for `holder`, over however many
+    /// others.
+    pub(super) fn would_deadlock(&self, holder: &Holder, wanted: Wanted, now: Duration) -> bool {
+        let mut seen = HashSet::new();
+        let mut ahead = self.in_the_way(holder, wanted);
+        while let Some(other) = ahead.pop() {
+            if other == holder {
+                return true;
+            }
+            if seen.len() >= MAX_CIRCLE || !seen.insert(other) {
+                continue;
+            }
+            match other {
+                Holder::V4(owner) => {
+                    let wait = self.blocked.owners.get(owner).filter(|wait| {
+                        let client = self.clients.get(owner.client);
+                        now.saturating_sub(wait.asked) <= PATIENCE
+                            && client.is_ok_and(|client| !self.clients.is_expired(client, now))
+                    });
+                    ahead.extend(wait.iter().flat_map(|w| self.in_the_way(other, w.wanted)));
+                }
+                Holder::Nlm(owner) => {
+                    let waits = self.nlm_waits(owner);
+                    ahead.extend(waits.flat_map(|wanted| self.in_the_way(other, wanted)));
+                }
+            }
+        }
+        false
+    }
+
+    /// Who holds what is in the way of a lock.
+    fn in_the_way<'a>(&'a self, holder: &Holder, wanted: Wanted) -> Vec<&'a Holder> {
+        let Wanted { node, range, exclusive } = wanted;
+        let file = self.files.get(&node);
+        let others = file.map(|file| file.ranges.conflicts(holder, range, exclusive));
+        others.into_iter().flatten().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::tests::{LEASE, NODE, T0, WRITE, ready, request, state_after};
+    use crate::state::{
+        LockError, LockRequest, LockTarget, NlmError, NlmLock, NlmOwner, ReplyTo, StateError,
+        StateId,
+    };
+    use bytes::Bytes;
+
+    type State = super::State<char>;
+
+    /// An owner of a client, with the file open.
+    struct Process {
+        client: ClientId,
+        open: StateId,
+        name: &'static str,
+        locks: Option<StateId>,
+    }
+
+    impl Process {
+        fn new(state: &mut State, client: ClientId, name: &'static str) -> Self {
+            let open = state.open(request(client, WRITE), T0).unwrap();
+            Self { client, open, name, locks: None }
+        }
+
+        fn lock(&mut self, state: &mut State, byte: u64, now: Duration) -> Result<(), LockError> {
+            self.open.seq = 0;
+            let target = match self.locks {
+                Some(id) => LockTarget::Locks(id),
+                None => LockTarget::Open(self.open, Bytes::from_static(self.name.as_bytes())),
+            };
+            let range = Range { start: byte, end: byte + 1 };
+            let (client, exclusive) = (self.client, true);
+            let request = LockRequest {
+                client,
+                target,
+                node: NODE,
+                range,
+                exclusive,
+                reclaim: false,
+                wait: true,
+                listens: true,
+            };
+            state.lock(request, now).map(|id| self.locks = Some(id))
+        }
+
+        fn unlock(&mut self, state: &mut State, byte: u64) {
+            let range = Range { start: byte, end: byte + 1 };
+            let id = state.unlock(self.client, self.locks.unwrap(), NODE, range);
+            self.locks = Some(id.unwrap());
+        }
+    }
+
+    fn nlm_lock(state: &mut State, process: i32, byte: u64) -> Result<(), NlmError> {
+        let host = "192.0.2.1".parse().unwrap();
+        state.nlm_remembered(host, T0);
+        let to = ReplyTo { cookie: Bytes::new(), caller: Bytes::new(), server: host };
+        let lock = NlmLock {
+            owner: NlmOwner { host, handle: Bytes::new(), process },
+            node: NODE,
+            range: Range { start: byte, end: byte + 1 },
+            exclusive: true,
+            reclaim: false,
+            wait: Some(to),
+        };
+        state.nlm_lock(lock, T0)
+    }
+
+    fn is_denied(result: Result<(), LockError>) -> bool {
+        matches!(result, Err(LockError::Denied(_)))
+    }
+
+    #[test]
+    fn whoever_waits_is_told_when_nobody_is_in_the_way() {
+        let mut state = state_after(&[]);
+        let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
+        let mut holder = Process::new(&mut state, a, "holder");
+        let mut one = Process::new(&mut state, b, "one");
+        let mut two = Process::new(&mut state, b, "two");
+        holder.lock(&mut state, 0, T0).unwrap();
+        holder.lock(&mut state, 5, T0).unwrap();
+        assert!(is_denied(one.lock(&mut state, 0, T0)));
+        assert!(is_denied(one.lock(&mut state, 0, T0)), "it asks again");
+        assert!(is_denied(two.lock(&mut state, 5, T0)));
+        assert_eq!(state.blocked.listed, 2);
+        holder.unlock(&mut state, 1);
+        assert_eq!(state.take_freed(), []);
+        holder.unlock(&mut state, 0);
+        let told = |owner| Freed { client: b, owner: Bytes::from_static(owner), node: NODE };
+        assert_eq!(state.take_freed(), [told(b"one")]);
+        one.lock(&mut state, 0, T0).unwrap();
+        assert_eq!(state.blocked.listed, 1);
+        // Somebody who is gone is not told, and holds nothing up.
+        state.purge(b);
+        holder.unlock(&mut state, 5);
+        assert_eq!(state.take_freed(), []);
+        assert!(state.blocked.files.is_empty() && state.blocked.owners.is_empty());
+    }
+
+    #[test]
+    fn a_silent_clients_lock_goes_to_whoever_waits() {
+        let mut state = state_after(&[]);
+        let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
+        let mut silent = Process::new(&mut state, a, "silent");
+        let mut waits = Process::new(&mut state, b, "waits");
+        silent.lock(&mut state, 0, T0).unwrap();
+        let later = LEASE - Duration::from_secs(1);
+        assert!(is_denied(waits.lock(&mut state, 0, later)));
+        state.clients.renew(b, later);
+        let over = LEASE + Duration::from_secs(1);
+        state.sweep(over);
+        assert_eq!(state.take_freed().len(), 1);
+        assert_eq!(state.test_stateid(a, silent.locks.unwrap()), Err(StateError::Expired));
+    }
+
+    #[test]
+    fn places_are_limited_and_are_given_up_by_those_who_do_not_ask() {
+        let mut state = state_after(&[]);
+        let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
+        let mut holder = Process::new(&mut state, a, "holder");
+        holder.lock(&mut state, 0, T0).unwrap();
+        for number in 0..2 * MAX_OF_FILE {
+            let name = number.to_string().leak();
+            assert!(is_denied(Process::new(&mut state, b, name).lock(&mut state, 0, T0)));
+        }
+        assert_eq!(state.blocked.listed, MAX_OF_FILE);
+        let later = T0 + PATIENCE + Duration::from_secs(1);
+        state.clients.renew(a, later);
+        state.sweep(later);
+        assert!(state.blocked.listed == 0 && state.blocked.owners.is_empty());
+    }
+
+    #[test]
+    fn who_would_wait_in_a_circle_is_told_so() {
+        let mut state = state_after(&[]);
+        let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
+        let mut one = Process::new(&mut state, a, "one");
+        let mut two = Process::new(&mut state, b, "two");
+        let mut three = Process::new(&mut state, b, "three");
+        one.lock(&mut state, 1, T0).unwrap();
+        two.lock(&mut state, 2, T0).unwrap();
+        three.lock(&mut state, 3, T0).unwrap();
+        assert!(is_denied(one.lock(&mut state, 2, T0)));
+        assert!(is_denied(two.lock(&mut state, 3, T0)));
+        assert_eq!(three.lock(&mut state, 1, T0), Err(LockError::Deadlock));
+        // It was not made to wait, and gives way.
+        three.unlock(&mut state, 3);
+        two.lock(&mut state, 3, T0).unwrap();
+        two.unlock(&mut state, 2);
+        one.lock(&mut state, 2, T0).unwrap();
+    }
+
+    #[test]
+    fn who_waits_no_more_closes_no_circle() {
+        let mut state = state_after(&[]);
+        let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
+        let mut one = Process::new(&mut state, a, "one");
+        let mut two = Process::new(&mut state, b, "two");
+        one.lock(&mut state, 1, T0).unwrap();
+        two.lock(&mut state, 2, T0).unwrap();
+        assert!(is_denied(one.lock(&mut state, 2, T0)));
+        // It was interrupted, and does something else.
+        one.lock(&mut state, 7, T0).unwrap();
+        assert!(is_denied(two.lock(&mut state, 1, T0)));
+        // The other way round: now the other waits.
+        assert_eq!(one.lock(&mut state, 2, T0), Err(LockError::Deadlock));
+        let later = T0 + PATIENCE + Duration::from_secs(1);
+        state.clients.renew(a, later);
+        state.clients.renew(b, later);
+        assert!(is_denied(one.lock(&mut state, 2, later)), "the other has not asked for long");
+    }
+
+    #[test]
+    fn circles_through_both_protocols_are_found() {
+        let mut state = state_after(&[]);
+        let a = ready(&mut state, "a", T0);
+        let mut one = Process::new(&mut state, a, "one");
+        one.lock(&mut state, 1, T0).unwrap();
+        nlm_lock(&mut state, 2, 2).unwrap();
+        nlm_lock(&mut state, 3, 3).unwrap();
+        assert_eq!(nlm_lock(&mut state, 2, 3), Err(NlmError::Blocked));
+        assert_eq!(nlm_lock(&mut state, 3, 2), Err(NlmError::Deadlock));
+        assert_eq!(nlm_lock(&mut state, 3, 1), Err(NlmError::Blocked));
+        assert_eq!(one.lock(&mut state, 2, T0), Err(LockError::Deadlock));
+        // Without waiting, nothing is wrong.
+        assert!(is_denied(one.lock(&mut state, 4, T0).and_then(|()| {
+            let range = Range { start: 2, end: 3 };
+            let target = LockTarget::Locks(one.locks.unwrap());
+            let request = LockRequest {
+                client: a,
+                target,
+                node: NODE,
+                range,
+                exclusive: true,
+                reclaim: false,
+                wait: false,
+                listens: false,
+            };
+            state.lock(request, T0).map(|_| ())
+        })));
+    }
+}
