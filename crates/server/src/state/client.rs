@@ -15,7 +15,7 @@
 //!                  gone             courtesy --- wanted by others, or too old ---> gone
 //! ```
 
-use super::{StateError, StateKey};
+use super::{Revoked, StateError, StateKey};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -75,8 +75,8 @@ pub struct Client {
     pub idle_since: Option<Duration>,
     /// Its open, lock and delegation state.
     pub states: HashSet<StateKey>,
-    /// Delegations that were taken away from it and that it has not acknowledged, oldest first.
-    pub revoked: VecDeque<StateKey>,
+    /// What was taken away from it and what it has not acknowledged, oldest first.
+    pub revoked: VecDeque<Revoked>,
     /// Where it can be called back (minor version 0).
     pub callback: Option<CallbackService>,
     /// The same as its last SETCLIENTID has it, until that is confirmed.

@@ -8,20 +8,21 @@
 //!    has open in a way that would break it, that nobody changes at the moment ([`Filter`]), and
 //!    that was not recalled lately.
 //! 3. A delegation is gone at the latest a lease after its recall, whatever its client does.
-//! 4. There are never more than [`Limits::delegations`](super::Limits), those counted that were
-//!    taken away and that their clients have not acknowledged.
+//! 4. There are never more than [`Limits::delegations`](super::Limits). Those that were taken away are
+//!    none any more: what is left of them is remembered in `revoked`.
 //!
 //! ```text
 //!   delegate        recall               return_delegation
 //!  ----------> held -------> recalled ----------------------> (none)
 //!               |               | revoke_overdue                 ^
-//!               |               v                                | free_stateid
-//!               |            revoked (from minor version 1 on) --+
+//!               |               +--------------------------------+
 //!               +--- return_delegation, the client goes ---------+
 //! ```
 
 use super::filter::Filter;
-use super::{ClientId, Io, SessionId, Share, State, StateError, StateId, StateKey, check_seq};
+use super::{
+    ClientId, Io, Revoked, SessionId, Share, State, StateError, StateId, StateKey, Why, check_seq,
+};
 use crate::handle::Node;
 use hashlink::LruCache;
 use std::collections::{BTreeMap, HashMap};
@@ -33,8 +34,6 @@ use weir_vfs::Access;
 const CONTENDED: Duration = Duration::from_secs(30);
 /// Files of which it is remembered that they were recalled, or who opened them.
 const REMEMBERED: usize = 16 << 10;
-/// Delegations taken away from one client that it is told of; older ones are forgotten.
-const MAX_REVOKED: usize = 1024;
 
 /// What a delegation lets its client do on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -129,7 +128,6 @@ pub struct Grant<F> {
 enum Phase {
     Held,
     Recalled { since: Duration },
-    Revoked,
 }
 
 #[derive(Clone, Debug)]
@@ -138,8 +136,7 @@ struct Delegation<F> {
     node: Node,
     kind: DelegationKind,
     phase: Phase,
-    /// Gone with its revocation.
-    file: Option<F>,
+    file: F,
     /// The change attribute that the client was told; `None` after it changed the file itself.
     change: Option<u64>,
     /// The highest change attribute that others were told of what the client has not written yet.
@@ -357,7 +354,7 @@ impl<F: Clone> State<F> {
     ) -> StateId {
         let key = self.new_key();
         let Grant { file, change, referring, .. } = grant;
-        let (file, change) = (Some(file), Some(change));
+        let change = Some(change);
         let delegation = Delegation { client, node, kind, phase, file, change, told: 0, referring };
         self.delegations.by_key.insert(key, delegation);
         self.delegations.by_node.entry(node).or_default().push(key);
@@ -390,7 +387,12 @@ impl<F: Clone> State<F> {
             .collect();
         for key in keys {
             let Some(client) = self.delegations.client_of(key) else { continue };
-            if self.evict_if_expired(client, now) || self.revoke_if_overdue(key, now) {
+            let expired = self.clients.get(client).is_ok_and(|c| self.clients.is_expired(c, now));
+            if expired {
+                self.revoke_delegation(key, Why::Expired);
+                continue;
+            }
+            if self.revoke_if_overdue(key, now) {
                 continue;
             }
             recalled.pending = true;
@@ -428,9 +430,6 @@ impl<F: Clone> State<F> {
         if d.node != node {
             return Err(StateError::BadStateId);
         }
-        if d.phase == Phase::Revoked {
-            return Err(StateError::Revoked);
-        }
         self.drop_delegation(id.key);
         Ok(())
     }
@@ -446,11 +445,7 @@ impl<F: Clone> State<F> {
         node: Node,
     ) -> Result<DelegationKind, StateError> {
         let d = self.delegation(client, id)?;
-        match d.phase {
-            _ if d.node != node => Err(StateError::BadStateId),
-            Phase::Revoked => Err(StateError::Revoked),
-            _ => Ok(d.kind),
-        }
+        if d.node == node { Ok(d.kind) } else { Err(StateError::BadStateId) }
     }
 
     /// The handle for I/O under a delegation; `None`: the stateid is not one of a delegation.
@@ -467,7 +462,7 @@ impl<F: Clone> State<F> {
                 return Err(StateError::BadStateId);
             }
             check_seq(id.seq, 1, client.is_some())?;
-            let file = d.file.clone().ok_or(StateError::Revoked)?;
+            let file = d.file.clone();
             if access.contains(Access::WRITE) && d.kind == DelegationKind::Read {
                 return Err(StateError::OpenMode);
             }
@@ -483,28 +478,7 @@ impl<F: Clone> State<F> {
         id: StateId,
     ) -> Option<Result<(), StateError>> {
         self.delegations.by_key.get(&id.key)?;
-        Some(self.delegation(client, id).and_then(|d| match d.phase {
-            Phase::Revoked => Err(StateError::Revoked),
-            _ => Ok(()),
-        }))
-    }
-
-    /// FREE_STATEID of a delegation: acknowledges that it was taken away. `None`: the stateid is
-    /// not one.
-    pub(super) fn free_delegation(
-        &mut self,
-        client: ClientId,
-        id: StateId,
-    ) -> Option<Result<(), StateError>> {
-        self.delegations.by_key.get(&id.key)?;
-        match self.delegation(client, id).map(|d| d.phase) {
-            Ok(Phase::Revoked) => {
-                self.drop_delegation(id.key);
-                Some(Ok(()))
-            }
-            Ok(_) => Some(Err(StateError::LocksHeld)),
-            Err(error) => Some(Err(error)),
-        }
+        Some(self.delegation(client, id).map(|_| ()))
     }
 
     fn delegation(&self, client: ClientId, id: StateId) -> Result<&Delegation<F>, StateError> {
@@ -596,24 +570,15 @@ impl<F: Clone> State<F> {
             Phase::Recalled { since } if now.saturating_sub(since) > lease => {}
             _ => return false,
         }
-        d.phase = Phase::Revoked;
-        d.file = None;
-        let owner = d.client;
-        self.delegations.lift(key);
-        let mut forget = Some(key);
-        if let Ok(client) = self.clients.get_mut(owner) {
-            client.states.remove(&key);
-            // Without sessions there is no way to tell, and none to acknowledge.
-            if client.owner.sessions {
-                client.revoked.push_back(key);
-                let full = client.revoked.len() > MAX_REVOKED;
-                forget = if full { client.revoked.pop_front() } else { None };
-            }
-        }
-        if let Some(key) = forget {
-            self.delegations.by_key.remove(&key);
-        }
+        self.revoke_delegation(key, Why::Recalled);
         true
+    }
+
+    /// Takes a delegation away.
+    fn revoke_delegation(&mut self, key: StateKey, why: Why) {
+        let Some(client) = self.delegations.client_of(key) else { return };
+        self.drop_delegation(key);
+        self.note_revoked(client, Revoked { key, why });
     }
 
     /// Removes a delegation from every table.
@@ -623,15 +588,14 @@ impl<F: Clone> State<F> {
             && let Ok(client) = self.clients.get_mut(d.client)
         {
             client.states.remove(&key);
-            client.revoked.retain(|k| *k != key);
         }
     }
 
-    /// Removes the delegations of files of an export that is served no more.
+    /// Takes away the delegations of files of an export that is served no more.
     pub(super) fn drop_delegations_of_export(&mut self, export: u16) {
         let gone = self.delegations.by_key.iter().filter(|(_, d)| d.node.export == export);
         let gone: Vec<StateKey> = gone.map(|(key, _)| *key).collect();
-        gone.into_iter().for_each(|key| self.drop_delegation(key));
+        gone.into_iter().for_each(|key| self.revoke_delegation(key, Why::Removed));
     }
 
     /// Whether a client holds any delegation.
@@ -640,7 +604,7 @@ impl<F: Clone> State<F> {
         keys.is_ok_and(|keys| keys.iter().any(|key| self.delegations.by_key.contains_key(key)))
     }
 
-    /// How many delegations there are, those counted that were taken away and not acknowledged.
+    /// How many delegations there are.
     pub fn delegation_count(&self) -> usize {
         self.delegations.by_key.len()
     }

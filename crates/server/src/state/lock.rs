@@ -4,6 +4,7 @@
 //!    so the protocols keep each other out.
 //! 2. Whoever frees ranges says so by [`State::grant_waiting`], in the same transition.
 
+use super::blocked::Wanted;
 use super::{
     ClientId, Conflict, NlmOwner, OwnerName, Range, RangeLocks, State, StateError, StateId,
     StateKey, check_seq, next_seq,
@@ -63,6 +64,10 @@ pub struct LockRequest {
     pub exclusive: bool,
     /// It was held before the server restarted.
     pub reclaim: bool,
+    /// The owner waits for it, and asks again until it has it.
+    pub wait: bool,
+    /// The client takes CB_NOTIFY_LOCK.
+    pub listens: bool,
 }
 
 /// Why a lock is not taken.
@@ -72,6 +77,8 @@ pub enum LockError {
     State(StateError),
     /// Somebody holds a lock that is in the way.
     Denied(Conflict<Holder>),
+    /// Whoever holds what is in the way waits for this owner.
+    Deadlock,
 }
 
 impl From<StateError> for LockError {
@@ -86,7 +93,8 @@ impl<F: Clone> State<F> {
     /// # Errors
     /// The stateid is wrong, it is not the time, or the lock is denied.
     pub fn lock(&mut self, request: LockRequest, now: Duration) -> Result<StateId, LockError> {
-        let LockRequest { client, target, node, range, exclusive, reclaim } = request;
+        let LockRequest { client, target, node, range, exclusive, reclaim, wait, listens } =
+            request;
         self.check_grace(client, reclaim, now)?;
         let (open, owner, known) = match target {
             LockTarget::Open(id, name) => {
@@ -109,7 +117,17 @@ impl<F: Clone> State<F> {
             return Err(StateError::TooMany.into());
         }
         let holder = Holder::V4(owner.clone());
-        self.take_range(node, &holder, range, exclusive, now)?;
+        let wanted = Wanted { node, range, exclusive };
+        self.blocked.asks(&owner);
+        let taken = self.take_range(node, &holder, range, exclusive, now);
+        if wait && matches!(taken, Err(LockError::Denied(_))) {
+            if self.would_deadlock(&holder, wanted, now) {
+                return Err(LockError::Deadlock);
+            }
+            self.blocked.wait(owner.clone(), wanted, listens, now);
+        }
+        taken?;
+        self.blocked.leave(&owner, wanted);
         let key = match known {
             Some(key) => key,
             None => {
@@ -158,17 +176,21 @@ impl<F: Clone> State<F> {
         let state = self.lock_state_mut(client, id, node)?;
         state.seq = next_seq(state.seq);
         let (seq, owner) = (state.seq, state.owner.clone());
+        self.blocked.asks(&owner);
         self.free_range(node, &Holder::V4(owner), range);
         Ok(StateId { seq, key: id.key })
     }
 
-    /// FREE_STATEID: forgets a lock state without locks, or a delegation that was taken away.
+    /// FREE_STATEID: forgets a lock state without locks, or acknowledges that a state was taken away.
     ///
     /// # Errors
     /// The stateid is wrong, or [`StateError::LocksHeld`].
     pub fn free_stateid(&mut self, client: ClientId, id: StateId) -> Result<(), StateError> {
-        if let Some(freed) = self.free_delegation(client, id) {
+        if let Some(freed) = self.free_revoked(client, id.key) {
             return freed;
+        }
+        if self.delegations.client_of(id.key) == Some(client) {
+            return Err(StateError::LocksHeld);
         }
         let (owner, newest) = self.newest(id.key).ok_or_else(|| self.missing(id.key))?;
         if owner != client {
@@ -194,6 +216,9 @@ impl<F: Clone> State<F> {
         match self.newest(id.key) {
             Some((owner, newest)) if owner == client => check_seq(id.seq, newest.seq, true),
             Some(_) => Err(StateError::BadStateId),
+            None if self.revoked.get(&id.key).is_some_and(|(owner, _)| *owner != client) => {
+                Err(StateError::BadStateId)
+            }
             None => Err(self.missing(id.key)),
         }
     }
@@ -239,7 +264,7 @@ impl<F: Clone> State<F> {
         self.files.get(&node).is_some_and(|f| f.ranges.holds(&Holder::V4(owner.clone())))
     }
 
-    fn lock_state_of(&self, node: Node, owner: &LockOwner) -> Option<StateKey> {
+    pub(super) fn lock_state_of(&self, node: Node, owner: &LockOwner) -> Option<StateKey> {
         let states = self.files.get(&node)?.lock_states.iter().copied();
         states.into_iter().find(|key| self.locks.get(key).is_some_and(|l| l.owner == *owner))
     }
@@ -272,7 +297,7 @@ impl<F: Clone> State<F> {
         loop {
             let conflict = self.files.get(&node)?.ranges.conflict(holder, range, exclusive)?;
             match &conflict.owner {
-                Holder::V4(owner) if self.evict_if_expired(owner.client, now) => {}
+                Holder::V4(owner) if self.revoke_locks_if_expired(owner, node, now) => {}
                 _ => return Some(conflict),
             }
         }
@@ -320,6 +345,7 @@ impl<F: Clone> State<F> {
     pub(super) fn drop_lock_state(&mut self, key: StateKey) {
         let Some(state) = self.locks.remove(&key) else { return };
         let LockState { owner, node, .. } = state;
+        self.blocked.asks(&owner);
         if let Some(file) = self.files.get_mut(&node) {
             file.lock_states.retain(|k| *k != key);
         }

@@ -8,11 +8,12 @@
 //! 1. State belongs to a confirmed client and goes with it: [`State::purge`] frees all of it.
 //! 2. A silent client keeps its state past its lease (courtesy) until somebody else wants what it
 //!    holds, or it has been silent for [`Limits::courtesy`].
-//! 3. A client has opens only while it is on disk ([`Client::is_recorded`]). One whose state was
+//! 3. A client gets opens only while it is on disk ([`Client::is_recorded`]). One whose state was
 //!    taken away may not reclaim it after a restart: its owner is put on
 //!    [`State::take_forgotten`] in the same transition, and the reply waits until that is on disk.
 //! 4. Every table is bounded ([`Limits`]).
 
+mod blocked;
 mod client;
 mod delegation;
 mod filter;
@@ -21,6 +22,7 @@ mod lock;
 mod nlm;
 mod open;
 mod recovery;
+mod revoked;
 mod session;
 mod share;
 mod slot;
@@ -28,6 +30,7 @@ mod stateid;
 #[cfg(test)]
 mod tests;
 
+pub use blocked::Freed;
 pub use client::{CallbackService, Client, ClientId, Clients, Exchanged, Owner, Principal};
 pub use delegation::{
     Ask, DelegationKind, Grant, Order, Recalled, Referring, Touch, Wanted, WhyNot,
@@ -38,6 +41,7 @@ pub use lock::{Holder, LockError, LockOwner, LockRequest, LockTarget};
 pub use nlm::{Granted, NlmError, NlmLock, NlmOwner, ReplyTo};
 pub use open::{Claim, Io, OpenRequest};
 pub use recovery::{LockHost, Recovered, Recovery};
+pub use revoked::{Revoked, Why};
 pub use session::{
     BackCall, BackOutcome, CallbackCred, Channel, Sequenced, Session, SessionId, Sessions,
 };
@@ -122,6 +126,12 @@ pub enum StateError {
     /// The delegation was taken away because it was not given back.
     #[error("the delegation was revoked")]
     Revoked,
+    /// The state was taken away after the lease was over.
+    #[error("the lease was over, and somebody wanted what was held")]
+    Expired,
+    /// The state was taken away because its export is served no more.
+    #[error("what was held is of an export that is served no more")]
+    AdminRevoked,
     /// Ranges are locked.
     #[error("ranges are locked")]
     LocksHeld,
@@ -224,7 +234,10 @@ pub struct State<F> {
     /// Ranges that are held in all files together.
     held: usize,
     nlm: nlm::Hosts,
+    blocked: blocked::Blocked,
     delegations: delegation::Delegations<F>,
+    /// What was taken away, from whom, and why; the same as clients' [`Client::revoked`].
+    revoked: HashMap<StateKey, (ClientId, Why)>,
     forgotten: Vec<Owner>,
     limits: Limits,
     run: u32,
@@ -244,7 +257,9 @@ impl<F: Clone> State<F> {
             locks: HashMap::new(),
             held: 0,
             nlm: nlm::Hosts::default(),
+            blocked: blocked::Blocked::default(),
             delegations: delegation::Delegations::default(),
+            revoked: HashMap::new(),
             forgotten: Vec::new(),
             limits,
             run,
@@ -275,11 +290,6 @@ impl<F: Clone> State<F> {
     fn new_key(&mut self) -> StateKey {
         self.made += 1;
         StateKey { run: self.run, number: self.made }
-    }
-
-    /// Why a key that is in no table is not.
-    fn missing(&self, key: StateKey) -> StateError {
-        if key.run == self.run { StateError::BadStateId } else { StateError::StaleStateId }
     }
 
     /// CREATE_SESSION's effect on its client: confirms it, frees what it replaces.
@@ -372,14 +382,18 @@ impl<F: Clone> State<F> {
     fn release(&mut self, id: ClientId) -> Option<Client> {
         let client = self.clients.remove(id)?;
         self.sessions.remove_of(id);
+        self.blocked.forget_client(id);
         for key in &client.states {
             self.drop_lock_state(*key);
         }
         for key in &client.states {
             self.drop_open(*key);
         }
-        for key in client.states.iter().chain(&client.revoked) {
+        for key in &client.states {
             self.drop_delegation(*key);
+        }
+        for revoked in &client.revoked {
+            self.forget_revoked(revoked.key);
         }
         Some(client)
     }
@@ -416,6 +430,7 @@ impl<F: Clone> State<F> {
         }
         self.unrecord_idle(now);
         self.retry_waiting(now);
+        self.retry_blocked(now);
     }
 
     /// Takes clients off the disk that have had nothing for a while: nobody needs to wait for them
@@ -458,16 +473,6 @@ impl<F: Clone> State<F> {
         self.new_key()
     }
 
-    /// Frees a client that has been silent past its lease, because another wants what it holds.
-    /// Says whether it did.
-    fn evict_if_expired(&mut self, id: ClientId, now: Duration) -> bool {
-        let expired = self.clients.get(id).is_ok_and(|c| self.clients.is_expired(c, now));
-        if expired {
-            self.purge(id);
-        }
-        expired
-    }
-
     /// Frees what clients have open of an export that is served no more, and their locks in it.
     pub fn drop_export(&mut self, export: u16) {
         // First, so that nothing is granted to hosts that wait.
@@ -475,8 +480,8 @@ impl<F: Clone> State<F> {
         let gone = self.files.iter().filter(|(node, _)| node.export == export);
         let (locks, opens): (Vec<_>, Vec<_>) =
             gone.map(|(_, file)| (file.lock_states.clone(), file.opens.clone())).unzip();
-        locks.concat().into_iter().for_each(|key| self.drop_lock_state(key));
-        opens.concat().into_iter().for_each(|key| self.drop_open(key));
+        let states = locks.concat().into_iter().chain(opens.concat());
+        states.for_each(|key| self.revoke(key, Why::Removed));
         self.drop_delegations_of_export(export);
     }
 

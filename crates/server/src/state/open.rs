@@ -327,24 +327,25 @@ impl<F: Clone> State<F> {
         now: Duration,
     ) -> Result<(), StateError> {
         while let Some(other) = self.share_conflict(node, by, share) {
-            if !self.evict_if_expired(other, now) {
+            let (key, client) = other;
+            if !self.revoke_if_expired(client, Some(key), now) {
                 return Err(StateError::ShareDenied);
             }
         }
         Ok(())
     }
 
-    /// A client whose open is in the way of an open by `by`, or of I/O by nobody.
+    /// An open, and its client, that is in the way of an open by `by`, or of I/O by nobody.
     fn share_conflict(
         &self,
         node: Node,
         by: Option<(ClientId, &OwnerName)>,
         share: Share,
-    ) -> Option<ClientId> {
+    ) -> Option<(StateKey, ClientId)> {
         self.opens_of(node)
             .filter(|(_, o)| by != Some((o.client, &o.owner)))
             .find(|(_, o)| o.share.conflicts(share))
-            .map(|(_, o)| o.client)
+            .map(|(key, o)| (key, o.client))
     }
 
     pub(super) fn open_mut(

@@ -14,7 +14,7 @@ pub(super) fn state_after(earlier: &[&'static str]) -> State<char> {
     State::new(1, Limits::default(), Grace::new(LEASE, owners))
 }
 
-fn owner(name: &'static str) -> Owner {
+pub(super) fn owner(name: &'static str) -> Owner {
     Owner { sessions: true, name: Bytes::from_static(name.as_bytes()) }
 }
 
@@ -46,7 +46,16 @@ pub(super) fn request(client: ClientId, share: Share) -> OpenRequest<char> {
 pub(super) fn lock_under(open: StateId, client: ClientId, exclusive: bool) -> LockRequest {
     let target = LockTarget::Open(open, Bytes::from_static(b"thread"));
     let range = Range { start: 0, end: 10 };
-    LockRequest { client, target, node: NODE, range, exclusive, reclaim: false }
+    LockRequest {
+        client,
+        target,
+        node: NODE,
+        range,
+        exclusive,
+        reclaim: false,
+        wait: false,
+        listens: false,
+    }
 }
 
 #[test]
@@ -132,7 +141,7 @@ fn a_silent_client_keeps_its_state_until_somebody_wants_it() {
     let b = ready(&mut state, "b", T0);
     let open_a = state.open(request(a, WRITE), T0).unwrap();
     let open_b = state.open(request(b, WRITE), T0).unwrap();
-    state.lock(lock_under(open_a, a, true), T0).unwrap();
+    let locked = state.lock(lock_under(open_a, a, true), T0).unwrap();
 
     let later = LEASE + Duration::from_secs(1);
     state.sweep(later);
@@ -146,8 +155,8 @@ fn a_silent_client_keeps_its_state_until_somebody_wants_it() {
     let later = LEASE + Duration::from_secs(3);
     state.lock(lock_under(open_b, b, true), later).unwrap();
     assert_eq!(state.take_forgotten(), [owner("a")]);
-    assert_eq!(state.io(Some(a), open_a, NODE, Access::WRITE).unwrap_err(), StateError::BadStateId);
-    assert_eq!(state.counts(), (1, 1));
+    assert_eq!(state.test_stateid(a, locked), Err(StateError::Expired));
+    assert_eq!(state.counts(), (2, 1), "what nobody wants is still there");
 }
 
 #[test]

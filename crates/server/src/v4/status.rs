@@ -61,6 +61,8 @@ pub(crate) fn of_state(error: StateError) -> Error {
         E::Busy | E::Unrecorded => Error::Delay,
         E::Delegated => Error::Delay,
         E::Revoked => Error::DelegRevoked,
+        E::Expired => Error::Expired,
+        E::AdminRevoked => Error::AdminRevoked,
         E::ShareDenied => Error::ShareDenied,
         E::Locked => Error::Locked,
         E::OpenMode => Error::OpenMode,

@@ -4,7 +4,7 @@
 
 use crate::callback;
 use crate::server::Core;
-use crate::state::{Channel, ClientId, Owner, Sequenced, SessionId, State, StateError};
+use crate::state::{Channel, ClientId, Owner, Sequenced, SessionId, State, StateError, Why};
 use crate::v4::context::{Context, InSession};
 use crate::v4::status::of_state;
 use weir_nfs::v4::Error;
@@ -186,9 +186,7 @@ pub(crate) async fn sequence(cx: &mut Context, args: sequence::Args) -> sequence
     })
 }
 
-/// What the client of a session is told to look after (RFC 8881 section 18.46.3). State that is
-/// lost with a lease is lost with all sessions, which is its own message; and no administrator
-/// revokes any.
+/// What the client of a session is told to look after (RFC 8881 section 18.46.3).
 fn status_flags(state: &State<File>, id: SessionId) -> sequence::StatusFlags {
     use sequence::StatusFlags;
     let mut flags = StatusFlags::empty();
@@ -198,8 +196,15 @@ fn status_flags(state: &State<File>, id: SessionId) -> sequence::StatusFlags {
         let elsewhere = state.sessions.of(session.client).any(|s| s.has_backchannel());
         flags.set(StatusFlags::CB_PATH_DOWN, !elsewhere);
     }
-    let revoked = state.clients.get(session.client).is_ok_and(|c| !c.revoked.is_empty());
-    flags.set(StatusFlags::RECALLABLE_STATE_REVOKED, revoked);
+    let Ok(client) = state.clients.get(session.client) else { return flags };
+    for revoked in &client.revoked {
+        flags |= match revoked.why {
+            Why::Recalled => StatusFlags::RECALLABLE_STATE_REVOKED,
+            Why::Removed => StatusFlags::ADMIN_STATE_REVOKED,
+            Why::Expired if client.states.is_empty() => StatusFlags::EXPIRED_ALL_STATE_REVOKED,
+            Why::Expired => StatusFlags::EXPIRED_SOME_STATE_REVOKED,
+        };
+    }
     flags
 }
 

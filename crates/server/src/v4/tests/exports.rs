@@ -247,11 +247,18 @@ async fn an_export_that_is_gone_is_closed_whatever_was_open_of_it() {
         panic!("{results:?}")
     };
     let lock = super::locks::lock_op(opened.stateid, LockType::Write, false);
-    assert!(matches!(c.on(&file, lock).await, OpRes::Lock(Ok(_))));
+    let OpRes::Lock(Ok(held)) = c.on(&file, lock).await else { panic!() };
     assert!(weak.upgrade().is_some());
     f.server.set_exports(vec![a]).unwrap();
     assert!(weak.upgrade().is_none(), "its file system is let go of");
     assert_eq!(c.list("/").await.len(), 1);
+    assert_eq!(c.status_flags, sequence::StatusFlags::ADMIN_STATE_REVOKED);
+    assert_eq!(c.tested(&[opened.stateid]).await, [Err(Error::AdminRevoked)]);
+    for freed in [opened.stateid, held] {
+        c.ok(vec![Op::FreeStateid(freed)]).await;
+    }
+    assert_eq!(c.list("/").await.len(), 1);
+    assert_eq!(c.status_flags, sequence::StatusFlags::empty());
 }
 
 /// Makes a file of `len` bytes in an export, past the cache.

@@ -2,8 +2,9 @@
 
 use super::*;
 use weir_nfs::v4::Detailed;
-use weir_nfs::v4::op::{close, lock, lockt, locku};
+use weir_nfs::v4::op::{close, lock, lockt, locku, read};
 use weir_nfs::v4::types::LockType;
+use weir_nfs::v4::{CbOp, cb::notify_lock};
 
 pub(super) fn lock_op(open_stateid: StateId, kind: LockType, reclaim: bool) -> Op {
     let lock_owner = StateOwner { client_id: 0, owner: "thread".into() };
@@ -68,4 +69,126 @@ async fn the_current_stateid_stands_for_the_one_just_made() {
     let close = close::Args { seqid: 0, open_stateid: StateId::CURRENT };
     c.ok(vec![Op::Putrootfh(()), c.open_op("file", 0), Op::Close(close)]).await;
     assert_eq!(c.fails(vec![Op::Putrootfh(()), Op::Close(close)]).await, Error::BadStateId);
+}
+
+/// A lock of one byte, for an owner of its own.
+fn lock_byte(open_stateid: StateId, owner: &'static str, offset: u64, kind: LockType) -> Op {
+    let lock_owner = StateOwner { client_id: 0, owner: owner.into() };
+    let new = lock::NewLocker { open_seqid: 0, open_stateid, lock_seqid: 0, lock_owner };
+    let locker = lock::Locker::New(new);
+    Op::Lock(lock::Args { kind, reclaim: false, offset, length: 1, locker })
+}
+
+#[tokio::test]
+async fn a_client_that_waits_for_a_lock_is_told_when_it_is_free() {
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.client("a").await, f.callable("b").await);
+    let (file, open_a) = a.open("file").await;
+    let ops = vec![Op::Putrootfh(()), b.open_op("file", 0)];
+    let results = b.ok(ops).await;
+    let Some(OpRes::Open(Ok(opened))) = results.last() else { panic!("{results:?}") };
+    assert!(opened.flags.contains(open::ResultFlags::MAY_NOTIFY_LOCK));
+    let open_b = opened.stateid;
+    let OpRes::Lock(Ok(held)) = a.on(&file, lock_byte(open_a, "a", 7, LockType::Write)).await
+    else {
+        panic!()
+    };
+    // One that only tries is not told, one that waits is, by the name that it gave its owner.
+    for (owner, kind) in [("tries", LockType::Read), ("waits", LockType::ReadWaiting)] {
+        let denied = b.on(&file, lock_byte(open_b, owner, 7, kind)).await;
+        assert!(matches!(denied, OpRes::Lock(Err(Detailed::Detail(_)))), "{denied:?}");
+    }
+    let unlock = |offset| locku::Args {
+        kind: LockType::Write,
+        seqid: 0,
+        lock_stateid: StateId { seqid: 0, ..held },
+        offset,
+        length: 1,
+    };
+    assert!(matches!(a.on(&file, Op::Locku(unlock(6))).await, OpRes::Locku(Ok(_))));
+    b.serve_for(std::time::Duration::from_millis(100)).await;
+    assert_eq!(b.service.called, [], "it is not free yet");
+    assert!(matches!(a.on(&file, Op::Locku(unlock(7))).await, OpRes::Locku(Ok(_))));
+    let CbOp::NotifyLock(notify_lock::Args { file: told, lock_owner }) = b.called().await else {
+        panic!()
+    };
+    assert_eq!((told, &lock_owner.owner[..]), (file.clone(), &b"waits"[..]));
+    let taken = b.on(&file, lock_byte(open_b, "waits", 7, LockType::ReadWaiting)).await;
+    assert!(matches!(taken, OpRes::Lock(Ok(_))), "{taken:?}");
+    b.serve_for(std::time::Duration::from_millis(100)).await;
+    assert_eq!(b.service.called, [], "nobody else is told");
+
+    // Who cannot be called is not told that it may rely on it.
+    let results = a.ok(vec![Op::Putrootfh(()), a.open_op("other", 0)]).await;
+    let Some(OpRes::Open(Ok(opened))) = results.last() else { panic!("{results:?}") };
+    assert!(!opened.flags.contains(open::ResultFlags::MAY_NOTIFY_LOCK));
+}
+
+#[tokio::test]
+async fn a_lock_that_would_never_be_granted_is_a_deadlock() {
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.client("a").await, f.client("b").await);
+    let (file, open_a) = a.open("file").await;
+    let (_, open_b) = b.open("file").await;
+    let is_held = |res: OpRes| matches!(res, OpRes::Lock(Ok(_)));
+    let waits = LockType::WriteWaiting;
+    assert!(is_held(a.on(&file, lock_byte(open_a, "a", 1, waits)).await));
+    assert!(is_held(b.on(&file, lock_byte(open_b, "b", 2, waits)).await));
+    let denied = a.on(&file, lock_byte(open_a, "a", 2, waits)).await;
+    assert!(matches!(denied, OpRes::Lock(Err(Detailed::Detail(_)))), "{denied:?}");
+    let tried = b.on(&file, lock_byte(open_b, "b", 1, LockType::Write)).await;
+    assert!(matches!(tried, OpRes::Lock(Err(Detailed::Detail(_)))), "nobody waits: {tried:?}");
+    let refused = b.on(&file, lock_byte(open_b, "b", 1, waits)).await;
+    assert_eq!(refused, OpRes::Lock(Err(Detailed::Plain(Error::Deadlock))));
+}
+
+impl Client {
+    /// What TEST_STATEID says.
+    pub(super) async fn tested(&mut self, ids: &[StateId]) -> Vec<Status> {
+        let mut results = self.ok(vec![Op::TestStateid(ids.to_vec().into())]).await;
+        match results.pop() {
+            Some(OpRes::TestStateid(Ok(tested))) => tested.to_vec(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_is_told_what_was_taken_from_it_until_it_says_that_it_knows() {
+    use std::time::Duration;
+    const LEASE: Duration = Duration::from_secs(1);
+    let f = Fixture::with(|config| config.state.lease = LEASE).await;
+    let (mut a, mut b) = (f.client("a").await, f.client("b").await);
+    let (file, open_a) = a.open("file").await;
+    let (other, open_other) = a.open("other").await;
+    let locked = lock_op(open_a, LockType::Write, false);
+    let OpRes::Lock(Ok(held)) = a.on(&file, locked.clone()).await else { panic!() };
+    // It is cut off, for longer than its lease.
+    tokio::time::sleep(LEASE + Duration::from_millis(500)).await;
+    let (_, open_b) = b.open("file").await;
+    let taken = b.on(&file, lock_op(open_b, LockType::Write, false)).await;
+    assert!(matches!(taken, OpRes::Lock(Ok(_))), "{taken:?}");
+
+    assert_eq!(a.tested(&[held, open_a, open_other]).await, [Err(Error::Expired), Ok(()), Ok(())]);
+    assert_eq!(a.status_flags, sequence::StatusFlags::EXPIRED_SOME_STATE_REVOKED);
+    let get = |stateid| Op::Read(read::Args { stateid, offset: 0, count: 1 });
+    assert_eq!(a.on(&file, get(held)).await, OpRes::Read(Err(Error::Expired)));
+    assert!(matches!(a.on(&other, get(open_other)).await, OpRes::Read(Ok(_))));
+    let denied = a.on(&file, locked).await;
+    assert!(matches!(denied, OpRes::Lock(Err(Detailed::Detail(_)))), "{denied:?}");
+    a.ok(vec![Op::FreeStateid(held)]).await;
+    assert_eq!(a.tested(&[held]).await, [Err(Error::BadStateId)]);
+    assert_eq!(a.status_flags, sequence::StatusFlags::empty());
+
+    // All of it, where all is in the way.
+    let results = a.ok(vec![Op::Putrootfh(()), a.open_op("alone", 3)]).await;
+    let Some(OpRes::Open(Ok(alone))) = results.last() else { panic!("{results:?}") };
+    for (file, open_stateid) in [(&file, open_a), (&other, open_other)] {
+        let args = close::Args { seqid: 0, open_stateid };
+        assert!(matches!(a.on(file, Op::Close(args)).await, OpRes::Close(Ok(_))));
+    }
+    tokio::time::sleep(LEASE + Duration::from_millis(500)).await;
+    b.open("alone").await;
+    assert_eq!(a.tested(&[alone.stateid]).await, [Err(Error::Expired)]);
+    assert_eq!(a.status_flags, sequence::StatusFlags::EXPIRED_ALL_STATE_REVOKED);
 }

@@ -1,0 +1,234 @@
+//! State that was taken away from a client, until the client has said that it knows (RFC 8881 sections
+//! 8.4.2.4, 8.5 and 18.38).
+//!
+//! ```text
+//!          revoke (its lease is over and somebody wants it; its export is gone),
+//!          revoke_if_overdue (a delegation was not given back)
+//!   held ------------------------------------------------------------------------> revoked
+//!                                     (none) <---- free_stateid, the client goes ------+
+//! ```
+//!
+//! 1. Of a silent client only what is in the way is taken. The rest stays its own, as before; but it
+//!    may reclaim none of it after a restart ([`State::take_forgotten`]), until it opens something
+//!    anew: the disk does not say what was taken.
+//! 2. A client is told in every SEQUENCE until it has acknowledged all that was taken, and whatever it
+//!    asks under a stateid that was taken says why it may not.
+//! 3. At most [`MAX_REVOKED`] are remembered for a client, and [`MAX`] for all; of others nothing is known.
+//! 4. A client of minor version 0 loses everything with its lease: there is no way to tell it what.
+
+use super::{ClientId, LockOwner, State, StateError, StateKey};
+use crate::handle::Node;
+use std::time::Duration;
+
+/// What was taken away from one client that it is told of.
+const MAX_REVOKED: usize = 1024;
+/// What was taken away from all clients together that they are told of.
+const MAX: usize = 64 << 10;
+
+/// Why a state was taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Its client's lease was over, and somebody wanted it.
+    Expired,
+    /// Its export is served no more.
+    Removed,
+    /// It is a delegation that was not given back.
+    Recalled,
+}
+
+/// A state that was taken away from a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Revoked {
+    /// Which.
+    pub key: StateKey,
+    /// Why.
+    pub why: Why,
+}
+
+impl<F: Clone> State<F> {
+    /// Takes a lock's or open's state from a client that has been silent past its lease, because
+    /// another wants what it holds. Says whether it did.
+    pub(super) fn revoke_if_expired(
+        &mut self,
+        client: ClientId,
+        key: Option<StateKey>,
+        now: Duration,
+    ) -> bool {
+        if !self.clients.get(client).is_ok_and(|c| self.clients.is_expired(c, now)) {
+            return false;
+        }
+        match key {
+            Some(key) if self.clients.get(client).is_ok_and(|c| c.owner.sessions) => {
+                self.revoke(key, Why::Expired);
+            }
+            _ => self.purge(client),
+        }
+        true
+    }
+
+    /// The same for the locks of an owner on a file.
+    pub(super) fn revoke_locks_if_expired(
+        &mut self,
+        owner: &LockOwner,
+        node: Node,
+        now: Duration,
+    ) -> bool {
+        let key = self.lock_state_of(node, owner);
+        self.revoke_if_expired(owner.client, key, now)
+    }
+
+    /// Takes an open, with the locks under it, or the state of locks away.
+    pub(super) fn revoke(&mut self, key: StateKey, why: Why) {
+        let Some((client, _)) = self.newest(key) else { return };
+        let node = self.opens.get(&key).map(|open| open.node);
+        let states = node.and_then(|node| self.files.get(&node)).map(|f| f.lock_states.clone());
+        for lock in states.into_iter().flatten() {
+            if self.locks.get(&lock).is_some_and(|l| l.open == key) {
+                self.drop_lock_state(lock);
+                self.note_revoked(client, Revoked { key: lock, why });
+            }
+        }
+        self.drop_lock_state(key);
+        self.drop_open(key);
+        self.note_revoked(client, Revoked { key, why });
+    }
+
+    /// Remembers what was taken from a client, to tell it, if there is a way to.
+    pub(super) fn note_revoked(&mut self, id: ClientId, revoked: Revoked) {
+        let Ok(client) = self.clients.get_mut(id) else { return };
+        if client.is_recorded && revoked.why == Why::Expired {
+            client.is_recorded = false;
+            self.forgotten.push(client.owner.clone());
+        }
+        if !client.owner.sessions || self.revoked.len() >= MAX {
+            return;
+        }
+        client.revoked.push_back(revoked);
+        let full = client.revoked.len() > MAX_REVOKED;
+        let oldest = if full { client.revoked.pop_front() } else { None };
+        self.revoked.insert(revoked.key, (id, revoked.why));
+        if let Some(oldest) = oldest {
+            self.forget_revoked(oldest.key);
+        }
+    }
+
+    /// FREE_STATEID: a client acknowledges; `None`: the state was not taken away.
+    pub(super) fn free_revoked(
+        &mut self,
+        client: ClientId,
+        key: StateKey,
+    ) -> Option<Result<(), StateError>> {
+        let (owner, _) = *self.revoked.get(&key)?;
+        if owner != client {
+            return Some(Err(StateError::BadStateId));
+        }
+        self.forget_revoked(key);
+        Some(Ok(()))
+    }
+
+    /// Forgets that a state was taken away.
+    pub(super) fn forget_revoked(&mut self, key: StateKey) {
+        let Some((client, _)) = self.revoked.remove(&key) else { return };
+        if let Ok(client) = self.clients.get_mut(client) {
+            client.revoked.retain(|revoked| revoked.key != key);
+        }
+    }
+
+    /// Why a key that names no state does not.
+    pub(super) fn missing(&self, key: StateKey) -> StateError {
+        match self.revoked.get(&key) {
+            Some((_, Why::Expired)) => StateError::Expired,
+            Some((_, Why::Removed)) => StateError::AdminRevoked,
+            Some((_, Why::Recalled)) => StateError::Revoked,
+            None if key.run == self.run => StateError::BadStateId,
+            None => StateError::StaleStateId,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::tests::{
+        LEASE, NODE, READ, T0, WRITE, lock_under, owner, ready, request, state_after,
+    };
+    use crate::state::{OpenRequest, Share};
+    use weir_vfs::{Access, FileId};
+
+    const OVER: Duration = Duration::from_secs(91);
+    const OTHER: Node = Node { export: 0, id: FileId { ino: 2, generation: 0 } };
+
+    #[test]
+    fn only_what_is_in_the_way_is_taken_and_its_client_is_told() {
+        let mut state = state_after(&[]);
+        let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
+        let open_a = state.open(request(a, WRITE), T0).unwrap();
+        let locked = state.lock(lock_under(open_a, a, true), T0).unwrap();
+        let other = state.open(OpenRequest { node: OTHER, ..request(a, READ) }, T0).unwrap();
+        let open_b = state.open(request(b, WRITE), OVER).unwrap();
+        assert!(LEASE < OVER);
+        state.lock(lock_under(open_b, b, true), OVER).unwrap();
+        assert_eq!(state.take_forgotten(), [owner("a")], "it may reclaim nothing");
+
+        let io = |state: &mut crate::state::State<char>, id, node| {
+            state.io(Some(a), id, node, Access::READ).map(|_| ())
+        };
+        assert_eq!(io(&mut state, locked, NODE), Err(StateError::Expired));
+        assert_eq!(io(&mut state, other, OTHER), Ok(()));
+        assert_eq!(state.test_stateid(a, locked), Err(StateError::Expired));
+        assert_eq!(state.test_stateid(b, locked), Err(StateError::BadStateId));
+        assert_eq!(state.test_stateid(a, open_a), Ok(()));
+        let revoked = Revoked { key: locked.key, why: Why::Expired };
+        assert_eq!(state.clients.get(a).unwrap().revoked, [revoked]);
+        assert_eq!(state.free_stateid(b, locked), Err(StateError::BadStateId));
+        assert_eq!(state.free_stateid(a, locked), Ok(()));
+        assert!(state.clients.get(a).unwrap().revoked.is_empty() && state.revoked.is_empty());
+        assert_eq!(state.test_stateid(a, locked), Err(StateError::BadStateId));
+    }
+
+    #[test]
+    fn an_open_in_the_way_goes_with_its_locks() {
+        let mut state = state_after(&[]);
+        let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
+        let alone = Share { access: Access::WRITE, deny: Access::WRITE };
+        let open_a = state.open(request(a, alone), T0).unwrap();
+        let locked = state.lock(lock_under(open_a, a, true), T0).unwrap();
+        state.open(request(b, WRITE), OVER).unwrap();
+        for id in [open_a, locked] {
+            assert_eq!(state.test_stateid(a, id), Err(StateError::Expired));
+        }
+        assert_eq!(state.close(a, open_a, NODE), Err(StateError::Expired));
+        assert!(state.clients.get(a).unwrap().states.is_empty());
+        // With the client goes what was remembered of it.
+        state.purge(a);
+        assert!(state.revoked.is_empty());
+    }
+
+    #[test]
+    fn what_was_open_of_a_removed_export_is_said_to_be_revoked() {
+        let mut state = state_after(&[]);
+        let a = ready(&mut state, "a", T0);
+        let open = state.open(request(a, WRITE), T0).unwrap();
+        let locked = state.lock(lock_under(open, a, true), T0).unwrap();
+        state.drop_export(NODE.export);
+        for id in [open, locked] {
+            assert_eq!(state.test_stateid(a, id), Err(StateError::AdminRevoked));
+            assert_eq!(state.free_stateid(a, id), Ok(()));
+        }
+        assert!(!state.has_forgotten(), "it may reclaim what it has elsewhere");
+        assert!(state.revoked.is_empty() && state.files.is_empty());
+    }
+
+    #[test]
+    fn what_is_remembered_of_a_client_is_bounded() {
+        let mut state = state_after(&[]);
+        let a = ready(&mut state, "a", T0);
+        for ino in 0..2 * MAX_REVOKED as u64 {
+            let node = Node { id: FileId { ino, generation: 0 }, ..NODE };
+            state.open(OpenRequest { node, ..request(a, READ) }, T0).unwrap();
+        }
+        state.drop_export(NODE.export);
+        let remembered = state.clients.get(a).unwrap().revoked.len();
+        assert_eq!((remembered, state.revoked.len()), (MAX_REVOKED, MAX_REVOKED));
+    }
+}
