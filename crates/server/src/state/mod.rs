@@ -478,10 +478,8 @@ impl<F: Clone> State<F> {
         // First, so that nothing is granted to hosts that wait.
         self.nlm_drop_export(export);
         let gone = self.files.iter().filter(|(node, _)| node.export == export);
-        let (locks, opens): (Vec<_>, Vec<_>) =
-            gone.map(|(_, file)| (file.lock_states.clone(), file.opens.clone())).unzip();
-        let states = locks.concat().into_iter().chain(opens.concat());
-        states.for_each(|key| self.revoke(key, Why::Removed));
+        let opens: Vec<_> = gone.map(|(_, file)| file.opens.clone()).collect();
+        opens.concat().into_iter().for_each(|key| self.revoke(key, Why::Removed));
         self.drop_delegations_of_export(export);
     }
 

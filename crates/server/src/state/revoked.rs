@@ -8,9 +8,10 @@
 //!                                     (none) <---- free_stateid, the client goes ------+
 //! ```
 //!
-//! 1. Of a silent client only what is in the way is taken. The rest stays its own, as before; but it
-//!    may reclaim none of it after a restart ([`State::take_forgotten`]), until it opens something
-//!    anew: the disk does not say what was taken.
+//! 1. Of a silent client only what is in the way is taken: an open, with all locks under it, or a
+//!    delegation. A lock alone is not: Linux's client, refused under the lock, writes under the open.
+//!    The rest stays its own, as before; but it may reclaim none of it after a restart
+//!    ([`State::take_forgotten`]), until it opens something anew: the disk does not say what was taken.
 //! 2. A client is told in every SEQUENCE until it has acknowledged all that was taken, and whatever it
 //!    asks under a stateid that was taken says why it may not.
 //! 3. At most [`MAX_REVOKED`] are remembered for a client, and [`MAX`] for all; of others nothing is known.
@@ -46,8 +47,8 @@ pub struct Revoked {
 }
 
 impl<F: Clone> State<F> {
-    /// Takes a lock's or open's state from a client that has been silent past its lease, because
-    /// another wants what it holds. Says whether it did.
+    /// Takes an open from a client that has been silent past its lease, because another wants what
+    /// it holds. Says whether it did.
     pub(super) fn revoke_if_expired(
         &mut self,
         client: ClientId,
@@ -66,18 +67,19 @@ impl<F: Clone> State<F> {
         true
     }
 
-    /// The same for the locks of an owner on a file.
+    /// The same for the open under which an owner has locks on a file.
     pub(super) fn revoke_locks_if_expired(
         &mut self,
         owner: &LockOwner,
         node: Node,
         now: Duration,
     ) -> bool {
-        let key = self.lock_state_of(node, owner);
+        let locks = self.lock_state_of(node, owner).and_then(|key| self.locks.get(&key));
+        let key = locks.map(|locks| locks.open);
         self.revoke_if_expired(owner.client, key, now)
     }
 
-    /// Takes an open, with the locks under it, or the state of locks away.
+    /// Takes an open away, with the locks under it.
     pub(super) fn revoke(&mut self, key: StateKey, why: Why) {
         let Some((client, _)) = self.newest(key) else { return };
         let node = self.opens.get(&key).map(|open| open.node);
@@ -88,7 +90,6 @@ impl<F: Clone> State<F> {
                 self.note_revoked(client, Revoked { key: lock, why });
             }
         }
-        self.drop_lock_state(key);
         self.drop_open(key);
         self.note_revoked(client, Revoked { key, why });
     }
@@ -177,11 +178,12 @@ mod tests {
         assert_eq!(io(&mut state, other, OTHER), Ok(()));
         assert_eq!(state.test_stateid(a, locked), Err(StateError::Expired));
         assert_eq!(state.test_stateid(b, locked), Err(StateError::BadStateId));
-        assert_eq!(state.test_stateid(a, open_a), Ok(()));
-        let revoked = Revoked { key: locked.key, why: Why::Expired };
-        assert_eq!(state.clients.get(a).unwrap().revoked, [revoked]);
+        assert_eq!(state.test_stateid(a, open_a), Err(StateError::Expired));
+        let revoked = [locked, open_a].map(|id| Revoked { key: id.key, why: Why::Expired });
+        assert_eq!(state.clients.get(a).unwrap().revoked, revoked);
         assert_eq!(state.free_stateid(b, locked), Err(StateError::BadStateId));
         assert_eq!(state.free_stateid(a, locked), Ok(()));
+        assert_eq!(state.free_stateid(a, open_a), Ok(()));
         assert!(state.clients.get(a).unwrap().revoked.is_empty() && state.revoked.is_empty());
         assert_eq!(state.test_stateid(a, locked), Err(StateError::BadStateId));
     }
