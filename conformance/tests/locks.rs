@@ -68,5 +68,5 @@ fn nothing_is_lost_that_two_mounts_count_under_locks() {
 
 #[test]
 fn who_waits_is_woken_and_who_would_wait_for_ever_is_told() {
-    run("waits");
+    run("waits", &[]);
 }
