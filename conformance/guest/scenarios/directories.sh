@@ -33,11 +33,12 @@ hundred_thousand_entries() { # scenario
   [[ $(ls -f "$there/../many" | sort -u | wc -l) == 100002 ]] || fail 'names are listed twice'
   [[ $(cat "$many/entry-077777") == '' && ! -e $many/entry-100000 ]] || fail 'an entry'
   touch "$many/entry-new"; [[ $(ls -f "$many" | wc -l) == 100003 ]] || fail 'a new entry is not listed'; rm "$many/entry-new"
-  ((SECONDS - start < 60)) || fail "took $((SECONDS - start)) s"
+  # Some seconds, tens on a machine that builds beside it; what is quadratic takes an hour.
+  ((SECONDS - start < 300)) || fail "took $((SECONDS - start)) s"
 }
 
 # Making and removing many.
 many_entries_made_and_removed() { # scenario
   perl -e 'my $n = $ARGV[0]; my $start = time; for (1 .. $n) { open(my $f, ">", "e$_") or die "e$_: $!" } opendir(my $d, "."); my $count = grep { /^e/ } readdir $d; print "all\n" if $count == $n;
-    unlink "e$_" or die "e$_: $!" for 1 .. $n; rewinddir $d; print scalar(grep { /^e/ } readdir $d), "\n"; print "slow\n" if time - $start > 30 + $n / 300' "$entries"
+    unlink "e$_" or die "e$_: $!" for 1 .. $n; rewinddir $d; print scalar(grep { /^e/ } readdir $d), "\n"; print "slow\n" if time - $start > 120 + $n / 100' "$entries"
 }
