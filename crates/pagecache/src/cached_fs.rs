@@ -251,6 +251,35 @@ impl CachedFs {
         Ok(Created { attr: self.shared.overlaid(attr), created })
     }
 
+    /// As [`create`](Self::create); a new file is opened as well, if the store has it open from
+    /// making it, with the rights of who made it.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn create_open(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        exclusive: bool,
+        access: Access,
+    ) -> Result<(Created, Option<File>)> {
+        let (Created { attr, created }, made) =
+            self.store().create_open(caller, dir, name, set, exclusive).await?;
+        let created = Created { attr: self.shared.overlaid(attr), created };
+        let Some(made) = made else { return Ok((created, None)) };
+        let fs = &self.shared;
+        fs.cache.shared().make_index_room();
+        let lead = fs.lead.load(Ordering::Relaxed);
+        let id = created.attr.id;
+        let mapping = Mapping::of_open(fs.cache.shared(), &fs.store, id, made, lead).await?;
+        let file = File::new(fs.clone(), fs.enter(mapping), access);
+        // Somebody else may have opened it first.
+        file.open.mapping.upgrade(access).await?;
+        Ok((created, Some(file)))
+    }
+
     /// Makes a directory.
     ///
     /// # Errors

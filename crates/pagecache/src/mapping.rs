@@ -145,6 +145,17 @@ impl Mapping {
         change_lead: u64,
     ) -> Result<Arc<Self>> {
         let file = store.open(&Caller::Own, id, access | Access::READ).await?;
+        Self::of_open(shared, store, id, file, change_lead).await
+    }
+
+    /// The mapping of a file that the store has open, for reading at least.
+    pub(crate) async fn of_open(
+        shared: &Arc<Shared>,
+        store: &Arc<dyn FileSystem>,
+        id: FileId,
+        file: Arc<dyn OpenFile>,
+        change_lead: u64,
+    ) -> Result<Arc<Self>> {
         let attr = file.getattr().await?;
         match attr.kind {
             weir_vfs::FileKind::Regular => {}
@@ -683,9 +694,14 @@ pub(crate) struct Exclusive {
 
 impl Drop for Exclusive {
     fn drop(&mut self) {
-        self.mapping.state.lock().exclusive = false;
+        let mut state = self.mapping.state.lock();
+        state.exclusive = false;
+        let passed_over = !state.dirty.is_empty();
+        drop(state);
         self.mapping.changed.notify();
-        self.mapping.shared.flusher.kick();
+        if passed_over {
+            self.mapping.shared.flusher.kick();
+        }
     }
 }
 

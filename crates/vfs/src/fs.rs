@@ -133,6 +133,19 @@ pub trait FileSystem: Send + Sync + 'static {
         exclusive: bool,
     ) -> Result<Created>;
 
+    /// As [`create`](Self::create); a new file is handed on as it was opened to be made, for reading
+    /// and writing, by a store that has it open then.
+    async fn create_open(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        exclusive: bool,
+    ) -> Result<(Created, Option<Arc<dyn OpenFile>>)> {
+        Ok((self.create(caller, dir, name, set, exclusive).await?, None))
+    }
+
     /// Makes a directory.
     async fn mkdir(&self, caller: &Caller, dir: FileId, name: &[u8], set: &SetAttr)
     -> Result<Attr>;

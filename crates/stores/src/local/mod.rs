@@ -204,7 +204,7 @@ impl LocalFs {
         Ok(self.attr(id, &found))
     }
 
-    /// Makes a file by `make` and completes it; takes it away again if that fails.
+    /// Makes a file that is not opened by being made.
     fn make(
         &self,
         caller: &Caller,
@@ -212,8 +212,57 @@ impl LocalFs {
         name: &[u8],
         set: &SetAttr,
         default_mode: u32,
-        make: impl FnOnce(BorrowedFd<'_>, &std::ffi::CStr, Mode) -> rustix::io::Result<Option<OwnedFd>>,
+        make: impl FnOnce(BorrowedFd<'_>, &std::ffi::CStr, Mode) -> rustix::io::Result<()>,
     ) -> Result<Attr> {
+        let make = |dir: BorrowedFd<'_>, name: &_, mode| make(dir, name, mode).map(|()| None);
+        let (attr, made) = self.make_held(caller, dir, name, set, default_mode, make)?;
+        if attr.kind == FileKind::Directory {
+            self.tree.keep_dir(attr.id, made);
+        }
+        Ok(attr)
+    }
+
+    /// Makes a regular file, or finds it; a new one is held open for reading and writing.
+    fn create_held(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        exclusive: bool,
+    ) -> Result<(Created, Option<OwnedFd>)> {
+        let flags =
+            OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let make = |dir: BorrowedFd<'_>, name: &std::ffi::CStr, mode| {
+            let open = || rustix::fs::openat(dir, name, flags, mode);
+            self.tree.with_fds(open).map(Some)
+        };
+        // A name that was there may be gone when it is looked up.
+        for _ in 0..16 {
+            match self.make_held(caller, dir, name, set, DEFAULT_FILE_MODE, make) {
+                Ok((attr, made)) => return Ok((Created { attr, created: true }, Some(made))),
+                Err(Error::Exists) if !exclusive => {}
+                Err(error) => return Err(error),
+            }
+            match self.find(caller, dir, name) {
+                Ok(attr) => return Ok((Created { attr, created: false }, None)),
+                Err(Error::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    /// Makes a file by `make` and completes it; takes it away again if that fails.
+    fn make_held(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        default_mode: u32,
+        make: impl FnOnce(BorrowedFd<'_>, &std::ffi::CStr, Mode) -> rustix::io::Result<Option<OwnedFd>>,
+    ) -> Result<(Attr, OwnedFd)> {
         check_name(name)?;
         let dir_fd = self.tree.dir(dir)?;
         let c_name = c_name(name)?;
@@ -235,12 +284,7 @@ impl LocalFs {
             }
         };
         match self.finish(caller, dir, name, &made, again, set) {
-            Ok(attr) => {
-                if attr.kind == FileKind::Directory {
-                    self.tree.keep_dir(attr.id, made);
-                }
-                Ok(attr)
-            }
+            Ok(attr) => Ok((attr, made)),
             Err(error) => {
                 let flags = match stat(made.as_fd(), c"").map(|s| kind_of(&s)) {
                     Ok(FileKind::Directory) => AtFlags::REMOVEDIR,
@@ -457,26 +501,25 @@ impl FileSystem for LocalFs {
         set: &SetAttr,
         exclusive: bool,
     ) -> Result<Created> {
-        let flags =
-            OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // A name that was there may be gone when it is looked up.
-        for _ in 0..16 {
-            let made = self.make(caller, dir, name, set, DEFAULT_FILE_MODE, |dir, name, mode| {
-                let open = || rustix::fs::openat(dir, name, flags, mode);
-                self.tree.with_fds(open).map(Some)
-            });
-            match made {
-                Ok(attr) => return Ok(Created { attr, created: true }),
-                Err(Error::Exists) if !exclusive => {}
-                Err(error) => return Err(error),
-            }
-            match self.find(caller, dir, name) {
-                Ok(attr) => return Ok(Created { attr, created: false }),
-                Err(Error::NotFound) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(Error::Busy)
+        self.create_held(caller, dir, name, set, exclusive).map(|(created, _)| created)
+    }
+
+    async fn create_open(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        exclusive: bool,
+    ) -> Result<(Created, Option<Arc<dyn OpenFile>>)> {
+        let (created, made) = self.create_held(caller, dir, name, set, exclusive)?;
+        let open = |made| -> Arc<dyn OpenFile> {
+            let inode = self.inodes.get_or_insert(created.attr.id);
+            let access = Access::READ | Access::WRITE;
+            Arc::new(LocalFile::new(self.io.clone(), inode, made, access))
+        };
+        let file = made.map(open);
+        Ok((created, file))
     }
 
     async fn mkdir(
@@ -490,7 +533,7 @@ impl FileSystem for LocalFs {
             return Err(Error::IsDirectory);
         }
         self.make(caller, dir, name, set, DEFAULT_DIR_MODE, |dir, name, mode| {
-            rustix::fs::mkdirat(dir, name, mode).map(|()| None)
+            rustix::fs::mkdirat(dir, name, mode)
         })
     }
 
@@ -507,7 +550,7 @@ impl FileSystem for LocalFs {
         }
         let target = c_name(target)?;
         self.make(caller, dir, name, set, 0o777, |dir, name, _| {
-            rustix::fs::symlinkat(&*target, dir, name).map(|()| None)
+            rustix::fs::symlinkat(&*target, dir, name)
         })
     }
 
@@ -534,7 +577,7 @@ impl FileSystem for LocalFs {
             return Err(Error::Invalid);
         }
         self.make(caller, dir, name, set, DEFAULT_FILE_MODE, |dir, name, mode| {
-            rustix::fs::mknodat(dir, name, kind, mode, device).map(|()| None)
+            rustix::fs::mknodat(dir, name, kind, mode, device)
         })
     }
 

@@ -52,7 +52,7 @@ pub(super) struct Tree {
 
 /// A file that is held by a descriptor (O_PATH), and its attributes.
 pub(super) struct Pinned {
-    pub(super) file: OwnedFd,
+    pub(super) file: Arc<OwnedFd>,
     pub(super) stat: Statx,
 }
 
@@ -104,14 +104,8 @@ impl Tree {
         if id == self.root_id {
             return Ok(self.attr(id, &stat(self.root(), c"")?));
         }
-        let held = self.dirs.lock().get(&id).cloned();
-        if let Some(dir) = held {
-            let stat = stat(dir.as_fd(), c"")?;
-            if stat.stx_nlink > 0 {
-                return Ok(self.attr(id, &stat));
-            }
-            self.gone(id);
-            return Err(Error::Stale);
+        if let Some(held) = self.held_dir(id)? {
+            return Ok(self.attr(id, &held.stat));
         }
         if let Some(place) = self.nodes.place(id)
             && let Ok(stat) = self.stat_place(&place)
@@ -126,8 +120,10 @@ impl Tree {
     /// Holds a file, whatever it is.
     pub(super) fn pin(&self, id: FileId) -> Result<Pinned> {
         if id == self.root_id {
-            let file = rustix::io::fcntl_dupfd_cloexec(&self.root, 0).map_err(io::Error::from)?;
-            return Ok(Pinned { stat: stat(file.as_fd(), c"")?, file });
+            return Ok(Pinned { file: self.root.clone(), stat: stat(self.root(), c"")? });
+        }
+        if let Some(held) = self.held_dir(id)? {
+            return Ok(held);
         }
         let mut place = self.nodes.place(id);
         for _ in 0..3 {
@@ -137,12 +133,23 @@ impl Tree {
             {
                 let stat = stat(file.as_fd(), c"")?;
                 if self.is_pinned(id, &file, &stat) {
-                    return Ok(Pinned { file, stat });
+                    return Ok(Pinned { file: Arc::new(file), stat });
                 }
             }
             place = Some(self.find(id)?.0);
         }
         Err(Error::Stale)
+    }
+
+    /// A directory whose descriptor is at hand.
+    fn held_dir(&self, id: FileId) -> Result<Option<Pinned>> {
+        let Some(file) = self.dirs.lock().get(&id).cloned() else { return Ok(None) };
+        let stat = stat(file.as_fd(), c"")?;
+        if stat.stx_nlink == 0 {
+            self.gone(id);
+            return Err(Error::Stale);
+        }
+        Ok(Some(Pinned { file, stat }))
     }
 
     /// Identifies what was found as `name` in directory `dir`.

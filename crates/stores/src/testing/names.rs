@@ -96,6 +96,16 @@ async fn files_are_made_once(fs: &Arc<dyn FileSystem>, dir: FileId) {
     let size = SetAttr { size: Some(12_345), ..mode(0o644) };
     let sized = fs.create(&own(), dir, b"sized", &size, true).await.unwrap();
     assert_eq!(sized.attr.size, 12_345);
+    // Where a store hands on what it made open, that is the new file, whatever its mode.
+    let (made, open) = fs.create_open(&own(), dir, b"open", &mode(0o400), true).await.unwrap();
+    assert!(made.created);
+    if let Some(open) = open {
+        write(&*open, 0, b"text").await.unwrap();
+        assert_eq!(open.getattr().await.unwrap().id, made.attr.id);
+        assert_eq!(attr(fs, made.attr.id).await.size, 4);
+    }
+    let (found, open) = fs.create_open(&own(), dir, b"open", &mode(0o600), false).await.unwrap();
+    assert_eq!((found.attr.id, found.created, open.is_none()), (made.attr.id, false, true));
 }
 
 async fn odd_names_are_kept_and_impossible_ones_refused(fs: &Arc<dyn FileSystem>, dir: FileId) {

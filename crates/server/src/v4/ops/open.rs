@@ -34,6 +34,15 @@ struct Found {
     /// What is to be set once it is open: a found file's size.
     truncate: bool,
     change: ChangeInfo,
+    /// A new file, open from having been made.
+    file: Option<File>,
+}
+
+impl Found {
+    /// A file that was there, and is not changed.
+    fn there(attr: Attr, change: ChangeInfo) -> Self {
+        Self { attr, created: false, set: Bitmap::EMPTY, truncate: false, change, file: None }
+    }
 }
 
 pub(crate) async fn open(cx: &mut Context, args: open::Args) -> open::Res {
@@ -102,7 +111,7 @@ async fn open_for(
             };
             let (dir, before) = current_dir(cx).await?;
             check_name(name)?;
-            let found = find(cx, &dir, name, &args.how, before.change).await?;
+            let found = find(cx, &dir, name, (&args.how, share.access), before.change).await?;
             let node = Node { id: found.attr.id, ..dir.node };
             (found, node)
         }
@@ -111,13 +120,14 @@ async fn open_for(
             let attr = target.attr().await?;
             let truncate = asks_truncation(cx, &target, &args.how).await;
             let change = ChangeInfo::default();
-            let found = Found { attr, created: false, set: Bitmap::EMPTY, truncate, change };
+            let found = Found { truncate, ..Found::there(attr, change) };
             (found, target.node)
         }
         open::Claim::DelegateCur(current) => {
             let (dir, before) = current_dir(cx).await?;
             check_name(&current.file)?;
-            let found = find(cx, &dir, &current.file, &open::How::NoCreate, before.change).await?;
+            let how = (&open::How::NoCreate, share.access);
+            let found = find(cx, &dir, &current.file, how, before.change).await?;
             let node = Node { id: found.attr.id, ..dir.node };
             (found, node)
         }
@@ -144,7 +154,10 @@ async fn open_for(
     }
     // What a delegate opened on its own, it may tell of: its rights were those of that moment.
     let by_right = found.created || claim == Claim::Reclaim || delegated.is_some();
-    let file = open_file(&target, &found.attr, share.access, by_right).await?;
+    let file = match found.file {
+        Some(file) => file,
+        None => open_file(&target, &found.attr, share.access, by_right).await?,
+    };
     let owner = args.owner.owner.0.clone();
     let request = OpenRequest { client, owner, node, share, claim, confirm, file: file.clone() };
     let way = if found.truncate { Touch::Change } else { share.touch() };
@@ -303,19 +316,19 @@ fn share(access: open::ShareAccess, deny: open::ShareDeny) -> Result<Share, Erro
     }
 }
 
-/// Finds a name, or makes it if that is asked for.
+/// Finds a name, or makes it if that is asked for, to be opened for `access`.
 async fn find(
     cx: &Context,
     dir: &Target<'_>,
     name: &[u8],
-    how: &open::How,
+    (how, access): (&open::How, Access),
     before: u64,
 ) -> Result<Found, Error> {
     let (fs, caller, id) = (dir.fs(), &dir.caller, dir.node.id);
     let open::How::Create(how) = how else {
         let attr = fs.lookup(caller, id, name).await.map_err(of_vfs)?;
         let change = ChangeInfo { atomic: false, before, after: before };
-        return Ok(Found { attr, created: false, set: Bitmap::EMPTY, truncate: false, change });
+        return Ok(Found::there(attr, change));
     };
     let store = dir.capabilities();
     let read = async |attrs| ToSet::read(&cx.core.ids, attrs, cx.minor, store).await;
@@ -343,7 +356,7 @@ async fn find(
             Ok(_) if !matches!(how, open::CreateHow::Unchecked(_)) => Err(Error::Exist),
             Ok(attr) => {
                 let change = ChangeInfo { atomic: false, before, after: before };
-                Ok(Found { attr, created: false, set: Bitmap::EMPTY, truncate: false, change })
+                Ok(Found::there(attr, change))
             }
             Err(weir_vfs::Error::NotFound) => Err(Error::RoFs),
             Err(error) => Err(of_vfs(error)),
@@ -351,16 +364,16 @@ async fn find(
     }
     let exclusive = !matches!(how, open::CreateHow::Unchecked(_));
     let truncates = set.size == Some(0);
-    let made = fs.create(caller, id, name, set, exclusive).await;
-    let (attr, created) = match (made, verifier) {
-        (Ok(made), _) => (made.attr, made.created),
+    let made = fs.create_open(caller, id, name, set, exclusive, access).await;
+    let (attr, created, file) = match (made, verifier) {
+        (Ok((made, file)), _) => (made.attr, made.created, file),
         // The same OPEN again, its first reply lost: the verifier is where the first one left it.
         (Err(weir_vfs::Error::Exists), Some(verifier)) => {
             let attr = fs.lookup(caller, id, name).await.map_err(of_vfs)?;
             if !holds_verifier(&attr, verifier) {
                 return Err(Error::Exist);
             }
-            (attr, true)
+            (attr, true, None)
         }
         (Err(error), _) => return Err(of_vfs(error)),
     };
@@ -375,7 +388,7 @@ async fn find(
         (false, _) if truncates => attrs::SIZE,
         (false, _) => Bitmap::EMPTY,
     };
-    Ok(Found { attr, created, set, truncate, change })
+    Ok(Found { attr, created, set, truncate, change, file })
 }
 
 async fn asks_truncation(cx: &Context, target: &Target<'_>, how: &open::How) -> bool {
