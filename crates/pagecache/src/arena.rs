@@ -242,6 +242,19 @@ impl Arena {
         unsafe { std::slice::from_raw_parts(self.ptr(frame).add(from), len) }
     }
 
+    /// Asks the processor for `len` bytes from byte `from` of a frame, which will be read soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, frame: u32, from: usize, len: usize) {
+        #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+        for at in (from..from + len).step_by(64) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a hint; it faults nowhere and changes nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.ptr(frame).wrapping_add(at).cast()) };
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(any(loom, shuttle, miri)))))]
+        let _ = (frame, from, len);
+    }
+
     /// Takes up to `want` frames if at least `min` are free.
     pub(crate) fn take(self: &Arc<Self>, want: usize, min: usize) -> Option<Frames> {
         let mut list = self.free.list.lock();

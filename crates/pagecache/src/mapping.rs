@@ -18,7 +18,7 @@ use crate::arena::flag;
 use crate::cache::Shared;
 use crate::epoch::{self, Guard};
 use crate::fill::Fill;
-use crate::index::{self, Found, Garbage, Index, LEAF_SLOTS, Slot};
+use crate::index::{self, Found, Garbage, Index, LEAF_SLOTS, Leaf, Slot};
 use crate::ranges::RangeSet;
 use crate::stats::{Count, FileCounters};
 use crate::times::Times;
@@ -130,6 +130,25 @@ pub(crate) struct Snapshot {
     /// Bytes from the request's offset that the pages cover, clipped at the end of file.
     pub(crate) len: usize,
     pub(crate) stop: Stop,
+}
+
+/// A page that has a frame, as it was at one moment.
+pub(crate) struct PageNow<'g> {
+    pub(crate) frame: u32,
+    pub(crate) flags: u16,
+    leaf: &'g Leaf,
+    index: usize,
+}
+
+impl PageNow<'_> {
+    /// The next page's frame, as far as the same leaf knows it.
+    #[inline]
+    pub(crate) fn next(&self) -> Option<u32> {
+        match self.leaf.slot(self.index + 1) {
+            Slot::Frame(frame) if self.index + 1 < LEAF_SLOTS => Some(frame),
+            _ => None,
+        }
+    }
 }
 
 impl Mapping {
@@ -326,7 +345,32 @@ impl Mapping {
         None
     }
 
-    /// The same with the lock held.
+    /// The page with the `len` bytes at `offset`, which do not reach into the next one, if it is
+    /// there, all of them lie below the end of file, and it has none of the flags `stop_at`. A
+    /// snapshot, too, without a lock.
+    #[inline]
+    pub(crate) fn page_now<'g>(
+        &self,
+        guard: &'g Guard,
+        offset: u64,
+        len: usize,
+        stop_at: u16,
+    ) -> Option<PageNow<'g>> {
+        let sequence = self.sequence.load(Ordering::Acquire);
+        // The size is read inside of the window, so it belongs to the slot.
+        let size = self.size.load(Ordering::Relaxed);
+        let page = offset / PAGE_SIZE as u64;
+        let Found::Leaf(leaf) = self.index.lookup(page, guard) else { return None };
+        let index = page as usize & (LEAF_SLOTS - 1);
+        let Slot::Frame(frame) = leaf.slot(index) else { return None };
+        let flags = self.shared.arena.flags(frame);
+        fence(Ordering::Acquire);
+        let steady = sequence & 1 == 0 && self.sequence.load(Ordering::Relaxed) == sequence;
+        let whole = size >= len as u64 && offset <= size - len as u64;
+        (steady && whole && flags & stop_at == 0).then_some(PageNow { frame, flags, leaf, index })
+    }
+
+    /// [`snapshot`](Self::snapshot) with the lock held.
     pub(crate) fn snapshot_locked(
         &self,
         _state: &mut MutexGuard<'_, State>,
