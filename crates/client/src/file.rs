@@ -192,24 +192,23 @@ impl OpenFile for NfsFile {
 
     async fn lock(&self, owner: LockOwner, lock: Lock, wait: bool) -> Result<()> {
         self.need(if lock.exclusive { Access::WRITE } else { Access::READ })?;
-        let mut pause = *locks::PAUSE.start();
+        let mut waiting =
+            wait.then(|| locks::Waiting::begin(Arc::clone(&self.opened), owner, lock));
         loop {
             let opened = Arc::clone(&self.opened);
             let taken = self.mount.run(move |_| locks::take(opened, owner, lock, wait)).await?;
-            match taken {
-                Some(taken) => {
+            match (taken, &mut waiting) {
+                (Some(taken), waiting) => {
                     taken.keep();
+                    waiting.take().map(locks::Waiting::end);
                     return Ok(());
                 }
-                None if !wait => return Err(Error::WouldBlock),
-                None => {}
+                (None, None) => return Err(Error::WouldBlock),
+                (None, Some(waiting)) => {
+                    let pause = waiting.pause();
+                    self.mount.run(|_| pause).await?;
+                }
             }
-            let sleep = move |_| async move {
-                tokio::time::sleep(pause).await;
-                Ok(())
-            };
-            self.mount.run(sleep).await?;
-            pause = (pause * 2).min(*locks::PAUSE.end());
         }
     }
 

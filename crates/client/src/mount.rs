@@ -41,7 +41,12 @@ pub(crate) async fn mount(url: NfsUrl, options: MountOptions, own: OpaqueAuth) -
         |source| Error::Connect { server: Arc::clone(&name), source: Arc::new(source) };
     let addrs = tokio::net::lookup_host((url.host.as_str(), port)).await.map_err(unreachable)?;
     let terms = Terms {
-        peer: Peer { name: Arc::clone(&name), addrs: addrs.collect(), resvport: options.resvport },
+        peer: Peer {
+            name: Arc::clone(&name),
+            addrs: addrs.collect(),
+            resvport: options.resvport,
+            locate: None,
+        },
         patience: Patience { timeo: options.timeo, retrans: options.retrans, hard: options.hard },
         counters: Arc::default(),
         own,

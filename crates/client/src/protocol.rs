@@ -3,6 +3,7 @@
 //! by itself from whatever the version can recover from.
 
 use crate::error::{Error, Result, Violation};
+use crate::locks::LockWaits;
 use crate::transport::ReadTarget;
 use crate::write::WritePiece;
 use async_trait::async_trait;
@@ -91,11 +92,28 @@ pub(crate) struct Locker {
     /// The open file, by a number that no other of this program has.
     pub(crate) open: u64,
     pub(crate) owner: LockOwner,
+    /// Stands for both: no other locker of this program has it, and hardly one of this machine.
+    pub(crate) number: u32,
 }
 
 impl Locker {
-    pub(crate) fn to_bytes(self) -> [u8; 16] {
-        (u128::from(self.open) << 64 | u128::from(self.owner.0)).to_be_bytes()
+    pub(crate) fn to_bytes(self) -> [u8; 20] {
+        let mut bytes = [0; 20];
+        bytes[..8].copy_from_slice(&self.open.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.owner.0.to_be_bytes());
+        bytes[16..].copy_from_slice(&self.number.to_be_bytes());
+        bytes
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) was made of.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (open, rest) = bytes.split_first_chunk()?;
+        let (owner, number) = rest.split_first_chunk()?;
+        Some(Self {
+            open: u64::from_be_bytes(*open),
+            owner: LockOwner(u64::from_be_bytes(*owner)),
+            number: u32::from_be_bytes(number.try_into().ok()?),
+        })
     }
 }
 
@@ -163,6 +181,12 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     async fn close(&self, open: OpenAt);
     /// Takes a lock; says whether it could. With `waits`, it will be asked for again.
     async fn lock(&self, open: &OpenAt, locker: Locker, lock: Lock, waits: bool) -> Result<bool>;
+    /// Who waits for locks.
+    fn waits(&self) -> &LockWaits;
+    /// Withdraws a lock that was waited for; the server has said that it is `granted`, or not.
+    async fn withdraw_lock(&self, _: &OpenAt, _: Locker, _: Lock, _granted: bool) -> Result<()> {
+        Ok(())
+    }
     /// A lock that is in the way of this one.
     async fn test_lock(&self, open: &OpenAt, locker: Locker, lock: Lock) -> Result<Option<Lock>>;
     /// Gives up what a locker holds of a range.

@@ -1,110 +1,23 @@
 //! The client against Weir's own server, over loopback, in every version: the suite that every
 //! store passes, sparse files, and a server that goes away and comes back.
 
+mod common;
+
+use common::{Served, opened};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
 use weir_client::check::Verdict;
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_nfs::mount;
 use weir_nfs::v3::op::readdir::Chain;
-use weir_pagecache::{Cache, Config};
 use weir_rpc::{CallHeader, OpaqueAuth, ReplyHeader, finish_record, start_record};
-use weir_server::export::{Export, ExportOptions, Squash};
-use weir_server::{Server, ServerConfig};
-use weir_stores::memory::MemoryFs;
 use weir_stores::testing::{bytes_of, new_file, read, read_all, suite, write};
-use weir_vfs::{Access, Caller, FileSystem, Lock, LockOwner, LockRange, OpenFile, SegmentKind};
+use weir_vfs::{Access, Caller, FileSystem, Lock, LockOwner, LockRange, SegmentKind};
 use weir_xdr::Decoder;
 
 const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
-
-/// A server on threads of its own, so that it can be ended as by `kill -9`.
-struct Served {
-    runtime: Option<tokio::runtime::Runtime>,
-    addr: SocketAddr,
-    store: Arc<dyn FileSystem>,
-    cache: Option<Cache>,
-    state: tempfile::TempDir,
-    grace: Duration,
-    lease: Duration,
-}
-
-impl Served {
-    fn start() -> Self {
-        let state = tempfile::tempdir().unwrap();
-        let mut served = Self {
-            runtime: None,
-            addr: ([127, 0, 0, 1], 0).into(),
-            store: MemoryFs::new(),
-            cache: None,
-            state,
-            grace: Duration::from_millis(500),
-            lease: Duration::from_secs(90),
-        };
-        served.restart();
-        served
-    }
-
-    /// Ends the server without a word to anybody, and starts another on the same store and port.
-    fn restart(&mut self) {
-        // On a thread of its own, because a test's may be driving an executor.
-        let restarted = std::thread::scope(|s| s.spawn(|| self.restart_here()).join());
-        restarted.unwrap();
-    }
-
-    fn restart_here(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(Duration::from_secs(10));
-        }
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .unwrap();
-        let cache = Cache::new(Config { budget_bytes: 64 << 20, ..Config::default() }).unwrap();
-        let options = ExportOptions { squash: Squash::Nobody, ..ExportOptions::default() };
-        let fs = cache.mount(Arc::clone(&self.store));
-        self.cache = Some(cache);
-        let export = Export { path: "/".into(), source: "".into(), fs, options };
-        let mut config = ServerConfig::new(vec![export], self.state.path());
-        config.grace = self.grace;
-        // Clients that are silent notice a restart when they renew their lease.
-        config.state.lease = self.lease;
-        let addr = self.addr;
-        self.addr = runtime.block_on(async move {
-            let server = Server::new(config).unwrap();
-            let listener = TcpListener::bind(addr).await.unwrap();
-            let addr = listener.local_addr().unwrap();
-            tokio::spawn(async move { server.serve(listener).await });
-            addr
-        });
-        self.runtime = Some(runtime);
-    }
-
-    /// Loses what the server knows of clients; to be followed by a restart.
-    fn forget(&mut self) {
-        let runtime = self.runtime.take().unwrap();
-        let ended = move || runtime.shutdown_timeout(Duration::from_secs(10));
-        std::thread::scope(|s| s.spawn(ended).join()).unwrap();
-        std::fs::remove_file(self.state.path().join("state.redb")).unwrap();
-    }
-
-    async fn mount(&self, options: &str) -> Arc<NfsFs> {
-        let url: NfsUrl = format!("nfs://{}/?{options}", self.addr).parse().unwrap();
-        NfsFs::mount(&url, &MountOptions::default()).await.unwrap()
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
 
 async fn suite_over(options: &str) {
     let served = Served::start();
@@ -379,11 +292,6 @@ fn exclusive(start: u64, end: u64) -> Lock {
     Lock { range: LockRange { start, end }, exclusive: true }
 }
 
-async fn opened(nfs: &Arc<NfsFs>, name: &[u8]) -> Arc<dyn OpenFile> {
-    let id = nfs.lookup(&Caller::Own, nfs.root(), name).await.unwrap().id;
-    nfs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap()
-}
-
 #[tokio::test]
 async fn locks_of_every_version_keep_each_other_out() {
     let served = Served::start();
@@ -457,85 +365,4 @@ async fn locks_that_the_server_took_away_are_lost_and_not_silently_taken_again()
         write(&*file, 0, b"without a lock").await.unwrap();
         file.lock(ONE, exclusive(0, 10), false).await.unwrap();
     }
-}
-
-/// What a mount sends while `work` is done.
-async fn sent<T>(nfs: &NfsFs, work: impl Future<Output = T>) -> (u64, T) {
-    let before = nfs.wire_stats().sent_bytes;
-    let done = work.await;
-    (nfs.wire_stats().sent_bytes - before, done)
-}
-
-/// Opens a file to read, looks at it, and closes it.
-async fn look(nfs: &Arc<NfsFs>, id: weir_vfs::FileId) -> u64 {
-    let file = nfs.open(&Caller::Own, id, Access::READ).await.unwrap();
-    let size = file.getattr().await.unwrap().size;
-    assert_eq!(nfs.getattr(id).await.unwrap().size, size);
-    drop(file);
-    // The last one to let go closes it in the background.
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    size
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_delegated_file_is_opened_without_asking_until_somebody_changes_it() {
-    for version in ["4.1", "4.2"] {
-        let served = Served::start();
-        let ours = served.mount(&format!("vers={version}&actimeo=0")).await;
-        let theirs = served.mount("vers=4.2&actimeo=0").await;
-        let fs: Arc<dyn FileSystem> = theirs.clone();
-        let file = new_file(&fs, fs.root(), "file").await;
-        write(&*file, 0, &[1; 10]).await.unwrap();
-        drop(file);
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        let id = ours.lookup(&Caller::Own, ours.root(), b"file").await.unwrap().id;
-        // Delegated when it is opened again.
-        for _ in 0..3 {
-            assert_eq!(look(&ours, id).await, 10);
-        }
-        let (bytes, size) = sent(&ours, look(&ours, id)).await;
-        assert_eq!((bytes, size), (0, 10), "NFSv{version}: nothing is asked");
-
-        let far = opened(&theirs, b"file").await;
-        write(&*far, 10, &[2; 10]).await.unwrap();
-        let (bytes, size) = sent(&ours, look(&ours, id)).await;
-        assert!(bytes > 0, "NFSv{version}");
-        assert_eq!(size, 20, "NFSv{version}: what somebody else wrote is seen at once");
-        far.set_size(5).await.unwrap();
-        assert_eq!(
-            look(&ours, id).await,
-            5,
-            "NFSv{version}: and what is not delegated is asked for"
-        );
-        for nfs in [ours, theirs] {
-            nfs.unmount().await;
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_of_the_server_ends_what_rests_on_delegations() {
-    let mut served = Served::start();
-    let ours = served.mount("vers=4.2&actimeo=0&timeo=20").await;
-    let fs: Arc<dyn FileSystem> = ours.clone();
-    let file = new_file(&fs, fs.root(), "file").await;
-    write(&*file, 0, &[1; 10]).await.unwrap();
-    drop(file);
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let id = ours.lookup(&Caller::Own, ours.root(), b"file").await.unwrap().id;
-    for _ in 0..3 {
-        look(&ours, id).await;
-    }
-    assert_eq!(sent(&ours, look(&ours, id)).await, (0, 10));
-    served.restart();
-    let theirs = served.mount("vers=4.2&actimeo=0").await;
-    let far = opened(&theirs, b"file").await;
-    write(&*far, 10, &[2; 10]).await.unwrap();
-    assert_eq!(look(&ours, id).await, 20, "the other one has written since");
-    // Its own removal of a file that it holds.
-    drop(far);
-    look(&ours, id).await;
-    look(&ours, id).await;
-    ours.unlink(&Caller::Own, ours.root(), b"file").await.unwrap();
-    assert_eq!(ours.getattr(id).await, Err(weir_vfs::Error::Stale));
 }

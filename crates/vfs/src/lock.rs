@@ -119,6 +119,11 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         })
     }
 
+    /// What is held, and by whom.
+    pub fn all(&self) -> impl Iterator<Item = (&O, Lock)> {
+        self.owners().flat_map(|owner| self.of(owner).map(move |lock| (owner, lock)))
+    }
+
     /// Who holds anything.
     pub fn owners(&self) -> impl Iterator<Item = &O> {
         self.owners.keys()

@@ -19,6 +19,7 @@ use super::payload::{self, Expect, ReadTarget, ResultForm};
 use super::record::{Failure, IN_PLACE_BYTES, RecordStream};
 use crate::error::{Error, Refusal, Result, Violation};
 use crate::options::MAX_TRANSFER;
+use futures_util::future::BoxFuture;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -46,6 +47,27 @@ pub(crate) struct Peer {
     pub(crate) addrs: Vec<SocketAddr>,
     /// Bind a port below 1024 where that is permitted.
     pub(crate) resvport: bool,
+    /// Tells the port, if it may be another one when the server has restarted.
+    pub(crate) locate: Option<Locate>,
+}
+
+/// Finds out at which port a server is now.
+#[derive(Clone)]
+pub(crate) struct Locate(
+    pub(crate) Arc<dyn Fn() -> BoxFuture<'static, io::Result<u16>> + Send + Sync>,
+);
+
+impl std::fmt::Debug for Locate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Locate")
+    }
+}
+
+impl Peer {
+    /// The port that it is reached at.
+    pub(crate) fn port(&self) -> u16 {
+        self.addrs.first().map_or(0, SocketAddr::port)
+    }
 }
 
 /// How long to wait for an answer.
@@ -149,6 +171,11 @@ impl Connection {
         let (done, answer) = oneshot::channel();
         self.shared.submit(request, done);
         answer.await.unwrap_or(Err(Error::Local(weir_vfs::Error::Io)))
+    }
+
+    /// The server's name, for messages.
+    pub(crate) fn server(&self) -> &Arc<str> {
+        &self.shared.peer.name
     }
 
     /// Whether it was [ended](Self::end).
@@ -534,7 +561,12 @@ fn refusal(body: &ReplyBody) -> Option<Refusal> {
 /// Connects to the first address that answers.
 async fn connect(peer: &Peer) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    let port = match &peer.locate {
+        Some(Locate(locate)) => Some(locate().await?),
+        None => None,
+    };
     for &addr in &peer.addrs {
+        let addr = port.map_or(addr, |port| SocketAddr::new(addr.ip(), port));
         match timeout(CONNECT_TIMEOUT, connect_to(addr, peer.resvport)).await {
             Ok(Ok(socket)) => return Ok(socket),
             Ok(Err(error)) => last = error,

@@ -6,7 +6,7 @@ mod payload;
 mod record;
 
 pub(crate) use connection::{
-    CallbackService, Connection, Counters, Patience, Peer, Reply, Request,
+    CallbackService, Connection, Counters, Locate, Patience, Peer, Reply, Request,
 };
 pub(crate) use payload::{Expect, ReadTarget, ResultForm};
 

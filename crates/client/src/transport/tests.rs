@@ -80,7 +80,7 @@ fn record(message: &[u8], fragment: usize) -> Vec<u8> {
 
 async fn connect(listener: &TcpListener) -> Connection {
     let addr = listener.local_addr().unwrap();
-    let peer = Peer { name: "peer".into(), addrs: vec![addr], resvport: false };
+    let peer = Peer { name: "peer".into(), addrs: vec![addr], resvport: false, locate: None };
     Connection::open(peer, PATIENCE, Arc::default(), None).await.unwrap()
 }
 
@@ -281,7 +281,7 @@ fn a_soft_call_to_a_silent_server_fails_in_time() {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let peer = Peer { name: "silent".into(), addrs: vec![addr], resvport: false };
+        let peer = Peer { name: "silent".into(), addrs: vec![addr], resvport: false, locate: None };
         let patience = Patience { timeo: Duration::from_millis(40), retrans: 1, hard: false };
         let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
         let expect = Expect::Results { max_bytes: 100 };

@@ -6,26 +6,29 @@
 //!    whoever held it has given it up.
 //! 2. The server frees a host's locks when the *host* restarts. Those of a process that dies are
 //!    its to give up; one that is killed leaves them behind.
-//! 3. The server calls nobody back, so waiting is asking again.
+//! 3. Whoever waits is called by the server where this program can be ([`granted`](super::granted)),
+//!    and asks again in any case.
 
-use super::V3;
 use super::convert::handle_of;
+use super::granted::Hearing;
+use super::{V3, program};
 use crate::error::{Error, Refusal, Result};
-use crate::protocol::{Handle, Locker, OpenAt, broken};
-use crate::transport::{Connection, Counters, Expect, Peer, Request};
+use crate::locks::LockWaits;
+use crate::protocol::{Handle, Locker, OpenAt};
+use crate::transport::{Connection, Counters};
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::OnceCell;
 use weir_base::sync::Mutex;
 use weir_nfs::nlm::{
-    self, Call, LockArgs, Procedure, Status, TestArgs, TestReply, UnlockArgs, call,
+    self, Call, CancelArgs, LockArgs, Procedure, Res, Status, TestArgs, TestReply, UnlockArgs, call,
 };
 use weir_rpc::OpaqueAuth;
-use weir_rpc::rpcbind::{self, Mapping};
 use weir_vfs::{Error as VfsError, Lock, LockRange, RangeLocks};
-use weir_xdr::{Decode, Decoder, Encode, Opaque};
+use weir_xdr::{Decode, Encode, Opaque};
 
 /// How often the server is looked at while locks are held: far more often than its grace is long.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
@@ -33,9 +36,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(500);
 /// How often a soft mount waits for that.
 const SOFT_PAUSES: u32 = 240;
-/// Room for results.
-const MAX_BYTES: usize = 4096;
-
 /// The lock manager of a server, and the locks held there.
 #[derive(Default)]
 pub(super) struct Locks {
@@ -44,6 +44,17 @@ pub(super) struct Locks {
     files: Mutex<HashMap<Handle, FileLocks>>,
     looking: Mutex<bool>,
     cookies: AtomicU64,
+    pub(super) waits: LockWaits,
+    hearing: OnceCell<Option<Hearing>>,
+}
+
+/// How a lock is asked for.
+#[derive(Clone, Copy)]
+struct How {
+    /// The server calls back when it is free.
+    block: bool,
+    /// It was held before the server restarted.
+    reclaim: bool,
 }
 
 struct FileLocks {
@@ -56,6 +67,18 @@ impl Locks {
     /// The way to the lock manager, once there is one.
     pub(super) fn connection(&self) -> Option<&Connection> {
         self.connection.get()
+    }
+
+    /// Nobody waits any more.
+    pub(super) async fn stop_hearing(&self) {
+        if let Some(Some(hearing)) = self.hearing.get() {
+            hearing.end().await;
+        }
+    }
+
+    /// Whether whoever waits is called.
+    pub(super) fn are_told(&self) -> bool {
+        matches!(self.hearing.get(), Some(Some(_)))
     }
 }
 
@@ -74,9 +97,17 @@ impl V3 {
         open: &OpenAt,
         locker: Locker,
         lock: Lock,
+        waits: bool,
     ) -> Result<bool> {
         self.check_locks(&open.handle)?;
-        match self.request(&open.cred, &open.handle, locker, lock, false).await? {
+        let mut how = How { block: waits && self.locks.are_told(), reclaim: false };
+        let mut status = self.request(&open.cred, &open.handle, locker, lock, how).await?;
+        // To be called takes a place that the machine has once: it is not taken for nothing.
+        if status == Status::Denied && waits && !how.block && self.hears_of_grants().await {
+            how.block = true;
+            status = self.request(&open.cred, &open.handle, locker, lock, how).await?;
+        }
+        match status {
             Status::Granted => {}
             Status::Denied | Status::Blocked | Status::Deadlock => return Ok(false),
             status => return Err(self.refused("NLM LOCK", status)),
@@ -154,6 +185,58 @@ impl V3 {
         }
     }
 
+    /// Withdraws a request that the server was to call back about.
+    pub(super) async fn cancel(
+        &self,
+        open: &OpenAt,
+        locker: Locker,
+        lock: Lock,
+        granted: bool,
+    ) -> Result<()> {
+        if !self.locks.are_told() {
+            return Ok(());
+        }
+        let args = CancelArgs {
+            cookie: self.cookie(),
+            block: true,
+            exclusive: lock.exclusive,
+            lock: self.wire_lock(&open.cred, &open.handle, locker, lock.range),
+        };
+        // Refused if there is no such request, or no more.
+        self.nlm::<call::Cancel>(&open.cred, &args).await?;
+        match granted {
+            true => self.unlock_range(open, locker, lock.range).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the server's calls about locks that are granted arrive.
+    async fn hears_of_grants(&self) -> bool {
+        let reachable = self.peer.addrs.iter().all(SocketAddr::is_ipv4);
+        let hear = async || match self.me.upgrade() {
+            Some(me) if reachable => Hearing::begin(&me).await,
+            _ => None,
+        };
+        self.locks.hearing.get_or_init(hear).await.is_some()
+    }
+
+    /// The server says that it has taken a lock; says whether somebody wants it. `None`: it is not
+    /// of this mount.
+    pub(super) fn granted(&self, lock: &nlm::Lock) -> Option<Status> {
+        let locker = Locker::from_bytes(lock.owner.0.strip_prefix(&self.unique)?)?;
+        let range = LockRange::from_nlm(lock.offset, lock.length)?;
+        let wanted = self.locks.waits.granted(locker, range);
+        tracing::debug!("{} says that a lock is granted; wanted: {wanted}", self.server);
+        Some(if wanted { Status::Granted } else { Status::Denied })
+    }
+
+    /// Answers a call that came without room for the answer.
+    pub(super) async fn answer_grant(&self, res: Res) {
+        if let Err(error) = self.nlm::<call::GrantedRes>(&self.own, &res).await {
+            tracing::debug!("{error}");
+        }
+    }
+
     /// Asks for a lock until there is an answer to it.
     async fn request(
         &self,
@@ -161,21 +244,21 @@ impl V3 {
         handle: &Handle,
         locker: Locker,
         lock: Lock,
-        reclaim: bool,
+        how: How,
     ) -> Result<Status> {
         let mut pauses = 0;
         loop {
             let args = LockArgs {
                 cookie: self.cookie(),
-                block: false,
+                block: how.block,
                 exclusive: lock.exclusive,
                 lock: self.wire_lock(cred, handle, locker, lock.range),
-                reclaim,
+                reclaim: how.reclaim,
                 state: 1,
             };
             let status = self.nlm::<call::Lock>(cred, &args).await?.status;
             let patient = self.hard || pauses < SOFT_PAUSES;
-            if status != Status::DeniedGracePeriod || reclaim || !patient {
+            if status != Status::DeniedGracePeriod || how.reclaim || !patient {
                 return Ok(status);
             }
             tokio::time::sleep(PAUSE).await;
@@ -186,21 +269,20 @@ impl V3 {
     async fn reclaim(&self) {
         let held: Vec<(Handle, Arc<OpaqueAuth>, Locker, Lock)> = {
             let files = self.locks.files.lock();
-            let of_file = |(handle, file): (&Handle, &FileLocks)| {
-                let locks = file.held.owners().flat_map(|who| {
-                    file.held
-                        .of(who)
-                        .map(|lock| (handle.clone(), Arc::clone(&file.cred), *who, lock))
-                });
-                locks.collect::<Vec<_>>()
+            let of_file = |(handle, file)| {
+                let FileLocks { cred, held, .. }: &FileLocks = file;
+                let handle: &Handle = handle;
+                held.all().map(move |(who, lock)| (handle.clone(), Arc::clone(cred), *who, lock))
             };
             files.iter().flat_map(of_file).collect()
         };
         for (handle, cred, locker, lock) in held {
             // Not in grace: it did not restart, and the lock is still there, or it was free.
-            let mut status = self.request(&cred, &handle, locker, lock, true).await;
+            let mut how = How { block: false, reclaim: true };
+            let mut status = self.request(&cred, &handle, locker, lock, how).await;
             if matches!(status, Ok(status) if status != Status::Granted) {
-                status = self.request(&cred, &handle, locker, lock, false).await;
+                how.reclaim = false;
+                status = self.request(&cred, &handle, locker, lock, how).await;
             }
             if !matches!(status, Ok(Status::Granted)) {
                 tracing::warn!("{}: a lock is lost: {status:?}", self.server);
@@ -225,7 +307,7 @@ impl V3 {
             file: Opaque(handle_of(handle).0),
             owner: Opaque::copy_from(&owner),
             // Some servers tell owners apart by this alone.
-            process: (locker.open << 8 ^ locker.owner.0) as i32 & i32::MAX,
+            process: locker.number as i32 & i32::MAX,
             offset: range.start,
             length: range.nlm_length(),
         }
@@ -259,33 +341,15 @@ impl V3 {
 
     /// Many servers have both programs on one port.
     async fn find_manager(&self) -> Result<Connection> {
-        let own = self.connect_at(None).await?;
+        let counters = &self.locks.counters;
+        let own = self.connect_at(self.peer.port(), counters).await?;
         match self.call_on(&own, &self.own, Procedure::Null, &()).await {
-            Ok(()) => return Ok(own),
-            Err(Error::Refused { refusal: Refusal::ProgramUnavailable, .. }) => {}
-            Err(error) => return Err(error),
+            Ok(()) => Ok(own),
+            Err(Error::Refused { refusal: Refusal::ProgramUnavailable, .. }) => {
+                self.connect_to_program(nlm::PROGRAM, nlm::VERSION, "NLM", counters).await
+            }
+            Err(error) => Err(error),
         }
-        let mapper = self.connect_at(Some(rpcbind::PORT)).await?;
-        let which = (rpcbind::PROGRAM, rpcbind::VERSION, rpcbind::Procedure::GetPort as u32);
-        let (program, version) = (nlm::PROGRAM, nlm::VERSION);
-        let asked = Mapping { program, version, protocol: rpcbind::TCP, port: 0 };
-        let port: u32 = self.exchange(&mapper, &self.own, which, "GETPORT", &asked).await?;
-        match u16::try_from(port) {
-            Ok(port) if port != 0 => self.connect_at(Some(port)).await,
-            _ => Err(Error::Refused {
-                server: Arc::clone(&self.server),
-                operation: "NLM",
-                refusal: Refusal::ProgramUnavailable,
-            }),
-        }
-    }
-
-    async fn connect_at(&self, port: Option<u16>) -> Result<Connection> {
-        let mut peer: Peer = self.peer.clone();
-        if let Some(port) = port {
-            peer.addrs.iter_mut().for_each(|addr| addr.set_port(port));
-        }
-        Connection::open(peer, self.patience, Arc::clone(&self.locks.counters), None).await
     }
 
     async fn call_on<T: Decode>(
@@ -296,23 +360,7 @@ impl V3 {
         args: &impl Encode,
     ) -> Result<T> {
         let which = (nlm::PROGRAM, nlm::VERSION, procedure as u32);
-        self.exchange(connection, cred, which, procedure.name(), args).await
-    }
-
-    async fn exchange<T: Decode>(
-        &self,
-        connection: &Connection,
-        cred: &OpaqueAuth,
-        which: (u32, u32, u32),
-        name: &'static str,
-        args: &impl Encode,
-    ) -> Result<T> {
-        let expect = Expect::Results { max_bytes: MAX_BYTES };
-        let mut request = Request::new(which, cred, name, expect);
-        request.encoder().put(args);
-        let reply = connection.call(request).await?;
-        let mut d = Decoder::new(reply.body);
-        d.get().map_err(|error| broken(&self.server, name, error.into()))
+        program::call(connection, cred, which, procedure.name(), args).await
     }
 }
 

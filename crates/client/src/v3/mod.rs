@@ -1,7 +1,8 @@
 //! NFSv3 (RFC 1813): stateless, so that a call that was not answered is simply sent again.
 //!
-//! - [`mount`]: from a path to a filehandle, with MOUNT and the port mapper;
-//! - [`lock`]: locks, by NLM;
+//! - [`mount`]: from a path to a filehandle, with MOUNT;
+//! - [`lock`]: locks, by NLM; [`granted`]: the server's calls about them;
+//! - [`program`]: where these programs are;
 //! - [`convert`]: attributes and errors to and from the neutral ones;
 //! - here: the operations.
 //!
@@ -9,10 +10,13 @@
 //!    xid stays the same.
 
 mod convert;
+mod granted;
 mod lock;
 mod mount;
+mod program;
 
 use crate::error::{Error, Result};
+use crate::locks::LockWaits;
 use crate::mount::Terms;
 use crate::protocol::{
     Entry, Handle, Limits, Locker, Node, OpenAt, Page, Place, Protocol, Special, Written, broken,
@@ -485,8 +489,22 @@ impl Protocol for V3 {
 
     async fn close(&self, _open: OpenAt) {}
 
-    async fn lock(&self, open: &OpenAt, locker: Locker, lock: Lock, _waits: bool) -> Result<bool> {
-        self.lock_range(open, locker, lock).await
+    async fn lock(&self, open: &OpenAt, locker: Locker, lock: Lock, waits: bool) -> Result<bool> {
+        self.lock_range(open, locker, lock, waits).await
+    }
+
+    fn waits(&self) -> &LockWaits {
+        &self.locks.waits
+    }
+
+    async fn withdraw_lock(
+        &self,
+        open: &OpenAt,
+        locker: Locker,
+        lock: Lock,
+        granted: bool,
+    ) -> Result<()> {
+        self.cancel(open, locker, lock, granted).await
     }
 
     async fn test_lock(&self, open: &OpenAt, locker: Locker, lock: Lock) -> Result<Option<Lock>> {
@@ -592,6 +610,7 @@ impl Protocol for V3 {
         if let Err(error) = self.umnt().await {
             tracing::debug!("{error}");
         }
+        self.locks.stop_hearing().await;
         let others = self.mounted.get().and_then(|asked| asked.service.as_ref());
         let others = others.into_iter().chain(self.locks.connection());
         self.connections.iter().chain(others).for_each(Connection::end);

@@ -1,17 +1,12 @@
 //! From a path to a filehandle: MOUNT (RFC 1813 appendix I), found through the port mapper.
 
-use super::V3;
+use super::{V3, program};
 use crate::error::{Error, Refusal, Result};
 use crate::mount::Terms;
-use crate::protocol::{Handle, Node, Protocol, broken};
-use crate::transport::{Connection, Expect, Peer, Request};
+use crate::protocol::{Handle, Node, Protocol};
+use crate::transport::Connection;
 use std::sync::Arc;
 use weir_nfs::mount::{self, Call, Mnt, Umnt};
-use weir_rpc::rpcbind::{self, Mapping};
-use weir_xdr::{Decode, Decoder, Encode};
-
-/// Room for the answer to MNT or to the port mapper.
-const MAX_BYTES: usize = 1024;
 
 /// What was mounted, and the connection to the service that did it if it is not the server's own.
 pub(super) struct Asked {
@@ -52,15 +47,15 @@ impl V3 {
         let mut service = match terms.options.mountport {
             // Many servers have both programs on one port.
             None => None,
-            Some(port) => Some(self.connect(terms, port).await?),
+            Some(port) => Some(self.connect_at(port, &terms.counters).await?),
         };
         let mut answer = self.ask(service.as_ref(), &args).await;
         if service.is_none()
             && let Err(Error::Refused { refusal: Refusal::ProgramUnavailable, .. }) = answer
         {
-            let mapper = self.connect(terms, rpcbind::PORT).await?;
-            let port = self.port_of(&mapper, mount::PROGRAM, mount::VERSION).await?;
-            service = Some(self.connect(terms, port).await?);
+            let (program, version) = (mount::PROGRAM, mount::VERSION);
+            let found = self.connect_to_program(program, version, "MNT", &terms.counters);
+            service = Some(found.await?);
             answer = self.ask(service.as_ref(), &args).await;
         }
         match answer? {
@@ -86,46 +81,8 @@ impl V3 {
 
     async fn ask<A: Call>(&self, service: Option<&Connection>, args: &A) -> Result<A::Res> {
         let connection = service.unwrap_or(&self.connections[0]);
-        let call = (mount::PROGRAM, mount::VERSION, A::PROCEDURE as u32);
-        self.rpc(connection, call, A::PROCEDURE.name(), args).await
-    }
-
-    /// The port of a program, by the port mapper.
-    async fn port_of(&self, mapper: &Connection, program: u32, version: u32) -> Result<u16> {
-        let call = (rpcbind::PROGRAM, rpcbind::VERSION, rpcbind::Procedure::GetPort as u32);
-        let args = Mapping { program, version, protocol: rpcbind::TCP, port: 0 };
-        let port: u32 = self.rpc(mapper, call, "GETPORT", &args).await?;
-        match u16::try_from(port) {
-            Ok(port) if port != 0 => Ok(port),
-            _ => Err(Error::Refused {
-                server: Arc::clone(&self.server),
-                operation: "GETPORT",
-                refusal: Refusal::ProgramUnavailable,
-            }),
-        }
-    }
-
-    async fn rpc<T: Decode>(
-        &self,
-        connection: &Connection,
-        call: (u32, u32, u32),
-        name: &'static str,
-        args: &impl Encode,
-    ) -> Result<T> {
-        let expect = Expect::Results { max_bytes: MAX_BYTES };
-        let mut request = Request::new(call, &self.own, name, expect);
-        request.encoder().put(args);
-        let reply = connection.call(request).await?;
-        let mut d = Decoder::new(reply.body);
-        d.get().map_err(|error| broken(&self.server, name, error.into()))
-    }
-
-    async fn connect(&self, terms: &Terms, port: u16) -> Result<Connection> {
-        let mut peer: Peer = terms.peer.clone();
-        peer.addrs.iter_mut().for_each(|addr| addr.set_port(port));
-        let host = peer.name.rsplit_once(':').map_or(&*peer.name, |(host, _)| host);
-        peer.name = format!("{host}:{port}").into();
-        Connection::open(peer, terms.patience, Arc::clone(&terms.counters), None).await
+        let which = (mount::PROGRAM, mount::VERSION, A::PROCEDURE as u32);
+        program::call(connection, &self.own, which, A::PROCEDURE.name(), args).await
     }
 }
 

@@ -19,17 +19,20 @@
 //!    answers only then.
 //! 4. At most [`MOST`] are held; whichever was not used for longest goes first.
 //!
-//! Write delegations are not asked for: data is written back before close anyway. Nor is anything
-//! in minor version 0, which would have the server connect to this process.
+//! Write delegations are not asked for: data is written back before close anyway. In minor version 0
+//! nothing can be asked for, and the server would have to connect to this process to recall it
+//! (through whatever lies between, at a port that has to be open), so no server that checks its way
+//! back gives any. What is given all the same, of either kind, goes back at once.
 
 use super::V4;
-use crate::protocol::Handle;
+use crate::locks::LockWaits;
+use crate::protocol::{Handle, Locker};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use weir_base::sync::Mutex;
-use weir_nfs::v4::cb::sequence;
+use weir_nfs::v4::cb::{recall_any, sequence};
 use weir_nfs::v4::op::bind_conn_to_session::{self, DirFromClient};
 use weir_nfs::v4::op::open::Delegation;
 use weir_nfs::v4::op::sequence::StatusFlags;
@@ -54,6 +57,8 @@ pub(super) const CALLBACK_PROGRAM: u32 = 0x4000_0000;
 #[derive(Default)]
 pub(super) struct Delegations {
     table: Mutex<Table>,
+    /// Who waits for locks, of which the server may tell.
+    pub(super) waits: LockWaits,
     /// Some are to be given back.
     due: Notify,
 }
@@ -61,6 +66,8 @@ pub(super) struct Delegations {
 #[derive(Default)]
 struct Table {
     held: HashMap<Handle, Held>,
+    /// Given without having been asked for.
+    refused: Vec<(Handle, StateId)>,
     /// Counts delegations, and their uses.
     clock: u64,
     /// When the last request was sent that renewed the lease.
@@ -74,6 +81,15 @@ struct Table {
     tried: Option<Instant>,
     /// The mount ends: no more are taken.
     ended: bool,
+}
+
+impl Table {
+    /// Once too many wait to go back, the server has to ask for the others.
+    fn refuse(&mut self, handle: &Handle, stateid: StateId) {
+        if self.refused.len() < MOST {
+            self.refused.push((handle.clone(), stateid));
+        }
+    }
 }
 
 struct Held {
@@ -112,23 +128,36 @@ impl Delegations {
 
     /// Takes the delegation that came with an open, for which `reconnects` were known before.
     pub(super) fn take(&self, handle: &Handle, given: &Delegation, reconnects: u64) {
-        let (stateid, due) = match given {
-            Delegation::Read(read) => (read.stateid, read.recall),
-            // Not what was asked for.
-            Delegation::Write(write) => (write.stateid, true),
-            Delegation::None | Delegation::NoneExt(_) => return,
-        };
+        let Delegation::Read(read) = given else { return self.refuse(handle, given) };
+        let stateid = read.stateid;
         let mut table = self.table.lock();
         table.clock += 1;
         let grant = table.clock;
-        let held = Held { stateid, grant, used: grant, reconnects, due: due || table.ended };
-        table.held.insert(handle.clone(), held);
+        let due = read.recall || table.ended;
+        let held = Held { stateid, grant, used: grant, reconnects, due };
+        if let Some(before) = table.held.insert(handle.clone(), held)
+            && before.stateid.other != stateid.other
+        {
+            table.refuse(handle, before.stateid);
+        }
         if table.held.len() > MOST
             && let Some(oldest) = table.held.values_mut().min_by_key(|held| held.used)
         {
             oldest.due = true;
         }
         drop(table);
+        self.due.notify_one();
+    }
+
+    /// Has a delegation given back that came with an open and was not asked for.
+    pub(super) fn refuse(&self, handle: &Handle, given: &Delegation) {
+        let stateid = match given {
+            Delegation::Read(read) => read.stateid,
+            Delegation::Write(write) => write.stateid,
+            Delegation::None | Delegation::NoneExt(_) => return,
+        };
+        tracing::debug!("a delegation that was not asked for goes back");
+        self.table.lock().refuse(handle, stateid);
         self.due.notify_one();
     }
 
@@ -140,7 +169,9 @@ impl Delegations {
 
     /// The server knows of none any more: it restarted, or made this client a new one.
     pub(super) fn forget_all(&self) {
-        self.table.lock().held.clear();
+        let mut table = self.table.lock();
+        table.held.clear();
+        table.refused.clear();
     }
 
     /// A new session, whose calls begin with 1.
@@ -175,6 +206,9 @@ impl Delegations {
 
     fn take_due(&self) -> Option<(Handle, StateId)> {
         let mut table = self.table.lock();
+        if let Some(refused) = table.refused.pop() {
+            return Some(refused);
+        }
         let handle = table.held.iter().find(|(_, held)| held.due)?.0.clone();
         table.held.remove(&handle).map(|held| (handle, held.stateid))
     }
@@ -239,14 +273,24 @@ impl Delegations {
                 break;
             };
             let code = op.code();
+            tracing::trace!("the server calls: {code:?}");
             let result = match op {
                 CbOp::Sequence(args) if index == 0 => CbOpRes::Sequence(self.sequence(&args)),
                 CbOp::Sequence(_) => CbOpRes::Sequence(Err(Nfs4Error::SequencePos)),
                 _ if index == 0 => CbOpRes::Failed(code, Nfs4Error::OpNotInSession),
                 CbOp::Recall(args) => CbOpRes::Recall(self.recall(args.stateid)),
                 CbOp::RecallAny(args) => {
-                    self.keep(args.keep as usize);
+                    if args.kinds.contains(recall_any::READ_DELEGATIONS) {
+                        self.keep(args.keep as usize);
+                    }
                     CbOpRes::RecallAny(Ok(()))
+                }
+                CbOp::NotifyLock(args) => {
+                    tracing::debug!("the server says that a lock may be free");
+                    if let Some(locker) = Locker::from_bytes(&args.lock_owner.owner.0) {
+                        self.waits.may_be_free(locker);
+                    }
+                    CbOpRes::NotifyLock(Ok(()))
                 }
                 // No write delegation is kept.
                 CbOp::Getattr(_) => CbOpRes::Getattr(Err(Nfs4Error::BadHandle)),
@@ -369,3 +413,6 @@ impl V4 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

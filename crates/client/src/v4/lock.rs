@@ -13,7 +13,8 @@
 //! 2. A lock that the server took away (it expired, say, and somebody else may have had it since)
 //!    is not silently taken again: the file's I/O and locks fail until whoever held it has given it
 //!    up.
-//! 3. A lock that is in somebody's way is asked for again and again; the server calls nobody back.
+//! 3. A lock that is in somebody's way is asked for again: when the server calls (CB_NOTIFY_LOCK, in
+//!    minor versions from 1 on), and after pauses.
 
 use super::V4;
 use super::change::Counted;
@@ -275,8 +276,7 @@ impl V4 {
     ) -> Result<()> {
         let held: Vec<(Locker, Lock)> = {
             let known = state.known.lock();
-            let held = &known.locks.held;
-            held.owners().flat_map(|who| held.of(who).map(|lock| (*who, lock))).collect()
+            known.locks.held.all().map(|(who, lock)| (*who, lock)).collect()
         };
         for (locker, lock) in held {
             let build = |known: &Known, client| {

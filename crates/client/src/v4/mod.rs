@@ -172,7 +172,8 @@ impl V4 {
             OpRes::Renew(Err(Nfs4Error::StaleClientId | Nfs4Error::Expired)) => {
                 self.introduce(Some(id)).await.map(drop)
             }
-            OpRes::Renew(Ok(())) => Ok(()),
+            // It is renewed all the same. No delegation is kept in this version.
+            OpRes::Renew(Ok(()) | Err(Nfs4Error::CbPathDown)) => Ok(()),
             other => Err(self.failure_of("RENEW", &other)),
         }
     }

@@ -141,8 +141,9 @@ impl V4 {
             }
             return Err(weir_vfs::Error::Stale.into());
         }
-        if self.has_sessions() {
-            self.delegations.take(&state.handle, &opened.delegation, reconnects);
+        match self.has_sessions() {
+            true => self.delegations.take(&state.handle, &opened.delegation, reconnects),
+            false => self.delegations.refuse(&state.handle, &opened.delegation),
         }
         Ok(())
     }
@@ -212,6 +213,7 @@ impl V4 {
         let opened = self.opened(&state, &answer.results)?;
         state.handle = answer_handle(&answer.results).ok_or_else(|| self.unexpected("OPEN"))?;
         state.known.lock().stateid = opened.stateid;
+        self.delegations.refuse(&state.handle, &opened.delegation);
         if opened.flags.contains(ResultFlags::CONFIRM) {
             let confirm = self.change(&state, cred, "OPEN_CONFIRM", &confirm_ops(&state)).await?;
             confirmed(&state, &confirm.results);
@@ -390,6 +392,7 @@ impl V4 {
         }
         let opened = self.opened(state, &answer.results)?;
         state.known.lock().stateid = opened.stateid;
+        self.delegations.refuse(&state.handle, &opened.delegation);
         if opened.flags.contains(ResultFlags::CONFIRM) {
             let build = confirm_ops(state);
             let confirm = self.change_in(session, client, state, "OPEN_CONFIRM", &build);

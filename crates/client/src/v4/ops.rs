@@ -4,6 +4,7 @@ use super::attr::{attr_of, set_attrs};
 use super::open::is_gone;
 use super::{About, V4};
 use crate::error::{Result, Violation};
+use crate::locks::LockWaits;
 use crate::protocol::{
     Entry, Handle, Limits, Locker, Node, OpenAt, Page, Place, Protocol, Special, Written,
 };
@@ -290,7 +291,14 @@ impl Protocol for V4 {
         let args = self.open_args(Access::READ | Access::WRITE, how, claim);
         let mut ops = node_ops(vec![putfh(place.dir), Op::Open(args)]);
         ops.push(Op::Close(op::close::Args { seqid: 0, open_stateid: StateId::CURRENT }));
-        self.node(self.call(cred, "OPEN", &ops).await?, "OPEN")
+        let results = self.call(cred, "OPEN", &ops).await?;
+        let given = results.iter().find_map(|result| match result {
+            OpRes::Open(Ok(opened)) => Some(opened.delegation.clone()),
+            _ => None,
+        });
+        let node = self.node(results, "OPEN")?;
+        given.iter().for_each(|given| self.delegations.refuse(&node.handle, given));
+        Ok(node)
     }
 
     async fn make(
@@ -412,6 +420,10 @@ impl Protocol for V4 {
 
     async fn close(&self, open: OpenAt) {
         self.close_file(open).await;
+    }
+
+    fn waits(&self) -> &LockWaits {
+        &self.delegations.waits
     }
 
     async fn lock(&self, open: &OpenAt, locker: Locker, lock: Lock, waits: bool) -> Result<bool> {

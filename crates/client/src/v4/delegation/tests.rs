@@ -1,0 +1,172 @@
+use super::*;
+use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType};
+use weir_nfs::v4::cb::{recall, recall_any};
+use weir_nfs::v4::op::open::{ReadDelegation, SpaceLimit, WriteDelegation};
+use weir_nfs::v4::types::StateOwner;
+use weir_rpc::{OpaqueAuth, ReplyBody};
+use weir_xdr::Encoder;
+
+const SESSION: SessionId = [7; 16];
+const LEASE: Duration = Duration::from_secs(90);
+
+fn handle(number: u32) -> Handle {
+    Handle(Bytes::copy_from_slice(&number.to_be_bytes()))
+}
+
+fn stateid(number: u32) -> StateId {
+    let mut other = [0; 12];
+    other[..4].copy_from_slice(&number.to_be_bytes());
+    StateId { seqid: 1, other }
+}
+
+fn nobody() -> Ace {
+    let (flags, mask) = (AceFlags::empty(), AceMask::empty());
+    Ace { kind: AceType::Deny, flags, mask, who: "EVERYONE@".into() }
+}
+
+fn read(number: u32) -> Delegation {
+    let (stateid, permissions) = (stateid(number), nobody());
+    Delegation::Read(ReadDelegation { stateid, recall: false, permissions })
+}
+
+fn with(files: u32) -> Delegations {
+    let delegations = Delegations::default();
+    delegations.begin_session(SESSION);
+    delegations.renewed(Instant::now(), StatusFlags::empty());
+    (0..files).for_each(|number| delegations.take(&handle(number), &read(number), 0));
+    delegations
+}
+
+fn relied_on(delegations: &Delegations, number: u32) -> bool {
+    delegations.grant(&handle(number), 0, LEASE).is_some()
+}
+
+fn due(delegations: &Delegations) -> Vec<StateId> {
+    std::iter::from_fn(|| delegations.take_due()).map(|(_, stateid)| stateid).collect()
+}
+
+/// Calls the service as a server does; returns the results.
+fn called(delegations: &Delegations, sequence_id: u32, op: CbOp) -> Vec<CbOpRes> {
+    let begin = CbOp::Sequence(sequence::Args {
+        session: SESSION,
+        sequence_id,
+        slot: 0,
+        highest_slot: 0,
+        cache_this: false,
+        referring_calls: Vec::new().into(),
+    });
+    let mut e = Encoder::new();
+    let (program, version, procedure) = (CALLBACK_PROGRAM, CB_VERSION, PROC_CB_COMPOUND);
+    let (cred, verf) = (OpaqueAuth::NONE, OpaqueAuth::NONE);
+    e.put(&CallHeader { xid: 1, program, version, procedure, cred, verf });
+    let head =
+        CbCompoundHeader { tag: "".into(), minor_version: 2, callback_ident: 0, operations: 2 };
+    e.put(&head);
+    e.put(&begin);
+    e.put(&op);
+    let reply = delegations.answer(e.finish().to_bytes()).unwrap();
+    let mut d = Decoder::new(reply.to_bytes().slice(4..));
+    let header: ReplyHeader = d.get().unwrap();
+    assert!(matches!(header.body, ReplyBody::Accepted(_)));
+    let head: CompoundResHeader = d.get().unwrap();
+    (0..head.results).map(|_| CbOpRes::decode_next(&mut d).unwrap()).collect()
+}
+
+#[test]
+fn a_recalled_delegation_is_not_relied_on_from_the_moment_of_the_call() {
+    let delegations = with(2);
+    assert!(relied_on(&delegations, 0));
+    let args = recall::Args { stateid: stateid(0), truncate: false, file: "fh".into() };
+    let results = called(&delegations, 1, CbOp::Recall(args.clone()));
+    assert_eq!(results[1], CbOpRes::Recall(Ok(())));
+    assert!(!relied_on(&delegations, 0) && relied_on(&delegations, 1));
+    assert_eq!(due(&delegations), [stateid(0)]);
+    let again = called(&delegations, 2, CbOp::Recall(args));
+    assert_eq!(again[1], CbOpRes::Recall(Err(Nfs4Error::BadStateId)));
+}
+
+#[test]
+fn recall_any_leaves_what_was_used_last_and_asks_for_its_kind_only() {
+    let delegations = with(5);
+    assert!(relied_on(&delegations, 0) && relied_on(&delegations, 3));
+    let any = |kinds| CbOp::RecallAny(recall_any::Args { keep: 2, kinds });
+    let other_kinds = [2].into_iter().collect();
+    assert_eq!(called(&delegations, 1, any(other_kinds))[1], CbOpRes::RecallAny(Ok(())));
+    assert_eq!(due(&delegations), []);
+    let reads = [recall_any::READ_DELEGATIONS].into_iter().collect();
+    assert_eq!(called(&delegations, 2, any(reads))[1], CbOpRes::RecallAny(Ok(())));
+    let mut gone = due(&delegations);
+    gone.sort_unstable_by_key(|stateid| stateid.other);
+    assert_eq!(gone, [1, 2, 4].map(stateid));
+    assert!(relied_on(&delegations, 0) && relied_on(&delegations, 3));
+}
+
+#[test]
+fn at_most_so_many_are_held_and_the_one_unused_for_longest_goes() {
+    let delegations = with(MOST as u32);
+    assert!(relied_on(&delegations, 0));
+    delegations.take(&handle(9999), &read(9999), 0);
+    assert_eq!(due(&delegations), [stateid(1)]);
+    assert_eq!(delegations.table.lock().held.len(), MOST);
+}
+
+#[test]
+fn whatever_says_that_a_call_may_have_been_missed_ends_them() {
+    for (flag, down) in [
+        (StatusFlags::CB_PATH_DOWN, true),
+        (StatusFlags::CB_PATH_DOWN_SESSION, true),
+        (StatusFlags::BACKCHANNEL_FAULT, true),
+        (StatusFlags::RECALLABLE_STATE_REVOKED, false),
+        (StatusFlags::EXPIRED_ALL_STATE_REVOKED, false),
+        (StatusFlags::EXPIRED_SOME_STATE_REVOKED, false),
+        (StatusFlags::ADMIN_STATE_REVOKED, false),
+    ] {
+        let delegations = with(1);
+        delegations.renewed(Instant::now(), flag);
+        assert!(!relied_on(&delegations, 0), "{flag:?}");
+        assert_eq!(delegations.table.lock().unbound, down, "{flag:?}: the channel is bound again");
+    }
+    // A connection made anew, a lease that may be over.
+    let delegations = with(2);
+    assert_eq!(delegations.grant(&handle(0), 1, LEASE), None);
+    assert_eq!(due(&delegations), [stateid(0)]);
+    assert_eq!(delegations.grant(&handle(1), 0, Duration::ZERO), None);
+}
+
+#[test]
+fn what_was_not_asked_for_goes_back_and_is_never_relied_on() {
+    let delegations = with(1);
+    let write = Delegation::Write(WriteDelegation {
+        stateid: stateid(5),
+        recall: false,
+        space_limit: SpaceLimit::Size(1 << 20),
+        permissions: nobody(),
+    });
+    delegations.take(&handle(5), &write, 0);
+    delegations.refuse(&handle(6), &read(6));
+    // In the place of one that is held: both are known to the server.
+    delegations.take(&handle(0), &read(7), 0);
+    assert!(!relied_on(&delegations, 5) && !relied_on(&delegations, 6));
+    let mut back = due(&delegations);
+    back.sort_unstable_by_key(|stateid| stateid.other);
+    assert_eq!(back, [0, 5, 6].map(stateid));
+    assert!(relied_on(&delegations, 0));
+    // However many come, memory is bounded.
+    (0..2000).for_each(|number| delegations.refuse(&handle(number), &write));
+    assert_eq!(due(&delegations).len(), MOST);
+}
+
+#[test]
+fn calls_of_another_session_or_out_of_order_are_refused() {
+    let delegations = with(1);
+    let owner = StateOwner { client_id: 0, owner: "nobody".into() };
+    let notify = weir_nfs::v4::cb::notify_lock::Args { file: "fh".into(), lock_owner: owner };
+    let notify = CbOp::NotifyLock(notify);
+    assert_eq!(called(&delegations, 1, notify.clone())[1], CbOpRes::NotifyLock(Ok(())));
+    let refused = |results: Vec<CbOpRes>| results[0].status().unwrap_err();
+    assert_eq!(refused(called(&delegations, 1, notify.clone())), Nfs4Error::RetryUncachedRep);
+    assert_eq!(refused(called(&delegations, 3, notify.clone())), Nfs4Error::SeqMisordered);
+    delegations.begin_session([8; 16]);
+    assert_eq!(refused(called(&delegations, 1, notify)), Nfs4Error::BadSession);
+    assert!(delegations.answer(Bytes::from_static(b"noise")).is_none());
+}

@@ -1,0 +1,104 @@
+//! What the tests of the client share: Weir's own server, and files of a mount.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use weir_client::{MountOptions, NfsFs, NfsUrl};
+use weir_pagecache::{Cache, Config};
+use weir_server::export::{Export, ExportOptions, Squash};
+use weir_server::{Server, ServerConfig};
+use weir_stores::memory::MemoryFs;
+use weir_vfs::{Access, Caller, FileSystem, OpenFile};
+
+/// A server on threads of its own, so that it can be ended as by `kill -9`.
+pub(crate) struct Served {
+    pub(crate) runtime: Option<tokio::runtime::Runtime>,
+    pub(crate) addr: SocketAddr,
+    pub(crate) store: Arc<dyn FileSystem>,
+    pub(crate) cache: Option<Cache>,
+    pub(crate) state: tempfile::TempDir,
+    pub(crate) grace: Duration,
+    pub(crate) lease: Duration,
+}
+
+impl Served {
+    pub(crate) fn start() -> Self {
+        let state = tempfile::tempdir().unwrap();
+        let mut served = Self {
+            runtime: None,
+            addr: ([127, 0, 0, 1], 0).into(),
+            store: MemoryFs::new(),
+            cache: None,
+            state,
+            grace: Duration::from_millis(500),
+            lease: Duration::from_secs(90),
+        };
+        served.restart();
+        served
+    }
+
+    /// Ends the server without a word to anybody, and starts another on the same store and port.
+    pub(crate) fn restart(&mut self) {
+        // On a thread of its own, because a test's may be driving an executor.
+        let restarted = std::thread::scope(|s| s.spawn(|| self.restart_here()).join());
+        restarted.unwrap();
+    }
+
+    fn restart_here(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_secs(10));
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let cache = Cache::new(Config { budget_bytes: 64 << 20, ..Config::default() }).unwrap();
+        let options = ExportOptions { squash: Squash::Nobody, ..ExportOptions::default() };
+        let fs = cache.mount(Arc::clone(&self.store));
+        self.cache = Some(cache);
+        let export = Export { path: "/".into(), source: "".into(), fs, options };
+        let mut config = ServerConfig::new(vec![export], self.state.path());
+        config.grace = self.grace;
+        // Clients that are silent notice a restart when they renew their lease.
+        config.state.lease = self.lease;
+        let addr = self.addr;
+        self.addr = runtime.block_on(async move {
+            let server = Server::new(config).unwrap();
+            let listener = TcpListener::bind(addr).await.unwrap();
+            let addr = listener.local_addr().unwrap();
+            tokio::spawn(async move { server.serve(listener).await });
+            addr
+        });
+        self.runtime = Some(runtime);
+    }
+
+    /// Loses what the server knows of clients; to be followed by a restart.
+    pub(crate) fn forget(&mut self) {
+        let runtime = self.runtime.take().unwrap();
+        let ended = move || runtime.shutdown_timeout(Duration::from_secs(10));
+        std::thread::scope(|s| s.spawn(ended).join()).unwrap();
+        std::fs::remove_file(self.state.path().join("state.redb")).unwrap();
+    }
+
+    pub(crate) async fn mount(&self, options: &str) -> Arc<NfsFs> {
+        let url: NfsUrl = format!("nfs://{}/?{options}", self.addr).parse().unwrap();
+        NfsFs::mount(&url, &MountOptions::default()).await.unwrap()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A file of the mount's root, opened to read and write.
+pub(crate) async fn opened(nfs: &Arc<NfsFs>, name: &[u8]) -> Arc<dyn OpenFile> {
+    let id = nfs.lookup(&Caller::Own, nfs.root(), name).await.unwrap().id;
+    nfs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap()
+}

@@ -1,0 +1,256 @@
+//! Files that Weir's server delegates to the client, over loopback: kept, given back, taken away.
+
+mod common;
+
+use common::{Served, opened};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use weir_client::{MountOptions, NfsFs, NfsUrl};
+use weir_stores::testing::{new_file, write};
+use weir_vfs::{Access, Caller, FileSystem};
+
+/// What a mount sends while `work` is done.
+async fn sent<T>(nfs: &NfsFs, work: impl Future<Output = T>) -> (u64, T) {
+    let before = nfs.wire_stats().sent_bytes;
+    let done = work.await;
+    (nfs.wire_stats().sent_bytes - before, done)
+}
+
+/// Opens a file to read, looks at it, and closes it.
+async fn look(nfs: &Arc<NfsFs>, id: weir_vfs::FileId) -> u64 {
+    let file = nfs.open(&Caller::Own, id, Access::READ).await.unwrap();
+    let size = file.getattr().await.unwrap().size;
+    assert_eq!(nfs.getattr(id).await.unwrap().size, size);
+    drop(file);
+    // The last one to let go closes it in the background.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    size
+}
+
+/// A file of 10 bytes that `maker` has written, and that is delegated to `reader`.
+async fn delegated(maker: &Arc<NfsFs>, reader: &Arc<NfsFs>, name: &str) -> weir_vfs::FileId {
+    let fs: Arc<dyn FileSystem> = maker.clone();
+    let file = new_file(&fs, fs.root(), name).await;
+    write(&*file, 0, &[1; 10]).await.unwrap();
+    drop(file);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let id = reader.lookup(&Caller::Own, reader.root(), name.as_bytes()).await.unwrap().id;
+    // When it is opened again.
+    for _ in 0..3 {
+        assert_eq!(look(reader, id).await, 10);
+    }
+    id
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delegated_file_is_opened_without_asking_until_somebody_changes_it() {
+    for version in ["4.1", "4.2"] {
+        let served = Served::start();
+        let ours = served.mount(&format!("vers={version}&actimeo=0")).await;
+        let theirs = served.mount("vers=4.2&actimeo=0").await;
+        let id = delegated(&theirs, &ours, "file").await;
+        let (bytes, size) = sent(&ours, look(&ours, id)).await;
+        assert_eq!((bytes, size), (0, 10), "NFSv{version}: nothing is asked");
+
+        let far = opened(&theirs, b"file").await;
+        write(&*far, 10, &[2; 10]).await.unwrap();
+        let (bytes, size) = sent(&ours, look(&ours, id)).await;
+        assert!(bytes > 0, "NFSv{version}");
+        assert_eq!(size, 20, "NFSv{version}: what somebody else wrote is seen at once");
+        far.set_size(5).await.unwrap();
+        assert_eq!(
+            look(&ours, id).await,
+            5,
+            "NFSv{version}: and what is not delegated is asked for"
+        );
+        for nfs in [ours, theirs] {
+            nfs.unmount().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_of_the_server_ends_what_rests_on_delegations() {
+    let mut served = Served::start();
+    let ours = served.mount("vers=4.2&actimeo=0&timeo=20").await;
+    let id = delegated(&ours, &ours, "file").await;
+    assert_eq!(sent(&ours, look(&ours, id)).await, (0, 10));
+    served.restart();
+    let theirs = served.mount("vers=4.2&actimeo=0").await;
+    let far = opened(&theirs, b"file").await;
+    write(&*far, 10, &[2; 10]).await.unwrap();
+    assert_eq!(look(&ours, id).await, 20, "the other one has written since");
+    // Its own removal of a file that it holds.
+    drop(far);
+    look(&ours, id).await;
+    look(&ours, id).await;
+    ours.unlink(&Caller::Own, ours.root(), b"file").await.unwrap();
+    assert_eq!(ours.getattr(id).await, Err(weir_vfs::Error::Stale));
+}
+
+/// A way to a server that can be held up, or cut.
+struct Way {
+    addr: SocketAddr,
+    state: watch::Sender<Passing>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passing {
+    /// Both directions pass.
+    Open,
+    /// What the server says does not arrive yet.
+    HeldUp,
+    /// Connections so far are over.
+    Cut,
+}
+
+impl Way {
+    async fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (state, passing) = watch::channel(Passing::Open);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let Ok(server) = TcpStream::connect(server).await else { continue };
+                let (mut from_client, to_client) = client.into_split();
+                let (from_server, mut to_server) = server.into_split();
+                let mut cut = passing.clone();
+                tokio::spawn(async move {
+                    tokio::select! {
+                        _ = tokio::io::copy(&mut from_client, &mut to_server) => {}
+                        _ = cut.wait_for(|now| *now == Passing::Cut) => {}
+                    }
+                });
+                tokio::spawn(back(from_server, to_client, passing.clone()));
+            }
+        });
+        Self { addr, state }
+    }
+
+    fn set(&self, passing: Passing) {
+        self.state.send_replace(passing);
+    }
+
+    async fn mount(&self, options: &str) -> Arc<NfsFs> {
+        let url: NfsUrl = format!("nfs://{}/?{options}", self.addr).parse().unwrap();
+        NfsFs::mount(&url, &MountOptions::default()).await.unwrap()
+    }
+}
+
+async fn back(
+    mut from: tokio::net::tcp::OwnedReadHalf,
+    mut to: tokio::net::tcp::OwnedWriteHalf,
+    mut passing: watch::Receiver<Passing>,
+) {
+    let mut buffer = vec![0; 64 << 10];
+    let mut cut = passing.clone();
+    let pass = async {
+        while let Ok(n) = from.read(&mut buffer).await
+            && n > 0
+        {
+            let _ = passing.wait_for(|now| *now != Passing::HeldUp).await;
+            if to.write_all(&buffer[..n]).await.is_err() {
+                break;
+            }
+        }
+    };
+    tokio::select! {
+        () = pass => {}
+        _ = cut.wait_for(|now| *now == Passing::Cut) => {}
+    }
+}
+
+/// A client that is cut off from the server for longer than a lease has lost its delegation, and does
+/// not rely on it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_taken_away_is_not_relied_on() {
+    let mut served = Served::start();
+    served.lease = Duration::from_secs(2);
+    served.restart();
+    let way = Way::to(served.addr).await;
+    let ours = way.mount("vers=4.2&actimeo=0").await;
+    let theirs = served.mount("vers=4.2&actimeo=0").await;
+    let id = delegated(&theirs, &ours, "file").await;
+    way.set(Passing::HeldUp);
+    let far = opened(&theirs, b"file").await;
+    // The recall is not heard, so this waits for the delegation to be taken away.
+    write(&*far, 10, &[2; 10]).await.unwrap();
+    way.set(Passing::Open);
+    // What was held up arrives first.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(look(&ours, id).await, 20, "what was written meanwhile is seen");
+    far.set_size(5).await.unwrap();
+    assert_eq!(look(&ours, id).await, 5, "and what is written now");
+    for nfs in [ours, theirs] {
+        nfs.unmount().await;
+    }
+}
+
+/// A connection that was made anew is no backchannel until it is bound: what was delegated before is
+/// not relied on, and then the server can call again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_made_anew_is_called_back_over_again() {
+    let served = Served::start();
+    let way = Way::to(served.addr).await;
+    let ours = way.mount("vers=4.1&actimeo=0").await;
+    let theirs = served.mount("vers=4.2&actimeo=0").await;
+    let id = delegated(&theirs, &ours, "file").await;
+    assert_eq!(sent(&ours, look(&ours, id)).await, (0, 10));
+    way.set(Passing::Cut);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    way.set(Passing::Open);
+    let far = opened(&theirs, b"file").await;
+    write(&*far, 10, &[2; 10]).await.unwrap();
+    drop(far);
+    assert_eq!(look(&ours, id).await, 20);
+    // Files are delegated again, which the server does only for who can be called; and called.
+    let id = delegated(&theirs, &ours, "another").await;
+    assert_eq!(sent(&ours, look(&ours, id)).await, (0, 10));
+    let far = opened(&theirs, b"another").await;
+    far.set_size(5).await.unwrap();
+    assert_eq!(look(&ours, id).await, 5);
+    for nfs in [ours, theirs] {
+        nfs.unmount().await;
+    }
+}
+
+/// More files than delegations are kept: those used last are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_delegated_files_those_used_last_are_kept() {
+    const FILES: usize = 300;
+    let served = Served::start();
+    let ours = served.mount("vers=4.2&actimeo=0").await;
+    let fs: Arc<dyn FileSystem> = ours.clone();
+    let mut ids = Vec::new();
+    for i in 0..FILES {
+        let file = new_file(&fs, fs.root(), &format!("file {i}")).await;
+        ids.push(file.getattr().await.unwrap().id);
+    }
+    // The writers are closed in the background.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let glance = async |id| {
+        let file = ours.open(&Caller::Own, id, Access::READ).await.unwrap();
+        file.getattr().await.unwrap();
+    };
+    for &id in &ids {
+        for _ in 0..3 {
+            glance(id).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut kept = 0;
+    for &id in ids.iter().rev() {
+        let (bytes, ()) = sent(&ours, glance(id)).await;
+        if bytes > 0 {
+            break;
+        }
+        kept += 1;
+    }
+    assert!((200..=256).contains(&kept), "{kept} files are delegated");
+    ours.unmount().await;
+}
