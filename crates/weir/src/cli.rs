@@ -1,11 +1,11 @@
 //! The arguments as clap sees them, and what becomes of a command's result.
 //!
 //! Exit codes: 0 done; 1 something failed (said on standard error); 2 the command line makes no
-//! sense; 130 interrupted.
+//! sense; 130 interrupted; what `weir lock` runs has its own.
 
 use crate::commands::{
-    bench, cat, check, completions, cp, df, du, ls, man, map, mkdir, mv, rm, serve, stat, touch,
-    tree,
+    bench, cat, check, completions, cp, df, du, lock, ls, man, map, mkdir, mv, rm, serve, stat,
+    touch, tree,
 };
 use crate::failure::{Failure, Result};
 use clap::{Parser, Subcommand};
@@ -40,6 +40,7 @@ enum Command {
     Mv(mv::Args),
     Rm(rm::Args),
     Touch(touch::Args),
+    Lock(lock::Args),
     Bench(bench::Args),
     Check(check::Args),
     Completions(completions::Args),
@@ -55,6 +56,8 @@ pub(crate) enum Ended {
     Failed,
     /// The user interrupted it.
     Interrupted,
+    /// A command that was run for the user ended with this code.
+    With(u8),
 }
 
 /// Parses the command line, runs the command, says what failed.
@@ -70,6 +73,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(Ended::Done) => ExitCode::SUCCESS,
         Ok(Ended::Failed) => ExitCode::FAILURE,
         Ok(Ended::Interrupted) => ExitCode::from(130),
+        Ok(Ended::With(code)) => ExitCode::from(code),
         Err(failure) => {
             complain(&failure);
             ExitCode::FAILURE
@@ -92,6 +96,7 @@ fn run(command: Command) -> Result<Ended> {
         Command::Mv(args) => mv::run(args),
         Command::Rm(args) => rm::run(args),
         Command::Touch(args) => touch::run(args),
+        Command::Lock(args) => lock::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Check(args) => check::run(args),
         Command::Completions(args) => completions::run(args),

@@ -14,6 +14,7 @@ pub(crate) mod completions;
 pub(crate) mod cp;
 pub(crate) mod df;
 pub(crate) mod du;
+pub(crate) mod lock;
 pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod map;

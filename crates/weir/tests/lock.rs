@@ -1,0 +1,69 @@
+//! `weir lock`, on local files and over NFS.
+
+mod common;
+
+use common::{Server, fail, run, scratch, weir};
+use std::fs;
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+/// Holds a lock until the file `stop` appears.
+fn hold(at: &str, dir: &Path, range: &str) -> Child {
+    let (ready, stop) = (dir.join("ready"), dir.join("stop"));
+    let script = format!(
+        "touch {}; while [ ! -e {} ]; do sleep 0.02; done; exit 7",
+        ready.display(),
+        stop.display()
+    );
+    let child = weir(["lock", "--range", range, at, "sh", "-c", &script]).spawn().unwrap();
+    let begun = Instant::now();
+    while !ready.exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    fs::remove_file(ready).unwrap();
+    child
+}
+
+/// `at` names a file that is not there yet.
+fn rules(at: &str, dir: &Path) {
+    let says = fail(1, ["lock", "--test", at]);
+    assert!(says.contains(at), "{says}");
+    let mut held = hold(at, dir, "10-19");
+    assert_eq!(run(["lock", "--test", at]), "exclusive 10-19\n");
+    assert_eq!(run(["lock", "--test", "--range", "20-", at]), "free\n");
+    let says = fail(1, ["lock", "--nonblock", "--range", "0-10", at, "false"]);
+    assert!(says.contains("somebody else holds a lock"), "{says}");
+    let begun = Instant::now();
+    let says = fail(1, ["lock", "--wait", "1", at, "false"]);
+    assert!(says.contains("somebody else holds a lock"), "{says}");
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    // Options after the command's name are the command's.
+    assert_eq!(run(["lock", "--range", "0-9", at, "echo", "-n", "--range"]), "--range");
+    fs::write(dir.join("stop"), "").unwrap();
+    assert_eq!(held.wait().unwrap().code(), Some(7), "the command's exit code");
+    fs::remove_file(dir.join("stop")).unwrap();
+    assert_eq!(run(["lock", "--nonblock", "--shared", at, "echo", "mine"]), "mine\n");
+    let says = fail(1, ["lock", at, "/there/is/no/such/program"]);
+    assert!(says.contains("cannot run /there/is/no/such/program"), "{says}");
+    assert_eq!(run(["lock", "--test", at]), "free\n");
+}
+
+#[test]
+fn a_local_file_is_locked_while_a_command_runs() {
+    let dir = scratch();
+    rules(dir.path().join("file").to_str().unwrap(), dir.path());
+}
+
+#[test]
+fn a_servers_file_is_locked_while_a_command_runs() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    for version in ["3", "4.0", "4.2"] {
+        let url = server.url(version, &format!("vers={version}"));
+        rules(&url, dir.path());
+    }
+}
