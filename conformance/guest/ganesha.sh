@@ -6,15 +6,8 @@ set -euo pipefail
 weir=$1 files=$2 dir=$3
 ip link set lo up
 mount -t tmpfs none /run
-mkdir -p "$dir/export" /run/ganesha
-cat >"$dir/ganesha.conf" <<END
-NFS_CORE_PARAM { Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; Protocols = 3, 4; allow_set_io_flusher_fail = true; }
-NFSV4 { Graceless = true; RecoveryRoot = "$dir"; }
-EXPORT {
-  Export_Id = 1; Path = "$dir/export"; Pseudo = "$dir/export"; Access_Type = RW; Squash = No_Root_Squash;
-  SecType = sys; Protocols = 3, 4; FSAL { Name = VFS; }
-}
-END
+source "$(dirname "${BASH_SOURCE[0]}")/ganesha-conf.sh"
+ganesha_conf "$dir" 'Enable_NLM = false;' 'Graceless = true;'
 rpcbind -w -f & mapper=$!
 ganesha.nfsd -F -L "$dir/ganesha.log" -f "$dir/ganesha.conf" -p "$dir/ganesha.pid" & server=$!
 trap 'kill $server $mapper; wait' EXIT

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# ganesha-locks.sh PART WEIR DIR: nfs-ganesha, with its lock manager, port mapper and status monitor, in namespaces of
+# its own, and weir's client in others, each a machine to the other; runs client-locks.sh in the client's.
+set -euo pipefail
+part=$1 weir=$2 dir=$3 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$here/ganesha-conf.sh"
+mount -t tmpfs none /run
+mkdir -p /run/rpcbind /run/netns
+mount -t tmpfs tmpfs /var/lib/nfs
+mkdir -p /var/lib/nfs/sm /var/lib/nfs/sm.bak
+chown -R statd /var/lib/nfs 2>/dev/null || true
+ip link set lo up
+ip netns add client
+ip link add name server type veth peer name client netns client
+ip addr add 192.0.2.1/24 dev server; ip link set server up
+ip -n client addr add 192.0.2.2/24 dev client; ip -n client link set client up; ip -n client link set lo up
+ganesha_conf "$dir" 'Enable_NLM = true;' 'Lease_Lifetime = 10; Grace_Period = 15;'
+rpcbind -w -f & mapper=$!
+rpc.statd --no-notify -F & monitor=$!
+sleep 1
+start() { ganesha.nfsd -F -L "$dir/ganesha.log" -f "$dir/ganesha.conf" -p "$dir/ganesha.pid" & server=$!; }
+start
+trap 'kill -9 $server; kill $mapper $monitor; wait' EXIT
+ip netns exec client unshare -m bash -c "
+  mount -t tmpfs none /run; mkdir /run/rpcbind; rpcbind -w -f & mapper=\$!; trap 'kill \$mapper' EXIT
+  for _ in \$(seq 150); do
+    $weir ls -o soft,retrans=0,timeo=20,vers=4.2 nfs://192.0.2.1$dir/export >/dev/null 2>&1 && break; sleep 0.2
+  done
+  bash $here/client-locks.sh $part $weir 192.0.2.1 $dir/export $dir/export $dir" & client=$!
+while kill -0 $client 2>/dev/null; do
+  if [[ -e $dir/restart ]]; then
+    rm "$dir/restart"; kill -9 $server; wait $server || true; start; touch "$dir/restarted"
+  fi
+  sleep 0.1
+done
+wait $client

@@ -1,0 +1,23 @@
+# knfsd-locks.sh HARNESS DIR: starts the kernel's server on /dev/ubda, with its lock manager, and waits until the native
+# client at the other end has written DIR/done; restarts the server when DIR/restart appears, and writes to the file
+# "delegated" when DIR/change does.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+harness=$1 dir=$2
+mkdir -p /run/exp; mount /dev/ubda /run/exp
+"$harness/knfsd" /run/exp
+chown -R statd /var/lib/nfs/sm /var/lib/nfs/sm.bak 2>/dev/null || true
+rpc.statd --no-notify
+touch "$dir/up"
+for _ in $(seq 1200); do
+  [[ -e $dir/done ]] && break
+  if [[ -e $dir/restart ]]; then
+    # lockd ends with the last thread, and both begin with a time of grace.
+    rm "$dir/restart"; rpc.nfsd 0; sleep 1; rpc.nfsd -L 15 -G 15 8; touch "$dir/restarted"
+  fi
+  if [[ -e $dir/change ]]; then
+    rm "$dir/change"; printf 'written at the server' | head -c 20 >/run/exp/delegated; touch "$dir/change.done"
+  fi
+  sleep 0.25
+done
+[[ -e $dir/done ]] || fail 'the client did not finish'
+echo "knfsd: ok"

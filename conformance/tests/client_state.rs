@@ -1,0 +1,135 @@
+//! Locks of Weir's client (`weir lock`) at other servers and at Weir's: those of every version keep
+//! each other out, whoever waits is called by the server, and a restart of the server loses none.
+
+use conformance::{Guest, program, scratch, skip, text_of, weir};
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const SCRIPTS: &str = "conformance/guest";
+
+/// Held by each test: servers take leases away from clients that a busy machine holds up.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a script natively, in a network and with mounts of its own.
+fn run_unshared(script: &str, args: &[&str]) -> Option<String> {
+    let _turn = turn();
+    for needed in ["rpcbind", "rpc.statd", "unshare", "ip"] {
+        if program(needed).is_none() {
+            skip(&format!("locks of the client need {needed}"));
+            return None;
+        }
+    }
+    if !Command::new("unshare").args(["-mn", "true"]).status().is_ok_and(|s| s.success()) {
+        skip("locks of the client need root, for a network of their own");
+        return None;
+    }
+    let script = conformance::workspace().join(SCRIPTS).join(script);
+    let mut command = Command::new("unshare");
+    command.args(["-mn", "--pid", "--fork", "--kill-child", "--mount-proc", "bash"]);
+    let output = command.arg(script).args(args).stdin(Stdio::null()).output().unwrap();
+    let text = text_of(&output);
+    assert!(output.status.success(), "{text}");
+    Some(text)
+}
+
+/// Whoever waits over version 3 for a lock that version 4 holds is called when it is free.
+fn is_called(text: &str) {
+    let told = |line: &&str| line.starts_with("GRANTED 4.2:3 ") && !line.ends_with("told 0");
+    assert!(text.lines().any(|line| told(&line)), "{text}");
+}
+
+fn ganesha(part: &str) -> Option<String> {
+    if program("ganesha.nfsd").is_none() {
+        skip("locks at nfs-ganesha need ganesha.nfsd");
+        return None;
+    }
+    let dir = scratch();
+    let at = dir.path().to_str().unwrap();
+    let text = run_unshared("ganesha-locks.sh", &[part, weir().to_str().unwrap(), at])?;
+    assert!(text.contains(&format!("client locks {part}: ok")), "{text}");
+    Some(text)
+}
+
+#[test]
+fn locks_at_ganesha_keep_each_other_out() {
+    if let Some(text) = ganesha("rules") {
+        is_called(&text);
+    }
+}
+
+#[test]
+fn locks_at_ganesha_live_through_its_restart() {
+    ganesha("restart");
+}
+
+/// Runs `client` natively beside the kernel's server, which exports /run/exp and does what files in
+/// the directory ask for; returns what both printed.
+fn beside_knfsd(client: impl FnOnce(&str) -> String) -> Option<String> {
+    let _turn = turn();
+    let guest = Guest::find()?;
+    for needed in ["exportfs", "rpcbind", "rpc.statd", "mkfs.ext4"] {
+        if program(needed).is_none() {
+            skip(&format!("the kernel's server needs {needed}"));
+            return None;
+        }
+    }
+    let dir = scratch();
+    let at = dir.path().to_str().unwrap();
+    let image = dir.path().join("disk.img");
+    File::create(&image).unwrap().set_len(256 << 20).unwrap();
+    let mkfs = Command::new(program("mkfs.ext4").unwrap()).args(["-q", "-F"]).arg(&image).status();
+    assert!(mkfs.unwrap().success());
+    // The port mapper keeps its socket and lock in /run: they are of this client alone.
+    let client = format!(
+        "exec unshare --mount --pid --fork --kill-child bash -c 'trap \"touch {at}/done\" EXIT; \
+         mount -t tmpfs tmpfs /run; mkdir /run/rpcbind; rpcbind -w; \
+         while [[ ! -e {at}/up ]]; do sleep 0.2; done; {}'",
+        client(at),
+    );
+    let harness = guest.harness().to_str().unwrap();
+    let options = ["--disk", image.to_str().unwrap()];
+    Some(guest.run(&client, &options, "knfsd-locks.sh", &[harness, at]))
+}
+
+fn knfsd(part: &str) {
+    let script = conformance::workspace().join(SCRIPTS).join("client-locks.sh");
+    let (script, weir) = (script.display(), weir().display());
+    let client = |at: &str| format!("bash {script} {part} {weir} 192.0.2.2 /run/exp \"\" {at}");
+    if let Some(text) = beside_knfsd(client) {
+        assert!(text.contains(&format!("client locks {part}: ok")), "{text}");
+    }
+}
+
+#[test]
+fn locks_at_knfsd_keep_each_other_out() {
+    // Linux 6.12 calls nobody: it forgets who waits at once, whatever it answers.
+    knfsd("rules");
+}
+
+#[test]
+fn locks_at_knfsd_live_through_its_restart() {
+    knfsd("restart");
+}
+
+#[test]
+fn locks_at_weir_keep_each_other_out() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    std::fs::create_dir(&export).unwrap();
+    let text = weir_server(dir.path(), &export, "rules");
+    if let Some(text) = text {
+        assert!(text.contains("client locks rules: ok"), "{text}");
+        is_called(&text);
+    }
+}
+
+fn weir_server(dir: &Path, export: &Path, part: &str) -> Option<String> {
+    let [dir, export, weir] = [dir, export, weir()].map(|path| path.to_str().unwrap());
+    run_unshared("weir-locks.sh", &[part, weir, export, dir])
+}
