@@ -11,7 +11,7 @@ use crate::arena::{Arena, Frames};
 use crate::budget::frames_of;
 use crate::cached_fs::{CachedFs, FsShared};
 use crate::closed_file::ClosedFile;
-use crate::epoch;
+use crate::epoch::Domain;
 use crate::index::Garbage;
 use crate::mapping::Mapping;
 use crate::reclaim::{Effort, Queues, Reach};
@@ -196,9 +196,19 @@ struct Retired {
     nodes: Vec<Garbage>,
 }
 
+/// What was retired and is not freed yet, the longest retired first.
+#[derive(Default)]
+struct Graveyard {
+    list: VecDeque<Retired>,
+    /// Frames in all of it.
+    frames: usize,
+}
+
 /// All that the parts of a cache share.
 pub(crate) struct Shared {
     pub(crate) arena: Arc<Arena>,
+    /// When what was let go of can be used again.
+    pub(crate) epoch: Domain,
     pub(crate) stats: Counters,
     pub(crate) queues: Mutex<Queues>,
     /// Insertions so far, for ages.
@@ -206,7 +216,7 @@ pub(crate) struct Shared {
     pub(crate) fast_read: AtomicBool,
     pub(crate) readahead_pages: u64,
     pub(crate) close_patience: Duration,
-    retired: Mutex<VecDeque<Retired>>,
+    retired: Mutex<Graveyard>,
     /// Something was freed, or can now be.
     pub(crate) freed: WaitQueue,
     /// Those who wait for memory.
@@ -284,6 +294,7 @@ impl Shared {
         let reserved = frames_of(config.max_budget_bytes).max(frames);
         let arena = Arc::new(Arena::new(frames, reserved)?);
         Ok(Arc::new(Self {
+            epoch: Domain::new(),
             stats: Counters::default(),
             queues: Mutex::new(Queues::new(frames, reserved)),
             clock: AtomicU32::new(0),
@@ -336,7 +347,7 @@ impl Shared {
             let alone = self.arena.lent() == 0
                 && self.flusher_has_seen_all()
                 && self.uncached_io.load(Ordering::SeqCst) == 0
-                && self.retired.lock().is_empty()
+                && self.retired.lock().list.is_empty()
                 && std::mem::replace(&mut returns, self.arena.returns()) == self.arena.returns();
             let now = self.now();
             alone_since = if alone { alone_since.or(Some(now)) } else { None };
@@ -414,6 +425,10 @@ impl Shared {
             }
             return frames;
         }
+        // Enough is on its way, and what is dropped now would wait for the same epoch.
+        if self.arena.free_frames() as usize + self.retired.lock().frames >= min {
+            return None;
+        }
         self.stats.add(Count::ReclaimDirect, 1);
         if uncached && self.reclaim(want, Reach::Uncached, Effort::Foreground) > 0 {
             self.collect();
@@ -435,21 +450,24 @@ impl Shared {
 
     /// Hands over what a mapping's slots let go of.
     pub(crate) fn retire(&self, frames: Vec<u32>, nodes: Vec<Garbage>) {
-        let tag = epoch::now();
-        self.retired.lock().push_back(Retired { tag, frames, nodes });
+        let tag = self.epoch.now();
+        let mut retired = self.retired.lock();
+        retired.frames += frames.len();
+        retired.list.push_back(Retired { tag, frames, nodes });
     }
 
     /// Frees what was retired and whose epoch has passed.
     pub(crate) fn collect(&self) {
         // Two steps make everything pass that nobody can see.
-        epoch::advance();
-        epoch::advance();
+        self.epoch.advance();
+        self.epoch.advance();
         let mut passed = Vec::new();
         {
             let mut retired = self.retired.lock();
-            while retired.front().is_some_and(|r| epoch::passed(r.tag)) {
-                passed.extend(retired.pop_front());
+            while retired.list.front().is_some_and(|r| self.epoch.passed(r.tag)) {
+                passed.extend(retired.list.pop_front());
             }
+            retired.frames -= passed.iter().map(|r| r.frames.len()).sum::<usize>();
         }
         if passed.is_empty() {
             return;
@@ -484,7 +502,7 @@ impl Shared {
     fn reclaim_loop(&self) {
         loop {
             let waiting = self.waiting.load(Ordering::SeqCst) > 0;
-            let retired = !self.retired.lock().is_empty();
+            let retired = !self.retired.lock().list.is_empty();
             let nap = if waiting {
                 Duration::from_micros(200)
             } else if retired || self.resizing.load(Ordering::SeqCst) {

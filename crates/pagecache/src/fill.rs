@@ -11,7 +11,6 @@
 //! belong to the fill until the store has given the buffer back.
 
 use crate::arena::{Arena, Frames, flag, runs};
-use crate::epoch;
 use crate::index::{self, Found, LEAF_SLOTS, Slot};
 use crate::mapping::{Edit, Mapping};
 use crate::ranges::RangeSet;
@@ -169,7 +168,7 @@ impl Mapping {
 
     /// The first page from `page` on that is neither there nor on its way, or `end`.
     fn missing_from(&self, mut page: u64, end: u64) -> u64 {
-        let guard = epoch::enter();
+        let guard = self.shared.epoch.enter();
         while page < end {
             page = match self.index.lookup(page, &guard) {
                 Found::Empty(_) => return page,

@@ -1,7 +1,7 @@
 //! The index of one file: from page number to slot, as a radix tree that is read without locks.
 //!
-//! 1. Readers hold an epoch guard and use atomic loads only; one writer at a time (the mapping's
-//!    lock) changes the tree.
+//! 1. Readers hold a guard of their cache's epochs and use atomic loads only; one writer at a time
+//!    (the mapping's lock) changes the tree.
 //! 2. A hole costs no memory for its length: an inner slot can say "all of this is a hole", so 2
 //!    TiB of hole are a handful of marks (I8).
 //! 3. A node without marks is unlinked and handed to the caller as [`Garbage`], to be dropped when
@@ -548,15 +548,15 @@ impl Drop for Index {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::epoch;
+    use crate::epoch::Domain;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     #[test]
     fn a_two_tebibyte_hole_is_a_handful_of_nodes() {
         let index = Index::default();
-        let guard = epoch::enter();
-        let mut garbage = Vec::new();
+        let (domain, mut garbage) = (Domain::new(), Vec::new());
+        let guard = domain.enter();
         let pages = (2u64 << 40) >> 12;
         index.replace(3..pages - 3, Fill::Hole, &mut |_, _| {}, &mut garbage);
         assert_eq!(index.get(2, &guard), Slot::Empty);
@@ -599,8 +599,8 @@ mod tests {
         #[test]
         fn behaves_like_a_map(ops in prop::collection::vec(op(), 1..60)) {
             let index = Index::default();
-            let guard = epoch::enter();
-            let mut garbage = Vec::new();
+            let (domain, mut garbage) = (Domain::new(), Vec::new());
+            let guard = domain.enter();
             // Every page that a range's edge could touch, so that ranges stay cheap to model.
             let all: Vec<u64> =
                 (0..300).chain(32_600..33_000).chain((1 << 24) - 150..(1 << 24) + 150).collect();

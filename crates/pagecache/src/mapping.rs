@@ -16,7 +16,7 @@
 
 use crate::arena::flag;
 use crate::cache::Shared;
-use crate::epoch::{self, Guard};
+use crate::epoch::Guard;
 use crate::fill::Fill;
 use crate::index::{self, Found, Garbage, Index, LEAF_SLOTS, Leaf, Slot};
 use crate::ranges::RangeSet;
@@ -451,7 +451,7 @@ impl Mapping {
     pub(crate) fn edit(&self) -> Edit<'_> {
         Edit {
             mapping: self,
-            guard: epoch::enter(),
+            guard: self.shared.epoch.enter(),
             bytes: self.index.bytes(),
             frames: Vec::new(),
             garbage: Vec::new(),
@@ -580,7 +580,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // Nobody reads any more, so no epoch is needed; pins keep their frames.
         let mut frames = Vec::new();
-        let guard = epoch::enter();
+        let guard = self.shared.epoch.enter();
         self.index.visit(0..u64::MAX >> 1, &guard, &mut |_, slot| {
             if let Slot::Frame(frame) = slot {
                 frames.push(frame);

@@ -6,12 +6,14 @@
 /// reader can still be in it.
 #[cfg(loom)]
 mod core {
-    use crate::epoch;
+    use crate::epoch::{Domain, Guard};
     use crate::index::{Index, Slot};
     use loom::cell::UnsafeCell;
     use weir_base::sync::{Arc, thread};
 
     struct World {
+        domain: Domain,
+        other: Domain,
         index: Index,
         frames: [UnsafeCell<u64>; 2],
     }
@@ -21,37 +23,84 @@ mod core {
     // SAFETY: as above.
     unsafe impl Send for World {}
 
-    #[test]
-    fn a_frame_is_not_used_again_while_a_reader_may_see_it() {
+    impl World {
+        /// What a reader does who is inside.
+        fn read(&self, guard: &Guard) {
+            let Slot::Frame(frame) = self.index.get(0, guard) else {
+                panic!("the page is always there")
+            };
+            // SAFETY: loom checks that nobody writes it meanwhile.
+            let seen = self.frames[frame as usize].with(|f| unsafe { *f });
+            assert!(seen == 10 || seen == 11, "frame {frame} has {seen}");
+        }
+    }
+
+    /// Runs `reader` against a writer who replaces the page's frame, and `other`.
+    fn check(preemptions: usize, reader: fn(&World), other: Option<fn(&World)>) {
         let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(|| {
+        model.preemption_bound = Some(preemptions);
+        model.check(move || {
             let frames = [UnsafeCell::new(10), UnsafeCell::new(0)];
-            let world = Arc::new(World { index: Index::default(), frames });
+            let world = World {
+                domain: Domain::new(),
+                other: Domain::new(),
+                index: Index::default(),
+                frames,
+            };
+            let world = Arc::new(world);
             let mut garbage = Vec::new();
             world.index.set(0, Slot::Frame(0), &mut garbage);
-            let other = world.clone();
-            let reader = thread::spawn(move || {
-                let guard = epoch::enter();
-                let Slot::Frame(frame) = other.index.get(0, &guard) else {
-                    panic!("the page is always there")
-                };
-                // SAFETY: loom checks that nobody writes it meanwhile.
-                let seen = other.frames[frame as usize].with(|f| unsafe { *f });
-                assert!(seen == 10 || seen == 11, "frame {frame} has {seen}");
-            });
+            let readers = world.clone();
+            let reader = thread::spawn(move || reader(&readers));
+            let others = world.clone();
+            let other = other.map(|other| thread::spawn(move || other(&others)));
             // SAFETY: not published yet; loom checks.
             world.frames[1].with_mut(|f| unsafe { *f = 11 });
             world.index.set(0, Slot::Frame(1), &mut garbage);
-            let tag = epoch::now();
-            epoch::advance();
-            epoch::advance();
-            if epoch::passed(tag) {
+            let tag = world.domain.now();
+            world.domain.advance();
+            world.domain.advance();
+            if world.domain.passed(tag) {
                 // SAFETY: nobody can see it any more; loom checks.
                 world.frames[0].with_mut(|f| unsafe { *f = 99 });
             }
             reader.join().unwrap();
+            if let Some(other) = other {
+                other.join().unwrap();
+            }
         });
+    }
+
+    #[test]
+    fn a_frame_is_not_used_again_while_a_reader_may_see_it() {
+        check(3, |world| world.read(&world.domain.enter()), None);
+    }
+
+    #[test]
+    fn nor_when_two_move_the_epoch_on() {
+        let advance = |world: &World| {
+            world.domain.advance();
+        };
+        check(2, |world| world.read(&world.domain.enter()), Some(advance));
+    }
+
+    #[test]
+    fn nor_while_one_may_who_has_come_from_another_domain() {
+        let reader = |world: &World| {
+            let _other = world.other.enter();
+            world.read(&world.domain.enter());
+        };
+        check(2, reader, None);
+    }
+
+    #[test]
+    fn nor_while_one_may_who_has_gone_on_to_another_domain() {
+        let reader = |world: &World| {
+            let guard = world.domain.enter();
+            let _other = world.other.enter();
+            world.read(&guard);
+        };
+        check(2, reader, None);
     }
 }
 

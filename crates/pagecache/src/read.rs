@@ -13,7 +13,7 @@
 
 use crate::arena::flag;
 use crate::budget::STEP_PAGES;
-use crate::epoch;
+use crate::epoch::Guard;
 use crate::file::{File, Open};
 use crate::fill::Purpose;
 use crate::mapping::{
@@ -104,7 +104,7 @@ impl File {
             let at = offset + done as u64;
             let want = (buf.len() - done).min(STEP_BYTES);
             let (snapshot, page) = {
-                let guard = epoch::enter();
+                let guard = mapping.shared.epoch.enter();
                 let mut frames = FrameList::new();
                 let snapshot = {
                     let mut state = mapping.state.lock();
@@ -308,7 +308,7 @@ impl Mapping {
             shared.stats.add(Count::FallbackOff, 1);
             return None;
         }
-        let guard = epoch::enter();
+        let guard = shared.epoch.enter();
         let stop_at = if uncached { STOP_UNCACHED } else { STOP_CACHED };
         let from = offset as usize & (PAGE_SIZE - 1);
         if buf.len() <= PAGE_SIZE - from
@@ -346,7 +346,7 @@ impl Mapping {
     #[inline(never)]
     fn read_pages(
         &self,
-        guard: &epoch::Guard,
+        guard: &Guard,
         buf: &mut [u8],
         offset: u64,
         uncached: bool,

@@ -13,7 +13,7 @@
 //! when they were collected, so shared slices of them stay valid and unchanged.
 
 use crate::arena::{Arena, flag, runs as frame_runs};
-use crate::epoch::{self, Guard};
+use crate::epoch::Guard;
 use crate::file::File;
 use crate::fill::frame_slices;
 use crate::mapping::{FrameList, HOLE, Mapping, STOP_CACHED, STOP_UNCACHED, Snapshot, Stop};
@@ -187,7 +187,7 @@ impl File {
         let mut rounds = 2 * len.div_ceil(PAGE_SIZE * mapping.shared.limits().step) + 4;
         loop {
             let (snapshot, page) = {
-                let guard = epoch::enter();
+                let guard = mapping.shared.epoch.enter();
                 let mut frames = FrameList::new();
                 let mut state = mapping.state.lock();
                 let snapshot = mapping.snapshot_locked(
@@ -240,7 +240,7 @@ impl Mapping {
         uncached: bool,
     ) -> Option<Segments> {
         let shared = &*self.shared;
-        let guard = epoch::enter();
+        let guard = shared.epoch.enter();
         let mut frames = FrameList::new();
         let stop_at = if uncached { STOP_UNCACHED } else { STOP_CACHED };
         let Some(snapshot) = self.snapshot(&guard, offset, len, stop_at, &mut frames) else {

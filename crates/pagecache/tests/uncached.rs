@@ -7,16 +7,7 @@ mod common;
 
 use common::{Random, Rig, block_on, pattern, read_full, until, write_all};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_vfs::{Capabilities, Error, IoFlags};
-
-/// One of these tests at a time: the caches of a process share their epochs, so a reader of one who
-/// is interrupted in the middle of a copy keeps frames of the others from being used again, and
-/// some of these count frames.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 const PAGE: u64 = 4096;
 const CACHED: IoFlags = IoFlags::empty();
@@ -24,7 +15,6 @@ const UNCACHED: IoFlags = IoFlags::UNCACHED;
 
 #[test]
 fn i1_pages_that_were_resident_stay_and_others_go() {
-    let _alone = alone();
     let rig = Rig::new(1024);
     let bytes = pattern(64 * 4096, 1);
     let file = rig.cold("f", &bytes);
@@ -40,7 +30,6 @@ fn i1_pages_that_were_resident_stay_and_others_go() {
 
 #[test]
 fn i2_read_ahead_of_an_uncached_stream_is_gone_when_consumed_or_closed() {
-    let _alone = alone();
     let rig = Rig::new(1024);
     let bytes = pattern(300 * 4096, 2);
     let file = rig.cold("f", &bytes);
@@ -56,7 +45,6 @@ fn i2_read_ahead_of_an_uncached_stream_is_gone_when_consumed_or_closed() {
 
 #[test]
 fn i1_a_stream_of_uncached_writes_goes_on_in_the_frames_that_it_has_used() {
-    let _alone = alone();
     let rig = Rig::new(1024);
     let file = rig.cold("f", &[]);
     let mut most = 0;
@@ -72,7 +60,6 @@ fn i1_a_stream_of_uncached_writes_goes_on_in_the_frames_that_it_has_used() {
 
 #[test]
 fn i2_a_cached_access_claims_a_page() {
-    let _alone = alone();
     let rig = Rig::new(1024);
     let bytes = pattern(16 * 4096, 3);
     let file = rig.cold("f", &bytes);
@@ -90,7 +77,6 @@ fn i2_a_cached_access_claims_a_page() {
 
 #[test]
 fn i2_a_cached_reader_who_waits_for_an_uncached_fill_keeps_the_page() {
-    let _alone = alone();
     let rig = Rig::new(1024);
     let bytes = pattern(4096, 4);
     let file = rig.cold("f", &bytes);
@@ -111,7 +97,6 @@ fn i2_a_cached_reader_who_waits_for_an_uncached_fill_keeps_the_page() {
 
 #[test]
 fn i3_kernel_bug_a_dirty_page_is_not_pruned() {
-    let _alone = alone();
     // Linux 6.15 had to switch the feature off for pruning dirty pages and pages under writeback.
     let rig = Rig::new(1024);
     let bytes = pattern(4096, 5);
@@ -132,7 +117,6 @@ fn i3_kernel_bug_a_dirty_page_is_not_pruned() {
 
 #[test]
 fn i4_kernel_bug_an_overwrite_keeps_mark_and_residency_as_they_were() {
-    let _alone = alone();
     // Linux lost the mark on overwrite.
     let rig = Rig::new(1024);
     let bytes = pattern(2 * 4096, 6);
@@ -157,7 +141,6 @@ fn i4_kernel_bug_an_overwrite_keeps_mark_and_residency_as_they_were() {
 
 #[test]
 fn kernel_bug_each_page_of_a_run_has_its_own_mark() {
-    let _alone = alone();
     // Linux lost the mark when a large folio was split; here a run has no shared state at all.
     let rig = Rig::new(1024);
     let bytes = pattern(64 * 4096, 7);
@@ -176,7 +159,6 @@ fn kernel_bug_each_page_of_a_run_has_its_own_mark() {
 
 #[test]
 fn kernel_bug_a_file_closed_and_removed_while_its_pages_are_dropped() {
-    let _alone = alone();
     // Linux: use after free when the file went away during the drop.
     let rig = Rig::new(64);
     rig.store.set_late(true);
@@ -192,7 +174,6 @@ fn kernel_bug_a_file_closed_and_removed_while_its_pages_are_dropped() {
 
 #[test]
 fn kernel_bug_a_misaligned_stream_does_not_read_its_pages_again_and_again() {
-    let _alone = alone();
     // Linux: pruning at once made the next misaligned read-modify-write read the page again.
     let rig = Rig::new(1024);
     let bytes = pattern(64 * 4096, 8);
@@ -218,7 +199,6 @@ fn kernel_bug_a_misaligned_stream_does_not_read_its_pages_again_and_again() {
 
 #[test]
 fn i11_kernel_bug_writeback_of_uncached_writes_begins_at_once_and_off_the_callers_thread() {
-    let _alone = alone();
     // Linux: the flusher did not pick such pages out, so they were written late; then writers
     // submitted inline and starved their neighbours.
     let rig = Rig::new(1024);
@@ -243,7 +223,6 @@ fn i11_kernel_bug_writeback_of_uncached_writes_begins_at_once_and_off_the_caller
 
 #[test]
 fn i11_kernel_bug_a_buffered_neighbour_is_not_stalled_by_uncached_writers() {
-    let _alone = alone();
     let rig = Rig::new(4096);
     let hot = rig.create("hot");
     write_all(&hot, &pattern(64 * 4096, 10), 0);
@@ -272,7 +251,6 @@ fn i11_kernel_bug_a_buffered_neighbour_is_not_stalled_by_uncached_writers() {
 
 #[test]
 fn i10_unsupported_and_unknown_flags_do_nothing() {
-    let _alone = alone();
     let rig = Rig::with(64, Capabilities::all() - Capabilities::UNCACHED);
     let file = rig.create("f");
     let unknown = IoFlags::from_bits_retain(0x4000_0000);
@@ -293,7 +271,6 @@ fn i10_unsupported_and_unknown_flags_do_nothing() {
 
 #[test]
 fn a_hot_set_survives_an_uncached_stream_untouched_and_a_cached_one_mostly() {
-    let _alone = alone();
     let rig = Rig::new(1024);
     let hot_bytes = pattern(400 * 4096, 11);
     let hot = rig.cold("hot", &hot_bytes);
@@ -347,7 +324,6 @@ fn full_of_others(rig: &Rig) -> weir_pagecache::File {
 
 #[test]
 fn i1_a_call_as_large_as_the_budget_takes_no_page_of_others() {
-    let _alone = alone();
     let rig = Rig::new(2048);
     let hot = full_of_others(&rig);
     let before = hot.resident();
@@ -373,7 +349,6 @@ fn i1_a_call_as_large_as_the_budget_takes_no_page_of_others() {
 
 #[test]
 fn i1_many_uncached_streams_at_once_take_no_page_of_others() {
-    let _alone = alone();
     let rig = Rig::new(2048);
     let hot = full_of_others(&rig);
     let before = hot.resident();
@@ -399,7 +374,6 @@ fn i1_many_uncached_streams_at_once_take_no_page_of_others() {
 
 #[test]
 fn an_uncached_call_does_not_wait_for_a_store_that_hangs() {
-    let _alone = alone();
     let rig = Rig::new(2048);
     let _hot = full_of_others(&rig);
     let other = rig.cold("other", &pattern(100 * 4096, 23));
@@ -412,7 +386,6 @@ fn an_uncached_call_does_not_wait_for_a_store_that_hangs() {
 
 #[test]
 fn i2_the_page_in_which_a_misaligned_stream_stands_stays_for_its_next_call() {
-    let _alone = alone();
     let rig = Rig::new(64);
     let bytes = pattern(20 * 4096, 25);
     let file = rig.cold("f", &bytes);
@@ -440,7 +413,6 @@ fn i2_the_page_in_which_a_misaligned_stream_stands_stays_for_its_next_call() {
 
 #[test]
 fn i2_the_page_in_which_a_stream_stands_goes_first_when_memory_is_short() {
-    let _alone = alone();
     let rig = Rig::new(64);
     let bytes = pattern(200 * 4096, 26);
     let file = rig.cold("f", &bytes);
