@@ -26,9 +26,11 @@ pub(crate) struct Limits {
     pub(crate) free_high: u32,
     /// Frames that one step of an operation asks for at most.
     pub(crate) step: usize,
-    /// Free frames that are there for uncached operations; 0 in a budget below 2 MiB.
+    /// Free frames that are there for uncached operations: a step of a write at least, whose pages
+    /// are all taken before the first is dropped.
     pub(crate) reserve: usize,
-    /// Frames that a part of a long uncached operation uses at most: half of the reserve.
+    /// Frames that a part of a long uncached operation uses at most: half of the reserve, so that
+    /// two get on side by side.
     pub(crate) piece: usize,
     /// Memory for mappings and their indexes, in bytes.
     pub(crate) index_bytes: usize,
@@ -43,18 +45,18 @@ impl Limits {
     #[inline]
     pub(crate) fn new(frames: u32) -> Self {
         let pages = u64::from(frames);
-        let free_low = (frames / 32).min(8192);
-        let reserve = if frames < 512 { 0 } else { free_low as usize };
         let step = (frames as usize / 8).clamp(1, STEP_PAGES);
+        let reserve = (frames as usize / 32).min(8192).max(step);
+        let free_low = reserve as u32;
         Self {
             dirty_background: pages / 10,
             dirty_hard: (pages * 4 / 10).max(1),
             free_low,
-            free_high: (frames / 16).min(16384),
+            free_high: (frames / 16).min(16384).max(free_low + free_low / 2),
             step,
             reserve,
             index_bytes: (frames as usize / 4 * PAGE_SIZE).max(1 << 20),
-            piece: if reserve == 0 { step } else { reserve / 2 },
+            piece: reserve.div_ceil(2),
             correlated: (frames / 20).max(1),
         }
     }

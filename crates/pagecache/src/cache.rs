@@ -1,29 +1,26 @@
-//! The cache: one budget, its switches, its threads, and memory for whoever needs it.
+//! The cache: one budget, its switches, its threads, and memory for what is known of files.
 //!
-//! 1. The arena is the budget (I7). Who needs frames takes free ones; else collects frames whose
-//!    epoch has passed; else reclaims clean pages; else waits in line. Nobody waits for memory
-//!    while holding frames or a lock that somebody needs in order to free some.
+//! 1. The arena is the budget (I7); `supply.rs` says who gets frames of it.
 //! 2. At most a part of the arena is dirty, so there is always something that reads can turn
 //!    over. Writeback and fills in flight need no more memory to finish.
 //! 3. The threads (flusher, reclaim) end when the last handle is gone and nothing is dirty.
 
-use crate::arena::{Arena, Frames};
+use crate::arena::Arena;
 use crate::budget::frames_of;
 use crate::cached_fs::{CachedFs, FsShared};
 use crate::closed_file::ClosedFile;
 use crate::epoch::Domain;
-use crate::index::Garbage;
 use crate::mapping::Mapping;
-use crate::reclaim::{Effort, Queues, Reach};
-use crate::stats::{Count, Counters, Stats};
+use crate::reclaim::Queues;
+use crate::stats::{Counters, Stats};
+use crate::supply::Supply;
 use crate::tasks::Tasks;
 use crate::wait::WaitQueue;
 use crate::writeback::DirtyFiles;
-use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use weir_base::PAGE_SIZE;
-use weir_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use weir_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use weir_base::sync::{Condvar, Mutex, RwLock};
 use weir_vfs::{FileSystem, OpenFile, Result};
 
@@ -189,21 +186,6 @@ impl Signal {
     }
 }
 
-/// What a mapping's slots let go of; to be reused when its epoch has passed.
-struct Retired {
-    tag: u64,
-    frames: Vec<u32>,
-    nodes: Vec<Garbage>,
-}
-
-/// What was retired and is not freed yet, the longest retired first.
-#[derive(Default)]
-struct Graveyard {
-    list: VecDeque<Retired>,
-    /// Frames in all of it.
-    frames: usize,
-}
-
 /// All that the parts of a cache share.
 pub(crate) struct Shared {
     pub(crate) arena: Arc<Arena>,
@@ -216,18 +198,15 @@ pub(crate) struct Shared {
     pub(crate) fast_read: AtomicBool,
     pub(crate) readahead_pages: u64,
     pub(crate) close_patience: Duration,
-    retired: Mutex<Graveyard>,
+    pub(crate) supply: Supply,
     /// Something was freed, or can now be.
     pub(crate) freed: WaitQueue,
-    /// Those who wait for memory.
-    line: Mutex<Line>,
-    /// How many are in the line.
+    /// How many wait for memory.
     pub(crate) waiting: AtomicUsize,
-    /// Cached operations have found too few frames free.
-    short: AtomicBool,
     /// Pages that uncached writes have in flight to a store.
     pub(crate) uncached_io: AtomicUsize,
-    /// Uncached writes so far, and how many of them the flusher has seen.
+    /// How often uncached operations had something for the flusher to do, and how often of that it
+    /// has looked.
     pub(crate) urgent: AtomicU64,
     pub(crate) urgent_seen: AtomicU64,
     /// Pages dirty or under writeback.
@@ -255,31 +234,8 @@ pub(crate) struct Shared {
     pub(crate) resized: WaitQueue,
 }
 
-/// Those who wait for memory by number; uncached operations behind all others, since they wait for
-/// each other.
-#[derive(Default)]
-struct Line {
-    next: u64,
-    waiting: BTreeSet<(bool, u64)>,
-}
-
-impl Line {
-    /// Whether nobody is in the way of a newcomer.
-    fn lets_pass(&self, uncached: bool) -> bool {
-        match self.waiting.first() {
-            None => true,
-            Some(&(first_uncached, _)) => first_uncached && !uncached,
-        }
-    }
-}
-
 /// Files let go of in one go at most.
 const ROOM: usize = 64;
-
-/// How long an uncached operation waits for memory of its own kind at most.
-const PATIENCE: Duration = Duration::from_millis(250);
-/// The same while none of them gets on.
-const ALONE: Duration = Duration::from_millis(5);
 
 /// Mappings by number, so that a frame can name its own in four bytes.
 #[derive(Default)]
@@ -301,11 +257,9 @@ impl Shared {
             fast_read: AtomicBool::new(config.fast_read),
             close_patience: config.close_patience,
             readahead_pages: config.readahead_bytes / PAGE_SIZE as u64,
-            retired: Mutex::default(),
+            supply: Supply::default(),
             freed: WaitQueue::default(),
-            line: Mutex::default(),
             waiting: AtomicUsize::new(0),
-            short: AtomicBool::new(false),
             uncached_io: AtomicUsize::new(0),
             urgent: AtomicU64::new(0),
             urgent_seen: AtomicU64::new(0),
@@ -326,211 +280,6 @@ impl Shared {
             resized: WaitQueue::default(),
             arena,
         }))
-    }
-
-    /// Takes up to `want` frames, at least `min`, waiting if need be. Fewer than `min` if the budget
-    /// becomes so small meanwhile that a step asks for less.
-    pub(crate) async fn alloc(self: &Arc<Self>, want: usize, min: usize, uncached: bool) -> Frames {
-        if let Some(frames) = self.try_alloc(want, min, uncached) {
-            return frames;
-        }
-        self.stats.add(Count::MemoryWaits, 1);
-        let place = Place::take(self, uncached);
-        let since = self.now();
-        let mut returns = self.arena.returns();
-        let mut alone_since = None;
-        loop {
-            let ticket = self.freed.ticket();
-            let min = min.min(self.limits().step);
-            // Others of its kind get on if one of them has given frames back just now, is filling
-            // some, waits for the flusher or an epoch, or has I/O in flight.
-            let alone = self.arena.lent() == 0
-                && self.flusher_has_seen_all()
-                && self.uncached_io.load(Ordering::SeqCst) == 0
-                && self.retired.lock().list.is_empty()
-                && std::mem::replace(&mut returns, self.arena.returns()) == self.arena.returns();
-            let now = self.now();
-            alone_since = if alone { alone_since.or(Some(now)) } else { None };
-            // A store that hangs must not hold up the others' files.
-            let take_others = !uncached
-                || alone_since.is_some_and(|alone_since| now - alone_since >= ALONE)
-                || now - since >= PATIENCE;
-            if place.is_first()
-                && let Some(frames) = self.grab(want, min, uncached, take_others)
-            {
-                return frames;
-            }
-            if uncached {
-                self.reclaimer.kick()
-            } else {
-                self.run_short()
-            }
-            self.flusher.kick();
-            self.freed.wait(ticket).await;
-        }
-    }
-
-    /// Takes up to `want` frames, at least `min`, if they can be had without waiting and nobody
-    /// else is waiting.
-    pub(crate) fn try_alloc(&self, want: usize, min: usize, uncached: bool) -> Option<Frames> {
-        self.make_index_room();
-        if self.waiting.load(Ordering::Relaxed) > 0 && !self.line.lock().lets_pass(uncached) {
-            return None;
-        }
-        // More than there ever is in reserve is not worth waiting for.
-        let take_others = !uncached || min > self.limits().reserve;
-        self.grab(want, min, uncached, take_others)
-    }
-
-    /// Takes up to `want` frames that are free, for read-ahead: that is not worth dropping a page
-    /// for, which may be the very one that it runs ahead of.
-    pub(crate) fn alloc_spare(&self, want: usize, uncached: bool) -> Option<Frames> {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            return None;
-        }
-        let take = || Some(self.arena.take(want, 1)?.lend(uncached));
-        let frames = take().or_else(|| {
-            self.collect();
-            take()
-        });
-        if !uncached && self.arena.free_frames() < self.limits().free_low {
-            self.run_short();
-        }
-        frames
-    }
-
-    fn flusher_has_seen_all(&self) -> bool {
-        self.urgent_seen.load(Ordering::SeqCst) == self.urgent.load(Ordering::SeqCst)
-    }
-
-    /// Has the background keep some frames free: cached operations use up the reserve. (Uncached
-    /// ones may; it is there for them.)
-    fn run_short(&self) {
-        self.short.store(true, Ordering::SeqCst);
-        self.reclaimer.kick();
-    }
-
-    /// Takes free frames, or makes some free: for an uncached operation from what such operations
-    /// left, and from others' pages only with `take_others`.
-    fn grab(&self, want: usize, min: usize, uncached: bool, take_others: bool) -> Option<Frames> {
-        let take = || Some(self.arena.take(want, min)?.lend(uncached));
-        let frames = take().or_else(|| {
-            self.collect();
-            take()
-        });
-        if frames.is_some() {
-            // Uncached operations give their frames back by themselves.
-            if !uncached && self.arena.free_frames() < self.limits().free_low {
-                self.run_short();
-            }
-            return frames;
-        }
-        // Enough is on its way, and what is dropped now would wait for the same epoch.
-        if self.arena.free_frames() as usize + self.retired.lock().frames >= min {
-            return None;
-        }
-        self.stats.add(Count::ReclaimDirect, 1);
-        if uncached && self.reclaim(want, Reach::Uncached, Effort::Foreground) > 0 {
-            self.collect();
-            // If not, it waits for its epoch.
-            return take();
-        }
-        if !take_others {
-            return None;
-        }
-        let enough = if uncached { min } else { want.max(32) };
-        let enough = enough.min(self.arena.frames() as usize / 4).max(min);
-        let dropped = self.reclaim(enough, Reach::All, Effort::Foreground);
-        if uncached {
-            self.stats.add(Count::LostPages, dropped as u64);
-        }
-        self.collect();
-        take()
-    }
-
-    /// Hands over what a mapping's slots let go of.
-    pub(crate) fn retire(&self, frames: Vec<u32>, nodes: Vec<Garbage>) {
-        let tag = self.epoch.now();
-        let mut retired = self.retired.lock();
-        retired.frames += frames.len();
-        retired.list.push_back(Retired { tag, frames, nodes });
-    }
-
-    /// Frees what was retired and whose epoch has passed.
-    pub(crate) fn collect(&self) {
-        // Two steps make everything pass that nobody can see.
-        self.epoch.advance();
-        self.epoch.advance();
-        let mut passed = Vec::new();
-        {
-            let mut retired = self.retired.lock();
-            while retired.list.front().is_some_and(|r| self.epoch.passed(r.tag)) {
-                passed.extend(retired.list.pop_front());
-            }
-            retired.frames -= passed.iter().map(|r| r.frames.len()).sum::<usize>();
-        }
-        if passed.is_empty() {
-            return;
-        }
-        self.unpin(passed.iter().flat_map(|r| r.frames.iter().copied()));
-        drop(passed.into_iter().map(|r| r.nodes).collect::<Vec<_>>());
-    }
-
-    /// Drops references to frames.
-    pub(crate) fn unpin(&self, frames: impl Iterator<Item = u32>) {
-        self.arena.unpin(frames);
-        self.notify_waiting();
-    }
-
-    /// Drops references to runs of frames.
-    pub(crate) fn unpin_runs(&self, runs: impl Iterator<Item = (u32, u32)>) {
-        self.arena.unpin_runs(runs);
-        self.notify_waiting();
-    }
-
-    /// Wakes those in line for memory: pages are free, or may be reclaimed from here on.
-    fn notify_waiting(&self) {
-        // Who takes a place in line after this looks for memory after it, too.
-        fence(Ordering::SeqCst);
-        if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.freed.notify();
-        }
-    }
-
-    /// The background's work on memory: keeps some frames free, so that few have to reclaim
-    /// themselves, and frees what waited for its epoch.
-    fn reclaim_loop(&self) {
-        loop {
-            let waiting = self.waiting.load(Ordering::SeqCst) > 0;
-            let retired = !self.retired.lock().list.is_empty();
-            let nap = if waiting {
-                Duration::from_micros(200)
-            } else if retired || self.resizing.load(Ordering::SeqCst) {
-                Duration::from_millis(5)
-            } else {
-                Duration::from_secs(1)
-            };
-            self.reclaimer.sleep(nap);
-            if self.stop.load(Ordering::SeqCst) && self.dirty.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            self.collect();
-            let (used, frames) = (self.arena.used_frames(), self.arena.frames());
-            let resizing = self.resizing.load(Ordering::SeqCst);
-            let short = self.short.swap(false, Ordering::SeqCst) || resizing;
-            if short && used + self.limits().free_low > frames {
-                self.stats.add(Count::ReclaimBackground, 1);
-                let want = (used + self.limits().free_high).saturating_sub(frames) as usize;
-                self.reclaim(want, Reach::All, Effort::Background);
-                self.collect();
-            }
-            if resizing {
-                self.resize();
-            }
-            if self.waiting.load(Ordering::SeqCst) > 0 {
-                self.freed.notify();
-            }
-        }
     }
 
     /// The next moment, for the order in which files were closed.
@@ -594,38 +343,5 @@ impl Shared {
     /// Monotonic time.
     pub(crate) fn now(&self) -> Instant {
         Instant::now()
-    }
-}
-
-/// A place in the line for memory; left on drop.
-struct Place<'a> {
-    shared: &'a Shared,
-    number: (bool, u64),
-}
-
-impl<'a> Place<'a> {
-    fn take(shared: &'a Shared, uncached: bool) -> Self {
-        let mut line = shared.line.lock();
-        let number = (uncached, line.next);
-        line.next += 1;
-        line.waiting.insert(number);
-        shared.waiting.store(line.waiting.len(), Ordering::SeqCst);
-        drop(line);
-        fence(Ordering::SeqCst);
-        Self { shared, number }
-    }
-
-    fn is_first(&self) -> bool {
-        self.shared.line.lock().waiting.first() == Some(&self.number)
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        let mut line = self.shared.line.lock();
-        line.waiting.remove(&self.number);
-        self.shared.waiting.store(line.waiting.len(), Ordering::SeqCst);
-        drop(line);
-        self.shared.freed.notify();
     }
 }

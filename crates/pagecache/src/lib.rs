@@ -133,6 +133,7 @@ mod readahead;
 mod reclaim;
 mod segments;
 mod stats;
+mod supply;
 mod tasks;
 mod times;
 mod uncached;

@@ -540,6 +540,8 @@ impl Mapping {
             edit.evict(page);
         }
         edit.finish(&mut state);
+        drop(state);
+        self.shared.collect_some();
     }
 
     /// Drops every clean page and every hole, and sets the size: the file has changed behind our
@@ -743,6 +745,7 @@ impl Drop for Exclusive {
         let passed_over = !state.dirty.is_empty();
         drop(state);
         self.mapping.changed.notify();
+        self.mapping.shared.collect_some();
         if passed_over {
             self.mapping.shared.flusher.kick();
         }

@@ -71,8 +71,9 @@ counters! {
     pruned_pages PrunedPages,
     /// Of these, pages that stay because a cached access claimed them.
     claimed_pages ClaimedPages,
-    /// Pages of others that were dropped since an uncached operation needed memory. Stays 0 unless
-    /// a step of a write is larger than the reserve, or a store hangs.
+    /// Pages of others that were dropped since an uncached operation needed memory. Stays 0, in a
+    /// budget of any size, unless what such operations use stays in use for long: a store hangs, or
+    /// who has borrowed pages keeps them.
     lost_pages LostPages,
     /// Prunes that were left to reclaim, as the file was busy.
     prune_skips PruneSkips,

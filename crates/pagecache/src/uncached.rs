@@ -113,6 +113,7 @@ impl Mapping {
         {
             edit.evict(page);
             self.count(Count::PrunedPages, 1);
+            self.shared.supply.pruned.fetch_add(1, Ordering::Relaxed);
         }
     }
 

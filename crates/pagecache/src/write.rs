@@ -367,6 +367,7 @@ impl Mapping {
             shared.urgent.fetch_add(1, Ordering::SeqCst);
         }
         drop(state);
+        shared.collect_some();
         self.count(Count::UncachedPages, new_pages);
         shared.stats.add(Count::WrittenBytes, buf.len() as u64);
         if uncached {

@@ -144,7 +144,7 @@ impl Mapping {
                 let edit = self.edit();
                 let arena = &self.shared.arena;
                 let mut frames = Vec::with_capacity((run.end - run.start) as usize);
-                let mut uncached = true;
+                let mut lent = 0;
                 for page in run.clone() {
                     let Some(frame) = edit.frame_at(page) else {
                         unreachable!("dirty page {page} has no frame")
@@ -153,7 +153,7 @@ impl Mapping {
                     let meta = arena.meta(frame);
                     meta.clear(flag::DIRTY);
                     meta.set(flag::WRITEBACK);
-                    uncached &= meta.has(flag::UNCACHED);
+                    lent += usize::from(meta.has(flag::UNCACHED));
                     frames.push(frame);
                 }
                 drop(edit);
@@ -162,7 +162,7 @@ impl Mapping {
                 let shared = self.shared.clone();
                 let source = DirtyPages { shared, frames: frames.clone(), len: len as usize };
                 let mapping = self.clone();
-                let lent = if uncached { frames.len() } else { 0 };
+                let uncached = lent == frames.len();
                 self.shared.uncached_io.fetch_add(lent, Ordering::SeqCst);
                 WriteOp::new(start, Box::new(source), move |source, result| {
                     mapping.end_writeback(number, &run, &frames, source, result);
@@ -232,9 +232,10 @@ impl Mapping {
             state.dirty_since = Some(shared.now());
         }
         shared.dirty.fetch_sub(pages - again, Ordering::Relaxed);
+        if state.urgent {
+            shared.urgent.fetch_add(1, Ordering::SeqCst);
+        }
         drop(state);
-        // At once, or an uncached stream goes through all frames of the arena in turn: memory that
-        // was never touched, then memory that no processor's cache holds.
         shared.collect();
         self.changed.notify();
         shared.cleaned.notify();
