@@ -121,6 +121,7 @@ mod closed_file;
 mod epoch;
 mod file;
 mod fill;
+mod flusher;
 mod free_list;
 mod index;
 mod mapping;

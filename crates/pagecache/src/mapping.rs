@@ -18,6 +18,7 @@ use crate::arena::flag;
 use crate::cache::Shared;
 use crate::epoch::Guard;
 use crate::fill::Fill;
+use crate::flusher::Listed;
 use crate::index::{self, Found, Garbage, Index, LEAF_SLOTS, Leaf, Slot};
 use crate::ranges::RangeSet;
 use crate::stats::{Count, FileCounters};
@@ -78,8 +79,8 @@ pub(crate) struct State {
     /// The page in the middle of which the last uncached write ended: the next one probably goes
     /// on there, so it is not written back for their sake alone.
     pub(crate) half_written: Option<u64>,
-    /// Its number in the list of dirty files.
-    pub(crate) listed: Option<u64>,
+    /// Its place in the flusher's list.
+    pub(crate) listed: Option<Listed>,
     pub(crate) next_write: u64,
     /// Writes in flight: pages.
     pub(crate) writeback: BTreeMap<u64, Range<u64>>,
@@ -521,6 +522,8 @@ impl Mapping {
         let gone = state.dirty.remove(pages);
         self.shared.dirty.fetch_sub(gone, Ordering::Relaxed);
         if gone > 0 {
+            self.note_progress(state);
+            self.shared.flusher.kick();
             self.shared.cleaned.notify();
         }
     }
@@ -743,6 +746,7 @@ impl Drop for Exclusive {
         let mut state = self.mapping.state.lock();
         state.exclusive = false;
         let passed_over = !state.dirty.is_empty();
+        self.mapping.note_progress(&mut state);
         drop(state);
         self.mapping.changed.notify();
         self.mapping.shared.collect_some();

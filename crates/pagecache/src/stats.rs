@@ -101,6 +101,8 @@ counters! {
     writeback_pages WritebackPages,
     /// Writes to the store that failed.
     writeback_errors WritebackErrors,
+    /// Dirty files that the flusher looked at.
+    flush_looks FlushLooks,
     /// Writers made to wait for writeback.
     throttle_waits ThrottleWaits,
     /// Times that a file turned out to have changed behind the cache's back.

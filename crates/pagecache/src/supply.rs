@@ -38,6 +38,8 @@ pub(crate) struct Supply {
     short: AtomicBool,
     /// The background is reclaiming.
     reclaiming: AtomicBool,
+    /// Threads that have frames of uncached operations in their hands, where nobody else sees them.
+    at_work: AtomicUsize,
     /// Pages that uncached operations have dropped when done with them, so far.
     pub(crate) pruned: AtomicU64,
 }
@@ -125,6 +127,7 @@ impl Shared {
             }
             return frames;
         }
+        let _at_work = uncached.then(|| self.at_work());
         // Enough is on its way, and what is dropped now would wait for the same epoch.
         let soon = self.supply.retired_frames.load(Ordering::Relaxed);
         if self.arena.free_frames() as usize + soon >= min {
@@ -149,11 +152,18 @@ impl Shared {
         take()
     }
 
+    /// While it lives, those who wait for frames of uncached operations know that somebody has some
+    /// in his hands.
+    pub(crate) fn at_work(&self) -> AtWork<'_> {
+        self.supply.at_work.fetch_add(1, Ordering::SeqCst);
+        AtWork(&self.supply.at_work)
+    }
+
     /// Hands over what a mapping's slots let go of.
     pub(crate) fn retire(&self, frames: Vec<u32>, nodes: Vec<Garbage>) {
         let tag = self.epoch.now();
         let mut retired = self.supply.retired.lock();
-        self.supply.retired_frames.fetch_add(frames.len(), Ordering::Relaxed);
+        self.supply.retired_frames.fetch_add(frames.len(), Ordering::SeqCst);
         retired.push_back(Retired { tag, frames, nodes });
     }
 
@@ -175,13 +185,13 @@ impl Shared {
             while retired.front().is_some_and(|r| self.epoch.passed(r.tag)) {
                 passed.extend(retired.pop_front());
             }
-            let frames = passed.iter().map(|r| r.frames.len()).sum();
-            self.supply.retired_frames.fetch_sub(frames, Ordering::Relaxed);
         }
         if passed.is_empty() {
             return;
         }
         self.unpin(passed.iter().flat_map(|r| r.frames.iter().copied()));
+        let frames = passed.iter().map(|r| r.frames.len()).sum();
+        self.supply.retired_frames.fetch_sub(frames, Ordering::SeqCst);
         drop(passed.into_iter().map(|r| r.nodes).collect::<Vec<_>>());
     }
 
@@ -251,6 +261,15 @@ struct Retired {
     tag: u64,
     frames: Vec<u32>,
     nodes: Vec<Garbage>,
+}
+
+/// See [`Shared::at_work`].
+pub(crate) struct AtWork<'a>(&'a AtomicUsize);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Frames that may wait for their epoch before somebody looks whether it has passed: a look reads a
@@ -355,16 +374,17 @@ impl Patience {
         let pruned = shared.supply.pruned.load(Ordering::Relaxed);
         let got_on = std::mem::replace(&mut self.pruned, pruned) != pruned;
         self.stuck = if got_on { Duration::ZERO } else { self.stuck + passed };
-        // One that is at work has just given frames back, is filling some, has I/O in flight, or
-        // waits for the flusher, for an epoch, or for the background to drop what cached operations
-        // have put in the reserve.
+        // One that is at work has just given frames back, has some in its hands, is filling some, has
+        // I/O in flight, or waits for the flusher, for an epoch, or for the background to drop what
+        // cached operations have put in the reserve.
         let supply = &shared.supply;
         let returns = shared.arena.returns();
         let at_work = std::mem::replace(&mut self.returns, returns) != returns
             || shared.arena.lent() > 0
             || shared.uncached_io.load(Ordering::SeqCst) > 0
             || !shared.flusher_has_seen_all()
-            || !supply.retired.lock().is_empty()
+            || supply.retired_frames.load(Ordering::SeqCst) > 0
+            || supply.at_work.load(Ordering::SeqCst) > 0
             || supply.short.load(Ordering::SeqCst)
             || supply.reclaiming.load(Ordering::SeqCst);
         self.alone = if at_work { Duration::ZERO } else { self.alone + passed };

@@ -90,6 +90,7 @@ impl Open {
 impl Mapping {
     /// Drops those of the pages that an uncached operation brought in.
     pub(crate) fn prune(&self, pages: &RangeSet) {
+        let _at_work = self.shared.at_work();
         let Some(mut state) = self.state.try_lock() else {
             self.count(Count::PruneSkips, 1);
             return;

@@ -197,7 +197,9 @@ impl Open {
                 let most = UNCACHED_WINDOW.min(limits.reserve.max(limits.step) as u64);
                 let full = behind >= most.min(hard / 2).max(1);
                 // Pages that cached writes left count, too, and are in no hurry by themselves.
-                state.urgent |= full;
+                if full {
+                    mapping.hurry(&mut state);
+                }
                 full
             };
             if dirty > background {
@@ -316,6 +318,7 @@ impl Mapping {
             unsafe { std::ptr::copy_nonoverlapping(buf.as_ptr(), arena.ptr(frame).add(head), len) };
         }
         let mut new_pages = 0;
+        let at_work = uncached.then(|| shared.at_work());
         let window = self.window();
         if let Some((frame, head)) = in_place_at {
             let meta = arena.meta(frame);
@@ -355,18 +358,18 @@ impl Mapping {
         edit.finish(&mut state);
         self.mark_dirty(&mut state, pages.clone());
         state.times.modified(SystemTime::now());
-        if uncached {
-            let ends_inside = !end.is_multiple_of(PAGE_SIZE as u64);
-            state.half_written = ends_inside.then_some(end / PAGE_SIZE as u64);
-            state.urgent |= state
-                .half_written
-                .is_none_or(|page| state.dirty.len() > 1 || !state.dirty.contains(page));
-        }
         self.list_dirty(&mut state);
         if uncached {
+            let ends_inside = !end.is_multiple_of(PAGE_SIZE as u64);
+            let half = ends_inside.then_some(end / PAGE_SIZE as u64);
+            state.half_written = half;
+            if half.is_none_or(|page| state.dirty.len() > 1 || !state.dirty.contains(page)) {
+                self.hurry(&mut state);
+            }
             shared.urgent.fetch_add(1, Ordering::SeqCst);
         }
         drop(state);
+        drop(at_work);
         shared.collect_some();
         self.count(Count::UncachedPages, new_pages);
         shared.stats.add(Count::WrittenBytes, buf.len() as u64);

@@ -9,8 +9,7 @@
 //! 4. Writes are clipped at the end of file.
 //! 5. Nothing here needs memory for pages.
 //!
-//! The flusher writes files that have been dirty for a while, all files when too much is dirty,
-//! and at once what uncached writes left (I11).
+//! `flusher.rs` says when.
 
 use crate::arena::flag;
 use crate::cache::Shared;
@@ -19,7 +18,6 @@ use crate::mapping::Mapping;
 use crate::ranges::RangeSet;
 use crate::segments::io_slices;
 use crate::stats::Count;
-use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,10 +30,6 @@ use weir_vfs::{Caller, Error, Result, SetAttr, SetTime, Source, WriteOp};
 const WRITE_PAGES: u64 = 256;
 /// Writes of one file in flight at most.
 const WINDOW: usize = 8;
-/// How long pages stay dirty before they are written without need.
-const AGE: Duration = Duration::from_secs(5);
-/// How often the flusher looks at ages.
-const TICK: Duration = Duration::from_millis(500);
 /// First and longest wait after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -62,23 +56,6 @@ impl Source for DirtyPages {
 impl Drop for DirtyPages {
     fn drop(&mut self) {
         self.shared.unpin(self.frames.iter().copied());
-    }
-}
-
-/// Files that may have something dirty, in the order in which they became so.
-#[derive(Default)]
-pub(crate) struct DirtyFiles {
-    next: u64,
-    files: BTreeMap<u64, Arc<Mapping>>,
-}
-
-impl DirtyFiles {
-    /// Puts a file last; returns its number in the list.
-    fn enter(&mut self, mapping: Arc<Mapping>) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.files.insert(number, mapping);
-        number
     }
 }
 
@@ -232,9 +209,7 @@ impl Mapping {
             state.dirty_since = Some(shared.now());
         }
         shared.dirty.fetch_sub(pages - again, Ordering::Relaxed);
-        if state.urgent {
-            shared.urgent.fetch_add(1, Ordering::SeqCst);
-        }
+        self.note_progress(&mut state);
         drop(state);
         shared.collect();
         self.changed.notify();
@@ -331,110 +306,5 @@ impl Mapping {
             }
         };
         crate::tasks::finish(&self.shared.tasks, work).await;
-    }
-
-    /// Asks the flusher to write what is dirty now, whatever its age.
-    pub(crate) fn flush_soon(&self) {
-        let mut state = self.state.lock();
-        if !state.dirty.is_empty() {
-            state.urgent = true;
-            drop(state);
-            self.shared.flusher.kick();
-        }
-    }
-
-    /// The open file that wrote uncached is closed: what it left half-written goes, too.
-    pub(crate) fn flush_half_written(&self) {
-        let mut state = self.state.lock();
-        if state.half_written.take().is_some() {
-            state.urgent = true;
-            drop(state);
-            self.shared.flusher.kick();
-        }
-    }
-
-    /// Puts the file in the flusher's list. The lock is held.
-    pub(crate) fn list_dirty(self: &Arc<Self>, state: &mut crate::mapping::State) {
-        if state.listed.is_none() {
-            state.listed = Some(self.shared.dirty_files.lock().enter(self.clone()));
-        }
-    }
-}
-
-impl Shared {
-    /// Every file that may have dirty pages, the longest dirty first.
-    pub(crate) fn dirty_mappings(&self) -> Vec<Arc<Mapping>> {
-        self.dirty_files.lock().files.values().cloned().collect()
-    }
-
-    /// Drops what the stores would not take, since nobody is left who could ask for it.
-    fn give_up(&self) {
-        for mapping in self.dirty_mappings() {
-            let state = mapping.state.lock();
-            let (pages, error) = (state.dirty.len(), state.error);
-            // A store that has not answered yet may still take it, and its memory is not ours.
-            if pages == 0 || state.failures == 0 || !state.writeback.is_empty() {
-                continue;
-            }
-            drop(state);
-            tracing::error!(
-                "lost {pages} pages of file {} that were written to the cache: the store failed \
-                 with \"{}\" until the last user of the cache had gone, and for {:?} after that",
-                mapping.id.ino,
-                error.unwrap_or(Error::Io),
-                self.close_patience,
-            );
-            mapping.discard();
-        }
-    }
-
-    /// The flusher.
-    pub(crate) fn flush_loop(&self) {
-        let mut stopped = None;
-        loop {
-            self.flusher.sleep(TICK);
-            let stopping = self.stop.load(Ordering::SeqCst);
-            let pressed = stopping
-                || self.dirty.load(Ordering::Relaxed) > self.limits().dirty_background
-                || self.waiting.load(Ordering::SeqCst) > 0
-                || self.resizing.load(Ordering::SeqCst);
-            let now = self.now();
-            let urgent = self.urgent.load(Ordering::SeqCst);
-            for mapping in self.dirty_mappings() {
-                let (due, done) = {
-                    let mut state = mapping.state.lock();
-                    let old = state.dirty_since.is_some_and(|since| now - since >= AGE);
-                    let done = state.is_clean();
-                    if done && let Some(number) = state.listed.take() {
-                        self.dirty_files.lock().files.remove(&number);
-                    }
-                    let ask = if pressed || old {
-                        Some(Ask::Background)
-                    } else {
-                        state.urgent.then_some(Ask::Urgent)
-                    };
-                    (ask, done)
-                };
-                if done {
-                    let settled = mapping.clone();
-                    self.tasks.spawn(async move { settled.settle().await });
-                } else if let Some(ask) = due {
-                    mapping.start_writeback(0..u64::MAX, ask, &mut RangeSet::default());
-                }
-            }
-            if stopping && now - *stopped.get_or_insert(now) >= self.close_patience {
-                self.give_up();
-            }
-            self.urgent_seen.store(urgent, Ordering::SeqCst);
-            // The last round takes clean files off the list: they keep the cache, and it them.
-            let done =
-                self.dirty.load(Ordering::SeqCst) == 0 && self.dirty_files.lock().files.is_empty();
-            if stopping && done {
-                return;
-            }
-            if self.waiting.load(Ordering::SeqCst) > 0 {
-                self.freed.notify();
-            }
-        }
     }
 }

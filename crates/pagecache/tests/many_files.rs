@@ -3,13 +3,14 @@
 
 mod common;
 
-use common::{Rig, block_on, read_full, write_all};
+use common::{Rig, block_on, read_full, until, write_all};
 use weir_pagecache::{Cache, Config};
 use weir_stores::memory::MemoryFs;
 use weir_vfs::{Access, Caller, FileSystem, IoFlags, SetAttr};
 
 const PAGE: u64 = 4096;
 const NONE: IoFlags = IoFlags::empty();
+const UNCACHED: IoFlags = IoFlags::UNCACHED;
 
 #[test]
 fn pages_of_closed_files_stay_without_the_stores_files() {
@@ -74,6 +75,38 @@ fn what_is_known_of_closed_files_and_of_holes_is_bounded() {
         assert!(rig.cache.index_bytes() <= 2 << 20, "page {n}: {}", rig.cache.index_bytes());
     }
     assert_eq!(read_full(&file, 64 * PAGE, 3, NONE), b"x\0\0");
+}
+
+#[test]
+fn the_flusher_looks_at_what_is_due_and_not_at_every_dirty_file() {
+    const FILES: u64 = 3000;
+    let rig = Rig::new(65_536);
+    for n in 0..FILES {
+        write_all(&rig.create(&format!("f{n}")), b"dirty", 0);
+    }
+    // Far from so many that all are to be written; each of these has the flusher do something.
+    let stream = rig.create("stream");
+    let looks = rig.cache.stats().flush_looks;
+    for n in 0..300 {
+        stream.write_at(&[1; 4096], n * PAGE, UNCACHED).unwrap();
+        stream.sync(true).unwrap();
+    }
+    let looks = rig.cache.stats().flush_looks - looks;
+    // If this takes so long that they become old, each is looked at for that, and when it is clean.
+    let most = 3 * FILES + 2000;
+    assert!(looks < most, "{looks} looks at {FILES} dirty files for 300 writes to another");
+    // And none is forgotten.
+    block_on(rig.cache.flush()).unwrap();
+    until("the end of writeback", || rig.cache.dirty_bytes() == 0);
+    until("the flusher to rest", || {
+        let looks = rig.cache.stats().flush_looks;
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        rig.cache.stats().flush_looks == looks
+    });
+    let before = rig.cache.stats().flush_looks;
+    stream.write_at(&[2; 4096], 0, UNCACHED).unwrap();
+    until("the last look", || stream.resident().is_empty());
+    assert!(rig.cache.stats().flush_looks - before < 20, "clean files are off the list");
 }
 
 /// Resident memory of this process, in bytes.
