@@ -87,6 +87,11 @@ impl Cache {
         Ok(Self { handle: Arc::new(Handle { shared }) })
     }
 
+    /// Whether this is the same cache as `other`.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.handle.shared, &other.handle.shared)
+    }
+
     /// A cache whose threads are the model's.
     #[cfg(all(test, shuttle))]
     pub(crate) fn without_threads(shared: Arc<Shared>) -> Self {

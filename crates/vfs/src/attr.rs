@@ -132,4 +132,7 @@ pub struct FsStat {
     pub max_file_size: u64,
     /// Most hard links to a file.
     pub max_links: u32,
+    /// Ranges that files share begin and end at multiples of this, in bytes, or at the end of a file;
+    /// 0 where none are shared.
+    pub clone_bytes: u32,
 }

@@ -29,6 +29,35 @@ fn signals_end_it_in_order() {
     }
 }
 
+/// Told to stop before it serves, it ends in order as well.
+#[test]
+fn told_to_stop_while_it_starts_it_ends_in_order() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let state = dir.path().join("state");
+    let bound = "127.0.0.1:0";
+    for _ in 0..5 {
+        let options = ["--bind", bound, "--budget", "64M"];
+        let mut command = common::weir(arguments(&state, &options, &export));
+        let mut starting =
+            command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("weir starts");
+        let status = format!("/proc/{}/status", starting.id());
+        let hears = || {
+            let text = fs::read_to_string(&status).unwrap();
+            let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:\t")).unwrap();
+            let caught = u64::from_str_radix(caught, 16).unwrap();
+            [Signal::TERM, Signal::INT].iter().all(|s| caught & (1 << (s.as_raw() - 1)) != 0)
+        };
+        while !hears() {
+            std::thread::yield_now();
+        }
+        let pid = rustix::process::Pid::from_child(&starting);
+        rustix::process::kill_process(pid, Signal::TERM).unwrap();
+        assert_eq!(starting.wait().unwrap().code(), Some(0));
+    }
+}
+
 #[test]
 fn counters_are_read_over_http() {
     let dir = scratch();
@@ -40,7 +69,7 @@ fn counters_are_read_over_http() {
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
     let mut reply = String::new();
     stream.read_to_string(&mut reply).unwrap();
-    assert!(reply.contains("\nweir_cache_budget_bytes "), "{reply}");
+    assert!(reply.contains("\nweir_cache_budget_bytes{cache=\"/\"} "), "{reply}");
     // Asked for what it did so far, it goes on.
     server.signal(Signal::USR1);
     TcpStream::connect(("127.0.0.1", server.port)).unwrap();

@@ -297,6 +297,7 @@ impl Protocol for V3 {
             max_name: about.map_or(255, |a| a.max_name),
             max_file_size: about.map_or(i64::MAX as u64, |a| a.max_file_size),
             max_links: about.map_or(1, |a| a.max_links),
+            clone_bytes: 0,
         })
     }
 

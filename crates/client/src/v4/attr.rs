@@ -48,6 +48,8 @@ pub(super) const SPACE: Bitmap = Bitmap::of(&[
     SPACE_FREE,
     SPACE_TOTAL,
 ]);
+/// What minor version 2 knows of it besides.
+pub(super) const SHARED: Bitmap = Bitmap::of(&[CLONE_BLKSIZE]);
 /// What is asked once, of the mount's root.
 pub(super) const ABOUT: Bitmap = Bitmap::of(&[SUPPORTED_ATTRS, LEASE_TIME, MAXREAD, MAXWRITE]);
 
@@ -144,6 +146,7 @@ pub(super) fn space(attrs: &Attrs) -> FsStat {
         max_name: attrs.maxname.unwrap_or(255),
         max_file_size: attrs.maxfilesize.unwrap_or(i64::MAX as u64),
         max_links: attrs.maxlink.unwrap_or(1),
+        clone_bytes: attrs.clone_blksize.unwrap_or(0),
     }
 }
 

@@ -168,7 +168,11 @@ impl Protocol for V4 {
     }
 
     async fn statfs(&self, cred: &OpaqueAuth, root: &Handle) -> Result<FsStat> {
-        let ops = [putfh(root), getattr(super::attr::SPACE)];
+        let mut wanted = super::attr::SPACE;
+        if self.minor >= 2 {
+            wanted = wanted.union(super::attr::SHARED);
+        }
+        let ops = [putfh(root), getattr(wanted)];
         let attrs = take!(self, self.call(cred, "GETATTR", &ops).await?, Getattr)?;
         Ok(super::attr::space(&attrs))
     }

@@ -126,6 +126,7 @@ impl FileSystem for PseudoFs {
             max_name: 255,
             max_file_size: i64::MAX as u64,
             max_links: 65_000,
+            clone_bytes: 0,
         })
     }
 

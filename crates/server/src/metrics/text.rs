@@ -11,6 +11,7 @@ use prometheus_client::registry::{Registry, Unit};
 use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
+use weir_pagecache::Cache;
 
 pub(super) fn open_metrics(core: &Arc<Core>) -> String {
     let mut registry = Registry::with_prefix("weir");
@@ -72,33 +73,45 @@ impl Collector for Everything {
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
-        self.encode_cache(encoder)
+        self.encode_caches(encoder)
     }
 }
 
 impl Everything {
-    /// The counters of the page caches, of which there is mostly one.
-    fn encode_cache(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+    /// The counters of each page cache, of which there is mostly one, by the path of the first export
+    /// that uses it.
+    fn encode_caches(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let table = self.core.exports.table();
-        let Some(export) = table.all().next() else { return Ok(()) };
-        let cache = export.fs().cache();
-        for (name, value) in cache.stats().iter() {
-            let name = format!("cache_{name}");
-            let counter = ConstCounter::new(value);
-            let metric =
-                encoder.encode_descriptor(&name, "Page cache", None, counter.metric_type())?;
-            counter.encode(metric)?;
+        let mut caches: Vec<(&str, &Cache)> = Vec::new();
+        for export in table.all() {
+            let cache = export.fs().cache();
+            if caches.iter().all(|(_, other)| !other.is(cache)) {
+                caches.push((&export.export.path, cache));
+            }
         }
-        let gauges = [
-            ("cache_budget", "Memory that the page cache may use", cache.budget_bytes()),
-            ("cache_used", "Memory that the page cache uses", cache.used_bytes()),
-            ("cache_dirty", "Data that is not written back yet", cache.dirty_bytes()),
+        let stats: Vec<_> = caches.iter().map(|(path, cache)| (*path, cache.stats())).collect();
+        let Some((_, first)) = stats.first() else { return Ok(()) };
+        for (at, (name, _)) in first.iter().enumerate() {
+            let name = format!("cache_{name}");
+            let kind = MetricType::Counter;
+            let mut family = encoder.encode_descriptor(&name, "Page cache", None, kind)?;
+            for (path, stats) in &stats {
+                let value = stats.iter().nth(at).map_or(0, |(_, value)| value);
+                ConstCounter::new(value).encode(family.encode_family(&[("cache", *path)])?)?;
+            }
+        }
+        let gauges: [(_, _, fn(&Cache) -> u64); 3] = [
+            ("cache_budget", "Memory that the page cache may use", Cache::budget_bytes),
+            ("cache_used", "Memory that the page cache uses", Cache::used_bytes),
+            ("cache_dirty", "Data that is not written back yet", Cache::dirty_bytes),
         ];
         for (name, help, value) in gauges {
-            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
-            let unit = Unit::Bytes;
-            let metric = encoder.encode_descriptor(name, help, Some(&unit), gauge.metric_type())?;
-            gauge.encode(metric)?;
+            let (unit, kind) = (Unit::Bytes, MetricType::Gauge);
+            let mut family = encoder.encode_descriptor(name, help, Some(&unit), kind)?;
+            for (path, cache) in &caches {
+                let gauge = ConstGauge::new(i64::try_from(value(cache)).unwrap_or(i64::MAX));
+                gauge.encode(family.encode_family(&[("cache", *path)])?)?;
+            }
         }
         Ok(())
     }

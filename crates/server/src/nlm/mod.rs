@@ -117,7 +117,9 @@ impl Request<'_> {
     }
 
     fn owner(&self, lock: &nlm::Lock) -> NlmOwner {
-        NlmOwner { host: self.host(), handle: lock.owner.0.clone(), process: lock.process }
+        // The handle as it came holds on to the whole request.
+        let handle = Bytes::copy_from_slice(&lock.owner);
+        NlmOwner { host: self.host(), handle, process: lock.process }
     }
 
     /// The file of a handle, if the caller may use it at all.
@@ -186,8 +188,10 @@ impl Request<'_> {
     async fn lock_checked(&self, args: LockArgs) -> Result<(), Status> {
         let LockArgs { cookie, block, exclusive, lock, reclaim, .. } = args;
         let node = self.find(&lock.file, exclusive).await?;
+        // These as they came hold on to the whole request.
+        let own = Bytes::copy_from_slice;
         let to =
-            ReplyTo { cookie: cookie.0, caller: lock.caller.0.clone(), server: self.route.server };
+            ReplyTo { cookie: own(&cookie), caller: own(&lock.caller), server: self.route.server };
         let request = NlmLock {
             owner: self.owner(&lock),
             node,

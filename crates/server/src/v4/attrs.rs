@@ -52,6 +52,7 @@ const OF_FILE_SYSTEM: Bitmap = Bitmap::of(&[
     number::MAXLINK,
     number::MAXNAME,
     number::SPACE_AVAIL,
+    number::CLONE_BLKSIZE,
     number::SPACE_FREE,
     number::SPACE_TOTAL,
 ]);
@@ -289,7 +290,7 @@ pub(crate) fn of_file(
         dacl: lists(number::DACL).map(|aces| WireAcl { flags: AclFlags::empty(), aces }),
         suppattr_exclcreat: has(number::SUPPATTR_EXCLCREAT).then(|| exclusive(cx.minor, store)),
         fs_charset_cap: has(number::FS_CHARSET_CAP).then_some(CONTAINS_NON_UTF8),
-        clone_blksize: has(number::CLONE_BLKSIZE).then_some(4096),
+        clone_blksize: stat_of(number::CLONE_BLKSIZE, |s| s.clone_bytes.into()).map(clamp),
         space_freed: has(number::SPACE_FREED).then_some(freed),
         change_attr_type: has(number::CHANGE_ATTR_TYPE).then_some(CHANGE_UNDEFINED),
         uncacheable_file_data: besides.uncacheable,

@@ -390,6 +390,7 @@ impl FileSystem for LocalFs {
             max_name: stat.f_namemax as u32,
             max_file_size: MAX_FILE_BYTES,
             max_links: 65_000,
+            clone_bytes: u32::try_from(stat.f_bsize).unwrap_or(0),
         })
     }
 

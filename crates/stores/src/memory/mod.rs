@@ -22,6 +22,7 @@ use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tree::Tree;
+use weir_base::PAGE_SIZE;
 use weir_vfs::{
     Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirEntry, DirPage, Error, FileId,
     FileKind, FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, SetTime, XattrMode,
@@ -222,6 +223,7 @@ impl FileSystem for MemoryFs {
             max_name: MAX_NAME_BYTES as u32,
             max_file_size: MAX_FILE_BYTES,
             max_links: MAX_LINKS,
+            clone_bytes: PAGE_SIZE as u32,
         })
     }
 

@@ -16,6 +16,11 @@ impl Bind {
     pub(crate) fn ip(self) -> IpAddr {
         self.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
     }
+
+    /// Both, if a port was given.
+    pub(crate) fn with_port(self) -> Option<SocketAddr> {
+        self.port.map(|port| SocketAddr::new(self.ip(), port))
+    }
 }
 
 impl FromStr for Bind {

@@ -103,6 +103,8 @@ struct Server {
     state_dir: Option<Spanned<PathBuf>>,
     rpcbind: bool,
     delegations: Option<bool>,
+    metrics: Option<Spanned<Text<Bind>>>,
+    id_domain: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -176,6 +178,21 @@ impl Server {
             None => Versions::ALL,
         };
         let state_dir = self.state_dir.map(whole_path).transpose()?;
+        let metrics = match self.metrics {
+            Some(at) => Some(at.get_ref().0.with_port().ok_or_else(|| {
+                Problem::at(at.span(), "no port is given")
+                    .advice("write it like \"127.0.0.1:9100\" or 9100")
+            })?),
+            None => None,
+        };
+        let id_domain = match self.id_domain {
+            Some(domain) if domain.get_ref().is_empty() || domain.get_ref().contains('@') => {
+                let what = format!("{:?} is no domain", domain.get_ref());
+                return Err(Problem::at(domain.span(), what)
+                    .advice("write it like \"example.org\", or leave it out for numbers"));
+            }
+            domain => domain.map(Spanned::into_inner),
+        };
         Ok(Settings {
             listen: self.listen.0.into_iter().map(|text| text.0).collect(),
             budget: self.budget.map(|text| text.0),
@@ -188,6 +205,8 @@ impl Server {
             state_dir,
             rpcbind: self.rpcbind,
             delegations: self.delegations.unwrap_or(default.delegations),
+            metrics,
+            id_domain,
             exports: Vec::new(),
         })
     }
@@ -373,6 +392,20 @@ impl<'de> Deserialize<'de> for Version {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_and_names_are_keys_too() {
+        let with = |keys: &str| format!("[server]\n{keys}\n[[export]]\npath = \"/srv\"\n");
+        let at = |text: &str| Some(text.parse().unwrap());
+        assert_eq!(settings(&with("metrics = 9100")).metrics, at("127.0.0.1:9100"));
+        let both = settings(&with("metrics = \"[::1]:9\"\nid_domain = \"example.org\""));
+        assert_eq!((both.metrics, both.id_domain.as_deref()), (at("[::1]:9"), Some("example.org")));
+        let neither = settings(&with(""));
+        assert_eq!((neither.metrics, neither.id_domain), (None, None));
+        for bad in ["metrics = \"127.0.0.1\"", "id_domain = \"a@b\"", "id_domain = \"\""] {
+            assert!(parse(&with(bad)).is_err(), "{bad}");
+        }
+    }
 
     fn settings(text: &str) -> Settings {
         match parse(text) {

@@ -13,6 +13,7 @@ pub(crate) use file::{LEASE_SECONDS, load};
 use crate::memory::budget_bytes;
 use crate::size::Size;
 use serde::Deserialize;
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,6 +44,10 @@ pub(crate) struct Settings {
     pub(crate) rpcbind: bool,
     /// Give delegations to clients.
     pub(crate) delegations: bool,
+    /// Where counters are to be read.
+    pub(crate) metrics: Option<SocketAddr>,
+    /// The domain of users' and groups' names.
+    pub(crate) id_domain: Option<String>,
     /// What is served.
     pub(crate) exports: Vec<ExportSettings>,
 }
@@ -113,6 +118,8 @@ impl Default for Settings {
             state_dir: None,
             rpcbind: false,
             delegations: true,
+            metrics: None,
+            id_domain: None,
             exports: Vec::new(),
         }
     }

@@ -33,7 +33,7 @@ pub(crate) async fn exchange_id(cx: &mut Context, args: exchange_id::Args) -> ex
         StateProtect::MachCred(_) => return Err(Error::Inval),
         StateProtect::Ssv(_) => return Err(Error::EncrAlgUnsupp),
     }
-    let owner = Owner { sessions: true, name: args.client.owner.0.clone() };
+    let owner = Owner { sessions: true, name: bytes::Bytes::copy_from_slice(&args.client.owner) };
     let update = args.flags.contains(Flags::UPD_CONFIRMED_REC_A);
     let (now, verifier, principal) = (cx.now(), args.client.verifier, cx.principal.clone());
     let found = cx.state().clients.exchange_id(owner, verifier, principal, update, now);

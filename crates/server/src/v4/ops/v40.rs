@@ -15,7 +15,7 @@ use weir_nfs::v4::{Error, Failure};
 use weir_xdr::{Decode, Decoder, Encode, Encoder};
 
 pub(crate) async fn setclientid(cx: &mut Context, args: setclientid::Args) -> setclientid::Res {
-    let owner = Owner { sessions: false, name: args.client.owner.0.clone() };
+    let owner = Owner { sessions: false, name: bytes::Bytes::copy_from_slice(&args.client.owner) };
     let (now, verifier, principal) = (cx.now(), args.client.verifier, cx.principal.clone());
     let (location, peer) = (&args.cb_location, cx.peer.addr().ip());
     let service = service_of(location, args.cb_program, args.callback_ident, peer);

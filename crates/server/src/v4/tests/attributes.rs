@@ -69,7 +69,7 @@ const CHECKS: &[(u32, Check)] = &[
         set.contains(attr::MODE) && !set.contains(attr::TIME_MODIFY_SET)
     }),
     (attr::FS_CHARSET_CAP, |a, _, _| a.fs_charset_cap == Some(1)),
-    (attr::CLONE_BLKSIZE, |a, _, _| a.clone_blksize == Some(4096)),
+    (attr::CLONE_BLKSIZE, |a, _, s| a.clone_blksize == Some(s.clone_bytes) && s.clone_bytes > 0),
     (attr::SPACE_FREED, |a, f, _| a.space_freed == Some(if f.nlink > 1 { 0 } else { f.allocated })),
     (attr::CHANGE_ATTR_TYPE, |a, _, _| a.change_attr_type == Some(4)),
     (attr::XATTR_SUPPORT, |a, _, _| a.xattr_support == Some(true)),

@@ -44,8 +44,8 @@ async fn operations_are_counted_and_read_over_http() {
     let failed =
         "weir_failed_total{protocol=\"nfs4\",operation=\"lookup\",status=\"NFS4ERR_NOENT\"}";
     assert_eq!(value(failed), 1.0);
-    assert_eq!(value("weir_cache_budget_bytes"), f64::from(32 << 20));
-    value("weir_cache_fast_reads_total");
+    assert_eq!(value("weir_cache_budget_bytes{cache=\"/\"}"), f64::from(32 << 20));
+    value("weir_cache_fast_reads_total{cache=\"/\"}");
     assert!(body.ends_with("# EOF\n"), "{body}");
 
     let summary = f.server.report().summary();
@@ -56,4 +56,26 @@ async fn operations_are_counted_and_read_over_http() {
     assert!(ask(addr, "GET / HTTP/1.0\r\n\r\n").await.0.contains("404"));
     assert!(ask(addr, "POST /metrics HTTP/1.0\r\n\r\n").await.0.contains("405"));
     assert!(ask(addr, &"x".repeat(8 << 10)).await.0.contains("400"));
+}
+
+#[tokio::test]
+async fn every_cache_is_counted_once() {
+    use super::exports::{BUDGET, cache, export, serve};
+    let (one, two) = (cache(), cache());
+    two.set_budget(BUDGET / 2).unwrap();
+    let options = ExportOptions::default;
+    let f = serve(vec![
+        export(&one, "/a", options()),
+        export(&two, "/b", options()),
+        export(&one, "/c", options()),
+    ])
+    .await;
+    let text = f.server.report().open_metrics();
+    let lines = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
+    assert_eq!(lines("weir_cache_used_bytes{"), 2, "{text}");
+    assert_eq!(lines("weir_cache_fast_reads_total{"), 2);
+    for (path, budget) in [("/a", BUDGET), ("/b", BUDGET / 2)] {
+        let line = format!("weir_cache_budget_bytes{{cache=\"{path}\"}} {budget}");
+        assert_eq!(lines(&line), 1, "{text}");
+    }
 }

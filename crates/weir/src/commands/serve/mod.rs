@@ -161,26 +161,42 @@ impl Args {
 
 pub(crate) fn run(args: Args) -> Result<Ended> {
     let (check, json) = (args.check, args.json);
-    let (config, id_domain) = (args.config.clone(), args.id_domain.clone());
+    let config = args.config.clone();
     let metrics = args.metrics.map(metrics_address).transpose()?;
-    let settings = match &config {
+    let first = First { metrics, id_domain: args.id_domain.clone() };
+    let mut settings = match &config {
         Some(config) => load(config)?,
         None => settings(args)?,
     };
+    first.apply(&mut settings);
     if check {
         announce::checked(&settings, json)?;
         return Ok(Ended::Done);
     }
-    service::run(service::Start { settings, config, metrics, id_domain, json })
+    service::run(service::Start { settings, config, first, json })
+}
+
+/// What the command line says of keys that a configuration file has, too: it comes first.
+pub(super) struct First {
+    metrics: Option<SocketAddr>,
+    id_domain: Option<String>,
+}
+
+impl First {
+    fn apply(&self, settings: &mut Settings) {
+        settings.metrics = self.metrics.or(settings.metrics);
+        if let Some(domain) = &self.id_domain {
+            settings.id_domain = Some(domain.clone());
+        }
+    }
 }
 
 /// Where counters are to be read; only from this machine, unless an address is given.
 fn metrics_address(bind: Bind) -> Result<SocketAddr> {
-    match bind.port {
-        Some(port) => Ok(SocketAddr::new(bind.ip(), port)),
-        None => Err(Failure::new("serve --metrics", "no port is given")
-            .advice("write it like 127.0.0.1:9100 or 9100")),
-    }
+    bind.with_port().ok_or_else(|| {
+        Failure::new("serve --metrics", "no port is given")
+            .advice("write it like 127.0.0.1:9100 or 9100")
+    })
 }
 
 /// What the command line says.
@@ -200,6 +216,8 @@ fn settings(args: Args) -> Result<Settings> {
         state_dir: server.state_dir,
         rpcbind: server.rpcbind,
         delegations: !server.no_delegations,
+        metrics: None,
+        id_domain: None,
         exports: vec![ExportSettings {
             dir,
             name: "/".into(),

@@ -5,7 +5,7 @@
 //! 3. Who started the server is told when it serves, when it reloads and when it stops.
 
 use super::stores::{Stores, refused, warn_of_key};
-use super::{announce, listen, privileges, state_dir};
+use super::{First, announce, listen, privileges, state_dir};
 use crate::cli::Ended;
 use crate::commands::runtime_with;
 use crate::config::{ExportSettings, Settings, load};
@@ -28,16 +28,15 @@ pub(super) struct Start {
     pub(super) settings: Settings,
     /// Where the settings are from, and are read again.
     pub(super) config: Option<PathBuf>,
-    /// Where counters are to be read.
-    pub(super) metrics: Option<SocketAddr>,
-    /// The domain of users' and groups' names.
-    pub(super) id_domain: Option<String>,
+    /// What comes before them.
+    pub(super) first: First,
     /// Say what is served as JSON.
     pub(super) json: bool,
 }
 
 /// Serves until told to stop.
 pub(super) fn run(start: Start) -> Result<Ended> {
+    let signals = Signals::new()?;
     let settings = &start.settings;
     let below = match (&start.config, &settings.exports[..]) {
         (None, [only]) => Some(state_dir::name_of(&only.dir)),
@@ -49,7 +48,7 @@ pub(super) fn run(start: Start) -> Result<Ended> {
     raise_descriptor_limit();
     // Before the first thread is started, as privileges are a thread's own.
     privileges::give_up();
-    runtime_with(settings.threads)?.block_on(serve(start, &state_dir, listeners))
+    runtime_with(settings.threads)?.block_on(serve(start, signals, &state_dir, listeners))
 }
 
 /// Every connection and every open file is a descriptor, and shells allow 1,024 by default.
@@ -61,8 +60,13 @@ fn raise_descriptor_limit() {
     }
 }
 
-async fn serve(start: Start, state_dir: &Path, listeners: Vec<TcpListener>) -> Result<Ended> {
-    let Start { settings, config, metrics, id_domain, json } = start;
+async fn serve(
+    start: Start,
+    signals: Signals,
+    state_dir: &Path,
+    listeners: Vec<TcpListener>,
+) -> Result<Ended> {
+    let Start { settings, config, first, json } = start;
     let addresses: Vec<SocketAddr> = listeners
         .iter()
         .map(TcpListener::local_addr)
@@ -76,7 +80,7 @@ async fn serve(start: Start, state_dir: &Path, listeners: Vec<TcpListener>) -> R
         server.state.delegations = 0;
     }
     server.versions = settings.versions;
-    server.id_domain = id_domain;
+    server.id_domain = settings.id_domain.clone();
     server.rpcbind = settings.rpcbind.then_some(LOCAL_RPCBIND);
     let server = Server::new(server).map_err(|error| refused(&error))?;
     let listeners: Vec<_> = listeners
@@ -84,8 +88,7 @@ async fn serve(start: Start, state_dir: &Path, listeners: Vec<TcpListener>) -> R
         .map(async_listener)
         .collect::<io::Result<_>>()
         .asked(|| "listen".into())?;
-    let signals = Signals::new()?;
-    count(server.report(), metrics).await?;
+    count(server.report(), settings.metrics).await?;
     if let Some(first) = addresses.first() {
         let registered = server.register(first.port()).await;
         registered.map_err(|error| Failure::new("serve", error.to_string()))?;
@@ -93,7 +96,7 @@ async fn serve(start: Start, state_dir: &Path, listeners: Vec<TcpListener>) -> R
     announce::started(&settings, state_dir, &addresses, json)?;
     let status = status(&settings, &addresses);
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
-    let reloads = Reloads { server: server.clone(), stores, settings, config };
+    let reloads = Reloads { server: server.clone(), stores, settings, config, first };
     tokio::spawn(signals.follow(reloads));
     server.serve_all(listeners).await.asked(|| "write out what was dirty".into())?;
     Ok(Ended::Done)
@@ -103,7 +106,7 @@ async fn serve(start: Start, state_dir: &Path, listeners: Vec<TcpListener>) -> R
 async fn count(report: Report, address: Option<SocketAddr>) -> Result<()> {
     if let Some(address) = address {
         let listener = tokio::net::TcpListener::bind(address).await;
-        let listener = listener.asked(|| format!("listen at {address} (--metrics)"))?;
+        let listener = listener.asked(|| format!("listen at {address} for metrics"))?;
         info!("counters are at http://{}/metrics", listener.local_addr().unwrap_or(address));
         tokio::spawn(weir_server::metrics::serve(report.clone(), listener));
     }
@@ -143,7 +146,12 @@ struct Signals {
 }
 
 impl Signals {
+    /// From here on, whoever tells the server to stop is heard, if only once it has started. The
+    /// runtime that this takes has no threads and does not last: signals are the process's.
     fn new() -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        let runtime = runtime.asked(|| "listen to signals".into())?;
+        let _within = runtime.enter();
         let listen = |kind| signal(kind).asked(|| "listen to signals".into());
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
@@ -182,6 +190,7 @@ struct Reloads {
     stores: Stores,
     settings: Settings,
     config: Option<PathBuf>,
+    first: First,
 }
 
 impl Reloads {
@@ -205,6 +214,7 @@ impl Reloads {
     }
 
     async fn apply(&mut self, mut settings: Settings) -> Result<()> {
+        self.first.apply(&mut settings);
         let exports = self.stores.exports(&settings)?;
         self.server.set_exports(exports).map_err(|error| refused(&error))?;
         self.keep_fixed(&mut settings);
@@ -250,7 +260,7 @@ impl Reloads {
                 })*
             };
         }
-        keep!(listen threads versions state_dir rpcbind delegations);
+        keep!(listen threads versions state_dir rpcbind delegations metrics id_domain);
     }
 }
 
