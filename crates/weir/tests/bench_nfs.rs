@@ -8,6 +8,17 @@ use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
 
+const WORK: [&str; 8] = [
+    "4 KiB reads, one at a time",
+    "4 KiB reads, 32 at a time",
+    "1 MiB reads, one at a time",
+    "1 MiB reads, 4 at a time",
+    "1 MiB writes, 4 at a time",
+    "create",
+    "stat",
+    "remove",
+];
+
 const SMALL: [&str; 7] = ["--quick", "--size", "16M", "--files", "20", "--seconds", "0.05"];
 
 #[test]
@@ -16,14 +27,35 @@ fn serve_measures_every_work_with_every_version() {
     let dir = scratch.path().to_str().unwrap();
     let report = json(["bench", "serve", "--json", "--dir", dir].iter().chain(&SMALL));
     let figures = report["figures"].as_array().unwrap();
-    assert_eq!(figures.len(), 4 * 7);
-    for found in figures {
+    assert_eq!(figures.len(), 4 * WORK.len());
+    for (index, found) in figures.iter().enumerate() {
+        assert_eq!(found["version"], ["3", "4.0", "4.1", "4.2"][index / WORK.len()]);
+        assert_eq!(found["work"], WORK[index % WORK.len()]);
         assert!(found["operations_per_s"].as_f64().unwrap() > 0.0, "{found}");
         assert!(found["p50_us"].as_f64() <= found["p99_9_us"].as_f64(), "{found}");
         assert_eq!(found["to_first"], 1.0);
-        let moves = found["work"].as_str().unwrap().contains("KiB");
-        assert!(!moves || found["mb_per_s"].as_f64().unwrap() > 0.0, "{found}");
+        let work = found["work"].as_str().unwrap();
+        let block = if work.contains("KiB") { 4096.0 } else { 1048576.0 };
+        let per_operation = if work.contains("iB") { block } else { 0.0 };
+        let (rate, mb) = (found["operations_per_s"].as_f64().unwrap(), found["mb_per_s"].as_f64());
+        assert!((mb.unwrap() - rate * per_operation / 1e6).abs() < 0.01, "{found}");
+        assert_eq!(found["server_cpu_s_per_gb"].is_f64(), per_operation > 0.0, "{found}");
     }
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "something stays behind");
+}
+
+#[test]
+fn serve_does_only_the_work_asked_for() {
+    let scratch = scratch();
+    let dir = scratch.path().to_str().unwrap();
+    let args = ["bench", "serve", "--json", "--dir", dir, "--vers", "4.2"];
+    // What is looked up has to be made before, though it is not asked for.
+    let only = ["--only", "stat", "--only", "single-reads"];
+    let report = json(args.iter().chain(&only).chain(&SMALL));
+    let figures = report["figures"].as_array().unwrap();
+    let work: Vec<_> = figures.iter().map(|f| f["work"].as_str().unwrap()).collect();
+    assert_eq!(work, ["1 MiB reads, one at a time", "stat"]);
+    assert!(figures.iter().all(|f| f["operations_per_s"].as_f64().unwrap() > 0.0), "{report}");
     assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "something stays behind");
 }
 
@@ -38,7 +70,7 @@ fn serve_puts_servers_side_by_side() {
     let mut args = vec!["bench", "serve", &url, "weir", "--server-pid", &process];
     args.extend(["--vers", "4.2", "--dir", dir]);
     let text = run(args.iter().chain(&SMALL));
-    assert_eq!(text.matches("1 MiB reads").count(), 2, "{text}");
+    assert_eq!(text.matches("1 MiB reads, 4 at a time").count(), 2, "{text}");
     assert_eq!(text.matches("NFS version").count(), 1, "{text}");
     assert!(!text.contains(" - s/GB") && text.contains(" s/GB"), "{text}");
     assert_eq!(fs::read_dir(&export).unwrap().count(), 0, "something stays on the server");

@@ -30,29 +30,32 @@ const LARGE: u64 = 1 << 20;
 const SMALL: u64 = 4 << 10;
 
 /// A kind of work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Work {
-    /// 4 KiB reads in no order, one at a time.
+    /// 4 KiB reads in no order, one at a time
     SmallReads,
-    /// 4 KiB reads in no order, many in flight.
+    /// 4 KiB reads in no order, many in flight
     DeepReads,
-    /// 1 MiB reads from front to back.
+    /// 1 MiB reads from front to back, one at a time
+    SingleReads,
+    /// 1 MiB reads from front to back, several in flight
     Reads,
-    /// 1 MiB writes from front to back, committed.
+    /// 1 MiB writes from front to back, several in flight, committed
     Writes,
-    /// Making empty files.
+    /// Making empty files
     Create,
-    /// Looking them up.
+    /// Looking them up
     Stat,
-    /// Removing them.
+    /// Removing them
     Remove,
 }
 
 impl Work {
     /// In the order in which they are done: what is looked up and removed was made before.
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::SmallReads,
         Self::DeepReads,
+        Self::SingleReads,
         Self::Reads,
         Self::Writes,
         Self::Create,
@@ -65,8 +68,9 @@ impl Work {
         match self {
             Self::SmallReads => "4 KiB reads, one at a time".into(),
             Self::DeepReads => format!("4 KiB reads, {depth} at a time"),
-            Self::Reads => "1 MiB reads".into(),
-            Self::Writes => "1 MiB writes".into(),
+            Self::SingleReads => "1 MiB reads, one at a time".into(),
+            Self::Reads => format!("1 MiB reads, {STREAM_DEPTH} at a time"),
+            Self::Writes => format!("1 MiB writes, {STREAM_DEPTH} at a time"),
             Self::Create => "create".into(),
             Self::Stat => "stat".into(),
             Self::Remove => "remove".into(),
@@ -75,7 +79,7 @@ impl Work {
 
     /// Whether its processor time is told for each operation, not for each gigabyte.
     pub(super) fn is_small(self) -> bool {
-        !matches!(self, Self::Reads | Self::Writes)
+        !matches!(self, Self::SingleReads | Self::Reads | Self::Writes)
     }
 }
 
@@ -109,8 +113,9 @@ pub(super) struct Taken {
 /// Where the load goes: a directory made for it on a mounted server.
 pub(super) struct Target {
     fs: Arc<NfsFs>,
-    /// The directory, its name, and what it is in.
-    dir: FileId,
+    url: String,
+    /// The directory. Whoever was interrupted does not know whether the server has made it.
+    dir: Option<FileId>,
     name: String,
     /// Open until the end.
     file: Option<Arc<dyn OpenFile>>,
@@ -144,20 +149,28 @@ impl Target {
     /// Mounts `url` with `version`, and makes a directory there with a file that the server has
     /// in its cache afterwards.
     pub(super) fn new(url: &NfsUrl, version: Version, amount: Amount) -> Result<Self> {
-        let fs = mount(url, version)?;
-        let runtime = runtime()?;
-        let name = format!("weir-bench-{}-{version}", std::process::id());
+        // Complete before anything is made, so that it is removed whatever fails.
+        let mut target = Self {
+            fs: mount(url, version)?,
+            url: url.to_string(),
+            dir: None,
+            name: format!("weir-bench-{}-{version}", std::process::id()),
+            file: None,
+            made: 0,
+            runtime: runtime()?,
+        };
+        let (fs, name) = (Arc::clone(&target.fs), target.name.clone());
         let asked = || format!("make {name} at {url}");
+        let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+        let made = fs.mkdir(&Caller::Own, fs.root(), name.as_bytes(), &set);
+        let dir = block_on(&target.runtime, made)?.asked(asked)?.id;
+        target.dir = Some(dir);
         let open = async {
-            let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
-            let dir = fs.mkdir(&Caller::Own, fs.root(), name.as_bytes(), &set).await?.id;
             let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
             let made = fs.create(&Caller::Own, dir, FILE, &set, true).await?;
-            let file = fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await?;
-            Ok::<_, Error>((dir, file))
+            fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await
         };
-        let (dir, file) = block_on(&runtime, open)?.asked(asked)?;
-        let target = Self { fs, dir, name: name.clone(), file: Some(file), made: 0, runtime };
+        target.file = Some(block_on(&target.runtime, open)?.asked(asked)?);
         // Once to make it, once to have it where reads find it.
         for (work, access) in [(Work::Writes, "write"), (Work::Reads, "read")] {
             let whole = amount.file_bytes / LARGE;
@@ -172,6 +185,9 @@ impl Target {
     /// Does some work; `server` is who does the other half.
     pub(super) fn run(&mut self, work: Work, amount: Amount, server: &Peer) -> Result<Taken> {
         interrupt::check()?;
+        if self.made == 0 && matches!(work, Work::Stat | Work::Remove) {
+            self.metadata(Work::Create, amount.files)?;
+        }
         let own = std::process::id();
         let before = (processor_seconds_of(own), server.processor_seconds());
         let begun = Instant::now();
@@ -193,6 +209,7 @@ impl Target {
 
     fn metadata(&mut self, work: Work, files: u32) -> Result<Histogram<u64>> {
         let mut latency = histogram();
+        let Some(dir) = self.dir else { return Ok(latency) };
         let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
         let files = if work == Work::Create { files } else { self.made };
         let asked = || format!("{} files in {}", work.name(1), self.name);
@@ -205,10 +222,10 @@ impl Target {
                 match work {
                     Work::Create => {
                         let fs = &self.fs;
-                        fs.create(&Caller::Own, self.dir, name, &set, true).await.map(drop)
+                        fs.create(&Caller::Own, dir, name, &set, true).await.map(drop)
                     }
-                    Work::Stat => self.fs.lookup(&Caller::Own, self.dir, name).await.map(drop),
-                    _ => self.fs.unlink(&Caller::Own, self.dir, name).await,
+                    Work::Stat => self.fs.lookup(&Caller::Own, dir, name).await.map(drop),
+                    _ => self.fs.unlink(&Caller::Own, dir, name).await,
                 }
             });
             done?.asked(asked)?;
@@ -228,6 +245,7 @@ impl Target {
         let (depth, block) = match work {
             Work::SmallReads => (1, SMALL),
             Work::DeepReads => (amount.depth, SMALL),
+            Work::SingleReads => (1, LARGE),
             _ => (STREAM_DEPTH, LARGE),
         };
         let walk = match block {
@@ -276,6 +294,31 @@ impl Target {
     }
 }
 
+impl Target {
+    /// Removes what was made on the server, as far as it was.
+    async fn remove(&self) -> weir_vfs::Result<()> {
+        let there = |done: weir_vfs::Result<()>| match done {
+            Err(Error::NotFound) => Ok(()),
+            done => done,
+        };
+        let (fs, own, name) = (&self.fs, &Caller::Own, self.name.as_bytes());
+        let dir = match self.dir {
+            Some(dir) => dir,
+            None => match fs.lookup(own, fs.root(), name).await {
+                Ok(attr) => attr.id,
+                Err(error) => return there(Err(error)),
+            },
+        };
+        for index in 0..self.made {
+            let name = format!("file-{index:06}");
+            // It may be one that was removed before something failed; else rmdir tells.
+            let _ = fs.unlink(own, dir, name.as_bytes()).await;
+        }
+        there(fs.unlink(own, dir, FILE).await)?;
+        there(fs.rmdir(own, fs.root(), name).await)
+    }
+}
+
 impl Drop for Target {
     fn drop(&mut self) {
         // A file that is removed while it is open lives on under another name, in versions without
@@ -287,14 +330,8 @@ impl Drop for Target {
             }
         }
         let gone = async {
-            let (fs, dir) = (&self.fs, self.dir);
-            for index in 0..self.made {
-                let name = format!("file-{index:06}");
-                // It may be one that was removed before something failed.
-                let _ = fs.unlink(&Caller::Own, dir, name.as_bytes()).await;
-            }
-            fs.unlink(&Caller::Own, dir, FILE).await?;
-            let gone = fs.rmdir(&Caller::Own, fs.root(), self.name.as_bytes()).await;
+            let fs = &self.fs;
+            let gone = self.remove().await;
             fs.unmount().await;
             gone
         };
@@ -309,7 +346,10 @@ impl Drop for Target {
             }
         });
         if let Err(error) = gone {
-            eprintln!("weir: {} stays behind on the server: {error}", self.name);
+            eprintln!(
+                "weir: {} may stay behind at {}: {error}; look, and remove it",
+                self.name, self.url
+            );
         }
     }
 }

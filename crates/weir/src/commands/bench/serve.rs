@@ -33,6 +33,7 @@ process is named by --server-pid: per gigabyte of large transfers, per operation
 Examples:
   weir bench serve --quick
   weir bench serve weir ganesha --vers 3 --vers 4.2
+  weir bench serve --only single-reads --only reads --vers 4.2
   weir bench serve nfs://filer/scratch --server-pid 4711 --json")]
 pub(super) struct Args {
     /// Servers; ratios are to the first one
@@ -56,6 +57,9 @@ pub(super) struct Args {
     /// Small reads in flight
     #[arg(long, value_name = "N", default_value = "32", value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: u16,
+    /// This work only; may be given several times [default: all of it]
+    #[arg(long, value_name = "WORK")]
+    only: Vec<Work>,
     /// Rounds of each figure [default: 3, quick: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
@@ -135,9 +139,11 @@ fn bench(args: &Args) -> Result<Ended> {
     }
     let scratch = Scratch::within(&args.dir)?;
     let peers = start(args, &scratch)?;
+    let wanted = |work: &Work| args.only.is_empty() || args.only.contains(work);
+    let work: Vec<Work> = Work::ALL.into_iter().filter(wanted).collect();
     let mut figures = Vec::new();
     for version in versions(&args.versions) {
-        figures.extend(side_by_side(&peers, version, amount, rounds)?);
+        figures.extend(side_by_side(&peers, version, &work, amount, rounds)?);
     }
     let depth = amount.depth;
     let files = amount.files;
@@ -171,10 +177,11 @@ fn start(args: &Args, scratch: &Scratch) -> Result<Vec<Peer>> {
     Ok(peers)
 }
 
-/// All work with one version.
+/// Some work with one version.
 fn side_by_side(
     peers: &[Peer],
     version: Version,
+    works: &[Work],
     amount: Amount,
     rounds: u32,
 ) -> Result<Vec<Figures>> {
@@ -186,9 +193,9 @@ fn side_by_side(
         eprintln!("weir: {} is left out of version {version}, which it does not speak", peer.name);
     }
     // By work, then by target.
-    let mut taken: Vec<Vec<Vec<Taken>>> = vec![vec![Vec::new(); targets.len()]; Work::ALL.len()];
+    let mut taken: Vec<Vec<Vec<Taken>>> = vec![vec![Vec::new(); targets.len()]; works.len()];
     for round in 0..rounds as usize {
-        for (work, taken) in Work::ALL.into_iter().zip(&mut taken) {
+        for (&work, taken) in works.iter().zip(&mut taken) {
             let count = targets.len();
             for index in (0..count).map(|i| if round % 2 == 0 { i } else { count - 1 - i }) {
                 let (peer, target) = &mut targets[index];
@@ -197,7 +204,7 @@ fn side_by_side(
         }
     }
     let mut figures = Vec::new();
-    for (work, taken) in Work::ALL.into_iter().zip(&taken) {
+    for (&work, taken) in works.iter().zip(&taken) {
         for ((peer, _), runs) in targets.iter().zip(taken) {
             let (name, version) = (work.name(amount.depth), version.to_string());
             let mut found = Figures::of(runs, &taken[0], work.is_small());
