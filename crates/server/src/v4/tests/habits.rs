@@ -1,8 +1,12 @@
 //! Habits of macOS's and FreeBSD's clients of version 4, one test each.
 
 use super::*;
-use weir_nfs::v4::op::{access, lookup, open_confirm, readdir, setattr};
-use weir_nfs::v4::types::{NfsTime, SetTime};
+use weir_nfs::v4::op::bind_conn_to_session::{self, DirFromClient, DirFromServer};
+use weir_nfs::v4::op::{
+    access, lock, locku, lookup, open_confirm, readdir, secinfo_no_name, setattr, setclientid,
+    setclientid_confirm,
+};
+use weir_nfs::v4::types::{LockType, NetAddr, NfsTime, SetTime};
 use weir_nfs::v4::{Bitmap, OpCode, attr};
 
 /// macOS asks for all attributes that there were in minor version 0, archive and MIME type among
@@ -158,5 +162,131 @@ async fn freebsd_sends_owners_as_numbers_or_names() {
         let args = setattr::Args { stateid, attrs: attrs.into() };
         let OpRes::Setattr(res) = c.on(&file, Op::Setattr(args)).await else { panic!() };
         assert_eq!(res.status, status, "{owner}");
+    }
+}
+
+/// macOS without a callback service says that it listens at 0.0.0.0, port 0, as program 0: it is
+/// served, and never called.
+#[tokio::test]
+async fn macos_listens_nowhere() {
+    let f = Fixture::new().await;
+    let mut c = f.connect("mac", 0).await;
+    let args = setclientid::Args {
+        client: ClientOwner { verifier: [0; 8], owner: "mac".into() },
+        cb_program: 0,
+        cb_location: NetAddr { netid: "tcp".into(), addr: "0.0.0.0.0.0".into() },
+        callback_ident: 0,
+    };
+    let results = c.raw(vec![Op::Setclientid(args)]).await.results;
+    let Some(OpRes::Setclientid(Ok(introduced))) = results.last() else { panic!("{results:?}") };
+    let client_id = introduced.client_id;
+    let args = setclientid_confirm::Args { client_id, confirm: introduced.confirm };
+    assert_eq!(c.raw(vec![Op::SetclientidConfirm(args)]).await.status, Ok(()));
+    c.minor = 0;
+    let Op::Open(mut args) = c.open_op("file", 0) else { panic!() };
+    args.owner.client_id = client_id;
+    // A file that it opens again and again is given no delegation that could not be recalled.
+    for seqid in 0..3 {
+        args.seqid = seqid;
+        let results = c.raw(vec![Op::Putrootfh(()), Op::Open(args.clone()), Op::Getfh(())]).await;
+        let [_, OpRes::Open(Ok(opened)), OpRes::Getfh(Ok(_))] = &results.results[..] else {
+            panic!("{results:?}")
+        };
+        assert_eq!(opened.delegation, open::Delegation::None);
+    }
+}
+
+/// FreeBSD gives up what it has locked from 0 to the end of all files, whatever it locked.
+#[tokio::test]
+async fn freebsd_unlocks_everything_at_once() {
+    let f = Fixture::new().await;
+    let (mut c, mut other) = (f.client("bsd").await, f.client("other").await);
+    let (file, open_stateid) = c.open("file").await;
+    let (_, open_other) = other.open("file").await;
+    let locker = |stateid| {
+        let lock_owner = StateOwner { client_id: 0, owner: "process".into() };
+        lock::Locker::New(lock::NewLocker {
+            open_seqid: 0,
+            open_stateid: stateid,
+            lock_seqid: 0,
+            lock_owner,
+        })
+    };
+    let args = lock::Args {
+        kind: LockType::Write,
+        reclaim: false,
+        offset: u64::MAX - 10,
+        length: u64::MAX,
+        locker: locker(open_stateid),
+    };
+    let OpRes::Lock(Ok(held)) = c.on(&file, Op::Lock(args)).await else { panic!() };
+    let args = locku::Args {
+        kind: LockType::Write,
+        seqid: 0,
+        lock_stateid: held,
+        offset: 0,
+        length: u64::MAX,
+    };
+    assert!(matches!(c.on(&file, Op::Locku(args)).await, OpRes::Locku(Ok(_))));
+    let args = lock::Args {
+        kind: LockType::Write,
+        reclaim: false,
+        offset: 0,
+        length: u64::MAX,
+        locker: locker(open_other),
+    };
+    assert!(matches!(other.on(&file, Op::Lock(args)).await, OpRes::Lock(Ok(_))));
+}
+
+/// FreeBSD asks which security flavors there are without naming a file, which uses the filehandle up.
+#[tokio::test]
+async fn freebsd_asks_for_flavors_without_a_name() {
+    let f = Fixture::new().await;
+    let mut c = f.client("bsd").await;
+    let ask = secinfo_no_name::Style::Current;
+    let results = c.ok(vec![Op::Putrootfh(()), Op::SecinfoNoName(ask)]).await;
+    let Some(OpRes::SecinfoNoName(Ok(flavors))) = results.last() else { panic!("{results:?}") };
+    assert!(!flavors.is_empty());
+    let ops = vec![Op::Putrootfh(()), Op::SecinfoNoName(ask), Op::Getfh(())];
+    assert_eq!(c.fails(ops).await, Error::NoFilehandle);
+}
+
+/// FreeBSD binds each further connection for its own requests alone.
+#[tokio::test]
+async fn freebsd_binds_connections_for_requests_only() {
+    let f = Fixture::new().await;
+    let mut c = f.client("bsd").await;
+    let mut more = f.connect("bsd", 1).await;
+    let args = bind_conn_to_session::Args {
+        session: c.session,
+        dir: DirFromClient::Fore,
+        use_rdma: false,
+    };
+    let results = more.raw(vec![Op::BindConnToSession(args)]).await.results;
+    let Some(OpRes::BindConnToSession(Ok(bound))) = results.last() else { panic!("{results:?}") };
+    assert_eq!(bound.dir, DirFromServer::Fore);
+    std::mem::swap(&mut c.stream, &mut more.stream);
+    c.ok(vec![Op::Putrootfh(()), Op::Getfh(())]).await;
+}
+
+/// A cookie that no listing gave, which FreeBSD may keep of a directory that has changed: the listing
+/// ends, or the cookie is refused; it does not begin again.
+#[tokio::test]
+async fn freebsd_keeps_cookies_of_directories_that_have_changed() {
+    let f = Fixture::new().await;
+    let mut c = f.client("bsd").await;
+    c.open("file").await;
+    let attrs = Bitmap::of(&[attr::FILEID]);
+    for cookie in [u64::MAX, i64::MAX as u64, 1 << 62] {
+        let args =
+            readdir::Args { cookie, verifier: [0; 8], dir_count: 4096, max_count: 4096, attrs };
+        let reply = c.run(vec![Op::Putrootfh(()), Op::Readdir(args)]).await;
+        match reply.results.last() {
+            Some(OpRes::Readdir(Ok(page))) => {
+                assert!(page.eof && page.entries.0.is_empty(), "{cookie}: {page:?}");
+            }
+            Some(OpRes::Readdir(Err(error))) => assert_eq!(*error, Error::BadCookie),
+            other => panic!("{other:?}"),
+        }
     }
 }
