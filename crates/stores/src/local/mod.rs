@@ -12,6 +12,7 @@ mod file;
 mod identity;
 mod locks;
 mod nodes;
+mod probe;
 mod sys;
 mod tree;
 mod xattr;
@@ -23,9 +24,8 @@ use engine::Engine;
 use file::{Inodes, Io, LocalFile, proc_path};
 use identity::Identity;
 use nodes::{Nodes, Seen};
-use rustix::fs::{
-    AtFlags, FallocateFlags, Gid, Mode, OFlags, RenameFlags as KernelRename, Statx, Uid, XattrFlags,
-};
+use probe::{default_dir_fds, has_fine_stamps, probe, process_umask};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags as KernelRename, Statx, Uid};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -734,54 +734,4 @@ impl LocalFs {
             Error::Io
         })
     }
-}
-
-/// A quarter of the descriptors that the process may have, within reason.
-fn default_dir_fds() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.map_or(4096, |limit| (limit / 4) as usize).clamp(16, 4096)
-}
-
-/// The process's umask, without changing it.
-fn process_umask() -> u32 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    // Unknown: set every mode again.
-    line.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o777)
-}
-
-/// Whether the kernel stamps every change with a time of its own (multigrain time stamps, Linux
-/// 6.13).
-fn has_fine_stamps() -> bool {
-    let name = rustix::system::uname();
-    let release = name.release().to_string_lossy();
-    let mut numbers = release.split('.').map_while(|part| {
-        let digits = part.split(|c: char| !c.is_ascii_digit()).next()?;
-        digits.parse::<u32>().ok()
-    });
-    (numbers.next(), numbers.next()) >= (Some(6), Some(13))
-}
-
-/// Tries what the file system can do on a file without a name.
-fn probe(root: BorrowedFd<'_>) -> Capabilities {
-    let mut can = Capabilities::FAST_READ | Capabilities::UNCACHED | Capabilities::HOLES;
-    can |= Capabilities::LOCKS;
-    can.set(Capabilities::POSIX_ACL, xattr::keeps_acls(root));
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let tmpfile = || rustix::fs::openat(root, c".", flags, Mode::RUSR | Mode::WUSR);
-    let (Ok(file), Ok(other)) = (tmpfile(), tmpfile()) else {
-        // Not writable, then: what it could do otherwise will be refused when it is asked for.
-        return can;
-    };
-    let block = 65536;
-    if rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, block).is_ok() {
-        can |= Capabilities::ALLOCATE;
-    }
-    if sys::clone_range(other.as_fd(), 0, file.as_fd(), 0, block).is_ok() {
-        can |= Capabilities::CLONE;
-    }
-    if rustix::fs::fsetxattr(&file, c"user.weir", b"", XattrFlags::empty()).is_ok() {
-        can |= Capabilities::XATTR;
-    }
-    can
 }
