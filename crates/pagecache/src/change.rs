@@ -9,8 +9,9 @@
 //! 4. The frames for the pages at the edges are taken beforehand, with nothing held.
 
 use crate::arena::{Frames, flag};
+use crate::exclusive::Exclusive;
 use crate::index::{Fill, Slot};
-use crate::mapping::{Edit, Exclusive, Mapping, State};
+use crate::mapping::{Edit, Mapping, State};
 use crate::tasks::finish;
 use crate::write::MAX_FILE_BYTES;
 use std::ops::Range;

@@ -119,6 +119,7 @@ mod cached_fs;
 mod change;
 mod closed_file;
 mod epoch;
+mod exclusive;
 mod file;
 mod fill;
 mod flusher;

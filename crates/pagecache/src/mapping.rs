@@ -50,8 +50,8 @@ pub(crate) struct Mapping {
     pub(crate) fast: bool,
     /// The file is marked as one whose data is not to be cached.
     pub(crate) uncached: AtomicBool,
-    sequence: AtomicU64,
-    size: AtomicU64,
+    pub(crate) sequence: AtomicU64,
+    pub(crate) size: AtomicU64,
     pub(crate) index: Index,
     file: RwLock<Arc<dyn OpenFile>>,
     pub(crate) state: Mutex<State>,
@@ -460,40 +460,6 @@ impl Mapping {
         }
     }
 
-    /// Makes readers that look now look again, until the guard is dropped. The lock is held.
-    pub(crate) fn window(&self) -> Window<'_> {
-        let sequence = self.sequence.load(Ordering::Relaxed);
-        debug_assert!(sequence & 1 == 0);
-        self.sequence.store(sequence + 1, Ordering::Relaxed);
-        // Whoever sees one of the stores that follow sees the odd number.
-        fence(Ordering::Release);
-        Window { mapping: self, sequence }
-    }
-
-    /// Takes the right to change the file as a whole: waits for others who have it and for
-    /// writeback in flight, and keeps fills, writeback and writes from beginning.
-    pub(crate) async fn exclude(self: &Arc<Self>) -> Exclusive {
-        loop {
-            let ticket = self.changed.ticket();
-            {
-                let mut state = self.state.lock();
-                if !state.exclusive {
-                    state.exclusive = true;
-                    break;
-                }
-            }
-            self.changed.wait(ticket).await;
-        }
-        let exclusive = Exclusive { mapping: self.clone() };
-        loop {
-            let ticket = self.changed.ticket();
-            if self.state.lock().writeback.is_empty() {
-                return exclusive;
-            }
-            self.changed.wait(ticket).await;
-        }
-    }
-
     /// Raises the high-water mark of the page that holds the end of file when that moves from
     /// `old` to `new`: what is zero there is visible from now on. The lock is held.
     pub(crate) fn raise_mark(&self, edit: &Edit<'_>, old: u64, new: u64) {
@@ -713,45 +679,6 @@ impl Edit<'_> {
         }
         if !self.frames.is_empty() || !self.garbage.is_empty() {
             shared.retire(self.frames, self.garbage);
-        }
-    }
-}
-
-/// While it lives, readers without the lock look again.
-pub(crate) struct Window<'a> {
-    mapping: &'a Mapping,
-    sequence: u64,
-}
-
-impl Window<'_> {
-    /// Changes the size.
-    pub(crate) fn set_size(&self, size: u64) {
-        self.mapping.size.store(size, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Window<'_> {
-    fn drop(&mut self) {
-        self.mapping.sequence.store(self.sequence + 2, Ordering::Release);
-    }
-}
-
-/// The right to change the file as a whole.
-pub(crate) struct Exclusive {
-    mapping: Arc<Mapping>,
-}
-
-impl Drop for Exclusive {
-    fn drop(&mut self) {
-        let mut state = self.mapping.state.lock();
-        state.exclusive = false;
-        let passed_over = !state.dirty.is_empty();
-        self.mapping.note_progress(&mut state);
-        drop(state);
-        self.mapping.changed.notify();
-        self.mapping.shared.collect_some();
-        if passed_over {
-            self.mapping.shared.flusher.kick();
         }
     }
 }

@@ -1,0 +1,86 @@
+//! What keeps others out of a file.
+//!
+//! 1. [`Exclusive`], for changes of it as a whole (truncate, hole punch, attributes): one has it at
+//!    a time, with no writeback in flight, and no fill, writeback or write begins meanwhile.
+//! 2. [`Window`], for the moment in which slots or size change under the lock: readers without it
+//!    look again.
+
+use crate::mapping::Mapping;
+use std::sync::Arc;
+use weir_base::sync::atomic::{Ordering, fence};
+
+/// The right to change the file as a whole.
+pub(crate) struct Exclusive {
+    mapping: Arc<Mapping>,
+}
+
+impl Drop for Exclusive {
+    fn drop(&mut self) {
+        let mut state = self.mapping.state.lock();
+        state.exclusive = false;
+        // Writeback may have come by meanwhile.
+        let passed_over = !state.dirty.is_empty();
+        self.mapping.note_progress(&mut state);
+        drop(state);
+        self.mapping.changed.notify();
+        self.mapping.shared.collect_some();
+        if passed_over {
+            self.mapping.shared.flusher.kick();
+        }
+    }
+}
+
+/// While it lives, readers without the lock look again.
+pub(crate) struct Window<'a> {
+    mapping: &'a Mapping,
+    sequence: u64,
+}
+
+impl Window<'_> {
+    /// Changes the size.
+    pub(crate) fn set_size(&self, size: u64) {
+        self.mapping.size.store(size, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Window<'_> {
+    fn drop(&mut self) {
+        self.mapping.sequence.store(self.sequence + 2, Ordering::Release);
+    }
+}
+
+impl Mapping {
+    /// Takes the right to change the file as a whole: waits for others who have it and for
+    /// writeback in flight, and keeps fills, writeback and writes from beginning.
+    pub(crate) async fn exclude(self: &Arc<Self>) -> Exclusive {
+        loop {
+            let ticket = self.changed.ticket();
+            {
+                let mut state = self.state.lock();
+                if !state.exclusive {
+                    state.exclusive = true;
+                    break;
+                }
+            }
+            self.changed.wait(ticket).await;
+        }
+        let exclusive = Exclusive { mapping: self.clone() };
+        loop {
+            let ticket = self.changed.ticket();
+            if self.state.lock().writeback.is_empty() {
+                return exclusive;
+            }
+            self.changed.wait(ticket).await;
+        }
+    }
+
+    /// Makes readers that look now look again, until the guard is dropped. The lock is held.
+    pub(crate) fn window(&self) -> Window<'_> {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        debug_assert!(sequence & 1 == 0);
+        self.sequence.store(sequence + 1, Ordering::Relaxed);
+        // Whoever sees one of the stores that follow sees the odd number.
+        fence(Ordering::Release);
+        Window { mapping: self, sequence }
+    }
+}
