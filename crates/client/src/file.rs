@@ -200,7 +200,9 @@ impl OpenFile for NfsFile {
             match (taken, &mut waiting) {
                 (Some(taken), waiting) => {
                     taken.keep();
-                    waiting.take().map(locks::Waiting::end);
+                    if let Some(waiting) = waiting.take() {
+                        waiting.end();
+                    }
                     return Ok(());
                 }
                 (None, None) => return Err(Error::WouldBlock),

@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn domains_of_the_same_number_are_safe_though_not_apart() {
-        let moment = || CachePadded::new(AtomicU64::new(7 * STEP | 3));
+        let moment = || CachePadded::new(AtomicU64::new((7 * STEP) | 3));
         let (one, two) = (Domain { moment: moment() }, Domain { moment: moment() });
         assert!(two.advance());
         while_inside(&[&one], || {

@@ -100,7 +100,8 @@ impl Everything {
                 ConstCounter::new(value).encode(family.encode_family(&[("cache", *path)])?)?;
             }
         }
-        let gauges: [(_, _, fn(&Cache) -> u64); 3] = [
+        type Gauge = fn(&Cache) -> u64;
+        let gauges: [(_, _, Gauge); 3] = [
             ("cache_budget", "Memory that the page cache may use", Cache::budget_bytes),
             ("cache_used", "Memory that the page cache uses", Cache::used_bytes),
             ("cache_dirty", "Data that is not written back yet", Cache::dirty_bytes),

@@ -1,3 +1,5 @@
+//! Delegations by the calls and callbacks that a server may make, with no server.
+
 use super::*;
 use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType};
 use weir_nfs::v4::cb::{recall, recall_any};

@@ -96,8 +96,8 @@ fn a_pattern_is_written_over_whatever_was_there() {
                 expected[at..at + pattern.len()].copy_from_slice(&pattern);
             }
         }
+        let mut c = c.borrow_mut();
         runtime.block_on(async {
-            let mut c = c.borrow_mut();
             let id = f.fs.lookup(&Caller::Own, f.fs.root(), b"file").await.unwrap().id;
             let store = f.fs.open(&Caller::Own, id, weir_vfs::Access::WRITE).await.unwrap();
             store.truncate_async(0).await.unwrap();
