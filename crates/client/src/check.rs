@@ -1,11 +1,16 @@
-//! Conformance of a server's READ_PLUS with RFC 7862 section 15.10: builds files whose layout is
-//! known, reads them by raw READ_PLUS calls, and holds every reply against the rules.
+//! Conformance of a server of version 4.2. Its READ_PLUS with RFC 7862 section 15.10: builds files
+//! whose layout is known, reads them by raw READ_PLUS calls, and holds every reply against the rules.
+//! Then its [`locks`], [`stateids`] and [`directories`].
 //!
-//! The rules are the section's, and the slips that servers and clients have made with it: order,
+//! The rules are the RFCs', and the slips that servers and clients have made with them: order,
 //! contiguity, clipping, `eof`, offsets past the end, tiny counts, holes where data was written.
 //!
 //! 1. What is read is never trusted: each reply is compared with what was written, byte by byte.
 //! 2. A server may choose to send data for a hole; that is a note, not a failure.
+
+mod directories;
+mod locks;
+mod stateids;
 
 use crate::NfsFs;
 use crate::file::NfsFile;
@@ -39,21 +44,31 @@ pub struct Finding {
 /// # Errors
 /// The files could not be made, or the mount is not of version 4.2.
 pub async fn read_plus(nfs: &Arc<NfsFs>) -> crate::Result<Vec<Finding>> {
-    let name = format!("weir-check-{:016x}", getrandom::u64().unwrap_or(0)).into_bytes();
-    let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
-    let dir = nfs.mkdir(&Caller::Own, nfs.root(), &name, &set).await?.id;
-    let examiner = Examiner { nfs, dir, made: Vec::new() };
-    examiner.examine(&name).await
+    Examiner::begin(nfs).await?.examine(None).await
+}
+
+/// Examines the server's READ_PLUS, locks, stateids and directories likewise; `other` is another
+/// mount of the same directory, somebody else to the server.
+///
+/// # Errors
+/// As of [`read_plus`].
+///
+/// # Panics
+/// Outside of a tokio runtime.
+pub async fn all(nfs: &Arc<NfsFs>, other: &Arc<NfsFs>) -> crate::Result<Vec<Finding>> {
+    Examiner::begin(nfs).await?.examine(Some(other)).await
 }
 
 struct Examiner<'a> {
     nfs: &'a Arc<NfsFs>,
+    name: Vec<u8>,
     dir: FileId,
     made: Vec<Vec<u8>>,
 }
 
 /// A file, and every byte that it has.
 struct Known {
+    id: FileId,
     file: Arc<dyn OpenFile>,
     bytes: Vec<u8>,
 }
@@ -64,13 +79,37 @@ const MIB: usize = 1 << 20;
 const BLOCKS: [usize; 2] = [4 * KIB, 32 * KIB];
 
 impl Examiner<'_> {
-    async fn examine(mut self, name: &[u8]) -> crate::Result<Vec<Finding>> {
-        let findings = self.rules().await;
+    async fn begin(nfs: &Arc<NfsFs>) -> crate::Result<Examiner<'_>> {
+        let name = format!("weir-check-{:016x}", getrandom::u64().unwrap_or(0)).into_bytes();
+        let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+        let dir = nfs.mkdir(&Caller::Own, nfs.root(), &name, &set).await?.id;
+        Ok(Examiner { nfs, name, dir, made: Vec::new() })
+    }
+
+    async fn examine(mut self, other: Option<&Arc<NfsFs>>) -> crate::Result<Vec<Finding>> {
+        let findings = self.findings(other).await;
         for file in &self.made {
             self.nfs.unlink(&Caller::Own, self.dir, file).await?;
         }
-        self.nfs.rmdir(&Caller::Own, self.nfs.root(), name).await?;
+        self.nfs.rmdir(&Caller::Own, self.nfs.root(), &self.name).await?;
         findings
+    }
+
+    async fn findings(&mut self, other: Option<&Arc<NfsFs>>) -> crate::Result<Vec<Finding>> {
+        let Some(other) = other else { return self.rules().await };
+        let mut findings = Vec::new();
+        let mut add = |rule, part: crate::Result<Vec<Finding>>| match part {
+            Ok(part) => findings.extend(part),
+            // The other parts are examined all the same.
+            Err(error) => {
+                findings.push(Finding { rule, verdict: Verdict::Fail(error.to_string()) })
+            }
+        };
+        add("READ_PLUS is examined to the end", self.rules().await);
+        add("locks are examined to the end", self.locks(other).await);
+        add("stateids are examined to the end", self.stateids().await);
+        add("directories are examined to the end", self.directories().await);
+        Ok(findings)
     }
 
     async fn rules(&mut self) -> crate::Result<Vec<Finding>> {
@@ -133,7 +172,7 @@ impl Examiner<'_> {
     async fn make(&mut self, name: &str, layout: &[(bool, usize)]) -> crate::Result<Known> {
         let id = self.create(name).await?;
         let file = self.nfs.open(&Caller::Own, id, Access::READ | Access::WRITE).await?;
-        let mut known = Known { file, bytes: Vec::new() };
+        let mut known = Known { id, file, bytes: Vec::new() };
         let size: usize = layout.iter().map(|(_, len)| len).sum();
         known.file.set_size(size as u64).await?;
         known.bytes.resize(size, 0);

@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use std::future::Future;
 use std::sync::Arc;
 use weir_nfs::v4::op::read_plus::ReadPlus;
+use weir_nfs::v4::types::StateId;
 use weir_vfs::{
     Access, Attr, Error, Extent, FileId, Lock, LockOwner, LockRange, OpenFile, ReadOp, Result,
     SegmentKind, SetAttr, WriteOp,
@@ -63,6 +64,19 @@ impl NfsFile {
     pub(crate) fn new(mount: Arc<Inner>, opened: Opened) -> Self {
         let opened = Arc::new(opened);
         Self { writes: Writes::new(Arc::clone(&opened)), opened, mount }
+    }
+
+    /// The stateid that the file is open under.
+    pub(crate) fn raw_stateid(&self) -> Option<StateId> {
+        self.opened.protocol.raw_stateid(&self.opened.open)
+    }
+
+    /// One READ_PLUS under any stateid.
+    pub(crate) async fn raw_read_under(&self, stateid: StateId) -> crate::Result<()> {
+        let opened = Arc::clone(&self.opened);
+        self.mount
+            .try_run(|_| async move { opened.protocol.raw_read_under(&opened.open, stateid).await })
+            .await
     }
 
     /// One READ_PLUS, as the server answers it.

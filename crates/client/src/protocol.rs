@@ -9,6 +9,7 @@ use crate::write::WritePiece;
 use async_trait::async_trait;
 use std::sync::Arc;
 use weir_nfs::v4::op::read_plus::ReadPlus;
+use weir_nfs::v4::types::StateId;
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
     Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockOwner, LockRange,
@@ -195,6 +196,14 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     async fn read(&self, open: &OpenAt, target: ReadTarget) -> Result<Layout>;
     /// One READ_PLUS, as the server answers it.
     async fn raw_read_plus(&self, _: &OpenAt, _offset: u64, _count: u32) -> Result<ReadPlus> {
+        Err(weir_vfs::Error::NotSupported.into())
+    }
+    /// The stateid that a file is open under.
+    fn raw_stateid(&self, _: &OpenAt) -> Option<StateId> {
+        None
+    }
+    /// One READ_PLUS under any stateid.
+    async fn raw_read_under(&self, _: &OpenAt, _: StateId) -> Result<()> {
         Err(weir_vfs::Error::NotSupported.into())
     }
     /// One WRITE, not durable.

@@ -459,6 +459,16 @@ impl Protocol for V4 {
         take!(self, self.call_open(open, "READ_PLUS", ops).await?, ReadPlus)
     }
 
+    fn raw_stateid(&self, open: &OpenAt) -> Option<StateId> {
+        open.state.as_ref().map(|state| state.stateid(false))
+    }
+
+    async fn raw_read_under(&self, open: &OpenAt, stateid: StateId) -> Result<()> {
+        let args = op::read::Args { stateid, offset: 0, count: 1 };
+        let ops = [putfh(&open.handle), Op::ReadPlus(args)];
+        self.call(&open.cred, "READ_PLUS", &ops).await.map(drop)
+    }
+
     async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written> {
         let ops = |stateid| {
             let data: Arc<dyn weir_xdr::Payload> = Arc::clone(&piece) as _;

@@ -1,4 +1,4 @@
-//! `weir check`: holds a server's READ_PLUS against RFC 7862.
+//! `weir check`: holds a server's READ_PLUS, locks, stateids and directories against their RFCs.
 
 use super::runtime;
 use crate::cli::Ended;
@@ -9,7 +9,7 @@ use std::fmt::Write;
 use weir_client::check::{self, Finding, Verdict};
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 
-/// Check how an NFSv4.2 server keeps the rules of READ_PLUS
+/// Check how an NFSv4.2 server keeps the rules: of READ_PLUS, locks, stateids, directories
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
@@ -18,7 +18,8 @@ Examples:
 
 Files of known layout are made in a directory of their own below the one named, read by raw
 READ_PLUS calls, and every reply is compared with what was written and with RFC 7862 section 15.10.
-A note says that the server is within its rights and could do better. Exit code 1 says that a rule
+Locks are tried by two clients (RFC 8881 section 18.10), stateids that are no good with READ_PLUS
+(section 8.2.4), directories in replies of all sizes while they change (section 18.23). A note says that the server is within its rights and could do better. Exit code 1 says that a rule
 is broken.")]
 pub(crate) struct Args {
     /// A directory on the server that may be written to
@@ -45,7 +46,9 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         // The query comes last, and the check is of this version only.
         url.query = format!("{}&vers=4.2", url.query);
         let nfs = NfsFs::mount(&url, &MountOptions::default()).await.map_err(failed)?;
-        let findings = check::read_plus(&nfs).await;
+        let other = NfsFs::mount(&url, &MountOptions::default()).await.map_err(failed)?;
+        let findings = check::all(&nfs, &other).await;
+        other.unmount().await;
         nfs.unmount().await;
         findings.map_err(failed)
     })?;
