@@ -4,7 +4,8 @@
 //! 2. A page is published only as far as the store said what is there; a short read leaves the
 //!    rest empty. Past the store's end of file and before ours, nothing was ever written: a hole.
 //! 3. A hole page uses no frame (I8). What the store tells of a hole beyond the request is
-//!    believed only if nothing was changed since the read began.
+//!    believed only if nothing was changed since the read began, and nothing written back either: a
+//!    page may have been written, and dropped, since the store looked.
 //! 4. A fill ends even if everybody who wanted it has left.
 //!
 //! Soundness: the buffer handed to the store writes into frames that are not published; they
@@ -32,6 +33,8 @@ pub(crate) struct Fill {
     pages: Range<u64>,
     /// The mapping's sequence when it began.
     sequence: u64,
+    /// The number of the next write to the store then, unless one was in flight.
+    next_write: Option<u64>,
     uncached: bool,
     /// The first page that was not asked for, if the fill reads ahead: the first one with data from
     /// there on is marked.
@@ -115,6 +118,7 @@ impl Mapping {
                 number,
                 pages: first..last,
                 sequence: self.sequence(),
+                next_write: state.writeback.is_empty().then_some(state.next_write),
                 uncached: purpose.uncached,
                 mark: purpose.mark,
                 outcome: Mutex::default(),
@@ -190,7 +194,12 @@ impl Mapping {
         let result = match result {
             Ok(layout) => {
                 let claimed = std::mem::take(&mut fill.outcome.lock().claimed);
-                self.publish(fill, &mut frames, &layout, &claimed, &mut edit)
+                let unwritten = fill.next_write == Some(state.next_write);
+                let published = self.publish(fill, &mut frames, &layout, &claimed, &mut edit);
+                if published.is_ok() && unwritten {
+                    self.remember_hole(fill, &layout, &mut edit);
+                }
+                published
             }
             Err(error) => Err(error),
         };
@@ -277,7 +286,6 @@ impl Mapping {
             edit.put(page, frame);
             data_pages += 1;
         }
-        self.remember_hole(fill, layout, edit);
         self.count(Count::FillPages, data_pages);
         self.count(Count::HolePages, hole_pages);
         self.count(Count::ReadaheadPages, ahead);

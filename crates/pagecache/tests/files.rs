@@ -445,6 +445,37 @@ fn a_range_is_synced_and_the_rest_stays_dirty() {
 }
 
 #[test]
+fn a_page_written_and_dropped_since_the_store_looked_is_no_hole() {
+    let rig = Rig::new(1024);
+    let file = rig.create("f");
+    let page = pattern(4096, 1);
+    for at in [0, 63] {
+        write_all(&file, &page, at * PAGE);
+    }
+    file.sync(false).unwrap();
+    // This one knows nothing of the hole yet.
+    let cache = Cache::new(Config { budget_bytes: 1 << 20, ..Config::default() }).unwrap();
+    let fs = cache.mount(rig.store.clone());
+    let again = block_on(fs.open(&Caller::Own, file.id(), Access::READ | Access::WRITE)).unwrap();
+    again.advise(0, 0, Advice::Random).unwrap();
+    write_all(&again, &page, 20 * PAGE);
+
+    let switches = &rig.store.switches;
+    switches.hold_answers.store(true, Ordering::SeqCst);
+    let reader = again.clone();
+    let reader = std::thread::spawn(move || read_full(&reader, 2 * PAGE, 4096, NONE));
+    until("the store has looked", || switches.answers_held.load(Ordering::SeqCst) > 0);
+    again.sync(true).unwrap();
+    until("the page is dropped", || {
+        again.advise(0, 0, Advice::DontNeed).unwrap();
+        again.resident().is_empty()
+    });
+    switches.hold_answers.store(false, Ordering::SeqCst);
+    assert_eq!(reader.join().unwrap(), [0; 4096]);
+    assert!(read_full(&again, 20 * PAGE, 4096, NONE) == page);
+}
+
+#[test]
 fn data_between_short_holes_comes_back_in_few_reads() {
     let rig = Rig::new(1024);
     let file = rig.create("f");

@@ -51,6 +51,9 @@ pub struct Switches {
     /// Reads and writes wait until this is switched off.
     pub hold_reads: AtomicBool,
     pub hold_writes: AtomicBool,
+    /// Reads are done, but not answered until this is switched off.
+    pub hold_answers: AtomicBool,
+    pub answers_held: AtomicU64,
     pub reads: AtomicU64,
     pub writes: AtomicU64,
     pub bytes_read: AtomicU64,
@@ -156,6 +159,28 @@ impl ShakyFile {
         }
     }
 
+    fn read_and_hold(&self, mut op: ReadOp) {
+        let (switches, buffer) = (self.switches.clone(), Box::new(vec![0; op.len()]));
+        let copy = ReadOp::new(op.offset(), buffer, move |mut read, result| {
+            let (mut from, mut to) = (Vec::new(), Vec::new());
+            read.slices(0, op.len(), &mut from);
+            let len = op.len();
+            op.buffer().slices(0, len, &mut to);
+            let mut bytes = from.iter().flat_map(|slice| slice.iter());
+            to.iter_mut()
+                .flat_map(|slice| slice.iter_mut())
+                .for_each(|b| *b = *bytes.next().unwrap());
+            switches.answers_held.fetch_add(1, Ordering::SeqCst);
+            thread::spawn(move || {
+                while switches.hold_answers.load(Ordering::SeqCst) {
+                    thread::sleep(Duration::from_micros(200));
+                }
+                op.complete(result);
+            });
+        });
+        self.inner.submit_read(copy);
+    }
+
     fn fails(&self, percent: &AtomicU32) -> bool {
         let percent = percent.load(Ordering::SeqCst);
         percent > 0
@@ -180,6 +205,9 @@ impl OpenFile for ShakyFile {
         self.switches.read_log.lock().unwrap().push(start..start + len);
         if self.fails(&self.switches.fail_reads) {
             return self.run(|s| &s.hold_reads, move || op.complete(Err(Error::Io)));
+        }
+        if self.switches.hold_answers.load(Ordering::SeqCst) {
+            return self.read_and_hold(op);
         }
         let inner = self.inner.clone();
         self.run(|s| &s.hold_reads, move || inner.submit_read(op));
