@@ -15,9 +15,12 @@ ip link add name server type veth peer name client netns client
 ip addr add 192.0.2.1/24 dev server; ip link set server up
 ip -n client addr add 192.0.2.2/24 dev client; ip -n client link set client up; ip -n client link set lo up
 ganesha_conf "$dir" 'Enable_NLM = true;' 'Lease_Lifetime = 10; Grace_Period = 15;'
+# registered SERVICE: waits until the port mapper knows it; who comes before the port mapper gives up at once.
+registered() { for _ in $(seq 100); do rpcinfo -p 2>/dev/null | grep -qw "$1" && return; sleep 0.1; done; echo "no $1"; exit 1; }
 rpcbind -w -f & mapper=$!
+registered portmapper
 rpc.statd --no-notify -F & monitor=$!
-sleep 1
+registered status
 start() { ganesha.nfsd -F -L "$dir/ganesha.log" -f "$dir/ganesha.conf" -p "$dir/ganesha.pid" & server=$!; }
 start
 trap 'kill -9 $server; kill $mapper $monitor; wait' EXIT
