@@ -1,6 +1,6 @@
 //! Conformance of a server of version 4.2. Its READ_PLUS with RFC 7862 section 15.10: builds files
 //! whose layout is known, reads them by raw READ_PLUS calls, and holds every reply against the rules.
-//! Then its [`locks`], [`stateids`] and [`directories`].
+//! Then its locks, stateids and directories.
 //!
 //! The rules are the RFCs', and the slips that servers and clients have made with them: order,
 //! contiguity, clipping, `eof`, offsets past the end, tiny counts, holes where data was written.
