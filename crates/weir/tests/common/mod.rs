@@ -113,7 +113,15 @@ impl Server {
 
     /// Runs a command that serves and says so as JSON.
     pub(crate) fn spawn(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        // A copy of the program is busy while a test beside this one, just forked, still has it open.
+        let mut child = loop {
+            match command.stdout(Stdio::piped()).spawn() {
+                Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+                spawned => break spawned.unwrap(),
+            }
+        };
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         let said: Value = loop {
