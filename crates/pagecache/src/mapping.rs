@@ -687,7 +687,8 @@ impl Edit<'_> {
 /// table half full, two ordered ones, the registry).
 const OWN_BYTES: usize = size_of::<Mapping>() + 192;
 
-/// Flags at which a cached read leaves the fast path.
-pub(crate) const STOP_CACHED: u16 = flag::READAHEAD;
-/// Flags at which an uncached one does.
-pub(crate) const STOP_UNCACHED: u16 = flag::READAHEAD | flag::UNCACHED;
+/// Flags at which a read leaves the fast path.
+#[inline]
+pub(crate) const fn stops_of(uncached: bool) -> u16 {
+    if uncached { flag::READAHEAD | flag::UNCACHED } else { flag::READAHEAD }
+}

@@ -16,9 +16,7 @@ use crate::budget::STEP_PAGES;
 use crate::epoch::Guard;
 use crate::file::{File, Open};
 use crate::fill::Purpose;
-use crate::mapping::{
-    FrameList, HOLE, Mapping, PageNow, STOP_CACHED, STOP_UNCACHED, Snapshot, Stop,
-};
+use crate::mapping::{FrameList, HOLE, Mapping, PageNow, Snapshot, Stop, stops_of};
 use crate::readahead::{Bounds, Plan};
 use crate::stats::Count;
 use crate::uncached::Pruner;
@@ -309,7 +307,7 @@ impl Mapping {
             return None;
         }
         let guard = shared.epoch.enter();
-        let stop_at = if uncached { STOP_UNCACHED } else { STOP_CACHED };
+        let stop_at = stops_of(uncached);
         let from = offset as usize & (PAGE_SIZE - 1);
         if buf.len() <= PAGE_SIZE - from
             && let Some(page) = self.page_now(&guard, offset, buf.len(), stop_at)
@@ -354,7 +352,7 @@ impl Mapping {
         let shared = &*self.shared;
         let mut frames = FrameList::new();
         let want = buf.len().min(STEP_BYTES);
-        let stop_at = if uncached { STOP_UNCACHED } else { STOP_CACHED };
+        let stop_at = stops_of(uncached);
         let Some(snapshot) = self.snapshot(guard, offset, want, stop_at, &mut frames) else {
             shared.stats.add(Count::FallbackWriter, 1);
             return None;

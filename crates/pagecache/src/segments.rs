@@ -16,7 +16,7 @@ use crate::arena::{Arena, flag, runs as frame_runs};
 use crate::epoch::Guard;
 use crate::file::File;
 use crate::fill::frame_slices;
-use crate::mapping::{FrameList, HOLE, Mapping, STOP_CACHED, STOP_UNCACHED, Snapshot, Stop};
+use crate::mapping::{FrameList, HOLE, Mapping, Snapshot, Stop, stops_of};
 use crate::ranges::RangeSet;
 use crate::stats::Count;
 use smallvec::SmallVec;
@@ -242,7 +242,7 @@ impl Mapping {
         let shared = &*self.shared;
         let guard = shared.epoch.enter();
         let mut frames = FrameList::new();
-        let stop_at = if uncached { STOP_UNCACHED } else { STOP_CACHED };
+        let stop_at = stops_of(uncached);
         let Some(snapshot) = self.snapshot(&guard, offset, len, stop_at, &mut frames) else {
             shared.stats.add(Count::FallbackWriter, 1);
             return None;
