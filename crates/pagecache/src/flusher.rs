@@ -222,10 +222,10 @@ impl Shared {
     /// Files of a round: those whose time has come, and those that can be written if `pressed`, or
     /// `all` of them.
     fn to_look_at(&self, all: bool, pressed: bool, now: Instant) -> Vec<Arc<Mapping>> {
-        let list = self.dirty_files.lock();
         if all {
-            return list.files.values().cloned().collect();
+            return self.dirty_mappings();
         }
+        let list = self.dirty_files.lock();
         let mut numbers: Vec<u64> = list
             .due
             .iter()

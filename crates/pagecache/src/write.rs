@@ -194,7 +194,7 @@ impl Open {
                 let behind = state.dirty.len() - u64::from(half)
                     + state.writeback.values().map(|r| r.end - r.start).sum::<u64>();
                 let limits = shared.limits();
-                let most = UNCACHED_WINDOW.min(limits.reserve.max(limits.step) as u64);
+                let most = UNCACHED_WINDOW.min(limits.reserve as u64);
                 let full = behind >= most.min(hard / 2).max(1);
                 // Pages that cached writes left count, too, and are in no hurry by themselves.
                 if full {
