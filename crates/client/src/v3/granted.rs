@@ -10,7 +10,7 @@
 
 use super::V3;
 use super::program;
-use crate::transport::{Connection, Counters, Patience, Peer};
+use crate::transport::{self, Connection, Counters, Patience, Peer};
 use bytes::BytesMut;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,11 +23,8 @@ use tokio::time::timeout;
 use weir_base::sync::Mutex;
 use weir_nfs::nlm::{self, Procedure, Res, Status, TestArgs};
 use weir_rpc::rpcbind::{self, Mapping};
-use weir_rpc::{
-    AcceptStatus, CallHeader, OpaqueAuth, RecordReader, ReplyHeader, VersionRange, finish_record,
-    start_record,
-};
-use weir_xdr::{Bytes, Decoder, Message};
+use weir_rpc::{AcceptStatus, CallHeader, OpaqueAuth, RecordReader, ReplyHeader, VersionRange};
+use weir_xdr::{Bytes, Decoder, Encoder, Message};
 
 /// Most connections at a time.
 const MOST_CONNECTIONS: usize = 64;
@@ -227,17 +224,12 @@ async fn converse(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// `None`: not a call; there is nothing to say.
+/// `None`: not a call.
 fn answer(record: Bytes) -> Option<Message> {
-    let mut d = Decoder::new(record);
-    let mut e = start_record();
-    let header = match CallHeader::decode(&mut d) {
-        Ok(header) => header,
-        Err(error) => {
-            e.put(&error.reply()?);
-            return Some(finish_record(e));
-        }
-    };
+    transport::answer(record, put_reply)
+}
+
+fn put_reply(header: &CallHeader, d: &mut Decoder, e: &mut Encoder) {
     let reply = |status| ReplyHeader::accepted(header.xid, status);
     let versions = VersionRange { low: nlm::VERSION, high: nlm::VERSION };
     let procedure = Procedure::from_number(header.procedure);
@@ -264,7 +256,6 @@ fn answer(record: Bytes) -> Option<Message> {
         (nlm::PROGRAM, ..) => e.put(&reply(AcceptStatus::ProgMismatch(versions))),
         _ => e.put(&reply(AcceptStatus::ProgUnavail)),
     }
-    Some(finish_record(e))
 }
 
 /// Tells whoever waits for a lock that it is granted.

@@ -27,6 +27,7 @@
 use super::V4;
 use crate::locks::LockWaits;
 use crate::protocol::{Handle, Locker};
+use crate::transport;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -41,8 +42,8 @@ use weir_nfs::v4::{
     CB_VERSION, CbCompoundHeader, CbOp, CbOpRes, CompoundResHeader, Error as Nfs4Error, Op,
     PROC_CB_COMPOUND, PROC_CB_NULL,
 };
-use weir_rpc::{AcceptStatus, CallHeader, ReplyHeader, finish_record, start_record};
-use weir_xdr::{Bytes, Decoder, Message};
+use weir_rpc::{AcceptStatus, CallHeader, ReplyHeader};
+use weir_xdr::{Bytes, Decoder, Encoder, Message};
 
 /// Most delegations held.
 const MOST: usize = 256;
@@ -234,15 +235,10 @@ impl Delegations {
 
     /// Answers a call of the server's.
     pub(super) fn answer(&self, call: Bytes) -> Option<Message> {
-        let mut d = Decoder::new(call);
-        let mut e = start_record();
-        let header = match CallHeader::decode(&mut d) {
-            Ok(header) => header,
-            Err(error) => {
-                e.put(&error.reply()?);
-                return Some(finish_record(e));
-            }
-        };
+        transport::answer(call, |header, d, e| self.put_reply(header, d, e))
+    }
+
+    fn put_reply(&self, header: &CallHeader, d: &mut Decoder, e: &mut Encoder) {
         let reply = |status| ReplyHeader::accepted(header.xid, status);
         match header.procedure {
             _ if (header.program, header.version) != (CALLBACK_PROGRAM, CB_VERSION) => {
@@ -252,7 +248,7 @@ impl Delegations {
             PROC_CB_COMPOUND => match d.get::<CbCompoundHeader>() {
                 Ok(compound) => {
                     e.put(&reply(AcceptStatus::Success));
-                    let results = self.compound(&mut d, compound.operations);
+                    let results = self.compound(d, compound.operations);
                     let status = results.last().map_or(Ok(()), CbOpRes::status);
                     let count = results.len() as u32;
                     e.put(&CompoundResHeader { status, tag: compound.tag, results: count });
@@ -262,7 +258,6 @@ impl Delegations {
             },
             _ => e.put(&reply(AcceptStatus::ProcUnavail)),
         }
-        Some(finish_record(e))
     }
 
     fn compound(&self, d: &mut Decoder, operations: u32) -> Vec<CbOpRes> {
