@@ -12,10 +12,12 @@
 //! 1. Nothing is kept free for whoever waits here: it is told, and asks again.
 //! 2. At most [`MAX_OF_FILE`] wait for one file and [`MAX`] altogether; whoever finds no place is
 //!    denied as all are, and asks again as all do.
-//! 3. A wait is over when its owner makes another request of locks, or has not asked for
-//!    [`PATIENCE`]: only whoever waits is counted among those that wait in a circle.
+//! 3. Nobody says that it waits no more. A wait is taken to be over when its owner makes another
+//!    request of locks, when the open under which it asked is closed, or when it has not asked for
+//!    as long as a client that waits may take ([`Wait::again`]): only whoever waits is counted
+//!    among those that wait in a circle. Who is forgotten too early is counted again when it asks.
 
-use super::{ClientId, Holder, LockOwner, OwnerName, Range, State};
+use super::{ClientId, Holder, LockOwner, OwnerName, Range, State, StateKey};
 use crate::handle::Node;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,24 +28,53 @@ use tokio::sync::Notify;
 const MAX_OF_FILE: usize = 64;
 /// Most that wait, each of [`Blocked`]'s tables.
 const MAX: usize = 16 << 10;
-/// How long a client that waits may go without asking: Linux's asks every 30 seconds at least.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How much later than expected a client that waits may ask.
+const SLACK: Duration = Duration::from_secs(5);
+/// How long a client that is told when the lock is free may go without asking: Linux's asks every 30 seconds.
+const LISTENS: Duration = Duration::from_secs(40);
+/// How long any client may.
+const LONGEST: Duration = Duration::from_secs(60);
 /// Most owners that are looked at for a circle.
 const MAX_CIRCLE: usize = 1024;
 
 /// A lock that is waited for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) node: Node,
     pub(super) range: Range,
     pub(super) exclusive: bool,
 }
 
-/// A wait, and when it was last asked for.
+/// A wait: when it was last asked for, under which open, and until when it is to be asked for again.
 #[derive(Clone, Debug)]
-struct Wait {
+pub(super) struct Wait {
     wanted: Wanted,
+    open: StateKey,
     asked: Duration,
+    until: Duration,
+}
+
+impl Wait {
+    /// A first request that waits.
+    pub(super) fn new(wanted: Wanted, open: StateKey, listens: bool, now: Duration) -> Self {
+        Self { wanted, open, asked: now, until: now + if listens { LISTENS } else { SLACK } }
+    }
+
+    /// The same if the owner asked `before`: a client without notices asks after a second at first,
+    /// and then takes at most twice the time that it took the last time, so that what it did says
+    /// what to expect (Linux: 1, 2, 4, ... 30 seconds; FreeBSD: every second).
+    pub(super) fn again(self, before: Option<&Self>) -> Self {
+        let Some(before) = before.filter(|before| before.wanted == self.wanted) else {
+            return self;
+        };
+        let interval = self.asked.saturating_sub(before.asked);
+        let until = self.asked + (interval * 2 + SLACK).min(LONGEST);
+        Self { until: self.until.max(until), ..self }
+    }
+
+    fn lasts(&self, now: Duration) -> bool {
+        now <= self.until
+    }
 }
 
 /// A client whose owner is to be told that a lock may be free.
@@ -70,17 +101,22 @@ pub(super) struct Blocked {
 }
 
 impl Blocked {
-    /// An owner makes a request of locks: it waits no more.
-    pub(super) fn asks(&mut self, owner: &LockOwner) {
-        self.owners.remove(owner);
+    /// An owner makes a request of locks: it waits no more. Returns what it waited for.
+    pub(super) fn asks(&mut self, owner: &LockOwner) -> Option<Wait> {
+        self.owners.remove(owner)
+    }
+
+    /// An open is closed: who asked under it waits no more.
+    pub(super) fn closed(&mut self, open: StateKey, node: Node) {
+        self.retain(node, |_, wait| wait.open != open);
+        self.owners.retain(|_, wait| wait.open != open);
     }
 
     /// An owner waits, and is to be told if it `listens`.
-    pub(super) fn wait(&mut self, owner: LockOwner, wanted: Wanted, listens: bool, now: Duration) {
-        let wait = Wait { wanted, asked: now };
+    pub(super) fn wait(&mut self, owner: LockOwner, wait: Wait, listens: bool) {
         if listens {
-            self.leave(&owner, wanted);
-            let file = self.files.entry(wanted.node).or_default();
+            self.leave(&owner, wait.wanted);
+            let file = self.files.entry(wait.wanted.node).or_default();
             if file.len() < MAX_OF_FILE && self.listed < MAX {
                 file.push((owner.clone(), wait.clone()));
                 self.listed += 1;
@@ -93,10 +129,7 @@ impl Blocked {
 
     /// An owner has what it waited for.
     pub(super) fn leave(&mut self, owner: &LockOwner, wanted: Wanted) {
-        let Wanted { node, range, exclusive } = wanted;
-        self.retain(node, |other, wait| {
-            other != owner || (wait.wanted.range, wait.wanted.exclusive) != (range, exclusive)
-        });
+        self.retain(wanted.node, |other, wait| other != owner || wait.wanted != wanted);
     }
 
     /// Who waits for what of a file may be told no more.
@@ -162,9 +195,8 @@ impl<F: Clone> State<F> {
     /// Periodic: forgets who has not asked for long; clients that went silent may hold what others
     /// wait for.
     pub(super) fn retry_blocked(&mut self, now: Duration) {
-        let asks = |wait: &Wait| now.saturating_sub(wait.asked) <= PATIENCE;
-        self.blocked.retain_all(|_, wait| asks(wait));
-        self.blocked.owners.retain(|_, wait| asks(wait));
+        self.blocked.retain_all(|_, wait| wait.lasts(now));
+        self.blocked.owners.retain(|_, wait| wait.lasts(now));
         for (node, waiting) in self.blocked.files.clone() {
             for (owner, Wait { wanted: Wanted { range, exclusive, .. }, .. }) in waiting {
                 self.conflict(node, &Holder::V4(owner), range, exclusive, now);
@@ -188,7 +220,7 @@ impl<F: Clone> State<F> {
                 Holder::V4(owner) => {
                     let wait = self.blocked.owners.get(owner).filter(|wait| {
                         let client = self.clients.get(owner.client);
-                        now.saturating_sub(wait.asked) <= PATIENCE
+                        wait.lasts(now)
                             && client.is_ok_and(|client| !self.clients.is_expired(client, now))
                     });
                     ahead.extend(wait.iter().flat_map(|w| self.in_the_way(other, w.wanted)));
@@ -216,12 +248,14 @@ mod tests {
     use super::*;
     use crate::state::tests::{LEASE, NODE, T0, WRITE, ready, request, state_after};
     use crate::state::{
-        LockError, LockRequest, LockTarget, NlmError, NlmLock, NlmOwner, ReplyTo, StateError,
-        StateId,
+        LockError, LockRequest, LockTarget, NlmError, NlmLock, NlmOwner, OpenRequest, ReplyTo,
+        StateError, StateId,
     };
     use bytes::Bytes;
 
     type State = super::State<char>;
+
+    const SECOND: Duration = Duration::from_secs(1);
 
     /// An owner of a client, with the file open.
     struct Process {
@@ -229,12 +263,13 @@ mod tests {
         open: StateId,
         name: &'static str,
         locks: Option<StateId>,
+        listens: bool,
     }
 
     impl Process {
         fn new(state: &mut State, client: ClientId, name: &'static str) -> Self {
             let open = state.open(request(client, WRITE), T0).unwrap();
-            Self { client, open, name, locks: None }
+            Self { client, open, name, locks: None, listens: true }
         }
 
         fn lock(&mut self, state: &mut State, byte: u64, now: Duration) -> Result<(), LockError> {
@@ -253,7 +288,7 @@ mod tests {
                 exclusive,
                 reclaim: false,
                 wait: true,
-                listens: true,
+                listens: self.listens,
             };
             state.lock(request, now).map(|id| self.locks = Some(id))
         }
@@ -338,7 +373,7 @@ mod tests {
             assert!(is_denied(Process::new(&mut state, b, name).lock(&mut state, 0, T0)));
         }
         assert_eq!(state.blocked.listed, MAX_OF_FILE);
-        let later = T0 + PATIENCE + Duration::from_secs(1);
+        let later = T0 + LISTENS + SECOND;
         state.clients.renew(a, later);
         state.sweep(later);
         assert!(state.blocked.listed == 0 && state.blocked.owners.is_empty());
@@ -378,10 +413,66 @@ mod tests {
         assert!(is_denied(two.lock(&mut state, 1, T0)));
         // The other way round: now the other waits.
         assert_eq!(one.lock(&mut state, 2, T0), Err(LockError::Deadlock));
-        let later = T0 + PATIENCE + Duration::from_secs(1);
-        state.clients.renew(a, later);
-        state.clients.renew(b, later);
-        assert!(is_denied(one.lock(&mut state, 2, later)), "the other has not asked for long");
+    }
+
+    /// A waits for B since `asked`; whether B, who asks for what A has, closes a circle.
+    fn closes_a_circle(listens: bool, asked: &[u64], at: u64) -> bool {
+        let mut state = state_after(&[]);
+        let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
+        let mut one = Process { listens, ..Process::new(&mut state, a, "one") };
+        let mut two = Process::new(&mut state, b, "two");
+        one.lock(&mut state, 1, T0).unwrap();
+        two.lock(&mut state, 2, T0).unwrap();
+        let renewed = |state: &mut State, seconds: u64| {
+            let now = T0 + Duration::from_secs(seconds);
+            [a, b].into_iter().for_each(|client| state.clients.renew(client, now));
+            now
+        };
+        for asked in asked {
+            let now = renewed(&mut state, *asked);
+            assert!(is_denied(one.lock(&mut state, 2, now)));
+        }
+        let at = renewed(&mut state, at);
+        let result = two.lock(&mut state, 1, at);
+        assert!(is_denied(result.clone()) || result == Err(LockError::Deadlock));
+        result == Err(LockError::Deadlock)
+    }
+
+    #[test]
+    fn who_asks_no_more_is_forgotten_as_soon_as_a_client_that_waits_would_have_asked() {
+        // Linux without notices asks after 1, 2, 4, ... 30 seconds.
+        assert!(closes_a_circle(false, &[0], 1));
+        assert!(!closes_a_circle(false, &[0], 6));
+        assert!(closes_a_circle(false, &[0, 1, 3, 7], 15));
+        assert!(!closes_a_circle(false, &[0, 1, 3, 7], 21));
+        assert!(closes_a_circle(false, &[0, 1, 3, 7, 15, 31], 61));
+        assert!(!closes_a_circle(false, &[0, 1, 3, 7, 15, 31, 61, 91], 153));
+        // With notices, every 30 seconds.
+        assert!(closes_a_circle(true, &[0], 30));
+        assert!(!closes_a_circle(true, &[0], 41));
+    }
+
+    #[test]
+    fn who_closes_the_file_or_only_tests_waits_no_more() {
+        let mut state = state_after(&[]);
+        let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
+        let mut one = Process::new(&mut state, a, "one");
+        let mut two = Process::new(&mut state, b, "two");
+        two.lock(&mut state, 2, T0).unwrap();
+        // Its locks are of one open, and it waits under another.
+        one.lock(&mut state, 1, T0).unwrap();
+        let other = OpenRequest { owner: Bytes::from_static(b"o2"), ..request(a, WRITE) };
+        let other = state.open(other, T0).unwrap();
+        let mut again = Process { open: other, ..Process::new(&mut state, a, "one") };
+        assert!(is_denied(again.lock(&mut state, 2, T0)));
+        assert_eq!(two.lock(&mut state, 1, T0), Err(LockError::Deadlock));
+        state.close(a, other, NODE).unwrap();
+        assert!(is_denied(two.lock(&mut state, 1, T0)));
+        two.unlock(&mut state, 7);
+        assert!(is_denied(one.lock(&mut state, 2, T0)));
+        let owner = LockOwner { client: a, name: Bytes::from_static(b"one") };
+        state.test_lock(&owner, NODE, Range { start: 9, end: 10 }, true, T0).unwrap();
+        assert!(is_denied(two.lock(&mut state, 1, T0)));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!    so the protocols keep each other out.
 //! 2. Whoever frees ranges says so by [`State::grant_waiting`], in the same transition.
 
-use super::blocked::Wanted;
+use super::blocked::{Wait, Wanted};
 use super::{
     ClientId, Conflict, NlmOwner, OwnerName, Range, RangeLocks, State, StateError, StateId,
     StateKey, check_seq, next_seq,
@@ -118,13 +118,15 @@ impl<F: Clone> State<F> {
         }
         let holder = Holder::V4(owner.clone());
         let wanted = Wanted { node, range, exclusive };
-        self.blocked.asks(&owner);
+        let waited = self.blocked.asks(&owner);
         let taken = self.take_range(node, &holder, range, exclusive, now);
         if wait && matches!(taken, Err(LockError::Denied(_))) {
             if self.would_deadlock(&holder, wanted, now) {
                 return Err(LockError::Deadlock);
             }
-            self.blocked.wait(owner.clone(), wanted, listens, now);
+            let waits = Wait::new(wanted, open, listens, now).again(waited.as_ref());
+            self.blocked.wait(owner.clone(), waits, listens);
+            self.opens.get_mut(&open).ok_or(StateError::BadStateId)?.waits = true;
         }
         taken?;
         self.blocked.leave(&owner, wanted);
@@ -159,6 +161,7 @@ impl<F: Clone> State<F> {
         now: Duration,
     ) -> Result<Option<Conflict<Holder>>, StateError> {
         self.check_grace(owner.client, false, now)?;
+        self.blocked.asks(owner);
         Ok(self.conflict(node, &Holder::V4(owner.clone()), range, exclusive, now))
     }
 
@@ -236,6 +239,7 @@ impl<F: Clone> State<F> {
     /// # Errors
     /// [`StateError::LocksHeld`].
     pub fn release_lock_owner(&mut self, owner: &LockOwner) -> Result<(), StateError> {
+        self.blocked.asks(owner);
         let client = self.clients.get(owner.client)?;
         let keys = client.states.iter().copied();
         let keys: Vec<StateKey> =

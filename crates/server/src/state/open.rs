@@ -30,6 +30,8 @@ pub(super) struct Open<F> {
     pub(super) share: Share,
     /// Since when it waits for its owner to confirm it.
     unconfirmed: Option<Duration>,
+    /// Somebody was made to wait for a lock that was asked for under it.
+    pub(super) waits: bool,
     /// Each combination that was opened, for downgrades.
     opened: Vec<Share>,
     reader: Option<F>,
@@ -114,6 +116,7 @@ impl<F: Clone> State<F> {
                     seq: 0,
                     share: Share::default(),
                     unconfirmed: confirm.then_some(now),
+                    waits: false,
                     opened: Vec::new(),
                     reader: None,
                     writer: None,
@@ -375,6 +378,9 @@ impl<F: Clone> State<F> {
         }
         if let Ok(client) = self.clients.get_mut(open.client) {
             client.states.remove(&key);
+        }
+        if open.waits {
+            self.blocked.closed(key, open.node);
         }
         self.drop_idle(open.node);
     }
