@@ -23,7 +23,7 @@ const BODY_BYTES: usize = 20;
 const KEY_FILE: &str = "handle.key";
 
 /// A file of an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Node {
     /// Which export.
     pub export: u16,

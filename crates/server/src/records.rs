@@ -1,7 +1,8 @@
 //! Which clients are on disk, so that they may reclaim after a restart what they have.
 //!
-//! 1. A client is on disk before its first open is told of ([`State::open`] refuses it until then),
-//!    and off it before the reply to whoever takes its state away, or to its own goodbye.
+//! 1. A client is on disk before its first open is told of ([`State::open`] refuses it until then).
+//!    What is taken from it is said there before the reply to whoever gets it; with its own
+//!    goodbye it is off it.
 //! 2. A client without opens needs no record: it is taken off the disk when it has had none for a
 //!    while, so that no restart waits for it.
 //! 3. Changes are made one after the other, each after a look at the state as it is then: a record
@@ -30,30 +31,32 @@ impl Records {
     /// The database cannot be written.
     pub(crate) async fn record(&self, id: ClientId) -> Result<(), redb::Error> {
         let _turn = self.turn.lock().await;
-        let owner = match self.state.lock().clients.get(id) {
-            Ok(client) if !client.is_recorded => client.owner.clone(),
-            _ => return Ok(()),
-        };
-        self.recovery.remember(owner).await?;
+        let record = self.state.lock().new_record(id);
+        let Ok(Some((owner, barred))) = record else { return Ok(()) };
+        self.recovery.write_clients(vec![(owner, Some(barred))]).await?;
         if let Ok(client) = self.state.lock().clients.get_mut(id) {
             (client.is_recorded, client.idle_since) = (true, None);
         }
         Ok(())
     }
 
-    /// Takes clients off the disk, but for those that are to be there again.
+    /// Writes of clients what is to be on disk of them now.
     ///
     /// # Errors
     /// The database cannot be written.
-    pub(crate) async fn forget(&self, mut owners: Vec<Owner>) -> Result<(), redb::Error> {
+    pub(crate) async fn write(&self, owners: Vec<Owner>) -> Result<(), redb::Error> {
         if owners.is_empty() {
             return Ok(());
         }
         let _turn = self.turn.lock().await;
-        owners.retain(|owner| {
+        let records = {
             let state = self.state.lock();
-            !state.clients.confirmed(owner).is_some_and(|client| client.is_recorded)
-        });
-        self.recovery.forget(owners).await
+            let record = |owner| {
+                let record = state.record_of(&owner);
+                (owner, record)
+            };
+            owners.into_iter().map(record).collect()
+        };
+        self.recovery.write_clients(records).await
     }
 }

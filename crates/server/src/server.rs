@@ -107,8 +107,9 @@ impl Core {
 
     /// Puts on disk what the last transitions took from clients. Called before a reply goes out
     /// that gives it to somebody else.
-    pub(crate) async fn forget(&self, owners: Vec<state::Owner>) -> Result<(), redb::Error> {
-        self.records.forget(owners).await
+    pub(crate) async fn write_records(&self) -> Result<(), redb::Error> {
+        let owners = self.state.lock().take_unwritten();
+        self.records.write(owners).await
     }
 
     async fn sweep(&self) {
@@ -116,19 +117,19 @@ impl Core {
         let owners = {
             let mut state = self.state.lock();
             state.sweep(now);
-            let mut owners = state.take_forgotten();
-            let was_active = state.grace.is_active(now);
-            owners.extend(state.grace.end(now));
-            if !was_active && !owners.is_empty() {
-                info!("{} clients are forgotten: they did not come back", owners.len());
+            let mut owners = state.take_unwritten();
+            let gone = state.grace.end(now);
+            if !gone.is_empty() {
+                info!("{} clients are forgotten: they did not come back", gone.len());
             }
+            owners.extend(gone);
             owners
         };
         self.recalls.look_again();
         self.recalls.look_at_files().await;
         let lease = self.state.lock().limits().lease;
         self.owners.sweep(&self.state, lease, now);
-        if let Err(error) = self.forget(owners).await {
+        if let Err(error) = self.records.write(owners).await {
             error!("cannot write the state database: {error}");
         }
     }

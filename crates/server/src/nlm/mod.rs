@@ -103,8 +103,7 @@ impl Nlm4 {
 
     /// Puts on disk what a transition took from others.
     async fn settle(&self) -> Result<(), Status> {
-        let owners = self.core.state.lock().take_forgotten();
-        self.core.forget(owners).await.map_err(|error| {
+        self.core.write_records().await.map_err(|error| {
             error!("cannot write the state database: {error}");
             Status::Failed
         })

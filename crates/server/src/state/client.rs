@@ -15,7 +15,7 @@
 //!                  gone             courtesy --- wanted by others, or too old ---> gone
 //! ```
 
-use super::{Revoked, StateError, StateKey};
+use super::{Barred, Revoked, StateError, StateKey};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -77,6 +77,10 @@ pub struct Client {
     pub states: HashSet<StateKey>,
     /// What was taken away from it and what it has not acknowledged, oldest first.
     pub revoked: VecDeque<Revoked>,
+    /// What an earlier run of the server took away from it.
+    pub inherited: Barred,
+    /// What was taken away from it and is not in [`revoked`](Self::revoked).
+    pub untold: Barred,
     /// Where it can be called back (minor version 0).
     pub callback: Option<CallbackService>,
     /// The same as its last SETCLIENTID has it, until that is confirmed.
@@ -274,6 +278,8 @@ impl Clients {
             idle_since: None,
             states: HashSet::new(),
             revoked: VecDeque::new(),
+            inherited: Barred::default(),
+            untold: Barred::default(),
             callback: None,
             proposed_callback: None,
         };

@@ -576,9 +576,10 @@ impl<F: Clone> State<F> {
 
     /// Takes a delegation away.
     fn revoke_delegation(&mut self, key: StateKey, why: Why) {
-        let Some(client) = self.delegations.client_of(key) else { return };
+        let Some(d) = self.delegations.by_key.get(&key) else { return };
+        let (client, node) = (d.client, d.node);
         self.drop_delegation(key);
-        self.note_revoked(client, Revoked { key, why });
+        self.note_revoked(client, Revoked { key, node, why });
     }
 
     /// Removes a delegation from every table.

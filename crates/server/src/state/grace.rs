@@ -5,8 +5,8 @@
 //! 2. Only a client that is on disk from the run before may reclaim.
 //! 3. Hosts that use NLM never say that they are done: with any of them, grace takes its time.
 
-use super::Owner;
-use std::collections::HashSet;
+use super::{Barred, Owner};
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -14,15 +14,16 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub struct Grace {
     until: Duration,
-    expected: HashSet<Owner>,
+    expected: HashMap<Owner, Barred>,
     returned: HashSet<Owner>,
     hosts: HashSet<IpAddr>,
     ended: bool,
 }
 
 impl Grace {
-    /// Grace until `until` (monotonic) for the clients that had state in the run before.
-    pub fn new(until: Duration, clients: impl IntoIterator<Item = Owner>) -> Self {
+    /// Grace until `until` (monotonic) for the clients that had state in the run before, with what
+    /// they may not reclaim.
+    pub fn new(until: Duration, clients: impl IntoIterator<Item = (Owner, Barred)>) -> Self {
         Self { until, expected: clients.into_iter().collect(), ..Self::default() }
     }
 
@@ -46,11 +47,16 @@ impl Grace {
 
     /// Whether a client had state that it may ask back; notes that it is there again.
     pub fn may_reclaim(&mut self, owner: &Owner, now: Duration) -> bool {
-        let may = self.is_active(now) && self.expected.contains(owner);
+        let may = self.is_active(now) && self.expected.contains_key(owner);
         if may {
             self.returned.insert(owner.clone());
         }
         may
+    }
+
+    /// What of its state a client may not ask back.
+    pub fn barred(&self, owner: &Owner) -> Barred {
+        self.expected.get(owner).cloned().unwrap_or_default()
     }
 
     /// Notes that a client is done reclaiming.
@@ -66,7 +72,8 @@ impl Grace {
         }
         self.ended = true;
         self.hosts.clear();
-        self.expected.drain().filter(|owner| !self.returned.contains(owner)).collect()
+        let expected = self.expected.drain().map(|(owner, _)| owner);
+        expected.filter(|owner| !self.returned.contains(owner)).collect()
     }
 }
 
@@ -78,13 +85,17 @@ mod tests {
         Owner { sessions: true, name: bytes::Bytes::from_static(name.as_bytes()) }
     }
 
+    fn clients<const N: usize>(names: [&'static str; N]) -> [(Owner, Barred); N] {
+        names.map(|name| (owner(name), Barred::default()))
+    }
+
     const SEC: Duration = Duration::from_secs(1);
 
     #[test]
     fn ends_when_all_are_back_or_time_is_up() {
         assert!(!Grace::new(90 * SEC, []).is_active(SEC));
 
-        let mut grace = Grace::new(90 * SEC, [owner("a"), owner("b")]);
+        let mut grace = Grace::new(90 * SEC, clients(["a", "b"]));
         assert!(grace.may_reclaim(&owner("a"), SEC));
         assert!(!grace.may_reclaim(&owner("c"), SEC));
         grace.completed(&owner("a"));
@@ -94,7 +105,7 @@ mod tests {
         assert_eq!(grace.end(90 * SEC), [owner("b")]);
         assert_eq!(grace.end(91 * SEC), []);
 
-        let mut grace = Grace::new(90 * SEC, [owner("a")]);
+        let mut grace = Grace::new(90 * SEC, clients(["a"]));
         assert!(grace.may_reclaim(&owner("a"), SEC));
         grace.completed(&owner("a"));
         assert!(!grace.is_active(2 * SEC));

@@ -10,9 +10,10 @@
 //!    holds, or it has been silent for [`Limits::courtesy`].
 //! 3. A client gets opens only while it is on disk ([`Client::is_recorded`]). One whose state was
 //!    taken away may not reclaim it after a restart: its owner is put on
-//!    [`State::take_forgotten`] in the same transition, and the reply waits until that is on disk.
+//!    [`State::take_unwritten`] in the same transition, and the reply waits until that is on disk.
 //! 4. Every table is bounded ([`Limits`]).
 
+mod barred;
 mod blocked;
 mod client;
 mod delegation;
@@ -30,6 +31,7 @@ mod stateid;
 #[cfg(test)]
 mod tests;
 
+pub use barred::Barred;
 pub use blocked::Freed;
 pub use client::{CallbackService, Client, ClientId, Clients, Exchanged, Owner, Principal};
 pub use delegation::{
@@ -51,7 +53,7 @@ pub use weir_vfs::{LockConflict as Conflict, LockRange as Range, RangeLocks, TO_
 
 use crate::handle::Node;
 use bytes::Bytes;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 /// Each way in which a client's use of state is wrong, or cannot be served now.
@@ -141,6 +143,9 @@ pub enum StateError {
     /// There is nothing to reclaim any more.
     #[error("not in grace, or the client has nothing to reclaim")]
     NoGrace,
+    /// It was taken away before the restart.
+    #[error("it was taken away before the restart, and others may have had it since")]
+    Barred,
     /// The client must be on disk before it may have opens.
     #[error("the client is not on disk yet")]
     Unrecorded,
@@ -238,7 +243,7 @@ pub struct State<F> {
     delegations: delegation::Delegations<F>,
     /// What was taken away, from whom, and why; the same as clients' [`Client::revoked`].
     revoked: HashMap<StateKey, (ClientId, Why)>,
-    forgotten: Vec<Owner>,
+    unwritten: BTreeSet<Owner>,
     limits: Limits,
     run: u32,
     made: u64,
@@ -260,7 +265,7 @@ impl<F: Clone> State<F> {
             blocked: blocked::Blocked::default(),
             delegations: delegation::Delegations::default(),
             revoked: HashMap::new(),
-            forgotten: Vec::new(),
+            unwritten: BTreeSet::new(),
             limits,
             run,
             made: 0,
@@ -312,9 +317,17 @@ impl<F: Clone> State<F> {
         }
         client.may_reclaim = self.grace.may_reclaim(&client.owner, now);
         client.is_recorded = client.may_reclaim;
-        if let Some(replaced) = self.clients.confirm(id)? {
-            let was_recorded = self.release(replaced).is_some_and(|client| client.is_recorded);
-            self.clients.get_mut(id)?.is_recorded |= was_recorded;
+        if client.may_reclaim {
+            client.inherited = self.grace.barred(&client.owner);
+        }
+        if let Some(replaced) = self.clients.confirm(id)?
+            && let Some(replaced) = self.release(replaced)
+            && replaced.is_recorded
+        {
+            self.clients.get_mut(id)?.is_recorded = true;
+            if !replaced.barred().is_empty() {
+                self.unwritten.insert(replaced.owner);
+            }
         }
         Ok(())
     }
@@ -331,7 +344,7 @@ impl<F: Clone> State<F> {
         client.reclaim_complete = true;
         client.may_reclaim = false;
         self.grace.completed(&client.owner);
-        Ok(())
+        self.lift_inherited(id)
     }
 
     /// Whether a client may take new state, or (`reclaim`) state that it had before a restart.
@@ -374,7 +387,7 @@ impl<F: Clone> State<F> {
         if let Some(client) = self.release(id)
             && client.is_recorded
         {
-            self.forgotten.push(client.owner);
+            self.unwritten.insert(client.owner);
         }
     }
 
@@ -398,19 +411,16 @@ impl<F: Clone> State<F> {
         Some(client)
     }
 
-    /// Owners that may not reclaim any more; to be taken off the disk before the next reply.
-    pub fn take_forgotten(&mut self) -> Vec<Owner> {
-        std::mem::take(&mut self.forgotten)
-    }
-
-    /// Whether [`take_forgotten`](Self::take_forgotten) has something.
-    pub fn has_forgotten(&self) -> bool {
-        !self.forgotten.is_empty()
+    /// Owners of whom the disk says what is no longer so: [`record_of`](Self::record_of) is to be
+    /// on it before the next reply.
+    pub fn take_unwritten(&mut self) -> Vec<Owner> {
+        std::mem::take(&mut self.unwritten).into_iter().collect()
     }
 
     /// Periodic: frees clients that were silent for longer than anybody waits for them, takes
     /// delegations away that were not given back in time, and forgets idle clients' records.
     pub fn sweep(&mut self, now: Duration) {
+        self.end_reclaims(now);
         self.revoke_overdue(now);
         self.cancel_overdue(now);
         self.clients.drop_unconfirmed(now);
@@ -447,7 +457,7 @@ impl<F: Clone> State<F> {
                 && now.saturating_sub(*client.idle_since.get_or_insert(now)) >= IDLE
             {
                 client.is_recorded = false;
-                self.forgotten.push(client.owner.clone());
+                self.unwritten.insert(client.owner.clone());
             }
         }
     }
@@ -464,7 +474,7 @@ impl<F: Clone> State<F> {
             && !self.grace.is_active(now)
         {
             client.is_recorded = false;
-            self.forgotten.push(client.owner.clone());
+            self.unwritten.insert(client.owner.clone());
         }
     }
 

@@ -84,6 +84,9 @@ impl<F: Clone> State<F> {
     pub fn open(&mut self, request: OpenRequest<F>, now: Duration) -> Result<StateId, StateError> {
         let OpenRequest { client, owner, node, share, claim, confirm, file } = request;
         self.check_grace(client, claim == Claim::Reclaim, now)?;
+        if claim == Claim::Reclaim {
+            self.check_barred(client, node)?;
+        }
         if !self.clients.get(client)?.is_recorded {
             return Err(StateError::Unrecorded);
         }

@@ -2,18 +2,22 @@
 //!
 //! 1. A run's number is on disk before it is used, so stateids and client numbers are never used
 //!    twice.
-//! 2. A client (or a host that uses NLM) is on disk before the reply that lets it take state, and off it before the reply
-//!    that gives its state to somebody else.
+//! 2. A client (or a host that uses NLM) is on disk before the reply that lets it take state. What
+//!    is taken from it is said there before the reply that gives it to somebody else.
 
-use super::Owner;
-use bytes::Bytes;
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use super::{Barred, Owner};
+use crate::handle::Node;
+use bytes::{Buf, BufMut, Bytes};
+use redb::{Database, ReadableTable, TableDefinition, WriteTransaction};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use weir_vfs::FileId;
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const CLIENTS: TableDefinition<'_, (bool, &[u8]), ()> = TableDefinition::new("clients");
+/// Of `CLIENTS`: what they may not reclaim, if there is something.
+const BARRED: TableDefinition<'_, (bool, &[u8]), &[u8]> = TableDefinition::new("barred");
 /// Addresses of hosts with locks by NLM, and of the server as they knew it; as text.
 const HOSTS: TableDefinition<'_, &str, &str> = TableDefinition::new("lock hosts");
 const RUN: &str = "run";
@@ -39,8 +43,8 @@ pub struct LockHost {
 pub struct Recovered {
     /// The number of this run; goes up from 1.
     pub run: u32,
-    /// Clients that had state in the run before.
-    pub clients: Vec<Owner>,
+    /// Clients that had state in the run before, and what of it they may not reclaim.
+    pub clients: Vec<(Owner, Barred)>,
     /// Hosts that had locks by NLM.
     pub hosts: Vec<LockHost>,
 }
@@ -59,10 +63,13 @@ impl Recovery {
             let run = run.checked_add(1).unwrap_or(1);
             meta.insert(RUN, u64::from(run))?;
             let mut clients = Vec::new();
+            let barred = txn.open_table(BARRED)?;
             for entry in txn.open_table(CLIENTS)?.iter()? {
                 let (key, _) = entry?;
                 let (sessions, name) = key.value();
-                clients.push(Owner { sessions, name: Bytes::copy_from_slice(name) });
+                let barred = barred.get((sessions, name))?;
+                let barred = barred.map_or_else(Barred::default, |files| barred_of(files.value()));
+                clients.push((Owner { sessions, name: Bytes::copy_from_slice(name) }, barred));
             }
             let mut hosts = Vec::new();
             for entry in txn.open_table(HOSTS)?.iter()? {
@@ -77,40 +84,28 @@ impl Recovery {
         Ok((Self { db: Arc::new(db) }, recovered))
     }
 
-    /// Remembers a client. Returns when it is durable.
+    /// Writes what each client may not reclaim, or (`None`) that it has no state. Returns when that
+    /// is durable.
     ///
     /// # Errors
     /// It could not be written.
-    pub async fn remember(&self, owner: Owner) -> Result<(), redb::Error> {
-        if self.knows(&owner)? {
-            return Ok(());
-        }
-        self.change(vec![owner], true).await
-    }
-
-    /// Forgets clients. Returns when that is durable.
-    ///
-    /// # Errors
-    /// It could not be written.
-    pub async fn forget(&self, owners: Vec<Owner>) -> Result<(), redb::Error> {
-        self.change(owners, false).await
-    }
-
-    fn knows(&self, owner: &Owner) -> Result<bool, redb::Error> {
-        let clients = self.db.begin_read()?.open_table(CLIENTS)?;
-        Ok(clients.get((owner.sessions, &*owner.name))?.is_some())
-    }
-
-    async fn change(&self, owners: Vec<Owner>, present: bool) -> Result<(), redb::Error> {
+    pub async fn write_clients(
+        &self,
+        records: Vec<(Owner, Option<Barred>)>,
+    ) -> Result<(), redb::Error> {
         self.write(move |txn| {
             let mut clients = txn.open_table(CLIENTS)?;
-            for owner in &owners {
+            let mut all_barred = txn.open_table(BARRED)?;
+            for (owner, barred) in &records {
                 let key = (owner.sessions, &*owner.name);
-                if present {
-                    clients.insert(key, ())?;
-                } else {
-                    clients.remove(key)?;
-                }
+                match barred {
+                    Some(_) => clients.insert(key, ())?,
+                    None => clients.remove(key)?,
+                };
+                match barred.as_ref().filter(|barred| !barred.is_empty()) {
+                    Some(barred) => all_barred.insert(key, &*bytes_of(barred))?,
+                    None => all_barred.remove(key)?,
+                };
             }
             Ok(())
         })
@@ -163,6 +158,35 @@ impl Recovery {
     }
 }
 
+/// Bytes of a file's name on disk: its export, inode and generation.
+const NODE_BYTES: usize = 2 + 8 + 8;
+
+/// The files, one after the other; one byte: all.
+fn bytes_of(barred: &Barred) -> Vec<u8> {
+    if barred.all {
+        return vec![0];
+    }
+    let mut bytes = Vec::with_capacity(barred.files.len() * NODE_BYTES);
+    for Node { export, id } in &barred.files {
+        bytes.put_u16(*export);
+        bytes.put_u64(id.ino);
+        bytes.put_u64(id.generation);
+    }
+    bytes
+}
+
+fn barred_of(bytes: &[u8]) -> Barred {
+    let (files, rest) = bytes.as_chunks::<NODE_BYTES>();
+    if !rest.is_empty() {
+        return Barred::all();
+    }
+    let node = |mut file: &[u8]| {
+        let export = file.get_u16();
+        Node { export, id: FileId { ino: file.get_u64(), generation: file.get_u64() } }
+    };
+    Barred { all: false, files: files.iter().map(|file| node(file)).collect() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,17 +202,36 @@ mod tests {
         {
             let (recovery, recovered) = Recovery::open(dir.path()).unwrap();
             assert_eq!((recovered.run, recovered.clients.len()), (1, 0));
-            recovery.remember(owner(true)).await.unwrap();
-            recovery.remember(owner(true)).await.unwrap();
-            recovery.remember(owner(false)).await.unwrap();
-            recovery.forget(vec![owner(false)]).await.unwrap();
+            let here = |sessions| (owner(sessions), Some(Barred::default()));
+            recovery.write_clients(vec![here(true)]).await.unwrap();
+            recovery.write_clients(vec![here(true), here(false)]).await.unwrap();
+            recovery.write_clients(vec![(owner(false), None)]).await.unwrap();
             recovery.remember_host(host(1)).await.unwrap();
             recovery.remember_host(host(2)).await.unwrap();
             recovery.forget_hosts(vec![host(1).host]).await.unwrap();
         }
         let (_, recovered) = Recovery::open(dir.path()).unwrap();
-        assert_eq!((recovered.run, recovered.clients), (2, vec![owner(true)]));
+        assert_eq!((recovered.run, recovered.clients), (2, vec![(owner(true), Barred::default())]));
         assert_eq!(recovered.hosts, [host(2)]);
+    }
+
+    #[tokio::test]
+    async fn what_may_not_be_reclaimed_is_remembered_with_its_client() {
+        let owner = Owner { sessions: true, name: Bytes::from_static(b"host") };
+        let dir = tempfile::tempdir().unwrap();
+        let file = |ino| Node { export: 7, id: FileId { ino, generation: u64::MAX } };
+        let some = Barred { all: false, files: [file(1), file(2)].into() };
+        for barred in [some, Barred::all(), Barred::default()] {
+            let (recovery, _) = Recovery::open(dir.path()).unwrap();
+            recovery.write_clients(vec![(owner.clone(), Some(barred.clone()))]).await.unwrap();
+            drop(recovery);
+            let (recovery, recovered) = Recovery::open(dir.path()).unwrap();
+            assert_eq!(recovered.clients, [(owner.clone(), barred)]);
+            recovery.write_clients(vec![(owner.clone(), None)]).await.unwrap();
+            drop(recovery);
+            assert_eq!(Recovery::open(dir.path()).unwrap().1.clients, []);
+        }
+        assert_eq!(barred_of(&[1; NODE_BYTES + 1]), Barred::all(), "what cannot be read bars all");
     }
 
     #[test]

@@ -10,14 +10,14 @@
 //!
 //! 1. Of a silent client only what is in the way is taken: an open, with all locks under it, or a
 //!    delegation. A lock alone is not: Linux's client, refused under the lock, writes under the open.
-//!    The rest stays its own, as before; but it may reclaim none of it after a restart
-//!    ([`State::take_forgotten`]), until it opens something anew: the disk does not say what was taken.
+//!    The rest stays its own, as before, also over a restart; the files of which something was taken
+//!    are on disk, and are not reclaimed ([`super::barred`]).
 //! 2. A client is told in every SEQUENCE until it has acknowledged all that was taken, and whatever it
 //!    asks under a stateid that was taken says why it may not.
 //! 3. At most [`MAX_REVOKED`] are remembered for a client, and [`MAX`] for all; of others nothing is known.
 //! 4. A client of minor version 0 loses everything with its lease: there is no way to tell it what.
 
-use super::{ClientId, LockOwner, State, StateError, StateKey};
+use super::{Barred, ClientId, LockOwner, State, StateError, StateKey};
 use crate::handle::Node;
 use std::time::Duration;
 
@@ -42,6 +42,8 @@ pub enum Why {
 pub struct Revoked {
     /// Which.
     pub key: StateKey,
+    /// Of which file.
+    pub node: Node,
     /// Why.
     pub why: Why,
 }
@@ -82,31 +84,33 @@ impl<F: Clone> State<F> {
     /// Takes an open away, with the locks under it.
     pub(super) fn revoke(&mut self, key: StateKey, why: Why) {
         let Some((client, _)) = self.newest(key) else { return };
-        let node = self.opens.get(&key).map(|open| open.node);
-        let states = node.and_then(|node| self.files.get(&node)).map(|f| f.lock_states.clone());
+        let Some(node) = self.opens.get(&key).map(|open| open.node) else { return };
+        let states = self.files.get(&node).map(|f| f.lock_states.clone());
         for lock in states.into_iter().flatten() {
             if self.locks.get(&lock).is_some_and(|l| l.open == key) {
                 self.drop_lock_state(lock);
-                self.note_revoked(client, Revoked { key: lock, why });
+                self.note_revoked(client, Revoked { key: lock, node, why });
             }
         }
         self.drop_open(key);
-        self.note_revoked(client, Revoked { key, why });
+        self.note_revoked(client, Revoked { key, node, why });
     }
 
-    /// Remembers what was taken from a client, to tell it, if there is a way to.
+    /// Remembers what was taken from a client: to tell it, if there is a way to, and to refuse it
+    /// after a restart.
     pub(super) fn note_revoked(&mut self, id: ClientId, revoked: Revoked) {
         let Ok(client) = self.clients.get_mut(id) else { return };
-        if client.is_recorded && revoked.why == Why::Expired {
-            client.is_recorded = false;
-            self.forgotten.push(client.owner.clone());
-        }
+        self.unwritten.insert(client.owner.clone());
         if !client.owner.sessions || self.revoked.len() >= MAX {
+            client.bar_untold(revoked.node);
             return;
         }
         client.revoked.push_back(revoked);
         let full = client.revoked.len() > MAX_REVOKED;
         let oldest = if full { client.revoked.pop_front() } else { None };
+        if full {
+            client.untold = Barred::all();
+        }
         self.revoked.insert(revoked.key, (id, revoked.why));
         if let Some(oldest) = oldest {
             self.forget_revoked(oldest.key);
@@ -124,6 +128,12 @@ impl<F: Clone> State<F> {
             return Some(Err(StateError::BadStateId));
         }
         self.forget_revoked(key);
+        // Once, when it knows of everything: until then the disk may say too much.
+        if let Ok(client) = self.clients.get(client)
+            && client.revoked.is_empty()
+        {
+            self.unwritten.insert(client.owner.clone());
+        }
         Some(Ok(()))
     }
 
@@ -169,7 +179,7 @@ mod tests {
         let open_b = state.open(request(b, WRITE), OVER).unwrap();
         assert!(LEASE < OVER);
         state.lock(lock_under(open_b, b, true), OVER).unwrap();
-        assert_eq!(state.take_forgotten(), [owner("a")], "it may reclaim nothing");
+        assert_eq!(state.take_unwritten(), [owner("a")], "it may not reclaim it");
 
         let io = |state: &mut crate::state::State<char>, id, node| {
             state.io(Some(a), id, node, Access::READ).map(|_| ())
@@ -179,7 +189,8 @@ mod tests {
         assert_eq!(state.test_stateid(a, locked), Err(StateError::Expired));
         assert_eq!(state.test_stateid(b, locked), Err(StateError::BadStateId));
         assert_eq!(state.test_stateid(a, open_a), Err(StateError::Expired));
-        let revoked = [locked, open_a].map(|id| Revoked { key: id.key, why: Why::Expired });
+        let revoked =
+            [locked, open_a].map(|id| Revoked { key: id.key, node: NODE, why: Why::Expired });
         assert_eq!(state.clients.get(a).unwrap().revoked, revoked);
         assert_eq!(state.free_stateid(b, locked), Err(StateError::BadStateId));
         assert_eq!(state.free_stateid(a, locked), Ok(()));
@@ -217,7 +228,6 @@ mod tests {
             assert_eq!(state.test_stateid(a, id), Err(StateError::AdminRevoked));
             assert_eq!(state.free_stateid(a, id), Ok(()));
         }
-        assert!(!state.has_forgotten(), "it may reclaim what it has elsewhere");
         assert!(state.revoked.is_empty() && state.files.is_empty());
     }
 

@@ -10,7 +10,12 @@ pub(super) const WRITE: Share = Share { access: Access::WRITE, deny: Access::emp
 pub(super) const NODE: Node = Node { export: 0, id: FileId { ino: 1, generation: 0 } };
 
 pub(super) fn state_after(earlier: &[&'static str]) -> State<char> {
-    let owners = earlier.iter().map(|name| owner(name));
+    let owners = earlier.iter().map(|name| (owner(name), Barred::default()));
+    State::new(1, Limits::default(), Grace::new(LEASE, owners))
+}
+
+pub(super) fn state_barred<const N: usize>(earlier: [(&'static str, Barred); N]) -> State<char> {
+    let owners = earlier.map(|(name, barred)| (owner(name), barred));
     State::new(1, Limits::default(), Grace::new(LEASE, owners))
 }
 
@@ -23,7 +28,7 @@ pub(super) fn principal() -> Principal {
 }
 
 /// A confirmed client.
-fn client(state: &mut State<char>, name: &'static str, now: Duration) -> ClientId {
+pub(super) fn client(state: &mut State<char>, name: &'static str, now: Duration) -> ClientId {
     let exchanged =
         state.clients.exchange_id(owner(name), [0; 8], principal(), false, now).unwrap();
     assert_eq!(state.confirm(exchanged.id, &principal(), now), Ok(()));
@@ -154,7 +159,7 @@ fn a_silent_client_keeps_its_state_until_somebody_wants_it() {
 
     let later = LEASE + Duration::from_secs(3);
     state.lock(lock_under(open_b, b, true), later).unwrap();
-    assert_eq!(state.take_forgotten(), [owner("a")]);
+    assert_eq!(state.take_unwritten(), [owner("a")]);
     assert_eq!(state.test_stateid(a, locked), Err(StateError::Expired));
     assert_eq!(state.counts(), (1, 1));
 }
@@ -168,7 +173,7 @@ fn a_client_nobody_waits_for_is_forgotten_after_the_courtesy() {
     assert_eq!(state.counts(), (1, 0));
     state.sweep(Limits::default().courtesy + Duration::from_secs(1));
     assert_eq!(state.counts(), (0, 0));
-    assert!(state.has_forgotten());
+    assert!(!state.unwritten.is_empty());
 }
 
 #[test]
@@ -180,7 +185,7 @@ fn a_restarted_client_loses_what_it_had_when_it_is_confirmed() {
     assert!(state.is_open(NODE));
     state.confirm(again, &principal(), T0).unwrap();
     assert!(!state.is_open(NODE));
-    assert!(!state.has_forgotten(), "it may reclaim what its new run opens");
+    assert!(state.unwritten.is_empty(), "it may reclaim what its new run opens");
 }
 
 #[test]
@@ -242,16 +247,16 @@ fn a_client_is_on_disk_while_it_has_state_and_not_much_longer() {
     state.clients.get_mut(a).unwrap().is_recorded = true;
     let open = state.open(request(a, READ), T0).unwrap();
     state.sweep(IDLE * 2);
-    assert!(!state.has_forgotten());
+    assert!(state.unwritten.is_empty());
     state.close(a, open, NODE).unwrap();
     state.sweep(IDLE * 2);
     state.sweep(IDLE * 3 - Duration::from_secs(1));
-    assert!(!state.has_forgotten());
+    assert!(state.unwritten.is_empty());
     state.sweep(IDLE * 3);
-    assert_eq!(state.take_forgotten(), [owner("a")]);
+    assert_eq!(state.take_unwritten(), [owner("a")]);
     assert_eq!(state.open(request(a, READ), T0), Err(StateError::Unrecorded));
     state.purge(a);
-    assert!(!state.has_forgotten(), "it is off the disk already");
+    assert!(state.unwritten.is_empty(), "it is off the disk already");
 }
 
 #[test]
@@ -260,7 +265,7 @@ fn who_may_reclaim_stays_on_disk_until_grace_is_over() {
     let a = client(&mut state, "a", T0);
     state.sweep(T0);
     state.sweep(IDLE * 2);
-    assert!(!state.has_forgotten());
+    assert!(state.unwritten.is_empty());
     // Its new run takes the record over.
     let again = state.clients.exchange_id(owner("a"), [1; 8], principal(), false, T0).unwrap().id;
     state.clients.get_mut(a).unwrap().may_reclaim = false;

@@ -72,7 +72,7 @@ pub(crate) async fn run(
         reply.raw(&kept);
         return Ok(reply);
     }
-    persist_forgotten(&cx).await?;
+    write_records(&cx).await?;
     let keep = cx.session.is_some_and(|session| session.keep);
     slot.finish(keep.then(|| reply.copy_since(begin)));
     Ok(reply)
@@ -179,9 +179,8 @@ fn gate(
     Ok(())
 }
 
-async fn persist_forgotten(cx: &Context) -> Result<(), Refusal> {
-    let owners = cx.state().take_forgotten();
-    cx.core.forget(owners).await.map_err(|error| {
+async fn write_records(cx: &Context) -> Result<(), Refusal> {
+    cx.core.write_records().await.map_err(|error| {
         error!("cannot write the state database: {error}");
         Refusal::SystemError
     })

@@ -182,7 +182,7 @@ fn what_is_not_given_back_in_a_lease_is_taken_away_and_acknowledged() {
 
     assert_eq!(
         state.clients.get(a).unwrap().revoked,
-        [Revoked { key: id.key, why: Why::Recalled }]
+        [Revoked { key: id.key, node: NODE, why: Why::Recalled }]
     );
     assert_eq!(state.test_stateid(a, id), Err(StateError::Revoked));
     assert_eq!(state.io(Some(a), id, NODE, Access::READ).unwrap_err(), StateError::Revoked);
@@ -202,7 +202,7 @@ fn a_silent_client_loses_its_delegation_at_once_to_whoever_wants_the_file() {
     assert_eq!(state.recall(NODE, Touch::Change, None, later), Recalled::default());
     assert_eq!(state.test_stateid(a, id), Err(StateError::Expired));
     assert_eq!((state.delegation_count(), state.counts()), (0, (1, 0)));
-    assert!(state.has_forgotten());
+    assert!(!state.unwritten.is_empty());
 }
 
 #[test]

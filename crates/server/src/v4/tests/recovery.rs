@@ -2,6 +2,7 @@
 
 use super::locks::lock_op;
 use super::*;
+use std::time::Duration;
 use weir_nfs::v4::op::{close, read};
 use weir_nfs::v4::types::LockType;
 
@@ -64,4 +65,54 @@ async fn nobody_waits_for_a_client_that_left_nothing_behind() {
     f.restart().await;
     let mut new = f.client("new").await;
     assert_eq!(new.fails(vec![Op::Putrootfh(()), new.open_op("file", 0)]).await, Error::Grace);
+}
+
+#[tokio::test]
+async fn what_was_taken_from_a_silent_client_is_not_reclaimed_after_a_restart() {
+    const LEASE: Duration = Duration::from_secs(2);
+    let mut f = Fixture::with(|config| config.state.lease = LEASE).await;
+    let mut a = f.client("a").await;
+    let (file, open_a) = a.open("file").await;
+    let (other, _) = a.open("other").await;
+    a.on(&file, lock_op(open_a, LockType::Write, false)).await;
+    tokio::time::sleep(LEASE + Duration::from_millis(200)).await;
+    let mut b = f.client("b").await;
+    let (_, open_b) = b.open("file").await;
+    assert!(matches!(
+        b.on(&file, lock_op(open_b, LockType::Write, false)).await,
+        OpRes::Lock(Ok(_))
+    ));
+    // It comes back, and opens something anew: it is waited for after a restart.
+    let (third, _) = a.open("third").await;
+    f.restart().await;
+
+    let mut a = f.connect("a", 2).await;
+    a.begin_session(1 << 20).await;
+    let previous = || {
+        Op::Open(open::Args {
+            seqid: 0,
+            share_access: open::ShareAccess::BOTH,
+            share_deny: open::ShareDeny::empty(),
+            owner: StateOwner { client_id: 0, owner: "process".into() },
+            how: open::How::NoCreate,
+            claim: open::Claim::Previous(open::DelegationType::None),
+        })
+    };
+    assert!(matches!(a.on(&file, previous()).await, OpRes::Open(Err(Error::ReclaimBad))));
+    assert!(matches!(a.on(&other, previous()).await, OpRes::Open(Ok(_))));
+    assert!(matches!(a.on(&third, previous()).await, OpRes::Open(Ok(_))));
+    // It is so still if the server stops again before the client is done, and no longer than that.
+    f.restart().await;
+    let mut a = f.connect("a", 2).await;
+    a.begin_session(1 << 20).await;
+    assert!(matches!(a.on(&file, previous()).await, OpRes::Open(Err(Error::ReclaimBad))));
+    a.ok(vec![Op::ReclaimComplete(reclaim_complete::Args { one_fs: false })]).await;
+    let mut b = f.connect("b", 2).await;
+    b.begin_session(1 << 20).await;
+    b.ok(vec![Op::ReclaimComplete(reclaim_complete::Args { one_fs: false })]).await;
+    a.open("file").await;
+    f.restart().await;
+    let mut a = f.connect("a", 2).await;
+    a.begin_session(1 << 20).await;
+    assert!(matches!(a.on(&file, previous()).await, OpRes::Open(Ok(_))));
 }

@@ -1,0 +1,238 @@
+//! What a client may not reclaim after a restart, because it was taken away and perhaps given to
+//! somebody else in between (RFC 8881 section 8.4.3).
+//!
+//! ```text
+//!                revoked                 free_stateid
+//!   (none) ----------------> unfreed ------------------> (none)
+//!                | it cannot be told, or there are too many
+//!                +---------> untold -------------------> (none)  the client goes
+//!                  restart               RECLAIM_COMPLETE; without sessions: the end of grace
+//!   any of these ----------> inherited ----------------> (none)
+//! ```
+//!
+//! 1. A file stays barred for as long as its client may believe that it has what was taken: until
+//!    it has freed the stateid, or was refused, or could have been.
+//! 2. It is on disk ([`State::take_unwritten`]) before the reply to whoever gets what was taken.
+//! 3. At most [`MAX_REVOKED`](super::revoked) files of a client are told apart, and [`MAX_UNTOLD`]
+//!    of one that cannot be told; with more of them, it may reclaim nothing.
+//! 4. A client with sessions that has not said by the end of grace that it is done may have missed
+//!    anything: until it says so, it may reclaim nothing after another restart.
+
+use super::{Client, ClientId, Owner, State, StateError};
+use crate::handle::Node;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Files that are told apart of a client that cannot be told what was taken.
+const MAX_UNTOLD: usize = 64;
+
+/// Files of which a client may reclaim nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Barred {
+    /// Of no file.
+    pub all: bool,
+    /// Of these not.
+    pub files: BTreeSet<Node>,
+}
+
+impl Barred {
+    /// Of no file may anything be reclaimed.
+    pub fn all() -> Self {
+        Self { all: true, files: BTreeSet::new() }
+    }
+
+    /// Nothing is barred.
+    pub fn is_empty(&self) -> bool {
+        !self.all && self.files.is_empty()
+    }
+
+    fn add(&mut self, node: Node, max: usize) {
+        self.files.insert(node);
+        if self.all || self.files.len() > max {
+            *self = Self::all();
+        }
+    }
+}
+
+impl Client {
+    /// Bars a file of which the client is not told, or does not tell that it knows.
+    pub(super) fn bar_untold(&mut self, node: Node) {
+        self.untold.add(node, MAX_UNTOLD);
+    }
+
+    /// All that the client may not reclaim after a restart.
+    pub(super) fn barred(&self) -> Barred {
+        if self.inherited.all || self.untold.all {
+            return Barred::all();
+        }
+        let told = self.inherited.files.iter().chain(&self.untold.files).copied();
+        let files = told.chain(self.revoked.iter().map(|revoked| revoked.node)).collect();
+        Barred { all: false, files }
+    }
+}
+
+impl<F: Clone> State<F> {
+    /// What is to be on disk of a client: what it may not reclaim, or `None`: nothing.
+    pub fn record_of(&self, owner: &Owner) -> Option<Barred> {
+        let client = self.clients.confirmed(owner)?;
+        client.is_recorded.then(|| client.barred())
+    }
+
+    /// The same of a client that is to be on disk from now on, with its name.
+    ///
+    /// # Errors
+    /// [`StateError::StaleClientId`].
+    pub fn new_record(&self, id: ClientId) -> Result<Option<(Owner, Barred)>, StateError> {
+        let client = self.clients.get(id)?;
+        Ok((!client.is_recorded).then(|| (client.owner.clone(), client.barred())))
+    }
+
+    /// Whether a client may reclaim what it says that it had of a file, in grace.
+    ///
+    /// # Errors
+    /// [`StateError::Barred`]: it was taken away.
+    pub(super) fn check_barred(&self, id: ClientId, node: Node) -> Result<(), StateError> {
+        let client = self.clients.get(id)?;
+        let is_barred = |barred: &Barred| barred.all || barred.files.contains(&node);
+        if is_barred(&client.inherited)
+            || is_barred(&client.untold)
+            || client.revoked.iter().any(|revoked| revoked.node == node)
+        {
+            return Err(StateError::Barred);
+        }
+        Ok(())
+    }
+
+    /// A client has said that it is done reclaiming: it knows all that it has.
+    pub(super) fn lift_inherited(&mut self, id: ClientId) -> Result<(), StateError> {
+        let client = self.clients.get_mut(id)?;
+        if !std::mem::take(&mut client.inherited).is_empty() {
+            self.unwritten.insert(client.owner.clone());
+        }
+        Ok(())
+    }
+
+    /// Periodic: once grace is over, nobody reclaims in this run any more.
+    pub(super) fn end_reclaims(&mut self, now: Duration) {
+        if self.grace.is_active(now) {
+            return;
+        }
+        for client in self.clients.iter_mut().filter(|client| client.may_reclaim) {
+            client.may_reclaim = false;
+            let inherited = if client.owner.sessions { Barred::all() } else { Barred::default() };
+            if client.inherited != inherited {
+                client.inherited = inherited;
+                self.unwritten.insert(client.owner.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::tests::{
+        LEASE, NODE, T0, WRITE, client, lock_under, owner, principal, ready, request, state_after,
+        state_barred,
+    };
+    use crate::state::{Claim, OpenRequest, StateId};
+    use weir_vfs::FileId;
+
+    type State = super::State<char>;
+
+    const OVER: Duration = Duration::from_secs(91);
+    const OTHER: Node = Node { id: FileId { ino: 2, generation: 0 }, ..NODE };
+
+    fn on_disk(state: &mut State, name: &'static str) -> Option<Barred> {
+        assert!(state.take_unwritten().contains(&owner(name)), "it is to be written");
+        state.record_of(&owner(name))
+    }
+
+    fn only(node: Node) -> Barred {
+        Barred { all: false, files: [node].into() }
+    }
+
+    /// A has two files open, and loses one of them to B after its lease.
+    fn taken_from_a() -> (State, ClientId, [StateId; 2]) {
+        let mut state = state_after(&[]);
+        let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
+        let open = state.open(request(a, WRITE), T0).unwrap();
+        let locks = state.lock(lock_under(open, a, true), T0).unwrap();
+        state.open(OpenRequest { node: OTHER, ..request(a, WRITE) }, T0).unwrap();
+        let open_b = state.open(request(b, WRITE), OVER).unwrap();
+        state.lock(lock_under(open_b, b, true), OVER).unwrap();
+        (state, a, [open, locks])
+    }
+
+    fn reclaim(state: &mut State, client: ClientId, node: Node) -> Result<StateId, StateError> {
+        let request = OpenRequest { claim: Claim::Reclaim, node, ..request(client, WRITE) };
+        state.open(request, T0)
+    }
+
+    #[test]
+    fn what_was_taken_stays_barred_until_its_client_knows_whatever_it_opens() {
+        let (mut state, a, [open, locks]) = taken_from_a();
+        assert_eq!(on_disk(&mut state, "a"), Some(only(NODE)));
+        state.clients.renew(a, OVER);
+        let node = Node { id: FileId { ino: 3, generation: 0 }, ..NODE };
+        state.open(OpenRequest { node, ..request(a, WRITE) }, OVER).unwrap();
+        assert_eq!(state.record_of(&owner("a")), Some(only(NODE)));
+        state.free_stateid(a, locks).unwrap();
+        assert_eq!(state.record_of(&owner("a")), Some(only(NODE)), "the open was taken, too");
+        state.free_stateid(a, open).unwrap();
+        assert_eq!(on_disk(&mut state, "a"), Some(Barred::default()));
+    }
+
+    #[test]
+    fn a_barred_file_is_not_reclaimed_and_others_are() {
+        let mut state = state_barred([("a", only(NODE)), ("all", Barred::all())]);
+        let (a, all) = (client(&mut state, "a", T0), client(&mut state, "all", T0));
+        assert_eq!(reclaim(&mut state, a, NODE), Err(StateError::Barred));
+        assert!(reclaim(&mut state, a, OTHER).is_ok());
+        assert_eq!(reclaim(&mut state, all, OTHER), Err(StateError::Barred));
+        // Should the server stop again now, it is so still.
+        assert_eq!(state.record_of(&owner("a")), Some(only(NODE)));
+        state.reclaim_complete(a).unwrap();
+        assert_eq!(on_disk(&mut state, "a"), Some(Barred::default()));
+    }
+
+    #[test]
+    fn who_does_not_say_that_it_is_done_may_reclaim_nothing_later() {
+        let mut state = state_barred([("a", Barred::default())]);
+        let a = client(&mut state, "a", T0);
+        reclaim(&mut state, a, NODE).unwrap();
+        state.sweep(LEASE - Duration::from_secs(1));
+        assert_eq!(state.record_of(&owner("a")), Some(Barred::default()));
+        state.sweep(LEASE);
+        assert_eq!(on_disk(&mut state, "a"), Some(Barred::all()));
+        state.reclaim_complete(a).unwrap();
+        assert_eq!(on_disk(&mut state, "a"), Some(Barred::default()));
+    }
+
+    #[test]
+    fn a_client_that_cannot_be_told_keeps_what_is_barred_and_a_new_run_of_it_starts_afresh() {
+        let mut state = state_after(&[]);
+        let old = |state: &mut State, verifier| {
+            let owner = Owner { sessions: false, ..owner("old") };
+            let (id, _) = state.clients.introduce(owner, [verifier; 8], principal(), T0).unwrap();
+            state.confirm(id, &principal(), T0).unwrap();
+            state.clients.get_mut(id).unwrap().is_recorded = true;
+            id
+        };
+        let id = old(&mut state, 0);
+        let name = Owner { sessions: false, ..owner("old") };
+        for ino in 0..MAX_UNTOLD as u64 {
+            state.open(request(id, WRITE), T0).unwrap();
+            let node = Node { id: FileId { ino, generation: 1 }, ..NODE };
+            state.open(OpenRequest { node, ..request(id, WRITE) }, T0).unwrap();
+            assert!(!state.record_of(&name).unwrap().all);
+            state.drop_export(NODE.export);
+            assert!(!state.record_of(&name).unwrap().is_empty());
+        }
+        assert_eq!(state.record_of(&name), Some(Barred::all()), "of so many it is not known which");
+        state.take_unwritten();
+        old(&mut state, 1);
+        assert_eq!(state.take_unwritten(), [name.clone()]);
+        assert_eq!(state.record_of(&name), Some(Barred::default()));
+    }
+}
