@@ -1,6 +1,6 @@
 //! Conformance of a server of version 4.2. Its READ_PLUS with RFC 7862 section 15.10: builds files
 //! whose layout is known, reads them by raw READ_PLUS calls, and holds every reply against the rules.
-//! Then its locks, stateids and directories.
+//! Then its locks, stateids, directories, and what it does about clients that fall silent.
 //!
 //! The rules are the RFCs', and the slips that servers and clients have made with them: order,
 //! contiguity, clipping, `eof`, offsets past the end, tiny counts, holes where data was written.
@@ -9,7 +9,9 @@
 //! 2. A server may choose to send data for a hole; that is a note, not a failure.
 
 mod directories;
+mod leases;
 mod locks;
+mod rules;
 mod stateids;
 
 use crate::NfsFs;
@@ -18,8 +20,8 @@ use std::sync::Arc;
 use weir_nfs::v4::op::read_plus::{ReadPlus, Segment};
 use weir_vfs::{Access, Caller, Error, FileId, FileSystem, OpenFile, SetAttr, Source, WriteOp};
 
-/// What one rule's examination came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What one rule's examination came to, from good to bad.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// The server keeps it.
     Pass,
@@ -36,6 +38,13 @@ pub struct Finding {
     pub rule: &'static str,
     /// What became of it.
     pub verdict: Verdict,
+}
+
+impl Finding {
+    /// Where the rule is written: `RFC 7862 15.10.3`, say.
+    pub fn section(&self) -> &'static str {
+        rules::section(self.rule)
+    }
 }
 
 /// Examines the server's READ_PLUS in a directory of its own below the mount's root, which is
@@ -57,6 +66,24 @@ pub async fn read_plus(nfs: &Arc<NfsFs>) -> crate::Result<Vec<Finding>> {
 /// Outside of a tokio runtime.
 pub async fn all(nfs: &Arc<NfsFs>, other: &Arc<NfsFs>) -> crate::Result<Vec<Finding>> {
     Examiner::begin(nfs).await?.examine(Some(other)).await
+}
+
+/// Examines what becomes of the locks of a client that does not renew its lease, `silent`, and of
+/// one that does, `nfs`; takes the server's lease and more. All three are mounts of one directory.
+///
+/// # Errors
+/// As of [`read_plus`].
+///
+/// # Panics
+/// Outside of a tokio runtime.
+pub async fn leases(
+    nfs: &Arc<NfsFs>,
+    other: &Arc<NfsFs>,
+    silent: &Arc<NfsFs>,
+) -> crate::Result<Vec<Finding>> {
+    let mut examiner = Examiner::begin(nfs).await?;
+    let findings = examiner.leases(other, silent).await;
+    examiner.clean_up(findings).await
 }
 
 struct Examiner<'a> {
@@ -88,11 +115,28 @@ impl Examiner<'_> {
 
     async fn examine(mut self, other: Option<&Arc<NfsFs>>) -> crate::Result<Vec<Finding>> {
         let findings = self.findings(other).await;
+        self.clean_up(findings).await
+    }
+
+    /// Removes what was made; that this can be done is a rule, too.
+    async fn clean_up(self, findings: crate::Result<Vec<Finding>>) -> crate::Result<Vec<Finding>> {
+        let mut findings = findings?;
+        let mut removed = Ok(());
         for file in &self.made {
-            self.nfs.unlink(&Caller::Own, self.dir, file).await?;
+            removed = removed.and(self.nfs.unlink(&Caller::Own, self.dir, file).await);
         }
-        self.nfs.rmdir(&Caller::Own, self.nfs.root(), &self.name).await?;
-        findings
+        removed = removed.and(self.nfs.rmdir(&Caller::Own, self.nfs.root(), &self.name).await);
+        let verdict = removed.map_or_else(|e| Verdict::Fail(e.to_string()), |()| Verdict::Pass);
+        findings.push(Finding { rule: "what was made can be removed", verdict });
+        let mut each: Vec<Finding> = Vec::new();
+        for finding in findings {
+            match each.iter_mut().find(|found| found.rule == finding.rule) {
+                // Of a rule that was tried several times, the worst is told.
+                Some(found) => found.verdict = found.verdict.clone().max(finding.verdict),
+                None => each.push(finding),
+            }
+        }
+        Ok(each)
     }
 
     async fn findings(&mut self, other: Option<&Arc<NfsFs>>) -> crate::Result<Vec<Finding>> {

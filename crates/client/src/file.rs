@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use std::future::Future;
 use std::sync::Arc;
 use weir_nfs::v4::op::read_plus::ReadPlus;
-use weir_nfs::v4::types::StateId;
+use weir_nfs::v4::types::{LockDenied, StateId};
 use weir_vfs::{
     Access, Attr, Error, Extent, FileId, Lock, LockOwner, LockRange, OpenFile, ReadOp, Result,
     SegmentKind, SetAttr, WriteOp,
@@ -85,6 +85,21 @@ impl NfsFile {
         self.mount
             .try_run(
                 |_| async move { opened.protocol.raw_read_plus(&opened.open, offset, count).await },
+            )
+            .await
+    }
+
+    /// A lock that is in the way of this one, as the server tells it.
+    pub(crate) async fn raw_test_lock(
+        &self,
+        owner: LockOwner,
+        lock: Lock,
+    ) -> crate::Result<Option<LockDenied>> {
+        let opened = Arc::clone(&self.opened);
+        let locker = opened.lockers.get(owner);
+        self.mount
+            .try_run(
+                |_| async move { opened.protocol.raw_test_lock(&opened.open, locker, lock).await },
             )
             .await
     }

@@ -9,7 +9,7 @@ use crate::attributes::Attributes;
 use crate::file::{NfsFile, Opened};
 use crate::handles::Handles;
 use crate::locks::Lockers;
-use crate::mount;
+use crate::mount::{self, UNMOUNT_PATIENCE};
 use crate::protocol::{Handle, Node, OpenAt, Place, Protocol, Special};
 use crate::transport::Counters;
 use crate::unlinked::OpenFiles;
@@ -108,7 +108,6 @@ impl NfsFs {
         let unmounted = self
             .inner
             .run(|core| async move {
-                // A server that is away ends the state by itself when the lease runs out.
                 let _ = tokio::time::timeout(UNMOUNT_PATIENCE, core.protocol.unmount()).await;
                 Ok(())
             })
@@ -116,6 +115,11 @@ impl NfsFs {
         if let Err(error) = unmounted {
             tracing::warn!("unmount: {error}");
         }
+    }
+
+    /// Has the lease renewed no more, or again; returns how long it is, where there is one.
+    pub(crate) fn fall_silent(&self, silent: bool) -> Option<Duration> {
+        self.inner.core.protocol.fall_silent(silent)
     }
 
     /// The node behind a result that has one is remembered under its id.
@@ -248,7 +252,6 @@ impl Drop for Inner {
         let protocol = Arc::clone(&self.core.protocol);
         // The last user may be one of the runtime's own threads, which cannot wait for itself.
         std::thread::spawn(move || {
-            // A server that is away ends the state by itself when the lease runs out.
             let unmount =
                 async { tokio::time::timeout(UNMOUNT_PATIENCE, protocol.unmount()).await };
             let _ = runtime.block_on(unmount);
@@ -256,8 +259,6 @@ impl Drop for Inner {
         });
     }
 }
-
-const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
 
 struct Runtime(Option<tokio::runtime::Runtime>);
 

@@ -7,6 +7,7 @@ use crate::v3::V3;
 use crate::v4::V4;
 use crate::{MountOptions, NfsUrl, Version};
 use std::sync::Arc;
+use std::time::Duration;
 use weir_rpc::OpaqueAuth;
 
 /// A mounted export.
@@ -29,6 +30,9 @@ pub(crate) struct Terms {
 
 /// NFS's port.
 const PORT: u16 = 2049;
+/// How long the end of a mount waits for a server; one that is away ends the state by itself when
+/// the lease runs out.
+pub(crate) const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Mounts with the newest version that both sides take.
 pub(crate) async fn mount(url: NfsUrl, options: MountOptions, own: OpaqueAuth) -> Result<Mounted> {
@@ -74,13 +78,28 @@ async fn begin(
     match version.minor() {
         Some(minor) => {
             let Some(protocol) = V4::begin(terms, minor).await? else { return Ok(None) };
-            let root = protocol.root(&url.path).await?;
-            Ok(Some((protocol, root)))
+            let root = protocol.root(&url.path).await;
+            rooted(protocol, root).await
         }
         None => {
             let Some(protocol) = V3::begin(terms).await? else { return Ok(None) };
-            let root = protocol.root(terms, &url.path).await?;
-            Ok(Some((protocol, root)))
+            let root = protocol.root(terms, &url.path).await;
+            rooted(protocol, root).await
+        }
+    }
+}
+
+/// A conversation whose root was found; one whose root was not is ended, so that nothing of it is
+/// left at the server.
+async fn rooted(
+    protocol: Arc<dyn Protocol>,
+    root: Result<Node>,
+) -> Result<Option<(Arc<dyn Protocol>, Node)>> {
+    match root {
+        Ok(root) => Ok(Some((protocol, root))),
+        Err(error) => {
+            let _ = tokio::time::timeout(UNMOUNT_PATIENCE, protocol.unmount()).await;
+            Err(error)
         }
     }
 }

@@ -8,8 +8,9 @@ use crate::transport::ReadTarget;
 use crate::write::WritePiece;
 use async_trait::async_trait;
 use std::sync::Arc;
+use std::time::Duration;
 use weir_nfs::v4::op::read_plus::ReadPlus;
-use weir_nfs::v4::types::StateId;
+use weir_nfs::v4::types::{LockDenied, StateId};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
     Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockOwner, LockRange,
@@ -205,6 +206,14 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     /// One READ_PLUS under any stateid.
     async fn raw_read_under(&self, _: &OpenAt, _: StateId) -> Result<()> {
         Err(weir_vfs::Error::NotSupported.into())
+    }
+    /// A lock that is in the way of this one, as the server tells it.
+    async fn raw_test_lock(&self, _: &OpenAt, _: Locker, _: Lock) -> Result<Option<LockDenied>> {
+        Err(weir_vfs::Error::NotSupported.into())
+    }
+    /// Has the lease renewed no more, or again; returns how long it is.
+    fn fall_silent(&self, _silent: bool) -> Option<Duration> {
+        None
     }
     /// One WRITE, not durable.
     async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written>;

@@ -273,8 +273,11 @@ impl Mounts {
         options: &MountOptions,
     ) -> weir_client::Result<CachedFs> {
         let nfs = NfsFs::mount(url, options).await?;
-        if nfs.getattr(nfs.root()).await?.kind != FileKind::Directory {
-            return Err(Error::NotDirectory.into());
+        let root = nfs.getattr(nfs.root()).await;
+        if !root.as_ref().is_ok_and(|root| root.kind == FileKind::Directory) {
+            // In the background it would outlive this program.
+            nfs.unmount().await;
+            return Err(root.err().unwrap_or(Error::NotDirectory).into());
         }
         let fs = self.cache.mount(nfs.clone());
         self.remote.push(Remote {

@@ -32,6 +32,10 @@ impl Examiner<'_> {
         find("the stateid of another file is refused", verdict);
         let ahead = StateId { seqid: own.seqid.wrapping_add(7), ..own };
         find("a stateid from the future is refused", known.under(ahead, Some(bad)).await);
+        let bypass = known.under(StateId::READ_BYPASS, None).await;
+        find("the stateid that goes past locks (all ones) is taken", bypass);
+        let current = known.under(StateId::CURRENT, Some(bad)).await;
+        find("the current stateid is refused where there is none", current);
         find("the invalid stateid is refused", known.under(StateId::INVALID, Some(bad)).await);
         // A file that is open to read, and then to write as well, has a newer one.
         let id = self.create("upgraded").await?;
@@ -57,12 +61,12 @@ impl Known {
         self.file.as_any().downcast_ref::<NfsFile>().ok_or(Error::NotSupported.into())
     }
 
-    fn stateid(&self) -> crate::Result<StateId> {
+    pub(super) fn stateid(&self) -> crate::Result<StateId> {
         self.nfs_file()?.raw_stateid().ok_or(Error::NotSupported.into())
     }
 
     /// Reads under a stateid, which is taken, or refused in one of the ways that are expected.
-    async fn under(&self, stateid: StateId, refused: Option<&[&str]>) -> Verdict {
+    pub(super) async fn under(&self, stateid: StateId, refused: Option<&[&str]>) -> Verdict {
         let read = match self.nfs_file() {
             Ok(file) => file.raw_read_under(stateid).await,
             Err(error) => Err(error),

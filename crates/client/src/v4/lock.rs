@@ -27,9 +27,9 @@ use std::sync::Arc;
 use weir_nfs::v4::Detailed;
 use weir_nfs::v4::op::lock::{self, ExistingLocker, NewLocker};
 use weir_nfs::v4::op::{lockt, locku};
-use weir_nfs::v4::types::{ClientId, LockType, StateId, StateOwner};
+use weir_nfs::v4::types::{ClientId, LockDenied, LockType, StateId, StateOwner};
 use weir_nfs::v4::{Op, OpRes};
-use weir_vfs::{Error as VfsError, Lock, LockRange, RangeLocks};
+use weir_vfs::{Error as VfsError, Lock, LockRange, RangeLocks, TO_END};
 
 /// The locks of an open file.
 #[derive(Default)]
@@ -178,6 +178,25 @@ impl V4 {
         locker: Locker,
         lock: Lock,
     ) -> Result<Option<Lock>> {
+        let Some(denied) = self.denied(open, locker, lock).await? else { return Ok(None) };
+        let exclusive = matches!(denied.kind, LockType::Write | LockType::WriteWaiting);
+        // To the end of the file: all ones on the wire, but nfs-ganesha says 0, and Linux's server
+        // what it takes to the largest offset of its own.
+        let start = denied.offset;
+        let end = match start.checked_add(denied.length) {
+            Some(end) if end < i64::MAX as u64 && end > start => end,
+            _ => TO_END,
+        };
+        Ok(Some(Lock { range: LockRange { start, end }, exclusive }))
+    }
+
+    /// A lock that is in the way, as the server tells it.
+    pub(super) async fn denied(
+        &self,
+        open: &OpenAt,
+        locker: Locker,
+        lock: Lock,
+    ) -> Result<Option<LockDenied>> {
         let mut client = if self.has_sessions() { 0 } else { self.introduce(None).await? };
         for _ in 0..MAX_REOPENS {
             let args = lockt::Args {
@@ -191,10 +210,7 @@ impl V4 {
             match answer.results.last() {
                 Some(OpRes::Lockt(Ok(()))) => return Ok(None),
                 Some(OpRes::Lockt(Err(Detailed::Detail(denied)))) => {
-                    let range = LockRange::from_wire(denied.offset, denied.length);
-                    let range = range.ok_or_else(|| self.unexpected("LOCKT"))?;
-                    let exclusive = matches!(denied.kind, LockType::Write | LockType::WriteWaiting);
-                    return Ok(Some(Lock { range, exclusive }));
+                    return Ok(Some(denied.clone()));
                 }
                 _ => {}
             }

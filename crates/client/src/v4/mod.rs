@@ -64,6 +64,10 @@ pub(crate) struct V4 {
     about: OnceLock<About>,
     owners: attr::Owners,
     verifiers: Verifiers,
+    /// The lease is not renewed (see [`Protocol::fall_silent`](crate::protocol::Protocol)).
+    silent: AtomicBool,
+    /// The mount ends: no session is made any more, and no client introduced.
+    ended: AtomicBool,
 }
 
 /// What the server says of itself and of the exported file system.
@@ -110,6 +114,8 @@ impl V4 {
             about: OnceLock::new(),
             owners: attr::Owners::of_this_machine(),
             verifiers: Verifiers::default(),
+            silent: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
         });
         v4.give_back_what_is_due();
         let begun = match minor {
@@ -156,7 +162,9 @@ impl V4 {
                 if v4.connections.iter().any(Connection::has_ended) {
                     return;
                 }
-                if let Err(error) = v4.renew().await {
+                if !v4.silent.load(Relaxed)
+                    && let Err(error) = v4.renew().await
+                {
                     tracing::warn!("{error}");
                 }
             }

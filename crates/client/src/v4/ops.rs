@@ -13,13 +13,14 @@ use crate::write::WritePiece;
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 use weir_nfs::Data;
 use weir_nfs::v4::attr::XATTR_SUPPORT;
 use weir_nfs::v4::op;
 use weir_nfs::v4::op::access::Rights;
 use weir_nfs::v4::op::open::{Claim, CreateHow, How};
 use weir_nfs::v4::op::read_plus::ReadPlus;
-use weir_nfs::v4::types::{Content, SpecData, StableHow, StateId};
+use weir_nfs::v4::types::{Content, LockDenied, SpecData, StableHow, StateId};
 use weir_nfs::v4::{Attrs, Bitmap, Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
@@ -467,6 +468,20 @@ impl Protocol for V4 {
         let args = op::read::Args { stateid, offset: 0, count: 1 };
         let ops = [putfh(&open.handle), Op::ReadPlus(args)];
         self.call(&open.cred, "READ_PLUS", &ops).await.map(drop)
+    }
+
+    async fn raw_test_lock(
+        &self,
+        open: &OpenAt,
+        locker: Locker,
+        lock: Lock,
+    ) -> Result<Option<LockDenied>> {
+        self.denied(open, locker, lock).await
+    }
+
+    fn fall_silent(&self, silent: bool) -> Option<Duration> {
+        self.silent.store(silent, Relaxed);
+        self.lease()
     }
 
     async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written> {

@@ -19,6 +19,7 @@ use super::delegation::CALLBACK_PROGRAM;
 use super::slots::Slots;
 use crate::error::{Error, Result};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use weir_base::sync::Mutex;
 use weir_nfs::v4::op::{
     create_session, exchange_id, reclaim_complete, setclientid, setclientid_confirm,
@@ -82,6 +83,9 @@ impl V4 {
     pub(super) async fn recover(&self, dead: &Arc<Session>) -> Result<()> {
         dead.slots.kill();
         let _one_at_a_time = self.recovering.lock().await;
+        if self.ended.load(Relaxed) {
+            return Err(weir_vfs::Error::Io.into());
+        }
         if Arc::ptr_eq(&self.session(), dead) {
             tracing::info!("{}: session lost; making another", self.server);
             self.establish_locked().await?;
@@ -208,6 +212,9 @@ impl V4 {
         if let Some(id) = known.filter(|id| Some(*id) != unknown) {
             return Ok(id);
         }
+        if self.ended.load(Relaxed) {
+            return Err(weir_vfs::Error::Io.into());
+        }
         let op = Op::Setclientid(setclientid::Args {
             client: self.client.owner.clone(),
             cb_program: CALLBACK_PROGRAM,
@@ -232,17 +239,28 @@ impl V4 {
         Ok(client_id)
     }
 
-    /// Ends the session and the client.
+    /// Ends the session and the client. What comes too late to be done in the session does not
+    /// bring either back.
     pub(super) async fn destroy(&self) -> Result<()> {
+        self.ended.store(true, Relaxed);
         let _one_at_a_time = self.recovering.lock().await;
         let session = self.session();
         session.slots.kill();
-        self.call_alone("DESTROY_SESSION", Op::DestroySession(session.id)).await?;
         let id = self.client.id.lock().take();
-        if let Some(id) = id {
-            self.call_alone("DESTROY_CLIENTID", Op::DestroyClientid(id)).await?;
+        let destroy = [
+            ("DESTROY_SESSION", Some(Op::DestroySession(session.id))),
+            ("DESTROY_CLIENTID", id.map(Op::DestroyClientid)),
+        ];
+        let mut outcome = Ok(());
+        for (operation, op) in destroy {
+            let Some(op) = op else { continue };
+            let result = self.call_alone(operation, op).await?;
+            // The client goes, also when its session is gone already.
+            if result.status().is_err() {
+                outcome = Err(self.failure_of(operation, &result));
+            }
         }
-        Ok(())
+        outcome
     }
 
     pub(super) fn failure_of(&self, operation: &'static str, result: &OpRes) -> Error {
