@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_client::check::Verdict;
+use weir_client::check::{Finding, Verdict};
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_nfs::mount;
 use weir_nfs::v3::op::readdir::Chain;
@@ -201,8 +201,28 @@ async fn the_server_keeps_every_rule_of_read_plus() {
     let served = Served::start();
     let nfs = served.mount("vers=4.2").await;
     let other = served.mount("vers=4.2").await;
-    for finding in weir_client::check::all(&nfs, &other).await.unwrap() {
+    passes(&weir_client::check::all(&nfs, &other).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_keeps_every_rule_of_leases() {
+    let mut served = Served::start();
+    served.lease = Duration::from_secs(4);
+    served.restart();
+    let [ours, theirs, silent] = [(); 3].map(|()| served.mount("vers=4.2"));
+    let (ours, theirs, silent) = (ours.await, theirs.await, silent.await);
+    let findings = weir_client::check::leases(&ours, &theirs, &silent).await.unwrap();
+    assert_eq!(findings.len(), 5);
+    passes(&findings);
+}
+
+/// Every rule is kept, and explained.
+fn passes(findings: &[Finding]) {
+    let explained = include_str!("../../../docs/CHECK.md");
+    for finding in findings {
         assert_eq!(finding.verdict, Verdict::Pass, "{}", finding.rule);
+        let row = format!("| {} | {} |", finding.rule, finding.section());
+        assert!(explained.contains(&row), "docs/CHECK.md lacks: {row}");
     }
 }
 

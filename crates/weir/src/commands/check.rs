@@ -1,4 +1,4 @@
-//! `weir check`: holds a server's READ_PLUS, locks, stateids and directories against their RFCs.
+//! `weir check`: holds a server's READ_PLUS, locks, stateids, directories and leases against their RFCs.
 
 use super::runtime;
 use crate::cli::Ended;
@@ -14,17 +14,22 @@ use weir_client::{MountOptions, NfsFs, NfsUrl};
 #[command(after_long_help = "\
 Examples:
   weir check nfs://filer/scratch                  the rules, one a line
+  weir check --leases nfs://filer/scratch         and what becomes of silent clients
   weir check --json nfs://filer/ | jq '.[] | select(.verdict == \"fail\")'
 
 Files of known layout are made in a directory of their own below the one named, read by raw
 READ_PLUS calls, and every reply is compared with what was written and with RFC 7862 section 15.10.
 Locks are tried by two clients (RFC 8881 section 18.10), stateids that are no good with READ_PLUS
-(section 8.2.4), directories in replies of all sizes while they change (section 18.23). A note says that the server is within its rights and could do better. Exit code 1 says that a rule
-is broken.")]
+(section 8.2.4), directories in replies of all sizes while they change (section 18.23), and with
+--leases a client that falls silent (sections 8.3 and 8.4). A note says that the server is within its
+rights and could do better. Exit code 1 says that a rule is broken. docs/CHECK.md explains each rule.")]
 pub(crate) struct Args {
     /// A directory on the server that may be written to
     #[arg(value_name = "URL")]
     url: NfsUrl,
+    /// Examine leases, too: takes as long as the server's, or three times that where it does not end
+    #[arg(long)]
+    leases: bool,
     /// An array of rules and verdicts, as JSON
     #[arg(long)]
     json: bool,
@@ -33,6 +38,7 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Row<'a> {
     rule: &'a str,
+    section: &'static str,
     verdict: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<&'a str>,
@@ -47,7 +53,12 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         url.query = format!("{}&vers=4.2", url.query);
         let nfs = NfsFs::mount(&url, &MountOptions::default()).await.map_err(failed)?;
         let other = NfsFs::mount(&url, &MountOptions::default()).await.map_err(failed)?;
-        let findings = check::all(&nfs, &other).await;
+        let mut findings = check::all(&nfs, &other).await;
+        if let (Ok(findings), true) = (&mut findings, args.leases) {
+            let silent = NfsFs::mount(&url, &MountOptions::default()).await.map_err(failed)?;
+            findings.extend(check::leases(&nfs, &other, &silent).await.map_err(failed)?);
+            silent.unmount().await;
+        }
         other.unmount().await;
         nfs.unmount().await;
         findings.map_err(failed)
@@ -68,15 +79,15 @@ fn row(finding: &Finding) -> Row<'_> {
         Verdict::Note(why) => ("note", Some(why.as_str())),
         Verdict::Fail(why) => ("fail", Some(why.as_str())),
     };
-    Row { rule: finding.rule, verdict, why }
+    Row { rule: finding.rule, section: finding.section(), verdict, why }
 }
 
 fn table(rows: &[Row<'_>]) -> String {
     let mut out = String::new();
-    for Row { rule, verdict, why } in rows {
+    for Row { rule, section, verdict, why } in rows {
         let why = why.map(|why| format!(": {why}")).unwrap_or_default();
         // Writing to a string does not fail.
-        let _ = writeln!(out, "{verdict}  {rule}{why}");
+        let _ = writeln!(out, "{verdict}  {rule} ({section}){why}");
     }
     out
 }

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# ganesha-check.sh WEIR DIR: nfs-ganesha in namespaces of its own, and `weir check` of it; what that found goes to DIR/found.
+set -euo pipefail
+weir=$1 dir=$2
+ip link set lo up
+mount -t tmpfs none /run
+source "$(dirname "${BASH_SOURCE[0]}")/ganesha-conf.sh"
+ganesha_conf "$dir" 'Enable_NLM = false;' 'Graceless = true; Lease_Lifetime = 10;'
+rpcbind -w -f & mapper=$!
+ganesha.nfsd -F -L "$dir/ganesha.log" -f "$dir/ganesha.conf" -p "$dir/ganesha.pid" & server=$!
+trap 'kill -9 $server; kill $mapper; wait' EXIT
+for _ in $(seq 100); do
+  "$weir" ls -o soft,retrans=0,timeo=10 "nfs://127.0.0.1$dir/export" >/dev/null 2>&1 && break
+  sleep 0.2
+done
+"$weir" check --leases --json "nfs://127.0.0.1$dir/export" >"$dir/found" || [[ $? == 1 ]]
