@@ -1,6 +1,6 @@
 # knfsd-locks.sh HARNESS DIR: starts the kernel's server on /dev/ubda, with its lock manager, and waits until the native
-# client at the other end has written DIR/done; restarts the server when DIR/restart appears, and writes to the file
-# "delegated" when DIR/change does.
+# client at the other end has written DIR/done; restarts the server when DIR/restart appears, and runs DIR/do when that
+# does, into DIR/did.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 harness=$1 dir=$2
 mkdir -p /run/exp; mount /dev/ubda /run/exp
@@ -14,8 +14,8 @@ for _ in $(seq 1200); do
     # lockd ends with the last thread, and both begin with a time of grace.
     rm "$dir/restart"; rpc.nfsd 0; sleep 1; rpc.nfsd -L 15 -G 15 8; touch "$dir/restarted"
   fi
-  if [[ -e $dir/change ]]; then
-    rm "$dir/change"; printf 'written at the server' | head -c 20 >/run/exp/delegated; touch "$dir/change.done"
+  if [[ -e $dir/do ]]; then
+    (cd /run/exp && bash "$dir/do") >"$dir/did.new" 2>&1 || true; rm "$dir/do"; mv "$dir/did.new" "$dir/did"
   fi
   sleep 0.25
 done

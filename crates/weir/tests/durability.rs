@@ -6,8 +6,8 @@ use common::{Server, same, scratch, sparse, text, weir, within};
 use rustix::process::Signal;
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
 
 fn kill_9(mut server: Server) {
     server.signal(Signal::KILL);
@@ -50,13 +50,20 @@ fn a_copy_goes_on_over_restarts_of_the_server() {
                 true => (url.as_ref(), local.join("copy").into_os_string(), &local),
                 false => (original.as_os_str(), url.clone().into(), &export),
             };
-            let mut cp =
-                weir(["cp".as_ref(), from, to.as_os_str()]).stderr(Stdio::piped()).spawn().unwrap();
+            let begun = Instant::now();
+            // A file takes whatever is said, and is there to be read when the copy gets stuck.
+            let says = dir.path().join("says");
+            let mut cp = weir(["cp".as_ref(), from, to.as_os_str()])
+                .env("WEIR_LOG", "info")
+                .stderr(fs::File::create(&says).unwrap())
+                .spawn()
+                .unwrap();
             let server = restart_during(&mut cp, server, (&export, into), (restarts, mib));
-            let status = within(Duration::from_secs(300), || cp.try_wait().unwrap());
-            let output = cp.wait_with_output().unwrap();
             let which = format!("vers={vers}, from the server: {from_server}");
-            assert!(status.success(), "{which}: {}", text(&output));
+            let status = ended_in_time(&mut cp, Duration::from_secs(300));
+            let says = fs::read_to_string(says).unwrap();
+            assert!(status.is_some_and(|status| status.success()), "{which}: {status:?}: {says}");
+            println!("{which}: {:.1} s, {restarts} restarts", begun.elapsed().as_secs_f64());
             kill_9(server);
             assert!(same(&original, &into.join("copy")), "{which}");
             assert_eq!(fs::read_dir(into).unwrap().count(), 1, "{which}: something was left");
@@ -64,6 +71,19 @@ fn a_copy_goes_on_over_restarts_of_the_server() {
         fs::remove_file(export.join("copy")).unwrap();
         fs::remove_file(local.join("copy")).unwrap();
     }
+}
+
+/// How a program ended; killed, if it did not in time.
+fn ended_in_time(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let begun = Instant::now();
+    while begun.elapsed() < limit {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    None
 }
 
 /// Kills and restarts the server as often as said, evenly over a copy of so many MiB.
