@@ -1,9 +1,10 @@
-//! Locks of Weir's client (`weir lock`) at other servers and at Weir's: those of every version keep
-//! each other out, whoever waits is called by the server, and a restart of the server loses none.
+//! What Weir's client has at other servers, and at Weir's. Locks (`weir lock`): those of every version
+//! keep each other out, whoever waits is called by the server, and a restart of the server loses none.
+//! Delegations. And nothing, once it has ended.
 
 use conformance::{Guest, program, scratch, skip, text_of, weir};
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -115,6 +116,55 @@ fn locks_at_knfsd_keep_each_other_out() {
 #[test]
 fn locks_at_knfsd_live_through_its_restart() {
     knfsd("restart");
+}
+
+/// The kernel's server delegates files to the client, and recalls them when a program of its own
+/// machine writes to them.
+#[test]
+fn knfsd_delegates_files_and_recalls_them() {
+    let peer = client_test("peer");
+    let client = |at: &str| {
+        let run = "--ignored --nocapture a_peers_delegation_is_used_until_it_is_recalled";
+        format!(
+            "for v in 4.1 4.2; do RUST_LOG=weir_client=debug WEIR_PEER_DO={at}/do \
+             WEIR_PEER=\"nfs://192.0.2.2/?vers=$v&actimeo=0\" {} {run} || exit; done",
+            peer.display()
+        )
+    };
+    if let Some(text) = beside_knfsd(client) {
+        for version in ["4.1", "4.2"] {
+            let recalled = text.contains(&format!("recalled by NFSv{version}"));
+            assert!(recalled, "{text}");
+        }
+    }
+}
+
+#[test]
+fn knfsd_keeps_nothing_of_a_client_that_has_ended() {
+    let script = conformance::workspace().join(SCRIPTS).join("client-leftovers.sh");
+    let (script, weir) = (script.display(), weir().display());
+    let client = |at: &str| format!("bash {script} {weir} 192.0.2.2 {at}");
+    if let Some(text) = beside_knfsd(client) {
+        assert!(text.contains("client leftovers: ok"), "{text}");
+    }
+}
+
+/// Builds a test of the client crate; where it is.
+fn client_test(name: &str) -> PathBuf {
+    let output = Command::new(env!("CARGO"))
+        .args(["test", "--quiet", "--package", "weir-client", "--test", name, "--no-run"])
+        .args(["--message-format", "json"])
+        .current_dir(conformance::workspace())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text_of(&output));
+    let messages = String::from_utf8(output.stdout).unwrap();
+    let built = messages.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let built = message["target"]["name"] == name;
+        built.then(|| message["executable"].as_str().map(PathBuf::from))?
+    });
+    built.last().expect("cargo says what it built")
 }
 
 #[test]

@@ -34,6 +34,46 @@ impl Setup {
     }
 }
 
+/// The server knows no client any more once commands have ended, in order or with an error.
+#[test]
+fn nothing_of_a_command_is_left_at_the_server() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir_all(export.join("dir")).unwrap();
+    fs::write(export.join("file"), "hello").unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let options = ["--squash", "none", "--metrics", &free.port().to_string()];
+    let server = Server::start(&export, &options);
+    let succeeded = |operation: &str| {
+        let mut stream = TcpStream::connect(free).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut metrics = String::new();
+        stream.read_to_string(&mut metrics).unwrap();
+        let of_it = format!("operation=\"{operation}\"");
+        let sum = |name: &str| -> u64 {
+            let lines = metrics.lines().filter(|l| l.starts_with(name) && l.contains(&of_it));
+            lines.map(|l| l.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+        };
+        sum("weir_operation_seconds_count") - sum("weir_failed_total")
+    };
+    for vers in ["4.1", "4.2"] {
+        let url = |path: &str| server.url(path, &format!("vers={vers}"));
+        run(["cat", &url("file")]);
+        run(["lock", &url("file"), "true"]);
+        run(["lock", &url(&format!("lock{vers}")), "true"]);
+        run(["ls", "-l", &url("")]);
+        run(["stat", &url("dir")]);
+        fail(1, ["ls", &url("nothing")]);
+        fail(1, ["cat", &url("dir/nothing")]);
+        let copy = dir.path().join(vers);
+        run(["cp".as_ref(), "-r".as_ref(), url("dir").as_ref(), copy.as_os_str()]);
+        let made = succeeded("create_session");
+        assert!(made >= 8, "{made}");
+        assert_eq!(succeeded("destroy_session"), made, "vers={vers}");
+        assert_eq!(succeeded("destroy_clientid"), made, "vers={vers}");
+    }
+}
+
 fn cp(options: &[&str], from: impl AsRef<Path>, to: impl AsRef<Path>) -> Value {
     let options = ["cp", "--json"].iter().chain(options).map(Path::new);
     json(options.chain([from.as_ref(), to.as_ref()]))
