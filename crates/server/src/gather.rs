@@ -1,7 +1,9 @@
 //! File data as replies carry it: pages that the cache lends, and zeros for holes, one after the
 //! other.
 //!
-//! 1. Bytes are not copied: a reply holds pinned pages, and the transport gathers them.
+//! 1. Bytes are not copied: a reply holds pinned pages, and the transport gathers them. Only what
+//!    the cache does not lend all at once (it is small, or the export is not cached) is copied: a
+//!    read of data is never short of the file's end, since libnfs, for one, takes that for an error.
 //! 2. Before pages are pinned, their bytes are counted among those that may be queued for the
 //!    peer; both are let go of together.
 
@@ -10,7 +12,7 @@ use crate::transport::{Peer, Reserved};
 use std::io::IoSlice;
 use std::sync::Arc;
 use weir_pagecache::{File, Pages, Segment, Segments};
-use weir_vfs::Result;
+use weir_vfs::{IoFlags, Result};
 use weir_xdr::Payload;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -26,17 +28,75 @@ pub(crate) async fn read(
 ) -> Result<(Segments, Arc<Reserved>)> {
     let reserved = Arc::new(peer.reserve(count).await);
     let flags = export.read_flags(peer.addr().ip(), file, offset, count);
+    Ok((lend(file, offset, count, flags).await?, reserved))
+}
+
+async fn lend(file: &File, offset: u64, count: usize, flags: IoFlags) -> Result<Segments> {
     // Only a read that stays in the cache may make what it finds there younger.
     let resident = flags.is_empty().then(|| file.read_segments_resident(offset, count)).flatten();
-    let segments = match resident {
-        Some(segments) => segments,
-        None => file.read_segments_async(offset, count, flags).await?,
-    };
-    Ok((segments, reserved))
+    match resident {
+        Some(segments) => Ok(segments),
+        None => file.read_segments_async(offset, count, flags).await,
+    }
+}
+
+/// Reads `count` bytes, or as many as there are; holes are zeros.
+pub(crate) async fn read_data(
+    file: &File,
+    offset: u64,
+    count: usize,
+    peer: &Peer,
+    export: &Served,
+) -> Result<Data> {
+    let reserved = Arc::new(peer.reserve(count).await);
+    let flags = export.read_flags(peer.addr().ip(), file, offset, count);
+    let first = Data::of(lend(file, offset, count, flags).await?, offset, count, reserved);
+    if first.is_whole(count) {
+        return Ok(first);
+    }
+    let mut copied = Vec::with_capacity(count);
+    let mut next = first;
+    loop {
+        let Data { gathered, eof } = next;
+        gathered.copy_to(&mut copied);
+        let reserved = gathered.reserved.clone();
+        let none = gathered.len == 0;
+        // Whoever waits for pages holds none.
+        drop(gathered);
+        if eof || none || copied.len() == count {
+            let mut gathered = Gathered::new(reserved);
+            gathered.push(Piece::Copied(copied));
+            return Ok(Data { gathered, eof });
+        }
+        let (offset, count) = (offset + copied.len() as u64, count - copied.len());
+        next = Data::of(lend(file, offset, count, flags).await?, offset, count, reserved);
+    }
+}
+
+/// What was read.
+#[derive(Debug)]
+pub(crate) struct Data {
+    pub(crate) gathered: Gathered,
+    /// It reaches the end of the file.
+    pub(crate) eof: bool,
+}
+
+impl Data {
+    fn of(segments: Segments, offset: u64, count: usize, reserved: Arc<Reserved>) -> Self {
+        let (reaches_end, end) = (segments.eof, segments.end(offset));
+        let gathered = flatten(segments, count, reserved);
+        // A hole may be known to the end of the file, past what was asked for.
+        let eof = reaches_end && end <= offset.saturating_add(gathered.len as u64);
+        Self { gathered, eof }
+    }
+
+    fn is_whole(&self, count: usize) -> bool {
+        self.eof || self.gathered.len == count
+    }
 }
 
 /// All segments in one, holes as zeros; at most `count` bytes.
-pub(crate) fn flatten(segments: Segments, count: usize, reserved: Arc<Reserved>) -> Gathered {
+fn flatten(segments: Segments, count: usize, reserved: Arc<Reserved>) -> Gathered {
     let mut data = Gathered::new(reserved);
     for segment in segments.segments {
         data.push(match segment {
@@ -54,6 +114,7 @@ pub(crate) fn flatten(segments: Segments, count: usize, reserved: Arc<Reserved>)
 pub(crate) enum Piece {
     Pages(Pages),
     Zeros(usize),
+    Copied(Vec<u8>),
 }
 
 impl Piece {
@@ -61,6 +122,7 @@ impl Piece {
         match self {
             Self::Pages(pages) => pages.len(),
             Self::Zeros(len) => *len,
+            Self::Copied(bytes) => bytes.len(),
         }
     }
 
@@ -69,6 +131,7 @@ impl Piece {
         match self {
             Self::Pages(pages) => pages.truncate(len),
             Self::Zeros(zeros) => *zeros = (*zeros).min(len),
+            Self::Copied(bytes) => bytes.truncate(len),
         }
     }
 }
@@ -78,17 +141,23 @@ pub(crate) struct Gathered {
     pieces: Vec<Piece>,
     len: usize,
     /// Held for as long as the pages are.
-    _reserved: Arc<Reserved>,
+    reserved: Arc<Reserved>,
 }
 
 impl Gathered {
     pub(crate) fn new(reserved: Arc<Reserved>) -> Self {
-        Self { pieces: Vec::new(), len: 0, _reserved: reserved }
+        Self { pieces: Vec::new(), len: 0, reserved }
     }
 
     pub(crate) fn push(&mut self, piece: Piece) {
         self.len += piece.len();
         self.pieces.push(piece);
+    }
+
+    fn copy_to(&self, into: &mut Vec<u8>) {
+        let mut slices = Vec::new();
+        self.slices(0, &mut slices);
+        slices.iter().for_each(|slice| into.extend_from_slice(slice));
     }
 }
 
@@ -110,6 +179,7 @@ impl Payload for Gathered {
             if skip < len {
                 match piece {
                     Piece::Pages(pages) => pages.slices(skip, out),
+                    Piece::Copied(bytes) => out.push(IoSlice::new(&bytes[skip..])),
                     Piece::Zeros(_) => {
                         let mut left = len - skip;
                         while left > 0 {

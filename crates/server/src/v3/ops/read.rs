@@ -26,15 +26,11 @@ pub(in crate::v3) async fn read(request: &Request<'_>, args: Args) -> Res {
     // From before the data, so that a client never takes old data for that of newer attributes.
     let attr = Some(convert::attr(&attr));
     let (offset, count) = (args.offset, args.count.min(MAX_IO_BYTES) as usize);
-    match gather::read(&open, offset, count, request.peer, file.export).await {
-        Ok((segments, reserved)) => {
-            let (reaches_end, end) = (segments.eof, segments.end(offset));
-            let data = gather::flatten(segments, count, reserved);
-            // A hole may be known to the end of file, past what was asked for.
-            let eof = reaches_end && end <= offset.saturating_add(data.len() as u64);
+    match gather::read_data(&open, offset, count, request.peer, file.export).await {
+        Ok(gather::Data { gathered, eof }) => {
             // Never more than was asked for, which is of that type.
-            let count = data.len() as u32;
-            Ok(Read { attr, count, eof, data: Data::Shared(Arc::new(data)) })
+            let count = gathered.len() as u32;
+            Ok(Read { attr, count, eof, data: Data::Shared(Arc::new(gathered)) })
         }
         Err(error) => Err(Failure { status: convert::error(error), rest: attr }),
     }

@@ -11,21 +11,15 @@ use weir_nfs::v4::OpCode;
 use weir_nfs::v4::op::{commit, read as read_op, read_plus, write};
 use weir_nfs::v4::types::StableHow;
 use weir_vfs::{Access, Caller, IoFlags};
-use weir_xdr::Payload;
 
 pub(crate) async fn read(cx: &mut Context, args: read_op::Args) -> read_op::Res {
     let target = cx.current()?;
     let io = cx.io(&target, args.stateid, Access::READ).await?;
     let room = cx.room.saturating_sub(OpCode::Read.reply_bound().fixed_bytes()) & !3;
     let count = room.min(args.count as usize);
-    let (segments, reserved) = gather::read(&io.file, args.offset, count, &cx.peer, target.export)
-        .await
-        .map_err(of_vfs)?;
-    let (reaches_end, end) = (segments.eof, segments.end(args.offset));
-    let data = gather::flatten(segments, count, reserved);
-    // A hole may be known to the end of the file, past what was asked for.
-    let eof = reaches_end && end <= args.offset.saturating_add(data.len() as u64);
-    Ok(read_op::Read { eof, data: Data::Shared(Arc::new(data)) })
+    let data = gather::read_data(&io.file, args.offset, count, &cx.peer, target.export);
+    let gather::Data { gathered, eof } = data.await.map_err(of_vfs)?;
+    Ok(read_op::Read { eof, data: Data::Shared(Arc::new(gathered)) })
 }
 
 pub(crate) async fn read_plus(cx: &mut Context, args: read_plus::Args) -> read_plus::Res {

@@ -147,3 +147,33 @@ async fn sizes_are_set_under_an_open() {
     };
     assert_eq!(attrs.size, Some(1 << 40));
 }
+
+/// libnfs, for one, takes a short read for the end of the file or for an error.
+#[tokio::test]
+async fn a_read_is_short_only_at_the_end_however_little_the_cache_lends_at_once() {
+    const BUDGET: u64 = 1 << 20;
+    const ONE: usize = 600_000;
+    let uncached = |config: &mut ServerConfig| {
+        config.exports[0].options.cache = CachePolicy::Uncached;
+    };
+    let f = Fixture::of_budget(MemoryFs::new(), BUDGET, uncached).await;
+    let mut c = f.client("a").await;
+    let (file, stateid) = c.open("file").await;
+    // Data, a hole in the middle, and data again, of no round length.
+    let mut content: Vec<u8> = (0..2 * ONE + 1234).map(|i| (i / 3) as u8).collect();
+    content[400_000..900_000].fill(0);
+    for (i, piece) in content.chunks(100_000).enumerate().filter(|(i, _)| !(4..9).contains(i)) {
+        let (offset, data) = (i as u64 * 100_000, Bytes::copy_from_slice(piece).into());
+        let args = write::Args { stateid, offset, stable: StableHow::FileSync, data };
+        assert!(matches!(c.on(&file, Op::Write(args)).await, OpRes::Write(Ok(_))));
+    }
+    for (offset, end) in [(0, ONE), (7, ONE + 7), (ONE, 2 * ONE), (2 * ONE - 9, content.len())] {
+        let args = read::Args { stateid, offset: offset as u64, count: ONE as u32 };
+        let OpRes::Read(Ok(read)) = c.on(&file, Op::Read(args)).await else { panic!() };
+        assert_eq!((read.data.len(), read.eof), (end - offset, end == content.len()), "{offset}");
+        assert!(*read.data.to_bytes() == content[offset..end], "{offset}");
+    }
+    let args = read::Args { stateid, offset: content.len() as u64 - 5, count: 5 };
+    let OpRes::Read(Ok(read)) = c.on(&file, Op::Read(args)).await else { panic!() };
+    assert_eq!((read.data.len(), read.eof), (5, true));
+}

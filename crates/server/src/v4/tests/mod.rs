@@ -15,7 +15,7 @@ mod sparse;
 mod v40;
 mod write_same;
 
-use crate::export::{Export, ExportOptions, Squash};
+use crate::export::{CachePolicy, Export, ExportOptions, Squash};
 use crate::server::{Server, ServerConfig};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -59,12 +59,16 @@ impl Fixture {
     }
 
     async fn of_with(store: Arc<dyn FileSystem>, adjust: fn(&mut ServerConfig)) -> Self {
-        let config = Config {
-            budget_bytes: 32 << 20,
-            fast_read: true,
-            readahead_bytes: 1 << 20,
-            ..Config::default()
-        };
+        Self::of_budget(store, 32 << 20, adjust).await
+    }
+
+    async fn of_budget(
+        store: Arc<dyn FileSystem>,
+        budget_bytes: u64,
+        adjust: fn(&mut ServerConfig),
+    ) -> Self {
+        let config =
+            Config { budget_bytes, fast_read: true, readahead_bytes: 1 << 20, ..Config::default() };
         let fs = Cache::new(config).unwrap().mount(store);
         let dir = tempfile::tempdir().unwrap();
         let (server, addr, served) = start(&fs, dir.path(), adjust).await;
