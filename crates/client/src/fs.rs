@@ -83,7 +83,7 @@ impl NfsFs {
     /// # Errors
     /// As [`mount`](Self::mount).
     pub fn mount_blocking(url: &NfsUrl, options: &MountOptions) -> crate::Result<Arc<Self>> {
-        pollster::block_on(Self::mount(url, options))
+        crate::block_on(Self::mount(url, options))
     }
 
     /// The version that client and server agreed on.

@@ -1,25 +1,103 @@
 //! An NFS client in user space: a mounted export is a [`weir_vfs::FileSystem`], over NFSv4.2, 4.1,
 //! 4.0 or 3, whichever is the newest that both sides know.
 //!
-//! ```no_run
+//! ```
 //! use weir_client::{MountOptions, NfsFs};
-//! use weir_vfs::{Caller, FileSystem};
+//! use weir_vfs::{Caller, FileSystem, SetAttr};
+//! # use weir_pagecache::{Cache, Config};
 //!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let url = "nfs://filer/images?vers=4.2".parse()?;
-//! let nfs = NfsFs::mount(&url, &MountOptions::default()).await?;
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let state = tempfile::tempdir()?;
+//! # let served = Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() })?
+//! #     .mount(weir_stores::memory::MemoryFs::new());
+//! # let options = weir_server::export::ExportOptions {
+//! #     squash: weir_server::export::Squash::Nobody,
+//! #     ..Default::default()
+//! # };
+//! # let export =
+//! #     weir_server::export::Export { path: "/".into(), source: "".into(), fs: served, options };
+//! # let server =
+//! #     weir_server::Server::new(weir_server::ServerConfig::new(vec![export], state.path()))?;
+//! # let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! # let address = listener.local_addr()?;
+//! # let server = tokio::spawn(async move { server.serve(listener).await });
+//! // As for mount.nfs: nfs://filer/images?vers=4.2,nconnect=4
+//! # let url = format!("nfs://{address}/");
+//! let nfs = NfsFs::mount(&url.parse()?, &MountOptions::default()).await?;
+//! println!("over NFSv{}", nfs.version());
+//!
+//! nfs.mkdir(&Caller::Own, nfs.root(), b"images", &SetAttr::default()).await?;
 //! for entry in nfs.readdir(&Caller::Own, nfs.root(), 0, 100, true).await?.entries {
 //!     let size = entry.attr.map_or(0, |attr| attr.size);
 //!     println!("{size:>12} {}", String::from_utf8_lossy(&entry.name));
 //! }
+//!
+//! // An error names the server, the operation and the status.
+//! let missing = format!("{url}images/missing").parse()?;
+//! let error = NfsFs::mount(&missing, &MountOptions::default()).await.err().unwrap();
+//! assert!(error.to_string().ends_with("LOOKUP: NFS4ERR_NOENT"));
+//!
+//! // What the server holds for this mount is given back.
 //! nfs.unmount().await;
+//! # server.abort();
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Programs without an executor use [`NfsFs::mount_blocking`], and `pollster` or the like for the
-//! rest: the futures here only wait for an answer. Over a `weir_pagecache` the files are cached,
-//! and holes stay holes.
+//! The futures only wait for an answer: the conversation runs on threads of the mount's own, so any
+//! executor will do, or none. Programs without one have [`NfsFs::mount_blocking`] and [`block_on`]. Over
+//! a `weir_pagecache` files are read and written by bytes, with read-ahead and writeback, by calls
+//! that wait or by futures, and holes stay holes:
+//!
+//! ```
+//! use weir_client::{MountOptions, NfsFs, block_on};
+//! use weir_pagecache::{Cache, Config, Segment};
+//! use weir_vfs::{Access, Caller, FileSystem, IoFlags, SetAttr};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let state = tempfile::tempdir()?;
+//! # let served = Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() })?
+//! #     .mount(weir_stores::memory::MemoryFs::new());
+//! # let options = weir_server::export::ExportOptions {
+//! #     squash: weir_server::export::Squash::Nobody,
+//! #     ..Default::default()
+//! # };
+//! # let export =
+//! #     weir_server::export::Export { path: "/".into(), source: "".into(), fs: served, options };
+//! # let server =
+//! #     weir_server::Server::new(weir_server::ServerConfig::new(vec![export], state.path()))?;
+//! # let runtime = tokio::runtime::Runtime::new()?;
+//! # let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
+//! # let address = listener.local_addr()?;
+//! # let server = runtime.spawn(async move { server.serve(listener).await });
+//! # let url = format!("nfs://{address}/");
+//! let nfs = NfsFs::mount_blocking(&url.parse()?, &MountOptions::default())?;
+//! let cache = Cache::new(Config { budget_bytes: 64 << 20, ..Config::default() })?;
+//! let fs = cache.mount(nfs.clone());
+//! let file = block_on(async {
+//!     let made = fs.create(&Caller::Own, fs.root(), b"disk", &SetAttr::default(), true).await?;
+//!     fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await
+//! })?;
+//!
+//! file.write_at(b"at the end of a gibibyte of nothing", 1 << 30, IoFlags::empty())?;
+//! // Durable at the server, from here on.
+//! file.sync(true)?;
+//! let mut buffer = [0; 10];
+//! file.read_at(&mut buffer, 1 << 30, IoFlags::empty())?;
+//! assert_eq!(&buffer, b"at the end");
+//!
+//! // Over 4.2 a hole is one segment, and a few bytes on the wire.
+//! let found = block_on(file.read_segments_async(0, 4096, IoFlags::UNCACHED))?;
+//! assert!(matches!(found.segments[0], Segment::Hole { start: 0, .. }));
+//! assert!(nfs.wire_stats().received_bytes < 1 << 20);
+//!
+//! drop(file);
+//! block_on(nfs.unmount());
+//! # server.abort();
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! How it is made, from the wire up:
 //!
@@ -56,3 +134,8 @@ pub use error::{Error, Refusal, Result, Violation};
 pub use fs::{NfsFs, WireStats};
 pub use options::{MountOptions, Version};
 pub use url::NfsUrl;
+
+/// Waits for a future on this thread, for programs without an executor. Not to be called on one.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    pollster::block_on(future)
+}
