@@ -49,8 +49,11 @@ pub(super) enum Step {
     Recover,
 }
 
-/// How often a call may find its session gone before it fails.
-const MAX_RECOVERIES: u32 = 8;
+/// How often a call may find its session gone before it fails: often enough for a server that is
+/// restarted again and again.
+const MAX_RECOVERIES: u32 = 32;
+/// How often it is sent again at once.
+const QUICK_RECOVERIES: u32 = 8;
 const PAUSE: std::ops::Range<Duration> = Duration::from_millis(10)..Duration::from_secs(5);
 /// How often a soft mount waits for a server that asks for time (about 20 s in all).
 const SOFT_PAUSES: u32 = 12;
@@ -100,6 +103,10 @@ impl V4 {
                     return Err(broken(&self.server, operation, Violation::WrongSlot));
                 }
                 Step::Recover => {
+                    if recoveries >= QUICK_RECOVERIES {
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).min(PAUSE.end);
+                    }
                     self.recover(&session).await?;
                     recoveries += 1;
                 }

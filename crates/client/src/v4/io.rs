@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::protocol::OpenAt;
 use crate::transport::ReadTarget;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 use weir_nfs::v4::op;
 use weir_nfs::v4::types::StateId;
 use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
@@ -47,6 +48,9 @@ impl V4 {
                     if error == Nfs4Error::StaleStateId && !self.has_sessions() {
                         // The server restarted, and everything can be reclaimed.
                         self.renew().await?;
+                    }
+                    if reopened >= QUICK_REOPENS {
+                        tokio::time::sleep(PAUSE).await;
                     }
                     self.reopen(state, stateid).await?;
                     reopened += 1;
@@ -108,8 +112,11 @@ impl V4 {
     }
 }
 
-/// How often one call may find its open gone.
-const MAX_REOPENS: u32 = 4;
+/// How often one call may find its open gone: as often as a server may be restarted meanwhile.
+const MAX_REOPENS: u32 = 64;
+/// How often it is sent again at once, and the pause before it is from then on.
+const QUICK_REOPENS: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(100);
 
 fn read_args(stateid: StateId, target: &ReadTarget) -> op::read::Args {
     op::read::Args { stateid, offset: target.offset, count: target.len as u32 }

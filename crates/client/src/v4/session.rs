@@ -13,6 +13,8 @@
 //! 1. One task makes a session anew; the others wait for it and use the one that it made.
 //! 2. A new session is used by others only after the opens of the old one were reclaimed, so that
 //!    nobody else's I/O can get between.
+//! 3. A server that goes away in the middle of this is begun anew with, after pauses, for about half a
+//!    minute of answers.
 
 use super::V4;
 use super::delegation::CALLBACK_PROGRAM;
@@ -20,6 +22,7 @@ use super::slots::Slots;
 use crate::error::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 use weir_base::sync::Mutex;
 use weir_nfs::v4::op::{
     create_session, exchange_id, reclaim_complete, setclientid, setclientid_confirm,
@@ -49,6 +52,8 @@ impl Session {
 pub(super) struct Client {
     owner: ClientOwner,
     id: Mutex<Option<ClientId>>,
+    /// As whom everything was reclaimed, and the server told so.
+    settled: Mutex<Option<ClientId>>,
 }
 
 impl Client {
@@ -58,7 +63,8 @@ impl Client {
         let host = rustix::system::uname();
         let name = format!("weir {} {random:016x}", host.nodename().to_string_lossy());
         let owner = name.as_bytes().into();
-        Self { owner: ClientOwner { verifier: random.to_be_bytes(), owner }, id: Mutex::new(None) }
+        let owner = ClientOwner { verifier: random.to_be_bytes(), owner };
+        Self { owner, id: Mutex::new(None), settled: Mutex::new(None) }
     }
 
     pub(super) fn owner(&self) -> &ClientOwner {
@@ -100,18 +106,20 @@ impl V4 {
     }
 
     async fn establish_locked(&self) -> Result<()> {
-        for _ in 0..MAX_ATTEMPTS {
+        let mut pause = PAUSE.start;
+        for attempt in 0..MAX_ATTEMPTS {
+            if attempt > 0 {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSE.end);
+            }
             let exchanged = self.exchange_id().await?;
             let known = self.client.id.lock().replace(exchanged.client_id);
-            let kept = known == Some(exchanged.client_id)
+            let kept = *self.client.settled.lock() == Some(exchanged.client_id)
                 && exchanged.flags.contains(exchange_id::Flags::CONFIRMED_R);
             let Some(session) = self.create_session(&exchanged).await? else { continue };
             let session = Arc::new(session);
             if !kept {
-                if known.is_some() {
-                    self.reclaim_opens(&session, exchanged.client_id).await?;
-                }
-                match self.reclaim_complete(&session).await {
+                match self.settle(&session, exchanged.client_id, known.is_some()).await {
                     // The server went away again.
                     Err(Error::Status { status, .. })
                         if status == Nfs4Error::DeadSession.name() =>
@@ -120,11 +128,20 @@ impl V4 {
                     }
                     outcome => outcome?,
                 }
+                *self.client.settled.lock() = Some(exchanged.client_id);
             }
             *self.session.lock() = session;
             return Ok(());
         }
         Err(self.failed("CREATE_SESSION", Nfs4Error::StaleClientId))
+    }
+
+    /// Takes back what a client that was known had open, and says that this is all.
+    async fn settle(&self, session: &Arc<Session>, id: ClientId, was_known: bool) -> Result<()> {
+        if was_known {
+            self.reclaim_opens(session, id).await?;
+        }
+        self.reclaim_complete(session).await
     }
 
     async fn exchange_id(&self) -> Result<exchange_id::Exchanged> {
@@ -272,4 +289,5 @@ impl V4 {
 }
 
 /// How often the server may lose the client while it introduces itself.
-const MAX_ATTEMPTS: u32 = 8;
+const MAX_ATTEMPTS: u32 = 32;
+const PAUSE: std::ops::Range<Duration> = Duration::from_millis(10)..Duration::from_secs(1);
