@@ -33,7 +33,7 @@ const PAUSE: std::ops::Range<Duration> = Duration::from_millis(20)..Duration::fr
 /// How often a soft mount waits for a server that asks for time.
 const SOFT_PAUSES: u32 = 12;
 /// How often the server may forget the client during one request.
-const MAX_RECOVERIES: u32 = 4;
+const MAX_RECOVERIES: u32 = 32;
 
 impl V4 {
     /// Sends a request until it is answered. The caller has the file's turn.

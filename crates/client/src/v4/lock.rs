@@ -303,6 +303,9 @@ impl V4 {
                 Some(OpRes::Lock(Ok(stateid))) => {
                     state.known.lock().locks.granted(locker, *stateid);
                 }
+                _ if self.is_begun_anew(answer.status) => {
+                    return Err(self.failed("LOCK", weir_nfs::v4::Error::StaleClientId));
+                }
                 _ => {
                     let why = answer.status.map_err(|error| self.failed("LOCK", error));
                     tracing::warn!("a lock is lost: {why:?}");

@@ -373,6 +373,12 @@ impl V4 {
         Ok(())
     }
 
+    /// Whether the server has gone away since a client of minor version 0 was introduced to it, so
+    /// that reclaiming has to begin anew. (With sessions, these say so.)
+    pub(super) fn is_begun_anew(&self, status: std::result::Result<(), Nfs4Error>) -> bool {
+        !self.has_sessions() && status == Err(Nfs4Error::StaleClientId)
+    }
+
     async fn reclaim_open(
         &self,
         session: &Arc<Session>,
@@ -384,6 +390,9 @@ impl V4 {
         let build = |known: &Known, client| self.open_ops(state, known, client, granted, &claim);
         let answer = self.change_in(session, client, state, "OPEN", &build).await?;
         if let Err(error) = self.checked("OPEN", answer.status) {
+            if self.is_begun_anew(answer.status) {
+                return Err(error);
+            }
             // Its next I/O opens it anew; that must not be now, before the server is told that
             // everything is reclaimed.
             tracing::warn!("{error}");

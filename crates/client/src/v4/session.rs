@@ -232,6 +232,21 @@ impl V4 {
         if self.ended.load(Relaxed) {
             return Err(weir_vfs::Error::Io.into());
         }
+        let mut pause = PAUSE.start;
+        for _ in 0..MAX_ATTEMPTS {
+            match self.introduce_once(known.is_some()).await {
+                // The server went away again.
+                Err(Error::Status { status, .. }) if status == Nfs4Error::StaleClientId.name() => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE.end);
+                }
+                outcome => return outcome,
+            }
+        }
+        Err(self.failed("SETCLIENTID", Nfs4Error::StaleClientId))
+    }
+
+    async fn introduce_once(&self, was_known: bool) -> Result<ClientId> {
         let op = Op::Setclientid(setclientid::Args {
             client: self.client.owner.clone(),
             cb_program: CALLBACK_PROGRAM,
@@ -249,10 +264,10 @@ impl V4 {
             OpRes::SetclientidConfirm(Ok(())) => {}
             other => return Err(self.failure_of("SETCLIENTID_CONFIRM", &other)),
         }
-        *self.client.id.lock() = Some(client_id);
-        if known.is_some() {
+        if was_known {
             self.reclaim_opens(&self.session(), client_id).await?;
         }
+        *self.client.id.lock() = Some(client_id);
         Ok(client_id)
     }
 
