@@ -206,6 +206,16 @@ impl Index {
     /// Finds the leaf of `page`, or how far nothing or a hole reaches.
     #[inline]
     pub(crate) fn lookup<'g>(&self, page: u64, _guard: &'g Guard) -> Found<'g> {
+        // SAFETY: the guard keeps the leaf.
+        unsafe { self.find(page) }
+    }
+
+    /// The same.
+    ///
+    /// # Safety
+    /// The leaf is not freed while it is used: the caller is in an epoch, or holds the mapping's lock.
+    #[inline]
+    unsafe fn find<'a>(&self, page: u64) -> Found<'a> {
         let (mut node, mut height) = Self::untag(self.root.load(Ordering::Acquire));
         if page >= span(height) {
             return Found::Empty(u64::MAX);
@@ -218,8 +228,8 @@ impl Index {
                 return Found::Hole((page | (span(height) - 1)) + 1);
             }
             if height == 0 {
-                // SAFETY: a non-null child at height 0 that is not the mark is a leaf, and the guard
-                // keeps it from being freed.
+                // SAFETY: a non-null child at height 0 that is not the mark is a leaf, and the caller
+                // sees to it that it is not freed.
                 return Found::Leaf(unsafe { &*node.cast::<Leaf>() });
             }
             height -= 1;
@@ -282,6 +292,13 @@ impl Index {
 
     /// Puts `slot` at `page` and returns what was there. The mapping's lock is held.
     pub(crate) fn set(&self, page: u64, slot: Slot, garbage: &mut Vec<Garbage>) -> Slot {
+        // Most changes neither make a leaf nor empty one, so that nothing above it changes.
+        // SAFETY: nobody else unlinks nodes meanwhile.
+        if let Found::Leaf(leaf) = unsafe { self.find(page) }
+            && (slot != Slot::Empty || leaf.used.load(Ordering::Relaxed) > 1)
+        {
+            return leaf.put(page as usize & (LEAF_SLOTS - 1), slot);
+        }
         if slot != Slot::Empty {
             self.grow(page);
         }

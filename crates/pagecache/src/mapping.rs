@@ -581,6 +581,7 @@ pub(crate) struct Edit<'a> {
     guard: Guard,
     /// Memory of the index before.
     bytes: usize,
+    /// Frames that slots let go of, in reclaim's queues until the change is finished.
     frames: Vec<u32>,
     garbage: Vec<Garbage>,
     entered: SmallVec<[(u32, u64); 8]>,
@@ -627,7 +628,7 @@ impl Edit<'_> {
     /// Puts something other than a frame at a page.
     pub(crate) fn set(&mut self, page: u64, slot: Slot) {
         if let Slot::Frame(old) = self.mapping.index.set(page, slot, &mut self.garbage) {
-            self.leave(old);
+            self.frames.push(old);
         }
     }
 
@@ -638,43 +639,32 @@ impl Edit<'_> {
 
     /// Replaces a whole range.
     pub(crate) fn replace(&mut self, pages: Range<u64>, with: index::Fill) {
-        let mapping = self.mapping;
-        let mut out = Vec::new();
-        mapping.index.replace(
+        let frames = &mut self.frames;
+        self.mapping.index.replace(
             pages,
             with,
             &mut |_, slot| {
                 if let Slot::Frame(frame) = slot {
-                    out.push(frame);
+                    frames.push(frame);
                 }
             },
             &mut self.garbage,
         );
-        let shared = &mapping.shared;
-        let mut queues = shared.queues.lock();
-        for &frame in &out {
-            queues.remove(&shared.arena, frame);
-        }
-        drop(queues);
-        self.frames.append(&mut out);
     }
 
-    fn leave(&mut self, frame: u32) {
-        let shared = &self.mapping.shared;
-        shared.queues.lock().remove(&shared.arena, frame);
-        self.frames.push(frame);
-    }
-
-    /// Tells reclaim about new pages, and hands over what was let go of.
+    /// Tells reclaim about new pages and old ones, and hands over what was let go of.
     pub(crate) fn finish(self, _state: &mut State) {
         let shared = &self.mapping.shared;
         // Wraps where the index shrinks, and so does the sum.
         let grown = self.mapping.index.bytes().wrapping_sub(self.bytes);
         shared.index_bytes.fetch_add(grown, Ordering::Relaxed);
-        if !self.entered.is_empty() {
+        if !self.entered.is_empty() || !self.frames.is_empty() {
             let mut queues = shared.queues.lock();
             for &(frame, page) in &self.entered {
                 queues.insert(&shared.arena, frame, self.mapping.key(page), &shared.clock);
+            }
+            for &frame in &self.frames {
+                queues.remove(&shared.arena, frame);
             }
         }
         if !self.frames.is_empty() || !self.garbage.is_empty() {

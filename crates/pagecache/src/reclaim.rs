@@ -142,14 +142,13 @@ impl Queues {
     pub(crate) fn remove(&mut self, arena: &Arena, frame: u32) {
         let Some(queue) = Queue::of(arena, frame) else { return };
         let meta = arena.meta(frame);
-        if meta.clear(flag::PARKED) == 0 {
+        if meta.clear(flag::PARKED | flag::QUEUE) & flag::PARKED == 0 {
             let (prev, next) =
                 (meta.prev.load(Ordering::Relaxed), meta.next.load(Ordering::Relaxed));
             let list = &mut self.lists[queue as usize - 1];
             list.relink(arena, [prev, next], [prev, next]);
             list.len -= 1;
         }
-        meta.clear(flag::QUEUE);
     }
 
     fn push(&mut self, arena: &Arena, queue: Queue, frame: u32) {

@@ -96,25 +96,32 @@ impl Mapping {
             return;
         };
         let mut edit = self.edit();
-        for page in pages.iter().flatten() {
-            self.prune_page(page, &mut edit);
-        }
+        let pruned =
+            pages.iter().flatten().filter(|&page| self.prune_page(page, &mut edit)).count();
         edit.finish(&mut state);
         drop(state);
+        self.note_pruned(pruned);
         self.shared.collect();
     }
 
-    /// Drops the page if it carries the mark and nobody needs it. The lock is held.
-    pub(crate) fn prune_page(&self, page: u64, edit: &mut Edit<'_>) {
-        let Slot::Frame(frame) = edit.slot(page) else { return };
-        let meta = self.shared.arena.meta(frame);
-        if meta.has(flag::UNCACHED)
-            && !meta.has(flag::DIRTY | flag::WRITEBACK)
-            && !self.shared.arena.is_pinned(frame)
-        {
+    /// Drops the page if it carries the mark and nobody needs it; says whether it did, which the
+    /// caller counts. The lock is held.
+    pub(crate) fn prune_page(&self, page: u64, edit: &mut Edit<'_>) -> bool {
+        let Slot::Frame(frame) = edit.slot(page) else { return false };
+        let flags = self.shared.arena.flags(frame);
+        let done_with = flags & (flag::UNCACHED | flag::DIRTY | flag::WRITEBACK) == flag::UNCACHED
+            && !self.shared.arena.is_pinned(frame);
+        if done_with {
             edit.evict(page);
-            self.count(Count::PrunedPages, 1);
-            self.shared.supply.pruned.fetch_add(1, Ordering::Relaxed);
+        }
+        done_with
+    }
+
+    /// Counts pages that were pruned.
+    pub(crate) fn note_pruned(&self, pages: usize) {
+        if pages > 0 {
+            self.count(Count::PrunedPages, pages as u64);
+            self.shared.supply.pruned.fetch_add(pages as u64, Ordering::Relaxed);
         }
     }
 
@@ -131,9 +138,8 @@ impl Mapping {
                 marked.push(page);
             }
         });
-        for page in marked {
-            self.prune_page(page, &mut edit);
-        }
+        let pruned = marked.into_iter().filter(|&page| self.prune_page(page, &mut edit)).count();
         edit.finish(&mut state);
+        self.note_pruned(pruned);
     }
 }

@@ -168,7 +168,7 @@ impl Mapping {
         state.writeback.remove(&number);
         state.times.end();
         let mut edit = self.edit();
-        let mut again = 0;
+        let (mut again, mut pruned) = (0, 0);
         for (page, &frame) in run.clone().zip(frames) {
             // Another frame: written again meanwhile, and dirty on its own account.
             if edit.slot(page) != Slot::Frame(frame) {
@@ -177,7 +177,7 @@ impl Mapping {
             let meta = arena.meta(frame);
             meta.clear(flag::WRITEBACK);
             match result {
-                Ok(()) => self.prune_page(page, &mut edit),
+                Ok(()) => pruned += usize::from(self.prune_page(page, &mut edit)),
                 Err(_) => {
                     meta.set(flag::DIRTY);
                     again += state.dirty.insert(page..page + 1);
@@ -185,6 +185,7 @@ impl Mapping {
             }
         }
         edit.finish(&mut state);
+        self.note_pruned(pruned);
         shared.queues.lock().cleaned(arena, frames.iter().copied());
         match result {
             Ok(()) => {
