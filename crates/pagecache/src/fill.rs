@@ -15,6 +15,7 @@ use crate::arena::{Arena, Frames, flag, runs};
 use crate::index::{self, Found, LEAF_SLOTS, Slot};
 use crate::mapping::{Edit, Mapping};
 use crate::ranges::RangeSet;
+use crate::readahead::PIECE;
 use crate::stats::Count;
 use std::io::IoSliceMut;
 use std::ops::Range;
@@ -156,7 +157,8 @@ impl Mapping {
         let end = pages.end.min(self.size().div_ceil(PAGE_SIZE as u64));
         let mut page = self.missing_from(pages.start, end);
         while page < end {
-            let want = ((end - page) as usize).min(self.shared.limits().step);
+            let want = (end - page).min(PIECE) as usize;
+            let want = want.min(self.shared.limits().step);
             let Some(frames) = alloc(want) else { return page };
             // Somebody else may have begun to bring the page in.
             let after = self.start_fill(page, frames, purpose).map_or(page + 1, |f| f.pages().end);

@@ -9,7 +9,9 @@
 //! 3. Each stream has a window of its own. It doubles when the stream arrives at what was read
 //!    ahead or outruns it, up to the limit, and halves when what was read ahead is not there:
 //!    dropped before its use, or never brought in for want of memory. From then on it grows past
-//!    that size by an eighth at a time only.
+//!    that size by an eighth at a time only. A window of several [`PIECE`]s slides: a piece is
+//!    brought in whenever one was read, so that the store always has most of a window to do while
+//!    little more than a window of memory is in use.
 //! 4. A stream that jumps begins anew. Streams that were left with pages read ahead for nothing
 //!    make the first windows of later ones smaller, until one proves to be long.
 //! 5. Bounded: [`STREAMS`] streams, the least recently seen makes room; [`RECENT`] single reads.
@@ -39,6 +41,8 @@ const STREAMS: usize = 8;
 const RECENT: usize = 16;
 /// Smallest first window, in pages.
 const FIRST: u64 = 8;
+/// Pages brought in at a time: 1 MiB. Each piece has a mark.
+pub(crate) const PIECE: u64 = 256;
 /// A stream that none of so many last misses and marks belonged to does not count for the limit.
 const ACTIVE: u64 = 32;
 /// How often a first window is halved at most.
@@ -151,7 +155,7 @@ impl Readahead {
                 Some(Advice::Sequential) => stream.window = limit,
                 _ => stream.grow(1, limit),
             }
-            stream.extend(bounds.end)
+            stream.slide(page, bounds.end)
         } else {
             Plan::new()
         };

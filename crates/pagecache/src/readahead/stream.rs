@@ -1,6 +1,6 @@
 //! One stream: where its next reads are, and what to bring in for them.
 
-use super::{PAGE, Plan};
+use super::{PAGE, PIECE, Plan};
 use std::ops::Range;
 
 /// Reads of a strided stream that are brought in at once, at most.
@@ -148,10 +148,27 @@ impl Stream {
         }
     }
 
+    /// What is to be read ahead once its reader has arrived at `page` and has no more than a window
+    /// left: pieces, so that a window and a piece are left.
+    pub(super) fn slide(&mut self, page: u64, end: u64) -> Plan {
+        let window = match self.course {
+            Course::Sequential { .. } => {
+                let piece = self.window.clamp(1, PIECE);
+                (self.window + piece).saturating_sub(self.left(page)) / piece * piece
+            }
+            Course::Strided { .. } => self.window,
+        };
+        self.extend_by(window, end)
+    }
+
     /// Another window, behind what was read ahead and before the page `end`.
     pub(super) fn extend(&mut self, end: u64) -> Plan {
+        self.extend_by(self.window, end)
+    }
+
+    fn extend_by(&mut self, window: u64, end: u64) -> Plan {
         let mut plan = Plan::new();
-        let (read, window) = (self.read_pages(), self.window);
+        let read = self.read_pages();
         match &mut self.course {
             Course::Sequential { ahead } => {
                 let start = (*ahead).max(self.last.end.div_ceil(PAGE)).min(end);

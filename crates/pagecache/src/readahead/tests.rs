@@ -52,13 +52,12 @@ impl Model {
                 continue;
             };
             let planned: u64 = plan.iter().map(|pages| pages.end - pages.start).sum();
-            assert!(planned <= WINDOW.max(STRIDES), "{planned} pages in one plan");
+            assert!(planned <= self.bounds.window.max(STRIDES), "{planned} pages in one plan");
             self.longest = self.longest.max(planned);
             for pages in plan {
                 assert!(pages.start < pages.end && pages.end <= self.bounds.end);
-                if !self.resident.contains(&pages.start) {
-                    self.marks.insert(pages.start);
-                }
+                let pieces = pages.clone().step_by(PIECE as usize);
+                self.marks.extend(pieces.filter(|first| !self.resident.contains(first)));
                 self.ahead.extend(pages.clone().filter(|p| self.resident.insert(*p)));
             }
         }
@@ -88,6 +87,22 @@ fn a_sequential_stream_waits_a_few_times_and_never_again() {
         }
         assert!(model.misses <= 2, "{} misses with reads of {len} bytes", model.misses);
         assert_eq!(model.longest, WINDOW);
+    }
+}
+
+#[test]
+fn a_large_window_slides_with_its_reader_by_pieces() {
+    let mut model = Model::new(LARGE);
+    model.bounds = Bounds { window: 4 * PIECE, ..model.bounds };
+    for page in 0..64 * PIECE {
+        model.longest = 0;
+        model.read(page * PAGE, PAGE);
+        let left = model.resident.len() as u64 - page - 1;
+        assert!(left < 5 * PIECE, "{left} pages read ahead");
+        if page > 16 * PIECE {
+            assert!(left >= 4 * PIECE - 1, "{left} pages left");
+            assert!(model.longest <= PIECE, "{} pages at once", model.longest);
+        }
     }
 }
 
