@@ -179,10 +179,16 @@ impl Mapping {
             page = match self.index.lookup(page, &guard) {
                 Found::Empty(_) => return page,
                 Found::Hole(until) => until.min(end),
-                Found::Leaf(leaf) => match leaf.slot(page as usize & (LEAF_SLOTS - 1)) {
-                    Slot::Empty => return page,
-                    _ => page + 1,
-                },
+                Found::Leaf(leaf) => {
+                    let first = page as usize & (LEAF_SLOTS - 1);
+                    let known =
+                        (first..LEAF_SLOTS).take_while(|&i| leaf.slot(i) != Slot::Empty).count();
+                    page += known as u64;
+                    if first + known < LEAF_SLOTS {
+                        return page.min(end);
+                    }
+                    page
+                }
             };
         }
         end
