@@ -13,6 +13,7 @@ use crate::epoch::Domain;
 use crate::flusher::DirtyFiles;
 use crate::mapping::Mapping;
 use crate::reclaim::Queues;
+use crate::room::Room;
 use crate::stats::{Counters, Stats};
 use crate::supply::Supply;
 use crate::tasks::Tasks;
@@ -119,9 +120,9 @@ impl Cache {
     }
 
     /// Memory for what is known of files besides their pages, in bytes: at most a quarter of the
-    /// budget, or 1 MiB, is kept of files that nobody has open, and of holes.
+    /// budget, or 1 MiB, besides what open files cost, less than 1 KiB each.
     pub fn index_bytes(&self) -> u64 {
-        self.shared().index_bytes.load(Ordering::Relaxed) as u64
+        self.shared().room.bytes() as u64
     }
 
     /// Switches the fast path of cached reads on or off.
@@ -227,20 +228,15 @@ pub(crate) struct Shared {
     pub(crate) stores: Mutex<Vec<Weak<FsShared>>>,
     /// What an idle mapping has for its store's file.
     pub(crate) closed: Arc<dyn OpenFile>,
-    /// Memory of mappings and their indexes, in bytes.
-    pub(crate) index_bytes: AtomicUsize,
+    /// Memory of mappings and their indexes.
+    pub(crate) room: Room,
     ticks: AtomicU64,
-    /// Held by who makes room among mappings and indexes.
-    making_room: Mutex<()>,
     pub(crate) stop: AtomicBool,
     /// A change of the budget is on its way.
     pub(crate) resizing: AtomicBool,
     /// It is not any more.
     pub(crate) resized: WaitQueue,
 }
-
-/// Files let go of in one go at most.
-const ROOM: usize = 64;
 
 /// Mappings by number, so that a frame can name its own in four bytes.
 #[derive(Default)]
@@ -277,9 +273,8 @@ impl Shared {
             mappings: RwLock::default(),
             stores: Mutex::default(),
             closed: Arc::new(ClosedFile),
-            index_bytes: AtomicUsize::new(0),
+            room: Room::default(),
             ticks: AtomicU64::new(0),
-            making_room: Mutex::default(),
             stop: AtomicBool::new(false),
             resizing: AtomicBool::new(false),
             resized: WaitQueue::default(),
@@ -292,34 +287,14 @@ impl Shared {
         self.ticks.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Keeps mappings and indexes within their share of memory: lets the files go that were closed
-    /// longest ago, with their pages; then forgets holes of those that are open. No lock is held.
-    pub(crate) fn make_index_room(&self) {
-        let over = || self.index_bytes.load(Ordering::Relaxed) > self.limits().index_bytes;
-        if !over() {
-            return;
-        }
-        let Some(_one_at_a_time) = self.making_room.try_lock() else { return };
-        let mut stores = Vec::new();
+    /// The stores above this cache that are in use.
+    pub(crate) fn stores(&self) -> Vec<Arc<FsShared>> {
+        let mut used = Vec::new();
         self.stores.lock().retain(|store| {
-            stores.extend(store.upgrade());
+            used.extend(store.upgrade());
             store.strong_count() > 0
         });
-        for _ in 0..ROOM {
-            let oldest = stores.iter().filter_map(|fs| Some((fs.oldest_idle()?, fs)));
-            let Some((_, fs)) = oldest.min_by_key(|&(tick, _)| tick) else { break };
-            if !over() {
-                return;
-            }
-            fs.let_one_go();
-        }
-        if over() && stores.iter().all(|fs| fs.oldest_idle().is_none()) {
-            let open: Vec<_> = self.mappings.read().mappings.iter().map(Weak::clone).collect();
-            for mapping in open.iter().filter_map(Weak::upgrade) {
-                mapping.forget_holes();
-            }
-        }
-        self.collect();
+        used
     }
 
     /// Gives a mapping its number.
@@ -338,6 +313,11 @@ impl Shared {
         let mut registry = self.mappings.write();
         registry.mappings[number as usize] = Weak::new();
         registry.vacant.push(number);
+    }
+
+    /// Numbers of mappings are below this.
+    pub(crate) fn mappings_made(&self) -> u32 {
+        self.mappings.read().mappings.len() as u32
     }
 
     /// The mapping of this number, unless it is being dropped.

@@ -121,7 +121,7 @@ impl CachedFs {
         if let Some(found) = self.shared.reopen(id) {
             return Ok(found);
         }
-        self.shared.cache.shared().make_index_room();
+        self.shared.cache.shared().make_room();
         let fs = &self.shared;
         let lead = fs.lead.load(Ordering::Relaxed);
         let new = Mapping::open(fs.cache.shared(), &fs.store, id, access, lead).await?;
@@ -270,7 +270,7 @@ impl CachedFs {
         let created = Created { attr: self.shared.overlaid(attr), created };
         let Some(made) = made else { return Ok((created, None)) };
         let fs = &self.shared;
-        fs.cache.shared().make_index_room();
+        fs.cache.shared().make_room();
         let lead = fs.lead.load(Ordering::Relaxed);
         let id = created.attr.id;
         let mapping = Mapping::of_open(fs.cache.shared(), &fs.store, id, made, lead).await?;
@@ -597,11 +597,11 @@ impl FsShared {
         self.table.lock().idle.keys().next().copied()
     }
 
-    /// Lets the mapping go that was closed longest ago, with its pages; one that is busy gets
-    /// another turn.
-    pub(crate) fn let_one_go(&self) {
+    /// Lets the mapping go that was closed longest ago, with its pages, and says whether it did; one
+    /// that is busy gets another turn.
+    pub(crate) fn let_one_go(&self) -> bool {
         let mut table = self.table.lock();
-        let Some(id) = table.idle.values().next().copied() else { return };
+        let Some(id) = table.idle.values().next().copied() else { return false };
         table.leave_idle(id);
         let busy = table.mappings.get(&id).is_some_and(|e| {
             let state = e.mapping.state.lock();
@@ -609,13 +609,14 @@ impl FsShared {
         });
         if busy {
             table.enter_idle(id, self.cache.shared().tick());
-            return;
+            return false;
         }
         let gone = table.mappings.remove(&id).map(|e| e.mapping);
         if let Some(mapping) = &gone {
             self.lead.fetch_max(mapping.state.lock().times.lead(), Ordering::Relaxed);
         }
         drop(table);
+        gone.is_some()
     }
 
     /// A name is gone; if it was the file's last, and nobody has it open, its pages go.

@@ -198,7 +198,8 @@ impl Shared {
             let pressed = stopping
                 || self.dirty.load(Ordering::Relaxed) > self.limits().dirty_background
                 || self.waiting.load(Ordering::SeqCst) > 0
-                || self.resizing.load(Ordering::SeqCst);
+                || self.resizing.load(Ordering::SeqCst)
+                || self.trees_are_large();
             let now = self.now();
             for mapping in self.to_look_at(stopping, pressed, now) {
                 mapping.flush(pressed, now);

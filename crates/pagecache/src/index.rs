@@ -83,6 +83,16 @@ impl Leaf {
         Slot::decode(self.slots[index & (LEAF_SLOTS - 1)].load(Ordering::Acquire))
     }
 
+    /// The page behind the leaf that `page` is in.
+    pub(crate) fn end(&self, page: u64) -> u64 {
+        (page | (LEAF_SLOTS as u64 - 1)) + 1
+    }
+
+    /// Whether nothing is known but holes.
+    pub(crate) fn holds_no_page(&self) -> bool {
+        (0..LEAF_SLOTS).all(|index| matches!(self.slot(index), Slot::Empty | Slot::Hole))
+    }
+
     fn put(&self, index: usize, slot: Slot) -> Slot {
         let old = self.slots[index].load(Ordering::Relaxed);
         // Release: a frame's bytes are written before readers can find it.
@@ -277,7 +287,7 @@ impl Index {
             match self.lookup(page, guard) {
                 Found::Hole(until) | Found::Empty(until) => page = until,
                 Found::Leaf(leaf) => {
-                    let leaf_end = (page | (LEAF_SLOTS as u64 - 1)) + 1;
+                    let leaf_end = leaf.end(page);
                     for p in page..leaf_end.min(range.end) {
                         let slot = leaf.slot(p as usize & (LEAF_SLOTS - 1));
                         if matches!(slot, Slot::Frame(_) | Slot::InFlight(_)) {

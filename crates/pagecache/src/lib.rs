@@ -133,6 +133,7 @@ mod ranges;
 mod read;
 mod readahead;
 mod reclaim;
+mod room;
 mod segments;
 mod stats;
 mod supply;

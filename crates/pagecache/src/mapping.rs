@@ -218,7 +218,7 @@ impl Mapping {
         });
         let number = shared.register(Arc::downgrade(&mapping));
         mapping.number.store(number, Ordering::Relaxed);
-        shared.index_bytes.fetch_add(OWN_BYTES, Ordering::Relaxed);
+        shared.room.files.fetch_add(OWN_BYTES, Ordering::Relaxed);
         Ok(mapping)
     }
 
@@ -248,34 +248,6 @@ impl Mapping {
         } else {
             file.getattr().await
         }
-    }
-
-    /// Memory that the file costs besides its pages, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        OWN_BYTES + self.index.bytes()
-    }
-
-    /// Forgets what is known of holes; the store can be asked again. Where ours is longer than the
-    /// store's file, a fill finds the hole by that.
-    pub(crate) fn forget_holes(&self) {
-        let mut state = self.state.lock();
-        if state.exclusive {
-            return;
-        }
-        let mut edit = self.edit();
-        let mut gaps = Vec::new();
-        let mut from = 0;
-        self.index.visit(0..u64::MAX >> 1, &edit.guard, &mut |page, _| {
-            if from < page {
-                gaps.push(from..page);
-            }
-            from = page + 1;
-        });
-        gaps.push(from..u64::MAX);
-        for gap in gaps {
-            edit.replace(gap, index::Fill::Empty);
-        }
-        edit.finish(&mut state);
     }
 
     /// Makes sure that the store's file is open for `access`.
@@ -416,7 +388,7 @@ impl Mapping {
                     page = until;
                 }
                 Found::Leaf(leaf) => {
-                    let leaf_end = ((page | (LEAF_SLOTS as u64 - 1)) + 1).min(pages.end);
+                    let leaf_end = leaf.end(page).min(pages.end);
                     while page < leaf_end {
                         match leaf.slot(page as usize & (LEAF_SLOTS - 1)) {
                             Slot::Frame(frame) => {
@@ -571,7 +543,8 @@ impl Drop for Mapping {
         drop(state);
         shared.unpin(frames.into_iter());
         shared.unregister(self.number.load(Ordering::Relaxed));
-        shared.index_bytes.fetch_sub(self.bytes(), Ordering::Relaxed);
+        shared.room.files.fetch_sub(OWN_BYTES, Ordering::Relaxed);
+        shared.room.trees.fetch_sub(self.index.bytes(), Ordering::Relaxed);
     }
 }
 
@@ -588,6 +561,11 @@ pub(crate) struct Edit<'a> {
 }
 
 impl Edit<'_> {
+    /// Where a page's slot is.
+    pub(crate) fn lookup(&self, page: u64) -> Found<'_> {
+        self.mapping.index.lookup(page, &self.guard)
+    }
+
     /// The slot of a page.
     pub(crate) fn slot(&self, page: u64) -> Slot {
         self.mapping.index.get(page, &self.guard)
@@ -657,7 +635,7 @@ impl Edit<'_> {
         let shared = &self.mapping.shared;
         // Wraps where the index shrinks, and so does the sum.
         let grown = self.mapping.index.bytes().wrapping_sub(self.bytes);
-        shared.index_bytes.fetch_add(grown, Ordering::Relaxed);
+        shared.room.trees.fetch_add(grown, Ordering::Relaxed);
         if !self.entered.is_empty() || !self.frames.is_empty() {
             let mut queues = shared.queues.lock();
             for &(frame, page) in &self.entered {

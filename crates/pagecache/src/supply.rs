@@ -76,7 +76,7 @@ impl Shared {
     /// Takes up to `want` frames, at least `min`, if they can be had without waiting and nobody
     /// else is waiting.
     pub(crate) fn try_alloc(&self, want: usize, min: usize, uncached: bool) -> Option<Frames> {
-        self.make_index_room();
+        self.make_room();
         if self.waiting.load(Ordering::Relaxed) > 0 && !self.supply.line.lock().lets_pass(uncached)
         {
             return None;
@@ -87,7 +87,7 @@ impl Shared {
     /// Takes up to `want` frames that are free, for read-ahead: that is not worth dropping a page
     /// for, which may be the very one that it runs ahead of.
     pub(crate) fn alloc_spare(&self, want: usize, uncached: bool) -> Option<Frames> {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
+        if self.waiting.load(Ordering::Relaxed) > 0 || self.trees_are_large() {
             return None;
         }
         let take = || Some(self.arena.take(want, 1)?.lend(uncached));

@@ -184,7 +184,11 @@ impl Open {
             let ticket = shared.cleaned.ticket();
             let dirty = shared.dirty.load(Ordering::Relaxed);
             let (background, hard) = (shared.limits().dirty_background, shared.limits().dirty_hard);
-            let full = dirty >= hard;
+            let mut full = dirty >= hard;
+            if shared.trees_are_large() {
+                shared.make_room();
+                full |= dirty > 0 && shared.trees_are_large();
+            }
             // Between the limits, a writer lets some writeback pass: once.
             let middle = background + (hard - background.min(hard)) / 2;
             let pause = dirty > middle && !waited;

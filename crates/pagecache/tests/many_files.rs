@@ -77,6 +77,59 @@ fn what_is_known_of_closed_files_and_of_holes_is_bounded() {
     assert_eq!(read_full(&file, 64 * PAGE, 3, NONE), b"x\0\0");
 }
 
+/// The share of 4,096 pages, and more than one operation adds.
+const SHARE: u64 = 4 << 20;
+const SLACK: u64 = 64 << 10;
+/// Pages so far apart that each takes a leaf and an inner node: more than it takes itself.
+const APART: u64 = 128 << 20;
+
+#[test]
+fn trees_of_pages_far_apart_are_bounded_though_dirty() {
+    let rig = Rig::new(4096);
+    let file = rig.create("dirty");
+    let mut most_dirty = 0;
+    for n in 0..3000u64 {
+        write_all(&file, &n.to_le_bytes(), n * APART);
+        let index = rig.cache.index_bytes();
+        assert!(index <= SHARE + SLACK, "page {n}: {index} bytes");
+        most_dirty = most_dirty.max(rig.cache.dirty_bytes() / PAGE);
+    }
+    // The share was what bounded it.
+    assert!(most_dirty < 4096 * 4 / 10, "{most_dirty} dirty pages");
+    file.sync(true).unwrap();
+    for n in 0..3000u64 {
+        assert_eq!(read_full(&file, n * APART, 8, NONE), n.to_le_bytes());
+        let index = rig.cache.index_bytes();
+        assert!(index <= SHARE + SLACK, "page {n} read: {index} bytes");
+    }
+    // And one that is read again and again is still found.
+    let fills = rig.cache.stats().fills;
+    for _ in 0..10 {
+        assert_eq!(read_full(&file, 2999 * APART, 8, NONE), 2999u64.to_le_bytes());
+    }
+    assert_eq!(rig.cache.stats().fills, fills);
+}
+
+#[test]
+fn open_files_leave_the_rest_what_it_knows() {
+    // Open files alone take more than the share.
+    let rig = Rig::new(4096);
+    let open: Vec<_> = (0..6000u64).map(|n| rig.create(&format!("f{n}"))).collect();
+    assert!(rig.cache.index_bytes() > SHARE);
+    let file = rig.create("sparse");
+    file.truncate(1 << 30).unwrap();
+    write_all(&file, b"x", 1 << 29);
+    file.sync(true).unwrap();
+    assert_eq!(read_full(&file, 1 << 28, 1, NONE), b"\0");
+    let fills = rig.cache.stats().fills;
+    for _ in 0..10 {
+        write_all(&open[7], b"other", 0);
+        assert_eq!(read_full(&file, 1 << 28, 1, NONE), b"\0");
+        assert_eq!(read_full(&file, 1 << 29, 1, NONE), b"x");
+    }
+    assert_eq!(rig.cache.stats().fills, fills, "the page and the hole are still known");
+}
+
 #[test]
 fn the_flusher_looks_at_what_is_due_and_not_at_every_dirty_file() {
     const FILES: u64 = 3000;
