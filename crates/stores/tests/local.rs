@@ -8,7 +8,8 @@ use tempfile::TempDir;
 use weir_stores::local::{IoEngine, LocalFs, LocalOptions};
 use weir_stores::testing::{bytes_of, new_file, read, read_all, write};
 use weir_vfs::{
-    Access, Caller, Cred, Error, FileId, FileKind, FileSystem, SegmentKind, SetAttr, SetTime,
+    Access, Acl, AclKind, AclWho, Caller, Cred, Error, FileId, FileKind, FileSystem, SegmentKind,
+    SetAttr, SetTime,
 };
 
 const OWN: Caller = Caller::Own;
@@ -263,6 +264,22 @@ async fn callers_act_as_themselves() {
     store.create(&alice, secret, b"in", &set(0o666), false).await.unwrap();
     assert_eq!(store.lookup(&bob, secret, b"in").await.unwrap_err(), Error::AccessDenied);
     assert_eq!(store.readdir(&bob, secret, 0, 10, false).await.unwrap_err(), Error::AccessDenied);
+    // What the mode does not say: a list gives bob what others have not, and takes what they have.
+    let listed = store.create(&alice, home, b"listed", &set(0o604), false).await.unwrap().attr.id;
+    for (rights, mode_of_others) in [(6, 0), (3, 4), (0, 7), (5, 2)] {
+        let entries = [
+            (AclWho::Owner, 6),
+            (AclWho::User(4002), rights),
+            (AclWho::Group, 0),
+            (AclWho::Mask, 7),
+            (AclWho::Other, mode_of_others),
+        ];
+        let list = Acl::new(entries).unwrap();
+        store.set_acl(&OWN, listed, AclKind::Access, Some(&list)).await.unwrap();
+        assert_eq!(store.access(&bob, listed, 7).await.unwrap(), u32::from(rights), "{rights}");
+        assert_eq!(store.access(&bob, listed, 5).await.unwrap(), u32::from(rights) & 5);
+        assert_eq!(store.access(&alice, listed, 7).await.unwrap(), 6);
+    }
     // The thread is its own again after each call, failed ones too.
     fs::write(dir.path().join("roots"), "x").unwrap();
     assert_eq!(fs::metadata(dir.path().join("roots")).unwrap().uid(), 0);

@@ -252,6 +252,26 @@ async fn hosts_keep_each_other_out_and_the_holder_is_told() {
     assert_eq!(f.take(&b, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
 }
 
+/// Nothing says that a host has to name its owners: the number of the process is enough.
+#[tokio::test]
+async fn owners_without_a_name_are_told_apart_by_host_and_process() {
+    let f = Fixture::new().await;
+    let (mut a, b) = (f.host(1).await, f.host(2).await);
+    let lock = |process| nlm::Lock { owner: "".into(), ..f.lock(process, 0, 10) };
+    assert_eq!(f.take(&a, lock(1), EXCLUSIVE).await, Status::Granted);
+    assert_eq!(f.take(&a, lock(1), EXCLUSIVE).await, Status::Granted);
+    for (host, process) in [(&a, 2), (&b, 1)] {
+        assert_eq!(f.take(host, lock(process), EXCLUSIVE).await, Status::Denied);
+        let TestReply::Denied(holder) = f.test(host, lock(process)).await else { panic!() };
+        assert_eq!((holder.process, &holder.owner[..]), (1, &b""[..]));
+    }
+    assert_eq!(f.take(&a, lock(2), WAIT).await, Status::Blocked);
+    assert_eq!(f.release(&b, lock(1)).await, Status::Granted, "which is not the one that is held");
+    assert!(a.told.try_recv().is_err());
+    assert_eq!(f.release(&a, lock(1)).await, Status::Granted);
+    assert!(matches!(a.told().await, Told::Granted(granted) if granted.lock == lock(2)));
+}
+
 #[tokio::test]
 async fn only_files_that_the_caller_may_use_are_locked() {
     let f = Fixture::new().await;

@@ -8,6 +8,7 @@
 //! 2. The identity ends with the guard, which cannot leave its thread. A thread that could not
 //!    get its own identity back would act for somebody else from then on: the process aborts.
 
+use rustix::fs::Statx;
 use std::io;
 use std::marker::PhantomData;
 use weir_vfs::{Caller, Cred, Error, Result};
@@ -50,6 +51,26 @@ impl Identity {
     /// Whether calls can be made as others than the process's user.
     pub(super) fn can_switch(&self) -> bool {
         self.can_switch
+    }
+
+    /// Which rights (as of access(2)) a file's mode gives a caller: a guess at what the kernel says.
+    pub(super) fn likely_rights(&self, caller: &Caller, file: &Statx) -> u32 {
+        let cred = match caller {
+            Caller::As(cred) if self.can_switch => cred,
+            _ => &self.own,
+        };
+        let mode = u32::from(file.stx_mode);
+        if cred.uid == 0 {
+            let executable = mode & 0o111 != 0 || mode & libc::S_IFMT == libc::S_IFDIR;
+            return if executable { 7 } else { 6 };
+        }
+        let is_member = || cred.gid == file.stx_gid || cred.groups.contains(&file.stx_gid);
+        let shift = match () {
+            () if cred.uid == file.stx_uid => 6,
+            () if is_member() => 3,
+            () => 0,
+        };
+        mode >> shift & 7
     }
 
     /// Takes on the caller's identity, where the process may; else calls stay the process's own.

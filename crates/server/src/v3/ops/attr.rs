@@ -5,9 +5,9 @@ use crate::v3::convert;
 use crate::v3::request::{Request, Target};
 use weir_nfs::v3::op::access::{self, Granted, Rights};
 use weir_nfs::v3::op::{getattr, setattr};
-use weir_nfs::v3::types::Time;
+use weir_nfs::v3::types::{Time, WccData};
 use weir_nfs::v3::{Error, Failure};
-use weir_vfs::{Access, FileKind, SetAttr};
+use weir_vfs::{Access, Attr, FileKind, SetAttr};
 
 const READ: u32 = 4;
 const WRITE: u32 = 2;
@@ -20,15 +20,15 @@ pub(in crate::v3) async fn getattr(request: &Request<'_>, args: getattr::Args) -
 
 pub(in crate::v3) async fn setattr(request: &Request<'_>, args: setattr::Args) -> setattr::Res {
     let file = request.target(&args.object)?;
-    let set = set_checked(&file, &args).await;
-    let wcc = file.wcc().await;
-    match set {
-        Ok(()) => Ok(wcc),
-        Err(status) => Err(Failure { status, rest: wcc }),
+    match set_checked(&file, &args).await {
+        Ok(Some(attr)) => Ok(WccData { before: None, after: Some(convert::attr(&attr)) }),
+        Ok(None) => Ok(file.wcc().await),
+        Err(status) => Err(Failure { status, rest: file.wcc().await }),
     }
 }
 
-async fn set_checked(file: &Target<'_>, args: &setattr::Args) -> Result<(), Error> {
+/// Returns the attributes as they are now, if setting them told.
+async fn set_checked(file: &Target<'_>, args: &setattr::Args) -> Result<Option<Attr>, Error> {
     file.check_writable()?;
     let _claim = file.claim(Touch::Change).await?;
     let mut set = convert::set_attr(&args.set)?;
@@ -39,9 +39,10 @@ async fn set_checked(file: &Target<'_>, args: &setattr::Args) -> Result<(), Erro
         set_size(file, size).await?;
     }
     if set != SetAttr::default() || args.set.size.is_none() {
-        file.fs().setattr(&file.caller, file.id(), &set).await.map_err(convert::error)?;
+        let set = file.fs().setattr(&file.caller, file.id(), &set).await;
+        return set.map(Some).map_err(convert::error);
     }
-    Ok(())
+    Ok(None)
 }
 
 async fn check_guard(file: &Target<'_>, guard: Time) -> Result<(), Error> {
