@@ -2,8 +2,9 @@
 //! other.
 //!
 //! 1. Bytes are not copied: a reply holds pinned pages, and the transport gathers them. Only what
-//!    the cache does not lend all at once (it is small, or the export is not cached) is copied: a
-//!    read of data is never short of the file's end, since libnfs, for one, takes that for an error.
+//!    the cache does not lend all at once (it is small, or the export is not cached) is copied, part
+//!    by part: a read of data is never short of the file's end, since libnfs, for one, takes that
+//!    for an error.
 //! 2. Before pages are pinned, their bytes are counted among those that may be queued for the
 //!    peer; both are let go of together.
 
@@ -28,7 +29,13 @@ pub(crate) async fn read(
 ) -> Result<(Segments, Arc<Reserved>)> {
     let reserved = Arc::new(peer.reserve(count).await);
     let flags = export.read_flags(peer.addr().ip(), file, offset, count);
-    Ok((lend(file, offset, count, flags).await?, reserved))
+    let lent = lend(file, offset, count, flags).await?;
+    let data = lent.segments.iter().map(|segment| match segment {
+        Segment::Data { pages, .. } => pages.len(),
+        Segment::Hole { .. } => 0,
+    });
+    export.counts.read(data.sum());
+    Ok((lent, reserved))
 }
 
 async fn lend(file: &File, offset: u64, count: usize, flags: IoFlags) -> Result<Segments> {
@@ -50,6 +57,18 @@ pub(crate) async fn read_data(
 ) -> Result<Data> {
     let reserved = Arc::new(peer.reserve(count).await);
     let flags = export.read_flags(peer.addr().ip(), file, offset, count);
+    let data = read_whole(file, offset, count, flags, reserved).await?;
+    export.counts.read(data.gathered.len);
+    Ok(data)
+}
+
+async fn read_whole(
+    file: &File,
+    offset: u64,
+    count: usize,
+    flags: IoFlags,
+    reserved: Arc<Reserved>,
+) -> Result<Data> {
     let first = Data::of(lend(file, offset, count, flags).await?, offset, count, reserved);
     if first.is_whole(count) {
         return Ok(first);

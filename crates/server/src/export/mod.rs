@@ -14,8 +14,10 @@ pub use network::{Network, NetworkError};
 pub use table::{Exports, ExportsError, HandleError, PathError, Table, check_path, clash};
 
 use crate::handle::Node;
+use crate::metrics::ExportCounts;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use streams::Streams;
 use weir_pagecache::{CachedFs, File};
 use weir_rpc::{AuthFlavor, AuthStatus, OpaqueAuth};
@@ -153,6 +155,8 @@ pub(crate) struct Served {
     /// Its number in filehandles.
     pub(crate) id: u16,
     pub(crate) export: Export,
+    /// What is read and written.
+    pub(crate) counts: Arc<ExportCounts>,
     streams: Streams,
 }
 
@@ -165,7 +169,7 @@ pub(crate) struct Admitted {
 
 impl Served {
     fn new(id: u16, export: Export) -> Self {
-        Self { id, export, streams: Streams::default() }
+        Self { id, export, counts: Arc::default(), streams: Streams::default() }
     }
 
     pub(crate) fn fs(&self) -> &CachedFs {

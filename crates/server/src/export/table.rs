@@ -219,7 +219,11 @@ impl Table {
         let served: Vec<Arc<Served>> = std::iter::zip(numbers, exports)
             .map(|(id, export)| match before.and_then(|before| before.served.get(&id)) {
                 Some(same) if same.is(&export) => same.clone(),
-                _ => Arc::new(Served::new(id, export)),
+                Some(changed) => {
+                    let counts = changed.counts.clone();
+                    Arc::new(Served { counts, ..Served::new(id, export) })
+                }
+                None => Arc::new(Served::new(id, export)),
             })
             .collect();
         let pseudo = match &served[..] {

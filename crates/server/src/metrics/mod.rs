@@ -7,9 +7,11 @@
 //!    status, go to lines that all share.
 
 mod endpoint;
+mod exports;
 mod text;
 
 pub use endpoint::serve;
+pub(crate) use exports::ExportCounts;
 
 use crate::server::Core;
 use std::sync::Arc;
@@ -172,12 +174,16 @@ thread_local! {
     static SHARD: usize = NEXT.fetch_add(1, Relaxed) % SHARDS;
 }
 
+/// This thread's shard.
+fn shard() -> usize {
+    SHARD.try_with(|shard| *shard).unwrap_or(0)
+}
+
 impl Metrics {
     /// Counts an operation.
     pub(crate) fn count(&self, executed: &Executed) {
-        let shard = SHARD.try_with(|shard| *shard).unwrap_or(0);
         let row = executed.row.index();
-        let counts = &self.shards[shard][row];
+        let counts = &self.shards[shard()][row];
         let took_us = executed.took.as_micros() as u64;
         let bucket = BOUNDS_US.partition_point(|&bound| bound < took_us);
         counts.took[bucket].fetch_add(1, Relaxed);

@@ -1,5 +1,6 @@
 //! Counters as text.
 
+use super::exports::ExportSums;
 use super::{BOUNDS_US, Metrics, Row, Sums};
 use crate::server::Core;
 use prometheus_client::collector::Collector;
@@ -73,11 +74,33 @@ impl Collector for Everything {
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
+        self.encode_exports(&mut encoder)?;
         self.encode_caches(encoder)
     }
 }
 
 impl Everything {
+    /// What was read and written of each export, by its path.
+    fn encode_exports(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let table = self.core.exports.table();
+        let sums: Vec<_> = table.all().map(|e| (&*e.export.path, e.counts.sums())).collect();
+        type Part = fn(&ExportSums) -> u64;
+        let parts: [(_, _, _, Part); 4] = [
+            ("export_reads", "READs and READ_PLUSes", None, |sums| sums.reads),
+            ("export_read", "Data that was read", Some(Unit::Bytes), |sums| sums.read_bytes),
+            ("export_writes", "WRITEs", None, |sums| sums.writes),
+            ("export_written", "Data that was written", Some(Unit::Bytes), |s| s.written_bytes),
+        ];
+        for (name, help, unit, of) in parts {
+            let kind = MetricType::Counter;
+            let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
+            for (path, sums) in &sums {
+                ConstCounter::new(of(sums)).encode(family.encode_family(&[("export", *path)])?)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The counters of each page cache, of which there is mostly one, by the path of the first export
     /// that uses it.
     fn encode_caches(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {

@@ -32,6 +32,7 @@ async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<u32, Erro
     let flags = file.write_flags(&open, args.offset, data.len());
     let written = open.write_at_async(data, args.offset, flags).await;
     let written = written.map_err(convert::error)?;
+    file.export.counts.written(written);
     match args.stable {
         Stability::Unstable => {}
         Stability::DataSync => open.sync_async(true).await.map_err(convert::error)?,

@@ -58,6 +58,7 @@ pub(crate) async fn write(cx: &mut Context, args: write::Args) -> write::Res {
     let peer = cx.peer.addr().ip();
     let flags = flags | target.export.write_flags(peer, &io.file, args.offset, bytes.len());
     let written = io.file.write_at_async(&bytes, args.offset, flags).await.map_err(of_vfs)?;
+    target.export.counts.written(written);
     Ok(write::Written { count: written as u32, committed: args.stable, verifier })
 }
 

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::metrics;
-use weir_nfs::v4::op::read;
+use weir_nfs::v4::op::{read, read_plus, write};
+use weir_nfs::v4::types::StableHow;
 
 /// One request; the reply's head and body.
 async fn ask(addr: SocketAddr, request: &str) -> (String, String) {
@@ -59,6 +60,42 @@ async fn operations_are_counted_and_read_over_http() {
 }
 
 #[tokio::test]
+async fn what_is_read_and_written_is_counted_by_export() {
+    use super::exports::{cache, export, serve, walk};
+    let shared = cache();
+    let exports =
+        [export(&shared, "/a", Default::default()), export(&shared, "/b", Default::default())];
+    let f = serve(exports.to_vec()).await;
+    let mut c = f.client("a").await;
+    let ops = [walk("/a"), vec![c.open_op("file", 0), Op::Getfh(())]].concat();
+    let results = c.ok(ops).await;
+    let [.., OpRes::Open(Ok(opened)), OpRes::Getfh(Ok(file))] = &results[..] else { panic!() };
+    let (file, stateid, stable) = (file.clone(), opened.stateid, StableHow::Unstable);
+    for offset in [0, 100_000] {
+        let args = write::Args { stateid, offset, stable, data: Bytes::from(vec![7; 500]).into() };
+        c.on(&file, Op::Write(args)).await;
+    }
+    c.on(&file, Op::Read(read::Args { stateid, offset: 0, count: 1 << 20 })).await;
+    c.on(&file, Op::ReadPlus(read_plus::Args { stateid, offset: 90_000, count: 1 << 20 })).await;
+    let expected = [
+        "weir_export_reads_total{export=\"/a\"} 2",
+        "weir_export_read_bytes_total{export=\"/a\"} ",
+        "weir_export_writes_total{export=\"/a\"} 2",
+        "weir_export_written_bytes_total{export=\"/a\"} 1000",
+        "weir_export_reads_total{export=\"/b\"} 0",
+    ];
+    let text = f.server.report().open_metrics();
+    for line in expected {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    // Other options, the same counters.
+    let mut exports = exports.to_vec();
+    exports[0].options.read_only = true;
+    f.server.set_exports(exports).unwrap();
+    assert!(f.server.report().open_metrics().contains(expected[0]));
+}
+
+#[tokio::test]
 async fn every_cache_is_counted_once() {
     use super::exports::{BUDGET, cache, export, serve};
     let (one, two) = (cache(), cache());
@@ -72,6 +109,7 @@ async fn every_cache_is_counted_once() {
     .await;
     let text = f.server.report().open_metrics();
     let lines = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
+    assert_eq!(lines("weir_export_reads_total{"), 3, "{text}");
     assert_eq!(lines("weir_cache_used_bytes{"), 2, "{text}");
     assert_eq!(lines("weir_cache_fast_reads_total{"), 2);
     for (path, budget) in [("/a", BUDGET), ("/b", BUDGET / 2)] {
