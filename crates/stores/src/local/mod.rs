@@ -420,23 +420,7 @@ impl FileSystem for LocalFs {
         let pinned = self.tree.pin(id)?;
         let file = pinned.file.as_fd();
         let _as_caller = self.identity.assume(caller)?;
-        // The mode says what is likely, the kernel what is so (lists, privileges): mostly in two
-        // questions, one for what is granted and one for what is not.
-        let (mask, likely) = (mask & 7, self.identity.likely_rights(caller, &pinned.stat));
-        let mut granted = 0;
-        let parts = [mask & likely, mask & !likely];
-        for part in parts.into_iter().filter(|part| *part != 0) {
-            if sys::may_access(file, part)? {
-                granted |= part;
-            } else if !part.is_power_of_two() {
-                for right in [1, 2, 4] {
-                    if part & right != 0 && sys::may_access(file, right)? {
-                        granted |= right;
-                    }
-                }
-            }
-        }
-        Ok(granted)
+        Ok(sys::granted(file, mask & 7, self.identity.likely_rights(caller, &pinned.stat))?)
     }
 
     async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {

@@ -107,6 +107,25 @@ pub(super) fn lock(
     Ok(Some(Lock { range: LockRange { start, end }, exclusive }))
 }
 
+/// Which rights of a mask the effective identity has to an open file. The mode says what is `likely`,
+/// the kernel what is so (lists, privileges): mostly in two questions, one for what is granted and
+/// one for what is not.
+pub(super) fn granted(file: BorrowedFd<'_>, mask: u32, likely: u32) -> io::Result<u32> {
+    let mut granted = 0;
+    for part in [mask & likely, mask & !likely].into_iter().filter(|part| *part != 0) {
+        if may_access(file, part)? {
+            granted |= part;
+        } else if !part.is_power_of_two() {
+            for right in [1, 2, 4].into_iter().filter(|right| part & right != 0) {
+                if may_access(file, right)? {
+                    granted |= right;
+                }
+            }
+        }
+    }
+    Ok(granted)
+}
+
 /// faccessat2(2) with the effective identity, on an open file.
 pub(super) fn may_access(file: BorrowedFd<'_>, mask: u32) -> io::Result<bool> {
     // SAFETY: the path is a constant C string.
