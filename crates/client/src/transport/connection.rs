@@ -399,6 +399,11 @@ impl Shared {
             }
             if batch.is_empty() {
                 self.submitted.notified().await;
+                // Where one call is made, others may be about to be, on tasks that are ready: they
+                // go in the same system call.
+                if self.table.lock().calls.len() > 1 {
+                    tokio::task::yield_now().await;
+                }
                 continue;
             }
             let sent = {
