@@ -7,7 +7,10 @@ use common::{Served, opened};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use weir_client::check::{Finding, Verdict};
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_nfs::mount;
@@ -104,6 +107,58 @@ async fn alternating_files_read_the_same_with_and_without_read_plus() {
         }
         assert!(received[0] * 100 < received[1] * 52, "{name}: {received:?} bytes");
     }
+}
+
+/// Between a client and a server of 4.2, takes READ_PLUS for an operation that nobody knows; counts
+/// how often.
+async fn without_read_plus(server: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let (mut from_client, mut to_client) = client.into_split();
+            let server = TcpStream::connect(server).await.unwrap();
+            let (mut from_server, mut to_server) = server.into_split();
+            tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+            let counted = Arc::clone(&counted);
+            tokio::spawn(async move {
+                while let Ok(header) = from_client.read_u32().await {
+                    let mut call = vec![0; (header & 0x7FFF_FFFF) as usize];
+                    from_client.read_exact(&mut call).await.unwrap();
+                    // The last operation: its number, a stateid, offset and count.
+                    if let Some(at) = call.len().checked_sub(32)
+                        && call[at..at + 4] == [0, 0, 0, 68]
+                    {
+                        call[at + 3] = 99;
+                        counted.fetch_add(1, Relaxed);
+                    }
+                    to_server.write_u32(header).await.unwrap();
+                    to_server.write_all(&call).await.unwrap();
+                }
+            });
+        }
+    });
+    (addr, count)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_read_plus_is_read_with_read_from_then_on() {
+    let served = Served::start();
+    let (addr, refused) = without_read_plus(served.addr).await;
+    let url: NfsUrl = format!("nfs://{addr}/?vers=4.2").parse().unwrap();
+    let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+    let fs: Arc<dyn FileSystem> = nfs.clone();
+    let file = new_file(&fs, fs.root(), "file").await;
+    write(&*file, 100_000, &[7; 1000]).await.unwrap();
+    let mut want = vec![0; 100_000];
+    want.resize(101_000, 7);
+    for _ in 0..3 {
+        assert_eq!(read_all(&*file, 1 << 20).await, want);
+        assert_eq!(refused.load(Relaxed), 1);
+    }
+    nfs.unmount().await;
 }
 
 /// Every version: writes that were completed before the server ended without warning are there

@@ -290,3 +290,33 @@ fn a_soft_call_to_a_silent_server_fails_in_time() {
         assert_eq!(error.to_string(), "silent: no answer to NULL in time");
     });
 }
+
+/// Each byte comes soon, and the reply never.
+#[test]
+fn a_soft_call_to_a_server_that_drips_fails_in_time() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let peer = Peer { name: "slow".into(), addrs: vec![addr], resvport: false, locate: None };
+        let patience = Patience { timeo: Duration::from_millis(100), retrans: 1, hard: false };
+        let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
+        let server = tokio::spawn(async move {
+            loop {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                let Some(xid) = read_call(&mut socket).await else { continue };
+                for byte in record(&reply(xid, &[0; 100_000]), usize::MAX) {
+                    if socket.write_all(&[byte]).await.is_err() {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            }
+        });
+        let expect = Expect::Results { max_bytes: 100_000 };
+        let request = Request::new((100_003, 4, 0), &OpaqueAuth::NONE, "GETATTR", expect);
+        let called = tokio::time::timeout(Duration::from_secs(20), connection.call(request));
+        let error = called.await.expect("it ends").unwrap_err();
+        assert_eq!(error.to_string(), "slow: no answer to GETATTR in time");
+        server.abort();
+    });
+}
