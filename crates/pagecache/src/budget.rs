@@ -101,7 +101,7 @@ impl Cache {
         shared.arena.set_limit(frames_of(bytes));
         shared.queues.lock().resize(frames_of(bytes));
         shared.resizing.store(true, Ordering::SeqCst);
-        shared.freed.notify();
+        shared.notify_waiting();
         shared.cleaned.notify();
         shared.flusher.kick();
         shared.reclaimer.kick();

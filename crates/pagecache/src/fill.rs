@@ -225,7 +225,7 @@ impl Mapping {
         drop(state);
         drop(frames);
         self.changed.notify();
-        self.shared.freed.notify();
+        self.shared.notify_waiting();
     }
 
     fn publish(

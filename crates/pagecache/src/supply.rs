@@ -11,6 +11,9 @@
 //! 4. What is let go of is free again soon, without anybody being short of memory: else a stream
 //!    goes through all frames of the arena in turn, memory that was never touched, then memory that
 //!    no processor's cache holds.
+//! 5. Where nothing moves, those who wait cost little: they rouse the background once, and again
+//!    when something has moved; it looks on their behalf less and less often, and does not look in
+//!    vain for what it has not found.
 //!
 //! [`lost_pages`]: crate::Stats::lost_pages
 
@@ -38,6 +41,9 @@ pub(crate) struct Supply {
     short: AtomicBool,
     /// The background is reclaiming.
     reclaiming: AtomicBool,
+    /// Counts what may have made memory free or droppable while somebody waited, and who came to
+    /// wait.
+    moved: AtomicU64,
     /// Threads that have frames of uncached operations in their hands, where nobody else sees them.
     at_work: AtomicUsize,
     /// Pages that uncached operations have dropped when done with them, so far.
@@ -54,8 +60,10 @@ impl Shared {
         self.stats.add(Count::MemoryWaits, 1);
         let place = Place::take(self, uncached);
         let mut patience = Patience::new(self);
+        let mut roused = None;
         loop {
             let ticket = self.freed.ticket();
+            let moved = self.supply.moved.load(Ordering::SeqCst);
             let min = min.min(self.limits().step);
             let take_others = !uncached || patience.is_over(self);
             if place.is_first()
@@ -63,12 +71,13 @@ impl Shared {
             {
                 return frames;
             }
-            if uncached {
-                self.reclaimer.kick()
-            } else {
-                self.run_short()
+            if !uncached {
+                self.supply.short.store(true, Ordering::SeqCst);
             }
-            self.flusher.kick();
+            if roused.replace(moved) != Some(moved) {
+                self.reclaimer.kick();
+                self.flusher.kick();
+            }
             self.freed.wait(ticket).await;
         }
     }
@@ -208,10 +217,11 @@ impl Shared {
     }
 
     /// Wakes those in line for memory: pages are free, or may be reclaimed from here on.
-    fn notify_waiting(&self) {
+    pub(crate) fn notify_waiting(&self) {
         // Who takes a place in line after this looks for memory after it, too.
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.supply.moved.fetch_add(1, Ordering::SeqCst);
             self.freed.notify();
         }
     }
@@ -219,11 +229,13 @@ impl Shared {
     /// The background's work on memory: keeps some frames free, so that few have to reclaim
     /// themselves, and frees what waited for its epoch.
     pub(crate) fn reclaim_loop(&self) {
+        let mut lull = Lull { moved: 0, since: self.now() };
+        let mut in_vain = None;
         loop {
             let waiting = self.waiting.load(Ordering::SeqCst) > 0;
             let retired = !self.supply.retired.lock().is_empty();
             let nap = if waiting {
-                Duration::from_micros(200)
+                lull.nap(self)
             } else if retired || self.resizing.load(Ordering::SeqCst) {
                 Duration::from_millis(5)
             } else {
@@ -233,16 +245,20 @@ impl Shared {
             if self.stop.load(Ordering::SeqCst) && self.dirty.load(Ordering::SeqCst) == 0 {
                 return;
             }
+            let moved = self.supply.moved.load(Ordering::SeqCst);
             self.collect();
             let (used, frames) = (self.arena.used_frames(), self.arena.frames());
             let resizing = self.resizing.load(Ordering::SeqCst);
             // Set first, so that nobody finds neither.
             self.supply.reclaiming.store(true, Ordering::SeqCst);
             let short = self.supply.short.swap(false, Ordering::SeqCst) || resizing;
-            if short && used + self.limits().free_low > frames {
+            // What a pass has left is unwritten or pinned, and so it is until something moves.
+            let tried = !resizing && in_vain == Some(moved);
+            if short && !tried && used + self.limits().free_low > frames {
                 self.stats.add(Count::ReclaimBackground, 1);
                 let want = (used + self.limits().free_high).saturating_sub(frames) as usize;
-                self.reclaim(want, Reach::All, Effort::Background);
+                let dropped = self.reclaim(want, Reach::All, Effort::Background);
+                in_vain = (dropped == 0).then_some(moved);
                 self.collect();
             }
             self.supply.reclaiming.store(false, Ordering::SeqCst);
@@ -253,6 +269,24 @@ impl Shared {
                 self.freed.notify();
             }
         }
+    }
+}
+
+/// How long it has been that nothing moved for those who wait.
+struct Lull {
+    moved: u64,
+    since: Instant,
+}
+
+impl Lull {
+    /// How long to let them wait before the next look: at first as briefly as makes little
+    /// difference, in the end as long as somebody hardly minds who waits for a store that hangs.
+    fn nap(&mut self, shared: &Shared) -> Duration {
+        let (moved, now) = (shared.supply.moved.load(Ordering::SeqCst), shared.now());
+        if std::mem::replace(&mut self.moved, moved) != moved {
+            self.since = now;
+        }
+        ((now - self.since) / 1000).clamp(Duration::from_micros(200), Duration::from_millis(20))
     }
 }
 
@@ -307,6 +341,7 @@ impl<'a> Place<'a> {
         line.next += 1;
         line.waiting.insert(number);
         shared.waiting.store(line.waiting.len(), Ordering::SeqCst);
+        shared.supply.moved.fetch_add(1, Ordering::SeqCst);
         drop(line);
         if uncached {
             // The flusher looks again, now also for pages that were left half-written.
@@ -327,7 +362,7 @@ impl Drop for Place<'_> {
         line.waiting.remove(&self.number);
         self.shared.waiting.store(line.waiting.len(), Ordering::SeqCst);
         drop(line);
-        self.shared.freed.notify();
+        self.shared.notify_waiting();
     }
 }
 

@@ -380,6 +380,8 @@ impl Mapping {
         if uncached {
             shared.flusher.kick();
         }
+        // Written, these pages are memory for whoever waits for some.
+        shared.notify_waiting();
         Commit::Done(buf.len())
     }
 }

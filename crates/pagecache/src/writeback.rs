@@ -215,7 +215,7 @@ impl Mapping {
         shared.collect();
         self.changed.notify();
         shared.cleaned.notify();
-        shared.freed.notify();
+        shared.notify_waiting();
         shared.flusher.kick();
     }
 

@@ -85,3 +85,34 @@ fn giving_a_page_back_wakes_who_waits_for_memory() {
         assert!(reader.join().unwrap() == bytes[17 * 4096..18 * 4096]);
     });
 }
+
+/// All memory is in the hands of a store that hangs. Those who wait for some do so without keeping a
+/// processor busy, and go on as soon as it answers.
+#[test]
+fn waiting_for_a_store_that_hangs_costs_little() {
+    const READ: usize = 32 * 4096;
+    let rig = Rig::new(256);
+    let bytes = pattern(12 * READ, 3);
+    let file = rig.cold("f", &bytes);
+    Rig::random(&file);
+    rig.store.switches.hold_reads.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        for (n, part) in bytes.chunks(READ).enumerate() {
+            let flags = if n % 2 == 0 { NONE } else { IoFlags::UNCACHED };
+            let file = &file;
+            scope.spawn(move || {
+                assert!(read_full(file, (n * READ) as u64, READ, flags) == part, "part {n}");
+            });
+        }
+        until("some to wait for memory", || rig.cache.stats().memory_waits >= 3);
+        let before = rig.cache.stats();
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        let after = rig.cache.stats();
+        let tries = after.reclaim_direct - before.reclaim_direct;
+        let passes = after.reclaim_background - before.reclaim_background;
+        rig.store.switches.hold_reads.store(false, Ordering::SeqCst);
+        // Each look of the background on their behalf is a try for each.
+        assert!(tries < 30_000, "{tries} tries in two seconds");
+        assert!(passes < 100, "{passes} passes in vain");
+    });
+}
