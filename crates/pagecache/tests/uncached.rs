@@ -309,6 +309,11 @@ fn a_hot_set_survives_an_uncached_stream_untouched_and_a_cached_one_mostly() {
         }
     };
     warm();
+    until("the background to have dropped what that took", || {
+        let looks = rig.cache.stats().reclaim_looks;
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        rig.cache.stats().reclaim_looks == looks
+    });
     let before = hot.resident();
     let passes = |s: weir_pagecache::Stats| s.reclaim_direct + s.reclaim_background;
     let passes_before = passes(rig.cache.stats());
