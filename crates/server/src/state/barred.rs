@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(state.record_of(&name), Some(Barred::all()), "of so many it is not known which");
         state.take_unwritten();
         old(&mut state, 1);
-        assert_eq!(state.take_unwritten(), [name.clone()]);
+        assert_eq!(state.take_unwritten(), std::slice::from_ref(&name));
         assert_eq!(state.record_of(&name), Some(Barred::default()));
     }
 }

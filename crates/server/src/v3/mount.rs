@@ -40,12 +40,18 @@ impl Mount3 {
         let identity = Identity::of(&call.header.cred).map_err(|_| Error::Access)?;
         let peer = call.peer.addr().ip();
         let table = self.exports.table();
-        let (export, below) = find(&table, &path)?;
-        let Some(Admitted { caller, .. }) = export.admit(&identity, peer) else {
-            info!("{peer} may not mount {}", String::from_utf8_lossy(&path).escape_debug());
-            return Err(Error::Access);
-        };
-        let attr = walk(export, &caller, below).await?;
+        let mut found = Err(Error::NoEnt);
+        for (export, below) in find(&table, &path)? {
+            let Some(Admitted { caller, .. }) = export.admit(&identity, peer) else {
+                info!("{peer} may not mount {}", String::from_utf8_lossy(&path).escape_debug());
+                return Err(Error::Access);
+            };
+            found = walk(export, &caller, below).await.map(|attr| (export, attr));
+            if !matches!(found, Err(Error::NoEnt)) {
+                break;
+            }
+        }
+        let (export, attr) = found?;
         if attr.kind != FileKind::Directory {
             return Err(Error::NotDir);
         }
@@ -88,8 +94,12 @@ impl Mount3 {
     }
 }
 
-/// The export that a path lies in, and what of the path is left.
-fn find<'a>(table: &'a Table, path: &'a [u8]) -> Result<(&'a Served, &'a [u8]), Error> {
+/// The exports that a path may lie in, by their own path and then by that of the directory behind
+/// them, and what of the path is left.
+fn find<'a>(
+    table: &'a Table,
+    path: &'a [u8],
+) -> Result<impl Iterator<Item = (&'a Served, &'a [u8])>, Error> {
     if path.first() != Some(&b'/') {
         return Err(Error::Inval);
     }
@@ -98,12 +108,10 @@ fn find<'a>(table: &'a Table, path: &'a [u8]) -> Result<(&'a Served, &'a [u8]), 
         (below.is_empty() || below.starts_with(b"/")).then_some(below)
     };
     let by_path = table.all().find_map(|e| Some((e, below(e.export.path.as_bytes())?)));
-    let by_source = || {
-        let found = table.all().filter(|e| e.export.source.is_absolute());
-        let found = found.filter_map(|e| Some((e, below(e.export.source.as_os_str().as_bytes())?)));
-        found.min_by_key(|(_, below)| below.len())
-    };
-    by_path.or_else(by_source).ok_or(Error::NoEnt)
+    let sources = table.all().filter(|e| e.export.source.is_absolute());
+    let sources = sources.filter_map(|e| Some((e, below(e.export.source.as_os_str().as_bytes())?)));
+    let by_source = sources.min_by_key(|(_, below)| below.len());
+    Ok(by_path.into_iter().chain(by_source))
 }
 
 /// The file at the end of a path, `.` and empty components left out.

@@ -44,6 +44,32 @@ async fn who_mounted_what_is_told_until_unmounted() {
     assert_eq!((&*exported[0].path, exported[0].groups.0.len()), (&b"/"[..], 0));
 }
 
+/// Windows' client, for one, is reported to rename nothing in what it mounted as `/`.
+#[tokio::test]
+async fn an_only_export_is_mounted_by_its_directorys_path_as_well() {
+    let config =
+        Config { budget_bytes: 16 << 20, fast_read: true, readahead_bytes: 0, ..Config::default() };
+    let fs = Cache::new(config).unwrap().mount(MemoryFs::new());
+    let options = ExportOptions { squash: Squash::Nobody, ..Default::default() };
+    let export = Export { path: "/".into(), source: "/srv/images".into(), fs, options };
+    let f = Fixture::serve(vec![export], 0, tempfile::tempdir().unwrap()).await;
+    let mut c = f.connect(0).await;
+    let root = c.mount("/").await.unwrap().handle;
+    assert_eq!(c.mount("/srv/images").await.unwrap().handle, root);
+    assert_eq!(c.mount("/srv/images/none").await, Err(mount::Error::NoEnt));
+    assert_eq!(c.mount("/srv").await, Err(mount::Error::NoEnt));
+    // A directory within comes first.
+    let name = DirOp::new(root.clone(), b"srv".to_vec());
+    let set = SetAttr { mode: Some(0o755), ..SetAttr::NONE };
+    let srv = c.call(&mkdir::Args { target: name, set }).await.unwrap().handle.unwrap();
+    assert_eq!(c.mount("/srv").await.unwrap().handle, srv);
+    assert_eq!(c.mount("/srv/images").await.unwrap().handle, root);
+    let set = SetAttr { mode: Some(0o755), ..SetAttr::NONE };
+    let images = mkdir::Args { target: DirOp::new(srv, b"images".to_vec()), set };
+    let images = c.call(&images).await.unwrap().handle.unwrap();
+    assert_eq!(c.mount("/srv/images").await.unwrap().handle, images);
+}
+
 #[tokio::test]
 async fn several_exports_are_mounted_by_path_and_as_their_networks_allow() {
     let config =
