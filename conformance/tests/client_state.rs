@@ -159,12 +159,12 @@ fn client_test(name: &str) -> PathBuf {
         .unwrap();
     assert!(output.status.success(), "{}", text_of(&output));
     let messages = String::from_utf8(output.stdout).unwrap();
-    let built = messages.lines().filter_map(|line| {
+    let mut built = messages.lines().filter_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         let built = message["target"]["name"] == name;
         built.then(|| message["executable"].as_str().map(PathBuf::from))?
     });
-    built.last().expect("cargo says what it built")
+    built.next_back().expect("cargo says what it built")
 }
 
 #[test]

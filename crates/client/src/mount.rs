@@ -56,10 +56,7 @@ pub(crate) async fn mount(url: NfsUrl, options: MountOptions, own: OpaqueAuth) -
         own,
         options,
     };
-    let asked = match terms.options.vers {
-        Some(version) => vec![version],
-        None => Version::NEWEST_FIRST.to_vec(),
-    };
+    let asked = terms.options.versions();
     for version in &asked {
         let Some((protocol, root)) = begin(&terms, *version, &url).await? else { continue };
         let counters = Arc::clone(&terms.counters);

@@ -48,6 +48,8 @@ impl std::fmt::Display for Version {
 pub struct MountOptions {
     /// `vers=`: this version and no other; `None`: the newest that both sides know.
     pub vers: Option<Version>,
+    /// `vers=4`: where `vers` is `None`, a minor version of NFSv4 and not version 3.
+    pub only_v4: bool,
     /// `rsize=`: most bytes in one READ.
     pub rsize: u32,
     /// `wsize=`: most bytes in one WRITE.
@@ -88,6 +90,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         Self {
             vers: None,
+            only_v4: false,
             rsize: 1 << 20,
             wsize: 1 << 20,
             nconnect: 1,
@@ -108,6 +111,17 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
+    /// The versions to try, in this order.
+    pub(crate) fn versions(&self) -> Vec<Version> {
+        match self.vers {
+            Some(version) => vec![version],
+            None => {
+                let newest_first = Version::NEWEST_FIRST.into_iter();
+                newest_first.filter(|v| !self.only_v4 || v.minor().is_some()).collect()
+            }
+        }
+    }
+
     /// Applies a list such as `vers=4.2,noreadplus,rsize=65536`.
     ///
     /// # Errors
@@ -131,13 +145,15 @@ impl MountOptions {
         let port = || number(1, 65535).map(|n| u16::try_from(n).ok());
         match key {
             "vers" | "nfsvers" | "v" => {
-                self.vers = Some(match value {
-                    Some("3") => Version::V3,
-                    Some("4.0") => Version::V4_0,
-                    Some("4.1") => Version::V4_1,
-                    Some("4" | "4.2") => Version::V4_2,
-                    _ => return Err(bad("the versions are 3, 4.0, 4.1 and 4.2")),
-                });
+                self.vers = match value {
+                    Some("3") => Some(Version::V3),
+                    Some("4.0") => Some(Version::V4_0),
+                    Some("4.1") => Some(Version::V4_1),
+                    Some("4.2") => Some(Version::V4_2),
+                    Some("4") => None,
+                    _ => return Err(bad("the versions are 3, 4, 4.0, 4.1 and 4.2")),
+                };
+                self.only_v4 = value == Some("4");
             }
             "rsize" => self.rsize = number(1024, MAX_TRANSFER)?,
             "wsize" => self.wsize = number(1024, MAX_TRANSFER)?,

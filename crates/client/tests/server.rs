@@ -16,6 +16,7 @@ use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_nfs::mount;
 use weir_nfs::v3::op::readdir::Chain;
 use weir_rpc::{CallHeader, OpaqueAuth, ReplyHeader, finish_record, start_record};
+use weir_server::Versions;
 use weir_stores::testing::{bytes_of, new_file, read, read_all, suite, write};
 use weir_vfs::{Access, Caller, FileSystem, Lock, LockOwner, LockRange, SegmentKind};
 use weir_xdr::Decoder;
@@ -62,6 +63,38 @@ async fn the_newest_version_is_negotiated() {
     for version in VERSIONS {
         let nfs = served.mount(&format!("vers={version}")).await;
         assert_eq!(nfs.version().to_string(), version);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn versions_are_negotiated_downwards() {
+    let mut served = Served::start();
+    let offers = [
+        (Versions::V4_1.union(Versions::V4_0).union(Versions::V3), "4.1"),
+        (Versions::V4_0.union(Versions::V3), "4.0"),
+        (Versions::V3, "3"),
+    ];
+    for (offered, newest) in offers {
+        served.versions = offered;
+        served.restart();
+        let nfs = served.mount("").await;
+        assert_eq!(nfs.version().to_string(), newest);
+        nfs.unmount().await;
+        // Of version 4, as mount.nfs has it.
+        let url: NfsUrl = format!("nfs://{}/?vers=4", served.addr).parse().unwrap();
+        match NfsFs::mount(&url, &MountOptions::default()).await {
+            Ok(nfs) => {
+                assert_eq!(nfs.version().to_string(), newest);
+                nfs.unmount().await;
+            }
+            Err(error) => {
+                assert_eq!(newest, "3", "{error}");
+                assert!(error.to_string().contains("4.2, 4.1, 4.0"), "{error}");
+            }
+        }
+        let refused = format!("nfs://{}/?vers=4.2", served.addr).parse().unwrap();
+        let error = NfsFs::mount(&refused, &MountOptions::default()).await.err().unwrap();
+        assert!(error.to_string().contains("4.2"), "{error}");
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_pagecache::{Cache, Config};
 use weir_server::export::{Export, ExportOptions, Squash};
-use weir_server::{Server, ServerConfig};
+use weir_server::{Server, ServerConfig, Versions};
 use weir_stores::memory::MemoryFs;
 use weir_vfs::{Access, Caller, FileSystem, OpenFile};
 
@@ -21,6 +21,7 @@ pub(crate) struct Served {
     pub(crate) state: tempfile::TempDir,
     pub(crate) grace: Duration,
     pub(crate) lease: Duration,
+    pub(crate) versions: Versions,
 }
 
 impl Served {
@@ -34,6 +35,7 @@ impl Served {
             state,
             grace: Duration::from_millis(500),
             lease: Duration::from_secs(90),
+            versions: Versions::ALL,
         };
         served.restart();
         served
@@ -62,6 +64,7 @@ impl Served {
         let export = Export { path: "/".into(), source: "".into(), fs, options };
         let mut config = ServerConfig::new(vec![export], self.state.path());
         config.grace = self.grace;
+        config.versions = self.versions;
         // Clients that are silent notice a restart when they renew their lease.
         config.state.lease = self.lease;
         let addr = self.addr;
