@@ -1,8 +1,9 @@
 //! Changes of a file as a whole: truncate, hole punch, allocate, clone.
 //!
 //! 1. Each runs alone: no fill, writeback or write of the file begins meanwhile, and none is in
-//!    flight to the store but fills, whose pages it takes away. So the store never sees one beside
-//!    another operation on the same range, and nothing stale is published afterwards (I5).
+//!    flight to the store but fills, which publish nothing any more: they may have read before the
+//!    store was changed, or after. So the store never sees a write beside another operation on the
+//!    same range, nothing stale is published afterwards, and nothing new before (I5).
 //! 2. The store is changed first, then slots and size in one window. If the store refuses, nothing
 //!    has happened. Until then readers see the file as it was.
 //! 3. Once begun, it is finished even if the caller goes away.
@@ -32,6 +33,7 @@ impl Mapping {
         let work = async move {
             let frames = mapping.edge_frames(1).await;
             let exclusive = mapping.exclude().await;
+            mapping.disown_fills(&exclusive);
             let file = mapping.file();
             mapping.in_store(file.set_size(size)).await?;
             mapping.resized(&exclusive, size, frames);
@@ -47,6 +49,7 @@ impl Mapping {
         let work = async move {
             let frames = mapping.edge_frames(2).await;
             let exclusive = mapping.exclude().await;
+            mapping.disown_fills(&exclusive);
             let file = mapping.file();
             // Pages that were never written back may be what makes the file as long as it is. The
             // store has to know of that length before they go.
@@ -112,11 +115,10 @@ impl Mapping {
                 let end = to.checked_add(len).filter(|&e| e <= MAX_FILE_BYTES);
                 let (true, Some(end)) = (inside, end) else { return Err(Error::Invalid) };
                 let (file, source) = (mapping.file(), from.file());
+                let exclusive = second.as_ref().filter(|_| mapping.id > from.id).unwrap_or(&first);
+                mapping.disown_fills(exclusive);
                 mapping.in_store(file.clone_range(&*source, offset, len, to)).await?;
-                let exclusive = if mapping.id <= from.id { Some(&first) } else { second.as_ref() };
-                if let Some(exclusive) = exclusive.or(Some(&first)) {
-                    mapping.cloned(exclusive, to..end);
-                }
+                mapping.cloned(exclusive, to..end);
                 return Ok(());
             }
         };
@@ -240,10 +242,25 @@ impl Mapping {
 
     /// Data or hole at `offset`, dirty pages included.
     pub(crate) async fn extent_at(self: &Arc<Self>, offset: u64) -> Result<Extent> {
-        let size = self.size();
-        if offset >= size {
-            return Err(Error::NoSuchRange);
+        loop {
+            let ticket = self.changed.ticket();
+            let size = self.size();
+            if offset >= size {
+                return Err(Error::NoSuchRange);
+            }
+            let found = self.extent_within(offset, size).await;
+            // While the file is changed as a whole the store is ahead of it.
+            let ahead = self.state.lock().exclusive;
+            if !ahead && self.size() >= size {
+                return found;
+            }
+            if ahead {
+                self.changed.wait(ticket).await;
+            }
         }
+    }
+
+    async fn extent_within(self: &Arc<Self>, offset: u64, size: u64) -> Result<Extent> {
         let mut found: Option<Extent> = None;
         let mut at = offset;
         while at < size {

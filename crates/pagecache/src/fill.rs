@@ -7,11 +7,14 @@
 //!    believed only if nothing was changed since the read began, and nothing written back either: a
 //!    page may have been written, and dropped, since the store looked.
 //! 4. A fill ends even if everybody who wanted it has left.
+//! 5. One that was in flight when somebody began to change the file as a whole publishes nothing:
+//!    nobody knows whether it read before that or after.
 //!
 //! Soundness: the buffer handed to the store writes into frames that are not published; they
 //! belong to the fill until the store has given the buffer back.
 
 use crate::arena::{Arena, Frames, flag, runs};
+use crate::exclusive::Exclusive;
 use crate::index::{self, Found, LEAF_SLOTS, Slot};
 use crate::mapping::{Edit, Mapping};
 use crate::ranges::RangeSet;
@@ -48,6 +51,8 @@ struct Outcome {
     result: Option<Result<()>>,
     /// Pages of an uncached fill that a cached read waits for.
     claimed: RangeSet,
+    /// What it brings is not wanted any more.
+    disowned: bool,
 }
 
 /// What a fill is for.
@@ -200,6 +205,7 @@ impl Mapping {
         state.fills.retain(|f| f.number != fill.number);
         let mut edit = self.edit();
         let result = match result {
+            Ok(_) if fill.outcome.lock().disowned => Ok(()),
             Ok(layout) => {
                 let claimed = std::mem::take(&mut fill.outcome.lock().claimed);
                 let unwritten = fill.next_write == Some(state.next_write);
@@ -319,6 +325,13 @@ impl Mapping {
         };
         if end > fill.pages.end {
             edit.replace(fill.pages.end..end, index::Fill::HoleWhereEmpty);
+        }
+    }
+
+    /// Has what is in flight publish nothing: the store is about to be changed.
+    pub(crate) fn disown_fills(&self, _exclusive: &Exclusive) {
+        for fill in &self.state.lock().fills {
+            fill.outcome.lock().disowned = true;
         }
     }
 

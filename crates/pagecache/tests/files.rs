@@ -54,6 +54,37 @@ fn i5_a_fill_that_a_truncate_overtakes_publishes_nothing() {
     assert_eq!(read_full(&file, 0, 8 * 4096, NONE), [0; 8 * 4096]);
 }
 
+/// The store is changed first, and then the cache: what is read in between is not shown, as the file
+/// still is as long as before.
+#[test]
+fn i5_a_fill_that_reads_while_the_file_is_cut_off_publishes_nothing() {
+    let rig = Rig::new(64);
+    let bytes = pattern(8 * 4096, 1);
+    let file = rig.cold("f", &bytes);
+    Rig::random(&file);
+    let switches = &rig.store.switches;
+    switches.hold_reads.store(true, Ordering::SeqCst);
+    switches.hold_sizes.store(true, Ordering::SeqCst);
+    let reads = switches.reads.load(Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read_full(&file, 0, 100, NONE));
+        until("the fill", || switches.reads.load(Ordering::SeqCst) > reads);
+        let cut = scope.spawn(|| file.truncate(0).unwrap());
+        until("the store's file to be cut off", || switches.sizes.load(Ordering::SeqCst) > 0);
+        switches.hold_reads.store(false, Ordering::SeqCst);
+        // The fill has read nothing; the reader waits until that is the truth, and so does who asks
+        // for the data's place.
+        until("the end of the fill", || rig.cache.used_bytes() <= PAGE);
+        let extent = scope.spawn(|| block_on(file.extent_at_async(0)));
+        assert_eq!(file.size(), 8 * PAGE);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        switches.hold_sizes.store(false, Ordering::SeqCst);
+        assert_eq!(reader.join().unwrap(), b"", "of a file as long as before");
+        assert_eq!(extent.join().unwrap(), Err(weir_vfs::Error::NoSuchRange));
+        cut.join().unwrap();
+    });
+}
+
 #[test]
 fn i8_a_hole_uses_no_frame_whatever_its_length() {
     let rig = Rig::new(64);

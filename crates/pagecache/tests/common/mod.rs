@@ -51,6 +51,9 @@ pub struct Switches {
     /// Reads and writes wait until this is switched off.
     pub hold_reads: AtomicBool,
     pub hold_writes: AtomicBool,
+    /// Changes of size are done, but not answered until this is switched off.
+    pub hold_sizes: AtomicBool,
+    pub sizes: AtomicU64,
     /// Reads are done, but not answered until this is switched off.
     pub hold_answers: AtomicBool,
     pub answers_held: AtomicU64,
@@ -227,7 +230,12 @@ impl OpenFile for ShakyFile {
     }
 
     async fn set_size(&self, size: u64) -> Result<()> {
-        self.inner.set_size(size).await
+        let result = self.inner.set_size(size).await;
+        self.switches.sizes.fetch_add(1, Ordering::SeqCst);
+        while self.switches.hold_sizes.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_micros(200));
+        }
+        result
     }
 
     async fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
