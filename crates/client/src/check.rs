@@ -196,6 +196,11 @@ impl Examiner<'_> {
                 find("counts of a byte or two", mixed.at(&offsets, 2).await);
             }
         }
+        let blocks = (0..512).map(|i| (i % 2 == 0, 4 * KIB)).chain([(true, MIB + 777)]);
+        let large = self.make("large", &blocks.collect::<Vec<_>>()).await?;
+        // A reply that is longer than the session allows is refused by the client.
+        let rule = "a reply stays within the session's limit, whatever the count";
+        find(rule, large.in_steps(&[u32::MAX as usize]).await);
         let tail = self.make("tail", &[(true, 5000), (false, 70_001)]).await?;
         find("a hole at the end ends with the file", tail.in_steps(&STEPS).await);
         let size = tail.bytes.len() as u64;

@@ -1,7 +1,7 @@
 //! Where each rule is written.
 
 /// Rules, and their sections.
-const SECTIONS: [(&str, &str); 53] = [
+const SECTIONS: [(&str, &str); 54] = [
     ("READ_PLUS is examined to the end", "RFC 7862 15.10"),
     ("READ_PLUS is served", "RFC 7862 15.10"),
     ("data comes back, in any counts", "RFC 7862 15.10.3"),
@@ -12,6 +12,7 @@ const SECTIONS: [(&str, &str); 53] = [
     ("alternating segments are in order, contiguous, and right", "RFC 7862 15.10.3"),
     ("requests that begin or end within a segment are clipped", "RFC 7862 15.10.3"),
     ("counts of a byte or two", "RFC 7862 15.10.3"),
+    ("a reply stays within the session's limit, whatever the count", "RFC 8881 2.10.6.4"),
     ("a hole at the end ends with the file", "RFC 7862 15.10.3"),
     ("eof is true from the last byte on, and not before", "RFC 7862 15.10.3"),
     ("at or past the end: no segments, eof, no error", "RFC 8881 18.22.3"),

@@ -57,8 +57,9 @@ const QUICK_RECOVERIES: u32 = 8;
 const PAUSE: std::ops::Range<Duration> = Duration::from_millis(10)..Duration::from_secs(5);
 /// How often a soft mount waits for a server that asks for time (about 20 s in all).
 const SOFT_PAUSES: u32 = 12;
-/// Room for the results of anything but reads.
-const MAX_RESULT_BYTES: usize = (1 << 20) + 4096;
+/// Room for the results of anything but reads, and for those of raw ones: what sessions are asked for
+/// by default.
+const MAX_RESULT_BYTES: usize = (1 << 20) + (16 << 10);
 
 impl V4 {
     /// Sends operations and returns their results.
