@@ -9,8 +9,5 @@ ganesha_conf "$dir" 'Enable_NLM = false;' 'Graceless = true; Lease_Lifetime = 10
 rpcbind -w -f & mapper=$!
 ganesha.nfsd -F -L "$dir/ganesha.log" -f "$dir/ganesha.conf" -p "$dir/ganesha.pid" & server=$!
 trap 'kill -9 $server; kill $mapper; wait' EXIT
-for _ in $(seq 100); do
-  "$weir" ls -o soft,retrans=0,timeo=10 "nfs://127.0.0.1$dir/export" >/dev/null 2>&1 && break
-  sleep 0.2
-done
+ganesha_answers "$weir" "$dir"
 "$weir" check --leases --json "nfs://127.0.0.1$dir/export" >"$dir/found" || [[ $? == 1 ]]

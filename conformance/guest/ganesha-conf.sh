@@ -1,4 +1,4 @@
-# Sourced: ganesha_conf DIR CORE NFSV4 writes DIR/ganesha.conf for a server of DIR/export, under the same path,
+# Sourced. ganesha_conf DIR CORE NFSV4 writes DIR/ganesha.conf for a server of DIR/export, under the same path,
 # with lines of its own for two blocks.
 ganesha_conf() {
   mkdir -p "$1/export" /run/ganesha
@@ -10,4 +10,12 @@ EXPORT {
   SecType = sys; Protocols = 3, 4; FSAL { Name = VFS; }
 }
 END
+}
+
+# ganesha_answers WEIR DIR: waits until the server does.
+ganesha_answers() {
+  for _ in $(seq 100); do
+    "$1" ls -o soft,retrans=0,timeo=10 "nfs://127.0.0.1$2/export" >/dev/null 2>&1 && return
+    sleep 0.2
+  done
 }

@@ -11,10 +11,7 @@ ganesha_conf "$dir" 'Enable_NLM = false;' 'Graceless = true;'
 rpcbind -w -f & mapper=$!
 ganesha.nfsd -F -L "$dir/ganesha.log" -f "$dir/ganesha.conf" -p "$dir/ganesha.pid" & server=$!
 trap 'kill $server $mapper; wait' EXIT
-for _ in $(seq 100); do
-  "$weir" ls -o soft,retrans=0,timeo=10 "nfs://127.0.0.1$dir/export" >/dev/null 2>&1 && break
-  sleep 0.2
-done
+ganesha_answers "$weir" "$dir"
 for version in 3 4.0 4.1 4.2; do
   url=nfs://127.0.0.1$dir/export/$version
   "$weir" cp -rp -o vers=$version "$files" "$url"

@@ -6,6 +6,18 @@ use std::time::Duration;
 use weir_nfs::v4::op::{close, read};
 use weir_nfs::v4::types::LockType;
 
+/// Takes an open of before the restart back.
+fn previous() -> Op {
+    Op::Open(open::Args {
+        seqid: 0,
+        share_access: open::ShareAccess::BOTH,
+        share_deny: open::ShareDeny::empty(),
+        owner: StateOwner { client_id: 0, owner: "process".into() },
+        how: open::How::NoCreate,
+        claim: open::Claim::Previous(open::DelegationType::None),
+    })
+}
+
 #[tokio::test]
 async fn opens_and_locks_are_reclaimed_and_conflicting_ones_refused_meanwhile() {
     let mut f = Fixture::new().await;
@@ -22,17 +34,6 @@ async fn opens_and_locks_are_reclaimed_and_conflicting_ones_refused_meanwhile() 
 
     let old = read::Args { stateid: open_a, offset: 0, count: 1 };
     assert!(matches!(a.on(&file, Op::Read(old)).await, OpRes::Read(Err(Error::StaleStateId))));
-    let reclaim = |claim| {
-        Op::Open(open::Args {
-            seqid: 0,
-            share_access: open::ShareAccess::BOTH,
-            share_deny: open::ShareDeny::empty(),
-            owner: StateOwner { client_id: 0, owner: "process".into() },
-            how: open::How::NoCreate,
-            claim,
-        })
-    };
-    let previous = || reclaim(open::Claim::Previous(open::DelegationType::None));
     assert!(matches!(b.on(&file, previous()).await, OpRes::Open(Err(Error::NoGrace))));
     let OpRes::Open(Ok(opened)) = a.on(&file, previous()).await else { panic!() };
     let relock = lock_op(opened.stateid, LockType::Write, true);
@@ -88,16 +89,6 @@ async fn what_was_taken_from_a_silent_client_is_not_reclaimed_after_a_restart() 
 
     let mut a = f.connect("a", 2).await;
     a.begin_session(1 << 20).await;
-    let previous = || {
-        Op::Open(open::Args {
-            seqid: 0,
-            share_access: open::ShareAccess::BOTH,
-            share_deny: open::ShareDeny::empty(),
-            owner: StateOwner { client_id: 0, owner: "process".into() },
-            how: open::How::NoCreate,
-            claim: open::Claim::Previous(open::DelegationType::None),
-        })
-    };
     assert!(matches!(a.on(&file, previous()).await, OpRes::Open(Err(Error::ReclaimBad))));
     assert!(matches!(a.on(&other, previous()).await, OpRes::Open(Ok(_))));
     assert!(matches!(a.on(&third, previous()).await, OpRes::Open(Ok(_))));
