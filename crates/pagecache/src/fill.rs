@@ -15,7 +15,7 @@
 
 use crate::arena::{Arena, Frames, flag, runs};
 use crate::exclusive::Exclusive;
-use crate::index::{self, Found, LEAF_SLOTS, Slot};
+use crate::index::{self, Found, Slot};
 use crate::mapping::{Edit, Mapping};
 use crate::ranges::RangeSet;
 use crate::readahead::PIECE;
@@ -185,14 +185,11 @@ impl Mapping {
                 Found::Empty(_) => return page,
                 Found::Hole(until) => until.min(end),
                 Found::Leaf(leaf) => {
-                    let first = page as usize & (LEAF_SLOTS - 1);
-                    let known =
-                        (first..LEAF_SLOTS).take_while(|&i| leaf.slot(i) != Slot::Empty).count();
-                    page += known as u64;
-                    if first + known < LEAF_SLOTS {
-                        return page.min(end);
+                    let missing = leaf.skip(page, |slot| slot != Slot::Empty);
+                    if missing < leaf.end(page) {
+                        return missing.min(end);
                     }
-                    page
+                    missing
                 }
             };
         }

@@ -88,6 +88,12 @@ impl Leaf {
         (page | (LEAF_SLOTS as u64 - 1)) + 1
     }
 
+    /// The first page from `page` on whose slot is not `wanted`, or the page behind the leaf.
+    pub(crate) fn skip(&self, page: u64, wanted: impl Fn(Slot) -> bool) -> u64 {
+        let first = page as usize & (LEAF_SLOTS - 1);
+        page + (first..LEAF_SLOTS).take_while(|&index| wanted(self.slot(index))).count() as u64
+    }
+
     /// Whether nothing is known but holes.
     pub(crate) fn holds_no_page(&self) -> bool {
         (0..LEAF_SLOTS).all(|index| matches!(self.slot(index), Slot::Empty | Slot::Hole))
@@ -267,11 +273,9 @@ impl Index {
                 Found::Hole(until) => page = until,
                 Found::Empty(_) => break,
                 Found::Leaf(leaf) => {
-                    let first = page as usize & (LEAF_SLOTS - 1);
-                    let run =
-                        (first..LEAF_SLOTS).take_while(|&i| leaf.slot(i) == Slot::Hole).count();
-                    page += run as u64;
-                    if first + run < LEAF_SLOTS {
+                    let leaf_end = leaf.end(page);
+                    page = leaf.skip(page, |slot| slot == Slot::Hole);
+                    if page < leaf_end {
                         break;
                     }
                 }
