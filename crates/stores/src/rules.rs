@@ -51,7 +51,12 @@ pub(crate) struct Ownership {
 
 /// Which of the rights in `mask` the caller has by mode and access control list (access(2)).
 pub(crate) fn granted(caller: &Caller, file: &Ownership, mask: u32) -> u32 {
-    let Some(cred) = restricted(caller) else {
+    granted_to(restricted(caller), file, mask)
+}
+
+/// The same of an identity, or (`None`) of one that may do everything.
+pub(crate) fn granted_to(restricted: Option<&Cred>, file: &Ownership, mask: u32) -> u32 {
+    let Some(cred) = restricted else {
         // The superuser executes only what somebody may execute, but searches every directory.
         let exec = file.is_dir || file.mode & 0o111 != 0;
         return mask & if exec { READ | WRITE | EXEC } else { READ | WRITE };

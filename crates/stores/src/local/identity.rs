@@ -8,6 +8,7 @@
 //! 2. The identity ends with the guard, which cannot leave its thread. A thread that could not
 //!    get its own identity back would act for somebody else from then on: the process aborts.
 
+use crate::rules::{self, Ownership};
 use rustix::fs::Statx;
 use std::io;
 use std::marker::PhantomData;
@@ -60,17 +61,14 @@ impl Identity {
             _ => &self.own,
         };
         let mode = u32::from(file.stx_mode);
-        if cred.uid == 0 {
-            let executable = mode & 0o111 != 0 || mode & libc::S_IFMT == libc::S_IFDIR;
-            return if executable { 7 } else { 6 };
-        }
-        let is_member = || cred.gid == file.stx_gid || cred.groups.contains(&file.stx_gid);
-        let shift = match () {
-            () if cred.uid == file.stx_uid => 6,
-            () if is_member() => 3,
-            () => 0,
+        let ownership = Ownership {
+            mode,
+            uid: file.stx_uid,
+            gid: file.stx_gid,
+            is_dir: mode & libc::S_IFMT == libc::S_IFDIR,
+            acl: None,
         };
-        mode >> shift & 7
+        rules::granted_to(Some(cred).filter(|cred| cred.uid != 0), &ownership, 7)
     }
 
     /// Takes on the caller's identity, where the process may; else calls stay the process's own.
