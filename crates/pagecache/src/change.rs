@@ -33,9 +33,8 @@ impl Mapping {
         let work = async move {
             let frames = mapping.edge_frames(1).await;
             let exclusive = mapping.exclude().await;
-            mapping.disown_fills(&exclusive);
             let file = mapping.file();
-            mapping.in_store(file.set_size(size)).await?;
+            mapping.in_store(&exclusive, file.set_size(size)).await?;
             mapping.resized(&exclusive, size, frames);
             Ok(())
         };
@@ -49,7 +48,6 @@ impl Mapping {
         let work = async move {
             let frames = mapping.edge_frames(2).await;
             let exclusive = mapping.exclude().await;
-            mapping.disown_fills(&exclusive);
             let file = mapping.file();
             // Pages that were never written back may be what makes the file as long as it is. The
             // store has to know of that length before they go.
@@ -61,7 +59,7 @@ impl Mapping {
                 }
                 file.punch_hole(offset, len).await
             };
-            mapping.in_store(change).await?;
+            mapping.in_store(&exclusive, change).await?;
             mapping.punched(&exclusive, offset..end, frames);
             Ok(())
         };
@@ -75,7 +73,7 @@ impl Mapping {
         let work = async move {
             let exclusive = mapping.exclude().await;
             let file = mapping.file();
-            mapping.in_store(file.allocate(offset, len)).await?;
+            mapping.in_store(&exclusive, file.allocate(offset, len)).await?;
             let size = mapping.size().max(end);
             let none = Frames::none(&mapping.shared.arena);
             mapping.resized(&exclusive, size, none);
@@ -116,8 +114,8 @@ impl Mapping {
                 let (true, Some(end)) = (inside, end) else { return Err(Error::Invalid) };
                 let (file, source) = (mapping.file(), from.file());
                 let exclusive = second.as_ref().filter(|_| mapping.id > from.id).unwrap_or(&first);
-                mapping.disown_fills(exclusive);
-                mapping.in_store(file.clone_range(&*source, offset, len, to)).await?;
+                let change = file.clone_range(&*source, offset, len, to);
+                mapping.in_store(exclusive, change).await?;
                 mapping.cloned(exclusive, to..end);
                 return Ok(());
             }
@@ -130,8 +128,13 @@ impl Mapping {
         self.shared.alloc(n, n, false).await
     }
 
-    /// Runs a change of the store, noted as ours.
-    async fn in_store(&self, change: impl Future<Output = Result<()>>) -> Result<()> {
+    /// Runs a change of the store, noted as ours; what is being filled in publishes nothing any more.
+    async fn in_store(
+        &self,
+        exclusive: &Exclusive,
+        change: impl Future<Output = Result<()>>,
+    ) -> Result<()> {
+        self.disown_fills(exclusive);
         self.state.lock().times.begin();
         let result = change.await;
         self.state.lock().times.end();
