@@ -164,8 +164,7 @@ impl Recalls {
             // From here on nothing that happens is missed.
             gone.as_mut().enable();
             let pending = self.recall(node, touch, by);
-            let unwritten = self.state.lock().take_unwritten();
-            if let Err(error) = self.records.write(unwritten).await {
+            if let Err(error) = self.records.write_due().await {
                 error!("cannot write the state database: {error}");
                 return Err(weir_vfs::Error::Io);
             }

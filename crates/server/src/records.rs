@@ -40,6 +40,16 @@ impl Records {
         Ok(())
     }
 
+    /// Puts on disk what the last transitions took from clients. Called before a reply goes out
+    /// that gives it to somebody else.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub(crate) async fn write_due(&self) -> Result<(), redb::Error> {
+        let owners = self.state.lock().take_unwritten();
+        self.write(owners).await
+    }
+
     /// Writes of clients what is to be on disk of them now.
     ///
     /// # Errors

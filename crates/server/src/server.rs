@@ -105,13 +105,6 @@ impl Core {
         self.clock.monotonic()
     }
 
-    /// Puts on disk what the last transitions took from clients. Called before a reply goes out
-    /// that gives it to somebody else.
-    pub(crate) async fn write_records(&self) -> Result<(), redb::Error> {
-        let owners = self.state.lock().take_unwritten();
-        self.records.write(owners).await
-    }
-
     async fn sweep(&self) {
         let now = self.now();
         let owners = {

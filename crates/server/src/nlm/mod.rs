@@ -103,7 +103,7 @@ impl Nlm4 {
 
     /// Puts on disk what a transition took from others.
     async fn settle(&self) -> Result<(), Status> {
-        self.core.write_records().await.map_err(|error| {
+        self.core.records.write_due().await.map_err(|error| {
             error!("cannot write the state database: {error}");
             Status::Failed
         })

@@ -180,7 +180,7 @@ fn gate(
 }
 
 async fn write_records(cx: &Context) -> Result<(), Refusal> {
-    cx.core.write_records().await.map_err(|error| {
+    cx.core.records.write_due().await.map_err(|error| {
         error!("cannot write the state database: {error}");
         Refusal::SystemError
     })
