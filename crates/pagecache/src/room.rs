@@ -82,19 +82,20 @@ impl Shared {
 
     /// Forgets holes of mappings in turn.
     fn forget_holes(&self, next: &mut Place) {
+        let made = self.mappings_made();
         let mut looks = LOOKS;
-        let mut mappings = self.mappings_made();
-        while looks > 0 && mappings > 0 {
+        for _ in 0..made {
             if let Some(mapping) = self.mapping(next.mapping)
                 && let ControlFlow::Break(page) = mapping.forget_holes(next.page, &mut looks)
             {
                 next.page = page;
                 return;
             }
-            mappings -= 1;
+            *next = Place { mapping: (next.mapping + 1) % made, page: 0 };
             looks = looks.saturating_sub(1);
-            let number = next.mapping + 1;
-            *next = Place { mapping: number % self.mappings_made().max(1), page: 0 };
+            if looks == 0 {
+                return;
+            }
         }
     }
 }

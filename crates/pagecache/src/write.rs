@@ -183,7 +183,8 @@ impl Open {
         loop {
             let ticket = shared.cleaned.ticket();
             let dirty = shared.dirty.load(Ordering::Relaxed);
-            let (background, hard) = (shared.limits().dirty_background, shared.limits().dirty_hard);
+            let limits = shared.limits();
+            let (background, hard) = (limits.dirty_background, limits.dirty_hard);
             let mut full = dirty >= hard;
             if shared.trees_are_large() {
                 shared.make_room();
@@ -197,7 +198,6 @@ impl Open {
                 let half = state.half_written.is_some_and(|page| state.dirty.contains(page));
                 let behind = state.dirty.len() - u64::from(half)
                     + state.writeback.values().map(|r| r.end - r.start).sum::<u64>();
-                let limits = shared.limits();
                 let most = UNCACHED_WINDOW.min(limits.reserve as u64);
                 let full = behind >= most.min(hard / 2).max(1);
                 // Pages that cached writes left count, too, and are in no hurry by themselves.
