@@ -44,7 +44,13 @@ fn cached_measures_every_size_in_every_order() {
             assert!((number(row, ratio) / expected - 1.0).abs() < 1e-6, "{ratio} in {row}");
         }
     }
-    assert!(number(&report["two_threads"], "one") > 0.0, "{report}");
+    let threads = &report["two_threads"];
+    assert!(number(threads, "one") > 0.0, "{report}");
+    for pair in ["apart", "together"] {
+        for figure in ["two", "ratio", "memcpy_ratio"] {
+            assert!(number(&threads[pair], figure) > 0.0, "{figure} of {pair} in {report}");
+        }
+    }
     let text = |name: &str| -> Vec<String> {
         list(&report, "text").iter().map(|pass| pass[name].as_str().unwrap().into()).collect()
     };

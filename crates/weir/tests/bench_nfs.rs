@@ -191,9 +191,11 @@ fn readplus_refuses_what_makes_no_sense() {
     assert!(said.contains("use --fs own"), "{said}");
     let scratch = scratch();
     let dir = scratch.path().to_str().unwrap();
-    let args = ["bench", "readplus", "--client", "linux", "--dir", dir];
-    let mut command = common::weir(args.iter().chain(&OWN));
-    let output = command.env_remove("WEIR_LINUX").output().unwrap();
-    assert!(common::text(&output).contains("set WEIR_LINUX"), "{}", common::text(&output));
+    for client in ["linux", "linux-direct"] {
+        let args = ["bench", "readplus", "--client", client, "--dir", dir];
+        let mut command = common::weir(args.iter().chain(&OWN));
+        let output = command.env_remove("WEIR_LINUX").output().unwrap();
+        assert!(common::text(&output).contains("set WEIR_LINUX"), "{}", common::text(&output));
+    }
     assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "something stays behind");
 }

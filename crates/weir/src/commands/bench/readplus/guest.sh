@@ -23,13 +23,13 @@ received() {
   awk '/per-op statistics/ { on = 1; next } on && NF >= 9 { sum += $6 } END { printf "%d", sum }' /proc/self/mountstats
 }
 # Reads a file of a server through a fresh mount.
-read_file() { # VERS PORT FILE
+read_file() { # VERS PORT FILE DD-OPERAND...
   local options=vers=$1,proto=tcp,port=$2,rsize=1048576
   [[ $1 == 3 ]] && options+=,mountport=$2,mountproto=tcp,nolock
   mount -t nfs -o "$options" 192.0.2.1:/ $M || return
   local before begun seconds bytes
   before=$(received) begun=${EPOCHREALTIME/./}
-  bytes=$(dd if="$M/$3" of=/dev/null bs=1M 2>&1 | awk '/copied/ { print $1 }')
+  bytes=$(dd if="$M/$3" of=/dev/null "${@:4}" 2>&1 | awk '/copied/ { print $1 }')
   local ended=${EPOCHREALTIME/./} after
   after=$(received)
   umount $M

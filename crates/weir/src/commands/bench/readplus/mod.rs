@@ -45,8 +45,9 @@ of two network namespaces and tbf; all of it is gone afterwards. As anybody else
 own`, the files are made in --dir itself.
 
 The server is `weir` or `ganesha`, started for the run; `knfsd`, the kernel's, in a guest; or a URL,
-which must export --dir. The client is `weir`, or `linux`: the kernel's, in a guest. For guests
-WEIR_LINUX names the directory of a guest runner.
+which must export --dir. The client is `weir`, or `linux`: the kernel's, in a guest (`linux-direct`:
+with O_DIRECT, so that its page cache's zeros are not in the figures). For guests WEIR_LINUX names
+the directory of a guest runner.
 
 Examples:
   weir bench readplus --quick

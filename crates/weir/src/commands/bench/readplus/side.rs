@@ -20,8 +20,10 @@ use weir_client::{NfsUrl, Version};
 pub(super) enum ClientKind {
     /// This program, through its page cache
     Weir,
-    /// The Linux kernel, in a guest
+    /// The Linux kernel, in a guest, through its page cache
     Linux,
+    /// The Linux kernel, in a guest, past its page cache (O_DIRECT)
+    LinuxDirect,
 }
 
 impl ClientKind {
@@ -29,6 +31,21 @@ impl ClientKind {
         match self {
             Self::Weir => "weir",
             Self::Linux => "linux",
+            Self::LinuxDirect => "linux-direct",
+        }
+    }
+
+    /// Whether the client is the guest.
+    fn in_guest(self) -> bool {
+        self != Self::Weir
+    }
+
+    /// How dd reads in the guest: the sizes of one call, and its flags.
+    fn dd(self) -> &'static str {
+        match self {
+            // One call has as much in flight as read-ahead would.
+            Self::LinuxDirect => "bs=16M iflag=direct",
+            _ => "bs=1M",
         }
     }
 }
@@ -90,8 +107,8 @@ impl Sides {
         let mut keeper = Keeper::Kernel(dir.to_path_buf());
         let (mut guest, mut network) = (None, None);
         let (mut at_server, mut at_client) = (Place::LOCAL, Place::LOCAL);
-        if args.client == ClientKind::Linux || args.server == Wanted::Knfsd {
-            if args.client == ClientKind::Linux && args.server == Wanted::Knfsd {
+        if args.client.in_guest() || args.server == Wanted::Knfsd {
+            if args.client.in_guest() && args.server == Wanted::Knfsd {
                 let failure = Failure::new("measure", "both sides would be in the guest");
                 return Err(failure.advice("choose another server or another client"));
             }
@@ -192,9 +209,9 @@ impl Sides {
     pub(super) fn read(&mut self, name: &str, version: Version, size: u64) -> Result<Reading> {
         let before = self.server.as_ref().and_then(Peer::processor_seconds);
         let said = match (self.client, &mut self.guest) {
-            (ClientKind::Linux, Some(guest)) => {
-                let port = self.url.port.unwrap_or(2049);
-                guest.ask(&format!("read_file {version} {port} {name}"), GUEST_READS)?
+            (client, Some(guest)) if client.in_guest() => {
+                let (port, dd) = (self.url.port.unwrap_or(2049), client.dd());
+                guest.ask(&format!("read_file {version} {port} {name} {dd}"), GUEST_READS)?
             }
             _ => {
                 let own = std::env::current_exe().asked(|| "find this program".into())?;
