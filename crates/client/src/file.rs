@@ -37,12 +37,15 @@ impl Drop for Opened {
         let hidden = self.open_files.closed(self.id);
         let lockers = self.lockers.all();
         self.runtime.spawn(async move {
-            for locker in lockers {
+            for &locker in &lockers {
                 if let Err(error) = protocol.unlock(&open, locker, LockRange::ALL).await {
                     tracing::debug!("{error}");
                 }
             }
-            protocol.close(open).await;
+            protocol.close(open.clone()).await;
+            for locker in lockers {
+                protocol.release_locker(&open, locker).await;
+            }
             if let Some(hidden) = hidden
                 && let Err(error) = hidden.remove(&*protocol).await
             {

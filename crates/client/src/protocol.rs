@@ -193,6 +193,8 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     async fn test_lock(&self, open: &OpenAt, locker: Locker, lock: Lock) -> Result<Option<Lock>>;
     /// Gives up what a locker holds of a range.
     async fn unlock(&self, open: &OpenAt, locker: Locker, range: LockRange) -> Result<()>;
+    /// Tells the server that a locker which holds nothing comes no more; as far as that goes.
+    async fn release_locker(&self, _: &OpenAt, _: Locker) {}
     /// One READ or READ_PLUS into its place.
     async fn read(&self, open: &OpenAt, target: ReadTarget) -> Result<Layout>;
     /// One READ_PLUS, as the server answers it.

@@ -425,6 +425,30 @@ async fn locks_of_every_version_keep_each_other_out() {
     }
 }
 
+/// However many come and go while somebody has the file open, and locked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lockers_that_have_gone_take_no_room_at_the_server() {
+    let mut served = Served::start();
+    served.locks = 4;
+    served.restart();
+    for version in ["4.0", "4.1", "4.2"] {
+        let nfs = served.mount(&format!("vers={version}")).await;
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let stays = new_file(&fs, fs.root(), version).await;
+        stays.lock(ONE, exclusive(0, 1), false).await.unwrap();
+        for i in 1..20 {
+            let file = opened(&nfs, version.as_bytes()).await;
+            // A server that has no room has its clients ask again.
+            let lock = file.lock(ONE, exclusive(i, i + 1), false);
+            let locked = tokio::time::timeout(Duration::from_secs(10), lock).await;
+            assert_eq!(locked, Ok(Ok(())), "NFSv{version}: lock {i}");
+        }
+        let whole = stays.lock(ONE, exclusive(0, 40), true);
+        tokio::time::timeout(Duration::from_secs(10), whole).await.unwrap().unwrap();
+        nfs.unmount().await;
+    }
+}
+
 /// Locks that were held when the server ended without warning are held afterwards, and nobody
 /// else gets them in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,4 @@
-//! Byte-range locks: LOCK, LOCKT, LOCKU.
+//! Byte-range locks: LOCK, LOCKT, LOCKU; RELEASE_LOCKOWNER, FREE_STATEID.
 //!
 //! ```text
 //!            LOCK             restart of the server: LOCK with reclaim
@@ -15,9 +15,12 @@
 //!    up.
 //! 3. A lock that is in somebody's way is asked for again: when the server calls (CB_NOTIFY_LOCK, in
 //!    minor versions from 1 on), and after pauses.
+//! 4. A locker that comes no more is forgotten here and at the server, also where the file stays
+//!    open.
 
 use super::V4;
 use super::change::Counted;
+use super::compound::{Answer, Step};
 use super::open::{Known, OpenState, is_state_lost, newest};
 use super::session::Session;
 use crate::error::Result;
@@ -53,7 +56,7 @@ impl Locks {
         self.lost
     }
 
-    /// Whether nobody ever locked anything.
+    /// Whether the server knows of no locker.
     pub(super) fn are_unused(&self) -> bool {
         self.states.is_empty() && !self.lost
     }
@@ -78,6 +81,12 @@ impl Locks {
     fn granted(&mut self, locker: Locker, stateid: StateId) {
         // The first request, which made the owner known, had number 0.
         self.states.entry(locker).or_insert(LockState { stateid, seqid: 1 }).stateid = stateid;
+    }
+
+    /// Forgets a locker that holds nothing; its stateid, if the server knows it.
+    fn forget(&mut self, locker: Locker) -> Option<StateId> {
+        let gone = !self.held.holds(&locker);
+        gone.then(|| self.states.remove(&locker)).flatten().map(|state| state.stateid)
     }
 
     fn released(&mut self, locker: Locker, range: LockRange) {
@@ -281,6 +290,30 @@ impl V4 {
             }
         }
         Err(VfsError::Io.into())
+    }
+
+    /// Has the server forget a locker that comes no more, once: what it did not hear of goes with the
+    /// lease (RFC 7530 section 16.37), or with the open (RFC 8881 section 18.38).
+    pub(super) async fn forget_locker(&self, open: &OpenAt, locker: Locker) {
+        let Some(state) = &open.state else { return };
+        let (stateid, is_open) = {
+            let mut known = state.known.lock();
+            let Some(stateid) = known.locks.forget(locker) else { return };
+            (stateid, known.is_open())
+        };
+        let (operation, op) = match (self.has_sessions(), self.client.id()) {
+            (true, _) if is_open => ("FREE_STATEID", Op::FreeStateid(newest(stateid, true))),
+            (false, Some(client)) => {
+                ("RELEASE_LOCKOWNER", Op::ReleaseLockowner(owner_of(client, locker)))
+            }
+            _ => return,
+        };
+        let session = self.session();
+        match self.exchange_once(&session, &open.cred, operation, &[op], None).await {
+            Ok(Step::Answered(Answer { status: Ok(()), .. })) => {}
+            Ok(_) => tracing::debug!("{}: {operation}: not done", self.server),
+            Err(error) => tracing::debug!("{error}"),
+        }
     }
 
     /// Takes back the locks of an open that was reclaimed.

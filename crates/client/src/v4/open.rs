@@ -71,6 +71,11 @@ impl Known {
     pub(super) fn open_stateid(&self, sessions: bool) -> StateId {
         newest(self.stateid, sessions)
     }
+
+    /// Whether somebody has the file open.
+    pub(super) fn is_open(&self) -> bool {
+        self.count > 0
+    }
 }
 
 /// With sessions, sequence 0 stands for the latest.

@@ -443,6 +443,10 @@ impl Protocol for V4 {
         self.unlock_range(open, locker, range).await
     }
 
+    async fn release_locker(&self, open: &OpenAt, locker: Locker) {
+        self.forget_locker(open, locker).await;
+    }
+
     async fn read(&self, open: &OpenAt, target: ReadTarget) -> Result<Layout> {
         if self.readplus.load(Relaxed)
             && let Some(layout) = self.read_plus(open, &target).await?

@@ -70,6 +70,11 @@ impl Client {
     pub(super) fn owner(&self) -> &ClientOwner {
         &self.owner
     }
+
+    /// Its number, as long as the server knows it.
+    pub(super) fn id(&self) -> Option<ClientId> {
+        *self.id.lock()
+    }
 }
 
 /// Slots to ask for.

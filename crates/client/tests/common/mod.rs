@@ -22,6 +22,8 @@ pub(crate) struct Served {
     pub(crate) grace: Duration,
     pub(crate) lease: Duration,
     pub(crate) versions: Versions,
+    /// Lock owners' states that the server keeps, at most.
+    pub(crate) locks: usize,
 }
 
 impl Served {
@@ -36,6 +38,7 @@ impl Served {
             grace: Duration::from_millis(500),
             lease: Duration::from_secs(90),
             versions: Versions::ALL,
+            locks: 1 << 20,
         };
         served.restart();
         served
@@ -67,6 +70,7 @@ impl Served {
         config.versions = self.versions;
         // Clients that are silent notice a restart when they renew their lease.
         config.state.lease = self.lease;
+        config.state.locks = self.locks;
         let addr = self.addr;
         self.addr = runtime.block_on(async move {
             let server = Server::new(config).unwrap();
