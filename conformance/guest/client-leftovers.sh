@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # client-leftovers.sh WEIR HOST DIR: commands of weir's client at the kernel's server, natively; then the server (which
-# runs DIR/do, see knfsd-locks.sh) says which clients it knows: none, after any command that ended in order.
+# runs DIR/do, see knfsd-locks.sh) says which clients it knows: none, after any command that ended in order, or, of
+# version 4.0, one that has nothing.
 set -euo pipefail
 weir=$1 host=$2 dir=$3
 fail() { echo "FAIL: $*"; exit 1; }
@@ -36,4 +37,11 @@ clients | grep -q weir || fail 'a client that is there is not seen'
 touch "$dir/free"; wait $lock
 left=$(clients)
 [[ -z $left ]] || fail "a lock leaves: $left"
+# A client of version 4.0 ends with its lease, but what it had open and locked is gone before: opcode 39.
+released() { at_server 'awk "/^proc4ops/ { print \$(39 + 3) }" /proc/net/rpc/nfsd'; }
+before=$(released)
+"$weir" lock "nfs://$host/lock?vers=4.0" true
+[[ $(released) == $((before + 1)) ]] || fail "RELEASE_LOCKOWNER: $(released) times, $before before"
+left=$(at_server 'grep -hv closed /proc/fs/nfsd/clients/*/states')
+[[ -z $left ]] || fail "a lock of version 4.0 leaves: $left"
 echo 'client leftovers: ok'

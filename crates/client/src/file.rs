@@ -3,6 +3,7 @@
 //! 1. CLOSE is sent when the last operation is done and the [`NfsFile`] is gone, never before.
 
 use crate::attributes::Attributes;
+use crate::farewells::Farewells;
 use crate::fs::Inner;
 use crate::locks::{self, Lockers};
 use crate::protocol::{OpenAt, Protocol};
@@ -29,6 +30,7 @@ pub(crate) struct Opened {
     pub(crate) open_files: Arc<OpenFiles>,
     pub(crate) attributes: Arc<Attributes>,
     pub(crate) lockers: Lockers,
+    pub(crate) farewells: Arc<Farewells>,
 }
 
 impl Drop for Opened {
@@ -36,7 +38,7 @@ impl Drop for Opened {
         let (protocol, open) = (Arc::clone(&self.protocol), self.open.clone());
         let hidden = self.open_files.closed(self.id);
         let lockers = self.lockers.all();
-        self.runtime.spawn(async move {
+        self.farewells.say(async move {
             for &locker in &lockers {
                 if let Err(error) = protocol.unlock(&open, locker, LockRange::ALL).await {
                     tracing::debug!("{error}");

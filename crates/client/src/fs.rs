@@ -6,6 +6,7 @@
 //! 2. The mount ends when the [`NfsFs`] and every open file are gone.
 
 use crate::attributes::Attributes;
+use crate::farewells::Farewells;
 use crate::file::{NfsFile, Opened};
 use crate::handles::Handles;
 use crate::locks::Lockers;
@@ -19,6 +20,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use tokio::time::timeout;
 use weir_rpc::{AuthSys, OpaqueAuth};
 use weir_vfs::{
     Access, Attr, Caller, Capabilities, Created, Cred, DirEntry, DirPage, Error, FileId, FileKind,
@@ -74,6 +76,7 @@ impl NfsFs {
             options,
             counters,
             open_files: Arc::default(),
+            farewells: Arc::new(Farewells::new(runtime.handle()?.clone())),
         });
         Ok(Arc::new(Self { inner: Arc::new(Inner { core, runtime }) }))
     }
@@ -105,14 +108,11 @@ impl NfsFs {
     /// that is dropped does this in the background, which a program that ends may not live to
     /// see.
     pub async fn unmount(&self) {
-        let unmounted = self
-            .inner
-            .run(|core| async move {
-                let _ = tokio::time::timeout(UNMOUNT_PATIENCE, core.protocol.unmount()).await;
-                Ok(())
-            })
-            .await;
-        if let Err(error) = unmounted {
+        let end = |core: Arc<Core>| async move {
+            core.end().await;
+            Ok(())
+        };
+        if let Err(error) = self.inner.run(end).await {
             tracing::warn!("unmount: {error}");
         }
     }
@@ -221,6 +221,22 @@ pub(crate) struct Core {
     counters: Arc<Counters>,
     open_files: Arc<OpenFiles>,
     attributes: Arc<Attributes>,
+    farewells: Arc<Farewells>,
+}
+
+impl Core {
+    /// Gives back what the server holds, as far as it answers in time.
+    async fn end(&self) {
+        let let_go = async {
+            self.farewells.over().await;
+            self.open_files.remove_hidden(&*self.protocol).await;
+        };
+        let all = async {
+            let _ = timeout(UNMOUNT_PATIENCE / 2, let_go).await;
+            self.protocol.unmount().await;
+        };
+        let _ = timeout(UNMOUNT_PATIENCE, all).await;
+    }
 }
 
 impl Inner {
@@ -249,12 +265,10 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.0.take() else { return };
-        let protocol = Arc::clone(&self.core.protocol);
+        let core = Arc::clone(&self.core);
         // The last user may be one of the runtime's own threads, which cannot wait for itself.
         std::thread::spawn(move || {
-            let unmount =
-                async { tokio::time::timeout(UNMOUNT_PATIENCE, protocol.unmount()).await };
-            let _ = runtime.block_on(unmount);
+            runtime.block_on(core.end());
             runtime.shutdown_background();
         });
     }
@@ -492,8 +506,17 @@ impl FileSystem for NfsFs {
                 let open_files = Arc::clone(&core.open_files);
                 let protocol = Arc::clone(&core.protocol);
                 let attributes = Arc::clone(&core.attributes);
-                let lockers = Lockers::new();
-                Ok(Opened { protocol, runtime, open, access, id, open_files, attributes, lockers })
+                Ok(Opened {
+                    protocol,
+                    runtime,
+                    open,
+                    access,
+                    id,
+                    open_files,
+                    attributes,
+                    lockers: Lockers::new(),
+                    farewells: Arc::clone(&core.farewells),
+                })
             })
             .await?;
         Ok(Arc::new(NfsFile::new(Arc::clone(&self.inner), opened)))

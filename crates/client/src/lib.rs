@@ -114,6 +114,7 @@
 mod attributes;
 pub mod check;
 mod error;
+mod farewells;
 mod file;
 mod fs;
 mod handles;

@@ -72,7 +72,7 @@ impl Drop for Taken {
     fn drop(&mut self) {
         let Some(opened) = self.opened.take() else { return };
         let (locker, range) = (self.locker, self.range);
-        opened.runtime.clone().spawn(async move {
+        Arc::clone(&opened.farewells).say(async move {
             if let Err(error) = opened.protocol.unlock(&opened.open, locker, range).await {
                 tracing::debug!("{error}");
             }
@@ -178,7 +178,7 @@ impl Drop for Waiting {
         }
         let opened = Arc::clone(&self.opened);
         let (locker, lock, granted) = (self.locker, self.lock, self.told.granted.load(Relaxed));
-        self.opened.runtime.spawn(async move {
+        self.opened.farewells.say(async move {
             let protocol = &opened.protocol;
             if let Err(error) = protocol.withdraw_lock(&opened.open, locker, lock, granted).await {
                 tracing::debug!("{error}");

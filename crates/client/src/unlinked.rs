@@ -45,6 +45,17 @@ impl OpenFiles {
         files.remove(&id)?.hidden
     }
 
+    /// Removes what is hidden, for the end of the mount.
+    pub(crate) async fn remove_hidden(&self, protocol: &dyn Protocol) {
+        let uses = |uses: &mut Uses| uses.hidden.take();
+        let all: Vec<Hidden> = self.0.lock().values_mut().filter_map(uses).collect();
+        for hidden in all {
+            if let Err(error) = hidden.remove(protocol).await {
+                tracing::warn!("an unlinked file stays behind: {error}");
+            }
+        }
+    }
+
     fn is_open(&self, id: FileId) -> bool {
         self.0.lock().contains_key(&id)
     }

@@ -17,6 +17,7 @@ use weir_nfs::mount;
 use weir_nfs::v3::op::readdir::Chain;
 use weir_rpc::{CallHeader, OpaqueAuth, ReplyHeader, finish_record, start_record};
 use weir_server::Versions;
+use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::testing::{bytes_of, new_file, read, read_all, suite, write};
 use weir_vfs::{Access, Caller, FileSystem, Lock, LockOwner, LockRange, SegmentKind};
 use weir_xdr::Decoder;
@@ -446,6 +447,39 @@ async fn lockers_that_have_gone_take_no_room_at_the_server() {
         let whole = stays.lock(ONE, exclusive(0, 40), true);
         tokio::time::timeout(Duration::from_secs(10), whole).await.unwrap().unwrap();
         nfs.unmount().await;
+    }
+}
+
+/// Whatever is still to be said when the mount ends is said before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_stays_locked_or_hidden_when_the_mount_ends() {
+    let mut served = Served::start();
+    let slow = Fault::over(Arc::clone(&served.store), 1);
+    let what = What::Delay(Duration::from_millis(100));
+    slow.add(Rule { call: Call::Unlink, when: When::Always, what });
+    served.store = slow;
+    served.restart();
+    let other = served.mount("vers=4.2").await;
+    let fs: Arc<dyn FileSystem> = other.clone();
+    let locked = new_file(&fs, fs.root(), "locked").await;
+    for round in 0..2 {
+        for version in VERSIONS {
+            let nfs = served.mount(&format!("vers={version}")).await;
+            let mine: Arc<dyn FileSystem> = nfs.clone();
+            let gone = new_file(&mine, mine.root(), "gone").await;
+            mine.unlink(&Caller::Own, mine.root(), b"gone").await.unwrap();
+            let file = opened(&nfs, b"locked").await;
+            file.lock(ONE, exclusive(0, 10), false).await.unwrap();
+            // Let go of before, or not.
+            let kept = (round % 2 == 0).then_some((file, gone));
+            nfs.unmount().await;
+            let found = locked.test_lock(ONE, exclusive(0, 10)).await;
+            assert_eq!(found, Ok(None), "NFSv{version}, round {round}");
+            let page = fs.readdir(&Caller::Own, fs.root(), 0, 10, false).await.unwrap();
+            let names: Vec<_> = page.entries.into_iter().map(|entry| entry.name).collect();
+            assert_eq!(names, [b"locked"], "NFSv{version}, round {round}");
+            drop(kept);
+        }
     }
 }
 

@@ -266,17 +266,29 @@ impl V3 {
         }
     }
 
-    async fn reclaim(&self) {
-        let held: Vec<(Handle, Arc<OpaqueAuth>, Locker, Lock)> = {
-            let files = self.locks.files.lock();
-            let of_file = |(handle, file)| {
-                let FileLocks { cred, held, .. }: &FileLocks = file;
-                let handle: &Handle = handle;
-                held.all().map(move |(who, lock)| (handle.clone(), Arc::clone(cred), *who, lock))
-            };
-            files.iter().flat_map(of_file).collect()
+    /// Everything that is held.
+    fn held(&self) -> Vec<(Handle, Arc<OpaqueAuth>, Locker, Lock)> {
+        let files = self.locks.files.lock();
+        let of_file = |(handle, file)| {
+            let FileLocks { cred, held, .. }: &FileLocks = file;
+            let handle: &Handle = handle;
+            held.all().map(move |(who, lock)| (handle.clone(), Arc::clone(cred), *who, lock))
         };
-        for (handle, cred, locker, lock) in held {
+        files.iter().flat_map(of_file).collect()
+    }
+
+    /// Gives up what is held, for the end of the mount: the server would keep it for good.
+    pub(super) async fn give_up_locks(&self) {
+        for (handle, cred, locker, lock) in self.held() {
+            let open = OpenAt { cred, handle, state: None };
+            if let Err(error) = self.unlock_range(&open, locker, lock.range).await {
+                tracing::warn!("a lock stays behind: {error}");
+            }
+        }
+    }
+
+    async fn reclaim(&self) {
+        for (handle, cred, locker, lock) in self.held() {
             // Not in grace: it did not restart, and the lock is still there, or it was free.
             let mut how = How { block: false, reclaim: true };
             let mut status = self.request(&cred, &handle, locker, lock, how).await;

@@ -608,6 +608,7 @@ impl Protocol for V3 {
     }
 
     async fn unmount(&self) {
+        self.give_up_locks().await;
         if let Err(error) = self.umnt().await {
             tracing::debug!("{error}");
         }

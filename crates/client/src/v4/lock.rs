@@ -292,6 +292,18 @@ impl V4 {
         Err(VfsError::Io.into())
     }
 
+    /// Gives up all that is held of a file, for the end of the mount. (Servers may refuse to close it
+    /// before, RFC 8881 section 18.2.)
+    pub(super) async fn give_up_locks(&self, open: &OpenAt) {
+        let Some(state) = &open.state else { return };
+        let lockers: Vec<Locker> = state.known.lock().locks.held.owners().copied().collect();
+        for locker in lockers {
+            if let Err(error) = self.unlock_range(open, locker, LockRange::ALL).await {
+                tracing::debug!("{error}");
+            }
+        }
+    }
+
     /// Has the server forget a locker that comes no more, once: what it did not hear of goes with the
     /// lease (RFC 7530 section 16.37), or with the open (RFC 8881 section 18.38).
     pub(super) async fn forget_locker(&self, open: &OpenAt, locker: Locker) {

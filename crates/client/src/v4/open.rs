@@ -320,8 +320,9 @@ impl V4 {
                 known.cred.clone()
             };
             let Some(cred) = cred else { continue };
-            self.close_file(OpenAt { cred, handle: state.handle.clone(), state: Some(state) })
-                .await;
+            let open = OpenAt { cred, handle: state.handle.clone(), state: Some(state) };
+            self.give_up_locks(&open).await;
+            self.close_file(open).await;
         }
     }
 
