@@ -6,7 +6,7 @@ use common::{PAGE, Server, blocks, fail, json, run, same, scratch, sparse};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 
 /// Mount options of every version and manner there is.
@@ -44,18 +44,7 @@ fn nothing_of_a_command_is_left_at_the_server() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let options = ["--squash", "none", "--metrics", &free.port().to_string()];
     let server = Server::start(&export, &options);
-    let succeeded = |operation: &str| {
-        let mut stream = TcpStream::connect(free).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
-        let mut metrics = String::new();
-        stream.read_to_string(&mut metrics).unwrap();
-        let of_it = format!("operation=\"{operation}\"");
-        let sum = |name: &str| -> u64 {
-            let lines = metrics.lines().filter(|l| l.starts_with(name) && l.contains(&of_it));
-            lines.map(|l| l.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
-        };
-        sum("weir_operation_seconds_count") - sum("weir_failed_total")
-    };
+    let succeeded = |operation| succeeded(free, operation);
     for vers in ["4.1", "4.2"] {
         let url = |path: &str| server.url(path, &format!("vers={vers}"));
         run(["cat", &url("file")]);
@@ -72,6 +61,29 @@ fn nothing_of_a_command_is_left_at_the_server() {
         assert_eq!(succeeded("destroy_session"), made, "vers={vers}");
         assert_eq!(succeeded("destroy_clientid"), made, "vers={vers}");
     }
+    // One that needs several clients, and gets the first of them only.
+    for clients in [1, 2] {
+        let port = way_to(server.port, clients, |_| {});
+        let said = fail(1, ["check", "--leases", &format!("nfs://127.0.0.1:{port}/")]);
+        assert!(said.contains(&format!("cannot reach 127.0.0.1:{port}")), "{said}");
+        let made = succeeded("create_session");
+        assert_eq!(succeeded("destroy_session"), made, "{clients} clients");
+        assert_eq!(succeeded("destroy_clientid"), made, "{clients} clients");
+    }
+}
+
+/// How often a server did something with success, by the metrics that it serves at `at`.
+fn succeeded(at: SocketAddr, operation: &str) -> u64 {
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut metrics = String::new();
+    stream.read_to_string(&mut metrics).unwrap();
+    let of_it = format!("operation=\"{operation}\"");
+    let sum = |name: &str| -> u64 {
+        let lines = metrics.lines().filter(|l| l.starts_with(name) && l.contains(&of_it));
+        lines.map(|l| l.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    };
+    sum("weir_operation_seconds_count") - sum("weir_failed_total")
 }
 
 fn cp(options: &[&str], from: impl AsRef<Path>, to: impl AsRef<Path>) -> Value {
@@ -255,20 +267,23 @@ const MARK: &[u8; 16] = b"a mark in a page";
 
 /// The port of a way to the server on which marks lose a bit, other bytes do not.
 fn corrupting(server: u16) -> u16 {
+    way_to(server, usize::MAX, |bytes| {
+        while let Some(at) = bytes.windows(MARK.len()).position(|w| w == MARK) {
+            bytes[at] ^= 1;
+        }
+    })
+}
+
+/// The port of a way to the server, open for so many connections, that changes what goes there.
+fn way_to(server: u16, connections: usize, change: fn(&mut [u8])) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
-        for client in listener.incoming() {
+        for client in listener.incoming().take(connections) {
             let client = client.unwrap();
             let server = TcpStream::connect(("127.0.0.1", server)).unwrap();
             let (back, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-            std::thread::spawn(move || {
-                pass(client, to, |bytes| {
-                    while let Some(at) = bytes.windows(MARK.len()).position(|w| w == MARK) {
-                        bytes[at] ^= 1;
-                    }
-                })
-            });
+            std::thread::spawn(move || pass(client, to, change));
             std::thread::spawn(move || pass(server, back, |_| {}));
         }
     });

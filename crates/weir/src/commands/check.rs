@@ -6,6 +6,7 @@ use crate::failure::{Failure, Result};
 use crate::output::{print, print_json};
 use serde::Serialize;
 use std::fmt::Write;
+use std::sync::Arc;
 use weir_client::check::{self, Finding, Verdict};
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 
@@ -45,24 +46,18 @@ struct Row<'a> {
 }
 
 pub(crate) fn run(args: Args) -> Result<Ended> {
-    let asked = || format!("check {}", args.url);
-    let failed = |error: weir_client::Error| Failure::new(asked(), error.to_string());
+    let mut url = args.url.clone();
+    // The query comes last, and the check is of this version only.
+    url.query = format!("{}&vers=4.2", url.query);
     let findings = runtime()?.block_on(async {
-        let mut url = args.url.clone();
-        // The query comes last, and the check is of this version only.
-        url.query = format!("{}&vers=4.2", url.query);
-        let nfs = NfsFs::mount(&url, &MountOptions::default()).await.map_err(failed)?;
-        let other = NfsFs::mount(&url, &MountOptions::default()).await.map_err(failed)?;
-        let mut findings = check::all(&nfs, &other).await;
-        if let (Ok(findings), true) = (&mut findings, args.leases) {
-            let silent = NfsFs::mount(&url, &MountOptions::default()).await.map_err(failed)?;
-            findings.extend(check::leases(&nfs, &other, &silent).await.map_err(failed)?);
-            silent.unmount().await;
-        }
-        other.unmount().await;
-        nfs.unmount().await;
-        findings.map_err(failed)
-    })?;
+        let mut clients = Clients { url, mounts: Vec::new() };
+        let findings = examine(&mut clients, args.leases).await;
+        clients.unmount().await;
+        findings
+    });
+    let failed =
+        |error: weir_client::Error| Failure::new(format!("check {}", args.url), error.to_string());
+    let findings = findings.map_err(failed)?;
     let rows: Vec<Row<'_>> = findings.iter().map(row).collect();
     if args.json {
         print_json(&rows)?;
@@ -71,6 +66,37 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     }
     let broken = findings.iter().any(|f| matches!(f.verdict, Verdict::Fail(_)));
     Ok(if broken { Ended::Failed } else { Ended::Done })
+}
+
+async fn examine(clients: &mut Clients, leases: bool) -> weir_client::Result<Vec<Finding>> {
+    let (ours, theirs) = (clients.another().await?, clients.another().await?);
+    let mut findings = check::all(&ours, &theirs).await?;
+    if leases {
+        let silent = clients.another().await?;
+        findings.extend(check::leases(&ours, &theirs, &silent).await?);
+    }
+    Ok(findings)
+}
+
+/// Clients of the server that is checked.
+struct Clients {
+    url: NfsUrl,
+    mounts: Vec<Arc<NfsFs>>,
+}
+
+impl Clients {
+    async fn another(&mut self) -> weir_client::Result<Arc<NfsFs>> {
+        let nfs = NfsFs::mount(&self.url, &MountOptions::default()).await?;
+        self.mounts.push(Arc::clone(&nfs));
+        Ok(nfs)
+    }
+
+    /// Leaves none of them behind at the server, whatever came of the check.
+    async fn unmount(self) {
+        for nfs in self.mounts.into_iter().rev() {
+            nfs.unmount().await;
+        }
+    }
 }
 
 fn row(finding: &Finding) -> Row<'_> {
