@@ -121,6 +121,7 @@ mod handles;
 mod locks;
 mod mount;
 mod options;
+mod pauses;
 mod protocol;
 mod read;
 mod transport;

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use weir_client::check::{Finding, Verdict};
@@ -225,6 +225,31 @@ async fn a_restart_of_the_server_loses_nothing_and_nobody_notices() {
         assert!(nfs.wire_stats().reconnects >= 1);
         nfs.unmount().await;
         drop(served);
+    }
+}
+
+/// A server that lets others reclaim puts off who opens a file: for as long as that takes, and no
+/// more than a second longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_put_off_until_the_end_of_grace_is_done_then() {
+    let mut served = Served::start();
+    let holder = served.mount("vers=4.0").await;
+    let fs: Arc<dyn FileSystem> = holder.clone();
+    drop(new_file(&fs, fs.root(), "other").await);
+    // Version 4.0 has no way to say that everything is reclaimed: grace takes its time.
+    let _file = new_file(&fs, fs.root(), "file").await;
+    for version in ["4.0", "4.2"] {
+        let nfs = served.mount(&format!("vers={version}")).await;
+        nfs.lookup(&Caller::Own, nfs.root(), b"other").await.unwrap();
+        served.grace = Duration::from_millis(2600);
+        served.restart();
+        let begun = Instant::now();
+        let file = opened(&nfs, b"other").await;
+        let took = begun.elapsed();
+        assert!(took > Duration::from_secs(2), "NFSv{version}: {took:?}");
+        assert!(took < Duration::from_millis(4600), "NFSv{version}: {took:?}");
+        drop(file);
+        nfs.unmount().await;
     }
 }
 

@@ -19,6 +19,7 @@ use super::payload::{self, Expect, ReadTarget, ResultForm};
 use super::record::{Failure, IN_PLACE_BYTES, RecordStream};
 use crate::error::{Error, Refusal, Result, Violation};
 use crate::options::MAX_TRANSFER;
+use crate::pauses::Pauses;
 use futures_util::future::BoxFuture;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::collections::{HashMap, VecDeque};
@@ -160,6 +161,7 @@ impl Connection {
             table: Mutex::default(),
             submitted: Notify::new(),
             bulk: AtomicUsize::new(0),
+            answered: AtomicU64::new(0),
         });
         shared.table.lock().next_xid = getrandom::u32().unwrap_or(1);
         let task = tokio::spawn(Arc::clone(&shared).run(socket)).abort_handle();
@@ -210,6 +212,8 @@ struct Shared {
     submitted: Notify,
     /// Reads in flight that are large enough to be received in place.
     bulk: AtomicUsize,
+    /// Calls that the server answered.
+    answered: AtomicU64,
 }
 
 #[derive(Default)]
@@ -250,7 +254,6 @@ const BATCH: usize = 32;
 const MAX_SLICES: usize = 1024;
 /// Answers to callbacks that may wait to be sent; a server that asks for more is not answered.
 const MAX_QUEUED: usize = 1024;
-const BACKOFF: std::ops::Range<Duration> = Duration::from_millis(50)..Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Shared {
@@ -288,12 +291,10 @@ impl Shared {
 
     /// Serves calls for as long as the connection's owner lives.
     async fn run(self: Arc<Self>, first: TcpStream) {
-        let mut next = Some(first);
+        let mut socket = first;
+        let mut pauses = Pauses::endless();
         loop {
-            let socket = match next.take() {
-                Some(socket) => socket,
-                None => self.reconnect().await,
-            };
+            let answered = self.answered.load(Relaxed);
             let broken = tokio::select! {
                 Err(error) = self.receive(&socket) => error,
                 Err(error) = self.send(&socket) => error,
@@ -302,11 +303,25 @@ impl Shared {
             tracing::warn!("{}: connection lost ({broken}); connecting again", self.peer.name);
             drop(socket);
             self.requeue();
+            if self.answered.load(Relaxed) != answered {
+                pauses = Pauses::endless();
+            }
+            let again = async {
+                // Whoever takes connections and answers nothing is not called without a pause.
+                if self.answered.load(Relaxed) == answered {
+                    pauses.wait().await;
+                }
+                self.reconnect().await
+            };
+            socket = tokio::select! {
+                socket = again => socket,
+                never = self.expire_in_time() => match never {},
+            };
         }
     }
 
     async fn reconnect(&self) -> TcpStream {
-        let mut pause = BACKOFF.start;
+        let mut pauses = Pauses::endless();
         let mut said = false;
         loop {
             match connect(&self.peer).await {
@@ -326,9 +341,7 @@ impl Shared {
                 }
                 Err(_) => {}
             }
-            self.expire();
-            sleep(pause).await;
-            pause = (pause * 2).min(BACKOFF.end);
+            pauses.wait().await;
         }
     }
 
@@ -352,6 +365,13 @@ impl Shared {
                 tracing::warn!("{}: no answer to {}", self.peer.name, call.operation);
                 return;
             }
+        }
+    }
+
+    async fn expire_in_time(&self) -> std::convert::Infallible {
+        loop {
+            self.expire();
+            sleep(self.patience.timeo / 4).await;
         }
     }
 
@@ -479,6 +499,7 @@ impl Shared {
         drop(expect);
         let call = self.table.lock().calls.remove(&xid);
         if let Some(call) = call {
+            self.answered.fetch_add(1, Relaxed);
             self.answer(call, result);
         }
         Ok(())

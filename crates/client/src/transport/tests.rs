@@ -320,3 +320,77 @@ fn a_soft_call_to_a_server_that_drips_fails_in_time() {
         server.abort();
     });
 }
+
+#[test]
+fn a_soft_call_to_a_server_that_hangs_up_fails_in_time() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let peer = Peer { name: "curt".into(), addrs: vec![addr], resvport: false, locate: None };
+        let patience = Patience { hard: false, ..PATIENCE };
+        let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
+        let expect = Expect::Results { max_bytes: 0 };
+        let request = Request::new((100_003, 4, 0), &OpaqueAuth::NONE, "NULL", expect);
+        let hang_up = async {
+            loop {
+                listener.accept().await.unwrap();
+            }
+        };
+        let call = tokio::time::timeout(Duration::from_secs(10), connection.call(request));
+        let answer = tokio::select! { answer = call => answer.unwrap(), () = hang_up => return };
+        assert!(matches!(answer, Err(Error::TimedOut { .. })), "{answer:?}");
+    });
+}
+
+/// As one whose machine is switched off.
+#[test]
+fn a_soft_call_to_a_server_that_takes_no_connection_fails_in_time() {
+    run(async {
+        let listener = tokio::net::TcpSocket::new_v4().unwrap();
+        listener.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let listener = listener.listen(1).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let peer = Peer { name: "off".into(), addrs: vec![addr], resvport: false, locate: None };
+        let patience = Patience { hard: false, ..PATIENCE };
+        let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
+        drop(listener.accept().await.unwrap());
+        // There is room for a few that nobody accepts.
+        let mut waiting = Vec::new();
+        let fill = async {
+            loop {
+                waiting.push(TcpStream::connect(addr).await.unwrap());
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_millis(300), fill).await.is_err());
+        let expect = Expect::Results { max_bytes: 0 };
+        let request = Request::new((100_003, 4, 0), &OpaqueAuth::NONE, "NULL", expect);
+        let answer = tokio::time::timeout(Duration::from_secs(5), connection.call(request)).await;
+        assert!(matches!(answer, Ok(Err(Error::TimedOut { .. }))), "{answer:?}");
+    });
+}
+
+#[test]
+fn a_server_that_hangs_up_on_every_call_is_not_called_without_a_pause() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connection = connect(&listener).await;
+        let expect = Expect::Results { max_bytes: 0 };
+        let request = Request::new((100_003, 4, 0), &OpaqueAuth::NONE, "NULL", expect);
+        let call = tokio::spawn(async move { connection.call(request).await });
+        let mut calls = 0;
+        let hang_up = async {
+            loop {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                calls += usize::from(read_call(&mut socket).await.is_some());
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_secs(1), hang_up).await.is_err());
+        // 10 ms, 20, 40, and so on.
+        assert!((2..=8).contains(&calls), "{calls} calls");
+        // It is answered in the end.
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let xid = read_call(&mut socket).await.unwrap();
+        socket.write_all(&record(&reply(xid, &[]), 100)).await.unwrap();
+        call.await.unwrap().unwrap();
+    });
+}

@@ -18,6 +18,7 @@ mod program;
 use crate::error::{Error, Result};
 use crate::locks::LockWaits;
 use crate::mount::Terms;
+use crate::pauses::Pauses;
 use crate::protocol::{
     Entry, Handle, Limits, Locker, Node, OpenAt, Page, Place, Protocol, Special, Written, broken,
 };
@@ -30,7 +31,6 @@ use async_trait::async_trait;
 use convert::{Status, attr_of, handle_of, neutral, set_attr};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
 use weir_nfs::Data;
 use weir_nfs::v3::op::{
     access, commit, create, fsinfo, fsstat, getattr, link, lookup, mkdir, mknod, pathconf, read,
@@ -73,9 +73,6 @@ struct About {
     max_links: u32,
 }
 
-const PAUSE: std::ops::Range<Duration> = Duration::from_millis(50)..Duration::from_secs(5);
-/// How often a soft mount waits for a server that asks for time.
-const SOFT_PAUSES: u32 = 8;
 /// Room for lists of entries; other results are bounded by the procedure.
 const MAX_LIST_BYTES: usize = 1 << 20;
 /// Longest name or link target that a result may hold.
@@ -156,12 +153,12 @@ impl V3 {
         A::Res: weir_xdr::Decode,
         F: Status,
     {
-        let mut waits = Waits::new(self.hard);
+        let mut pauses = Pauses::new(self.hard);
         loop {
             let reply = self.send(cred, &args, None).await?;
             let result: A::Res = self.decode(A::PROCEDURE, &reply)?;
             match &result {
-                Err(failure) if failure.status() == Nfs3Error::Jukebox && waits.wait().await => {}
+                Err(failure) if failure.status() == Nfs3Error::Jukebox && pauses.wait().await => {}
                 _ => return Ok(result),
             }
         }
@@ -236,30 +233,6 @@ impl V3 {
             page.entries.push(listed);
         }
         page
-    }
-}
-
-/// Pauses between attempts, each longer than the one before.
-struct Waits {
-    hard: bool,
-    count: u32,
-    pause: Duration,
-}
-
-impl Waits {
-    fn new(hard: bool) -> Self {
-        Self { hard, count: 0, pause: PAUSE.start }
-    }
-
-    /// Waits, unless patience has run out.
-    async fn wait(&mut self) -> bool {
-        self.count += 1;
-        if !self.hard && self.count > SOFT_PAUSES {
-            return false;
-        }
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(PAUSE.end);
-        true
     }
 }
 
@@ -523,14 +496,14 @@ impl Protocol for V3 {
             offset: target.offset,
             count: target.len as u32,
         };
-        let mut waits = Waits::new(self.hard);
+        let mut pauses = Pauses::new(self.hard);
         loop {
             let reply = self.send(&open.cred, &args, Some(&target)).await?;
             match reply.read {
                 Some(Ok(layout)) => return Ok(layout),
                 Some(Err(violation)) => return Err(broken(&self.server, "read", violation)),
                 None => match self.decode::<Nfs3Error>(Procedure::Read, &reply)? {
-                    Nfs3Error::Jukebox if waits.wait().await => {}
+                    Nfs3Error::Jukebox if pauses.wait().await => {}
                     error => return Err(self.failed(Procedure::Read, error)),
                 },
             }

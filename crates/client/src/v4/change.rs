@@ -11,10 +11,10 @@ use super::V4;
 use super::compound::{Answer, Step};
 use super::open::{Known, OpenState};
 use super::session::Session;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::pauses::Pauses;
 use crate::protocol::Locker;
 use std::sync::Arc;
-use std::time::Duration;
 use weir_nfs::v4::types::ClientId;
 use weir_nfs::v4::{Error as Nfs4Error, Op};
 use weir_rpc::OpaqueAuth;
@@ -29,9 +29,6 @@ pub(super) enum Counted {
 /// A request, made anew for each attempt of what is known by then.
 pub(super) type Build<'a> = &'a (dyn Fn(&Known, ClientId) -> (Vec<Op>, Counted) + Send + Sync);
 
-const PAUSE: std::ops::Range<Duration> = Duration::from_millis(20)..Duration::from_secs(5);
-/// How often a soft mount waits for a server that asks for time.
-const SOFT_PAUSES: u32 = 12;
 /// How often the server may forget the client during one request.
 const MAX_RECOVERIES: u32 = 32;
 
@@ -49,21 +46,14 @@ impl V4 {
             return self.exchange(cred, operation, &ops, None).await;
         }
         let session = self.session();
-        let (mut pause, mut pauses, mut recoveries) = (PAUSE.start, 0, 0);
+        let (mut pauses, mut recoveries) = (Pauses::new(self.hard), 0);
         loop {
             let client = self.introduce(None).await?;
             let answer = match self.attempt(&session, client, state, cred, operation, build).await?
             {
                 Attempt::Answered(answer) => answer,
-                Attempt::Wait if !self.hard && pauses >= SOFT_PAUSES => {
-                    return Err(Error::TimedOut { server: Arc::clone(&self.server), operation });
-                }
-                Attempt::Wait => {
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE.end);
-                    pauses += 1;
-                    continue;
-                }
+                Attempt::Wait if pauses.wait().await => continue,
+                Attempt::Wait => return Err(self.timed_out(operation)),
             };
             let forgotten = matches!(
                 answer.status,
@@ -88,14 +78,12 @@ impl V4 {
     ) -> Result<Answer> {
         let cred = state.known.lock().cred.clone();
         let cred = cred.as_deref().unwrap_or(&self.own);
-        let mut pause = PAUSE.start;
+        let mut pauses = Pauses::new(self.hard);
         loop {
             match self.attempt(session, client, state, cred, operation, build).await? {
                 Attempt::Answered(answer) => return Ok(answer),
-                Attempt::Wait => {
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE.end);
-                }
+                Attempt::Wait if pauses.wait().await => {}
+                Attempt::Wait => return Err(self.timed_out(operation)),
             }
         }
     }

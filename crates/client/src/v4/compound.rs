@@ -18,10 +18,11 @@
 use super::V4;
 use super::session::Session;
 use crate::error::{Error, Result, Violation};
+use crate::pauses::Pauses;
 use crate::protocol::broken;
 use crate::transport::{Expect, ReadTarget, Reply, Request, ResultForm};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use weir_nfs::v4::op::sequence;
 use weir_nfs::v4::{self, CompoundHeader, CompoundResHeader, Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
@@ -50,13 +51,10 @@ pub(super) enum Step {
 }
 
 /// How often a call may find its session gone before it fails: often enough for a server that is
-/// restarted again and again.
-const MAX_RECOVERIES: u32 = 32;
+/// restarted again and again (for a minute and more).
+const MAX_RECOVERIES: u32 = 80;
 /// How often it is sent again at once.
 const QUICK_RECOVERIES: u32 = 8;
-const PAUSE: std::ops::Range<Duration> = Duration::from_millis(10)..Duration::from_secs(5);
-/// How often a soft mount waits for a server that asks for time (about 20 s in all).
-const SOFT_PAUSES: u32 = 12;
 /// Room for the results of anything but reads, and for those of raw ones: what sessions are asked for
 /// by default.
 const MAX_RESULT_BYTES: usize = (1 << 20) + (16 << 10);
@@ -85,28 +83,21 @@ impl V4 {
         ops: &[Op],
         target: Option<&ReadTarget>,
     ) -> Result<Answer> {
-        let (mut recoveries, mut pauses) = (0, 0);
-        let mut pause = PAUSE.start;
+        let mut recoveries = 0;
+        let (mut pauses, mut recovery_pauses) = (Pauses::new(self.hard), Pauses::endless());
         loop {
             let session = self.session();
             match self.exchange_once(&session, cred, operation, ops, target).await? {
                 Step::Answered(answer) => return Ok(answer),
                 Step::Again => {}
-                Step::Wait(_) if !self.hard && pauses >= SOFT_PAUSES => {
-                    return Err(Error::TimedOut { server: Arc::clone(&self.server), operation });
-                }
-                Step::Wait(_) => {
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE.end);
-                    pauses += 1;
-                }
+                Step::Wait(_) if pauses.wait().await => {}
+                Step::Wait(_) => return Err(self.timed_out(operation)),
                 Step::Recover if recoveries >= MAX_RECOVERIES => {
                     return Err(broken(&self.server, operation, Violation::WrongSlot));
                 }
                 Step::Recover => {
                     if recoveries >= QUICK_RECOVERIES {
-                        tokio::time::sleep(pause).await;
-                        pause = (pause * 2).min(PAUSE.end);
+                        recovery_pauses.wait().await;
                     }
                     self.recover(&session).await?;
                     recoveries += 1;
@@ -124,15 +115,13 @@ impl V4 {
         operation: &'static str,
         ops: &[Op],
     ) -> Result<Answer> {
-        let mut pause = PAUSE.start;
+        let mut pauses = Pauses::new(self.hard);
         loop {
             match self.exchange_once(session, cred, operation, ops, None).await? {
                 Step::Answered(answer) => return Ok(answer),
                 Step::Again => {}
-                Step::Wait(_) => {
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE.end);
-                }
+                Step::Wait(_) if pauses.wait().await => {}
+                Step::Wait(_) => return Err(self.timed_out(operation)),
                 Step::Recover => return Err(self.failed(operation, Nfs4Error::DeadSession)),
             }
         }
@@ -201,14 +190,15 @@ impl V4 {
 
     /// Sends one operation that stands alone, outside of any session.
     pub(super) async fn call_alone(&self, operation: &'static str, op: Op) -> Result<OpRes> {
-        let mut pause = PAUSE.start;
+        let mut pauses = Pauses::new(self.hard);
         loop {
             let reply = self.send(&self.own, operation, None, std::slice::from_ref(&op), None);
             let mut answer = self.decode(operation, &reply.await?)?;
             if answer.status == Err(Nfs4Error::Delay) {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(PAUSE.end);
-                continue;
+                match pauses.wait().await {
+                    true => continue,
+                    false => return Err(self.timed_out(operation)),
+                }
             }
             let Some(result) = answer.results.pop() else {
                 self.checked(operation, answer.status)?;
@@ -293,6 +283,10 @@ impl V4 {
             status: error.name().to_owned(),
             error: super::attr::neutral(error),
         }
+    }
+
+    pub(super) fn timed_out(&self, operation: &'static str) -> Error {
+        Error::TimedOut { server: Arc::clone(&self.server), operation }
     }
 
     pub(super) fn unexpected(&self, operation: &'static str) -> Error {

@@ -20,9 +20,9 @@ use super::V4;
 use super::delegation::CALLBACK_PROGRAM;
 use super::slots::Slots;
 use crate::error::{Error, Result};
+use crate::pauses::Pauses;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 use weir_base::sync::Mutex;
 use weir_nfs::v4::op::{
     create_session, exchange_id, reclaim_complete, setclientid, setclientid_confirm,
@@ -111,11 +111,10 @@ impl V4 {
     }
 
     async fn establish_locked(&self) -> Result<()> {
-        let mut pause = PAUSE.start;
+        let mut pauses = Pauses::endless();
         for attempt in 0..MAX_ATTEMPTS {
             if attempt > 0 {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(PAUSE.end);
+                pauses.wait().await;
             }
             let exchanged = self.exchange_id().await?;
             let known = self.client.id.lock().replace(exchanged.client_id);
@@ -237,13 +236,12 @@ impl V4 {
         if self.ended.load(Relaxed) {
             return Err(weir_vfs::Error::Io.into());
         }
-        let mut pause = PAUSE.start;
+        let mut pauses = Pauses::endless();
         for _ in 0..MAX_ATTEMPTS {
             match self.introduce_once(known.is_some()).await {
                 // The server went away again.
                 Err(Error::Status { status, .. }) if status == Nfs4Error::StaleClientId.name() => {
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE.end);
+                    pauses.wait().await;
                 }
                 outcome => return outcome,
             }
@@ -310,4 +308,3 @@ impl V4 {
 
 /// How often the server may lose the client while it introduces itself.
 const MAX_ATTEMPTS: u32 = 32;
-const PAUSE: std::ops::Range<Duration> = Duration::from_millis(10)..Duration::from_secs(1);

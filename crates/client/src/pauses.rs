@@ -1,0 +1,42 @@
+//! Pauses before something is tried again: what a server puts off (DELAY, GRACE, JUKEBOX), or a
+//! connection to one that is away.
+//!
+//! 1. They double, up to a second. That is what a client may wait longer than it would have to when a
+//!    grace period ends, or a server is back.
+//! 2. A soft mount waits for [`SOFT_PATIENCE`] in all.
+
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_secs(1);
+const SOFT_PATIENCE: Duration = Duration::from_secs(20);
+
+/// The pauses of one request.
+pub(crate) struct Pauses {
+    hard: bool,
+    next: Duration,
+    passed: Duration,
+}
+
+impl Pauses {
+    /// Those of a mount that is `hard`, or soft.
+    pub(crate) fn new(hard: bool) -> Self {
+        Self { hard, next: FIRST, passed: Duration::ZERO }
+    }
+
+    /// Those of what never gives up, or for another reason.
+    pub(crate) fn endless() -> Self {
+        Self::new(true)
+    }
+
+    /// Waits; or says at once that there was enough of that.
+    pub(crate) async fn wait(&mut self) -> bool {
+        if !self.hard && self.passed >= SOFT_PATIENCE {
+            return false;
+        }
+        tokio::time::sleep(self.next).await;
+        self.passed += self.next;
+        self.next = (self.next * 2).min(LONGEST);
+        true
+    }
+}
