@@ -105,7 +105,8 @@ impl Core {
         self.clock.monotonic()
     }
 
-    async fn sweep(&self) {
+    /// What is done every second: ends what has had its time.
+    pub(crate) async fn sweep(&self) {
         let now = self.now();
         let owners = {
             let mut state = self.state.lock();
@@ -160,7 +161,7 @@ pub struct ShorterLease;
 /// An NFS server.
 #[derive(Clone)]
 pub struct Server {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     transport: Arc<Transport>,
     locks: Arc<Nlm4>,
     callbacks: Arc<nlm::Callbacks>,

@@ -1,7 +1,9 @@
 //! Minor version 0: clients without sessions, owners with sequence numbers.
 
 use super::*;
+use std::sync::LazyLock;
 use std::time::Duration;
+use weir_base::ManualClock;
 use weir_nfs::v4::Detailed;
 use weir_nfs::v4::op::open::ResultFlags;
 use weir_nfs::v4::op::{close, lock, open_confirm, read, setclientid, setclientid_confirm};
@@ -101,9 +103,13 @@ async fn on(c: &mut Client, file: &FileHandle, op: Op) -> OpRes {
     c.raw(vec![Op::Putfh(file.clone()), op]).await.results.pop().unwrap()
 }
 
+/// The server's, unless it is told of another.
+const LEASE: Duration = Duration::from_secs(90);
+
 #[tokio::test]
 async fn an_owner_that_may_be_a_forgotten_one_has_to_confirm() {
-    let f = Fixture::with(|config| config.state.lease = Duration::from_secs(1)).await;
+    static CLOCK: LazyLock<Arc<ManualClock>> = LazyLock::new(Arc::default);
+    let f = Fixture::with(|config| config.clock = CLOCK.clone()).await;
     let mut c = f.connect("old", 0).await;
     let client_id = introduce(&mut c).await;
     let process = Process { client_id, name: "process" };
@@ -114,10 +120,11 @@ async fn an_owner_that_may_be_a_forgotten_one_has_to_confirm() {
     assert!(matches!(closed, OpRes::Close(Ok(_))), "{closed:?}");
 
     // The first request once more, when its owner is forgotten.
-    for _ in 0..3 {
-        tokio::time::sleep(Duration::from_millis(1200)).await;
+    for _ in 0..2 {
+        CLOCK.advance(LEASE * 2 / 3);
         assert_eq!(c.raw(vec![Op::Renew(client_id)]).await.status, Ok(()));
     }
+    f.server.core.sweep().await;
     let (_, again) = process.open(&mut c, 5).await;
     assert!(again.flags.contains(ResultFlags::CONFIRM));
     let read = |stateid| Op::Read(read::Args { stateid, offset: 0, count: 1 });
