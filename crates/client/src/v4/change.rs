@@ -6,6 +6,8 @@
 //! 2. In minor version 0 they are counted, by open owner (one for each file) or lock owner; a
 //!    request that the server looked at at all uses its number up (RFC 7530 section 9.1.7), so one
 //!    that is repeated after DELAY or GRACE is made anew.
+//! 3. A server of minor version 0 that has forgotten the client is introduced to it once, however
+//!    many requests are told so; a request is repeated if there is a hope that it fares better.
 
 use super::V4;
 use super::compound::{Answer, Step};
@@ -49,21 +51,27 @@ impl V4 {
         let (mut pauses, mut recoveries) = (Pauses::new(self.hard), 0);
         loop {
             let client = self.introduce(None).await?;
+            let before = state.stateid(false);
             let answer = match self.attempt(&session, client, state, cred, operation, build).await?
             {
                 Attempt::Answered(answer) => answer,
                 Attempt::Wait if pauses.wait().await => continue,
                 Attempt::Wait => return Err(self.timed_out(operation)),
             };
-            let forgotten = matches!(
-                answer.status,
-                Err(Nfs4Error::StaleClientId | Nfs4Error::StaleStateId | Nfs4Error::Expired)
-            );
-            if !forgotten || recoveries >= MAX_RECOVERIES {
-                return Ok(answer);
+            match answer.status {
+                _ if recoveries >= MAX_RECOVERIES => return Ok(answer),
+                Err(Nfs4Error::StaleClientId) => drop(self.introduce(Some(client)).await?),
+                Err(Nfs4Error::StaleStateId | Nfs4Error::Expired) => {
+                    // Everything is reclaimed if the client is not known. What is not reclaimed then
+                    // will be as stale next time.
+                    self.renew().await?;
+                    if state.stateid(false) == before {
+                        return Ok(answer);
+                    }
+                }
+                _ => return Ok(answer),
             }
             recoveries += 1;
-            self.introduce(Some(client)).await?;
         }
     }
 

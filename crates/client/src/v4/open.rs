@@ -129,15 +129,26 @@ impl V4 {
         let claim = self.claim_again(&state.handle)?;
         let build = |known: &Known, client| self.open_ops(state, known, client, access, &claim);
         let reconnects = self.reconnects();
-        let answer = self.change(state, cred, "OPEN", &build).await?;
-        self.checked("OPEN", answer.status)?;
-        let opened = self.opened(state, &answer.results)?;
-        state.known.lock().stateid = opened.stateid;
-        if opened.flags.contains(ResultFlags::CONFIRM) {
-            let answer = self.change(state, cred, "OPEN_CONFIRM", &confirm_ops(state)).await?;
-            self.checked("OPEN_CONFIRM", answer.status)?;
-            confirmed(state, &answer.results);
-        }
+        let mut opens = 0;
+        let (answer, opened) = loop {
+            let answer = self.change(state, cred, "OPEN", &build).await?;
+            self.checked("OPEN", answer.status)?;
+            let opened = self.opened(state, &answer.results)?;
+            state.known.lock().stateid = opened.stateid;
+            if !opened.flags.contains(ResultFlags::CONFIRM) {
+                break (answer, opened);
+            }
+            let confirm = self.change(state, cred, "OPEN_CONFIRM", &confirm_ops(state)).await?;
+            match confirm.status {
+                // The server has restarted in between.
+                Err(error) if is_state_lost(error) && opens < MAX_OPENS => opens += 1,
+                status => {
+                    self.checked("OPEN_CONFIRM", status)?;
+                    confirmed(state, &confirm.results);
+                    break (answer, opened);
+                }
+            }
+        };
         if is_other_file(state, &answer_handle(&answer.results)) {
             // The name is another file's by now.
             let build = |known: &Known, _| self.close_ops(state, known);
@@ -367,12 +378,13 @@ impl V4 {
                 // Whatever this client's owners counted, the server counts anew.
                 (known.owner, known.seqid) = (self.opens.new_owner(), 0);
                 known.locks.forget_states();
-                known.closed |= known.count == 0;
                 known.count > 0
             };
             if known {
                 self.reclaim_open(session, client, &state).await?;
-            } else {
+            } else if let Ok(_turn) = state.turn.try_lock() {
+                // Whoever has the turn is opening it, or closing it.
+                state.known.lock().closed = true;
                 self.opens.remove(&state.handle);
             }
         }
@@ -382,7 +394,8 @@ impl V4 {
     /// Whether the server has gone away since a client of minor version 0 was introduced to it, so
     /// that reclaiming has to begin anew. (With sessions, these say so.)
     pub(super) fn is_begun_anew(&self, status: std::result::Result<(), Nfs4Error>) -> bool {
-        !self.has_sessions() && status == Err(Nfs4Error::StaleClientId)
+        let anew = matches!(status, Err(Nfs4Error::StaleClientId | Nfs4Error::StaleStateId));
+        !self.has_sessions() && anew
     }
 
     async fn reclaim_open(
@@ -397,7 +410,7 @@ impl V4 {
         let answer = self.change_in(session, client, state, "OPEN", &build).await?;
         if let Err(error) = self.checked("OPEN", answer.status) {
             if self.is_begun_anew(answer.status) {
-                return Err(error);
+                return Err(self.failed("OPEN", Nfs4Error::StaleClientId));
             }
             // Its next I/O opens it anew; that must not be now, before the server is told that
             // everything is reclaimed.
@@ -410,8 +423,11 @@ impl V4 {
         self.delegations.refuse(&state.handle, &opened.delegation);
         if opened.flags.contains(ResultFlags::CONFIRM) {
             let build = confirm_ops(state);
-            let confirm = self.change_in(session, client, state, "OPEN_CONFIRM", &build);
-            confirmed(state, &confirm.await?.results);
+            let confirm = self.change_in(session, client, state, "OPEN_CONFIRM", &build).await?;
+            if self.is_begun_anew(confirm.status) {
+                return Err(self.failed("OPEN_CONFIRM", Nfs4Error::StaleClientId));
+            }
+            confirmed(state, &confirm.results);
         }
         self.reclaim_locks(session, client, state).await
     }
@@ -490,6 +506,8 @@ impl Opens {
     }
 }
 
+/// How often an open may be lost before it is confirmed.
+const MAX_OPENS: u32 = 8;
 /// How often an open may be reclaimed while it is being closed.
 const MAX_CLOSES: u32 = 4;
 

@@ -1,6 +1,8 @@
 //! What the tests of the client share: Weir's own server, and files of a mount.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub(crate) mod between;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,0 +1,72 @@
+//! The client when Weir's own server goes away at an awkward moment.
+
+mod common;
+
+use common::between::Between;
+use common::{Served, opened};
+use std::sync::Arc;
+use std::time::Duration;
+use weir_client::{MountOptions, NfsFs, NfsUrl};
+use weir_nfs::v4::OpCode;
+use weir_stores::testing::{new_file, read_all, write};
+use weir_vfs::FileSystem;
+
+async fn mount(between: &Between, options: &str) -> Arc<NfsFs> {
+    let url: NfsUrl = format!("nfs://{}/?{options}", between.addr).parse().unwrap();
+    NfsFs::mount(&url, &MountOptions::default()).await.unwrap()
+}
+
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), what).await.expect("it hangs")
+}
+
+/// Its server does not know it any more, and need not be told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_closed_after_a_restart_is_no_reason_to_begin_anew_again_and_again() {
+    let mut served = Served::start();
+    let between = Between::to(served.addr).await;
+    let nfs = mount(&between, "vers=4.0").await;
+    let fs: Arc<dyn FileSystem> = nfs.clone();
+    let stays = new_file(&fs, fs.root(), "stays").await;
+    write(&*stays, 0, b"here").await.unwrap();
+    let goes = new_file(&fs, fs.root(), "goes").await;
+    served.restart();
+    for op in [OpCode::Setclientid, OpCode::Open] {
+        between.take_count(op);
+    }
+    drop(goes);
+    nfs.unmount().await;
+    assert_eq!(between.take_count(OpCode::Setclientid), 1);
+    assert_eq!(between.take_count(OpCode::Open), 1, "of the file that stays open");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_between_open_and_its_confirmation_is_not_noticed() {
+    let mut served = Served::start();
+    served.lease = Duration::from_secs(1);
+    served.restart();
+    let between = Between::to(served.addr).await;
+    let nfs = mount(&between, "vers=4.0").await;
+    let fs: Arc<dyn FileSystem> = nfs.clone();
+    let stays = new_file(&fs, fs.root(), "stays").await;
+    // The owner of this one is forgotten in a lease or two, and new ones have to confirm.
+    drop(new_file(&fs, fs.root(), "file").await);
+    while between.take_count(OpCode::OpenConfirm) == 0 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        drop(opened(&nfs, b"file").await);
+    }
+    let opening = {
+        let nfs = Arc::clone(&nfs);
+        tokio::spawn(async move { opened(&nfs, b"file").await })
+    };
+    soon(between.cut_at(OpCode::OpenConfirm)).await;
+    between.take_count(OpCode::Setclientid);
+    served.restart();
+    between.go_on();
+    let file = soon(opening).await.unwrap();
+    write(&*file, 0, b"here").await.unwrap();
+    write(&*stays, 0, b"here").await.unwrap();
+    assert_eq!(read_all(&*file, 100).await, b"here");
+    assert_eq!(between.take_count(OpCode::Setclientid), 1);
+    nfs.unmount().await;
+}

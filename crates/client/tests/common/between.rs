@@ -1,0 +1,112 @@
+//! A way to a server that counts the operations of NFSv4 on it, and cuts it where a test wants.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use weir_nfs::v4::{CompoundHeader, Op, OpCode, PROGRAM};
+use weir_rpc::CallHeader;
+use weir_xdr::Decoder;
+
+/// The way.
+#[derive(Clone)]
+pub(crate) struct Between {
+    pub(crate) addr: SocketAddr,
+    seen: Arc<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    counts: Mutex<HashMap<u32, usize>>,
+    /// The next call with this operation is lost, and its connection.
+    cut: Mutex<Option<u32>>,
+    is_cut: Notify,
+    go_on: Notify,
+}
+
+impl Between {
+    pub(crate) async fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let between = Self { addr: listener.local_addr().unwrap(), seen: Arc::default() };
+        let seen = Arc::clone(&between.seen);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                // Without a server the client is hung up on.
+                if let Ok(server) = TcpStream::connect(server).await {
+                    tokio::spawn(Arc::clone(&seen).pass(client, server));
+                }
+            }
+        });
+        between
+    }
+
+    /// How often an operation was asked for since this was asked.
+    pub(crate) fn take_count(&self, op: OpCode) -> usize {
+        self.seen.counts.lock().unwrap().remove(&(op as u32)).unwrap_or_default()
+    }
+
+    /// Has the next call with an operation lost on its way, with its connection; returns when it has
+    /// come, and nothing gets through until [`go_on`](Self::go_on).
+    pub(crate) async fn cut_at(&self, op: OpCode) {
+        *self.seen.cut.lock().unwrap() = Some(op as u32);
+        self.seen.is_cut.notified().await;
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.seen.go_on.notify_one();
+    }
+}
+
+impl Seen {
+    async fn pass(self: Arc<Self>, client: TcpStream, server: TcpStream) {
+        let (mut from_client, mut to_client) = client.into_split();
+        let (mut from_server, mut to_server) = server.into_split();
+        let forth = async {
+            while let Ok(header) = from_client.read_u32().await {
+                let mut call = vec![0; (header & 0x7FFF_FFFF) as usize];
+                if from_client.read_exact(&mut call).await.is_err() || self.is_last(&call) {
+                    break;
+                }
+                let passed = to_server.write_u32(header).await;
+                if passed.is_err() || to_server.write_all(&call).await.is_err() {
+                    break;
+                }
+            }
+            if self.cut.lock().unwrap().take_if(|op| *op == CUT).is_some() {
+                self.is_cut.notify_one();
+                self.go_on.notified().await;
+            }
+        };
+        let back = tokio::io::copy(&mut from_server, &mut to_client);
+        tokio::select! { () = forth => {}, _ = back => {} }
+    }
+
+    /// Counts what a call asks for; says whether this is where to cut.
+    fn is_last(&self, call: &[u8]) -> bool {
+        let ops = ops_of(call).unwrap_or_default();
+        let mut counts = self.counts.lock().unwrap();
+        ops.iter().for_each(|op| *counts.entry(*op).or_default() += 1);
+        let mut cut = self.cut.lock().unwrap();
+        let here = cut.is_some_and(|op| ops.contains(&op));
+        if here {
+            *cut = Some(CUT);
+        }
+        here
+    }
+}
+
+/// Stands for an operation that was cut at.
+const CUT: u32 = u32::MAX;
+
+/// The operations of a compound.
+fn ops_of(call: &[u8]) -> Option<Vec<u32>> {
+    let mut d = Decoder::new(call.to_vec().into());
+    let header = CallHeader::decode(&mut d).ok()?;
+    if (header.program, header.procedure) != (PROGRAM, 1) {
+        return None;
+    }
+    let compound: CompoundHeader = d.get().ok()?;
+    (0..compound.operations).map(|_| Some(Op::decode_next(&mut d).ok()?.code() as u32)).collect()
+}
