@@ -6,12 +6,13 @@
 //! 2. The mount ends when the [`NfsFs`] and every open file are gone.
 
 use crate::attributes::Attributes;
+use crate::error::Violation;
 use crate::farewells::Farewells;
 use crate::file::{NfsFile, Opened};
 use crate::handles::Handles;
 use crate::locks::Lockers;
 use crate::mount::{self, UNMOUNT_PATIENCE};
-use crate::protocol::{Handle, Node, OpenAt, Place, Protocol, Special};
+use crate::protocol::{Handle, Node, OpenAt, Place, Protocol, Special, broken};
 use crate::transport::Counters;
 use crate::unlinked::OpenFiles;
 use crate::{MountOptions, NfsUrl, Version};
@@ -358,8 +359,15 @@ impl FileSystem for NfsFs {
         let asked = self.inner.core.attributes.asking();
         let page = self
             .inner
-            .run(|core| async move {
-                core.protocol.readdir(&cred, &dir, cookie, max_entries, with_attr).await
+            .run(move |core| async move {
+                let protocol = &core.protocol;
+                let page = protocol.readdir(&cred, &dir, cookie, max_entries, with_attr).await?;
+                // What comes after such a page would never be seen, or be asked for for ever.
+                match page.entries.last() {
+                    Some(last) if page.eof || last.cookie != cookie => Ok(page),
+                    None if page.eof => Ok(page),
+                    _ => Err(broken(protocol.server(), "READDIR", Violation::NoProgress)),
+                }
             })
             .await?;
         let entries = page.entries.into_iter().map(|entry| {

@@ -1,15 +1,15 @@
-//! The client when Weir's own server goes away at an awkward moment.
+//! The client when Weir's own server goes away at an awkward moment, or says what it should not.
 
 mod common;
 
-use common::between::Between;
+use common::between::{Between, falsified};
 use common::{Served, opened};
 use std::sync::Arc;
 use std::time::Duration;
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_nfs::v4::OpCode;
 use weir_stores::testing::{new_file, read_all, write};
-use weir_vfs::FileSystem;
+use weir_vfs::{Caller, FileSystem, Lock, LockOwner, LockRange};
 
 async fn mount(between: &Between, options: &str) -> Arc<NfsFs> {
     let url: NfsUrl = format!("nfs://{}/?{options}", between.addr).parse().unwrap();
@@ -69,4 +69,38 @@ async fn a_restart_between_open_and_its_confirmation_is_not_noticed() {
     assert_eq!(read_all(&*file, 100).await, b"here");
     assert_eq!(between.take_count(OpCode::Setclientid), 1);
     nfs.unmount().await;
+}
+
+/// A server that has just restarted may let nobody give up a lock of version 3 (Linux's does), and
+/// would keep it for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_cannot_be_given_up_in_grace_is_given_up_after_it() {
+    let served = Served::start();
+    const IN_GRACE: u32 = 4;
+    let unlock = (weir_nfs::nlm::PROGRAM, 4);
+    let addr = falsified(served.addr, unlock, IN_GRACE, 3).await;
+    let port = addr.port();
+    let url: NfsUrl = format!("nfs://{addr}/?vers=3&mountport={port}").parse().unwrap();
+    let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+    let fs: Arc<dyn FileSystem> = nfs.clone();
+    let file = new_file(&fs, fs.root(), "file").await;
+    let lock = Lock { range: LockRange::ALL, exclusive: true };
+    file.lock(LockOwner(1), lock, false).await.unwrap();
+    assert_eq!(soon(file.unlock(LockOwner(1), LockRange::ALL)).await, Ok(()));
+    nfs.unmount().await;
+}
+
+/// Nor asked for the rest again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_does_not_end_is_not_taken_for_whole() {
+    let served = Served::start();
+    for (version, readdir) in [("3", 17), ("4.0", 26), ("4.2", 26)] {
+        let addr = falsified(served.addr, (weir_nfs::v4::PROGRAM, readdir), 0, usize::MAX).await;
+        let port = addr.port();
+        let url = format!("nfs://{addr}/?vers={version}&mountport={port}").parse().unwrap();
+        let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+        let listing = soon(nfs.readdir(&Caller::Own, nfs.root(), 0, 100, true)).await;
+        assert_eq!(listing.err(), Some(weir_vfs::Error::Io), "NFSv{version}");
+        nfs.unmount().await;
+    }
 }

@@ -14,6 +14,7 @@ use super::granted::Hearing;
 use super::{V3, program};
 use crate::error::{Error, Refusal, Result};
 use crate::locks::LockWaits;
+use crate::pauses::Pauses;
 use crate::protocol::{Handle, Locker, OpenAt};
 use crate::transport::{Connection, Counters};
 use std::collections::HashMap;
@@ -32,10 +33,7 @@ use weir_xdr::{Decode, Encode, Opaque};
 
 /// How often the server is looked at while locks are held: far more often than its grace is long.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
-/// Pauses while the server lets others reclaim, or has no room.
-const PAUSE: Duration = Duration::from_millis(500);
-/// How often a soft mount waits for that.
-const SOFT_PAUSES: u32 = 240;
+
 /// The lock manager of a server, and the locks held there.
 #[derive(Default)]
 pub(super) struct Locks {
@@ -134,7 +132,7 @@ impl V3 {
         locker: Locker,
         lock: Lock,
     ) -> Result<Option<Lock>> {
-        let mut pauses = 0;
+        let mut pauses = Pauses::new(self.hard);
         loop {
             let args = TestArgs {
                 cookie: self.cookie(),
@@ -149,11 +147,7 @@ impl V3 {
                         .ok_or_else(|| self.refused("NLM TEST", Status::Failed))?;
                     Ok(Some(Lock { range, exclusive: holder.exclusive }))
                 }
-                TestReply::DeniedGracePeriod if self.hard || pauses < SOFT_PAUSES => {
-                    tokio::time::sleep(PAUSE).await;
-                    pauses += 1;
-                    continue;
-                }
+                TestReply::DeniedGracePeriod if pauses.wait().await => continue,
                 TestReply::StaleHandle => Err(self.refused("NLM TEST", Status::StaleHandle)),
                 TestReply::DeniedGracePeriod => {
                     Err(self.refused("NLM TEST", Status::DeniedGracePeriod))
@@ -173,13 +167,20 @@ impl V3 {
             cookie: self.cookie(),
             lock: self.wire_lock(&open.cred, &open.handle, locker, range),
         };
-        let res = self.nlm::<call::Unlock>(&open.cred, &args).await?;
+        let mut pauses = Pauses::new(self.hard);
+        let status = loop {
+            let status = self.nlm::<call::Unlock>(&open.cred, &args).await?.status;
+            // Linux's server gives nothing up before its grace is over.
+            if status != Status::DeniedGracePeriod || !pauses.wait().await {
+                break status;
+            }
+        };
         if let Some(file) = self.locks.files.lock().get_mut(&open.handle) {
             file.held.unlock(&locker, range);
             file.lost &= !file.held.is_empty();
         }
         self.locks.files.lock().retain(|_, file| !file.held.is_empty());
-        match res.status {
+        match status {
             Status::Granted => Ok(()),
             status => Err(self.refused("NLM UNLOCK", status)),
         }
@@ -202,8 +203,11 @@ impl V3 {
             exclusive: lock.exclusive,
             lock: self.wire_lock(&open.cred, &open.handle, locker, lock.range),
         };
+        let mut pauses = Pauses::new(self.hard);
         // Refused if there is no such request, or no more.
-        self.nlm::<call::Cancel>(&open.cred, &args).await?;
+        while self.nlm::<call::Cancel>(&open.cred, &args).await?.status == Status::DeniedGracePeriod
+            && pauses.wait().await
+        {}
         match granted {
             true => self.unlock_range(open, locker, lock.range).await,
             false => Ok(()),
@@ -246,7 +250,7 @@ impl V3 {
         lock: Lock,
         how: How,
     ) -> Result<Status> {
-        let mut pauses = 0;
+        let mut pauses = Pauses::new(self.hard);
         loop {
             let args = LockArgs {
                 cookie: self.cookie(),
@@ -257,12 +261,9 @@ impl V3 {
                 state: 1,
             };
             let status = self.nlm::<call::Lock>(cred, &args).await?.status;
-            let patient = self.hard || pauses < SOFT_PAUSES;
-            if status != Status::DeniedGracePeriod || how.reclaim || !patient {
+            if status != Status::DeniedGracePeriod || how.reclaim || !pauses.wait().await {
                 return Ok(status);
             }
-            tokio::time::sleep(PAUSE).await;
-            pauses += 1;
         }
     }
 

@@ -15,7 +15,7 @@ mod lock;
 mod mount;
 mod program;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Violation};
 use crate::locks::LockWaits;
 use crate::mount::Terms;
 use crate::pauses::Pauses;
@@ -73,6 +73,8 @@ struct About {
     max_links: u32,
 }
 
+/// Pages in a row with nothing but the directory itself and its parent, at most.
+const MAX_DOT_PAGES: u32 = 3;
 /// Room for lists of entries; other results are bounded by the procedure.
 const MAX_LIST_BYTES: usize = 1 << 20;
 /// Longest name or link target that a result may hold.
@@ -334,7 +336,7 @@ impl Protocol for V3 {
         let count = max_entries.saturating_mul(bytes).clamp(4096, 65536) as u32;
         let is_dot = |entry: &Entry| matches!(&entry.name[..], b"." | b"..");
         let mut cookie = cookie;
-        loop {
+        for _ in 0..MAX_DOT_PAGES {
             let (object, verifier) = (handle_of(dir), self.verifiers.get(dir, cookie));
             let page = if with_attr {
                 let (dir_count, max_count) = (count, count);
@@ -375,6 +377,7 @@ impl Protocol for V3 {
                 }
             }
         }
+        Err(broken(&self.server, "READDIR", Violation::NoProgress))
     }
 
     async fn readlink(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<u8>> {

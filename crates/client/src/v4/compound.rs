@@ -89,12 +89,12 @@ impl V4 {
             let session = self.session();
             match self.exchange_once(&session, cred, operation, ops, target).await? {
                 Step::Answered(answer) => return Ok(answer),
-                Step::Again => {}
                 Step::Wait(_) if pauses.wait().await => {}
                 Step::Wait(_) => return Err(self.timed_out(operation)),
-                Step::Recover if recoveries >= MAX_RECOVERIES => {
+                Step::Again | Step::Recover if recoveries >= MAX_RECOVERIES => {
                     return Err(broken(&self.server, operation, Violation::WrongSlot));
                 }
+                Step::Again => recoveries += 1,
                 Step::Recover => {
                     if recoveries >= QUICK_RECOVERIES {
                         recovery_pauses.wait().await;
@@ -115,11 +115,14 @@ impl V4 {
         operation: &'static str,
         ops: &[Op],
     ) -> Result<Answer> {
-        let mut pauses = Pauses::new(self.hard);
+        let (mut again, mut pauses) = (0, Pauses::new(self.hard));
         loop {
             match self.exchange_once(session, cred, operation, ops, None).await? {
                 Step::Answered(answer) => return Ok(answer),
-                Step::Again => {}
+                Step::Again if again >= MAX_RECOVERIES => {
+                    return Err(broken(&self.server, operation, Violation::WrongSlot));
+                }
+                Step::Again => again += 1,
                 Step::Wait(_) if pauses.wait().await => {}
                 Step::Wait(_) => return Err(self.timed_out(operation)),
                 Step::Recover => return Err(self.failed(operation, Nfs4Error::DeadSession)),

@@ -1,9 +1,12 @@
-//! A way to a server that counts the operations of NFSv4 on it, and cuts it where a test wants.
+//! A way to a server that counts the operations of NFSv4 on it and is cut where a test wants; and one that
+//! changes replies.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use weir_nfs::v4::{CompoundHeader, Op, OpCode, PROGRAM};
@@ -64,15 +67,11 @@ impl Seen {
         let (mut from_client, mut to_client) = client.into_split();
         let (mut from_server, mut to_server) = server.into_split();
         let forth = async {
-            while let Ok(header) = from_client.read_u32().await {
-                let mut call = vec![0; (header & 0x7FFF_FFFF) as usize];
-                if from_client.read_exact(&mut call).await.is_err() || self.is_last(&call) {
+            while let Some(call) = record(&mut from_client).await {
+                if self.is_last(&call) {
                     break;
                 }
-                let passed = to_server.write_u32(header).await;
-                if passed.is_err() || to_server.write_all(&call).await.is_err() {
-                    break;
-                }
+                pass_on(&mut to_server, &call).await;
             }
             if self.cut.lock().unwrap().take_if(|op| *op == CUT).is_some() {
                 self.is_cut.notify_one();
@@ -109,4 +108,62 @@ fn ops_of(call: &[u8]) -> Option<Vec<u32>> {
     }
     let compound: CompoundHeader = d.get().ok()?;
     (0..compound.operations).map(|_| Some(Op::decode_next(&mut d).ok()?.code() as u32)).collect()
+}
+
+/// A way to a server on which the last word of `times` replies is another one: of those to calls that
+/// have this program and procedure, or, of NFSv4, end with this operation.
+pub(crate) async fn falsified(
+    server: SocketAddr,
+    what: (u32, u32),
+    word: u32,
+    times: usize,
+) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let left = Arc::new(AtomicUsize::new(times));
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let server = TcpStream::connect(server).await.unwrap();
+            let (mut from_client, mut to_client) = client.into_split();
+            let (mut from_server, mut to_server) = server.into_split();
+            let xids: Arc<Mutex<HashSet<[u8; 4]>>> = Arc::default();
+            let asked = Arc::clone(&xids);
+            tokio::spawn(async move {
+                while let Some(call) = record(&mut from_client).await {
+                    let mut d = Decoder::new(call.clone().into());
+                    let header = CallHeader::decode(&mut d).unwrap();
+                    let last = ops_of(&call).and_then(|ops| ops.last().copied());
+                    if what == (header.program, last.unwrap_or(header.procedure)) {
+                        asked.lock().unwrap().insert(*call.first_chunk().unwrap());
+                    }
+                    pass_on(&mut to_server, &call).await;
+                }
+            });
+            let left = Arc::clone(&left);
+            tokio::spawn(async move {
+                while let Some(mut reply) = record(&mut from_server).await {
+                    let meant = xids.lock().unwrap().remove(reply.first_chunk().unwrap());
+                    let more = |n: usize| n.checked_sub(1);
+                    if meant && left.fetch_update(Relaxed, Relaxed, more).is_ok() {
+                        *reply.last_chunk_mut().unwrap() = word.to_be_bytes();
+                    }
+                    pass_on(&mut to_client, &reply).await;
+                }
+            });
+        }
+    });
+    addr
+}
+
+async fn record(from: &mut OwnedReadHalf) -> Option<Vec<u8>> {
+    let header = from.read_u32().await.ok()?;
+    let mut record = vec![0; (header & 0x7FFF_FFFF) as usize];
+    from.read_exact(&mut record).await.ok()?;
+    Some(record)
+}
+
+async fn pass_on(to: &mut OwnedWriteHalf, record: &[u8]) {
+    // The other end may have gone.
+    let _ = to.write_u32(record.len() as u32 | 1 << 31).await;
+    let _ = to.write_all(record).await;
 }
