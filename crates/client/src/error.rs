@@ -191,6 +191,8 @@ pub enum Violation {
     RecordTooLong,
     /// A write was said to have stored more bytes than were sent, or none.
     WrongCount,
+    /// A write that was to be durable is said not to be.
+    NotDurable,
 }
 
 impl fmt::Display for Violation {
@@ -208,6 +210,7 @@ impl fmt::Display for Violation {
             Self::WrongSlot => "another slot, sequence or session than the call's",
             Self::RecordTooLong => "a record longer than anything asked for",
             Self::WrongCount => "a write of no bytes, or of more than were sent",
+            Self::NotDurable => "a write that was to be durable is not",
         })
     }
 }

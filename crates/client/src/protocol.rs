@@ -217,7 +217,7 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     fn fall_silent(&self, _silent: bool) -> Option<Duration> {
         None
     }
-    /// One WRITE, not durable.
+    /// One WRITE, durable if the piece is to be.
     async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written>;
     /// Makes writes durable; returns the verifier.
     async fn commit(&self, open: &OpenAt) -> Result<[u8; 8]>;

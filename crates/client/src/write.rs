@@ -8,6 +8,7 @@
 //!      |          | written durably     | COMMIT, another verifier: the server restarted
 //!      |          +---> completed       |
 //!      +--------------------------------+
+//!        again and again: written durably
 //! ```
 //!
 //! 1. A write completes without error only when its bytes are durable at the server: written so,
@@ -23,6 +24,7 @@ use crate::protocol::{Written, broken};
 use futures_util::future::join_all;
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use weir_base::sync::Mutex;
 use weir_vfs::{Error, WriteOp};
 use weir_xdr::Payload;
@@ -30,13 +32,23 @@ use weir_xdr::Payload;
 /// Bytes that may wait for a COMMIT before one is sent although more writes are in flight.
 const WINDOW_BYTES: usize = 16 << 20;
 
+/// How often a write may be lost before it is to be written durably: a server whose verifiers never
+/// match (several machines behind one address, say) would be sent it for ever.
+const MAX_LOSSES: u32 = 8;
+
 /// A write whose bytes calls in flight refer to; completes when the last of them lets go.
 struct WriteInFlight {
     op: Option<WriteOp>,
     outcome: Mutex<weir_vfs::Result<()>>,
+    /// How often the server may have lost it.
+    losses: AtomicU32,
 }
 
 impl WriteInFlight {
+    fn is_lost(&self) {
+        self.losses.fetch_add(1, Relaxed);
+    }
+
     fn resolve(&self, outcome: weir_vfs::Result<()>) {
         *self.outcome.lock() = outcome;
     }
@@ -64,6 +76,8 @@ pub(crate) struct WritePiece {
     write: Arc<WriteInFlight>,
     from: usize,
     to: usize,
+    /// To be durable before it is answered.
+    pub(crate) durable: bool,
 }
 
 impl WritePiece {
@@ -118,8 +132,8 @@ impl Writes {
         if !fits {
             return op.complete(Err(Error::TooBig));
         }
-        let write = WriteInFlight { op: Some(op), outcome: Mutex::new(Err(Error::Io)) };
-        self.start(Arc::new(write));
+        let (outcome, losses) = (Mutex::new(Err(Error::Io)), AtomicU32::new(0));
+        self.start(Arc::new(WriteInFlight { op: Some(op), outcome, losses }));
     }
 
     fn start(self: &Arc<Self>, write: Arc<WriteInFlight>) {
@@ -167,6 +181,7 @@ impl Writes {
                 return Ok(Some(first));
             }
             // The server restarted in between; what it had not written may be lost.
+            write.is_lost();
         }
     }
 
@@ -180,15 +195,23 @@ impl Writes {
         let start = from;
         let mut verifier = None;
         while from < to {
-            let piece = Arc::new(WritePiece { write: Arc::clone(write), from, to });
+            let durable = write.losses.load(Relaxed) >= MAX_LOSSES;
+            let piece = Arc::new(WritePiece { write: Arc::clone(write), from, to, durable });
             let Written { count, stable, verifier: now } =
                 self.opened.protocol.write(&self.opened.open, piece).await?;
             if count == 0 || count > to - from {
                 return Err(broken(self.opened.protocol.server(), "WRITE", Violation::WrongCount));
             }
+            if durable && !stable {
+                return Err(broken(self.opened.protocol.server(), "WRITE", Violation::NotDurable));
+            }
             if !stable {
                 // A short write's first part went under another verifier: begin again.
-                from = if verifier.is_some_and(|v| v != now) { start } else { from + count };
+                let lost = verifier.is_some_and(|v| v != now);
+                if lost {
+                    write.is_lost();
+                }
+                from = if lost { start } else { from + count };
                 verifier = Some(now);
             } else {
                 from += count;
@@ -215,7 +238,10 @@ impl Writes {
                     for Uncommitted { write, verifier: written } in batch {
                         match written == verifier {
                             true => write.resolve(Ok(())),
-                            false => self.start(write),
+                            false => {
+                                write.is_lost();
+                                self.start(write);
+                            }
                         }
                     }
                 }

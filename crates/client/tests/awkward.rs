@@ -104,3 +104,21 @@ async fn a_directory_that_does_not_end_is_not_taken_for_whole() {
         nfs.unmount().await;
     }
 }
+
+/// As several machines behind one address may have it. (The verifier is the last of a WRITE's reply.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_verifiers_never_match_is_written_to_durably() {
+    let served = Served::start();
+    for (version, op) in [("3", 7), ("4.0", 38), ("4.2", 38)] {
+        let addr = falsified(served.addr, (weir_nfs::v4::PROGRAM, op), 7, usize::MAX).await;
+        let port = addr.port();
+        let url = format!("nfs://{addr}/?vers={version}&mountport={port}&wsize=4096");
+        let nfs = NfsFs::mount(&url.parse().unwrap(), &MountOptions::default()).await.unwrap();
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let file = new_file(&fs, fs.root(), version).await;
+        let bytes = version.repeat(5000).into_bytes();
+        soon(write(&*file, 0, &bytes)).await.unwrap();
+        assert_eq!(read_all(&*file, 1 << 20).await, bytes);
+        nfs.unmount().await;
+    }
+}

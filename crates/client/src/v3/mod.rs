@@ -516,12 +516,16 @@ impl Protocol for V3 {
     async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written> {
         self.check_locks(&open.handle)?;
         let offset = piece.offset();
+        let stable = match piece.durable {
+            true => write::Stability::FileSync,
+            false => write::Stability::Unstable,
+        };
         let data = Data::Shared(piece);
         let args = write::Args {
             file: handle_of(&open.handle),
             offset,
             count: data.len() as u32,
-            stable: write::Stability::Unstable,
+            stable,
             data,
         };
         let written = self.call(&open.cred, args).await?;

@@ -489,6 +489,10 @@ impl Protocol for V4 {
     }
 
     async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written> {
+        let stable = match piece.durable {
+            true => StableHow::FileSync,
+            false => StableHow::Unstable,
+        };
         let ops = |stateid| {
             let data: Arc<dyn weir_xdr::Payload> = Arc::clone(&piece) as _;
             vec![
@@ -496,7 +500,7 @@ impl Protocol for V4 {
                 Op::Write(op::write::Args {
                     stateid,
                     offset: piece.offset(),
-                    stable: StableHow::Unstable,
+                    stable,
                     data: Data::Shared(data),
                 }),
             ]

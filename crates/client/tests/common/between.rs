@@ -163,7 +163,7 @@ async fn record(from: &mut OwnedReadHalf) -> Option<Vec<u8>> {
 }
 
 async fn pass_on(to: &mut OwnedWriteHalf, record: &[u8]) {
+    let header = (record.len() as u32 | 1 << 31).to_be_bytes();
     // The other end may have gone.
-    let _ = to.write_u32(record.len() as u32 | 1 << 31).await;
-    let _ = to.write_all(record).await;
+    let _ = to.write_all(&[&header, record].concat()).await;
 }
