@@ -241,13 +241,14 @@ async fn what_is_put_off_until_the_end_of_grace_is_done_then() {
     for version in ["4.0", "4.2"] {
         let nfs = served.mount(&format!("vers={version}")).await;
         nfs.lookup(&Caller::Own, nfs.root(), b"other").await.unwrap();
-        served.grace = Duration::from_millis(2600);
+        served.grace = Duration::from_millis(5200);
         served.restart();
         let begun = Instant::now();
         let file = opened(&nfs, b"other").await;
         let took = begun.elapsed();
         assert!(took > Duration::from_secs(2), "NFSv{version}: {took:?}");
-        assert!(took < Duration::from_millis(4600), "NFSv{version}: {took:?}");
+        // Pauses that doubled for ever would end after ten seconds; a busy machine has some to spare.
+        assert!(took < Duration::from_secs(9), "NFSv{version}: {took:?}");
         drop(file);
         nfs.unmount().await;
     }
