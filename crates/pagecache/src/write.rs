@@ -19,6 +19,7 @@ use crate::index::{Fill, Slot};
 use crate::mapping::{Mapping, Snapshot, Stop};
 use crate::read::pages_of;
 use crate::stats::Count;
+use crate::writeback::is_worth_waking;
 use std::sync::Arc;
 use std::time::SystemTime;
 use weir_base::PAGE_SIZE;
@@ -372,12 +373,13 @@ impl Mapping {
             }
             shared.urgent.fetch_add(1, Ordering::SeqCst);
         }
+        let wake = uncached && is_worth_waking(&state);
         drop(state);
         drop(at_work);
         shared.collect_some();
         self.count(Count::UncachedPages, new_pages);
         shared.stats.add(Count::WrittenBytes, buf.len() as u64);
-        if uncached {
+        if wake {
             shared.flusher.kick();
         }
         // Written, these pages are memory for whoever waits for some.

@@ -14,7 +14,7 @@
 use crate::arena::flag;
 use crate::cache::Shared;
 use crate::index::Slot;
-use crate::mapping::Mapping;
+use crate::mapping::{Mapping, State};
 use crate::ranges::RangeSet;
 use crate::segments::io_slices;
 use crate::stats::Count;
@@ -30,6 +30,10 @@ use weir_vfs::{Caller, Error, Result, SetAttr, SetTime, Source, WriteOp};
 const WRITE_PAGES: u64 = 256;
 /// Writes of one file in flight at most.
 const WINDOW: usize = 8;
+/// While so many are, pages that uncached writes leave wait for company,
+const BUSY: usize = 2;
+/// until there are so many: 256 KiB.
+const BATCH_PAGES: u64 = 64;
 /// First and longest wait after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -69,6 +73,14 @@ pub(crate) enum Ask {
     Background,
     /// Somebody waits for it.
     Now,
+}
+
+/// Whether the flusher is to be woken for what an uncached write left. A few pages are not worth it
+/// while the store is busy with the file: the end of what it writes wakes the flusher, which then
+/// takes all that has come together.
+pub(crate) fn is_worth_waking(state: &State) -> bool {
+    let in_flight = state.writeback.len();
+    in_flight < BUSY || (in_flight < WINDOW && state.dirty.len() >= BATCH_PAGES)
 }
 
 impl Mapping {

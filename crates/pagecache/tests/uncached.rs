@@ -7,6 +7,7 @@ mod common;
 
 use common::{Random, Rig, block_on, pattern, read_full, until, write_all};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use weir_vfs::{Capabilities, Error, IoFlags};
 
 const PAGE: u64 = 4096;
@@ -236,6 +237,28 @@ fn i11_kernel_bug_writeback_of_uncached_writes_begins_at_once_and_off_the_caller
     other.sync(true).unwrap();
     let writes = rig.store.switches.writes.load(Ordering::SeqCst) - before;
     assert!(writes <= 200, "{writes} writes");
+}
+
+#[test]
+fn i11_uncached_writes_to_a_busy_store_go_together() {
+    let rig = Rig::new(1024);
+    let file = rig.create("f");
+    let writes = || rig.store.switches.writes.load(Ordering::SeqCst);
+    rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
+    for page in 0..2 {
+        file.write_at(&[1; 4096], page * PAGE, UNCACHED).unwrap();
+        until("writeback", || writes() > page);
+    }
+    for page in 2..12 {
+        file.write_at(&[2; 4096], page * PAGE, UNCACHED).unwrap();
+        // Time enough for a flusher that was woken.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
+    until("the prune", || file.resident().is_empty());
+    // One more, but for looks of the flusher that come by themselves meanwhile.
+    assert!(writes() <= 5, "{} writes", writes());
+    assert_eq!(read_full(&file, 0, 12 * 4096, UNCACHED)[8192..], [2; 10 * 4096]);
 }
 
 #[test]
