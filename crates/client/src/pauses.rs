@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(10);
+const FIRST_TO_CONNECT: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(1);
 const SOFT_PATIENCE: Duration = Duration::from_secs(20);
 
@@ -27,6 +28,12 @@ impl Pauses {
     /// Those of what never gives up, or for another reason.
     pub(crate) fn endless() -> Self {
         Self::new(true)
+    }
+
+    /// Those between attempts to connect: a server that has only just begun to listen may not bear to
+    /// be called at once (nfs-ganesha 4.3 has been seen to end).
+    pub(crate) fn to_connect() -> Self {
+        Self { next: FIRST_TO_CONNECT, ..Self::endless() }
     }
 
     /// Waits; or says at once that there was enough of that.

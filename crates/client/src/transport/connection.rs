@@ -321,7 +321,7 @@ impl Shared {
     }
 
     async fn reconnect(&self) -> TcpStream {
-        let mut pauses = Pauses::endless();
+        let mut pauses = Pauses::to_connect();
         let mut said = false;
         loop {
             match connect(&self.peer).await {
