@@ -4,7 +4,8 @@
 # without warning when DIR/restart appears, and DIR/restarted says so. A port mapper runs here already.
 set -euo pipefail
 part=$1 weir=$2 host=$3 path3=$4 path4=$5 dir=$6
-fail() { echo "FAIL: $*"; for log in "$dir"/*.log; do echo "--- $log"; tail -n 20 "$log"; done; exit 1; }
+# Aside: who calls may have its output taken.
+fail() { { echo "FAIL: $*"; for log in "$dir"/*.log; do echo "--- $log"; tail -n 20 "$log"; done; } >&2; exit 1; }
 url() { if [[ $1 == 3 ]]; then echo "nfs://$host$path3/$2?vers=3"; else echo "nfs://$host$path4/$2?vers=$1"; fi; }
 # hold NAME VERSION FILE RANGE [OPTION]: takes a lock, in the background, until `release NAME`.
 hold() {
@@ -63,6 +64,8 @@ restart() {
   touch "$dir/restart"
   for _ in $(seq 600); do [[ -e $dir/restarted ]] && break; sleep 0.1; done
   [[ -e $dir/restarted ]] || fail 'the server was not restarted'
+  # Who mounts while nobody listens yet is refused.
+  for _ in $(seq 100); do "$weir" ls "$(url 4.2 3)" >/dev/null 2>&1 && break; sleep 0.1; done
   # New locks wait for the end of grace.
   for version in 3 4.0 4.1 4.2; do
     expect busy 4.2 "$version" 5-5
