@@ -30,8 +30,7 @@ impl Pauses {
         Self::new(true)
     }
 
-    /// Those between attempts to connect: a server that has only just begun to listen may not bear to
-    /// be called at once (nfs-ganesha 4.3 has been seen to end).
+    /// Those between attempts to connect, which cost a server that is just starting more than a call.
     pub(crate) fn to_connect() -> Self {
         Self { next: FIRST_TO_CONNECT, ..Self::endless() }
     }
