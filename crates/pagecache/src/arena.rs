@@ -7,12 +7,11 @@
 //!    or past its high-water mark under its mapping's lock. What is below the mark is never
 //!    written again until the frame was free in between.
 //! 3. A published frame carries one reference for the slot that it is in, dropped when the epoch
-//!    in which it was taken out has passed, and one for each pin. At zero it is free, unless its
-//!    group is pinned.
-//! 4. A [`GROUP`] of neighbouring frames can be pinned as one, so that lending a long run costs a
-//!    count per group, not per frame. A frame that loses its last reference meanwhile is left in
-//!    limbo; whoever drops the group's last pin frees it. Both sides look at the other's word after
-//!    writing their own, and the limbo flag is taken away by one of them only, so it is freed once.
+//!    in which it was taken out has passed, and one for each pin. At zero it is free. There is no
+//!    other rule: whoever takes the last reference away frees it.
+//! 4. The references of two neighbours share a word, 32 bits each, so that lending a long run is one
+//!    atomic addition for every two frames. No count reaches 2^32, as a pin costs its holder memory;
+//!    so nothing is carried from one to the other.
 //!
 //! The flags of all frames lie side by side, two bytes each, since a hit has to look at them: 32 KiB
 //! for 64 MiB of pages stay in the processor's caches when the rest of the metadata would not.
@@ -48,16 +47,13 @@ pub(crate) mod flag {
     pub(crate) const QUEUE: u16 = 0x60;
     /// Where [`QUEUE`] begins.
     pub(crate) const QUEUE_SHIFT: u32 = 5;
-    /// Without references, but its group is pinned.
-    pub(super) const LIMBO: u16 = 0x80;
     /// Out of its queue's list until it is clean; see `reclaim.rs`.
-    pub(crate) const PARKED: u16 = 0x100;
+    pub(crate) const PARKED: u16 = 0x80;
 }
 
 /// What is known about a frame, besides its flags.
 #[derive(Default)]
 pub(crate) struct Rest {
-    refs: AtomicU32,
     /// The furthest byte that was ever published.
     mark: AtomicU32,
     /// Number of the mapping that the frame belongs to, in the cache's registry.
@@ -116,23 +112,30 @@ impl Rest {
         debug_assert!(mark <= PAGE_SIZE);
         self.mark.store(mark as u32, Ordering::Relaxed);
     }
-
-    /// References: the slot's and the pins.
-    pub(crate) fn refs(&self) -> u32 {
-        self.refs.load(Ordering::Acquire)
-    }
 }
 
-/// Frames that can be pinned together: those whose numbers differ in the low four bits alone.
-pub(crate) const GROUP: u32 = 16;
+/// One reference to both frames of a word.
+const BOTH: u64 = (1 << 32) | 1;
+
+/// One reference to a frame, where its word has it.
+#[inline]
+const fn one(frame: u32) -> u64 {
+    1 << (32 * (frame & 1))
+}
+
+/// The references to a frame that its word says.
+#[inline]
+const fn count_in(word: u64, frame: u32) -> u32 {
+    (word >> (32 * (frame & 1))) as u32
+}
 
 /// The frames.
 pub(crate) struct Arena {
     base: NonNull<u8>,
     flags: Box<[AtomicU16]>,
     rest: Box<[Rest]>,
-    /// Pins of whole groups.
-    groups: Box<[AtomicU32]>,
+    /// References: the slots' and the pins; frames `2 * i` and `2 * i + 1` are in word `i`.
+    refs: Box<[AtomicU64]>,
     /// How many frames may be used.
     limit: AtomicU32,
     /// On lines of its own, as readers need the fields above.
@@ -169,7 +172,7 @@ impl Arena {
             // SAFETY: as above.
             rest: unsafe { memory::zeroed_table(reserved as usize) },
             // SAFETY: as above.
-            groups: unsafe { memory::zeroed_table(reserved.div_ceil(GROUP) as usize) },
+            refs: unsafe { memory::zeroed_table(reserved.div_ceil(2) as usize) },
             limit: AtomicU32::new(limit),
             free: CachePadded::new(Free {
                 list: Mutex::new(FreeList::new(reserved, limit)),
@@ -195,6 +198,12 @@ impl Arena {
     /// How many are used; more than may be while a lower limit is being reached.
     pub(crate) fn used_frames(&self) -> u32 {
         self.free.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether the frame is not free.
+    #[cfg(all(test, loom))]
+    pub(crate) fn is_used(&self, frame: u32) -> bool {
+        !self.free.list.lock().is_free(frame)
     }
 
     /// How often frames were given back: whether it changes tells whether anybody gets on.
@@ -269,31 +278,40 @@ impl Arena {
         Some(Frames { arena: self.clone(), frames, uncached: false })
     }
 
+    /// The word with the references to a frame.
+    #[inline]
+    fn refs(&self, frame: u32) -> &AtomicU64 {
+        &self.refs[frame as usize / 2]
+    }
+
     /// Adds a reference. The caller holds one already, or found the frame in a slot while inside
     /// an epoch or under the mapping's lock.
     #[inline]
     pub(crate) fn pin(&self, frame: u32) {
-        self.meta(frame).refs.fetch_add(1, Ordering::Relaxed);
+        self.refs(frame).fetch_add(one(frame), Ordering::Relaxed);
     }
 
     /// Adds a reference to each frame of a run; the same is true for them.
     #[inline]
     pub(crate) fn pin_run(&self, first: u32, count: u32) {
-        for part in parts(first, count) {
-            match part {
-                // Sequentially consistent, as invariant 4 has it.
-                Part::Group(group) => {
-                    self.groups[group as usize].fetch_add(1, Ordering::SeqCst);
-                }
-                Part::Frame(frame) => self.pin(frame),
+        let end = first + count;
+        let (inner_start, inner_end) = (first.next_multiple_of(2), end & !1);
+        if first < inner_start && first < end {
+            self.pin(first);
+        }
+        if inner_start < inner_end {
+            for word in &self.refs[inner_start as usize / 2..inner_end as usize / 2] {
+                word.fetch_add(BOTH, Ordering::Relaxed);
             }
+        }
+        if inner_end < end && inner_end >= inner_start {
+            self.pin(inner_end);
         }
     }
 
     /// Whether anybody but the slot may hold the frame.
     pub(crate) fn is_pinned(&self, frame: u32) -> bool {
-        self.meta(frame).refs() > 1
-            || self.groups[(frame / GROUP) as usize].load(Ordering::SeqCst) > 0
+        count_in(self.refs(frame).load(Ordering::Acquire), frame) > 1
     }
 
     /// Drops references, one per entry; frees the frames that have none left. Returns how many.
@@ -309,16 +327,24 @@ impl Arena {
     /// Takes back what [`pin_run`](Self::pin_run) gave. Returns how many frames it freed.
     pub(crate) fn unpin_runs(&self, runs: impl Iterator<Item = (u32, u32)>) -> usize {
         let mut freed = Vec::new();
-        for part in runs.flat_map(|(first, count)| parts(first, count)) {
-            match part {
-                Part::Frame(frame) => self.drop_reference(frame, &mut freed),
-                Part::Group(group) => {
-                    if self.groups[group as usize].fetch_sub(1, Ordering::SeqCst) == 1 {
-                        let first = group * GROUP;
-                        let frames = first..(first + GROUP).min(self.reserved());
-                        freed.extend(frames.filter(|&frame| self.leave_limbo(frame)));
+        for (first, count) in runs {
+            let end = first + count;
+            let mut frame = first;
+            while frame < end {
+                if frame & 1 == 1 || frame + 1 == end {
+                    self.drop_reference(frame, &mut freed);
+                    frame += 1;
+                    continue;
+                }
+                // Release what was read of them, acquire what others released.
+                let was = self.refs(frame).fetch_sub(BOTH, Ordering::AcqRel);
+                for frame in [frame, frame + 1] {
+                    debug_assert!(count_in(was, frame) > 0, "frame {frame} has no reference");
+                    if count_in(was, frame) == 1 {
+                        freed.push(frame);
                     }
                 }
+                frame += 2;
             }
         }
         self.give_back(&freed);
@@ -326,27 +352,12 @@ impl Arena {
     }
 
     fn drop_reference(&self, frame: u32, freed: &mut Vec<u32>) {
-        let meta = self.meta(frame);
         // Release what was read of it, acquire what others released.
-        if meta.refs.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return;
+        let was = self.refs(frame).fetch_sub(one(frame), Ordering::AcqRel);
+        debug_assert!(count_in(was, frame) > 0, "frame {frame} has no reference");
+        if count_in(was, frame) == 1 {
+            freed.push(frame);
         }
-        let group = &self.groups[(frame / GROUP) as usize];
-        if group.load(Ordering::SeqCst) > 0 {
-            meta.flags.fetch_or(flag::LIMBO, Ordering::SeqCst);
-            // Was the last pin dropped before the flag was there to be seen?
-            if group.load(Ordering::SeqCst) > 0 || !self.leave_limbo(frame) {
-                return;
-            }
-        }
-        freed.push(frame);
-    }
-
-    /// Takes a frame out of limbo, if it is there; whoever does so frees it.
-    fn leave_limbo(&self, frame: u32) -> bool {
-        let flags = &self.flags[frame as usize];
-        flags.load(Ordering::SeqCst) & flag::LIMBO != 0
-            && flags.fetch_and(!flag::LIMBO, Ordering::SeqCst) & flag::LIMBO != 0
     }
 
     /// Gives frames back that nobody refers to, and their memory if they are above the limit.
@@ -496,7 +507,8 @@ impl Frames {
         let meta = self.arena.meta(frame);
         meta.flags.store(flags, Ordering::Relaxed);
         meta.set_mark(mark);
-        meta.refs.store(1, Ordering::Release);
+        let was = self.arena.refs(frame).fetch_add(one(frame), Ordering::Release);
+        debug_assert_eq!(count_in(was, frame), 0, "frame {frame} is in use");
         self.returned(1);
         frame
     }
@@ -518,32 +530,6 @@ impl Drop for Frames {
 /// Joins neighbouring frames: (first, how many).
 pub(crate) fn runs(frames: &[u32]) -> impl Iterator<Item = (u32, usize)> + '_ {
     frames.chunk_by(|a, b| a.wrapping_add(1) == *b).map(|run| (run[0], run.len()))
-}
-
-/// A part of a run of frames, as pins go.
-enum Part {
-    /// One frame.
-    Frame(u32),
-    /// A whole group.
-    Group(u32),
-}
-
-/// Takes a run apart into whole groups and single frames.
-fn parts(first: u32, count: u32) -> impl Iterator<Item = Part> {
-    let end = first + count;
-    let mut at = first;
-    std::iter::from_fn(move || {
-        if at >= end {
-            return None;
-        }
-        let frame = at;
-        if frame.is_multiple_of(GROUP) && end - frame >= GROUP {
-            at += GROUP;
-            return Some(Part::Group(frame / GROUP));
-        }
-        at += 1;
-        Some(Part::Frame(frame))
-    })
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -573,18 +559,26 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_of_a_pinned_group_is_freed_with_the_groups_last_pin() {
-        let arena = Arc::new(Arena::new(100, 100).unwrap());
-        let mut frames = arena.take(50, 50).unwrap();
-        let published: Vec<u32> = (0..50).map(|i| frames.publish(i, 0, PAGE_SIZE)).collect();
-        assert_eq!(published, (0..50).collect::<Vec<_>>());
-        // Frames 5 to 44: single ones, then the groups 1 and 2... of 16, as far as they are whole.
-        arena.pin_run(5, 40);
-        arena.pin_run(16, 16);
-        assert!(arena.is_pinned(5) && arena.is_pinned(20) && !arena.is_pinned(4));
-        assert_eq!(arena.unpin(published.into_iter()), 10, "0 to 4, and 45 to 49");
-        assert_eq!(arena.unpin_runs([(5, 40)].into_iter()), 24);
-        assert_eq!(arena.unpin_runs([(16, 16)].into_iter()), 16);
-        assert_eq!(arena.free_frames(), 100);
+    fn each_frame_of_a_lent_run_is_freed_with_its_own_last_reference() {
+        // Runs that begin and end at either half of a word, and are as short as may be.
+        for (first, count) in [(5, 40), (4, 40), (5, 39), (4, 39), (7, 1), (8, 1), (7, 2), (8, 0)] {
+            let arena = Arc::new(Arena::new(101, 101).unwrap());
+            let mut frames = arena.take(51, 51).unwrap();
+            let published: Vec<u32> = (0..51).map(|i| frames.publish(i, 0, PAGE_SIZE)).collect();
+            assert_eq!(published, (0..51).collect::<Vec<_>>());
+            let lent = first..first + count;
+            arena.pin_run(first, count);
+            arena.pin_run(16, 16);
+            for frame in 0..51 {
+                let pinned = lent.contains(&frame) || (16..32).contains(&frame);
+                assert_eq!(arena.is_pinned(frame), pinned, "{frame} of {first}, {count}");
+            }
+            let alone = (0..51).filter(|f| !lent.contains(f) && !(16..32).contains(f)).count();
+            assert_eq!(arena.unpin(published.into_iter()), alone);
+            let both = lent.clone().filter(|f| (16..32).contains(f)).count();
+            assert_eq!(arena.unpin_runs([(first, count)].into_iter()), count as usize - both);
+            assert_eq!(arena.unpin_runs([(16, 16)].into_iter()), 16);
+            assert_eq!(arena.free_frames(), 101);
+        }
     }
 }

@@ -104,6 +104,62 @@ mod core {
     }
 }
 
+/// Frames that are lent, under loom: one borrower gives a run back while another, who has found it in
+/// the slots, borrows it too, and a page of it is replaced. What is lent is not free.
+#[cfg(loom)]
+mod lent {
+    use crate::arena::Arena;
+    use std::sync::Arc;
+    use weir_base::sync::thread;
+
+    /// Frames in all.
+    const FRAMES: u32 = 5;
+    /// The run: its first frame shares a word of references with one that is not lent.
+    const RUN: (u32, u32) = (1, 4);
+
+    /// Runs two borrowers of one run, of whom the second begins when the first may just be ending.
+    fn check(preemptions: usize, replaced: &'static [u32]) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(preemptions);
+        model.check(move || {
+            let arena = Arc::new(Arena::new(FRAMES, FRAMES).unwrap());
+            let mut frames = arena.take(FRAMES as usize, FRAMES as usize).unwrap();
+            for index in 0..FRAMES {
+                assert_eq!(frames.publish(index as usize, 0, 4096), index);
+            }
+            drop(frames);
+            arena.pin_run(RUN.0, RUN.1);
+            let first = arena.clone();
+            let first = thread::spawn(move || {
+                first.unpin_runs([RUN].into_iter());
+            });
+            arena.pin_run(RUN.0, RUN.1);
+            // Other frames take the place of these, and the epoch passes.
+            arena.unpin(replaced.iter().copied());
+            let lent = || replaced.iter().copied().filter(|&frame| frame >= RUN.0);
+            for frame in lent() {
+                assert!(arena.is_used(frame), "frame {frame} is lent, and free");
+            }
+            first.join().unwrap();
+            for frame in lent() {
+                assert!(arena.is_used(frame), "frame {frame} is lent, and free");
+            }
+            arena.unpin_runs([RUN].into_iter());
+            assert_eq!(arena.used_frames(), FRAMES - replaced.len() as u32, "each is freed once");
+        });
+    }
+
+    #[test]
+    fn a_lent_frame_is_not_freed_when_another_borrower_of_its_run_has_done() {
+        check(3, &[1]);
+    }
+
+    #[test]
+    fn nor_its_neighbours() {
+        check(2, &[0, 2, 3]);
+    }
+}
+
 /// The real thing under shuttle: mappings over a memory store, threads that read, write, truncate
 /// and reclaim, in thousands of random schedules.
 #[cfg(shuttle)]

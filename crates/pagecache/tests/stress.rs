@@ -6,9 +6,10 @@
 
 mod common;
 
-use common::{Random, Rig, block_on};
+use common::{Random, Rig, block_on, write_all};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use weir_pagecache::Segment;
 use weir_vfs::IoFlags;
 
 fn seconds() -> Duration {
@@ -317,4 +318,69 @@ fn eight_threads_mix_everything() {
         rig.cache.budget_bytes(),
         rig.cache.stats(),
     );
+}
+
+/// Frames of one run are lent to many at once while pages of it are replaced, and lent again.
+#[test]
+fn lent_runs_keep_their_bytes_while_their_pages_are_replaced_and_lent_again() {
+    const PAGES: usize = 64;
+    let rig = Rig::new(1024);
+    let file = rig.create("f");
+    // Every page says which page it is; each version of it is the same byte all over.
+    let page = |n: usize, version: u8| {
+        let mut bytes = vec![version; 4096];
+        bytes[..8].copy_from_slice(&(n as u64).to_le_bytes());
+        bytes
+    };
+    let all: Vec<u8> = (0..PAGES).flat_map(|n| page(n, 0)).collect();
+    write_all(&file, &all, 0);
+    // Another file takes what is freed at once.
+    let other = rig.create("g");
+    let stop = AtomicBool::new(false);
+    let lent = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (file, stop, lent) = (&file, &stop, &lent);
+            scope.spawn(move || {
+                let mut random = Random(thread);
+                while !stop.load(Ordering::Relaxed) {
+                    let first = random.below(PAGES as u64 - 16) as usize & !15;
+                    let len = (1 + random.below(3) as usize) * 16 * 4096;
+                    let Some(found) = file.read_segments_resident(first as u64 * 4096, len) else {
+                        continue;
+                    };
+                    let Some(Segment::Data { pages, .. }) = found.segments.first() else {
+                        continue;
+                    };
+                    if random.chance(30) {
+                        std::thread::yield_now();
+                    }
+                    let mut slices = Vec::new();
+                    pages.slices(0, &mut slices);
+                    let bytes: Vec<u8> = slices.iter().flat_map(|s| s.iter().copied()).collect();
+                    for (n, bytes) in bytes.chunks(4096).enumerate() {
+                        let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+                        assert_eq!(number, (first + n) as u64, "another page's bytes are lent");
+                        assert!(bytes[8..].iter().all(|&b| b == bytes[8]), "a lent page changed");
+                    }
+                    lent.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let writer = scope.spawn(|| {
+            let mut random = Random(99);
+            let start = Instant::now();
+            let mut version = 0u8;
+            while start.elapsed() < Duration::from_secs(2) {
+                version = version.wrapping_add(1);
+                let n = random.below(PAGES as u64) as usize;
+                write_all(&file, &page(n, version), n as u64 * 4096);
+                write_all(&other, &[0xEE; 4096 * 3], random.below(8) * 4096);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        writer.join().unwrap();
+    });
+    assert!(lent.load(Ordering::Relaxed) > 0);
+    drop((file, other));
 }
