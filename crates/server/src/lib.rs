@@ -4,6 +4,7 @@
 //! - `transport`: connections, records, bounds. [`program`]: what plugs into them.
 //! - [`export`], [`handle`]: what is exported, as whom, and how files are named to clients.
 //! - [`state`]: clients, sessions, opens, locks, delegations, leases, grace; no I/O in it.
+//! - `durability`: names and attributes on disk before the reply. `verifier`: data that is not.
 //! - `recall`, `callback`: delegations are asked back; how clients are called.
 //! - `v3`: NFSv3 and MOUNT; `nlm`, `nsm`: their locks, and who restarted. `v4`: compounds, and the operations in small families.
 
@@ -12,6 +13,7 @@
 mod callback;
 mod changes;
 mod copies;
+mod durability;
 pub mod export;
 mod gather;
 pub mod handle;
@@ -33,6 +35,7 @@ mod v4;
 mod verifier;
 mod versions;
 
+pub use durability::Durability;
 pub use export::{Export, ExportOptions, Squash};
 pub use program::{Call, Program, ProgramId, Programs, Refusal};
 pub use recall::Recalls;

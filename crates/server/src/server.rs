@@ -2,6 +2,7 @@
 
 use crate::callback::Callbacks;
 use crate::copies::Copies;
+use crate::durability::Committer;
 use crate::export::{Export, Exports, ExportsError};
 use crate::handle::Handles;
 use crate::metrics::{Metrics, Report};
@@ -94,6 +95,7 @@ pub(crate) struct Core {
     /// Which run of the server this is; data not committed in another run may be lost.
     pub(crate) run: u32,
     pub(crate) verifier: Arc<WriteVerifier>,
+    pub(crate) committer: Arc<Committer>,
     /// The server's name for itself: the same in every run, and no other server's.
     pub(crate) identity: [u8; 16],
     pub(crate) metrics: Arc<Metrics>,
@@ -198,6 +200,7 @@ impl Server {
             Grace::new(clock.monotonic() + grace, recovered.clients).with_hosts(hosts.clone());
         let exports = Arc::new(Exports::open(exports, handles, &path)?);
         let verifier = Arc::new(WriteVerifier::new(recovered.run));
+        let committer = Arc::new(Committer::new(verifier.clone()));
         let max_owners = state.opens + state.locks;
         let state = Arc::new(Mutex::new(State::new(recovered.run, state, grace)));
         let callbacks = Arc::new(Callbacks::new(state.clone()));
@@ -226,7 +229,8 @@ impl Server {
             versions,
             record_bytes: transport.record_bytes,
             run: recovered.run,
-            verifier: verifier.clone(),
+            verifier,
+            committer: committer.clone(),
             identity,
             metrics: metrics.clone(),
             ids: IdMap::new(id_domain.as_deref()),
@@ -241,7 +245,7 @@ impl Server {
             programs.add(Arc::new(Nfs4::new(core.clone())));
         }
         if versions.contains(Versions::V3) {
-            let nfs3 = Nfs3::new(exports.clone(), verifier, clock, recalls, metrics);
+            let nfs3 = Nfs3::new(exports.clone(), committer, clock, recalls, metrics);
             let nfs3 = Arc::new(nfs3);
             programs.add(nfs3.clone());
             programs.add(Arc::new(NfsAcl3::new(nfs3)));

@@ -43,8 +43,13 @@ impl WriteVerifier {
     ) -> weir_vfs::Result<()> {
         let synced = file.sync_range_async(range, data_only).await;
         if synced.is_err() {
-            self.0.fetch_add(1, Ordering::AcqRel);
+            self.data_may_be_lost();
         }
         synced
+    }
+
+    /// Data that is not committed may be lost: the verifier is another one from now on.
+    pub(crate) fn data_may_be_lost(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
     }
 }

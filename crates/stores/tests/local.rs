@@ -358,3 +358,18 @@ async fn a_large_directory_is_listed() {
     let id = find(&store, store.root(), "a rather long name, number 77").await;
     assert_eq!(store.getattr(id).await.unwrap().kind, FileKind::Regular);
 }
+
+#[tokio::test]
+async fn a_file_that_its_owner_may_not_open_is_synced() {
+    if is_root() {
+        println!("as root, permissions keep the store out of nothing: only the call is tried");
+    }
+    let dir = temp_dir();
+    let fs = open(dir.path());
+    for mode in [0, 0o200, 0o400] {
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        let name = format!("mode {mode:o}");
+        let made = fs.create(&OWN, fs.root(), name.as_bytes(), &set, true).await.unwrap();
+        fs.sync_node(made.attr.id).await.unwrap();
+    }
+}

@@ -13,6 +13,7 @@ mod table;
 pub use network::{Network, NetworkError};
 pub use table::{Exports, ExportsError, HandleError, PathError, Table, check_path, clash};
 
+use crate::durability::Durability;
 use crate::handle::Node;
 use crate::metrics::ExportCounts;
 use std::net::IpAddr;
@@ -89,6 +90,8 @@ pub struct ExportOptions {
     pub clients: Vec<ClientRule>,
     /// What stays in the cache.
     pub cache: CachePolicy,
+    /// What a reply to a change of names or attributes promises.
+    pub durability: Durability,
 }
 
 impl Default for ExportOptions {
@@ -100,6 +103,7 @@ impl Default for ExportOptions {
             anon_gid: 65534,
             clients: Vec::new(),
             cache: CachePolicy::Cached,
+            durability: Durability::Sync,
         }
     }
 }
@@ -168,7 +172,7 @@ pub(crate) struct Admitted {
 }
 
 impl Served {
-    fn new(id: u16, export: Export) -> Self {
+    pub(crate) fn new(id: u16, export: Export) -> Self {
         Self { id, export, counts: Arc::default(), streams: Streams::default() }
     }
 

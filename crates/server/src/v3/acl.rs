@@ -1,6 +1,6 @@
 //! The NFSACL protocol: POSIX access control lists of NFSv3's files, by their handles.
 
-use super::request::{Request, Target};
+use super::request::{Request, Target, durable};
 use super::{Execute, Nfs3, Results, convert};
 use crate::metrics::{Outcome, Row};
 use crate::program::{Call, Program, ProgramId, Refusal};
@@ -114,7 +114,8 @@ async fn lists(file: &Target<'_>, attr: &Attr, mask: Mask) -> Result<Lists, Erro
 
 async fn setacl(request: &Request<'_>, args: Setacl) -> SetaclRes {
     let file = request.target(&args.file)?;
-    match set(&file, &args).await {
+    let set = set(&file, &args).await;
+    match durable(&file, set, |()| vec![file.id()]).await {
         Ok(()) => Ok(file.attr().await),
         Err(status) => Err(Failure { status, rest: file.attr().await }),
     }

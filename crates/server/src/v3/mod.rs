@@ -12,6 +12,7 @@
 //!    long gets JUKEBOX ([`Recalls`]).
 //! 4. Data of an UNSTABLE WRITE may be lost only if the write verifier changes; it does with
 //!    every start of the server.
+//! 5. What changes names, attributes or sizes is on disk before it is answered ([`Committer`]).
 
 mod acl;
 mod convert;
@@ -26,11 +27,11 @@ mod tests;
 pub use acl::NfsAcl3;
 pub use mount::Mount3;
 
+use crate::durability::Committer;
 use crate::export::{Exports, Identity};
 use crate::metrics::{Executed, Metrics, Outcome, Row};
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::recall::Recalls;
-use crate::verifier::WriteVerifier;
 use async_trait::async_trait;
 use files::Files;
 use replies::{Replies, Turn};
@@ -44,7 +45,7 @@ use weir_xdr::{Decoder, Encoder};
 /// NFSv3.
 pub struct Nfs3 {
     exports: Arc<Exports>,
-    verifier: Arc<WriteVerifier>,
+    committer: Arc<Committer>,
     files: Files,
     replies: Replies,
     clock: Arc<dyn Clock>,
@@ -53,17 +54,17 @@ pub struct Nfs3 {
 }
 
 impl Nfs3 {
-    /// Serves `exports`. The write verifier is that of this run of the server; `recalls` makes way
-    /// where NFSv4's clients have delegations.
-    pub fn new(
+    /// Serves `exports`. `committer` has changes of names on disk before they are answered, and the
+    /// write verifier of this run; `recalls` makes way where NFSv4's clients have delegations.
+    pub(crate) fn new(
         exports: Arc<Exports>,
-        verifier: Arc<WriteVerifier>,
+        committer: Arc<Committer>,
         clock: Arc<dyn Clock>,
         recalls: Arc<Recalls>,
         metrics: Arc<Metrics>,
     ) -> Self {
         let (files, replies) = (Files::default(), Replies::default());
-        Self { exports, verifier, files, replies, clock, recalls, metrics }
+        Self { exports, committer, files, replies, clock, recalls, metrics }
     }
 }
 

@@ -86,6 +86,12 @@ impl Target<'_> {
         self.nfs.recalls.claim_names(names, None, wait).await.map_err(convert::error)
     }
 
+    /// Makes what was done to files of this one's export durable, if the export promises that. Not
+    /// to be waited for under [`change`](Self::change): commits of one directory share syncs.
+    pub(super) async fn commit(&self, nodes: Vec<FileId>) -> Result<(), Error> {
+        self.nfs.committer.commit(self.export, nodes).await.map_err(convert::error)
+    }
+
     /// The attributes for a reply, which goes without if they cannot be had.
     pub(super) async fn attr(&self) -> PostOpAttr {
         self.getattr().await.ok().map(|attr| convert::attr(&attr))
@@ -176,6 +182,17 @@ fn has_name(attr: weir_vfs::Result<Attr>) -> Result<Attr, Error> {
     }
 }
 
+/// A change that the store has made, on disk before it is told of.
+pub(super) async fn durable<T>(
+    target: &Target<'_>,
+    changed: Result<T, Error>,
+    nodes: impl FnOnce(&T) -> Vec<FileId>,
+) -> Result<T, Error> {
+    let changed = changed?;
+    target.commit(nodes(&changed)).await?;
+    Ok(changed)
+}
+
 /// A directory being changed, by nobody else.
 pub(super) struct Change<'a> {
     before: Option<WccAttr>,
@@ -205,7 +222,7 @@ impl Change<'_> {
         made: Result<Attr, Error>,
     ) -> weir_nfs::v3::op::create::Res {
         let around = self.end(dir).await;
-        match made {
+        match durable(dir, made, |attr| vec![attr.id, dir.id()]).await {
             Ok(attr) => Ok(Created {
                 handle: Some(dir.handle_of(attr.id)),
                 attr: Some(convert::attr(&attr)),

@@ -4,7 +4,8 @@
 //!    place, with these filehandles, and with room left for its result.
 //! 2. In a session, a compound runs once: its slot is given back, with the reply if that is to be
 //!    kept, on every way out.
-//! 3. What a compound took from other clients is off the disk before its reply goes out.
+//! 3. What an operation changed of names, attributes and sizes is on disk before the next one begins.
+//! 4. What a compound took from other clients is off the disk before its reply goes out.
 
 use super::context::{Context, InSession};
 use super::ops;
@@ -13,6 +14,7 @@ use crate::metrics::{Executed, Row};
 use crate::program::{Call, Refusal};
 use crate::server::Core;
 use crate::state::Principal;
+use parking_lot::Mutex;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
@@ -62,6 +64,7 @@ pub(crate) async fn run(
         current_stateid: None,
         saved_stateid: None,
         room: 0,
+        changed: Mutex::default(),
         replay: None,
     };
     let begin = reply.mark();
@@ -98,7 +101,12 @@ async fn execute(
                 row = Row::V4(Some(code));
                 match gate(cx, header, code, results, used) {
                     Ok(()) => {
-                        let result = ops::dispatch(cx, op).await;
+                        let mut result = ops::dispatch(cx, op).await;
+                        if let Err(error) = cx.commit_changes().await
+                            && result.status().is_ok()
+                        {
+                            result = OpRes::Failed(code, error);
+                        }
                         slot.session = cx.session;
                         trace!(op = ?code, status = ?result.status(), "done");
                         result

@@ -10,7 +10,7 @@ use crate::state::{
     Channel, ClientId, LockOwner, Principal, Referring, SessionId, State, StateRef, Touch,
 };
 use crate::transport::Peer;
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
 use weir_nfs::v4::types::StateId;
@@ -53,6 +53,8 @@ pub(crate) struct Context {
     pub(crate) saved_stateid: Option<StateId>,
     /// Bytes left for the result of this operation, its number and status included.
     pub(crate) room: usize,
+    /// What was changed by this operation, and is to be durable before it is told of.
+    pub(crate) changed: Mutex<Vec<Node>>,
     /// A reply to be sent as it is, in the place of the one being made.
     pub(crate) replay: Option<bytes::Bytes>,
 }
@@ -278,6 +280,23 @@ impl Context {
             privileges::shed(target.fs(), &target.caller, &attr).await.map_err(of_vfs)?;
         }
         Ok(io)
+    }
+
+    /// Notes files whose names or attributes were changed: the compound has them on disk before it
+    /// goes on, once the operation has let go of its locks ([`commit_changes`](Self::commit_changes)).
+    pub(crate) fn changed(&self, nodes: &[Node]) {
+        self.changed.lock().extend_from_slice(nodes);
+    }
+
+    /// Makes durable what was noted, as far as exports promise that. Not to be waited for under the
+    /// lock of a directory: commits of one directory share syncs.
+    pub(crate) async fn commit_changes(&self) -> Result<(), Error> {
+        let changed = std::mem::take(&mut *self.changed.lock());
+        // One operation changes one export.
+        let Some(first) = changed.first() else { return Ok(()) };
+        let export = self.exports.get(first.export).map_err(of_handle)?;
+        let nodes = changed.iter().map(|node| node.id);
+        self.core.committer.commit(export, nodes).await.map_err(of_vfs)
     }
 
     /// The error for I/O on what is no regular file.

@@ -668,11 +668,8 @@ impl FileSystem for LocalFs {
         if !matches!(kind_of(&pinned.stat), FileKind::Regular | FileKind::Directory) {
             return Ok(());
         }
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let path = proc_path(pinned.file.as_fd());
-        let open = || rustix::fs::open(&*path, flags, Mode::empty());
-        let file = self.tree.with_fds(open).map_err(io::Error::from)?;
-        self.io.engine.blocking(move || Ok(rustix::fs::fsync(file).map_err(io::Error::from)?)).await
+        let sync = self.tree.open_to_sync(pinned.file.as_fd())?;
+        self.io.engine.blocking(sync).await
     }
 
     async fn get_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {

@@ -231,6 +231,30 @@ impl Tree {
         })
     }
 
+    /// The call that makes all that was done to a file or directory durable. A file whose permissions
+    /// keep the process out of it is synced with its whole file system.
+    pub(super) fn open_to_sync(
+        &self,
+        file: BorrowedFd<'_>,
+    ) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
+        let open = |file: BorrowedFd<'_>, mode: OFlags| {
+            let path = proc_path(file);
+            self.with_fds(|| rustix::fs::open(&*path, mode | OFlags::CLOEXEC, Mode::empty()))
+        };
+        let (file, whole) = match open(file, OFlags::RDONLY) {
+            Err(Errno::ACCESS) => match open(file, OFlags::WRONLY) {
+                Ok(file) => (Ok(file), false),
+                Err(_) => (open(self.root(), OFlags::RDONLY), true),
+            },
+            opened => (opened, false),
+        };
+        let file = file.map_err(io::Error::from)?;
+        Ok(move || {
+            let synced = if whole { rustix::fs::syncfs(file) } else { rustix::fs::fsync(file) };
+            Ok(synced.map_err(io::Error::from)?)
+        })
+    }
+
     /// Runs a call that opens something; out of descriptors, it gives up cached ones and tries
     /// again.
     pub(super) fn with_fds<T>(

@@ -5,7 +5,7 @@
 //!    before anything has changed.
 
 use super::problem::Problem;
-use super::{Bind, CacheArg, ExportSettings, NOBODY, Settings, SquashArg};
+use super::{Bind, CacheArg, DurabilityArg, ExportSettings, NOBODY, Settings, SquashArg};
 use crate::failure::{Asked, Result};
 use crate::size::Size;
 use serde::de::{Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
@@ -122,6 +122,8 @@ struct Export {
     clients: OneOrMany<Client>,
     #[serde(default)]
     cache: CacheArg,
+    #[serde(default)]
+    durability: DurabilityArg,
 }
 
 /// Clients of a network: its text alone, or a table.
@@ -235,6 +237,7 @@ impl Export {
             anon_gid: self.anon_gid.unwrap_or(NOBODY),
             clients: self.clients.0.into_iter().map(|client| client.0).collect(),
             cache: self.cache,
+            durability: self.durability,
         })
     }
 }
@@ -427,7 +430,7 @@ mod tests {
         for key in ["listen", "budget", "stream_limit", "threads", "lease", "versions", "state_dir"]
             .into_iter()
             .chain(["rpcbind", "path", "name", "read_only", "squash", "anon_uid", "anon_gid"])
-            .chain(["clients", "cache", "network", "access", "delegations"])
+            .chain(["clients", "cache", "network", "access", "delegations", "durability"])
         {
             assert!(text.contains(&format!("{key} =")), "{key}");
         }
@@ -461,6 +464,7 @@ mod tests {
                 { network = "*", access = "none" },
             ]
             cache = "auto"
+            durability = "relaxed"
 
             [[export]]
             path = "/home"
@@ -478,6 +482,8 @@ mod tests {
         let [images, home] = &all.exports[..] else { panic!() };
         assert_eq!((&*images.name, images.read_only, images.anon_gid), ("/images", true, 8));
         assert_eq!((images.squash, images.cache), (SquashArg::All, CacheArg::Auto));
+        let durability = (images.durability, home.durability);
+        assert_eq!(durability, (DurabilityArg::Relaxed, DurabilityArg::Sync));
         let access: Vec<_> = images.clients.iter().map(|rule| rule.access).collect();
         assert_eq!(access, [ClientAccess::ReadWrite, ClientAccess::ReadOnly, ClientAccess::None]);
         assert_eq!((&*home.name, home.anon_uid, home.clients.len()), ("/home", NOBODY, 1));

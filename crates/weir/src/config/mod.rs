@@ -17,8 +17,8 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
-use weir_server::Versions;
 use weir_server::export::{CachePolicy, ClientRule, ExportOptions, Squash};
+use weir_server::{Durability, Versions};
 
 /// The most memory that the cache takes unless it is told to take more, in bytes.
 const BUDGET_CAP_BYTES: u64 = 16 << 30;
@@ -65,6 +65,7 @@ pub(crate) struct ExportSettings {
     pub(crate) anon_gid: u32,
     pub(crate) clients: Vec<ClientRule>,
     pub(crate) cache: CacheArg,
+    pub(crate) durability: DurabilityArg,
 }
 
 /// Whose identities are not taken as they come.
@@ -101,6 +102,26 @@ pub(crate) enum CacheArg {
     Uncached,
     /// All but long streams
     Auto,
+}
+
+/// What a reply to a change of names, attributes or sizes promises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DurabilityArg {
+    /// The change survives a power failure
+    #[default]
+    Sync,
+    /// A power failure may undo what was answered in the seconds before it
+    Relaxed,
+}
+
+impl From<DurabilityArg> for Durability {
+    fn from(arg: DurabilityArg) -> Self {
+        match arg {
+            DurabilityArg::Sync => Self::Sync,
+            DurabilityArg::Relaxed => Self::Relaxed,
+        }
+    }
 }
 
 /// The user and the group of nobody.
@@ -147,6 +168,7 @@ impl Settings {
                     CachePolicy::Auto { stream_bytes }
                 }
             },
+            durability: export.durability.into(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::state::Touch;
 use crate::v3::convert;
-use crate::v3::request::{Request, Target};
+use crate::v3::request::{Request, Target, durable};
 use weir_nfs::v3::op::access::{self, Granted, Rights};
 use weir_nfs::v3::op::{getattr, setattr};
 use weir_nfs::v3::types::{Time, WccData};
@@ -20,7 +20,8 @@ pub(in crate::v3) async fn getattr(request: &Request<'_>, args: getattr::Args) -
 
 pub(in crate::v3) async fn setattr(request: &Request<'_>, args: setattr::Args) -> setattr::Res {
     let file = request.target(&args.object)?;
-    match set_checked(&file, &args).await {
+    let set = set_checked(&file, &args).await;
+    match durable(&file, set, |_| vec![file.id()]).await {
         Ok(Some(attr)) => Ok(WccData { before: None, after: Some(convert::attr(&attr)) }),
         Ok(None) => Ok(file.wcc().await),
         Err(status) => Err(Failure { status, rest: file.wcc().await }),

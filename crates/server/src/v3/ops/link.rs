@@ -3,7 +3,7 @@
 use super::create::check_new;
 use crate::state::Touch;
 use crate::v3::convert;
-use crate::v3::request::Request;
+use crate::v3::request::{Request, durable};
 use weir_nfs::v3::op::link::{self, Linked};
 use weir_nfs::v3::op::readlink::{self, Link};
 use weir_nfs::v3::{Error, Failure};
@@ -34,7 +34,7 @@ pub(in crate::v3) async fn link(request: &Request<'_>, args: link::Args) -> link
     };
     let linked = linked.await;
     let around = change.end(&dir).await;
-    match linked {
+    match durable(&dir, linked, |attr| vec![attr.id, dir.id()]).await {
         Ok(attr) => Ok(Linked { file: Some(convert::attr(&attr)), dir: around }),
         Err(status) => {
             Err(Failure { status, rest: Linked { file: file.attr().await, dir: around } })

@@ -1,7 +1,7 @@
 //! REMOVE, RMDIR.
 
 use crate::v3::convert;
-use crate::v3::request::Request;
+use crate::v3::request::{Request, durable};
 use weir_nfs::v3::Failure;
 use weir_nfs::v3::op::{remove, rmdir};
 
@@ -20,7 +20,7 @@ pub(in crate::v3) async fn remove(request: &Request<'_>, args: remove::Args) -> 
     let removed = removed.await;
     dir.lost_name();
     let around = change.end(&dir).await;
-    match removed {
+    match durable(&dir, removed, |()| vec![dir.id()]).await {
         Ok(()) => Ok(around),
         Err(status) => Err(Failure { status, rest: around }),
     }
@@ -36,7 +36,7 @@ pub(in crate::v3) async fn rmdir(request: &Request<'_>, args: rmdir::Args) -> rm
     };
     let removed = removed.await;
     let around = change.end(&dir).await;
-    match removed {
+    match durable(&dir, removed, |()| vec![dir.id()]).await {
         Ok(()) => Ok(around),
         Err(status) => Err(Failure { status, rest: around }),
     }

@@ -1,7 +1,7 @@
 //! RENAME.
 
 use crate::v3::convert;
-use crate::v3::request::Request;
+use crate::v3::request::{Request, durable};
 use weir_nfs::v3::op::rename::{Args, Dirs, Res};
 use weir_nfs::v3::{Error, Failure};
 use weir_vfs::RenameFlags;
@@ -26,9 +26,10 @@ pub(in crate::v3) async fn rename(request: &Request<'_>, args: Args) -> Res {
     };
     let renamed = renamed.await;
     to.lost_name();
-    let (from, to) = change.end_both(&from, (&to, before)).await;
-    match renamed {
-        Ok(()) => Ok(Dirs { from, to }),
-        Err(status) => Err(Failure { status, rest: Dirs { from, to } }),
+    let (around_from, around_to) = change.end_both(&from, (&to, before)).await;
+    let dirs = Dirs { from: around_from, to: around_to };
+    match durable(&from, renamed, |()| vec![from.id(), to.id()]).await {
+        Ok(()) => Ok(dirs),
+        Err(status) => Err(Failure { status, rest: dirs }),
     }
 }

@@ -12,7 +12,7 @@ use weir_vfs::Access;
 pub(in crate::v3) async fn write(request: &Request<'_>, args: write::Args) -> write::Res {
     let file = request.target(&args.file)?;
     let stable = args.stable;
-    let verifier = request.nfs.verifier.get();
+    let verifier = request.nfs.committer.verifier().get();
     let written = write_checked(&file, args).await;
     let wcc = file.wcc().await;
     match written {
@@ -44,7 +44,7 @@ async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<u32, Erro
 
 pub(in crate::v3) async fn commit(request: &Request<'_>, args: commit::Args) -> commit::Res {
     let file = request.target(&args.file)?;
-    let verifier = request.nfs.verifier.get();
+    let verifier = request.nfs.committer.verifier().get();
     let committed = commit_checked(request, &file, &args).await;
     let wcc = file.wcc().await;
     match committed {
@@ -60,5 +60,11 @@ async fn commit_checked(
 ) -> Result<(), Error> {
     file.check_writable()?;
     let (open, _) = file.open(Access::WRITE).await?;
-    request.nfs.verifier.commit(&open, args.offset, args.count).await.map_err(convert::error)
+    request
+        .nfs
+        .committer
+        .verifier()
+        .commit(&open, args.offset, args.count)
+        .await
+        .map_err(convert::error)
 }

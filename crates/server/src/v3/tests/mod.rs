@@ -5,12 +5,14 @@ mod attributes;
 mod calls;
 mod data;
 mod directories;
+mod durability;
 mod habits;
 mod mounting;
 mod names;
 
 use super::{Mount3, Nfs3, NfsAcl3};
 use crate::callback::Callbacks;
+use crate::durability::Committer;
 use crate::export::{Export, ExportOptions, Exports, Squash};
 use crate::handle::Handles;
 use crate::program::Programs;
@@ -105,9 +107,9 @@ impl Fixture {
         let records = Arc::new(Records::new(state.clone(), recovery));
         let recalls =
             Recalls::new(state.clone(), callbacks, exports.clone(), records, clock.clone());
-        let verifier = Arc::new(WriteVerifier::new(RUN));
+        let committer = Arc::new(Committer::new(Arc::new(WriteVerifier::new(RUN))));
         let recalls = Arc::new(recalls);
-        let nfs = Nfs3::new(exports.clone(), verifier, clock, recalls, Arc::default());
+        let nfs = Nfs3::new(exports.clone(), committer, clock, recalls, Arc::default());
         let nfs = Arc::new(nfs);
         programs.add(nfs.clone());
         programs.add(Arc::new(NfsAcl3::new(nfs)));

@@ -82,11 +82,13 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
         set_size(cx, &target, args.stateid, size, &mut set).await?;
         if set.size.is_none() {
             done.insert(SIZE);
+            cx.changed(&[target.node]);
         }
     }
     if !set.is_empty() {
         let fs = target.fs();
         let attr = fs.setattr(&target.caller, target.node.id, &set).await.map_err(of_vfs)?;
+        cx.changed(&[target.node]);
         if set.size.is_some() && set.mode.is_none() {
             privileges::shed(fs, &target.caller, &attr).await.map_err(of_vfs)?;
         }
@@ -94,6 +96,7 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
     }
     if let Some(more) = more {
         more.set(target.fs(), &target.caller, target.node.id).await?;
+        cx.changed(&[target.node]);
     }
     *done = wanted.asked;
     Ok(())

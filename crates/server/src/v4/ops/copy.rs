@@ -56,7 +56,9 @@ pub(crate) async fn clone(cx: &mut Context, args: clone::Args) -> clone::Res {
     let pair = pair(cx, (args.source, args.destination), (from, to), args.count).await?;
     let Pair { source, destination, .. } = pair;
     let done = destination.file.clone_range_async(&source.file, from, args.count, to).await;
-    done.map_err(of_vfs)
+    done.map_err(of_vfs)?;
+    cx.changed(&[cx.current()?.node]);
+    Ok(())
 }
 
 pub(crate) async fn copy(cx: &mut Context, args: copy::Args) -> copy::Res {

@@ -97,8 +97,9 @@ pub(crate) async fn create(cx: &mut Context, args: create::Args) -> create::Res 
     };
     let made = made.map_err(of_vfs)?;
     more.set_on_new(&dir, name, &made).await?;
-    let change = cx.change_info(fs, dir.node, before.change).await?;
     let node = Node { id: made.id, ..dir.node };
+    cx.changed(&[node, dir.node]);
+    let change = cx.change_info(fs, dir.node, before.change).await?;
     cx.set_current(node);
     Ok(create::Created { change, set: wanted.asked })
 }
@@ -119,6 +120,7 @@ pub(crate) async fn link(cx: &mut Context, name: link::Args) -> link::Res {
     let fs = dir.fs();
     let _claim = cx.claim(file.node, Touch::Change).await?;
     fs.link(&dir.caller, file.node.id, dir.node.id, &name).await.map_err(of_vfs)?;
+    cx.changed(&[file.node, dir.node]);
     cx.change_info(fs, dir.node, before.change).await
 }
 
@@ -137,6 +139,7 @@ pub(crate) async fn remove(cx: &mut Context, name: remove::Args) -> remove::Res 
         _ => fs.unlink(caller, id, &name).await,
     };
     removed.map_err(of_vfs)?;
+    cx.changed(&[dir.node]);
     cx.change_info(fs, dir.node, before.change).await
 }
 
@@ -164,6 +167,7 @@ pub(crate) async fn rename(cx: &mut Context, args: rename::Args) -> rename::Res 
         weir_vfs::Error::IsDirectory | weir_vfs::Error::NotDirectory => Error::Exist,
         error => of_vfs(error),
     })?;
+    cx.changed(&[from.node, to.node]);
     Ok(rename::Renamed {
         source: cx.change_info(fs, from.node, from_before.change).await?,
         target: cx.change_info(fs, to.node, to_before.change).await?,

@@ -113,6 +113,9 @@ async fn open_for(
             check_name(name)?;
             let found = find(cx, &dir, name, (&args.how, share.access), before.change).await?;
             let node = Node { id: found.attr.id, ..dir.node };
+            if found.created {
+                cx.changed(&[node, dir.node]);
+            }
             (found, node)
         }
         open::Claim::Fh | open::Claim::Previous(_) | open::Claim::DelegCurFh(_) => {
@@ -133,6 +136,8 @@ async fn open_for(
         }
         open::Claim::DelegatePrev(_) | open::Claim::DelegPrevFh => return Err(Error::NotSupp),
     };
+    // The directory is free for others, and there is no state yet that a failure would leave.
+    cx.commit_changes().await?;
     let target = cx.target(node)?;
     if found.attr.kind != FileKind::Regular {
         return Err(cx.wrong_type(&target).await);
@@ -173,7 +178,7 @@ async fn open_for(
     }
     let id = opened.map_err(of_state)?;
     if found.truncate
-        && let Err(error) = truncate(&target, &file, share.access).await
+        && let Err(error) = truncate(cx, &target, &file, share.access).await
     {
         // The open is not told of, so it must not stay, unless it is part of an earlier one.
         if id.seq == 1 {
@@ -401,15 +406,23 @@ async fn asks_truncation(cx: &Context, target: &Target<'_>, how: &open::How) -> 
     }
 }
 
-async fn truncate(target: &Target<'_>, file: &File, access: Access) -> Result<(), Error> {
+/// Truncates a file that is being opened, durably.
+async fn truncate(
+    cx: &Context,
+    target: &Target<'_>,
+    file: &File,
+    access: Access,
+) -> Result<(), Error> {
     let attr = file.getattr().await.map_err(of_vfs)?;
     privileges::shed(target.fs(), &target.caller, &attr).await.map_err(of_vfs)?;
     if access.contains(Access::WRITE) {
-        return file.truncate_async(0).await.map_err(of_vfs);
+        file.truncate_async(0).await.map_err(of_vfs)?;
+    } else {
+        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+        target.fs().setattr(&target.caller, target.node.id, &set).await.map_err(of_vfs)?;
     }
-    let set = SetAttr { size: Some(0), ..SetAttr::default() };
-    let done = target.fs().setattr(&target.caller, target.node.id, &set).await;
-    done.map(|_| ()).map_err(of_vfs)
+    cx.changed(&[target.node]);
+    cx.commit_changes().await
 }
 
 /// The times in which an exclusive create keeps its verifier until the client sets them: 32 bits

@@ -35,14 +35,18 @@ pub(crate) async fn allocate(cx: &mut Context, args: allocate::Args) -> allocate
     let target = cx.current()?;
     let io = cx.io_to_change(&target, args.stateid).await?;
     check_range(args.offset, args.length)?;
-    io.file.allocate_async(args.offset, args.length).await.map_err(of_vfs)
+    io.file.allocate_async(args.offset, args.length).await.map_err(of_vfs)?;
+    cx.changed(&[target.node]);
+    Ok(())
 }
 
 pub(crate) async fn deallocate(cx: &mut Context, args: deallocate::Args) -> deallocate::Res {
     let target = cx.current()?;
     let io = cx.io_to_change(&target, args.stateid).await?;
     check_range(args.offset, args.length)?;
-    io.file.punch_hole_async(args.offset, args.length).await.map_err(of_vfs)
+    io.file.punch_hole_async(args.offset, args.length).await.map_err(of_vfs)?;
+    cx.changed(&[target.node]);
+    Ok(())
 }
 
 fn check_range(offset: u64, length: u64) -> Result<(), Error> {

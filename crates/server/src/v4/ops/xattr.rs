@@ -33,7 +33,8 @@ fn of_xattr(error: weir_vfs::Error) -> Error {
     }
 }
 
-async fn changed(target: &Target<'_>, before: u64) -> Result<ChangeInfo, Error> {
+async fn changed(cx: &Context, target: &Target<'_>, before: u64) -> Result<ChangeInfo, Error> {
+    cx.changed(&[target.node]);
     Ok(ChangeInfo { atomic: false, before, after: target.attr().await?.change })
 }
 
@@ -61,7 +62,7 @@ pub(crate) async fn setxattr(cx: &mut Context, args: setxattr::Args) -> setxattr
     let before = target.attr().await?.change;
     let (fs, caller, id) = (target.fs(), &target.caller, target.node.id);
     fs.set_xattr(caller, id, &name, &args.value, mode).await.map_err(of_xattr)?;
-    changed(&target, before).await
+    changed(cx, &target, before).await
 }
 
 pub(crate) async fn removexattr(cx: &mut Context, name: removexattr::Args) -> removexattr::Res {
@@ -72,7 +73,7 @@ pub(crate) async fn removexattr(cx: &mut Context, name: removexattr::Args) -> re
     let before = target.attr().await?.change;
     let (fs, caller, id) = (target.fs(), &target.caller, target.node.id);
     fs.remove_xattr(caller, id, &name).await.map_err(of_xattr)?;
-    changed(&target, before).await
+    changed(cx, &target, before).await
 }
 
 /// The cookie is how many names came before; names are sorted, so that it keeps its meaning while

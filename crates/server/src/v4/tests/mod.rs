@@ -5,6 +5,7 @@ mod callbacks;
 mod compounds;
 mod copies;
 mod delegations;
+mod durability;
 mod exports;
 mod files;
 mod habits;

@@ -9,6 +9,7 @@
 use super::scratch::forget;
 use crate::cli::Ended;
 use crate::commands::runtime;
+use crate::config::DurabilityArg;
 use crate::failure::{Asked, Failure, Result};
 use crate::memory::{READAHEAD_BYTES, budget_bytes};
 use crate::size::Size;
@@ -35,6 +36,8 @@ pub(super) struct Args {
     address: IpAddr,
     #[arg(long)]
     budget: Option<Size>,
+    #[arg(long, value_enum, default_value = "sync")]
+    durability: DurabilityArg,
 }
 
 pub(super) fn run(args: &Args) -> Result<Ended> {
@@ -51,7 +54,8 @@ pub(super) fn run(args: &Args) -> Result<Ended> {
     std::fs::create_dir_all(&args.state_dir).asked(|| "make the state directory".into())?;
     let store = LocalFs::open(&args.dir, options).asked(|| format!("serve {shown}"))?;
     let fs = cache.asked(|| "set up a page cache".into())?.mount(store);
-    let options = ExportOptions { squash: Squash::Nobody, ..ExportOptions::default() };
+    let durability = args.durability.into();
+    let options = ExportOptions { squash: Squash::Nobody, durability, ..ExportOptions::default() };
     let source = args.dir.clone();
     let export = Export { path: "/".into(), source, fs: fs.clone(), options };
     let server = Server::new(ServerConfig::new(vec![export], &args.state_dir))

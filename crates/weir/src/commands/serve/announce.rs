@@ -1,7 +1,7 @@
 //! What is served, how to mount it, and what to beware of.
 
 use super::listen::NFS_PORT;
-use crate::config::{CacheArg, ExportSettings, Settings, SquashArg};
+use crate::config::{CacheArg, DurabilityArg, ExportSettings, Settings, SquashArg};
 use crate::failure::Result;
 use crate::output::{print, print_json, size_text};
 use serde_json::{Value, json};
@@ -52,7 +52,11 @@ pub(super) fn started(
              Mount it with one of\n  {whole}\n  {}\n",
             single(only),
             dir = only.dir.display(),
-            mode = if only.read_only { "read-only" } else { "for reading and writing" },
+            mode = match (only.read_only, only.durability) {
+                (true, _) => "read-only",
+                (false, DurabilityArg::Sync) => "for reading and writing",
+                (false, DurabilityArg::Relaxed) => "for reading and writing, relaxed durability",
+            },
         ),
         several => {
             let lines: String =
@@ -120,8 +124,12 @@ pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
 }
 
 fn export_line(export: &ExportSettings) -> String {
-    let ExportSettings { dir, name, read_only, squash, anon_uid, anon_gid, cache, .. } = export;
-    let mode = if *read_only { "read-only" } else { "read-write" };
+    let ExportSettings { dir, name, squash, anon_uid, anon_gid, cache, .. } = export;
+    let mode = match (export.read_only, export.durability) {
+        (true, _) => "read-only",
+        (false, DurabilityArg::Sync) => "read-write",
+        (false, DurabilityArg::Relaxed) => "read-write, relaxed durability",
+    };
     let squash = match squash {
         SquashArg::Root => format!("root is {anon_uid}:{anon_gid}"),
         SquashArg::All => format!("everybody is {anon_uid}:{anon_gid}"),
@@ -148,6 +156,7 @@ fn rule_text(rule: &ClientRule) -> String {
 fn export_json(export: &ExportSettings) -> Value {
     let squash = format!("{:?}", export.squash).to_lowercase();
     let cache = format!("{:?}", export.cache).to_lowercase();
+    let durability = format!("{:?}", export.durability).to_lowercase();
     json!({
         "path": export.dir.to_string_lossy(),
         "name": export.name,
@@ -156,6 +165,7 @@ fn export_json(export: &ExportSettings) -> Value {
         "anon_uid": export.anon_uid,
         "anon_gid": export.anon_gid,
         "cache": cache,
+        "durability": durability,
         "clients": export.clients.iter().map(rule_text).collect::<Vec<_>>(),
     })
 }
@@ -172,6 +182,15 @@ fn warn(settings: &Settings, addresses: &[SocketAddr]) {
              {}; keep it behind a firewall, name its clients' networks, or squash all and make it \
              read-only",
             open.name
+        );
+    }
+    let relaxed =
+        |export: &&ExportSettings| !export.read_only && export.durability == DurabilityArg::Relaxed;
+    for export in settings.exports.iter().filter(relaxed) {
+        tracing::warn!(
+            "durability is relaxed in {}: a power failure may undo files made, removed, renamed or \
+             changed in the seconds before it, though clients were told that they are safe",
+            export.name
         );
     }
     let asked_port = settings.listen.iter().any(|bind| bind.port.is_some());

@@ -12,7 +12,7 @@ mod stores;
 
 use crate::cli::Ended;
 use crate::config::{
-    Bind, CacheArg, ExportSettings, LEASE_SECONDS, NOBODY, Settings, SquashArg, load,
+    Bind, CacheArg, DurabilityArg, ExportSettings, LEASE_SECONDS, NOBODY, Settings, SquashArg, load,
 };
 use crate::failure::{Asked, Failure, Result};
 use crate::size::Size;
@@ -150,6 +150,10 @@ struct ExportArgs {
     #[arg(long, value_enum, value_name = "WHAT", default_value = "cached")]
     #[arg(conflicts_with = "config")]
     cache: CacheArg,
+    /// What a reply to a change of names, attributes or sizes promises
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "sync")]
+    #[arg(conflicts_with = "config")]
+    durability: DurabilityArg,
 }
 
 impl Args {
@@ -227,6 +231,7 @@ fn settings(args: Args) -> Result<Settings> {
             anon_gid: export.anon_gid,
             clients: export.clients.into_iter().map(rule).collect(),
             cache: export.cache,
+            durability: export.durability,
         }],
     })
 }

@@ -1,0 +1,326 @@
+//! Names and attributes on disk before the reply that tells of them.
+//!
+//! NFS has no COMMIT for anything but data: CREATE, REMOVE, RENAME, SETATTR and their like are to be
+//! on stable storage when they are answered (RFC 1813 section 3.3.7, RFC 8881 section 18.32.3).
+//!
+//! 1. A handler changes the store first and commits after; a commit returns success only if a sync
+//!    of each node *began* after the call of [`Committer::commit`], hence after the change.
+//! 2. One sync of a node runs at a time. Commits that arrive while it runs share the next one, so
+//!    callers that change one directory together pay for few syncs of it. Syncs of different nodes
+//!    run side by side: the file system's own journal merges those.
+//! 3. A sync's failure is returned to every commit that shared it, since the file system may tell
+//!    it once only. It also changes the write verifier: the file system may have dropped data that
+//!    clients believe is waiting for their COMMIT.
+//! 4. A sync that has begun runs to its end, also when the call that began it is dropped.
+//! 5. No lock is held while a sync runs: neither this table's nor that of the changed directory.
+
+use crate::export::Served;
+use crate::handle::Node;
+use crate::verifier::WriteVerifier;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use tokio::sync::watch;
+use weir_vfs::{Error, FileId, FileSystem, Result};
+
+/// What a reply to a change of names or attributes promises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// The change survives a power failure.
+    #[default]
+    Sync,
+    /// The change is made, and survives the server's own end. A power failure may undo what was
+    /// answered in the seconds before it.
+    Relaxed,
+}
+
+/// Commits changes, for all exports.
+#[derive(Debug)]
+pub(crate) struct Committer {
+    verifier: Arc<WriteVerifier>,
+    /// The nodes of which a sync is running.
+    running: Mutex<HashMap<Node, Running>>,
+}
+
+/// A sync that is running.
+#[derive(Debug, Default)]
+struct Running {
+    /// The next one, if a commit waits for it.
+    next: Option<watch::Sender<Option<Result<()>>>>,
+}
+
+impl Committer {
+    pub(crate) fn new(verifier: Arc<WriteVerifier>) -> Self {
+        Self { verifier, running: Mutex::default() }
+    }
+
+    pub(crate) fn verifier(&self) -> &WriteVerifier {
+        &self.verifier
+    }
+
+    /// Makes what was done to these files and directories of an export durable, if the export
+    /// promises that.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Quota`] or [`Error::Io`]: the changes are made, and may be lost.
+    pub(crate) async fn commit(
+        self: &Arc<Self>,
+        export: &Served,
+        nodes: impl IntoIterator<Item = FileId>,
+    ) -> Result<()> {
+        if export.export.options.durability == Durability::Relaxed {
+            return Ok(());
+        }
+        // All are begun before one is waited for, so that they share the journal's commit.
+        let (mut seen, mut begun): (Vec<FileId>, Vec<Begun>) = Default::default();
+        for id in nodes {
+            if seen.contains(&id) {
+                continue;
+            }
+            seen.push(id);
+            begun.push(self.begin(export.fs().store(), Node { export: export.id, id }));
+        }
+        let mut committed = Ok(());
+        for sync in begun {
+            let outcome = match sync {
+                Begun::Done(outcome) => outcome,
+                // The task that syncs tells how it went, unless the runtime is shutting down.
+                Begun::Shared(mut told) => match told.wait_for(Option::is_some).await {
+                    Ok(outcome) => outcome.unwrap_or(Err(Error::Io)),
+                    Err(_) => Err(Error::Io),
+                },
+            };
+            committed = committed.and(outcome);
+        }
+        committed
+    }
+
+    /// Has a node synced, or joins the next sync of it.
+    fn begin(self: &Arc<Self>, store: &Arc<dyn FileSystem>, node: Node) -> Begun {
+        match self.running.lock().entry(node) {
+            Entry::Occupied(mut running) => {
+                let next = running.get_mut().next.get_or_insert_with(|| watch::Sender::new(None));
+                return Begun::Shared(next.subscribe());
+            }
+            Entry::Vacant(place) => {
+                place.insert(Running::default());
+            }
+        }
+        let mut turn = Turn { committer: self.clone(), node, ended: false };
+        // A store that needs not wait is done here, without a task.
+        let mut first = sync(store.clone(), node.id);
+        if let Some(outcome) = (&mut first).now_or_never() {
+            self.note(outcome);
+            if let Some(next) = turn.next() {
+                tokio::spawn(turn.run(store.clone(), None, next));
+            }
+            return Begun::Done(outcome);
+        }
+        let (told, outcome) = watch::channel(None);
+        tokio::spawn(turn.run(store.clone(), Some(first), told));
+        Begun::Shared(outcome)
+    }
+
+    fn note(&self, outcome: Result<()>) {
+        if outcome.is_err() {
+            self.verifier.data_may_be_lost();
+        }
+    }
+}
+
+/// A node being synced. Dropped in the middle (a store panicked, or the runtime ends), the commits
+/// that wait for it fail.
+struct Turn {
+    committer: Arc<Committer>,
+    node: Node,
+    ended: bool,
+}
+
+impl Turn {
+    /// Syncs the node until no commit of it waits any more; the first sync may have begun already.
+    async fn run(
+        mut self,
+        store: Arc<dyn FileSystem>,
+        mut begun: Option<BoxFuture<'static, Result<()>>>,
+        mut told: watch::Sender<Option<Result<()>>>,
+    ) {
+        loop {
+            let sync = begun.take().unwrap_or_else(|| sync(store.clone(), self.node.id));
+            let outcome = sync.await;
+            // The verifier changes before any reply tells of the failure.
+            self.committer.note(outcome);
+            told.send_replace(Some(outcome));
+            match self.next() {
+                Some(next) => told = next,
+                None => return,
+            }
+        }
+    }
+
+    /// The commits that wait for the next sync; without any, the turn has ended.
+    fn next(&mut self) -> Option<watch::Sender<Option<Result<()>>>> {
+        let mut running = self.committer.running.lock();
+        let next = running.get_mut(&self.node).and_then(|running| running.next.take());
+        if next.is_none() {
+            running.remove(&self.node);
+            self.ended = true;
+        }
+        next
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.committer.running.lock().remove(&self.node);
+        }
+    }
+}
+
+enum Begun {
+    Done(Result<()>),
+    Shared(watch::Receiver<Option<Result<()>>>),
+}
+
+fn sync(store: Arc<dyn FileSystem>, id: FileId) -> BoxFuture<'static, Result<()>> {
+    async move {
+        match store.sync_node(id).await {
+            // Removed meanwhile: there is nothing left of it to lose, and its removal is committed
+            // by the call that removed it.
+            Ok(()) | Err(Error::Stale | Error::NotFound) => Ok(()),
+            Err(error @ (Error::NoSpace | Error::Quota)) => Err(error),
+            // The change is made. An error that has the client try again later would find it so.
+            Err(_) => Err(Error::Io),
+        }
+    }
+    .boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::{Export, ExportOptions};
+    use weir_pagecache::{Cache, Config};
+    use weir_stores::fault::{Call, Fault, Rule, What, When};
+    use weir_stores::memory::MemoryFs;
+
+    struct Fixture {
+        fault: Arc<Fault>,
+        export: Arc<Served>,
+        committer: Arc<Committer>,
+        root: FileId,
+    }
+
+    /// An export on which syncs go as `what` says.
+    fn fixture(durability: Durability, what: What) -> Fixture {
+        let fault = Fault::over(MemoryFs::new(), 1);
+        let fs = Cache::new(Config::default()).unwrap().mount(fault.clone());
+        let options = ExportOptions { durability, ..ExportOptions::default() };
+        let root = fs.root();
+        let export = Export { path: "/".into(), source: "".into(), fs, options };
+        fault.add(Rule { call: Call::SyncNode, when: When::Always, what });
+        Fixture {
+            fault,
+            export: Arc::new(Served::new(1, export)),
+            committer: Arc::new(Committer::new(Arc::new(WriteVerifier::new(1)))),
+            root,
+        }
+    }
+
+    impl Fixture {
+        fn commit(&self) -> tokio::task::JoinHandle<Result<()>> {
+            let (committer, export, root) =
+                (self.committer.clone(), self.export.clone(), self.root);
+            tokio::spawn(async move { committer.commit(&export, [root, root]).await })
+        }
+
+        /// How many commits wait for the next sync.
+        fn waiting(&self) -> usize {
+            let running = self.committer.running.lock();
+            let next = running.values().filter_map(|running| running.next.as_ref());
+            next.map(watch::Sender::receiver_count).sum()
+        }
+
+        async fn until(&self, done: impl Fn(&Self) -> bool) {
+            while !done(self) {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn commits_that_arrive_during_a_sync_share_the_next_one() {
+        const MANY: usize = 100;
+        let f = fixture(Durability::Sync, What::Hold);
+        let first = f.commit();
+        f.until(|f| f.fault.held() == 1).await;
+        let others: Vec<_> = (0..MANY).map(|_| f.commit()).collect();
+        f.until(|f| f.waiting() == MANY).await;
+        assert!(!first.is_finished());
+        f.fault.release();
+        assert_eq!(first.await.unwrap(), Ok(()));
+        // The first sync may have begun before their changes: it is no answer to the others.
+        f.until(|f| f.fault.held() == 1).await;
+        assert!(others.iter().all(|other| !other.is_finished()));
+        f.fault.release();
+        for other in others {
+            assert_eq!(other.await.unwrap(), Ok(()));
+        }
+        assert_eq!(f.fault.injected(), 2);
+        assert!(f.committer.running.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_failed_sync_fails_each_commit_that_shared_it_and_changes_the_verifier() {
+        let f = fixture(Durability::Sync, What::Hold);
+        let first = f.commit();
+        f.until(|f| f.fault.held() == 1).await;
+        let others = [f.commit(), f.commit()];
+        f.until(|f| f.waiting() == 2).await;
+        f.fault.clear();
+        // Told once, as a file system tells it.
+        let what = What::Fail(Error::Interrupted);
+        f.fault.add(Rule { call: Call::SyncNode, when: When::First(1), what });
+        let verifier = f.committer.verifier().get();
+        f.fault.release();
+        assert_eq!(first.await.unwrap(), Ok(()));
+        for other in others {
+            assert_eq!(other.await.unwrap(), Err(Error::Io), "nothing to try again");
+        }
+        assert_ne!(f.committer.verifier().get(), verifier);
+        assert_eq!(f.commit().await.unwrap(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_dropped_leaves_its_sync_running_for_the_others() {
+        let f = fixture(Durability::Sync, What::Hold);
+        let first = f.commit();
+        f.until(|f| f.fault.held() == 1).await;
+        let (second, third) = (f.commit(), f.commit());
+        f.until(|f| f.waiting() == 2).await;
+        first.abort();
+        second.abort();
+        f.fault.clear();
+        f.fault.release();
+        assert_eq!(third.await.unwrap(), Ok(()));
+        f.until(|f| f.committer.running.lock().is_empty()).await;
+    }
+
+    #[tokio::test]
+    async fn relaxed_exports_sync_nothing_and_what_is_gone_needs_no_sync() {
+        let f = fixture(Durability::Relaxed, What::Fail(Error::Io));
+        assert_eq!(f.commit().await.unwrap(), Ok(()));
+        assert_eq!(f.fault.injected(), 0);
+        for (gone, outcome) in [
+            (Error::Stale, Ok(())),
+            (Error::NotFound, Ok(())),
+            (Error::NoSpace, Err(Error::NoSpace)),
+        ] {
+            let f = fixture(Durability::Sync, What::Fail(gone));
+            assert_eq!(f.commit().await.unwrap(), outcome);
+        }
+    }
+}
