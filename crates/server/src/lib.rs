@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod callback;
 mod changes;
 mod copies;
@@ -35,6 +36,7 @@ mod v4;
 mod verifier;
 mod versions;
 
+pub use admission::AdmissionOptions;
 pub use durability::Durability;
 pub use export::{Export, ExportOptions, Squash};
 pub use program::{Call, Program, ProgramId, Programs, Refusal};

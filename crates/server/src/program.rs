@@ -29,6 +29,7 @@
 //! }
 //! ```
 
+use crate::export::Identity;
 use crate::transport::Peer;
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -56,6 +57,16 @@ pub struct Call {
     pub peer: Arc<Peer>,
     /// The call's share of the bound on memory of large calls; let go with the call.
     pub(crate) _memory: Option<OwnedSemaphorePermit>,
+}
+
+impl Call {
+    /// The caller, as far as its credential is believed.
+    ///
+    /// # Errors
+    /// The credential is malformed, or not believed from where the call comes from.
+    pub async fn identify(&self) -> Result<Identity, Refusal> {
+        self.peer.identify(&self.header.cred).await.map_err(Refusal::Auth)
+    }
 }
 
 /// Why a call is not executed.

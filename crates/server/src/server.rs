@@ -1,5 +1,6 @@
 //! A server: exports, what it keeps in its state directory, and the programs behind its port.
 
+use crate::admission::{Admission, AdmissionOptions};
 use crate::callback::Callbacks;
 use crate::copies::Copies;
 use crate::durability::Committer;
@@ -53,6 +54,8 @@ pub struct ServerConfig {
     pub clients_rpcbind: u16,
     /// The versions of the protocol that are offered.
     pub versions: Versions,
+    /// Whose calls are believed.
+    pub admission: AdmissionOptions,
     /// The domain after the names of owners and groups in NFSv4; `None`: they are numbers.
     pub id_domain: Option<String>,
     /// The time.
@@ -72,6 +75,7 @@ impl ServerConfig {
             rpcbind: None,
             clients_rpcbind: weir_rpc::rpcbind::PORT,
             versions: Versions::ALL,
+            admission: AdmissionOptions::default(),
             id_domain: None,
             clock: Arc::new(SystemClock::default()),
         }
@@ -165,6 +169,7 @@ pub struct ShorterLease;
 pub struct Server {
     pub(crate) core: Arc<Core>,
     transport: Arc<Transport>,
+    admission: Arc<Admission>,
     locks: Arc<Nlm4>,
     callbacks: Arc<nlm::Callbacks>,
     monitor: Arc<Nsm1>,
@@ -184,7 +189,7 @@ impl Server {
     /// What is wrong with the configuration or the state directory.
     pub fn new(config: ServerConfig) -> Result<Self, ServerError> {
         let ServerConfig { exports, state_dir: path, transport, state, grace, clock, .. } = config;
-        let ServerConfig { rpcbind, clients_rpcbind, versions, id_domain, .. } = config;
+        let ServerConfig { rpcbind, clients_rpcbind, versions, admission, id_domain, .. } = config;
         let in_dir = |source| ServerError::StateDir { path: path.clone(), source };
         std::fs::create_dir_all(&path).map_err(in_dir)?;
         let handles = Handles::open(&path).map_err(in_dir)?;
@@ -254,10 +259,14 @@ impl Server {
             programs.add(monitor.clone());
         }
         let ids = programs.ids();
-        let transport = Arc::new(Transport::new(transport, programs, stop.clone()));
+        let own_uid = rustix::process::geteuid().as_raw();
+        let admission = Arc::new(Admission::new(admission, own_uid));
+        let transport =
+            Arc::new(Transport::new(transport, programs, admission.clone(), stop.clone()));
         Ok(Self {
             core,
             transport,
+            admission,
             locks,
             callbacks,
             monitor,
@@ -351,6 +360,11 @@ impl Server {
     /// It is shorter than the one that clients know, and by which they renew.
     pub fn set_lease(&self, lease: Duration) -> Result<(), ShorterLease> {
         self.core.state.lock().extend_lease(lease).then_some(()).ok_or(ShorterLease)
+    }
+
+    /// Believes clients by these rules from the next call on.
+    pub fn set_admission(&self, options: AdmissionOptions) {
+        self.admission.set(options);
     }
 
     /// What it did so far, and does from now on.

@@ -1,14 +1,14 @@
 //! `weir serve` as a service: what it tells systemd and takes from it, how it ends, and what root
-//! keeps of its privileges. The client here speaks NFSv3 as it is on the wire.
+//! keeps of its privileges.
 
 mod common;
 
+use common::nfs3::Client;
 use common::{Server, run, scratch, text, weir, within};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -16,110 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-const MOUNT: (u32, u32) = (100_005, 3);
-const NFS: (u32, u32) = (100_003, 3);
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Values as the wire has them.
-#[derive(Clone, Default)]
-struct Words(Vec<u8>);
-
-impl Words {
-    fn of(words: &[u32]) -> Self {
-        Self(words.iter().flat_map(|word| word.to_be_bytes()).collect())
-    }
-
-    fn opaque(mut self, bytes: &[u8]) -> Self {
-        self = self.then(Self::of(&[bytes.len() as u32]));
-        self.0.extend(bytes);
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
-        self
-    }
-
-    fn then(mut self, more: Self) -> Self {
-        self.0.extend(more.0);
-        self
-    }
-}
-
-struct Client {
-    stream: TcpStream,
-    cred: Words,
-    xid: u32,
-}
-
-impl Client {
-    fn connect(port: u16, uid: u32, groups: &[u32]) -> Self {
-        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let groups = Words::of(&[groups.len() as u32]).then(Words::of(groups));
-        let sys = Words::of(&[0]).opaque(b"tester").then(Words::of(&[uid, uid])).then(groups);
-        let cred = Words::of(&[1]).opaque(&sys.0).then(Words::of(&[0, 0]));
-        Self { stream, cred, xid: 0 }
-    }
-
-    /// The results of a call, from their status on, or `None` if the connection ended.
-    fn call(
-        &mut self,
-        (program, version): (u32, u32),
-        number: u32,
-        args: Words,
-    ) -> Option<Vec<u8>> {
-        self.xid += 1;
-        let header = Words::of(&[self.xid, 0, 2, program, version, number]);
-        let record = header.then(self.cred.clone()).then(args).0;
-        let mark = 0x8000_0000 | record.len() as u32;
-        self.stream.write_all(&[&mark.to_be_bytes(), &record[..]].concat()).ok()?;
-        let mut mark = [0; 4];
-        self.stream.read_exact(&mut mark).ok()?;
-        let mut reply = vec![0; (u32::from_be_bytes(mark) & 0x7FFF_FFFF) as usize];
-        self.stream.read_exact(&mut reply).ok()?;
-        Some(reply.split_off(24))
-    }
-
-    fn mount(&mut self, path: &str) -> Vec<u8> {
-        let reply = self.call(MOUNT, 1, Words::default().opaque(path.as_bytes())).unwrap();
-        assert_eq!(status(&reply), 0, "mount {path}");
-        opaque_at(&reply, 4)
-    }
-
-    /// A handle by name, and the status.
-    fn lookup(&mut self, dir: &[u8], name: &str) -> Vec<u8> {
-        let args = Words::default().opaque(dir).opaque(name.as_bytes());
-        let reply = self.call(NFS, 3, args).unwrap();
-        assert_eq!(status(&reply), 0, "lookup {name}");
-        opaque_at(&reply, 4)
-    }
-
-    fn read(&mut self, file: &[u8]) -> u32 {
-        let args = Words::default().opaque(file).then(Words::of(&[0, 0, 4096]));
-        status(&self.call(NFS, 6, args).unwrap())
-    }
-
-    fn create(&mut self, dir: &[u8], name: &str) -> Vec<u8> {
-        let set = Words::of(&[0, 1, 0o644, 0, 0, 0, 0, 0]);
-        let args = Words::default().opaque(dir).opaque(name.as_bytes()).then(set);
-        let reply = self.call(NFS, 8, args).unwrap();
-        assert_eq!(status(&reply), 0, "create {name}");
-        opaque_at(&reply, 8)
-    }
-
-    /// Writes, to be made durable some day; whether it was acknowledged.
-    fn write(&mut self, file: &[u8], offset: u64, bytes: &[u8]) -> bool {
-        let at = [(offset >> 32) as u32, offset as u32, bytes.len() as u32, 0];
-        let args = Words::default().opaque(file).then(Words::of(&at)).opaque(bytes);
-        self.call(NFS, 7, args).is_some_and(|reply| status(&reply) == 0)
-    }
-}
-
-fn status(reply: &[u8]) -> u32 {
-    u32::from_be_bytes(reply[..4].try_into().unwrap())
-}
-
-fn opaque_at(reply: &[u8], at: usize) -> Vec<u8> {
-    let len = status(&reply[at..]) as usize;
-    reply[at + 4..at + 4 + len].to_vec()
-}
 
 fn export(dir: &Path) -> std::path::PathBuf {
     let export = dir.join("export");
@@ -364,10 +261,49 @@ fn a_user_without_privileges_serves_as_itself() {
     std::os::unix::process::CommandExt::uid(&mut command, 1234);
     std::os::unix::process::CommandExt::gid(&mut command, 1234);
     let mut server = Server::spawn(command);
-    let mut client = Client::connect(server.port, 77, &[]);
+    let mut client = Client::connect_as(1234, server.port, 77, &[]);
     let top = client.mount("/");
     client.create(&top, "made");
     assert_eq!(fs::metadata(served.join("made")).unwrap().uid(), 1234);
+    // Root may do all that anyway; other users have no part in this user's files, whoever they say
+    // they are.
+    assert_eq!(Client::connect(server.port, 77, &[]).mount("/"), top);
+    for claimed in [0, 1234, 1235] {
+        let mut other = Client::connect_as(1235, server.port, claimed, &[]);
+        assert!(other.is_refused(&top), "as {claimed}");
+    }
     server.signal(Signal::TERM);
     assert_eq!(server.ended(), Some(0));
+}
+
+#[test]
+fn users_of_this_machine_are_themselves_to_a_server_of_roots() {
+    if !is_root() {
+        println!("skipped: only root can become another user, or serve as others");
+        return;
+    }
+    let dir = scratch();
+    let export = export(dir.path());
+    let secret = export.join("secret");
+    fs::write(&secret, "for the owner and the group").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o640)).unwrap();
+    std::os::unix::fs::chown(&secret, Some(4000), Some(2000)).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    let mut root = Client::connect(server.port, 0, &[]);
+    let top = root.mount("/");
+    let file = root.lookup(&top, "secret");
+
+    const DENIED: u32 = 13;
+    assert_eq!(Client::connect_as(4000, server.port, 4000, &[]).read(&file), 0, "its own file");
+    for claimed in [0, 4000] {
+        let mut liar = Client::connect_as(4001, server.port, claimed, &[]);
+        assert!(liar.is_refused(&file), "as {claimed}");
+    }
+    let mut liar = Client::connect_as(4001, server.port, 4001, &[2000]);
+    assert_eq!(liar.read(&file), DENIED, "in a group that it is not in");
+    drop(server);
+
+    let trusting = Server::start(&export, &["--squash", "none", "--insecure"]);
+    let mut any = Client::connect_as(4001, trusting.port, 4000, &[]);
+    assert_eq!(any.read(&file), 0, "where that is asked for");
 }

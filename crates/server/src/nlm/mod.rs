@@ -309,9 +309,10 @@ impl Program for Nlm4 {
     }
 
     async fn call(self: Arc<Self>, call: Call, mut reply: Encoder) -> Result<Encoder, Refusal> {
-        let Call { header, mut args, peer, .. } = call;
-        let procedure = Procedure::from_number(header.procedure).ok_or(Refusal::NoSuchProcedure)?;
-        let identity = Identity::of(&header.cred).map_err(Refusal::Auth)?;
+        let procedure = Procedure::from_number(call.header.procedure);
+        let procedure = procedure.ok_or(Refusal::NoSuchProcedure)?;
+        let identity = call.identify().await?;
+        let Call { mut args, peer, .. } = call;
         let [host, server] = [peer.addr(), peer.local_addr()].map(|addr| addr.ip().to_canonical());
         let request = Request { nlm: &self, identity, route: Route { host, server } };
         // What the other half of a call in two halves says.

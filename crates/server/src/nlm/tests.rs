@@ -91,7 +91,7 @@ impl Host {
         }
         let stop = CancellationToken::new();
         let listener = TcpListener::bind(SocketAddr::new(ip, port)).await.unwrap();
-        let transport = Transport::new(Limits::default(), programs, stop.clone());
+        let transport = Transport::new(Limits::default(), programs, Arc::default(), stop.clone());
         tokio::spawn(Arc::new(transport).serve(vec![listener]));
         Self { ip, told, _stop: stop.drop_guard() }
     }

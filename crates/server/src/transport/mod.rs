@@ -20,6 +20,7 @@ mod tests;
 
 pub use peer::{Peer, Reserved};
 
+use crate::admission::Admission;
 use crate::program::Programs;
 use connection::Connection;
 use futures_util::future::join_all;
@@ -73,15 +74,21 @@ impl Default for Limits {
 pub(crate) struct Transport {
     limits: Limits,
     programs: Programs,
+    admission: Arc<Admission>,
     call_bytes: Arc<Semaphore>,
     next_id: AtomicU64,
     stop: CancellationToken,
 }
 
 impl Transport {
-    pub(crate) fn new(limits: Limits, programs: Programs, stop: CancellationToken) -> Self {
+    pub(crate) fn new(
+        limits: Limits,
+        programs: Programs,
+        admission: Arc<Admission>,
+        stop: CancellationToken,
+    ) -> Self {
         let call_bytes = Arc::new(Semaphore::new(limits.call_bytes.min(Semaphore::MAX_PERMITS)));
-        Self { limits, programs, call_bytes, next_id: AtomicU64::new(1), stop }
+        Self { limits, programs, admission, call_bytes, next_id: AtomicU64::new(1), stop }
     }
 
     /// Accepts connections until told to stop, then waits for calls being executed.
@@ -124,7 +131,8 @@ impl Transport {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         // It has one as long as it is connected; if it is not any more, nothing will be done with it.
         let local = stream.local_addr().unwrap_or(addr);
-        let peer = Arc::new(Peer::new(id, [addr, local], self.limits.reply_bytes));
+        let peer =
+            Arc::new(Peer::new(id, [addr, local], self.limits.reply_bytes, self.admission.clone()));
         tasks.spawn(async move {
             debug!("{addr}: connected");
             let transport = self.clone();

@@ -1,12 +1,15 @@
 //! The other end of a connection, as programs see it.
 
+use crate::admission::{Admission, Origin};
+use crate::export::Identity;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
-use weir_rpc::{CallHeader, finish_record, start_record};
+use tracing::warn;
+use weir_rpc::{AuthStatus, CallHeader, OpaqueAuth, finish_record, start_record};
 use weir_xdr::{Bytes, Encode, Message};
 
 /// A connection and whoever is behind it.
@@ -15,6 +18,10 @@ pub struct Peer {
     id: u64,
     addr: SocketAddr,
     local: SocketAddr,
+    origin: Origin,
+    admission: Arc<Admission>,
+    /// A claim of it was refused, and the log says so.
+    refused: AtomicBool,
     replies: Arc<Semaphore>,
     reply_bytes: usize,
     outbox: Mutex<VecDeque<Message>>,
@@ -25,11 +32,20 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(id: u64, [addr, local]: [SocketAddr; 2], reply_bytes: usize) -> Self {
+    /// Finds out where the connection comes from, so this is to be called while it is new.
+    pub(super) fn new(
+        id: u64,
+        [addr, local]: [SocketAddr; 2],
+        reply_bytes: usize,
+        admission: Arc<Admission>,
+    ) -> Self {
         Self {
             id,
             addr,
             local,
+            origin: Origin::of(addr, local),
+            admission,
+            refused: AtomicBool::new(false),
             replies: Arc::new(Semaphore::new(reply_bytes)),
             reply_bytes,
             outbox: Mutex::default(),
@@ -53,6 +69,29 @@ impl Peer {
     /// The address of this server that the other end chose.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    /// The caller behind a credential that came over this connection.
+    ///
+    /// # Errors
+    /// The credential is not believed from here.
+    pub(crate) async fn identify(&self, auth: &OpaqueAuth) -> Result<Identity, AuthStatus> {
+        let identified = self.admission.identify(auth, &self.origin).await;
+        if identified == Err(AuthStatus::TooWeak) && !self.refused.swap(true, Ordering::Relaxed) {
+            let claim = auth.auth_sys().map(|sys| format!("to be user {}", sys.uid));
+            warn!(
+                "{}: claims {}, from {}: refused (`secure` and `auth_none` say who is believed)",
+                self.addr,
+                claim.unwrap_or_else(|_| format!("nothing (flavor {})", auth.flavor.0)),
+                self.origin,
+            );
+        }
+        identified
+    }
+
+    /// Whether calls without a credential are taken.
+    pub(crate) fn takes_auth_none(&self) -> bool {
+        self.admission.takes_auth_none()
     }
 
     /// Waits until replies with `bytes` more bytes of payload may be queued. Keep what it returns

@@ -28,7 +28,7 @@ pub use acl::NfsAcl3;
 pub use mount::Mount3;
 
 use crate::durability::Committer;
-use crate::export::{Exports, Identity};
+use crate::export::Exports;
 use crate::metrics::{Executed, Metrics, Outcome, Row};
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::recall::Recalls;
@@ -131,7 +131,7 @@ impl Nfs3 {
         mut call: Call,
         mut reply: Encoder,
     ) -> Result<Encoder, Refusal> {
-        let identity = Identity::of(&call.header.cred).map_err(Refusal::Auth)?;
+        let identity = call.identify().await?;
         let exports = self.exports.table();
         let request = Request { nfs: self, exports: &exports, identity, peer: &call.peer };
         let (begun, received, before) = (Instant::now(), call.args.remaining(), reply.len());

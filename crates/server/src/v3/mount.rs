@@ -5,7 +5,7 @@
 //! 2. Who has mounted what is remembered for DUMP's sake alone, and not for long: at most
 //!    [`MAX_MOUNTS`] are, the oldest go first.
 
-use crate::export::{Admitted, ClientAccess, Exports, Identity, Served, Table};
+use crate::export::{Admitted, ClientAccess, Exports, Served, Table};
 use crate::handle::Node;
 use crate::program::{Call, Program, ProgramId, Refusal};
 use async_trait::async_trait;
@@ -37,7 +37,7 @@ impl Mount3 {
     }
 
     async fn mount(&self, call: &Call, path: DirPath) -> MntRes {
-        let identity = Identity::of(&call.header.cred).map_err(|_| Error::Access)?;
+        let identity = call.identify().await.map_err(|_| Error::Access)?;
         let peer = call.peer.addr().ip();
         let table = self.exports.table();
         let mut found = Err(Error::NoEnt);
@@ -56,12 +56,13 @@ impl Mount3 {
             return Err(Error::NotDir);
         }
         info!("{peer} mounts {}", String::from_utf8_lossy(&path).escape_debug());
+        let mut flavors = vec![AuthFlavor::SYS];
+        if call.peer.takes_auth_none() {
+            flavors.push(AuthFlavor::NONE);
+        }
         let node = Node { export: export.id, id: attr.id };
         self.remember(peer, path);
-        Ok(MntOk {
-            handle: Opaque::copy_from(&self.exports.seal(node)),
-            flavors: vec![AuthFlavor::SYS, AuthFlavor::NONE].into(),
-        })
+        Ok(MntOk { handle: Opaque::copy_from(&self.exports.seal(node)), flavors: flavors.into() })
     }
 
     fn remember(&self, peer: IpAddr, path: DirPath) {

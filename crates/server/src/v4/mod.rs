@@ -25,7 +25,6 @@ pub(crate) use copying::{Copying, Step};
 pub(crate) use idmap::IdMap;
 pub(crate) use owners::OwnerTable;
 
-use crate::export::Identity;
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::server::Core;
 use crate::transport::Peer;
@@ -55,7 +54,7 @@ impl Program for Nfs4 {
         match call.header.procedure {
             v4::PROC_NULL => Ok(reply),
             v4::PROC_COMPOUND => {
-                let identity = Identity::of(&call.header.cred).map_err(Refusal::Auth)?;
+                let identity = call.identify().await?;
                 compound::run(self.core.clone(), identity, call, reply).await
             }
             _ => Err(Refusal::NoSuchProcedure),

@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 use toml::Spanned;
-use weir_server::Versions;
 use weir_server::export::{ClientAccess, ClientRule, Network, check_path, clash};
+use weir_server::{AdmissionOptions, Versions};
 
 /// The leases that make sense, in seconds.
 pub(crate) const LEASE_SECONDS: std::ops::RangeInclusive<u32> = 5..=3600;
@@ -105,6 +105,9 @@ struct Server {
     delegations: Option<bool>,
     metrics: Option<Spanned<Text<Bind>>>,
     id_domain: Option<Spanned<String>>,
+    secure: Option<bool>,
+    auth_none: Option<bool>,
+    manage_gids: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -209,6 +212,11 @@ impl Server {
             delegations: self.delegations.unwrap_or(default.delegations),
             metrics,
             id_domain,
+            admission: AdmissionOptions {
+                secure: self.secure.unwrap_or(default.admission.secure),
+                auth_none: self.auth_none.unwrap_or(default.admission.auth_none),
+                manage_gids: self.manage_gids.unwrap_or(default.admission.manage_gids),
+            },
             exports: Vec::new(),
         })
     }

@@ -18,7 +18,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 use weir_server::export::{CachePolicy, ClientRule, ExportOptions, Squash};
-use weir_server::{Durability, Versions};
+use weir_server::{AdmissionOptions, Durability, Versions};
 
 /// The most memory that the cache takes unless it is told to take more, in bytes.
 const BUDGET_CAP_BYTES: u64 = 16 << 30;
@@ -48,6 +48,8 @@ pub(crate) struct Settings {
     pub(crate) metrics: Option<SocketAddr>,
     /// The domain of users' and groups' names.
     pub(crate) id_domain: Option<String>,
+    /// Whose calls are believed.
+    pub(crate) admission: AdmissionOptions,
     /// What is served.
     pub(crate) exports: Vec<ExportSettings>,
 }
@@ -141,6 +143,7 @@ impl Default for Settings {
             delegations: true,
             metrics: None,
             id_domain: None,
+            admission: AdmissionOptions::default(),
             exports: Vec::new(),
         }
     }

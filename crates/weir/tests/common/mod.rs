@@ -1,6 +1,8 @@
 //! What the tests of the binary share: running it, sparse files, a server.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub(crate) mod nfs3;
+
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs::{self, File};

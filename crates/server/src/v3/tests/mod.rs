@@ -117,7 +117,7 @@ impl Fixture {
         let stop = CancellationToken::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let transport = Transport::new(Limits::default(), programs, stop.clone());
+        let transport = Transport::new(Limits::default(), programs, Arc::default(), stop.clone());
         tokio::spawn(Arc::new(transport).serve(vec![listener]));
         Self { addr, fs, exports, uid, stop, _dir: dir }
     }

@@ -47,8 +47,9 @@ pub(crate) async fn restorefh(cx: &mut Context, _: restorefh::Args) -> restorefh
 }
 
 /// What every export takes.
-fn flavors() -> Vec<SecInfo> {
-    vec![SecInfo::Flavor(AuthFlavor::SYS.0), SecInfo::Flavor(AuthFlavor::NONE.0)]
+fn flavors(cx: &Context) -> Vec<SecInfo> {
+    let none = cx.peer.takes_auth_none().then_some(AuthFlavor::NONE);
+    [AuthFlavor::SYS].into_iter().chain(none).map(|flavor| SecInfo::Flavor(flavor.0)).collect()
 }
 
 pub(crate) async fn secinfo(cx: &mut Context, name: secinfo::Args) -> secinfo::Res {
@@ -57,7 +58,7 @@ pub(crate) async fn secinfo(cx: &mut Context, name: secinfo::Args) -> secinfo::R
     let found = dir.fs().lookup(&dir.caller, dir.node.id, &name).await.map_err(of_vfs)?;
     cx.target(cx.exports.enter(Node { id: found.id, ..dir.node }))?;
     consume_current(cx);
-    Ok(flavors().into())
+    Ok(flavors(cx).into())
 }
 
 pub(crate) async fn secinfo_no_name(
@@ -69,7 +70,7 @@ pub(crate) async fn secinfo_no_name(
         parent(cx, target.node).await?;
     }
     consume_current(cx);
-    Ok(flavors().into())
+    Ok(flavors(cx).into())
 }
 
 /// From minor version 1 on, both leave no current filehandle (RFC 8881 section 2.6.3.1.1.8).

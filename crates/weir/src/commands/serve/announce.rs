@@ -4,9 +4,11 @@ use super::listen::NFS_PORT;
 use crate::config::{CacheArg, DurabilityArg, ExportSettings, Settings, SquashArg};
 use crate::failure::Result;
 use crate::output::{print, print_json, size_text};
+use rustix::process::geteuid;
 use serde_json::{Value, json};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use weir_server::AdmissionOptions;
 use weir_server::export::{ClientAccess, ClientRule};
 
 /// Says what is served, now that it is, at these addresses.
@@ -88,6 +90,9 @@ pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
             "versions": settings.versions.to_string(),
             "state_dir": state_dir,
             "rpcbind": settings.rpcbind,
+            "secure": settings.admission.secure,
+            "auth_none": settings.admission.auth_none,
+            "manage_gids": settings.admission.manage_gids,
             "exports": settings.exports.iter().map(export_json).collect::<Vec<_>>(),
         }))?;
         return Ok(());
@@ -105,12 +110,14 @@ pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
          lease     {lease} s\n\
          versions  {versions}\n\
          state     {state}\n\
-         rpcbind   {rpcbind}\n",
+         rpcbind   {rpcbind}\n\
+         believes  {believes}\n",
         budget = size_text(settings.budget_bytes()),
         limit = size_text(settings.stream_limit.of(settings.budget_bytes())),
         lease = settings.lease.as_secs(),
         versions = settings.versions,
         state = state_dir.unwrap_or("the usual directory".into()),
+        believes = believes(settings.admission),
         rpcbind = if settings.rpcbind { "is told" } else { "is not told" },
     );
     for export in &settings.exports {
@@ -121,6 +128,19 @@ pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
     }
     print(text.as_bytes())?;
     Ok(())
+}
+
+fn believes(AdmissionOptions { secure, auth_none, manage_gids }: AdmissionOptions) -> String {
+    format!(
+        "{}; {}; groups as {}",
+        if secure {
+            "privileged ports, and users of this machine for themselves"
+        } else {
+            "any client"
+        },
+        if auth_none { "AUTH_NONE is the anonymous user" } else { "AUTH_NONE is refused" },
+        if manage_gids { "this machine knows them" } else { "clients say" },
+    )
 }
 
 fn export_line(export: &ExportSettings) -> String {
@@ -174,15 +194,27 @@ fn warn(settings: &Settings, addresses: &[SocketAddr]) {
     let open = |export: &ExportSettings| {
         export.clients.is_empty() && !(export.read_only && export.squash == SquashArg::All)
     };
-    if let Some(beyond) = addresses.iter().find(|address| !address.ip().is_loopback())
-        && let Some(open) = settings.exports.iter().find(|export| open(export))
-    {
-        tracing::warn!(
-            "listening beyond this machine: whoever reaches {beyond} may claim to be any user of \
-             {}; keep it behind a firewall, name its clients' networks, or squash all and make it \
-             read-only",
-            open.name
-        );
+    let beyond = addresses.iter().find(|address| !address.ip().is_loopback());
+    if let Some(open) = settings.exports.iter().find(|export| open(export)) {
+        let name = &open.name;
+        match (beyond, settings.admission.secure) {
+            (Some(beyond), true) => tracing::warn!(
+                "listening beyond this machine: the superuser of any machine that reaches {beyond} \
+                 may claim to be any user of {name}; keep it behind a firewall, name its clients' \
+                 networks, or squash all and make it read-only"
+            ),
+            (Some(beyond), false) => tracing::warn!(
+                "listening beyond this machine without `secure`: every program that reaches {beyond} \
+                 may claim to be any user of {name}; keep it behind a firewall, name its clients' \
+                 networks, or squash all and make it read-only"
+            ),
+            (None, false) => tracing::warn!(
+                "serving without `secure`: every user of this machine may claim to be any user of \
+                 {name}, {} included",
+                if geteuid().is_root() { "the superuser where it is not squashed" } else { "you" }
+            ),
+            (None, true) => {}
+        }
     }
     let relaxed =
         |export: &&ExportSettings| !export.read_only && export.durability == DurabilityArg::Relaxed;

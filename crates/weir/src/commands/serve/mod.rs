@@ -20,8 +20,8 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use weir_server::Versions;
 use weir_server::export::{ClientAccess, ClientRule, Network};
+use weir_server::{AdmissionOptions, Versions};
 
 /// Serve directories over NFS
 #[derive(clap::Args)]
@@ -127,6 +127,16 @@ struct ServerArgs {
     /// Give clients no delegations: every open of theirs asks the server
     #[arg(long, conflicts_with = "config")]
     no_delegations: bool,
+    /// Believe any client to be any user: also from ports of 1024 and above, and on this machine
+    /// programs of other users
+    #[arg(long, conflicts_with = "config")]
+    insecure: bool,
+    /// Refuse calls without a credential (AUTH_NONE) rather than take them as the anonymous user's
+    #[arg(long, conflicts_with = "config")]
+    refuse_auth_none: bool,
+    /// Look up the groups of users on this machine, for users with more than the 16 that NFS carries
+    #[arg(long, conflicts_with = "config")]
+    manage_gids: bool,
 }
 
 #[derive(clap::Args)]
@@ -222,6 +232,11 @@ fn settings(args: Args) -> Result<Settings> {
         delegations: !server.no_delegations,
         metrics: None,
         id_domain: None,
+        admission: AdmissionOptions {
+            secure: !server.insecure,
+            auth_none: !server.refuse_auth_none,
+            manage_gids: server.manage_gids,
+        },
         exports: vec![ExportSettings {
             dir,
             name: "/".into(),

@@ -81,6 +81,7 @@ async fn serve(
     }
     server.versions = settings.versions;
     server.id_domain = settings.id_domain.clone();
+    server.admission = settings.admission;
     server.rpcbind = settings.rpcbind.then_some(LOCAL_RPCBIND);
     let server = Server::new(server).map_err(|error| refused(&error))?;
     let listeners: Vec<_> = listeners
@@ -240,6 +241,10 @@ impl Reloads {
                     settings.lease = self.settings.lease;
                 }
             }
+        }
+        if settings.admission != self.settings.admission {
+            self.server.set_admission(settings.admission);
+            info!("clients are believed by new rules: {:?}", settings.admission);
         }
         let before = std::mem::replace(&mut self.settings, settings);
         if log_exports(&before.exports, &self.settings.exports)

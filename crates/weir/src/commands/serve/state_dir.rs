@@ -1,7 +1,11 @@
-//! Where the server keeps what must survive a restart.
+//! Where the server keeps what must survive a restart: the key to all filehandles is among it, so only
+//! the server's own user may look into it.
 
 use crate::failure::{Asked, Failure, Result};
+use std::fs::{DirBuilder, Permissions};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The directory asked for, or the usual one; made if it is not there. `below` is the name in it
@@ -24,8 +28,48 @@ pub(super) fn make(asked: Option<&Path>, below: Option<&str>) -> Result<PathBuf>
         }
     };
     let shown = dir.display();
-    std::fs::create_dir_all(&dir).asked(|| format!("make the state directory {shown}"))?;
+    make_private(&dir).map_err(|error| {
+        Failure::new(format!("use the state directory {shown}"), error.to_string())
+    })?;
     dir.canonicalize().asked(|| format!("find the state directory {shown}"))
+}
+
+/// Makes the directory, with those above it, for this user alone, or finds it so.
+///
+/// # Errors
+/// It cannot be made; or it is there and other users can look into it or own it: the error says what to do.
+fn make_private(path: &Path) -> io::Result<()> {
+    if let Some(above) = path.parent() {
+        std::fs::create_dir_all(above)?;
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        // Whatever the umask left of it.
+        Ok(()) => return std::fs::set_permissions(path, Permissions::from_mode(0o700)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    let found = std::fs::metadata(path)?;
+    let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    if !found.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    let own = rustix::process::geteuid().as_raw();
+    if found.uid() != own {
+        return refused(format!(
+            "it belongs to user {}, not to user {own}, who runs the server: choose another directory, \
+             or chown it",
+            found.uid()
+        ));
+    }
+    let mode = found.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return refused(format!(
+            "its mode is {mode:04o}, so other users can reach the key to all filehandles in it: \
+             chmod 0700 {}",
+            path.display()
+        ));
+    }
+    Ok(())
 }
 
 fn usual(root: bool, xdg: Option<PathBuf>, home: Option<PathBuf>) -> Option<PathBuf> {
@@ -69,5 +113,19 @@ mod tests {
         assert_ne!(name("/a/b"), name("/c/b"));
         assert!(name("/srv/my files").starts_with("my_files-"));
         assert!(name("/").starts_with("root-"));
+    }
+
+    #[test]
+    fn a_state_directory_is_private_or_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("a/state");
+        make_private(&state).unwrap();
+        assert_eq!(state.metadata().unwrap().mode() & 0o7777, 0o700);
+        make_private(&state).unwrap();
+        for mode in [0o750, 0o701, 0o777] {
+            std::fs::set_permissions(&state, Permissions::from_mode(mode)).unwrap();
+            let refused = make_private(&state).unwrap_err().to_string();
+            assert!(refused.contains("chmod 0700"), "{refused}");
+        }
     }
 }

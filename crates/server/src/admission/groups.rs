@@ -1,0 +1,87 @@
+//! The groups of users, as this machine's user database knows them (getgrouplist(3)).
+//!
+//! They are looked up on threads that may wait, since a directory service may answer, and kept for a
+//! while: those of at most [`MAX_USERS`] users, [`MAX_GROUPS`] each.
+
+use hashlink::LruCache;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const MAX_USERS: usize = 4096;
+const MAX_GROUPS: usize = 1024;
+/// How long an answer holds.
+const HOLDS: Duration = Duration::from_secs(300);
+/// The group of a user that this machine does not know.
+const NOGROUP: u32 = 65_534;
+
+/// The groups of a user: the primary one, and all with it among them.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct GroupsOf {
+    primary: u32,
+    all: Box<[u32]>,
+}
+
+impl GroupsOf {
+    pub(super) fn primary(&self) -> u32 {
+        self.primary
+    }
+
+    pub(super) fn all(&self) -> &[u32] {
+        &self.all
+    }
+}
+
+/// Users whose groups are known.
+#[derive(Debug)]
+pub(super) struct Groups {
+    known: Mutex<LruCache<u32, (Instant, Arc<GroupsOf>)>>,
+}
+
+impl Default for Groups {
+    fn default() -> Self {
+        Self { known: Mutex::new(LruCache::new(MAX_USERS)) }
+    }
+}
+
+impl Groups {
+    /// The groups of a user; a user that this machine does not know is in none that matters.
+    pub(super) async fn of(&self, uid: u32) -> Arc<GroupsOf> {
+        if let Some((since, groups)) = self.known.lock().get(&uid)
+            && since.elapsed() < HOLDS
+        {
+            return groups.clone();
+        }
+        let found = tokio::task::spawn_blocking(move || look_up(uid)).await;
+        let groups = Arc::new(found.unwrap_or_else(|_| unknown()));
+        self.known.lock().insert(uid, (Instant::now(), groups.clone()));
+        groups
+    }
+}
+
+fn look_up(uid: u32) -> GroupsOf {
+    let Some(user) = uzers::get_user_by_uid(uid) else { return unknown() };
+    let primary = user.primary_group_id();
+    let groups = uzers::get_user_groups(user.name(), primary).unwrap_or_default();
+    let groups = groups.iter().map(uzers::Group::gid).filter(|&gid| gid != primary);
+    GroupsOf { primary, all: [primary].into_iter().chain(groups).take(MAX_GROUPS).collect() }
+}
+
+fn unknown() -> GroupsOf {
+    GroupsOf { primary: NOGROUP, all: Box::new([]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn groups_are_those_of_the_system_and_remembered() {
+        let groups = Groups::default();
+        let root = groups.of(0).await;
+        assert_eq!(root.primary(), 0);
+        assert!(root.all().contains(&0));
+        assert!(Arc::ptr_eq(&root, &groups.of(0).await), "asked for once");
+        assert_eq!(groups.of(3_999_999_999).await.all(), []);
+    }
+}

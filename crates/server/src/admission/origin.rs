@@ -1,0 +1,119 @@
+//! Where a connection comes from, as far as the server can tell by itself.
+
+use super::socket_owner;
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+
+/// Ports that only a superuser binds, where a machine has no other bound.
+const FIRST_UNPRIVILEGED: u16 = 1024;
+
+/// Which machine a connection comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// This one; the user that owns the other end's socket, where that can be told.
+    Here(Option<u32>),
+    /// Another one, or another network namespace.
+    Elsewhere,
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    place: Place,
+    privileged: bool,
+}
+
+impl Origin {
+    pub(super) const fn new(place: Place, privileged: bool) -> Self {
+        Self { place, privileged }
+    }
+
+    /// The origin of a connection from `peer` to `local`. Looks the socket up, so this is to be
+    /// asked while the connection is new.
+    pub(crate) fn of(peer: SocketAddr, local: SocketAddr) -> Self {
+        let place = match socket_owner::find(peer, local) {
+            Some(owner) => Place::Here(Some(owner)),
+            None if is_same_machine(peer, local) => Place::Here(None),
+            None => Place::Elsewhere,
+        };
+        let bound = match place {
+            Place::Here(_) => first_unprivileged_here(),
+            Place::Elsewhere => FIRST_UNPRIVILEGED,
+        };
+        Self::new(place, peer.port() < bound)
+    }
+
+    pub(super) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The other end's port is one that only a superuser binds.
+    pub(super) fn is_privileged(&self) -> bool {
+        self.privileged
+    }
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.place {
+            Place::Here(Some(owner)) => write!(f, "a socket of user {owner} of this machine"),
+            Place::Here(None) => f.write_str("a socket of this machine whose owner is not known"),
+            Place::Elsewhere if self.privileged => f.write_str("a privileged port"),
+            Place::Elsewhere => f.write_str("a port that any user binds"),
+        }
+    }
+}
+
+fn is_same_machine(peer: SocketAddr, local: SocketAddr) -> bool {
+    let [peer, local] = [peer, local].map(|addr| addr.ip().to_canonical());
+    peer.is_loopback() || peer == local
+}
+
+/// The first port that users of this machine may bind (ip(7), `ip_unprivileged_port_start`), 1024
+/// at most.
+fn first_unprivileged_here() -> u16 {
+    static FIRST: OnceLock<u16> = OnceLock::new();
+    *FIRST.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+        let first = text.ok().and_then(|text| text.trim().parse().ok());
+        first.unwrap_or(FIRST_UNPRIVILEGED).min(FIRST_UNPRIVILEGED)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_connection_of_this_process_is_this_users() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let here = listener.local_addr().expect("an address");
+            let _client = TcpStream::connect(here).expect("connects");
+            let (server, peer) = listener.accept().expect("is there");
+            let origin = Origin::of(peer, server.local_addr().expect("an address"));
+            let own = rustix::process::geteuid().as_raw();
+            assert_eq!(origin, Origin::new(Place::Here(Some(own)), false), "{address}");
+        }
+    }
+
+    #[test]
+    fn a_socket_that_was_closed_is_nobodys() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
+        let (server, peer) = listener.accept().expect("is there");
+        drop(client);
+        // Not root's, as which the kernel shows a socket without an owner.
+        let origin = Origin::of(peer, server.local_addr().expect("an address"));
+        assert_eq!(origin, Origin::new(Place::Here(None), false));
+    }
+
+    #[test]
+    fn a_connection_of_another_machine_is_elsewhere() {
+        let [peer, local] = ["192.0.2.7:700", "192.0.2.1:2049"].map(|a| a.parse().expect("one"));
+        assert_eq!(Origin::of(peer, local), Origin::new(Place::Elsewhere, true));
+        let peer = "192.0.2.7:1024".parse().expect("one");
+        assert_eq!(Origin::of(peer, local), Origin::new(Place::Elsewhere, false));
+    }
+}

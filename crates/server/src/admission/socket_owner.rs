@@ -1,0 +1,204 @@
+//! Which user owns a TCP socket of this network namespace.
+//!
+//! The kernel is asked for that one socket (sock_diag(7)); where it does not answer such questions,
+//! its list of all sockets is read (proc(5), `/proc/net/tcp`). Which of the two works is found out once.
+//!
+//! A socket that its program has closed, and one in TIME_WAIT, belongs to no user any more, and the
+//! kernel shows user 0 for it: it has no inode then, so a socket without one has no owner here.
+
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_sock_diag::SockDiagMessage;
+use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
+use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
+use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::OnceLock;
+use tracing::{debug, warn};
+
+/// The user that owns the socket bound to `peer` and connected to `local`; `None` where no such
+/// socket is open in this network namespace, or the kernel does not say.
+pub(super) fn find(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
+    static WAY: OnceLock<Option<Way>> = OnceLock::new();
+    let way = WAY.get_or_init(|| {
+        let way = [Way::Ask, Way::List].into_iter().find(|way| way.works());
+        if way.is_none() {
+            warn!("this kernel does not tell which user owns a connection of this machine");
+        }
+        way
+    });
+    way.as_ref()?.find(canonical(peer), canonical(local)).unwrap_or_else(|error| {
+        debug!("{peer}: the owner of its socket cannot be found: {error}");
+        None
+    })
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Ask,
+    List,
+}
+
+impl Way {
+    /// Tries it on a connection of this process.
+    fn works(self) -> bool {
+        let tried = || -> io::Result<bool> {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            let client = TcpStream::connect(listener.local_addr()?)?;
+            let found = self.find(client.local_addr()?, client.peer_addr()?)?;
+            Ok(found.is_some())
+        };
+        tried().unwrap_or(false)
+    }
+
+    fn find(self, peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
+        match self {
+            Self::Ask => ask(peer, local),
+            Self::List => list(peer, local),
+        }
+    }
+}
+
+/// Room for one answer, which is below 200 bytes.
+const ANSWER_BYTES: usize = 4096;
+
+fn ask(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
+    let request = InetRequest {
+        family: if peer.is_ipv4() { AF_INET } else { AF_INET6 },
+        protocol: IPPROTO_TCP,
+        extensions: ExtensionFlags::empty(),
+        states: StateFlags::all(),
+        socket_id: SocketId {
+            source_port: peer.port(),
+            destination_port: local.port(),
+            source_address: peer.ip(),
+            destination_address: local.ip(),
+            interface_id: 0,
+            // Whichever socket that is.
+            cookie: [0xff; 8],
+        },
+    };
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST;
+    let mut message =
+        NetlinkMessage::new(header, NetlinkPayload::from(SockDiagMessage::InetRequest(request)));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    let socket = netlink_sys::Socket::new(NETLINK_SOCK_DIAG)?;
+    socket.connect(&netlink_sys::SocketAddr::new(0, 0))?;
+    // The kernel answers while it takes the request, so nothing is waited for.
+    socket.send(&bytes, 0)?;
+    let mut answer = Vec::with_capacity(ANSWER_BYTES);
+    socket.recv(&mut answer, 0)?;
+    let answer = NetlinkMessage::<SockDiagMessage>::deserialize(&answer)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+    match answer.payload {
+        NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(found)) => {
+            let found = &found.header;
+            Ok((found.inode != 0).then_some(found.uid))
+        }
+        NetlinkPayload::Error(error) if error.to_io().kind() == io::ErrorKind::NotFound => Ok(None),
+        NetlinkPayload::Error(error) => Err(error.to_io()),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+fn list(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
+    // A socket of IPv6 may talk to an address of IPv4, and is listed with the others of IPv6.
+    let lists: &[&str] = match peer {
+        SocketAddr::V4(_) => &["/proc/net/tcp", "/proc/net/tcp6"],
+        SocketAddr::V6(_) => &["/proc/net/tcp6"],
+    };
+    for path in lists {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        for line in BufReader::new(file).lines().skip(1) {
+            if let Some(listed) = Listed::read(&line?)
+                && listed.ends == [peer, local]
+            {
+                return Ok((listed.inode != 0).then_some(listed.uid));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// A line of `/proc/net/tcp`.
+#[derive(Debug, PartialEq, Eq)]
+struct Listed {
+    /// The socket's own address, and the other end's.
+    ends: [SocketAddr; 2],
+    uid: u32,
+    inode: u64,
+}
+
+impl Listed {
+    fn read(line: &str) -> Option<Self> {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let ends = [address(words.get(1)?)?, address(words.get(2)?)?];
+        Some(Self { ends, uid: words.get(7)?.parse().ok()?, inode: words.get(9)?.parse().ok()? })
+    }
+}
+
+/// An address as the kernel lists it: words of 32 bits in the machine's own byte order, as hexadecimal
+/// digits, then the port.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    let word = |at: usize| u32::from_str_radix(ip.get(8 * at..8 * at + 8)?, 16).ok();
+    let ip = match ip.len() {
+        8 => IpAddr::from(word(0)?.to_ne_bytes()),
+        32 => {
+            let mut bytes = [0; 16];
+            for (at, part) in bytes.chunks_exact_mut(4).enumerate() {
+                part.copy_from_slice(&word(at)?.to_ne_bytes());
+            }
+            IpAddr::from(Ipv6Addr::from(bytes))
+        }
+        _ => return None,
+    };
+    Some(canonical(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_find_this_process_and_nothing_where_nothing_is() {
+        let own = rustix::process::geteuid().as_raw();
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("there");
+            let [peer, local] = [client.local_addr(), client.peer_addr()].map(|a| a.expect("one"));
+            let ways: Vec<_> = [Way::Ask, Way::List].into_iter().filter(|w| w.works()).collect();
+            for way in ways {
+                assert_eq!(way.find(peer, local).ok(), Some(Some(own)), "{way:?} {address}");
+                let other = SocketAddr::new(local.ip(), 1);
+                assert_eq!(way.find(peer, other).ok(), Some(None), "{way:?} {address}");
+            }
+        }
+    }
+
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn lines_of_the_kernels_list() {
+        let line = "   1: 0100007F:CF08 0100007F:0801 01 00000000:00000000 02:000A8E7B 00000000  \
+                    1000        0 123456 2 0000000000000000 20 4 30 10 -1";
+        let listed = Listed::read(line).expect("a socket");
+        let ends = ["127.0.0.1:53000", "127.0.0.1:2049"].map(|a| a.parse().expect("one"));
+        assert_eq!(listed, Listed { ends, uid: 1000, inode: 123_456 });
+        let mapped = address("0000000000000000FFFF00000100007F:0801");
+        assert_eq!(mapped, "127.0.0.1:2049".parse().ok());
+        assert_eq!(address("0000000000000000:0801"), None);
+        assert_eq!(Listed::read("  sl  local_address rem_address   st"), None);
+    }
+}
