@@ -26,7 +26,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 impl Mapping {
     /// Sets the size.
     pub(crate) async fn truncate(self: &Arc<Self>, size: u64) -> Result<()> {
-        if size > MAX_FILE_BYTES {
+        if size > self.max_size() {
             return Err(Error::TooBig);
         }
         let mapping = self.clone();
@@ -68,7 +68,8 @@ impl Mapping {
 
     /// Reserves space for a range; the file grows to its end.
     pub(crate) async fn allocate(self: &Arc<Self>, offset: u64, len: u64) -> Result<()> {
-        let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_BYTES).ok_or(Error::TooBig)?;
+        let max_size = self.max_size();
+        let end = offset.checked_add(len).filter(|&e| e <= max_size).ok_or(Error::TooBig)?;
         let mapping = self.clone();
         let work = async move {
             let exclusive = mapping.exclude().await;
@@ -112,6 +113,9 @@ impl Mapping {
                 let inside = offset.checked_add(len).is_some_and(|end| end <= source_size);
                 let end = to.checked_add(len).filter(|&e| e <= MAX_FILE_BYTES);
                 let (true, Some(end)) = (inside, end) else { return Err(Error::Invalid) };
+                if end > mapping.max_size() {
+                    return Err(Error::TooBig);
+                }
                 let (file, source) = (mapping.file(), from.file());
                 let exclusive = second.as_ref().filter(|_| mapping.id > from.id).unwrap_or(&first);
                 let change = file.clone_range(&*source, offset, len, to);

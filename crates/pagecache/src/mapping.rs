@@ -66,6 +66,13 @@ pub(crate) struct Mapping {
     pub(crate) marks_left: AtomicBool,
 }
 
+impl Mapping {
+    /// Largest size that the file may have, in bytes.
+    pub(crate) fn max_size(&self) -> u64 {
+        self.store.max_file_size().min(i64::MAX as u64)
+    }
+}
+
 /// What changes under the mapping's lock.
 pub(crate) struct State {
     pub(crate) next_fill: u64,

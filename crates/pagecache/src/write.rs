@@ -89,7 +89,8 @@ impl File {
         let uncached = open.check_flags(flags)?;
         open.unseen_error()?;
         let append = flags.contains(IoFlags::APPEND);
-        if !append && offset.checked_add(buf.len() as u64).is_none_or(|e| e > MAX_FILE_BYTES) {
+        let max_size = open.mapping.max_size();
+        if !append && offset.checked_add(buf.len() as u64).is_none_or(|e| e > max_size) {
             return Err(Error::TooBig);
         }
         let limits = open.mapping.shared.limits();
@@ -133,7 +134,7 @@ impl Open {
             let head = offset as usize & (PAGE_SIZE - 1);
             let step = step.min(shared.limits().step);
             let len = buf.len().min(step * PAGE_SIZE - head);
-            if offset + len as u64 > MAX_FILE_BYTES {
+            if offset + len as u64 > mapping.max_size() {
                 return Err(Error::TooBig);
             }
             let buf = &buf[..len];

@@ -5,7 +5,7 @@
 //! everybody; without this, whoever may write to a program that runs as its owner would be its owner.
 
 use weir_pagecache::CachedFs;
-use weir_vfs::{Attr, Caller, Result, SetAttr};
+use weir_vfs::{Attr, Caller, Cred, FileKind, Result, SetAttr};
 
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
@@ -16,8 +16,9 @@ const GROUP_EXECUTE: u32 = 0o0010;
 /// # Errors
 /// Those of the store.
 pub(crate) async fn shed(fs: &CachedFs, caller: &Caller, attr: &Attr) -> Result<()> {
-    let shed = privileges(attr.mode);
-    if shed == 0 || !matches!(caller, Caller::As(cred) if cred.uid != 0) {
+    let Caller::As(cred) = caller else { return Ok(()) };
+    let shed = privileges(attr, cred);
+    if shed == 0 {
         return Ok(());
     }
     let set = SetAttr { mode: Some(attr.mode & !shed), ..SetAttr::default() };
@@ -25,22 +26,65 @@ pub(crate) async fn shed(fs: &CachedFs, caller: &Caller, attr: &Attr) -> Result<
     Ok(())
 }
 
-/// The bits of a mode that whoever executes the file gains by. Set-group-ID without execution by
-/// the group is no such (it once asked for mandatory locks).
-fn privileges(mode: u32) -> u32 {
-    let group = if mode & GROUP_EXECUTE != 0 { mode & SET_GID } else { 0 };
-    mode & SET_UID | group
+/// The bits of a regular file's mode that a change of its data by `cred` clears, as Linux's
+/// `setattr_should_drop_suidgid` has it: none if the superuser makes the change; set-user-ID always;
+/// set-group-ID if the group may execute the file, or the caller does not belong to the group.
+fn privileges(attr: &Attr, cred: &Cred) -> u32 {
+    if cred.uid == 0 || attr.kind != FileKind::Regular {
+        return 0;
+    }
+    let member = cred.gid == attr.gid || cred.groups.contains(&attr.gid);
+    let keeps_group = attr.mode & GROUP_EXECUTE == 0 && member;
+    let group = if keeps_group { 0 } else { attr.mode & SET_GID };
+    attr.mode & SET_UID | group
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::UNIX_EPOCH;
+    use weir_vfs::FileId;
+
+    fn attr(kind: FileKind, mode: u32) -> Attr {
+        let time = UNIX_EPOCH;
+        Attr {
+            id: FileId { ino: 1, generation: 1 },
+            kind,
+            mode,
+            nlink: 1,
+            uid: 1,
+            gid: 2,
+            size: 0,
+            allocated: 0,
+            rdev: (0, 0),
+            fsid: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: None,
+            change: 0,
+        }
+    }
 
     #[test]
-    fn set_group_id_counts_where_the_group_executes() {
-        assert_eq!(privileges(0o6755), 0o6000);
-        assert_eq!(privileges(0o6745), 0o4000);
-        assert_eq!(privileges(0o2755), 0o2000);
-        assert_eq!(privileges(0o1777), 0);
+    fn what_is_cleared_depends_on_the_callers_groups_and_on_execution_by_the_group() {
+        let cleared = |uid, gid, groups: &[u32], mode| {
+            let cred = Cred { uid, gid, groups: groups.to_vec() };
+            privileges(&attr(FileKind::Regular, mode), &cred)
+        };
+        let outside = |mode| cleared(5, 5, &[6], mode);
+        assert_eq!(outside(0o6755), 0o6000);
+        assert_eq!(outside(0o6745), 0o6000);
+        assert_eq!(outside(0o2755), 0o2000);
+        assert_eq!(outside(0o2666), 0o2000);
+        assert_eq!(outside(0o1777), 0);
+        for (gid, groups) in [(2, &[][..]), (5, &[2])] {
+            assert_eq!(cleared(5, gid, groups, 0o6745), 0o4000);
+            assert_eq!(cleared(5, gid, groups, 0o2666), 0);
+            assert_eq!(cleared(5, gid, groups, 0o2755), 0o2000);
+        }
+        assert_eq!(cleared(0, 0, &[], 0o6777), 0, "the superuser takes nothing away");
+        let cred = Cred { uid: 5, gid: 5, groups: Vec::new() };
+        assert_eq!(privileges(&attr(FileKind::Directory, 0o2777), &cred), 0);
     }
 }

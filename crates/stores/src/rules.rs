@@ -1,6 +1,6 @@
 //! Rules that every store keeps alike: which names are legal, who may do what.
 
-use weir_vfs::{Acl, AclWho, Caller, Cred, Error, Result};
+use weir_vfs::{Acl, AclWho, Caller, Cred, Error, Result, SetAttr};
 
 /// Longest name, in bytes, that a store takes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
@@ -25,6 +25,17 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
         && name != b".."
         && !name.iter().any(|&b| b == 0 || b == b'/');
     if legal { Ok(()) } else { Err(Error::Invalid) }
+}
+
+/// Refuses the owner and group 2^32 - 1: there is none, and chown(2) takes it for "leave it".
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub(crate) fn check_owners(set: &SetAttr) -> Result<()> {
+    if set.uid == Some(u32::MAX) || set.gid == Some(u32::MAX) {
+        return Err(Error::Invalid);
+    }
+    Ok(())
 }
 
 /// The end of `len` bytes at `offset`.

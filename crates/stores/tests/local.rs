@@ -373,3 +373,84 @@ async fn a_file_that_its_owner_may_not_open_is_synced() {
         fs.sync_node(made.attr.id).await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn clients_link_what_the_machines_own_programs_may_not() {
+    if !is_root() {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let dir = temp_dir();
+    let store = open(dir.path());
+    let root = store.root();
+    let user = Caller::As(Cred { uid: 1234, gid: 1234, groups: Vec::new() });
+    let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    let private = store.create(&OWN, root, b"private", &mode(0o4600), true).await.unwrap().attr.id;
+    let sticky = store.mkdir(&OWN, root, b"sticky", &mode(0o1777)).await.unwrap().id;
+    let closed = store.mkdir(&OWN, root, b"closed", &mode(0o755)).await.unwrap().id;
+    // Wherever fs.protected_hardlinks is 1, linkat(2) refuses this to the user.
+    assert_eq!(store.link(&user, private, sticky, b"link").await.unwrap().nlink, 2);
+    let denied = store.link(&user, private, closed, b"link").await;
+    assert_eq!(denied.unwrap_err(), Error::AccessDenied);
+    // The rights of an owner went with the call.
+    let chmod = store.setattr(&user, private, &mode(0o666)).await;
+    assert_eq!(chmod.unwrap_err(), Error::NotPermitted);
+}
+
+#[tokio::test]
+async fn threads_that_write_are_not_the_superuser() {
+    if !is_root() {
+        println!("skipped: not root");
+        return;
+    }
+    for io in [IoEngine::Auto, IoEngine::Threads] {
+        let dir = temp_dir();
+        let options = LocalOptions { io, ..LocalOptions::default() };
+        let store: Arc<dyn FileSystem> = LocalFs::open(dir.path(), options).unwrap();
+        let file = new_file(&store, store.root(), "f").await;
+        for round in 0..20 {
+            write(&*file, round << 17, &vec![round as u8; 1 << 17]).await.unwrap();
+        }
+        file.allocate(0, 8 << 20).await.unwrap();
+        file.sync(false).await.unwrap();
+        let mut writers = 0;
+        for task in fs::read_dir("/proc/self/task").unwrap().flatten() {
+            let Ok(status) = fs::read_to_string(task.path().join("status")) else { continue };
+            let field = |name: &str| {
+                let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+                line.split_whitespace().last().unwrap().to_owned()
+            };
+            if !["weir-io", "weir-ring"].contains(&&*field("Name:")) {
+                continue;
+            }
+            writers += 1;
+            // Real, effective, saved, file system.
+            assert_ne!(field("Uid:"), "0", "{status}");
+            let effective = u64::from_str_radix(&field("CapEff:"), 16).unwrap();
+            let (fsetid, sys_resource) = (1 << 4, 1 << 24);
+            assert_eq!(effective & (fsetid | sys_resource), fsetid, "{status}");
+        }
+        assert!(writers > 0);
+    }
+}
+
+#[tokio::test]
+async fn the_last_page_that_a_file_can_have_is_read() {
+    // Few file systems take files of that size; tmpfs does.
+    let shm = Path::new("/dev/shm");
+    let Ok(dir) = tempfile::tempdir_in(shm) else {
+        println!("skipped: no {}", shm.display());
+        return;
+    };
+    let store = open(dir.path());
+    let largest = store.max_file_size();
+    let file = new_file(&store, store.root(), "f").await;
+    file.set_size(largest).await.unwrap();
+    let begin = (largest - 1) / 4096 * 4096 - (1 << 20);
+    let data: Vec<u8> = (0..largest - begin).map(|i| (i % 251 + 1) as u8).collect();
+    write(&*file, begin, &data).await.unwrap();
+    for from in [0, 1 << 20] {
+        let (buffer, layout) = read(&*file, begin + from, 2 << 20).await.unwrap();
+        assert_eq!(bytes_of(begin + from, &buffer, &layout), data[from as usize..], "from {from}");
+    }
+}

@@ -90,6 +90,12 @@ pub trait FileSystem: Send + Sync + 'static {
     /// The root directory.
     fn root(&self) -> FileId;
 
+    /// Largest size of a file that the store takes, in bytes; a larger one fails with
+    /// [`Error::TooBig`]. It does not change while the store is open.
+    fn max_file_size(&self) -> u64 {
+        i64::MAX as u64
+    }
+
     /// Space and file counts.
     async fn statfs(&self) -> Result<FsStat>;
 

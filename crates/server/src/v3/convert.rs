@@ -116,7 +116,14 @@ fn set_time(time: types::SetTime) -> Result<Option<SetTime>, Error> {
 }
 
 /// Attributes to set.
+///
+/// # Errors
+/// [`Error::Inval`] for times and owners that do not exist; 2^32 - 1 is chown(2)'s word for leaving
+/// the owner as it is.
 pub(super) fn set_attr(set: &types::SetAttr) -> Result<SetAttr, Error> {
+    if set.uid == Some(u32::MAX) || set.gid == Some(u32::MAX) {
+        return Err(Error::Inval);
+    }
     Ok(SetAttr {
         mode: set.mode.map(|mode| mode & MODE_BITS),
         // The client has taken it off.

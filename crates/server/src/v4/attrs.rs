@@ -411,7 +411,11 @@ impl ToSet {
             None => None,
         };
         let id = async |kind, name: &Option<Name>| match name {
-            Some(name) => ids.number(kind, name).await.map(Some).ok_or(Error::BadOwner),
+            Some(name) => match ids.number(kind, name).await {
+                // Not an owner: chown(2)'s word for leaving it as it is.
+                Some(u32::MAX) => Err(Error::Inval),
+                number => number.map(Some).ok_or(Error::BadOwner),
+            },
             None => Ok(None),
         };
         let time = |time: Option<WireTime>| match time {

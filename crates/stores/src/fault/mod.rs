@@ -21,6 +21,7 @@ use rules::Rules;
 pub use rules::{Call, Rule, What, When};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use timer::Timer;
 use tokio::sync::oneshot;
 use weir_vfs::{
@@ -39,6 +40,7 @@ struct Faults {
     rules: Mutex<Rules>,
     held: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
     timer: Timer,
+    max_file_size: AtomicU64,
 }
 
 impl Fault {
@@ -48,6 +50,7 @@ impl Fault {
             rules: Mutex::new(Rules::new(seed)),
             held: Mutex::default(),
             timer: Timer::default(),
+            max_file_size: AtomicU64::new(u64::MAX),
         };
         Arc::new(Self { inner, faults: Arc::new(faults) })
     }
@@ -55,6 +58,11 @@ impl Fault {
     /// Adds a rule behind those that there are.
     pub fn add(&self, rule: Rule) {
         self.faults.rules.lock().add(rule);
+    }
+
+    /// Files may be at most this long, in bytes. It is to be said before the store is used.
+    pub fn set_max_file_size(&self, bytes: u64) {
+        self.faults.max_file_size.store(bytes, Relaxed);
     }
 
     /// Takes all rules away; what is held stays so.
@@ -133,9 +141,15 @@ impl FileSystem for Fault {
         self.inner.root()
     }
 
+    fn max_file_size(&self) -> u64 {
+        self.inner.max_file_size().min(self.faults.max_file_size.load(Relaxed))
+    }
+
     async fn statfs(&self) -> Result<FsStat> {
         self.faults.pass(Call::Statfs).await?;
-        self.inner.statfs().await
+        let mut stat = self.inner.statfs().await?;
+        stat.max_file_size = self.max_file_size();
+        Ok(stat)
     }
 
     async fn getattr(&self, id: FileId) -> Result<Attr> {

@@ -137,6 +137,8 @@ pub(super) struct Io {
     pub(super) direct: bool,
     /// Every change gets a time stamp of its own.
     pub(super) fine_stamps: bool,
+    /// Largest size of a file, in bytes.
+    pub(super) max_file_size: u64,
     pub(super) fsid: u64,
 }
 
@@ -398,8 +400,10 @@ impl LocalFile {
         for run in runs(&layout) {
             // Direct I/O wants whole pages; past the end of the file there is nothing to read.
             let whole = run.end.next_multiple_of(PAGE);
-            let wants_direct =
-                run.start % PAGE == 0 && whole <= room && run.end - run.start >= MIN_DIRECT_READ;
+            // The kernel refuses a read whose end is no file offset, also past the end of the file.
+            let wants_direct = run.start % PAGE == 0
+                && whole <= room.min(MAX_FILE_BYTES)
+                && run.end - run.start >= MIN_DIRECT_READ;
             let to = if wants_direct { whole } else { run.end };
             let mut slices = Vec::new();
             op.buffer().slices((run.start - offset) as usize, (to - offset) as usize, &mut slices);
@@ -548,7 +552,7 @@ impl OpenFile for LocalFile {
 
     async fn set_size(&self, size: u64) -> Result<()> {
         self.writable()?;
-        if size > MAX_FILE_BYTES {
+        if size > self.io.max_file_size {
             return Err(Error::TooBig);
         }
         let set = self.inode.changing(|| rustix::fs::ftruncate(&*self.file, size));

@@ -7,12 +7,19 @@
 //! 1. [`Identity::assume`] returns with all of the identity taken on, or with none of it.
 //! 2. The identity ends with the guard, which cannot leave its thread. A thread that could not
 //!    get its own identity back would act for somebody else from then on: the process aborts.
+//! 3. Threads that write what the cache accepted earlier do so as a user who is not the superuser
+//!    ([`write_unprivileged`]), so that no block that a file system reserves for the
+//!    superuser goes to clients.
 
 use crate::rules::{self, Ownership};
 use rustix::fs::Statx;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use std::io;
 use std::marker::PhantomData;
 use weir_vfs::{Caller, Cred, Error, Result};
+
+/// The user as whom accepted data is written: any but the superuser (who is nobody, usually).
+const WRITER: u32 = 65_534;
 
 /// The identity of the process, and whether it may take on others.
 #[derive(Clone, Debug)]
@@ -84,6 +91,46 @@ impl Identity {
             return Err(Error::NotPermitted);
         }
         Ok(assumed)
+    }
+}
+
+impl Assumed<'_> {
+    /// While the guard lives, the caller counts as the owner of every file (CAP_FOWNER), and is
+    /// checked as itself in every other way. Nothing where no identity was taken on.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(super) fn count_as_owner(&self) -> Result<()> {
+        if self.restore.is_some() {
+            // It goes with the identity: taking on user 0 again sets these rights anew.
+            let now = capabilities(None).map_err(io::Error::from)?;
+            let effective = now.effective | now.permitted & CapabilitySet::FOWNER;
+            set_capabilities(None, CapabilitySets { effective, ..now }).map_err(io::Error::from)?;
+        }
+        Ok(())
+    }
+}
+
+/// From now on, this thread changes files as a user who is not the superuser, if the process is, with
+/// all of the process's rights but that to resources that are reserved for the superuser.
+///
+/// Says so in the log if the kernel refuses; the thread goes on with the process's rights then.
+pub(super) fn write_unprivileged() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let become_writer = || -> io::Result<()> {
+        let now = capabilities(None)?;
+        if !set_fs_ids(WRITER, rustix::process::getegid().as_raw()) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        // Some rights went with the user; they are still permitted. Files that are open are written
+        // with any rights, but FSETID keeps set-user-ID and set-group-ID where they were left.
+        let effective = now.effective - CapabilitySet::SYS_RESOURCE;
+        Ok(set_capabilities(None, CapabilitySets { effective, ..now })?)
+    };
+    if let Err(error) = become_writer() {
+        tracing::warn!(%error, "clients can use the space that is reserved for the superuser");
     }
 }
 

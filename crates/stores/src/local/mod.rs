@@ -17,14 +17,14 @@ mod sys;
 mod tree;
 mod xattr;
 
-use crate::rules::{DEFAULT_DIR_MODE, DEFAULT_FILE_MODE, MAX_FILE_BYTES, WRITE, check_name};
+use crate::rules::{DEFAULT_DIR_MODE, DEFAULT_FILE_MODE, WRITE, check_name, check_owners};
 use async_trait::async_trait;
 use attr::{kind_of, set_times};
 use engine::Engine;
 use file::{Inodes, Io, LocalFile, proc_path};
 use identity::Identity;
 use nodes::{Nodes, Seen};
-use probe::{default_dir_fds, has_fine_stamps, probe, process_umask};
+use probe::{default_dir_fds, has_fine_stamps, max_file_size, probe, process_umask};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags as KernelRename, Statx, Uid};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -111,6 +111,7 @@ impl LocalFs {
         let engine = Engine::start(options.io)?;
         let identity = Identity::of_process();
         let fine_stamps = has_fine_stamps();
+        let max_file_size = max_file_size(tree.root());
         let capabilities = probe(tree.root());
         tracing::info!(
             dir = %dir.display(),
@@ -118,6 +119,7 @@ impl LocalFs {
             direct = options.direct,
             identities = identity.can_switch(),
             nodes = tree.nodes.len(),
+            max_file_size,
             ?capabilities,
             "local store is open"
         );
@@ -125,7 +127,7 @@ impl LocalFs {
         Ok(Arc::new(Self {
             tree,
             inodes: Arc::default(),
-            io: Arc::new(Io { engine, direct: options.direct, fine_stamps, fsid }),
+            io: Arc::new(Io { engine, direct: options.direct, fine_stamps, max_file_size, fsid }),
             identity,
             umask: process_umask(),
             capabilities,
@@ -264,6 +266,7 @@ impl LocalFs {
         make: impl FnOnce(BorrowedFd<'_>, &std::ffi::CStr, Mode) -> rustix::io::Result<Option<OwnedFd>>,
     ) -> Result<(Attr, OwnedFd)> {
         check_name(name)?;
+        check_owners(set)?;
         let dir_fd = self.tree.dir(dir)?;
         let c_name = c_name(name)?;
         let wanted = set.mode.unwrap_or(default_mode) & 0o7777;
@@ -301,7 +304,7 @@ impl LocalFs {
     fn apply(&self, file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
         let path = proc_path(file);
         if let Some(size) = set.size {
-            if size > MAX_FILE_BYTES {
+            if size > self.io.max_file_size {
                 return Err(Error::TooBig);
             }
             let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -379,6 +382,10 @@ impl FileSystem for LocalFs {
         self.tree.root_id
     }
 
+    fn max_file_size(&self) -> u64 {
+        self.io.max_file_size
+    }
+
     async fn statfs(&self) -> Result<FsStat> {
         let stat = rustix::fs::fstatvfs(self.tree.root()).map_err(io::Error::from)?;
         Ok(FsStat {
@@ -388,7 +395,7 @@ impl FileSystem for LocalFs {
             total_files: stat.f_files,
             free_files: stat.f_ffree,
             max_name: stat.f_namemax as u32,
-            max_file_size: MAX_FILE_BYTES,
+            max_file_size: self.io.max_file_size,
             max_links: 65_000,
             clone_bytes: u32::try_from(stat.f_bsize).unwrap_or(0),
         })
@@ -399,6 +406,7 @@ impl FileSystem for LocalFs {
     }
 
     async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
+        check_owners(set)?;
         let Pinned { file, stat: found } = self.tree.pin(id)?;
         if set.is_empty() {
             return Ok(self.attr(id, &found));
@@ -580,7 +588,10 @@ impl FileSystem for LocalFs {
             return Err(Error::NotPermitted);
         }
         {
-            let _as_caller = self.identity.assume(caller)?;
+            let as_caller = self.identity.assume(caller)?;
+            // NFS knows no fs.protected_hardlinks: what a program on this machine may not link,
+            // clients may, if they may write to the directory (as with the kernel's server).
+            as_caller.count_as_owner()?;
             let path = proc_path(file.as_fd());
             let follow = AtFlags::SYMLINK_FOLLOW;
             rustix::fs::linkat(rustix::fs::CWD, &*path, &*dir_fd, &*c_name(name)?, follow)

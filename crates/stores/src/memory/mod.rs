@@ -148,6 +148,7 @@ impl MemoryFs {
 
 /// Fails unless the caller may set these attributes (chmod(2), chown(2), utimensat(2)).
 fn may_set(caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
+    rules::check_owners(set)?;
     let file = &node.ownership();
     if let Some(cred) = restricted(caller) {
         let owner = is_owner(caller, file);

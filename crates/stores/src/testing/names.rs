@@ -148,6 +148,17 @@ async fn attributes_are_set(fs: &Arc<dyn FileSystem>, dir: FileId) {
     assert_eq!(fs.setattr(&own(), id, &SetAttr::default()).await.unwrap().mode, 0o4711);
     let sized = SetAttr { size: Some(1), ..SetAttr::default() };
     assert!(fs.setattr(&own(), dir, &sized).await.is_err(), "directories have no size to set");
+    let nobody = [
+        SetAttr { uid: Some(u32::MAX), ..SetAttr::default() },
+        SetAttr { gid: Some(u32::MAX), mode: Some(0o600), ..SetAttr::default() },
+    ];
+    for set in nobody {
+        assert_eq!(fs.setattr(&own(), id, &set).await.unwrap_err(), Error::Invalid);
+        let made = fs.create(&own(), dir, b"of nobody", &set, true).await;
+        assert_eq!(made.unwrap_err(), Error::Invalid);
+        assert_eq!(find(fs, dir, "of nobody").await, None);
+    }
+    assert_eq!(attr(fs, id).await.mode, 0o4711);
 }
 
 async fn links_count(fs: &Arc<dyn FileSystem>, dir: FileId) {

@@ -3,7 +3,7 @@
 use super::*;
 use weir_nfs::v3::op::access::{self, Rights};
 use weir_nfs::v3::op::fsinfo::Properties;
-use weir_nfs::v3::op::{fsinfo, fsstat, pathconf, setattr};
+use weir_nfs::v3::op::{fsinfo, fsstat, pathconf, setattr, write};
 use weir_nfs::v3::types::{FileType, SetTime, Time};
 
 fn set(object: &FileHandle, set: SetAttr) -> setattr::Args {
@@ -40,6 +40,47 @@ async fn attributes_are_set_and_told() {
         assert_eq!(status(c.call(&set(&file, bad)).await), Error::Inval);
         let size_of_dir = SetAttr { size: Some(7), ..SetAttr::NONE };
         assert_eq!(status(c.call(&set(&root, size_of_dir)).await), Error::IsDir);
+        let nobody = SetAttr { uid: Some(u32::MAX), size: Some(1), ..SetAttr::NONE };
+        assert_eq!(status(c.call(&set(&file, nobody)).await), Error::Inval);
+        assert_eq!(c.attr(&file).await.size, 7);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn changes_of_data_clear_set_group_id_unless_the_caller_is_of_the_group() {
+    on_every_store(async |f| {
+        let mut owner = f.client().await;
+        let file = owner.file("tool").await;
+        let mode = async |c: &mut Client, mode| {
+            let wanted = SetAttr { mode: Some(mode), ..SetAttr::NONE };
+            c.call(&set(&file, wanted)).await.unwrap();
+        };
+        let by = f.uid + 1;
+        for (member, kept) in [(false, 0o666), (true, 0o2666)] {
+            let mut other = f.connect(by).await;
+            let gid = owner.attr(&file).await.gid;
+            let groups = if member { vec![gid] } else { vec![gid + 7] };
+            let cred = AuthSys { uid: by, gid: gid + 8, gids: groups.into(), ..AuthSys::default() };
+            other.cred = OpaqueAuth::from(&cred);
+            mode(&mut owner, 0o2666).await;
+            let size = SetAttr { size: Some(3), ..SetAttr::NONE };
+            other.call(&set(&file, size)).await.unwrap();
+            assert_eq!(owner.attr(&file).await.mode, kept, "SETATTR of the size");
+            mode(&mut owner, 0o6666).await;
+            let args = write::Args {
+                file: file.clone(),
+                offset: 0,
+                count: 1,
+                stable: write::Stability::Unstable,
+                data: Bytes::from_static(b"x").into(),
+            };
+            other.call(&args).await.unwrap();
+            assert_eq!(owner.attr(&file).await.mode, kept, "WRITE");
+            mode(&mut owner, 0o2676).await;
+            other.call(&args).await.unwrap();
+            assert_eq!(owner.attr(&file).await.mode, 0o676, "a program of the group");
+        }
     })
     .await;
 }

@@ -149,6 +149,79 @@ async fn every_supported_attribute_is_right_on_every_kind_of_file() {
     assert!(matches!(c.on(&file, Op::Verify(differs)).await, OpRes::Verify(Err(Error::NotSame))));
 }
 
+/// A client of this user, who belongs to these groups.
+async fn client_of(f: &Fixture, name: &'static str, uid: u32, gids: Vec<u32>) -> Client {
+    let mut c = f.connect(name, 2).await;
+    let cred = AuthSys {
+        uid,
+        gid: uid,
+        gids: gids.into(),
+        machine_name: name.into(),
+        ..AuthSys::default()
+    };
+    c.cred = OpaqueAuth::from(&cred);
+    c.begin_session(1 << 20).await;
+    c.ok(vec![Op::ReclaimComplete(reclaim_complete::Args { one_fs: false })]).await;
+    c
+}
+
+#[tokio::test]
+async fn changes_of_data_clear_set_group_id_unless_the_caller_is_of_the_group() {
+    use weir_nfs::v4::op::{allocate, clone, copy, deallocate};
+    let f = Fixture::new().await;
+    let (own, root) = (weir_vfs::Caller::Own, f.fs.root());
+    let made = |mode| weir_vfs::SetAttr { mode: Some(mode), gid: Some(40), ..Default::default() };
+    for (name, groups, kept) in [("out", vec![41], 0o666), ("in", vec![41, 40], 0o2666)] {
+        let mut c = client_of(&f, name, 5, groups).await;
+        for file_name in ["from", name] {
+            f.fs.create(&own, root, file_name.as_bytes(), &made(0o666), false).await.unwrap();
+        }
+        let id = f.fs.lookup(&own, root, name.as_bytes()).await.unwrap().id;
+        let ((from, source), (file, stateid)) = (c.open("from").await, c.open(name).await);
+        let (offset, length) = (0, 4096);
+        let data = Bytes::from(vec![7; 8192]);
+        let stable = StableHow::Unstable;
+        let write = |stateid| write::Args { stateid, offset, stable, data: data.clone().into() };
+        c.on(&from, Op::Write(write(source))).await;
+        let size =
+            setattr::Args { stateid, attrs: Attrs { size: Some(99), ..Attrs::default() }.into() };
+        let copy = copy::Args {
+            source,
+            destination: stateid,
+            source_offset: 0,
+            destination_offset: 0,
+            count: 0,
+            consecutive: true,
+            synchronous: true,
+            source_servers: List::default(),
+        };
+        let clone = clone::Args {
+            source,
+            destination: stateid,
+            source_offset: 0,
+            destination_offset: 0,
+            count: 0,
+        };
+        let changes = [
+            Op::Write(write(stateid)),
+            Op::Setattr(size),
+            Op::Allocate(allocate::Args { stateid, offset, length }),
+            Op::Deallocate(deallocate::Args { stateid, offset, length }),
+            Op::Copy(copy),
+            Op::Clone(clone),
+        ];
+        for change in changes {
+            let what = format!("{change:?}");
+            f.fs.setattr(&own, id, &made(0o6666)).await.unwrap();
+            let to = Op::Putfh(file.clone());
+            let ops = vec![Op::Putfh(from.clone()), Op::Savefh(()), to, change];
+            assert_eq!(c.run(ops).await.status, Ok(()), "{what}");
+            let mode = f.fs.getattr(id).await.unwrap().mode;
+            assert_eq!(mode, kept, "{name}: {what}");
+        }
+    }
+}
+
 async fn set(c: &mut Client, file: &FileHandle, attrs: impl Into<Fattr>) -> setattr::Res {
     let args = setattr::Args { stateid: StateId::ANONYMOUS, attrs: attrs.into() };
     match c.on(file, Op::Setattr(args)).await {
@@ -162,6 +235,12 @@ async fn every_settable_attribute_is_set_and_read_back() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     let (file, _) = c.open("file").await;
+    for nobody in [
+        Attrs { owner: Some("4294967295".into()), ..Attrs::default() },
+        Attrs { owner_group: Some("4294967295".into()), ..Attrs::default() },
+    ] {
+        assert_eq!(set(&mut c, &file, nobody).await.status, Err(Error::Inval));
+    }
     let time = NfsTime { seconds: 1_000_000_000, nseconds: 5 };
     let list = || {
         let ace = |who: &'static str, mask| Ace {

@@ -177,3 +177,36 @@ async fn a_read_is_short_only_at_the_end_however_little_the_cache_lends_at_once(
     let OpRes::Read(Ok(read)) = c.on(&file, Op::Read(args)).await else { panic!() };
     assert_eq!((read.data.len(), read.eof), (5, true));
 }
+
+#[tokio::test]
+async fn what_no_file_of_the_store_can_hold_is_refused_before_it_is_accepted() {
+    use weir_nfs::v4::op::allocate;
+    const LARGEST: u64 = 1 << 20;
+    let store = weir_stores::fault::Fault::over(MemoryFs::new(), 1);
+    store.set_max_file_size(LARGEST);
+    let f = Fixture::of(store).await;
+    let mut c = f.client("a").await;
+    let (file, stateid) = c.open("file").await;
+    let asked = Bitmap::of(&[attr::MAXFILESIZE]);
+    let OpRes::Getattr(Ok(attrs)) = c.on(&file, Op::Getattr(asked)).await else { panic!() };
+    let expected = Attrs { maxfilesize: Some(LARGEST), ..Attrs::default() };
+    assert_eq!(attrs, expected);
+    let write = |offset| {
+        let data = Bytes::from_static(b"0123456789").into();
+        Op::Write(write::Args { stateid, offset, stable: StableHow::Unstable, data })
+    };
+    let size = |size| {
+        let attrs = Attrs { size: Some(size), ..Attrs::default() };
+        Op::Setattr(setattr::Args { stateid, attrs: attrs.into() })
+    };
+    let allocate = |length| Op::Allocate(allocate::Args { stateid, offset: 0, length });
+    for refused in [write(LARGEST - 9), write(LARGEST), size(LARGEST + 1), allocate(LARGEST + 1)] {
+        let ops = vec![Op::Putfh(file.clone()), refused.clone()];
+        assert_eq!(c.fails(ops).await, Error::FBig, "{refused:?}");
+    }
+    assert_eq!(f.fs.cache().dirty_bytes(), 0);
+    for taken in [write(LARGEST - 10), size(LARGEST), allocate(LARGEST)] {
+        c.ok(vec![Op::Putfh(file.clone()), taken]).await;
+    }
+    c.ok(vec![Op::Putfh(file), Op::Commit(commit::Args { offset: 0, count: 0 })]).await;
+}

@@ -2,6 +2,7 @@
 //!
 //! Sound because the vectors of a transfer point to memory that the transfer owns.
 
+use super::super::identity::write_unprivileged;
 use super::{Next, Progress};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -72,6 +73,7 @@ impl Drop for Pool {
 
 impl Shared {
     fn serve(&self) {
+        write_unprivileged();
         let mut state = self.state.lock();
         loop {
             if let Some(job) = state.jobs.pop_front() {

@@ -4,6 +4,7 @@
 //! Sound because an entry's memory (its vectors and what they point to) is kept in `in_flight`
 //! until the kernel has answered it, and the ring is used by its own thread only.
 
+use super::super::identity::write_unprivileged;
 use super::{Next, Progress};
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
@@ -50,6 +51,8 @@ impl Uring {
         let ring_shared = shared.clone();
         // The ring is made by the thread that uses it: the kernel then needs no locks around it.
         let thread = std::thread::Builder::new().name("weir-ring".into()).spawn(move || {
+            // Before the ring is made, whose own threads take after this one.
+            write_unprivileged();
             match new_ring() {
                 Ok(ring) => {
                     // The starter waits for this answer.
