@@ -8,6 +8,7 @@ use crate::commands::{
     touch, tree,
 };
 use crate::failure::{Failure, Result};
+use crate::output::say;
 use clap::{Parser, Subcommand};
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -115,13 +116,15 @@ fn log_to_stderr(filter: &str) -> Result<()> {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(colour)
+        // It would say so on the standard error that cannot be written, and panic.
+        .log_internal_errors(false)
         .init();
     Ok(())
 }
 
 /// Says a failure on standard error.
 pub(crate) fn complain(failure: &Failure) {
-    eprintln!("weir: {failure}");
+    say(format_args!("weir: {failure}"));
 }
 
 #[cfg(test)]

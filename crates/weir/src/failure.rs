@@ -20,6 +20,15 @@ impl Failure {
         Self { asked: asked.into(), failed: failed.into(), advice: None }
     }
 
+    /// A failure to do `asked` because of an error of a store, with the usual advice for its kind.
+    pub(crate) fn of(asked: impl Into<String>, error: Error) -> Self {
+        let failure = Self::new(asked, error.to_string());
+        match usual_advice(error) {
+            Some(advice) => failure.advice(advice),
+            None => failure,
+        }
+    }
+
     /// Adds what the reader can do about it.
     pub(crate) fn advice(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
@@ -47,13 +56,7 @@ pub(crate) trait Asked<T> {
 
 impl<T> Asked<T> for weir_vfs::Result<T> {
     fn asked(self, asked: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|error| {
-            let failure = Failure::new(asked(), error.to_string());
-            match usual_advice(error) {
-                Some(advice) => failure.advice(advice),
-                None => failure,
-            }
-        })
+        self.map_err(|error| Failure::of(asked(), error))
     }
 }
 
@@ -62,10 +65,7 @@ impl<T> Asked<T> for std::io::Result<T> {
         self.map_err(|error| match Error::from_errno(error.raw_os_error().unwrap_or(0)) {
             // No errno, or one without a name: the system's own words say more.
             Error::Io => Failure::new(asked(), error.to_string()),
-            named => match Err::<T, _>(named).asked(asked) {
-                Err(failure) => failure,
-                Ok(_) => unreachable!("an error stays one"),
-            },
+            named => Failure::of(asked(), named),
         })
     }
 }

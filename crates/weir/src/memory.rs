@@ -1,5 +1,7 @@
 //! How much memory this program may use, and how much of it the page cache takes by default.
 
+use crate::failure::Failure;
+use crate::output::size_text;
 use crate::size::Size;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,28 @@ pub(crate) fn budget_bytes(asked: Option<Size>, cap_bytes: u64) -> u64 {
         None => (memory / 4).min(cap_bytes),
     };
     budget.max(LEAST_BUDGET_BYTES)
+}
+
+/// Refuses a budget that there is no memory for, and one that is too small to be meant.
+pub(crate) fn check_budget(asked: Option<Size>) -> Result<(), Failure> {
+    check_budget_of(asked, most_bytes())
+}
+
+fn check_budget_of(asked: Option<Size>, memory: u64) -> Result<(), Failure> {
+    let Some(Size::Bytes(bytes)) = asked else { return Ok(()) };
+    let refused = |failed, advice: String| {
+        Err(Failure::new(format!("use a budget of {}", size_text(bytes)), failed).advice(advice))
+    };
+    if bytes > memory {
+        let failed =
+            format!("this machine, or this program's control group, has {}", size_text(memory));
+        return refused(failed, "take less, or a share of it like 50%".into());
+    }
+    if bytes < LEAST_BUDGET_BYTES {
+        let failed = format!("a page cache takes {} at least", size_text(LEAST_BUDGET_BYTES));
+        return refused(failed, format!("did you mean {bytes}M or {bytes}G?"));
+    }
+    Ok(())
 }
 
 /// All the memory that this program may use, in bytes: the most that a budget can grow to later.
@@ -100,6 +124,17 @@ mod tests {
             ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "536870912"),
         ]);
         assert_eq!(memory_bytes(root.path()), 512 << 20);
+    }
+
+    #[test]
+    fn a_budget_that_cannot_be_meant_is_refused() {
+        let check = |bytes| check_budget_of(Some(Size::Bytes(bytes)), 24 << 30);
+        assert!(check(24 << 30).is_ok() && check(LEAST_BUDGET_BYTES).is_ok());
+        let says = check(500 << 30).unwrap_err().to_string();
+        assert!(says.contains("has 24.00 GiB; take less"), "{says}");
+        let says = check(3).unwrap_err().to_string();
+        assert!(says.contains("16.00 MiB at least; did you mean 3M or 3G?"), "{says}");
+        assert!(check_budget_of(Some(Size::Percent(50.0)), 1).is_ok());
     }
 
     #[test]

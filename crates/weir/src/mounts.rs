@@ -7,7 +7,7 @@
 
 use crate::failure::{Asked, Failure, Result};
 use crate::location::Location;
-use crate::memory::{READAHEAD_BYTES, budget_bytes};
+use crate::memory::{READAHEAD_BYTES, budget_bytes, check_budget};
 use crate::output::shown;
 use crate::size::Size;
 use std::collections::HashMap;
@@ -139,6 +139,7 @@ impl Place {
 impl Mounts {
     /// No stores yet, under a page cache of the size that was asked for.
     pub(crate) fn new(args: &MountArgs) -> Result<Self> {
+        check_budget(args.budget)?;
         let budget_bytes = budget_bytes(args.budget, 512 << 20);
         let mut options = MountOptions::default();
         for list in &args.options {

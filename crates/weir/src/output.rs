@@ -4,7 +4,9 @@ use crate::cli::Ended;
 use crate::failure::{Asked, Result};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::ser::{Formatter, PrettyFormatter};
+use std::fmt;
 use std::io::{self, Write};
 use std::time::SystemTime;
 use weir_vfs::{Attr, FileKind};
@@ -37,6 +39,9 @@ pub(crate) struct FileJson {
     btime: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
+    /// The bytes of `target` in hexadecimal, where they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target_hex: Option<String>,
 }
 
 impl FileJson {
@@ -44,6 +49,7 @@ impl FileJson {
     pub(crate) fn new(path: &[u8], attr: &Attr, target: Option<&[u8]>) -> Self {
         let device = matches!(attr.kind, FileKind::Block | FileKind::Char);
         let (path, path_hex) = text_and_hex(path);
+        let (target, target_hex) = target.map(text_and_hex).unzip();
         Self {
             path,
             path_hex,
@@ -63,7 +69,8 @@ impl FileJson {
             mtime: utc(attr.mtime),
             ctime: utc(attr.ctime),
             btime: attr.btime.map(utc),
-            target: target.map(|t| String::from_utf8_lossy(t).into_owned()),
+            target,
+            target_hex: target_hex.flatten(),
         }
     }
 }
@@ -75,11 +82,70 @@ pub(crate) fn text_and_hex(bytes: &[u8]) -> (String, Option<String>) {
     (String::from_utf8_lossy(bytes).into_owned(), lossy.then(hex))
 }
 
-/// Prints a value as JSON.
+/// Prints a value as JSON; integers beyond 2^53 as texts, as most readers would round them.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<Ended> {
-    let text = serde_json::to_string_pretty(value).map_err(io::Error::from);
-    let text = text.asked(|| "write JSON".into())?;
-    print(format!("{text}\n").as_bytes())
+    let text = json(value).map_err(io::Error::from);
+    let mut text = text.asked(|| "write JSON".into())?;
+    text.push(b'\n');
+    print(&text)
+}
+
+fn json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let format = Exact(PrettyFormatter::new());
+    value.serialize(&mut serde_json::Serializer::with_formatter(&mut text, format))?;
+    Ok(text)
+}
+
+/// The largest integer up to which a double has them all (RFC 8259, section 6).
+const MOST_EXACT: u64 = 1 << 53;
+
+/// JSON for people, whose integers every reader reads as they are.
+struct Exact(PrettyFormatter<'static>);
+
+macro_rules! as_pretty {
+    ($($name:ident ( $($arg:ident : $type:ty),* );)*) => {
+        $(fn $name<W: ?Sized + Write>(&mut self, out: &mut W $(, $arg: $type)*) -> io::Result<()> {
+            self.0.$name(out $(, $arg)*)
+        })*
+    };
+}
+
+impl Formatter for Exact {
+    fn write_u64<W: ?Sized + Write>(&mut self, out: &mut W, value: u64) -> io::Result<()> {
+        match value <= MOST_EXACT {
+            true => write!(out, "{value}"),
+            false => write!(out, "\"{value}\""),
+        }
+    }
+
+    fn write_i64<W: ?Sized + Write>(&mut self, out: &mut W, value: i64) -> io::Result<()> {
+        match value.unsigned_abs() <= MOST_EXACT {
+            true => write!(out, "{value}"),
+            false => write!(out, "\"{value}\""),
+        }
+    }
+
+    as_pretty! {
+        begin_array(); end_array(); begin_array_value(first: bool); end_array_value();
+        begin_object(); end_object(); begin_object_key(first: bool); begin_object_value();
+        end_object_value();
+    }
+}
+
+/// Serializes a sum that may be more than 64 bits take, as [`print_json`] does the others.
+pub(crate) fn number<S: Serializer>(number: &u128, serializer: S) -> Result<S::Ok, S::Error> {
+    match u64::try_from(*number) {
+        Ok(number) => serializer.serialize_u64(number),
+        Err(_) => serializer.serialize_str(&number.to_string()),
+    }
+}
+
+/// Says a line on standard error. One that cannot be written (a reader that has gone away, a full
+/// disk) is lost: whatever is under way goes on, and its exit code says how it ended.
+pub(crate) fn say(line: impl fmt::Display) {
+    // One write, so that the lines of several threads and processes stay whole.
+    let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Writes to standard output; a reader that has gone away (`| head`) is no failure.
@@ -190,6 +256,29 @@ mod tests {
     fn a_name_cannot_move_the_cursor() {
         assert_eq!(shown("caf\u{e9}".as_bytes()), "caf\u{e9}");
         assert_eq!(shown(b"a\x1b[2J\n\xff\\"), "a\\u{1b}[2J\\n\\xff\\\\");
+    }
+
+    #[test]
+    fn json_keeps_every_digit() {
+        #[derive(Serialize)]
+        struct Sizes {
+            sizes: Vec<u64>,
+            least: i64,
+            #[serde(serialize_with = "number")]
+            sum: u128,
+        }
+        let sizes = vec![1, 1 << 53, (1 << 53) + 1, u64::MAX];
+        let sum = 3 * u128::from(u64::MAX);
+        let text = json(&Sizes { sizes, least: i64::MIN, sum }).unwrap();
+        let found: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        let wanted = serde_json::json!({
+            "sizes": [1, 9_007_199_254_740_992_u64, "9007199254740993", "18446744073709551615"],
+            "least": "-9223372036854775808",
+            "sum": "55340232221128654845",
+        });
+        assert_eq!(found, wanted);
+        let pretty = serde_json::to_string_pretty(&[1, 2]).unwrap();
+        assert_eq!(json(&[1, 2]).unwrap(), pretty.as_bytes());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Sizes as people write them: `4096`, `512M`, `2GiB`, `1.5G`, `10MB`, and `50%` of memory.
+//! Sizes as people write them: `4096`, `512M`, `2GiB`, `1.5G`, `10MB`, and `50%` of memory. Every
+//! number of bytes up to 2^64 - 1 is taken as it is written.
 
 use std::fmt;
 use std::str::FromStr;
@@ -41,18 +42,31 @@ impl FromStr for Size {
         let text = text.trim();
         let digits = text.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
         let (number, unit) = text.split_at(digits);
-        let number: f64 = number.parse().map_err(|_| NotASize)?;
         let unit = unit.trim().to_ascii_lowercase();
         if unit == "%" {
+            let number: f64 = number.parse().map_err(|_| NotASize)?;
             let sound = number > 0.0 && number <= 100.0;
             return if sound { Ok(Self::Percent(number)) } else { Err(NotASize) };
         }
-        let bytes = number * unit_bytes(&unit)? as f64;
-        if bytes > u64::MAX as f64 {
-            return Err(NotASize);
-        }
-        Ok(Self::Bytes(bytes.round() as u64))
+        let bytes = times(number, unit_bytes(&unit)?).ok_or(NotASize)?;
+        Ok(Self::Bytes(u64::try_from(bytes).map_err(|_| NotASize)?))
     }
+}
+
+/// A decimal number times `unit`, rounded to a whole; `None` for what is no number.
+fn times(number: &str, unit: u64) -> Option<u128> {
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    // Longer parts make no difference, or are mistakes.
+    if part.len() > 18 || number.len() <= usize::from(number.contains('.')) {
+        return None;
+    }
+    let digits = format!("{whole}{part}");
+    if !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let scale = 10_u128.pow(part.len() as u32);
+    let scaled = digits.parse::<u128>().ok()?.checked_mul(unit.into())?;
+    Some(scaled.checked_add(scale / 2)? / scale)
 }
 
 /// `k`, `m` and so on are powers of 1024, as are `kib`; `kb` are powers of 1000.
@@ -85,6 +99,12 @@ mod tests {
             ("10MB", 10_000_000),
             (" 1 TiB ", 1 << 40),
             ("7b", 7),
+            ("9007199254740993", (1 << 53) + 1),
+            ("18446744073709551615", u64::MAX),
+            ("15.9999999999999999E", u64::MAX - 114),
+            (".5k", 512),
+            ("1.", 1),
+            ("0.3k", 307),
         ] {
             assert_eq!(text.parse(), Ok(Size::Bytes(bytes)), "{text}");
         }
@@ -93,7 +113,24 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_refused() {
-        for text in ["", "M", "-1", "1.2.3G", "5X", "5Mi", "0%", "101%", "99E9", "1e99", "é"] {
+        for text in [
+            "",
+            "M",
+            ".",
+            ".G",
+            "-1",
+            "+1",
+            "1.2.3G",
+            "18446744073709551616",
+            "16E",
+            "5X",
+            "5Mi",
+            "0%",
+            "101%",
+            "99E9",
+            "1e99",
+            "é",
+        ] {
             assert_eq!(text.parse::<Size>(), Err(NotASize), "{text}");
         }
     }

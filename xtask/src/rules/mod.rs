@@ -5,6 +5,7 @@ use std::path::Path;
 
 mod headers;
 mod layering;
+mod prints;
 mod promises;
 mod sizes;
 mod words;
@@ -15,6 +16,7 @@ type Rule = fn(&Path) -> Result<Vec<String>>;
 pub(crate) const ALL: &[(&str, Rule)] = &[
     ("crates depend downwards only", layering::check),
     ("every file says at its top what it is", headers::check),
+    ("nothing that is shipped panics where it cannot print", prints::check),
     ("every promise in docs/SEMANTICS.md names a test that exists", promises::check),
     ("no file outgrows its allowance", sizes::check),
     ("no unfinished work and no foreign words in the tree", words::check),

@@ -1,9 +1,8 @@
 //! A directory of the machine as a store.
 //!
-//! Metadata calls are made on the calling thread; data moves by io_uring or by a pool of threads.
-//! Nothing outside of the directory is reached: see `tree`. Identities are kept in a log, so
-//! that they outlive the program: see `nodes`. Works as any user; a process that may (root)
-//! takes on its callers' identities, others act as themselves.
+//! Metadata calls run on the calling thread; data moves by io_uring or a pool of threads. Nothing
+//! outside of the directory is reached (`tree`). A log keeps identities over restarts (`nodes`).
+//! Works as any user; root takes on its callers' identities, others act as themselves.
 
 mod attr;
 mod engine;
@@ -13,6 +12,7 @@ mod identity;
 mod locks;
 mod nodes;
 mod probe;
+pub mod stream;
 mod sys;
 mod tree;
 mod xattr;

@@ -2,7 +2,7 @@
 
 use super::with_mounts;
 use crate::cli::{Ended, complain};
-use crate::copy::zeros;
+use crate::copy::{source, zeros};
 use crate::failure::{Asked, Failure, Result};
 use crate::location::Location;
 use crate::mounts::{Links, MountArgs, Mounts};
@@ -10,9 +10,10 @@ use crate::output::kind_name;
 use crate::size::Size;
 use rustix::fs::{FileType, OFlags, SeekFrom};
 use std::fs::File;
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsFd;
 use weir_pagecache::{Segment, Segments};
+use weir_stores::local::stream::stream_of;
 use weir_vfs::{Access, Caller, FileKind, IoFlags};
 
 /// Bytes asked of the cache at a time.
@@ -60,8 +61,10 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
                 }
             }
         }
-        out.finish().asked(|| "write to standard output".into())?;
-        Ok(if failed { Ended::Failed } else { Ended::Done })
+        match written(out.finish())? {
+            Ended::Done if failed => Ok(Ended::Failed),
+            ended => Ok(ended),
+        }
     })
 }
 
@@ -79,23 +82,66 @@ async fn cat(
         return Err(Failure::new(asked(), format!("it is a {}", kind_name(attr.kind))));
     }
     let file = place.fs.open(&Caller::Own, attr.id, Access::READ).await.asked(asked)?;
+    let attr = &source::look(&file).await.asked(asked)?;
+    if attr.allocated == 0 {
+        let opened = place.fs.store().open(&Caller::Own, attr.id, Access::READ).await;
+        let opened = opened.asked(asked)?;
+        if let Some(stream) = stream_of(&*opened, attr).asked(asked)? {
+            return cat_stream(stream, location, args, out);
+        }
+    }
     let mut at = args.offset.of(attr.size);
     let end = args.length.map_or(u64::MAX, |length| at.saturating_add(length.of(attr.size)));
     while at < end {
         let len = CHUNK_BYTES.min(end - at) as usize;
         let found = file.read_segments_async(at, len, flags).await.asked(asked)?;
         let before = at;
-        match out.segments(&found, &mut at, end.min(file.size())) {
-            Ok(()) => {}
-            // Whoever read has seen enough (`| head`).
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Ended::Failed),
-            Err(error) => return Err(error).asked(|| "write to standard output".into()),
+        match written(out.segments(&found, &mut at, end.min(file.size())))? {
+            Ended::Done => {}
+            ended => return Ok(ended),
         }
         if at == before || found.eof && at >= file.size() {
             break;
         }
     }
+    source::unchanged(&file, attr, &place.shown).await?;
+    // What changed at once after that was not read.
+    if at < end.min(attr.size) { Err(source::changed(&place.shown)) } else { Ok(Ended::Done) }
+}
+
+/// Writes out a file whose size does not say how much is in it.
+fn cat_stream(mut stream: File, location: &Location, args: &Args, out: &mut Out) -> Result<Ended> {
+    let asked = || format!("read {location}");
+    let mut skip = args.offset.of(0);
+    let mut left = args.length.map_or(u64::MAX, |length| length.of(0));
+    let mut bytes = vec![0; CHUNK_BYTES as usize];
+    while left > 0 {
+        let n = match stream.read(&mut bytes) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error).asked(asked),
+        };
+        let from = skip.min(n as u64);
+        skip -= from;
+        let len = left.min(n as u64 - from);
+        left -= len;
+        match written(out.bytes(&bytes[from as usize..(from + len) as usize]))? {
+            Ended::Done => {}
+            ended => return Ok(ended),
+        }
+    }
     Ok(Ended::Done)
+}
+
+/// What a write to standard output comes to. A reader that has seen enough (`| head`) ends the
+/// command without a word, with the code of a program that SIGPIPE ended.
+fn written(result: io::Result<()>) -> Result<Ended> {
+    match result {
+        Ok(()) => Ok(Ended::Done),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Ended::With(128 + 13)),
+        Err(error) => Err(error).asked(|| "write to standard output".into()),
+    }
 }
 
 /// Standard output, which can have holes if it is a regular file, or not.
@@ -116,6 +162,11 @@ impl Out {
             .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile);
         let append = rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(OFlags::APPEND));
         Ok(Self { file: fd.into(), sparse: regular && !append, due: 0 })
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.settle()?;
+        self.file.write_all(bytes)
     }
 
     /// Writes what is between `at` and `end`, and moves `at` on.
@@ -150,7 +201,8 @@ impl Out {
         if self.sparse {
             let here = rustix::fs::tell(&self.file)?;
             if here >= self.file.metadata()?.len() {
-                rustix::fs::seek(&self.file, SeekFrom::Start(here + self.due))?;
+                let there = here.checked_add(self.due).ok_or(io::ErrorKind::FileTooLarge)?;
+                rustix::fs::seek(&self.file, SeekFrom::Start(there))?;
                 self.due = 0;
                 return Ok(());
             }

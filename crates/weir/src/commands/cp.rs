@@ -2,17 +2,20 @@
 
 use super::with_mounts;
 use crate::cli::{Ended, complain};
+use crate::copy::source::is_same;
 use crate::copy::{Copier, FileStats, Options, Sparse, Summary};
 use crate::failure::{Asked, Failure, Result};
 use crate::location::Location;
 use crate::mounts::{Links, MountArgs, Mounts, Place};
-use crate::output::{print, print_json, size_text, umask};
+use crate::output::{print, print_json, say, size_text, umask};
 use crate::size::Size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fmt::Write;
 use std::io::IsTerminal;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
 use weir_pagecache::CachedFs;
 use weir_vfs::{Attr, Caller, Capabilities, Error, FileKind, IoFlags};
@@ -29,9 +32,13 @@ Examples:
   weir cp --checksum disk.img nfs://filer/        read back what was stored, and compare
   weir cp disk.img copy.img --json | jq .hole_bytes
 
-A file appears under its name when all of it is there and durable: it is written under a temporary
-name (.weir-*.part) beside it and renamed. So a file that exists is replaced, and not written over:
-it keeps its mode and owner, but other hard links to it keep the old data.
+A file appears under its name when all of it is there and durable, and its source is what it was
+before: it is written under a temporary name (.weir-*.part) beside it and renamed. So a file that
+exists is replaced, and not written over: it keeps its mode and owner, but other hard links to it keep
+the old data. With --in-place it is written over, and incomplete if that fails.
+
+-p keeps what the destination can hold; what it cannot (extended attributes, access control lists,
+times) is said. Ctrl-C ends a copy in order and says what is left, a second one ends it at once.
 
 Pages of zeros become holes (--sparse=always), so that a copy takes no more space than
 `cp --sparse=always` would make it take. Exit code 1 says that something was not copied.")]
@@ -42,7 +49,7 @@ pub(crate) struct Args {
     /// Directories with all that is in them; symbolic links and special files as such
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// Keep mode, owner, times and hard links
+    /// Keep mode, owner, times, hard links, access control lists and users' extended attributes
     #[arg(short, long)]
     preserve: bool,
     /// Which zeros become holes
@@ -61,6 +68,10 @@ pub(crate) struct Args {
     /// With --continue: how much may have to be copied again
     #[arg(long, value_name = "SIZE", default_value = "256M", requires = "resume")]
     checkpoint: Size,
+    /// Write over files that exist, rather than replace them: they keep their other names, and are
+    /// incomplete if that fails
+    #[arg(long, conflicts_with = "resume")]
+    in_place: bool,
     /// Read each copy back from where it is stored, and compare
     #[arg(long)]
     checksum: bool,
@@ -92,16 +103,18 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
             jobs: args.jobs.into(),
             umask: umask(),
             resume_bytes: args.resume.then(|| args.checkpoint.of(0).max(1)),
+            in_place: args.in_place,
             checksum: args.checksum,
             stats: args.stats,
         };
-        let (plan, failed) = plan(mounts, &args.locations, &options).await?;
+        let (plan, failures) = plan(mounts, &args.locations, &options).await?;
         let talks = std::io::stderr().is_terminal() && !args.quiet && !args.json;
         let progress = if talks { progress_bar() } else { ProgressBar::hidden() };
         let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), progress.clone()));
-        let listener = tokio::spawn(interrupt(Arc::clone(&copier)));
+        failures.into_iter().for_each(|failure| copier.failed_before(failure));
+        // It listens on to the end of the program, for what comes after the copy may hang, too.
+        tokio::spawn(interrupt(Arc::clone(&copier)));
         copier.copy(plan.pairs, &plan.into).await;
-        listener.abort();
         progress.finish_and_clear();
         let summary = copier.summary(begun.elapsed(), mounts.wire_bytes());
         if args.json {
@@ -111,11 +124,17 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
                 print(stats_table(&summary.stats).as_bytes())?;
             }
             if talks {
-                eprintln!("{}", in_a_line(&summary));
+                say(in_a_line(&summary));
             }
         }
-        Ok(match (copier.is_interrupted(), failed || copier.failed()) {
-            (true, _) => Ended::Interrupted,
+        for lost in copier.not_preserved() {
+            say(format_args!("weir: the destination does not keep {lost}"));
+        }
+        Ok(match (copier.is_interrupted(), copier.failed()) {
+            (true, _) => {
+                say_what_is_left(&copier);
+                Ended::Interrupted
+            }
             (false, true) => Ended::Failed,
             (false, false) => Ended::Done,
         })
@@ -129,12 +148,12 @@ struct Plan {
     into: CachedFs,
 }
 
-/// Resolves the locations; a source that is not there is said, and makes the second value true.
+/// Resolves the locations; a source that cannot be copied is said, and is in the second value.
 async fn plan(
     mounts: &mut Mounts,
     locations: &[Location],
     options: &Options,
-) -> Result<(Plan, bool)> {
+) -> Result<(Plan, Vec<Failure>)> {
     let Some((last, sources)) = locations.split_last() else {
         return Err(Failure::new("copy", "nothing was named"));
     };
@@ -146,17 +165,17 @@ async fn plan(
     }
     check_uncached(&to, options)?;
     let mut pairs = Vec::new();
-    let mut failed = false;
+    let mut failures = Vec::new();
     for source in sources {
         match pair(mounts, source, last, &to, into.as_ref(), options).await {
             Ok(pair) => pairs.push(pair),
             Err(failure) => {
                 complain(&failure);
-                failed = true;
+                failures.push(failure);
             }
         }
     }
-    Ok((Plan { pairs, into: to.fs }, failed))
+    Ok((Plan { pairs, into: to.fs }, failures))
 }
 
 async fn pair(
@@ -194,7 +213,50 @@ async fn pair(
         let asked = format!("copy {source} to {}", to.shown);
         return Err(Failure::new(asked, "they are the same file"));
     }
+    if attr.kind == FileKind::Directory && options.recursive {
+        let inside = is_inside(&to, attr).await.asked(|| format!("find {last}"))?;
+        if inside || is_inside_locally(last, attr) {
+            let asked = format!("copy the directory {source} to {}", to.shown);
+            let failure = Failure::new(asked, "that is inside of it");
+            return Err(failure.advice("copy it to a place outside of it"));
+        }
+    }
     Ok((from, to))
+}
+
+/// Whether a place is inside of a directory, as far as its store knows what it is inside of.
+async fn is_inside(place: &Place, dir: &Attr) -> weir_vfs::Result<bool> {
+    let mut at = place.fs.getattr(place.dir).await?;
+    loop {
+        if is_same(&at, dir) {
+            return Ok(true);
+        }
+        let above = place.fs.parent(at.id).await?;
+        if above.id == at.id {
+            return Ok(false);
+        }
+        at = above;
+    }
+}
+
+/// The same beyond the directory that was opened as a store, for a local location.
+fn is_inside_locally(location: &Location, dir: &Attr) -> bool {
+    let Location::Local(path) = location else { return false };
+    let there = |path: &Path| -> Option<PathBuf> { path.canonicalize().ok() };
+    let above = path
+        .parent()
+        .map(|above| if above.as_os_str().is_empty() { Path::new(".") } else { above });
+    let Some(real) = there(path).or_else(|| there(above?)) else { return false };
+    real.ancestors().any(|above| {
+        let Ok(found) = above.metadata() else { return false };
+        let time = |time: std::io::Result<SystemTime>| time.ok();
+        let changed = SystemTime::UNIX_EPOCH.checked_add(Duration::new(
+            u64::try_from(found.ctime()).unwrap_or_default(),
+            u32::try_from(found.ctime_nsec()).unwrap_or_default(),
+        ));
+        let times = (time(found.modified()), changed);
+        found.ino() == dir.id.ino && times == (Some(dir.mtime), Some(dir.ctime))
+    })
 }
 
 fn check_uncached(place: &Place, options: &Options) -> Result<()> {
@@ -206,6 +268,10 @@ fn check_uncached(place: &Place, options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// How long an interrupted copy has to remove what is unfinished and to tell servers, in which one
+/// that does not answer is waited for.
+const ORDERLY_END: Duration = Duration::from_secs(5);
+
 /// The first signal ends the copy in an orderly way, the second at once.
 async fn interrupt(copier: Arc<Copier>) {
     let (Ok(mut int), Ok(mut term)) =
@@ -213,15 +279,34 @@ async fn interrupt(copier: Arc<Copier>) {
     else {
         return;
     };
-    for last in [false, true] {
+    let mut told = async || {
         tokio::select! {
             _ = int.recv() => {}
             _ = term.recv() => {}
         }
-        if last {
-            std::process::exit(130);
-        }
-        copier.interrupt();
+    };
+    told().await;
+    copier.interrupt();
+    // From here on the copy may end the program itself.
+    let _ = tokio::time::timeout(ORDERLY_END, told()).await;
+    say_what_is_left(&copier);
+    std::process::exit(130);
+}
+
+/// Says, once, how an interrupted copy ended, what it left and what to do about that.
+fn say_what_is_left(copier: &Copier) {
+    if copier.was_told() {
+        return;
+    }
+    say("weir: interrupted");
+    let (unfinished, begun) = copier.left();
+    for file in &unfinished {
+        say(format_args!("weir: {file} is left behind; remove it"));
+    }
+    for file in &begun {
+        say(format_args!(
+            "weir: {file} is unfinished; the same command goes on with it, or remove it"
+        ));
     }
 }
 

@@ -1,11 +1,11 @@
 //! `weir du`: the space that trees take.
 
 use super::{each, with_mounts};
-use crate::cli::Ended;
+use crate::cli::{Ended, complain};
 use crate::failure::Result;
 use crate::location::Location;
 use crate::mounts::{Links, MountArgs, Place};
-use crate::output::{print, print_json, size_text};
+use crate::output::{number, print, print_json, size_text};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -33,8 +33,11 @@ pub(crate) struct Args {
 #[derive(Default, Serialize)]
 struct Sum {
     path: String,
-    allocated_bytes: u64,
-    size_bytes: u64,
+    #[serde(serialize_with = "number")]
+    allocated_bytes: u128,
+    /// Sizes are of holes, too, and so may be more in all than any one is.
+    #[serde(serialize_with = "number")]
+    size_bytes: u128,
     files: u64,
     directories: u64,
 }
@@ -43,11 +46,12 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     with_mounts(&args.mount, async |mounts| {
         let mut sums = Vec::new();
         let mut seen = HashSet::new();
+        let mut unread = false;
         let ended = each(&args.locations, async |location| {
             let place = mounts.place(location, Links::Stay).await?;
             let attr = place.existing("measure")?.clone();
             let mut sum = Sum { path: location.to_string(), ..Sum::default() };
-            measure(place, attr, &mut sum, &mut seen).await?;
+            unread |= !measure(place, attr, &mut sum, &mut seen).await;
             sums.push(sum);
             Ok(())
         })
@@ -56,35 +60,38 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
             true => print_json(&sums)?,
             false => print(table(&sums).as_bytes())?,
         };
-        Ok(ended)
+        Ok(if unread { Ended::Failed } else { ended })
     })
 }
 
-async fn measure(
-    place: Place,
-    attr: Attr,
-    sum: &mut Sum,
-    seen: &mut HashSet<(u64, u64)>,
-) -> Result<()> {
+/// Adds what is at a place. What cannot be read is said, and makes this false.
+async fn measure(place: Place, attr: Attr, sum: &mut Sum, seen: &mut HashSet<(u64, u64)>) -> bool {
+    let mut all = true;
     let mut ahead = vec![(place, attr)];
     while let Some((place, attr)) = ahead.pop() {
         let directory = attr.kind == FileKind::Directory;
         if !directory && attr.nlink > 1 && !seen.insert((attr.fsid, attr.id.ino)) {
             continue;
         }
-        sum.allocated_bytes += attr.allocated;
+        sum.allocated_bytes += u128::from(attr.allocated);
         match directory {
             true => {
                 sum.directories += 1;
-                ahead.extend(place.children(attr.id).await?);
+                match place.children(attr.id).await {
+                    Ok(children) => ahead.extend(children),
+                    Err(failure) => {
+                        complain(&failure);
+                        all = false;
+                    }
+                }
             }
             false => {
-                sum.size_bytes += attr.size;
+                sum.size_bytes += u128::from(attr.size);
                 sum.files += 1;
             }
         }
     }
-    Ok(())
+    all
 }
 
 fn table(sums: &[Sum]) -> String {
@@ -94,11 +101,19 @@ fn table(sums: &[Sum]) -> String {
         let _ = writeln!(
             out,
             "{:>12} {:>12} {:>10}  {}",
-            size_text(sum.allocated_bytes),
-            size_text(sum.size_bytes),
+            total_text(sum.allocated_bytes),
+            total_text(sum.size_bytes),
             sum.files,
             sum.path
         );
     }
     out
+}
+
+/// A sum for people: sizes beyond 16 EiB have no name.
+fn total_text(bytes: u128) -> String {
+    match u64::try_from(bytes) {
+        Ok(bytes) => size_text(bytes),
+        Err(_) => format!("{:.2} EiB", bytes as f64 / (1_u64 << 60) as f64),
+    }
 }

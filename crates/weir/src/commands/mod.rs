@@ -5,6 +5,7 @@ use crate::failure::{Asked, Result};
 use crate::location::Location;
 use crate::mounts::{MountArgs, Mounts};
 use std::num::NonZeroUsize;
+use std::time::Duration;
 use tokio::runtime::Runtime;
 
 pub(crate) mod bench;
@@ -26,17 +27,24 @@ pub(crate) mod stat;
 pub(crate) mod touch;
 pub(crate) mod tree;
 
+/// How long system calls may take that are still under way when a command is done.
+const LAST_CALLS: Duration = Duration::from_secs(2);
+
 /// Runs a command's work with what it opens, and gives back what servers hold for it.
 pub(crate) fn with_mounts<T>(
     args: &MountArgs,
     work: impl AsyncFnOnce(&mut Mounts) -> Result<T>,
 ) -> Result<T> {
-    runtime()?.block_on(async {
+    let runtime = runtime()?;
+    let done = runtime.block_on(async {
         let mut mounts = Mounts::new(args)?;
         let done = work(&mut mounts).await;
         mounts.unmount().await;
         done
-    })
+    });
+    // What is still under way was given up: on a file system that hangs it may never end.
+    runtime.shutdown_timeout(LAST_CALLS);
+    done
 }
 
 /// Does something to each location, and says what fails; the others are still done.

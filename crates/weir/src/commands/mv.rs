@@ -7,6 +7,7 @@ use crate::location::Location;
 use crate::mounts::{Links, MountArgs, Mounts};
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use weir_client::NfsUrl;
 use weir_vfs::{Caller, Error, FileKind, RenameFlags};
 
@@ -75,11 +76,23 @@ async fn remote(mounts: &mut Mounts, from: &NfsUrl, to: &NfsUrl, args: &Args) ->
     let root = NfsUrl { path: from.path[..shared].to_vec(), ..from.clone() };
     mounts.place(&Location::Nfs(root), Links::Follow).await?;
     let source = mounts.place(&args.from, Links::Stay).await?;
-    source.existing("move")?;
-    let mut target = mounts.place(&args.to, Links::Stay).await?;
-    if let Some(dir) = target.attr.clone().filter(|a| a.kind == FileKind::Directory) {
-        let name = source.name.as_deref().ok_or(Error::Invalid).asked(|| asked(args))?;
-        target = target.child(dir.id, name, None);
+    let kind = source.existing("move")?.kind;
+    // A link to a directory is that directory, as for mv(1); any other link is what is replaced.
+    let led = mounts.place(&args.to, Links::Follow).await;
+    let into = led.ok().filter(|p| p.attr.as_ref().is_some_and(|a| a.kind == FileKind::Directory));
+    let target = match into {
+        Some(into) => {
+            let name = source.name.as_deref().ok_or(Error::Invalid).asked(|| asked(args))?;
+            into.child(into.existing("find")?.id, name, None)
+        }
+        None if args.to.ends_in_slash() && kind != FileKind::Directory => {
+            let failure = Failure::new(asked(args), "there is no such directory");
+            return Err(failure.advice("make it first"));
+        }
+        None => mounts.place(&args.to, Links::Stay).await?,
+    };
+    if !Arc::ptr_eq(source.fs.store(), target.fs.store()) {
+        return Err(elsewhere(args));
     }
     let (Some(old), Some(new)) = (&source.name, &target.name) else {
         return Err(Failure::new(asked(args), "a root cannot be moved"));

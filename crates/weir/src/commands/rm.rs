@@ -1,10 +1,11 @@
 //! `weir rm`: removes files and trees.
 
 use super::{each, with_mounts};
-use crate::cli::Ended;
+use crate::cli::{Ended, complain};
 use crate::failure::{Asked, Failure, Result};
 use crate::location::Location;
 use crate::mounts::{Links, MountArgs, Place};
+use std::collections::HashSet;
 use weir_vfs::{Attr, Caller, Error, FileKind};
 
 /// Remove files and trees
@@ -30,6 +31,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<Ended> {
     with_mounts(&args.mount, async |mounts| {
+        let mut left = false;
         let ended = each(&args.locations, async |location| {
             // A directory is named in the one that holds it.
             let place = match (location.parent(), location.name()) {
@@ -56,23 +58,47 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
                     let failure = Failure::new(format!("remove {location}"), "it is a directory");
                     Err(failure.advice("use -r to remove it with all that is in it"))
                 }
-                Some(attr) => remove(place, attr).await,
+                Some(attr) => {
+                    left |= !remove(place, attr).await;
+                    Ok(())
+                }
             }
-        });
-        Ok(ended.await)
+        })
+        .await;
+        Ok(if left { Ended::Failed } else { ended })
     })
 }
 
-/// Removes what is at a place: each directory is met twice, before and after what is in it.
-async fn remove(place: Place, attr: Attr) -> Result<()> {
+/// Removes what is at a place: each directory is met twice, before and after what is in it. What
+/// cannot be removed is said, and makes this false; all else goes.
+async fn remove(place: Place, attr: Attr) -> bool {
+    let mut all = true;
     let mut ahead = vec![(place, attr, false)];
+    // Directories in which something stays, which therefore stay, too.
+    let mut kept = HashSet::new();
     while let Some((place, attr, emptied)) = ahead.pop() {
         let name = place.name.as_deref().unwrap_or_default();
         let removed = match (attr.kind, emptied) {
             (FileKind::Directory, false) => {
-                let children = place.children(attr.id).await?;
-                ahead.push((place, attr, true));
-                ahead.extend(children.into_iter().map(|(place, attr)| (place, attr, false)));
+                match place.children(attr.id).await {
+                    Ok(children) => {
+                        ahead.push((place, attr, true));
+                        ahead.extend(children.into_iter().map(|(p, attr)| (p, attr, false)));
+                    }
+                    // One that is empty can be removed all the same.
+                    Err(failure) => match place.fs.rmdir(&Caller::Own, place.dir, name).await {
+                        Ok(()) | Err(Error::NotFound) => {}
+                        Err(_) => {
+                            complain(&failure);
+                            kept.insert(place.dir);
+                            all = false;
+                        }
+                    },
+                }
+                continue;
+            }
+            (FileKind::Directory, true) if kept.contains(&attr.id) => {
+                kept.insert(place.dir);
                 continue;
             }
             (FileKind::Directory, true) => place.fs.rmdir(&Caller::Own, place.dir, name).await,
@@ -81,8 +107,12 @@ async fn remove(place: Place, attr: Attr) -> Result<()> {
         match removed {
             // Somebody else was faster.
             Ok(()) | Err(Error::NotFound) => {}
-            Err(error) => return Err(error).asked(|| format!("remove {}", place.shown)),
+            Err(error) => {
+                complain(&Failure::of(format!("remove {}", place.shown), error));
+                kept.insert(place.dir);
+                all = false;
+            }
         }
     }
-    Ok(())
+    all
 }

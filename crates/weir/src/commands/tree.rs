@@ -1,7 +1,7 @@
 //! `weir tree`: draws a tree of files.
 
 use super::{each, with_mounts};
-use crate::cli::Ended;
+use crate::cli::{Ended, complain};
 use crate::failure::{Asked, Result};
 use crate::location::Location;
 use crate::mounts::{Links, MountArgs, Place};
@@ -39,17 +39,22 @@ struct Line {
 
 pub(crate) fn run(args: Args) -> Result<Ended> {
     with_mounts(&args.mount, async |mounts| {
+        let mut unread = false;
         let ended = each(&args.locations, async |location| {
             let place = mounts.place(location, Links::Follow).await?;
             let attr = place.existing("draw")?.clone();
             print(format!("{location}\n").as_bytes())?;
-            draw(place, attr, &args).await
-        });
-        Ok(ended.await)
+            unread |= !draw(place, attr, &args).await?;
+            Ok(())
+        })
+        .await;
+        Ok(if unread { Ended::Failed } else { ended })
     })
 }
 
-async fn draw(place: Place, attr: Attr, args: &Args) -> Result<()> {
+/// Draws what is in a directory. What cannot be read is said, and makes this false.
+async fn draw(place: Place, attr: Attr, args: &Args) -> Result<bool> {
+    let mut all = true;
     let mut ahead = below(&place, &attr, "", 0, args).await?;
     while let Some(line) = ahead.pop() {
         let name = shown(line.place.name.as_deref().unwrap_or_default());
@@ -57,16 +62,28 @@ async fn draw(place: Place, attr: Attr, args: &Args) -> Result<()> {
             FileKind::Regular => format!("  ({})", size_text(line.attr.size)),
             FileKind::Symlink => {
                 let target = line.place.fs.readlink(&Caller::Own, line.attr.id).await;
-                let target = target.asked(|| format!("read {}", line.place.shown))?;
-                format!(" -> {}", shown(&target))
+                match target.asked(|| format!("read {}", line.place.shown)) {
+                    Ok(target) => format!(" -> {}", shown(&target)),
+                    Err(failure) => {
+                        complain(&failure);
+                        all = false;
+                        " -> ?".into()
+                    }
+                }
             }
             FileKind::Directory => "/".into(),
             _ => String::new(),
         };
         print(format!("{}{name}{about}\n", line.before).as_bytes())?;
-        ahead.extend(below(&line.place, &line.attr, &line.below, line.level, args).await?);
+        match below(&line.place, &line.attr, &line.below, line.level, args).await {
+            Ok(lines) => ahead.extend(lines),
+            Err(failure) => {
+                complain(&failure);
+                all = false;
+            }
+        }
     }
-    Ok(())
+    Ok(all)
 }
 
 /// The lines for what is in a directory, the first one last.

@@ -6,8 +6,10 @@ use super::{CHUNK_BYTES, Copier, Sparse, add, zeros};
 use crate::failure::{Asked, Failure, Result};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
-use std::io::IoSlice;
+use std::io::{IoSlice, Read};
+use std::ops::Range;
 use tokio::sync::SemaphorePermit;
+use weir_base::PAGE_SIZE;
 use weir_pagecache::{File, Segment, Segments};
 use weir_vfs::{Advice, Error};
 
@@ -35,7 +37,11 @@ pub(super) async fn copy(copier: &Copier, pair: &Pair<'_>) -> Result<u64> {
     }
     add(&copier.tally.resumed_bytes, start);
     copier.progress.inc(start);
-    let digest = copier.options.checksum.then(Digest::default);
+    let digest = match copier.options.checksum {
+        // What an earlier run copied is compared, too.
+        true => Some(digest_of(copier, pair.from, 0..start, || read_asked(pair)).await?),
+        false => None,
+    };
     let mut sink = Sink { copier, pair, at: start, data_bytes: 0, in_hole: false, digest };
     let mut durable = start;
     let mut size = pair.from.size();
@@ -89,17 +95,65 @@ pub(super) async fn copy(copier: &Copier, pair: &Pair<'_>) -> Result<u64> {
             && temporary.is_resumable()
             && sink.at - durable >= every
         {
-            durable = sink.at;
+            durable = sink.at - sink.at % PAGE_SIZE as u64;
             make_durable(pair, temporary, durable).await?;
         }
     }
+    finish(copier, pair, size, sink.digest.take()).await?;
+    Ok(size)
+}
+
+/// Copies what a file yields when it is read from its beginning to its end, to `pair.to`, which is
+/// empty; returns the size.
+pub(super) async fn copy_stream(
+    copier: &Copier,
+    pair: &Pair<'_>,
+    stream: std::fs::File,
+) -> Result<u64> {
+    let digest = copier.options.checksum.then(Digest::default);
+    let mut sink = Sink { copier, pair, at: 0, data_bytes: 0, in_hole: false, digest };
+    let mut held = (stream, Vec::new());
+    loop {
+        // A whole chunk, as pages have to be whole; the kernel hands out what it has, often less.
+        let (stream, mut bytes) = held;
+        let read = tokio::task::spawn_blocking(move || {
+            bytes.clear();
+            let read = (&stream).take(CHUNK_BYTES).read_to_end(&mut bytes);
+            ((stream, bytes), read)
+        });
+        let read = read.await.map_err(std::io::Error::other);
+        let (back, read) = read.asked(|| read_asked(pair))?;
+        let len = read.asked(|| read_asked(pair))? as u64;
+        held = back;
+        if len == 0 {
+            break;
+        }
+        let end = sink.at + len;
+        sink.data(&[IoSlice::new(&held.1)], end).await?;
+    }
+    let size = sink.at;
+    finish(copier, pair, size, sink.digest.take()).await?;
+    Ok(size)
+}
+
+fn read_asked(pair: &Pair<'_>) -> String {
+    format!("read {}", pair.from_shown)
+}
+
+/// Gives the copy its size, which it may not have yet if it ends in a hole, and compares.
+async fn finish(
+    copier: &Copier,
+    pair: &Pair<'_>,
+    size: u64,
+    expected: Option<Digest>,
+) -> Result<()> {
     if pair.to.size() != size {
         pair.to.truncate_async(size).await.asked(|| format!("write {}", pair.to_shown))?;
     }
-    if let Some(digest) = sink.digest.take() {
-        verify(copier, pair, start, size, digest).await?;
+    match expected {
+        Some(expected) => verify(copier, pair, size, expected).await,
+        None => Ok(()),
     }
-    Ok(size)
 }
 
 /// Makes all up to `durable` durable, and remembers that.
@@ -113,22 +167,33 @@ async fn make_durable(pair: &Pair<'_>, temporary: &Temporary<'_>, durable: u64) 
 }
 
 /// Reads the copy back from where it is stored, and compares.
-async fn verify(
-    copier: &Copier,
-    pair: &Pair<'_>,
-    start: u64,
-    size: u64,
-    expected: Digest,
-) -> Result<()> {
+async fn verify(copier: &Copier, pair: &Pair<'_>, size: u64, expected: Digest) -> Result<()> {
     let asked = || format!("read back {}", pair.to_shown);
     pair.to.sync_async(true).await.asked(asked)?;
     pair.to.advise(0, size, Advice::DontNeed).asked(asked)?;
+    let digest = digest_of(copier, pair.to, 0..size, asked).await?;
+    if digest != expected {
+        let failed = "what is stored is not what was written";
+        let advice = "its storage or the way to it corrupts data; trust neither";
+        return Err(Failure::new(format!("copy to {}", pair.to_shown), failed).advice(advice));
+    }
+    add(&copier.tally.verified_bytes, size);
+    Ok(())
+}
+
+/// The digest of a range of a file, which begins with a page.
+async fn digest_of(
+    copier: &Copier,
+    file: &File,
+    range: Range<u64>,
+    asked: impl Fn() -> String,
+) -> Result<Digest> {
     let mut digest = Digest::default();
-    let mut at = start;
-    while at < size {
-        let len = CHUNK_BYTES.min(size - at) as usize;
-        let found = pair.to.read_segments_async(at, len, copier.options.flags).await;
-        let found = found.asked(asked)?;
+    let mut at = range.start;
+    while at < range.end {
+        let len = CHUNK_BYTES.min(range.end - at) as usize;
+        let found = file.read_segments_async(at, len, copier.options.flags).await;
+        let found = found.asked(&asked)?;
         let before = at;
         for segment in &found.segments {
             match segment {
@@ -147,13 +212,7 @@ async fn verify(
             break;
         }
     }
-    if digest != expected {
-        let failed = "what is stored is not what was written";
-        let advice = "its storage or the way to it corrupts data; trust neither";
-        return Err(Failure::new(format!("copy to {}", pair.to_shown), failed).advice(advice));
-    }
-    add(&copier.tally.verified_bytes, size - start);
-    Ok(())
+    Ok(digest)
 }
 
 async fn read<'a>(

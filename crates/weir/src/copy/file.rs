@@ -1,40 +1,80 @@
 //! One regular file: under a temporary name, synced, renamed.
+//!
+//! 1. What is published was read from a source that did not change meanwhile.
+//! 2. A file is written in place only if that was asked for, and not before it is sure that it is
+//!    not the source.
 
-use super::temporary::Temporary;
-use super::{Copier, add, data};
+use super::attributes::{self, Like};
+use super::temporary::{Refused, Temporary};
+use super::{Copier, add, data, source};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use crate::output::kind_name;
 use weir_pagecache::File;
+use weir_stores::local::stream::stream_of;
 use weir_vfs::{Access, Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime};
 
-/// Copies the regular file at `from`, whose attributes are `source`, to `to`; returns the copy.
-pub(super) async fn copy(
-    copier: &Copier,
-    from: &Place,
-    source: &Attr,
-    to: &Place,
-) -> Result<FileId> {
+/// A source that is open, and its attributes before it is read.
+struct Source<'a> {
+    place: &'a Place,
+    file: File,
+    attr: Attr,
+}
+
+impl Source<'_> {
+    async fn open(place: &Place, id: FileId) -> Result<Source<'_>> {
+        let asked = || format!("read {}", place.shown);
+        let file = place.fs.open(&Caller::Own, id, Access::READ).await.asked(asked)?;
+        let attr = source::look(&file).await.asked(asked)?;
+        Ok(Source { place, file, attr })
+    }
+
+    fn like(&self) -> Like<'_> {
+        Like { place: self.place, attr: &self.attr }
+    }
+}
+
+/// Copies the regular file `id` at `from` to `to`; returns the copy.
+pub(super) async fn copy(copier: &Copier, from: &Place, id: FileId, to: &Place) -> Result<FileId> {
+    refuse_special(to)?;
+    let source = Source::open(from, id).await?;
+    if let Some(there) = &to.attr
+        && source::is_same(&source.attr, there)
+        && there.fsid == source.attr.fsid
+    {
+        return Err(same_file(&source, to));
+    }
+    match &to.attr {
+        Some(there) if copier.options.in_place && there.kind == FileKind::Regular => {
+            in_place(copier, &source, to, there.id).await
+        }
+        _ => replace(copier, &source, to).await,
+    }
+}
+
+/// Copies to a new file, which then gets the name.
+async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<FileId> {
     let write = || format!("write {}", to.shown);
     let name = to.name.as_deref().ok_or(Error::IsDirectory).asked(write)?;
-    refuse_special(to)?;
-    let opened = from.fs.open(&Caller::Own, source.id, Access::READ).await;
-    let opened = opened.asked(|| format!("read {}", from.shown))?;
-    let temporary = match Temporary::begin(copier, to, source).await {
+    let temporary = match Temporary::begin(copier, to, &source.attr).await {
         Ok(temporary) => temporary,
-        Err(Error::AccessDenied | Error::NotPermitted) if to.attr.is_some() => {
-            return in_place(copier, from, &opened, source, to).await;
-        }
-        Err(error) => return Err(error).asked(write),
+        Err(refused) => return Err(no_temporary(refused, to)),
     };
     let done = async {
         let id = temporary.id();
         let file = to.fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.asked(write)?;
-        fill(copier, from, &opened, to, &file, Some(&temporary)).await?;
-        set_attributes(copier, source, to, id).await.asked(write)?;
+        fill(copier, source, to, &file, Some(&temporary)).await?;
+        attributes::set_of_file(copier, source.like(), to, id).await.asked(write)?;
         file.sync_async(false).await.asked(write)?;
-        temporary.rename(name).await.asked(write)?;
-        copier.report(from, to, &opened, &file);
+        source::unchanged(&source.file, &source.attr, &source.place.shown).await?;
+        temporary.publish(name).await.map_err(|error| match error {
+            Error::NotFound | Error::Stale => {
+                let failed = "another program took its temporary file away";
+                Failure::new(write(), failed).advice("let one `weir cp` at a time write it")
+            }
+            error => Failure::of(write(), error),
+        })?;
+        copier.report(source.place, to, &source.file, &file);
         Ok(id)
     };
     match done.await {
@@ -45,8 +85,30 @@ pub(super) async fn copy(
             Ok(id)
         }
         Err(failure) => {
-            temporary.abandon().await;
+            let now = source.file.getattr().await;
+            let same = now.is_ok_and(|now| source::is_unchanged(&source.attr, &now));
+            temporary.abandon(!same).await;
             Err(failure)
+        }
+    }
+}
+
+fn no_temporary(refused: Refused, to: &Place) -> Failure {
+    let write = || format!("write {}", to.shown);
+    match refused {
+        Refused::Busy(part) => {
+            Failure::new(write(), format!("another `weir cp --continue` writes to {part}"))
+                .advice("let it finish; if there is none, remove that file")
+        }
+        Refused::Store(error) => {
+            let denied = matches!(error, Error::AccessDenied | Error::NotPermitted);
+            let failure = Failure::of(write(), error);
+            match &to.attr {
+                Some(_) if denied => failure.advice(
+                    "its directory takes no new file; --in-place writes over the one that is there",
+                ),
+                _ => failure,
+            }
         }
     }
 }
@@ -74,27 +136,28 @@ fn refuse_special(to: &Place) -> Result<()> {
     }
 }
 
-/// Writes over a file in a directory that cannot be written to.
-async fn in_place(
-    copier: &Copier,
-    from: &Place,
-    opened: &File,
-    source: &Attr,
-    to: &Place,
-) -> Result<FileId> {
+fn same_file(source: &Source<'_>, to: &Place) -> Failure {
+    let asked = format!("copy {} to {}", source.place.shown, to.shown);
+    Failure::new(asked, "they are the same file")
+}
+
+/// Writes over the file `id`, which keeps its identity: its other names, its mode and owner.
+async fn in_place(copier: &Copier, source: &Source<'_>, to: &Place, id: FileId) -> Result<FileId> {
     let write = || format!("write {}", to.shown);
-    let id = to.existing("write")?.id;
     let file = to.fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.asked(write)?;
+    refuse_source(source, to, &file, id).await?;
     let done = async {
         file.truncate_async(0).await.asked(write)?;
-        fill(copier, from, opened, to, &file, None).await?;
+        fill(copier, source, to, &file, None).await?;
         if copier.options.preserve {
-            set_attributes(copier, source, to, id).await.asked(write)?;
+            attributes::set_of_file(copier, source.like(), to, id).await.asked(write)?;
         }
-        file.sync_async(false).await.asked(write)
+        file.sync_async(false).await.asked(write)?;
+        source::unchanged(&source.file, &source.attr, &source.place.shown).await
     };
     match done.await {
         Ok(()) => {
+            copier.report(source.place, to, &source.file, &file);
             add(&copier.tally.files, 1);
             Ok(id)
         }
@@ -105,83 +168,57 @@ async fn in_place(
     }
 }
 
+/// Fails if the open file `id` is the source, by whatever way it was reached.
+async fn refuse_source(source: &Source<'_>, to: &Place, file: &File, id: FileId) -> Result<()> {
+    let write = || format!("write {}", to.shown);
+    let there = file.getattr().await.asked(write)?;
+    if source::is_same(&source.attr, &there) {
+        return Err(same_file(source, to));
+    }
+    // Views of a file may show different numbers and times (a server in between makes them up, a
+    // client caches them), but not different changes: the source must not feel this one. Who may
+    // write to a file may set its times to now, both of them.
+    let now = Some(SetTime::Now);
+    let touch = SetAttr { atime: now, mtime: now, ..SetAttr::default() };
+    to.fs.setattr(&Caller::Own, id, &touch).await.asked(write)?;
+    // Opened anew, so that a client in between asks its server.
+    let anew = Source::open(source.place, source.attr.id).await?;
+    if source::is_unchanged(&source.attr, &anew.attr) { Ok(()) } else { Err(same_file(source, to)) }
+}
+
 async fn fill(
     copier: &Copier,
-    from: &Place,
-    opened: &File,
+    source: &Source<'_>,
     to: &Place,
     file: &File,
     temporary: Option<&Temporary<'_>>,
 ) -> Result<()> {
+    let from = source.place;
     let pair = data::Pair {
-        from: opened,
+        from: &source.file,
         to: file,
         from_shown: &from.shown,
         to_shown: &to.shown,
         temporary,
     };
-    let size = data::copy(copier, &pair).await?;
+    let stream = match source.attr.allocated {
+        0 => stream(source).await.asked(|| format!("read {}", from.shown))?,
+        _ => None,
+    };
+    let size = match stream {
+        Some(stream) => data::copy_stream(copier, &pair, stream).await?,
+        None => match data::copy(copier, &pair).await? {
+            size if size == source.attr.size => size,
+            _ => return Err(source::changed(&from.shown)),
+        },
+    };
     add(&copier.tally.size_bytes, size);
     Ok(())
 }
 
-/// Gives the copy its mode, and with `--preserve` owner and times; a file that is replaced keeps
-/// its mode and owner otherwise.
-async fn set_attributes(
-    copier: &Copier,
-    source: &Attr,
-    to: &Place,
-    id: FileId,
-) -> weir_vfs::Result<()> {
-    let replaced = to.attr.as_ref().filter(|a| a.kind == FileKind::Regular);
-    match replaced {
-        Some(replaced) if !copier.options.preserve => {
-            apply(to, id, replaced, replaced.mode, false).await
-        }
-        _ => apply_of(copier, source, to, id).await,
-    }
-}
-
-/// Gives the new file `id` the attributes of `source` as far as the options want.
-pub(super) async fn apply_of(
-    copier: &Copier,
-    source: &Attr,
-    to: &Place,
-    id: FileId,
-) -> weir_vfs::Result<()> {
-    match copier.options.preserve {
-        true => apply(to, id, source, source.mode, true).await,
-        false => {
-            let mode = source.mode & 0o777 & !copier.options.umask;
-            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-            to.fs.setattr(&Caller::Own, id, &set).await.map(drop)
-        }
-    }
-}
-
-/// Owner, then mode (which a change of owner may have cut), then times.
-async fn apply(
-    to: &Place,
-    id: FileId,
-    like: &Attr,
-    mode: u32,
-    times: bool,
-) -> weir_vfs::Result<()> {
-    let now = to.fs.getattr(id).await?;
-    let mut mode = mode;
-    if (now.uid, now.gid) != (like.uid, like.gid) {
-        let own = SetAttr { uid: Some(like.uid), gid: Some(like.gid), ..SetAttr::default() };
-        match to.fs.setattr(&Caller::Own, id, &own).await {
-            Ok(_) => {}
-            // Only root may give files away; then nobody may run it as its new owner either.
-            Err(Error::NotPermitted | Error::AccessDenied) => mode &= !0o6000,
-            Err(error) => return Err(error),
-        }
-    }
-    let mut set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-    if times {
-        set.atime = Some(SetTime::To(like.atime));
-        set.mtime = Some(SetTime::To(like.mtime));
-    }
-    to.fs.setattr(&Caller::Own, id, &set).await.map(drop)
+/// The source as a stream, if its size does not say how much is in it.
+async fn stream(source: &Source<'_>) -> weir_vfs::Result<Option<std::fs::File>> {
+    let store = source.place.fs.store();
+    let file = store.open(&Caller::Own, source.attr.id, Access::READ).await?;
+    stream_of(&*file, &source.attr)
 }

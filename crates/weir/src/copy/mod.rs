@@ -1,8 +1,8 @@
 //! Copying: what `weir cp` does once it knows from where to where.
 //!
-//! 1. A regular file appears under its name only when all of its data is durable: it is written
-//!    under a temporary name in the same directory, synced, then renamed. Where that is not
-//!    permitted, an existing file is written in place, and a failure says that it is incomplete.
+//! 1. A regular file appears under its name only when all of its data is durable and its source is
+//!    what it was before it was read: it is written under a temporary name in the same directory,
+//!    synced, then renamed. In place only if asked to; a failure says that it is incomplete then.
 //! 2. Holes are never read, never written, and zeros become holes unless asked otherwise.
 //! 3. Memory is bounded: chunks in flight, over all files, hold a permit of [`Copier::window`].
 //! 4. A failure concerns one file; the others are still copied.
@@ -12,17 +12,20 @@ use crate::mounts::Place;
 use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use serde::Serialize;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use weir_pagecache::{CachedFs, File};
 use weir_vfs::{Caller, FileId, IoFlags};
 
+mod attributes;
 mod data;
 mod digest;
 mod file;
+pub(crate) mod source;
 mod temporary;
 mod tree;
 pub(crate) mod zeros;
@@ -58,6 +61,8 @@ pub(crate) struct Options {
     pub(crate) umask: u32,
     /// Go on where an earlier copy ended, and make that possible every so many bytes.
     pub(crate) resume_bytes: Option<u64>,
+    /// Write over files that exist, rather than replace them.
+    pub(crate) in_place: bool,
     /// Read copies back and compare.
     pub(crate) checksum: bool,
     /// Report what each file's pages did to the cache.
@@ -95,6 +100,8 @@ pub(crate) struct Summary {
     /// Bytes of copies that were read back.
     verified_bytes: u64,
     failures: Vec<String>,
+    /// What `--preserve` could not keep.
+    not_preserved: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) stats: Vec<FileStats>,
 }
@@ -133,13 +140,53 @@ struct Tally {
     verified_bytes: AtomicU64,
 }
 
-/// Adds to a count; they are only read when all is done.
+/// Adds to a count; they are only read when all is done. Holes are larger than any disk, so a sum
+/// of sizes may be more than a count takes: then it is the most that it takes.
 fn add(count: &AtomicU64, n: u64) {
-    count.fetch_add(n, Ordering::Relaxed);
+    let sum = |count: u64| Some(count.saturating_add(n));
+    // It does not fail, as the sum is always some.
+    let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
 }
 
-/// A name in a directory of a store.
-type Name = (CachedFs, FileId, Vec<u8>);
+/// What `--preserve` may be unable to keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Lost {
+    Xattrs,
+    Acls,
+    Times,
+}
+
+impl Lost {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Xattrs => "extended attributes",
+            Self::Acls => "access control lists",
+            Self::Times => "times",
+        }
+    }
+}
+
+/// A file under a temporary name.
+struct Left {
+    fs: CachedFs,
+    dir: FileId,
+    name: Vec<u8>,
+    shown: String,
+    /// A later run may go on with it.
+    is_kept: bool,
+}
+
+impl Left {
+    /// The file called `name`, for a copy to `place`.
+    fn new(place: &Place, name: &[u8], is_kept: bool) -> Self {
+        let text = String::from_utf8_lossy(name);
+        let shown = match place.shown.split('?').next().and_then(|path| path.rsplit_once('/')) {
+            Some((above, _)) => format!("{above}/{text}"),
+            None => text.into_owned(),
+        };
+        Self { fs: place.fs.clone(), dir: place.dir, name: name.to_vec(), shown, is_kept }
+    }
+}
 
 /// One run of `weir cp`.
 pub(crate) struct Copier {
@@ -148,12 +195,17 @@ pub(crate) struct Copier {
     tally: Tally,
     progress: ProgressBar,
     failures: Mutex<Vec<Failure>>,
-    /// Temporary names that exist now, by a number of their own.
-    temporary: Mutex<HashMap<u64, Name>>,
+    /// A number that no other run has.
+    run: u64,
+    /// Files under temporary names, by a number of their own.
+    temporary: Mutex<HashMap<u64, Left>>,
     next_temporary: AtomicU64,
+    /// How many files lost what, and the first of them.
+    lost: Mutex<BTreeMap<Lost, (u64, String)>>,
     /// Directories of the destination whose names changed, to be synced at the end.
     changed: Mutex<HashSet<FileId>>,
     interrupted: watch::Sender<bool>,
+    told: AtomicBool,
     stats: Mutex<Vec<FileStats>>,
 }
 
@@ -167,10 +219,14 @@ impl Copier {
             tally: Tally::default(),
             progress,
             failures: Mutex::default(),
+            // Its keys are random.
+            run: RandomState::new().build_hasher().finish(),
             temporary: Mutex::default(),
+            lost: Mutex::default(),
             next_temporary: AtomicU64::new(0),
             changed: Mutex::default(),
             interrupted: watch::Sender::new(false),
+            told: AtomicBool::new(false),
             stats: Mutex::default(),
         }
     }
@@ -198,6 +254,12 @@ impl Copier {
     /// Whether [`interrupt`](Self::interrupt) was called.
     pub(crate) fn is_interrupted(&self) -> bool {
         *self.interrupted.borrow()
+    }
+
+    /// A name that nothing has yet.
+    fn link_name(&self) -> Vec<u8> {
+        let number = self.next_temporary.fetch_add(1, Ordering::Relaxed);
+        format!(".weir-{:016x}-{number}.part", self.run).into_bytes()
     }
 
     /// Waits for [`interrupt`](Self::interrupt).
@@ -228,6 +290,27 @@ impl Copier {
         self.failures.lock().push(failure);
     }
 
+    /// Notes a failure that was said already.
+    pub(crate) fn failed_before(&self, failure: Failure) {
+        self.failures.lock().push(failure);
+    }
+
+    /// Notes that the copy at `to` does not have what its source has.
+    fn lost(&self, what: Lost, to: &Place) {
+        let mut lost = self.lost.lock();
+        lost.entry(what).or_insert_with(|| (0, to.shown.clone())).0 += 1;
+    }
+
+    /// What could not be preserved, in words.
+    pub(crate) fn not_preserved(&self) -> Vec<String> {
+        let lost = self.lost.lock();
+        let tell = |(what, (count, first)): (&Lost, &(u64, String))| match count {
+            1 => format!("{} of {first}", what.name()),
+            count => format!("{} of {count} files, the first of them {first}", what.name()),
+        };
+        lost.iter().map(tell).collect()
+    }
+
     /// Whether anything failed so far.
     pub(crate) fn failed(&self) -> bool {
         !self.failures.lock().is_empty()
@@ -235,17 +318,39 @@ impl Copier {
 
     /// Removes the temporary files of copies that were cut off.
     async fn clean_up(&self) {
-        let left: Vec<_> = self.temporary.lock().drain().map(|(_, t)| t).collect();
-        for (fs, dir, name) in left {
-            match fs.unlink(&Caller::Own, dir, &name).await {
-                Ok(()) | Err(weir_vfs::Error::NotFound) => {}
-                Err(error) => {
-                    let name = String::from_utf8_lossy(&name);
-                    let asked = format!("remove the temporary file {name}");
+        let unkept = |left: &HashMap<u64, Left>| {
+            let first = left.iter().find(|(_, left)| !left.is_kept);
+            first.map(|(&number, left)| (number, left.fs.clone(), left.dir, left.name.clone()))
+        };
+        // One that is being removed stays on the list, for who ends this at once.
+        loop {
+            let Some((number, fs, dir, name)) = unkept(&self.temporary.lock()) else { return };
+            let removed = fs.unlink(&Caller::Own, dir, &name).await;
+            let left = self.temporary.lock().remove(&number);
+            match (removed, left) {
+                (Ok(()) | Err(weir_vfs::Error::NotFound), _) | (_, None) => {}
+                (Err(error), Some(left)) => {
+                    let asked = format!("remove the temporary file {}", left.shown);
                     self.fail(Failure::new(asked, error.to_string()).advice("remove it"));
                 }
             }
         }
+    }
+
+    /// Whether this was asked before.
+    pub(crate) fn was_told(&self) -> bool {
+        self.told.swap(true, Ordering::Relaxed)
+    }
+
+    /// The files that an end at this moment leaves behind: those to be removed, and those that
+    /// `--continue` goes on with.
+    pub(crate) fn left(&self) -> (Vec<String>, Vec<String>) {
+        let left = self.temporary.lock();
+        let mut left: Vec<_> = left.values().map(|l| (l.is_kept, l.shown.clone())).collect();
+        left.sort();
+        let (kept, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|(kept, _)| *kept);
+        let names = |list: Vec<(bool, String)>| list.into_iter().map(|(_, name)| name).collect();
+        (names(others), names(kept))
     }
 
     /// What was done in `elapsed`, with `wire_bytes` over the network.
@@ -272,6 +377,7 @@ impl Copier {
             verified_bytes: read(&t.verified_bytes),
             seconds,
             mb_per_s: size_bytes as f64 / 1e6 / seconds.max(1e-9),
+            not_preserved: self.not_preserved(),
             failures: self.failures.lock().iter().map(ToString::to_string).collect(),
             stats: self.stats.lock().clone(),
         }

@@ -3,17 +3,32 @@
 //! 1. An ordinary one is removed when the copy fails or is interrupted.
 //! 2. With `--continue`, the name says how much of the file is durable. It is kept when the copy
 //!    fails, and found by the next one: of the same name, from a source that did not change.
+//! 3. One run writes to a resumable file: it holds a lock of it from before it looks at it until
+//!    the file has its final name. A run that goes on with a file gives it a name of its own first,
+//!    so that one that lost its lock (a lease ran out) can neither name its progress nor publish.
+//! 4. Gone on with is only what this user made: a regular file with one name and mode 0600 that is
+//!    at least as long as its name says.
+//! 5. Where files cannot be locked, none is resumable.
 
-use super::Copier;
+use super::{Copier, Left};
 use crate::mounts::Place;
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::UNIX_EPOCH;
-use weir_vfs::{Attr, Caller, Error, FileId, RenameFlags, Result, SetAttr};
+use weir_base::PAGE_SIZE;
+use weir_vfs::{
+    Access, Attr, Caller, Error, FileId, FileKind, Lock, LockOwner, LockRange, OpenFile,
+    RenameFlags, Result, SetAttr,
+};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Entries read from a directory at a time.
 const ENTRIES: usize = 1000;
+/// The only one to lock a file through this process's open of it.
+const OWNER: LockOwner = LockOwner(1);
+/// Of a file being written, and no other.
+const MODE: u32 = 0o600;
 
 /// A file under a temporary name.
 pub(super) struct Temporary<'a> {
@@ -21,67 +36,112 @@ pub(super) struct Temporary<'a> {
     place: &'a Place,
     id: FileId,
     name: Mutex<Vec<u8>>,
-    kind: Kind,
+    /// The copier knows it by this number.
+    number: u64,
+    resume: Option<Resume>,
 }
 
-enum Kind {
-    /// Known to the copier by this number, so that it can be removed on interrupt.
-    Once(u64),
-    /// To be gone on with: for this name, from this source, with this much there already.
-    Resumable { key: Key, start: u64 },
+/// How a file can be gone on with.
+struct Resume {
+    key: Key,
+    /// How much was there when this copy began.
+    start: u64,
+    /// Holds the lock.
+    _locked: Arc<dyn OpenFile>,
 }
 
-/// Which name a resumable file is for, and which state of which source it comes from.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Why there is no file to write to.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// The store says no.
+    Store(Error),
+    /// Another run writes to the file of this name.
+    Busy(String),
+}
+
+type Begun<T> = std::result::Result<T, Refused>;
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Which name a resumable file is for, which state of which source it comes from, and which run
+/// writes to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     name: u64,
     source: u64,
+    run: u64,
 }
 
 impl Key {
-    fn new(place: &Place, source: &Attr) -> Self {
+    fn new(copier: &Copier, place: &Place, source: &Attr) -> Self {
         let mtime = source.mtime.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let state = format!("{}/{mtime}/{}", source.size, source.change);
+        let Attr { size, change, fsid, .. } = source;
+        let state = format!("{fsid}/{}/{size}/{mtime}/{change}", source.id.ino);
         Self {
             name: xxh3_64(place.name.as_deref().unwrap_or_default()),
             source: xxh3_64(state.as_bytes()),
+            run: copier.run,
         }
     }
 
     fn temporary(self, durable: u64) -> Vec<u8> {
-        format!(".weir-{:016x}-{:016x}-{durable:x}.part", self.name, self.source).into_bytes()
+        let Self { name, source, run } = self;
+        format!(".weir-{name:016x}-{source:016x}-{run:016x}-{durable:x}.part").into_bytes()
     }
 
     /// The key and how much is durable, if this is the name of a resumable file.
     fn parse(name: &[u8]) -> Option<(Self, u64)> {
         let inner =
             std::str::from_utf8(name).ok()?.strip_prefix(".weir-")?.strip_suffix(".part")?;
-        let mut fields = inner.splitn(3, '-').map(|field| u64::from_str_radix(field, 16).ok());
-        let (name, source, durable) = (fields.next()??, fields.next()??, fields.next()??);
-        Some((Self { name, source }, durable))
+        let mut fields = inner.splitn(4, '-').map(|field| u64::from_str_radix(field, 16).ok());
+        let key = Self { name: fields.next()??, source: fields.next()??, run: fields.next()?? };
+        Some((key, fields.next()??))
     }
+
+    /// Whether two files are for one name and of one source.
+    fn is_like(self, other: Self) -> bool {
+        (self.name, self.source) == (other.name, other.source)
+    }
+}
+
+/// What became of an attempt to have a file to oneself.
+enum Claim {
+    Mine(Arc<dyn OpenFile>, Attr),
+    /// Another run has it.
+    Busy,
+    /// It is not a file that may be gone on with, or not there any more.
+    Not,
+    /// Nothing can be locked here.
+    NoLocks,
 }
 
 impl<'a> Temporary<'a> {
     /// Makes a file, or finds one to go on with, for a copy of `source` to `place`.
-    pub(super) async fn begin(copier: &'a Copier, place: &'a Place, source: &Attr) -> Result<Self> {
+    pub(super) async fn begin(copier: &'a Copier, place: &'a Place, source: &Attr) -> Begun<Self> {
         // What fits in one checkpoint is not worth looking for.
-        match copier.options.resume_bytes {
-            Some(every) if source.size > every => Self::resume(copier, place, source).await,
-            _ => Self::once(copier, place).await,
+        if let Some(every) = copier.options.resume_bytes
+            && source.size > every
+            && let Some(resumable) = Self::resumable(copier, place, source).await?
+        {
+            return Ok(resumable);
         }
+        Ok(Self::once(copier, place).await?)
     }
 
     async fn once(copier: &'a Copier, place: &'a Place) -> Result<Self> {
         loop {
             let number = copier.next_temporary.fetch_add(1, Ordering::Relaxed);
             let name = format!(".weir-{}-{number}.part", std::process::id()).into_bytes();
-            let entry = (place.fs.clone(), place.dir, name.clone());
-            copier.temporary.lock().insert(number, entry);
+            // Before it is there, so that it is never there and unknown.
+            copier.temporary.lock().insert(number, Left::new(place, &name, false));
             match create(place, &name).await {
-                Ok(id) => {
-                    let (name, kind) = (Mutex::new(name), Kind::Once(number));
-                    return Ok(Self { copier, place, id, name, kind });
+                Ok(attr) => {
+                    let (id, name) = (attr.id, Mutex::new(name));
+                    return Ok(Self { copier, place, id, name, number, resume: None });
                 }
                 Err(error) => {
                     copier.temporary.lock().remove(&number);
@@ -94,43 +154,87 @@ impl<'a> Temporary<'a> {
         }
     }
 
-    async fn resume(copier: &'a Copier, place: &'a Place, source: &Attr) -> Result<Self> {
-        let key = Key::new(place, source);
-        let mut cookie = 0;
-        let mut best: Option<(u64, Vec<u8>)> = None;
-        loop {
-            let page = place.fs.readdir(&Caller::Own, place.dir, cookie, ENTRIES, false).await?;
-            let last = page.entries.last().map(|e| e.cookie);
-            for entry in page.entries {
-                match Key::parse(&entry.name) {
-                    Some((found, durable)) if found == key => {
-                        best = best.max(Some((durable, entry.name)));
-                    }
-                    // Of a source that has changed since.
-                    Some((found, _)) if found.name == key.name => {
-                        place.fs.unlink(&Caller::Own, place.dir, &entry.name).await?;
-                    }
-                    _ => {}
-                }
+    /// A file that can be gone on with; `None` where none can be locked.
+    async fn resumable(copier: &'a Copier, place: &'a Place, source: &Attr) -> Begun<Option<Self>> {
+        let key = Key::new(copier, place, source);
+        let number = copier.next_temporary.fetch_add(1, Ordering::Relaxed);
+        let fresh = key.temporary(0);
+        copier.temporary.lock().insert(number, Left::new(place, &fresh, false));
+        let begun = Self::choose(place, key, &fresh).await;
+        match begun {
+            Ok(Some((id, start, locked))) => {
+                let name = key.temporary(start);
+                copier.temporary.lock().insert(number, Left::new(place, &name, start > 0));
+                let resume = Some(Resume { key, start, _locked: locked });
+                Ok(Some(Self { copier, place, id, name: Mutex::new(name), number, resume }))
             }
-            match last {
-                Some(last) if !page.eof => cookie = last,
-                _ => break,
+            other => {
+                copier.temporary.lock().remove(&number);
+                other.map(|_| None)
             }
         }
-        let (start, name, id) = match best {
-            Some((durable, name)) => {
-                let id = place.fs.lookup(&Caller::Own, place.dir, &name).await?.id;
-                (durable, name, id)
+    }
+
+    /// The new file `fresh`, or the begun one that has the most, under the name that `key` makes.
+    async fn choose(
+        place: &Place,
+        key: Key,
+        fresh: &[u8],
+    ) -> Begun<Option<(FileId, u64, Arc<dyn OpenFile>)>> {
+        let new = create(place, fresh).await?;
+        let discard = async |name: &[u8]| {
+            // What cannot be removed only takes space.
+            let _ = place.fs.unlink(&Caller::Own, place.dir, name).await;
+        };
+        let locked = match claim(place, fresh, new.uid).await {
+            Ok(Claim::Mine(locked, _)) => locked,
+            Ok(Claim::NoLocks | Claim::Busy | Claim::Not) => {
+                discard(fresh).await;
+                return Ok(None);
             }
-            None => {
-                let name = key.temporary(0);
-                let id = create(place, &name).await?;
-                (0, name, id)
+            Err(error) => {
+                discard(fresh).await;
+                return Err(error.into());
             }
         };
-        let kind = Kind::Resumable { key, start };
-        Ok(Self { copier, place, id, name: Mutex::new(name), kind })
+        let begun = match begun(place, key).await {
+            Ok(begun) => begun,
+            Err(error) => {
+                discard(fresh).await;
+                return Err(error.into());
+            }
+        };
+        let mut best = None;
+        for (found, durable, name) in begun {
+            match claim(place, &name, new.uid).await? {
+                Claim::Mine(theirs, attr)
+                    if best.is_none()
+                        && found.is_like(key)
+                        && (PAGE_SIZE as u64..=attr.size).contains(&durable) =>
+                {
+                    // Digests are made page by page.
+                    let start = durable - durable % PAGE_SIZE as u64;
+                    best = Some((attr.id, start, theirs, name));
+                }
+                // Of a source that has changed since, or with less of it.
+                Claim::Mine(..) => discard(&name).await,
+                Claim::Busy if found.is_like(key) => {
+                    discard(fresh).await;
+                    return Err(Refused::Busy(String::from_utf8_lossy(&name).into_owned()));
+                }
+                Claim::Busy | Claim::Not | Claim::NoLocks => {}
+            }
+        }
+        let Some((id, start, theirs, name)) = best else {
+            return Ok(Some((new.id, 0, locked)));
+        };
+        discard(fresh).await;
+        let own = key.temporary(start);
+        place
+            .fs
+            .rename(&Caller::Own, place.dir, &name, place.dir, &own, RenameFlags::Replace)
+            .await?;
+        Ok(Some((id, start, theirs)))
     }
 
     /// Which file it is.
@@ -138,29 +242,41 @@ impl<'a> Temporary<'a> {
         self.id
     }
 
-    /// How much of the file is there already, in bytes.
+    /// How much of the file is there already, in bytes: whole pages.
     pub(super) fn start(&self) -> u64 {
-        match self.kind {
-            Kind::Once(_) => 0,
-            Kind::Resumable { start, .. } => start,
-        }
+        self.resume.as_ref().map_or(0, |resume| resume.start)
     }
 
     /// Whether it wants to know what is durable.
     pub(super) fn is_resumable(&self) -> bool {
-        matches!(self.kind, Kind::Resumable { .. })
+        self.resume.is_some()
     }
 
     /// Remembers that the first `durable` bytes are durable.
     pub(super) async fn checkpoint(&self, durable: u64) -> Result<()> {
-        match self.kind {
-            Kind::Once(_) => Ok(()),
-            Kind::Resumable { key, .. } => self.rename(&key.temporary(durable)).await,
-        }
+        let Some(resume) = &self.resume else { return Ok(()) };
+        let name = resume.key.temporary(durable);
+        self.rename(&name).await?;
+        self.copier.temporary.lock().insert(self.number, Left::new(self.place, &name, durable > 0));
+        Ok(())
     }
 
-    /// Gives it another name in its directory.
-    pub(super) async fn rename(&self, to: &[u8]) -> Result<()> {
+    /// Gives it its final name.
+    ///
+    /// # Errors
+    /// [`Error::Stale`]: another file has the temporary name.
+    pub(super) async fn publish(&self, name: &[u8]) -> Result<()> {
+        if self.is_resumable() {
+            let now = self.name.lock().clone();
+            let found = self.place.fs.lookup(&Caller::Own, self.place.dir, &now).await?;
+            if found.id != self.id {
+                return Err(Error::Stale);
+            }
+        }
+        self.rename(name).await
+    }
+
+    async fn rename(&self, to: &[u8]) -> Result<()> {
         let (fs, dir) = (&self.place.fs, self.place.dir);
         let from = self.name.lock().clone();
         fs.rename(&Caller::Own, dir, &from, dir, to, RenameFlags::Replace).await?;
@@ -170,16 +286,14 @@ impl<'a> Temporary<'a> {
 
     /// It has its final name.
     pub(super) fn forget(self) {
-        if let Kind::Once(number) = self.kind {
-            self.copier.temporary.lock().remove(&number);
-        }
+        self.copier.temporary.lock().remove(&self.number);
     }
 
-    /// The copy failed: removed, unless somebody may go on with it.
-    pub(super) async fn abandon(self) {
+    /// The copy failed: removed, unless another may go on with it. `is_useless`: none may.
+    pub(super) async fn abandon(self, is_useless: bool) {
         let name = self.name.lock().clone();
-        let worth_keeping = Key::parse(&name).is_some_and(|(_, durable)| durable > 0);
-        if !worth_keeping {
+        let begun = Key::parse(&name).is_some_and(|(_, durable)| durable > 0);
+        if is_useless || !begun {
             // It may be gone already; what failed before is what is worth saying.
             let _ = self.place.fs.unlink(&Caller::Own, self.place.dir, &name).await;
         }
@@ -187,10 +301,66 @@ impl<'a> Temporary<'a> {
     }
 }
 
-async fn create(place: &Place, name: &[u8]) -> Result<FileId> {
-    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    let created = place.fs.create(&Caller::Own, place.dir, name, &set, true).await?;
-    Ok(created.attr.id)
+/// Makes an empty file that nobody else may open.
+async fn create(place: &Place, name: &[u8]) -> Result<Attr> {
+    let set = SetAttr { mode: Some(MODE), ..SetAttr::default() };
+    Ok(place.fs.create(&Caller::Own, place.dir, name, &set, true).await?.attr)
+}
+
+/// Begun files for the name of `key` of other runs, those with the most first.
+async fn begun(place: &Place, key: Key) -> Result<Vec<(Key, u64, Vec<u8>)>> {
+    let mut begun = Vec::new();
+    let mut cookie = 0;
+    loop {
+        let page = place.fs.readdir(&Caller::Own, place.dir, cookie, ENTRIES, false).await?;
+        let last = page.entries.last().map(|e| e.cookie);
+        for entry in page.entries {
+            if let Some((found, durable)) = Key::parse(&entry.name)
+                && found.name == key.name
+                && found.run != key.run
+            {
+                begun.push((found, durable, entry.name));
+            }
+        }
+        match last {
+            Some(last) if !page.eof => cookie = last,
+            _ => break,
+        }
+    }
+    begun.sort_by_key(|(_, durable, _)| std::cmp::Reverse(*durable));
+    Ok(begun)
+}
+
+/// Locks the file of this name, and looks whether it is one that user `uid` of the store, who this
+/// is there, may go on with.
+async fn claim(place: &Place, name: &[u8], uid: u32) -> Result<Claim> {
+    let usable = |attr: &Attr| {
+        attr.kind == FileKind::Regular
+            && (attr.uid, attr.nlink, attr.mode & 0o7777) == (uid, 1, MODE)
+    };
+    let found = match place.fs.lookup(&Caller::Own, place.dir, name).await {
+        Ok(found) if usable(&found) => found,
+        Ok(_) | Err(Error::NotFound) => return Ok(Claim::Not),
+        Err(error) => return Err(error),
+    };
+    let store = place.fs.store();
+    let file = match store.open(&Caller::Own, found.id, Access::READ | Access::WRITE).await {
+        Ok(file) => file,
+        Err(Error::AccessDenied | Error::NotFound | Error::Stale) => return Ok(Claim::Not),
+        Err(error) => return Err(error),
+    };
+    let lock = Lock { range: LockRange::ALL, exclusive: true };
+    match file.lock(OWNER, lock, false).await {
+        Ok(()) => {}
+        Err(Error::WouldBlock) => return Ok(Claim::Busy),
+        Err(_) => return Ok(Claim::NoLocks),
+    }
+    // It may have been finished, or gone on with, before it was locked.
+    match place.fs.lookup(&Caller::Own, place.dir, name).await {
+        Ok(again) if again.id == found.id && usable(&again) => Ok(Claim::Mine(file, again)),
+        Ok(_) | Err(Error::NotFound) => Ok(Claim::Not),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -199,10 +369,10 @@ mod tests {
 
     #[test]
     fn names_say_how_much_is_durable() {
-        let key = Key { name: 1, source: 0xABC };
+        let key = Key { name: 1, source: 0xABC, run: 7 };
         let name = key.temporary(1 << 30);
         assert!(Key::parse(&name).is_some_and(|found| found == (key, 1 << 30)));
-        for other in ["file", ".weir-17-3.part", ".weir-1-2-x.part", ".weir-1-2-3"] {
+        for other in ["file", ".weir-17-3.part", ".weir-1-2-3-x.part", ".weir-1-2-3-4"] {
             assert!(Key::parse(other.as_bytes()).is_none(), "{other}");
         }
     }

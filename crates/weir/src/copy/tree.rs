@@ -1,13 +1,19 @@
 //! A tree: walks directories front to back, copies regular files beside each other.
+//!
+//! 1. Two sources never write to one name: the second one fails.
+//! 2. A directory is not copied into itself, however the two were reached.
 
-use super::{Copier, add, file};
+use super::attributes::{self, Like};
+use super::{Copier, add, file, source};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use crate::output::kind_name;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use tokio::task::{JoinError, JoinSet};
-use weir_vfs::{Attr, Caller, Error, FileId, FileKind, SetAttr};
+use weir_pagecache::CachedFs;
+use weir_vfs::{Attr, Caller, Error, FileId, FileKind, RenameFlags, SetAttr};
+use xxhash_rust::xxh3::xxh3_128;
 
 /// Entries read from a directory at a time.
 const ENTRIES: usize = 1000;
@@ -21,14 +27,16 @@ struct Walk<'a> {
     files: JoinSet<()>,
     /// Directories still to be read, and where they go.
     ahead: Vec<(Place, Attr, Place)>,
-    /// Directories whose attributes are set once their files are there.
-    made: Vec<(Place, Attr, FileId)>,
+    /// Directories whose attributes are set once their files are there: source and copy.
+    made: Vec<(Place, Attr, Place, FileId)>,
     /// Files that have more than one name.
     linked: HashMap<(u64, FileId), Copied>,
     /// Further names, made once the files are there.
     links: Vec<(Copied, Place)>,
-    /// Directories that the copies go to, by file system and inode: not to be copied themselves.
-    into: HashSet<(u64, u64)>,
+    /// Directories that the copies go to: not to be copied themselves.
+    into: Vec<(CachedFs, Attr)>,
+    /// Names that something was copied to, by directory and hash, where there are several sources.
+    taken: Option<HashSet<(FileId, u128)>>,
     /// No directory was made yet for the pair at hand.
     topmost: bool,
 }
@@ -42,7 +50,8 @@ pub(super) async fn copy(copier: &Arc<Copier>, pairs: Vec<(Place, Place)>) {
         made: Vec::new(),
         linked: HashMap::new(),
         links: Vec::new(),
-        into: HashSet::new(),
+        into: Vec::new(),
+        taken: (pairs.len() > 1).then(HashSet::new),
         topmost: true,
     };
     tokio::select! {
@@ -56,13 +65,8 @@ impl Walk<'_> {
     async fn all(&mut self, pairs: Vec<(Place, Place)>) {
         for (from, to) in pairs {
             self.topmost = true;
-            match from.existing("copy").cloned() {
-                Ok(attr) => {
-                    let directory = to.attr.iter().filter(|a| a.kind == FileKind::Directory);
-                    self.into.extend(directory.map(|a| (a.fsid, a.id.ino)));
-                    self.entry(from, attr, to).await;
-                }
-                Err(failure) => self.copier.fail(failure),
+            if let Err(failure) = self.pair(from, to).await {
+                self.copier.fail(failure);
             }
             while let Some((from, attr, to)) = self.ahead.pop() {
                 if let Err(failure) = self.directory(&from, &attr, &to).await {
@@ -75,6 +79,19 @@ impl Walk<'_> {
         }
     }
 
+    async fn pair(&mut self, from: Place, mut to: Place) -> Result<()> {
+        let attr = from.existing("copy")?.clone();
+        // An earlier source may have made it.
+        if let (Some(_), Some(name)) = (&self.taken, &to.name) {
+            to.attr = lookup(&to, name).await?;
+        }
+        if let Some(into) = to.attr.as_ref().filter(|a| a.kind == FileKind::Directory) {
+            self.into.push((to.fs.clone(), into.clone()));
+        }
+        self.entry(from, attr, to).await;
+        Ok(())
+    }
+
     /// A task that panicked must not look like a file that was copied.
     fn joined(&self, joined: Result<(), JoinError>) {
         if let Err(error) = joined {
@@ -84,6 +101,15 @@ impl Walk<'_> {
 
     /// Copies one entry, or queues it.
     async fn entry(&mut self, from: Place, attr: Attr, to: Place) {
+        if attr.kind != FileKind::Directory
+            && let Some(taken) = &mut self.taken
+            && let Some(name) = &to.name
+            && !taken.insert((to.dir, xxh3_128(name)))
+        {
+            let asked = format!("copy {} to {}", from.shown, to.shown);
+            let failure = Failure::new(asked, "another source was just copied to that name");
+            return self.copier.fail(failure.advice("copy them to different directories"));
+        }
         let result = match attr.kind {
             FileKind::Regular => {
                 self.regular(from, attr, to).await;
@@ -99,7 +125,7 @@ impl Walk<'_> {
                 Ok(())
             }
             FileKind::Symlink => self.symlink(&from, &attr, &to).await,
-            _ => self.special(&attr, &to).await,
+            _ => self.special(&from, &attr, &to).await,
         };
         if let Err(failure) = result {
             self.copier.fail(failure);
@@ -121,6 +147,10 @@ impl Walk<'_> {
         if file::is_done(self.copier, &attr, &to) {
             self.copier.progress.inc(attr.size);
             add(&self.copier.tally.up_to_date, 1);
+            if let (Some(copied), Some(there)) = (copied, &to.attr) {
+                // Set once, as only the first name of a file comes here.
+                let _ = copied.set(there.id);
+            }
             return;
         }
         while self.files.len() >= self.copier.options.jobs {
@@ -131,7 +161,7 @@ impl Walk<'_> {
         let copier = Arc::clone(self.copier);
         self.files.spawn(async move {
             let done = tokio::select! {
-                done = file::copy(&copier, &from, &attr, &to) => done,
+                done = file::copy(&copier, &from, attr.id, &to) => done,
                 () = copier.interrupted() => return,
             };
             match (done, copied) {
@@ -144,21 +174,34 @@ impl Walk<'_> {
 
     /// Makes the directory at `to` if need be and copies what is in `from`.
     async fn directory(&mut self, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
-        if self.into.contains(&(attr.fsid, attr.id.ino)) {
-            return Ok(());
+        if self.is_target(from, attr).await {
+            let asked = format!("copy the directory {}", from.shown);
+            let failure = Failure::new(asked, "the copy would be inside of it");
+            return Err(failure.advice("copy it to a place outside of it"));
         }
+        let preserve = self.copier.options.preserve;
         let make = || format!("make the directory {}", to.shown);
         let (id, fresh) = match (&to.attr, &to.name) {
-            (Some(there), _) if there.kind == FileKind::Directory => (there.id, false),
+            (Some(there), _) if there.kind == FileKind::Directory => {
+                // An earlier run may have ended before it set them.
+                if preserve {
+                    self.made.push((from.clone(), attr.clone(), to.clone(), there.id));
+                }
+                (there.id, false)
+            }
             (None, Some(name)) => {
-                let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+                // What is to be protected is from the beginning; any other is as it will be, so that
+                // a run that is ended early leaves no directory that others cannot enter.
+                let usual = attr.mode & 0o777 & !self.copier.options.umask;
+                let first = if preserve { 0o700 } else { usual | 0o700 };
+                let set = SetAttr { mode: Some(first), ..SetAttr::default() };
                 let made = to.fs.mkdir(&Caller::Own, to.dir, name, &set).await.asked(make)?;
                 self.copier.changed.lock().insert(to.dir);
-                self.made.push((to.clone(), attr.clone(), made.id));
+                self.made.push((from.clone(), attr.clone(), to.clone(), made.id));
                 // Were the topmost inside of the source, it would be found there and copied into
                 // itself, for ever.
                 if std::mem::take(&mut self.topmost) {
-                    self.into.insert((made.fsid, made.id.ino));
+                    self.into.push((to.fs.clone(), made.clone()));
                 }
                 add(&self.copier.tally.directories, 1);
                 (made.id, true)
@@ -191,6 +234,25 @@ impl Walk<'_> {
         }
     }
 
+    /// Whether a directory of the source is one that the copies go to.
+    async fn is_target(&self, from: &Place, attr: &Attr) -> bool {
+        for (fs, into) in &self.into {
+            if into.id.ino != attr.id.ino {
+                continue;
+            }
+            // Through another view it is known by its times, which change with what is in it.
+            let views = (fs.getattr(into.id).await, from.fs.getattr(attr.id).await);
+            let same = match views {
+                (Ok(into), Ok(attr)) => source::is_same(&into, &attr),
+                _ => into.fsid == attr.fsid,
+            };
+            if same {
+                return true;
+            }
+        }
+        false
+    }
+
     async fn symlink(&self, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
         let write = || format!("make the symbolic link {}", to.shown);
         let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
@@ -199,26 +261,22 @@ impl Walk<'_> {
         self.clear(to).await.asked(write)?;
         let set = SetAttr::default();
         let made = to.fs.symlink(&Caller::Own, to.dir, name, &target, &set).await.asked(write)?;
-        if self.copier.options.preserve && (made.uid, made.gid) != (attr.uid, attr.gid) {
-            let own = SetAttr { uid: Some(attr.uid), gid: Some(attr.gid), ..SetAttr::default() };
-            match to.fs.setattr(&Caller::Own, made.id, &own).await {
-                Ok(_) | Err(Error::NotPermitted | Error::AccessDenied | Error::NotSupported) => {}
-                Err(error) => return Err(error).asked(write),
-            }
+        if self.copier.options.preserve {
+            attributes::set_of_link(self.copier, attr, to, &made).await.asked(write)?;
         }
         self.copier.changed.lock().insert(to.dir);
         add(&self.copier.tally.symlinks, 1);
         Ok(())
     }
 
-    async fn special(&self, attr: &Attr, to: &Place) -> Result<()> {
+    async fn special(&self, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
         let write = || format!("make the {} {}", kind_name(attr.kind), to.shown);
         let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
         self.clear(to).await.asked(write)?;
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         let made = to.fs.mknod(&Caller::Own, to.dir, name, attr.kind, attr.rdev, &set);
         let made = made.await.asked(write)?;
-        file::apply_of(self.copier, attr, to, made.id).await.asked(write)?;
+        attributes::set(self.copier, Like { place: from, attr }, to, made.id).await.asked(write)?;
         self.copier.changed.lock().insert(to.dir);
         add(&self.copier.tally.special_files, 1);
         Ok(())
@@ -241,8 +299,8 @@ impl Walk<'_> {
                 self.copier.fail(failure);
             }
         }
-        for (to, attr, id) in self.made.iter().rev() {
-            let set = file::apply_of(self.copier, attr, to, *id).await;
+        for (place, attr, to, id) in self.made.iter().rev() {
+            let set = attributes::set(self.copier, Like { place, attr }, to, *id).await;
             match set.asked(|| format!("set the attributes of {}", to.shown)) {
                 Ok(()) => {
                     self.copier.changed.lock().insert(*id);
@@ -258,11 +316,39 @@ impl Walk<'_> {
         let Some(id) = copied.get() else {
             return Err(Failure::new(write(), "the file itself was not copied"));
         };
-        self.clear(to).await.asked(write)?;
-        to.fs.link(&Caller::Own, *id, to.dir, name).await.asked(write)?;
+        match &to.attr {
+            Some(there) if there.id == *id => {
+                add(&self.copier.tally.up_to_date, 1);
+                return Ok(());
+            }
+            Some(there) if there.kind == FileKind::Directory => {
+                return Err(Error::IsDirectory).asked(write);
+            }
+            _ => {}
+        }
+        let linked = to.fs.link(&Caller::Own, *id, to.dir, name).await;
+        match linked {
+            Err(Error::Exists) => self.relink(*id, to, name).await.asked(write)?,
+            linked => linked.map(drop).asked(write)?,
+        }
         self.copier.changed.lock().insert(to.dir);
         add(&self.copier.tally.hard_links, 1);
         Ok(())
+    }
+}
+
+impl Walk<'_> {
+    /// Makes a link in the place of what has its name, which is there until the link is.
+    async fn relink(&self, id: FileId, to: &Place, name: &[u8]) -> weir_vfs::Result<()> {
+        let temporary = self.copier.link_name();
+        to.fs.link(&Caller::Own, id, to.dir, &temporary).await?;
+        let replace = RenameFlags::Replace;
+        let renamed = to.fs.rename(&Caller::Own, to.dir, &temporary, to.dir, name, replace).await;
+        // Nothing is renamed where both are names of one file already (rename(2)).
+        match to.fs.unlink(&Caller::Own, to.dir, &temporary).await {
+            Ok(()) | Err(Error::NotFound) => renamed,
+            Err(error) => renamed.and(Err(error)),
+        }
     }
 }
 

@@ -85,7 +85,10 @@ pub(super) fn run(args: &Args) -> Result<Ended> {
                 meter.failed(error);
             }
         },
-        |mb| println!("{mb}"),
+        |mb| {
+            // A reader that has gone away has the streams go on, and the outcome below fails.
+            let _ = print(format!("{mb}\n").as_bytes());
+        },
         || {
             for (file, _) in files.iter().filter(|_| args.write) {
                 // An error would have come up in a stream.

@@ -8,6 +8,7 @@ use super::interrupt;
 use super::measure::{Walk, processor_seconds_of};
 use super::peers::Peer;
 use crate::failure::{Asked, Failure, Result};
+use crate::output::say;
 use hdrhistogram::Histogram;
 use std::future::Future;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -346,10 +347,10 @@ impl Drop for Target {
             }
         });
         if let Err(error) = gone {
-            eprintln!(
+            say(format_args!(
                 "weir: {} may stay behind at {}: {error}; look, and remove it",
                 self.name, self.url
-            );
+            ));
         }
     }
 }

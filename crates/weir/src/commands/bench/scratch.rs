@@ -1,6 +1,7 @@
 //! Files to measure with, which go away afterwards; and, for root, a file system of their own.
 
 use crate::failure::{Asked, Failure, Result};
+use crate::output::say;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -155,7 +156,7 @@ impl Drop for Image {
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
         if self.mounted {
-            eprintln!("weir: {} stays mounted", self.mount_point.display());
+            say(format_args!("weir: {} stays mounted", self.mount_point.display()));
             return;
         }
         let _ = fs::remove_dir(&self.mount_point);

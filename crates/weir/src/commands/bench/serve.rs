@@ -11,7 +11,7 @@ use super::report::table;
 use super::scratch::Scratch;
 use crate::cli::Ended;
 use crate::failure::{Failure, Result};
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, say};
 use crate::size::Size;
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -190,7 +190,10 @@ fn side_by_side(
         targets.push((peer, Target::new(&peer.url, version, amount)?));
     }
     for peer in peers.iter().filter(|p| p.lacks.contains(&version)) {
-        eprintln!("weir: {} is left out of version {version}, which it does not speak", peer.name);
+        say(format_args!(
+            "weir: {} is left out of version {version}, which it does not speak",
+            peer.name
+        ));
     }
     // By work, then by target.
     let mut taken: Vec<Vec<Vec<Taken>>> = vec![vec![Vec::new(); targets.len()]; works.len()];

@@ -24,7 +24,7 @@ use super::scratch::{Image, Scratch};
 use super::serve::{version, versions};
 use crate::cli::Ended;
 use crate::failure::{Asked, Failure, Result};
-use crate::output::{print, print_json, size_text};
+use crate::output::{print, print_json, say, size_text};
 use crate::size::Size;
 use files::Kind;
 use network::Rate;
@@ -228,7 +228,7 @@ fn wanted_file_systems(args: &Args, root: bool) -> Result<Vec<FileSystemKind>> {
         mkfs.iter().any(|p| p.exists()) && known.lines().any(|l| l.trim() == kind.name())
     });
     for kind in left {
-        eprintln!("weir: {} is left out: it cannot be made or mounted here", kind.name());
+        say(format_args!("weir: {} is left out: it cannot be made or mounted here", kind.name()));
     }
     Ok(made)
 }

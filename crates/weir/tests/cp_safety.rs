@@ -1,0 +1,315 @@
+//! What `weir cp` and `weir cat` do when something is changed under them: no command ends well with
+//! wrong bytes, and no source is lost.
+
+mod common;
+
+use common::{Server, fail, json, run, same, scratch, sparse, text, weir, within};
+use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output, Stdio};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name());
+    let mut names: Vec<_> = entries.map(|n| n.into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Runs `weir` and stops it in the middle, once `is_there` holds; does `change`, has it go on, and
+/// waits for its end.
+fn stopped<S: AsRef<OsStr>>(
+    args: impl IntoIterator<Item = S>,
+    is_there: impl Fn() -> bool,
+    change: impl FnOnce(),
+) -> Output {
+    let mut command = weir(args);
+    let mut child: Child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    within(Duration::from_secs(60), || {
+        assert!(child.try_wait().unwrap().is_none(), "it was done before it could be stopped");
+        is_there().then_some(())
+    });
+    kill_process(pid, Signal::STOP).unwrap();
+    assert!(is_there(), "it was done before it could be stopped");
+    change();
+    kill_process(pid, Signal::CONT).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_source_that_changes_while_it_is_copied_is_not_published() {
+    let dir = scratch();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let begun = || names(&to).iter().any(|name| name.ends_with(".part"));
+    type Change = fn(&File);
+    let changes: [Change; 2] = [
+        |file| file.set_len(256 * MIB - 5).unwrap(),
+        // Of the same size, and what was read is what was replaced.
+        |file| file.write_all_at(b"new", 0).unwrap(),
+    ];
+    for options in [&[][..], &["--checksum"], &["--continue", "--checkpoint", "8M"]] {
+        for change in changes {
+            let _ = fs::remove_dir_all(&to);
+            fs::create_dir(&to).unwrap();
+            sparse(&from, 256 * MIB, [(0, 4 * MIB)]);
+            let args = ["cp", "--sparse=never"].iter().chain(options).map(Path::new);
+            let output = stopped(args.chain([&*from, &*to]), begun, || {
+                change(&File::options().write(true).open(&from).unwrap());
+            });
+            assert_eq!(output.status.code(), Some(1), "{options:?}: {}", text(&output));
+            assert!(text(&output).contains("it changed while it was read"), "{}", text(&output));
+            assert_eq!(names(&to), [""; 0], "{options:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_written_out_is_said() {
+    let dir = scratch();
+    let from = dir.path().join("from");
+    sparse(&from, 64 * MIB, [(0, 64 * MIB)]);
+    let mut child = weir(["cat".as_ref(), from.as_os_str()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = child.stdout.take().unwrap();
+    // It cannot be done, as a pipe takes less than what is left.
+    out.read_exact(&mut vec![0; MIB as usize]).unwrap();
+    File::options().write(true).open(&from).unwrap().set_len(60 * MIB).unwrap();
+    std::io::copy(&mut out, &mut std::io::sink()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("it changed while it was read"), "{}", text(&output));
+}
+
+#[test]
+fn files_of_the_kernel_are_read_to_their_end() {
+    let dir = scratch();
+    let files = [
+        "/proc/version",
+        "/proc/cpuinfo",
+        "/proc/self/mountinfo",
+        "/sys/kernel/mm/transparent_hugepage/enabled",
+    ];
+    for (at, file) in files.into_iter().enumerate().filter(|(_, f)| Path::new(f).exists()) {
+        let to = dir.path().join(at.to_string());
+        let summary = json(["cp", "--checksum", "--json", file, to.to_str().unwrap()]);
+        let copied = fs::read(&to).unwrap();
+        assert!(!copied.is_empty() && !copied.ends_with(b"\0"), "{file}");
+        assert_eq!(summary["size_bytes"], copied.len(), "{file}");
+        if file == "/proc/version" {
+            let all = fs::read_to_string(file).unwrap();
+            assert_eq!(copied, all.as_bytes());
+            assert_eq!(run(["cat", file]), all);
+            assert_eq!(run(["cat", "--offset", "6", "--length", "7", file]), all[6..13]);
+        }
+    }
+}
+
+/// A directory with a file of 256 MiB, and a run of `cp --continue` of it that was stopped with a
+/// part of it durable; `then` gets the begun file.
+fn begun(then: impl FnOnce(&Path, &Path, PathBuf), end: bool) -> (tempfile::TempDir, Output) {
+    let dir = scratch();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    sparse(&from, 256 * MIB, [(0, 256 * MIB)]);
+    fs::create_dir(&to).unwrap();
+    let part = || {
+        let names = names(&to).into_iter();
+        names.into_iter().find(|name| name.ends_with(".part") && !name.ends_with("-0.part"))
+    };
+    let args = ["cp", "--continue", "--checkpoint", "1M"].map(Path::new);
+    let output = {
+        let (from, to) = (from.clone(), to.clone());
+        let mut command = weir(args.into_iter().chain([&*from, &*to]));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        within(Duration::from_secs(60), || {
+            assert!(child.try_wait().unwrap().is_none(), "it was done before it could be stopped");
+            part().is_some().then_some(())
+        });
+        kill_process(pid, Signal::STOP).unwrap();
+        if end {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        then(&from, &to, to.join(part().expect("it was done before it could be stopped")));
+        if !end {
+            kill_process(pid, Signal::CONT).unwrap();
+        }
+        child.wait_with_output().unwrap()
+    };
+    (dir, output)
+}
+
+#[test]
+fn one_run_at_a_time_goes_on_with_a_begun_file() {
+    let again = |from: &Path, to: &Path, _: PathBuf| {
+        let args = ["cp", "--continue", "--checkpoint", "1M"].map(Path::new);
+        let says = fail(1, args.into_iter().chain([from, to]));
+        assert!(says.contains("another `weir cp --continue` writes to .weir-"), "{says}");
+        assert_eq!(names(to).len(), 1, "{:?}", names(to));
+    };
+    let (dir, output) = begun(again, false);
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(same(&dir.path().join("from"), &dir.path().join("to/from")));
+    assert_eq!(names(&dir.path().join("to")), ["from"]);
+}
+
+#[test]
+fn only_a_begun_file_of_ones_own_is_gone_on_with() {
+    type Spoil = fn(&Path);
+    let spoils: [Spoil; 3] = [
+        |part| fs::set_permissions(part, fs::Permissions::from_mode(0o644)).unwrap(),
+        |part| File::options().write(true).open(part).unwrap().set_len(5).unwrap(),
+        |part| fs::hard_link(part, part.with_extension("link")).unwrap(),
+    ];
+    for spoil in spoils {
+        let again = |from: &Path, to: &Path, part: PathBuf| {
+            spoil(&part);
+            let args = ["cp", "--json", "--continue", "--checkpoint", "1M"].map(Path::new);
+            let summary = json(args.into_iter().chain([from, to]));
+            assert_eq!(summary["resumed_bytes"], 0, "{summary}");
+            assert!(same(from, &to.join("from")));
+        };
+        begun(again, true);
+    }
+}
+
+#[test]
+fn a_checksum_covers_what_an_earlier_run_copied() {
+    let again = |from: &Path, to: &Path, part: PathBuf| {
+        File::options().write(true).open(&part).unwrap().write_all_at(b"spoilt", 77).unwrap();
+        let args = ["cp", "--continue", "--checksum", "--checkpoint", "1M"].map(Path::new);
+        let says = fail(1, args.into_iter().chain([from, to]));
+        assert!(says.contains("what is stored is not what was written"), "{says}");
+        assert!(!to.join("from").exists());
+    };
+    begun(again, true);
+}
+
+#[test]
+fn a_file_is_never_copied_over_itself() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let file = export.join("file");
+    sparse(&file, 3 * MIB, [(0, 3 * MIB)]);
+    let kept = dir.path().join("kept");
+    fs::copy(&file, &kept).unwrap();
+    fs::hard_link(&file, export.join("link")).unwrap();
+    std::os::unix::fs::symlink("file", export.join("symlink")).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    let refused = |from: &str, to: &str| {
+        let says = fail(1, ["cp", "--in-place", from, to]);
+        assert!(says.contains("they are the same file"), "{from} to {to}: {says}");
+        assert!(same(&file, &kept), "{from} to {to}");
+    };
+    let local = |name: &str| export.join(name).to_str().unwrap().to_owned();
+    let url = |name: &str, options: &str| server.url(name, options);
+    refused(&local("file"), &local("link"));
+    refused(&local("file"), &local("symlink"));
+    refused(&local("file"), &url("file", "vers=4.2"));
+    refused(&local("file"), &url("link", "vers=3"));
+    refused(&url("file", "vers=4.2"), &local("link"));
+    refused(&url("file", "vers=4.2"), &url("link", "vers=3"));
+    // In a tree, too.
+    let (a, b) = (dir.path().join("a"), dir.path().join("b/a"));
+    fs::create_dir_all(&a).unwrap();
+    fs::create_dir_all(&b).unwrap();
+    fs::write(a.join("x"), "x").unwrap();
+    fs::hard_link(a.join("x"), b.join("x")).unwrap();
+    for option in ["--in-place", "--uncached"] {
+        let into = dir.path().join("b");
+        let says = fail(1, ["cp", "-r", option].map(Path::new).into_iter().chain([&*a, &*into]));
+        assert!(says.contains("they are the same file"), "{says}");
+        assert_eq!(fs::read(a.join("x")).unwrap(), b"x");
+    }
+}
+
+#[test]
+fn in_place_keeps_the_file_that_is_there() {
+    let dir = scratch();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    sparse(&from, 3 * MIB, [(MIB, 5)]);
+    fs::write(&to, "longer than nothing").unwrap();
+    fs::set_permissions(&to, fs::Permissions::from_mode(0o640)).unwrap();
+    fs::hard_link(&to, dir.path().join("other")).unwrap();
+    let before = to.metadata().unwrap();
+    run(["cp", "--in-place"].map(Path::new).into_iter().chain([&*from, &*to]));
+    let after = to.metadata().unwrap();
+    assert_eq!((before.ino(), before.mode()), (after.ino(), after.mode()));
+    assert!(same(&from, &dir.path().join("other")));
+}
+
+#[test]
+fn standard_error_that_cannot_be_written_stops_no_copy() {
+    let dir = scratch();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir(&from).unwrap();
+    fs::create_dir_all(to.join("from/5")).unwrap();
+    for name in 0..10 {
+        fs::write(from.join(name.to_string()), "x").unwrap();
+    }
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let (closed, pipe) = std::io::pipe().unwrap();
+    drop(closed);
+    for errors in [Stdio::from(full), Stdio::from(pipe)] {
+        let mut command = weir(["cp", "-r"]);
+        command.env("WEIR_LOG", "trace").args([&from, &to]).stdout(Stdio::null()).stderr(errors);
+        // Ten files, of which one cannot be copied, which is said; and the log.
+        assert_eq!(command.status().unwrap().code(), Some(1));
+        let copied = names(&to.join("from"));
+        assert_eq!(copied, ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]);
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_cat_quietly() {
+    let dir = scratch();
+    let (hole, data) = (dir.path().join("hole"), dir.path().join("data"));
+    sparse(&hole, 1 << 40, []);
+    sparse(&data, 8 * MIB, [(0, 8 * MIB)]);
+    for file in [hole, data] {
+        let mut child = weir(["cat".as_ref(), file.as_os_str()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdout.take().unwrap().read_exact(&mut [0; 10]).unwrap();
+        let output = child.wait_with_output().unwrap();
+        // As of a program that SIGPIPE ends.
+        assert_eq!((output.status.code(), text(&output)), (Some(141), String::new()));
+    }
+}
+
+#[test]
+fn an_interrupted_copy_says_what_is_left() {
+    let dir = scratch();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    sparse(&from, 256 * MIB, [(0, 256 * MIB)]);
+    fs::create_dir(&to).unwrap();
+    let args = ["cp", "--continue", "--checkpoint", "1M"].map(Path::new);
+    let mut command = weir(args.into_iter().chain([&*from, &*to]));
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    within(Duration::from_secs(60), || {
+        let begun = |name: &String| name.ends_with(".part") && !name.ends_with("-0.part");
+        names(&to).iter().any(begun).then_some(())
+    });
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output));
+    let part = to.join(&names(&to)[0]);
+    let says = format!(
+        "weir: interrupted\nweir: {} is unfinished; the same command goes on with it, or remove it\n",
+        part.display()
+    );
+    assert_eq!(text(&output), says);
+}
