@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{json, scratch, sparse};
+use common::{as_nobody, hand_to_nobody, json, scratch, sparse, text, weir};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 #[test]
 fn holes_take_no_space_and_hard_links_count_once() {
@@ -17,4 +18,46 @@ fn holes_take_no_space_and_hard_links_count_once() {
     assert_eq!(sum["size_bytes"], 1 << 30);
     let space = sum["allocated_bytes"].as_u64().unwrap();
     assert!((1 << 20..1 << 21).contains(&space), "{space}");
+}
+
+#[test]
+fn what_cannot_be_read_does_not_hide_the_rest() {
+    let dir = scratch();
+    let tree = dir.path().join("tree");
+    fs::create_dir_all(tree.join("closed")).unwrap();
+    fs::write(tree.join("file"), "12345").unwrap();
+    hand_to_nobody(dir.path(), &tree);
+    fs::set_permissions(tree.join("closed"), fs::Permissions::from_mode(0)).unwrap();
+    for command in ["du", "tree"] {
+        let output = as_nobody(weir([command.as_ref(), tree.as_os_str()])).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+        let says = text(&output);
+        assert!(says.contains("closed: permission denied"), "{says}");
+        assert!(says.contains("5 B"), "the sum of the rest, or its files: {says}");
+    }
+    fs::set_permissions(tree.join("closed"), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn sums_beyond_64_bits_are_right() {
+    let dir = scratch();
+    // The largest size that the file system takes.
+    let (mut most, mut more) = (0_u64, 1_u64 << 62);
+    let file = fs::File::create(dir.path().join("0")).unwrap();
+    while more >= 4096 {
+        if file.set_len(most + more).is_ok() {
+            most += more;
+        }
+        more /= 2;
+    }
+    let files = u128::from(u64::MAX) / u128::from(most) + 1;
+    if files > 100 {
+        println!("files are too small here for a sum beyond 64 bits");
+        return;
+    }
+    for name in 0..files {
+        fs::File::create(dir.path().join(name.to_string())).unwrap().set_len(most).unwrap();
+    }
+    let sum = &json(["du".as_ref(), "--json".as_ref(), dir.path().as_os_str()])[0];
+    assert_eq!(sum["size_bytes"], (files * u128::from(most)).to_string());
 }

@@ -7,7 +7,8 @@ use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -49,6 +50,33 @@ pub(crate) fn text(output: &Output) -> String {
 /// A scratch directory on a real file system, where there are holes.
 pub(crate) fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// The user to be where root would be allowed all, and what is his.
+const NOBODY: u32 = 65534;
+
+/// Has a command run as an ordinary user: as nobody, for root.
+pub(crate) fn as_nobody(mut command: Command) -> Command {
+    if rustix::process::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command
+}
+
+/// Gives a tree to the user of [`as_nobody`], and lets him into `above`, the scratch directory.
+pub(crate) fn hand_to_nobody(above: &Path, tree: &Path) {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    fs::set_permissions(above, fs::Permissions::from_mode(0o755)).unwrap();
+    std::os::unix::fs::chown(above, Some(NOBODY), Some(NOBODY)).unwrap();
+    let mut ahead = vec![tree.to_path_buf()];
+    while let Some(path) = ahead.pop() {
+        std::os::unix::fs::lchown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
+        if path.is_dir() {
+            ahead.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
 }
 
 /// Makes a file of `size` bytes with data, never zero, in these ranges.

@@ -1,0 +1,216 @@
+//! What `weir cp` makes of trees: where copies go, what they keep, and that runs end where one would.
+
+mod common;
+
+use common::{Server, fail, json, run, scratch, text, weir};
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    path.metadata().unwrap().mode() & 0o7777
+}
+
+#[test]
+fn two_sources_do_not_race_for_a_name() {
+    let dir = scratch();
+    let at = |name: &str| dir.path().join(name);
+    for (source, text) in [("s1", "1"), ("s2", "2")] {
+        fs::create_dir_all(at(source).join("sub")).unwrap();
+        fs::write(at(source).join("x"), text).unwrap();
+        fs::write(at(source).join("sub/y"), text).unwrap();
+        fs::write(at(source).join(format!("sub/{source}")), text).unwrap();
+    }
+    let cp = |args: &[&str]| {
+        let _ = fs::remove_dir_all(at("d"));
+        fs::create_dir(at("d")).unwrap();
+        let output = weir(["cp"]).args(args).current_dir(dir.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {}", text(&output));
+        let says = "another source was just copied to that name";
+        assert!(text(&output).contains(says), "{args:?}: {}", text(&output));
+    };
+    let first = |path: &str| assert_eq!(fs::read(at(path)).unwrap(), b"1", "{path}");
+    cp(&["s1/x", "s2/x", "d"]);
+    first("d/x");
+    cp(&["-r", "s1/.", "s2/.", "d"]);
+    first("d/x");
+    // Directories of one name become one, as with cp(1).
+    cp(&["-r", "s1/sub", "s2/sub", "d"]);
+    first("d/sub/y");
+    first("d/sub/s1");
+    assert_eq!(fs::read(at("d/sub/s2")).unwrap(), b"2");
+}
+
+#[test]
+fn a_tree_is_not_copied_into_itself_through_another_view() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir_all(export.join("tree/inner")).unwrap();
+    fs::write(export.join("tree/file"), "x").unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    let local = |path: &str| export.join(path).to_str().unwrap().to_owned();
+    for (from, to) in [
+        (server.url("tree", "vers=4.2"), local("tree/inner/new")),
+        (server.url("tree", "vers=3"), local("tree/new")),
+        (local("tree"), server.url("tree/inner/new", "vers=4.2")),
+        (server.url("tree", "vers=4.2"), server.url("tree/inner", "vers=4.2")),
+        (server.url("tree", "vers=4.1"), server.url("tree/inner/new", "vers=3")),
+    ] {
+        let says = fail(1, ["cp", "-r", &from, &to]);
+        assert!(says.contains("inside of it"), "{from} to {to}: {says}");
+        assert!(!export.join("tree/inner/new/inner/new").exists());
+        for made in ["tree/new", "tree/inner/new", "tree/inner/tree"] {
+            let _ = fs::remove_dir_all(export.join(made));
+        }
+    }
+}
+
+#[test]
+fn directories_get_the_group_that_the_one_above_gives_them() {
+    let dir = scratch();
+    let from = dir.path().join("from");
+    fs::create_dir_all(from.join("sub")).unwrap();
+    set_mode(&from.join("sub"), 0o555);
+    let to = dir.path().join("to");
+    fs::create_dir(&to).unwrap();
+    set_mode(&to, 0o2775);
+    // A mask that takes nothing away, so that modes say which bits were kept.
+    let script = format!("umask 0; exec {} cp -r \"$@\"", env!("CARGO_BIN_EXE_weir"));
+    let sh =
+        std::process::Command::new("sh").args(["-c", &script, "sh"]).args([&from, &to]).status();
+    assert!(sh.unwrap().success());
+    assert_eq!(mode(&to.join("from")) & 0o7000, 0o2000);
+    assert_eq!(mode(&to.join("from/sub")), 0o2555);
+    set_mode(&to.join("from/sub"), 0o755);
+    set_mode(&from.join("sub"), 0o755);
+}
+
+#[test]
+fn a_tree_that_is_continued_ends_as_one_that_was_not_interrupted() {
+    let dir = scratch();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir_all(from.join("sub")).unwrap();
+    fs::write(from.join("sub/file"), "x").unwrap();
+    fs::hard_link(from.join("sub/file"), from.join("a-link")).unwrap();
+    fs::hard_link(from.join("sub/file"), from.join("z-link")).unwrap();
+    symlink("sub/file", from.join("symlink")).unwrap();
+    set_mode(&from.join("sub"), 0o755);
+    let hour_ago = SystemTime::now() - Duration::from_secs(3600);
+    fs::File::open(from.join("sub")).unwrap().set_modified(hour_ago).unwrap();
+    // What an interrupted run leaves: directories of mode 0700, files without their other names,
+    // one of them in the way of a link.
+    fs::create_dir_all(to.join("from/sub")).unwrap();
+    set_mode(&to.join("from/sub"), 0o700);
+    fs::write(to.join("from/z-link"), "other").unwrap();
+    let cp = || {
+        let args = ["cp", "-rp", "--json", "--continue"].map(Path::new);
+        json(args.into_iter().chain([&*from, &*to]))
+    };
+    cp();
+    let check = || {
+        let made = to.join("from");
+        assert_eq!(mode(&made.join("sub")), 0o755);
+        assert_eq!(made.join("sub").metadata().unwrap().modified().unwrap(), hour_ago);
+        let inode = |name: &str| made.join(name).metadata().unwrap().ino();
+        assert_eq!([inode("a-link"), inode("z-link")], [inode("sub/file"); 2]);
+        let names = fs::read_dir(&made).unwrap().count();
+        assert_eq!(names, 4, "nothing is left behind");
+    };
+    check();
+    let again = cp();
+    check();
+    assert_eq!((&again["files"], &again["hard_links"]), (&0.into(), &0.into()), "{again}");
+    assert_eq!(again["failures"].as_array().unwrap().len(), 0, "{again}");
+}
+
+#[test]
+fn what_is_preserved_is_kept_or_said() {
+    let dir = scratch();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir_all(from.join("sub")).unwrap();
+    fs::write(from.join("file"), "x").unwrap();
+    symlink("file", from.join("link")).unwrap();
+    let old = rustix::fs::Timespec { tv_sec: 1_000_000, tv_nsec: 5 };
+    let times = rustix::fs::Timestamps { last_access: old, last_modification: old };
+    let no_follow = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+    rustix::fs::utimensat(rustix::fs::CWD, from.join("link"), &times, no_follow).unwrap();
+    let none = rustix::fs::XattrFlags::empty();
+    let attributes = ["file", "sub"].iter().all(|name| {
+        rustix::fs::setxattr(from.join(name), "user.weir.test", b"value", none).is_ok()
+    });
+    // user::rw- user:12345:r-- group::r-- mask::r-- other::---, as acl(5) has it in an attribute.
+    let entry = |tag: u16, rights: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let all = u32::MAX;
+    let list = [
+        2_u32.to_le_bytes().to_vec(),
+        entry(1, 6, all),
+        entry(2, 4, 12345),
+        entry(4, 4, all),
+        entry(16, 4, all),
+        entry(32, 0, all),
+    ]
+    .concat();
+    let acl = "system.posix_acl_access";
+    let lists = rustix::fs::setxattr(from.join("file"), acl, &list, none).is_ok();
+    run(["cp".as_ref(), "-rp".as_ref(), from.as_os_str(), to.as_os_str()]);
+    assert_eq!(fs::symlink_metadata(to.join("link")).unwrap().mtime(), 1_000_000);
+    let value = |path: &Path, name: &str| {
+        let mut value = vec![0; 1000];
+        let len = rustix::fs::getxattr(path, name, value.as_mut_slice()).unwrap_or(0);
+        value.truncate(len);
+        value
+    };
+    if attributes {
+        assert_eq!(value(&to.join("file"), "user.weir.test"), b"value");
+        assert_eq!(value(&to.join("sub"), "user.weir.test"), b"value");
+    }
+    if lists {
+        assert_eq!(value(&to.join("file"), acl), list);
+        assert_eq!(mode(&to.join("file")), mode(&from.join("file")));
+    }
+    // Over NFS, version 3 knows no extended attributes, and the client no lists.
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    for (version, attributes_are_lost) in [("3", true), ("4.2", false)] {
+        let url = server.url(&format!("v{version}"), &format!("vers={version}"));
+        let args: [OsString; 5] =
+            ["cp".into(), "-rp".into(), "--json".into(), from.clone().into(), url.into()];
+        let summary = json(args);
+        let said = summary["not_preserved"].to_string();
+        if attributes {
+            assert_eq!(said.contains("extended attributes"), attributes_are_lost, "{said}");
+        }
+        assert_eq!(said.contains("access control lists of nfs://"), lists, "{said}");
+        let link = export.join(format!("v{version}/link"));
+        assert_eq!(fs::symlink_metadata(link).unwrap().mtime(), 1_000_000);
+    }
+}
+
+#[test]
+fn every_failure_is_listed() {
+    let dir = scratch();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("good"), "x").unwrap();
+    fs::create_dir_all(at("to/blocked")).unwrap();
+    fs::write(at("blocked"), "x").unwrap();
+    let output = weir(["cp", "--json", "good", "missing", "blocked", "to"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let failures = summary["failures"].to_string();
+    for name in ["missing", "blocked"] {
+        assert!(failures.contains(name), "{failures}");
+    }
+    assert_eq!(summary["files"], 1);
+}
