@@ -27,7 +27,7 @@ fn what_cannot_be_read_does_not_hide_the_rest() {
     fs::create_dir_all(tree.join("closed")).unwrap();
     fs::write(tree.join("file"), "12345").unwrap();
     hand_to_nobody(dir.path(), &tree);
-    fs::set_permissions(tree.join("closed"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(tree.join("closed"), fs::Permissions::from_mode(0o0)).unwrap();
     for command in ["du", "tree"] {
         let output = as_nobody(weir([command.as_ref(), tree.as_os_str()])).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{}", text(&output));
