@@ -72,6 +72,15 @@ impl Handles {
         identity
     }
 
+    /// What a file that is made exclusively is known by again: a keyed hash of all that is told.
+    pub(crate) fn seal_creation(&self, told: &[u8]) -> [u8; 8] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(b"exclusive creation").update(told);
+        let mut seal = [0; 8];
+        seal.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+        seal
+    }
+
     /// The handle of a file.
     pub fn seal(&self, node: Node) -> [u8; HANDLE_BYTES] {
         let mut handle = [0; HANDLE_BYTES];

@@ -15,6 +15,7 @@ mod callback;
 mod changes;
 mod copies;
 mod durability;
+mod exclusive;
 pub mod export;
 mod gather;
 pub mod handle;

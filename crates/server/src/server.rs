@@ -14,7 +14,7 @@ use crate::program::{ProgramId, Programs};
 use crate::recall::Recalls;
 use crate::records::Records;
 use crate::registration::{self, RegisterError};
-use crate::state::{self, Grace, Recovery, State};
+use crate::state::{self, Grace, Ids, Recovery, State};
 use crate::transport::{self, Transport};
 use crate::v3::{Mount3, Nfs3, NfsAcl3};
 use crate::v4::{IdMap, Nfs4, OwnerTable};
@@ -207,7 +207,8 @@ impl Server {
         let verifier = Arc::new(WriteVerifier::new(recovered.run));
         let committer = Arc::new(Committer::new(verifier.clone()));
         let max_owners = state.opens + state.locks;
-        let state = Arc::new(Mutex::new(State::new(recovered.run, state, grace)));
+        let ids = Ids::random(recovered.run).map_err(in_dir)?;
+        let state = Arc::new(Mutex::new(State::new(ids, state, grace)));
         let callbacks = Arc::new(Callbacks::new(state.clone()));
         let records = Arc::new(Records::new(state.clone(), recovery.clone()));
         let recalls = Arc::new(Recalls::new(

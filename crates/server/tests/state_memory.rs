@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use weir_server::handle::Node;
 use weir_server::state::{
-    Channel, Claim, ClientId, Grace, Limits, LockRequest, LockTarget, OpenRequest, Owner,
+    Channel, Claim, ClientId, Grace, Ids, Limits, LockRequest, LockTarget, OpenRequest, Owner,
     Principal, Range, Share, State, StateId,
 };
 use weir_vfs::{Access, FileId};
@@ -70,6 +70,8 @@ fn open(state: &mut State<()>, client: ClientId, ino: usize) -> StateId {
         share: BOTH,
         claim: Claim::New,
         confirm: false,
+        by: Principal { flavor: 1, uid: 0 },
+        made: false,
         file: (),
     };
     state.open(request, NOW).unwrap()
@@ -77,7 +79,8 @@ fn open(state: &mut State<()>, client: ClientId, ino: usize) -> StateId {
 
 #[test]
 fn ten_thousand_files_a_thousand_sessions_a_hundred_thousand_locks_fit_in_their_bounds() {
-    let mut state: State<()> = State::new(1, Limits::default(), Grace::default());
+    let mut state: State<()> =
+        State::new(Ids::new(1, [7; 32]), Limits::default(), Grace::default());
     let channel = Channel {
         max_request: 1 << 20,
         max_response: 1 << 20,

@@ -2,11 +2,13 @@
 //!
 //! - [`network`]: networks of clients. `table`: all exports, as they are for one request.
 //! - `pseudo`: the directories above them. `ids`: the numbers that filehandles carry.
+//! - `rights`: who may read and write which file, remembered for a moment.
 //! - `streams`: which reads and writes pass without staying in the cache.
 
 mod ids;
 pub mod network;
 mod pseudo;
+mod rights;
 mod streams;
 mod table;
 
@@ -22,7 +24,7 @@ use std::sync::Arc;
 use streams::Streams;
 use weir_pagecache::{CachedFs, File};
 use weir_rpc::{AuthFlavor, AuthStatus, OpaqueAuth};
-use weir_vfs::{Access, Caller, Cred, Error, FileId, IoFlags, Result};
+use weir_vfs::{Caller, Cred, IoFlags};
 
 /// Whose identities are not taken as they come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -248,29 +250,5 @@ impl Served {
             CachePolicy::Auto { stream_bytes } => passes(&self.streams, stream_bytes),
         };
         if uncached { IoFlags::UNCACHED } else { IoFlags::empty() }
-    }
-
-    /// Opens a file for I/O that is not under an open of the protocol's: NFSv3, and the special
-    /// stateids. A file's owner may always read and write, since it could open the file before it
-    /// took its own permission away (RFC 1813 section 4.4).
-    pub(crate) async fn open_for_io(
-        &self,
-        caller: &Caller,
-        id: FileId,
-        access: Access,
-    ) -> Result<File> {
-        match self.fs().open(caller, id, access).await {
-            Err(Error::AccessDenied) if self.owns(caller, id).await? => {
-                self.fs().open(&Caller::Own, id, access).await
-            }
-            opened => opened,
-        }
-    }
-
-    async fn owns(&self, caller: &Caller, id: FileId) -> Result<bool> {
-        match caller {
-            Caller::Own => Ok(true),
-            Caller::As(cred) => Ok(self.fs().getattr(id).await?.uid == cred.uid),
-        }
     }
 }

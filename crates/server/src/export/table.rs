@@ -9,6 +9,7 @@
 
 use super::ids::{ExportIds, PSEUDO};
 use super::pseudo::{self, PseudoFs};
+use super::rights::Rights;
 use super::{Export, ExportOptions, Served, Squash};
 use crate::changes::Changes;
 use crate::handle::{HANDLE_BYTES, Handles, Node};
@@ -122,6 +123,7 @@ pub struct Exports {
     state_dir: PathBuf,
     handles: Handles,
     changes: Changes,
+    rights: Rights,
 }
 
 impl Exports {
@@ -143,6 +145,7 @@ impl Exports {
             state_dir: state_dir.to_owned(),
             handles,
             changes: Changes::default(),
+            rights: Rights::default(),
         })
     }
 
@@ -170,6 +173,15 @@ impl Exports {
     /// The locks under which directories are changed.
     pub(crate) fn changes(&self) -> &Changes {
         &self.changes
+    }
+
+    /// Who may read and write which file.
+    pub(crate) fn rights(&self) -> &Rights {
+        &self.rights
+    }
+
+    pub(crate) fn handles(&self) -> &Handles {
+        &self.handles
     }
 
     /// The handle of a file.

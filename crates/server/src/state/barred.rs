@@ -18,7 +18,7 @@
 //! 4. A client with sessions that has not said by the end of grace that it is done may have missed
 //!    anything: until it says so, it may reclaim nothing after another restart.
 
-use super::{Client, ClientId, Owner, State, StateError};
+use super::{Client, ClientId, Owner, Record, State, StateError};
 use crate::handle::Node;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -71,20 +71,26 @@ impl Client {
     }
 }
 
+impl Client {
+    fn record(&self) -> Record {
+        Record { barred: self.barred(), principal: Some(self.principal.clone()) }
+    }
+}
+
 impl<F: Clone> State<F> {
-    /// What is to be on disk of a client: what it may not reclaim, or `None`: nothing.
-    pub fn record_of(&self, owner: &Owner) -> Option<Barred> {
+    /// What is to be on disk of a client, or `None`: nothing.
+    pub fn record_of(&self, owner: &Owner) -> Option<Record> {
         let client = self.clients.confirmed(owner)?;
-        client.is_recorded.then(|| client.barred())
+        client.is_recorded.then(|| client.record())
     }
 
     /// The same of a client that is to be on disk from now on, with its name.
     ///
     /// # Errors
     /// [`StateError::StaleClientId`].
-    pub fn new_record(&self, id: ClientId) -> Result<Option<(Owner, Barred)>, StateError> {
+    pub fn new_record(&self, id: ClientId) -> Result<Option<(Owner, Record)>, StateError> {
         let client = self.clients.get(id)?;
-        Ok((!client.is_recorded).then(|| (client.owner.clone(), client.barred())))
+        Ok((!client.is_recorded).then(|| (client.owner.clone(), client.record())))
     }
 
     /// Whether a client may reclaim what it says that it had of a file, in grace.
@@ -145,7 +151,11 @@ mod tests {
 
     fn on_disk(state: &mut State, name: &'static str) -> Option<Barred> {
         assert!(state.take_unwritten().contains(&owner(name)), "it is to be written");
-        state.record_of(&owner(name))
+        barred(state, &owner(name))
+    }
+
+    fn barred(state: &State, owner: &Owner) -> Option<Barred> {
+        state.record_of(owner).map(|record| record.barred)
     }
 
     fn only(node: Node) -> Barred {
@@ -176,9 +186,9 @@ mod tests {
         state.clients.renew(a, OVER);
         let node = Node { id: FileId { ino: 3, generation: 0 }, ..NODE };
         state.open(OpenRequest { node, ..request(a, WRITE) }, OVER).unwrap();
-        assert_eq!(state.record_of(&owner("a")), Some(only(NODE)));
+        assert_eq!(barred(&state, &owner("a")), Some(only(NODE)));
         state.free_stateid(a, locks).unwrap();
-        assert_eq!(state.record_of(&owner("a")), Some(only(NODE)), "the open was taken, too");
+        assert_eq!(barred(&state, &owner("a")), Some(only(NODE)), "the open was taken, too");
         state.free_stateid(a, open).unwrap();
         assert_eq!(on_disk(&mut state, "a"), Some(Barred::default()));
     }
@@ -191,7 +201,7 @@ mod tests {
         assert!(reclaim(&mut state, a, OTHER).is_ok());
         assert_eq!(reclaim(&mut state, all, OTHER), Err(StateError::Barred));
         // Should the server stop again now, it is so still.
-        assert_eq!(state.record_of(&owner("a")), Some(only(NODE)));
+        assert_eq!(barred(&state, &owner("a")), Some(only(NODE)));
         state.reclaim_complete(a).unwrap();
         assert_eq!(on_disk(&mut state, "a"), Some(Barred::default()));
     }
@@ -202,7 +212,7 @@ mod tests {
         let a = client(&mut state, "a", T0);
         reclaim(&mut state, a, NODE).unwrap();
         state.sweep(LEASE - Duration::from_secs(1));
-        assert_eq!(state.record_of(&owner("a")), Some(Barred::default()));
+        assert_eq!(barred(&state, &owner("a")), Some(Barred::default()));
         state.sweep(LEASE);
         assert_eq!(on_disk(&mut state, "a"), Some(Barred::all()));
         state.reclaim_complete(a).unwrap();
@@ -225,14 +235,14 @@ mod tests {
             state.open(request(id, WRITE), T0).unwrap();
             let node = Node { id: FileId { ino, generation: 1 }, ..NODE };
             state.open(OpenRequest { node, ..request(id, WRITE) }, T0).unwrap();
-            assert!(!state.record_of(&name).unwrap().all);
+            assert!(!barred(&state, &name).unwrap().all);
             state.drop_export(NODE.export);
-            assert!(!state.record_of(&name).unwrap().is_empty());
+            assert!(!barred(&state, &name).unwrap().is_empty());
         }
-        assert_eq!(state.record_of(&name), Some(Barred::all()), "of so many it is not known which");
+        assert_eq!(barred(&state, &name), Some(Barred::all()), "of so many it is not known which");
         state.take_unwritten();
         old(&mut state, 1);
         assert_eq!(state.take_unwritten(), std::slice::from_ref(&name));
-        assert_eq!(state.record_of(&name), Some(Barred::default()));
+        assert_eq!(barred(&state, &name), Some(Barred::default()));
     }
 }

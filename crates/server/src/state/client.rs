@@ -15,13 +15,13 @@
 //!                  gone             courtesy --- wanted by others, or too old ---> gone
 //! ```
 
-use super::{Barred, Revoked, StateError, StateKey};
+use super::{Barred, Ids, Revoked, StateError, StateKey};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A client as the server numbers it; never used twice, also over restarts.
+/// A client as the server numbers it: a number that cannot be guessed ([`Ids`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub u64);
 
@@ -42,6 +42,15 @@ pub struct Principal {
     pub flavor: u32,
     /// User, where the flavor has one.
     pub uid: u32,
+}
+
+impl Principal {
+    /// Whether this is who kernels say they are when they speak for themselves: the superuser, by
+    /// AUTH_SYS.
+    pub fn is_superuser(&self) -> bool {
+        const AUTH_SYS: u32 = 1;
+        (self.flavor, self.uid) == (AUTH_SYS, 0)
+    }
 }
 
 /// One client.
@@ -84,8 +93,12 @@ pub struct Client {
     /// Where it can be called back (minor version 0).
     pub callback: Option<CallbackService>,
     /// The same as its last SETCLIENTID has it, until that is confirmed.
-    pub proposed_callback: Option<CallbackService>,
+    pub new_callback: Option<NewCallback>,
 }
+
+/// Where a client can be called back from its confirmation on, if anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewCallback(pub Option<CallbackService>);
 
 /// A client's callback program (minor version 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,9 +112,6 @@ pub struct CallbackService {
     /// It has answered, and always since.
     pub is_up: bool,
 }
-
-/// Tells a confirmation verifier from a client's number.
-const CONFIRM_MARK: u64 = 0x5745_4952_0000_0000;
 
 /// What EXCHANGE_ID found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,8 +129,8 @@ pub struct Exchanged {
 pub struct Clients {
     by_id: HashMap<ClientId, Client>,
     by_owner: HashMap<Owner, Records>,
-    run: u32,
-    made: u32,
+    ids: Ids,
+    made: u64,
     max: usize,
     lease: Duration,
 }
@@ -132,9 +142,9 @@ struct Records {
 }
 
 impl Clients {
-    /// No clients, in the server's `run`; `max` records at most.
-    pub fn new(run: u32, lease: Duration, max: usize) -> Self {
-        Self { by_id: HashMap::new(), by_owner: HashMap::new(), run, made: 0, max, lease }
+    /// No clients; `max` records at most, numbered by `ids`.
+    pub fn new(ids: Ids, lease: Duration, max: usize) -> Self {
+        Self { by_id: HashMap::new(), by_owner: HashMap::new(), ids, made: 0, max, lease }
     }
 
     /// A client by number.
@@ -206,12 +216,8 @@ impl Clients {
             if client.principal != principal {
                 return Err(StateError::NotSamePrincipal);
             }
-        } else if let Some(client) = confirmed
-            && client.principal != principal
-            && !client.states.is_empty()
-            && !self.is_expired(client, now)
-        {
-            return Err(StateError::ClientInUse);
+        } else {
+            self.check_name(&owner, &principal, now)?;
         }
         if let Some(client) = confirmed
             && client.verifier == verifier
@@ -224,6 +230,28 @@ impl Clients {
         }
         let id = self.insert(owner, verifier, principal, now)?;
         Ok(Exchanged { id, next_create: 1, confirmed: false })
+    }
+
+    /// Refuses a name to a principal while a live client of another one has it and has state.
+    ///
+    /// # Errors
+    /// [`StateError::ClientInUse`].
+    pub(super) fn check_name(
+        &self,
+        owner: &Owner,
+        principal: &Principal,
+        now: Duration,
+    ) -> Result<(), StateError> {
+        match self.confirmed(owner) {
+            Some(client)
+                if client.principal != *principal
+                    && !client.states.is_empty()
+                    && !self.is_expired(client, now) =>
+            {
+                Err(StateError::ClientInUse)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// SETCLIENTID (RFC 7530 section 16.33): the client's number, and what confirms it.
@@ -259,8 +287,7 @@ impl Clients {
         if self.by_id.len() >= self.max {
             return Err(StateError::TooMany);
         }
-        self.made = self.made.wrapping_add(1);
-        let id = ClientId(u64::from(self.run) << 32 | u64::from(self.made));
+        let id = self.new_id();
         self.by_owner.entry(owner.clone()).or_default().unconfirmed = Some(id);
         let client = Client {
             id,
@@ -269,7 +296,7 @@ impl Clients {
             principal,
             confirmed: false,
             renewed: now,
-            confirm: (id.0 ^ CONFIRM_MARK).to_be_bytes(),
+            confirm: self.ids.confirmation(id),
             next_create: 1,
             last_create: None,
             reclaim_complete: false,
@@ -281,10 +308,20 @@ impl Clients {
             inherited: Barred::default(),
             untold: Barred::default(),
             callback: None,
-            proposed_callback: None,
+            new_callback: None,
         };
         self.by_id.insert(id, client);
         Ok(id)
+    }
+
+    fn new_id(&mut self) -> ClientId {
+        loop {
+            self.made += 1;
+            let id = self.ids.client(self.made);
+            if !self.by_id.contains_key(&id) {
+                return id;
+            }
+        }
     }
 
     /// Confirms a client. Returns the one whose place it takes, still in the table under its
@@ -348,7 +385,7 @@ mod tests {
     }
 
     fn clients() -> Clients {
-        Clients::new(3, LEASE, 2)
+        Clients::new(Ids::new(3, [7; 32]), LEASE, 2)
     }
 
     #[test]

@@ -21,7 +21,8 @@
 
 use super::filter::Filter;
 use super::{
-    ClientId, Io, Revoked, SessionId, Share, State, StateError, StateId, StateKey, Why, check_seq,
+    ClientId, Io, Principal, Revoked, SessionId, Share, State, StateError, StateId, StateKey, Why,
+    check_seq,
 };
 use crate::handle::Node;
 use hashlink::LruCache;
@@ -122,6 +123,8 @@ pub struct Grant<F> {
     pub change: u64,
     /// The request that it is given with.
     pub referring: Option<Referring>,
+    /// Who opened the file.
+    pub by: Principal,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +145,7 @@ struct Delegation<F> {
     /// The highest change attribute that others were told of what the client has not written yet.
     told: u64,
     referring: Option<Referring>,
+    by: Principal,
 }
 
 /// All delegations.
@@ -187,6 +191,11 @@ impl<F> Delegations<F> {
     /// Whose a delegation is.
     pub(super) fn client_of(&self, key: StateKey) -> Option<ClientId> {
         self.by_key.get(&key).map(|d| d.client)
+    }
+
+    /// Who opened the file that was delegated then.
+    pub(super) fn holder(&self, key: StateKey) -> Option<&Principal> {
+        self.by_key.get(&key).map(|d| &d.by)
     }
 
     /// The client changes a file itself that it has a read delegation of.
@@ -353,9 +362,10 @@ impl<F: Clone> State<F> {
         node: Node,
     ) -> StateId {
         let key = self.new_key();
-        let Grant { file, change, referring, .. } = grant;
+        let Grant { file, change, referring, by, .. } = grant;
         let change = Some(change);
-        let delegation = Delegation { client, node, kind, phase, file, change, told: 0, referring };
+        let delegation =
+            Delegation { client, node, kind, phase, file, change, told: 0, referring, by };
         self.delegations.by_key.insert(key, delegation);
         self.delegations.by_node.entry(node).or_default().push(key);
         if let Ok(client) = self.clients.get_mut(client) {
@@ -466,7 +476,7 @@ impl<F: Clone> State<F> {
             if access.contains(Access::WRITE) && d.kind == DelegationKind::Read {
                 return Err(StateError::OpenMode);
             }
-            Ok(Io { file, lock_owner: None })
+            Ok(Io { file, lock_owner: None, made_by: None })
         };
         Some(io())
     }

@@ -2,10 +2,11 @@
 //!
 //! 1. Grace is over when its time is, or when every client that had state has said that it is
 //!    done; without such clients there is none.
-//! 2. Only a client that is on disk from the run before may reclaim.
+//! 2. Only a client that is on disk from the run before may reclaim, and only as the principal that it
+//!    had then. Until grace is over, nobody else gets its name.
 //! 3. Hosts that use NLM never say that they are done: with any of them, grace takes its time.
 
-use super::{Barred, Owner};
+use super::{Owner, Principal, Record, StateError};
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,16 +15,15 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub struct Grace {
     until: Duration,
-    expected: HashMap<Owner, Barred>,
+    expected: HashMap<Owner, Record>,
     returned: HashSet<Owner>,
     hosts: HashSet<IpAddr>,
     ended: bool,
 }
 
 impl Grace {
-    /// Grace until `until` (monotonic) for the clients that had state in the run before, with what
-    /// they may not reclaim.
-    pub fn new(until: Duration, clients: impl IntoIterator<Item = (Owner, Barred)>) -> Self {
+    /// Grace until `until` (monotonic) for the clients that had state in the run before.
+    pub fn new(until: Duration, clients: impl IntoIterator<Item = (Owner, Record)>) -> Self {
         Self { until, expected: clients.into_iter().collect(), ..Self::default() }
     }
 
@@ -45,18 +45,38 @@ impl Grace {
         self.hosts.contains(&host)
     }
 
+    /// Refuses the name of a client that may come back to another principal.
+    ///
+    /// # Errors
+    /// [`StateError::ClientInUse`].
+    pub fn check_name(
+        &self,
+        owner: &Owner,
+        principal: &Principal,
+        now: Duration,
+    ) -> Result<(), StateError> {
+        let theirs = self.expected.get(owner).and_then(|record| record.principal.as_ref());
+        match theirs {
+            Some(theirs) if theirs != principal && self.is_active(now) => {
+                Err(StateError::ClientInUse)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether a client had state that it may ask back; notes that it is there again.
-    pub fn may_reclaim(&mut self, owner: &Owner, now: Duration) -> bool {
-        let may = self.is_active(now) && self.expected.contains_key(owner);
+    pub fn may_reclaim(&mut self, owner: &Owner, principal: &Principal, now: Duration) -> bool {
+        let is_its = |record: &Record| record.is_of(principal);
+        let may = self.is_active(now) && self.expected.get(owner).is_some_and(is_its);
         if may {
             self.returned.insert(owner.clone());
         }
         may
     }
 
-    /// What of its state a client may not ask back.
-    pub fn barred(&self, owner: &Owner) -> Barred {
-        self.expected.get(owner).cloned().unwrap_or_default()
+    /// What is on disk of a client that had state.
+    pub fn record(&self, owner: &Owner) -> Option<&Record> {
+        self.expected.get(owner)
     }
 
     /// Notes that a client is done reclaiming.
@@ -85,8 +105,11 @@ mod tests {
         Owner { sessions: true, name: bytes::Bytes::from_static(name.as_bytes()) }
     }
 
-    fn clients<const N: usize>(names: [&'static str; N]) -> [(Owner, Barred); N] {
-        names.map(|name| (owner(name), Barred::default()))
+    const SOMEBODY: Principal = Principal { flavor: 1, uid: 1000 };
+
+    fn clients<const N: usize>(names: [&'static str; N]) -> [(Owner, Record); N] {
+        let record = Record { principal: Some(SOMEBODY), ..Record::default() };
+        names.map(|name| (owner(name), record.clone()))
     }
 
     const SEC: Duration = Duration::from_secs(1);
@@ -96,8 +119,8 @@ mod tests {
         assert!(!Grace::new(90 * SEC, []).is_active(SEC));
 
         let mut grace = Grace::new(90 * SEC, clients(["a", "b"]));
-        assert!(grace.may_reclaim(&owner("a"), SEC));
-        assert!(!grace.may_reclaim(&owner("c"), SEC));
+        assert!(grace.may_reclaim(&owner("a"), &SOMEBODY, SEC));
+        assert!(!grace.may_reclaim(&owner("c"), &SOMEBODY, SEC));
         grace.completed(&owner("a"));
         assert!(grace.is_active(89 * SEC));
         assert_eq!(grace.end(89 * SEC), []);
@@ -106,7 +129,7 @@ mod tests {
         assert_eq!(grace.end(91 * SEC), []);
 
         let mut grace = Grace::new(90 * SEC, clients(["a"]));
-        assert!(grace.may_reclaim(&owner("a"), SEC));
+        assert!(grace.may_reclaim(&owner("a"), &SOMEBODY, SEC));
         grace.completed(&owner("a"));
         assert!(!grace.is_active(2 * SEC));
         assert_eq!(grace.end(2 * SEC), []);
@@ -116,5 +139,23 @@ mod tests {
         assert!(grace.is_active(89 * SEC) && grace.expects_host(host));
         assert_eq!(grace.end(90 * SEC), []);
         assert!(!grace.expects_host(host));
+    }
+
+    #[test]
+    fn a_name_is_kept_for_the_principal_that_had_it() {
+        let other = Principal { flavor: 1, uid: 1001 };
+        let mut grace = Grace::new(90 * SEC, clients(["a"]));
+        assert_eq!(grace.check_name(&owner("a"), &other, SEC), Err(StateError::ClientInUse));
+        assert!(!grace.may_reclaim(&owner("a"), &other, SEC));
+        assert_eq!(grace.check_name(&owner("b"), &other, SEC), Ok(()));
+        assert_eq!(grace.check_name(&owner("a"), &SOMEBODY, SEC), Ok(()));
+        assert!(grace.may_reclaim(&owner("a"), &SOMEBODY, SEC));
+        assert_eq!(grace.check_name(&owner("a"), &other, 90 * SEC), Ok(()));
+
+        // Of a record that does not say whose it is, nobody but the superuser reclaims.
+        let mut grace = Grace::new(90 * SEC, [(owner("a"), Record::default())]);
+        assert_eq!(grace.check_name(&owner("a"), &other, SEC), Ok(()));
+        assert!(!grace.may_reclaim(&owner("a"), &other, SEC));
+        assert!(grace.may_reclaim(&owner("a"), &Principal { flavor: 1, uid: 0 }, SEC));
     }
 }

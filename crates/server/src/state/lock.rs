@@ -6,8 +6,8 @@
 
 use super::blocked::{Wait, Wanted};
 use super::{
-    ClientId, Conflict, NlmOwner, OwnerName, Range, RangeLocks, State, StateError, StateId,
-    StateKey, check_seq, next_seq,
+    ClientId, Conflict, NlmOwner, OwnerName, Principal, Range, RangeLocks, State, StateError,
+    StateId, StateKey, check_seq, next_seq,
 };
 use crate::handle::Node;
 use std::time::Duration;
@@ -226,12 +226,17 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// The owner of locks.
+    /// The owner of locks of a client of minor version 0, to whoever may change them.
     ///
     /// # Errors
-    /// There is no such state.
-    pub fn owner_of_lock(&self, key: StateKey) -> Result<LockOwner, StateError> {
-        self.locks.get(&key).map(|l| l.owner.clone()).ok_or_else(|| self.missing(key))
+    /// There is no such state, or [`StateError::NotTheOpener`].
+    pub fn owner_of_lock(
+        &self,
+        key: StateKey,
+        principal: &Principal,
+    ) -> Result<LockOwner, StateError> {
+        self.client_of_own(key, principal)?;
+        self.locks.get(&key).map(|l| l.owner.clone()).ok_or(StateError::BadStateId)
     }
 
     /// RELEASE_LOCKOWNER: forgets an owner that holds nothing.

@@ -19,6 +19,7 @@ mod client;
 mod delegation;
 mod filter;
 mod grace;
+mod ids;
 mod lock;
 mod nlm;
 mod open;
@@ -33,16 +34,19 @@ mod tests;
 
 pub use barred::Barred;
 pub use blocked::Freed;
-pub use client::{CallbackService, Client, ClientId, Clients, Exchanged, Owner, Principal};
+pub use client::{
+    CallbackService, Client, ClientId, Clients, Exchanged, NewCallback, Owner, Principal,
+};
 pub use delegation::{
     Ask, DelegationKind, Grant, Order, Recalled, Referring, Touch, Wanted, WhyNot,
 };
 pub use filter::{Changing, Filter};
 pub use grace::Grace;
+pub use ids::Ids;
 pub use lock::{Holder, LockError, LockOwner, LockRequest, LockTarget};
 pub use nlm::{Granted, NlmError, NlmLock, NlmOwner, ReplyTo};
 pub use open::{Claim, Io, OpenRequest};
-pub use recovery::{LockHost, Recovered, Recovery};
+pub use recovery::{LockHost, Record, Recovered, Recovery};
 pub use revoked::{Revoked, Why};
 pub use session::{
     BackCall, BackOutcome, CallbackCred, Channel, Sequenced, Session, SessionId, Sessions,
@@ -80,6 +84,9 @@ pub enum StateError {
     /// An update, or a confirmation, by somebody else.
     #[error("the client belongs to another principal")]
     NotSamePrincipal,
+    /// A state is changed by somebody who neither opened the file nor speaks for the client.
+    #[error("the state belongs to another principal")]
+    NotTheOpener,
     /// A live client of another principal has that name.
     #[error("the name is in use by another principal's client")]
     ClientInUse,
@@ -245,16 +252,16 @@ pub struct State<F> {
     revoked: HashMap<StateKey, (ClientId, Why)>,
     unwritten: BTreeSet<Owner>,
     limits: Limits,
-    run: u32,
+    ids: Ids,
     made: u64,
 }
 
 impl<F: Clone> State<F> {
-    /// No state, in the server's `run`, with `grace` for earlier runs.
-    pub fn new(run: u32, limits: Limits, grace: Grace) -> Self {
+    /// No state, in the run of the server that `ids` are of, with `grace` for earlier runs.
+    pub fn new(ids: Ids, limits: Limits, grace: Grace) -> Self {
         Self {
-            clients: Clients::new(run, limits.lease, limits.clients),
-            sessions: Sessions::new(limits.sessions, limits.kept_reply_bytes),
+            clients: Clients::new(ids, limits.lease, limits.clients),
+            sessions: Sessions::new(ids, limits.sessions, limits.kept_reply_bytes),
             grace,
             files: HashMap::new(),
             opens: HashMap::new(),
@@ -267,7 +274,7 @@ impl<F: Clone> State<F> {
             revoked: HashMap::new(),
             unwritten: BTreeSet::new(),
             limits,
-            run,
+            ids,
             made: 0,
         }
     }
@@ -293,14 +300,57 @@ impl<F: Clone> State<F> {
     }
 
     fn new_key(&mut self) -> StateKey {
-        self.made += 1;
-        StateKey { run: self.run, number: self.made }
+        loop {
+            self.made += 1;
+            let key = self.ids.state(self.made);
+            // Two counts with one name are next to impossible, and harmless like this.
+            if self.newest(key).is_none() && !self.revoked.contains_key(&key) {
+                return key;
+            }
+        }
     }
 
-    /// CREATE_SESSION's effect on its client: confirms it, frees what it replaces.
+    /// EXCHANGE_ID ([`Clients::exchange_id`]).
     ///
     /// # Errors
-    /// [`StateError::StaleClientId`], or [`StateError::NotSamePrincipal`].
+    /// As there; [`StateError::ClientInUse`] too while another principal's client of this name may
+    /// come back after a restart.
+    pub fn exchange_id(
+        &mut self,
+        owner: Owner,
+        verifier: [u8; 8],
+        principal: Principal,
+        update: bool,
+        now: Duration,
+    ) -> Result<Exchanged, StateError> {
+        self.grace.check_name(&owner, &principal, now)?;
+        self.clients.exchange_id(owner, verifier, principal, update, now)
+    }
+
+    /// SETCLIENTID ([`Clients::introduce`]), by a client that listens for callbacks at `callback`.
+    ///
+    /// # Errors
+    /// As [`exchange_id`](Self::exchange_id).
+    pub fn introduce(
+        &mut self,
+        owner: Owner,
+        verifier: [u8; 8],
+        principal: Principal,
+        callback: Option<CallbackService>,
+        now: Duration,
+    ) -> Result<(ClientId, [u8; 8]), StateError> {
+        self.grace.check_name(&owner, &principal, now)?;
+        let introduced = self.clients.introduce(owner, verifier, principal, now)?;
+        self.clients.get_mut(introduced.0)?.new_callback = Some(NewCallback(callback));
+        Ok(introduced)
+    }
+
+    /// CREATE_SESSION's, or SETCLIENTID_CONFIRM's, effect on its client: confirms it, frees what it
+    /// replaces.
+    ///
+    /// # Errors
+    /// [`StateError::StaleClientId`], [`StateError::NotSamePrincipal`], or
+    /// [`StateError::ClientInUse`]: by now another principal's client of this name has state.
     pub fn confirm(
         &mut self,
         id: ClientId,
@@ -311,21 +361,31 @@ impl<F: Clone> State<F> {
         if client.principal != *principal {
             return Err(StateError::NotSamePrincipal);
         }
-        client.renewed = client.renewed.max(now);
         if client.confirmed {
+            client.renewed = client.renewed.max(now);
             return Ok(());
         }
-        client.may_reclaim = self.grace.may_reclaim(&client.owner, now);
+        let owner = client.owner.clone();
+        self.clients.check_name(&owner, principal, now)?;
+        self.grace.check_name(&owner, principal, now)?;
+        let client = self.clients.get_mut(id)?;
+        client.renewed = client.renewed.max(now);
+        client.may_reclaim = self.grace.may_reclaim(&owner, principal, now);
         client.is_recorded = client.may_reclaim;
-        if client.may_reclaim {
-            client.inherited = self.grace.barred(&client.owner);
+        if client.may_reclaim
+            && let Some(record) = self.grace.record(&owner)
+        {
+            client.inherited = record.barred.clone();
+            if record.principal.is_none() {
+                self.unwritten.insert(owner);
+            }
         }
         if let Some(replaced) = self.clients.confirm(id)?
             && let Some(replaced) = self.release(replaced)
             && replaced.is_recorded
         {
             self.clients.get_mut(id)?.is_recorded = true;
-            if !replaced.barred().is_empty() {
+            if !replaced.barred().is_empty() || replaced.principal != *principal {
                 self.unwritten.insert(replaced.owner);
             }
         }
@@ -375,6 +435,9 @@ impl<F: Clone> State<F> {
     /// [`StateError::ClientBusy`] while it has sessions or state.
     pub fn destroy_client(&mut self, id: ClientId) -> Result<(), StateError> {
         let client = self.clients.get(id)?;
+        if !client.owner.sessions {
+            return Err(StateError::StaleClientId);
+        }
         if !client.states.is_empty() || self.sessions.of(id).next().is_some() {
             return Err(StateError::ClientBusy);
         }

@@ -13,8 +13,8 @@
 //! be done with it before [`State::confirm_open`]; without that it is gone after a lease.
 
 use super::{
-    ClientId, LockOwner, OwnerName, Share, State, StateError, StateId, StateKey, Touch, check_seq,
-    next_seq,
+    ClientId, LockOwner, OwnerName, Principal, Share, State, StateError, StateId, StateKey, Touch,
+    check_seq, next_seq,
 };
 use crate::handle::Node;
 use std::time::Duration;
@@ -28,6 +28,10 @@ pub(super) struct Open<F> {
     pub(super) node: Node,
     pub(super) seq: u32,
     pub(super) share: Share,
+    /// Who opened it last.
+    by: Principal,
+    /// Who made the file by opening it.
+    made_by: Option<Principal>,
     /// Since when it waits for its owner to confirm it.
     unconfirmed: Option<Duration>,
     /// Somebody was made to wait for a lock that was asked for under it.
@@ -62,6 +66,10 @@ pub struct OpenRequest<F> {
     pub claim: Claim,
     /// Its owner has to confirm it; only of an owner that has nothing else open.
     pub confirm: bool,
+    /// Who opens it.
+    pub by: Principal,
+    /// The file was made by this.
+    pub made: bool,
     /// A handle for what [`share`](Self::share) gives access to.
     pub file: F,
 }
@@ -73,6 +81,8 @@ pub struct Io<F> {
     pub file: F,
     /// Under whose locks.
     pub lock_owner: Option<LockOwner>,
+    /// Who made the file by opening it.
+    pub made_by: Option<Principal>,
 }
 
 impl<F: Clone> State<F> {
@@ -82,7 +92,7 @@ impl<F: Clone> State<F> {
     /// [`StateError::Delegated`], [`StateError::ShareDenied`], or that it is not the time, or that
     /// there are too many.
     pub fn open(&mut self, request: OpenRequest<F>, now: Duration) -> Result<StateId, StateError> {
-        let OpenRequest { client, owner, node, share, claim, confirm, file } = request;
+        let OpenRequest { client, owner, node, share, claim, confirm, by, made, file } = request;
         self.check_grace(client, claim == Claim::Reclaim, now)?;
         if claim == Claim::Reclaim {
             self.check_barred(client, node)?;
@@ -118,6 +128,8 @@ impl<F: Clone> State<F> {
                     node,
                     seq: 0,
                     share: Share::default(),
+                    by: by.clone(),
+                    made_by: None,
                     unconfirmed: confirm.then_some(now),
                     waits: false,
                     opened: Vec::new(),
@@ -132,6 +144,10 @@ impl<F: Clone> State<F> {
         };
         let open = self.opens.get_mut(&key).ok_or(StateError::BadStateId)?;
         open.share = open.share.union(share);
+        if made {
+            open.made_by = Some(by.clone());
+        }
+        open.by = by;
         if !open.opened.contains(&share) {
             open.opened.push(share);
         }
@@ -265,7 +281,7 @@ impl<F: Clone> State<F> {
         let file = if access.contains(Access::WRITE) { &open.writer } else { &open.reader };
         let file = file.clone().ok_or(StateError::OpenMode)?;
         let lock_owner = lock.map(|lock| lock.owner.clone());
-        Ok(Io { file, lock_owner })
+        Ok(Io { file, lock_owner, made_by: open.made_by.clone() })
     }
 
     /// Whether I/O without an open is allowed: nobody's share reservation forbids it.
@@ -280,13 +296,15 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// A handle with which a client writes a file, if it has it open for that.
-    pub fn writer(&self, client: ClientId, node: Node) -> Option<F> {
-        self.opens_of(node)
-            .find(|(_, o)| o.client == client && o.writer.is_some())?
-            .1
-            .writer
-            .clone()
+    /// A handle with which a client, or if that is not known the client of an opener, writes a file,
+    /// if it has it open for that.
+    pub fn writer(&self, client: Option<ClientId>, by: &Principal, node: Node) -> Option<F> {
+        let is_its = |open: &Open<F>| match client {
+            Some(client) => client == open.client,
+            None => open.by == *by && !self.has_sessions(open.client),
+        };
+        let mut opens = self.opens_of(node);
+        opens.find_map(|(_, open)| open.writer.as_ref().filter(|_| is_its(open)).cloned())
     }
 
     /// Whether somebody has the file open.
@@ -294,20 +312,53 @@ impl<F: Clone> State<F> {
         self.files.get(&node).is_some_and(|f| !f.opens.is_empty())
     }
 
-    /// Whose a state is.
+    /// The client of minor version 0 whose a state is: what has sessions has them prove whose a
+    /// state is, and is used in them alone.
     ///
     /// # Errors
-    /// There is no such state.
+    /// There is no such state of such a client.
     pub fn client_of(&self, key: StateKey) -> Result<ClientId, StateError> {
-        self.newest(key).map(|(client, _)| client).ok_or_else(|| self.missing(key))
+        match self.newest(key) {
+            Some((client, _)) if self.has_sessions(client) => Err(StateError::BadStateId),
+            Some((client, _)) => Ok(client),
+            None => Err(self.missing(key)),
+        }
     }
 
-    /// The owner of an open.
+    /// The same for somebody who is about to change the state: only who opened the file may, or who
+    /// speaks for the client.
     ///
     /// # Errors
-    /// There is no such open.
-    pub fn owner_of_open(&self, key: StateKey) -> Result<LockOwner, StateError> {
-        let open = self.opens.get(&key).ok_or_else(|| self.missing(key))?;
+    /// There is no such state of such a client, or [`StateError::NotTheOpener`].
+    pub fn client_of_own(
+        &self,
+        key: StateKey,
+        principal: &Principal,
+    ) -> Result<ClientId, StateError> {
+        let client = self.client_of(key)?;
+        let open = self.opens.get(&self.locks.get(&key).map_or(key, |lock| lock.open));
+        let by = open.map(|open| &open.by).or_else(|| self.delegations.holder(key));
+        if by == Some(principal) || self.clients.get(client)?.principal == *principal {
+            return Ok(client);
+        }
+        Err(StateError::NotTheOpener)
+    }
+
+    fn has_sessions(&self, client: ClientId) -> bool {
+        self.clients.get(client).is_ok_and(|client| client.owner.sessions)
+    }
+
+    /// The owner of an open of a client of minor version 0, to whoever may change it.
+    ///
+    /// # Errors
+    /// There is no such open, or [`StateError::NotTheOpener`].
+    pub fn owner_of_open(
+        &self,
+        key: StateKey,
+        principal: &Principal,
+    ) -> Result<LockOwner, StateError> {
+        self.client_of_own(key, principal)?;
+        let open = self.opens.get(&key).ok_or(StateError::BadStateId)?;
         Ok(LockOwner { client: open.client, name: open.owner.clone() })
     }
 

@@ -2,10 +2,10 @@
 //!
 //! 1. A run's number is on disk before it is used, so stateids and client numbers are never used
 //!    twice.
-//! 2. A client (or a host that uses NLM) is on disk before the reply that lets it take state. What
+//! 2. A client, with who may speak for it, (or a host that uses NLM) is on disk before the reply that lets it take state. What
 //!    is taken from it is said there before the reply that gives it to somebody else.
 
-use super::{Barred, Owner};
+use super::{Barred, Owner, Principal};
 use crate::handle::Node;
 use bytes::{Buf, BufMut, Bytes};
 use redb::{Database, ReadableTable, TableDefinition, WriteTransaction};
@@ -18,6 +18,9 @@ const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const CLIENTS: TableDefinition<'_, (bool, &[u8]), ()> = TableDefinition::new("clients");
 /// Of `CLIENTS`: what they may not reclaim, if there is something.
 const BARRED: TableDefinition<'_, (bool, &[u8]), &[u8]> = TableDefinition::new("barred");
+/// Of `CLIENTS`: who may speak for them, as flavor and user. Versions before did not write it.
+const PRINCIPALS: TableDefinition<'_, (bool, &[u8]), (u32, u32)> =
+    TableDefinition::new("client principals");
 /// Addresses of hosts with locks by NLM, and of the server as they knew it; as text.
 const HOSTS: TableDefinition<'_, &str, &str> = TableDefinition::new("lock hosts");
 const RUN: &str = "run";
@@ -27,6 +30,23 @@ const FILE: &str = "state.redb";
 #[derive(Clone, Debug)]
 pub struct Recovery {
     db: Arc<Database>,
+}
+
+/// What is on disk of a client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// What it may not reclaim.
+    pub barred: Barred,
+    /// Who may speak for it; `None`: the record is of a version that did not say.
+    pub principal: Option<Principal>,
+}
+
+impl Record {
+    /// Whether a principal may reclaim what the client had. Where the record does not say, the
+    /// superuser may: kernels speak for themselves as such, while any user can claim a name.
+    pub fn is_of(&self, principal: &Principal) -> bool {
+        self.principal.as_ref().map_or(principal.is_superuser(), |mine| mine == principal)
+    }
 }
 
 /// A host with locks by NLM.
@@ -43,8 +63,8 @@ pub struct LockHost {
 pub struct Recovered {
     /// The number of this run; goes up from 1.
     pub run: u32,
-    /// Clients that had state in the run before, and what of it they may not reclaim.
-    pub clients: Vec<(Owner, Barred)>,
+    /// Clients that had state in the run before.
+    pub clients: Vec<(Owner, Record)>,
     /// Hosts that had locks by NLM.
     pub hosts: Vec<LockHost>,
 }
@@ -64,12 +84,18 @@ impl Recovery {
             meta.insert(RUN, u64::from(run))?;
             let mut clients = Vec::new();
             let barred = txn.open_table(BARRED)?;
+            let principals = txn.open_table(PRINCIPALS)?;
             for entry in txn.open_table(CLIENTS)?.iter()? {
                 let (key, _) = entry?;
                 let (sessions, name) = key.value();
                 let barred = barred.get((sessions, name))?;
                 let barred = barred.map_or_else(Barred::default, |files| barred_of(files.value()));
-                clients.push((Owner { sessions, name: Bytes::copy_from_slice(name) }, barred));
+                let principal = principals.get((sessions, name))?.map(|principal| {
+                    let (flavor, uid) = principal.value();
+                    Principal { flavor, uid }
+                });
+                let owner = Owner { sessions, name: Bytes::copy_from_slice(name) };
+                clients.push((owner, Record { barred, principal }));
             }
             let mut hosts = Vec::new();
             for entry in txn.open_table(HOSTS)?.iter()? {
@@ -84,25 +110,30 @@ impl Recovery {
         Ok((Self { db: Arc::new(db) }, recovered))
     }
 
-    /// Writes what each client may not reclaim, or (`None`) that it has no state. Returns when that
-    /// is durable.
+    /// Writes the record of each client, or (`None`) that it has no state. Returns when that is durable.
     ///
     /// # Errors
     /// It could not be written.
     pub async fn write_clients(
         &self,
-        records: Vec<(Owner, Option<Barred>)>,
+        records: Vec<(Owner, Option<Record>)>,
     ) -> Result<(), redb::Error> {
         self.write(move |txn| {
             let mut clients = txn.open_table(CLIENTS)?;
             let mut all_barred = txn.open_table(BARRED)?;
-            for (owner, barred) in &records {
+            let mut principals = txn.open_table(PRINCIPALS)?;
+            for (owner, record) in &records {
                 let key = (owner.sessions, &*owner.name);
-                match barred {
+                match record {
                     Some(_) => clients.insert(key, ())?,
                     None => clients.remove(key)?,
                 };
-                match barred.as_ref().filter(|barred| !barred.is_empty()) {
+                match record.as_ref().and_then(|record| record.principal.as_ref()) {
+                    Some(principal) => principals.insert(key, (principal.flavor, principal.uid))?,
+                    None => principals.remove(key)?,
+                };
+                let barred = record.as_ref().map(|record| &record.barred);
+                match barred.filter(|barred| !barred.is_empty()) {
                     Some(barred) => all_barred.insert(key, &*bytes_of(barred))?,
                     None => all_barred.remove(key)?,
                 };
@@ -202,7 +233,7 @@ mod tests {
         {
             let (recovery, recovered) = Recovery::open(dir.path()).unwrap();
             assert_eq!((recovered.run, recovered.clients.len()), (1, 0));
-            let here = |sessions| (owner(sessions), Some(Barred::default()));
+            let here = |sessions| (owner(sessions), Some(record()));
             recovery.write_clients(vec![here(true)]).await.unwrap();
             recovery.write_clients(vec![here(true), here(false)]).await.unwrap();
             recovery.write_clients(vec![(owner(false), None)]).await.unwrap();
@@ -211,8 +242,39 @@ mod tests {
             recovery.forget_hosts(vec![host(1).host]).await.unwrap();
         }
         let (_, recovered) = Recovery::open(dir.path()).unwrap();
-        assert_eq!((recovered.run, recovered.clients), (2, vec![(owner(true), Barred::default())]));
+        assert_eq!((recovered.run, recovered.clients), (2, vec![(owner(true), record())]));
         assert_eq!(recovered.hosts, [host(2)]);
+    }
+
+    fn record() -> Record {
+        let principal = Some(Principal { flavor: 1, uid: 1000 });
+        Record { barred: Barred::default(), principal }
+    }
+
+    #[tokio::test]
+    async fn a_record_of_a_version_that_knew_no_principals_is_the_superusers() {
+        let name = &b"host"[..];
+        let dir = tempfile::tempdir().unwrap();
+        {
+            // As versions before left it.
+            let db = Database::create(dir.path().join(FILE)).unwrap();
+            let txn = db.begin_write().unwrap();
+            txn.open_table(CLIENTS).unwrap().insert((true, name), ()).unwrap();
+            txn.open_table(META).unwrap().insert(RUN, 4).unwrap();
+            txn.commit().unwrap();
+        }
+        let (recovery, recovered) = Recovery::open(dir.path()).unwrap();
+        let [(owner, found)] = &recovered.clients[..] else { panic!("{recovered:?}") };
+        assert_eq!((recovered.run, &owner.name[..], found), (5, name, &Record::default()));
+        let user = |flavor, uid| Principal { flavor, uid };
+        assert!(
+            found.is_of(&user(1, 0)) && !found.is_of(&user(1, 1000)) && !found.is_of(&user(0, 0))
+        );
+        assert!(record().is_of(&user(1, 1000)) && !record().is_of(&user(1, 0)));
+        recovery.write_clients(vec![(owner.clone(), Some(record()))]).await.unwrap();
+        drop(recovery);
+        let (_, recovered) = Recovery::open(dir.path()).unwrap();
+        assert_eq!(recovered.clients, [(owner.clone(), record())]);
     }
 
     #[tokio::test]
@@ -223,10 +285,11 @@ mod tests {
         let some = Barred { all: false, files: [file(1), file(2)].into() };
         for barred in [some, Barred::all(), Barred::default()] {
             let (recovery, _) = Recovery::open(dir.path()).unwrap();
-            recovery.write_clients(vec![(owner.clone(), Some(barred.clone()))]).await.unwrap();
+            let record = Record { barred, ..record() };
+            recovery.write_clients(vec![(owner.clone(), Some(record.clone()))]).await.unwrap();
             drop(recovery);
             let (recovery, recovered) = Recovery::open(dir.path()).unwrap();
-            assert_eq!(recovered.clients, [(owner.clone(), barred)]);
+            assert_eq!(recovered.clients, [(owner.clone(), record)]);
             recovery.write_clients(vec![(owner.clone(), None)]).await.unwrap();
             drop(recovery);
             assert_eq!(Recovery::open(dir.path()).unwrap().1.clients, []);

@@ -151,7 +151,7 @@ impl<F: Clone> State<F> {
             Some((_, Why::Expired)) => StateError::Expired,
             Some((_, Why::Removed)) => StateError::AdminRevoked,
             Some((_, Why::Recalled)) => StateError::Revoked,
-            None if key.run == self.run => StateError::BadStateId,
+            None if key.run == self.ids.run() => StateError::BadStateId,
             None => StateError::StaleStateId,
         }
     }

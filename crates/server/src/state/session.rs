@@ -7,7 +7,7 @@
 //!    have answered a call; one that fails to answer is bound no more.
 
 use super::slot::{Begin, Slot, SlotError};
-use super::{ClientId, StateError};
+use super::{ClientId, Ids, StateError};
 use bytes::Bytes;
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ const MAX_BACK_CONNECTIONS: usize = 16;
 /// Most callbacks of one session at a time.
 const MAX_BACK_SLOTS: u32 = 16;
 
-/// A session's name: the client's number and a number never used twice in a run.
+/// A session's name, which cannot be guessed ([`Ids`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId(pub [u8; 16]);
 
@@ -186,6 +186,7 @@ pub struct Sessions {
     by_client: HashMap<ClientId, Vec<SessionId>>,
     /// Sessions whose backchannel a connection serves.
     by_connection: HashMap<u64, Vec<SessionId>>,
+    ids: Ids,
     made: u64,
     kept_bytes: u64,
     max_kept_bytes: u64,
@@ -194,10 +195,10 @@ pub struct Sessions {
 
 impl Sessions {
     /// No sessions; `max` at most, which keep replies of `max_kept_bytes` together.
-    pub fn new(max: usize, max_kept_bytes: u64) -> Self {
+    pub fn new(ids: Ids, max: usize, max_kept_bytes: u64) -> Self {
         let (by_client, by_connection) = (HashMap::new(), HashMap::new());
         let (by_id, made, kept_bytes) = (HashMap::new(), 0, 0);
-        Self { by_id, by_client, by_connection, made, kept_bytes, max_kept_bytes, max }
+        Self { by_id, by_client, by_connection, ids, made, kept_bytes, max_kept_bytes, max }
     }
 
     /// Makes a session.
@@ -219,10 +220,7 @@ impl Sessions {
         fore.slots = fore.slots.min(u32::try_from(fitting).unwrap_or(u32::MAX)).max(1);
         self.kept_bytes += fore.kept_bytes();
         self.made += 1;
-        let mut id = [0; 16];
-        id[..8].copy_from_slice(&client.0.to_be_bytes());
-        id[8..].copy_from_slice(&self.made.to_be_bytes());
-        let id = SessionId(id);
+        let id = self.ids.session(self.made);
         let slots = vec![Slot::new(1); fore.slots as usize];
         back.slots = back.slots.clamp(1, MAX_BACK_SLOTS);
         let session = Session {
@@ -426,7 +424,7 @@ mod tests {
 
     #[test]
     fn kept_replies_stay_in_their_budget() {
-        let mut sessions = Sessions::new(10, 6 * 1024);
+        let mut sessions = Sessions::new(Ids::new(1, [7; 32]), 10, 6 * 1024);
         let slots: Vec<u32> = (0..3)
             .map(|i| sessions.create(ClientId(i), CHANNEL, CHANNEL, 0).unwrap().fore.slots)
             .collect();
@@ -438,7 +436,7 @@ mod tests {
 
     #[test]
     fn requests_find_their_slot() {
-        let mut sessions = Sessions::new(1, 1 << 20);
+        let mut sessions = Sessions::new(Ids::new(1, [7; 32]), 1, 1 << 20);
         let id = sessions.create(ClientId(5), CHANNEL, CHANNEL, 0).unwrap().id;
         assert_eq!(
             sessions.begin(id, 0, 1, 7),
@@ -459,7 +457,7 @@ mod tests {
 
     #[test]
     fn callbacks_go_over_connections_that_answer() {
-        let mut sessions = Sessions::new(2, 1 << 20);
+        let mut sessions = Sessions::new(Ids::new(1, [7; 32]), 2, 1 << 20);
         let client = ClientId(5);
         let session = sessions.create(client, CHANNEL, CHANNEL, 1).unwrap();
         session.callback_cred = Some(CallbackCred::Nobody);

@@ -1,8 +1,8 @@
 //! Names of open and lock state.
 //!
 //! A stateid is a sequence number, which counts the changes of one state, and twelve bytes that
-//! say which state: the server's run and a number never used twice in it. So a stateid of an
-//! earlier run is known as such, and none of it has to be remembered.
+//! say which state: the server's run and a number that cannot be guessed ([`Ids`](super::Ids)). So a
+//! stateid of an earlier run is known as such, and none of it has to be remembered.
 
 use super::StateError;
 
@@ -11,7 +11,7 @@ use super::StateError;
 pub struct StateKey {
     /// The server's run.
     pub run: u32,
-    /// Counts up within a run.
+    /// A number of its own, which cannot be guessed.
     pub number: u64,
 }
 

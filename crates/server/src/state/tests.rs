@@ -10,13 +10,18 @@ pub(super) const WRITE: Share = Share { access: Access::WRITE, deny: Access::emp
 pub(super) const NODE: Node = Node { export: 0, id: FileId { ino: 1, generation: 0 } };
 
 pub(super) fn state_after(earlier: &[&'static str]) -> State<char> {
-    let owners = earlier.iter().map(|name| (owner(name), Barred::default()));
-    State::new(1, Limits::default(), Grace::new(LEASE, owners))
+    let owners = earlier.iter().map(|name| (owner(name), record(Barred::default())));
+    State::new(Ids::new(1, [7; 32]), Limits::default(), Grace::new(LEASE, owners))
 }
 
 pub(super) fn state_barred<const N: usize>(earlier: [(&'static str, Barred); N]) -> State<char> {
-    let owners = earlier.map(|(name, barred)| (owner(name), barred));
-    State::new(1, Limits::default(), Grace::new(LEASE, owners))
+    let owners = earlier.map(|(name, barred)| (owner(name), record(barred)));
+    State::new(Ids::new(1, [7; 32]), Limits::default(), Grace::new(LEASE, owners))
+}
+
+/// What is on disk of a client.
+pub(super) fn record(barred: Barred) -> Record {
+    Record { barred, principal: Some(principal()) }
 }
 
 pub(super) fn owner(name: &'static str) -> Owner {
@@ -45,7 +50,17 @@ pub(super) fn ready(state: &mut State<char>, name: &'static str, now: Duration) 
 
 pub(super) fn request(client: ClientId, share: Share) -> OpenRequest<char> {
     let owner = Bytes::from_static(b"process");
-    OpenRequest { client, owner, node: NODE, share, claim: Claim::New, confirm: false, file: 'f' }
+    OpenRequest {
+        client,
+        owner,
+        node: NODE,
+        share,
+        claim: Claim::New,
+        confirm: false,
+        by: principal(),
+        made: false,
+        file: 'f',
+    }
 }
 
 pub(super) fn lock_under(open: StateId, client: ClientId, exclusive: bool) -> LockRequest {

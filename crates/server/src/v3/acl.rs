@@ -137,6 +137,7 @@ async fn set(file: &Target<'_>, args: &Setacl) -> Result<(), Error> {
     for (kind, acl) in [(AclKind::Access, access), (AclKind::Default, default)] {
         if let Some(acl) = acl {
             let set = file.fs().set_acl(&file.caller, file.id(), kind, acl.as_ref()).await;
+            file.rights_changed();
             set.map_err(convert::error)?;
         }
     }

@@ -4,7 +4,7 @@ use super::files::{self, Rights};
 use super::{Nfs3, convert};
 use crate::changes::Changing;
 use crate::export::{Admitted, Identity, Served, Table};
-use crate::handle::Node;
+use crate::handle::{Handles, Node};
 use crate::privileges;
 use crate::recall::{Claim, Named};
 use crate::state::Touch;
@@ -134,6 +134,16 @@ impl Target<'_> {
         Self { node, caller: self.caller.clone(), ..*self }
     }
 
+    pub(super) fn handles(&self) -> &Handles {
+        self.nfs.exports.handles()
+    }
+
+    /// Refuses who may not search this directory: what lies beyond it is told to nobody else.
+    pub(super) async fn check_search(&self) -> Result<(), Error> {
+        let may = self.export.may_search(&self.caller, self.id()).await.map_err(convert::error)?;
+        if may { Ok(()) } else { Err(Error::Access) }
+    }
+
     /// The handle of another file of the same export.
     pub(super) fn handle_of(&self, id: FileId) -> FileHandle {
         let node = Node { export: self.node.export, id };
@@ -143,6 +153,11 @@ impl Target<'_> {
     /// Refuses changes to a read-only export.
     pub(super) fn check_writable(&self) -> Result<(), Error> {
         if self.read_only { Err(Error::RoFs) } else { Ok(()) }
+    }
+
+    /// Notes that who may use the file has changed.
+    pub(super) fn rights_changed(&self) {
+        self.nfs.exports.rights().changed(self.node);
     }
 
     /// Takes from the file what a change of its data takes away.

@@ -97,6 +97,11 @@ impl Target<'_> {
         self.fs().getattr(self.node.id).await.map_err(of_vfs)
     }
 
+    /// Whether the caller may find what lies in this directory.
+    pub(crate) async fn may_search(&self) -> Result<bool, Error> {
+        self.export.may_search(&self.caller, self.node.id).await.map_err(of_vfs)
+    }
+
     /// Refuses changes to a read-only export.
     pub(crate) fn check_writable(&self) -> Result<(), Error> {
         if self.read_only { Err(Error::RoFs) } else { Ok(()) }
@@ -118,28 +123,30 @@ impl Context {
     }
 
     /// The client of a request: the session's, or in minor version 0 the one that it names, whose
-    /// lease that renews.
+    /// lease that renews. A client with sessions has no other name there than its session's.
     pub(crate) fn client_of(&self, named: types::ClientId) -> Result<ClientId, Error> {
         if self.minor > 0 {
             return self.client();
         }
         let (id, now) = (ClientId(named), self.now());
         let mut state = self.state();
-        if !state.clients.get(id).map_err(of_state)?.confirmed {
+        let client = state.clients.get(id).map_err(of_state)?;
+        if !client.confirmed || client.owner.sessions {
             return Err(Error::StaleClientId);
         }
         state.clients.renew(id, now);
         Ok(id)
     }
 
-    /// The client of a request under a stateid, as [`client_of`](Self::client_of).
+    /// The client of a request that changes a state, as [`client_of`](Self::client_of): in minor
+    /// version 0, whoever opened the file asks for it, or whoever speaks for the client.
     pub(crate) fn client_of_state(&self, id: crate::state::StateId) -> Result<ClientId, Error> {
         if self.minor > 0 {
             return self.client();
         }
         let now = self.now();
         let mut state = self.state();
-        let client = state.client_of(id.key).map_err(of_state)?;
+        let client = state.client_of_own(id.key, &self.principal).map_err(of_state)?;
         state.clients.renew(client, now);
         Ok(client)
     }
@@ -247,9 +254,8 @@ impl Context {
             target.check_writable()?;
         }
         if let StateRef::Of(id) = stateid {
-            let client = self.session.map(|s| s.client);
-            self.client_of_state(id)?;
-            let io = self.state().io(client, id, target.node, access).map_err(of_state)?;
+            let io = self.io_under(id, target.node, access)?;
+            self.check_rights(target, io.made_by.as_ref(), access).await?;
             return Ok(FileIo { file: io.file, lock_owner: io.lock_owner, _claim: None });
         }
         let writes = access.contains(Access::WRITE);
@@ -265,6 +271,43 @@ impl Context {
             opened => opened?,
         };
         Ok(FileIo { file, lock_owner: None, _claim: Some(claim) })
+    }
+
+    /// The handle for I/O under a stateid. A client with sessions uses its own in them alone; in minor
+    /// version 0 the stateid itself says whose it is.
+    fn io_under(
+        &self,
+        id: crate::state::StateId,
+        node: Node,
+        access: Access,
+    ) -> Result<crate::state::Io<File>, Error> {
+        let now = self.now();
+        let mut state = self.state();
+        if self.minor > 0 {
+            let client = self.client()?;
+            return state.io(Some(client), id, node, access).map_err(of_state);
+        }
+        let client = state.client_of(id.key).map_err(of_state)?;
+        let io = state.io(None, id, node, access).map_err(of_state)?;
+        state.clients.renew(client, now);
+        Ok(io)
+    }
+
+    /// Refuses I/O under an open to who may not do it by itself: a stateid is no right (as Linux's
+    /// nfsd_permission with NFSD_MAY_OWNER_OVERRIDE). Who made the file by that open may, too, where the
+    /// file is not its own because the store maps users.
+    async fn check_rights(
+        &self,
+        target: &Target<'_>,
+        made_by: Option<&Principal>,
+        access: Access,
+    ) -> Result<(), Error> {
+        let rights = self.core.exports.rights();
+        let now = self.now();
+        match rights.check(target.export, &target.caller, target.node, access, now).await {
+            Err(weir_vfs::Error::AccessDenied) if made_by == Some(&self.principal) => Ok(()),
+            checked => checked.map_err(of_vfs),
+        }
     }
 
     /// As [`io`](Self::io), for a change of what the file holds, which is about to be made.

@@ -231,7 +231,11 @@ mod tests {
 
     #[test]
     fn idle_owners_are_forgotten_and_new_ones_of_their_client_have_to_confirm() {
-        let state = Mutex::new(State::<()>::new(1, Limits::default(), Grace::default()));
+        let state = Mutex::new(State::<()>::new(
+            crate::state::Ids::new(1, [7; 32]),
+            Limits::default(),
+            Grace::default(),
+        ));
         let name = crate::state::Owner { sessions: false, name: Bytes::new() };
         let principal = crate::state::Principal { flavor: 1, uid: 0 };
         let client = state.lock().clients.insert(name, [0; 8], principal, Duration::ZERO).unwrap();

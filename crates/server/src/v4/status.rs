@@ -49,6 +49,7 @@ pub(crate) fn of_state(error: StateError) -> Error {
         E::NoSuchClient => Error::NoEnt,
         E::NotSameVerifier => Error::NotSame,
         E::NotSamePrincipal => Error::Perm,
+        E::NotTheOpener => Error::Access,
         E::ClientInUse => Error::ClIdInUse,
         E::ClientBusy => Error::ClientIdBusy,
         E::TooMany => Error::Delay,

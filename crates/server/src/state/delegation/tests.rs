@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::state::tests::{LEASE, NODE, READ, T0, WRITE, principal, ready, request, state_after};
-use crate::state::{CallbackCred, CallbackService, Channel, Owner};
+use crate::state::{CallbackCred, CallbackService, Channel, Ids, Owner};
 
 const SEC: Duration = Duration::from_secs(1);
 
@@ -36,7 +36,7 @@ fn give(
 ) -> Result<StateId, WhyNot> {
     let ask = ask(client, share, Wanted::Any);
     let kind = state.may_delegate(ask, now)?;
-    state.delegate(Grant { ask, file: 'd', change: 5, referring: None }, kind, now)
+    state.delegate(Grant { ask, file: 'd', change: 5, referring: None, by: principal() }, kind, now)
 }
 
 /// A client with an open and a delegation of it.
@@ -208,7 +208,7 @@ fn a_silent_client_loses_its_delegation_at_once_to_whoever_wants_the_file() {
 #[test]
 fn delegations_are_bounded() {
     let limits = crate::state::Limits { delegations: 1, ..Default::default() };
-    let mut state = State::new(1, limits, crate::state::Grace::default());
+    let mut state = State::new(Ids::new(1, [7; 32]), limits, crate::state::Grace::default());
     let (a, _) = delegate(&mut state, "a", READ);
     let b = callable(&mut state, "b");
     assert_eq!(give(&mut state, b, READ, T0), Err(WhyNot::Resource));
@@ -229,6 +229,7 @@ fn a_reclaimed_delegation_is_recalled_where_it_is_in_the_way() {
         file: 'd',
         change: 5,
         referring: None,
+        by: principal(),
     };
     let read = DelegationKind::Read;
     let (_, recall) = state.reclaim_delegation(grant(a), read, T0).unwrap();
@@ -255,8 +256,12 @@ fn files_are_looked_at_in_turn_but_not_while_their_delegates_write() {
     let mut state = state_after(&[]);
     let (a, id) = delegate(&mut state, "a", READ);
     let (_, of_b) = delegate(&mut state, "b", READ);
-    assert_eq!(state.delegations_to_look_at(1), [(id.key, NODE, Some(5))]);
-    assert_eq!(state.delegations_to_look_at(1), [(of_b.key, NODE, Some(5))]);
+    // In the order of their names, which is nobody's.
+    let mut in_turn = [id.key, of_b.key];
+    in_turn.sort_unstable();
+    for key in in_turn {
+        assert_eq!(state.delegations_to_look_at(1), [(key, NODE, Some(5))]);
+    }
     assert_eq!(state.delegations_to_look_at(1), []);
     state.return_delegation(state.delegations.client_of(of_b.key).unwrap(), of_b, NODE).unwrap();
 

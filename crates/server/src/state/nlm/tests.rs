@@ -3,7 +3,7 @@
 use super::super::tests::{LEASE, NODE, T0, WRITE, lock_under, ready, request, state_after};
 use super::super::{Claim, Grace, Limits, LockOwner, LockTarget, OpenRequest, TO_END};
 use super::*;
-use crate::state::StateError;
+use crate::state::{Ids, StateError};
 use weir_vfs::Access;
 
 const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
@@ -219,7 +219,7 @@ fn a_silent_client_gives_way_to_a_host_that_waits() {
 #[test]
 fn hosts_reclaim_in_grace_and_nobody_takes_anything_new() {
     let grace = Grace::new(LEASE, []).with_hosts([HOST]);
-    let mut state: State<char> = State::new(1, Limits::default(), grace);
+    let mut state: State<char> = State::new(Ids::new(1, [7; 32]), Limits::default(), grace);
     let other = IpAddr::from([192, 0, 2, 8]);
     for host in [HOST, other] {
         state.nlm_remembered(host, T0);
@@ -248,7 +248,7 @@ fn hosts_reclaim_in_grace_and_nobody_takes_anything_new() {
 #[test]
 fn lines_and_ranges_are_bounded() {
     let limits = Limits { locks: 2, ..Limits::default() };
-    let mut state: State<char> = State::new(1, limits, Grace::default());
+    let mut state: State<char> = State::new(Ids::new(1, [7; 32]), limits, Grace::default());
     state.nlm_remembered(HOST, T0);
     for process in [1, 2] {
         state.nlm_lock(lock(process, false), T0).unwrap();

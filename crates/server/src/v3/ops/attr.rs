@@ -41,6 +41,8 @@ async fn set_checked(file: &Target<'_>, args: &setattr::Args) -> Result<Option<A
     }
     if set != SetAttr::default() || args.set.size.is_none() {
         let set = file.fs().setattr(&file.caller, file.id(), &set).await;
+        // Also of one that failed: it may have done a part.
+        file.rights_changed();
         return set.map(Some).map_err(convert::error);
     }
     Ok(None)

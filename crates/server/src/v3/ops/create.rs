@@ -1,16 +1,16 @@
 //! CREATE, MKDIR, SYMLINK, MKNOD.
 
 use super::attr::set_size;
+use crate::exclusive::Exclusive;
 use crate::state::Touch;
 use crate::v3::convert;
 use crate::v3::request::{Request, Target};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_nfs::v3::op::create::{self, How};
 use weir_nfs::v3::op::mknod::{self, What};
 use weir_nfs::v3::op::{mkdir, symlink};
-use weir_nfs::v3::types::{Device, SetAttr, Verifier};
+use weir_nfs::v3::types::{Device, SetAttr};
 use weir_nfs::v3::{Error, Failure};
-use weir_vfs::{Attr, Created, FileKind, SetTime};
+use weir_vfs::{Attr, Created, FileKind};
 
 pub(in crate::v3) async fn create(request: &Request<'_>, args: create::Args) -> create::Res {
     let dir = request.target(&args.target.dir)?;
@@ -41,41 +41,18 @@ async fn make_file(dir: &Target<'_>, name: &[u8], how: How) -> Result<Attr, Erro
         }
         How::Guarded(set) => Ok(create(&convert::set_attr(&set)?, true).await?.attr),
         How::Exclusive(verifier) => {
-            let (atime, mtime) = verifier_times(verifier);
-            let set = weir_vfs::SetAttr {
-                mode: Some(0),
-                atime: Some(SetTime::To(atime)),
-                mtime: Some(SetTime::To(mtime)),
-                ..weir_vfs::SetAttr::default()
-            };
+            let (handles, dir_node, caller) = (dir.handles(), dir.node, &dir.caller);
+            let creation = Exclusive { handles, dir: dir_node, name, caller, verifier };
+            let mut set = weir_vfs::SetAttr { mode: Some(0), ..weir_vfs::SetAttr::default() };
+            creation.mark(&mut set);
             match create(&set, true).await {
-                Err(Error::Exist) => made_before(dir, name, (atime, mtime)).await,
+                Err(Error::Exist) => {
+                    creation.made_before(dir.fs(), 0).await.map_err(convert::error)
+                }
                 made => Ok(made?.attr),
             }
         }
     }
-}
-
-/// Where the verifier of an exclusive creation is kept until the client sets the times: in the
-/// times, which outlive a restart. (The top bits are left out, as file systems are at odds there.)
-fn verifier_times(verifier: Verifier) -> (SystemTime, SystemTime) {
-    let [a, b, c, d, e, f, g, h] = verifier;
-    let time = |word: [u8; 4]| {
-        UNIX_EPOCH + Duration::from_secs((u32::from_be_bytes(word) & 0x7fff_ffff).into())
-    };
-    (time([a, b, c, d]), time([e, f, g, h]))
-}
-
-/// The file, if the same exclusive creation made it.
-async fn made_before(
-    dir: &Target<'_>,
-    name: &[u8],
-    times: (SystemTime, SystemTime),
-) -> Result<Attr, Error> {
-    let attr = dir.fs().lookup(&dir.caller, dir.id(), name).await.map_err(convert::error)?;
-    let ours =
-        attr.kind == FileKind::Regular && attr.size == 0 && (attr.atime, attr.mtime) == times;
-    if ours { Ok(attr) } else { Err(Error::Exist) }
 }
 
 pub(in crate::v3) async fn mkdir(request: &Request<'_>, args: mkdir::Args) -> mkdir::Res {

@@ -29,6 +29,7 @@ async fn find(dir: &Target<'_>, name: &[u8]) -> Result<Attr, Error> {
             if itself.kind != FileKind::Directory {
                 return Err(Error::NotDir);
             }
+            dir.check_search().await?;
             if name == b"." { Ok(itself) } else { fs.parent(dir.id()).await }
         }
         name => fs.lookup(&dir.caller, dir.id(), name).await,

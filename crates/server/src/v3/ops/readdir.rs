@@ -1,7 +1,9 @@
 //! READDIR, READDIRPLUS.
 //!
 //! 1. Results are never longer than the client said, to the byte, and end between two names.
-//! 2. Cookies are the store's, which are stable, so the cookie verifier never changes. The store
+//! 2. Attributes and handles are told to who may search the directory, who could look them up; others
+//!    who may read it get the names.
+//! 3. Cookies are the store's, which are stable, so the cookie verifier never changes. The store
 //!    leaves 0 to 2 free; here, `.` is followed by 1 and `..` by 2.
 
 use super::info::MAX_IO_BYTES;
@@ -102,8 +104,9 @@ async fn fill<S: Sink>(
     cookie: u64,
     names: &mut S,
 ) -> Result<bool, Error> {
+    let with_attr = S::WITH_ATTR && dir.check_search().await.is_ok();
     let read = async |after, most| {
-        let page = dir.fs().readdir(&dir.caller, dir.id(), after, most, S::WITH_ATTR).await;
+        let page = dir.fs().readdir(&dir.caller, dir.id(), after, most, with_attr).await;
         page.map_err(convert::error)
     };
     let mut after = if cookie <= 2 { 0 } else { cookie };
@@ -114,7 +117,8 @@ async fn fill<S: Sink>(
         let dots = [(".", itself, 1), ("..", above, 2)];
         for (name, attr, at) in dots.into_iter().skip(cookie as usize) {
             let (name, ino) = (name.into(), attr.id.ino);
-            if !names.take(DirEntry { name, cookie: at, attr: Some(attr), ino }) {
+            let attr = with_attr.then_some(attr);
+            if !names.take(DirEntry { name, cookie: at, attr, ino }) {
                 return Ok(false);
             }
         }

@@ -1,5 +1,6 @@
 //! The server over a real socket, on every kind of store.
 
+mod access;
 mod acls;
 mod attributes;
 mod calls;
@@ -52,6 +53,7 @@ struct Fixture {
     exports: Arc<Exports>,
     /// Who owns the export's root.
     uid: u32,
+    is_memory: bool,
     stop: CancellationToken,
     _dir: tempfile::TempDir,
 }
@@ -90,7 +92,9 @@ impl Fixture {
             _ => cache.mount(LocalFs::open(dir.path(), LocalOptions::default()).unwrap()),
         };
         let export = Export { path: "/".into(), source: "".into(), fs: fs.clone(), options };
-        Self::serve(vec![export], uid, dir).await
+        let mut fixture = Self::serve(vec![export], uid, dir).await;
+        fixture.is_memory = store == "memory";
+        fixture
     }
 
     async fn serve(exports: Vec<Export>, uid: u32, dir: tempfile::TempDir) -> Self {
@@ -100,7 +104,8 @@ impl Fixture {
         let exports = Arc::new(exports.unwrap());
         let mut programs = Programs::default();
         let clock = Arc::new(SystemClock::default());
-        let state = State::new(RUN, state::Limits::default(), Grace::default());
+        let state =
+            State::new(state::Ids::new(RUN, [7; 32]), state::Limits::default(), Grace::default());
         let state = Arc::new(Mutex::new(state));
         let callbacks = Arc::new(Callbacks::new(state.clone()));
         let (recovery, _) = Recovery::open(tempfile::tempdir().unwrap().path()).unwrap();
@@ -119,7 +124,7 @@ impl Fixture {
         let addr = listener.local_addr().unwrap();
         let transport = Transport::new(Limits::default(), programs, Arc::default(), stop.clone());
         tokio::spawn(Arc::new(transport).serve(vec![listener]));
-        Self { addr, fs, exports, uid, stop, _dir: dir }
+        Self { addr, fs, exports, uid, is_memory: false, stop, _dir: dir }
     }
 
     /// A client that is the owner of the export's root.

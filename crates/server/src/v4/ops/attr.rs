@@ -87,16 +87,21 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
     }
     if !set.is_empty() {
         let fs = target.fs();
-        let attr = fs.setattr(&target.caller, target.node.id, &set).await.map_err(of_vfs)?;
+        let attr = fs.setattr(&target.caller, target.node.id, &set).await;
+        // Also of one that failed: it may have done a part.
+        cx.core.exports.rights().changed(target.node);
         cx.changed(&[target.node]);
+        let attr = attr.map_err(of_vfs)?;
         if set.size.is_some() && set.mode.is_none() {
             privileges::shed(fs, &target.caller, &attr).await.map_err(of_vfs)?;
         }
         *done = wanted.asked.difference(More::ALL);
     }
     if let Some(more) = more {
-        more.set(target.fs(), &target.caller, target.node.id).await?;
+        let set = more.set(target.fs(), &target.caller, target.node.id).await;
+        cx.core.exports.rights().changed(target.node);
         cx.changed(&[target.node]);
+        set?;
     }
     *done = wanted.asked;
     Ok(())
@@ -105,7 +110,7 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
 /// Who sets attributes, if that is known: in minor version 0 the stateid may tell.
 fn setter(cx: &Context, args: &setattr::Args) -> Option<ClientId> {
     cx.known_client().or_else(|| match cx.stateid(args.stateid) {
-        Ok(StateRef::Of(id)) => cx.state().client_of(id.key).ok(),
+        Ok(StateRef::Of(id)) => cx.state().client_of_own(id.key, &cx.principal).ok(),
         _ => None,
     })
 }

@@ -10,7 +10,7 @@ use weir_nfs::v4::Error;
 use weir_nfs::v4::OpCode;
 use weir_nfs::v4::op::{commit, read as read_op, read_plus, write};
 use weir_nfs::v4::types::StableHow;
-use weir_vfs::{Access, Caller, IoFlags};
+use weir_vfs::{Access, IoFlags};
 
 pub(crate) async fn read(cx: &mut Context, args: read_op::Args) -> read_op::Res {
     let target = cx.current()?;
@@ -72,13 +72,12 @@ pub(crate) async fn commit(cx: &mut Context, args: commit::Args) -> commit::Res 
         return Err(cx.wrong_type(&target).await);
     }
     // The handle that wrote sees the errors of its writes.
-    let writer = cx.session.and_then(|s| cx.state().writer(s.client, target.node));
+    let writer = cx.state().writer(cx.known_client(), &cx.principal, target.node);
     let file = match writer {
         Some(file) => file,
         None => {
-            let fs = target.fs();
-            let opened = fs.open(&Caller::Own, target.node.id, Access::WRITE).await;
-            opened.map_err(of_vfs)?
+            let opened = target.export.open_for_io(&target.caller, target.node.id, Access::WRITE);
+            opened.await.map_err(of_vfs)?
         }
     };
     let verifier = cx.core.verifier.get();

@@ -68,12 +68,14 @@ async fn turn_of_lock(
     let (owner, kind, seqid) = match locker {
         lock::Locker::New(new) => {
             let id = cx.state_of(new.open_stateid).map_err(plain)?;
-            let owner = cx.state().owner_of_open(id.key).map_err(|e| plain(of_state(e)))?;
+            let owner = cx.state().owner_of_open(id.key, &cx.principal);
+            let owner = owner.map_err(|e| plain(of_state(e)))?;
             (owner, Kind::Open, new.open_seqid)
         }
         lock::Locker::Existing(old) => {
             let id = cx.state_of(old.lock_stateid).map_err(plain)?;
-            let owner = cx.state().owner_of_lock(id.key).map_err(|e| plain(of_state(e)))?;
+            let owner = cx.state().owner_of_lock(id.key, &cx.principal);
+            let owner = owner.map_err(|e| plain(of_state(e)))?;
             (owner, Kind::Lock, old.lock_seqid)
         }
     };
@@ -161,7 +163,7 @@ pub(crate) async fn locku(cx: &mut Context, args: locku::Args) -> locku::Res {
     let turn = if cx.minor > 0 {
         None
     } else {
-        let owner = cx.state().owner_of_lock(id.key).map_err(of_state)?;
+        let owner = cx.state().owner_of_lock(id.key, &cx.principal).map_err(of_state)?;
         match take_turn(cx, owner, Kind::Lock, args.seqid).await {
             Ok(turn) => Some(turn),
             Err(result) => return result,

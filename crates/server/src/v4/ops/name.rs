@@ -50,6 +50,9 @@ pub(crate) async fn lookup(cx: &mut Context, name: lookup::Args) -> lookup::Res 
 
 pub(crate) async fn lookupp(cx: &mut Context, _: lookupp::Args) -> lookupp::Res {
     let (dir, _) = current_dir(cx).await?;
+    if !dir.may_search().await? {
+        return Err(Error::Access);
+    }
     let node = parent(cx, dir.node).await?;
     cx.set_current(node);
     Ok(())

@@ -4,6 +4,7 @@
 //! share reservation is taken, and only then is it truncated; so nobody loses bytes to an open
 //! that is refused.
 
+use crate::exclusive::Exclusive;
 use crate::handle::Node;
 use crate::privileges;
 use crate::state::{
@@ -16,19 +17,19 @@ use crate::v4::ops::name::{check_name, current_dir};
 use crate::v4::ops::v40::{InTurn, take_turn, take_turn_to_open};
 use crate::v4::owners::{Kind, Standing};
 use crate::v4::status::{of_state, of_vfs};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tracing::error;
 use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType};
 use weir_nfs::v4::op::{close, open, open_downgrade};
 use weir_nfs::v4::types::{ChangeInfo, StateId};
 use weir_nfs::v4::{Bitmap, Error};
 use weir_pagecache::File;
-use weir_vfs::{Access, Attr, Caller, FileKind, SetAttr, SetTime};
+use weir_vfs::{Access, Attr, Caller, FileKind, SetAttr};
 
 /// A file that an OPEN found or made.
 struct Found {
     attr: Attr,
-    created: bool,
+    /// It was made by this OPEN, or by the same one before.
+    by: Maker,
     /// Attributes that were set.
     set: Bitmap,
     /// What is to be set once it is open: a found file's size.
@@ -41,8 +42,31 @@ struct Found {
 impl Found {
     /// A file that was there, and is not changed.
     fn there(attr: Attr, change: ChangeInfo) -> Self {
-        Self { attr, created: false, set: Bitmap::EMPTY, truncate: false, change, file: None }
+        Self { attr, by: Maker::Another, set: Bitmap::EMPTY, truncate: false, change, file: None }
     }
+}
+
+/// Who made a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Maker {
+    /// This OPEN, just now.
+    This,
+    /// The same OPEN, whose reply was lost.
+    ThisBefore,
+    /// Something else.
+    Another,
+}
+
+/// With which rights a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rights {
+    /// The caller's.
+    Callers,
+    /// The caller's, and its owner's, who may have taken its own permission away since it opened or
+    /// made the file.
+    CallersAgain,
+    /// All: the caller has just made the file.
+    Makers,
 }
 
 pub(crate) async fn open(cx: &mut Context, args: open::Args) -> open::Res {
@@ -113,7 +137,7 @@ async fn open_for(
             check_name(name)?;
             let found = find(cx, &dir, name, (&args.how, share.access), before.change).await?;
             let node = Node { id: found.attr.id, ..dir.node };
-            if found.created {
+            if found.by != Maker::Another {
                 cx.changed(&[node, dir.node]);
             }
             (found, node)
@@ -157,14 +181,23 @@ async fn open_for(
             return Err(Error::OpenMode);
         }
     }
-    // What a delegate opened on its own, it may tell of: its rights were those of that moment.
-    let by_right = found.created || claim == Claim::Reclaim || delegated.is_some();
+    // What was open before the restart, or what a delegate opened on its own, was opened with the
+    // rights of that moment; of these, only the owner's are known to have been there.
+    let goes_on = claim == Claim::Reclaim || delegated.is_some();
+    let rights = match found.by {
+        Maker::This => Rights::Makers,
+        Maker::ThisBefore => Rights::CallersAgain,
+        Maker::Another if goes_on => Rights::CallersAgain,
+        Maker::Another => Rights::Callers,
+    };
     let file = match found.file {
         Some(file) => file,
-        None => open_file(&target, &found.attr, share.access, by_right).await?,
+        None => open_file(&target, &found.attr, share.access, rights).await?,
     };
     let owner = args.owner.owner.0.clone();
-    let request = OpenRequest { client, owner, node, share, claim, confirm, file: file.clone() };
+    let (by, made) = (cx.principal.clone(), found.by == Maker::This);
+    let request =
+        OpenRequest { client, owner, node, share, claim, confirm, by, made, file: file.clone() };
     let way = if found.truncate { Touch::Change } else { share.touch() };
     let made_way = cx.core.recalls.claim(node, way, Some(client)).await.map_err(of_vfs)?;
     let mut opened = cx.state().open(request.clone(), now);
@@ -241,7 +274,7 @@ async fn give(cx: &Context, opened: &Opened, wanted: Wanted) -> Result<open::Del
     let ask = Ask { client, node, share, wanted };
     let now = cx.now();
     let kind = cx.state().may_delegate(ask, now)?;
-    let grant = grant(cx, opened, ask, kind, false).await?;
+    let grant = grant(cx, opened, ask, kind, Rights::Callers).await?;
     let id = cx.state().delegate(grant, kind, now)?;
     Ok(delegation(id, kind, false))
 }
@@ -260,7 +293,7 @@ async fn give_again(
     };
     let ask = Ask { client, node, share, wanted: Wanted::Whatever };
     let now = cx.now();
-    let grant = grant(cx, opened, ask, kind, true).await?;
+    let grant = grant(cx, opened, ask, kind, Rights::CallersAgain).await?;
     let (id, recall) = cx.state().reclaim_delegation(grant, kind, now)?;
     Ok(delegation(id, kind, recall))
 }
@@ -271,7 +304,7 @@ async fn grant(
     opened: &Opened,
     ask: Ask,
     kind: DelegationKind,
-    by_right: bool,
+    rights: Rights,
 ) -> Result<Grant<File>, WhyNot> {
     let access = match kind {
         DelegationKind::Read => Access::READ,
@@ -282,10 +315,11 @@ async fn grant(
         opened.file.clone()
     } else {
         let target = cx.target(opened.node).map_err(no)?;
-        open_file(&target, &opened.attr, access, by_right).await.map_err(no)?
+        open_file(&target, &opened.attr, access, rights).await.map_err(no)?
     };
     let change = file.getattr().await.map_err(|_| WhyNot::Resource)?.change;
-    Ok(Grant { ask, file, change, referring: cx.referring() })
+    let by = cx.principal.clone();
+    Ok(Grant { ask, file, change, referring: cx.referring(), by })
 }
 
 fn delegation(id: state::StateId, kind: DelegationKind, recall: bool) -> open::Delegation {
@@ -352,9 +386,13 @@ async fn find(
     };
     let more = wanted.more(FileKind::Regular)?;
     let (set, done) = (&mut wanted.set, wanted.asked);
-    if let Some(verifier) = verifier {
-        let [atime, mtime] = verifier_times(verifier);
-        (set.atime, set.mtime) = (Some(SetTime::To(atime)), Some(SetTime::To(mtime)));
+    let handles = cx.core.exports.handles();
+    let creation =
+        verifier.map(|verifier| Exclusive { handles, dir: dir.node, name, caller, verifier });
+    if let Some(creation) = &creation {
+        creation.mark(set);
+        // Until the client says what it is to be, which is in a request to come.
+        set.mode = set.mode.or(Some(OWNERS_ALONE));
     }
     if dir.read_only {
         return match fs.lookup(caller, id, name).await {
@@ -370,30 +408,33 @@ async fn find(
     let exclusive = !matches!(how, open::CreateHow::Unchecked(_));
     let truncates = set.size == Some(0);
     let made = fs.create_open(caller, id, name, set, exclusive, access).await;
-    let (attr, created, file) = match (made, verifier) {
-        (Ok((made, file)), _) => (made.attr, made.created, file),
-        // The same OPEN again, its first reply lost: the verifier is where the first one left it.
-        (Err(weir_vfs::Error::Exists), Some(verifier)) => {
-            let attr = fs.lookup(caller, id, name).await.map_err(of_vfs)?;
-            if !holds_verifier(&attr, verifier) {
-                return Err(Error::Exist);
-            }
-            (attr, true, None)
+    let (attr, by, file) = match (made, &creation) {
+        (Ok((made, file)), _) => {
+            (made.attr, if made.created { Maker::This } else { Maker::Another }, file)
+        }
+        // The same OPEN again, its first reply lost.
+        (Err(weir_vfs::Error::Exists), Some(creation)) => {
+            let made = creation.made_before(fs, set.size.unwrap_or(0)).await;
+            (made.map_err(of_vfs)?, Maker::ThisBefore, None)
         }
         (Err(error), _) => return Err(of_vfs(error)),
     };
-    if created {
-        more.set_on_new(dir, name, &attr).await?;
+    match by {
+        Maker::This => more.set_on_new(dir, name, &attr).await?,
+        // The server may have stopped in between. The file is the caller's own.
+        Maker::ThisBefore => more.set(fs, caller, attr.id).await?,
+        Maker::Another => {}
     }
     let change = cx.change_info(fs, dir.node, before).await?;
-    let truncate = truncates && !created && attr.size != 0;
-    let set = match (created, verifier) {
+    let is_new = by != Maker::Another;
+    let truncate = truncates && !is_new && attr.size != 0;
+    let set = match (is_new, verifier) {
         (true, Some(_)) => done.union(attrs::VERIFIER),
         (true, None) => done,
         (false, _) if truncates => attrs::SIZE,
         (false, _) => Bitmap::EMPTY,
     };
-    Ok(Found { attr, created, set, truncate, change, file })
+    Ok(Found { attr, by, set, truncate, change, file })
 }
 
 async fn asks_truncation(cx: &Context, target: &Target<'_>, how: &open::How) -> bool {
@@ -425,41 +466,23 @@ async fn truncate(
     cx.commit_changes().await
 }
 
-/// The times in which an exclusive create keeps its verifier until the client sets them: 32 bits
-/// each, as seconds, because every store keeps those.
-fn verifier_times(verifier: [u8; 8]) -> [SystemTime; 2] {
-    let [a, b, c, d, rest @ ..] = verifier;
-    // The top bit is left out: not every store keeps times past 2038.
-    [[a & 0x7f, b, c, d], [rest[0] & 0x7f, rest[1], rest[2], rest[3]]]
-        .map(|word| UNIX_EPOCH + Duration::from_secs(u64::from(u32::from_be_bytes(word))))
-}
+/// Permission bits of a file that is made exclusively and without any.
+const OWNERS_ALONE: u32 = 0o600;
 
-fn holds_verifier(attr: &Attr, verifier: [u8; 8]) -> bool {
-    [attr.atime, attr.mtime] == verifier_times(verifier)
-}
-
-/// Opens a file with the rights that the caller has, or has by having made it.
+/// Opens a file.
 async fn open_file(
     target: &Target<'_>,
     attr: &Attr,
     access: Access,
-    by_right: bool,
+    rights: Rights,
 ) -> Result<File, Error> {
-    let fs = target.fs();
-    if by_right {
-        return fs.open(&Caller::Own, attr.id, access).await.map_err(of_vfs);
-    }
-    match fs.open(&target.caller, attr.id, access).await {
-        // Who may execute a file may read it to that end: the server cannot tell the two apart.
-        Err(weir_vfs::Error::AccessDenied) if access == Access::READ => {
-            const EXECUTE: u32 = 1;
-            match fs.access(&target.caller, attr.id, EXECUTE).await {
-                Ok(EXECUTE) => fs.open(&Caller::Own, attr.id, access).await.map_err(of_vfs),
-                _ => Err(Error::Access),
-            }
-        }
-        opened => opened.map_err(of_vfs),
-    }
+    let (fs, export, caller) = (target.fs(), target.export, &target.caller);
+    let opened = match rights {
+        Rights::Callers => export.open_anew(caller, attr.id, access).await,
+        Rights::CallersAgain => export.open_for_io(caller, attr.id, access).await,
+        Rights::Makers => fs.open(&Caller::Own, attr.id, access).await,
+    };
+    opened.map_err(of_vfs)
 }
 
 /// Waits for the turn of an open's owner, in minor version 0.
@@ -471,7 +494,8 @@ async fn turn_of_open(
     if cx.minor > 0 {
         return Ok(None);
     }
-    let owner = cx.state().owner_of_open(id.key).map_err(|error| Err(of_state(error)))?;
+    let owner = cx.state().owner_of_open(id.key, &cx.principal);
+    let owner = owner.map_err(|error| Err(of_state(error)))?;
     take_turn(cx, owner, Kind::Open, seqid).await.map(Some)
 }
 

@@ -1,7 +1,8 @@
 //! READDIR (RFC 8881 section 18.23).
 //!
 //! A page of entries is never longer than the client allows, to the byte, and holds at least one
-//! unless the directory is at its end.
+//! unless the directory is at its end. Attributes of entries are told to who may search the directory,
+//! and could look them up; others who may read it get names and file numbers.
 
 use crate::handle::Node;
 use crate::v4::attrs::{self, Besides};
@@ -37,13 +38,15 @@ pub(crate) async fn readdir(cx: &mut Context, args: readdir::Args) -> readdir::R
     let asked = args.attrs.difference(Bitmap::of(&[RDATTR_ERROR]));
     let beyond = asked.difference(Bitmap::of(&[FILEID, MOUNTED_ON_FILEID]));
     let besides = Besides::of_file_system(&dir, asked).await?;
-    let looked_up = Asked { asked, beyond, errors: args.attrs.contains(RDATTR_ERROR), besides };
+    let may_search = beyond.is_empty() || dir.may_search().await?;
+    let looked_up =
+        Asked { asked, beyond, errors: args.attrs.contains(RDATTR_ERROR), besides, may_search };
     let mut page = Page { room, entries: Vec::new(), scratch: Encoder::new() };
     let (mut cookie, mut eof) = (args.cookie, false);
     'filling: while !eof {
         let most = (page.room / ENTRY_BYTES).clamp(8, MAX_ENTRIES);
         let (fs, caller, id) = (dir.fs(), &dir.caller, dir.node.id);
-        let read = fs.readdir(caller, id, cookie, most, !beyond.is_empty()).await;
+        let read = fs.readdir(caller, id, cookie, most, may_search && !beyond.is_empty()).await;
         let read = read.map_err(of_vfs)?;
         eof = read.eof || read.entries.is_empty();
         for found in read.entries {
@@ -70,6 +73,7 @@ struct Asked {
     /// An entry whose attributes cannot be had says so, and the others are told.
     errors: bool,
     besides: Besides,
+    may_search: bool,
 }
 
 /// An entry with its attributes; none when it vanished meanwhile.
@@ -77,9 +81,14 @@ async fn entry(
     cx: &Context,
     dir: &Target<'_>,
     found: &DirEntry,
-    Asked { asked, beyond, errors, besides }: &Asked,
+    Asked { asked, beyond, errors, besides, may_search }: &Asked,
 ) -> Result<Option<Entry>, Error> {
     let (cookie, name) = (found.cookie, found.name[..].into());
+    if !may_search {
+        // As of an entry that cannot be looked up for another reason.
+        let attrs = Attrs { rdattr_error: Some(Err(Error::Access)), ..Attrs::default() };
+        return if *errors { Ok(Some(Entry { cookie, name, attrs })) } else { Err(Error::Access) };
+    }
     if let Some(attr) = &found.attr {
         let node = Node { id: attr.id, ..dir.node };
         let entered = cx.exports.enter(node);

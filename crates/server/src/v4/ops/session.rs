@@ -36,7 +36,7 @@ pub(crate) async fn exchange_id(cx: &mut Context, args: exchange_id::Args) -> ex
     let owner = Owner { sessions: true, name: bytes::Bytes::copy_from_slice(&args.client.owner) };
     let update = args.flags.contains(Flags::UPD_CONFIRMED_REC_A);
     let (now, verifier, principal) = (cx.now(), args.client.verifier, cx.principal.clone());
-    let found = cx.state().clients.exchange_id(owner, verifier, principal, update, now);
+    let found = cx.state().exchange_id(owner, verifier, principal, update, now);
     let found = found.map_err(of_state)?;
     let confirmed = if found.confirmed { Flags::CONFIRMED_R } else { Flags::empty() };
     let identity = &cx.core.identity[..];
@@ -60,6 +60,13 @@ pub(crate) async fn create_session(
     let created = {
         let mut state = cx.state();
         let client = state.clients.get(id).map_err(of_state)?;
+        if !client.owner.sessions {
+            return Err(Error::StaleClientId);
+        }
+        // Before the reply of the last time, which names a session.
+        if client.principal != cx.principal {
+            return Err(Error::ClIdInUse);
+        }
         if args.sequence_id.wrapping_add(1) == client.next_create
             && let Some(reply) = client.last_create.clone()
         {

@@ -3,7 +3,7 @@
 //! owner's requests.
 
 use crate::callback::service_of;
-use crate::state::{self, ClientId, LockOwner, Owner, StateError};
+use crate::state::{self, ClientId, LockOwner, NewCallback, Owner, StateError};
 use crate::v4::context::Context;
 use crate::v4::owners::{Kind, Last, Standing, Turn};
 use crate::v4::status::of_state;
@@ -19,16 +19,7 @@ pub(crate) async fn setclientid(cx: &mut Context, args: setclientid::Args) -> se
     let (now, verifier, principal) = (cx.now(), args.client.verifier, cx.principal.clone());
     let (location, peer) = (&args.cb_location, cx.peer.addr().ip());
     let service = service_of(location, args.cb_program, args.callback_ident, peer);
-    let introduced = {
-        let mut state = cx.state();
-        let introduced = state.clients.introduce(owner, verifier, principal, now);
-        if let Ok((id, _)) = introduced
-            && let Ok(client) = state.clients.get_mut(id)
-        {
-            client.proposed_callback = service;
-        }
-        introduced
-    };
+    let introduced = cx.state().introduce(owner, verifier, principal, service, now);
     match introduced {
         Ok((id, confirm)) => Ok(setclientid::Introduced { client_id: id.0, confirm }),
         Err(StateError::ClientInUse) => Err(Detailed::Detail(NetAddr::default())),
@@ -53,8 +44,9 @@ pub(crate) async fn setclientid_confirm(
             error => of_state(error),
         })?;
         let client = state.clients.get_mut(id).map_err(of_state)?;
-        if client.proposed_callback.is_some() {
-            client.callback = client.proposed_callback.take();
+        // Said again, this changes nothing.
+        if let Some(NewCallback(callback)) = client.new_callback.take() {
+            client.callback = callback;
         }
     }
     let callbacks = cx.core.callbacks.clone();
@@ -74,7 +66,7 @@ pub(crate) async fn renew(cx: &mut Context, args: renew::Args) -> renew::Res {
 
 pub(crate) async fn open_confirm(cx: &mut Context, args: open_confirm::Args) -> open_confirm::Res {
     let id = cx.state_of(args.open_stateid)?;
-    let owner = cx.state().owner_of_open(id.key).map_err(of_state)?;
+    let owner = cx.state().owner_of_open(id.key, &cx.principal).map_err(of_state)?;
     let mut turn = match take_turn(cx, owner, Kind::Open, args.seqid).await {
         Ok(turn) => turn,
         Err(result) => return result,

@@ -1,5 +1,6 @@
 //! The whole server over a real socket, with a client that knows compounds and nothing else.
 
+mod access;
 mod attributes;
 mod callbacks;
 mod compounds;

@@ -1,0 +1,99 @@
+//! Exclusive creation (RFC 1813 section 3.3.8, RFC 8881 section 18.16.3): how a server knows that a
+//! file which is there was made by the request that it sees again.
+//!
+//! 1. What is kept with the file, in its times until the client sets them, is no verifier but a keyed
+//!    hash of it, of who made the file, and of its name. Who sets a file's times cannot make it look
+//!    like one that somebody else, or another request, has made.
+//! 2. Only a regular file that is empty as it was made, and that belongs to who asks, is taken for one.
+//!    It is not opened with other rights than those of who asks.
+
+use crate::handle::{Handles, Node};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use weir_pagecache::CachedFs;
+use weir_vfs::{Attr, Caller, Error, FileKind, Result, SetAttr, SetTime};
+
+/// An exclusive creation.
+pub(crate) struct Exclusive<'a> {
+    pub(crate) handles: &'a Handles,
+    pub(crate) dir: Node,
+    pub(crate) name: &'a [u8],
+    pub(crate) caller: &'a Caller,
+    pub(crate) verifier: [u8; 8],
+}
+
+impl Exclusive<'_> {
+    /// Has a new file keep what it is known by again.
+    pub(crate) fn mark(&self, set: &mut SetAttr) {
+        let [atime, mtime] = self.times();
+        (set.atime, set.mtime) = (Some(SetTime::To(atime)), Some(SetTime::To(mtime)));
+    }
+
+    /// The file, if this creation has made it before, with `size` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]: something else has made it; those of the store.
+    pub(crate) async fn made_before(&self, fs: &CachedFs, size: u64) -> Result<Attr> {
+        let attr = fs.lookup(self.caller, self.dir.id, self.name).await?;
+        let is_ours = attr.kind == FileKind::Regular
+            && attr.size == size
+            && [attr.atime, attr.mtime] == self.times()
+            && self.owns(&attr);
+        if is_ours { Ok(attr) } else { Err(Error::Exists) }
+    }
+
+    /// Whether the file belongs to the caller, or to the server, where that cannot act as others.
+    fn owns(&self, attr: &Attr) -> bool {
+        match self.caller {
+            Caller::Own => true,
+            Caller::As(cred) => attr.uid == cred.uid || attr.uid == uzers::get_effective_uid(),
+        }
+    }
+
+    /// The times: 31 bits each, as seconds, because every store keeps those.
+    fn times(&self) -> [SystemTime; 2] {
+        let uid = match self.caller {
+            Caller::Own => u64::MAX,
+            Caller::As(cred) => cred.uid.into(),
+        };
+        let Node { export, id } = self.dir;
+        let mut told = Vec::with_capacity(40 + self.name.len());
+        told.extend_from_slice(&self.verifier);
+        told.extend_from_slice(&uid.to_be_bytes());
+        told.extend_from_slice(&export.to_be_bytes());
+        told.extend_from_slice(&id.ino.to_be_bytes());
+        told.extend_from_slice(&id.generation.to_be_bytes());
+        told.extend_from_slice(self.name);
+        let [a, b, c, d, rest @ ..] = self.handles.seal_creation(&told);
+        [[a, b, c, d], rest].map(|word| {
+            let seconds = u32::from_be_bytes(word) & 0x7fff_ffff;
+            UNIX_EPOCH + Duration::from_secs(seconds.into())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_vfs::{Cred, FileId};
+
+    #[test]
+    fn times_are_those_of_one_key_caller_name_and_verifier() {
+        let (key, other_key) = (Handles::new([1; 32]), Handles::new([2; 32]));
+        let node = |ino| Node { export: 1, id: FileId { ino, generation: 0 } };
+        let user = |uid| Caller::As(Cred { uid, gid: 0, groups: Vec::new() });
+        let times = |handles, dir, name: &[u8], caller: &Caller, verifier| {
+            Exclusive { handles, dir, name, caller, verifier }.times()
+        };
+        let first = times(&key, node(1), b"f", &user(1), [7; 8]);
+        assert_eq!(times(&key, node(1), b"f", &user(1), [7; 8]), first);
+        for other in [
+            times(&other_key, node(1), b"f", &user(1), [7; 8]),
+            times(&key, node(2), b"f", &user(1), [7; 8]),
+            times(&key, node(1), b"g", &user(1), [7; 8]),
+            times(&key, node(1), b"f", &user(2), [7; 8]),
+            times(&key, node(1), b"f", &user(1), [8; 8]),
+        ] {
+            assert_ne!(other, first);
+        }
+    }
+}
