@@ -10,8 +10,10 @@ mod extents;
 mod file;
 mod identity;
 mod locks;
+mod nodelog;
 mod nodes;
 mod probe;
+mod search;
 pub mod stream;
 mod sys;
 mod tree;
@@ -85,7 +87,7 @@ impl Default for LocalOptions {
 
 /// A directory as a store.
 pub struct LocalFs {
-    tree: Tree,
+    tree: Arc<Tree>,
     inodes: Arc<Inodes>,
     io: Arc<Io>,
     identity: Identity,
@@ -154,7 +156,7 @@ impl LocalFs {
     ) -> Result<Attr> {
         let (id, seen) = self.tree.identify(dir, dir_fd, name, found)?;
         if seen.is_some() {
-            self.tree.remember(seen)?;
+            self.tree.remember(seen);
         }
         Ok(self.attr(id, found))
     }
@@ -202,7 +204,7 @@ impl LocalFs {
             found = stat(made.as_fd(), c"")?;
         }
         let (id, seen) = self.tree.identify_new(dir, made.as_fd(), name, &found);
-        self.tree.remember([seen])?;
+        self.tree.remember([seen]);
         Ok(self.attr(id, &found))
     }
 
@@ -478,7 +480,7 @@ impl FileSystem for LocalFs {
                     entry.attr = Some(self.attr(id, &found));
                 }
             }
-            self.tree.remember(met)?;
+            self.tree.remember(met);
         }
         Ok(DirPage { entries, eof })
     }
@@ -641,12 +643,12 @@ impl FileSystem for LocalFs {
         }
         if let Ok(target) = &target {
             match flags {
-                RenameFlags::Exchange => self.moved(target, (to_dir, to), (from_dir, from))?,
+                RenameFlags::Exchange => self.moved(target, (to_dir, to), (from_dir, from)),
                 _ => self.lost_name(to_dir, to, target),
             }
         }
         if let Ok(moving) = &moving {
-            self.moved(moving, (from_dir, from), (to_dir, to))?;
+            self.moved(moving, (from_dir, from), (to_dir, to));
         }
         Ok(())
     }
@@ -723,13 +725,10 @@ impl FileSystem for LocalFs {
 
 impl LocalFs {
     /// A file went from one name to another.
-    fn moved(&self, file: &Statx, from: (FileId, &[u8]), to: (FileId, &[u8])) -> Result<()> {
-        let Some(id) = self.tree.nodes.by_ino(file.stx_ino) else { return Ok(()) };
+    fn moved(&self, file: &Statx, from: (FileId, &[u8]), to: (FileId, &[u8])) {
+        let Some(id) = self.tree.nodes.by_ino(file.stx_ino) else { return };
         let place = nodes::Place { dir: to.0.ino, name: to.1.into() };
         self.tree.nodes.forget(file.stx_ino, from.0.ino, from.1, false);
-        self.tree.nodes.moved(id, place).map_err(|error| {
-            tracing::error!(%error, "cannot write the node log");
-            Error::Io
-        })
+        self.tree.nodes.moved(id, place);
     }
 }

@@ -1,30 +1,36 @@
-//! Which file an identity means: a table from inode numbers to names, kept in a log.
+//! Which file an identity means: a table from inode numbers to names, kept in a [log](super::nodelog).
 //!
-//! 1. Before an identity is given out, its name is in the log, by write(2): it is found again
-//!    after the process was killed. (After a power failure the log may lack its newest part; the
-//!    file is then found by a walk, or reported stale.)
+//! 1. Before an identity is given out, its name is in the log, by write(2): it is found again after the
+//!    process was killed. A disk that takes no records delays nobody: they wait in memory, in bounds.
 //! 2. What the table says is a hint: whoever uses it compares inode and generation.
 //! 3. The table has at most `max_nodes` entries, of about 110 bytes and the name each. Entries
 //!    that were not used lately give way, directories never.
-//! 4. A torn record at the end of the log is ignored, and so is everything behind it.
+//! 4. `table` is never held across I/O, so a look-up of what is known does not wait for the log. Lock order:
+//!    `log`, then `table`.
+//! 5. Only a table that is [complete](Nodes::is_complete) says that a file is gone.
 
+use super::nodelog::{
+    DIRECTORY, LINKED, LOG_NAME, Log, Mark, RECORD_BYTES, REMOVED, RETRY_AFTER, Record, encode,
+    header, kind_of, lock, set_complete, sync_dir,
+};
 use indexmap::IndexMap;
-use parking_lot::RwLock;
-use rustix::fs::{FlockOperation, flock};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use weir_base::stable_hash;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use weir_vfs::FileId;
 
-const MAGIC: &[u8; 8] = b"WEIRNOD1";
-const LOG_NAME: &str = "nodes.log";
-/// Header of a record: checksum, length of the name, what it says.
-const RECORD_BYTES: usize = 8 + 2 + 1 + 4 * 8;
 /// A log is rewritten when it has passed this size and four times that of what still counts.
 const COMPACT_BYTES: u64 = 64 << 20;
+/// What was appended to the log is synced after this time.
+pub(super) const SYNC_AFTER: Duration = Duration::from_secs(1);
+/// Entries that are written to a new log at a time.
+const COMPACT_STEP: usize = 4096;
 
 /// Where a file was last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,8 +54,28 @@ struct Node {
 /// The table and its log.
 #[derive(Debug)]
 pub(super) struct Nodes {
+    shared: Arc<Shared>,
+    keeper: Option<JoinHandle<()>>,
+    /// Keeps other processes out.
+    _lock: Option<File>,
+}
+
+#[derive(Debug)]
+struct Shared {
     table: RwLock<Table>,
+    log: Option<Mutex<Log>>,
     max_nodes: usize,
+    compact_bytes: u64,
+    /// What the keeper, a thread that syncs and compacts the log, is to do.
+    orders: Mutex<Orders>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Orders {
+    /// There is something to sync.
+    work: bool,
+    stop: bool,
 }
 
 #[derive(Debug, Default)]
@@ -57,7 +83,8 @@ struct Table {
     nodes: IndexMap<u64, Node>,
     /// More names of files that have several.
     others: HashMap<u64, Vec<Place>>,
-    log: Option<Log>,
+    /// Records that the log does not have yet, where there is one.
+    records: Option<Vec<u8>>,
     /// Every identity ever given out is in the table, unless its file is gone.
     complete: bool,
     /// Where the search for an entry to give up goes on.
@@ -75,9 +102,10 @@ pub(super) struct Seen {
 }
 
 impl Nodes {
-    /// A table without a log: identities do not outlive the process, but for what a walk finds.
+    /// A table without a log: identities do not outlive the process, but for what a search finds.
     pub(super) fn in_memory(max_nodes: usize) -> Self {
-        Self { table: RwLock::default(), max_nodes }
+        let shared = Shared::new(Table::default(), None, max_nodes);
+        Self { shared: Arc::new(shared), keeper: None, _lock: None }
     }
 
     /// Opens the log in `state_dir` for the tree whose root is `root`, and reads it.
@@ -86,43 +114,58 @@ impl Nodes {
     /// Another process uses it, or it cannot be read or written.
     pub(super) fn open(state_dir: &Path, root: FileId, max_nodes: usize) -> io::Result<Self> {
         std::fs::create_dir_all(state_dir)?;
+        let lock = lock(state_dir)?;
         let mut table = Table { complete: true, ..Table::default() };
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(state_dir.join("lock"))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            io::Error::new(
-                io::ErrorKind::ResourceBusy,
-                format!("{} is in use by another process", state_dir.display()),
-            )
-        })?;
         let path = state_dir.join(LOG_NAME);
+        let mark = Mark::read(state_dir);
         match std::fs::read(&path) {
-            Ok(bytes) => table.replay(&bytes, root, max_nodes),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Ok(bytes) => {
+                table.replay(&bytes, root, max_nodes);
+                if table.complete && !mark.is_believed() {
+                    tracing::warn!(
+                        dir = %state_dir.display(),
+                        "the machine went down while files were served: those whose handles the log lacks \
+                         are searched for"
+                    );
+                    table.complete = false;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // A new state directory, unless something was here.
+                table.complete = mark == Mark::Missing;
+            }
             Err(error) => return Err(error),
         }
-        let file = table.rewrite(&path, root)?;
-        let size = file.metadata()?.len();
-        table.log = Some(Log { file, _lock: lock, path, root, size, pending: Vec::new() });
-        Ok(Self { table: RwLock::new(table), max_nodes })
+        table.records = Some(Vec::new());
+        let shared = Shared::new(table, None, max_nodes);
+        let file = shared.write_snapshot(&path, root)?;
+        set_complete(&file, root, shared.table.read().complete)?;
+        file.sync_data()?;
+        let file = put_in_place(file, &path)?;
+        sync_dir(state_dir)?;
+        // From here on, what is written counts for this boot.
+        Mark::of_this_boot().write(state_dir)?;
+        let log = Log::new(state_dir, root, file)?;
+        let shared = Arc::new(Shared { log: Some(Mutex::new(log)), ..shared });
+        let keeper = std::thread::Builder::new().name("weir-nodes".into());
+        let kept = shared.clone();
+        let keeper = keeper.spawn(move || kept.keep())?;
+        Ok(Self { shared, keeper: Some(keeper), _lock: Some(lock) })
     }
 
     /// Whether every identity given out and not gone is in the table.
     pub(super) fn is_complete(&self) -> bool {
-        self.table.read().complete
+        self.shared.table.read().complete
     }
 
     /// How many files are remembered.
     pub(super) fn len(&self) -> usize {
-        self.table.read().nodes.len()
+        self.shared.table.read().nodes.len()
     }
 
     /// Where a file was last seen.
     pub(super) fn place(&self, id: FileId) -> Option<Place> {
-        let table = self.table.read();
+        let table = self.shared.table.read();
         let node = table.nodes.get(&id.ino).filter(|node| node.generation == id.generation)?;
         node.touch();
         Some(node.place.clone())
@@ -130,12 +173,12 @@ impl Nodes {
 
     /// Other names by which a file was seen.
     pub(super) fn other_places(&self, id: FileId) -> Vec<Place> {
-        self.table.read().others.get(&id.ino).cloned().unwrap_or_default()
+        self.shared.table.read().others.get(&id.ino).cloned().unwrap_or_default()
     }
 
     /// The identity with an inode number, if it is remembered.
     pub(super) fn by_ino(&self, ino: u64) -> Option<FileId> {
-        let table = self.table.read();
+        let table = self.shared.table.read();
         table.nodes.get(&ino).map(|node| FileId { ino, generation: node.generation })
     }
 
@@ -148,7 +191,7 @@ impl Nodes {
         dir: u64,
         name: &[u8],
     ) -> Option<(u64, bool)> {
-        let table = self.table.read();
+        let table = self.shared.table.read();
         let node = table.nodes.get(&ino).filter(|node| node.born == born)?;
         node.touch();
         let here = node.place.dir == dir && *node.place.name == *name;
@@ -156,17 +199,18 @@ impl Nodes {
     }
 
     /// Remembers files, before their identities are given out.
-    pub(super) fn remember(&self, seen: impl IntoIterator<Item = Seen>) -> io::Result<()> {
-        let mut table = self.table.write();
+    pub(super) fn remember(&self, seen: impl IntoIterator<Item = Seen>) {
+        let mut table = self.shared.table.write();
         for seen in seen {
-            table.set(seen, self.max_nodes);
+            table.set(seen, self.shared.max_nodes);
         }
-        table.flush()
+        drop(table);
+        self.shared.append();
     }
 
     /// A name is gone; with `last`, so is the file.
     pub(super) fn forget(&self, ino: u64, dir: u64, name: &[u8], last: bool) {
-        let mut table = self.table.write();
+        let mut table = self.shared.table.write();
         let gone = Place { dir, name: name.into() };
         if let Some(others) = table.others.get_mut(&ino) {
             others.retain(|place| *place != gone);
@@ -180,20 +224,191 @@ impl Nodes {
         if let Some(place) = table.others.get_mut(&ino).and_then(Vec::pop) {
             let id = FileId { ino, generation };
             let seen = Seen { id, born, place, is_dir, has_other_names: false };
-            table.set(seen, self.max_nodes);
+            table.set(seen, self.shared.max_nodes);
         }
     }
 
     /// A file goes by another name.
-    pub(super) fn moved(&self, id: FileId, place: Place) -> io::Result<()> {
-        let mut table = self.table.write();
+    pub(super) fn moved(&self, id: FileId, place: Place) {
+        let mut table = self.shared.table.write();
         let Some(node) = table.nodes.get(&id.ino).filter(|n| n.generation == id.generation) else {
-            return Ok(());
+            return;
         };
         let seen = Seen { id, born: node.born, place, is_dir: node.is_dir, has_other_names: false };
-        table.set(seen, self.max_nodes);
-        table.flush()
+        table.set(seen, self.shared.max_nodes);
+        drop(table);
+        self.shared.append();
     }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        self.shared.orders.lock().stop = true;
+        self.shared.wake.notify_all();
+        if let Some(keeper) = self.keeper.take() {
+            // It does not panic; if it did, the log is not marked below.
+            if keeper.join().is_err() {
+                return;
+            }
+        }
+        self.shared.close();
+    }
+}
+
+impl Shared {
+    fn new(table: Table, log: Option<Mutex<Log>>, max_nodes: usize) -> Self {
+        Self {
+            table: RwLock::new(table),
+            log,
+            max_nodes,
+            compact_bytes: COMPACT_BYTES,
+            orders: Mutex::default(),
+            wake: Condvar::new(),
+        }
+    }
+
+    /// Hands the table's new records to the kernel; when it returns, those of before the call are
+    /// there, unless the disk refuses them.
+    fn append(&self) {
+        let Some(log) = &self.log else { return };
+        drop(self.append_to(log));
+        let mut orders = self.orders.lock();
+        if !std::mem::replace(&mut orders.work, true) {
+            self.wake.notify_one();
+        }
+    }
+
+    fn append_to<'a>(&self, log: &'a Mutex<Log>) -> MutexGuard<'a, Log> {
+        // In the order in which they came: who takes them out is who holds the log.
+        let mut log = log.lock();
+        let records = self.table.write().records.as_mut().map(std::mem::take).unwrap_or_default();
+        log.append(&records, Instant::now());
+        if log.lost {
+            self.table.write().complete = false;
+        }
+        log
+    }
+
+    /// The keeper's work, until the table is closed.
+    fn keep(&self) {
+        let mut orders = self.orders.lock();
+        while !orders.stop {
+            if !orders.work {
+                self.wake.wait(&mut orders);
+                continue;
+            }
+            // What comes within this time is synced together; only a stop cuts it short.
+            let until = Instant::now() + SYNC_AFTER;
+            while !orders.stop && !self.wake.wait_until(&mut orders, until).timed_out() {}
+            orders.work = false;
+            drop(orders);
+            let again = self.tidy();
+            orders = self.orders.lock();
+            orders.work |= again;
+        }
+    }
+
+    /// Syncs the log, and writes a new one if it is due; whether there is more to do.
+    fn tidy(&self) -> bool {
+        let Some(log) = &self.log else { return false };
+        let mut held = self.append_to(log);
+        let file = std::mem::take(&mut held.unsynced).then(|| held.file.clone());
+        let counts = self.table.read().nodes.len() as u64 * (RECORD_BYTES as u64 + 16);
+        let grown = held.size > self.compact_bytes && held.size > 4 * counts;
+        let compact = !held.is_failing() && (grown || held.lost);
+        drop(held);
+        if let Some(file) = file
+            && let Err(error) = file.sync_data()
+        {
+            // Records may be lost without a trace: a log that is written anew has them all.
+            tracing::warn!(%error, "cannot sync the node log");
+            let mut held = log.lock();
+            held.lost = true;
+            held.mark(&Mark::Missing);
+        }
+        if compact && let Err(error) = self.compact(log) {
+            tracing::warn!(%error, "cannot write the node log anew");
+            std::thread::sleep(RETRY_AFTER);
+        }
+        let held = log.lock();
+        held.is_failing() || held.lost
+    }
+
+    /// Puts a log of what counts in the place of the one that there is. Only the beginning and the end
+    /// hold up who appends.
+    fn compact(&self, log: &Mutex<Log>) -> io::Result<()> {
+        let (path, root) = {
+            let mut log = self.append_to(log);
+            log.tee = Some(Vec::new());
+            (log.path(), log.root)
+        };
+        let fresh = self.write_snapshot(&path, root).and_then(|fresh| {
+            fresh.sync_data()?;
+            Ok(fresh)
+        });
+        let mut log = self.append_to(log);
+        let tee = log.tee.take().unwrap_or_default();
+        let mut fresh = fresh?;
+        if log.is_failing() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        fresh.write_all(&tee)?;
+        // What was dropped is in the table, and so in the new log.
+        set_complete(&fresh, root, self.table.read().complete)?;
+        let file = put_in_place(fresh, &path)?;
+        log.size = file.metadata()?.len();
+        log.file = Arc::new(file);
+        log.unsynced = true;
+        if std::mem::take(&mut log.lost) {
+            log.mark(&Mark::of_this_boot());
+        }
+        Ok(())
+    }
+
+    /// Writes a log of what counts beside the one that is there. What changes meanwhile is in it as it
+    /// was or as it is, and in the records of that time.
+    fn write_snapshot(&self, path: &Path, root: FileId) -> io::Result<File> {
+        let mut file = OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .open(path.with_extension("new"))?;
+        let mut out = Vec::from(header(root, false));
+        // From the back: an entry that is removed is replaced by the last one, which has been written.
+        let mut left = self.table.read().nodes.len();
+        loop {
+            let table = self.table.read();
+            let end = left.min(table.nodes.len());
+            left = end.saturating_sub(COMPACT_STEP);
+            for at in (left..end).rev() {
+                table.encode_node(&mut out, at);
+            }
+            drop(table);
+            file.write_all(&out)?;
+            out.clear();
+            if left == 0 {
+                return Ok(file);
+            }
+        }
+    }
+
+    /// Ends in order: all is on disk, and says so.
+    fn close(&self) {
+        let Some(log) = &self.log else { return };
+        let log = self.append_to(log);
+        if log.is_whole() && log.file.sync_all().is_ok() && self.table.read().complete {
+            log.mark(&Mark::Clean);
+        } else if let Err(error) = Mark::Missing.write(&log.state_dir) {
+            tracing::warn!(%error, "cannot mark the node log");
+        }
+    }
+}
+
+/// Puts a new log in the place of the old one.
+fn put_in_place(fresh: File, path: &Path) -> io::Result<File> {
+    drop(fresh);
+    std::fs::rename(path.with_extension("new"), path)?;
+    OpenOptions::new().append(true).open(path)
 }
 
 impl Node {
@@ -227,8 +442,9 @@ impl Table {
             self.others.remove(&ino);
             self.make_room(max_nodes);
         }
-        if let Some(log) = &mut self.log {
-            log.add(&seen);
+        if let Some(records) = &mut self.records {
+            let kind = kind_of(seen.is_dir, seen.has_other_names);
+            encode(records, seen.id, seen.born, seen.place.dir, kind, &seen.place.name);
         }
         let Seen { id, born, place, is_dir, .. } = seen;
         let used = AtomicBool::new(false);
@@ -239,11 +455,11 @@ impl Table {
     fn remove(&mut self, ino: u64) {
         self.others.remove(&ino);
         if let Some(node) = self.nodes.swap_remove(&ino)
-            && let Some(log) = &mut self.log
+            && let Some(records) = &mut self.records
         {
             // Goes to the file with the next record: a removal that gets lost does no harm.
             let id = FileId { ino, generation: node.generation };
-            log.encode(id, node.born, 0, REMOVED, &[]);
+            encode(records, id, node.born, 0, REMOVED, &[]);
         }
     }
 
@@ -262,33 +478,19 @@ impl Table {
         }
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        let Some(log) = &mut self.log else { return Ok(()) };
-        if log.pending.is_empty() {
-            return Ok(());
-        }
-        log.flush()?;
-        let counts = self.nodes.len() as u64 * (RECORD_BYTES as u64 + 16);
-        if log.size > COMPACT_BYTES && log.size > 4 * counts {
-            let (path, root) = (log.path.clone(), log.root);
-            let file = self.rewrite(&path, root)?;
-            let size = file.metadata()?.len();
-            if let Some(log) = &mut self.log {
-                (log.file, log.size) = (file, size);
-            }
-        }
-        Ok(())
-    }
-
     /// Reads a log back.
     fn replay(&mut self, bytes: &[u8], root: FileId, max_nodes: usize) {
-        let Some(mut rest) = bytes.strip_prefix(&header(root)[..]) else {
+        let ours = |complete| bytes.strip_prefix(&header(root, complete)[..]);
+        let Some((mut rest, complete)) =
+            ours(true).map(|rest| (rest, true)).or_else(|| ours(false).map(|rest| (rest, false)))
+        else {
             if !bytes.is_empty() {
                 tracing::warn!("the node log is not of this tree: starting anew");
             }
             self.complete = bytes.is_empty();
             return;
         };
+        self.complete = complete;
         while let Some((record, tail)) = Record::decode(rest) {
             rest = tail;
             if record.kind == REMOVED {
@@ -310,220 +512,18 @@ impl Table {
         }
     }
 
-    /// Writes a log of what counts in place of the one that is there.
-    fn rewrite(&self, path: &Path, root: FileId) -> io::Result<File> {
-        let fresh = path.with_extension("new");
-        let mut out = Vec::from(header(root));
-        let mut file = File::create(&fresh)?;
-        for (&ino, node) in &self.nodes {
-            let id = FileId { ino, generation: node.generation };
-            let linked = self.others.get(&ino).map_or(&[][..], Vec::as_slice);
-            // The last record of a file counts as its place, those before as its other names.
-            for place in linked.iter().chain([&node.place]) {
-                let kind = kind_of(node.is_dir, !linked.is_empty());
-                encode(&mut out, id, node.born, place.dir, kind, &place.name);
-            }
-            if out.len() > 1 << 20 {
-                file.write_all(&out)?;
-                out.clear();
-            }
+    /// Appends what a log says of an entry.
+    fn encode_node(&self, out: &mut Vec<u8>, at: usize) {
+        let Some((&ino, node)) = self.nodes.get_index(at) else { return };
+        let id = FileId { ino, generation: node.generation };
+        let linked = self.others.get(&ino).map_or(&[][..], Vec::as_slice);
+        // The last record of a file counts as its place, those before as its other names.
+        for place in linked.iter().chain([&node.place]) {
+            let kind = kind_of(node.is_dir, !linked.is_empty());
+            encode(out, id, node.born, place.dir, kind, &place.name);
         }
-        file.write_all(&out)?;
-        file.sync_data()?;
-        std::fs::rename(&fresh, path)?;
-        OpenOptions::new().append(true).open(path)
-    }
-}
-
-/// The file that the table is kept in.
-#[derive(Debug)]
-struct Log {
-    file: File,
-    /// Keeps other processes out.
-    _lock: File,
-    path: PathBuf,
-    root: FileId,
-    size: u64,
-    pending: Vec<u8>,
-}
-
-impl Log {
-    fn add(&mut self, seen: &Seen) {
-        let kind = kind_of(seen.is_dir, seen.has_other_names);
-        self.encode(seen.id, seen.born, seen.place.dir, kind, &seen.place.name);
-    }
-
-    fn encode(&mut self, id: FileId, born: u64, dir: u64, kind: u8, name: &[u8]) {
-        encode(&mut self.pending, id, born, dir, kind, name);
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self.file.write_all(&self.pending) {
-            Ok(()) => {
-                self.size += self.pending.len() as u64;
-                self.pending.clear();
-                Ok(())
-            }
-            Err(error) => {
-                // What was written of it must not stand before later records.
-                self.file.set_len(self.size)?;
-                Err(error)
-            }
-        }
-    }
-}
-
-const REMOVED: u8 = 0;
-const PRESENT: u8 = 1;
-const DIRECTORY: u8 = 2;
-const LINKED: u8 = 4;
-
-fn kind_of(is_dir: bool, linked: bool) -> u8 {
-    PRESENT | if is_dir { DIRECTORY } else { 0 } | if linked { LINKED } else { 0 }
-}
-
-fn header(root: FileId) -> [u8; 24] {
-    let mut header = [0; 24];
-    header[..8].copy_from_slice(MAGIC);
-    header[8..16].copy_from_slice(&root.ino.to_le_bytes());
-    header[16..].copy_from_slice(&root.generation.to_le_bytes());
-    header
-}
-
-/// One record of the log: checksum of the rest, length of the name, kind, identity, creation
-/// time, directory, name.
-struct Record<'a> {
-    id: FileId,
-    born: u64,
-    dir: u64,
-    kind: u8,
-    name: &'a [u8],
-}
-
-fn encode(out: &mut Vec<u8>, id: FileId, born: u64, dir: u64, kind: u8, name: &[u8]) {
-    let from = out.len();
-    out.extend_from_slice(&[0; 8]);
-    out.extend_from_slice(&(name.len() as u16).to_le_bytes());
-    out.push(kind);
-    for word in [id.ino, id.generation, born, dir] {
-        out.extend_from_slice(&word.to_le_bytes());
-    }
-    out.extend_from_slice(name);
-    let sum = stable_hash(&out[from + 8..]);
-    out[from..from + 8].copy_from_slice(&sum.to_le_bytes());
-}
-
-impl<'a> Record<'a> {
-    /// The record at the front, and what follows it; `None` at the end or at a torn record.
-    fn decode(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
-        let mut input = bytes;
-        let mut take = |len: usize| {
-            let (now, later) = input.split_at_checked(len)?;
-            input = later;
-            Some(now)
-        };
-        let sum = u64::from_le_bytes(take(8)?.try_into().ok()?);
-        let name_bytes = usize::from(u16::from_le_bytes(take(2)?.try_into().ok()?));
-        let kind = *take(1)?.first()?;
-        let mut word = || Some(u64::from_le_bytes(take(8)?.try_into().ok()?));
-        let (ino, generation, born, dir) = (word()?, word()?, word()?, word()?);
-        let name = take(name_bytes)?;
-        if stable_hash(bytes.get(8..RECORD_BYTES + name_bytes)?) != sum {
-            return None;
-        }
-        Some((Self { id: FileId { ino, generation }, born, dir, kind, name }, input))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ROOT: FileId = FileId { ino: 2, generation: 9 };
-
-    fn seen(ino: u64, dir: u64, name: &str) -> Seen {
-        Seen {
-            id: FileId { ino, generation: ino * 10 },
-            born: ino,
-            place: Place { dir, name: name.as_bytes().into() },
-            is_dir: false,
-            has_other_names: false,
-        }
-    }
-
-    fn place_of(nodes: &Nodes, ino: u64) -> Option<(u64, String)> {
-        let place = nodes.place(FileId { ino, generation: ino * 10 })?;
-        Some((place.dir, String::from_utf8(place.name.into_vec()).unwrap()))
-    }
-
-    #[test]
-    fn the_table_is_read_back() {
-        let dir = tempfile::tempdir().unwrap();
-        let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
-        nodes.remember((10..200).map(|i| seen(i, 2, &format!("file{i}")))).unwrap();
-        nodes.moved(FileId { ino: 10, generation: 100 }, seen(0, 11, "moved").place).unwrap();
-        nodes.forget(12, 2, b"file12", true);
-        nodes.remember([seen(500, 2, "after")]).unwrap();
-        assert!(Nodes::open(dir.path(), ROOT, 1000).is_err(), "one process at a time");
-        drop(nodes);
-        for _ in 0..2 {
-            let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
-            assert_eq!(nodes.len(), 190);
-            assert_eq!(place_of(&nodes, 10), Some((11, "moved".into())));
-            assert_eq!(place_of(&nodes, 12), None);
-            assert_eq!(place_of(&nodes, 199), Some((2, "file199".into())));
-            assert_eq!(nodes.place(FileId { ino: 199, generation: 1 }), None);
-            assert!(nodes.is_complete());
-        }
-        let other_tree = FileId { ino: 3, generation: 9 };
-        let nodes = Nodes::open(dir.path(), other_tree, 1000).unwrap();
-        assert_eq!((nodes.len(), nodes.is_complete()), (0, false));
-    }
-
-    #[test]
-    fn a_torn_tail_costs_only_itself() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(LOG_NAME);
-        drop(Nodes::open(dir.path(), ROOT, 1000).unwrap());
-        let base = std::fs::read(&path).unwrap();
-        let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
-        nodes.remember([seen(10, 2, "first"), seen(11, 2, "second")]).unwrap();
-        drop(nodes);
-        let whole = std::fs::read(&path).unwrap();
-        for len in base.len()..whole.len() {
-            std::fs::write(&path, &whole[..len]).unwrap();
-            let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
-            let first_is_whole = len >= base.len() + RECORD_BYTES + 5;
-            assert_eq!(nodes.len(), usize::from(first_is_whole), "{len} bytes");
-        }
-        let mut bad = whole.clone();
-        let last = bad.len() - 1;
-        bad[last] ^= 1;
-        std::fs::write(&path, &bad).unwrap();
-        assert_eq!(Nodes::open(dir.path(), ROOT, 1000).unwrap().len(), 1);
-    }
-
-    #[test]
-    fn a_linked_file_is_known_by_its_other_name() {
-        let dir = tempfile::tempdir().unwrap();
-        let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
-        let linked = |name| Seen { has_other_names: true, ..seen(10, 2, name) };
-        nodes.remember([linked("a"), linked("b")]).unwrap();
-        drop(nodes);
-        let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
-        assert_eq!(place_of(&nodes, 10), Some((2, "b".into())));
-        nodes.forget(10, 2, b"b", false);
-        assert_eq!(place_of(&nodes, 10), Some((2, "a".into())));
-    }
-
-    #[test]
-    fn a_full_table_gives_up_files_and_never_directories() {
-        let nodes = Nodes::in_memory(100);
-        let dirs = (1000..1010).map(|i| Seen { is_dir: true, ..seen(i, 2, "dir") });
-        nodes.remember(dirs).unwrap();
-        nodes.remember((2000..3000).map(|i| seen(i, 2, "file"))).unwrap();
-        assert_eq!(nodes.len(), 100);
-        assert!((1000..1010).all(|ino| place_of(&nodes, ino).is_some()));
-        assert!(!nodes.is_complete());
-    }
-}
+mod tests;

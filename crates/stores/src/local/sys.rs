@@ -6,7 +6,7 @@
 use rustix::fs::{AtFlags, Statx};
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use weir_base::stable_hash;
 use weir_vfs::{Lock, LockRange, TO_END};
 
@@ -20,10 +20,36 @@ struct FileHandle {
     handle: [u8; MAX_HANDLE_BYTES],
 }
 
-/// A number that tells apart files that use one inode after each other, from the kernel's own file
-/// handle; `None` where the file system gives out none, or the name means another inode than
-/// `ino` by now.
-pub(super) fn inode_generation(dir: BorrowedFd<'_>, name: &CStr, ino: u64) -> Option<u64> {
+/// What the kernel's own file handle says of a file besides its inode number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Generation {
+    /// The inode's generation, with which a handle can be made.
+    Number(Shape, u32),
+    /// A number made of a handle that only its file system can read.
+    Hash(u64),
+}
+
+/// How a file system lays out the handles that can be made here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// FILEID_INO32_GEN, as ext4 and others that use the generic encoding.
+    Ino32,
+    /// The same kind, but generation first and a 64-bit inode number: tmpfs.
+    Shm,
+    /// 64-bit inode number and generation: XFS.
+    Ino64,
+}
+
+/// What tells apart files that use one inode after each other, from the kernel's own file handle;
+/// `None` where the file system gives out none.
+///
+/// # Errors
+/// ESTALE: the name means another inode than `ino` by now.
+pub(super) fn inode_generation(
+    dir: BorrowedFd<'_>,
+    name: &CStr,
+    ino: u64,
+) -> io::Result<Option<Generation>> {
     let mut handle =
         FileHandle { bytes: MAX_HANDLE_BYTES as u32, kind: 0, handle: [0; MAX_HANDLE_BYTES] };
     let mut mount = 0i32;
@@ -40,22 +66,81 @@ pub(super) fn inode_generation(dir: BorrowedFd<'_>, name: &CStr, ino: u64) -> Op
         )
     };
     if result < 0 {
-        return None;
+        return match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ENOENT) => {
+                Err(io::Error::from_raw_os_error(libc::ESTALE))
+            }
+            _ => Ok(None),
+        };
     }
-    let bytes = handle.handle.get(..handle.bytes as usize)?;
+    let Some(bytes) = handle.handle.get(..handle.bytes as usize) else { return Ok(None) };
     let word = |at: usize| {
-        bytes.get(at..at + 4)?.try_into().ok().map(|b| u64::from(u32::from_ne_bytes(b)))
+        let word = bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        u32::from_ne_bytes(word.unwrap_or_default())
     };
-    match (handle.kind, bytes.len()) {
-        // FILEID_INO32_GEN: ext4, and others that use the generic encoding.
-        (1, 8) if word(0)? == ino & 0xFFFF_FFFF => word(4),
-        // The same kind, but generation first and a 64-bit inode number: tmpfs.
-        (1, 12) if word(4)? == ino & 0xFFFF_FFFF => word(0),
-        // 64-bit inode number and generation: XFS.
-        (0x81, 12) if word(0)? == ino & 0xFFFF_FFFF => word(8),
-        (1 | 0x81, 8 | 12) => None,
+    let shape = match (handle.kind, bytes.len()) {
+        (1, 8) => (Shape::Ino32, u64::from(word(0)), word(4)),
+        (1, 12) => (Shape::Shm, u64::from(word(4)) | u64::from(word(8)) << 32, word(0)),
+        (0x81, 12) => {
+            let first = bytes.first_chunk::<8>().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+            // FUSE has the same layout with its halves in the other order, and numbers of its own,
+            // which do not outlive its cache.
+            let fuse = first.rotate_left(32);
+            if first != ino && (fuse == ino || word(0) == 0) {
+                return Ok(None);
+            }
+            (Shape::Ino64, first, word(8))
+        }
         // Opaque; the name may have moved on between two looks, which verification finds later.
-        _ => Some(stable_hash(bytes)),
+        _ => return Ok(Some(Generation::Hash(stable_hash(bytes)))),
+    };
+    let (shape, of, number) = shape;
+    let same = match shape {
+        Shape::Ino32 => of == ino & 0xFFFF_FFFF,
+        Shape::Shm | Shape::Ino64 => of == ino,
+    };
+    if !same {
+        return Err(io::Error::from_raw_os_error(libc::ESTALE));
+    }
+    Ok(Some(Generation::Number(shape, number)))
+}
+
+/// Opens a file (O_PATH) by a handle made of its inode number and generation, on the file system of
+/// `mount` (open_by_handle_at(2)).
+///
+/// # Errors
+/// ESTALE: there is no such file. EPERM without CAP_DAC_READ_SEARCH.
+pub(super) fn open_by_inode(
+    mount: BorrowedFd<'_>,
+    shape: Shape,
+    ino: u64,
+    generation: u32,
+) -> io::Result<OwnedFd> {
+    let (low, high) = ((ino as u32).to_ne_bytes(), ((ino >> 32) as u32).to_ne_bytes());
+    let generation = generation.to_ne_bytes();
+    let (kind, words) = match shape {
+        Shape::Ino32 => (1, [low, generation, [0; 4]]),
+        Shape::Shm => (1, [generation, low, high]),
+        Shape::Ino64 => {
+            let ino = ino.to_ne_bytes();
+            let half = |at: usize| [ino[at], ino[at + 1], ino[at + 2], ino[at + 3]];
+            (0x81, [half(0), half(4), generation])
+        }
+    };
+    let len = if shape == Shape::Ino32 { 8 } else { 12 };
+    let mut handle = FileHandle { bytes: len, kind, handle: [0; MAX_HANDLE_BYTES] };
+    for (to, from) in handle.handle.chunks_exact_mut(4).zip(words) {
+        to.copy_from_slice(&from);
+    }
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: `handle` is as long as it says.
+    let opened = unsafe {
+        libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw mut handle, flags)
+    };
+    match i32::try_from(opened) {
+        // SAFETY: the kernel has just opened it for us.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

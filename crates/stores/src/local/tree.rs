@@ -3,31 +3,35 @@
 //! 1. No symbolic link is followed, `..` is never asked for, and no other file system is entered.
 //! 2. A descriptor is handed out only after inode and generation were compared with the identity.
 //! 3. Directory descriptors in the cache never exceed its bound. A cached one stays right through
-//!    renames by anybody, since it holds the directory itself.
+//!    renames by anybody, since it holds the directory itself; before it is handed out, it is seen to lie
+//!    beneath the root still.
+//! 4. A file that exists is never reported stale: what is in no known place is opened by the kernel's own
+//!    handle to learn its place, or searched for ([`super::search`]).
 
 use super::attr::{ATTR_MASK, attr_of, birth_of, kind_of};
 use super::file::proc_path;
 use super::nodes::{Nodes, Place, Seen};
-use super::sys;
+use super::search::Search;
+use super::sys::{self, Generation, Shape};
 use lru::LruCache;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
-use std::collections::VecDeque;
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::mem::MaybeUninit;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_base::stable_hash;
 use weir_vfs::{Attr, Error, FileId, FileKind, Result};
 
 const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-const DIR_FLAGS: OFlags = PATH_FLAGS.union(OFlags::DIRECTORY);
+pub(super) const DIR_FLAGS: OFlags = PATH_FLAGS.union(OFlags::DIRECTORY);
 /// Deepest nesting of directories that is resolved.
 const MAX_DEPTH: usize = 4096;
 /// How long a file that a search did not find is taken to be gone.
@@ -37,7 +41,8 @@ pub(super) const DIR_BUFFER_BYTES: usize = 32 * 1024;
 
 /// The exported tree.
 pub(super) struct Tree {
-    root: Arc<OwnedFd>,
+    pub(super) me: Weak<Tree>,
+    pub(super) root: Arc<OwnedFd>,
     pub(super) root_id: FileId,
     device: (u32, u32),
     pub(super) fsid: u64,
@@ -45,9 +50,25 @@ pub(super) struct Tree {
     dirs: Mutex<LruCache<FileId, Arc<OwnedFd>>>,
     not_found: Mutex<LruCache<FileId, Instant>>,
     /// One search at a time: they are long, and made by clients' leave.
-    search: Mutex<()>,
-    search_entries: usize,
+    pub(super) search: Mutex<Search>,
+    pub(super) search_entries: usize,
     has_openat2: AtomicBool,
+    /// How files are opened by the kernel's handles, where that is possible.
+    handles: Option<(OwnedFd, Shape)>,
+    /// The upper half of the numbers that this run gives to files without a generation, and the next
+    /// lower half.
+    run: u32,
+    next_number: AtomicU32,
+}
+
+/// What the kernel says of a file's identity.
+enum ByHandle {
+    /// It is there now.
+    At(Place, Box<Statx>),
+    /// It is gone, or beneath the root no more.
+    Gone,
+    /// It may be anywhere.
+    Unknown,
 }
 
 /// A file that is held by a descriptor (O_PATH), and its attributes.
@@ -63,23 +84,34 @@ impl Tree {
         nodes: impl FnOnce(FileId) -> io::Result<Nodes>,
         dir_fds: usize,
         search_entries: usize,
-    ) -> io::Result<Self> {
+    ) -> io::Result<Arc<Self>> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(dir, flags, Mode::empty())?;
         let stat = sys::stat_fd(root.as_fd(), ATTR_MASK)?;
-        let root_id = FileId { ino: stat.stx_ino, generation: new_generation(&root, c"", &stat) };
-        Ok(Self {
-            fsid: rustix::fs::fstatvfs(&root)?.f_fsid,
+        let generation = kernel_generation(&root, c"", &stat)?.unwrap_or(1);
+        let root_id = FileId { ino: stat.stx_ino, generation };
+        let handles = open_handles(&root, &stat);
+        if handles.is_none() {
+            tracing::debug!("files cannot be opened by the kernel's handles");
+        }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (fsid, nodes) = (rustix::fs::fstatvfs(&root)?.f_fsid, nodes(root_id)?);
+        Ok(Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            fsid,
             root: Arc::new(root),
             root_id,
             device: (stat.stx_dev_major, stat.stx_dev_minor),
-            nodes: nodes(root_id)?,
+            nodes,
             dirs: Mutex::new(LruCache::new(at_least_one(dir_fds))),
             not_found: Mutex::new(LruCache::new(at_least_one(MAX_NOT_FOUND))),
-            search: Mutex::new(()),
+            search: Mutex::default(),
             search_entries,
             has_openat2: AtomicBool::new(true),
-        })
+            handles,
+            run: since.as_secs() as u32,
+            next_number: AtomicU32::new(1),
+        }))
     }
 
     /// The root's descriptor (O_PATH).
@@ -96,7 +128,7 @@ impl Tree {
                 Err(lost) => self.find(lost).map(drop)?,
             }
         }
-        Err(Error::Stale)
+        Err(Error::WouldBlock)
     }
 
     /// Attributes of a file.
@@ -138,7 +170,7 @@ impl Tree {
             }
             place = Some(self.find(id)?.0);
         }
-        Err(Error::Stale)
+        Err(Error::WouldBlock)
     }
 
     /// A directory whose descriptor is at hand.
@@ -149,7 +181,44 @@ impl Tree {
             self.gone(id);
             return Err(Error::Stale);
         }
+        if !self.is_beneath(&file) {
+            self.dirs.lock().pop(&id);
+            return Ok(None);
+        }
         Ok(Some(Pinned { file, stat }))
+    }
+
+    /// Whether a directory lies beneath the root, wherever it was when it was opened.
+    fn is_beneath(&self, dir: &OwnedFd) -> bool {
+        match (path_of(&self.root), path_of(dir)) {
+            (Ok(root), Ok(path)) => path.starts_with(root),
+            // A path too long to be told.
+            _ => self.climbs_to_root(dir),
+        }
+    }
+
+    /// The same, one directory after the other.
+    fn climbs_to_root(&self, dir: &OwnedFd) -> bool {
+        let mut at: Option<OwnedFd> = None;
+        let mut last = None;
+        for _ in 0..MAX_DEPTH {
+            let Ok(stat) = stat(at.as_ref().unwrap_or(dir).as_fd(), c"") else { return false };
+            if (stat.stx_dev_major, stat.stx_dev_minor) != self.device || last == Some(stat.stx_ino)
+            {
+                return false;
+            }
+            if stat.stx_ino == self.root_id.ino {
+                return true;
+            }
+            last = Some(stat.stx_ino);
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let above = at.as_ref().unwrap_or(dir);
+            let Ok(above) = rustix::fs::openat(above, c"..", flags, Mode::empty()) else {
+                return false;
+            };
+            at = Some(above);
+        }
+        false
     }
 
     /// Identifies what was found as `name` in directory `dir`.
@@ -164,15 +233,24 @@ impl Tree {
         let born = birth_of(stat);
         let ino = stat.stx_ino;
         let known = self.nodes.recognise(ino, born, dir_id.ino, name);
-        if let Some((generation, true)) = known {
-            return Ok((FileId { ino, generation }, None));
-        }
         let generation = match known {
-            Some((generation, _)) => generation,
-            None => new_generation(dir, &c_name(name)?, stat),
+            Some((generation, _)) if born != 0 => generation,
+            // Without a time of creation, an inode that is used again looks the same.
+            _ => match (kernel_generation(dir, &c_name(name)?, stat)?, known) {
+                (Some(generation), _) | (None, Some((generation, _))) => generation,
+                (None, None) => self.new_number(),
+            },
         };
         let id = FileId { ino, generation };
+        if known == Some((generation, true)) {
+            return Ok((id, None));
+        }
         Ok((id, Some(seen(id, dir_id.ino, name, stat))))
+    }
+
+    /// A generation for a file of which neither kernel nor file system keep one.
+    fn new_number(&self) -> u64 {
+        u64::from(self.run) << 32 | u64::from(self.next_number.fetch_add(1, Relaxed))
     }
 
     /// The same for a file that is held, and was made just now: it is never an old one.
@@ -183,7 +261,9 @@ impl Tree {
         name: &[u8],
         stat: &Statx,
     ) -> (FileId, Seen) {
-        let id = FileId { ino: stat.stx_ino, generation: new_generation(file, c"", stat) };
+        let kernels = kernel_generation(file, c"", stat).ok().flatten();
+        let generation = kernels.unwrap_or_else(|| self.new_number());
+        let id = FileId { ino: stat.stx_ino, generation };
         (id, seen(id, dir_id.ino, name, stat))
     }
 
@@ -199,7 +279,18 @@ impl Tree {
     /// A file lost its last name through us.
     pub(super) fn gone(&self, id: FileId) {
         self.dirs.lock().pop(&id);
+        self.note_gone(id);
+    }
+
+    /// Notes that a file was not found.
+    pub(super) fn note_gone(&self, id: FileId) {
         self.not_found.lock().put(id, Instant::now());
+    }
+
+    /// Whether a file was not found lately.
+    pub(super) fn is_known_gone(&self, id: FileId) -> bool {
+        let held = |at: &Instant| at.elapsed() < NOT_FOUND_HOLDS;
+        self.not_found.lock().get(&id).is_some_and(held)
     }
 
     /// Fails for what lies on another file system.
@@ -284,8 +375,9 @@ impl Tree {
             if at == self.root_id {
                 break self.root.clone();
             }
-            if let Some(dir) = self.dirs.lock().get(&at) {
-                break dir.clone();
+            let held = self.dirs.lock().get(&at).cloned();
+            if let Some(dir) = held.filter(|dir| self.is_beneath(dir)) {
+                break dir;
             }
             if way.len() == MAX_DEPTH {
                 return Err(Error::Stale);
@@ -303,8 +395,7 @@ impl Tree {
                 Ok(opened) => opened,
                 Err(Errno::NOTDIR) => {
                     let there = stat(dir.as_fd(), &name)?;
-                    let same = there.stx_ino == id.ino
-                        && self.generation_of(&there) == Some(id.generation);
+                    let same = self.is_at(id, dir.as_fd(), &name, &there);
                     return if same { Err(Error::NotDirectory) } else { Ok(Err(id)) };
                 }
                 Err(Errno::NOENT | Errno::STALE) => return Ok(Err(id)),
@@ -341,125 +432,127 @@ impl Tree {
         self.id_by_ino(place.dir).ok_or(Error::Stale)
     }
 
-    fn stat_place(&self, place: &Place) -> Result<Statx> {
+    pub(super) fn stat_place(&self, place: &Place) -> Result<Statx> {
         let dir = self.dir_by_ino(place.dir)?;
         stat(dir.as_fd(), &c_name(&place.name)?)
     }
 
     /// Whether what was found at a place is the file identified.
-    fn is(&self, id: FileId, stat: &Statx, place: &Place) -> bool {
-        if stat.stx_ino != id.ino || self.check_device(stat).is_err() {
-            return false;
+    pub(super) fn is(&self, id: FileId, stat: &Statx, place: &Place) -> bool {
+        if let Some(same) = self.is_recognised(id, stat) {
+            return same;
         }
-        match self.generation_of(stat) {
-            Some(generation) => generation == id.generation,
-            None => match (self.dir_by_ino(place.dir), c_name(&place.name)) {
-                (Ok(dir), Ok(name)) => new_generation(&*dir, &name, stat) == id.generation,
-                _ => false,
-            },
+        match (self.dir_by_ino(place.dir), c_name(&place.name)) {
+            (Ok(dir), Ok(name)) => self.is_at(id, dir.as_fd(), &name, stat),
+            _ => false,
         }
     }
 
     /// The same for a file that is held.
     fn is_pinned(&self, id: FileId, file: &OwnedFd, stat: &Statx) -> bool {
-        if stat.stx_ino != id.ino || stat.stx_nlink == 0 || self.check_device(stat).is_err() {
-            return false;
+        stat.stx_nlink != 0 && self.is_at(id, file.as_fd(), c"", stat)
+    }
+
+    /// The same for a name in a directory, or the descriptor itself.
+    fn is_at(&self, id: FileId, dir: BorrowedFd<'_>, name: &CStr, stat: &Statx) -> bool {
+        if let Some(same) = self.is_recognised(id, stat) {
+            return same;
         }
-        let generation =
-            self.generation_of(stat).unwrap_or_else(|| new_generation(file, c"", stat));
-        generation == id.generation
+        match kernel_generation(dir, name, stat) {
+            Ok(Some(generation)) => generation == id.generation,
+            Ok(None) => match self.nodes.by_ino(id.ino) {
+                Some(known) => known == id,
+                // A number of an earlier run, of which the log was lost; those of this run are in the
+                // table until their file is gone.
+                None => !self.nodes.is_complete() && (id.generation >> 32) as u32 != self.run,
+            },
+            Err(_) => false,
+        }
     }
 
-    /// The generation of a file that is remembered.
-    fn generation_of(&self, stat: &Statx) -> Option<u64> {
-        Some(self.nodes.recognise(stat.stx_ino, birth_of(stat), 0, b"")?.0)
+    /// The same without asking for the file's generation, if inode and time of creation tell.
+    fn is_recognised(&self, id: FileId, stat: &Statx) -> Option<bool> {
+        if stat.stx_ino != id.ino || self.check_device(stat).is_err() {
+            return Some(false);
+        }
+        let born = birth_of(stat);
+        let (generation, _) = self.nodes.recognise(id.ino, born, 0, b"").filter(|_| born != 0)?;
+        Some(generation == id.generation)
     }
 
-    /// Looks for a file that is not where it was: at its other names, then all over the tree, up
-    /// to a bound.
+    /// Looks for a file that is not where it was: at its other names, by the kernel's handle, then all
+    /// over the tree.
     fn find(&self, id: FileId) -> Result<(Place, Statx)> {
         for place in self.nodes.other_places(id) {
             if let Ok(stat) = self.stat_place(&place)
                 && self.is(id, &stat, &place)
             {
-                self.remember([seen(id, place.dir, &place.name, &stat)])?;
+                self.remember([seen(id, place.dir, &place.name, &stat)]);
                 return Ok((place, stat));
             }
         }
         let known = self.nodes.place(id).is_some();
-        if !known && self.nodes.is_complete() {
+        if (!known && self.nodes.is_complete()) || self.is_known_gone(id) {
             return Err(Error::Stale);
         }
-        let _one_at_a_time = self.search.lock();
-        let held = |at: &Instant| at.elapsed() < NOT_FOUND_HOLDS;
-        if self.not_found.lock().get(&id).is_some_and(held) {
-            return Err(Error::Stale);
-        }
-        match self.walk(id) {
-            Some(found) => Ok(found),
-            None => {
-                self.not_found.lock().put(id, Instant::now());
-                Err(Error::Stale)
-            }
+        match self.by_handle(id) {
+            ByHandle::At(place, stat) => Ok((place, *stat)),
+            ByHandle::Gone => Err(Error::Stale),
+            ByHandle::Unknown => self.search_for(id),
         }
     }
 
-    /// Goes through the tree, breadth first. The directories above what is found are remembered.
-    fn walk(&self, id: FileId) -> Option<(Place, Statx)> {
-        struct Visit {
-            above: Option<usize>,
-            id: FileId,
-            dir: Arc<OwnedFd>,
+    /// Asks the kernel where a file is. That it exists is not enough: it has to be found again from the
+    /// root downwards, since files beside the exported tree have handles, too.
+    fn by_handle(&self, id: FileId) -> ByHandle {
+        let Some((mount, shape)) = &self.handles else { return ByHandle::Unknown };
+        let opened = sys::open_by_inode(mount.as_fd(), *shape, id.ino, id.generation as u32);
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) if error.raw_os_error() == Some(libc::ESTALE) => return ByHandle::Gone,
+            Err(_) => return ByHandle::Unknown,
+        };
+        let Ok(stat) = stat(file.as_fd(), c"") else { return ByHandle::Unknown };
+        if !self.is_pinned(id, &file, &stat) {
+            return ByHandle::Gone;
         }
-        let mut visits = vec![Visit { above: None, id: self.root_id, dir: self.root.clone() }];
-        let mut queue = VecDeque::from([0]);
-        let mut left = self.search_entries;
-        let mut pending: Vec<Seen> = Vec::new();
-        while let Some(at) = queue.pop_front() {
-            let (dir_id, dir) = (visits[at].id, visits[at].dir.clone());
-            let mut names: Vec<(CString, bool)> = Vec::new();
-            let _ = self.each_name(&dir, 0, |entry| {
-                let kind = entry.kind;
-                let hit = entry.ino == id.ino;
-                if hit || kind == FileType::Directory || kind == FileType::Unknown {
-                    names.push((entry.name.to_owned(), hit));
-                }
-                left = left.saturating_sub(1);
-                left > 0
-            });
-            for (name, hit) in names {
-                let Ok(stat) = stat(dir.as_fd(), &name) else { continue };
-                let Ok((found, seen)) = self.identify(dir_id, dir.as_fd(), name.to_bytes(), &stat)
-                else {
-                    continue;
-                };
-                pending.extend(seen);
-                if hit && found == id {
-                    self.remember(pending).ok()?;
-                    return Some((Place { dir: dir_id.ino, name: name.to_bytes().into() }, stat));
-                }
-                // Few enough descriptors to be open at once.
-                if kind_of(&stat) == FileKind::Directory
-                    && visits.len() < 512
-                    && let Ok(below) = self.open_one(dir.as_fd(), &name, DIR_FLAGS)
-                {
-                    queue.push_back(visits.len());
-                    visits.push(Visit { above: Some(at), id: found, dir: Arc::new(below) });
-                }
-            }
-            if left == 0 {
-                return None;
+        // A directory has one path. Of another file, the kernel knows one only if somebody used it lately.
+        for _ in 0..3 {
+            match self.place_by_path(id, &file) {
+                Some(place) => return ByHandle::At(place, Box::new(stat)),
+                None if kind_of(&stat) != FileKind::Directory => return ByHandle::Unknown,
+                None if !self.is_beneath(&file) => return ByHandle::Gone,
+                None => {}
             }
         }
-        let _ = visits.first().and_then(|v| v.above);
+        ByHandle::Unknown
+    }
+
+    /// Goes down from the root by the path that an open file has now; what is met is remembered.
+    fn place_by_path(&self, id: FileId, file: &OwnedFd) -> Option<Place> {
+        let (root, path) = (path_of(&self.root).ok()?, path_of(file).ok()?);
+        let below = path.strip_prefix(root).ok()?;
+        let (mut dir, mut dir_id) = (self.root.clone(), self.root_id);
+        let mut met = Vec::new();
+        let mut names = below.iter().map(OsStr::as_bytes).peekable();
+        while let Some(name) = names.next() {
+            let c_name = c_name(name).ok()?;
+            let found = stat(dir.as_fd(), &c_name).ok()?;
+            let (found_id, seen) = self.identify(dir_id, dir.as_fd(), name, &found).ok()?;
+            met.extend(seen);
+            if names.peek().is_none() {
+                let place = Place { dir: dir_id.ino, name: name.into() };
+                self.remember(met);
+                return (found_id == id).then_some(place);
+            }
+            dir = Arc::new(self.open_one(dir.as_fd(), &c_name, DIR_FLAGS).ok()?);
+            dir_id = found_id;
+        }
         None
     }
 
-    pub(super) fn remember(&self, seen: impl IntoIterator<Item = Seen>) -> Result<()> {
-        self.nodes.remember(seen).map_err(|error| {
-            tracing::error!(%error, "cannot write the node log");
-            Error::Io
-        })
+    pub(super) fn remember(&self, seen: impl IntoIterator<Item = Seen>) {
+        self.nodes.remember(seen);
     }
 
     /// Calls `each` for the names of a directory after a position, `.` and `..` left out, until it
@@ -530,14 +623,45 @@ fn seen(id: FileId, dir: u64, name: &[u8], stat: &Statx) -> Seen {
     }
 }
 
-/// A generation made of what distinguishes a file from others that had its inode: the time of
-/// creation, and the kernel's own generation, for those made within one tick of the clock.
-fn new_generation(dir: impl AsFd, name: &CStr, stat: &Statx) -> u64 {
-    let raw = sys::inode_generation(dir.as_fd(), name, stat.stx_ino).unwrap_or(0);
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&birth_of(stat).to_le_bytes());
-    bytes[8..].copy_from_slice(&raw.to_le_bytes());
-    stable_hash(&bytes) | 1
+/// A generation made of what distinguishes a file from others that had its inode: the kernel's own
+/// generation, and the time of creation. Where the kernel's handles can be made, the lower half is what
+/// one is made of. `None` where there is neither.
+fn kernel_generation(dir: impl AsFd, name: &CStr, stat: &Statx) -> Result<Option<u64>> {
+    let born = birth_of(stat);
+    let mixed = |raw: u64| {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&born.to_le_bytes());
+        bytes[8..].copy_from_slice(&raw.to_le_bytes());
+        stable_hash(&bytes) | 1
+    };
+    match sys::inode_generation(dir.as_fd(), name, stat.stx_ino) {
+        Ok(Some(Generation::Number(_, number))) => {
+            let upper = stable_hash(&born.to_le_bytes()) | 1;
+            Ok(Some(upper << 32 | u64::from(number)))
+        }
+        Ok(Some(Generation::Hash(hash))) => Ok(Some(mixed(hash))),
+        Ok(None) if born != 0 => Ok(Some(mixed(0))),
+        Ok(None) => Ok(None),
+        // The name means another file by now; who asks again is told of that.
+        Err(_) => Err(Error::WouldBlock),
+    }
+}
+
+/// What opening files by the kernel's handles takes, found out by trying.
+fn open_handles(root: &OwnedFd, stat: &Statx) -> Option<(OwnedFd, Shape)> {
+    let found = sys::inode_generation(root.as_fd(), c"", stat.stx_ino);
+    let Ok(Some(Generation::Number(shape, number))) = found else { return None };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mount = rustix::fs::openat(root, c".", flags, Mode::empty()).ok()?;
+    let opened = sys::open_by_inode(mount.as_fd(), shape, stat.stx_ino, number).ok()?;
+    let same = sys::stat_fd(opened.as_fd(), ATTR_MASK).ok()?.stx_ino == stat.stx_ino;
+    same.then_some((mount, shape))
+}
+
+/// The path of an open file as it is now (readlink(2) of /proc/self/fd).
+fn path_of(file: &OwnedFd) -> rustix::io::Result<PathBuf> {
+    let path = rustix::fs::readlink(proc_path(file.as_fd()), Vec::with_capacity(256))?;
+    Ok(std::ffi::OsString::from_vec(path.into_bytes()).into())
 }
 
 fn at_least_one(count: usize) -> NonZeroUsize {

@@ -1,0 +1,280 @@
+//! The log of the [table of nodes](super::nodes) on disk, and whether it is to be believed.
+//!
+//! 1. A record that was appended is found again after the process was killed. After a power failure the
+//!    newest records may be missing: the log is synced within [`SYNC_AFTER`](super::nodes::SYNC_AFTER), not
+//!    before identities are given out.
+//! 2. So a log is complete only if its process ended in order, or has run since this boot of the machine: a
+//!    file beside it says which ([`Mark`]). It is taken away while records cannot be written.
+//! 3. A torn record at the end of the log is ignored, and so is everything behind it.
+
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weir_base::stable_hash;
+use weir_vfs::FileId;
+
+const MAGIC: &[u8; 8] = b"WEIRNOD2";
+pub(super) const LOG_NAME: &str = "nodes.log";
+const MARK_NAME: &str = "nodes.state";
+/// Header of the log: magic, identity of the root, whether what was evicted is missing.
+pub(super) const HEADER_BYTES: usize = 32;
+/// Header of a record: checksum, length of the name, what it says.
+pub(super) const RECORD_BYTES: usize = 8 + 2 + 1 + 4 * 8;
+/// Most bytes of records that wait for the disk to take them; beyond, they are dropped.
+const MAX_BACKLOG: usize = 16 << 20;
+/// A disk that refused records is asked again after this time.
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+pub(super) const REMOVED: u8 = 0;
+const PRESENT: u8 = 1;
+pub(super) const DIRECTORY: u8 = 2;
+pub(super) const LINKED: u8 = 4;
+
+pub(super) fn kind_of(is_dir: bool, linked: bool) -> u8 {
+    PRESENT | if is_dir { DIRECTORY } else { 0 } | if linked { LINKED } else { 0 }
+}
+
+/// Says how the process that used a log last has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// In order: everything is on disk.
+    Clean,
+    /// Not, or it runs; what it wrote is there while the machine's boot is this one.
+    Boot(String),
+    /// Unknown.
+    Missing,
+}
+
+impl Mark {
+    pub(super) fn read(state_dir: &Path) -> Self {
+        match std::fs::read_to_string(state_dir.join(MARK_NAME)) {
+            Ok(text) if text == "clean\n" => Self::Clean,
+            Ok(text) if text.len() > 8 => Self::Boot(text.trim_end().to_owned()),
+            _ => Self::Missing,
+        }
+    }
+
+    /// This boot of the machine.
+    pub(super) fn of_this_boot() -> Self {
+        match std::fs::read_to_string("/proc/sys/kernel/random/boot_id") {
+            Ok(id) if id.len() > 8 => Self::Boot(id.trim_end().to_owned()),
+            _ => Self::Missing,
+        }
+    }
+
+    /// Whether everything that was written under this mark is there now.
+    pub(super) fn is_believed(&self) -> bool {
+        *self == Self::Clean || (*self != Self::Missing && *self == Self::of_this_boot())
+    }
+
+    /// Puts it on disk, durably.
+    pub(super) fn write(&self, state_dir: &Path) -> io::Result<()> {
+        let path = state_dir.join(MARK_NAME);
+        let text = match self {
+            Self::Clean => "clean\n".to_owned(),
+            Self::Boot(id) => format!("{id}\n"),
+            Self::Missing => {
+                return match std::fs::remove_file(path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                    _ => sync_dir(state_dir),
+                };
+            }
+        };
+        let fresh = path.with_extension("new");
+        let mut file = File::create(&fresh)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&fresh, &path)?;
+        sync_dir(state_dir)
+    }
+}
+
+pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Keeps other processes out of a state directory.
+pub(super) fn lock(state_dir: &Path) -> io::Result<File> {
+    let lock =
+        OpenOptions::new().create(true).truncate(false).write(true).open(state_dir.join("lock"))?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            format!("{} is in use by another process", state_dir.display()),
+        )
+    })?;
+    Ok(lock)
+}
+
+/// The file that the table is kept in.
+#[derive(Debug)]
+pub(super) struct Log {
+    pub(super) file: Arc<File>,
+    pub(super) state_dir: PathBuf,
+    pub(super) root: FileId,
+    pub(super) size: u64,
+    /// Records that are not on the way to the disk yet.
+    backlog: Vec<u8>,
+    /// The disk refused records at this time.
+    failed: Option<Instant>,
+    /// Records were dropped: the log has to be written anew.
+    pub(super) lost: bool,
+    /// While a new log is written: what is appended meanwhile.
+    pub(super) tee: Option<Vec<u8>>,
+    /// Something was appended since the last sync.
+    pub(super) unsynced: bool,
+}
+
+impl Log {
+    pub(super) fn new(state_dir: &Path, root: FileId, file: File) -> io::Result<Self> {
+        let size = file.metadata()?.len();
+        Ok(Self {
+            file: Arc::new(file),
+            state_dir: state_dir.to_owned(),
+            root,
+            size,
+            backlog: Vec::new(),
+            failed: None,
+            lost: false,
+            tee: None,
+            unsynced: false,
+        })
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.state_dir.join(LOG_NAME)
+    }
+
+    pub(super) fn is_failing(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Appends records; those that the disk does not take are kept, and appended later.
+    pub(super) fn append(&mut self, records: &[u8], now: Instant) {
+        self.backlog.extend_from_slice(records);
+        if self.backlog.is_empty()
+            || self.failed.is_some_and(|at| now.saturating_duration_since(at) < RETRY_AFTER)
+        {
+            return self.bound();
+        }
+        let written = match self.failed {
+            // What was written of the last attempt must not stand before later records.
+            Some(_) => {
+                self.file.set_len(self.size).and_then(|()| (&*self.file).write_all(&self.backlog))
+            }
+            None => (&*self.file).write_all(&self.backlog),
+        };
+        match written {
+            Ok(()) => {
+                self.size += self.backlog.len() as u64;
+                self.unsynced = true;
+                if let Some(tee) = &mut self.tee {
+                    tee.extend_from_slice(&self.backlog);
+                }
+                self.backlog = Vec::new();
+                if self.failed.take().is_some() {
+                    tracing::info!(dir = %self.state_dir.display(), "the node log is written again");
+                    if !self.lost {
+                        self.mark(&Mark::of_this_boot());
+                    }
+                }
+            }
+            Err(error) => {
+                if self.failed.replace(now).is_none() {
+                    tracing::warn!(
+                        %error,
+                        dir = %self.state_dir.display(),
+                        "cannot write the node log: handles are kept in memory, and files are searched \
+                         for after a restart unless there is space in time"
+                    );
+                    self.mark(&Mark::Missing);
+                }
+                self.bound();
+            }
+        }
+    }
+
+    fn bound(&mut self) {
+        if self.backlog.len() > MAX_BACKLOG {
+            self.backlog = Vec::new();
+            self.lost = true;
+        }
+    }
+
+    pub(super) fn mark(&self, mark: &Mark) {
+        if let Err(error) = mark.write(&self.state_dir) {
+            // Without a mark the log is not believed, which is safe.
+            tracing::warn!(%error, "cannot mark the node log");
+            drop(std::fs::remove_file(self.state_dir.join(MARK_NAME)));
+        }
+    }
+
+    /// Everything is with the kernel: nothing was refused or dropped.
+    pub(super) fn is_whole(&self) -> bool {
+        self.failed.is_none() && !self.lost && self.backlog.is_empty()
+    }
+}
+
+/// The header of a log of the tree with this root.
+pub(super) fn header(root: FileId, complete: bool) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..16].copy_from_slice(&root.ino.to_le_bytes());
+    header[16..24].copy_from_slice(&root.generation.to_le_bytes());
+    header[24] = u8::from(complete);
+    header
+}
+
+/// Says in a log's header whether everything is in it.
+pub(super) fn set_complete(file: &File, root: FileId, complete: bool) -> io::Result<()> {
+    file.write_all_at(&header(root, complete), 0)
+}
+
+/// One record of the log: checksum of the rest, length of the name, kind, identity, creation
+/// time, directory, name.
+pub(super) struct Record<'a> {
+    pub(super) id: FileId,
+    pub(super) born: u64,
+    pub(super) dir: u64,
+    pub(super) kind: u8,
+    pub(super) name: &'a [u8],
+}
+
+pub(super) fn encode(out: &mut Vec<u8>, id: FileId, born: u64, dir: u64, kind: u8, name: &[u8]) {
+    let from = out.len();
+    out.extend_from_slice(&[0; 8]);
+    out.extend_from_slice(&(name.len() as u16).to_le_bytes());
+    out.push(kind);
+    for word in [id.ino, id.generation, born, dir] {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+    out.extend_from_slice(name);
+    let sum = stable_hash(&out[from + 8..]);
+    out[from..from + 8].copy_from_slice(&sum.to_le_bytes());
+}
+
+impl<'a> Record<'a> {
+    /// The record at the front, and what follows it; `None` at the end or at a torn record.
+    pub(super) fn decode(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let mut input = bytes;
+        let mut take = |len: usize| {
+            let (now, later) = input.split_at_checked(len)?;
+            input = later;
+            Some(now)
+        };
+        let sum = u64::from_le_bytes(take(8)?.try_into().ok()?);
+        let name_bytes = usize::from(u16::from_le_bytes(take(2)?.try_into().ok()?));
+        let kind = *take(1)?.first()?;
+        let mut word = || Some(u64::from_le_bytes(take(8)?.try_into().ok()?));
+        let (ino, generation, born, dir) = (word()?, word()?, word()?, word()?);
+        let name = take(name_bytes)?;
+        if stable_hash(bytes.get(8..RECORD_BYTES + name_bytes)?) != sum {
+            return None;
+        }
+        Some((Self { id: FileId { ino, generation }, born, dir, kind, name }, input))
+    }
+}

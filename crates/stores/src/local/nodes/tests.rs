@@ -1,0 +1,177 @@
+//! The table of nodes, its log, and what is believed of it.
+
+use super::*;
+
+const ROOT: FileId = FileId { ino: 2, generation: 9 };
+
+fn seen(ino: u64, dir: u64, name: &str) -> Seen {
+    Seen {
+        id: FileId { ino, generation: ino * 10 },
+        born: ino,
+        place: Place { dir, name: name.as_bytes().into() },
+        is_dir: false,
+        has_other_names: false,
+    }
+}
+
+fn place_of(nodes: &Nodes, ino: u64) -> Option<(u64, String)> {
+    let place = nodes.place(FileId { ino, generation: ino * 10 })?;
+    Some((place.dir, String::from_utf8(place.name.into_vec()).unwrap()))
+}
+
+#[test]
+fn the_table_is_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+    nodes.remember((10..200).map(|i| seen(i, 2, &format!("file{i}"))));
+    nodes.moved(FileId { ino: 10, generation: 100 }, seen(0, 11, "moved").place);
+    nodes.forget(12, 2, b"file12", true);
+    nodes.remember([seen(500, 2, "after")]);
+    assert!(Nodes::open(dir.path(), ROOT, 1000).is_err(), "one process at a time");
+    drop(nodes);
+    for _ in 0..2 {
+        let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+        assert_eq!(nodes.len(), 190);
+        assert_eq!(place_of(&nodes, 10), Some((11, "moved".into())));
+        assert_eq!(place_of(&nodes, 12), None);
+        assert_eq!(place_of(&nodes, 199), Some((2, "file199".into())));
+        assert_eq!(nodes.place(FileId { ino: 199, generation: 1 }), None);
+        assert!(nodes.is_complete());
+    }
+    let other_tree = FileId { ino: 3, generation: 9 };
+    let nodes = Nodes::open(dir.path(), other_tree, 1000).unwrap();
+    assert_eq!((nodes.len(), nodes.is_complete()), (0, false));
+}
+
+#[test]
+fn a_torn_tail_costs_only_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(LOG_NAME);
+    drop(Nodes::open(dir.path(), ROOT, 1000).unwrap());
+    let base = std::fs::read(&path).unwrap();
+    let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+    nodes.remember([seen(10, 2, "first"), seen(11, 2, "second")]);
+    drop(nodes);
+    let whole = std::fs::read(&path).unwrap();
+    for len in base.len()..whole.len() {
+        std::fs::write(&path, &whole[..len]).unwrap();
+        let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+        let first_is_whole = len >= base.len() + RECORD_BYTES + 5;
+        assert_eq!(nodes.len(), usize::from(first_is_whole), "{len} bytes");
+    }
+    let mut bad = whole.clone();
+    let last = bad.len() - 1;
+    bad[last] ^= 1;
+    std::fs::write(&path, &bad).unwrap();
+    assert_eq!(Nodes::open(dir.path(), ROOT, 1000).unwrap().len(), 1);
+}
+
+#[test]
+fn a_linked_file_is_known_by_its_other_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+    let linked = |name| Seen { has_other_names: true, ..seen(10, 2, name) };
+    nodes.remember([linked("a"), linked("b")]);
+    drop(nodes);
+    let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+    assert_eq!(place_of(&nodes, 10), Some((2, "b".into())));
+    nodes.forget(10, 2, b"b", false);
+    assert_eq!(place_of(&nodes, 10), Some((2, "a".into())));
+}
+
+#[test]
+fn a_full_table_gives_up_files_and_never_directories() {
+    let nodes = Nodes::in_memory(100);
+    let dirs = (1000..1010).map(|i| Seen { is_dir: true, ..seen(i, 2, "dir") });
+    nodes.remember(dirs);
+    nodes.remember((2000..3000).map(|i| seen(i, 2, "file")));
+    assert_eq!(nodes.len(), 100);
+    assert!((1000..1010).all(|ino| place_of(&nodes, ino).is_some()));
+    assert!(!nodes.is_complete());
+}
+
+#[test]
+fn only_a_log_that_ended_in_order_or_in_this_boot_is_complete() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Nodes::open(dir.path(), ROOT, 1000).unwrap();
+    let nodes = open();
+    nodes.remember([seen(10, 2, "file")]);
+    drop(nodes);
+    assert_eq!(Mark::read(dir.path()), Mark::Clean);
+    assert!(open().is_complete());
+    // Killed: what it wrote is with the kernel.
+    Mark::of_this_boot().write(dir.path()).unwrap();
+    assert!(open().is_complete());
+    // The machine went down.
+    Mark::Boot("another boot of the machine".into()).write(dir.path()).unwrap();
+    let nodes = open();
+    assert_eq!((nodes.len(), nodes.is_complete()), (1, false));
+    drop(nodes);
+    // What is not known stays unknown, whatever comes after.
+    assert!(!open().is_complete());
+    assert!(!open().is_complete());
+}
+
+#[test]
+fn a_log_without_its_mark_is_not_complete() {
+    for lost in [LOG_NAME, "nodes.state"] {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Nodes::open(dir.path(), ROOT, 1000).unwrap());
+        std::fs::remove_file(dir.path().join(lost)).unwrap();
+        let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+        assert!(!nodes.is_complete(), "without {lost}");
+    }
+}
+
+#[test]
+fn a_full_disk_delays_nobody_and_is_made_up_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+    let log = nodes.shared.log.as_ref().unwrap();
+    let real = log.lock().file.clone();
+    let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    log.lock().file = Arc::new(full);
+    nodes.remember([seen(10, 2, "one"), seen(11, 2, "two")]);
+    nodes.moved(FileId { ino: 11, generation: 110 }, seen(0, 2, "three").place);
+    assert_eq!(place_of(&nodes, 10), Some((2, "one".into())));
+    assert!(log.lock().is_failing());
+    assert_eq!(Mark::read(dir.path()), Mark::Missing, "the log is not to be believed now");
+    log.lock().file = real;
+    let limit = Instant::now() + Duration::from_secs(60);
+    while log.lock().is_failing() {
+        assert!(Instant::now() < limit, "the keeper tries again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_ne!(Mark::read(dir.path()), Mark::Missing);
+    drop(nodes);
+    let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+    assert_eq!(place_of(&nodes, 11), Some((2, "three".into())));
+    assert!(nodes.is_complete());
+}
+
+#[test]
+fn a_log_is_written_anew_while_others_append() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = Nodes::open(dir.path(), ROOT, 100_000).unwrap();
+    let log = nodes.shared.log.as_ref().unwrap();
+    nodes.remember((10..20_000).map(|i| seen(i, 2, "before")));
+    std::thread::scope(|scope| {
+        let nodes = &nodes;
+        let changes = scope.spawn(move || {
+            for i in 0..5_000 {
+                nodes.forget(10 + i * 3, 2, b"before", true);
+                nodes.remember([seen(30_000 + i, 2, "meanwhile")]);
+                let id = FileId { ino: 11 + i * 3, generation: (11 + i * 3) * 10 };
+                nodes.moved(id, seen(0, 2, "moved").place);
+            }
+        });
+        while !changes.is_finished() {
+            nodes.shared.compact(log).unwrap();
+        }
+    });
+    let all = |nodes: &Nodes| -> Vec<_> { (10..40_000).map(|ino| place_of(nodes, ino)).collect() };
+    let expected = all(&nodes);
+    drop(nodes);
+    let nodes = Nodes::open(dir.path(), ROOT, 100_000).unwrap();
+    assert!(all(&nodes) == expected && nodes.is_complete());
+}

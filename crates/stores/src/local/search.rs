@@ -1,0 +1,264 @@
+//! The search for files that are not where they were last seen: through the whole tree, some entries at a
+//! time, by one thread.
+//!
+//! 1. Who asks for a file while it is searched for is told to come again ([`Error::WouldBlock`]); only a search that
+//!    began after the file was asked for, and went through the whole tree, says that it is gone.
+//! 2. A walk holds one batch of names and a descriptor for each level above where it is, descriptors of the
+//!    [`OPEN_LEVELS`] lowest only.
+//! 3. The calling thread looks at no more than `search_entries` entries; a thread of the search's goes on.
+
+use super::nodes::{Place, Seen};
+use super::tree::{Tree, stat};
+use rustix::fs::{FileType, Mode, OFlags, Statx};
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use weir_vfs::{Error, FileId, FileKind, Result};
+
+/// Names of a directory that are read at a time.
+const BATCH: usize = 1024;
+/// Levels of the tree that a walk holds open.
+const OPEN_LEVELS: usize = 128;
+/// Most files that are searched for at a time.
+const MAX_WANTED: usize = 65_536;
+
+/// What is searched for.
+#[derive(Default)]
+pub(super) struct Search {
+    /// By inode number; whether the walk under way has been through all of the tree for it.
+    wanted: HashMap<u64, Vec<Wanted>>,
+    len: usize,
+    /// A thread walks.
+    walking: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Wanted {
+    id: FileId,
+    since_begin: bool,
+}
+
+impl Search {
+    fn add(&mut self, id: FileId) {
+        let of_inode = self.wanted.entry(id.ino).or_default();
+        if self.len < MAX_WANTED && of_inode.iter().all(|wanted| wanted.id != id) {
+            of_inode.push(Wanted { id, since_begin: false });
+            self.len += 1;
+        }
+    }
+
+    fn found(&mut self, id: FileId) {
+        if let Some(of_inode) = self.wanted.get_mut(&id.ino) {
+            of_inode.retain(|wanted| wanted.id != id);
+            if of_inode.is_empty() {
+                self.wanted.remove(&id.ino);
+            }
+        }
+        self.len = self.wanted.values().map(Vec::len).sum();
+    }
+
+    fn begin(&mut self) {
+        self.wanted.values_mut().flatten().for_each(|wanted| wanted.since_begin = true);
+    }
+
+    /// Takes out what a whole walk did not find.
+    fn end(&mut self) -> Vec<FileId> {
+        let mut gone = Vec::new();
+        self.wanted.retain(|_, of_inode| {
+            gone.extend(
+                of_inode.iter().filter(|wanted| wanted.since_begin).map(|wanted| wanted.id),
+            );
+            of_inode.retain(|wanted| !wanted.since_begin);
+            !of_inode.is_empty()
+        });
+        self.len -= gone.len();
+        gone
+    }
+}
+
+/// A directory on the way to where a walk is.
+struct Level {
+    id: FileId,
+    /// Its record, if the table does not have it.
+    seen: Option<Seen>,
+    dir: Option<Arc<OwnedFd>>,
+    /// Names to look at, and whether they have an inode number that is wanted.
+    batch: Vec<(CString, bool)>,
+    position: u64,
+    read_to_end: bool,
+}
+
+impl Level {
+    fn new(id: FileId, dir: Arc<OwnedFd>, seen: Option<Seen>) -> Self {
+        let dir = Some(dir);
+        Self { id, seen, dir, batch: Vec::new(), position: 0, read_to_end: false }
+    }
+}
+
+/// A walk through the tree, depth first.
+struct Walk {
+    levels: Vec<Level>,
+}
+
+impl Walk {
+    /// Goes on for about this many entries; whether the end was reached, or all was found.
+    fn step(&mut self, tree: &Tree, entries: usize) -> bool {
+        let mut left = entries;
+        while left > 0 {
+            if tree.search.lock().len == 0 {
+                return true;
+            }
+            let Some(level) = self.levels.last_mut() else { return true };
+            let Some(dir) = level.dir.clone() else {
+                self.levels.pop();
+                continue;
+            };
+            match level.batch.pop() {
+                Some((name, hit)) => self.look(tree, &dir, name, hit),
+                None if level.read_to_end => self.ascend(&dir),
+                None => left = left.saturating_sub(level.fill(tree, &dir)),
+            }
+        }
+        false
+    }
+
+    fn look(&mut self, tree: &Tree, dir: &OwnedFd, name: CString, hit: bool) {
+        let Some(above) = self.levels.last().map(|level| level.id) else { return };
+        let Ok(found) = stat(dir.as_fd(), &name) else { return };
+        let Ok((id, seen)) = tree.identify(above, dir.as_fd(), name.to_bytes(), &found) else {
+            return;
+        };
+        if hit
+            && tree.search.lock().wanted.get(&id.ino).is_some_and(|w| w.iter().any(|w| w.id == id))
+        {
+            // The directories above, too: without them the file's place says nothing.
+            let way = self.levels.iter().filter_map(|level| level.seen.clone());
+            tree.nodes.remember(way.chain(seen.clone()));
+            tree.search.lock().found(id);
+        }
+        if super::attr::kind_of(&found) == FileKind::Directory
+            && let Ok(below) = tree.open_one(dir.as_fd(), &name, super::tree::DIR_FLAGS)
+        {
+            self.levels.push(Level::new(id, Arc::new(below), seen));
+            if let Some(far) = self.levels.len().checked_sub(OPEN_LEVELS)
+                && let Some(level) = self.levels.get_mut(far)
+            {
+                level.dir = None;
+            }
+        }
+    }
+
+    /// Leaves a directory that was looked through.
+    fn ascend(&mut self, dir: &OwnedFd) {
+        self.levels.pop();
+        let Some(level) = self.levels.last_mut() else { return };
+        if level.dir.is_none() {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let above = rustix::fs::openat(dir, c"..", flags, Mode::empty());
+            // Moved meanwhile: what it holds may be missed, which the next search makes up for.
+            level.dir = above.ok().map(Arc::new).filter(|above| {
+                stat(above.as_fd(), c"").is_ok_and(|stat: Statx| stat.stx_ino == level.id.ino)
+            });
+        }
+    }
+}
+
+impl Level {
+    /// Reads the next names; how many entries that were.
+    fn fill(&mut self, tree: &Tree, dir: &OwnedFd) -> usize {
+        let mut count = 0;
+        let (mut batch, mut position) = (Vec::new(), self.position);
+        let read = tree.each_name(dir, self.position, |entry| {
+            if count == BATCH {
+                return false;
+            }
+            count += 1;
+            position = entry.next;
+            let hit = tree.search.lock().wanted.contains_key(&entry.ino);
+            if hit || matches!(entry.kind, FileType::Directory | FileType::Unknown) {
+                batch.push((entry.name.to_owned(), hit));
+            }
+            true
+        });
+        (self.batch, self.position) = (batch, position);
+        // What cannot be read cannot be served either.
+        self.read_to_end = read.unwrap_or(true);
+        count.max(1)
+    }
+}
+
+impl Tree {
+    /// Searches the tree for a file.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if it is in no place; [`Error::WouldBlock`] while the search goes on.
+    pub(super) fn search_for(&self, id: FileId) -> Result<(Place, Statx)> {
+        {
+            let mut search = self.search.lock();
+            search.add(id);
+            if std::mem::replace(&mut search.walking, true) {
+                return Err(Error::WouldBlock);
+            }
+            search.begin();
+        }
+        let mut walk = self.walk();
+        if walk.step(self, self.search_entries) {
+            if !self.end_walk() {
+                self.search_on(self.walk());
+            }
+        } else {
+            self.search_on(walk);
+        }
+        if self.is_known_gone(id) {
+            return Err(Error::Stale);
+        }
+        match self.nodes.place(id) {
+            Some(place)
+                if let Ok(found) = self.stat_place(&place)
+                    && self.is(id, &found, &place) =>
+            {
+                Ok((place, found))
+            }
+            _ => Err(Error::WouldBlock),
+        }
+    }
+
+    fn walk(&self) -> Walk {
+        Walk { levels: vec![Level::new(self.root_id, self.root.clone(), None)] }
+    }
+
+    /// Notes what a whole walk did not find; whether nothing is left to search for.
+    fn end_walk(&self) -> bool {
+        let mut search = self.search.lock();
+        let gone = search.end();
+        search.begin();
+        search.walking = search.len > 0;
+        let done = !search.walking;
+        drop(search);
+        gone.into_iter().for_each(|id| self.note_gone(id));
+        done
+    }
+
+    /// Goes on with a walk on a thread of its own.
+    fn search_on(&self, mut walk: Walk) {
+        let weak = self.me.clone();
+        let go_on = move || {
+            loop {
+                let Some(tree) = Weak::upgrade(&weak) else { return };
+                if walk.step(&tree, tree.search_entries) {
+                    if tree.end_walk() {
+                        return;
+                    }
+                    walk = tree.walk();
+                }
+            }
+        };
+        let spawned = std::thread::Builder::new().name("weir-search".into()).spawn(go_on);
+        if let Err(error) = spawned {
+            // Who asks next begins anew.
+            tracing::warn!(%error, "cannot search for files");
+            self.search.lock().walking = false;
+        }
+    }
+}
