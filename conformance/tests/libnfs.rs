@@ -29,6 +29,10 @@ fn libnfs_tools_list_read_and_write() {
     assert!(listing.contains("3000000") && listing.contains("file"), "{listing}");
     assert_eq!(run(&cat, &[&url("sub/file")]), bytes);
 
+    // A file in the export's root: libnfs mounts the empty path above it.
+    std::fs::write(export.join("top"), &bytes[..5000]).unwrap();
+    assert_eq!(run(&cat, &[&url("top")]), &bytes[..5000]);
+
     let local = dir.path().join("local");
     std::fs::write(&local, &bytes[..1_234_567]).unwrap();
     run(&cp, &[local.to_str().unwrap(), &url("sub/copy")]);

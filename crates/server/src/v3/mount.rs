@@ -101,6 +101,8 @@ fn find<'a>(
     table: &'a Table,
     path: &'a [u8],
 ) -> Result<impl Iterator<Item = (&'a Served, &'a [u8])>, Error> {
+    // libnfs asks for the directory of `nfs://host/file` by an empty path.
+    let path = if path.is_empty() { b"/" } else { path };
     if path.first() != Some(&b'/') {
         return Err(Error::Inval);
     }
