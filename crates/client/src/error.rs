@@ -1,6 +1,7 @@
 //! What can go wrong between this client and a server, each kind by its own name; errno is made
 //! of it at the edge ([`vfs::Error`](weir_vfs::Error)).
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ pub enum Error {
     Url {
         /// The URL as given.
         url: String,
-        /// What is wrong with it.
-        reason: &'static str,
+        /// What is wrong with it, and what to write.
+        reason: Cow<'static, str>,
     },
     /// A mount option is unknown or its value makes no sense.
     #[error("mount option {option}: {reason}")]
@@ -34,6 +35,12 @@ pub enum Error {
         server: Arc<str>,
         /// What the socket said.
         source: Arc<std::io::Error>,
+    },
+    /// Something took connections and never answered.
+    #[error("no NFS server answers at {server}")]
+    NoAnswer {
+        /// Host and port.
+        server: Arc<str>,
     },
     /// A soft mount's patience (`timeo`, `retrans`) ran out.
     #[error("{server}: no answer to {operation} in time")]
@@ -93,7 +100,7 @@ impl Error {
     pub fn to_vfs(&self) -> weir_vfs::Error {
         match self {
             Self::Status { error, .. } | Self::Local(error) => *error,
-            Self::TimedOut { .. } => weir_vfs::Error::TimedOut,
+            Self::TimedOut { .. } | Self::NoAnswer { .. } => weir_vfs::Error::TimedOut,
             Self::Url { .. } | Self::Option { .. } => weir_vfs::Error::Invalid,
             Self::Refused { refusal: Refusal::Auth(_), .. } => weir_vfs::Error::AccessDenied,
             Self::Version { .. } => weir_vfs::Error::NotSupported,

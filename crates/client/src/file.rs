@@ -3,6 +3,7 @@
 //! 1. CLOSE is sent when the last operation is done and the [`NfsFile`] is gone, never before.
 
 use crate::attributes::Attributes;
+use crate::changes::{Changes, Span};
 use crate::farewells::Farewells;
 use crate::fs::Inner;
 use crate::locks::{self, Lockers};
@@ -29,6 +30,7 @@ pub(crate) struct Opened {
     pub(crate) id: FileId,
     pub(crate) open_files: Arc<OpenFiles>,
     pub(crate) attributes: Arc<Attributes>,
+    pub(crate) changes: Arc<Changes>,
     pub(crate) lockers: Lockers,
     pub(crate) farewells: Arc<Farewells>,
 }
@@ -113,12 +115,20 @@ impl NfsFile {
     async fn changing<F, Fut>(&self, operation: F) -> Result<()>
     where
         F: FnOnce(Arc<Opened>) -> Fut + Send,
-        Fut: Future<Output = crate::Result<()>> + Send + 'static,
+        Fut: Future<Output = crate::Result<Span>> + Send + 'static,
     {
         self.need(Access::WRITE)?;
         let opened = &self.opened;
         opened.attributes.forget(opened.id);
-        let outcome = self.mount.run(|_| operation(Arc::clone(opened))).await;
+        let (changed, operation) = (Arc::clone(opened), operation(Arc::clone(opened)));
+        let outcome = self
+            .mount
+            .run(|_| async move {
+                let change = changed.changes.begin();
+                change.done(operation.await?);
+                Ok(())
+            })
+            .await;
         opened.attributes.forget(opened.id);
         outcome
     }
@@ -139,11 +149,20 @@ impl OpenFile for NfsFile {
         self.mount
             .run(|_| async move {
                 let OpenAt { cred, handle, .. } = &opened.open;
-                let ask = opened.protocol.getattr(cred, handle);
+                let ask = async {
+                    let question = opened.changes.ask();
+                    let attr = opened.protocol.getattr(cred, handle).await?;
+                    opened.changes.answered(question, attr.change);
+                    Ok(attr)
+                };
                 let which = (opened.id, handle);
                 opened.attributes.get_or_ask(&*opened.protocol, which, ask).await
             })
             .await
+    }
+
+    fn changes_by_others(&self) -> Option<u64> {
+        Some(self.opened.changes.by_others())
     }
 
     fn submit_read(&self, op: ReadOp) {
@@ -170,7 +189,8 @@ impl OpenFile for NfsFile {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
         self.changing(|opened| async move {
             let OpenAt { cred, handle, .. } = &opened.open;
-            opened.protocol.setattr(cred, handle, Some(&opened.open), &set).await.map(drop)
+            let set = opened.protocol.setattr(cred, handle, Some(&opened.open), &set);
+            set.await.map(|(_, span)| span)
         })
         .await
     }

@@ -6,6 +6,7 @@
 //! 2. The mount ends when the [`NfsFs`] and every open file are gone.
 
 use crate::attributes::Attributes;
+use crate::changes::Changes;
 use crate::error::Violation;
 use crate::farewells::Farewells;
 use crate::file::{NfsFile, Opened};
@@ -60,7 +61,8 @@ impl NfsFs {
             .map_err(|e| crate::Error::Local(e.into()))?;
         // Guards the runtime from here on: dropped, it ends in the background.
         let runtime = Runtime(Some(runtime));
-        let own = Arc::new(auth_sys(options.uid, options.gid, &own_groups()));
+        let (uid, gid, groups) = options.identity();
+        let own = Arc::new(auth_sys(uid, gid, &groups));
         let mounting = mount::mount(url.clone(), options.clone(), OpaqueAuth::clone(&own));
         let mounted = match runtime.handle()?.spawn(mounting).await {
             Ok(mounted) => mounted?,
@@ -105,9 +107,10 @@ impl NfsFs {
         }
     }
 
-    /// Gives back what the server holds for this mount. Operations fail from then on. A mount
-    /// that is dropped does this in the background, which a program that ends may not live to
-    /// see.
+    /// Gives back what the server holds for this mount. Operations fail from then on; what a page
+    /// cache over this mount has not written back is lost, so a program that has one calls the
+    /// cache's `CachedFs::unmount` instead. A mount that is dropped does this in the background,
+    /// which a program that ends may not live to see.
     pub async fn unmount(&self) {
         let end = |core: Arc<Core>| async move {
             core.end().await;
@@ -157,7 +160,8 @@ impl NfsFs {
     }
 
     fn handle(&self, id: FileId) -> Result<Handle> {
-        self.inner.core.handles.get(id)
+        let core = &self.inner.core;
+        core.handles.get(id).or_else(|error| core.open_files.handle(id).ok_or(error))
     }
 
     /// The handle of a directory in which `name` is about to be changed.
@@ -322,9 +326,15 @@ impl FileSystem for NfsFs {
     async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
         self.writable()?;
         let (handle, cred, set) = (self.handle(id)?, self.cred(caller), set.clone());
-        let set = self
-            .inner
-            .run(|core| async move { core.protocol.setattr(&cred, &handle, None, &set).await });
+        let set = self.inner.run(move |core| async move {
+            let changes = core.open_files.changes(id);
+            let change = changes.as_deref().map(Changes::begin);
+            let (attr, span) = core.protocol.setattr(&cred, &handle, None, &set).await?;
+            if let Some(change) = change {
+                change.done(span);
+            }
+            Ok(attr)
+        });
         self.changing(id, set).await
     }
 
@@ -400,7 +410,7 @@ impl FileSystem for NfsFs {
             let (new, cred) = (name.clone(), Arc::clone(&cred));
             let make = self.node(|core| async move {
                 let place = Place { dir: &parent, name: &new, set: &set };
-                core.protocol.create(&cred, place).await
+                core.protocol.create(&cred, place, exclusive).await
             });
             match self.renaming(make).await {
                 Ok(attr) => return Ok(Created { attr, created: true }),
@@ -510,7 +520,7 @@ impl FileSystem for NfsFs {
                     core.attributes.forget(id);
                 }
                 // Made here, so that an open whose caller has gone is closed again.
-                core.open_files.opened(id);
+                let changes = core.open_files.opened(id, &handle);
                 let open_files = Arc::clone(&core.open_files);
                 let protocol = Arc::clone(&core.protocol);
                 let attributes = Arc::clone(&core.attributes);
@@ -522,6 +532,7 @@ impl FileSystem for NfsFs {
                     id,
                     open_files,
                     attributes,
+                    changes,
                     lockers: Lockers::new(),
                     farewells: Arc::clone(&core.farewells),
                 })
@@ -533,6 +544,11 @@ impl FileSystem for NfsFs {
     /// Servers make changes of names and attributes durable before they answer.
     async fn sync_node(&self, id: FileId) -> Result<()> {
         self.handle(id).map(drop)
+    }
+
+    async fn unmount(&self) -> Result<()> {
+        Self::unmount(self).await;
+        Ok(())
     }
 
     async fn get_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {
@@ -592,9 +608,4 @@ fn auth_sys(uid: u32, gid: u32, groups: &[u32]) -> OpaqueAuth {
     let gids: Vec<u32> = groups.iter().copied().filter(|g| *g != gid).take(16).collect();
     let machine_name = rustix::system::uname().nodename().to_bytes().into();
     OpaqueAuth::from(&AuthSys { stamp: 0, machine_name, uid, gid, gids: gids.into() })
-}
-
-fn own_groups() -> Vec<u32> {
-    let groups = rustix::process::getgroups().unwrap_or_default();
-    groups.into_iter().map(rustix::process::Gid::as_raw).collect()
 }

@@ -92,8 +92,12 @@
 //! assert!(matches!(found.segments[0], Segment::Hole { start: 0, .. }));
 //! assert!(nfs.wire_stats().received_bytes < 1 << 20);
 //!
-//! drop(file);
-//! block_on(nfs.unmount());
+//! file.write_at(b"and this", 0, IoFlags::empty())?;
+//! // So is what is closed. Dropping the file would leave it to the cache to write back, some time
+//! // before the mount ends:
+//! block_on(file.close())?;
+//! // writes back what is left of any file, says what failed, and unmounts.
+//! block_on(fs.unmount())?;
 //! # server.abort();
 //! # Ok(())
 //! # }
@@ -112,6 +116,7 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod changes;
 pub mod check;
 mod error;
 mod farewells;
@@ -124,6 +129,7 @@ mod options;
 mod pauses;
 mod protocol;
 mod read;
+mod repeated;
 mod transport;
 mod unlinked;
 mod url;
@@ -134,7 +140,7 @@ mod write;
 
 pub use error::{Error, Refusal, Result, Violation};
 pub use fs::{NfsFs, WireStats};
-pub use options::{MountOptions, Version};
+pub use options::{IGNORED as IGNORED_OPTIONS, MountOptions, Version};
 pub use url::NfsUrl;
 
 /// Waits for a future on this thread, for programs without an executor. Not to be called on one.

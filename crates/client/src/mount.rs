@@ -50,6 +50,7 @@ pub(crate) async fn mount(url: NfsUrl, options: MountOptions, own: OpaqueAuth) -
             addrs: addrs.collect(),
             resvport: options.resvport,
             locate: None,
+            heard: Arc::default(),
         },
         patience: Patience { timeo: options.timeo, retrans: options.retrans, hard: options.hard },
         counters: Arc::default(),
@@ -57,10 +58,17 @@ pub(crate) async fn mount(url: NfsUrl, options: MountOptions, own: OpaqueAuth) -
         options,
     };
     let asked = terms.options.versions();
-    for version in &asked {
-        let Some((protocol, root)) = begin(&terms, *version, &url).await? else { continue };
-        let counters = Arc::clone(&terms.counters);
-        return Ok(Mounted { protocol, version: *version, root, counters });
+    let begun = terms.peer.first(async {
+        for version in &asked {
+            if let Some((protocol, root)) = begin(&terms, *version, &url).await? {
+                let counters = Arc::clone(&terms.counters);
+                return Ok(Some(Mounted { protocol, version: *version, root, counters }));
+            }
+        }
+        Ok(None)
+    });
+    if let Some(mounted) = begun.await? {
+        return Ok(mounted);
     }
     let asked = asked.iter().map(Version::to_string).collect::<Vec<_>>().join(", ");
     Err(Error::Version { server: name, asked })

@@ -80,10 +80,12 @@ pub struct MountOptions {
     /// `resvport` (the default) or `noresvport`: bind a port below 1024 if that is permitted, as
     /// servers ask for by default.
     pub resvport: bool,
-    /// `uid=`: the user presented for the program's own operations; default: the process's.
+    /// `uid=`: the user presented for the program's own operations; default: the process's, with
+    /// the process's other groups. Another user comes without other groups.
     pub uid: u32,
-    /// `gid=`: the group presented; default: the process's.
-    pub gid: u32,
+    /// `gid=`: the group presented; `None`: the process's, or for another user than the process's
+    /// that of passwd(5), else 65534.
+    pub gid: Option<u32>,
 }
 
 impl Default for MountOptions {
@@ -105,7 +107,7 @@ impl Default for MountOptions {
             actimeo: Duration::ZERO,
             resvport: true,
             uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
+            gid: None,
         }
     }
 }
@@ -122,7 +124,22 @@ impl MountOptions {
         }
     }
 
+    /// The user, group and other groups of the program's own operations. Another user than the
+    /// process's gets none of the process's groups: they would lend it their rights.
+    pub(crate) fn identity(&self) -> (u32, u32, Vec<u32>) {
+        if self.uid == rustix::process::geteuid().as_raw() {
+            let gid = self.gid.unwrap_or_else(|| rustix::process::getegid().as_raw());
+            let groups = rustix::process::getgroups().unwrap_or_default();
+            let groups = groups.into_iter().map(rustix::process::Gid::as_raw).collect();
+            return (self.uid, gid, groups);
+        }
+        let gid = self.gid.or_else(|| group_of(self.uid)).unwrap_or(NOBODY);
+        (self.uid, gid, Vec::new())
+    }
+
     /// Applies a list such as `vers=4.2,noreadplus,rsize=65536`.
+    /// Names of libnfs's URLs and of fstab(5) are known, too; those without a meaning here are
+    /// [ignored](IGNORED).
     ///
     /// # Errors
     /// [`Error::Option`] for an unknown option or a value out of range.
@@ -144,7 +161,7 @@ impl MountOptions {
         };
         let port = || number(1, 65535).map(|n| u16::try_from(n).ok());
         match key {
-            "vers" | "nfsvers" | "v" => {
+            "vers" | "nfsvers" | "v" | "version" => {
                 self.vers = match value {
                     Some("3") => Some(Version::V3),
                     Some("4.0") => Some(Version::V4_0),
@@ -155,14 +172,22 @@ impl MountOptions {
                 };
                 self.only_v4 = value == Some("4");
             }
+            // As mount.nfs had it before `vers=4.1`.
+            "minorversion" => {
+                self.vers = match number(0, 2)? {
+                    0 => Some(Version::V4_0),
+                    1 => Some(Version::V4_1),
+                    _ => Some(Version::V4_2),
+                };
+            }
             "rsize" => self.rsize = number(1024, MAX_TRANSFER)?,
             "wsize" => self.wsize = number(1024, MAX_TRANSFER)?,
             "nconnect" => self.nconnect = number(1, 16)?,
             "timeo" => self.timeo = Duration::from_millis(u64::from(number(1, 36_000)?) * 100),
             "retrans" => self.retrans = number(0, 1000)?,
             "hard" => self.hard = true,
-            "soft" => self.hard = false,
-            "port" => self.port = port()?,
+            "soft" | "softerr" => self.hard = false,
+            "port" | "nfsport" => self.port = port()?,
             "mountport" => self.mountport = port()?,
             "readplus" => self.readplus = true,
             "noreadplus" => self.readplus = false,
@@ -174,15 +199,105 @@ impl MountOptions {
             "resvport" => self.resvport = true,
             "noresvport" => self.resvport = false,
             "uid" => self.uid = number(0, u32::MAX)?,
-            "gid" => self.gid = number(0, u32::MAX)?,
+            "gid" => self.gid = Some(number(0, u32::MAX)?),
             "sec" if value == Some("sys") => {}
             "sec" => return Err(bad("only sec=sys is supported")),
-            "proto" if value == Some("tcp") => {}
-            "proto" => return Err(bad("only proto=tcp is supported")),
+            "proto" | "mountproto" if matches!(value, Some("tcp" | "tcp6")) => {}
+            "tcp" => {}
+            "proto" | "mountproto" | "udp" | "rdma" => {
+                return Err(bad("only proto=tcp is supported"));
+            }
+            "mountvers" if value == Some("3") => {}
+            "mountvers" => return Err(bad("only mountvers=3 is supported")),
+            key if IGNORED.contains(&key) || key.starts_with("x-") => {}
             _ => return Err(bad("no such option")),
         }
         Ok(())
     }
+}
+
+/// Options of nfs(5), mount(8), fstab(5) and libnfs that mean nothing to a program that mounts for
+/// itself, and are accepted without effect; so is what begins with `x-`. They say when and by whom
+/// a mount is made, what its kernel does with devices and access times, or how that kernel caches.
+pub const IGNORED: &[&str] = &[
+    "_netdev",
+    "ac",
+    "acdirmax",
+    "acdirmin",
+    "acl",
+    "acregmax",
+    "acregmin",
+    "async",
+    "atime",
+    "auto",
+    "auto-traverse-mounts",
+    "autoreconnect",
+    "bg",
+    "clientaddr",
+    "comment",
+    "cto",
+    "defaults",
+    "dev",
+    "diratime",
+    "dircache",
+    "exec",
+    "fg",
+    "fsc",
+    "group",
+    "intr",
+    "lazytime",
+    "local_lock",
+    "lock",
+    "lookupcache",
+    "max_connect",
+    "namlen",
+    "noacl",
+    "noatime",
+    "noauto",
+    "nocto",
+    "nodev",
+    "nodiratime",
+    "noexec",
+    "nofail",
+    "nofsc",
+    "nointr",
+    "nolazytime",
+    "nolock",
+    "nordirplus",
+    "norelatime",
+    "nosharecache",
+    "nosoftreval",
+    "nostrictatime",
+    "nosuid",
+    "notrunkdiscovery",
+    "nouser",
+    "owner",
+    "rdirplus",
+    "readahead",
+    "relatime",
+    "retry",
+    "sharecache",
+    "softreval",
+    "strictatime",
+    "suid",
+    "sync",
+    "tcp-syncnt",
+    "trunkdiscovery",
+    "user",
+    "users",
+];
+
+/// The group of a user that has none here.
+const NOBODY: u32 = 65534;
+
+/// The group that passwd(5) gives a user.
+fn group_of(uid: u32) -> Option<u32> {
+    let users = std::fs::read_to_string("/etc/passwd").ok()?;
+    users.lines().find_map(|line| {
+        let mut ids = line.split(':').skip(2);
+        let is_user = ids.next()?.parse() == Ok(uid);
+        is_user.then(|| ids.next()?.parse().ok()).flatten()
+    })
 }
 
 /// Largest `rsize` and `wsize`, in bytes; bounds what a reply may make the client hold.
@@ -191,6 +306,39 @@ pub(crate) const MAX_TRANSFER: u32 = 4 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_libnfs_and_fstab_are_known() {
+        let mut o = MountOptions::default();
+        o.apply("version=3&nfsport=2050&mountport=2051").unwrap();
+        assert_eq!((o.vers, o.port, o.mountport), (Some(Version::V3), Some(2050), Some(2051)));
+        o.apply("vers=4,minorversion=1,tcp,_netdev,intr,noatime,retry=5,x-systemd.automount,bg")
+            .unwrap();
+        assert_eq!(o.vers, Some(Version::V4_1));
+        let mut sorted = IGNORED.to_vec();
+        sorted.sort_unstable();
+        assert_eq!(IGNORED, sorted);
+        for bad in ["udp", "proto=rdma", "mountvers=1", "minorversion=3", "xattr"] {
+            let error = MountOptions::default().apply(bad).unwrap_err();
+            assert!(error.to_string().contains(bad), "{error}");
+        }
+    }
+
+    #[test]
+    fn another_user_does_not_get_the_process_groups() {
+        let own = rustix::process::geteuid().as_raw();
+        let own_group = rustix::process::getegid().as_raw();
+        let of = |list: &str| {
+            let mut options = MountOptions::default();
+            options.apply(list).unwrap();
+            options.identity()
+        };
+        assert_eq!((of("").0, of("").1), (own, own_group));
+        // Nobody has this number.
+        let (uid, gid, groups) = of("uid=3999999998");
+        assert_eq!((uid, gid, groups), (3_999_999_998, NOBODY, vec![]));
+        assert_eq!(of("uid=3999999998,gid=7"), (3_999_999_998, 7, vec![]));
+    }
 
     #[test]
     fn options_are_read_and_bounded() {

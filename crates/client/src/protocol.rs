@@ -2,6 +2,7 @@
 //! is made of, on filehandles. One implementation is one conversation with a server; it recovers
 //! by itself from whatever the version can recover from.
 
+use crate::changes::Span;
 use crate::error::{Error, Result, Violation};
 use crate::locks::LockWaits;
 use crate::transport::ReadTarget;
@@ -69,6 +70,8 @@ pub(crate) struct Written {
     pub(crate) stable: bool,
     /// Changes when the server loses what is not durable.
     pub(crate) verifier: [u8; 8],
+    /// The change attribute around it.
+    pub(crate) span: Span,
 }
 
 /// The largest transfers that both sides take, in bytes.
@@ -136,7 +139,7 @@ pub(crate) trait Protocol: Send + Sync + 'static {
         handle: &Handle,
         open: Option<&OpenAt>,
         set: &SetAttr,
-    ) -> Result<Attr>;
+    ) -> Result<(Attr, Span)>;
     async fn access(&self, cred: &OpaqueAuth, handle: &Handle, mask: u32) -> Result<u32>;
     async fn lookup(&self, cred: &OpaqueAuth, dir: &Handle, name: &[u8]) -> Result<Node>;
     async fn parent(&self, cred: &OpaqueAuth, dir: &Handle) -> Result<Node>;
@@ -150,7 +153,8 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     ) -> Result<Page>;
     async fn readlink(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<u8>>;
     /// Makes a regular file that must not exist.
-    async fn create(&self, cred: &OpaqueAuth, place: Place<'_>) -> Result<Node>;
+    /// `exclusive`: one that a repetition of the request finds is known for its own.
+    async fn create(&self, cred: &OpaqueAuth, place: Place<'_>, exclusive: bool) -> Result<Node>;
     async fn make(&self, cred: &OpaqueAuth, place: Place<'_>, special: Special<'_>)
     -> Result<Node>;
     async fn link(
@@ -220,10 +224,10 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     /// One WRITE, durable if the piece is to be.
     async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written>;
     /// Makes writes durable; returns the verifier.
-    async fn commit(&self, open: &OpenAt) -> Result<[u8; 8]>;
+    async fn commit(&self, open: &OpenAt) -> Result<([u8; 8], Span)>;
     async fn extent_at(&self, open: &OpenAt, offset: u64) -> Result<Extent>;
-    async fn allocate(&self, open: &OpenAt, offset: u64, len: u64) -> Result<()>;
-    async fn punch_hole(&self, open: &OpenAt, offset: u64, len: u64) -> Result<()>;
+    async fn allocate(&self, open: &OpenAt, offset: u64, len: u64) -> Result<Span>;
+    async fn punch_hole(&self, open: &OpenAt, offset: u64, len: u64) -> Result<Span>;
     async fn clone_range(
         &self,
         from: &OpenAt,
@@ -231,7 +235,7 @@ pub(crate) trait Protocol: Send + Sync + 'static {
         offset: u64,
         len: u64,
         to_offset: u64,
-    ) -> Result<()>;
+    ) -> Result<Span>;
     async fn get_xattr(&self, cred: &OpaqueAuth, handle: &Handle, name: &[u8]) -> Result<Vec<u8>>;
     async fn set_xattr(
         &self,

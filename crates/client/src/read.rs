@@ -51,7 +51,7 @@ impl Drop for ReadInFlight {
 pub(crate) async fn run(opened: Arc<Opened>, op: ReadOp) {
     let (offset, len) = (op.offset(), op.len());
     let read = Arc::new(ReadInFlight::new(op));
-    let outcome = match offset.checked_add(len as u64).filter(|end| *end <= i64::MAX as u64) {
+    let outcome = match end_of(offset, len) {
         Some(end) => {
             whole(&*opened.protocol, &opened.open, &read, offset, end).await.map_err(Into::into)
         }
@@ -61,6 +61,17 @@ pub(crate) async fn run(opened: Arc<Opened>, op: ReadOp) {
         zero_rest_of_page(&read, layout, offset, len);
     }
     read.resolve(outcome);
+}
+
+/// The largest offset at which a file can end.
+const MOST: u64 = i64::MAX as u64;
+
+/// Where the read of `len` bytes ends on the wire; `None`: past all files. The page in which the
+/// largest files end goes further, but no server reads there.
+fn end_of(offset: u64, len: usize) -> Option<u64> {
+    let end = offset.checked_add(len as u64)?.min(MOST);
+    let in_last_page = offset.saturating_add(len as u64) <= MOST.next_multiple_of(PAGE_SIZE as u64);
+    (offset <= end && in_last_page).then_some(end)
 }
 
 async fn whole(
@@ -142,6 +153,20 @@ mod tests {
         let mut layout = Layout { extents: Vec::new(), eof };
         extents.iter().for_each(|&(kind, start, end)| layout.push(kind, start, end));
         layout
+    }
+
+    #[test]
+    fn the_last_page_of_the_largest_file_can_be_read() {
+        assert_eq!(end_of(10, 20), Some(30));
+        assert_eq!(
+            end_of(MOST - 4095, 4096),
+            Some(MOST),
+            "a page is 4096 bytes, of which 4095 are"
+        );
+        assert_eq!(end_of(MOST - 5000, 5000), Some(MOST));
+        for (offset, len) in [(MOST - 4095, 4097), (MOST + 1, 4096), (u64::MAX, 1)] {
+            assert_eq!(end_of(offset, len), None);
+        }
     }
 
     #[test]

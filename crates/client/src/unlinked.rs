@@ -4,6 +4,7 @@
 //! 1. The hidden name is removed by the last close of the file in this mount; a client that dies
 //!    before leaves it behind, as every NFS client does.
 
+use crate::changes::Changes;
 use crate::protocol::{Handle, Protocol};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +19,9 @@ pub(crate) struct OpenFiles(Mutex<HashMap<FileId, Uses>>);
 #[derive(Default)]
 struct Uses {
     count: usize,
+    handle: Option<Handle>,
     hidden: Option<Hidden>,
+    changes: Arc<Changes>,
 }
 
 /// A hidden name to be removed.
@@ -30,8 +33,22 @@ pub(crate) struct Hidden {
 
 impl OpenFiles {
     /// Takes note of an open.
-    pub(crate) fn opened(&self, id: FileId) {
-        self.0.lock().entry(id).or_default().count += 1;
+    pub(crate) fn opened(&self, id: FileId, handle: &Handle) -> Arc<Changes> {
+        let mut files = self.0.lock();
+        let uses = files.entry(id).or_default();
+        uses.count += 1;
+        uses.handle.get_or_insert_with(|| handle.clone());
+        Arc::clone(&uses.changes)
+    }
+
+    /// The changes of an open file.
+    pub(crate) fn changes(&self, id: FileId) -> Option<Arc<Changes>> {
+        self.0.lock().get(&id).map(|uses| Arc::clone(&uses.changes))
+    }
+
+    /// The handle of an open file.
+    pub(crate) fn handle(&self, id: FileId) -> Option<Handle> {
+        self.0.lock().get(&id)?.handle.clone()
     }
 
     /// Takes note of a close; the last one may have a name to remove.

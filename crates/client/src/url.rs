@@ -41,9 +41,17 @@ impl FromStr for NfsUrl {
     type Err = Error;
 
     fn from_str(url: &str) -> Result<Self> {
-        let bad = |reason| Error::Url { url: url.to_owned(), reason };
-        let rest =
-            url.strip_prefix("nfs://").ok_or_else(|| bad("it does not begin with nfs://"))?;
+        let bad = |reason: &'static str| Error::Url { url: url.to_owned(), reason: reason.into() };
+        let rest = match url.split_at_checked(SCHEME.len()) {
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case(SCHEME) => rest,
+            _ => {
+                let reason = match suggestion(url) {
+                    Some(meant) => format!("it is no NFS URL; write {meant}").into(),
+                    None => "it does not begin with nfs://".into(),
+                };
+                return Err(Error::Url { url: url.to_owned(), reason });
+            }
+        };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (host, port) = match authority.strip_prefix('[') {
@@ -78,6 +86,27 @@ impl FromStr for NfsUrl {
         }
         Ok(Self { host: host.to_owned(), port, path: components, query: query.to_owned() })
     }
+}
+
+const SCHEME: &str = "nfs://";
+
+/// The URL that was probably meant by `host:/path`, `nfs:/host/path` or a URL of another scheme.
+fn suggestion(text: &str) -> Option<NfsUrl> {
+    let (before, after) = text.split_once(":/")?;
+    let (host, path) = match after.strip_prefix('/') {
+        Some(rest) => rest.split_once('/').unwrap_or((rest, "")),
+        None if before.eq_ignore_ascii_case("nfs") => after.split_once('/').unwrap_or((after, "")),
+        None => (before, after),
+    };
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    let host = host.split_once(':').filter(|_| !host.starts_with('[')).map_or(host, |(h, _)| h);
+    let host = host.trim_matches(['[', ']']);
+    if host.is_empty() || host.contains('/') {
+        return None;
+    }
+    let parts = path.split('/').filter(|part| !part.is_empty() && *part != ".");
+    let path = parts.map(|part| part.as_bytes().to_vec()).collect();
+    Some(NfsUrl { host: host.to_owned(), port: None, path, query: String::new() })
 }
 
 impl fmt::Display for NfsUrl {
@@ -143,6 +172,22 @@ mod tests {
         let url: NfsUrl = "nfs://h:99/a//b?port=7".parse().unwrap();
         assert_eq!(url.path, [b"a".to_vec(), b"b".to_vec()]);
         assert_eq!(url.options(&MountOptions::default()).unwrap().port, Some(7));
+    }
+
+    #[test]
+    fn what_was_meant_is_said() {
+        for (text, meant) in [
+            ("nfs:/h/x y", "nfs://h/x%20y"),
+            ("h:/srv", "nfs://h/srv"),
+            ("me@h:/srv/", "nfs://h/srv"),
+            ("[fe80::1]:/a", "nfs://[fe80::1]/a"),
+            ("http://h:80/a/b", "nfs://h/a/b"),
+            ("nfs4://h", "nfs://h/"),
+        ] {
+            let error = text.parse::<NfsUrl>().unwrap_err().to_string();
+            assert_eq!(error, format!("cannot read {text}: it is no NFS URL; write {meant}"));
+        }
+        assert_eq!("NFS://h/x".parse::<NfsUrl>().unwrap().to_string(), "nfs://h/x");
     }
 
     #[test]

@@ -197,8 +197,10 @@ impl Writes {
         while from < to {
             let durable = write.losses.load(Relaxed) >= MAX_LOSSES;
             let piece = Arc::new(WritePiece { write: Arc::clone(write), from, to, durable });
-            let Written { count, stable, verifier: now } =
+            let change = self.opened.changes.begin();
+            let Written { count, stable, verifier: now, span } =
                 self.opened.protocol.write(&self.opened.open, piece).await?;
+            change.done(span);
             if count == 0 || count > to - from {
                 return Err(broken(self.opened.protocol.server(), "WRITE", Violation::WrongCount));
             }
@@ -233,8 +235,10 @@ impl Writes {
                 state.uncommitted_bytes = 0;
                 std::mem::take(&mut state.uncommitted)
             };
+            let change = self.opened.changes.begin();
             match self.opened.protocol.commit(&self.opened.open).await {
-                Ok(verifier) => {
+                Ok((verifier, span)) => {
+                    change.done(span);
                     for Uncommitted { write, verifier: written } in batch {
                         match written == verifier {
                             true => write.resolve(Ok(())),

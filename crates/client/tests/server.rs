@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::between::Between;
 use common::{Served, opened};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -15,11 +16,15 @@ use weir_client::check::{Finding, Verdict};
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_nfs::mount;
 use weir_nfs::v3::op::readdir::Chain;
+use weir_nfs::v4::OpCode;
+use weir_pagecache::{Cache, Config};
 use weir_rpc::{CallHeader, OpaqueAuth, ReplyHeader, finish_record, start_record};
 use weir_server::Versions;
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::testing::{bytes_of, new_file, read, read_all, suite, write};
-use weir_vfs::{Access, Caller, FileSystem, Lock, LockOwner, LockRange, SegmentKind};
+use weir_vfs::{
+    Access, Caller, FileSystem, IoFlags, Lock, LockOwner, LockRange, SegmentKind, SetAttr,
+};
 use weir_xdr::Decoder;
 
 const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
@@ -55,6 +60,124 @@ async fn the_suite_over_v4_2() {
 #[tokio::test]
 async fn the_suite_over_many_connections_and_small_transfers() {
     suite_over("nconnect=4,rsize=8192,wsize=8192").await;
+}
+
+#[tokio::test]
+async fn the_smallest_transfers_do_for_everything() {
+    let served = Served::start();
+    for version in VERSIONS {
+        let nfs = served.mount(&format!("vers={version},rsize=1024,wsize=1024")).await;
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let name = format!("{version}{}", "x".repeat(240));
+        let file = new_file(&fs, fs.root(), &name).await;
+        let bytes: Vec<u8> = (0..5000).map(|n| (n % 251) as u8).collect();
+        write(&*file, 0, &bytes).await.unwrap();
+        assert_eq!(read_all(&*file, 5000).await, bytes);
+        let page = nfs.readdir(&Caller::Own, nfs.root(), 0, 1, true).await.unwrap();
+        assert_eq!(page.entries.len(), 1);
+        nfs.unmount().await;
+    }
+}
+
+/// The server's clock gives the times of writes: one that this machine's clock gave would undo a newer
+/// one of another client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_time_is_set_by_writing() {
+    let served = Served::start();
+    let between = Between::to(served.addr).await;
+    for version in ["4.0", "4.1", "4.2"] {
+        let url = format!("nfs://{}/?vers={version}", between.addr).parse().unwrap();
+        let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+        let cache = Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() }).unwrap();
+        let fs = cache.mount(nfs.clone());
+        let (me, set) = (&Caller::Own, SetAttr::default());
+        let made = fs.create(me, fs.root(), version.as_bytes(), &set, false).await.unwrap();
+        let file = fs.open(me, made.attr.id, Access::READ | Access::WRITE).await.unwrap();
+        between.take_count(OpCode::Setattr);
+        for round in 0..3 {
+            file.write_at_async(&[7; 10_000], round * 5000, IoFlags::empty()).await.unwrap();
+            file.sync_async(false).await.unwrap();
+        }
+        let there = served.mount("").await;
+        let id = there.lookup(me, there.root(), version.as_bytes()).await.unwrap().id;
+        let theirs = there.getattr(id).await.unwrap().mtime;
+        assert_eq!(fs.getattr(made.attr.id).await.unwrap().mtime, theirs, "{version}");
+        file.close().await.unwrap();
+        fs.unmount().await.unwrap();
+        assert_eq!(between.take_count(OpCode::Setattr), 0, "{version}");
+        there.unmount().await;
+    }
+}
+
+/// What this mount writes is known for its own, however much of it is under way, and what others write
+/// in between is noticed. (Version 3 tells by the time of the last change.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_others_are_told_from_own_ones() {
+    let served = Served::start();
+    for version in VERSIONS {
+        let nfs = served.mount(&format!("vers={version},nconnect=2,wsize=4096")).await;
+        let others = served.mount("").await;
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let file = new_file(&fs, fs.root(), version).await;
+        let by_others = async || {
+            file.getattr().await.unwrap();
+            file.changes_by_others().unwrap()
+        };
+        let mut known = by_others().await;
+        for round in 0..4 {
+            write(&*file, round * 100_000, &[1; 100_000]).await.unwrap();
+            file.set_size(1 << 20).await.unwrap();
+            let mode = SetAttr { mode: Some(0o600 + round as u32), ..SetAttr::default() };
+            let id = file.getattr().await.unwrap().id;
+            fs.setattr(&Caller::Own, id, &mode).await.unwrap();
+            if version.starts_with("4.") {
+                assert_eq!(by_others().await, known, "{version}: all of it was our own");
+            }
+            known = by_others().await;
+            let theirs = opened(&others, version.as_bytes()).await;
+            write(&*theirs, 5, b"theirs").await.unwrap();
+            assert!(by_others().await > known, "{version}: somebody else's");
+            known = by_others().await;
+            // Between two of ours.
+            write(&*file, 0, b"ours").await.unwrap();
+            write(&*theirs, 5, b"theirs").await.unwrap();
+            write(&*file, 0, b"ours").await.unwrap();
+            assert!(by_others().await > known, "{version}: somebody else's in between");
+            known = by_others().await;
+        }
+        nfs.unmount().await;
+        others.unmount().await;
+    }
+}
+
+/// What was written to files that are closed or only dropped is at the server when the mount has ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_written_is_at_the_server_when_the_mount_ends() {
+    let served = Served::start();
+    for version in VERSIONS {
+        let nfs = served.mount(&format!("vers={version}")).await;
+        let cache = Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() }).unwrap();
+        let fs = cache.mount(nfs.clone());
+        let set = SetAttr::default();
+        for (name, closed) in [("closed", true), ("dropped", false)] {
+            let name = format!("{name} {version}");
+            let (me, root) = (&Caller::Own, fs.root());
+            let made = fs.create(me, root, name.as_bytes(), &set, true).await.unwrap();
+            let file = fs.open(me, made.attr.id, Access::READ | Access::WRITE).await.unwrap();
+            file.write_at_async(&[7; 10_000], 0, IoFlags::empty()).await.unwrap();
+            if closed {
+                file.close().await.unwrap();
+                assert_eq!(cache.dirty_bytes(), 0);
+            }
+        }
+        fs.unmount().await.unwrap();
+        let again = served.mount("").await;
+        for name in ["closed", "dropped"] {
+            let file = opened(&again, format!("{name} {version}").as_bytes()).await;
+            assert_eq!(read_all(&*file, 20_000).await, [7; 10_000], "{name}");
+        }
+        again.unmount().await;
+    }
 }
 
 #[tokio::test]

@@ -125,6 +125,18 @@ impl File {
         mapping.file().sync(data_only).await
     }
 
+    /// Writes back, makes durable and closes. A file that is dropped instead is written back later,
+    /// and not at all if its store is gone by then.
+    ///
+    /// # Errors
+    /// Those of [`sync_async`](Self::sync_async); the file is closed all the same.
+    pub async fn close(self) -> Result<()> {
+        match self.access().contains(Access::WRITE) {
+            true => self.sync_async(false).await,
+            false => Ok(()),
+        }
+    }
+
     /// [`sync_async`](Self::sync_async), for threads.
     ///
     /// # Errors

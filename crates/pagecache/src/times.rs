@@ -92,6 +92,16 @@ impl Times {
         self.mtime.filter(|_| self.mtime_pending && self.under_way == 0)
     }
 
+    /// Everything is written back to a store that sets the times of writes itself: its own are shown
+    /// from now on.
+    pub(crate) fn left_to_store(&mut self) {
+        if self.under_way == 0 {
+            self.mtime = None;
+            self.ctime = None;
+            self.mtime_pending = false;
+        }
+    }
+
     /// `mtime` is in the store now, whose attributes are `attr`; unless something of ours happened
     /// since `generation`.
     pub(crate) fn settled(&mut self, generation: u64, mtime: SystemTime, attr: &Attr) {

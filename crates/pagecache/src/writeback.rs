@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
-use weir_vfs::{Caller, Error, Result, SetAttr, SetTime, Source, WriteOp};
+use weir_vfs::{Caller, Capabilities, Error, Result, SetAttr, SetTime, Source, WriteOp};
 
 /// Pages in one write to the store at most: 1 MiB.
 const WRITE_PAGES: u64 = 256;
@@ -291,7 +291,8 @@ impl Mapping {
         }
     }
 
-    /// Sets the store's modification time to that of the last write, once everything is written.
+    /// Sets the store's modification time to that of the last write, once everything is written,
+    /// unless the store sets it itself.
     pub(crate) async fn settle(self: &Arc<Self>) {
         let wanted = |mapping: &Self| {
             let state = mapping.state.lock();
@@ -299,6 +300,13 @@ impl Mapping {
             state.times.pending().filter(|_| state.is_clean() && !gone)
         };
         if wanted(self).is_none() {
+            return;
+        }
+        if self.store.capabilities().contains(Capabilities::WRITE_TIMES) {
+            let mut state = self.state.lock();
+            if state.is_clean() {
+                state.times.left_to_store();
+            }
             return;
         }
         let mapping = self.clone();

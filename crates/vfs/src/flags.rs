@@ -45,6 +45,9 @@ bitflags::bitflags! {
         const POSIX_ACL = 64;
         /// Byte ranges can be locked.
         const LOCKS = 128;
+        /// The store gives a file the time of each write by one clock for everybody who writes there,
+        /// so that a cache sets none of its own.
+        const WRITE_TIMES = 256;
     }
 }
 

@@ -203,6 +203,12 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Makes everything done to directory or file `id` durable.
     async fn sync_node(&self, id: FileId) -> Result<()>;
 
+    /// Ends the use of the store: gives back what a server holds for it. Operations fail from then
+    /// on. What a cache holds that was not written back is lost.
+    async fn unmount(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Reads an extended attribute, by its full name (`user.x`).
     async fn get_xattr(&self, _caller: &Caller, _id: FileId, _name: &[u8]) -> Result<Vec<u8>> {
         Err(Error::NotSupported)
@@ -263,6 +269,13 @@ pub trait OpenFile: Send + Sync + 'static {
     /// Whether the file is marked ([`UNCACHED_XATTR`]) as one whose data is not to be cached.
     fn is_marked_uncached(&self) -> bool {
         false
+    }
+
+    /// How many changes of the file's data the store has found that were not made through it, since
+    /// it first opened the file; one that cannot be ruled out counts. To be asked after
+    /// [`getattr`](Self::getattr). `None`: the store only has the change attribute to go by.
+    fn changes_by_others(&self) -> Option<u64> {
+        None
     }
 
     /// Starts a read. The layout is known before or with the data, never after it. Returns at

@@ -10,27 +10,29 @@
 //!
 //! 1. A call is answered once: with its reply, or with an error when patience (soft) or the
 //!    connection's owner is gone. A hard call survives any number of connections.
-//! 2. A call that is sent again is the same bytes under the same xid, so that a server's replay
-//!    cache recognises it.
+//! 2. A call that is sent again is the same bytes under the same xid, from the same port where that
+//!    is possible, so that a server's replay cache recognises it; its reply says that it was.
 //! 3. Calls are sent in the order of submission, again after a reconnect.
 //! 4. A reply is only matched to a call that waits; a reply to none is passed over.
+//! 5. A call's time runs from when it was sent whole. Until then it runs from when the connection
+//!    last took bytes, so that a slow way with much to send is not mistaken for a dead one.
 
+use super::connect::{abort, connect};
 use super::payload::{self, Expect, ReadTarget, ResultForm};
 use super::record::{Failure, IN_PLACE_BYTES, RecordStream};
 use crate::error::{Error, Refusal, Result, Violation};
 use crate::options::MAX_TRANSFER;
 use crate::pauses::Pauses;
 use futures_util::future::BoxFuture;
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use weir_base::sync::Mutex;
 use weir_rpc::{
     AcceptStatus, CallHeader, Denial, MAX_AUTH_BYTES, MessageType, OpaqueAuth, ReplyBody,
@@ -50,6 +52,8 @@ pub(crate) struct Peer {
     pub(crate) resvport: bool,
     /// Tells the port, if it may be another one when the server has restarted.
     pub(crate) locate: Option<Locate>,
+    /// Whether anything there has ever answered a call, on whichever connection.
+    pub(crate) heard: Arc<AtomicBool>,
 }
 
 /// Finds out at which port a server is now.
@@ -69,7 +73,25 @@ impl Peer {
     pub(crate) fn port(&self) -> u16 {
         self.addrs.first().map_or(0, SocketAddr::port)
     }
+
+    /// Waits for `first`, the outcome of a first exchange, for as long as a server that is there
+    /// takes for its first answer. From then on a server that is away is waited for.
+    pub(crate) async fn first<T>(&self, first: impl Future<Output = Result<T>>) -> Result<T> {
+        let silence = async {
+            sleep(FIRST_PATIENCE).await;
+            if self.heard.load(Relaxed) {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            outcome = first => outcome,
+            () = silence => Err(Error::NoAnswer { server: Arc::clone(&self.name) }),
+        }
+    }
 }
+
+/// How long a server may take for its very first answer, connecting included.
+const FIRST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long to wait for an answer.
 #[derive(Clone, Copy, Debug)]
@@ -130,6 +152,9 @@ pub(crate) struct Reply {
     pub(crate) body: Bytes,
     /// What a read found, unless it failed with a status; or how its results broke the protocol.
     pub(crate) read: Option<std::result::Result<Layout, Violation>>,
+    /// The call was sent on an earlier connection, too: the server may have executed it before, and
+    /// this be its answer to the repetition.
+    pub(crate) resent: bool,
 }
 
 /// Answers calls that the server makes on this connection.
@@ -149,7 +174,7 @@ impl Connection {
         counters: Arc<Counters>,
         callbacks: Option<Arc<CallbackService>>,
     ) -> Result<Self> {
-        let socket = connect(&peer).await.map_err(|source| Error::Connect {
+        let socket = connect(&peer, None).await.map_err(|source| Error::Connect {
             server: Arc::clone(&peer.name),
             source: Arc::new(source),
         })?;
@@ -173,6 +198,11 @@ impl Connection {
         let (done, answer) = oneshot::channel();
         self.shared.submit(request, done);
         answer.await.unwrap_or(Err(Error::Local(weir_vfs::Error::Io)))
+    }
+
+    /// Where it goes.
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.shared.peer
     }
 
     /// The server's name, for messages.
@@ -219,11 +249,21 @@ struct Shared {
 #[derive(Default)]
 struct Table {
     calls: HashMap<u32, Call>,
-    unsent: VecDeque<Arc<Message>>,
+    unsent: VecDeque<Outgoing>,
+    /// When the connection was made or last took bytes.
+    progress: Option<Instant>,
     next_xid: u32,
     next_order: u64,
     /// Nobody sends or receives any more.
     ended: bool,
+}
+
+/// A message to be sent.
+#[derive(Clone)]
+struct Outgoing {
+    message: Arc<Message>,
+    /// The call that it is; `None`: an answer to a callback.
+    xid: Option<u32>,
 }
 
 struct Call {
@@ -232,12 +272,24 @@ struct Call {
     expect: Expect,
     order: u64,
     submitted: Instant,
-    /// When it was last put on a connection.
-    queued: Instant,
+    /// When it was first sent whole.
+    first_sent: Option<Instant>,
+    /// When it was sent whole on this connection.
+    sent: Option<Instant>,
+    /// It was, or may have been, sent on an earlier connection.
+    resent: bool,
     done: oneshot::Sender<Result<Reply>>,
 }
 
 impl Call {
+    /// How long it has waited for the server since `sent`, or else since the connection last took
+    /// bytes.
+    fn waited(&self, sent: Option<Instant>, progress: Option<Instant>) -> Duration {
+        let since =
+            sent.unwrap_or_else(|| progress.map_or(self.submitted, |p| p.max(self.submitted)));
+        since.elapsed()
+    }
+
     fn is_bulk(&self) -> bool {
         matches!(&self.expect, Expect::Read(target, _) if target.len >= IN_PLACE_BYTES)
     }
@@ -254,7 +306,6 @@ const BATCH: usize = 32;
 const MAX_SLICES: usize = 1024;
 /// Answers to callbacks that may wait to be sent; a server that asks for more is not answered.
 const MAX_QUEUED: usize = 1024;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Shared {
     fn submit(&self, request: Request, done: oneshot::Sender<Result<Reply>>) {
@@ -279,12 +330,14 @@ impl Shared {
             expect,
             order,
             submitted: now,
-            queued: now,
+            first_sent: None,
+            sent: None,
+            resent: false,
             done,
         };
         self.bulk.fetch_add(call.is_bulk().into(), Relaxed);
         table.calls.insert(xid, call);
-        table.unsent.push_back(message);
+        table.unsent.push_back(Outgoing { message, xid: Some(xid) });
         drop(table);
         self.submitted.notify_one();
     }
@@ -301,7 +354,8 @@ impl Shared {
                 () = self.watch() => io::ErrorKind::TimedOut.into(),
             };
             tracing::warn!("{}: connection lost ({broken}); connecting again", self.peer.name);
-            drop(socket);
+            let port = socket.local_addr().ok().map(|local| local.port());
+            abort(socket);
             self.requeue();
             if self.answered.load(Relaxed) != answered {
                 pauses = Pauses::endless();
@@ -311,7 +365,7 @@ impl Shared {
                 if self.answered.load(Relaxed) == answered {
                     pauses.wait().await;
                 }
-                self.reconnect().await
+                self.reconnect(port).await
             };
             socket = tokio::select! {
                 socket = again => socket,
@@ -320,16 +374,16 @@ impl Shared {
         }
     }
 
-    async fn reconnect(&self) -> TcpStream {
+    /// Connects again, from `port` if that can be had.
+    async fn reconnect(&self, port: Option<u16>) -> TcpStream {
         let mut pauses = Pauses::to_connect();
         let mut said = false;
         loop {
-            match connect(&self.peer).await {
+            match connect(&self.peer, port).await {
                 Ok(socket) => {
                     self.counters.reconnects.fetch_add(1, Relaxed);
                     // Time spent without a connection does not count as the server's silence.
-                    let now = Instant::now();
-                    self.table.lock().calls.values_mut().for_each(|call| call.queued = now);
+                    self.table.lock().progress = Some(Instant::now());
                     if said {
                         tracing::warn!("{}: server is back", self.peer.name);
                     }
@@ -348,9 +402,21 @@ impl Shared {
     /// Puts every call that has no answer on the queue again, in the order of submission.
     fn requeue(&self) {
         let table = &mut *self.table.lock();
-        let mut calls: Vec<&Call> = table.calls.values().collect();
-        calls.sort_unstable_by_key(|call| call.order);
-        table.unsent = calls.into_iter().map(|call| Arc::clone(&call.message)).collect();
+        // One that still waits to be sent cannot have reached the server; of one that was being sent
+        // that is not certain.
+        let unsent: HashSet<u32> =
+            table.unsent.iter().filter_map(|outgoing| outgoing.xid).collect();
+        let mut calls: Vec<(&u32, &mut Call)> = table.calls.iter_mut().collect();
+        calls.sort_unstable_by_key(|(_, call)| call.order);
+        let again = calls.into_iter().map(|(&xid, call)| {
+            if !unsent.contains(&xid) {
+                call.resent = true;
+                call.first_sent.get_or_insert_with(Instant::now);
+            }
+            call.sent = None;
+            Outgoing { message: Arc::clone(&call.message), xid: Some(xid) }
+        });
+        table.unsent = again.collect();
         self.submitted.notify_one();
     }
 
@@ -360,7 +426,8 @@ impl Shared {
             sleep(self.patience.timeo / 4).await;
             self.expire();
             let table = self.table.lock();
-            let late = table.calls.values().find(|c| c.queued.elapsed() > self.patience.timeo);
+            let waited = |call: &Call| call.waited(call.sent, table.progress);
+            let late = table.calls.values().find(|call| waited(call) > self.patience.timeo);
             if let Some(call) = late {
                 tracing::warn!("{}: no answer to {}", self.peer.name, call.operation);
                 return;
@@ -381,14 +448,12 @@ impl Shared {
             return;
         }
         let limit = self.patience.timeo * (self.patience.retrans + 1);
-        let late = |call: &mut Call| call.submitted.elapsed() > limit;
-        let expired: Vec<_> = self
-            .table
-            .lock()
-            .calls
-            .extract_if(|_, call| late(call))
-            .map(|(_, call)| call)
-            .collect();
+        let expired: Vec<_> = {
+            let table = &mut *self.table.lock();
+            let progress = table.progress;
+            let late = |call: &mut Call| call.waited(call.first_sent, progress) > limit;
+            table.calls.extract_if(|_, call| late(call)).map(|(_, call)| call).collect()
+        };
         for call in expired {
             let error =
                 Error::TimedOut { server: Arc::clone(&self.peer.name), operation: call.operation };
@@ -406,15 +471,15 @@ impl Shared {
     }
 
     async fn send(&self, socket: &TcpStream) -> io::Result<std::convert::Infallible> {
-        let mut batch: VecDeque<Arc<Message>> = VecDeque::new();
+        let mut batch: VecDeque<Outgoing> = VecDeque::new();
         let mut skip = 0;
         loop {
             {
                 let mut table = self.table.lock();
                 while batch.len() < BATCH
-                    && let Some(message) = table.unsent.pop_front()
+                    && let Some(outgoing) = table.unsent.pop_front()
                 {
-                    batch.push_back(message);
+                    batch.push_back(outgoing);
                 }
             }
             if batch.is_empty() {
@@ -428,8 +493,8 @@ impl Shared {
             }
             let sent = {
                 let mut slices = Vec::new();
-                for (index, message) in batch.iter().enumerate() {
-                    message.slices(if index == 0 { skip } else { 0 }, &mut slices);
+                for (index, outgoing) in batch.iter().enumerate() {
+                    outgoing.message.slices(if index == 0 { skip } else { 0 }, &mut slices);
                     if slices.len() >= MAX_SLICES {
                         slices.truncate(MAX_SLICES);
                         break;
@@ -441,10 +506,18 @@ impl Shared {
                 Ok(n) => {
                     self.counters.sent.fetch_add(n as u64, Relaxed);
                     skip += n;
+                    let now = Instant::now();
+                    let mut table = self.table.lock();
+                    table.progress = Some(now);
                     while let Some(front) = batch.front()
-                        && skip >= front.len()
+                        && skip >= front.message.len()
                     {
-                        skip -= front.len();
+                        skip -= front.message.len();
+                        // One whose time is up is not waited for any more.
+                        if let Some(call) = front.xid.and_then(|xid| table.calls.get_mut(&xid)) {
+                            call.sent = Some(now);
+                            call.first_sent.get_or_insert(now);
+                        }
                         batch.pop_front();
                     }
                 }
@@ -500,7 +573,9 @@ impl Shared {
         let call = self.table.lock().calls.remove(&xid);
         if let Some(call) = call {
             self.answered.fetch_add(1, Relaxed);
-            self.answer(call, result);
+            self.peer.heard.store(true, Relaxed);
+            let resent = call.resent;
+            self.answer(call, result.map(|reply| Reply { resent, ..reply }));
         }
         Ok(())
     }
@@ -534,7 +609,7 @@ impl Shared {
             Expect::Results { max_bytes } => {
                 let mut body = Vec::new();
                 stream.take_rest(&mut body, *max_bytes).await?;
-                Ok(Ok(Reply { body: body.into(), read: None }))
+                Ok(Ok(Reply { body: body.into(), read: None, resent: false }))
             }
             Expect::Read(target, form) => receive_read(stream, target, *form).await.map(Ok),
         }
@@ -545,7 +620,7 @@ impl Shared {
         let Some(answer) = self.callbacks.as_ref().and_then(|serve| serve(call)) else { return };
         let mut table = self.table.lock();
         if table.unsent.len() < MAX_QUEUED {
-            table.unsent.push_back(Arc::new(answer));
+            table.unsent.push_back(Outgoing { message: Arc::new(answer), xid: None });
             drop(table);
             self.submitted.notify_one();
         }
@@ -566,7 +641,7 @@ async fn receive_read(
         Err(Failure::Record(violation)) => Some(Err(violation)),
         Err(broken) => return Err(broken),
     };
-    Ok(Reply { body: head.into(), read })
+    Ok(Reply { body: head.into(), read, resent: false })
 }
 
 fn refusal(body: &ReplyBody) -> Option<Refusal> {
@@ -583,74 +658,3 @@ fn refusal(body: &ReplyBody) -> Option<Refusal> {
         ReplyBody::Denied(Denial::AuthError(status)) => Some(Refusal::Auth(*status as u32)),
     }
 }
-
-/// Connects to the first address that answers.
-async fn connect(peer: &Peer) -> io::Result<TcpStream> {
-    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    let port = match &peer.locate {
-        Some(Locate(locate)) => Some(locate().await?),
-        None => None,
-    };
-    for &addr in &peer.addrs {
-        let addr = port.map_or(addr, |port| SocketAddr::new(addr.ip(), port));
-        match timeout(CONNECT_TIMEOUT, connect_to(addr, peer.resvport)).await {
-            Ok(Ok(socket)) => return Ok(socket),
-            Ok(Err(error)) => last = error,
-            Err(_) => last = io::ErrorKind::TimedOut.into(),
-        }
-    }
-    Err(last)
-}
-
-async fn connect_to(addr: SocketAddr, resvport: bool) -> io::Result<TcpStream> {
-    if resvport {
-        // Some reserved ports may be in use or wait for old connections; try a few.
-        for _ in 0..8 {
-            let socket = new_socket(addr)?;
-            if bind_reserved(&socket, addr).is_err() {
-                break;
-            }
-            match TcpSocket::from_std_stream(socket.into()).connect(addr).await {
-                Ok(stream) => return Ok(stream),
-                Err(e)
-                    if matches!(
-                        e.kind(),
-                        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
-                    ) => {}
-                Err(e) => return Err(e),
-            }
-        }
-    }
-    TcpSocket::from_std_stream(new_socket(addr)?.into()).connect(addr).await
-}
-
-fn new_socket(addr: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
-    socket.set_tcp_nodelay(true)?;
-    let idle = Duration::from_secs(30);
-    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(idle).with_interval(idle / 3))?;
-    Ok(socket)
-}
-
-/// Binds a free port of those that only privileged programs may use.
-fn bind_reserved(socket: &Socket, addr: SocketAddr) -> io::Result<()> {
-    let any: std::net::IpAddr = match addr {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let start = getrandom::u32().unwrap_or(0);
-    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
-    for i in 0..RESERVED_PORTS {
-        let port = 1023 - (start.wrapping_add(i) % RESERVED_PORTS) as u16;
-        match socket.bind(&SocketAddr::new(any, port).into()) {
-            Ok(()) => return Ok(()),
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => last = e,
-            Err(e) => return Err(e),
-        }
-    }
-    Err(last)
-}
-
-/// Ports 665 to 1023, as Linux's client uses.
-const RESERVED_PORTS: u32 = 359;

@@ -2,6 +2,7 @@
 //! had no answer sent again under the same xid.
 
 mod answer;
+mod connect;
 mod connection;
 mod payload;
 mod record;

@@ -5,6 +5,7 @@ use super::*;
 use crate::error::{Error, Violation};
 use crate::read::ReadInFlight;
 use proptest::prelude::*;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -78,9 +79,14 @@ fn record(message: &[u8], fragment: usize) -> Vec<u8> {
     out
 }
 
+fn peer_at(name: &str, addr: SocketAddr) -> Peer {
+    let (addrs, heard) = (vec![addr], Arc::default());
+    Peer { name: name.into(), addrs, resvport: false, locate: None, heard }
+}
+
 async fn connect(listener: &TcpListener) -> Connection {
     let addr = listener.local_addr().unwrap();
-    let peer = Peer { name: "peer".into(), addrs: vec![addr], resvport: false, locate: None };
+    let peer = peer_at("peer", addr);
     Connection::open(peer, PATIENCE, Arc::default(), None).await.unwrap()
 }
 
@@ -281,7 +287,7 @@ fn a_soft_call_to_a_silent_server_fails_in_time() {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let peer = Peer { name: "silent".into(), addrs: vec![addr], resvport: false, locate: None };
+        let peer = peer_at("silent", addr);
         let patience = Patience { timeo: Duration::from_millis(40), retrans: 1, hard: false };
         let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
         let expect = Expect::Results { max_bytes: 100 };
@@ -297,7 +303,7 @@ fn a_soft_call_to_a_server_that_drips_fails_in_time() {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let peer = Peer { name: "slow".into(), addrs: vec![addr], resvport: false, locate: None };
+        let peer = peer_at("slow", addr);
         let patience = Patience { timeo: Duration::from_millis(100), retrans: 1, hard: false };
         let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
         let server = tokio::spawn(async move {
@@ -326,7 +332,7 @@ fn a_soft_call_to_a_server_that_hangs_up_fails_in_time() {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let peer = Peer { name: "curt".into(), addrs: vec![addr], resvport: false, locate: None };
+        let peer = peer_at("curt", addr);
         let patience = Patience { hard: false, ..PATIENCE };
         let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
         let expect = Expect::Results { max_bytes: 0 };
@@ -350,7 +356,7 @@ fn a_soft_call_to_a_server_that_takes_no_connection_fails_in_time() {
         listener.bind(([127, 0, 0, 1], 0).into()).unwrap();
         let listener = listener.listen(1).unwrap();
         let addr = listener.local_addr().unwrap();
-        let peer = Peer { name: "off".into(), addrs: vec![addr], resvport: false, locate: None };
+        let peer = peer_at("off", addr);
         let patience = Patience { hard: false, ..PATIENCE };
         let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
         drop(listener.accept().await.unwrap());
@@ -393,4 +399,86 @@ fn a_server_that_hangs_up_on_every_call_is_not_called_without_a_pause() {
         socket.write_all(&record(&reply(xid, &[]), 100)).await.unwrap();
         call.await.unwrap().unwrap();
     });
+}
+
+/// The reply caches of version 3 tell a repeated call by its xid and where it comes from.
+#[test]
+fn a_call_is_sent_again_from_the_same_port_and_its_reply_says_so() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connection = connect(&listener).await;
+        let expect = || Expect::Results { max_bytes: 0 };
+        let null = || Request::new((100_003, 4, 0), &OpaqueAuth::NONE, "NULL", expect());
+        let server = tokio::spawn(async move {
+            let mut seen = Vec::new();
+            // One reply is lost with its connection, the others come.
+            let (mut socket, from) = listener.accept().await.unwrap();
+            seen.push((read_call(&mut socket).await.unwrap(), from.port()));
+            drop(socket);
+            let (mut socket, from) = listener.accept().await.unwrap();
+            while let Some(xid) = read_call(&mut socket).await {
+                seen.push((xid, from.port()));
+                socket.write_all(&record(&reply(xid, &[]), usize::MAX)).await.unwrap();
+                if seen.len() == 3 {
+                    break;
+                }
+            }
+            seen
+        });
+        assert!(connection.call(null()).await.unwrap().resent);
+        assert!(!connection.call(null()).await.unwrap().resent);
+        let seen = server.await.unwrap();
+        assert_eq!(seen[0], seen[1], "the same call from the same port");
+        assert_ne!(seen[1].0, seen[2].0);
+    });
+}
+
+/// Time in the queue is not the server's silence: one that takes much, slowly, is there.
+#[test]
+fn a_slow_way_with_much_to_send_is_not_given_up() {
+    run(async {
+        let listener = tokio::net::TcpSocket::new_v4().unwrap();
+        listener.set_recv_buffer_size(4096).unwrap();
+        listener.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let listener = listener.listen(4).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let patience = Patience { timeo: Duration::from_millis(400), retrans: 0, hard: false };
+        let counters: Arc<Counters> = Arc::default();
+        let opened = Connection::open(peer_at("slow", addr), patience, counters.clone(), None);
+        let connection = Arc::new(opened.await.unwrap());
+        let server = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            while let Some(xid) = read_slowly(&mut socket).await {
+                socket.write_all(&record(&reply(xid, &[]), usize::MAX)).await.unwrap();
+            }
+        });
+        let calls = (0..4).map(|_| {
+            let connection = Arc::clone(&connection);
+            tokio::spawn(async move {
+                let expect = Expect::Results { max_bytes: 0 };
+                let program = (100_003, 3, 7);
+                let mut request = Request::new(program, &OpaqueAuth::NONE, "WRITE", expect);
+                request.encoder().fixed(&[0; 4 << 20]);
+                connection.call(request).await
+            })
+        });
+        for call in calls.collect::<Vec<_>>() {
+            assert!(call.await.unwrap().is_ok());
+        }
+        assert_eq!(counters.reconnects.load(std::sync::atomic::Ordering::Relaxed), 0);
+        server.abort();
+    });
+}
+
+/// As [`read_call`], with pauses that sum up to more than a call may take.
+async fn read_slowly(socket: &mut TcpStream) -> Option<u32> {
+    let mut marker = [0; 4];
+    socket.read_exact(&mut marker).await.ok()?;
+    let len = (u32::from_be_bytes(marker) & 0x7fff_ffff) as usize;
+    let mut call = vec![0; len];
+    for piece in call.chunks_mut(512 << 10) {
+        socket.read_exact(piece).await.ok()?;
+        tokio::time::sleep(Duration::from_millis(40)).await;
+    }
+    Some(u32::from_be_bytes(*call.first_chunk()?))
 }

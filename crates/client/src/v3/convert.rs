@@ -1,5 +1,6 @@
 //! Attributes and errors of NFSv3, to and from the neutral ones.
 
+use crate::changes::Span;
 use crate::handles::file_id;
 use crate::protocol::Handle;
 use std::time::{Duration, SystemTime};
@@ -47,8 +48,20 @@ pub(super) fn attr_of(attr: &types::Attr, handle: &Handle) -> Attr {
         mtime: time(attr.mtime),
         ctime: time(attr.ctime),
         btime: None,
-        // The protocol has no change attribute; the time of the last change is what it has.
-        change: u64::from(attr.ctime.seconds) * 1_000_000_000 + u64::from(attr.ctime.nseconds),
+        change: change(attr.ctime),
+    }
+}
+
+/// The protocol has no change attribute; the time of the last change is what it has.
+fn change(ctime: Time) -> u64 {
+    u64::from(ctime.seconds) * 1_000_000_000 + u64::from(ctime.nseconds)
+}
+
+/// The change attribute around a change.
+pub(super) fn span_of(around: &types::WccData) -> Span {
+    Span {
+        before: around.before.map(|before| change(before.ctime)),
+        after: around.after.as_ref().map(|after| change(after.ctime)),
     }
 }
 

@@ -178,7 +178,8 @@ impl Listening {
 
 async fn connect(port: u16) -> crate::Result<Connection> {
     let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
-    let peer = Peer { name: at.to_string().into(), addrs: vec![at], resvport: true, locate: None };
+    let (name, heard) = (at.to_string().into(), Arc::default());
+    let peer = Peer { name, addrs: vec![at], resvport: true, locate: None, heard };
     Connection::open(peer, PATIENCE, Arc::new(Counters::default()), None).await
 }
 

@@ -4,17 +4,20 @@
 //! - [`lock`]: locks, by NLM; [`granted`]: the server's calls about them;
 //! - [`program`]: where these programs are;
 //! - [`convert`]: attributes and errors to and from the neutral ones;
-//! - here: the operations.
+//! - [`name`]: the operations that change names; here: the others.
 //!
-//! 1. Repeating a call that is not idempotent is safe as far as the server's reply cache goes: the
-//!    xid stays the same.
+//! 1. A call that is not idempotent is repeated under the same xid and from the same port, for the
+//!    server's reply cache; where that fails, what the first one did is recognised
+//!    ([`repeated`](crate::repeated)).
 
 mod convert;
 mod granted;
 mod lock;
 mod mount;
+mod name;
 mod program;
 
+use crate::changes::Span;
 use crate::error::{Error, Result, Violation};
 use crate::locks::LockWaits;
 use crate::mount::Terms;
@@ -28,20 +31,20 @@ use crate::transport::{
 use crate::verifiers::Verifiers;
 use crate::write::WritePiece;
 use async_trait::async_trait;
-use convert::{Status, attr_of, handle_of, neutral, set_attr};
+use convert::{Status, attr_of, handle_of, neutral, set_attr, span_of};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use weir_nfs::Data;
 use weir_nfs::v3::op::{
-    access, commit, create, fsinfo, fsstat, getattr, link, lookup, mkdir, mknod, pathconf, read,
-    readdir, readdirplus, readlink, remove, rename, rmdir, setattr, symlink, write,
+    access, commit, fsinfo, fsstat, getattr, lookup, pathconf, read, readdir, readdirplus,
+    readlink, setattr, write,
 };
-use weir_nfs::v3::types::{Created, Device, DirOp};
+use weir_nfs::v3::types::{Created, DirOp};
 use weir_nfs::v3::{self, Call, Error as Nfs3Error, Procedure};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
-    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange, RenameFlags,
-    SetAttr, XattrMode,
+    Access, Attr, Capabilities, Extent, FsStat, Layout, Lock, LockRange, RenameFlags, SetAttr,
+    XattrMode,
 };
 use weir_xdr::Decoder;
 
@@ -140,28 +143,30 @@ impl V3 {
         A::Res: weir_xdr::Decode,
         F: Status,
     {
-        self.outcome(cred, args)
-            .await?
-            .map_err(|failure| self.failed(A::PROCEDURE, failure.status()))
+        let (outcome, _) = self.outcome(cred, args).await?;
+        outcome.map_err(|failure| self.failed(A::PROCEDURE, failure.status()))
     }
 
+    /// The same, with what the server said of a failure, and whether it may have executed the call
+    /// before and this be its answer to a repetition.
     async fn outcome<A, T, F>(
         &self,
         cred: &OpaqueAuth,
         args: A,
-    ) -> Result<std::result::Result<T, F>>
+    ) -> Result<(std::result::Result<T, F>, bool)>
     where
         A: Call<Res = std::result::Result<T, F>>,
         A::Res: weir_xdr::Decode,
         F: Status,
     {
-        let mut pauses = Pauses::new(self.hard);
+        let (mut pauses, mut resent) = (Pauses::new(self.hard), false);
         loop {
             let reply = self.send(cred, &args, None).await?;
             let result: A::Res = self.decode(A::PROCEDURE, &reply)?;
+            resent |= reply.resent;
             match &result {
                 Err(failure) if failure.status() == Nfs3Error::Jukebox && pauses.wait().await => {}
-                _ => return Ok(result),
+                _ => return Ok((result, resent)),
             }
         }
     }
@@ -249,7 +254,10 @@ impl Protocol for V3 {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::FAST_READ | Capabilities::UNCACHED | Capabilities::LOCKS
+        Capabilities::FAST_READ
+            | Capabilities::UNCACHED
+            | Capabilities::LOCKS
+            | Capabilities::WRITE_TIMES
     }
 
     fn limits(&self) -> Limits {
@@ -287,11 +295,13 @@ impl Protocol for V3 {
         handle: &Handle,
         _open: Option<&OpenAt>,
         set: &SetAttr,
-    ) -> Result<Attr> {
+    ) -> Result<(Attr, Span)> {
         let args = setattr::Args { object: handle_of(handle), set: set_attr(set), guard: None };
-        match self.call(cred, args).await?.after {
-            Some(attr) => Ok(attr_of(&attr, handle)),
-            None => self.getattr(cred, handle).await,
+        let around = self.call(cred, args).await?;
+        let span = span_of(&around);
+        match around.after {
+            Some(attr) => Ok((attr_of(&attr, handle), span)),
+            None => Ok((self.getattr(cred, handle).await?, span)),
         }
     }
 
@@ -385,11 +395,8 @@ impl Protocol for V3 {
         Ok(link.target.to_vec())
     }
 
-    async fn create(&self, cred: &OpaqueAuth, place: Place<'_>) -> Result<Node> {
-        let target = dir_op(place.dir, place.name);
-        let how = create::How::Guarded(set_attr(place.set));
-        let created = self.call(cred, create::Args { target, how }).await?;
-        self.created(cred, &place, created).await
+    async fn create(&self, cred: &OpaqueAuth, place: Place<'_>, exclusive: bool) -> Result<Node> {
+        self.create_file(cred, place, exclusive).await
     }
 
     async fn make(
@@ -398,24 +405,7 @@ impl Protocol for V3 {
         place: Place<'_>,
         special: Special<'_>,
     ) -> Result<Node> {
-        let (target, set) = (dir_op(place.dir, place.name), set_attr(place.set));
-        let created = match special {
-            Special::Directory => self.call(cred, mkdir::Args { target, set }).await?,
-            Special::Symlink(path) => {
-                self.call(cred, symlink::Args { target, set, path: path.into() }).await?
-            }
-            Special::Device(kind, (major, minor)) => {
-                let data = mknod::DeviceData { set, device: Device { major, minor } };
-                let what = match kind {
-                    FileKind::Block => mknod::What::Blk(data),
-                    FileKind::Char => mknod::What::Chr(data),
-                    FileKind::Socket => mknod::What::Sock(data.set),
-                    _ => mknod::What::Fifo(data.set),
-                };
-                self.call(cred, mknod::Args { target, what }).await?
-            }
-        };
-        self.created(cred, &place, created).await
+        self.make_name(cred, place, special).await
     }
 
     async fn link(
@@ -425,11 +415,7 @@ impl Protocol for V3 {
         dir: &Handle,
         name: &[u8],
     ) -> Result<Attr> {
-        let args = link::Args { file: handle_of(handle), link: dir_op(dir, name) };
-        match self.call(cred, args).await?.file {
-            Some(attr) => Ok(attr_of(&attr, handle)),
-            None => self.getattr(cred, handle).await,
-        }
+        self.link_name(cred, handle, dir, name).await
     }
 
     async fn remove(
@@ -439,11 +425,7 @@ impl Protocol for V3 {
         name: &[u8],
         directory: bool,
     ) -> Result<()> {
-        let target = dir_op(dir, name);
-        match directory {
-            true => self.call(cred, rmdir::Args { target }).await.map(drop),
-            false => self.call(cred, remove::Args { target }).await.map(drop),
-        }
+        self.remove_name(cred, dir, name, directory).await
     }
 
     async fn rename(
@@ -453,11 +435,7 @@ impl Protocol for V3 {
         to: (&Handle, &[u8]),
         flags: RenameFlags,
     ) -> Result<()> {
-        if flags != RenameFlags::Replace {
-            return crate::protocol::rename_with(self, cred, from, to, flags).await;
-        }
-        let args = rename::Args { from: dir_op(from.0, from.1), to: dir_op(to.0, to.1) };
-        self.call(cred, args).await.map(drop)
+        self.rename_name(cred, from, to, flags).await
     }
 
     async fn open(&self, cred: Arc<OpaqueAuth>, handle: &Handle, access: Access) -> Result<OpenAt> {
@@ -533,23 +511,25 @@ impl Protocol for V3 {
             count: written.count as usize,
             stable: written.committed != write::Stability::Unstable,
             verifier: written.verifier,
+            span: span_of(&written.file),
         })
     }
 
-    async fn commit(&self, open: &OpenAt) -> Result<[u8; 8]> {
+    async fn commit(&self, open: &OpenAt) -> Result<([u8; 8], Span)> {
         let args = commit::Args { file: handle_of(&open.handle), offset: 0, count: 0 };
-        Ok(self.call(&open.cred, args).await?.verifier)
+        let committed = self.call(&open.cred, args).await?;
+        Ok((committed.verifier, span_of(&committed.file)))
     }
 
     async fn extent_at(&self, _open: &OpenAt, _offset: u64) -> Result<Extent> {
         Err(weir_vfs::Error::NotSupported.into())
     }
 
-    async fn allocate(&self, _open: &OpenAt, _offset: u64, _len: u64) -> Result<()> {
+    async fn allocate(&self, _open: &OpenAt, _offset: u64, _len: u64) -> Result<Span> {
         Err(weir_vfs::Error::NotSupported.into())
     }
 
-    async fn punch_hole(&self, _open: &OpenAt, _offset: u64, _len: u64) -> Result<()> {
+    async fn punch_hole(&self, _open: &OpenAt, _offset: u64, _len: u64) -> Result<Span> {
         Err(weir_vfs::Error::NotSupported.into())
     }
 
@@ -560,7 +540,7 @@ impl Protocol for V3 {
         _offset: u64,
         _len: u64,
         _to_offset: u64,
-    ) -> Result<()> {
+    ) -> Result<Span> {
         Err(weir_vfs::Error::NotSupported.into())
     }
 

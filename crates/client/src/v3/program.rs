@@ -31,7 +31,7 @@ pub(super) async fn call<T: Decode>(
     let expect = Expect::Results { max_bytes: MAX_BYTES };
     let mut request = Request::new(which, cred, name, expect);
     request.encoder().put(args);
-    let reply = connection.call(request).await?;
+    let reply = connection.peer().first(connection.call(request)).await?;
     let mut d = Decoder::new(reply.body);
     d.get().map_err(|error| broken(connection.server(), name, error.into()))
 }
@@ -103,7 +103,8 @@ impl V3 {
 
 /// The same host at another port.
 fn at_port(peer: &Peer, port: u16) -> Peer {
-    let mut peer = peer.clone();
+    // Another program: nothing was heard of it yet.
+    let mut peer = Peer { heard: Arc::default(), ..peer.clone() };
     peer.addrs.iter_mut().for_each(|addr| addr.set_port(port));
     let host = peer.name.rsplit_once(':').map_or(&*peer.name, |(host, _)| host);
     peer.name = format!("{host}:{port}").into();

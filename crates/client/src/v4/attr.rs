@@ -37,6 +37,8 @@ pub(super) const WANTED: Bitmap = Bitmap::of(&[
 pub(super) const IN_DIRECTORY: Bitmap = WANTED.union(Bitmap::of(&[RDATTR_ERROR, FILEHANDLE]));
 /// Only the number of a directory's entries.
 pub(super) const NUMBER: Bitmap = Bitmap::of(&[RDATTR_ERROR, FILEID]);
+/// Only what tells whether a file has changed.
+pub(super) const CHANGES: Bitmap = Bitmap::of(&[CHANGE]);
 /// Space of a file system.
 pub(super) const SPACE: Bitmap = Bitmap::of(&[
     FILES_FREE,

@@ -116,7 +116,7 @@ impl V4 {
                 Ok(Attempt::Wait)
             }
             Step::Again => Ok(Attempt::Wait),
-            Step::Recover => Err(self.failed(operation, Nfs4Error::DeadSession)),
+            Step::Recover { .. } => Err(self.failed(operation, Nfs4Error::DeadSession)),
         }
     }
 

@@ -12,15 +12,19 @@
 //! 1. With sessions, a compound is executed once, however often it is sent: every resending on a
 //!    connection is of the same bytes in the same slot, and the slot is not used for anything else
 //!    before there is an outcome. Only when the server has lost the session is a compound sent anew.
-//! 2. A server that never lets a call through (recovery again and again) gets an error to the
+//! 2. Of a compound that a server puts off half-way, after an operation that must not be done twice,
+//!    only the rest is sent again ([`resume`](super::resume)).
+//! 3. A server that never lets a call through (recovery again and again) gets an error to the
 //!    caller in the end, not a loop.
 
 use super::V4;
+use super::resume::Before;
 use super::session::Session;
 use crate::error::{Error, Result, Violation};
 use crate::pauses::Pauses;
 use crate::protocol::broken;
 use crate::transport::{Expect, ReadTarget, Reply, Request, ResultForm};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 use weir_nfs::v4::op::sequence;
@@ -37,6 +41,8 @@ pub(super) struct Answer {
     pub(super) results: Vec<OpRes>,
     /// What a read found, or how its results broke the protocol.
     pub(super) read: Option<std::result::Result<Layout, Violation>>,
+    /// The server may have executed the compound before, and this be its answer to a repetition.
+    pub(super) resent: bool,
 }
 
 /// What came of sending a compound once.
@@ -46,8 +52,10 @@ pub(super) enum Step {
     Wait(Option<Answer>),
     /// To be sent again at once.
     Again,
-    /// To be sent again in another session.
-    Recover,
+    /// To be sent again in another session; whether the server may have executed it already.
+    Recover {
+        resent: bool,
+    },
 }
 
 /// How often a call may find its session gone before it fails: often enough for a server that is
@@ -85,17 +93,28 @@ impl V4 {
     ) -> Result<Answer> {
         let mut recoveries = 0;
         let (mut pauses, mut recovery_pauses) = (Pauses::new(self.hard), Pauses::endless());
+        let (mut ops, mut before) = (Cow::Borrowed(ops), Before::default());
         loop {
             let session = self.session();
-            match self.exchange_once(&session, cred, operation, ops, target).await? {
-                Step::Answered(answer) => return Ok(answer),
-                Step::Wait(_) if pauses.wait().await => {}
-                Step::Wait(_) => return Err(self.timed_out(operation)),
-                Step::Again | Step::Recover if recoveries >= MAX_RECOVERIES => {
+            match self.exchange_once(&session, cred, operation, &ops, target).await? {
+                Step::Answered(answer) => return Ok(before.join(answer)),
+                Step::Wait(answer) => {
+                    if let Some(answer) = answer {
+                        before.resent |= answer.resent;
+                        if let Some(rest) = before.take(&ops, answer) {
+                            ops = Cow::Owned(rest);
+                        }
+                    }
+                    if !pauses.wait().await {
+                        return Err(self.timed_out(operation));
+                    }
+                }
+                Step::Again | Step::Recover { .. } if recoveries >= MAX_RECOVERIES => {
                     return Err(broken(&self.server, operation, Violation::WrongSlot));
                 }
                 Step::Again => recoveries += 1,
-                Step::Recover => {
+                Step::Recover { resent } => {
+                    before.resent |= resent;
                     if recoveries >= QUICK_RECOVERIES {
                         recovery_pauses.wait().await;
                     }
@@ -125,7 +144,9 @@ impl V4 {
                 Step::Again => again += 1,
                 Step::Wait(_) if pauses.wait().await => {}
                 Step::Wait(_) => return Err(self.timed_out(operation)),
-                Step::Recover => return Err(self.failed(operation, Nfs4Error::DeadSession)),
+                Step::Recover { .. } => {
+                    return Err(self.failed(operation, Nfs4Error::DeadSession));
+                }
             }
         }
     }
@@ -142,7 +163,9 @@ impl V4 {
             let reply = self.send(cred, operation, None, ops, target).await?;
             return Ok(Self::step(self.decode(operation, &reply)?));
         }
-        let Some(slot) = session.slots.acquire().await else { return Ok(Step::Recover) };
+        let Some(slot) = session.slots.acquire().await else {
+            return Ok(Step::Recover { resent: false });
+        };
         let begin = Op::Sequence(sequence::Args {
             session: session.id,
             sequence_id: slot.sequence,
@@ -166,6 +189,8 @@ impl V4 {
                 }
                 self.delegations.renewed(sent, now.status_flags);
                 slot.release(true);
+                // The slot saw to it that it was done once.
+                answer.resent = false;
                 session.slots.set_target(now.target_highest_slot.min(now.highest_slot));
                 Ok(Self::step(answer))
             }
@@ -180,7 +205,7 @@ impl V4 {
             }
             Some(OpRes::Sequence(Err(error))) => {
                 tracing::debug!("{}: SEQUENCE: {error}", self.server);
-                Ok(Step::Recover)
+                Ok(Step::Recover { resent: answer.resent })
             }
             None if answer.status.is_err() => {
                 // Refused as a whole, the minor version for instance: no slot took note of it.
@@ -260,7 +285,7 @@ impl V4 {
             Some(_) => Ok(()),
             None => header.status,
         };
-        Ok(Answer { status, results, read: reply.read.clone() })
+        Ok(Answer { status, results, read: reply.read.clone(), resent: reply.resent })
     }
 
     fn step(answer: Answer) -> Step {

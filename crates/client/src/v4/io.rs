@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use weir_nfs::v4::op;
 use weir_nfs::v4::types::StateId;
-use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
+use weir_nfs::v4::{Bitmap, Error as Nfs4Error, Op, OpRes};
 use weir_vfs::Layout;
 
 impl V4 {
@@ -108,6 +108,28 @@ impl V4 {
                 self.checked("READ", answer.status)?;
                 Err(self.unexpected("READ"))
             }
+        }
+    }
+}
+
+impl V4 {
+    /// Tells the server that what is read and written here is not wanted again (RFC 7862 section
+    /// 15.5). It is advice: a server that does not take it serves the same data.
+    pub(super) async fn advise_noreuse(&self, open: &OpenAt) {
+        let hints = Bitmap::of(&[op::io_advise::Hint::NoReuse as u32]);
+        let ops = |stateid| {
+            let advice = op::io_advise::Args { stateid, offset: 0, count: 0, hints };
+            vec![putfh(&open.handle), Op::IoAdvise(advice)]
+        };
+        let heeded = self.exchange_open(open, "IO_ADVISE", ops, None).await;
+        let heeded = match heeded.as_ref().map(|answer| answer.results.as_slice()) {
+            Ok([_, OpRes::IoAdvise(Ok(heeded)), ..]) => {
+                heeded.contains(op::io_advise::Hint::NoReuse as u32)
+            }
+            _ => false,
+        };
+        if !heeded && self.noreuse.swap(false, Relaxed) {
+            tracing::info!("{}: takes no advice, and may cache what passes", self.server);
         }
     }
 }

@@ -1,12 +1,14 @@
 //! NFSv4.1 and 4.2 (RFC 8881, RFC 7862), and 4.0 (RFC 7530) as far as this client needs it.
 //!
-//! - [`compound`]: one compound, sent until it is answered, whatever happens in between;
+//! - [`compound`]: one compound, sent until it is answered, whatever happens in between; [`resume`]: its
+//!   rest, when it was put off half-way;
 //! - [`session`]: who this client is to the server, the session and its [`slots`], recovery;
 //! - [`open`]: opens, shared by all users of a file, and how they come back after a restart;
 //!   [`lock`]: their locks; [`change`]: how requests that change either are sent;
 //! - [`delegation`]: files that nobody else changes, and the server's callbacks;
 //! - [`names`]: what minor version 0 opens files by;
-//! - [`ops`]: the operations of a file system, each as a compound; [`io`]: those on open files;
+//! - [`ops`]: the operations of a file system, each as a compound; [`name`]: those that change names;
+//!   [`io`]: those on open files;
 //! - [`attr`]: attributes to and from the neutral ones.
 
 mod attr;
@@ -15,9 +17,11 @@ mod compound;
 mod delegation;
 mod io;
 mod lock;
+mod name;
 mod names;
 mod open;
 mod ops;
+mod resume;
 mod session;
 mod slots;
 

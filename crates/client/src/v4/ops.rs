@@ -3,6 +3,7 @@
 use super::attr::{attr_of, set_attrs};
 use super::open::is_gone;
 use super::{About, V4};
+use crate::changes::Span;
 use crate::error::{Result, Violation};
 use crate::locks::LockWaits;
 use crate::protocol::{
@@ -18,9 +19,8 @@ use weir_nfs::Data;
 use weir_nfs::v4::attr::XATTR_SUPPORT;
 use weir_nfs::v4::op;
 use weir_nfs::v4::op::access::Rights;
-use weir_nfs::v4::op::open::{Claim, CreateHow, How};
 use weir_nfs::v4::op::read_plus::ReadPlus;
-use weir_nfs::v4::types::{Content, LockDenied, SpecData, StableHow, StateId};
+use weir_nfs::v4::types::{Content, LockDenied, StableHow, StateId};
 use weir_nfs::v4::{Attrs, Bitmap, Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
@@ -44,6 +44,7 @@ macro_rules! take {
             .ok_or_else(|| $v4.unexpected(stringify!($variant)))
     };
 }
+pub(super) use take;
 
 impl V4 {
     /// Finds the directory at `path` from the server's root, and learns about its file system.
@@ -98,7 +99,7 @@ impl V4 {
     }
 
     /// The file of a compound that ends with GETFH and GETATTR.
-    fn node(&self, results: Vec<OpRes>, operation: &'static str) -> Result<Node> {
+    pub(super) fn node(&self, results: Vec<OpRes>, operation: &'static str) -> Result<Node> {
         let (mut handle, mut attrs) = (None, None);
         for result in results {
             match result {
@@ -113,26 +114,46 @@ impl V4 {
         self.node_of(handle, &attrs, operation)
     }
 
-    fn node_of(&self, handle: Handle, attrs: &Attrs, operation: &'static str) -> Result<Node> {
+    pub(super) fn node_of(
+        &self,
+        handle: Handle,
+        attrs: &Attrs,
+        operation: &'static str,
+    ) -> Result<Node> {
         let attr = attr_of(attrs, &handle, &self.owners)
             .ok_or_else(|| crate::protocol::broken(&self.server, operation, Violation::BadValue))?;
         Ok(Node { handle, attr })
     }
 
     /// Remembers a name, where files are opened by name.
-    fn found(&self, node: &Node, dir: &Handle, name: &[u8]) {
+    pub(super) fn found(&self, node: &Node, dir: &Handle, name: &[u8]) {
         if !self.has_sessions() && node.attr.kind == FileKind::Regular {
             self.names.found(&node.handle, dir, name);
         }
     }
 }
 
-fn lookup(name: &[u8]) -> Op {
+pub(super) fn lookup(name: &[u8]) -> Op {
     Op::Lookup(name.into())
 }
 
-fn getattr(request: Bitmap) -> Op {
+pub(super) fn getattr(request: Bitmap) -> Op {
     Op::Getattr(request)
+}
+
+/// A change of a file, with the file's change attribute before and after it.
+fn around(handle: &Handle, change: Op) -> [Op; 4] {
+    let look = || getattr(super::attr::CHANGES);
+    [putfh(handle), look(), change, look()]
+}
+
+fn span_of(results: &[OpRes]) -> Span {
+    let mut found = results.iter().filter_map(|result| match result {
+        OpRes::Getattr(Ok(attrs)) => Some(attrs.change),
+        _ => None,
+    });
+    let before = found.next().flatten();
+    Span { before, after: found.last().flatten() }
 }
 
 /// `ops`, and what identifies the file that they end at.
@@ -149,8 +170,10 @@ impl Protocol for V4 {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities =
-            Capabilities::FAST_READ | Capabilities::UNCACHED | Capabilities::LOCKS;
+        let mut capabilities = Capabilities::FAST_READ
+            | Capabilities::UNCACHED
+            | Capabilities::LOCKS
+            | Capabilities::WRITE_TIMES;
         if self.minor >= 2 {
             capabilities |= Capabilities::HOLES | Capabilities::ALLOCATE;
             let about = self.about();
@@ -190,11 +213,12 @@ impl Protocol for V4 {
         handle: &Handle,
         open: Option<&OpenAt>,
         set: &SetAttr,
-    ) -> Result<Attr> {
+    ) -> Result<(Attr, Span)> {
         let attrs = set_attrs(set);
         let ops = |stateid| {
             vec![
                 putfh(handle),
+                getattr(super::attr::CHANGES),
                 Op::Setattr(op::setattr::Args { stateid, attrs: attrs.clone().into() }),
                 getattr(super::attr::WANTED),
             ]
@@ -203,8 +227,9 @@ impl Protocol for V4 {
             Some(open) => self.call_open(open, "SETATTR", ops).await?,
             None => self.call(cred, "SETATTR", &ops(StateId::ANONYMOUS)).await?,
         };
-        let attrs = take!(self, results, Getattr)?;
-        Ok(self.node_of(handle.clone(), &attrs, "SETATTR")?.attr)
+        let span = span_of(&results);
+        let attrs = take!(self, results.into_iter().skip(2), Getattr)?;
+        Ok((self.node_of(handle.clone(), &attrs, "SETATTR")?.attr, span))
     }
 
     async fn access(&self, cred: &OpaqueAuth, handle: &Handle, mask: u32) -> Result<u32> {
@@ -242,7 +267,9 @@ impl Protocol for V4 {
         with_attr: bool,
     ) -> Result<Page> {
         let bytes = if with_attr { DIR_ENTRY_BYTES } else { DIR_NAME_BYTES };
-        let max_count = max_entries.saturating_mul(bytes).clamp(4096, self.limits().read) as u32;
+        // A page holds the longest entry, also where reads are to be shorter than that.
+        let most = self.limits().read.max(LEAST_DIR_BYTES);
+        let max_count = max_entries.saturating_mul(bytes).clamp(LEAST_DIR_BYTES, most) as u32;
         let ops = [
             putfh(dir),
             Op::Readdir(op::readdir::Args {
@@ -284,26 +311,8 @@ impl Protocol for V4 {
         Ok(take!(self, self.call(cred, "READLINK", &ops).await?, Readlink)?.to_vec())
     }
 
-    async fn create(&self, cred: &OpaqueAuth, place: Place<'_>) -> Result<Node> {
-        let how = How::Create(CreateHow::Guarded(set_attrs(place.set).into()));
-        if !self.has_sessions() {
-            let results = self.create_without_session(cred, &place, how).await?;
-            let node = self.node(results, "OPEN")?;
-            self.found(&node, place.dir, place.name);
-            return Ok(node);
-        }
-        let claim = Claim::Null(place.name.into());
-        let args = self.open_args(Access::READ | Access::WRITE, how, claim);
-        let mut ops = node_ops(vec![putfh(place.dir), Op::Open(args)]);
-        ops.push(Op::Close(op::close::Args { seqid: 0, open_stateid: StateId::CURRENT }));
-        let results = self.call(cred, "OPEN", &ops).await?;
-        let given = results.iter().find_map(|result| match result {
-            OpRes::Open(Ok(opened)) => Some(opened.delegation.clone()),
-            _ => None,
-        });
-        let node = self.node(results, "OPEN")?;
-        given.iter().for_each(|given| self.delegations.refuse(&node.handle, given));
-        Ok(node)
+    async fn create(&self, cred: &OpaqueAuth, place: Place<'_>, exclusive: bool) -> Result<Node> {
+        self.create_file(cred, place, exclusive).await
     }
 
     async fn make(
@@ -312,21 +321,7 @@ impl Protocol for V4 {
         place: Place<'_>,
         special: Special<'_>,
     ) -> Result<Node> {
-        use op::create::Kind;
-        let kind = match special {
-            Special::Directory => Kind::Directory,
-            Special::Symlink(target) => Kind::Symlink(target.into()),
-            Special::Device(kind, (major, minor)) => match kind {
-                FileKind::Block => Kind::Block(SpecData { major, minor }),
-                FileKind::Char => Kind::Char(SpecData { major, minor }),
-                FileKind::Socket => Kind::Socket,
-                _ => Kind::Fifo,
-            },
-        };
-        let args =
-            op::create::Args { kind, name: place.name.into(), attrs: set_attrs(place.set).into() };
-        let ops = node_ops(vec![putfh(place.dir), Op::Create(args)]);
-        self.node(self.call(cred, "CREATE", &ops).await?, "CREATE")
+        self.make_name(cred, place, special).await
     }
 
     async fn link(
@@ -336,16 +331,7 @@ impl Protocol for V4 {
         dir: &Handle,
         name: &[u8],
     ) -> Result<Attr> {
-        let ops = [
-            putfh(handle),
-            Op::Savefh(()),
-            putfh(dir),
-            Op::Link(name.into()),
-            putfh(handle),
-            getattr(super::attr::WANTED),
-        ];
-        let attrs = take!(self, self.call(cred, "LINK", &ops).await?, Getattr)?;
-        Ok(self.node_of(handle.clone(), &attrs, "LINK")?.attr)
+        self.link_name(cred, handle, dir, name).await
     }
 
     async fn remove(
@@ -355,17 +341,7 @@ impl Protocol for V4 {
         name: &[u8],
         directory: bool,
     ) -> Result<()> {
-        // REMOVE takes away files and directories alike (RFC 8881 section 18.25).
-        let node = self.lookup(cred, dir, name).await?;
-        match (directory, node.attr.kind) {
-            (true, FileKind::Directory) => {}
-            (true, _) => return Err(weir_vfs::Error::NotDirectory.into()),
-            (false, FileKind::Directory) => return Err(weir_vfs::Error::IsDirectory.into()),
-            (false, _) => {}
-        }
-        self.give_back_file(&node.handle).await;
-        let ops = [putfh(dir), Op::Remove(name.into())];
-        self.call(cred, "REMOVE", &ops).await.map(drop)
+        self.remove_name(cred, dir, name, directory).await
     }
 
     async fn rename(
@@ -375,34 +351,7 @@ impl Protocol for V4 {
         to: (&Handle, &[u8]),
         flags: RenameFlags,
     ) -> Result<()> {
-        if flags != RenameFlags::Replace {
-            return crate::protocol::rename_with(self, cred, from, to, flags).await;
-        }
-        if self.delegations.any()
-            && let Ok(over) = self.lookup(cred, to.0, to.1).await
-        {
-            self.give_back_file(&over.handle).await;
-        }
-        let ops = [
-            putfh(from.0),
-            Op::Savefh(()),
-            putfh(to.0),
-            Op::Rename(op::rename::Args { from: from.1.into(), to: to.1.into() }),
-        ];
-        match self.call(cred, "RENAME", &ops).await {
-            // Of a target of another kind than the source (RFC 8881 section 18.26.3), too.
-            Err(error) if error.to_vfs() == weir_vfs::Error::Exists => {
-                let source = self.lookup(cred, from.0, from.1).await?.attr.kind;
-                let target = self.lookup(cred, to.0, to.1).await?.attr.kind;
-                match (source, target) {
-                    (FileKind::Directory, FileKind::Directory) => Err(error),
-                    (FileKind::Directory, _) => Err(weir_vfs::Error::NotDirectory.into()),
-                    (_, FileKind::Directory) => Err(weir_vfs::Error::IsDirectory.into()),
-                    _ => Err(error),
-                }
-            }
-            outcome => outcome.map(drop),
-        }
+        self.rename_name(cred, from, to, flags).await
     }
 
     async fn open(&self, cred: Arc<OpaqueAuth>, handle: &Handle, access: Access) -> Result<OpenAt> {
@@ -495,27 +444,30 @@ impl Protocol for V4 {
         };
         let ops = |stateid| {
             let data: Arc<dyn weir_xdr::Payload> = Arc::clone(&piece) as _;
-            vec![
-                putfh(&open.handle),
-                Op::Write(op::write::Args {
-                    stateid,
-                    offset: piece.offset(),
-                    stable,
-                    data: Data::Shared(data),
-                }),
-            ]
+            let args = op::write::Args {
+                stateid,
+                offset: piece.offset(),
+                stable,
+                data: Data::Shared(data),
+            };
+            around(&open.handle, Op::Write(args)).into()
         };
-        let written = take!(self, self.call_open(open, "WRITE", ops).await?, Write)?;
+        let results = self.call_open(open, "WRITE", ops).await?;
+        let span = span_of(&results);
+        let written = take!(self, results, Write)?;
         Ok(Written {
+            span,
             count: written.count as usize,
             stable: written.committed != StableHow::Unstable,
             verifier: written.verifier,
         })
     }
 
-    async fn commit(&self, open: &OpenAt) -> Result<[u8; 8]> {
-        let ops = [putfh(&open.handle), Op::Commit(op::commit::Args { offset: 0, count: 0 })];
-        take!(self, self.call(&open.cred, "COMMIT", &ops).await?, Commit)
+    async fn commit(&self, open: &OpenAt) -> Result<([u8; 8], Span)> {
+        let op = Op::Commit(op::commit::Args { offset: 0, count: 0 });
+        let results = self.call(&open.cred, "COMMIT", &around(&open.handle, op)).await?;
+        let span = span_of(&results);
+        Ok((take!(self, results, Commit)?, span))
     }
 
     async fn extent_at(&self, open: &OpenAt, offset: u64) -> Result<Extent> {
@@ -564,20 +516,20 @@ impl Protocol for V4 {
         Ok(Extent { kind: SegmentKind::Hole, start: offset, end })
     }
 
-    async fn allocate(&self, open: &OpenAt, offset: u64, length: u64) -> Result<()> {
+    async fn allocate(&self, open: &OpenAt, offset: u64, length: u64) -> Result<Span> {
         let ops = |stateid| {
             let args = op::allocate::Args { stateid, offset, length };
-            vec![putfh(&open.handle), Op::Allocate(args)]
+            around(&open.handle, Op::Allocate(args)).into()
         };
-        self.call_open(open, "ALLOCATE", ops).await.map(drop)
+        Ok(span_of(&self.call_open(open, "ALLOCATE", ops).await?))
     }
 
-    async fn punch_hole(&self, open: &OpenAt, offset: u64, length: u64) -> Result<()> {
+    async fn punch_hole(&self, open: &OpenAt, offset: u64, length: u64) -> Result<Span> {
         let ops = |stateid| {
             let args = op::deallocate::Args { stateid, offset, length };
-            vec![putfh(&open.handle), Op::Deallocate(args)]
+            around(&open.handle, Op::Deallocate(args)).into()
         };
-        self.call_open(open, "DEALLOCATE", ops).await.map(drop)
+        Ok(span_of(&self.call_open(open, "DEALLOCATE", ops).await?))
     }
 
     async fn clone_range(
@@ -587,13 +539,14 @@ impl Protocol for V4 {
         offset: u64,
         len: u64,
         to_offset: u64,
-    ) -> Result<()> {
+    ) -> Result<Span> {
         let source = self.stateid_of(from);
         let ops = |destination| {
             vec![
                 putfh(&from.handle),
                 Op::Savefh(()),
                 putfh(&to.handle),
+                getattr(super::attr::CHANGES),
                 Op::Clone(op::clone::Args {
                     source,
                     destination,
@@ -601,9 +554,10 @@ impl Protocol for V4 {
                     destination_offset: to_offset,
                     count: len,
                 }),
+                getattr(super::attr::CHANGES),
             ]
         };
-        self.call_open(to, "CLONE", ops).await.map(drop)
+        Ok(span_of(&self.call_open(to, "CLONE", ops).await?))
     }
 
     async fn get_xattr(&self, cred: &OpaqueAuth, handle: &Handle, name: &[u8]) -> Result<Vec<u8>> {
@@ -665,28 +619,6 @@ impl Protocol for V4 {
     }
 }
 
-impl V4 {
-    /// Tells the server that what is read and written here is not wanted again (RFC 7862 section
-    /// 15.5). It is advice: a server that does not take it serves the same data.
-    async fn advise_noreuse(&self, open: &OpenAt) {
-        let hints = Bitmap::of(&[op::io_advise::Hint::NoReuse as u32]);
-        let ops = |stateid| {
-            let advice = op::io_advise::Args { stateid, offset: 0, count: 0, hints };
-            vec![putfh(&open.handle), Op::IoAdvise(advice)]
-        };
-        let heeded = self.exchange_open(open, "IO_ADVISE", ops, None).await;
-        let heeded = match heeded.as_ref().map(|answer| answer.results.as_slice()) {
-            Ok([_, OpRes::IoAdvise(Ok(heeded)), ..]) => {
-                heeded.contains(op::io_advise::Hint::NoReuse as u32)
-            }
-            _ => false,
-        };
-        if !heeded && self.noreuse.swap(false, Relaxed) {
-            tracing::info!("{}: takes no advice, and may cache what passes", self.server);
-        }
-    }
-}
-
 /// Attributes in the user's name space are the only ones that travel, and without its prefix
 /// (RFC 8276 section 4).
 fn user_name(name: &[u8]) -> Result<&[u8]> {
@@ -696,5 +628,7 @@ fn user_name(name: &[u8]) -> Result<&[u8]> {
 /// What an entry takes in a READDIR reply, about: bounds how many come in one.
 const DIR_ENTRY_BYTES: usize = 320;
 const DIR_NAME_BYTES: usize = 64;
+/// A READDIR reply has room for so much at least.
+const LEAST_DIR_BYTES: usize = 4096;
 /// Attributes of one file, at most, whatever the server says.
 const MAX_XATTRS: usize = 1 << 16;

@@ -155,6 +155,77 @@ pub(crate) async fn falsified(
     addr
 }
 
+/// A way to a server that loses a reply with its connection when a test wants it, and on which calls of
+/// each connection have xids of their own, so that the server's reply cache recognises none.
+#[derive(Clone)]
+pub(crate) struct Losing {
+    pub(crate) addr: SocketAddr,
+    /// The reply to lose: to a call of this program with this procedure, or operation of NFSv4.
+    lose: Arc<Mutex<Option<(u32, u32)>>>,
+}
+
+impl Losing {
+    pub(crate) async fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let losing = Self { addr: listener.local_addr().unwrap(), lose: Arc::default() };
+        let lose = Arc::clone(&losing.lose);
+        tokio::spawn(async move {
+            let mut number = 0;
+            while let Ok((client, _)) = listener.accept().await {
+                number += 1;
+                let server = TcpStream::connect(server).await.unwrap();
+                tokio::spawn(pass_or_lose(client, server, number, Arc::clone(&lose)));
+            }
+        });
+        losing
+    }
+
+    /// Has the next such reply lost.
+    pub(crate) fn lose(&self, program: u32, what: u32) {
+        *self.lose.lock().unwrap() = Some((program, what));
+    }
+
+    /// Whether it was.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.lose.lock().unwrap().is_none()
+    }
+}
+
+async fn pass_or_lose(
+    client: TcpStream,
+    server: TcpStream,
+    number: u8,
+    lose: Arc<Mutex<Option<(u32, u32)>>>,
+) {
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let lost: Mutex<HashSet<[u8; 4]>> = Mutex::default();
+    let forth = async {
+        while let Some(mut call) = record(&mut from_client).await {
+            let mut d = Decoder::new(call.clone().into());
+            let header = CallHeader::decode(&mut d).unwrap();
+            let mut ops = ops_of(&call).unwrap_or_else(|| vec![header.procedure]);
+            ops.retain(|op| *lose.lock().unwrap() == Some((header.program, *op)));
+            call[0] ^= number;
+            if !ops.is_empty() {
+                lost.lock().unwrap().insert(*call.first_chunk().unwrap());
+            }
+            pass_on(&mut to_server, &call).await;
+        }
+    };
+    let back = async {
+        while let Some(mut reply) = record(&mut from_server).await {
+            if lost.lock().unwrap().contains(reply.first_chunk().unwrap()) {
+                *lose.lock().unwrap() = None;
+                return;
+            }
+            reply[0] ^= number;
+            pass_on(&mut to_client, &reply).await;
+        }
+    };
+    tokio::select! { () = forth => {}, () = back => {} }
+}
+
 async fn record(from: &mut OwnedReadHalf) -> Option<Vec<u8>> {
     let header = from.read_u32().await.ok()?;
     let mut record = vec![0; (header & 0x7FFF_FFFF) as usize];

@@ -1,0 +1,172 @@
+//! Which changes of an open file this mount made, so that those of others show.
+//!
+//! 1. Each change that this mount makes of a file that it has open is asked for together with the
+//!    file's change attribute before and after it (version 3: WCC data). These spans, joined, lead from
+//!    the value known before to the one known now unless somebody else has changed the file.
+//! 2. A gap between spans, a change without one, and a failed request count as a change by others:
+//!    what cannot be ruled out counts.
+//! 3. An answer is judged only if nothing of this mount's was under way between question and answer.
+//! 4. Memory is bounded: spans are joined as they come, and past [`MOST_SPANS`] gaps count at once.
+
+use weir_base::sync::Mutex;
+
+/// Spans with gaps between them that are remembered.
+const MOST_SPANS: usize = 64;
+
+/// The change attribute before and after a change, where the server told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) before: Option<u64>,
+    pub(crate) after: Option<u64>,
+}
+
+/// The changes of a file since this mount opened it.
+#[derive(Default)]
+pub(crate) struct Changes(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// The change attribute up to which all is accounted for.
+    known: Option<u64>,
+    /// Of this mount's changes since, in order, joined where they touch.
+    own: Vec<(u64, u64)>,
+    /// One of them has no span.
+    doubt: bool,
+    under_way: u32,
+    /// Changes of this mount begun so far.
+    begun: u64,
+    by_others: u64,
+}
+
+/// A change of this mount's under way; one that is dropped is in doubt.
+pub(crate) struct Change<'a> {
+    changes: &'a Changes,
+    span: Span,
+}
+
+/// A question about attributes.
+#[derive(Clone, Copy)]
+pub(crate) struct Question(Option<u64>);
+
+impl Changes {
+    /// A change is about to be asked for.
+    pub(crate) fn begin(&self) -> Change<'_> {
+        let mut state = self.0.lock();
+        state.under_way += 1;
+        state.begun += 1;
+        Change { changes: self, span: Span::default() }
+    }
+
+    /// The attributes are about to be asked for.
+    pub(crate) fn ask(&self) -> Question {
+        let state = self.0.lock();
+        Question((state.under_way == 0).then_some(state.begun))
+    }
+
+    /// The answer came, with this change attribute.
+    pub(crate) fn answered(&self, question: Question, change: u64) {
+        let mut state = self.0.lock();
+        if state.under_way > 0 || question.0 != Some(state.begun) {
+            return;
+        }
+        let own = std::mem::take(&mut state.own);
+        let doubt = std::mem::take(&mut state.doubt);
+        let Some(known) = state.known.replace(change) else { return };
+        let mut reached = known;
+        let mut gap = doubt;
+        for (before, after) in own {
+            gap |= before > reached;
+            reached = reached.max(after);
+        }
+        state.by_others += u64::from(gap || reached != change);
+    }
+
+    /// How often others' changes were found.
+    pub(crate) fn by_others(&self) -> u64 {
+        self.0.lock().by_others
+    }
+}
+
+impl Change<'_> {
+    /// The server has made the change.
+    pub(crate) fn done(mut self, span: Span) {
+        self.span = span;
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        let mut state = self.changes.0.lock();
+        state.under_way -= 1;
+        let Span { before: Some(before), after: Some(after) } = self.span else {
+            state.doubt = true;
+            return;
+        };
+        let own = &mut state.own;
+        let at = own.partition_point(|span| span.1 < before);
+        let to = own[at..].partition_point(|span| span.0 <= after) + at;
+        let joined = own
+            .drain(at..to)
+            .fold((before, after), |all, span| (all.0.min(span.0), all.1.max(span.1)));
+        own.insert(at, joined);
+        if own.len() > MOST_SPANS {
+            own.clear();
+            state.doubt = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(before: u64, after: u64) -> Span {
+        Span { before: Some(before), after: Some(after) }
+    }
+
+    fn look(changes: &Changes, change: u64) -> u64 {
+        changes.answered(changes.ask(), change);
+        changes.by_others()
+    }
+
+    #[test]
+    fn own_changes_are_told_from_those_of_others() {
+        let changes = Changes::default();
+        assert_eq!(look(&changes, 10), 0, "the first look");
+        assert_eq!(look(&changes, 11), 1, "nothing of ours");
+        // Several at once, answered in any order.
+        let several = [changes.begin(), changes.begin(), changes.begin()];
+        let asked = changes.ask();
+        for (change, span) in several.into_iter().zip([span(12, 14), span(11, 13), span(14, 15)]) {
+            change.done(span);
+        }
+        changes.answered(asked, 99);
+        assert_eq!(changes.by_others(), 1, "asked while changes were under way");
+        assert_eq!(look(&changes, 15), 1);
+        // Somebody else's comes between two of ours, before, or after them.
+        changes.begin().done(span(15, 16));
+        changes.begin().done(span(17, 18));
+        assert_eq!(look(&changes, 18), 2);
+        changes.begin().done(span(19, 20));
+        assert_eq!(look(&changes, 20), 3);
+        changes.begin().done(span(20, 21));
+        assert_eq!(look(&changes, 22), 4);
+        assert_eq!(look(&changes, 22), 4, "it counts once");
+        // What is not known counts.
+        drop(changes.begin());
+        assert_eq!(look(&changes, 22), 5);
+        changes.begin().done(Span { before: None, after: Some(23) });
+        assert_eq!(look(&changes, 23), 6);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_too_many_gaps_count() {
+        let changes = Changes::default();
+        look(&changes, 0);
+        for n in 0..1000 {
+            changes.begin().done(span(n * 10, n * 10 + 1));
+            assert!(changes.0.lock().own.len() <= MOST_SPANS);
+        }
+        assert_eq!(look(&changes, 9991), 1);
+    }
+}

@@ -1,0 +1,84 @@
+//! Requests that count once, where a server answers a repetition as if it were another request.
+//!
+//! A reply is lost with its connection, the request is sent again, and the server has forgotten that
+//! it executed it (it restarted, or its reply cache is small): it says that a new name is in its own
+//! way, or that a name which is gone is not there. Only an answer to a repetition is doubted.
+//!
+//! 1. What is taken for the outcome of the first request is what the request asked for, to the file.
+//! 2. A new file that must not have existed is told by a verifier that its request carried.
+//! 3. A directory that is in its own way cannot be told from another one's; that stays an error.
+
+use crate::error::Result;
+use crate::protocol::{Handle, Node, Place, Protocol};
+use weir_rpc::OpaqueAuth;
+use weir_vfs::{Attr, FileKind, SetAttr, SetTime};
+
+/// Tells a request to make a file from every other one.
+pub(crate) fn verifier() -> [u8; 8] {
+    let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()) << 32);
+    random.to_be_bytes()
+}
+
+/// Gives a file that was made exclusively, and has no attributes yet, those that it is to have.
+/// (A server may keep the verifier in the file's times, which are set in any case, RFC 1813 section
+/// 3.3.8.) A file that cannot have them goes again.
+pub(crate) async fn complete(
+    protocol: &dyn Protocol,
+    cred: &OpaqueAuth,
+    place: &Place<'_>,
+    node: &Node,
+) -> Result<Attr> {
+    let set = SetAttr {
+        atime: place.set.atime.or(Some(SetTime::Now)),
+        mtime: place.set.mtime.or(Some(SetTime::Now)),
+        ..place.set.clone()
+    };
+    let attr = protocol.setattr(cred, &node.handle, None, &set).await;
+    if attr.is_err() {
+        // What failed first is what is worth saying.
+        let _ = protocol.remove(cred, place.dir, place.name, false).await;
+    }
+    attr.map(|(attr, _)| attr)
+}
+
+/// Whether the file that had the old name has the new one.
+pub(crate) async fn renamed(
+    protocol: &dyn Protocol,
+    cred: &OpaqueAuth,
+    source: &Attr,
+    (dir, name): (&Handle, &[u8]),
+) -> bool {
+    let there = protocol.lookup(cred, dir, name).await;
+    there.is_ok_and(|node| same_file(&node.attr, source))
+}
+
+/// The attributes of the file, if the name is one of its own.
+pub(crate) async fn linked(
+    protocol: &dyn Protocol,
+    cred: &OpaqueAuth,
+    file: &Handle,
+    (dir, name): (&Handle, &[u8]),
+) -> Option<Attr> {
+    let attr = protocol.getattr(cred, file).await.ok()?;
+    let there = protocol.lookup(cred, dir, name).await.ok()?;
+    same_file(&attr, &there.attr).then_some(attr)
+}
+
+/// The symbolic link, if it leads to `target`.
+pub(crate) async fn symlink_made(
+    protocol: &dyn Protocol,
+    cred: &OpaqueAuth,
+    place: &Place<'_>,
+    target: &[u8],
+) -> Option<Node> {
+    let node = protocol.lookup(cred, place.dir, place.name).await.ok()?;
+    if node.attr.kind != FileKind::Symlink {
+        return None;
+    }
+    let leads_to = protocol.readlink(cred, &node.handle).await.ok()?;
+    (leads_to == target).then_some(node)
+}
+
+fn same_file(a: &Attr, b: &Attr) -> bool {
+    (a.fsid, a.id) == (b.fsid, b.id)
+}

@@ -1,0 +1,164 @@
+//! Operations that make and take away names. Each counts once: where a server answers a repetition as
+//! if it were another call, what the first one did is recognised ([`repeated`](crate::repeated)).
+
+use super::convert::{Status, handle_of, set_attr};
+use super::{V3, dir_op};
+use crate::error::Result;
+use crate::protocol::{Handle, Node, Place, Protocol, Special};
+use crate::repeated;
+use weir_nfs::v3::op::{create, link, mkdir, mknod, remove, rename, rmdir, symlink};
+use weir_nfs::v3::types::Device;
+use weir_nfs::v3::{Error as Nfs3Error, Procedure};
+use weir_rpc::OpaqueAuth;
+use weir_vfs::{Attr, FileKind, RenameFlags};
+
+impl V3 {
+    /// Makes a regular file that must not exist.
+    pub(super) async fn create_file(
+        &self,
+        cred: &OpaqueAuth,
+        place: Place<'_>,
+        exclusive: bool,
+    ) -> Result<Node> {
+        let target = || dir_op(place.dir, place.name);
+        if exclusive {
+            let how = create::How::Exclusive(repeated::verifier());
+            let (outcome, _) = self.outcome(cred, create::Args { target: target(), how }).await?;
+            match outcome {
+                // Not every server has them.
+                Err(failure) if failure.status() == Nfs3Error::NotSupp => {}
+                Err(failure) => return Err(self.failed(Procedure::Create, failure.status())),
+                Ok(created) => {
+                    let mut node = self.created(cred, &place, created).await?;
+                    node.attr = repeated::complete(self, cred, &place, &node).await?;
+                    return Ok(node);
+                }
+            }
+        }
+        let how = create::How::Guarded(set_attr(place.set));
+        let created = self.call(cred, create::Args { target: target(), how }).await?;
+        self.created(cred, &place, created).await
+    }
+
+    /// Makes what is not a regular file.
+    pub(super) async fn make_name(
+        &self,
+        cred: &OpaqueAuth,
+        place: Place<'_>,
+        special: Special<'_>,
+    ) -> Result<Node> {
+        let (target, set) = (dir_op(place.dir, place.name), set_attr(place.set));
+        let created = match special {
+            Special::Directory => self.call(cred, mkdir::Args { target, set }).await?,
+            Special::Symlink(path) => {
+                let args = symlink::Args { target, set, path: path.into() };
+                let (outcome, resent) = self.outcome(cred, args).await?;
+                match outcome {
+                    Ok(created) => created,
+                    Err(failure) => {
+                        if failure.status() == Nfs3Error::Exist
+                            && resent
+                            && let Some(node) =
+                                repeated::symlink_made(self, cred, &place, path).await
+                        {
+                            return Ok(node);
+                        }
+                        return Err(self.failed(Procedure::Symlink, failure.status()));
+                    }
+                }
+            }
+            Special::Device(kind, (major, minor)) => {
+                let data = mknod::DeviceData { set, device: Device { major, minor } };
+                let what = match kind {
+                    FileKind::Block => mknod::What::Blk(data),
+                    FileKind::Char => mknod::What::Chr(data),
+                    FileKind::Socket => mknod::What::Sock(data.set),
+                    _ => mknod::What::Fifo(data.set),
+                };
+                self.call(cred, mknod::Args { target, what }).await?
+            }
+        };
+        self.created(cred, &place, created).await
+    }
+
+    /// Makes another name for a file.
+    pub(super) async fn link_name(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        dir: &Handle,
+        name: &[u8],
+    ) -> Result<Attr> {
+        let args = link::Args { file: handle_of(handle), link: dir_op(dir, name) };
+        let (outcome, resent) = self.outcome(cred, args).await?;
+        match outcome {
+            Ok(linked) => match linked.file {
+                Some(attr) => Ok(super::convert::attr_of(&attr, handle)),
+                None => self.getattr(cred, handle).await,
+            },
+            Err(failure) => {
+                if failure.status() == Nfs3Error::Exist
+                    && resent
+                    && let Some(attr) = repeated::linked(self, cred, handle, (dir, name)).await
+                {
+                    return Ok(attr);
+                }
+                Err(self.failed(Procedure::Link, failure.status()))
+            }
+        }
+    }
+
+    /// Takes a name away.
+    pub(super) async fn remove_name(
+        &self,
+        cred: &OpaqueAuth,
+        dir: &Handle,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<()> {
+        let target = dir_op(dir, name);
+        let (status, procedure, resent) = match directory {
+            true => {
+                let (outcome, resent) = self.outcome(cred, rmdir::Args { target }).await?;
+                (outcome.map(drop).map_err(|f| f.status()), Procedure::Rmdir, resent)
+            }
+            false => {
+                let (outcome, resent) = self.outcome(cred, remove::Args { target }).await?;
+                (outcome.map(drop).map_err(|f| f.status()), Procedure::Remove, resent)
+            }
+        };
+        match status {
+            // What was asked for is so; the first call did it, or there was nothing to do.
+            Err(Nfs3Error::NoEnt) if resent => Ok(()),
+            status => status.map_err(|error| self.failed(procedure, error)),
+        }
+    }
+
+    /// Moves a name.
+    pub(super) async fn rename_name(
+        &self,
+        cred: &OpaqueAuth,
+        from: (&Handle, &[u8]),
+        to: (&Handle, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if flags != RenameFlags::Replace {
+            return crate::protocol::rename_with(self, cred, from, to, flags).await;
+        }
+        // Afterwards nobody could tell which file had the name.
+        let source = self.lookup(cred, from.0, from.1).await?.attr;
+        let args = rename::Args { from: dir_op(from.0, from.1), to: dir_op(to.0, to.1) };
+        let (outcome, resent) = self.outcome(cred, args).await?;
+        match outcome {
+            Ok(_) => Ok(()),
+            Err(failure)
+                if failure.status() == Nfs3Error::NoEnt
+                    && resent
+                    && repeated::renamed(self, cred, &source, to).await =>
+            {
+                Ok(())
+            }
+            Err(failure) => Err(self.failed(Procedure::Rename, failure.status())),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Operations that make and take away names. Each counts once: where a server without sessions answers
+//! a repetition as if it were another request, what the first one did is recognised
+//! ([`repeated`](crate::repeated)).
+
+use super::V4;
+use super::attr::set_attrs;
+use super::ops::{getattr, node_ops, putfh, take};
+use crate::error::Result;
+use crate::protocol::{Handle, Node, Place, Protocol, Special};
+use crate::repeated;
+use weir_nfs::v4::op;
+use weir_nfs::v4::op::open::{Claim, CreateHow, How};
+use weir_nfs::v4::types::{SpecData, StateId};
+use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
+use weir_rpc::OpaqueAuth;
+use weir_vfs::{Access, Attr, FileKind, RenameFlags};
+
+impl V4 {
+    /// Makes a regular file that must not exist.
+    pub(super) async fn create_file(
+        &self,
+        cred: &OpaqueAuth,
+        place: Place<'_>,
+        exclusive: bool,
+    ) -> Result<Node> {
+        let guarded = || How::Create(CreateHow::Guarded(set_attrs(place.set).into()));
+        if !self.has_sessions() {
+            let how = match exclusive {
+                true => How::Create(CreateHow::Exclusive(repeated::verifier())),
+                false => guarded(),
+            };
+            let results = self.create_without_session(cred, &place, how).await?;
+            let mut node = self.node(results, "OPEN")?;
+            self.found(&node, place.dir, place.name);
+            if exclusive {
+                node.attr = repeated::complete(self, cred, &place, &node).await?;
+            }
+            return Ok(node);
+        }
+        let claim = Claim::Null(place.name.into());
+        let args = self.open_args(Access::READ | Access::WRITE, guarded(), claim);
+        let mut ops = node_ops(vec![putfh(place.dir), Op::Open(args)]);
+        ops.push(Op::Close(op::close::Args { seqid: 0, open_stateid: StateId::CURRENT }));
+        let results = self.call(cred, "OPEN", &ops).await?;
+        let given = results.iter().find_map(|result| match result {
+            OpRes::Open(Ok(opened)) => Some(opened.delegation.clone()),
+            _ => None,
+        });
+        let node = self.node(results, "OPEN")?;
+        given.iter().for_each(|given| self.delegations.refuse(&node.handle, given));
+        Ok(node)
+    }
+
+    /// Makes what is not a regular file.
+    pub(super) async fn make_name(
+        &self,
+        cred: &OpaqueAuth,
+        place: Place<'_>,
+        special: Special<'_>,
+    ) -> Result<Node> {
+        use op::create::Kind;
+        let kind = match special {
+            Special::Directory => Kind::Directory,
+            Special::Symlink(target) => Kind::Symlink(target.into()),
+            Special::Device(kind, (major, minor)) => match kind {
+                FileKind::Block => Kind::Block(SpecData { major, minor }),
+                FileKind::Char => Kind::Char(SpecData { major, minor }),
+                FileKind::Socket => Kind::Socket,
+                _ => Kind::Fifo,
+            },
+        };
+        let args =
+            op::create::Args { kind, name: place.name.into(), attrs: set_attrs(place.set).into() };
+        let ops = node_ops(vec![putfh(place.dir), Op::Create(args)]);
+        let answer = self.exchange(cred, "CREATE", &ops, None).await?;
+        if answer.status == Err(Nfs4Error::Exist)
+            && answer.resent
+            && let Special::Symlink(target) = special
+            && let Some(node) = repeated::symlink_made(self, cred, &place, target).await
+        {
+            return Ok(node);
+        }
+        self.checked("CREATE", answer.status)?;
+        self.node(answer.results, "CREATE")
+    }
+
+    /// Makes another name for a file.
+    pub(super) async fn link_name(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        dir: &Handle,
+        name: &[u8],
+    ) -> Result<Attr> {
+        let ops = [
+            putfh(handle),
+            Op::Savefh(()),
+            putfh(dir),
+            Op::Link(name.into()),
+            putfh(handle),
+            getattr(super::attr::WANTED),
+        ];
+        let answer = self.exchange(cred, "LINK", &ops, None).await?;
+        if answer.status == Err(Nfs4Error::Exist)
+            && answer.resent
+            && let Some(attr) = repeated::linked(self, cred, handle, (dir, name)).await
+        {
+            return Ok(attr);
+        }
+        self.checked("LINK", answer.status)?;
+        let attrs = take!(self, answer.results, Getattr)?;
+        Ok(self.node_of(handle.clone(), &attrs, "LINK")?.attr)
+    }
+
+    /// Takes a name away.
+    pub(super) async fn remove_name(
+        &self,
+        cred: &OpaqueAuth,
+        dir: &Handle,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<()> {
+        // REMOVE takes away files and directories alike (RFC 8881 section 18.25).
+        let node = self.lookup(cred, dir, name).await?;
+        match (directory, node.attr.kind) {
+            (true, FileKind::Directory) => {}
+            (true, _) => return Err(weir_vfs::Error::NotDirectory.into()),
+            (false, FileKind::Directory) => return Err(weir_vfs::Error::IsDirectory.into()),
+            (false, _) => {}
+        }
+        self.give_back_file(&node.handle).await;
+        let ops = [putfh(dir), Op::Remove(name.into())];
+        let answer = self.exchange(cred, "REMOVE", &ops, None).await?;
+        match answer.status {
+            // It was there, and the first attempt removed it.
+            Err(Nfs4Error::NoEnt) if answer.resent => Ok(()),
+            status => self.checked("REMOVE", status),
+        }
+    }
+
+    /// Moves a name.
+    pub(super) async fn rename_name(
+        &self,
+        cred: &OpaqueAuth,
+        from: (&Handle, &[u8]),
+        to: (&Handle, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if flags != RenameFlags::Replace {
+            return crate::protocol::rename_with(self, cred, from, to, flags).await;
+        }
+        if self.delegations.any()
+            && let Ok(over) = self.lookup(cred, to.0, to.1).await
+        {
+            self.give_back_file(&over.handle).await;
+        }
+        // With sessions it is done once.
+        let source = match self.has_sessions() {
+            true => None,
+            false => Some(self.lookup(cred, from.0, from.1).await?.attr),
+        };
+        let ops = [
+            putfh(from.0),
+            Op::Savefh(()),
+            putfh(to.0),
+            Op::Rename(op::rename::Args { from: from.1.into(), to: to.1.into() }),
+        ];
+        let answer = self.exchange(cred, "RENAME", &ops, None).await?;
+        match (answer.status, source) {
+            (Err(Nfs4Error::NoEnt), Some(source))
+                if answer.resent && repeated::renamed(self, cred, &source, to).await =>
+            {
+                Ok(())
+            }
+            // Of a target of another kind than the source (RFC 8881 section 18.26.3), too.
+            (Err(Nfs4Error::Exist), _) => {
+                let source = self.lookup(cred, from.0, from.1).await?.attr;
+                let target = self.lookup(cred, to.0, to.1).await?.attr;
+                match (source.kind, target.kind) {
+                    (FileKind::Directory, FileKind::Directory) => {}
+                    (FileKind::Directory, _) => return Err(weir_vfs::Error::NotDirectory.into()),
+                    (_, FileKind::Directory) => return Err(weir_vfs::Error::IsDirectory.into()),
+                    _ => {}
+                }
+                self.checked("RENAME", answer.status)
+            }
+            (status, _) => self.checked("RENAME", status),
+        }
+    }
+}

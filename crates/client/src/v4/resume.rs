@@ -1,0 +1,161 @@
+//! The rest of a compound that a server put off (DELAY) half-way.
+//!
+//! 1. What was done is not done again: a CREATE whose GETATTR was put off would find its own file in
+//!    its way. The rest goes on from where the operations before it had led.
+//! 2. A compound that has done nothing that counts is sent again as a whole.
+
+use super::compound::Answer;
+use weir_nfs::v4::op::open::Claim;
+use weir_nfs::v4::types::StateId;
+use weir_nfs::v4::{Op, OpRes};
+use weir_xdr::Opaque;
+
+/// What is known of a compound before its last attempt.
+#[derive(Default)]
+pub(super) struct Before {
+    results: Vec<OpRes>,
+    /// Results of the last attempt that only lead to where the rest goes on.
+    way: usize,
+    /// The server may have executed it.
+    pub(super) resent: bool,
+}
+
+impl Before {
+    /// Takes what was done of `ops` before the operation that was put off; the operations to send
+    /// next, unless these are the same ones.
+    pub(super) fn take(&mut self, ops: &[Op], answer: Answer) -> Option<Vec<Op>> {
+        let done = answer.results.len().checked_sub(1)?;
+        if done <= self.way || done >= ops.len() {
+            return None;
+        }
+        let counts =
+            |(op, result): (&Op, &OpRes)| !op.code().is_idempotent() && result.status().is_ok();
+        if !ops.iter().zip(&answer.results[..done]).skip(self.way).any(counts) {
+            return None;
+        }
+        let (mut rest, way) = rest(&ops[..done], &answer.results[..done]);
+        let stateid = opened(&answer.results[..done]);
+        rest.extend(ops[done..].iter().map(|op| with_stateid(op.clone(), stateid)));
+        self.results.extend(answer.results.into_iter().take(done).skip(self.way));
+        self.way = way;
+        Some(rest)
+    }
+
+    /// The answer to the whole compound, of which `last` answers the rest.
+    pub(super) fn join(self, mut last: Answer) -> Answer {
+        last.resent |= self.resent;
+        if !self.results.is_empty() {
+            let rest = last.results.into_iter().skip(self.way);
+            last.results = self.results.into_iter().chain(rest).collect();
+        }
+        last
+    }
+}
+
+/// Operations that lead to where `done` ended, and how many these are.
+fn rest(done: &[Op], results: &[OpRes]) -> (Vec<Op>, usize) {
+    let (mut way, mut saved): (Vec<Op>, Option<Vec<Op>>) = (Vec::new(), None);
+    for (op, result) in done.iter().zip(results) {
+        match (op, result) {
+            (Op::Putfh(_) | Op::Putrootfh(()), _) => way = vec![op.clone()],
+            (Op::Lookup(_) | Op::Lookupp(()), _) => way.push(op.clone()),
+            (Op::Create(args), _) => way.push(Op::Lookup(args.name.clone())),
+            (Op::Open(args), _) => {
+                if let Claim::Null(name) = &args.claim {
+                    way.push(Op::Lookup(name.clone()));
+                }
+            }
+            (_, OpRes::Getfh(Ok(handle))) => way = vec![Op::Putfh(Opaque(handle.0.clone()))],
+            (Op::Savefh(()), _) => saved = Some(way.clone()),
+            (Op::Restorefh(()), _) => way = saved.clone().unwrap_or_default(),
+            _ => {}
+        }
+    }
+    let mut all = Vec::new();
+    if let Some(saved) = saved {
+        all.extend(saved);
+        all.push(Op::Savefh(()));
+    }
+    all.extend(way);
+    let count = all.len();
+    (all, count)
+}
+
+/// The stateid of an OPEN among the results, which is not the current one in another compound.
+fn opened(results: &[OpRes]) -> Option<StateId> {
+    results.iter().find_map(|result| match result {
+        OpRes::Open(Ok(opened)) => Some(opened.stateid),
+        _ => None,
+    })
+}
+
+fn with_stateid(op: Op, stateid: Option<StateId>) -> Op {
+    match (op, stateid) {
+        (Op::Close(mut args), Some(stateid)) if args.open_stateid == StateId::CURRENT => {
+            args.open_stateid = stateid;
+            Op::Close(args)
+        }
+        (op, _) => op,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_nfs::v4::op::create::{self, Kind};
+    use weir_nfs::v4::types::ChangeInfo;
+    use weir_nfs::v4::{Bitmap, Error as Nfs4Error};
+
+    fn putfh(handle: &'static [u8]) -> Op {
+        Op::Putfh(Opaque(weir_xdr::Bytes::from_static(handle)))
+    }
+
+    fn delayed(mut results: Vec<OpRes>, last: OpRes) -> Answer {
+        results.push(last);
+        Answer { status: Err(Nfs4Error::Delay), results, read: None, resent: false }
+    }
+
+    #[test]
+    fn only_what_was_not_done_is_sent_again() {
+        let args = create::Args {
+            kind: Kind::Directory,
+            name: b"new".as_slice().into(),
+            attrs: weir_nfs::v4::Attrs::default().into(),
+        };
+        let getattr = Op::Getattr(Bitmap::of(&[1]));
+        let ops = [putfh(b"dir"), Op::Create(args), Op::Getfh(()), getattr.clone()];
+        let change = ChangeInfo { atomic: true, before: 1, after: 2 };
+        let made = || OpRes::Create(Ok(create::Created { change, set: Bitmap::of(&[]) }));
+
+        // The CREATE itself was put off: nothing was done.
+        let mut before = Before::default();
+        let none = delayed(vec![OpRes::Putfh(Ok(()))], OpRes::Create(Err(Nfs4Error::Delay)));
+        assert!(before.take(&ops, none).is_none());
+
+        // GETFH was: the new file is found by its name.
+        let results = vec![OpRes::Putfh(Ok(())), made()];
+        let rest = before.take(&ops, delayed(results, OpRes::Getfh(Err(Nfs4Error::Delay))));
+        let find = Op::Lookup(b"new".as_slice().into());
+        let want = vec![putfh(b"dir"), find, Op::Getfh(()), getattr.clone()];
+        assert_eq!(rest.as_deref(), Some(&want[..]));
+
+        // GETATTR is put off now: all that counts is done, and the rest is the same.
+        let handle = || OpRes::Getfh(Ok(Opaque(weir_xdr::Bytes::from_static(b"file"))));
+        let results = vec![OpRes::Putfh(Ok(())), OpRes::Lookup(Ok(())), handle()];
+        let put_off = delayed(results, OpRes::Getattr(Err(Nfs4Error::Delay)));
+        assert!(before.take(&want, put_off).is_none());
+
+        let results = vec![
+            OpRes::Putfh(Ok(())),
+            OpRes::Lookup(Ok(())),
+            handle(),
+            OpRes::Getattr(Ok(Default::default())),
+        ];
+        let last = Answer { status: Ok(()), results, read: None, resent: false };
+        let all = before.join(last);
+        assert!(matches!(
+            &all.results[..],
+            [OpRes::Putfh(_), OpRes::Create(_), OpRes::Getfh(_), OpRes::Getattr(_)]
+        ));
+    }
+}

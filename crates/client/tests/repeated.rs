@@ -1,0 +1,90 @@
+//! Requests that count once and whose reply is lost, at a server that does not recognise a repetition.
+
+mod common;
+
+use common::Served;
+use common::between::Losing;
+use std::time::Duration;
+use weir_client::{MountOptions, NfsFs, NfsUrl};
+use weir_nfs::v3::Procedure;
+use weir_nfs::v4::{OpCode, PROGRAM};
+use weir_vfs::{Caller, Error, FileSystem, RenameFlags, SetAttr};
+
+const ME: &Caller = &Caller::Own;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_done_is_neither_denied_nor_done_again_when_its_reply_was_lost() {
+    let served = Served::start();
+    let losing = Losing::to(served.addr).await;
+    let v3 = [
+        Procedure::Create,
+        Procedure::Symlink,
+        Procedure::Link,
+        Procedure::Rename,
+        Procedure::Remove,
+        Procedure::Rmdir,
+    ];
+    let v4 = [
+        OpCode::Open,
+        OpCode::Create,
+        OpCode::Link,
+        OpCode::Rename,
+        OpCode::Remove,
+        OpCode::Remove,
+    ];
+    let (v3, v4) = (v3.map(|p| p as u32), v4.map(|op| op as u32));
+    for (version, ops) in [("3", v3), ("4.0", v4), ("4.1", v4), ("4.2", v4)] {
+        let port = losing.addr.port();
+        let url = format!("nfs://{}/?vers={version}&mountport={port}", losing.addr);
+        let url: NfsUrl = url.parse().unwrap();
+        let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+        let set = SetAttr { mode: Some(0o750), ..SetAttr::default() };
+        let dir = nfs.mkdir(ME, nfs.root(), version.as_bytes(), &set).await.unwrap().id;
+        let [create, symlink, link, rename, remove, rmdir] = ops;
+
+        losing.lose(PROGRAM, create);
+        let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+        let made = soon(nfs.create(ME, dir, b"file", &set, true)).await.unwrap();
+        assert!(losing.has_lost() && made.created, "{version}");
+        assert_eq!(made.attr.mode, 0o640, "{version}");
+        let again = nfs.create(ME, dir, b"file", &set, true).await;
+        assert_eq!(again.err(), Some(Error::Exists), "{version}: another's is in the way");
+        let id = made.attr.id;
+
+        losing.lose(PROGRAM, symlink);
+        let set = SetAttr::default();
+        let made = soon(nfs.symlink(ME, dir, b"symlink", b"file", &set)).await;
+        assert!(losing.has_lost() && made.is_ok(), "{version}: {made:?}");
+        let again = nfs.symlink(ME, dir, b"symlink", b"file", &set).await;
+        assert_eq!(again.err(), Some(Error::Exists), "{version}");
+
+        losing.lose(PROGRAM, link);
+        let linked = soon(nfs.link(ME, id, dir, b"second")).await.unwrap();
+        assert!(losing.has_lost());
+        assert_eq!((linked.id, linked.nlink), (id, 2), "{version}");
+        assert_eq!(nfs.link(ME, id, dir, b"second").await.err(), Some(Error::Exists));
+
+        losing.lose(PROGRAM, rename);
+        let replace = RenameFlags::Replace;
+        let renamed = soon(nfs.rename(ME, dir, b"second", dir, b"third", replace)).await;
+        assert!(losing.has_lost() && renamed.is_ok(), "{version}: {renamed:?}");
+        assert_eq!(nfs.lookup(ME, dir, b"third").await.unwrap().id, id, "{version}");
+        let missing = nfs.rename(ME, dir, b"second", dir, b"third", replace).await;
+        assert_eq!(missing, Err(Error::NotFound), "{version}");
+
+        for name in [&b"third"[..], b"file", b"symlink"] {
+            losing.lose(PROGRAM, remove);
+            let removed = soon(nfs.unlink(ME, dir, name)).await;
+            assert!(losing.has_lost() && removed.is_ok(), "{version}: {removed:?}");
+            assert_eq!(nfs.unlink(ME, dir, name).await, Err(Error::NotFound), "{version}");
+        }
+        losing.lose(PROGRAM, rmdir);
+        let removed = soon(nfs.rmdir(ME, nfs.root(), version.as_bytes())).await;
+        assert!(losing.has_lost() && removed.is_ok(), "{version}: {removed:?}");
+        nfs.unmount().await;
+    }
+}
+
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), what).await.expect("it hangs")
+}
