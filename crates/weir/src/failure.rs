@@ -70,9 +70,16 @@ impl<T> Asked<T> for std::io::Result<T> {
     }
 }
 
-fn usual_advice(error: Error) -> Option<&'static str> {
+/// What to do about an error of this kind, where that is known.
+pub(crate) fn usual_advice(error: Error) -> Option<&'static str> {
+    let is_root = rustix::process::geteuid().is_root();
     Some(match error {
+        Error::AccessDenied | Error::NotPermitted if is_root => {
+            "an NFS server may treat root as nobody (root_squash): name the files' owner with \
+             -o uid=, or have it exported without that (--squash none, no_root_squash)"
+        }
         Error::NotFound => "check the path",
+        Error::NameTooLong => "a name has at most 255 bytes; shorten it",
         Error::AccessDenied => "check its permissions, or run as a user who may",
         Error::NotPermitted => "run as its owner or as root",
         Error::NotDirectory => "a part of the path is not a directory",

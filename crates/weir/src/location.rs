@@ -5,7 +5,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use weir_client::NfsUrl;
 
 /// Where a file is.
@@ -25,7 +25,7 @@ impl Location {
 
     fn parse(text: OsString) -> weir_client::Result<Self> {
         match text.to_str() {
-            Some(url) if url.starts_with("nfs://") => url.parse().map(Self::Nfs),
+            Some(url) if is_url(url) => url.parse().map(Self::Nfs),
             _ => Ok(Self::Local(text.into())),
         }
     }
@@ -68,6 +68,17 @@ impl Location {
     }
 }
 
+/// Whether a URL is meant, well-formed or not. `host:/path` and `http://host/path` are no local paths,
+/// unless there is a directory called `host:`.
+fn is_url(text: &str) -> bool {
+    let Some((before, after)) = text.split_once('/') else { return false };
+    match before.strip_suffix(':') {
+        Some(scheme) if scheme.eq_ignore_ascii_case("nfs") && after.starts_with('/') => true,
+        Some(host) => !host.is_empty() && Path::new(before).symlink_metadata().is_err(),
+        None => false,
+    }
+}
+
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -89,6 +100,12 @@ mod tests {
         };
         assert_eq!((url.port, url.path.len()), (Some(1), 2));
         assert!(Location::parse("nfs:///a".into()).is_err());
+        assert!(matches!(Location::parse("NFS://h/a".into()), Ok(Location::Nfs(_))));
+        for meant in ["nfs:/h/srv", "h:/srv", "http://h/srv"] {
+            let error = Location::parse(meant.into()).unwrap_err().to_string();
+            assert!(error.ends_with("write nfs://h/srv"), "{error}");
+        }
+        assert!(matches!(Location::parse("./h:/srv".into()), Ok(Location::Local(_))));
         let odd = OsString::from_vec(b"a/\xff\n".to_vec());
         let local = Location::parse(odd.clone()).unwrap();
         assert_eq!(local, Location::Local(odd.into()));

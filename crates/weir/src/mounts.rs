@@ -4,8 +4,11 @@
 //! 1. Everything read or written goes through the page cache.
 //! 2. A local path is resolved by the kernel (symbolic links, `..`, mount points), so that it
 //!    means what it means to every other program; a path of a server is resolved here.
+//! 3. A relative symbolic link of a server leads where it does for programs there that see the same
+//!    tree: `..` goes on above the mounted directory, as far as the server lets that be mounted. An
+//!    absolute one is refused: each machine that mounts it resolves it for itself.
 
-use crate::failure::{Asked, Failure, Result};
+use crate::failure::{Asked, Failure, Result, usual_advice};
 use crate::location::Location;
 use crate::memory::{READAHEAD_BYTES, budget_bytes, check_budget};
 use crate::output::shown;
@@ -173,10 +176,18 @@ impl Mounts {
     }
 
     /// Gives back what servers hold for this process; one that does not answer is not waited for.
-    pub(crate) async fn unmount(&self) {
+    pub(crate) async fn unmount(&self) -> Result<()> {
         for remote in &self.remote {
             remote.nfs.unmount().await;
         }
+        Ok(())
+    }
+
+    /// The same, once everything that was written is at the servers.
+    pub(crate) async fn flush_and_unmount(&self) -> Result<()> {
+        let flushed = self.cache.flush().await.asked(|| "write back what was written".into());
+        self.unmount().await?;
+        flushed
     }
 
     /// Finds a location. The last component need not exist, what is above it must.
@@ -227,23 +238,41 @@ impl Mounts {
     }
 
     async fn remote_place(&mut self, url: &NfsUrl, links: Links) -> Result<Place> {
-        let (fs, inside) = self.remote_fs(url).await?;
         let asked = || format!("find {url}");
-        let root = fs.getattr(fs.root()).await.asked(asked)?;
-        let at = Place { dir: fs.root(), fs, name: None, attr: Some(root), shown: String::new() };
-        let mut place = walk(at, &inside, links, asked).await?;
-        place.shown = url.to_string();
-        Ok(place)
+        let mut way = Way { base: url.path.clone(), rest: Vec::new() };
+        let (mut followed, mut climbed) = (0, 0);
+        loop {
+            let to = NfsUrl { path: way.base, ..url.clone() };
+            let (fs, root, mut inside) = match self.remote_fs(&to).await {
+                Err(failure) if climbed > 0 => {
+                    let failed = format!("a symbolic link leads to {to} and beyond: {failure}");
+                    return Err(Failure::new(asked(), failed));
+                }
+                found => found?,
+            };
+            inside.append(&mut way.rest);
+            let attr = fs.getattr(fs.root()).await.asked(asked)?;
+            let dir = fs.root();
+            let start = Place { dir, fs, name: None, attr: Some(attr), shown: String::new() };
+            match walk(start, &root, inside, links, &mut followed, asked).await? {
+                Walked::Here(place) => return Ok(Place { shown: url.to_string(), ..*place }),
+                Walked::Above(_) if climbed >= MOST_LINKS => return Err(Error::Loop).asked(asked),
+                Walked::Above(above) => {
+                    climbed += 1;
+                    way = above;
+                }
+            }
+        }
     }
 
-    /// A mounted directory on the way to `url`, and the rest of the way.
-    async fn remote_fs(&mut self, url: &NfsUrl) -> Result<(CachedFs, Vec<Vec<u8>>)> {
+    /// A mounted directory on the way to `url`, its path, and the rest of the way.
+    async fn remote_fs(&mut self, url: &NfsUrl) -> Result<(CachedFs, Vec<Vec<u8>>, Vec<Vec<u8>>)> {
         let options = url.options(&self.options).map_err(|error| mount_failure(url, &error))?;
         for remote in &self.remote {
             if let Some(rest) = url.path.strip_prefix(&remote.path[..])
                 && (&remote.host, &remote.options) == (&url.host, &options)
             {
-                return Ok((remote.fs.clone(), rest.to_vec()));
+                return Ok((remote.fs.clone(), remote.path.clone(), rest.to_vec()));
             }
         }
         // Version 3 mounts only what is exported, which the path may be the very name of. So the
@@ -255,7 +284,7 @@ impl Mounts {
             match self.mount(&root, &options).await {
                 Ok(fs) => {
                     rest.reverse();
-                    return Ok((fs, rest));
+                    return Ok((fs, root.path, rest));
                 }
                 Err(error) => match root.split_last() {
                     Some((parent, name)) if no_directory(&error) => {
@@ -298,11 +327,24 @@ fn no_directory(error: &weir_client::Error) -> bool {
 }
 
 fn mount_failure(url: &NfsUrl, error: &weir_client::Error) -> Failure {
+    // A name on the way that cannot be looked up has nothing to do with mounting.
+    if let weir_client::Error::Status { operation, error: neutral, .. } = error
+        && matches!(&operation.to_ascii_uppercase()[..], "LOOKUP" | "GETATTR")
+    {
+        let failure = Failure::new(format!("find {url}"), format!("{neutral} ({error})"));
+        return match usual_advice(*neutral) {
+            Some(advice) => failure.advice(advice),
+            None => failure,
+        };
+    }
     let failure = Failure::new(format!("mount {url}"), error.to_string());
     match error {
         weir_client::Error::Connect { .. } | weir_client::Error::TimedOut { .. } => {
             failure.advice("check that the server runs and that its port can be reached")
         }
+        weir_client::Error::NoAnswer { .. } => failure.advice(
+            "check the port: nfs://HOST:PORT/PATH, or -o mountport= for MOUNT of version 3",
+        ),
         weir_client::Error::Version { .. } => failure.advice("try another one, such as -o vers=3"),
         weir_client::Error::Status { error: Error::NotFound, .. } => {
             failure.advice("check the path; `showmount -e` lists what a server exports")
@@ -314,29 +356,59 @@ fn mount_failure(url: &NfsUrl, error: &weir_client::Error) -> Failure {
     }
 }
 
-/// Goes from a directory along the components of a path.
+/// A path from the server's root, the first part of it without `..`.
+struct Way {
+    base: Vec<Vec<u8>>,
+    rest: Vec<Vec<u8>>,
+}
+
+/// Where a walk within a mounted directory ended.
+enum Walked {
+    Here(Box<Place>),
+    /// Above that directory, where a symbolic link leads: that has to be mounted.
+    Above(Way),
+}
+
+/// Goes from the mounted directory `start`, whose path is `root`, along the components of a path.
+/// `followed` counts symbolic links.
 async fn walk(
     start: Place,
-    path: &[Vec<u8>],
+    root: &[Vec<u8>],
+    path: Vec<Vec<u8>>,
     links: Links,
+    followed: &mut usize,
     asked: impl Fn() -> String,
-) -> Result<Place> {
-    let mut ahead: Vec<Vec<u8>> = path.iter().rev().cloned().collect();
-    let mut followed = 0;
+) -> Result<Walked> {
+    let mut ahead: Vec<Vec<u8>> = path;
+    ahead.reverse();
+    // How far `at` is below the mounted directory.
+    let mut below: Vec<Vec<u8>> = Vec::new();
     let mut at = start;
     while let Some(name) = ahead.pop() {
         let dir = at.existing("find")?.id;
         if name == b".." {
-            let parent = at.fs.parent(dir).await.asked(&asked)?;
-            at = Place { dir: parent.id, name: None, attr: Some(parent), ..at };
+            if below.pop().is_some() {
+                let parent = at.fs.parent(dir).await.asked(&asked)?;
+                at = Place { dir: parent.id, name: None, attr: Some(parent), ..at };
+            } else if let Some((last, above)) = root.split_last() {
+                // The mounted directory once more, from above: a server of version 3 may have
+                // resolved a symbolic link there.
+                ahead.extend([name, last.clone()]);
+                ahead.reverse();
+                return Ok(Walked::Above(Way { base: above.to_vec(), rest: ahead }));
+            } else {
+                // On the server's machine it leads to a file that no client can see.
+                let failed = "a symbolic link leads above the root of what the server exports";
+                return Err(Failure::new(asked(), failed).advice("name the file that is meant"));
+            }
             continue;
         }
         let attr = found(at.fs.lookup(&Caller::Own, dir, &name).await).asked(&asked)?;
         let is_link = attr.as_ref().is_some_and(|a| a.kind == FileKind::Symlink);
         match attr {
             Some(link) if is_link && (links == Links::Follow || !ahead.is_empty()) => {
-                followed += 1;
-                if followed > MOST_LINKS {
+                *followed += 1;
+                if *followed > MOST_LINKS {
                     return Err(Error::Loop).asked(&asked);
                 }
                 let target = at.fs.readlink(&Caller::Own, link.id).await.asked(&asked)?;
@@ -356,10 +428,13 @@ async fn walk(
                 ahead.extend(parts.map(<[u8]>::to_vec).collect::<Vec<_>>().into_iter().rev());
             }
             None if !ahead.is_empty() => return Err(Error::NotFound).asked(&asked),
-            attr => at = Place { dir, name: Some(name), attr, ..at },
+            attr => {
+                below.push(name.clone());
+                at = Place { dir, name: Some(name), attr, ..at };
+            }
         }
     }
-    Ok(at)
+    Ok(Walked::Here(Box::new(at)))
 }
 
 /// `None` where there is nothing.

@@ -2,10 +2,11 @@
 
 mod common;
 
-use common::{Server, fail, run, scratch, weir};
+use common::{Server, fail, run, scratch, text, weir, within};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// Holds a lock until the file `stop` appears.
@@ -55,6 +56,67 @@ fn a_local_file_is_locked_while_a_command_runs() {
     let dir = scratch();
     rules(dir.path().join("file").to_str().unwrap(), dir.path());
 }
+
+/// A server that forgot the lock may have given it to somebody else since.
+#[test]
+fn a_lost_lock_is_said_and_its_command_told_to_end() {
+    for version in ["4.0", "4.2"] {
+        let dir = scratch();
+        let export = dir.path().join("export");
+        fs::create_dir(&export).unwrap();
+        let mut server = Server::start(&export, &["--squash", "none"]);
+        let at = server.url("file", &format!("vers={version}"));
+        let (ready, ended) = (dir.path().join("ready"), dir.path().join("ended"));
+        let script = format!(
+            "trap 'touch {}; exit 0' TERM; touch {}; while :; do sleep 0.02; done",
+            ended.display(),
+            ready.display()
+        );
+        let held = weir(["lock", &at, "sh", "-c", &script]).stderr(Stdio::piped()).spawn().unwrap();
+        within(LIMIT, || ready.exists().then_some(()));
+        server.signal(Signal::KILL);
+        assert_eq!(server.ended(), None);
+        fs::remove_dir_all(export.with_extension("state")).unwrap();
+        let bind = format!("127.0.0.1:{}", server.port);
+        let _again = Server::start(&export, &["--squash", "none", "--bind", &bind]);
+        let output = held.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{version}: {}", text(&output));
+        assert!(text(&output).contains("cannot keep the lock of"), "{}", text(&output));
+        assert!(ended.exists(), "{version}: the command was told");
+    }
+}
+
+#[test]
+fn signals_end_it_also_while_the_server_hangs() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    for version in ["3", "4.0", "4.2"] {
+        let at = server.url(version, &format!("vers={version}"));
+        let mut holder = hold(&at, dir.path(), "0-");
+        let mut waiter = weir(["lock", &at, "true"]).spawn().unwrap();
+        // Whether it waits yet is all the same.
+        std::thread::sleep(Duration::from_millis(300));
+        server.signal(Signal::STOP);
+        let interrupt = |child: &Child| {
+            // It may have ended.
+            let _ = kill_process(Pid::from_child(child), Signal::INT);
+        };
+        fs::write(dir.path().join("stop"), "").unwrap();
+        for child in [&mut waiter, &mut holder] {
+            within(LIMIT, || {
+                interrupt(child);
+                std::thread::sleep(Duration::from_millis(200));
+                child.try_wait().unwrap()
+            });
+        }
+        server.signal(Signal::CONT);
+        fs::remove_file(dir.path().join("stop")).unwrap();
+    }
+}
+
+const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_servers_file_is_locked_while_a_command_runs() {

@@ -2,12 +2,14 @@
 
 mod common;
 
-use common::{PAGE, Server, blocks, fail, json, run, same, scratch, sparse};
+use common::{PAGE, Server, blocks, fail, json, run, same, scratch, sparse, text, weir};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Mount options of every version and manner there is.
 const MANNERS: &[&str] = &["vers=4.2", "vers=4.2&noreadplus", "vers=4.1", "vers=4.0", "vers=3"];
@@ -207,6 +209,138 @@ fn links_within_an_export_are_followed() {
     assert_eq!(run(["cat", &url("a/file")]), "x");
     assert!(fail(1, ["cat", &url("loop")]).contains("a symbolic link leads back to itself"));
     assert!(fail(1, ["cat", &url("out")]).contains("name the file that it points to"));
+}
+
+/// `..` of a symbolic link goes on above the directory that the path names, as it does for programs on
+/// the server; never does it stop there and mean another file.
+#[test]
+fn a_symbolic_link_that_leads_upwards_means_what_it_means_at_the_server() {
+    let setup = Setup::new();
+    for dir in ["rel/a/b", "rel/b", "rel/c/d"] {
+        fs::create_dir_all(setup.export(dir)).unwrap();
+    }
+    let link = |at: &str, target: &str| {
+        std::os::unix::fs::symlink(target, setup.export(at)).unwrap();
+    };
+    link("rel/a/link", "../b/file");
+    link("rel/a/far", "../../rel/c/../b/file");
+    link("rel/a/out", "../../../rel/b/file");
+    link("rel/a/new", "../b/new");
+    link("rel/c/d/dir", "../../a");
+    link("rel/a/nowhere", "../../no/such/thing");
+    for manner in MANNERS {
+        fs::write(setup.export("rel/a/b/file"), "wrong").unwrap();
+        fs::write(setup.export("rel/b/file"), "right").unwrap();
+        let url = |path: &str| setup.server.url(path, manner);
+        for name in ["rel/a/link", "rel/a/far", "rel/c/d/dir/link"] {
+            assert_eq!(run(["cat", &url(name)]), "right", "{manner}: {name}");
+        }
+        let other = setup.local("other");
+        fs::write(&other, "other").unwrap();
+        for name in ["rel/a/link", "rel/a/new"] {
+            run(["cp".as_ref(), other.as_os_str(), url(name).as_ref()]);
+        }
+        assert_eq!(fs::read(setup.export("rel/a/b/file")).unwrap(), b"wrong", "{manner}");
+        assert_eq!(fs::read(setup.export("rel/b/file")).unwrap(), b"other", "{manner}");
+        assert_eq!(fs::read(setup.export("rel/b/new")).unwrap(), b"other", "{manner}");
+        fs::remove_file(setup.export("rel/b/new")).unwrap();
+        let says = fail(1, ["cat", &url("rel/a/nowhere")]);
+        assert!(says.contains("no such file or directory"), "{manner}: {says}");
+        let says = fail(1, ["cat", &url("rel/a/out")]);
+        assert!(says.contains("above the root of what the server exports"), "{manner}: {says}");
+    }
+}
+
+/// A name that cannot be looked up is not a mount that failed.
+#[test]
+fn what_is_denied_or_too_long_is_said_as_such() {
+    let setup = Setup::new();
+    for manner in MANNERS {
+        let long = "x".repeat(300);
+        let says = fail(1, ["cat", &setup.server.url(&format!("{long}/file"), manner)]);
+        assert!(!says.contains("cannot mount"), "{manner}: {says}");
+        assert!(says.contains("name too long"), "{manner}: {says}");
+    }
+}
+
+#[test]
+fn root_is_told_that_a_server_may_take_it_for_nobody() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root is squashed");
+        return;
+    }
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    fs::create_dir(export.join("private")).unwrap();
+    fs::set_permissions(export.join("private"), fs::Permissions::from_mode(0o700)).unwrap();
+    let server = Server::start(&export, &[]);
+    for manner in MANNERS {
+        let copy = server.url("copy", manner);
+        for args in [["cp", "/etc/hostname", &copy], ["ls", "-l", &server.url("private", manner)]] {
+            let says = fail(1, args);
+            assert!(says.contains("root_squash") && says.contains("-o uid="), "{manner}: {says}");
+        }
+        let says = fail(1, ["cat", &server.url("private/file", manner)]);
+        assert!(says.contains("root_squash"), "{manner}: {says}");
+        assert!(!says.contains("cannot mount"), "{manner}: {says}");
+    }
+}
+
+#[test]
+fn a_link_that_cannot_be_read_does_not_keep_others_from_being_listed() {
+    let setup = Setup::new();
+    fs::write(setup.export("a"), "").unwrap();
+    std::os::unix::fs::symlink("a", setup.export("link")).unwrap();
+    fs::write(setup.export("z"), "").unwrap();
+    // The filehandle in each READLINK of version 3 loses a bit.
+    let port = way_to(setup.server.port, usize::MAX, |bytes| {
+        const READLINK: [u8; 12] = [0, 1, 0x86, 0xA3, 0, 0, 0, 3, 0, 0, 0, 5];
+        if bytes.windows(READLINK.len()).any(|w| w == READLINK)
+            && let Some(byte) = bytes.iter_mut().nth_back(8)
+        {
+            *byte ^= 1;
+        }
+    });
+    let url = format!("nfs://127.0.0.1:{port}/?mountport={port}&vers=3");
+    let output = weir(["ls", "-l", &url]).output().unwrap();
+    let (said, complained) = (text(&output), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(complained.contains("cannot read the symbolic link"), "{said}");
+    let listed = String::from_utf8_lossy(&output.stdout);
+    let names: Vec<_> = listed.lines().filter_map(|line| line.rsplit(' ').next()).collect();
+    assert_eq!(names, ["a", "link", "z"], "{said}");
+}
+
+/// Also those that take a connection, and say nothing or something else.
+#[test]
+fn a_port_without_an_nfs_server_is_given_up_soon() {
+    let silent = |_: &mut TcpStream| {
+        std::thread::sleep(Duration::from_secs(60));
+    };
+    let curt = |_: &mut TcpStream| {};
+    let other = |client: &mut TcpStream| {
+        // Whoever asks may have gone already.
+        let _ = client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    };
+    let peers: [fn(&mut TcpStream); 3] = [silent, curt, other];
+    let asked = peers.map(|serve| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                std::thread::spawn(move || serve(&mut client.unwrap()));
+            }
+        });
+        std::thread::spawn(move || {
+            for vers in ["", "?vers=4.0", "?vers=3"] {
+                let says = fail(1, ["ls", &format!("nfs://127.0.0.1:{port}/{vers}")]);
+                let want = format!("no NFS server answers at 127.0.0.1:{port}");
+                assert!(says.contains(&want), "{says}");
+            }
+        })
+    });
+    asked.into_iter().for_each(|asked| asked.join().unwrap());
 }
 
 #[test]

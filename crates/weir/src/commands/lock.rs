@@ -1,7 +1,7 @@
 //! `weir lock`: holds a byte-range lock of a file while a command runs, as flock(1) does.
 
 use super::with_mounts;
-use crate::cli::Ended;
+use crate::cli::{Ended, complain};
 use crate::failure::{Asked, Failure, Result};
 use crate::location::Location;
 use crate::mounts::{Links, MountArgs, Mounts};
@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 use weir_vfs::{Access, Caller, Error, Lock, LockOwner, LockRange, OpenFile, SetAttr, TO_END};
 
@@ -27,8 +27,9 @@ Examples:
 
 The lock is a byte-range lock, as of fcntl(2): it keeps out whoever locks the same bytes, over any
 version of NFS or on the server itself, and nobody else. A file that is not there is made. The exit
-code is the command's, or 1 if the lock could not be had. --test says `free`, or which lock is in
-the way, as `shared` or `exclusive` and its bytes.")]
+code is the command's, or 1 if the lock could not be had, or was lost: a server takes it away when it
+heard nothing for a lease, and does not give it back. The command gets SIGTERM then. --test says
+`free`, or which lock is in the way, as `shared` or `exclusive` and its bytes.")]
 pub(crate) struct Args {
     /// The file
     #[arg(value_name = "LOCATION", value_parser = Location::parser())]
@@ -90,12 +91,45 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         if args.test {
             return test(&*file, lock, &args.location).await;
         }
-        let ended = hold(&file, lock, &args).await;
+        let mut signals = Signals::new()?;
+        if !take(&*file, lock, &args, &mut signals).await? {
+            return Ok(Ended::Interrupted);
+        }
+        let ended = hold(&file, lock, &args, &mut signals).await;
         // Given up before the mount goes, so that nobody waits for it longer than the command runs.
-        let given_up = file.unlock(OWNER, range).await;
-        given_up.asked(|| format!("unlock {}", args.location))?;
+        let asked = || format!("unlock {}", args.location);
+        tokio::select! {
+            given_up = file.unlock(OWNER, range) => given_up.asked(asked)?,
+            () = signals.any() => {
+                let failure = Failure::new(asked(), "the server does not answer");
+                let advice = "it is free when the server notices: with NFSv4 in a lease";
+                complain(&failure.advice(advice));
+                return Ok(Ended::Interrupted);
+            }
+        }
         ended
     })
+}
+
+/// What asks this program to end.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        let listen = |kind| signal(kind).asked(|| "listen to signals".to_owned());
+        let interrupt = listen(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: listen(SignalKind::terminate())? })
+    }
+
+    async fn any(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
 }
 
 async fn open(mounts: &mut Mounts, args: &Args) -> Result<Arc<dyn OpenFile>> {
@@ -132,45 +166,82 @@ async fn test(file: &dyn OpenFile, lock: Lock, location: &Location) -> Result<En
     Ok(Ended::Done)
 }
 
-/// Takes the lock and runs the command under it.
-async fn hold(file: &Arc<dyn OpenFile>, lock: Lock, args: &Args) -> Result<Ended> {
+/// Takes the lock; says whether it did, and was not interrupted.
+async fn take(file: &dyn OpenFile, lock: Lock, args: &Args, signals: &mut Signals) -> Result<bool> {
     let asked = || format!("lock {}", args.location);
-    let listen = |kind| signal(kind).asked(|| "listen to signals".to_owned());
-    let mut interrupted = listen(SignalKind::interrupt())?;
-    let mut told_to_end = listen(SignalKind::terminate())?;
     let patience = args.wait.map_or(Duration::MAX, Duration::from_secs);
     let taking = timeout(patience, file.lock(OWNER, lock, !args.nonblock));
     let taken = tokio::select! {
         taken = taking => taken.unwrap_or(Err(Error::WouldBlock)),
-        _ = interrupted.recv() => return Ok(Ended::Interrupted),
-        _ = told_to_end.recv() => return Ok(Ended::Interrupted),
+        () = signals.any() => return Ok(false),
     };
     match taken {
         Err(Error::WouldBlock) => {
             let failure = Failure::new(asked(), "somebody else holds a lock of it");
-            return Err(failure.advice("`weir lock --test` says which"));
+            Err(failure.advice("`weir lock --test` says which"))
         }
-        taken => taken.asked(asked)?,
+        taken => taken.asked(asked).map(|()| true),
     }
+}
+
+/// Runs the command under the lock. If that is lost, the command is told to end.
+async fn hold(
+    file: &Arc<dyn OpenFile>,
+    lock: Lock,
+    args: &Args,
+    signals: &mut Signals,
+) -> Result<Ended> {
     let Some((program, rest)) = args.command.split_first() else { return Ok(Ended::Done) };
     let running = || format!("run {}", program.to_string_lossy());
     let mut child = Command::new(program).args(rest).spawn().asked(running)?;
     let id = rustix::process::Pid::from_child(&child);
+    let tell_to_end = || {
+        // It may have ended.
+        let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
+    };
     let mut end = tokio::task::spawn_blocking(move || Child::wait(&mut child));
+    let loss = lost(file, lock, &args.location);
+    tokio::pin!(loss);
+    let mut is_lost = false;
     let status = loop {
         tokio::select! {
             status = &mut end => break status,
             // The terminal interrupts both; what the command does about it is its own affair.
-            _ = interrupted.recv() => {}
-            _ = told_to_end.recv() => {
-                // It may have ended.
-                let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
+            _ = signals.interrupt.recv() => {}
+            _ = signals.terminate.recv() => tell_to_end(),
+            error = &mut loss, if !is_lost => {
+                is_lost = true;
+                let asked = format!("keep the lock of {}", args.location);
+                let failure = Failure::new(asked, format!("the server has it no more ({error})"));
+                complain(&failure.advice("somebody else may have had it; the command is told to end"));
+                tell_to_end();
             }
         }
     };
     let status = status.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-    Ok(ended_as(status.asked(running)?))
+    let status = status.asked(running)?;
+    Ok(if is_lost { Ended::Failed } else { ended_as(status) })
 }
+
+/// Resolves when the server does not have the lock any more: it took it away when the lease had
+/// expired, say, or restarted and did not give it back. To ask for it again is to look: who holds a
+/// lock gets it again, and a client whose locks were taken away does not.
+async fn lost(file: &Arc<dyn OpenFile>, lock: Lock, location: &Location) -> Error {
+    if let Location::Local(_) = location {
+        // The kernel takes none away.
+        return std::future::pending().await;
+    }
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        match file.lock(OWNER, lock, false).await {
+            Ok(()) | Err(Error::TimedOut) => {}
+            Err(error) => return error,
+        }
+    }
+}
+
+/// How often the server is asked whether it has the lock.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// As shells have it: a command that a signal ended counts as 128 and its number.
 fn ended_as(status: ExitStatus) -> Ended {

@@ -64,7 +64,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         let mut files = Vec::new();
         let mut directories = Vec::new();
         for location in &args.locations {
-            match list(mounts, location, &args).await {
+            match list(mounts, location, &args, &mut failed).await {
                 Ok((true, listed)) => directories.push((location, listed)),
                 Ok((false, listed)) => files.extend(listed),
                 Err(failure) => {
@@ -94,11 +94,13 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     })
 }
 
-/// What is to be shown of a location, and whether these are a directory's entries.
+/// What is to be shown of a location, and whether these are a directory's entries. An entry that
+/// cannot be looked at is said, makes `failed` true, and does not keep the others from being shown.
 async fn list(
     mounts: &mut Mounts,
     location: &Location,
     args: &Args,
+    failed: &mut bool,
 ) -> Result<(bool, Vec<Listed>)> {
     // A link to a directory is listed as the directory, unless it is asked about itself.
     let links = if args.directory || args.long { Links::Stay } else { Links::Follow };
@@ -113,7 +115,11 @@ async fn list(
     for (child, attr) in place.children(attr.id).await? {
         let name = child.name.clone().unwrap_or_default();
         if args.all || !name.starts_with(b".") {
-            let target = target(&child, &attr).await?;
+            let target = target(&child, &attr).await.unwrap_or_else(|failure| {
+                complain(&failure);
+                *failed = true;
+                None
+            });
             listed.push(Listed { name, attr, target });
         }
     }

@@ -7,6 +7,7 @@ use crate::mounts::{MountArgs, Mounts};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 use tokio::runtime::Runtime;
+use tokio::signal::unix::SignalKind;
 
 pub(crate) mod bench;
 pub(crate) mod cat;
@@ -39,12 +40,35 @@ pub(crate) fn with_mounts<T>(
     let done = runtime.block_on(async {
         let mut mounts = Mounts::new(args)?;
         let done = work(&mut mounts).await;
-        mounts.unmount().await;
-        done
+        let end = async {
+            match &done {
+                Ok(_) => mounts.flush_and_unmount().await,
+                // What failed first is what is worth saying.
+                Err(_) => mounts.unmount().await,
+            }
+        };
+        let ended = tokio::select! {
+            ended = end => ended,
+            () = interrupted() => std::process::exit(130),
+        };
+        done.and_then(|done| ended.map(|()| done))
     });
     // What is still under way was given up: on a file system that hangs it may never end.
     runtime.shutdown_timeout(LAST_CALLS);
     done
+}
+
+/// Waits for a signal that asks this program to end.
+async fn interrupted() {
+    let listen = |kind| tokio::signal::unix::signal(kind);
+    match (listen(SignalKind::interrupt()), listen(SignalKind::terminate())) {
+        (Ok(mut interrupt), Ok(mut terminate)) => tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        },
+        // Without them the kernel ends the program.
+        _ => std::future::pending().await,
+    }
 }
 
 /// Does something to each location, and says what fails; the others are still done.
