@@ -8,6 +8,8 @@
 //! 3. A file without names and without opens loses its pages, dirty ones too: nobody can read them.
 //! 4. The change attribute shown of a file never goes back, whether it has a mapping or not.
 
+mod unmount;
+
 use crate::cache::Cache;
 use crate::file::File;
 use crate::mapping::Mapping;
@@ -402,33 +404,6 @@ impl CachedFs {
             mapping.settle().await;
         }
         self.store().sync_node(id).await
-    }
-
-    /// Writes back everything that was written to the store's files, and ends the use of the store
-    /// ([`FileSystem::unmount`]).
-    ///
-    /// # Errors
-    /// The first error of writing back or syncing a file, or that of the store; it is unmounted all
-    /// the same.
-    pub async fn unmount(&self) -> Result<()> {
-        let mappings: Vec<_> = {
-            let table = self.shared.table.lock();
-            table.mappings.values().map(|entry| entry.mapping.clone()).collect()
-        };
-        let mut result = Ok(());
-        for mapping in mappings {
-            if mapping.state.lock().is_clean() {
-                continue;
-            }
-            let written = mapping.write_back(0..u64::MAX).await;
-            let synced = match written {
-                Ok(()) => mapping.file().sync(false).await,
-                Err(error) => Err(error),
-            };
-            result = result.and(synced);
-        }
-        let unmounted = self.store().unmount().await;
-        result.and(unmounted)
     }
 
     /// Reads an extended attribute, by its full name (`user.x`).
