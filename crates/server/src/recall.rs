@@ -19,6 +19,7 @@ use crate::records::Records;
 use crate::state::{Changing, ClientId, Filter, State, StateKey, Touch};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -48,7 +49,13 @@ pub struct Recalls {
     clock: Arc<dyn Clock>,
     /// A delegation is gone.
     gone: Notify,
+    /// Grace may hold something back still.
+    in_grace: AtomicBool,
 }
+
+/// Clients may still take back what they had before the server restarted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InGrace;
 
 /// A name in a directory, and who asks for it.
 pub(crate) struct Named<'a> {
@@ -73,7 +80,32 @@ impl Recalls {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let filter = state.lock().filter();
-        Self { state, filter, callbacks, exports, records, clock, gone: Notify::new() }
+        Self {
+            state,
+            filter,
+            callbacks,
+            exports,
+            records,
+            clock,
+            gone: Notify::new(),
+            in_grace: AtomicBool::new(true),
+        }
+    }
+
+    /// Refuses, as long as clients may take back what they had, a change of names or sizes, and I/O
+    /// that is not under an open.
+    ///
+    /// # Errors
+    /// [`InGrace`]: to be tried again later.
+    pub(crate) fn check_grace(&self) -> Result<(), InGrace> {
+        if !self.in_grace.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if self.state.lock().grace.holds_back(self.clock.monotonic()) {
+            return Err(InGrace);
+        }
+        self.in_grace.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Keeps a file from being delegated as long as what this returns lives.

@@ -7,10 +7,14 @@
 //!    while, so that no restart waits for it.
 //! 3. Changes are made one after the other, each after a look at the state as it is then: a record
 //!    that is written is not taken away by a change that was decided on earlier.
+//! 4. What is to be written counts as unwritten until it is durable, also while a task writes it, and
+//!    again if that fails or its task is dropped: no other reply overtakes it. While the database
+//!    cannot be written, replies that might rest on it fail.
 
 use crate::state::{ClientId, Owner, Recovery, State};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use weir_pagecache::File;
 
 /// The records of clients.
@@ -18,11 +22,18 @@ pub(crate) struct Records {
     state: Arc<Mutex<State<File>>>,
     recovery: Recovery,
     turn: tokio::sync::Mutex<()>,
+    /// A task writes what the state no longer says is unwritten; changes under the state's lock.
+    writing: AtomicBool,
 }
 
 impl Records {
     pub(crate) fn new(state: Arc<Mutex<State<File>>>, recovery: Recovery) -> Self {
-        Self { state, recovery, turn: tokio::sync::Mutex::default() }
+        Self {
+            state,
+            recovery,
+            turn: tokio::sync::Mutex::default(),
+            writing: AtomicBool::new(false),
+        }
     }
 
     /// Puts a client on disk, unless it is there.
@@ -41,32 +52,109 @@ impl Records {
     }
 
     /// Puts on disk what the last transitions took from clients. Called before a reply goes out
-    /// that gives it to somebody else.
+    /// that gives it to somebody else; returns when all of it is durable that was due by then,
+    /// whoever writes it.
     ///
     /// # Errors
     /// The database cannot be written.
     pub(crate) async fn write_due(&self) -> Result<(), redb::Error> {
-        let owners = self.state.lock().take_unwritten();
-        self.write(owners).await
-    }
-
-    /// Writes of clients what is to be on disk of them now.
-    ///
-    /// # Errors
-    /// The database cannot be written.
-    pub(crate) async fn write(&self, owners: Vec<Owner>) -> Result<(), redb::Error> {
-        if owners.is_empty() {
-            return Ok(());
+        {
+            let state = self.state.lock();
+            if !state.has_unwritten() && !self.writing.load(Ordering::Acquire) {
+                return Ok(());
+            }
         }
         let _turn = self.turn.lock().await;
-        let records = {
-            let state = self.state.lock();
-            let record = |owner| {
-                let record = state.record_of(&owner);
-                (owner, record)
-            };
-            owners.into_iter().map(record).collect()
+        let (mut taken, records) = {
+            let mut state = self.state.lock();
+            let owners = state.take_unwritten();
+            if owners.is_empty() {
+                return Ok(());
+            }
+            // Under the lock, so that nobody sees neither.
+            self.writing.store(true, Ordering::Release);
+            let record = |owner: &Owner| (owner.clone(), state.record_of(owner));
+            let records = owners.iter().map(record).collect();
+            (Taken { records: self, owners }, records)
         };
-        self.recovery.write_clients(records).await
+        self.recovery.write_clients(records).await?;
+        taken.owners.clear();
+        Ok(())
+    }
+}
+
+/// Owners whose records are being written; those left are unwritten again when it is dropped.
+struct Taken<'a> {
+    records: &'a Records,
+    owners: Vec<Owner>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut state = self.records.state.lock();
+        self.owners.drain(..).for_each(|owner| state.is_to_be_written(owner));
+        self.records.writing.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::{Grace, Ids, Limits};
+    use bytes::Bytes;
+    use std::time::Duration;
+
+    fn owner() -> Owner {
+        Owner { sessions: true, name: Bytes::from_static(b"host") }
+    }
+
+    /// Records of which that of `owner` is to be written, and cannot be for now.
+    fn held() -> (Arc<Records>, redb::WriteTransaction, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let (recovery, _) = Recovery::open(dir.path()).unwrap();
+        let hold = recovery.hold();
+        let ids = Ids::new(1, [7; 32]);
+        let state = Arc::new(Mutex::new(State::new(ids, Limits::default(), Grace::default())));
+        state.lock().is_to_be_written(owner());
+        (Arc::new(Records::new(state, recovery)), hold, dir)
+    }
+
+    async fn until(done: impl Fn() -> bool) {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn no_reply_overtakes_a_record_that_another_task_writes() {
+        let (records, hold, _dir) = held();
+        let write = || {
+            let records = records.clone();
+            tokio::spawn(async move { records.write_due().await })
+        };
+        let first = write();
+        until(|| records.writing.load(Ordering::Acquire)).await;
+        let second = write();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!first.is_finished() && !second.is_finished(), "it is not on disk yet");
+        drop(hold);
+        first.await.unwrap().unwrap();
+        second.await.unwrap().unwrap();
+        assert!(!records.state.lock().has_unwritten());
+        assert!(!records.writing.load(Ordering::Acquire));
+    }
+
+    #[tokio::test]
+    async fn what_a_dropped_task_was_writing_is_written_by_the_next() {
+        let (records, hold, _dir) = held();
+        let (tasks_records, writing) = (records.clone(), records.clone());
+        let task = tokio::spawn(async move { tasks_records.write_due().await });
+        until(|| writing.writing.load(Ordering::Acquire)).await;
+        task.abort();
+        assert!(task.await.unwrap_err().is_cancelled());
+        assert!(records.state.lock().has_unwritten());
+        drop(hold);
+        records.write_due().await.unwrap();
+        assert!(!records.state.lock().has_unwritten());
     }
 }

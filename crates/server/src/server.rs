@@ -111,27 +111,30 @@ impl Core {
         self.clock.monotonic()
     }
 
+    /// Puts on disk what no reply waits for; what cannot be written is tried again.
+    async fn write_records(&self) {
+        if let Err(error) = self.records.write_due().await {
+            error!("cannot write the state database: {error}");
+        }
+    }
+
     /// What is done every second: ends what has had its time.
     pub(crate) async fn sweep(&self) {
         let now = self.now();
-        let owners = {
+        {
             let mut state = self.state.lock();
             state.sweep(now);
-            let mut owners = state.take_unwritten();
             let gone = state.grace.end(now);
             if !gone.is_empty() {
                 info!("{} clients are forgotten: they did not come back", gone.len());
             }
-            owners.extend(gone);
-            owners
-        };
+            gone.into_iter().for_each(|owner| state.is_to_be_written(owner));
+        }
         self.recalls.look_again();
         self.recalls.look_at_files().await;
         let lease = self.state.lock().limits().lease;
         self.owners.sweep(&self.state, lease, now);
-        if let Err(error) = self.records.write(owners).await {
-            error!("cannot write the state database: {error}");
-        }
+        self.write_records().await;
     }
 }
 
@@ -330,6 +333,8 @@ impl Server {
         self.transport.clone().serve(listeners).await;
         sweeper.abort();
         beside.shutdown().await;
+        // What the sweeper, or a call that was cut off, did not come to write.
+        self.core.write_records().await;
         self.callbacks.stopped().await;
         let registered = std::mem::take(&mut *self.registered.lock());
         if let Some(mapper) = self.rpcbind

@@ -1,7 +1,10 @@
 //! The write verifier: how clients notice that unstable data may be lost.
 //!
-//! 1. It differs in each run of the server, and from one failed writeback to the next, so that a
-//!    client which compares it writes again what it has not committed.
+//! 1. It differs in each run of the server, and from one failed sync to the next, whichever call
+//!    asked for it (COMMIT, a stable WRITE, a change of names): a client that compares it writes
+//!    again what it has not committed.
+//! 2. WRITE tells the verifier from before it wrote, COMMIT the one from after it synced: data that
+//!    is lost in between makes them differ.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,13 +25,16 @@ impl WriteVerifier {
         self.0.load(Ordering::Acquire).to_be_bytes()
     }
 
-    /// Makes writes of `count` bytes (0: to the end) at `offset` durable for a client.
+    /// Makes writes of `count` bytes (0: to the end) at `offset` durable for a client; the verifier
+    /// that says so. It is taken after the sync: whatever was lost before, another call may have
+    /// been told of it, and this one's sync have nothing left to write.
     ///
     /// # Errors
     /// What could not be written may be lost; the verifier is another one from then on.
-    pub async fn commit(&self, file: &File, offset: u64, count: u32) -> weir_vfs::Result<()> {
+    pub async fn commit(&self, file: &File, offset: u64, count: u32) -> weir_vfs::Result<[u8; 8]> {
         let end = if count == 0 { u64::MAX } else { offset.saturating_add(count.into()) };
-        self.sync(file, offset..end, false).await
+        self.sync(file, offset..end, false).await?;
+        Ok(self.get())
     }
 
     /// Makes writes of a range durable, with attributes unless `data_only`.

@@ -6,7 +6,8 @@
 //!
 //! 1. A host is on disk before it has its first lock, so that it is told of a restart of this
 //!    server and may reclaim.
-//! 2. What a transition took from others is off the disk before the reply that gives it away.
+//! 2. What a transition took from others is off the disk before the reply, or the GRANTED call, that
+//!    gives it away.
 //! 3. A request may come twice, and then gets the same answer: whoever holds a lock may take it
 //!    again, and giving up what one does not hold succeeds.
 
@@ -40,6 +41,9 @@ use weir_xdr::{Bytes, Encoder, Opaque};
 /// How often hosts without locks are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
+/// How long to wait before the state database is tried again.
+const SETTLE_AGAIN: Duration = Duration::from_secs(1);
+
 /// NLM version 4.
 pub(crate) struct Nlm4 {
     core: Arc<Core>,
@@ -68,6 +72,10 @@ impl Nlm4 {
             tokio::select! {
                 () = granted.notified() => {
                     let granted = self.core.state.lock().nlm_take_granted();
+                    // A sweep may have taken the locks from others.
+                    while self.settle().await.is_err() {
+                        tokio::time::sleep(SETTLE_AGAIN).await;
+                    }
                     granted.into_iter().for_each(|g| self.callbacks.tell(&self.core, g));
                 }
                 _ = ticks.tick() => self.forget_idle_hosts().await,

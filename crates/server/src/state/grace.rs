@@ -4,7 +4,10 @@
 //!    done; without such clients there is none.
 //! 2. Only a client that is on disk from the run before may reclaim, and only as the principal that it
 //!    had then. Until grace is over, nobody else gets its name.
-//! 3. Hosts that use NLM never say that they are done: with any of them, grace takes its time.
+//! 3. Meanwhile names are not removed or changed, sizes are not set, and data is not touched without
+//!    an open ([`Grace::holds_back`]): a client that is about to take an open or a delegation back
+//!    would not know.
+//! 4. Hosts that use NLM never say that they are done: with any of them, grace takes its time.
 
 use super::{Owner, Principal, Record, StateError};
 use std::collections::{HashMap, HashSet};
@@ -38,6 +41,13 @@ impl Grace {
     pub fn is_active(&self, now: Duration) -> bool {
         let expects = !self.expected.is_empty() || !self.hosts.is_empty();
         !self.ended && now < self.until && expects
+    }
+
+    /// Whether clients may still take back opens, and with them delegations and share reservations:
+    /// what is not under an open might be in the way of those (RFC 8881 section 8.4.2.1). Once it
+    /// is over it never begins again.
+    pub fn holds_back(&self, now: Duration) -> bool {
+        self.is_active(now) && !self.expected.is_empty()
     }
 
     /// Whether a host had locks that it may ask back.
@@ -122,7 +132,7 @@ mod tests {
         assert!(grace.may_reclaim(&owner("a"), &SOMEBODY, SEC));
         assert!(!grace.may_reclaim(&owner("c"), &SOMEBODY, SEC));
         grace.completed(&owner("a"));
-        assert!(grace.is_active(89 * SEC));
+        assert!(grace.is_active(89 * SEC) && grace.holds_back(89 * SEC));
         assert_eq!(grace.end(89 * SEC), []);
         assert!(!grace.is_active(90 * SEC));
         assert_eq!(grace.end(90 * SEC), [owner("b")]);
@@ -131,12 +141,13 @@ mod tests {
         let mut grace = Grace::new(90 * SEC, clients(["a"]));
         assert!(grace.may_reclaim(&owner("a"), &SOMEBODY, SEC));
         grace.completed(&owner("a"));
-        assert!(!grace.is_active(2 * SEC));
+        assert!(!grace.is_active(2 * SEC) && !grace.holds_back(2 * SEC));
         assert_eq!(grace.end(2 * SEC), []);
 
         let host = IpAddr::from([192, 0, 2, 9]);
         let mut grace = Grace::new(90 * SEC, []).with_hosts([host]);
         assert!(grace.is_active(89 * SEC) && grace.expects_host(host));
+        assert!(!grace.holds_back(89 * SEC), "they hold byte-range locks, which are advisory");
         assert_eq!(grace.end(90 * SEC), []);
         assert!(!grace.expects_host(host));
     }

@@ -474,6 +474,16 @@ impl<F: Clone> State<F> {
         Some(client)
     }
 
+    /// Whether something is to be written.
+    pub(crate) fn has_unwritten(&self) -> bool {
+        !self.unwritten.is_empty()
+    }
+
+    /// A client's record is to be written, as what it is by then.
+    pub(crate) fn is_to_be_written(&mut self, owner: Owner) {
+        self.unwritten.insert(owner);
+    }
+
     /// Owners of whom the disk says what is no longer so: [`record_of`](Self::record_of) is to be
     /// on it before the next reply.
     pub fn take_unwritten(&mut self) -> Vec<Owner> {

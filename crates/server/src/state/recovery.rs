@@ -171,6 +171,12 @@ impl Recovery {
         .await
     }
 
+    /// Keeps the database from being written as long as what it returns lives.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> WriteTransaction {
+        self.db.begin_write().unwrap()
+    }
+
     async fn write(
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,

@@ -1,5 +1,6 @@
 //! The NFSACL protocol: POSIX access control lists of NFSv3's files, by their handles.
 
+use super::replies::Keep;
 use super::request::{Request, Target, durable};
 use super::{Execute, Nfs3, Results, convert};
 use crate::metrics::{Outcome, Row};
@@ -44,9 +45,12 @@ impl Program for NfsAcl3 {
 }
 
 impl Execute for Procedure {
-    fn is_idempotent(self) -> bool {
-        // A list set again might undo what somebody set in between.
-        self != Self::Setacl
+    fn keep(self) -> Keep {
+        match self {
+            // A list set again might undo what somebody set in between.
+            Self::Setacl => Keep::Reply,
+            Self::Null | Self::Getacl => Keep::Nothing,
+        }
     }
 
     fn row(self) -> Row {

@@ -34,7 +34,7 @@ use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::recall::Recalls;
 use async_trait::async_trait;
 use files::Files;
-use replies::{Replies, Turn};
+use replies::{Keep, Replies, Turn};
 use request::Request;
 use std::sync::Arc;
 use std::time::Instant;
@@ -91,8 +91,8 @@ impl Program for Nfs3 {
 
 /// A procedure on files, of NFSv3 or of a program beside it.
 trait Execute: Copy + Send {
-    /// Doing it twice is as good as once.
-    fn is_idempotent(self) -> bool;
+    /// What becomes of its reply.
+    fn keep(self) -> Keep;
 
     /// Where it is counted.
     fn row(self) -> Row;
@@ -139,20 +139,25 @@ impl Nfs3 {
             let (row, took) = (procedure.row(), begun.elapsed());
             self.metrics.count(&Executed { row, outcome, took, received, sent });
         };
-        if procedure.is_idempotent() {
+        let keep = procedure.keep();
+        if keep == Keep::Nothing {
             let outcome = procedure.execute(&request, &mut call.args, &mut reply).await?;
             count(outcome, reply.len() - before);
             return Ok(reply);
         }
-        let key = replies::Key::of(&call);
+        let key = replies::Key::of(&call, keep);
         let results = match self.replies.turn(key, self.clock.monotonic()).await {
             Turn::Known(results) => results,
             Turn::Ours(turn) => {
+                // Given up while it waited for one that it repeats and that came to nothing.
+                if !call.peer.is_open() {
+                    return Err(Refusal::SystemError);
+                }
                 let mut results = Encoder::new();
                 let outcome = procedure.execute(&request, &mut call.args, &mut results).await?;
                 count(outcome, results.len());
                 let results = results.finish().to_bytes();
-                turn.done(results.clone(), self.clock.monotonic());
+                turn.done(results.clone(), keep, self.clock.monotonic());
                 results
             }
         };
@@ -164,8 +169,12 @@ impl Nfs3 {
 macro_rules! dispatch {
     ($($(#[$meta:meta])* $name:ident = $number:literal, $op:ident, $kind:ident, $max:literal;)*) => {
         impl Execute for Procedure {
-            fn is_idempotent(self) -> bool {
-                Procedure::is_idempotent(self)
+            fn keep(self) -> Keep {
+                match self {
+                    Procedure::Write => Keep::WhileRunning,
+                    _ if self.is_idempotent() => Keep::Nothing,
+                    _ => Keep::Reply,
+                }
             }
 
             fn row(self) -> Row {

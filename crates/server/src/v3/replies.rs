@@ -1,9 +1,14 @@
 //! Replies to calls that may not be executed twice, kept for when the client, having lost a
 //! connection, sends the call again (the duplicate request cache).
 //!
-//! 1. A call is known again by who sent it, its transaction, program and procedure, and a hash of its
-//!    credential and arguments.
-//! 2. While a call is being executed, its duplicates wait for the same results.
+//! 1. A call is known again by the address and port that it came from, its transaction, program and
+//!    procedure, and a hash of its credential and arguments, as in knfsd. A client that connects anew
+//!    to send calls again keeps its port for that; another program of the same machine has another
+//!    one, and may well use the same transaction for a call of its own, also with the same arguments
+//!    (a SETATTR of size 0, say), which is to be executed.
+//! 2. While a call is being executed, its duplicates wait for the same results. So do WRITEs, though
+//!    their replies are not kept: one that is sent again finds the first one, which so is not done
+//!    after a later WRITE of the client.
 //! 3. At most [`MAX_REPLIES`] and [`MAX_BYTES`] are kept, none longer than [`MAX_AGE`]; the
 //!    oldest go first. Calls being executed are bounded by the transport.
 
@@ -12,8 +17,8 @@ use bytes::Bytes;
 use hashlink::LinkedHashMap;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::net::IpAddr;
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -24,10 +29,25 @@ const MAX_BYTES: usize = 16 << 20;
 /// How long a reply is kept. A client that has not sent the call again by then has given up.
 const MAX_AGE: Duration = Duration::from_secs(300);
 
+/// Bytes of a call being executed that are looked at, unless its reply is kept: its file, offset and
+/// length, and some of its data.
+const BEGINNING: usize = 4 << 10;
+
+/// What becomes of the reply to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// Executing the call again is as good.
+    Nothing,
+    /// Duplicates get it that come while the call is being executed.
+    WhileRunning,
+    /// Duplicates get it later, too.
+    Reply,
+}
+
 /// What a call is known by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
-    peer: IpAddr,
+    peer: SocketAddr,
     xid: u32,
     /// Program and procedure.
     what: (u32, u32),
@@ -36,14 +56,19 @@ pub(super) struct Key {
 
 impl Key {
     /// The key of a call whose arguments are not decoded yet.
-    pub(super) fn of(call: &Call) -> Self {
+    pub(super) fn of(call: &Call, keep: Keep) -> Self {
         let mut hasher = blake3::Hasher::new();
+        let args = call.args.clone().into_rest();
+        let looked_at = if keep == Keep::Reply { args.len() } else { args.len().min(BEGINNING) };
+        hasher.update(&call.header.cred.flavor.0.to_be_bytes());
+        hasher.update(&(call.header.cred.body.len() as u64).to_be_bytes());
         hasher.update(&call.header.cred.body);
-        hasher.update(&call.args.clone().into_rest());
+        hasher.update(&(args.len() as u64).to_be_bytes());
+        hasher.update(&args[..looked_at]);
         let mut hash = [0; 16];
         hash.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
         let what = (call.header.program, call.header.procedure);
-        Self { peer: call.peer.addr().ip(), xid: call.header.xid, what, hash }
+        Self { peer: call.peer.addr(), xid: call.header.xid, what, hash }
     }
 }
 
@@ -55,9 +80,17 @@ pub(super) struct Replies {
 
 #[derive(Debug, Default)]
 struct Table {
-    running: HashMap<Key, Arc<Notify>>,
+    running: HashMap<Key, Arc<Execution>>,
     kept: LinkedHashMap<Key, Kept>,
     bytes: usize,
+}
+
+/// A call being executed.
+#[derive(Debug, Default)]
+struct Execution {
+    results: OnceLock<Bytes>,
+    /// It is over, with results or without.
+    over: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -84,7 +117,7 @@ impl Replies {
     /// Takes a call on, or waits until the one that it repeats is done.
     pub(super) async fn turn(&self, key: Key, now: Duration) -> Turn<'_> {
         loop {
-            let done = {
+            let (running, over) = {
                 let mut table = self.table.lock();
                 table.expire(now);
                 if let Some(kept) = table.kept.get(&key) {
@@ -92,29 +125,39 @@ impl Replies {
                 }
                 match table.running.get(&key) {
                     // Made under the lock, so that it cannot miss being told.
-                    Some(running) => running.clone().notified_owned(),
+                    Some(running) => (running.clone(), running.over.clone().notified_owned()),
                     None => {
                         table.running.insert(key, Arc::default());
                         return Turn::Ours(Running { replies: self, key });
                     }
                 }
             };
-            done.await;
+            over.await;
+            if let Some(results) = running.results.get() {
+                return Turn::Known(results.clone());
+            }
         }
     }
 }
 
 impl Running<'_> {
-    /// Keeps the results of the call.
-    pub(super) fn done(self, results: Bytes, now: Duration) {
-        self.replies.table.lock().keep(self.key, results, now);
+    /// Hands the results to the duplicates that wait, and keeps them if that is asked for.
+    pub(super) fn done(self, results: Bytes, keep: Keep, now: Duration) {
+        let mut table = self.replies.table.lock();
+        if let Some(running) = table.running.get(&self.key) {
+            // Set here only, and once.
+            let _ = running.results.set(results.clone());
+        }
+        if keep == Keep::Reply {
+            table.keep(self.key, results, now);
+        }
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        if let Some(waiting) = self.replies.table.lock().running.remove(&self.key) {
-            waiting.notify_waiters();
+        if let Some(running) = self.replies.table.lock().running.remove(&self.key) {
+            running.over.notify_waiters();
         }
     }
 }
@@ -149,7 +192,7 @@ mod tests {
     const NOW: Duration = Duration::ZERO;
 
     fn key(xid: u32) -> Key {
-        Key { peer: [127, 0, 0, 1].into(), xid, what: (100_003, 8), hash: [0; 16] }
+        Key { peer: ([127, 0, 0, 1], 700).into(), xid, what: (100_003, 8), hash: [0; 16] }
     }
 
     async fn ours(replies: &Replies, xid: u32) -> Running<'_> {
@@ -172,11 +215,23 @@ mod tests {
         let running = ours(&replies, 1).await;
         let mut duplicate = Box::pin(known(&replies, 1));
         assert_eq!((&mut duplicate).now_or_never(), None);
-        running.done(Bytes::from_static(b"results"), NOW);
+        running.done(Bytes::from_static(b"results"), Keep::Reply, NOW);
         assert_eq!(duplicate.await, "results");
         assert_eq!(known(&replies, 1).await, "results");
         drop(ours(&replies, 2).await);
         drop(ours(&replies, 2).await);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_kept_is_handed_to_the_duplicates_that_wait() {
+        let replies = Replies::default();
+        let running = ours(&replies, 1).await;
+        let mut duplicate = Box::pin(known(&replies, 1));
+        assert_eq!((&mut duplicate).now_or_never(), None);
+        running.done(Bytes::from_static(b"results"), Keep::WhileRunning, NOW);
+        assert_eq!(duplicate.await, "results");
+        drop(ours(&replies, 1).await);
+        assert!(replies.table.lock().running.is_empty());
     }
 
     #[tokio::test]
@@ -186,7 +241,7 @@ mod tests {
         let mut duplicate = Box::pin(ours(&replies, 1));
         assert!((&mut duplicate).now_or_never().is_none());
         drop(running);
-        duplicate.await.done(Bytes::new(), NOW);
+        duplicate.await.done(Bytes::new(), Keep::Reply, NOW);
         assert_eq!(known(&replies, 1).await, "");
     }
 
@@ -195,12 +250,12 @@ mod tests {
         let replies = Replies::default();
         let large = Bytes::from(vec![0; MAX_BYTES / 2]);
         for xid in 0..3 {
-            ours(&replies, xid).await.done(large.clone(), NOW);
+            ours(&replies, xid).await.done(large.clone(), Keep::Reply, NOW);
         }
         assert_eq!(replies.table.lock().kept.len(), 2);
         drop(ours(&replies, 0).await);
         for xid in 0..MAX_REPLIES as u32 + 9 {
-            ours(&replies, 10 + xid).await.done(Bytes::from_static(b"x"), NOW);
+            ours(&replies, 10 + xid).await.done(Bytes::from_static(b"x"), Keep::Reply, NOW);
         }
         let later = MAX_AGE + Duration::from_secs(1);
         {

@@ -6,9 +6,10 @@ use crate::changes::Changing;
 use crate::export::{Admitted, Identity, Served, Table};
 use crate::handle::{Handles, Node};
 use crate::privileges;
-use crate::recall::{Claim, Named};
+use crate::recall::{Claim, InGrace, Named};
 use crate::state::Touch;
 use crate::transport::Peer;
+use crate::verifier::WriteVerifier;
 use weir_nfs::v3::Error;
 use weir_nfs::v3::types::{Created, FileHandle, PostOpAttr, WccAttr, WccData};
 use weir_pagecache::{CachedFs, File};
@@ -70,6 +71,17 @@ impl Target<'_> {
         self.nfs.recalls.claim(self.node, touch, None).await.map_err(convert::error)
     }
 
+    /// Has the client come back later, as long as others may take back what they had.
+    pub(super) fn check_grace(&self) -> Result<(), Error> {
+        self.nfs.recalls.check_grace().map_err(|InGrace| Error::Jukebox)
+    }
+
+    /// Whether a reply will reach the client: a call that waited may have lost its connection, and the
+    /// client has sent it again, perhaps with others after it.
+    pub(super) fn check_connected(&self) -> Result<(), Error> {
+        if self.peer.is_open() { Ok(()) } else { Err(Error::Jukebox) }
+    }
+
     /// A name in this directory.
     pub(super) fn named<'a>(&'a self, name: &'a [u8]) -> Named<'a> {
         Named { fs: self.fs(), caller: &self.caller, dir: self.node, name }
@@ -90,6 +102,10 @@ impl Target<'_> {
     /// to be waited for under [`change`](Self::change): commits of one directory share syncs.
     pub(super) async fn commit(&self, nodes: Vec<FileId>) -> Result<(), Error> {
         self.nfs.committer.commit(self.export, nodes).await.map_err(convert::error)
+    }
+
+    pub(super) fn verifier(&self) -> &WriteVerifier {
+        self.nfs.committer.verifier()
     }
 
     /// The attributes for a reply, which goes without if they cannot be had.

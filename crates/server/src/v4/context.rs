@@ -4,7 +4,7 @@ use super::status::{of_handle, of_state, of_vfs};
 use crate::export::{Identity, Served, Table};
 use crate::handle::Node;
 use crate::privileges;
-use crate::recall::{Claim, Named};
+use crate::recall::{Claim, InGrace, Named};
 use crate::server::Core;
 use crate::state::{
     Channel, ClientId, LockOwner, Principal, Referring, SessionId, State, StateRef, Touch,
@@ -176,6 +176,11 @@ impl Context {
         self.core.recalls.claim(node, touch, self.known_client()).await.map_err(of_vfs)
     }
 
+    /// Has the client come back later, as long as others may take back what they had.
+    pub(crate) fn check_grace(&self) -> Result<(), Error> {
+        self.core.recalls.check_grace().map_err(|InGrace| Error::Grace)
+    }
+
     /// Makes way for the removal or change of names ([`Recalls::claim_names`]).
     ///
     /// [`Recalls::claim_names`]: crate::recall::Recalls::claim_names
@@ -258,6 +263,7 @@ impl Context {
             self.check_rights(target, io.made_by.as_ref(), access).await?;
             return Ok(FileIo { file: io.file, lock_owner: io.lock_owner, _claim: None });
         }
+        self.check_grace()?;
         let writes = access.contains(Access::WRITE);
         let touch = if writes { Touch::Change } else { Touch::Read };
         let claim = self.claim(target.node, touch).await?;

@@ -2,8 +2,8 @@
 //!
 //! 1. Requests of one owner run one at a time; those of different owners do not wait for each
 //!    other.
-//! 2. A request whose number is the last one's gets the last one's reply; only the next number is
-//!    executed.
+//! 2. A request whose number and operation are the last one's gets the last one's reply, a CLOSE
+//!    though its open is gone; only the next number is executed.
 //! 3. An owner is forgotten with its client, or when it has had no state for a lease. From then on
 //!    the client's new open owners have to confirm their first OPEN: it might be one of the
 //!    forgotten ones', sent again (RFC 7530 section 16.18.5). Until an owner has, any number
@@ -18,6 +18,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+use weir_nfs::v4::OpCode;
 
 /// Opens and locks have owners of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,10 +32,14 @@ pub(crate) enum Kind {
 pub(crate) struct Last {
     /// The number of its last request.
     seqid: Option<u32>,
+    /// What it asked.
+    op: Option<OpCode>,
     /// What that led to.
     result: Bytes,
     current: Option<Node>,
     standing: Standing,
+    /// The open that it closed, if it was a CLOSE.
+    closed: Option<StateKey>,
 }
 
 /// Whether an owner is known not to be a forgotten one whose request was sent again.
@@ -61,25 +66,38 @@ pub(crate) enum Turn {
 }
 
 impl Last {
-    pub(crate) fn turn(&self, seqid: u32) -> Turn {
+    pub(crate) fn turn(&self, op: OpCode, seqid: u32) -> Turn {
         match self.seqid {
             None => Turn::Execute,
             Some(last) if seqid == next(last) => Turn::Execute,
-            Some(last) if seqid == last => Turn::Replay(self.result.clone(), self.current),
+            Some(last) if seqid == last && self.op == Some(op) => {
+                Turn::Replay(self.result.clone(), self.current)
+            }
             Some(_) => Turn::Misordered,
         }
     }
 
     /// As [`turn`](Self::turn), for an OPEN.
-    pub(crate) fn turn_to_open(&self, seqid: u32) -> Turn {
-        match self.turn(seqid) {
+    pub(crate) fn turn_to_open(&self, op: OpCode, seqid: u32) -> Turn {
+        match self.turn(op, seqid) {
             Turn::Misordered if self.standing != Standing::Confirmed => Turn::Execute,
             turn => turn,
         }
     }
 
-    pub(crate) fn executed(&mut self, seqid: u32, result: Bytes, current: Option<Node>) {
-        (self.seqid, self.result, self.current) = (Some(seqid), result, current);
+    pub(crate) fn executed(
+        &mut self,
+        (op, seqid): (OpCode, u32),
+        result: Bytes,
+        current: Option<Node>,
+    ) {
+        (self.op, self.seqid) = (Some(op), Some(seqid));
+        (self.result, self.current) = (result, current);
+    }
+
+    /// The last request closed this open, or none; the one that the request before closed.
+    pub(crate) fn set_closed(&mut self, closed: Option<StateKey>) -> Option<StateKey> {
+        std::mem::replace(&mut self.closed, closed)
     }
 
     pub(crate) fn standing(&self) -> Standing {
@@ -109,6 +127,8 @@ pub(crate) struct OwnerTable {
 struct Owners {
     /// Each with when it was last used.
     cells: HashMap<(LockOwner, Kind), (Cell, Duration)>,
+    /// Whose last request closed an open: the open is gone, but the request may come again.
+    closed: HashMap<StateKey, LockOwner>,
     /// Clients of which an open owner was forgotten.
     have_forgotten: HashSet<ClientId>,
     looked_at: Duration,
@@ -144,6 +164,22 @@ impl OwnerTable {
         self.owners.lock().have_forgotten.contains(&client)
     }
 
+    /// The open owner whose last request closed this open.
+    pub(crate) fn closed_by(&self, key: StateKey) -> Option<LockOwner> {
+        self.owners.lock().closed.get(&key).cloned()
+    }
+
+    /// An owner's last request closed this open; `before` is the one that it closed before.
+    pub(crate) fn closed(&self, owner: LockOwner, key: Option<StateKey>, before: Option<StateKey>) {
+        let closed = &mut self.owners.lock().closed;
+        if let Some(before) = before {
+            closed.remove(&before);
+        }
+        if let Some(key) = key {
+            closed.insert(key, owner);
+        }
+    }
+
     /// Forgets one owner of locks.
     pub(crate) fn forget(&self, owner: &LockOwner) {
         self.owners.lock().cells.remove(&(owner.clone(), Kind::Lock));
@@ -151,7 +187,7 @@ impl OwnerTable {
 
     /// Periodic: forgets owners that had no state for a `lease`, and those of clients that are gone.
     pub(crate) fn sweep<F: Clone>(&self, state: &Mutex<State<F>>, lease: Duration, now: Duration) {
-        let Owners { cells, have_forgotten, looked_at } = &mut *self.owners.lock();
+        let Owners { cells, closed, have_forgotten, looked_at } = &mut *self.owners.lock();
         if now.saturating_sub(*looked_at) < lease / 4 {
             return;
         }
@@ -191,6 +227,7 @@ impl OwnerTable {
                 _ => false,
             }
         });
+        closed.retain(|_, owner| cells.contains_key(&(owner.clone(), Kind::Open)));
     }
 }
 
@@ -200,29 +237,31 @@ mod tests {
     use crate::state::{Grace, Limits};
 
     const LEASE: Duration = Duration::from_secs(8);
+    const OP: OpCode = OpCode::Open;
 
     #[test]
     fn a_request_is_executed_once_and_in_order() {
         let mut last = Last::default();
-        assert_eq!(last.turn(41), Turn::Execute);
-        last.executed(41, Bytes::from_static(b"done"), None);
-        assert_eq!(last.turn(41), Turn::Replay(Bytes::from_static(b"done"), None));
-        assert_eq!(last.turn(42), Turn::Execute);
-        assert_eq!(last.turn(43), Turn::Misordered);
-        last.executed(u32::MAX, Bytes::new(), None);
-        assert_eq!(last.turn(0), Turn::Execute);
+        assert_eq!(last.turn(OP, 41), Turn::Execute);
+        last.executed((OP, 41), Bytes::from_static(b"done"), None);
+        assert_eq!(last.turn(OP, 41), Turn::Replay(Bytes::from_static(b"done"), None));
+        assert_eq!(last.turn(OpCode::Close, 41), Turn::Misordered);
+        assert_eq!(last.turn(OP, 42), Turn::Execute);
+        assert_eq!(last.turn(OP, 43), Turn::Misordered);
+        last.executed((OP, u32::MAX), Bytes::new(), None);
+        assert_eq!(last.turn(OP, 0), Turn::Execute);
     }
 
     #[test]
     fn any_number_begins_an_owner_that_has_not_confirmed() {
         let mut last = Last::default();
-        last.executed(41, Bytes::new(), None);
+        last.executed((OP, 41), Bytes::new(), None);
         last.set_standing(Standing::Unconfirmed(StateKey { run: 1, number: 1 }));
-        assert_eq!(last.turn_to_open(7), Turn::Execute);
-        assert_eq!(last.turn_to_open(41), Turn::Replay(Bytes::new(), None));
-        assert_eq!(last.turn(7), Turn::Misordered);
+        assert_eq!(last.turn_to_open(OP, 7), Turn::Execute);
+        assert_eq!(last.turn_to_open(OP, 41), Turn::Replay(Bytes::new(), None));
+        assert_eq!(last.turn(OP, 7), Turn::Misordered);
         last.set_standing(Standing::Confirmed);
-        assert_eq!(last.turn_to_open(7), Turn::Misordered);
+        assert_eq!(last.turn_to_open(OP, 7), Turn::Misordered);
     }
 
     fn owner(client: ClientId) -> LockOwner {

@@ -15,6 +15,7 @@ use weir_xdr::Payload;
 pub(in crate::v3) async fn read(request: &Request<'_>, args: Args) -> Res {
     let file = request.target(&args.file)?;
     let opened = async {
+        file.check_grace()?;
         let claim = file.claim(Touch::Read).await?;
         let (open, attr) = file.open(Access::READ).await?;
         Ok((open, attr, claim))

@@ -12,6 +12,7 @@ pub(in crate::v3) async fn remove(request: &Request<'_>, args: remove::Args) -> 
     let change = dir.change().await;
     let removed = async {
         dir.check_writable()?;
+        dir.check_grace()?;
         way_made?;
         let _claims = dir.claim_names(&names, false).await?;
         let removed = dir.fs().unlink(&dir.caller, dir.id(), &args.target.name).await;

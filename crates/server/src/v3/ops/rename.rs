@@ -14,6 +14,7 @@ pub(in crate::v3) async fn rename(request: &Request<'_>, args: Args) -> Res {
     let (change, before) = from.change_with(&to).await;
     let renamed = async {
         from.check_writable()?;
+        from.check_grace()?;
         way_made?;
         let _claims = from.claim_names(&names, false).await?;
         if from.node.export != to.node.export {

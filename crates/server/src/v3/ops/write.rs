@@ -6,13 +6,14 @@ use crate::v3::convert;
 use crate::v3::request::{Request, Target};
 use weir_nfs::v3::op::commit::{self, Committed};
 use weir_nfs::v3::op::write::{self, Stability, Written};
+use weir_nfs::v3::types::Verifier;
 use weir_nfs::v3::{Error, Failure};
 use weir_vfs::Access;
 
 pub(in crate::v3) async fn write(request: &Request<'_>, args: write::Args) -> write::Res {
     let file = request.target(&args.file)?;
     let stable = args.stable;
-    let verifier = request.nfs.committer.verifier().get();
+    let verifier = file.verifier().get();
     let written = write_checked(&file, args).await;
     let wcc = file.wcc().await;
     match written {
@@ -26,17 +27,21 @@ async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<u32, Erro
     let count = args.count.min(MAX_IO_BYTES);
     let data = args.data.to_bytes();
     let data = data.get(..count as usize).ok_or(Error::Inval)?;
+    file.check_grace()?;
     let _claim = file.claim(Touch::Change).await?;
     let (open, attr) = file.open(Access::WRITE).await?;
     file.shed_privileges(&attr).await?;
+    // Nothing waits between here and the write, so that one that was given up does not come late.
+    file.check_connected()?;
     let flags = file.write_flags(&open, args.offset, data.len());
     let written = open.write_at_async(data, args.offset, flags).await;
     let written = written.map_err(convert::error)?;
     file.export.counts.written(written);
-    match args.stable {
-        Stability::Unstable => {}
-        Stability::DataSync => open.sync_async(true).await.map_err(convert::error)?,
-        Stability::FileSync => open.sync_async(false).await.map_err(convert::error)?,
+    if args.stable != Stability::Unstable {
+        let range = args.offset..args.offset.saturating_add(written as u64);
+        let data_only = args.stable == Stability::DataSync;
+        let synced = file.verifier().sync(&open, range, data_only).await;
+        synced.map_err(convert::error)?;
     }
     // Never more than `count`, which is of that type.
     Ok(written as u32)
@@ -44,27 +49,16 @@ async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<u32, Erro
 
 pub(in crate::v3) async fn commit(request: &Request<'_>, args: commit::Args) -> commit::Res {
     let file = request.target(&args.file)?;
-    let verifier = request.nfs.committer.verifier().get();
-    let committed = commit_checked(request, &file, &args).await;
+    let committed = commit_checked(&file, &args).await;
     let wcc = file.wcc().await;
     match committed {
-        Ok(()) => Ok(Committed { file: wcc, verifier }),
+        Ok(verifier) => Ok(Committed { file: wcc, verifier }),
         Err(status) => Err(Failure { status, rest: wcc }),
     }
 }
 
-async fn commit_checked(
-    request: &Request<'_>,
-    file: &Target<'_>,
-    args: &commit::Args,
-) -> Result<(), Error> {
+async fn commit_checked(file: &Target<'_>, args: &commit::Args) -> Result<Verifier, Error> {
     file.check_writable()?;
     let (open, _) = file.open(Access::WRITE).await?;
-    request
-        .nfs
-        .committer
-        .verifier()
-        .commit(&open, args.offset, args.count)
-        .await
-        .map_err(convert::error)
+    file.verifier().commit(&open, args.offset, args.count).await.map_err(convert::error)
 }

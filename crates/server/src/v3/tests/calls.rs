@@ -5,6 +5,7 @@ use weir_nfs::v3::op::access::{self, Rights};
 use weir_nfs::v3::op::write::Stability;
 use weir_nfs::v3::op::{commit, null, read, remove, rename, rmdir, setattr, write};
 use weir_rpc::{AuthFlavor, AuthStatus, Denial};
+use weir_stores::fault::{Call, Fault, Rule, What, When};
 
 fn proc(procedure: v3::Procedure) -> (u32, u32, u32) {
     (v3::PROGRAM, v3::VERSION, procedure as u32)
@@ -66,10 +67,11 @@ async fn a_call_sent_twice_is_executed_once() {
         let first = c.reply().await;
         c.send(7000, proc(v3::Procedure::Mkdir), &args).await;
         assert_eq!(c.reply().await, first);
-        // Also over another connection, but not with another transaction or other arguments.
-        let mut other = f.client().await;
-        other.send(7000, proc(v3::Procedure::Mkdir), &args).await;
-        assert_eq!(other.reply().await, first);
+        // Also over another connection from the same port, but not with another transaction or other
+        // arguments.
+        c.connect_anew(f.addr).await;
+        c.send(7000, proc(v3::Procedure::Mkdir), &args).await;
+        assert_eq!(c.reply().await, first);
         assert_eq!(status(c.call(&args).await), Error::Exist);
         let args = rmdir::Args { target: c.in_root("dir") };
         c.send(7000, proc(v3::Procedure::Rmdir), &args).await;
@@ -77,6 +79,69 @@ async fn a_call_sent_twice_is_executed_once() {
         assert!(d.get::<rmdir::Res>().unwrap().is_ok());
     })
     .await;
+}
+
+#[tokio::test]
+async fn the_same_call_of_another_program_is_executed() {
+    on_every_store(async |f| {
+        let mut c = f.client().await;
+        let file = c.file("file").await;
+        let size = |size| {
+            let set = SetAttr { size: Some(size), ..SetAttr::NONE };
+            setattr::Args { object: file.clone(), set, guard: None }
+        };
+        c.send(7000, proc(v3::Procedure::Setattr), &size(0)).await;
+        c.reply().await;
+        c.call(&size(5)).await.unwrap();
+        let mut other = f.client().await;
+        other.send(7000, proc(v3::Procedure::Setattr), &size(0)).await;
+        other.reply().await;
+        assert_eq!(c.attr(&file).await.size, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_write_sent_again_waits_for_the_first_and_is_not_done_after_a_later_one() {
+    let fault = Fault::over(MemoryFs::new(), 1);
+    let config = Config { budget_bytes: 16 << 20, ..Config::default() };
+    let fs = Cache::new(config).unwrap().mount(fault.clone());
+    let options = ExportOptions { squash: Squash::Nobody, ..Default::default() };
+    let export = Export { path: "/".into(), source: "".into(), fs, options };
+    let f = Fixture::serve(vec![export], 0, tempfile::tempdir().unwrap()).await;
+    let mut c = f.client().await;
+    let file = c.file("file").await;
+    let write = |byte: u8| write::Args {
+        file: file.clone(),
+        offset: 0,
+        count: 3,
+        stable: Stability::Unstable,
+        data: Bytes::copy_from_slice(&[byte; 3]).into(),
+    };
+    // The write waits: a page is to be read, and the store does not answer.
+    c.call(&write(b'0')).await.unwrap();
+    let args = commit::Args { file: file.clone(), offset: 0, count: 0 };
+    c.call(&args).await.unwrap();
+    fault.add(Rule { call: Call::Access, when: When::Always, what: What::Hold });
+    fault.add(Rule { call: Call::Open, when: When::Always, what: What::Hold });
+    fault.add(Rule { call: Call::Getattr, when: When::Always, what: What::Hold });
+    c.send(9000, proc(v3::Procedure::Write), &write(b'1')).await;
+    while fault.held() == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    let held = fault.held();
+    c.connect_anew(f.addr).await;
+    c.send(9000, proc(v3::Procedure::Write), &write(b'1')).await;
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert_eq!(fault.held(), held, "it is not executed beside the first");
+    fault.clear();
+    fault.release();
+    let (header, _) = c.reply().await;
+    assert_eq!(header, ReplyHeader::accepted(9000, AcceptStatus::Success));
+    let written = c.call(&write(b'2')).await.unwrap();
+    assert_eq!(written.count, 3);
+    let read = c.call(&read::Args { file: file.clone(), offset: 0, count: 3 }).await.unwrap();
+    assert_eq!(read.data, Bytes::from_static(b"222").into());
 }
 
 #[tokio::test]

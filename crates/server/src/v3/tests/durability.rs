@@ -5,7 +5,7 @@ use crate::durability::Durability;
 use std::time::Duration;
 use weir_nfs::nfsacl::{Entries, Entry, Mask, Setacl};
 use weir_nfs::v3::op::mknod::{self, What as Kind};
-use weir_nfs::v3::op::{link, remove, rename, rmdir, setattr, symlink, write};
+use weir_nfs::v3::op::{commit, link, remove, rename, rmdir, setattr, symlink, write};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 
 const MODE: SetAttr = SetAttr { mode: Some(0o700), ..SetAttr::NONE };
@@ -146,4 +146,30 @@ async fn the_reply_waits_for_the_sync_and_other_changes_of_the_directory_do_not(
     };
     tokio::select! { () = replies => {}, () = release => {} }
     assert!(fault.injected() < MANY as u64 / 2, "{} syncs", fault.injected());
+}
+
+#[tokio::test]
+async fn a_failed_stable_write_changes_the_verifier() {
+    let (f, fault) = fixture(Durability::Sync).await;
+    let mut c = f.client().await;
+    let file = c.file("file").await;
+    let write = |stable| {
+        let data = weir_nfs::Data::from(Bytes::from_static(b"data"));
+        write::Args { file: file.clone(), offset: 0, count: 4, stable, data }
+    };
+    for stable in [write::Stability::DataSync, write::Stability::FileSync] {
+        let before = c.call(&write(write::Stability::Unstable)).await.unwrap();
+        let what = What::Fail(weir_vfs::Error::Io);
+        fault.add(Rule { call: Call::Sync, when: When::Always, what });
+        assert_eq!(status(c.call(&write(stable)).await), Error::Io);
+        fault.clear();
+        let args = commit::Args { file: file.clone(), offset: 0, count: 0 };
+        // Pages that were not written are still there: what counts is that the client writes again.
+        let committed = c.call(&args).await;
+        let committed = match committed {
+            Ok(committed) => committed,
+            Err(_) => c.call(&args).await.unwrap(),
+        };
+        assert_ne!(committed.verifier, before.verifier, "{stable:?}");
+    }
 }

@@ -26,6 +26,7 @@ use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -156,6 +157,19 @@ struct Client {
 }
 
 impl Client {
+    /// Loses its connection without waiting for replies, and connects again from the same port.
+    async fn connect_anew(&mut self, server: SocketAddr) {
+        let port = self.stream.local_addr().unwrap();
+        // A reset, so that the port is free at once.
+        socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
+        let placeholder = TcpStream::connect(server).await.unwrap();
+        drop(std::mem::replace(&mut self.stream, placeholder));
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(port).unwrap();
+        self.stream = socket.connect(server).await.unwrap();
+    }
+
     /// Calls a procedure of NFSv3.
     async fn call<C: v3::Call>(&mut self, args: &C) -> C::Res {
         let procedure = C::PROCEDURE as u32;

@@ -132,6 +132,7 @@ async fn set_size(
         return Err(cx.wrong_type(target).await);
     }
     if !matches!(cx.stateid(stateid)?, StateRef::Of(_)) {
+        cx.check_grace()?;
         let denied = cx.state().anonymous_io(target.node, Access::WRITE);
         return denied.map_err(crate::v4::status::of_state);
     }

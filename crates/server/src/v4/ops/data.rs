@@ -57,7 +57,13 @@ pub(crate) async fn write(cx: &mut Context, args: write::Args) -> write::Res {
     let bytes = args.data.to_bytes();
     let peer = cx.peer.addr().ip();
     let flags = flags | target.export.write_flags(peer, &io.file, args.offset, bytes.len());
-    let written = io.file.write_at_async(&bytes, args.offset, flags).await.map_err(of_vfs)?;
+    let written = io.file.write_at_async(&bytes, args.offset, flags).await.map_err(|error| {
+        if args.stable != StableHow::Unstable {
+            // It may have been the sync, which may have dropped what others wrote.
+            cx.core.verifier.data_may_be_lost();
+        }
+        of_vfs(error)
+    })?;
     target.export.counts.written(written);
     Ok(write::Written { count: written as u32, committed: args.stable, verifier })
 }
@@ -80,7 +86,5 @@ pub(crate) async fn commit(cx: &mut Context, args: commit::Args) -> commit::Res 
             opened.await.map_err(of_vfs)?
         }
     };
-    let verifier = cx.core.verifier.get();
-    cx.core.verifier.commit(&file, args.offset, args.count).await.map_err(of_vfs)?;
-    Ok(verifier)
+    cx.core.verifier.commit(&file, args.offset, args.count).await.map_err(of_vfs)
 }

@@ -9,9 +9,9 @@ use crate::v4::ops::v40::{InTurn, take_turn};
 use crate::v4::owners::Kind;
 use crate::v4::status::{of_state, of_vfs};
 use weir_nfs::v4::Detailed;
-use weir_nfs::v4::Error;
 use weir_nfs::v4::op::{delegreturn, free_stateid, lock, lockt, locku, test_stateid};
 use weir_nfs::v4::types::{LockDenied, LockType, StateOwner};
+use weir_nfs::v4::{Error, OpCode};
 use weir_vfs::FileKind;
 use weir_xdr::Opaque;
 
@@ -79,7 +79,7 @@ async fn turn_of_lock(
             (owner, Kind::Lock, old.lock_seqid)
         }
     };
-    take_turn(cx, owner, kind, seqid).await.map(Some)
+    take_turn(cx, owner, kind, (OpCode::Lock, seqid)).await.map(Some)
 }
 
 async fn lock_in_turn(cx: &mut Context, args: lock::Args) -> lock::Res {
@@ -98,7 +98,8 @@ async fn lock_in_turn(cx: &mut Context, args: lock::Args) -> lock::Res {
                 // The next request of this owner has the number after.
                 let owner = LockOwner { client, name };
                 if let Some(cell) = cx.core.owners.cell(owner, Kind::Lock, now) {
-                    cell.lock().await.executed(seqid, Default::default(), cx.current);
+                    let request = (OpCode::Lock, seqid);
+                    cell.lock().await.executed(request, Default::default(), cx.current);
                 }
             }
             Ok(cx.set_stateid(id))
@@ -164,7 +165,7 @@ pub(crate) async fn locku(cx: &mut Context, args: locku::Args) -> locku::Res {
         None
     } else {
         let owner = cx.state().owner_of_lock(id.key, &cx.principal).map_err(of_state)?;
-        match take_turn(cx, owner, Kind::Lock, args.seqid).await {
+        match take_turn(cx, owner, Kind::Lock, (OpCode::Locku, args.seqid)).await {
             Ok(turn) => Some(turn),
             Err(result) => return result,
         }

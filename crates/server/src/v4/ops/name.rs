@@ -129,6 +129,7 @@ pub(crate) async fn link(cx: &mut Context, name: link::Args) -> link::Res {
 
 pub(crate) async fn remove(cx: &mut Context, name: remove::Args) -> remove::Res {
     check_name(&name)?;
+    cx.check_grace()?;
     cx.claim_names(&[cx.current()?.named(&name)], true).await?;
     let core = cx.core.clone();
     let _alone = core.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
@@ -149,6 +150,7 @@ pub(crate) async fn remove(cx: &mut Context, name: remove::Args) -> remove::Res 
 pub(crate) async fn rename(cx: &mut Context, args: rename::Args) -> rename::Res {
     check_name(&args.from)?;
     check_name(&args.to)?;
+    cx.check_grace()?;
     let (from, to) = (cx.saved.ok_or(Error::NoFilehandle)?, cx.current.ok_or(Error::NoFilehandle)?);
     cx.claim_names(&[cx.saved()?.named(&args.from)], true).await?;
     cx.claim_names(&[cx.current()?.named(&args.to)], true).await?;

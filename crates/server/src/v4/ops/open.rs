@@ -21,7 +21,7 @@ use tracing::error;
 use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType};
 use weir_nfs::v4::op::{close, open, open_downgrade};
 use weir_nfs::v4::types::{ChangeInfo, StateId};
-use weir_nfs::v4::{Bitmap, Error};
+use weir_nfs::v4::{Bitmap, Error, OpCode};
 use weir_pagecache::File;
 use weir_vfs::{Access, Attr, Caller, FileKind, SetAttr};
 
@@ -489,14 +489,24 @@ async fn open_file(
 async fn turn_of_open(
     cx: &mut Context,
     id: state::StateId,
-    seqid: u32,
+    request: (OpCode, u32),
 ) -> Result<Option<InTurn>, Result<StateId, Error>> {
     if cx.minor > 0 {
         return Ok(None);
     }
     let owner = cx.state().owner_of_open(id.key, &cx.principal);
-    let owner = owner.map_err(|error| Err(of_state(error)))?;
-    take_turn(cx, owner, Kind::Open, seqid).await.map(Some)
+    let owner = match owner {
+        Err(StateError::BadStateId) => {
+            // A CLOSE whose reply was lost.
+            let owner = cx.core.owners.closed_by(id.key).ok_or(Err(Error::BadStateId))?;
+            let client = owner.client;
+            let state = cx.state();
+            let is_own = state.clients.get(client).is_ok_and(|c| c.principal == cx.principal);
+            if is_own { owner } else { return Err(Err(Error::BadStateId)) }
+        }
+        owner => owner.map_err(|error| Err(of_state(error)))?,
+    };
+    take_turn(cx, owner, Kind::Open, request).await.map(Some)
 }
 
 pub(crate) async fn open_downgrade(
@@ -504,7 +514,7 @@ pub(crate) async fn open_downgrade(
     args: open_downgrade::Args,
 ) -> open_downgrade::Res {
     let id = cx.state_of(args.open_stateid)?;
-    let turn = match turn_of_open(cx, id, args.seqid).await {
+    let turn = match turn_of_open(cx, id, (OpCode::OpenDowngrade, args.seqid)).await {
         Ok(turn) => turn,
         Err(result) => return result,
     };
@@ -528,13 +538,16 @@ fn downgrade_in_turn(
 
 pub(crate) async fn close(cx: &mut Context, args: close::Args) -> close::Res {
     let id = cx.state_of(args.open_stateid)?;
-    let turn = match turn_of_open(cx, id, args.seqid).await {
+    let turn = match turn_of_open(cx, id, (OpCode::Close, args.seqid)).await {
         Ok(turn) => turn,
         Err(result) => return result,
     };
     let result = close_in_turn(cx, id);
     match turn {
-        Some(turn) => turn.done(cx, result),
+        Some(mut turn) => {
+            turn.closes(id.key);
+            turn.done(cx, result)
+        }
         None => result,
     }
 }

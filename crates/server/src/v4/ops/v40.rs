@@ -3,7 +3,7 @@
 //! owner's requests.
 
 use crate::callback::service_of;
-use crate::state::{self, ClientId, LockOwner, NewCallback, Owner, StateError};
+use crate::state::{self, ClientId, LockOwner, NewCallback, Owner, StateError, StateKey};
 use crate::v4::context::Context;
 use crate::v4::owners::{Kind, Last, Standing, Turn};
 use crate::v4::status::of_state;
@@ -11,7 +11,7 @@ use tokio::sync::OwnedMutexGuard;
 use weir_nfs::v4::Detailed;
 use weir_nfs::v4::op::{open_confirm, release_lockowner, renew, setclientid, setclientid_confirm};
 use weir_nfs::v4::types::NetAddr;
-use weir_nfs::v4::{Error, Failure};
+use weir_nfs::v4::{Error, Failure, OpCode};
 use weir_xdr::{Decode, Decoder, Encode, Encoder};
 
 pub(crate) async fn setclientid(cx: &mut Context, args: setclientid::Args) -> setclientid::Res {
@@ -67,7 +67,8 @@ pub(crate) async fn renew(cx: &mut Context, args: renew::Args) -> renew::Res {
 pub(crate) async fn open_confirm(cx: &mut Context, args: open_confirm::Args) -> open_confirm::Res {
     let id = cx.state_of(args.open_stateid)?;
     let owner = cx.state().owner_of_open(id.key, &cx.principal).map_err(of_state)?;
-    let mut turn = match take_turn(cx, owner, Kind::Open, args.seqid).await {
+    let request = (OpCode::OpenConfirm, args.seqid);
+    let mut turn = match take_turn(cx, owner, Kind::Open, request).await {
         Ok(turn) => turn,
         Err(result) => return result,
     };
@@ -97,7 +98,9 @@ pub(crate) async fn release_lockowner(
 /// An owner's request that is being executed.
 pub(crate) struct InTurn {
     last: OwnedMutexGuard<Last>,
-    seqid: u32,
+    owner: LockOwner,
+    request: (OpCode, u32),
+    closed: Option<StateKey>,
 }
 
 /// Waits for an owner's turn.
@@ -108,13 +111,13 @@ pub(crate) async fn take_turn<T, E>(
     cx: &mut Context,
     owner: LockOwner,
     kind: Kind,
-    seqid: u32,
+    request: (OpCode, u32),
 ) -> Result<InTurn, Result<T, E>>
 where
     Result<T, E>: Decode,
     E: Failure,
 {
-    take(cx, owner, kind, seqid, Last::turn).await
+    take(cx, owner, kind, request, Last::turn).await
 }
 
 /// Waits for the turn of an open owner's OPEN, as [`take_turn`].
@@ -130,24 +133,24 @@ where
     Result<T, E>: Decode,
     E: Failure,
 {
-    take(cx, owner, Kind::Open, seqid, Last::turn_to_open).await
+    take(cx, owner, Kind::Open, (OpCode::Open, seqid), Last::turn_to_open).await
 }
 
 async fn take<T, E>(
     cx: &mut Context,
     owner: LockOwner,
     kind: Kind,
-    seqid: u32,
-    turn: fn(&Last, u32) -> Turn,
+    request: (OpCode, u32),
+    turn: fn(&Last, OpCode, u32) -> Turn,
 ) -> Result<InTurn, Result<T, E>>
 where
     Result<T, E>: Decode,
     E: Failure,
 {
-    let cell = cx.core.owners.cell(owner, kind, cx.now());
+    let cell = cx.core.owners.cell(owner.clone(), kind, cx.now());
     let last = cell.ok_or(Err(Error::Resource.into()))?.lock_owned().await;
-    match turn(&last, seqid) {
-        Turn::Execute => Ok(InTurn { last, seqid }),
+    match turn(&last, request.0, request.1) {
+        Turn::Execute => Ok(InTurn { last, owner, request, closed: None }),
         Turn::Misordered => Err(Err(Error::BadSeqId.into())),
         Turn::Replay(result, current) => {
             cx.current = current;
@@ -166,6 +169,11 @@ impl InTurn {
         self.last.set_standing(standing);
     }
 
+    /// This request closes an open, if it succeeds.
+    pub(crate) fn closes(&mut self, key: StateKey) {
+        self.closed = Some(key);
+    }
+
     /// Keeps the result, and passes it on.
     pub(crate) fn done<T, E>(mut self, cx: &Context, result: Result<T, E>) -> Result<T, E>
     where
@@ -175,7 +183,14 @@ impl InTurn {
         if result.as_ref().err().is_none_or(|failure| uses_up_the_turn(failure.error())) {
             let mut e = Encoder::new();
             e.put(&result);
-            self.last.executed(self.seqid, e.finish().to_bytes(), cx.current);
+            self.last.executed(self.request, e.finish().to_bytes(), cx.current);
+            let closed = self.closed.filter(|_| result.is_ok());
+            let before = self.last.set_closed(closed);
+            if closed.is_some() || before.is_some() {
+                // The name as it came holds on to the whole request.
+                let name = bytes::Bytes::copy_from_slice(&self.owner.name);
+                cx.core.owners.closed(LockOwner { name, ..self.owner }, closed, before);
+            }
         }
         result
     }

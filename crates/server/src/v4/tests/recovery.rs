@@ -3,7 +3,8 @@
 use super::locks::lock_op;
 use super::*;
 use std::time::Duration;
-use weir_nfs::v4::op::{close, read};
+use weir_nfs::v4::attr::Fattr;
+use weir_nfs::v4::op::{close, read, rename, setattr, write};
 use weir_nfs::v4::types::LockType;
 
 /// Takes an open of before the restart back.
@@ -45,6 +46,52 @@ async fn opens_and_locks_are_reclaimed_and_conflicting_ones_refused_meanwhile() 
     let denied = b.on(&file, lock_op(open_b, LockType::Write, false)).await;
     assert!(matches!(denied, OpRes::Lock(Err(_))));
     assert!(matches!(a.on(&file, previous()).await, OpRes::Open(Err(Error::NoGrace))));
+}
+
+#[tokio::test]
+async fn what_may_be_reclaimed_is_not_touched_meanwhile() {
+    let mut f = Fixture::new().await;
+    let mut a = f.client("a").await;
+    let (file, _) = a.open("file").await;
+    f.restart().await;
+
+    let mut a = f.connect("a", 2).await;
+    a.begin_session(1 << 20).await;
+    let mut b = f.client("b").await;
+    let root = Op::Putrootfh(());
+    let moves = rename::Args { from: "file".into(), to: "other".into() };
+    let attrs = Attrs { size: Some(0), ..Attrs::default() }.into();
+    let stateid = StateId::ANONYMOUS;
+    let (offset, count) = (0, 1);
+    let unstable = write::Args {
+        stateid,
+        offset,
+        stable: weir_nfs::v4::types::StableHow::Unstable,
+        data: Bytes::from_static(b"x").into(),
+    };
+    let on_file = |op| vec![Op::Putfh(file.clone()), op];
+    let touches = || {
+        [
+            vec![root.clone(), Op::Remove("file".into())],
+            vec![root.clone(), Op::Savefh(()), Op::Rename(moves.clone())],
+            on_file(Op::Setattr(setattr::Args { stateid, attrs: Fattr::clone(&attrs) })),
+            on_file(Op::Read(read::Args { stateid, offset, count })),
+            on_file(Op::Write(unstable.clone())),
+        ]
+    };
+    for ops in touches() {
+        assert_eq!(b.fails(ops.clone()).await, Error::Grace, "{ops:?}");
+    }
+    // What takes nothing from anybody goes on.
+    let mode = Attrs { mode: Some(0o600), ..Attrs::default() }.into();
+    b.ok(on_file(Op::Setattr(setattr::Args { stateid, attrs: mode }))).await;
+    assert!(matches!(a.on(&file, previous()).await, OpRes::Open(Ok(_))));
+    a.ok(vec![Op::ReclaimComplete(reclaim_complete::Args { one_fs: false })]).await;
+    // All are over, in an order in which the file is there.
+    for ops in touches().into_iter().skip(1).rev().chain(touches().into_iter().take(1)) {
+        let status = b.run(ops.clone()).await.status;
+        assert_ne!(status, Err(Error::Grace), "{ops:?}");
+    }
 }
 
 #[tokio::test]

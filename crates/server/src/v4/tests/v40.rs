@@ -65,9 +65,19 @@ async fn an_owners_requests_are_done_once_and_in_order() {
     let close = close::Args { seqid: 6, open_stateid: opened.stateid };
     let closed = c.raw(vec![Op::Putfh(file.clone()), Op::Close(close)]).await;
     assert_eq!(closed.status, Ok(()));
+    // Its reply was lost: the client sends it again.
+    let again = c.raw(vec![Op::Putfh(file.clone()), Op::Close(close)]).await;
+    assert_eq!(again.results, closed.results);
+    assert_eq!(c.raw(ops(&c, 6)).await.status, Err(Error::BadSeqId), "that was no OPEN");
     let late = close::Args { seqid: 7, ..close };
-    let closed = c.raw(vec![Op::Putfh(file), Op::Close(late)]).await;
+    let closed = c.raw(vec![Op::Putfh(file.clone()), Op::Close(late)]).await;
     assert_eq!(closed.status, Err(Error::BadStateId));
+    let next = c.raw(ops(&c, 7)).await;
+    let OpRes::Open(Ok(reopened)) = &next.results[1] else { panic!("{next:?}") };
+    assert_ne!(reopened.stateid.other, opened.stateid.other);
+    // The owner has gone on: what it closed before is not told any more.
+    let gone = c.raw(vec![Op::Putfh(file), Op::Close(close)]).await;
+    assert_eq!(gone.status, Err(Error::BadStateId));
     assert_eq!(
         c.raw(vec![Op::Sequence(sequence::Args {
             session: [0; 16],

@@ -9,6 +9,7 @@ use super::measure::{Walk, processor_seconds_of};
 use super::peers::Peer;
 use crate::failure::{Asked, Failure, Result};
 use crate::output::say;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use hdrhistogram::Histogram;
 use std::future::Future;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -17,8 +18,8 @@ use std::time::{Duration, Instant};
 use weir_client::{MountOptions, NfsFs, NfsUrl, Version};
 use weir_stores::random::Random;
 use weir_vfs::{
-    Access, Buffer, Caller, Error, FileId, FileSystem, Layout, OpenFile, ReadOp, SetAttr, Source,
-    WriteOp,
+    Access, Buffer, Caller, Error, FileId, FileSystem, Layout, OpenFile, ReadOp, RenameFlags,
+    SetAttr, Source, WriteOp,
 };
 
 /// Large transfers in flight: enough that neither side waits for the other.
@@ -47,13 +48,21 @@ pub(super) enum Work {
     Create,
     /// Looking them up
     Stat,
+    /// Renaming them, and back: two renames are one operation
+    Rename,
     /// Removing them
     Remove,
+    /// Making empty files, many in flight
+    DeepCreate,
+    /// The same, many in flight
+    DeepRename,
+    /// Removing them, many in flight
+    DeepRemove,
 }
 
 impl Work {
     /// In the order in which they are done: what is looked up and removed was made before.
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::SmallReads,
         Self::DeepReads,
         Self::SingleReads,
@@ -61,7 +70,11 @@ impl Work {
         Self::Writes,
         Self::Create,
         Self::Stat,
+        Self::Rename,
         Self::Remove,
+        Self::DeepCreate,
+        Self::DeepRename,
+        Self::DeepRemove,
     ];
 
     /// Its name in tables.
@@ -74,7 +87,22 @@ impl Work {
             Self::Writes => format!("1 MiB writes, {STREAM_DEPTH} at a time"),
             Self::Create => "create".into(),
             Self::Stat => "stat".into(),
+            Self::Rename => "rename and back".into(),
             Self::Remove => "remove".into(),
+            Self::DeepCreate => format!("create, {depth} at a time"),
+            Self::DeepRename => format!("rename and back, {depth} at a time"),
+            Self::DeepRemove => format!("remove, {depth} at a time"),
+        }
+    }
+
+    /// What is done to small files, if it is about those, and how many at a time.
+    fn metadata(self, depth: usize) -> Option<(Self, usize)> {
+        match self {
+            Self::Create | Self::Stat | Self::Rename | Self::Remove => Some((self, 1)),
+            Self::DeepCreate => Some((Self::Create, depth)),
+            Self::DeepRename => Some((Self::Rename, depth)),
+            Self::DeepRemove => Some((Self::Remove, depth)),
+            _ => None,
         }
     }
 
@@ -186,15 +214,19 @@ impl Target {
     /// Does some work; `server` is who does the other half.
     pub(super) fn run(&mut self, work: Work, amount: Amount, server: &Peer) -> Result<Taken> {
         interrupt::check()?;
-        if self.made == 0 && matches!(work, Work::Stat | Work::Remove) {
-            self.metadata(Work::Create, amount.files)?;
+        let metadata = work.metadata(amount.depth);
+        if self.made == 0 && metadata.is_some_and(|(work, _)| work != Work::Create) {
+            self.metadata(Work::Create, amount.files, amount.depth)?;
+        }
+        if self.made > 0 && metadata.is_some_and(|(work, _)| work == Work::Create) {
+            self.metadata(Work::Remove, amount.files, amount.depth)?;
         }
         let own = std::process::id();
         let before = (processor_seconds_of(own), server.processor_seconds());
         let begun = Instant::now();
-        let (latency, bytes) = match work {
-            Work::Create | Work::Stat | Work::Remove => (self.metadata(work, amount.files)?, 0),
-            _ => self.pipeline(work, amount, Until::Time(amount.time))?,
+        let (latency, bytes) = match metadata {
+            Some((work, depth)) => (self.metadata(work, amount.files, depth)?, 0),
+            None => self.pipeline(work, amount, Until::Time(amount.time))?,
         };
         let seconds = begun.elapsed().as_secs_f64();
         let after = (processor_seconds_of(own), server.processor_seconds());
@@ -208,33 +240,29 @@ impl Target {
         })
     }
 
-    fn metadata(&mut self, work: Work, files: u32) -> Result<Histogram<u64>> {
+    /// Does something to each small file, `depth` of them at a time.
+    fn metadata(&mut self, work: Work, files: u32, depth: usize) -> Result<Histogram<u64>> {
         let mut latency = histogram();
         let Some(dir) = self.dir else { return Ok(latency) };
-        let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
         let files = if work == Work::Create { files } else { self.made };
-        let asked = || format!("{} files in {}", work.name(1), self.name);
-        for index in 0..files {
-            interrupt::check()?;
-            let name = format!("file-{index:06}");
-            let name = name.as_bytes();
-            let begun = Instant::now();
-            let done = block_on(&self.runtime, async {
-                match work {
-                    Work::Create => {
-                        let fs = &self.fs;
-                        fs.create(&Caller::Own, dir, name, &set, true).await.map(drop)
-                    }
-                    Work::Stat => self.fs.lookup(&Caller::Own, dir, name).await.map(drop),
-                    _ => self.fs.unlink(&Caller::Own, dir, name).await,
-                }
-            });
-            done?.asked(asked)?;
-            latency.saturating_record(nanos_since(begun));
-            if work == Work::Create {
-                self.made = index + 1;
-            }
+        if work == Work::Create {
+            // What fails may have made any of them.
+            self.made = files;
         }
+        let fs = &self.fs;
+        let timed = |index: u32| async move {
+            let begun = Instant::now();
+            one(fs, dir, work, index).await.map(|()| nanos_since(begun))
+        };
+        let all = async {
+            let mut done = stream::iter(0..files).map(timed).buffer_unordered(depth);
+            while let Some(nanos) = done.try_next().await? {
+                latency.saturating_record(nanos);
+            }
+            Ok::<_, Error>(())
+        };
+        let done = block_on(&self.runtime, all)?;
+        done.asked(|| format!("{} files in {}", work.name(1), self.name))?;
         if work == Work::Remove {
             self.made = 0;
         }
@@ -311,9 +339,10 @@ impl Target {
             },
         };
         for index in 0..self.made {
-            let name = format!("file-{index:06}");
             // It may be one that was removed before something failed; else rmdir tells.
-            let _ = fs.unlink(own, dir, name.as_bytes()).await;
+            for name in [format!("file-{index:06}"), format!("moved-{index:06}")] {
+                let _ = fs.unlink(own, dir, name.as_bytes()).await;
+            }
         }
         there(fs.unlink(own, dir, FILE).await)?;
         there(fs.rmdir(own, fs.root(), name).await)
@@ -352,6 +381,25 @@ impl Drop for Target {
                 self.name, self.url
             ));
         }
+    }
+}
+
+/// Does something to one small file.
+async fn one(fs: &NfsFs, dir: FileId, work: Work, index: u32) -> weir_vfs::Result<()> {
+    let (name, other) = (format!("file-{index:06}"), format!("moved-{index:06}"));
+    let (name, other) = (name.as_bytes(), other.as_bytes());
+    let own = &Caller::Own;
+    match work {
+        Work::Create => {
+            let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+            fs.create(own, dir, name, &set, true).await.map(drop)
+        }
+        Work::Stat => fs.lookup(own, dir, name).await.map(drop),
+        Work::Rename => {
+            fs.rename(own, dir, name, dir, other, RenameFlags::Replace).await?;
+            fs.rename(own, dir, other, dir, name, RenameFlags::Replace).await
+        }
+        _ => fs.unlink(own, dir, name).await,
     }
 }
 

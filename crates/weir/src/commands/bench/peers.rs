@@ -26,12 +26,17 @@ const START: Duration = Duration::from_secs(20);
 /// How often one that is waited for is looked after.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const NFS_PORT: u16 = 2049;
+const SYNC: &str = "changes of names and attributes survive a power failure once they are answered";
+const RELAXED: &str =
+    "a power failure may undo changes of names and attributes answered in the seconds before it";
 
 /// A server to measure, as asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// This program, started here.
     Weir,
+    /// The same, with relaxed durability.
+    WeirRelaxed,
     /// nfs-ganesha, started here.
     Ganesha,
     /// The Linux kernel's server, in a guest.
@@ -46,13 +51,17 @@ impl FromStr for Wanted {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "weir" => Ok(Self::Weir),
+            "weir-relaxed" => Ok(Self::WeirRelaxed),
             "ganesha" => Ok(Self::Ganesha),
             "knfsd" => Ok(Self::Knfsd),
             url if url.starts_with("nfs://") => url.parse().map(Self::Url).map_err(|e| {
                 let e: weir_client::Error = e;
                 e.to_string()
             }),
-            _ => Err("a server is weir, ganesha, knfsd, or nfs://HOST[:PORT]/PATH".into()),
+            _ => {
+                Err("a server is weir, weir-relaxed, ganesha, knfsd, or nfs://HOST[:PORT]/PATH"
+                    .into())
+            }
         }
     }
 }
@@ -102,6 +111,8 @@ pub(super) struct Peer {
     pub(super) url: NfsUrl,
     /// Its processes, as far as they are known: what they use is told apart.
     pub(super) processes: Vec<u32>,
+    /// What its replies to changes of names promise.
+    pub(super) promise: &'static str,
     /// Versions that it is known not to speak.
     pub(super) lacks: Vec<Version>,
     child: Option<Running>,
@@ -116,9 +127,17 @@ impl Peer {
             name: name.to_string(),
             url: url.clone(),
             processes: process.into_iter().collect(),
+            promise: "what its export's options say (knfsd: sync, unless it is exported async)",
             lacks: Vec::new(),
             child: None,
         }
+    }
+
+    /// This program with relaxed durability, as [`weir`](Self::weir).
+    pub(super) fn weir_relaxed(place: &Place, dir: &Path, state: &Path) -> Result<Self> {
+        let mut peer = Self::weir_with(place, dir, state, None, "relaxed")?;
+        (peer.name, peer.promise) = ("weir-relaxed".into(), RELAXED);
+        Ok(peer)
     }
 
     /// This program, serving `dir`, with its state in `state`.
@@ -128,17 +147,27 @@ impl Peer {
         state: &Path,
         budget: Option<u64>,
     ) -> Result<Self> {
+        Self::weir_with(place, dir, state, budget, "sync")
+    }
+
+    fn weir_with(
+        place: &Place,
+        dir: &Path,
+        state: &Path,
+        budget: Option<u64>,
+        durability: &str,
+    ) -> Result<Self> {
         let own = std::env::current_exe().asked(|| "find this program".into())?;
         let mut command = place.command(own);
         command.args(["bench", "host", "--state-dir"]).arg(state);
-        command.args(["--address", &place.address.to_string()]);
+        command.args(["--address", &place.address.to_string(), "--durability", durability]);
         if let Some(bytes) = budget {
             command.args(["--budget", &bytes.to_string()]);
         }
         let mut running = Running::start(command.arg(dir))?;
         let port = running.answer()?["port"].as_u64().unwrap_or(0);
         let url = format!("nfs://{}:{port}/?mountport={port}", host(place.address));
-        Self::started("weir", &url, running, Vec::new())
+        Self::started("weir", SYNC, &url, running, Vec::new())
     }
 
     /// nfs-ganesha, serving `dir`, with its files in `state`.
@@ -175,15 +204,21 @@ impl Peer {
         }
         let url = format!("nfs://{}:{port}/export?mountport={mountport}", host(place.address));
         let lacks = if mapper { Vec::new() } else { vec![Version::V3] };
-        Self::started("ganesha", &url, running, lacks)
+        Self::started("ganesha", RELAXED, &url, running, lacks)
     }
 
-    fn started(name: &str, url: &str, running: Running, lacks: Vec<Version>) -> Result<Self> {
+    fn started(
+        name: &str,
+        promise: &'static str,
+        url: &str,
+        running: Running,
+        lacks: Vec<Version>,
+    ) -> Result<Self> {
         let url = url
             .parse()
             .map_err(|e: weir_client::Error| Failure::new("name a server", e.to_string()))?;
         let processes = vec![running.child.id()];
-        Ok(Self { name: name.into(), url, processes, lacks, child: Some(running) })
+        Ok(Self { name: name.into(), url, processes, promise, lacks, child: Some(running) })
     }
 
     /// Processor seconds that it used so far; `None` where its processes are not known.
@@ -349,6 +384,7 @@ mod tests {
     #[test]
     fn servers_by_name_or_url() {
         assert_eq!("weir".parse(), Ok(Wanted::Weir));
+        assert_eq!("weir-relaxed".parse(), Ok(Wanted::WeirRelaxed));
         assert_eq!("ganesha".parse(), Ok(Wanted::Ganesha));
         assert!(
             matches!("nfs://h:1/x?vers=3".parse(), Ok(Wanted::Url(url)) if url.port == Some(1))

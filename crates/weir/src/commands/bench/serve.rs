@@ -22,9 +22,10 @@ use weir_client::Version;
 /// Reads, writes and metadata over NFS, of one server or of several side by side
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-A SERVER is a URL, nfs://HOST[:PORT]/PATH[?OPTIONS]; or `weir` or `ganesha`, which are started for
-the run on a directory made in --dir and ended after it (ganesha needs root, and rpcbind if version
-3 is wanted). The load makes a directory of its own on each server, with a file that is in the
+A SERVER is a URL, nfs://HOST[:PORT]/PATH[?OPTIONS]; or `weir`, `weir-relaxed` (with
+--durability relaxed) or `ganesha`, which are started for the run on a directory made in --dir and ended
+after it (ganesha needs root, and rpcbind if version 3 is wanted). What each one's replies to changes
+of names promise is told with the figures: compare those that promise the same. The load makes a directory of its own on each server, with a file that is in the
 server's cache when it is read, and removes it in the end.
 
 CPU time is that of this process as the client, and of the server where it is started here or its
@@ -32,6 +33,7 @@ process is named by --server-pid: per gigabyte of large transfers, per operation
 
 Examples:
   weir bench serve --quick
+  weir bench serve weir weir-relaxed --only create --only deep-create --vers 4.2
   weir bench serve weir ganesha --vers 3 --vers 4.2
   weir bench serve --only single-reads --only reads --vers 4.2
   weir bench serve nfs://filer/scratch --server-pid 4711 --json")]
@@ -94,7 +96,15 @@ struct Report {
     depth: usize,
     rounds: u32,
     seconds: f64,
+    promises: Vec<Promise>,
     figures: Vec<Figures>,
+}
+
+/// What a server's replies to changes of names promise.
+#[derive(Serialize)]
+struct Promise {
+    server: String,
+    promise: &'static str,
 }
 
 /// One kind of work at one server with one version: medians of rounds; latencies of all rounds.
@@ -147,7 +157,10 @@ fn bench(args: &Args) -> Result<Ended> {
     }
     let depth = amount.depth;
     let files = amount.files;
-    let report = Report { file_bytes: amount.file_bytes, files, depth, rounds, seconds, figures };
+    let promise = |peer: &Peer| Promise { server: peer.name.clone(), promise: peer.promise };
+    let promises = peers.iter().map(promise).collect();
+    let file_bytes = amount.file_bytes;
+    let report = Report { file_bytes, files, depth, rounds, seconds, promises, figures };
     if args.json { print_json(&report) } else { print(report.text().as_bytes()) }
 }
 
@@ -158,6 +171,9 @@ fn start(args: &Args, scratch: &Scratch) -> Result<Vec<Peer>> {
         let dir = |name: &str| scratch.dir(&format!("{name}-{index}"));
         let mut peer = match wanted {
             Wanted::Weir => Peer::weir(&Place::LOCAL, &dir("weir")?, &dir("state")?, None)?,
+            Wanted::WeirRelaxed => {
+                Peer::weir_relaxed(&Place::LOCAL, &dir("weir")?, &dir("state")?)?
+            }
             Wanted::Ganesha => Peer::ganesha(&Place::LOCAL, &dir("ganesha")?, &dir("state")?)?,
             Wanted::Knfsd => {
                 let failure = Failure::new("start knfsd", "it needs a kernel of its own");
@@ -295,6 +311,10 @@ impl Report {
             "to first",
         ];
         let mut text = String::new();
+        for Promise { server, promise } in &self.promises {
+            text.push_str(&format!("{server}: {promise}\n"));
+        }
+        text.push('\n');
         for group in self.figures.chunk_by(|a, b| a.version == b.version) {
             let rows: Vec<Vec<String>> = group.iter().map(Figures::row).collect();
             let version = &group[0].version;

@@ -54,6 +54,7 @@ impl ClientKind {
 pub(super) fn name_of(server: &Wanted) -> String {
     match server {
         Wanted::Weir => "weir".into(),
+        Wanted::WeirRelaxed => "weir-relaxed".into(),
         Wanted::Ganesha => "ganesha".into(),
         Wanted::Knfsd => "knfsd".into(),
         Wanted::Url(url) => url.to_string(),
@@ -139,6 +140,10 @@ impl Sides {
                 let budget = run.size + run.size / 8 + (64 << 20);
                 server = Some(Peer::weir(&at_server, dir, &state, Some(budget))?);
                 keeper = Keeper::Weir;
+            }
+            Wanted::WeirRelaxed => {
+                let failure = Failure::new("measure READ_PLUS", "durability matters to no read");
+                return Err(failure.advice("name weir"));
             }
             Wanted::Ganesha => server = Some(Peer::ganesha(&at_server, dir, &state)?),
             Wanted::Knfsd => {
