@@ -17,6 +17,7 @@ enum Kind {
     Confirmation = 2,
     Session = 3,
     State = 4,
+    Holder = 5,
 }
 
 /// Makes names.
@@ -61,6 +62,11 @@ impl Ids {
     /// What confirms a client of minor version 0.
     pub(super) fn confirmation(&self, client: ClientId) -> [u8; 8] {
         self.half(Kind::Confirmation, client.0)
+    }
+
+    /// What a client is called to others: its number is for itself alone.
+    pub(super) fn holder(&self, client: ClientId) -> u64 {
+        u64::from_be_bytes(self.half(Kind::Holder, client.0))
     }
 
     /// The name of the `made`th session.

@@ -566,6 +566,11 @@ impl<F: Clone> State<F> {
         self.drop_delegations_of_export(export);
     }
 
+    /// What a client is called where another is told of it.
+    pub fn name_to(&self, asker: ClientId, client: ClientId) -> u64 {
+        if asker == client { client.0 } else { self.ids.holder(client) }
+    }
+
     /// Whether a client can be called back, as far as is known.
     pub fn can_call(&self, id: ClientId) -> bool {
         let Ok(client) = self.clients.get(id) else { return false };

@@ -2,7 +2,8 @@
 //! 18.38, 18.48, 18.6).
 
 use crate::state::{
-    self, Conflict, Holder, LockError, LockOwner, LockRequest, LockTarget, Range, StateRef, Touch,
+    self, ClientId, Conflict, Holder, LockError, LockOwner, LockRequest, LockTarget, Range,
+    StateRef, Touch,
 };
 use crate::v4::context::Context;
 use crate::v4::ops::v40::{InTurn, take_turn};
@@ -15,10 +16,11 @@ use weir_nfs::v4::{Error, OpCode};
 use weir_vfs::FileKind;
 use weir_xdr::Opaque;
 
-fn denied(conflict: Conflict<Holder>) -> LockDenied {
+/// The lock in the way, as its holder is called to another client.
+fn denied(cx: &Context, asker: ClientId, conflict: Conflict<Holder>) -> LockDenied {
     let Conflict { owner, range, exclusive } = conflict;
     let (client_id, owner) = match owner {
-        Holder::V4(owner) => (owner.client.0, owner.name),
+        Holder::V4(owner) => (cx.state().name_to(asker, owner.client), owner.name),
         // No client of this protocol has that number.
         Holder::Nlm(owner) => (0, owner.handle),
     };
@@ -106,7 +108,7 @@ async fn lock_in_turn(cx: &mut Context, args: lock::Args) -> lock::Res {
         }
         Err(LockError::State(error)) => Err(Detailed::Plain(of_state(error))),
         Err(LockError::Deadlock) => Err(Detailed::Plain(Error::Deadlock)),
-        Err(LockError::Denied(conflict)) => Err(Detailed::Detail(denied(conflict))),
+        Err(LockError::Denied(conflict)) => Err(Detailed::Detail(denied(cx, client, conflict))),
     }
 }
 
@@ -146,7 +148,7 @@ pub(crate) async fn lockt(cx: &mut Context, args: lockt::Args) -> lockt::Res {
     cleared.map_err(|error| Detailed::Plain(of_vfs(error)))?;
     let found = test(cx, args).map_err(Detailed::Plain)?;
     match found {
-        Some(conflict) => Err(Detailed::Detail(denied(conflict))),
+        Some(conflict) => Err(Detailed::Detail(denied(cx, by, conflict))),
         None => Ok(()),
     }
 }

@@ -466,3 +466,18 @@ async fn what_lies_in_a_directory_is_told_to_who_may_search_it() {
     assert_eq!(on(&mut b, &dir, Op::Lookupp(())).await, Err(Error::Access));
     assert_eq!(on(&mut a, &dir, Op::Lookupp(())).await, Ok(()));
 }
+
+#[tokio::test]
+async fn nobody_is_told_the_number_of_another_client() {
+    let f = open_to_all().await;
+    let (mut a, mut b) = (client_as(&f, "a", OWNER).await, client_as(&f, "b", OWNER).await);
+    let (file, stateid) = made(&mut a, 0o666).await;
+    assert_eq!(on(&mut a, &file, lock_op(stateid, LockType::Write, false)).await, Ok(()));
+    let open = open_as(0, 0, open::ShareAccess::BOTH, open::How::NoCreate);
+    let (_, stateid) = opened(b.ok(vec![Op::Putrootfh(()), open, Op::Getfh(())]).await);
+    let denied = b.on(&file, lock_op(stateid, LockType::Write, false)).await;
+    let OpRes::Lock(Err(weir_nfs::v4::Detailed::Detail(denied))) = denied else { panic!() };
+    assert_eq!(&denied.owner.owner.0[..], b"thread");
+    let told = crate::state::ClientId(denied.owner.client_id);
+    assert!(f.server.core.state.lock().clients.get(told).is_err());
+}
