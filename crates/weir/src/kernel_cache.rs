@@ -15,17 +15,50 @@ const SYS_CACHESTAT: i64 = 451;
 /// Most ranges reported, so that a file cached in every other page costs bounded memory and time.
 const MOST_RANGES: usize = 64 << 10;
 
-/// The byte ranges below `size` that are cached, in order, as far as [`MOST_RANGES`] go; `None`
-/// where the kernel does not say.
-pub(crate) fn cached_ranges(file: &File, size: u64) -> Option<Vec<Range<u64>>> {
+/// What is cached of a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Cached {
+    /// Bytes in all.
+    pub(crate) bytes: u64,
+    /// Bytes of each of the parts that were asked about.
+    pub(crate) parts: Vec<u64>,
+    /// The first ranges, in order.
+    pub(crate) ranges: Vec<Range<u64>>,
+    /// There are more ranges.
+    pub(crate) is_cut_off: bool,
+}
+
+/// What is cached of the first `size` bytes, and of each of `parts`, which are whole pages; `None`
+/// where the kernel does not say. Ranges are told one by one as far as [`MOST_RANGES`] go; counts
+/// are of all.
+pub(crate) fn cached(
+    file: &File,
+    size: u64,
+    parts: impl Iterator<Item = Range<u64>>,
+) -> Option<Cached> {
+    let bytes = |part: &Range<u64>| {
+        let pages = count(file, &(part.start / PAGE..part.end.div_ceil(PAGE)))?;
+        Some(pages.saturating_mul(PAGE).min(part.end - part.start))
+    };
+    let (ranges, is_cut_off) = cached_ranges(file, size, MOST_RANGES)?;
+    let parts = parts.map(|part| bytes(&part)).collect::<Option<_>>()?;
+    Some(Cached { bytes: bytes(&(0..size))?, parts, ranges, is_cut_off })
+}
+
+/// The byte ranges below `size` that are cached, in order, `most` of them at most, and whether there
+/// are more; `None` where the kernel does not say.
+fn cached_ranges(file: &File, size: u64, most: usize) -> Option<(Vec<Range<u64>>, bool)> {
     let mut found: Vec<Range<u64>> = Vec::new();
     // Halves are put on a stack, so that the left one is looked at first.
     let mut ahead = vec![0..size.div_ceil(PAGE)];
-    while let Some(pages) = ahead.pop().filter(|_| found.len() < MOST_RANGES) {
+    while let Some(pages) = ahead.pop() {
         if pages.is_empty() {
             continue;
         }
         let cached = count(file, &pages)?;
+        if cached > 0 && found.len() >= most {
+            return Some((found, true));
+        }
         if cached == pages.end - pages.start {
             let bytes = pages.start * PAGE..(pages.end * PAGE).min(size);
             match found.last_mut() {
@@ -38,7 +71,7 @@ pub(crate) fn cached_ranges(file: &File, size: u64) -> Option<Vec<Range<u64>>> {
             ahead.push(pages.start..middle);
         }
     }
-    Some(found)
+    Some((found, false))
 }
 
 /// How many of these pages are cached.
@@ -78,7 +111,13 @@ mod tests {
         file.write_all_at(&[1; 3 * PAGE_SIZE], 10 * PAGE).unwrap();
         file.write_all_at(&[1], 999 * PAGE + 7).unwrap();
         // Kernels before 6.5, and sandboxes, do not say.
-        let Some(found) = cached_ranges(&file, 999 * PAGE + 8) else { return };
-        assert_eq!(found, [10 * PAGE..13 * PAGE, 999 * PAGE..999 * PAGE + 8]);
+        let size = 999 * PAGE + 8;
+        let parts = [0..11 * PAGE, 11 * PAGE..999 * PAGE, 999 * PAGE..size];
+        let Some(found) = cached(&file, size, parts.into_iter()) else { return };
+        assert_eq!(found.ranges, [10 * PAGE..13 * PAGE, 999 * PAGE..size]);
+        assert_eq!((found.parts, found.is_cut_off), (vec![PAGE, 2 * PAGE, 8], false));
+        assert_eq!(found.bytes, 4 * PAGE);
+        // What is told one by one is bounded, what is counted is not.
+        assert_eq!(cached_ranges(&file, size, 1), Some((vec![10 * PAGE..13 * PAGE], true)));
     }
 }

@@ -3,10 +3,10 @@
 use super::with_mounts;
 use crate::cli::Ended;
 use crate::failure::{Asked, Failure, Result};
-use crate::kernel_cache::cached_ranges;
+use crate::kernel_cache::{Cached, cached};
 use crate::location::Location;
 use crate::map::text::{Glyphs, cells_in};
-use crate::map::{Map, svg, text};
+use crate::map::{Cells, Map, svg, text};
 use crate::mounts::{Links, MountArgs, Mounts};
 use crate::output::{kind_name, print, print_json};
 use std::fs;
@@ -84,19 +84,19 @@ async fn look(mounts: &mut Mounts, args: &Args, cells: usize) -> Result<Map> {
     }
     // What the kernel has cached is looked at first: the rest might add to it.
     let kernel = match &args.location {
-        Location::Local(path) => kernels(path, attr.size),
+        Location::Local(path) => kernels(path, attr.size, cells),
         Location::Nfs(_) => None,
     };
     let file = place.fs.open(&Caller::Own, attr.id, Access::READ).await.asked(asked)?;
     let mut map = Map::of(args.location.to_string(), &file, attr.allocated, cells).await?;
     match (&args.location, kernel) {
-        (_, Some(ranges)) => map.cached("the kernel's", ranges),
+        (_, Some(cached)) => map.counted("the kernel's", cached),
         (Location::Nfs(_), None) => map.cached("this process's", file.resident()),
         (Location::Local(_), None) => {}
     }
     Ok(map)
 }
 
-fn kernels(path: &Path, size: u64) -> Option<Vec<std::ops::Range<u64>>> {
-    cached_ranges(&fs::File::open(path).ok()?, size)
+fn kernels(path: &Path, size: u64, cells: usize) -> Option<Cached> {
+    cached(&fs::File::open(path).ok()?, size, Cells::new(size, cells).ranges())
 }

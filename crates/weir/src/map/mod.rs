@@ -2,11 +2,13 @@
 //! [`svg`] draw it.
 
 use crate::failure::{Asked, Result};
+use crate::kernel_cache::Cached;
+use futures_util::future::try_join_all;
 use serde::Serialize;
 use std::ops::Range;
 use weir_base::PAGE_SIZE;
 use weir_pagecache::File;
-use weir_vfs::{Error, SegmentKind};
+use weir_vfs::{Error, Extent, SegmentKind};
 
 pub(crate) mod svg;
 pub(crate) mod text;
@@ -32,6 +34,8 @@ pub(crate) struct Map {
     /// There are more extents than are listed.
     extents_cut_off: bool,
     cached: Vec<Range<u64>>,
+    /// There are more cached ranges than are listed; `cached_bytes` is of all.
+    cached_cut_off: bool,
     #[serde(skip)]
     pub(crate) cells: Cells,
 }
@@ -74,13 +78,19 @@ impl Cell {
 
 impl Cells {
     /// At most `most` cells for `size` bytes.
-    fn new(size: u64, most: usize) -> Self {
+    pub(crate) fn new(size: u64, most: usize) -> Self {
         let page = PAGE_SIZE as u64;
         let cell_bytes = size.div_ceil(most.max(1) as u64).next_multiple_of(page).max(page);
         let count = size.div_ceil(cell_bytes);
         let cell =
             |at: u64| Cell { size: cell_bytes.min(size - at * cell_bytes), ..Cell::default() };
         Self { cell_bytes, size, cells: (0..count).map(cell).collect() }
+    }
+
+    /// The ranges of the file that the cells are.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        let bytes = |at: usize| at as u64 * self.cell_bytes;
+        self.cells.iter().enumerate().map(move |(at, cell)| bytes(at)..bytes(at) + cell.size)
     }
 
     /// Adds a range to one of the counts of the cells that it touches.
@@ -129,25 +139,18 @@ impl Map {
             extents: Vec::new(),
             extents_cut_off: false,
             cached: Vec::new(),
+            cached_cut_off: false,
             cells: Cells::new(size, cells),
         };
-        let mut at = 0;
         let mut run: Option<(SegmentKind, Range<u64>)> = None;
-        while at < size {
-            let extent = match file.extent_at_async(at).await {
-                Ok(extent) if extent.end > at => extent,
-                // It became shorter meanwhile.
-                Ok(_) | Err(Error::NoSuchRange) => break,
-                Err(error) => return Err(error).asked(|| format!("map {}", map.path)),
-            };
-            let end = extent.end.min(size);
-            match &mut run {
-                Some((kind, range)) if *kind == extent.kind => range.end = end,
-                _ => {
-                    map.extend(run.replace((extent.kind, at..end)));
+        let mut survey = Survey { file, size, at: 0, window: 0 };
+        while let Some(found) = survey.next().await.asked(|| format!("map {}", map.path))? {
+            for extent in found {
+                match &mut run {
+                    Some((kind, range)) if *kind == extent.kind => range.end = extent.end,
+                    _ => map.extend(run.replace((extent.kind, extent.start..extent.end))),
                 }
             }
-            at = end;
         }
         map.extend(run);
         Ok(map)
@@ -175,6 +178,17 @@ impl Map {
         }
     }
 
+    /// Adds what `whose` cache holds, as it was counted for each cell of this map.
+    pub(crate) fn counted(&mut self, whose: &'static str, cached: Cached) {
+        self.cache = Some(whose);
+        self.cached_bytes = cached.bytes;
+        for (cell, bytes) in self.cells.cells.iter_mut().zip(cached.parts) {
+            cell.cached = bytes.min(cell.size);
+        }
+        self.cached_cut_off = cached.is_cut_off;
+        self.cached = cached.ranges;
+    }
+
     /// Adds what `whose` cache holds.
     pub(crate) fn cached(&mut self, whose: &'static str, ranges: Vec<Range<u64>>) {
         self.cache = Some(whose);
@@ -183,6 +197,73 @@ impl Map {
             self.cells.add(range.clone(), |cell| &mut cell.cached);
         }
         self.cached = ranges;
+    }
+}
+
+/// Extents of a file that are asked for one after another, before many are asked for at once.
+const ALONE: usize = 256;
+/// Parts of a file that are asked about at once: each question takes a round trip to a server.
+const WINDOWS: u64 = 32;
+/// The longest part: one of nothing but short extents has 16,384 of them.
+const MOST_WINDOW: u64 = 64 << 20;
+
+/// Goes through the extents of a file.
+struct Survey<'a> {
+    file: &'a File,
+    size: u64,
+    /// Up to where extents are known.
+    at: u64,
+    /// The length of the parts that are asked about at once; 0 at first.
+    window: u64,
+}
+
+impl Survey<'_> {
+    /// The next extents, in order and without gaps; `None` at the end.
+    async fn next(&mut self) -> weir_vfs::Result<Option<Vec<Extent>>> {
+        let before = self.at;
+        let found = if self.window == 0 {
+            vec![self.walk(before..self.size, ALONE).await?]
+        } else {
+            let starts = (0..WINDOWS).map_while(|n| before.checked_add(n * self.window));
+            let windows = starts.take_while(|&start| start < self.size).map(|start| {
+                let end = start.saturating_add(self.window).min(self.size);
+                self.walk(start..end, usize::MAX)
+            });
+            try_join_all(windows).await?
+        };
+        let count: usize = found.iter().map(Vec::len).sum();
+        let mut extents = Vec::with_capacity(count);
+        for extent in found.into_iter().flatten() {
+            // One that reached beyond its window is known to the next windows, too.
+            let end = extent.end.min(self.size);
+            if extent.start <= self.at && end > self.at {
+                extents.push(Extent { start: self.at, end, ..extent });
+                self.at = end;
+            }
+        }
+        // So that each has some 64 of the extents that were found here.
+        let mean = (self.at - before) / (extents.len() as u64).max(1);
+        let page = PAGE_SIZE as u64;
+        self.window = mean.saturating_mul(64).clamp(page, MOST_WINDOW).next_multiple_of(page);
+        // Where there is nothing more, the file became shorter meanwhile.
+        Ok((!extents.is_empty()).then_some(extents))
+    }
+
+    /// The extents from the start of a range on, until it is covered or there are `most`.
+    async fn walk(&self, range: Range<u64>, most: usize) -> weir_vfs::Result<Vec<Extent>> {
+        let mut found = Vec::new();
+        let mut at = range.start;
+        while at < range.end && found.len() < most {
+            match self.file.extent_at_async(at).await {
+                Ok(extent) if extent.end > at => {
+                    at = extent.end;
+                    found.push(extent);
+                }
+                Ok(_) | Err(Error::NoSuchRange) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -203,6 +284,7 @@ impl Map {
             extents: Vec::new(),
             extents_cut_off: false,
             cached: Vec::new(),
+            cached_cut_off: false,
             cells: Cells::new(size, cells),
         };
         let mut at = 0;
