@@ -109,6 +109,12 @@ fn run(command: Command) -> Result<Ended> {
 fn log_to_stderr(filter: &str) -> Result<()> {
     let own = std::env::var("WEIR_LOG").ok();
     let filter = own.as_deref().unwrap_or(filter);
+    if let Some(wrong) = wrong_directive(filter) {
+        let failure = Failure::new(format!("log as {filter}"), format!("{wrong} is no level"));
+        let advice = "there are off, error, warn, info, debug and trace; for one module, write it \
+                      like weir_server=debug,info";
+        return Err(failure.advice(advice));
+    }
     let filter = EnvFilter::try_new(filter)
         .map_err(|error| Failure::new(format!("log as {filter}"), error.to_string()))?;
     let colour = io::stderr().is_terminal() && console::colors_enabled_stderr();
@@ -120,6 +126,18 @@ fn log_to_stderr(filter: &str) -> Result<()> {
         .log_internal_errors(false)
         .init();
     Ok(())
+}
+
+/// A part of a filter that names no level where one has to be; the library takes a lone word for a
+/// module of that name, and logs nothing.
+fn wrong_directive(filter: &str) -> Option<&str> {
+    let is_level = |level: &str| level.parse::<tracing::metadata::LevelFilter>().is_ok();
+    // Filters by span and field are the library's to judge.
+    filter.split(',').map(str::trim).find(|part| match part.rsplit_once('=') {
+        _ if part.is_empty() || part.contains(['[', '{', '}', ']']) => false,
+        Some((_, level)) => !is_level(level),
+        None => !is_level(part) && !part.contains("::") && !part.starts_with("weir"),
+    })
 }
 
 /// Says a failure on standard error.
@@ -135,6 +153,15 @@ mod tests {
     #[test]
     fn the_definition_of_the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_is_not_taken_for_a_module() {
+        for fine in ["info", "WARN", "off", "3", "weir_server=debug,info", "weir_client", "a::b"] {
+            assert_eq!(wrong_directive(fine), None, "{fine}");
+        }
+        assert_eq!(wrong_directive("loud"), Some("loud"));
+        assert_eq!(wrong_directive("info, weir_server=loud"), Some("weir_server=loud"));
     }
 
     #[test]

@@ -56,13 +56,12 @@ fn cached_ranges(file: &File, size: u64, most: usize) -> Option<(Vec<Range<u64>>
             continue;
         }
         let cached = count(file, &pages)?;
-        if cached > 0 && found.len() >= most {
-            return Some((found, true));
-        }
         if cached == pages.end - pages.start {
             let bytes = pages.start * PAGE..(pages.end * PAGE).min(size);
+            let is_full = found.len() >= most;
             match found.last_mut() {
                 Some(last) if last.end == bytes.start => last.end = bytes.end,
+                _ if is_full => return Some((found, true)),
                 _ => found.push(bytes),
             }
         } else if cached > 0 {

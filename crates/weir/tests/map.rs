@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{PAGE, fail, json, run, scratch, sparse};
+use common::{PAGE, Server, fail, json, run, scratch, sparse};
 use std::fs;
 
 #[test]
@@ -21,6 +21,35 @@ fn extents_are_the_files() {
         (&extents[1]["start"], &extents[1]["end"]),
         (&(8 * PAGE).into(), &(10 * PAGE).into())
     );
+}
+
+#[test]
+fn many_extents_are_all_found_in_every_version() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    // More than are asked for one after another; most of them short, with long ones between.
+    let data: Vec<(u64, u64)> = (0..700)
+        .map(|n| match n % 100 {
+            99 => (n * 8 * PAGE, 5 * PAGE),
+            _ => (n * 8 * PAGE, PAGE),
+        })
+        .collect();
+    sparse(&export.join("disk"), 700 * 8 * PAGE + 5, data.iter().copied());
+    let server = Server::start(&export, &["--squash", "none"]);
+    let local = export.join("disk").to_str().unwrap().to_owned();
+    for location in
+        [local, server.url("disk", "vers=4.2"), server.url("disk", "vers=4.2&nconnect=2")]
+    {
+        let map = json(["map", "--json", &location]);
+        assert_eq!((&map["data_extents"], &map["hole_extents"]), (&700.into(), &700.into()));
+        let extents = map["extents"].as_array().unwrap();
+        let found = extents.iter().filter(|extent| extent["kind"] == "data").map(|extent| {
+            let [start, end] = ["start", "end"].map(|field| extent[field].as_u64().unwrap());
+            (start, end - start)
+        });
+        assert!(found.eq(data.iter().copied()), "{location}");
+    }
 }
 
 #[test]

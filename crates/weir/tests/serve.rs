@@ -2,11 +2,12 @@
 
 mod common;
 
-use common::{Server, fail, scratch};
+use common::{Server, as_nobody, fail, hand_to_nobody, scratch, text, weir};
 use rustix::process::Signal;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -159,4 +160,60 @@ fn two_servers_do_not_share_a_state_directory() {
     let state = export.with_extension("state");
     let says = fail(1, arguments(&state, &["--bind", "127.0.0.1:0"], &export));
     assert!(says.contains("is in use by another process"), "{says}");
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_with_what_to_do() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let path = export.to_str().unwrap();
+    for (code, options, says) in [
+        (1, ["--log", "loud"], "loud is no level; there are off, error, warn, info, debug"),
+        (1, ["--budget", "8191P"], "this machine, or this program's control group, has "),
+        (1, ["--budget", "3"], "16.00 MiB at least; did you mean 3M or 3G?"),
+        (2, ["--threads", "0"], "take 1 to 1024, or leave it out"),
+    ] {
+        let args = ["serve", "--check"].into_iter().chain(options).chain([path]);
+        let said = fail(code, args);
+        assert!(said.contains(says), "{options:?}: {said}");
+    }
+    hand_to_nobody(dir.path(), &export);
+    fs::set_permissions(&export, fs::Permissions::from_mode(0o333)).unwrap();
+    let output = as_nobody(weir(["serve", "--check", path])).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(
+        text(&output).contains("permission denied; check its permissions"),
+        "{}",
+        text(&output)
+    );
+}
+
+#[test]
+fn who_squashed_root_is_is_said_where_it_may_not_write() {
+    if !rustix::process::geteuid().is_root() {
+        println!("not root: whoever clients are, all is done as this user");
+        return;
+    }
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    for (mode, squash, said) in [
+        (0o755, "root", true),
+        (0o755, "all", true),
+        (0o755, "none", false),
+        (0o777, "root", false),
+    ] {
+        fs::set_permissions(&export, fs::Permissions::from_mode(mode)).unwrap();
+        let mut command = weir(["serve", "--json", "--log", "warn", "--bind", "127.0.0.1:0"]);
+        command.args(["--squash", squash, "--state-dir"]);
+        command.arg(dir.path().join("state")).arg(&export);
+        let log = dir.path().join("log");
+        command.stderr(fs::File::create(&log).unwrap());
+        let server = Server::spawn(command);
+        let log = fs::read_to_string(&log).unwrap();
+        let hint = "may not write to ";
+        assert_eq!(log.contains(hint), said, "{mode:o} {squash}: {log}");
+        drop(server);
+    }
 }

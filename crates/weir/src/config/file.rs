@@ -7,6 +7,7 @@
 use super::problem::Problem;
 use super::{Bind, CacheArg, DurabilityArg, ExportSettings, NOBODY, Settings, SquashArg};
 use crate::failure::{Asked, Result};
+use crate::memory::check_budget;
 use crate::size::Size;
 use serde::de::{Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
@@ -24,7 +25,7 @@ use weir_server::{AdmissionOptions, Versions};
 /// The leases that make sense, in seconds.
 pub(crate) const LEASE_SECONDS: std::ops::RangeInclusive<u32> = 5..=3600;
 /// Most threads that make sense.
-const MAX_THREADS: usize = 1024;
+pub(crate) const MAX_THREADS: usize = 1024;
 
 /// Reads a configuration file, and looks at the directories that it names.
 pub(crate) fn load(path: &Path) -> Result<Settings> {
@@ -42,10 +43,22 @@ pub(crate) fn load(path: &Path) -> Result<Settings> {
 fn look(path: &Path) -> std::result::Result<PathBuf, (String, &'static str)> {
     let shown = path.display();
     match path.canonicalize() {
-        Ok(dir) if dir.is_dir() => Ok(dir),
+        Ok(dir) if dir.is_dir() => match readable(&dir) {
+            Ok(()) => Ok(dir),
+            Err(error) => Err((
+                format!("{shown}: {error}"),
+                "change its permissions, or run the server as a user who may read it",
+            )),
+        },
         Ok(_) => Err((format!("{shown} is not a directory"), "name the one that it is in")),
         Err(error) => Err((format!("{shown}: {error}"), "make the directory, or mend the path")),
     }
+}
+
+/// Fails if this process may not list a directory and use what is in it.
+pub(crate) fn readable(dir: &Path) -> std::io::Result<()> {
+    use rustix::fs::{Access, AtFlags, CWD, accessat};
+    Ok(accessat(CWD, dir, Access::READ_OK | Access::EXEC_OK, AtFlags::EACCESS)?)
 }
 
 /// What a text says, and where in it each export's directory is named.
@@ -95,7 +108,7 @@ struct File {
 #[serde(deny_unknown_fields, default)]
 struct Server {
     listen: OneOrMany<Text<Bind>>,
-    budget: Option<Text<Size>>,
+    budget: Option<Spanned<Text<Size>>>,
     stream_limit: Option<Text<Size>>,
     threads: Option<Spanned<usize>>,
     lease: Option<Spanned<u32>>,
@@ -182,6 +195,10 @@ impl Server {
                 .fold(Versions::empty(), |all, Version(version)| all | version),
             None => Versions::ALL,
         };
+        if let Some(budget) = &self.budget {
+            check_budget(Some(budget.get_ref().0))
+                .map_err(|failure| Problem::at(budget.span(), failure.to_string()))?;
+        }
         let state_dir = self.state_dir.map(whole_path).transpose()?;
         let metrics = match self.metrics {
             Some(at) => Some(at.get_ref().0.with_port().ok_or_else(|| {
@@ -200,7 +217,7 @@ impl Server {
         };
         Ok(Settings {
             listen: self.listen.0.into_iter().map(|text| text.0).collect(),
-            budget: self.budget.map(|text| text.0),
+            budget: self.budget.map(|text| text.into_inner().0),
             stream_limit: self.stream_limit.map_or(default.stream_limit, |text| text.0),
             threads,
             lease: self
@@ -507,12 +524,24 @@ mod tests {
             ("[server]\nbudgt = \"1G\"", ":2:1: unknown key `budgt`; did you mean `budget`?"),
             ("[sever]", ":1:2: unknown key `sever`; did you mean `server`?"),
             ("[[export]]\npath = \"/a\"\nroot = 1", ":3:1: unknown key `root`; there are path,"),
-            ("[[export]]\nname = \"/a\"", ":1:1: missing field `path`"),
+            ("[[export]]\nname = \"/a\"", ":1:1: an export without a directory; add path"),
+            (
+                "[export]\npath = \"/a\"",
+                ":1:1: [export] is one table, and there may be several; write",
+            ),
+            (
+                "[[export]]\npath = \"/a\"\nread_only = \"yes\"",
+                ":3:13: \"yes\" where true or false",
+            ),
+            ("[[export]]\npath = 5", ":2:8: 5 where a text is needed; put it in quotes"),
+            ("[[export]]\npath = \"/a\"\nanon_uid = -1", ":3:12: -1 is too small or too large"),
+            ("[server]\nbudget = 3", ":2:10: cannot use a budget of 3 B: a page cache takes 16.00"),
+            ("[server]\nbudget = \"15E\"", ":2:10: cannot use a budget of 15.00 EiB: this machine"),
             ("[[export]]\npath = \"a\"", ":2:8: a depends on where the server is started"),
             ("[[export]]\npath = \"/\"", ":2:8: this directory's path is no name for it; give"),
             ("[server]\nbudget = \"much\"", ":2:10: \"much\": not a size; write it like"),
             ("[server]\nlease = 1", ":2:9: a lease of 1 s; take one of 5 to 3600"),
-            ("[server]\nlease = \"x\"", ":2:9: invalid type: string \"x\", expected u32"),
+            ("[server]\nlease = \"x\"", ":2:9: \"x\" where a whole number is needed; write"),
             ("[server]\nthreads = 0", ":2:11: 0 threads; take 1 to 1024"),
             ("[server]\nlisten = [\"here\"]", ":2:11: \"here\": write it like 0.0.0.0:2049"),
             ("[server]\nversions = [4.3]", ":2:13: no such version: 4.3"),
@@ -544,7 +573,8 @@ mod tests {
             ),
         ] {
             // Each with an export, so that this is not what is missed.
-            let text = match text.contains("[[export]]") || text.is_empty() {
+            let exports = text.contains("[[export]]") || text.starts_with("[export]");
+            let text = match exports || text.is_empty() {
                 true => text.to_owned(),
                 false => format!("{text}\n{export}"),
             };

@@ -8,7 +8,7 @@ mod file;
 mod problem;
 
 pub(crate) use bind::Bind;
-pub(crate) use file::{LEASE_SECONDS, load};
+pub(crate) use file::{LEASE_SECONDS, MAX_THREADS, load, readable};
 
 use crate::memory::budget_bytes;
 use crate::size::Size;

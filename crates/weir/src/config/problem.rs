@@ -48,11 +48,61 @@ impl Problem {
 
 impl From<toml::de::Error> for Problem {
     fn from(error: toml::de::Error) -> Self {
-        let (what, advice) = match Misnamed::read(error.message()) {
+        let message = error.message();
+        let (what, advice) = match Misnamed::read(message) {
             Some(misnamed) => misnamed.tell(),
-            None => (error.message().trim_end().replace('\n', ", "), None),
+            None => match in_other_words(message) {
+                Some((what, advice)) => (what, Some(advice)),
+                None => (message.trim_end().replace('\n', ", "), None),
+            },
         };
         Self { span: error.span(), what, advice }
+    }
+}
+
+/// What serde's messages mean, and what to do: they speak of types, not of files.
+fn in_other_words(message: &str) -> Option<(String, String)> {
+    let said = |what: String, advice: &str| Some((what, advice.to_owned()));
+    if message.starts_with("missing field `path`") {
+        return said("an export without a directory".into(), "add path = \"/srv/...\"");
+    }
+    if let Some(field) = message.strip_prefix("missing field `") {
+        let field = field.split('`').next()?;
+        return said(format!("`{field}` is missing"), "add it");
+    }
+    let (kind, rest) = message.trim_end().split_once(": ")?;
+    let (found, expected) = rest.rsplit_once(", expected ")?;
+    // Such as: string "x", integer `5`, map, sequence.
+    let quoted = found.split_once(' ').map(|(_, value)| value.trim_matches('`'));
+    let found = match (found, quoted) {
+        ("map", _) => "a table",
+        ("sequence", _) => "a list",
+        ("floating point", _) => "a fraction",
+        (found, None) => found,
+        (_, Some(quoted)) => quoted.trim_start_matches("point `"),
+    };
+    let number = ["u8", "u16", "u32", "u64", "usize", "i32", "i64"].contains(&expected);
+    match (kind, expected) {
+        ("invalid type", "a sequence") if found == "a table" => said(
+            "[export] is one table, and there may be several".into(),
+            "write [[export]], with two brackets on each side",
+        ),
+        ("invalid type", "a boolean") => {
+            said(format!("{found} where true or false is needed"), "write it without quotes")
+        }
+        ("invalid type", _) if number => {
+            said(format!("{found} where a whole number is needed"), "write digits, without quotes")
+        }
+        ("invalid value", _) if number => {
+            said(format!("{found} is too small or too large"), "choose another number")
+        }
+        ("invalid type", expected) if expected.ends_with("string") => {
+            said(format!("{found} where a text is needed"), "put it in quotes")
+        }
+        ("invalid type", expected) => {
+            Some((format!("{found} is not what is needed"), format!("write {expected}")))
+        }
+        _ => None,
     }
 }
 

@@ -3,10 +3,12 @@
 use super::listen::NFS_PORT;
 use crate::config::{CacheArg, DurabilityArg, ExportSettings, Settings, SquashArg};
 use crate::failure::Result;
-use crate::output::{print, print_json, size_text};
+use crate::output::{print, print_json, size_text, text_and_hex};
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use weir_server::AdmissionOptions;
 use weir_server::export::{ClientAccess, ClientRule};
@@ -177,8 +179,10 @@ fn export_json(export: &ExportSettings) -> Value {
     let squash = format!("{:?}", export.squash).to_lowercase();
     let cache = format!("{:?}", export.cache).to_lowercase();
     let durability = format!("{:?}", export.durability).to_lowercase();
+    let (path, path_hex) = text_and_hex(export.dir.as_os_str().as_bytes());
     json!({
-        "path": export.dir.to_string_lossy(),
+        "path": path,
+        "path_hex": path_hex,
         "name": export.name,
         "read_only": export.read_only,
         "squash": squash,
@@ -225,9 +229,40 @@ fn warn(settings: &Settings, addresses: &[SocketAddr]) {
             export.name
         );
     }
+    for export in settings.exports.iter().filter(|export| !export.read_only) {
+        warn_of_squash(export);
+    }
     let asked_port = settings.listen.iter().any(|bind| bind.port.is_some());
     if let Some(address) = addresses.first().filter(|a| !asked_port && a.port() != NFS_PORT) {
         tracing::warn!("port {NFS_PORT} may not be had, using {}", address.port());
+    }
+}
+
+/// Says whom clients' root is, where that user cannot write: the first thing that is tried is often
+/// a copy by root.
+fn warn_of_squash(export: &ExportSettings) {
+    let who = match export.squash {
+        // Another than root does everything as itself.
+        SquashArg::None => return,
+        _ if !geteuid().is_root() => return,
+        SquashArg::Root => "clients' root",
+        SquashArg::All => "every user of clients",
+    };
+    let Ok(dir) = export.dir.metadata() else { return };
+    let (uid, gid) = (export.anon_uid, export.anon_gid);
+    let bits = match dir.uid() == uid {
+        true => 0o300,
+        false if dir.gid() == gid => 0o030,
+        false => 0o003,
+    };
+    // A list of access control may allow what the mode does not; then this says too much.
+    if uid != 0 && dir.mode() & bits != bits {
+        tracing::warn!(
+            "{who} is user {uid} in {} (squash), who may not write to {}: copy as a user who may, \
+             chown it to {uid}:{gid}, or serve it with --squash none (squash = \"none\")",
+            export.name,
+            export.dir.display()
+        );
     }
 }
 

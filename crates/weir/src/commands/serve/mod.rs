@@ -12,9 +12,11 @@ mod stores;
 
 use crate::cli::Ended;
 use crate::config::{
-    Bind, CacheArg, DurabilityArg, ExportSettings, LEASE_SECONDS, NOBODY, Settings, SquashArg, load,
+    Bind, CacheArg, DurabilityArg, ExportSettings, LEASE_SECONDS, MAX_THREADS, NOBODY, Settings,
+    SquashArg, load, readable,
 };
 use crate::failure::{Asked, Failure, Result};
+use crate::memory::check_budget;
 use crate::size::Size;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -105,7 +107,7 @@ struct ServerArgs {
     #[arg(long, value_name = "SIZE", conflicts_with = "config")]
     stream_limit: Option<Size>,
     /// Threads that serve calls [default: one for each processor, at least 4]
-    #[arg(long, value_name = "N", conflicts_with = "config")]
+    #[arg(long, value_name = "N", conflicts_with = "config", value_parser = threads)]
     threads: Option<NonZeroUsize>,
     /// How long a silent client keeps its opens and locks, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "90", conflicts_with = "config")]
@@ -213,9 +215,16 @@ fn metrics_address(bind: Bind) -> Result<SocketAddr> {
     })
 }
 
+/// A number of threads as people write it.
+fn threads(text: &str) -> Result<NonZeroUsize, String> {
+    let count = text.parse().ok().and_then(NonZeroUsize::new).filter(|n| n.get() <= MAX_THREADS);
+    count.ok_or_else(|| format!("take 1 to {MAX_THREADS}, or leave it out"))
+}
+
 /// What the command line says.
 fn settings(args: Args) -> Result<Settings> {
     let Args { dir, server, export, .. } = args;
+    check_budget(server.budget)?;
     let dir = find(dir.as_deref().unwrap_or(Path::new(".")))?;
     let default = Settings::default();
     let versions = server.versions.into_iter().reduce(|all, version| all | version);
@@ -258,5 +267,6 @@ fn find(dir: &Path) -> Result<PathBuf> {
         let failure = Failure::new(format!("serve {shown}"), "it is not a directory");
         return Err(failure.advice("name the directory that it is in"));
     }
+    readable(&dir).asked(|| format!("serve {shown}"))?;
     Ok(dir)
 }

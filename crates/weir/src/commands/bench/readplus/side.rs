@@ -6,7 +6,7 @@ use super::guest::Guest;
 use super::network::{Network, Rate};
 use super::{Reading, Run};
 use crate::failure::{Asked, Failure, Result};
-use crate::kernel_cache::cached_ranges;
+use crate::kernel_cache::cached;
 use crate::output::size_text;
 use serde_json::Value;
 use std::fs::File;
@@ -261,10 +261,9 @@ fn in_kernel_cache(state: State, path: &Path) -> Result<Value> {
         State::Cached => drop(std::io::copy(&mut file, &mut std::io::sink()).asked(asked)?),
     }
     let size = file.metadata().asked(asked)?.len();
-    let ranges = cached_ranges(&file, size)
+    let found = cached(&file, size, std::iter::empty())
         .ok_or_else(|| Failure::new(asked(), "this kernel does not say what is in it"))?;
-    let resident: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-    Ok(serde_json::json!({ "resident_bytes": resident }))
+    Ok(serde_json::json!({ "resident_bytes": found.bytes }))
 }
 
 /// The name of the file system that a directory is on.
