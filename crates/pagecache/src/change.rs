@@ -1,4 +1,4 @@
-//! Changes of a file as a whole: truncate, hole punch, allocate, clone.
+//! Changes of a file as a whole: truncate, hole punch, zeroing, allocate, clone.
 //!
 //! 1. Each runs alone: no fill, writeback or write of the file begins meanwhile, and none is in
 //!    flight to the store but fills, which publish nothing any more: they may have read before the
@@ -8,6 +8,8 @@
 //!    has happened. Until then readers see the file as it was.
 //! 3. Once begun, it is finished even if the caller goes away.
 //! 4. The frames for the pages at the edges are taken beforehand, with nothing held.
+//! 5. Only [`Mapping::truncate`] makes a file shorter. What makes it longer compares its size under
+//!    the exclusion, so that a write that was acknowledged meanwhile stays.
 
 use crate::arena::{Frames, flag};
 use crate::exclusive::Exclusive;
@@ -18,8 +20,9 @@ use crate::write::MAX_FILE_BYTES;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
+use tracing::debug;
 use weir_base::PAGE_SIZE;
-use weir_vfs::{Error, Extent, Result, SegmentKind};
+use weir_vfs::{Error, Extent, OpenFile, Result, SegmentKind};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -61,6 +64,54 @@ impl Mapping {
             };
             mapping.in_store(&exclusive, change).await?;
             mapping.punched(&exclusive, offset..end, frames);
+            Ok(())
+        };
+        finish(&self.shared.tasks, work).await
+    }
+
+    /// Makes a range zeros that take no data, on space that is reserved if `reserve`; the file grows to
+    /// its end, and never shrinks.
+    pub(crate) async fn zero_range(
+        self: &Arc<Self>,
+        offset: u64,
+        len: u64,
+        reserve: bool,
+    ) -> Result<()> {
+        let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_BYTES).ok_or(Error::TooBig)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let mapping = self.clone();
+        let work = async move {
+            let frames = mapping.edge_frames(2).await;
+            let exclusive = mapping.exclude().await;
+            let file = mapping.file();
+            let size = mapping.size();
+            // Space first: without it nothing is changed. What is past the end is zeros then.
+            let change = async {
+                if reserve {
+                    file.allocate(offset, len).await?;
+                } else {
+                    grow(&*file, size.max(end)).await?;
+                }
+                if offset >= size {
+                    return Ok(());
+                }
+                let old = end.min(size) - offset;
+                if let Err(error) = file.punch_hole(offset, old).await {
+                    ungrow(&*file, size, end).await;
+                    return Err(error);
+                }
+                if reserve && let Err(error) = file.allocate(offset, old).await {
+                    // The zeros are there; it is the promise of space for data that is not kept.
+                    debug!("space of zeros could not be reserved again: {error}");
+                }
+                Ok(())
+            };
+            mapping.in_store(&exclusive, change).await?;
+            mapping.punched(&exclusive, offset..end, frames);
+            let none = Frames::none(&mapping.shared.arena);
+            mapping.resized(&exclusive, size.max(end), none);
             Ok(())
         };
         finish(&self.shared.tasks, work).await
@@ -327,5 +378,18 @@ impl Mapping {
         self.forget_dirty(&mut state, 0..u64::MAX);
         let size = self.size();
         self.invalidate(&mut state, size);
+    }
+}
+
+/// Makes a store's file `size` long, unless it is longer: another program may have appended to it.
+async fn grow(file: &dyn OpenFile, size: u64) -> Result<()> {
+    if file.getattr().await?.size < size { file.set_size(size).await } else { Ok(()) }
+}
+
+/// Takes back what made a store's file `end` long, if it still is: its size was `size` before.
+async fn ungrow(file: &dyn OpenFile, size: u64, end: u64) {
+    let grown = end > size && file.getattr().await.is_ok_and(|attr| attr.size == end);
+    if grown && let Err(error) = file.set_size(size).await {
+        debug!("a file that grew for a change that failed stays as long: {error}");
     }
 }

@@ -173,6 +173,17 @@ impl File {
         self.open.mapping.punch_hole(offset, len).await
     }
 
+    /// Makes a range zeros that take no data, on space that is reserved if `reserve`; extends the file
+    /// to the range's end, and never makes it shorter, whatever else writes to it at the same time.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] if the store knows no holes, or cannot reserve; as for
+    /// [`truncate_async`](Self::truncate_async).
+    pub async fn zero_range_async(&self, offset: u64, len: u64, reserve: bool) -> Result<()> {
+        self.for_writing()?;
+        self.open.mapping.zero_range(offset, len, reserve).await
+    }
+
     /// Reserves space for a range, extending the file to its end.
     ///
     /// # Errors

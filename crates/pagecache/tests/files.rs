@@ -5,9 +5,14 @@
 mod common;
 
 use common::{Rig, block_on, pattern, read_full, until, write_all};
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 use weir_pagecache::{Cache, Config, Segment};
+use weir_stores::fault::{Call, Fault, Rule, What, When};
+use weir_stores::memory::MemoryFs;
 use weir_vfs::{
     Access, Advice, Caller, Capabilities, Error, FileSystem, IoFlags, SegmentKind, SetAttr, SetTime,
 };
@@ -594,4 +599,87 @@ fn hipri_is_taken_and_changes_nothing() {
     assert_eq!(file.write_at(b"new", 4000, IoFlags::HIPRI), Ok(3));
     assert_eq!(read_full(&file, 4000, 3, IoFlags::HIPRI | IoFlags::UNCACHED), b"new");
     assert_eq!(file.resident(), [0..3 * PAGE]);
+}
+
+#[test]
+fn zeros_at_the_end_of_a_file_cut_off_no_write_that_comes_meanwhile() {
+    let store = Fault::over(MemoryFs::new(), 1);
+    let (_cache, file) = over(store.clone());
+    write_all(&file, &pattern(4 * PAGE as usize, 1), 0);
+    // Another change of the file as a whole goes first; a write and the zeros wait for it.
+    store.add(Rule { call: Call::SetSize, when: When::Nth(0), what: What::Hold });
+    let write = async {
+        let mut bytes = &b"acknowledged"[..];
+        while !bytes.is_empty() {
+            let at = 64 * PAGE + 12 - bytes.len() as u64;
+            let n = file.write_at_async(bytes, at, NONE).await?;
+            bytes = &bytes[n..];
+        }
+        Ok(())
+    };
+    let let_go = async {
+        // Polled last: all others wait by now.
+        assert!(store.release_one());
+        Ok(())
+    };
+    type Work<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
+    let mut work: Vec<Work<'_>> = vec![
+        Box::pin(file.truncate_async(3 * PAGE)),
+        Box::pin(write),
+        Box::pin(file.zero_range_async(2 * PAGE, 8 * PAGE, false)),
+        Box::pin(let_go),
+    ];
+    block_on(poll_fn(|cx| {
+        work.retain_mut(|work| match work.as_mut().poll(cx) {
+            Poll::Ready(done) => done.map(|()| false).unwrap(),
+            Poll::Pending => true,
+        });
+        if work.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    drop(work);
+    assert_eq!(file.size(), 64 * PAGE + 12);
+    assert_eq!(read_full(&file, 64 * PAGE, 12, NONE), b"acknowledged");
+    let mut expected = pattern(2 * PAGE as usize, 1);
+    expected.resize(64 * PAGE as usize, 0);
+    assert!(read_full(&file, 0, 64 * PAGE as usize, NONE) == expected);
+}
+
+#[test]
+fn zeros_that_find_no_space_change_nothing() {
+    let store = Fault::over(MemoryFs::new(), 1);
+    let (_cache, file) = over(store.clone());
+    let before = pattern(4 * PAGE as usize, 1);
+    write_all(&file, &before, 0);
+    for (call, reserve) in
+        [(Call::Allocate, true), (Call::PunchHole, true), (Call::PunchHole, false)]
+    {
+        store.add(Rule { call, when: When::Nth(0), what: What::Fail(Error::NoSpace) });
+        let done = block_on(file.zero_range_async(PAGE, 10 * PAGE, reserve));
+        assert_eq!(done, Err(Error::NoSpace), "{call:?}");
+        assert_eq!(file.size(), 4 * PAGE);
+        assert!(read_full(&file, 0, 20 * PAGE as usize, NONE) == before, "{call:?}");
+        file.sync(false).unwrap();
+        assert_eq!(block_on(file.getattr()).unwrap().size, 4 * PAGE, "{call:?}");
+        store.clear();
+    }
+    // Space that is not there a second time is no failure: the zeros are.
+    store.add(Rule { call: Call::Allocate, when: When::Nth(1), what: What::Fail(Error::NoSpace) });
+    block_on(file.zero_range_async(PAGE, 10 * PAGE, true)).unwrap();
+    let mut zeros = before[..PAGE as usize].to_vec();
+    zeros.resize(11 * PAGE as usize, 0);
+    assert!(read_full(&file, 0, 20 * PAGE as usize, NONE) == zeros);
+}
+
+/// A file of a store, in a cache.
+fn over(store: std::sync::Arc<Fault>) -> (Cache, weir_pagecache::File) {
+    let config = Config { budget_bytes: 256 * PAGE, readahead_bytes: 0, ..Config::default() };
+    let cache = Cache::new(config).unwrap();
+    let fs = cache.mount(store);
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let access = Access::READ | Access::WRITE;
+    let file = block_on(async {
+        let made = fs.create(&Caller::Own, fs.root(), b"file", &set, true).await.unwrap();
+        fs.open(&Caller::Own, made.attr.id, access).await.unwrap()
+    });
+    (cache, file)
 }

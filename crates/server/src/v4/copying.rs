@@ -9,7 +9,7 @@ use std::io::IoSlice;
 use std::net::IpAddr;
 use std::sync::Arc;
 use weir_nfs::v4::Error;
-use weir_pagecache::{File, Segment};
+use weir_pagecache::Segment;
 use weir_vfs::SegmentKind;
 
 /// Most bytes of data in a piece.
@@ -61,7 +61,8 @@ impl Copying {
         let step = match source.extent_at_async(self.from).await {
             Ok(extent) if extent.kind == SegmentKind::Hole => {
                 let bytes = (extent.end - self.from).min(self.left);
-                make_hole(destination, self.to, bytes).await.map_err(of_vfs)?;
+                let zeroed = destination.zero_range_async(self.to, bytes, false).await;
+                zeroed.map_err(of_vfs)?;
                 Step { bytes, data: 0 }
             }
             Ok(extent) => {
@@ -102,22 +103,11 @@ impl Copying {
                 }
                 Segment::Hole { start, end } => {
                     let hole = (end - start).min(len - copied);
-                    make_hole(destination, to, hole).await?;
+                    destination.zero_range_async(to, hole, false).await?;
                     copied += hole;
                 }
             }
         }
         Ok(copied)
     }
-}
-
-/// Makes `len` bytes at `at` a hole, which may be past the end of the file.
-pub(super) async fn make_hole(file: &File, at: u64, len: u64) -> weir_vfs::Result<()> {
-    if file.size() > at {
-        file.punch_hole_async(at, len).await?;
-    }
-    if file.size() < at + len {
-        file.truncate_async(at + len).await?;
-    }
-    Ok(())
 }

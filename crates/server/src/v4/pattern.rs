@@ -110,6 +110,11 @@ impl Blocks {
         if self.block_bytes == 0 { 0 } else { len - len % self.block_bytes }
     }
 
+    /// Whether blocks have zeros that are worth a hole beside data, where zeros are `apart`.
+    pub(super) fn are_sparse(&self, apart: bool) -> bool {
+        apart && self.longest_zeros >= ZERO_RUN_BYTES && !self.parts.is_empty()
+    }
+
     /// What comes at `at`, which is before the end; zeros are data unless they are `apart`.
     pub(super) fn next(&self, at: u64, apart: bool) -> Piece {
         let most = (self.len() - at).min(PIECE_BYTES);

@@ -12,7 +12,7 @@
 use super::engine::{Engine, MAX_VECTORS, Transfer, Vectors};
 use super::extents::{Known, seek_extent};
 use super::locks::Locks;
-use super::sys;
+use super::{reserve, sys};
 use crate::rules::{MAX_FILE_BYTES, range_end};
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -569,8 +569,11 @@ impl OpenFile for LocalFile {
         if len == 0 {
             return Err(Error::Invalid);
         }
+        self.writable()?;
         let end = range_end(offset, len)?;
-        self.fallocate(FallocateFlags::empty(), offset, end - offset).await
+        let (inode, file) = (self.inode.clone(), self.file.clone());
+        let work = move || Ok(inode.changing(|| reserve::reserve(file.as_fd(), offset..end))?);
+        self.io.engine.blocking(work).await
     }
 
     async fn extent_at(&self, offset: u64) -> Result<Extent> {

@@ -13,6 +13,7 @@ mod locks;
 mod nodelog;
 mod nodes;
 mod probe;
+mod reserve;
 mod search;
 pub mod stream;
 mod sys;

@@ -6,6 +6,7 @@
 use rustix::fs::{AtFlags, Statx};
 use std::ffi::CStr;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use weir_base::stable_hash;
 use weir_vfs::{Lock, LockRange, TO_END};
@@ -253,6 +254,80 @@ pub(super) fn clone_range(
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Extents of one FIEMAP call.
+const EXTENTS: usize = 64;
+
+/// A part of a file that has space (`struct fiemap_extent`).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FiemapExtent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved: [u64; 2],
+    flags: u32,
+    reserved_too: [u32; 3],
+}
+
+/// A question, and the answer (`struct fiemap`).
+#[repr(C)]
+struct Fiemap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    reserved: u32,
+    extents: [FiemapExtent; EXTENTS],
+}
+
+/// The parts of a range that have no space, neither for data nor reserved (FS_IOC_FIEMAP); `None`:
+/// there are more than `most`.
+pub(super) fn gaps(
+    file: BorrowedFd<'_>,
+    range: Range<u64>,
+    most: usize,
+) -> io::Result<Option<Vec<Range<u64>>>> {
+    /// `_IOWR('f', 11, struct fiemap)`.
+    const FS_IOC_FIEMAP: u32 = 0xC020_660B;
+    let (mut at, mut gaps) = (range.start, Vec::new());
+    while at < range.end {
+        let mut map = Fiemap {
+            start: at,
+            length: range.end - at,
+            flags: 0,
+            mapped: 0,
+            count: EXTENTS as u32,
+            reserved: 0,
+            extents: [FiemapExtent::default(); EXTENTS],
+        };
+        // SAFETY: the argument is the structure that this request reads and fills in, with room for
+        // as many extents as it says.
+        let done =
+            unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as libc::Ioctl, &raw mut map) };
+        if done < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let before = at;
+        for extent in map.extents.iter().take(map.mapped as usize) {
+            if extent.logical > at {
+                gaps.push(at..extent.logical.min(range.end));
+            }
+            at = at.max(extent.logical.saturating_add(extent.length));
+        }
+        if (map.mapped as usize) < EXTENTS || at == before {
+            break;
+        }
+        if gaps.len() > most {
+            return Ok(None);
+        }
+    }
+    if at < range.end {
+        gaps.push(at..range.end);
+    }
+    Ok((gaps.len() <= most).then_some(gaps))
 }
 
 /// statx(2) of an open file, as `rustix` does it, by the shortest way.

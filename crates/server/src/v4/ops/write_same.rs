@@ -5,9 +5,10 @@
 //!    asks on. [`MOST_BYTES`] of data are made for one call, of however few or many blocks.
 //! 2. Long zeros are made as the store makes space: reserved, where it can, and no data. Nothing
 //!    tells them from written ones but READ_PLUS and SEEK, which call them a hole.
+//! 3. A block with long zeros gets its space, and is zeroed, before any of its data is written: one
+//!    that finds no space leaves the file as it was.
 
 use crate::v4::context::{Context, FileIo, Target};
-use crate::v4::copying::make_hole;
 use crate::v4::pattern::{Blocks, PIECE_BYTES, Piece};
 use crate::v4::status::of_vfs;
 use weir_nfs::v4::Error;
@@ -55,15 +56,32 @@ impl Writing<'_> {
     async fn run(&self, blocks: &Blocks) -> Result<u64, Error> {
         let (mut done, mut cost) = (0, 0);
         let mut buffer = Vec::new();
+        let sparse = blocks.are_sparse(self.makes_holes);
+        // The end of the block that was zeroed as a whole, before its data comes.
+        let mut zeroed = 0;
         while done < blocks.len() && (cost < MOST_BYTES || blocks.whole(done) == 0) {
             let piece = blocks.next(done, self.makes_holes);
-            let written = match piece {
-                Piece::Zeros(len) => self.zero(self.offset + done, len).await.map(|()| len),
-                Piece::Data(len) => {
-                    buffer.resize(len as usize, 0);
-                    blocks.fill(done, &mut buffer);
-                    self.write(self.offset + done, &buffer).await
+            let begins = sparse && done >= zeroed;
+            let written = if begins {
+                let block = blocks.block_bytes();
+                zeroed = done + block;
+                self.zero(self.offset + done, block).await.map(|()| 0)
+            } else {
+                let most = if sparse { zeroed - done } else { u64::MAX };
+                match piece {
+                    Piece::Zeros(len) if sparse => Ok(len.min(most)),
+                    Piece::Zeros(len) => self.zero(self.offset + done, len).await.map(|()| len),
+                    Piece::Data(len) => {
+                        buffer.resize(len.min(most) as usize, 0);
+                        blocks.fill(done, &mut buffer);
+                        self.write(self.offset + done, &buffer).await
+                    }
                 }
+            };
+            cost += match (&written, piece) {
+                (Ok(written), Piece::Data(_)) if !begins => *written,
+                _ if begins || !sparse => LAYOUT_BYTES,
+                _ => 0,
             };
             match written {
                 Ok(written) => done += written,
@@ -71,7 +89,6 @@ impl Writing<'_> {
                 Err(_) if blocks.whole(done) > 0 => break,
                 Err(error) => return Err(error),
             }
-            cost += if matches!(piece, Piece::Data(_)) { piece.len() } else { LAYOUT_BYTES };
             // Writes to memory never wait: others are to have their turn.
             tokio::task::yield_now().await;
         }
@@ -87,12 +104,8 @@ impl Writing<'_> {
 
     /// Zeros that take no data, on space that is reserved where the store can.
     async fn zero(&self, at: u64, len: u64) -> Result<(), Error> {
-        let file = &self.io.file;
-        make_hole(file, at, len).await.map_err(of_vfs)?;
-        if self.target.capabilities().contains(Capabilities::ALLOCATE) {
-            file.allocate_async(at, len).await.map_err(of_vfs)?;
-        }
-        Ok(())
+        let reserve = self.target.capabilities().contains(Capabilities::ALLOCATE);
+        self.io.file.zero_range_async(at, len, reserve).await.map_err(of_vfs)
     }
 }
 

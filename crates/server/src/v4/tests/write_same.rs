@@ -263,6 +263,13 @@ async fn without_space_the_blocks_that_fitted_are_counted() {
     store.clear();
     store.add(Rule { call: Call::Allocate, when: When::Always, what: no_space });
     assert_eq!(c.write_same(&file, args(stateid, 2 * MIB, MIB, 3)).await, Err(Error::NoSpc));
+    let left = c.read_all(&file).await;
+    assert_eq!(left.len() as u64, 2 * MIB, "what finds no space does not make the file longer");
+    let over = args(stateid, MIB / 2, 2 * MIB, 1);
+    assert_eq!(c.write_same(&file, over).await, Err(Error::NoSpc));
+    let plain = Args { pattern: Opaque::copy_from(b""), ..args(stateid, 0, 4 * MIB, 1) };
+    assert_eq!(c.write_same(&file, plain).await, Err(Error::NoSpc));
+    assert!(c.read_all(&file).await == left, "nor takes anything from it");
 
     // What is to be durable is, or the call fails, and the verifier says that data may be lost.
     store.clear();

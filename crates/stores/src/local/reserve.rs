@@ -1,0 +1,150 @@
+//! Reserving space (fallocate(2)) so that it either is all there or nothing has happened.
+//!
+//! ext4 and XFS reserve piece by piece: when the disk or a quota is full, they keep the pieces that
+//! fitted, and ext4 makes the file longer for them.
+//!
+//! 1. What is known not to fit is refused before anything is reserved, so that the disk is not full
+//!    for others even for a moment.
+//! 2. After a failure, what had no space before has none again, and the file is as long as before. Space
+//!    that was reserved earlier stays.
+//! 3. What another program wrote there meanwhile stays, too: only what holds no data is taken back.
+//!
+//! Where the file system does not say which ranges have space (FIEMAP), or a range is in more than
+//! [`MAX_GAPS`] pieces, only the file's length is put right.
+
+use super::sys;
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::Errno;
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use tracing::debug;
+
+/// Most ranges without space that are remembered of one call.
+const MAX_GAPS: usize = 4096;
+
+/// Reserves space for a range, and extends the file to its end.
+pub(super) fn reserve(file: BorrowedFd<'_>, range: Range<u64>) -> io::Result<()> {
+    let size = size_of(file)?;
+    let gaps = sys::gaps(file, range.clone(), MAX_GAPS);
+    if let Ok(Some(gaps)) = &gaps {
+        let wanted: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
+        let stat = rustix::fs::fstatvfs(file)?;
+        if wanted > stat.f_bfree.saturating_mul(stat.f_frsize) {
+            return Err(Errno::NOSPC.into());
+        }
+    }
+    let mode = FallocateFlags::empty();
+    let done = rustix::fs::fallocate(file, mode, range.start, range.end - range.start);
+    if let Err(error) = done {
+        let gaps = gaps.ok().flatten().unwrap_or_default();
+        if let Err(error) = take_back(file, size, range.end, &gaps) {
+            debug!("space that was reserved in vain stays reserved: {error}");
+        }
+        return Err(error.into());
+    }
+    Ok(())
+}
+
+/// Frees what has been reserved of ranges that had no space, and ends the file where it ended.
+fn take_back(file: BorrowedFd<'_>, size: u64, end: u64, gaps: &[Range<u64>]) -> io::Result<()> {
+    for gap in gaps {
+        let mut at = gap.start;
+        let within = gap.end.min(size);
+        while at < within {
+            let data = next_data(file, at)?.min(within);
+            if at < data {
+                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(file, mode, at, data - at)?;
+            }
+            at = if data < within { rustix::fs::seek(file, SeekFrom::Hole(data))? } else { within };
+        }
+    }
+    // Also when it did not grow: space past the end goes with this.
+    if end > size && size_of(file)? <= end && next_data(file, size)? == u64::MAX {
+        rustix::fs::ftruncate(file, size)?;
+    }
+    Ok(())
+}
+
+/// Where data begins at or after `at`; the largest number where there is none.
+fn next_data(file: BorrowedFd<'_>, at: u64) -> io::Result<u64> {
+    match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(data) => Ok(data),
+        Err(Errno::NXIO) => Ok(u64::MAX),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn size_of(file: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(rustix::fs::fstat(file)?.st_size.cast_unsigned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    const MIB: u64 = 1 << 20;
+
+    fn blocks(file: &File) -> i64 {
+        rustix::fs::fstat(file).unwrap().st_blocks
+    }
+
+    /// Data, space reserved earlier, and a hole between; the gaps of its first 8 MiB.
+    fn sparse() -> Option<(File, Vec<Range<u64>>)> {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[7; MIB as usize], MIB).unwrap();
+        file.set_len(6 * MIB).unwrap();
+        if rustix::fs::fallocate(&file, FallocateFlags::empty(), 4 * MIB, MIB).is_err() {
+            eprintln!("skipped: the file system of {:?} reserves no space", std::env::temp_dir());
+            return None;
+        }
+        file.sync_all().unwrap();
+        match sys::gaps(file.as_fd(), 0..8 * MIB, MAX_GAPS) {
+            Ok(gaps) => Some((file, gaps.unwrap())),
+            Err(error) => {
+                eprintln!("skipped: no FIEMAP in {:?}: {error}", std::env::temp_dir());
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_reserved_in_vain_is_taken_back_and_nothing_else() {
+        let Some((file, gaps)) = sparse() else { return };
+        assert_eq!(gaps, [0..MIB, 2 * MIB..4 * MIB, 5 * MIB..8 * MIB]);
+        let before = blocks(&file);
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 8 * MIB).unwrap();
+        // Another program writes into a gap meanwhile.
+        file.write_all_at(b"mine", 3 * MIB).unwrap();
+        take_back(file.as_fd(), 6 * MIB, 8 * MIB, &gaps).unwrap();
+        assert_eq!(size_of(file.as_fd()).unwrap(), 6 * MIB);
+        let mut found = [0; 4];
+        file.read_exact_at(&mut found, 3 * MIB).unwrap();
+        assert_eq!(&found, b"mine");
+        assert!(blocks(&file) <= before + 2 * 128, "{before} blocks, then {}", blocks(&file));
+        assert_eq!(sys::gaps(file.as_fd(), 4 * MIB..5 * MIB, MAX_GAPS).unwrap().unwrap(), []);
+    }
+
+    #[test]
+    fn what_cannot_fit_is_refused_before_anything_is_reserved() {
+        let Some((file, _)) = sparse() else { return };
+        let before = blocks(&file);
+        let stat = rustix::fs::fstatvfs(&file).unwrap();
+        let free = stat.f_blocks * stat.f_frsize;
+        let error = reserve(file.as_fd(), 0..free + 8 * MIB).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+        assert_eq!((size_of(file.as_fd()).unwrap(), blocks(&file)), (6 * MIB, before));
+        reserve(file.as_fd(), 0..8 * MIB).unwrap();
+        assert_eq!(size_of(file.as_fd()).unwrap(), 8 * MIB);
+    }
+
+    #[test]
+    fn ranges_in_too_many_pieces_are_not_remembered() {
+        let Some((file, _)) = sparse() else { return };
+        assert_eq!(sys::gaps(file.as_fd(), 0..8 * MIB, 2).unwrap(), None);
+    }
+}
