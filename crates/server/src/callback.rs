@@ -6,7 +6,10 @@
 //!    ([`service_of`]). A way is used once a null call over it was answered.
 //! 2. A call that is not answered in time ends: its connection serves the backchannel no more, or
 //!    the address counts as down, and the client is told so when it next renews its lease.
-//! 3. Calls under way are bounded: by the slots of sessions, and by [`OUTGOING`] connections.
+//! 3. A call in a session is answered, or given up in time, also when its caller goes away: only then
+//!    its slot and number are used again, and never for another call while the client may have taken
+//!    this one.
+//! 4. Calls under way are bounded: by the slots of sessions, and by [`OUTGOING`] connections.
 
 use crate::outcall::Outcall;
 use crate::state::{
@@ -56,7 +59,7 @@ impl Callbacks {
     /// Calls one operation of a client's callback program; its result, or `None` when the client
     /// cannot be reached.
     pub(crate) async fn call(
-        &self,
+        self: &Arc<Self>,
         client: ClientId,
         op: CbOp,
         referring: Option<Referring>,
@@ -71,21 +74,26 @@ impl Callbacks {
     }
 
     async fn call_in_session(
-        &self,
+        self: &Arc<Self>,
         client: ClientId,
         op: CbOp,
         referring: Option<Referring>,
     ) -> Option<CbOpRes> {
         for _ in 0..ATTEMPTS {
             let call = self.state.lock().sessions.begin_call(client)?;
-            let mut turn = Turn { callbacks: self, outcome: BackOutcome::NotTaken, call };
-            let (outcome, result) = self.send(&turn.call, &op, referring).await;
-            turn.outcome = outcome;
-            drop(turn);
-            match result {
-                Ok(result) => return Some(result),
-                Err(Error::Delay) => tokio::time::sleep(DELAY).await,
-                Err(_) => {}
+            let mut turn = Turn { callbacks: self.clone(), outcome: BackOutcome::Lost, call };
+            let op = op.clone();
+            // A task of its own goes on when the caller goes away.
+            let sent = tokio::spawn(async move {
+                let (outcome, result) = turn.callbacks.send(&turn.call, &op, referring).await;
+                turn.outcome = outcome;
+                drop(turn);
+                result
+            });
+            match sent.await {
+                Ok(Ok(result)) => return Some(result),
+                Ok(Err(Error::Delay)) => tokio::time::sleep(DELAY).await,
+                _ => {}
             }
         }
         None
@@ -237,13 +245,13 @@ impl Callbacks {
 }
 
 /// Gives a slot back however the call ends.
-struct Turn<'a> {
-    callbacks: &'a Callbacks,
+struct Turn {
+    callbacks: Arc<Callbacks>,
     call: BackCall,
     outcome: BackOutcome,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Turn {
     fn drop(&mut self) {
         self.callbacks.state.lock().sessions.end_call(&self.call, self.outcome);
     }

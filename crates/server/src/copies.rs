@@ -8,22 +8,30 @@
 //!                 (none)
 //! ```
 //!
+//! A copy whose file is closed, or taken away from its client, ends with an error.
+//!
 //! 1. At most [`MAX_RUNNING`] copies run, [`MAX_OF_CLIENT`] of one client; a COPY beyond that is
 //!    done, as far as it goes, before it is answered.
 //! 2. A copy belongs to a client: nobody else learns of it, and it ends with the client.
 //! 3. While it runs, nobody is given a delegation of the file that it writes.
+//! 4. It runs under the stateids of its COPY and in its export: each step begins with a look whether
+//!    they are there still. Who is given a file after they were taken away waits for the step that
+//!    was under way then ([`Copies::quiesce`]), and no other follows.
+//! 5. Once OFFLOAD_CANCEL is answered nothing is written, and the client is told nothing.
+//! 6. A step and the telling are done with the job's turn held ([`Job::turn`]).
 
 use crate::callback::Callbacks;
+use crate::export::Exports;
 use crate::handle::{HANDLE_BYTES, Node};
 use crate::state::{Changing, ClientId, State, StateKey};
-use crate::v4::{Copying, Step};
+use crate::v4::{Copying, Step, of_state};
 use crate::verifier::WriteVerifier;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use weir_nfs::v4::cb::offload;
 use weir_nfs::v4::types::{StableHow, StateId, WriteResponse};
@@ -40,10 +48,18 @@ const TELLINGS: usize = 5;
 /// How long to wait before it is told again.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// How long OFFLOAD_CANCEL waits for a step before the client is told to come back.
+const PATIENCE: Duration = Duration::from_millis(1500);
+
 /// A copy in the background.
 struct Job {
     client: ClientId,
+    /// The file that is written to.
     node: Node,
+    /// The states under which the files are used.
+    under: Vec<StateKey>,
+    /// Held by a step from the look at `under` to the end of its writes, and by the telling.
+    turn: tokio::sync::Mutex<()>,
     copied: AtomicU64,
     /// How it ended.
     ended: Mutex<Option<Result<(), Error>>>,
@@ -59,6 +75,7 @@ pub(crate) struct Progress {
 /// The copies in the background.
 pub(crate) struct Copies {
     state: Arc<Mutex<State<File>>>,
+    exports: Arc<Exports>,
     callbacks: Arc<Callbacks>,
     verifier: Arc<WriteVerifier>,
     jobs: Mutex<HashMap<StateKey, Arc<Job>>>,
@@ -71,6 +88,8 @@ pub(crate) struct Order {
     /// The file that is written to, and its handle.
     pub(crate) node: Node,
     pub(crate) handle: [u8; HANDLE_BYTES],
+    /// The states under which the files are used.
+    pub(crate) under: Vec<StateKey>,
     pub(crate) copying: Copying,
     pub(crate) changing: Changing,
 }
@@ -78,11 +97,12 @@ pub(crate) struct Order {
 impl Copies {
     pub(crate) fn new(
         state: Arc<Mutex<State<File>>>,
+        exports: Arc<Exports>,
         callbacks: Arc<Callbacks>,
         verifier: Arc<WriteVerifier>,
         stop: CancellationToken,
     ) -> Self {
-        Self { state, callbacks, verifier, jobs: Mutex::default(), stop }
+        Self { state, exports, callbacks, verifier, jobs: Mutex::default(), stop }
     }
 
     /// Whether another copy of a client may go on in the background.
@@ -99,6 +119,8 @@ impl Copies {
         let job = Arc::new(Job {
             client: order.client,
             node: order.node,
+            under: order.under.clone(),
+            turn: tokio::sync::Mutex::default(),
             copied: AtomicU64::new(0),
             ended: Mutex::new(None),
             cancel: self.stop.child_token(),
@@ -112,15 +134,20 @@ impl Copies {
         let Order { client, handle, mut copying, changing, .. } = order;
         let verifier = self.verifier.get();
         let ended = loop {
+            let turn = job.turn.lock().await;
             if job.cancel.is_cancelled() || self.state.lock().clients.get(client).is_err() {
                 self.jobs.lock().remove(&key);
                 return;
+            }
+            if let Err(error) = self.check(&job) {
+                break Err(error);
             }
             match copying.step().await {
                 Ok(Step { bytes: 0, .. }) => break Ok(()),
                 Ok(step) => job.copied.fetch_add(step.bytes, Ordering::Relaxed),
                 Err(error) => break Err(error),
             };
+            drop(turn);
             // Copies from memory never wait: others are to have their turn.
             tokio::task::yield_now().await;
         };
@@ -141,9 +168,19 @@ impl Copies {
         let op = CbOp::Offload(offload::Args { file: handle[..].into(), stateid, outcome });
         for _ in 0..TELLINGS {
             // The reply to the COPY may not have arrived yet: the client refuses what it does not know.
-            if let Some(CbOpRes::Offload(Ok(()))) =
-                self.callbacks.call(client, op.clone(), None).await
-            {
+            let told = {
+                let _turn = job.turn.lock().await;
+                if job.cancel.is_cancelled() {
+                    self.jobs.lock().remove(&key);
+                    return;
+                }
+                tokio::select! {
+                    told = self.callbacks.call(client, op.clone(), None) => told,
+                    // Whoever cancels waits for the turn.
+                    () = job.cancel.cancelled() => continue,
+                }
+            };
+            if let Some(CbOpRes::Offload(Ok(()))) = told {
                 self.jobs.lock().remove(&key);
                 return;
             }
@@ -152,6 +189,29 @@ impl Copies {
         let lease = self.state.lock().limits().lease;
         sleep(lease).await;
         self.jobs.lock().remove(&key);
+    }
+
+    /// Whether a copy's files are still its client's to use.
+    fn check(&self, job: &Job) -> Result<(), Error> {
+        self.exports.table().get(job.node.export).map_err(|_| Error::Stale)?;
+        let state = self.state.lock();
+        let mut under = job.under.iter();
+        under.try_for_each(|&key| state.client_of(key).map(|_| ()).map_err(of_state))
+    }
+
+    /// Waits until no copy writes to a file that it may not write to any more: for those to whom the
+    /// file, or a lock of it, was given just now.
+    pub(crate) async fn quiesce(&self, node: Node) {
+        let jobs: Vec<Arc<Job>> = {
+            let jobs = self.jobs.lock();
+            let of_node = jobs.values().filter(|job| job.node == node);
+            of_node.filter(|job| job.ended.lock().is_none()).cloned().collect()
+        };
+        for job in jobs {
+            if self.check(&job).is_err() || self.state.lock().clients.get(job.client).is_err() {
+                drop(job.turn.lock().await);
+            }
+        }
     }
 
     /// How far a copy is; one that has ended is forgotten once its client knows.
@@ -172,16 +232,20 @@ impl Copies {
         Ok(Progress { copied: job.copied.load(Ordering::Relaxed), ended })
     }
 
-    /// Ends a copy. What was copied stays, and nobody is told.
+    /// Ends a copy, with the step that it is at. What was copied stays, and nobody is told.
     ///
     /// # Errors
-    /// [`Error::BadStateId`].
-    pub(crate) fn cancel(&self, client: ClientId, key: StateKey, node: Node) -> Result<(), Error> {
+    /// [`Error::BadStateId`]; [`Error::Delay`] when the step takes long.
+    pub(crate) async fn cancel(
+        &self,
+        client: ClientId,
+        key: StateKey,
+        node: Node,
+    ) -> Result<(), Error> {
         let job = self.find(client, key, node)?;
         job.cancel.cancel();
-        if job.ended.lock().is_some() {
-            self.jobs.lock().remove(&key);
-        }
+        let Ok(_turn) = timeout(PATIENCE, job.turn.lock()).await else { return Err(Error::Delay) };
+        self.jobs.lock().remove(&key);
         Ok(())
     }
 

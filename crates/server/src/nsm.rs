@@ -4,28 +4,41 @@
 //! This is as much of a status monitor as the lock manager needs: it monitors for nobody else, so
 //! MON fails. A host that mounts NFSv3 itself needs its own (`rpc.statd`), and may keep it.
 //!
-//! 1. A notice frees the locks of the address that it comes from, and of no other.
-//! 2. The number of a run is odd and goes up with each: it is made of the state's own.
-//! 3. A host that does not answer is told again and again for [`NOTIFY_PATIENCE`], and holds up
+//! 1. A notice frees the locks of the address that it comes from, and of no other; and only one from
+//!    a port that no user but the host's superuser may send from
+//!    ([`ServerConfig::notice_ports_below`](crate::ServerConfig)).
+//! 2. A connection proves where it comes from. A datagram does not: after one, the host's status monitor is
+//!    asked over a connection which run of the host this is (SM_STAT), and the locks are freed if it is
+//!    another than when they were taken. When that is not known, it has to be the one of the notice.
+//! 3. A host that does not answer keeps its locks: it is asked for [`CONFIRM_PATIENCE`]. Each host is asked
+//!    by one task, at most [`MAX_ASKED`] at a time, and only if it has locks: datagrams make this
+//!    server call nobody else.
+//! 4. The number of a run is odd and goes up with each: it is made of the state's own.
+//! 5. A host that does not answer is told again and again for [`NOTIFY_PATIENCE`], and holds up
 //!    nobody: at most [`MAX_TELLING`] are told at a time, each in turn.
 
 use crate::outcall::Outcall;
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::server::Core;
-use crate::state::LockHost;
+use crate::state::{self, LockHost};
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
 use socket2::{Domain, Socket, Type};
+use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UdpSocket;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use weir_nfs::nsm::{
     self, Mon, MonId, MyId, Outcome, Procedure, StatChange, StatName, StatRes, State,
 };
+use weir_pagecache::File;
 use weir_rpc::{AcceptStatus, CallHeader, ReplyHeader, VersionRange};
 use weir_xdr::{Bytes, Decoder, Encoder, Opaque};
 
@@ -34,6 +47,10 @@ const NOTIFY_PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// Pauses between attempts.
 const PAUSE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(500)..=Duration::from_secs(30);
+/// How long a host is asked whether it has restarted.
+const CONFIRM_PATIENCE: Duration = Duration::from_secs(60);
+/// Most hosts that are asked at a time.
+const MAX_ASKED: usize = 64;
 /// Most hosts that are told at a time.
 const MAX_TELLING: usize = 64;
 /// The longest datagram that is read: a name and a number behind a header.
@@ -47,11 +64,163 @@ fn number_of(run: u32) -> i32 {
 /// NSM version 1.
 pub(crate) struct Nsm1 {
     core: Arc<Core>,
+    asker: Arc<Asker>,
+}
+
+/// What notices are held against.
+pub(crate) struct Confirm {
+    pub(crate) state: Arc<Mutex<state::State<File>>>,
+    /// The port of hosts' port mappers.
+    pub(crate) mapper_port: u16,
+    /// Notices count from ports below this.
+    pub(crate) ports_below: u16,
+    pub(crate) stop: CancellationToken,
+}
+
+/// Asks hosts which runs of them these are.
+struct Asker {
+    confirm: Confirm,
+    /// Hosts that are being asked after a notice.
+    asked: Mutex<HashSet<IpAddr>>,
+    places: Semaphore,
+}
+
+impl Asker {
+    /// Which run of a host this is.
+    async fn ask(&self, host: IpAddr) -> io::Result<i32> {
+        // Nobody closes the semaphore.
+        let _place = self.places.acquire().await.map_err(io::Error::other)?;
+        let mapper = SocketAddr::new(host, self.confirm.mapper_port);
+        let monitor = (nsm::PROGRAM, nsm::VERSION);
+        let mut client = Outcall::to_program(mapper, None, monitor, "status monitor").await?;
+        // A name that the host can resolve: some say nothing of others.
+        let name = StatName { name: "localhost".into() };
+        let which = (nsm::PROGRAM, nsm::VERSION, Procedure::Stat as u32);
+        match client.call(which, &name).await? {
+            StatRes { state: 0, .. } => Err(io::Error::other("its status monitor has no number")),
+            StatRes { state, .. } => Ok(state),
+        }
+    }
+
+    /// Finds out which run of a host the locks are of that it begins to take.
+    async fn learn(&self, host: IpAddr) {
+        match self.ask(host).await {
+            Ok(run) => self.confirm.state.lock().nlm_note_run(host, Some(run)),
+            Err(error) => debug!("{host}: cannot be asked which run of it this is: {error}"),
+        }
+    }
+
+    /// Frees the locks of a host if it has restarted, as a datagram says.
+    async fn confirm(&self, host: IpAddr, noticed: i32) {
+        let (begun, mut pause) = (Instant::now(), *PAUSE.start());
+        loop {
+            match self.ask(host).await {
+                Ok(run) => {
+                    let mut state = self.confirm.state.lock();
+                    let restarted = match state.nlm_run_of(host) {
+                        Some(Some(before)) => before != run,
+                        Some(None) => run == noticed,
+                        None => return,
+                    };
+                    if restarted {
+                        info!("{host} has restarted (run {run}): its locks by NLM are freed");
+                        state.nlm_free(host);
+                        state.nlm_note_run(host, Some(run));
+                    } else {
+                        warn!(
+                            "{host}: a notice says that it has restarted; it has not (run {run})"
+                        );
+                    }
+                    return;
+                }
+                Err(error) if begun.elapsed() > CONFIRM_PATIENCE => {
+                    return warn!(
+                        "{host}: a notice says that it has restarted, and its status monitor cannot be asked: \
+                         {error}; its locks by NLM are kept (run rpc.statd there, and let this server reach it)"
+                    );
+                }
+                Err(error) => debug!("{host}: cannot be asked whether it restarted: {error}"),
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(*PAUSE.end());
+        }
+    }
+}
+
+/// A host that is being asked after a notice.
+struct Asked {
+    asker: Arc<Asker>,
+    host: IpAddr,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.asker.asked.lock().remove(&self.host);
+    }
 }
 
 impl Nsm1 {
-    pub(crate) fn new(core: Arc<Core>) -> Self {
-        Self { core }
+    pub(crate) fn new(core: Arc<Core>, confirm: Confirm) -> Self {
+        let (asked, places) = (Mutex::default(), Semaphore::new(MAX_ASKED));
+        Self { core, asker: Arc::new(Asker { confirm, asked, places }) }
+    }
+
+    /// A host begins to take locks, or takes more: once, it is asked which run of it this is.
+    pub(crate) fn learn(&self, host: IpAddr) {
+        if self.asker.confirm.state.lock().nlm_asks_run(host) {
+            let asker = self.asker.clone();
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = asker.confirm.stop.cancelled() => {}
+                    () = asker.learn(host) => {}
+                }
+            });
+        }
+    }
+
+    /// A host says over a connection that it has restarted, or the like: what it had is freed.
+    pub(crate) fn noticed_by_connection(&self, from: SocketAddr, what: &str) {
+        let host = from.ip().to_canonical();
+        if self.counts(from) {
+            info!("{host} says that it {what}: its locks by NLM are freed");
+            let mut state = self.asker.confirm.state.lock();
+            state.nlm_free(host);
+            state.nlm_note_run(host, None);
+        }
+    }
+
+    /// A datagram says that a host has restarted.
+    fn noticed_by_datagram(&self, from: SocketAddr, noticed: i32) {
+        let host = from.ip().to_canonical();
+        let has_locks = self.asker.confirm.state.lock().nlm_run_of(host).is_some();
+        if !has_locks || !self.counts(from) || !self.asker.asked.lock().insert(host) {
+            return;
+        }
+        let asked = Asked { asker: self.asker.clone(), host };
+        tokio::spawn(async move {
+            let asker = &asked.asker;
+            tokio::select! {
+                () = asker.confirm.stop.cancelled() => {}
+                () = asker.confirm(host, noticed) => {}
+            }
+        });
+    }
+
+    /// Whether a host is being asked after a notice.
+    #[cfg(test)]
+    pub(crate) fn is_asking(&self, host: IpAddr) -> bool {
+        self.asker.asked.lock().contains(&host)
+    }
+
+    /// Whether a notice comes from a port that only the host's superuser may send from.
+    fn counts(&self, from: SocketAddr) -> bool {
+        let counts = from.port() < self.asker.confirm.ports_below;
+        if !counts {
+            warn!(
+                "{from}: a notice that the host has restarted is ignored: it comes from no privileged port"
+            );
+        }
+        counts
     }
 
     /// Answers datagrams, which is how Linux tells of restarts, at the address that connections
@@ -70,7 +239,7 @@ impl Nsm1 {
             match socket.recv_from(&mut buffer).await {
                 Ok((len, from)) => {
                     let datagram = Bytes::copy_from_slice(&buffer[..len]);
-                    if let Some(reply) = self.answer(from.ip(), datagram)
+                    if let Some(reply) = self.answer(from, datagram)
                         && let Err(error) = socket.send_to(&reply, from).await
                     {
                         debug!("{from}: {error}");
@@ -85,7 +254,7 @@ impl Nsm1 {
         }
     }
 
-    fn answer(&self, from: IpAddr, datagram: Bytes) -> Option<Bytes> {
+    fn answer(&self, from: SocketAddr, datagram: Bytes) -> Option<Bytes> {
         let mut args = Decoder::new(datagram);
         let header = CallHeader::decode(&mut args).ok()?;
         let accepted = |status| ReplyHeader::accepted(header.xid, status);
@@ -93,7 +262,8 @@ impl Nsm1 {
         let refused = match (header.program, header.version) {
             (nsm::PROGRAM, nsm::VERSION) => {
                 reply.put(&accepted(AcceptStatus::Success));
-                let results = self.execute(from, header.procedure, &mut args);
+                let noticed = |state| self.noticed_by_datagram(from, state);
+                let results = self.execute(header.procedure, &mut args, noticed);
                 match results {
                     Ok(results) => {
                         reply.raw(&results);
@@ -113,7 +283,12 @@ impl Nsm1 {
         Some(reply.finish().to_bytes())
     }
 
-    fn execute(&self, from: IpAddr, number: u32, args: &mut Decoder) -> Result<Bytes, Refusal> {
+    fn execute(
+        &self,
+        number: u32,
+        args: &mut Decoder,
+        noticed: impl FnOnce(i32),
+    ) -> Result<Bytes, Refusal> {
         let procedure = Procedure::from_number(number).ok_or(Refusal::NoSuchProcedure)?;
         let state = number_of(self.core.run);
         let not_monitored = StatRes { outcome: Outcome::Failure, state };
@@ -137,13 +312,9 @@ impl Nsm1 {
                 results.put(&State { state });
             }
             Procedure::Notify => {
-                let StatChange { name, state } = args.get()?;
-                let name = String::from_utf8_lossy(&name).escape_debug().to_string();
-                let host = from.to_canonical();
-                info!(
-                    "{host} ({name}) says that it has restarted (run {state}): its locks by NLM are freed"
-                );
-                self.core.state.lock().nlm_free(host);
+                // The name is whatever the host calls itself.
+                let StatChange { state, .. } = args.get()?;
+                noticed(state);
             }
         }
         Ok(results.finish().to_bytes())
@@ -157,8 +328,11 @@ impl Program for Nsm1 {
     }
 
     async fn call(self: Arc<Self>, mut call: Call, mut reply: Encoder) -> Result<Encoder, Refusal> {
-        let from = call.peer.addr().ip();
-        reply.raw(&self.execute(from, call.header.procedure, &mut call.args)?);
+        let noticed = |run| {
+            let what = format!("has restarted (run {run})");
+            self.noticed_by_connection(call.peer.addr(), &what);
+        };
+        reply.raw(&self.execute(call.header.procedure, &mut call.args, noticed)?);
         Ok(reply)
     }
 }

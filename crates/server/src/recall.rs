@@ -13,16 +13,19 @@
 //!    when it has given it back ([`Recalls::attr`]).
 
 use crate::callback::Callbacks;
+use crate::copies::Copies;
 use crate::export::Exports;
 use crate::handle::Node;
 use crate::records::Records;
 use crate::state::{Changing, ClientId, Filter, State, StateKey, Touch};
 use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 use weir_base::Clock;
 use weir_nfs::v4::attr::{CHANGE, SIZE};
@@ -46,11 +49,15 @@ pub struct Recalls {
     callbacks: Arc<Callbacks>,
     exports: Arc<Exports>,
     records: Arc<Records>,
+    copies: Arc<Copies>,
     clock: Arc<dyn Clock>,
     /// A delegation is gone.
     gone: Notify,
     /// Grace may hold something back still.
     in_grace: AtomicBool,
+    /// Exports whose files are being looked at.
+    looking: Mutex<HashSet<u16>>,
+    stop: CancellationToken,
 }
 
 /// Clients may still take back what they had before the server restarted.
@@ -77,7 +84,9 @@ impl Recalls {
         callbacks: Arc<Callbacks>,
         exports: Arc<Exports>,
         records: Arc<Records>,
+        copies: Arc<Copies>,
         clock: Arc<dyn Clock>,
+        stop: CancellationToken,
     ) -> Self {
         let filter = state.lock().filter();
         Self {
@@ -86,9 +95,12 @@ impl Recalls {
             callbacks,
             exports,
             records,
+            copies,
             clock,
             gone: Notify::new(),
             in_grace: AtomicBool::new(true),
+            looking: Mutex::default(),
+            stop,
         }
     }
 
@@ -145,7 +157,8 @@ impl Recalls {
 
     /// Makes way for the removal or change of names: delegations of the files that have them are
     /// recalled. To be called twice: to wait, and again, under the lock of the directories, because
-    /// the names may have changed hands meanwhile.
+    /// the names may have changed hands meanwhile. What the second call returns keeps the files from
+    /// being delegated, also when none was delegated before.
     ///
     /// # Errors
     /// [`WouldBlock`](weir_vfs::Error::WouldBlock): somebody has not made way yet.
@@ -156,7 +169,7 @@ impl Recalls {
         wait: bool,
     ) -> weir_vfs::Result<Vec<Claim>> {
         let mut claims = Vec::new();
-        if !self.filter.any() {
+        if wait && !self.filter.any() {
             return Ok(claims);
         }
         for Named { fs, caller, dir, name } in names {
@@ -201,6 +214,8 @@ impl Recalls {
                 return Err(weir_vfs::Error::Io);
             }
             if !pending {
+                // One that wrote under a delegation which was taken away.
+                self.copies.quiesce(node).await;
                 return Ok(());
             }
             if timeout_at(deadline, gone).await.is_err() {
@@ -295,15 +310,34 @@ impl Recalls {
         })
     }
 
-    /// Periodic: recalls read delegations of files that something else than this server changed.
-    pub(crate) async fn look_at_files(self: &Arc<Self>) {
+    /// Periodic: recalls read delegations of files that something else than this server changed. Each
+    /// export is looked at by a task of its own, one at a time: one that hangs holds up no other.
+    pub(crate) fn look_at_files(self: &Arc<Self>) {
         if !self.filter.any() {
             return;
         }
-        let batch = self.state.lock().delegations_to_look_at(LOOKS);
-        for (key, node, known) in batch {
-            let table = self.exports.table();
-            let Ok(export) = table.get(node.export) else { continue };
+        let mut by_export: HashMap<u16, Vec<Delegated>> = HashMap::new();
+        for delegated in self.state.lock().delegations_to_look_at(LOOKS) {
+            by_export.entry(delegated.1.export).or_default().push(delegated);
+        }
+        for (export, files) in by_export {
+            if !self.looking.lock().insert(export) {
+                continue;
+            }
+            let looking = Looking { recalls: self.clone(), export };
+            tokio::spawn(async move {
+                let Looking { recalls, .. } = &looking;
+                tokio::select! {
+                    () = recalls.stop.cancelled() => {}
+                    () = recalls.look_at(export, files) => {}
+                }
+            });
+        }
+    }
+
+    async fn look_at(self: &Arc<Self>, export: u16, files: Vec<Delegated>) {
+        let Ok(export) = self.exports.table().share(export) else { return };
+        for (key, node, known) in files {
             match (export.fs().getattr(node.id).await, known) {
                 (Ok(attr), None) => self.state.lock().set_known_change(key, attr.change),
                 (Ok(attr), Some(known)) if attr.change == known => {}
@@ -312,6 +346,21 @@ impl Recalls {
                 }
             }
         }
+    }
+}
+
+/// A delegation, its file, and the change attribute that its client knows.
+type Delegated = (StateKey, Node, Option<u64>);
+
+/// A look at an export's files. There is no other until it is dropped.
+struct Looking {
+    recalls: Arc<Recalls>,
+    export: u16,
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        self.recalls.looking.lock().remove(&self.export);
     }
 }
 

@@ -5,11 +5,11 @@ use crate::callback::Callbacks;
 use crate::copies::Copies;
 use crate::durability::Committer;
 use crate::export::{Export, Exports, ExportsError};
-use crate::handle::Handles;
+use crate::handle::{Handles, Node};
 use crate::metrics::{Metrics, Report};
 use crate::nlm::{self, Nlm4};
 use crate::notices;
-use crate::nsm::{Nsm1, Restart};
+use crate::nsm::{Confirm, Nsm1, Restart};
 use crate::program::{ProgramId, Programs};
 use crate::recall::Recalls;
 use crate::records::Records;
@@ -52,6 +52,9 @@ pub struct ServerConfig {
     pub rpcbind: Option<SocketAddr>,
     /// The port of the port mappers of clients, by which the lock manager of NFSv3 finds theirs.
     pub clients_rpcbind: u16,
+    /// Notices that a client restarted count if they come from a port below this: only its
+    /// superuser may send from one. 1024 as usual.
+    pub notice_ports_below: u16,
     /// The versions of the protocol that are offered.
     pub versions: Versions,
     /// Whose calls are believed.
@@ -74,6 +77,7 @@ impl ServerConfig {
             state,
             rpcbind: None,
             clients_rpcbind: weir_rpc::rpcbind::PORT,
+            notice_ports_below: 1024,
             versions: Versions::ALL,
             admission: AdmissionOptions::default(),
             id_domain: None,
@@ -118,7 +122,14 @@ impl Core {
         }
     }
 
-    /// What is done every second: ends what has had its time.
+    /// Whether a file's export is still served. To be asked after something of it was taken: if the
+    /// export goes away later, that is taken away again by [`Server::set_exports`].
+    pub(crate) fn serves(&self, node: Node) -> bool {
+        self.exports.table().get(node.export).is_ok()
+    }
+
+    /// What is done every second: ends what has had its time. It waits for no store: one that hangs
+    /// would hold up the leases of all.
     pub(crate) async fn sweep(&self) {
         let now = self.now();
         {
@@ -131,7 +142,7 @@ impl Core {
             gone.into_iter().for_each(|owner| state.is_to_be_written(owner));
         }
         self.recalls.look_again();
-        self.recalls.look_at_files().await;
+        self.recalls.look_at_files();
         let lease = self.state.lock().limits().lease;
         self.owners.sweep(&self.state, lease, now);
         self.write_records().await;
@@ -175,7 +186,7 @@ pub struct Server {
     admission: Arc<Admission>,
     locks: Arc<Nlm4>,
     callbacks: Arc<nlm::Callbacks>,
-    monitor: Arc<Nsm1>,
+    pub(crate) monitor: Arc<Nsm1>,
     /// What hosts with locks of the run before are to be told.
     restart: Arc<Restart>,
     programs: Vec<ProgramId>,
@@ -193,6 +204,7 @@ impl Server {
     pub fn new(config: ServerConfig) -> Result<Self, ServerError> {
         let ServerConfig { exports, state_dir: path, transport, state, grace, clock, .. } = config;
         let ServerConfig { rpcbind, clients_rpcbind, versions, admission, id_domain, .. } = config;
+        let notice_ports_below = config.notice_ports_below;
         let in_dir = |source| ServerError::StateDir { path: path.clone(), source };
         std::fs::create_dir_all(&path).map_err(in_dir)?;
         let handles = Handles::open(&path).map_err(in_dir)?;
@@ -214,23 +226,30 @@ impl Server {
         let state = Arc::new(Mutex::new(State::new(ids, state, grace)));
         let callbacks = Arc::new(Callbacks::new(state.clone()));
         let records = Arc::new(Records::new(state.clone(), recovery.clone()));
+        let stop = CancellationToken::new();
+        let copies = Arc::new(Copies::new(
+            state.clone(),
+            exports.clone(),
+            callbacks.clone(),
+            verifier.clone(),
+            stop.child_token(),
+        ));
         let recalls = Arc::new(Recalls::new(
             state.clone(),
             callbacks.clone(),
             exports.clone(),
             records.clone(),
+            copies.clone(),
             clock.clone(),
+            stop.child_token(),
         ));
         let metrics = Arc::new(Metrics::default());
-        let stop = CancellationToken::new();
-        let copies =
-            Copies::new(state.clone(), callbacks.clone(), verifier.clone(), stop.child_token());
         let core = Arc::new(Core {
             exports: exports.clone(),
             state,
             callbacks,
             recalls: recalls.clone(),
-            copies: Arc::new(copies),
+            copies,
             records,
             owners: OwnerTable::new(max_owners),
             recovery,
@@ -246,8 +265,14 @@ impl Server {
         });
         hosts.for_each(|host| core.state.lock().nlm_remembered(host, clock.monotonic()));
         let callbacks = nlm::Callbacks::new(clients_rpcbind, stop.clone());
-        let locks = Arc::new(Nlm4::new(core.clone(), callbacks.clone()));
-        let monitor = Arc::new(Nsm1::new(core.clone()));
+        let confirm = Confirm {
+            state: core.state.clone(),
+            mapper_port: clients_rpcbind,
+            ports_below: notice_ports_below,
+            stop: stop.child_token(),
+        };
+        let monitor = Arc::new(Nsm1::new(core.clone(), confirm));
+        let locks = Arc::new(Nlm4::new(core.clone(), callbacks.clone(), monitor.clone()));
         let restart = Arc::new(Restart::new(recovered.run, recovered.hosts, clients_rpcbind));
         let mut programs = Programs::default();
         if versions.intersects(Versions::V4) {

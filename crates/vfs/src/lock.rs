@@ -121,7 +121,12 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
 
     /// What is held, and by whom.
     pub fn all(&self) -> impl Iterator<Item = (&O, Lock)> {
-        self.owners().flat_map(|owner| self.of(owner).map(move |lock| (owner, lock)))
+        self.owners.iter().flat_map(|(owner, held)| {
+            held.iter().map(move |(&start, held)| {
+                let range = LockRange { start, end: held.end };
+                (owner, Lock { range, exclusive: held.exclusive })
+            })
+        })
     }
 
     /// Who holds anything.

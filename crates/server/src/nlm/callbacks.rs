@@ -208,7 +208,7 @@ impl Caller {
     }
 
     fn granted_args(&self, granted: Granted) -> TestArgs {
-        let Granted { number, owner, node, range, exclusive, to } = granted;
+        let Granted { number, owner, node, range, exclusive, to, .. } = granted;
         let lock = nlm::Lock {
             caller: Opaque(to.caller),
             file: Opaque::copy_from(&self.core.exports.seal(node)),

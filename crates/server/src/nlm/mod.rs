@@ -19,6 +19,7 @@ pub(crate) use callbacks::Callbacks;
 
 use crate::export::Identity;
 use crate::handle::Node;
+use crate::nsm::Nsm1;
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::recall::Claim;
 use crate::server::Core;
@@ -48,6 +49,7 @@ const SETTLE_AGAIN: Duration = Duration::from_secs(1);
 pub(crate) struct Nlm4 {
     core: Arc<Core>,
     callbacks: Arc<Callbacks>,
+    monitor: Arc<Nsm1>,
     /// Held while what the disk knows of hosts changes together with what the state knows.
     hosts: tokio::sync::Mutex<()>,
 }
@@ -60,8 +62,8 @@ struct Request<'a> {
 }
 
 impl Nlm4 {
-    pub(crate) fn new(core: Arc<Core>, callbacks: Arc<Callbacks>) -> Self {
-        Self { core, callbacks, hosts: tokio::sync::Mutex::default() }
+    pub(crate) fn new(core: Arc<Core>, callbacks: Arc<Callbacks>, monitor: Arc<Nsm1>) -> Self {
+        Self { core, callbacks, monitor, hosts: tokio::sync::Mutex::default() }
     }
 
     /// Tells hosts of the locks that they are granted, and forgets hosts that have none any more.
@@ -180,7 +182,8 @@ impl Request<'_> {
     async fn test_checked(&self, args: &TestArgs) -> Result<Option<Conflict<Holder>>, Status> {
         let node = self.find(&args.lock.file, false).await?;
         let (owner, range) = (self.owner(&args.lock), range(&args.lock)?);
-        let _claim = self.claim(node, args.exclusive).await?;
+        let touch = if args.exclusive { Touch::Change } else { Touch::Read };
+        let _claim = self.claim(node, touch).await?;
         let now = self.nlm.core.now();
         let found = self.nlm.core.state.lock().nlm_test(&owner, node, range, args.exclusive, now);
         self.nlm.settle().await?;
@@ -207,28 +210,45 @@ impl Request<'_> {
             reclaim,
             wait: block.then_some(to),
         };
-        let _claim = self.claim(node, exclusive).await?;
-        self.known(|| self.nlm.core.state.lock().nlm_lock(request.clone(), self.nlm.core.now()))
-            .await
+        let touch = if exclusive { Touch::Change } else { Touch::Read };
+        let core = &self.nlm.core;
+        self.take(node, touch, || core.state.lock().nlm_lock(request.clone(), core.now())).await
     }
 
     /// Makes way where NFSv4's clients have delegations, under which they may hold locks of which
     /// nobody else knows. Who would wait long is told to come back, in the only way that hosts know.
-    async fn claim(&self, node: Node, exclusive: bool) -> Result<Claim, Status> {
-        let touch = if exclusive { Touch::Change } else { Touch::Read };
+    async fn claim(&self, node: Node, touch: Touch) -> Result<Claim, Status> {
         let claimed = self.nlm.core.recalls.claim(node, touch, None).await;
         claimed.map_err(|_| Status::DeniedGracePeriod)
     }
 
-    /// A transition that needs the host to be on disk.
-    async fn known(&self, transition: impl Fn() -> Result<(), NlmError>) -> Result<(), Status> {
-        let mut done = transition();
-        while done == Err(NlmError::Unknown) {
-            let Route { host, server } = self.route;
-            self.nlm.remember(LockHost { host, server }).await?;
-            done = transition();
-        }
+    /// A transition that takes something: the host is to be on disk, and delegations out of the way,
+    /// of which one may be given as long as nothing is taken.
+    async fn take(
+        &self,
+        node: Node,
+        touch: Touch,
+        transition: impl Fn() -> Result<(), NlmError>,
+    ) -> Result<(), Status> {
+        let mut _claim = self.claim(node, touch).await?;
+        let core = &self.nlm.core;
+        let done = loop {
+            match transition() {
+                Err(NlmError::Unknown) => {
+                    let Route { host, server } = self.route;
+                    self.nlm.remember(LockHost { host, server }).await?;
+                }
+                Err(NlmError::Delegated) => _claim = self.claim(node, touch).await?,
+                done => break done,
+            }
+        };
         self.nlm.settle().await?;
+        if !core.serves(node) {
+            core.state.lock().nlm_drop_export(node.export);
+            return Err(Status::StaleHandle);
+        }
+        core.copies.quiesce(node).await;
+        self.nlm.monitor.learn(self.host());
         done.map_err(status)
     }
 
@@ -266,9 +286,9 @@ impl Request<'_> {
         };
         let node = self.find(&wire.file, share.access.contains(Access::WRITE)).await?;
         let owner = self.sharer(&wire);
-        let _claim = self.claim(node, share.touch() == Touch::Change).await?;
         let core = &self.nlm.core;
-        self.known(|| core.state.lock().nlm_share(&owner, node, share, reclaim, core.now())).await
+        let transition = || core.state.lock().nlm_share(&owner, node, share, reclaim, core.now());
+        self.take(node, share.touch(), transition).await
     }
 
     fn unshare(&self, args: ShareArgs) -> ShareRes {
@@ -281,7 +301,9 @@ impl Request<'_> {
 
     /// Reservations have no process.
     fn sharer(&self, share: &nlm::Share) -> NlmOwner {
-        NlmOwner { host: self.host(), handle: share.owner.0.clone(), process: 0 }
+        // As it came it holds on to the whole request.
+        let handle = Bytes::copy_from_slice(&share.owner);
+        NlmOwner { host: self.host(), handle, process: 0 }
     }
 }
 
@@ -305,7 +327,8 @@ fn status(error: NlmError) -> Status {
         NlmError::Denied(_) | NlmError::ShareDenied => Status::Denied,
         NlmError::Blocked => Status::Blocked,
         NlmError::Deadlock => Status::Deadlock,
-        NlmError::Grace | NlmError::NoGrace => Status::DeniedGracePeriod,
+        // The only way in which hosts know to come back.
+        NlmError::Grace | NlmError::NoGrace | NlmError::Delegated => Status::DeniedGracePeriod,
         NlmError::TooMany | NlmError::Unknown => Status::DeniedNoLocks,
     }
 }
@@ -337,7 +360,7 @@ impl Program for Nlm4 {
             Procedure::Unshare => reply.put(&request.unshare(args.get()?)),
             Procedure::FreeAll => {
                 let _: nlm::Notify = args.get()?;
-                self.core.state.lock().nlm_free(host);
+                self.monitor.noticed_by_connection(peer.addr(), "needs none of its locks");
             }
             Procedure::TestMsg => {
                 answer(Procedure::TestRes, wire(&request.test(args.get()?).await));

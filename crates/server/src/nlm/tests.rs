@@ -10,6 +10,7 @@ use crate::transport::{Limits, Transport};
 use async_trait::async_trait;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -33,6 +34,8 @@ enum Told {
     Granted(TestArgs),
     Answer(u32, Res),
     Restarted(i32),
+    /// Which run of it this is.
+    Asked,
 }
 
 /// The programs of a host, all on one port.
@@ -42,6 +45,8 @@ struct Program4Host {
     told: UnboundedSender<Told>,
     /// The answer to a grant.
     grant: Status,
+    /// Which run of the host this is.
+    run: Arc<AtomicI32>,
 }
 
 #[async_trait]
@@ -64,6 +69,12 @@ impl Program for Program4Host {
             (nlm::PROGRAM, number @ 12..=15) => {
                 self.told.send(Told::Answer(number, call.args.get()?)).unwrap();
             }
+            (nsm::PROGRAM, 1) => {
+                let _: nsm::StatName = call.args.get()?;
+                let state = self.run.load(Ordering::Relaxed);
+                reply.put(&nsm::StatRes { outcome: nsm::Outcome::Success, state });
+                self.told.send(Told::Asked).unwrap();
+            }
             (nsm::PROGRAM, 6) => {
                 let change: nsm::StatChange = call.args.get()?;
                 self.told.send(Told::Restarted(change.state)).unwrap();
@@ -77,6 +88,7 @@ impl Program for Program4Host {
 struct Host {
     ip: IpAddr,
     told: UnboundedReceiver<Told>,
+    run: Arc<AtomicI32>,
     _stop: DropGuard,
 }
 
@@ -85,19 +97,36 @@ impl Host {
         let ip = IpAddr::from([127, 0, 77, number]);
         let (tell, told) = unbounded_channel();
         let mut programs = Programs::default();
+        let run = Arc::new(AtomicI32::new(3));
         for (program, version) in [(rpcbind::PROGRAM, 2), (nlm::PROGRAM, 4), (nsm::PROGRAM, 1)] {
             let id = ProgramId { program, version };
-            programs.add(Arc::new(Program4Host { id, port, told: tell.clone(), grant }));
+            let (told, run) = (tell.clone(), run.clone());
+            programs.add(Arc::new(Program4Host { id, port, told, grant, run }));
         }
         let stop = CancellationToken::new();
         let listener = TcpListener::bind(SocketAddr::new(ip, port)).await.unwrap();
         let transport = Transport::new(Limits::default(), programs, Arc::default(), stop.clone());
         tokio::spawn(Arc::new(transport).serve(vec![listener]));
-        Self { ip, told, _stop: stop.drop_guard() }
+        Self { ip, told, run, _stop: stop.drop_guard() }
     }
 
     async fn told(&mut self) -> Told {
         timeout(Duration::from_secs(20), self.told.recv()).await.expect("nothing was told").unwrap()
+    }
+
+    /// What it is told, but for being asked which run of it this is.
+    async fn news(&mut self) -> Told {
+        loop {
+            match self.told().await {
+                Told::Asked => {}
+                told => return told,
+            }
+        }
+    }
+
+    /// Whether it was told anything.
+    fn has_news(&mut self) -> bool {
+        std::iter::from_fn(|| self.told.try_recv().ok()).any(|told| !matches!(told, Told::Asked))
     }
 }
 
@@ -111,6 +140,8 @@ struct Fixture {
     /// The port of all hosts' programs.
     port: u16,
     read_only: bool,
+    /// Notices of restarts count from ports below this.
+    ports_below: u16,
 }
 
 impl Fixture {
@@ -118,7 +149,15 @@ impl Fixture {
         Self::with(false).await
     }
 
+    async fn below(ports_below: u16) -> Self {
+        Self::of(false, ports_below).await
+    }
+
     async fn with(read_only: bool) -> Self {
+        Self::of(read_only, u16::MAX).await
+    }
+
+    async fn of(read_only: bool, ports_below: u16) -> Self {
         let config = Config {
             budget_bytes: 8 << 20,
             fast_read: true,
@@ -131,13 +170,13 @@ impl Fixture {
         let dir = tempfile::tempdir().unwrap();
         let probe = TcpListener::bind("127.0.77.1:0").await.unwrap();
         let port = probe.local_addr().unwrap().port();
-        let (server, served, addr) = serve(&fs, dir.path(), port, read_only).await;
+        let (server, served, addr) = serve(&fs, dir.path(), port, read_only, ports_below).await;
         let mut client = Outcall::connect(addr, None).await.unwrap();
         let mnt = (mount::PROGRAM, mount::VERSION, mount::Procedure::Mnt as u32);
         let root: mount::MntRes = client.call(mnt, &mount::Mnt { path: "/".into() }).await.unwrap();
         let root = Handles::open(dir.path()).unwrap().unseal(&root.unwrap().handle).unwrap();
         let file = Node { id: made.attr.id, ..root };
-        Self { server: Some(server), served, addr, fs, file, dir, port, read_only }
+        Self { server: Some(server), served, addr, fs, file, dir, port, read_only, ports_below }
     }
 
     async fn stop(&mut self) {
@@ -147,7 +186,7 @@ impl Fixture {
 
     async fn start(&mut self) {
         let (server, served, addr) =
-            serve(&self.fs, self.dir.path(), self.port, self.read_only).await;
+            serve(&self.fs, self.dir.path(), self.port, self.read_only, self.ports_below).await;
         (self.server, self.served, self.addr) = (Some(server), served, addr);
     }
 
@@ -216,11 +255,13 @@ async fn serve(
     state_dir: &std::path::Path,
     port: u16,
     read_only: bool,
+    ports_below: u16,
 ) -> (Server, tokio::task::JoinHandle<std::io::Result<()>>, SocketAddr) {
     let options = ExportOptions { squash: Squash::Nobody, read_only, ..ExportOptions::default() };
     let export = Export { path: "/".into(), source: "/".into(), fs: fs.clone(), options };
     let mut config = ServerConfig::new(vec![export], state_dir);
     config.clients_rpcbind = port;
+    config.notice_ports_below = ports_below;
     config.grace = Duration::from_secs(3);
     let server = Server::new(config).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -267,9 +308,9 @@ async fn owners_without_a_name_are_told_apart_by_host_and_process() {
     }
     assert_eq!(f.take(&a, lock(2), WAIT).await, Status::Blocked);
     assert_eq!(f.release(&b, lock(1)).await, Status::Granted, "which is not the one that is held");
-    assert!(a.told.try_recv().is_err());
+    assert!(!a.has_news());
     assert_eq!(f.release(&a, lock(1)).await, Status::Granted);
-    assert!(matches!(a.told().await, Told::Granted(granted) if granted.lock == lock(2)));
+    assert!(matches!(a.news().await, Told::Granted(granted) if granted.lock == lock(2)));
 }
 
 #[tokio::test]
@@ -307,12 +348,12 @@ async fn a_host_that_waits_is_called_when_its_lock_is_granted() {
     assert_eq!(f.take(&b, f.lock(2, 5, 10), WAIT).await, Status::Blocked);
     assert_eq!(f.take(&c, f.lock(3, 0, 6), WAIT).await, Status::Blocked);
     f.release(&a, f.lock(1, 0, 0)).await;
-    let Told::Granted(granted) = b.told().await else { panic!() };
+    let Told::Granted(granted) = b.news().await else { panic!() };
     assert_eq!((granted.lock, granted.exclusive), (f.lock(2, 5, 10), true));
-    assert!(c.told.try_recv().is_err());
+    assert!(!c.has_news());
     assert_eq!(f.take(&a, f.lock(1, 14, 1), SHARED).await, Status::Denied);
     f.release(&b, f.lock(2, 0, 0)).await;
-    assert!(matches!(c.told().await, Told::Granted(g) if g.lock == f.lock(3, 0, 6)));
+    assert!(matches!(c.news().await, Told::Granted(g) if g.lock == f.lock(3, 0, 6)));
 
     // Whoever cancels is not called.
     assert_eq!(f.take(&a, f.lock(1, 0, 0), WAIT).await, Status::Blocked);
@@ -332,8 +373,8 @@ async fn a_grant_that_is_refused_goes_to_the_next_host() {
     assert_eq!(f.take(&b, f.lock(2, 0, 0), WAIT).await, Status::Blocked);
     assert_eq!(f.take(&c, f.lock(3, 0, 0), WAIT).await, Status::Blocked);
     f.release(&a, f.lock(1, 0, 0)).await;
-    assert!(matches!(b.told().await, Told::Granted(_)));
-    assert!(matches!(c.told().await, Told::Granted(_)));
+    assert!(matches!(b.news().await, Told::Granted(_)));
+    assert!(matches!(c.news().await, Told::Granted(_)));
 }
 
 #[tokio::test]
@@ -350,12 +391,12 @@ async fn calls_in_two_halves_are_answered_by_calls() {
         state: 1,
     };
     f.call::<call::LockMsg>(&a, &args).await;
-    let Told::Answer(12, Res { cookie: answered, status: Status::Granted }) = a.told().await else {
+    let Told::Answer(12, Res { cookie: answered, status: Status::Granted }) = a.news().await else {
         panic!()
     };
     assert_eq!(answered, cookie);
     f.call::<call::UnlockMsg>(&a, &UnlockArgs { cookie, lock }).await;
-    assert!(matches!(a.told().await, Told::Answer(14, Res { status: Status::Granted, .. })));
+    assert!(matches!(a.news().await, Told::Answer(14, Res { status: Status::Granted, .. })));
 }
 
 #[tokio::test]
@@ -382,7 +423,7 @@ async fn hosts_are_told_of_a_restart_and_reclaim_while_others_wait() {
     assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
     f.stop().await;
     f.start().await;
-    assert!(matches!(a.told().await, Told::Restarted(3)));
+    assert!(matches!(a.news().await, Told::Restarted(3)));
     assert_eq!(f.take(&b, f.lock(1, 0, 0), EXCLUSIVE).await, Status::DeniedGracePeriod);
     assert_eq!(f.test(&b, f.lock(1, 0, 0)).await, TestReply::DeniedGracePeriod);
     // It had nothing.
@@ -400,14 +441,9 @@ async fn hosts_are_told_of_a_restart_and_reclaim_while_others_wait() {
     assert_eq!(f.take(&a, f.lock(1, 0, 0), RECLAIM).await, Status::DeniedGracePeriod);
 }
 
-#[tokio::test]
-async fn a_host_that_restarts_loses_its_locks_and_nobody_else_does() {
-    let f = Fixture::new().await;
-    let (a, b) = (f.host(1).await, f.host(2).await);
-    assert_eq!(f.take(&a, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Granted);
-    assert_eq!(f.take(&b, f.lock(1, 10, 10), EXCLUSIVE).await, Status::Granted);
-    // By a datagram, as Linux tells.
-    let socket = UdpSocket::bind(SocketAddr::new(a.ip, 0)).await.unwrap();
+/// A notice by a datagram, as Linux tells.
+async fn notify_by_datagram(f: &Fixture, host: &Host, run: i32) {
+    let socket = UdpSocket::bind(SocketAddr::new(host.ip, 0)).await.unwrap();
     let mut e = Encoder::new();
     e.put(&CallHeader {
         xid: 9,
@@ -417,7 +453,7 @@ async fn a_host_that_restarts_loses_its_locks_and_nobody_else_does() {
         cred: OpaqueAuth::NONE,
         verf: OpaqueAuth::NONE,
     });
-    e.put(&nsm::StatChange { name: "host".into(), state: 5 });
+    e.put(&nsm::StatChange { name: "host".into(), state: run });
     let datagram = e.finish().to_bytes();
     let mut reply = [0; 64];
     let answered = async {
@@ -432,8 +468,51 @@ async fn a_host_that_restarts_loses_its_locks_and_nobody_else_does() {
     };
     timeout(Duration::from_secs(20), answered).await.unwrap();
     assert_eq!(reply[..4], [0, 0, 0, 9]);
+}
+
+async fn notify_by_connection(f: &Fixture, host: &Host, run: i32) {
+    let mut client = Outcall::connect(f.addr, Some(host.ip)).await.unwrap();
+    let which = (nsm::PROGRAM, nsm::VERSION, nsm::Procedure::Notify as u32);
+    let change = nsm::StatChange { name: "host".into(), state: run };
+    client.call::<()>(which, &change).await.unwrap();
+}
+
+/// Waits until the server has asked a host's status monitor.
+async fn asked(host: &mut Host) {
+    assert!(matches!(host.told().await, Told::Asked));
+}
+
+impl Fixture {
+    /// Waits until the server knows which run of a host its locks are of.
+    async fn knows(&self, host: &Host, run: Option<i32>) {
+        let state = &self.server.as_ref().unwrap().core.state;
+        let known = async {
+            while state.lock().nlm_run_of(host.ip) != Some(run) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), known).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_restarts_loses_its_locks_and_nobody_else_does() {
+    let f = Fixture::new().await;
+    let (mut a, b) = (f.host(1).await, f.host(2).await);
+    assert_eq!(f.take(&a, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Granted);
+    assert_eq!(f.take(&b, f.lock(1, 10, 10), EXCLUSIVE).await, Status::Granted);
+    asked(&mut a).await;
+    f.knows(&a, Some(3)).await;
+    a.run.store(5, Ordering::Relaxed);
+    notify_by_datagram(&f, &a, 5).await;
+    asked(&mut a).await;
+    f.knows(&a, Some(5)).await;
     assert_eq!(f.take(&b, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Granted);
     assert_eq!(f.take(&a, f.lock(1, 10, 10), EXCLUSIVE).await, Status::Denied);
+
+    // A connection proves where it comes from.
+    notify_by_connection(&f, &b, 7).await;
+    assert_eq!(f.take(&a, f.lock(1, 0, 20), EXCLUSIVE).await, Status::Granted);
 
     // It monitors for nobody.
     let mut client = Outcall::connect(f.addr, Some(a.ip)).await.unwrap();
@@ -443,6 +522,45 @@ async fn a_host_that_restarts_loses_its_locks_and_nobody_else_does() {
         .await
         .unwrap();
     assert_eq!(res.outcome, nsm::Outcome::Failure);
+}
+
+#[tokio::test]
+async fn a_datagram_that_a_host_did_not_send_frees_nothing() {
+    let f = Fixture::new().await;
+    let (mut a, b) = (f.host(1).await, f.host(2).await);
+    assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
+    asked(&mut a).await;
+    f.knows(&a, Some(3)).await;
+    // Whatever run it names, the host says that it is the one of before.
+    for run in [3, 5] {
+        notify_by_datagram(&f, &a, run).await;
+        asked(&mut a).await;
+        // It is asked by one task, which ends with the answer.
+        let asked = &f.server.as_ref().unwrap().monitor;
+        let ended = async {
+            while asked.is_asking(a.ip) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), ended).await.unwrap();
+        assert_eq!(f.take(&b, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Denied);
+    }
+    // A host that has no locks is not called.
+    notify_by_datagram(&f, &f.host(4).await, 3).await;
+    assert!(!f.server.as_ref().unwrap().monitor.is_asking(IpAddr::from([127, 0, 77, 4])));
+}
+
+#[tokio::test]
+async fn a_notice_from_a_port_that_any_user_may_send_from_frees_nothing() {
+    let f = Fixture::below(1).await;
+    let (a, b) = (f.host(1).await, f.host(2).await);
+    assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
+    notify_by_connection(&f, &a, 5).await;
+    notify_by_datagram(&f, &a, 5).await;
+    let all = Notify { name: "host".into(), state: 5 };
+    f.call::<call::FreeAll>(&a, &all).await;
+    assert!(!f.server.as_ref().unwrap().monitor.is_asking(a.ip));
+    assert_eq!(f.take(&b, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Denied);
 }
 
 /// Procedures that are none, and arguments that are cut off.

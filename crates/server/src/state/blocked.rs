@@ -23,6 +23,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
+use weir_vfs::Lock;
 
 /// Most that wait for locks of one file.
 const MAX_OF_FILE: usize = 64;
@@ -36,6 +37,8 @@ const LISTENS: Duration = Duration::from_secs(40);
 const LONGEST: Duration = Duration::from_secs(60);
 /// Most owners that are looked at for a circle.
 const MAX_CIRCLE: usize = 1024;
+/// Most ranges and waits that are looked at for a circle, under the lock of all state: milliseconds.
+const MAX_STEPS: usize = 1 << 18;
 
 /// A lock that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,17 +208,12 @@ impl<F: Clone> State<F> {
     }
 
     /// Whether somebody whom `holder` would have to wait for waits for `holder`, over however many
-    /// others.
+    /// others. Each of them is looked at once; a search that passes its bounds finds nothing.
     pub(super) fn would_deadlock(&self, holder: &Holder, wanted: Wanted, now: Duration) -> bool {
-        let mut seen = HashSet::new();
-        let mut ahead = self.in_the_way(holder, wanted);
-        while let Some(other) = ahead.pop() {
-            if other == holder {
-                return true;
-            }
-            if seen.len() >= MAX_CIRCLE || !seen.insert(other) {
-                continue;
-            }
+        let Wanted { node, range, exclusive } = wanted;
+        let mut search = Search { from: holder, seen: HashSet::new(), ahead: Vec::new(), steps: 0 };
+        let mut closed = self.search(&mut search, holder, node, [Lock { range, exclusive }]);
+        while let Some(other) = search.ahead.pop().filter(|_| !closed && search.steps < MAX_STEPS) {
             match other {
                 Holder::V4(owner) => {
                     let wait = self.blocked.owners.get(owner).filter(|wait| {
@@ -223,24 +221,101 @@ impl<F: Clone> State<F> {
                         wait.lasts(now)
                             && client.is_ok_and(|client| !self.clients.is_expired(client, now))
                     });
-                    ahead.extend(wait.iter().flat_map(|w| self.in_the_way(other, w.wanted)));
+                    if let Some(Wait { wanted: Wanted { node, range, exclusive }, .. }) = wait {
+                        let (node, lock) = (*node, Lock { range: *range, exclusive: *exclusive });
+                        closed = self.search(&mut search, other, node, [lock]);
+                    }
                 }
                 Holder::Nlm(owner) => {
-                    let waits = self.nlm_waits(owner);
-                    ahead.extend(waits.flat_map(|wanted| self.in_the_way(other, wanted)));
+                    for node in self.nlm_waits_on(owner) {
+                        let line = self.nlm_line(node);
+                        search.steps += line.len();
+                        let theirs =
+                            line.filter(|(waits, _)| *waits == owner).map(|(_, lock)| lock);
+                        closed = self.search(&mut search, other, node, theirs);
+                        if closed || search.steps >= MAX_STEPS {
+                            break;
+                        }
+                    }
                 }
+            }
+        }
+        closed
+    }
+
+    /// Notes who holds what is in the way of locks of a file that `asker` wants. Says whether it is
+    /// the one from whom the search began.
+    fn search<'a>(
+        &'a self,
+        search: &mut Search<'a, '_>,
+        asker: &Holder,
+        node: Node,
+        wanted: impl IntoIterator<Item = Lock>,
+    ) -> bool {
+        let Some(file) = self.files.get(&node) else { return false };
+        let wanted = WantedRanges::of(wanted);
+        for (other, held) in file.ranges.all() {
+            search.steps += 1;
+            if search.steps >= MAX_STEPS {
+                return false;
+            }
+            if !wanted.conflict(held) || other == asker {
+                continue;
+            }
+            if other == search.from {
+                return true;
+            }
+            if search.seen.len() < MAX_CIRCLE && search.seen.insert(other) {
+                search.ahead.push(other);
             }
         }
         false
     }
+}
 
-    /// Who holds what is in the way of a lock.
-    fn in_the_way<'a>(&'a self, holder: &Holder, wanted: Wanted) -> Vec<&'a Holder> {
-        let Wanted { node, range, exclusive } = wanted;
-        let file = self.files.get(&node);
-        let others = file.map(|file| file.ranges.conflicts(holder, range, exclusive));
-        others.into_iter().flatten().collect()
+/// A search for a circle.
+struct Search<'a, 'b> {
+    from: &'b Holder,
+    /// Owners that were found, [`MAX_CIRCLE`] at most, and those of them that are to be looked at.
+    seen: HashSet<&'a Holder>,
+    ahead: Vec<&'a Holder>,
+    /// Ranges and waits that were looked at.
+    steps: usize,
+}
+
+/// What an owner waits for in one file: disjoint ranges, in order.
+struct WantedRanges {
+    exclusive: Vec<Range>,
+    any: Vec<Range>,
+}
+
+impl WantedRanges {
+    fn of(locks: impl IntoIterator<Item = Lock>) -> Self {
+        let any: Vec<Lock> = locks.into_iter().collect();
+        let exclusive = any.iter().filter(|lock| lock.exclusive).map(|lock| lock.range).collect();
+        let any = any.iter().map(|lock| lock.range).collect();
+        Self { exclusive: merged(exclusive), any: merged(any) }
     }
+
+    /// Whether a lock that another holds is in the way.
+    fn conflict(&self, held: Lock) -> bool {
+        let wanted = if held.exclusive { &self.any } else { &self.exclusive };
+        let first = wanted.partition_point(|range| range.end <= held.range.start);
+        wanted.get(first).is_some_and(|range| range.start < held.range.end)
+    }
+}
+
+/// Ranges that overlap or touch, joined, in order.
+fn merged(mut ranges: Vec<Range>) -> Vec<Range> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let joins = next.start <= last.end;
+        if joins {
+            last.end = last.end.max(next.end);
+        }
+        joins
+    });
+    ranges
 }
 
 #[cfg(test)]
@@ -252,10 +327,16 @@ mod tests {
         StateError, StateId,
     };
     use bytes::Bytes;
+    use std::net::IpAddr;
 
     type State = super::State<char>;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
+    fn nlm_owner(process: i32) -> NlmOwner {
+        NlmOwner { host: HOST, handle: Bytes::new(), process }
+    }
 
     /// An owner of a client, with the file open.
     struct Process {
@@ -301,11 +382,10 @@ mod tests {
     }
 
     fn nlm_lock(state: &mut State, process: i32, byte: u64) -> Result<(), NlmError> {
-        let host = "192.0.2.1".parse().unwrap();
-        state.nlm_remembered(host, T0);
-        let to = ReplyTo { cookie: Bytes::new(), caller: Bytes::new(), server: host };
+        state.nlm_remembered(HOST, T0);
+        let to = ReplyTo { cookie: Bytes::new(), caller: Bytes::new(), server: HOST };
         let lock = NlmLock {
-            owner: NlmOwner { host, handle: Bytes::new(), process },
+            owner: nlm_owner(process),
             node: NODE,
             range: Range { start: byte, end: byte + 1 },
             exclusive: true,
@@ -503,5 +583,37 @@ mod tests {
             };
             state.lock(request, T0).map(|_| ())
         })));
+    }
+
+    #[test]
+    fn many_waits_of_one_owner_are_looked_at_once_each() {
+        const WAITS: u64 = 2000;
+        let mut state = state_after(&[]);
+        state.nlm_remembered(HOST, T0);
+        // Each byte is held by somebody else, and one owner waits for all of them.
+        for byte in 0..WAITS {
+            nlm_lock(&mut state, 10 + byte as i32, byte).unwrap();
+        }
+        nlm_lock(&mut state, 1, WAITS).unwrap();
+        for byte in 0..WAITS {
+            assert_eq!(nlm_lock(&mut state, 1, byte), Err(NlmError::Blocked));
+        }
+        // Another searches through all of that, and in vain.
+        nlm_lock(&mut state, 2, WAITS + 1).unwrap();
+        let holder = Holder::Nlm(nlm_owner(2));
+        let range = Range { start: WAITS, end: WAITS + 1 };
+        let mut search =
+            Search { from: &holder, seen: HashSet::new(), ahead: Vec::new(), steps: 0 };
+        let wanted = [Lock { range, exclusive: true }];
+        assert!(!state.search(&mut search, &holder, NODE, wanted));
+        assert_eq!(search.ahead.len(), 1);
+        let waits = state.nlm_line(NODE).map(|(_, lock)| lock);
+        assert!(!state.search(&mut search, &Holder::Nlm(nlm_owner(1)), NODE, waits));
+        let ranges = WAITS as usize + 2;
+        assert_eq!(search.steps, 2 * ranges, "each range is looked at once for each owner");
+        assert!(search.ahead.len() <= MAX_CIRCLE && search.seen.len() <= MAX_CIRCLE);
+        assert_eq!(nlm_lock(&mut state, 2, WAITS), Err(NlmError::Blocked));
+        // A circle among as many is found.
+        assert_eq!(nlm_lock(&mut state, 10, WAITS), Err(NlmError::Deadlock));
     }
 }

@@ -45,7 +45,7 @@ pub use grace::Grace;
 pub use ids::Ids;
 pub use lock::{Holder, LockError, LockOwner, LockRequest, LockTarget};
 pub use nlm::{Granted, NlmError, NlmLock, NlmOwner, ReplyTo};
-pub use open::{Claim, Io, OpenRequest};
+pub use open::{Claim, Io, OpenRequest, Opened};
 pub use recovery::{LockHost, Record, Recovered, Recovery};
 pub use revoked::{Revoked, Why};
 pub use session::{
@@ -390,6 +390,18 @@ impl<F: Clone> State<F> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a session of a client fits, those counted out that it replaces when it is confirmed.
+    ///
+    /// # Errors
+    /// [`StateError::StaleClientId`], [`StateError::TooMany`].
+    pub fn check_session(&self, id: ClientId) -> Result<(), StateError> {
+        let client = self.clients.get(id)?;
+        let replaced = self.clients.confirmed(&client.owner).filter(|other| other.id != id);
+        let theirs = replaced.map_or(0, |other| self.sessions.of(other.id).count());
+        let full = self.sessions.len() - theirs >= self.limits.sessions;
+        if full { Err(StateError::TooMany) } else { Ok(()) }
     }
 
     /// RECLAIM_COMPLETE for all file systems.

@@ -6,19 +6,22 @@
 //!                         |                               |
 //!                         | nlm_cancel, nlm_free          | acknowledged(false), cancel, unlock, free
 //!                         v                               v
-//!                       (none)                          (none)
+//!                       (none)                          (none), or what the owner held before
 //! ```
 //!
 //! 1. A host has locks only while it is in the table of hosts, and it comes into that table only
 //!    once it is on disk ([`State::nlm_remembered`]): so it is told of a restart.
 //! 2. NLM has no leases: what a host holds is held until the host gives it up, or restarts.
 //! 3. A lock that is granted to whoever waited is held from that moment on, before the host knows:
-//!    nobody can take it in between.
+//!    nobody can take it in between. One that the host does not want after all leaves its owner what
+//!    it held of those bytes before ([`Granted::before`]).
 //! 4. All tables are bounded: hosts as clients are, ranges and shares as those of NFSv4, together
 //!    with them; waiting locks by [`MAX_WAITING`].
+//! 5. Nothing is granted while an NFSv4 client has a delegation in the way, which is looked at in the
+//!    same transition; and what a host uses is delegated to nobody.
 
 use super::blocked::Wanted;
-use super::{Conflict, Holder, LockError, Range, Share, State};
+use super::{Conflict, Holder, LockError, Range, Share, State, Touch};
 use crate::handle::Node;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
@@ -26,6 +29,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
+use tracing::warn;
+use weir_vfs::Lock;
 
 /// Most locks that are waited for, or granted to hosts that do not know yet.
 const MAX_WAITING: usize = 16 << 10;
@@ -86,6 +91,8 @@ pub enum NlmError {
     Blocked,
     /// Whoever holds what is in the way waits for this owner.
     Deadlock,
+    /// A delegation is in the way, and has to be recalled first.
+    Delegated,
     /// A table is full.
     TooMany,
 }
@@ -130,6 +137,8 @@ pub struct Granted {
     pub exclusive: bool,
     /// Whom to tell.
     pub to: ReplyTo,
+    /// What the owner held of the bytes before, oldest first. Counted among the ranges that are held.
+    pub before: Vec<Lock>,
 }
 
 /// The hosts that have locks, and those that have to be told of theirs.
@@ -139,8 +148,8 @@ pub(super) struct Hosts {
     /// Files that somebody waits for.
     queues: HashSet<Node>,
     waiting: usize,
-    /// Files on which an owner waits, once for each lock.
-    waits: HashMap<NlmOwner, Vec<Node>>,
+    /// Files on which an owner waits, and for how many locks.
+    waits: HashMap<NlmOwner, HashMap<Node, usize>>,
     shares: usize,
     granting: HashMap<u64, Granted>,
     granted: u64,
@@ -154,8 +163,11 @@ impl Hosts {
     fn left_line(&mut self, owner: &NlmOwner, node: Node) {
         self.waiting -= 1;
         let Some(waits) = self.waits.get_mut(owner) else { return };
-        if let Some(at) = waits.iter().position(|&other| other == node) {
-            waits.swap_remove(at);
+        if let Some(locks) = waits.get_mut(&node) {
+            *locks -= 1;
+            if *locks == 0 {
+                waits.remove(&node);
+            }
         }
         if waits.is_empty() {
             self.waits.remove(owner);
@@ -168,6 +180,17 @@ struct Host {
     /// Files on which it has something, or had when last looked at.
     files: HashSet<Node>,
     used: Duration,
+    run: HostRun,
+}
+
+/// Which run of a host this is, as its status monitor counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HostRun {
+    /// It was not asked.
+    Unasked,
+    /// It is being asked, or did not say.
+    Unknown,
+    Number(i32),
 }
 
 impl<F: Clone> State<F> {
@@ -180,7 +203,33 @@ impl<F: Clone> State<F> {
     /// Notes that a host is on disk.
     pub fn nlm_remembered(&mut self, host: IpAddr, now: Duration) {
         let host = self.nlm.hosts.entry(host);
-        host.or_insert(Host { files: HashSet::new(), used: now }).used = now;
+        let new = Host { files: HashSet::new(), used: now, run: HostRun::Unasked };
+        host.or_insert(new).used = now;
+    }
+
+    /// Whether a host is to be asked which run of it this is. Says so once.
+    pub fn nlm_asks_run(&mut self, host: IpAddr) -> bool {
+        let Some(host) = self.nlm.hosts.get_mut(&host) else { return false };
+        let asks = host.run == HostRun::Unasked;
+        if asks {
+            host.run = HostRun::Unknown;
+        }
+        asks
+    }
+
+    /// Notes which run of a host this is; `None`: another, it is to be asked which.
+    pub fn nlm_note_run(&mut self, host: IpAddr, run: Option<i32>) {
+        if let Some(host) = self.nlm.hosts.get_mut(&host) {
+            host.run = run.map_or(HostRun::Unasked, HostRun::Number);
+        }
+    }
+
+    /// Which run of a host its locks are of; `None`: it has none. `Some(None)`: it is not known.
+    pub fn nlm_run_of(&self, host: IpAddr) -> Option<Option<i32>> {
+        self.nlm.hosts.get(&host).map(|host| match host.run {
+            HostRun::Number(run) => Some(run),
+            _ => None,
+        })
     }
 
     /// LOCK. The same again while it is in line changes whom to tell.
@@ -190,15 +239,17 @@ impl<F: Clone> State<F> {
     pub fn nlm_lock(&mut self, lock: NlmLock, now: Duration) -> Result<(), NlmError> {
         let NlmLock { owner, node, range, exclusive, reclaim, wait } = lock;
         self.nlm_check(owner.host, reclaim, now)?;
+        let touch = if exclusive { Touch::Change } else { Touch::Read };
+        if self.delegations.conflict(node, touch, None) {
+            return Err(NlmError::Delegated);
+        }
         let holder = Holder::Nlm(owner.clone());
         match self.take_range(node, &holder, range, exclusive, now) {
             Ok(()) => {
                 self.leave_line(node, |w| w.is(&owner, range, exclusive));
                 // A host that asks again learns by the reply that it was granted the lock.
-                let hosts = &mut self.nlm;
-                hosts
-                    .granting
-                    .retain(|_, g| (g.node, g.range) != (node, range) || g.owner != owner);
+                self.end_grants(|g| (g.node, g.range) == (node, range) && g.owner == owner);
+                self.lock_under_grants(&owner, node, Lock { range, exclusive });
                 self.nlm_uses(owner.host, node, now);
                 // An exclusive lock may have become a shared one.
                 self.grant_waiting(node);
@@ -214,7 +265,8 @@ impl<F: Clone> State<F> {
                 }
                 self.nlm_uses(owner.host, node, now);
                 self.nlm.waiting += 1;
-                self.nlm.waits.entry(owner.clone()).or_default().push(node);
+                let waits = self.nlm.waits.entry(owner.clone()).or_default();
+                *waits.entry(node).or_default() += 1;
                 self.nlm.queues.insert(node);
                 let file = self.files.entry(node).or_default();
                 file.waiting.push(Waiting { owner, range, exclusive, to });
@@ -247,23 +299,18 @@ impl<F: Clone> State<F> {
 
     /// UNLOCK. A grant under way of any of it is void.
     pub fn nlm_unlock(&mut self, owner: &NlmOwner, node: Node, range: Range) {
-        self.nlm.granting.retain(|_, g| {
-            g.node != node
-                || g.owner != *owner
-                || g.range.end <= range.start
-                || range.end <= g.range.start
-        });
+        self.end_grants(|g| g.node == node && g.owner == *owner && overlap(g.range, range));
         self.free_range(node, &Holder::Nlm(owner.clone()), range);
         self.nlm_used(owner.host, node);
     }
 
     /// CANCEL: leaves the line; a lock that was granted meanwhile is given up, because the host
-    /// does not know of it.
+    /// does not know of it. What the owner held before it keeps.
     pub fn nlm_cancel(&mut self, owner: &NlmOwner, node: Node, range: Range, exclusive: bool) {
         self.leave_line(node, |w| w.is(owner, range, exclusive));
         let same = |g: &Granted| g.node == node && g.range == range && g.owner == *owner;
-        if self.nlm.granting.values().any(same) {
-            self.nlm_unlock(owner, node, range);
+        for granted in self.end_grants(same) {
+            self.take_back(granted);
         }
         self.nlm_used(owner.host, node);
     }
@@ -281,6 +328,9 @@ impl<F: Clone> State<F> {
         now: Duration,
     ) -> Result<(), NlmError> {
         self.nlm_check(owner.host, reclaim, now)?;
+        if self.delegations.conflict(node, share.touch(), None) {
+            return Err(NlmError::Delegated);
+        }
         self.clear_shares(node, None, share, now).map_err(|_| NlmError::ShareDenied)?;
         if self.nlm_share_conflict(node, Some(owner), share) {
             return Err(NlmError::ShareDenied);
@@ -304,7 +354,7 @@ impl<F: Clone> State<F> {
     /// Frees everything that a host has: it restarted, or says that it needs nothing of it.
     pub fn nlm_free(&mut self, host: IpAddr) {
         let files = self.nlm.hosts.get_mut(&host).map(|h| std::mem::take(&mut h.files));
-        self.nlm.granting.retain(|_, g| g.owner.host != host);
+        self.end_grants(|g| g.owner.host == host);
         for node in files.into_iter().flatten() {
             self.leave_line(node, |w| w.owner.host == host);
             self.drop_shares(node, |owner| owner.host == host);
@@ -318,8 +368,8 @@ impl<F: Clone> State<F> {
     }
 
     /// Frees what hosts have of an export that is served no more; who waits is granted nothing.
-    pub(super) fn nlm_drop_export(&mut self, export: u16) {
-        self.nlm.granting.retain(|_, g| g.node.export != export);
+    pub fn nlm_drop_export(&mut self, export: u16) {
+        self.end_grants(|g| g.node.export == export);
         let nodes = self.files.keys().filter(|node| node.export == export);
         for node in nodes.copied().collect::<Vec<_>>() {
             self.leave_line(node, |_| true);
@@ -369,10 +419,52 @@ impl<F: Clone> State<F> {
 
     /// A host has been told of a grant, and `wants` the lock or does not.
     pub fn nlm_acknowledged(&mut self, number: u64, wants: bool) {
-        let Some(granted) = self.nlm.granting.remove(&number) else { return };
-        if !wants {
-            self.nlm_unlock(&granted.owner, granted.node, granted.range);
+        for granted in self.end_grants(|g| g.number == number) {
+            if !wants {
+                self.take_back(granted);
+            }
         }
+    }
+
+    /// Grants that the hosts need not be told of any more.
+    fn end_grants(&mut self, ends: impl Fn(&Granted) -> bool) -> Vec<Granted> {
+        let ended = self.nlm.granting.extract_if(|_, granted| ends(granted));
+        let ended: Vec<Granted> = ended.map(|(_, granted)| granted).collect();
+        self.held -= ended.iter().map(|granted| granted.before.len()).sum::<usize>();
+        ended
+    }
+
+    /// An owner takes a lock while the host does not know of a grant of the same bytes: if it does
+    /// not want that one, it still has this one.
+    fn lock_under_grants(&mut self, owner: &NlmOwner, node: Node, lock: Lock) {
+        let granting = self.nlm.granting.values_mut();
+        let theirs = |g: &&mut Granted| g.node == node && g.owner == *owner;
+        for granted in granting.filter(theirs).filter(|g| overlap(g.range, lock.range)) {
+            let before = granted.before.len();
+            let covers =
+                |range: Range| lock.range.start <= range.start && range.end <= lock.range.end;
+            granted.before.retain(|other| !covers(other.range));
+            granted.before.push(lock);
+            self.held = self.held + granted.before.len() - before;
+        }
+    }
+
+    /// Gives up a lock that was granted in vain: its owner has what it had before.
+    fn take_back(&mut self, granted: Granted) {
+        let Granted { owner, node, range, before, .. } = granted;
+        let holder = Holder::Nlm(owner.clone());
+        self.change_ranges(node, |ranges| {
+            ranges.unlock(&holder, range);
+            for Lock { range, exclusive } in before {
+                // Where the grant was of less than it held, others may share it by now.
+                let kept = ranges.lock(&holder, range, exclusive);
+                if kept.is_err() && ranges.lock(&holder, range, false).is_err() {
+                    warn!("{}: a lock of {owner:?} is lost to another", owner.host);
+                }
+            }
+        });
+        self.grant_waiting(node);
+        self.nlm_used(owner.host, node);
     }
 
     /// Whether a host's share reservation is in the way of one by `by`, or by nobody of NLM.
@@ -395,6 +487,8 @@ impl<F: Clone> State<F> {
         {
             let holder = Holder::Nlm(first.owner.clone());
             let (range, exclusive) = (first.range, first.exclusive);
+            let held = file.ranges.of(&holder).filter(|lock| overlap(lock.range, range));
+            let before: Vec<Lock> = held.collect();
             if self.change_ranges(node, |ranges| ranges.lock(&holder, range, exclusive)).is_err() {
                 at += 1;
                 continue;
@@ -405,7 +499,9 @@ impl<F: Clone> State<F> {
             hosts.left_line(&owner, node);
             hosts.granted += 1;
             let number = hosts.granted;
-            hosts.granting.insert(number, Granted { number, owner, node, range, exclusive, to });
+            self.held += before.len();
+            let granted = Granted { number, owner, node, range, exclusive, to, before };
+            hosts.granting.insert(number, granted);
             hosts.untold.push(number);
             hosts.tell.notify_one();
         }
@@ -415,13 +511,16 @@ impl<F: Clone> State<F> {
         self.tell_blocked(node);
     }
 
-    /// The locks that an owner waits for.
-    pub(super) fn nlm_waits<'a>(&'a self, owner: &'a NlmOwner) -> impl Iterator<Item = Wanted> {
-        self.nlm.waits.get(owner).into_iter().flatten().flat_map(move |&node| {
-            let waiting = self.files.get(&node).map_or(&[][..], |file| &file.waiting);
-            let theirs = waiting.iter().filter(move |w| w.owner == *owner);
-            theirs.map(move |w| Wanted { node, range: w.range, exclusive: w.exclusive })
-        })
+    /// The files on which an owner waits.
+    pub(super) fn nlm_waits_on(&self, owner: &NlmOwner) -> impl Iterator<Item = Node> {
+        self.nlm.waits.get(owner).into_iter().flat_map(|files| files.keys().copied())
+    }
+
+    /// The locks of a file that are waited for, and by whom.
+    pub(super) fn nlm_line(&self, node: Node) -> impl ExactSizeIterator<Item = (&NlmOwner, Lock)> {
+        let waiting = self.files.get(&node).map_or(&[][..], |file| &file.waiting);
+        let lock = |w: &Waiting| Lock { range: w.range, exclusive: w.exclusive };
+        waiting.iter().map(move |w| (&w.owner, lock(w)))
     }
 
     /// Periodic: clients that went silent may hold what hosts wait for.
@@ -483,6 +582,10 @@ impl<F: Clone> State<F> {
         }
         self.drop_idle(node);
     }
+}
+
+fn overlap(a: Range, b: Range) -> bool {
+    a.start < b.end && b.start < a.end
 }
 
 fn is_of(holder: &Holder, host: IpAddr) -> bool {

@@ -74,6 +74,10 @@ pub struct OpenRequest<F> {
     pub file: F,
 }
 
+/// What an owner has open of a file, at a moment: its sequence number, and shares.
+#[derive(Clone, Debug)]
+pub struct Opened(Option<(u32, Share, Vec<Share>)>);
+
 /// What I/O under a stateid is done with.
 #[derive(Clone, Debug)]
 pub struct Io<F> {
@@ -159,6 +163,28 @@ impl<F: Clone> State<F> {
         }
         open.seq = next_seq(open.seq);
         Ok(StateId { seq: open.seq, key })
+    }
+
+    /// What an owner has open of a file, for [`undo_open`](Self::undo_open).
+    pub fn opened(&self, client: ClientId, owner: &OwnerName, node: Node) -> Opened {
+        let mine = self.opens_of(node).find(|(_, o)| o.client == client && o.owner == *owner);
+        Opened(mine.map(|(_, open)| (open.seq, open.share, open.opened.clone())))
+    }
+
+    /// Takes an open back of which the client is not told, so that the owner has what it had before;
+    /// `id` is what it led to. An open that has changed since stays.
+    pub fn undo_open(&mut self, id: StateId, before: Opened) {
+        let Some(open) = self.opens.get_mut(&id.key).filter(|open| open.seq == id.seq) else {
+            return;
+        };
+        let Some((seq, share, opened)) = before.0 else { return self.drop_open(id.key) };
+        (open.seq, open.share, open.opened) = (seq, share, opened);
+        if !share.access.contains(Access::READ) {
+            open.reader = None;
+        }
+        if !share.access.contains(Access::WRITE) {
+            open.writer = None;
+        }
     }
 
     /// OPEN_CONFIRM (RFC 7530 section 16.18).
@@ -284,16 +310,20 @@ impl<F: Clone> State<F> {
         Ok(Io { file, lock_owner, made_by: open.made_by.clone() })
     }
 
-    /// Whether I/O without an open is allowed: nobody's share reservation forbids it.
+    /// Whether I/O without an open is allowed: nobody's share reservation forbids it, once clients
+    /// that have gone silent have lost theirs.
     ///
     /// # Errors
     /// [`StateError::Locked`].
-    pub fn anonymous_io(&self, node: Node, access: Access) -> Result<(), StateError> {
+    pub fn anonymous_io(
+        &mut self,
+        node: Node,
+        access: Access,
+        now: Duration,
+    ) -> Result<(), StateError> {
         let share = Share { access, deny: Access::empty() };
-        match self.share_conflict(node, None, share) {
-            None if !self.nlm_share_conflict(node, None, share) => Ok(()),
-            _ => Err(StateError::Locked),
-        }
+        self.clear_shares(node, None, share, now).map_err(|_| StateError::Locked)?;
+        if self.nlm_share_conflict(node, None, share) { Err(StateError::Locked) } else { Ok(()) }
     }
 
     /// A handle with which a client, or if that is not known the client of an opener, writes a file,

@@ -240,6 +240,11 @@ impl Sessions {
         Ok(self.by_id.entry(id).or_insert(session))
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
     /// A session by name.
     ///
     /// # Errors

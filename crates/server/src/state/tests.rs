@@ -149,8 +149,8 @@ fn share_reservations_hold_against_others_and_against_no_open() {
     let alone = Share { access: Access::READ, deny: Access::WRITE };
     state.open(request(a, alone), T0).unwrap();
     assert_eq!(state.open(request(b, WRITE), T0), Err(StateError::ShareDenied));
-    assert_eq!(state.anonymous_io(NODE, Access::WRITE), Err(StateError::Locked));
-    assert_eq!(state.anonymous_io(NODE, Access::READ), Ok(()));
+    assert_eq!(state.anonymous_io(NODE, Access::WRITE, T0), Err(StateError::Locked));
+    assert_eq!(state.anonymous_io(NODE, Access::READ, T0), Ok(()));
     assert!(state.open(request(b, READ), T0).is_ok());
 }
 
@@ -286,4 +286,46 @@ fn who_may_reclaim_stays_on_disk_until_grace_is_over() {
     state.clients.get_mut(a).unwrap().may_reclaim = false;
     state.confirm(again, &principal(), LEASE).unwrap();
     assert!(state.clients.get(again).unwrap().is_recorded);
+}
+
+#[test]
+fn a_silent_clients_reservation_gives_way_to_io_without_an_open() {
+    let mut state = state_after(&[]);
+    let a = ready(&mut state, "a", T0);
+    let alone = Share { access: Access::READ, deny: Access::READ | Access::WRITE };
+    let open = state.open(request(a, alone), T0).unwrap();
+    for access in [Access::READ, Access::WRITE] {
+        assert_eq!(state.anonymous_io(NODE, access, LEASE), Err(StateError::Locked));
+    }
+    assert_eq!(state.anonymous_io(NODE, Access::READ, LEASE + Duration::from_secs(1)), Ok(()));
+    assert_eq!(state.test_stateid(a, open), Err(StateError::Expired));
+    assert_eq!(state.take_unwritten(), [owner("a")], "it may not reclaim it");
+}
+
+#[test]
+fn an_open_that_is_taken_back_leaves_what_was_open_before() {
+    let mut state = state_after(&[]);
+    let a = ready(&mut state, "a", T0);
+    let name = request(a, READ).owner;
+    let before = state.opened(a, &name, NODE);
+    let first = state.open(request(a, READ), T0).unwrap();
+    state.undo_open(first, before.clone());
+    assert!(!state.is_open(NODE) && state.files.is_empty());
+
+    let first = state.open(request(a, READ), T0).unwrap();
+    let before_upgrade = state.opened(a, &name, NODE);
+    let alone = Share { access: Access::WRITE, deny: Access::WRITE };
+    let second = state.open(request(a, alone), T0).unwrap();
+    state.undo_open(second, before_upgrade.clone());
+    assert!(state.io(Some(a), first, NODE, Access::READ).is_ok());
+    assert_eq!(state.io(Some(a), first, NODE, Access::WRITE).unwrap_err(), StateError::OpenMode);
+    assert_eq!(state.anonymous_io(NODE, Access::WRITE, T0), Ok(()), "nothing is denied");
+    assert_eq!(state.downgrade(a, first, NODE, alone), Err(StateError::NotASubset));
+
+    // Another request of the owner came in between, and was answered.
+    let second = state.open(request(a, alone), T0).unwrap();
+    let third = state.open(request(a, WRITE), T0).unwrap();
+    state.undo_open(second, before_upgrade);
+    state.undo_open(second, before);
+    assert!(state.io(Some(a), third, NODE, Access::WRITE).is_ok());
 }

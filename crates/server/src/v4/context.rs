@@ -268,7 +268,8 @@ impl Context {
         let touch = if writes { Touch::Change } else { Touch::Read };
         let claim = self.claim(target.node, touch).await?;
         if stateid == StateRef::Anonymous || access.contains(Access::WRITE) {
-            self.state().anonymous_io(target.node, access).map_err(of_state)?;
+            let now = self.now();
+            self.state().anonymous_io(target.node, access, now).map_err(of_state)?;
         }
         let file = target.export.open_for_io(&target.caller, target.node.id, access).await;
         let file = match file.map_err(of_vfs) {

@@ -24,6 +24,7 @@ mod tests;
 pub(crate) use copying::{Copying, Step};
 pub(crate) use idmap::IdMap;
 pub(crate) use owners::OwnerTable;
+pub(crate) use status::of_state;
 
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::server::Core;

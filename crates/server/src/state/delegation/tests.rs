@@ -274,3 +274,33 @@ fn files_are_looked_at_in_turn_but_not_while_their_delegates_write() {
     state.set_known_change(id.key, 8);
     assert_eq!(state.delegations_to_look_at(9), [(id.key, NODE, Some(8))]);
 }
+
+/// It may be given while a host is put on disk, say, between the look for delegations and the lock.
+#[test]
+fn a_host_is_granted_nothing_while_a_delegation_is_in_the_way() {
+    use crate::state::{NlmError, NlmLock, NlmOwner, Range, TO_END};
+    let mut state = state_after(&[]);
+    let (a, id) = delegate(&mut state, "a", WRITE);
+    let host = std::net::IpAddr::from([192, 0, 2, 7]);
+    state.nlm_remembered(host, T0);
+    let owner = NlmOwner { host, handle: bytes::Bytes::new(), process: 1 };
+    let lock = |exclusive| NlmLock {
+        owner: owner.clone(),
+        node: NODE,
+        range: Range { start: 0, end: TO_END },
+        exclusive,
+        reclaim: false,
+        wait: None,
+    };
+    assert_eq!(state.nlm_lock(lock(false), T0), Err(NlmError::Delegated));
+    assert_eq!(state.nlm_share(&owner, NODE, READ, false, T0), Err(NlmError::Delegated));
+    state.return_delegation(a, id, NODE).unwrap();
+    state.nlm_lock(lock(false), T0).unwrap();
+
+    // A read delegation is in the way of writers only.
+    let mut state = state_after(&[]);
+    delegate(&mut state, "a", READ);
+    state.nlm_remembered(host, T0);
+    assert_eq!(state.nlm_lock(lock(true), T0), Err(NlmError::Delegated));
+    state.nlm_lock(lock(false), T0).unwrap();
+}

@@ -194,7 +194,7 @@ fn share_reservations_hold_in_both_directions() {
     state.close(a, open, NODE).unwrap();
     share(&mut state, 1, alone).unwrap();
     assert_eq!(share(&mut state, 2, write), Err(NlmError::ShareDenied));
-    assert_eq!(state.anonymous_io(NODE, Access::WRITE), Err(StateError::Locked));
+    assert_eq!(state.anonymous_io(NODE, Access::WRITE, T0), Err(StateError::Locked));
     share(&mut state, 1, write).unwrap();
     assert!(state.open(request(a, WRITE), T0).is_ok());
     state.nlm_unshare(&owner(1), NODE);
@@ -258,6 +258,61 @@ fn lines_and_ranges_are_bounded() {
         assert_eq!(state.nlm_lock(waiting(process, true), T0), Err(NlmError::Blocked));
     }
     assert_eq!(state.nlm_lock(waiting(-1, true), T0), Err(NlmError::TooMany));
+    state.nlm_free(HOST);
+    assert_empty(&state);
+}
+
+#[test]
+fn an_upgrade_that_comes_to_nothing_leaves_the_lock_that_was_held_before() {
+    let range = Range { start: 5, end: 15 };
+    type End = fn(&mut State<char>, u64);
+    let ends: [End; 3] = [
+        // The host refuses it, a CANCEL crosses it, and both.
+        |state, number| state.nlm_acknowledged(number, false),
+        |state, _| state.nlm_cancel(&owner(1), NODE, Range { start: 5, end: 15 }, true),
+        |state, number| {
+            state.nlm_cancel(&owner(1), NODE, Range { start: 5, end: 15 }, true);
+            state.nlm_acknowledged(number, false);
+        },
+    ];
+    for end in ends {
+        let mut state = state();
+        state.nlm_lock(lock(1, false), T0).unwrap();
+        state.nlm_lock(lock(2, false), T0).unwrap();
+        assert_eq!(state.nlm_lock(waiting(1, true), T0), Err(NlmError::Blocked));
+        // Cancelled in line, it takes nothing away.
+        state.nlm_cancel(&owner(1), NODE, range, true);
+        assert!(state.nlm_test(&owner(9), NODE, ALL, true, T0).unwrap().is_some());
+        assert_eq!(state.nlm_lock(waiting(1, true), T0), Err(NlmError::Blocked));
+        state.nlm_unlock(&owner(2), NODE, ALL);
+        let granted = state.nlm_take_granted().remove(0);
+        assert_eq!((state.held, granted.before.len()), (2, 1));
+        end(&mut state, granted.number);
+        let held: Vec<_> = state.files[&NODE].ranges.of(&Holder::Nlm(owner(1))).collect();
+        assert_eq!(held, [Lock { range, exclusive: false }]);
+        assert_eq!(state.held, 1);
+        // It is the lock of before: shared.
+        state.nlm_lock(lock(3, false), T0).unwrap();
+        state.nlm_free(HOST);
+        assert_empty(&state);
+    }
+}
+
+#[test]
+fn a_lock_taken_while_a_grant_is_on_its_way_outlives_a_grant_in_vain() {
+    let mut state = state();
+    state.nlm_lock(lock(2, true), T0).unwrap();
+    assert_eq!(state.nlm_lock(waiting(1, true), T0), Err(NlmError::Blocked));
+    state.nlm_unlock(&owner(2), NODE, ALL);
+    let granted = state.nlm_take_granted().remove(0);
+    let part = Range { start: 8, end: 10 };
+    for exclusive in [true, false] {
+        state.nlm_lock(NlmLock { range: part, ..lock(1, exclusive) }, T0).unwrap();
+    }
+    state.nlm_acknowledged(granted.number, false);
+    let held: Vec<_> = state.files[&NODE].ranges.of(&Holder::Nlm(owner(1))).collect();
+    assert_eq!(held, [Lock { range: part, exclusive: false }]);
+    assert_eq!(state.held, 1);
     state.nlm_free(HOST);
     assert_empty(&state);
 }

@@ -2,7 +2,7 @@
 
 use super::attr::set_size;
 use crate::exclusive::Exclusive;
-use crate::state::Touch;
+use crate::recall::Claim;
 use crate::v3::convert;
 use crate::v3::request::{Request, Target};
 use weir_nfs::v3::op::create::{self, How};
@@ -14,12 +14,23 @@ use weir_vfs::{Attr, Created, FileKind};
 
 pub(in crate::v3) async fn create(request: &Request<'_>, args: create::Args) -> create::Res {
     let dir = request.target(&args.target.dir)?;
+    let name = &args.target.name;
+    // A file that is there may be truncated, which is the only change that somebody has to make way
+    // for. Nobody waits for that with the directory locked.
+    let truncates = matches!(&args.how, How::Unchecked(set) if set.size.is_some());
+    let way_made =
+        if truncates { dir.claim_names(&[dir.named(name)], true).await } else { Ok(Vec::new()) };
     let change = dir.change().await;
-    let made = make_file(&dir, &args.target.name, args.how).await;
+    let made = make_file(&dir, name, args.how, way_made).await;
     change.created(&dir, made).await
 }
 
-async fn make_file(dir: &Target<'_>, name: &[u8], how: How) -> Result<Attr, Error> {
+async fn make_file(
+    dir: &Target<'_>,
+    name: &[u8],
+    how: How,
+    way_made: Result<Vec<Claim>, Error>,
+) -> Result<Attr, Error> {
     check_new(dir, name)?;
     let create = async |set: &weir_vfs::SetAttr, exclusive| {
         dir.fs().create(&dir.caller, dir.id(), name, set, exclusive).await.map_err(convert::error)
@@ -31,8 +42,9 @@ async fn make_file(dir: &Target<'_>, name: &[u8], how: How) -> Result<Attr, Erro
             match set.size {
                 // What is there stays as it is, but for the size (RFC 1813 section 3.3.8).
                 Some(size) if !created => {
+                    let _way_made = way_made?;
+                    let _claims = dir.claim_names(&[dir.named(name)], false).await?;
                     let file = dir.sibling(attr.id);
-                    let _claim = file.claim(Touch::Change).await?;
                     set_size(&file, size).await?;
                     file.getattr().await
                 }

@@ -22,13 +22,18 @@ pub(in crate::v3) async fn readlink(request: &Request<'_>, args: readlink::Args)
 pub(in crate::v3) async fn link(request: &Request<'_>, args: link::Args) -> link::Res {
     let file = request.target(&args.file)?;
     let dir = request.target(&args.link.dir)?;
-    let change = dir.change().await;
-    let linked = async {
+    // Before the directory is locked: nobody else is to wait for a client that gives nothing back.
+    let way_made = async {
         check_new(&dir, &args.link.name)?;
         if file.node.export != dir.node.export {
             return Err(Error::XDev);
         }
-        let _claim = file.claim(Touch::Change).await?;
+        file.claim(Touch::Change).await
+    };
+    let way_made = way_made.await;
+    let change = dir.change().await;
+    let linked = async {
+        let _claim = way_made?;
         let linked = dir.fs().link(&dir.caller, file.id(), dir.id(), &args.link.name).await;
         linked.map_err(convert::error)
     };

@@ -13,6 +13,7 @@ mod names;
 
 use super::{Mount3, Nfs3, NfsAcl3};
 use crate::callback::Callbacks;
+use crate::copies::Copies;
 use crate::durability::Committer;
 use crate::export::{Export, ExportOptions, Exports, Squash};
 use crate::handle::Handles;
@@ -111,16 +112,30 @@ impl Fixture {
         let callbacks = Arc::new(Callbacks::new(state.clone()));
         let (recovery, _) = Recovery::open(tempfile::tempdir().unwrap().path()).unwrap();
         let records = Arc::new(Records::new(state.clone(), recovery));
-        let recalls =
-            Recalls::new(state.clone(), callbacks, exports.clone(), records, clock.clone());
-        let committer = Arc::new(Committer::new(Arc::new(WriteVerifier::new(RUN))));
-        let recalls = Arc::new(recalls);
+        let verifier = Arc::new(WriteVerifier::new(RUN));
+        let stop = CancellationToken::new();
+        let copies = Arc::new(Copies::new(
+            state.clone(),
+            exports.clone(),
+            callbacks.clone(),
+            verifier.clone(),
+            stop.clone(),
+        ));
+        let recalls = Arc::new(Recalls::new(
+            state,
+            callbacks,
+            exports.clone(),
+            records,
+            copies,
+            clock.clone(),
+            stop.clone(),
+        ));
+        let committer = Arc::new(Committer::new(verifier));
         let nfs = Nfs3::new(exports.clone(), committer, clock, recalls, Arc::default());
         let nfs = Arc::new(nfs);
         programs.add(nfs.clone());
         programs.add(Arc::new(NfsAcl3::new(nfs)));
         programs.add(Arc::new(Mount3::new(exports.clone())));
-        let stop = CancellationToken::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let transport = Transport::new(Limits::default(), programs, Arc::default(), stop.clone());

@@ -133,7 +133,8 @@ async fn set_size(
     }
     if !matches!(cx.stateid(stateid)?, StateRef::Of(_)) {
         cx.check_grace()?;
-        let denied = cx.state().anonymous_io(target.node, Access::WRITE);
+        let now = cx.now();
+        let denied = cx.state().anonymous_io(target.node, Access::WRITE, now);
         return denied.map_err(crate::v4::status::of_state);
     }
     let io = cx.io_to_change(target, stateid).await?;

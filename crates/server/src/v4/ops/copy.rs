@@ -5,7 +5,7 @@
 //! time: a short copy is legal, the client asks on.
 
 use crate::copies::Order;
-use crate::state::ClientId;
+use crate::state::{ClientId, StateRef};
 use crate::v4::context::{Context, FileIo, Target};
 use crate::v4::copying::{Copying, Step};
 use crate::v4::status::{of_handle, of_vfs};
@@ -79,7 +79,8 @@ pub(crate) async fn copy(cx: &mut Context, args: copy::Args) -> copy::Res {
         && len > MAX_COPY_BYTES
         && cx.core.copies.has_room(client)
     {
-        let stateid = in_background(cx, client, copying).map_err(Detailed::Plain)?;
+        let stateid = in_background(cx, client, [args.source, args.destination], copying)
+            .map_err(Detailed::Plain)?;
         let callback_id = vec![stateid].into();
         let committed = StableHow::Unstable;
         let response = WriteResponse { callback_id, count: 0, committed, verifier };
@@ -107,11 +108,23 @@ pub(crate) async fn copy(cx: &mut Context, args: copy::Args) -> copy::Res {
 }
 
 /// Lets a copy go on after its COPY is answered; its name.
-fn in_background(cx: &Context, client: ClientId, copying: Copying) -> Result<StateId, Error> {
+fn in_background(
+    cx: &Context,
+    client: ClientId,
+    stateids: [StateId; 2],
+    copying: Copying,
+) -> Result<StateId, Error> {
+    // Special stateids are of no state, and end with the export alone.
+    let keys = stateids.map(|wire| cx.stateid(wire));
+    let under = keys.into_iter().filter_map(|id| match id {
+        Ok(StateRef::Of(id)) => Some(id.key),
+        _ => None,
+    });
+    let under = under.collect();
     let node = cx.current()?.node;
     let handle = cx.core.exports.seal(node);
     let changing = cx.core.recalls.keep_undelegated(node);
-    Ok(cx.core.copies.start(Order { client, node, handle, copying, changing }))
+    Ok(cx.core.copies.start(Order { client, node, handle, under, copying, changing }))
 }
 
 pub(crate) async fn offload_status(
@@ -130,5 +143,6 @@ pub(crate) async fn offload_cancel(
     args: offload_cancel::Args,
 ) -> offload_cancel::Res {
     let (client, node) = (cx.client()?, cx.current()?.node);
-    cx.core.copies.cancel(client, cx.state_of(args)?.key, node)
+    let key = cx.state_of(args)?.key;
+    cx.core.copies.cancel(client, key, node).await
 }

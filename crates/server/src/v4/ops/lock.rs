@@ -94,6 +94,8 @@ async fn lock_in_turn(cx: &mut Context, args: lock::Args) -> lock::Res {
     let locked = cx.state().lock(request, now);
     match locked {
         Ok(id) => {
+            let node = cx.current().map_err(Detailed::Plain)?.node;
+            cx.core.copies.quiesce(node).await;
             if cx.minor == 0
                 && let Some((name, seqid)) = first_seqid
             {

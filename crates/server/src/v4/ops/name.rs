@@ -109,19 +109,20 @@ pub(crate) async fn create(cx: &mut Context, args: create::Args) -> create::Res 
 
 pub(crate) async fn link(cx: &mut Context, name: link::Args) -> link::Res {
     check_name(&name)?;
-    let core = cx.core.clone();
-    let _alone = core.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
-    let (dir, before) = current_dir(cx).await?;
     let file = cx.saved()?;
-    dir.check_writable()?;
-    if file.node.export != dir.node.export {
+    if file.node.export != cx.current()?.node.export {
         return Err(Error::XDev);
     }
     if file.attr().await?.kind == FileKind::Directory {
         return Err(Error::IsDir);
     }
-    let fs = dir.fs();
+    cx.current()?.check_writable()?;
+    // Before the directory is locked: nobody else is to wait for a client that gives nothing back.
     let _claim = cx.claim(file.node, Touch::Change).await?;
+    let core = cx.core.clone();
+    let _alone = core.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
+    let (dir, before) = current_dir(cx).await?;
+    let fs = dir.fs();
     fs.link(&dir.caller, file.node.id, dir.node.id, &name).await.map_err(of_vfs)?;
     cx.changed(&[file.node, dir.node]);
     cx.change_info(fs, dir.node, before.change).await

@@ -200,23 +200,31 @@ async fn open_for(
         OpenRequest { client, owner, node, share, claim, confirm, by, made, file: file.clone() };
     let way = if found.truncate { Touch::Change } else { share.touch() };
     let made_way = cx.core.recalls.claim(node, way, Some(client)).await.map_err(of_vfs)?;
-    let mut opened = cx.state().open(request.clone(), now);
-    if opened == Err(StateError::Unrecorded) {
+    let take = |request: OpenRequest<File>| {
+        let mut state = cx.state();
+        let before = state.opened(client, &request.owner, node);
+        state.open(request, now).map(|id| (id, before))
+    };
+    let mut opened = take(request.clone());
+    if matches!(opened, Err(StateError::Unrecorded)) {
         let recorded = cx.core.records.record(client).await;
         recorded.map_err(|error| {
             error!("cannot write the state database: {error}");
             Error::ServerFault
         })?;
-        opened = cx.state().open(request, now);
+        opened = take(request);
     }
-    let id = opened.map_err(of_state)?;
-    if found.truncate
-        && let Err(error) = truncate(cx, &target, &file, share.access).await
-    {
-        // The open is not told of, so it must not stay, unless it is part of an earlier one.
-        if id.seq == 1 {
-            cx.state().close(client, id, node).map_err(of_state)?;
+    let (id, before) = opened.map_err(of_state)?;
+    let ready = async {
+        if !cx.core.serves(node) {
+            return Err(Error::Stale);
         }
+        cx.core.copies.quiesce(node).await;
+        if found.truncate { truncate(cx, &target, &file, share.access).await } else { Ok(()) }
+    };
+    if let Err(error) = ready.await {
+        // The client is not told of the open, so the owner has what it had before.
+        cx.state().undo_open(id, before);
         return Err(error);
     }
     drop(made_way);
@@ -276,6 +284,12 @@ async fn give(cx: &Context, opened: &Opened, wanted: Wanted) -> Result<open::Del
     let kind = cx.state().may_delegate(ask, now)?;
     let grant = grant(cx, opened, ask, kind, Rights::Callers).await?;
     let id = cx.state().delegate(grant, kind, now)?;
+    if !cx.core.serves(node) {
+        // Of an export that went away meanwhile. The client is not told of it.
+        return match cx.state().return_delegation(client, id, node) {
+            Ok(()) | Err(_) => Err(WhyNot::Resource),
+        };
+    }
     Ok(delegation(id, kind, false))
 }
 

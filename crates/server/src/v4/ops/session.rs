@@ -4,7 +4,9 @@
 
 use crate::callback;
 use crate::server::Core;
-use crate::state::{Channel, ClientId, Owner, Sequenced, SessionId, State, StateError, Why};
+use crate::state::{
+    Channel, Client, ClientId, Owner, Sequenced, SessionId, State, StateError, Why,
+};
 use crate::v4::context::{Context, InSession};
 use crate::v4::status::of_state;
 use weir_nfs::v4::Error;
@@ -63,7 +65,8 @@ pub(crate) async fn create_session(
         if !client.owner.sessions {
             return Err(Error::StaleClientId);
         }
-        // Before the reply of the last time, which names a session.
+        // Before the reply of the last time, which names a session; nor does another use the number
+        // up.
         if client.principal != cx.principal {
             return Err(Error::ClIdInUse);
         }
@@ -75,7 +78,17 @@ pub(crate) async fn create_session(
         if args.sequence_id != client.next_create {
             return Err(Error::SeqMisordered);
         }
-        let fore = fore(&cx.core).grant(from_wire(&args.fore)).map_err(of_state)?;
+        // All that can fail comes before the first change (RFC 8881 section 18.36.4).
+        state.check_session(id).map_err(of_state)?;
+        let fore = match fore(&cx.core).grant(from_wire(&args.fore)).map_err(of_state) {
+            Ok(fore) => fore,
+            Err(error) => {
+                // The number is used up: sent again, the request fails again.
+                let client = state.clients.get_mut(id).map_err(of_state)?;
+                executed(client, &Err(error));
+                return Err(error);
+            }
+        };
         let back = from_wire(&args.back);
         let cred = callback::cred_of(&args.sec_parms).filter(|_| is_useful(back));
         let calls_back =
@@ -100,16 +113,21 @@ pub(crate) async fn create_session(
             back: to_wire(session.back),
         };
         let client = state.clients.get_mut(id).map_err(of_state)?;
-        client.next_create = client.next_create.wrapping_add(1);
-        let mut e = Encoder::new();
-        e.put(&create_session::Res::Ok(created.clone()));
-        client.last_create = Some(e.finish().to_bytes());
+        executed(client, &Ok(created.clone()));
         created
     };
     if created.flags.contains(create_session::Flags::CONN_BACK_CHAN) {
         cx.core.callbacks.bind(SessionId(created.session), &cx.peer);
     }
     Ok(created)
+}
+
+/// Notes what a client's CREATE_SESSION led to, and expects the next.
+fn executed(client: &mut Client, result: &create_session::Res) {
+    client.next_create = client.next_create.wrapping_add(1);
+    let mut e = Encoder::new();
+    e.put(result);
+    client.last_create = Some(e.finish().to_bytes());
 }
 
 /// Whether a callback fits a backchannel: CB_SEQUENCE with one more operation, and their results.

@@ -20,6 +20,8 @@ pub(super) struct Service {
     pub(super) attrs: Attrs,
     /// Operations that were called, but for CB_SEQUENCE.
     pub(super) called: Vec<CbOp>,
+    /// Slots and sequence numbers that they were called with.
+    pub(super) turns: Vec<(u32, u32)>,
 }
 
 impl Service {
@@ -45,8 +47,9 @@ impl Service {
             for _ in 0..compound.operations {
                 let op = CbOp::decode_next(&mut d).unwrap();
                 e.put(&self.result(&op));
-                if !matches!(op, CbOp::Sequence(_)) {
-                    self.called.push(op);
+                match op {
+                    CbOp::Sequence(turn) => self.turns.push((turn.slot, turn.sequence_id)),
+                    op => self.called.push(op),
                 }
             }
         }

@@ -12,8 +12,8 @@ use weir_nfs::v4::types::StableHow;
 use weir_nfs::v4::{Bitmap, Fattr};
 use weir_stores::local::{LocalFs, LocalOptions};
 
-const WANT_READ: ShareAccess = ShareAccess::READ.union(ShareAccess::WANT_READ_DELEG);
-const WANT_WRITE: ShareAccess = ShareAccess::BOTH.union(ShareAccess::WANT_WRITE_DELEG);
+pub(super) const WANT_READ: ShareAccess = ShareAccess::READ.union(ShareAccess::WANT_READ_DELEG);
+pub(super) const WANT_WRITE: ShareAccess = ShareAccess::BOTH.union(ShareAccess::WANT_WRITE_DELEG);
 
 impl Fixture {
     /// A client that can be called back, and may take state.
@@ -28,7 +28,7 @@ impl Fixture {
     }
 }
 
-fn open_as(access: ShareAccess, claim: Claim) -> Op {
+pub(super) fn open_as(access: ShareAccess, claim: Claim) -> Op {
     Op::Open(open::Args {
         seqid: 0,
         share_access: access,
@@ -39,7 +39,7 @@ fn open_as(access: ShareAccess, claim: Claim) -> Op {
     })
 }
 
-fn delegation(res: &OpRes) -> &Delegation {
+pub(super) fn delegation(res: &OpRes) -> &Delegation {
     match res {
         OpRes::Open(Ok(opened)) => &opened.delegation,
         other => panic!("{other:?}"),
@@ -57,14 +57,14 @@ fn stateid(delegation: &Delegation) -> StateId {
 
 impl Client {
     /// Makes a file and closes it.
-    async fn make(&mut self, name: &'static str) -> FileHandle {
+    pub(super) async fn make(&mut self, name: &'static str) -> FileHandle {
         let (file, open_stateid) = self.open(name).await;
         self.on(&file, Op::Close(close::Args { seqid: 0, open_stateid })).await;
         file
     }
 
     /// Opens a file and gets a delegation of it.
-    async fn delegated(&mut self, file: &FileHandle, access: ShareAccess) -> StateId {
+    pub(super) async fn delegated(&mut self, file: &FileHandle, access: ShareAccess) -> StateId {
         let res = self.on(file, open_as(access, Claim::Fh)).await;
         stateid(delegation(&res))
     }
@@ -193,7 +193,7 @@ async fn version_3_waits_for_a_delegation_or_comes_back() {
 }
 
 impl Client {
-    async fn call_v3<A: weir_xdr::Encode, R: weir_xdr::Decode>(
+    pub(super) async fn call_v3<A: weir_xdr::Encode, R: weir_xdr::Decode>(
         &mut self,
         procedure: u32,
         args: &A,

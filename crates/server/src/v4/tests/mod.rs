@@ -10,6 +10,7 @@ mod durability;
 mod exports;
 mod files;
 mod habits;
+mod interleavings;
 mod locks;
 mod metrics;
 mod recovery;

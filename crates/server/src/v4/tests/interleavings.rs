@@ -1,0 +1,434 @@
+//! What happens between two steps of an operation: each test holds one where it waits, and lets another
+//! act.
+
+use super::callbacks;
+use super::delegations::{WANT_READ, WANT_WRITE, delegation, open_as};
+use super::exports::{cache, export, serve, walk};
+use super::*;
+use futures_util::FutureExt;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+use weir_nfs::v4::CbOp;
+use weir_nfs::v4::cb::notify_lock;
+use weir_nfs::v4::op::open::{Claim, Delegation, ShareAccess, WhyNone};
+use weir_nfs::v4::op::{close, copy, create, link, read, write};
+use weir_nfs::v4::types::StableHow;
+use weir_stores::fault::{Call, Fault, Rule, What, When};
+
+const LONG: Duration = Duration::from_secs(30);
+
+fn store() -> Arc<Fault> {
+    Fault::over(MemoryFs::new(), 1)
+}
+
+/// Holds calls of a kind from now on.
+fn hold(store: &Fault, call: Call) {
+    store.add(Rule { call, when: When::Always, what: What::Hold });
+}
+
+fn let_go(store: &Fault) {
+    store.clear();
+    store.release();
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let waiting = async {
+        while !condition() {
+            sleep(Duration::from_millis(2)).await;
+        }
+    };
+    timeout(LONG, waiting).await.unwrap_or_else(|_| panic!("{what}"));
+}
+
+async fn held(store: &Fault) {
+    until("nothing is held", || store.held() > 0).await;
+}
+
+#[tokio::test]
+async fn an_open_of_an_export_that_goes_away_meanwhile_leaves_nothing() {
+    let (cache, store) = (cache(), store());
+    let stays = export(&cache, "/stays", ExportOptions::default());
+    let goes = export(&cache, "/goes", ExportOptions::default());
+    let goes = Export { fs: cache.mount(store.clone()), ..goes };
+    let f = serve(vec![stays.clone(), goes]).await;
+    let mut c = f.client("a").await;
+    let mut ops = walk("/goes");
+    ops.push(c.open_op("file", 0));
+    hold(&store, Call::Create);
+    let (reply, ()) = tokio::join!(c.run(ops), async {
+        held(&store).await;
+        f.server.set_exports(vec![stays]).unwrap();
+        let_go(&store);
+    });
+    assert_eq!(reply.status, Err(Error::Stale));
+    assert_eq!(f.server.core.state.lock().counts(), (0, 0));
+    assert!(c.ok(vec![]).await.is_empty());
+    assert!(c.status_flags.is_empty(), "nothing was taken of which the client knows");
+}
+
+#[tokio::test]
+async fn an_open_whose_truncation_fails_leaves_what_was_open_before() {
+    let store = store();
+    let f = Fixture::of(store.clone()).await;
+    let (mut a, mut b) = (f.client("a").await, f.client("b").await);
+    let (file, stateid) = a.open("file").await;
+    let data = weir_nfs::Data::Bytes("old".into());
+    let args = write::Args { stateid, offset: 0, stable: StableHow::FileSync, data };
+    assert!(matches!(a.on(&file, Op::Write(args)).await, OpRes::Write(Ok(_))));
+    let args = close::Args { seqid: 0, open_stateid: stateid };
+    assert!(matches!(a.on(&file, Op::Close(args)).await, OpRes::Close(Ok(_))));
+    let before = a.on(&file, open_as(ShareAccess::READ, Claim::Fh)).await;
+    let OpRes::Open(Ok(before)) = before else { panic!("{before:?}") };
+    store.add(Rule {
+        call: Call::SetSize,
+        when: When::Always,
+        what: What::Fail(weir_vfs::Error::NoSpace),
+    });
+    let truncating = |c: &Client, deny| {
+        let Op::Open(mut args) = c.open_op("file", deny) else { panic!() };
+        let attrs = Attrs { size: Some(0), ..Attrs::default() };
+        args.how = open::How::Create(open::CreateHow::Unchecked(attrs.into()));
+        vec![Op::Putrootfh(()), Op::Open(args)]
+    };
+    assert_eq!(a.fails(truncating(&a, 2)).await, Error::NoSpc);
+    // Neither the access nor the denial of it is there.
+    let read = |count| read::Args { stateid: before.stateid, offset: 0, count };
+    assert!(matches!(a.on(&file, Op::Read(read(1))).await, OpRes::Read(Ok(_))));
+    let data = weir_nfs::Data::Bytes("new".into());
+    let write =
+        write::Args { stateid: before.stateid, offset: 0, stable: StableHow::Unstable, data };
+    assert!(matches!(a.on(&file, Op::Write(write)).await, OpRes::Write(Err(Error::OpenMode))));
+    assert!(matches!(
+        b.on(&file, open_as(ShareAccess::WRITE, Claim::Fh)).await,
+        OpRes::Open(Ok(_))
+    ));
+    // One that was new is gone.
+    let counts = f.server.core.state.lock().counts();
+    assert_eq!(f.client("c").await.fails(truncating(&b, 0)).await, Error::NoSpc);
+    assert_eq!(f.server.core.state.lock().counts(), counts);
+}
+
+#[tokio::test]
+async fn a_file_is_not_delegated_while_its_name_is_removed_or_changed() {
+    for (call, op) in [
+        (Call::Unlink, Op::Remove("file".into())),
+        (
+            Call::Rename,
+            Op::Rename(weir_nfs::v4::op::rename::Args { from: "file".into(), to: "new".into() }),
+        ),
+    ] {
+        let store = store();
+        let f = Fixture::of(store.clone()).await;
+        let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
+        let file = a.make("file").await;
+        hold(&store, call);
+        let change = b.run(vec![Op::Putrootfh(()), Op::Savefh(()), op]);
+        let (reply, opened) = tokio::join!(change, async {
+            held(&store).await;
+            let opened = a.on(&file, open_as(WANT_READ, Claim::Fh)).await;
+            let_go(&store);
+            opened
+        });
+        assert_eq!(reply.status, Ok(()));
+        let why = Delegation::NoneExt(WhyNone::Contention(false));
+        assert_eq!(*delegation(&opened), why);
+    }
+}
+
+/// While one waits for a delegation to come back, others change the directory.
+#[tokio::test]
+async fn nobody_waits_for_a_recall_with_a_directory_locked() {
+    use weir_nfs::v3;
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
+    let mut old = f.connect("b", 0).await;
+    let file = a.make("file").await;
+    a.delegated(&file, WANT_WRITE).await;
+    let root = handle(&b.ok(vec![Op::Putrootfh(()), Op::Getfh(())]).await).unwrap();
+    let dir = f.server.core.exports.unseal(&root).unwrap();
+    let is_free = || f.server.core.exports.changes().lock(dir).now_or_never().is_some();
+
+    let ops = vec![
+        Op::Putfh(file.clone()),
+        Op::Savefh(()),
+        Op::Putrootfh(()),
+        Op::Link(link::Args::from("link")),
+    ];
+    let (error, free) = tokio::join!(b.fails(ops), async {
+        assert!(matches!(a.called().await, CbOp::Recall(_)));
+        is_free()
+    });
+    assert_eq!((error, free), (Error::Delay, true));
+
+    let other = a.make("other").await;
+    a.delegated(&other, WANT_WRITE).await;
+    let set = v3::types::SetAttr { size: Some(0), ..v3::types::SetAttr::default() };
+    let target = v3::types::DirOp { dir: weir_xdr::Opaque::copy_from(&root), name: "other".into() };
+    let args = v3::op::create::Args { target, how: v3::op::create::How::Unchecked(set) };
+    let call = old.call_v3::<_, v3::op::create::Res>(8, &args);
+    let (created, free) = tokio::join!(call, async {
+        assert!(matches!(a.called().await, CbOp::Recall(_)));
+        is_free()
+    });
+    assert_eq!((created.unwrap_err().status, free), (v3::Error::Jukebox, true));
+    let set = v3::types::SetAttr::default();
+    let target = v3::types::DirOp { dir: weir_xdr::Opaque::copy_from(&root), name: "other".into() };
+    let args = v3::op::create::Args { target, how: v3::op::create::How::Unchecked(set) };
+    assert!(old.call_v3::<_, v3::op::create::Res>(8, &args).await.is_ok(), "nobody is in its way");
+}
+
+#[tokio::test]
+async fn an_export_that_hangs_does_not_hold_up_the_sweep() {
+    let store = store();
+    let f = Fixture::of(store.clone()).await;
+    let mut a = f.callable("a").await;
+    let file = a.make("file").await;
+    a.delegated(&file, WANT_READ).await;
+    hold(&store, Call::Getattr);
+    for _ in 0..3 {
+        timeout(LONG, f.server.core.sweep()).await.expect("the sweep waits for a store");
+    }
+    held(&store).await;
+    assert_eq!(store.held(), 1, "one look at an export at a time");
+    let_go(&store);
+}
+
+#[tokio::test]
+async fn a_callback_whose_caller_goes_away_keeps_its_slot_until_it_is_answered() {
+    let f = Fixture::new().await;
+    let mut c = f.callable("a").await;
+    let id = f.server.core.state.lock().clients.iter().next().unwrap().id;
+    let notice = || {
+        let owner = StateOwner { client_id: id.0, owner: "owner".into() };
+        CbOp::NotifyLock(notify_lock::Args { file: FileHandle::default(), lock_owner: owner })
+    };
+    c.service.is_silent = true;
+    let callbacks = f.server.core.callbacks.clone();
+    let called = async {
+        tokio::select! {
+            _ = callbacks.call(id, notice(), None) => panic!("nobody answers"),
+            _ = c.called() => {}
+        }
+    };
+    called.await;
+    c.service.is_silent = false;
+    let (answered, _) = tokio::join!(callbacks.call(id, notice(), None), c.called());
+    assert!(answered.is_some());
+    let [first, second] = &c.service.turns[..] else { panic!("{:?}", c.service.turns) };
+    assert_ne!(first, second, "a number is used once");
+}
+
+/// A request of CREATE_SESSION.
+fn session(client_id: u64, sequence_id: u32, max_response_size: u32) -> Op {
+    let fore = create_session::ChannelAttrs {
+        max_request_size: 1 << 20,
+        max_response_size,
+        max_response_size_cached: 1024,
+        max_operations: 16,
+        max_requests: 4,
+        ..create_session::ChannelAttrs::default()
+    };
+    Op::CreateSession(create_session::Args {
+        client_id,
+        sequence_id,
+        flags: create_session::Flags::empty(),
+        fore: fore.clone(),
+        back: fore,
+        cb_program: callbacks::PROGRAM,
+        sec_parms: vec![weir_nfs::v4::types::CallbackSec::None].into(),
+    })
+}
+
+async fn exchange(c: &mut Client, verifier: [u8; 8]) -> exchange_id::Exchanged {
+    let args = exchange_id::Args {
+        client: ClientOwner { verifier, owner: c.name.into() },
+        flags: exchange_id::Flags::empty(),
+        state_protect: exchange_id::StateProtect::None,
+        impl_id: List::default(),
+    };
+    match c.raw(vec![Op::ExchangeId(args)]).await.results.pop() {
+        Some(OpRes::ExchangeId(Ok(exchanged))) => exchanged,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_cannot_be_made_changes_nothing_but_its_number() {
+    let f = Fixture::with(|config| config.state.sessions = 2).await;
+    let mut a = f.client("a").await;
+    a.open("file").await;
+    let counts = f.server.core.state.lock().counts();
+    let mut again = f.connect("a", 2).await;
+    let exchange_id::Exchanged { client_id, sequence_id, .. } =
+        exchange(&mut again, *b"two run.").await;
+    // Nothing useful fits so small a reply: the number is used up, and the reply is kept.
+    for max_response in [100, 100, 1 << 20] {
+        let reply = again.raw(vec![session(client_id, sequence_id, max_response)]).await;
+        assert_eq!(reply.status, Err(Error::TooSmall));
+    }
+    assert_eq!(f.server.core.state.lock().counts(), counts, "the run before has its state");
+    a.ok(vec![]).await;
+    // Another principal does not use numbers up.
+    let mut thief = f.connect("a", 2).await;
+    let cred = AuthSys { uid: 7, machine_name: "a".into(), ..AuthSys::default() };
+    thief.cred = OpaqueAuth::from(&cred);
+    let reply = thief.raw(vec![session(client_id, sequence_id + 1, 1 << 20)]).await;
+    assert_eq!(reply.status, Err(Error::ClIdInUse));
+
+    // Without room, nobody is confirmed, and the number can be used again.
+    let other = f.client("other").await;
+    let mut full = f.connect("full", 2).await;
+    let waiting = exchange(&mut full, *b"one run.").await;
+    let make = || session(waiting.client_id, waiting.sequence_id, 1 << 20);
+    assert_eq!(full.raw(vec![make()]).await.status, Err(Error::Delay));
+    // A client that restarted takes the place of its run before.
+    let reply = again.raw(vec![session(client_id, sequence_id + 1, 1 << 20)]).await;
+    assert_eq!(reply.status, Ok(()));
+    assert_eq!(f.server.core.state.lock().counts(), (0, 0));
+    f.server.core.state.lock().sessions.remove(crate::state::SessionId(other.session));
+    assert_eq!(full.raw(vec![make()]).await.status, Ok(()));
+}
+
+/// A copy of a long file, all hole but its front, that is held at its second step.
+struct Held {
+    store: Arc<Fault>,
+    f: Fixture,
+    c: Client,
+    from: FileHandle,
+    to: FileHandle,
+    to_id: StateId,
+    name: StateId,
+}
+
+const LEN: u64 = 300 << 20;
+
+impl Held {
+    async fn new() -> Self {
+        let store = store();
+        let f = Fixture::of(store.clone()).await;
+        let mut c = f.callable("copier").await;
+        let (from, from_id) = c.open("source").await;
+        let (to, to_id) = c.open("destination").await;
+        for (offset, bytes) in [(0, "front"), (LEN - 7, "the end")] {
+            let data = weir_nfs::Data::Bytes(bytes.into());
+            let args = write::Args { stateid: from_id, offset, stable: StableHow::FileSync, data };
+            assert!(matches!(c.on(&from, Op::Write(args)).await, OpRes::Write(Ok(_))));
+        }
+        hold(&store, Call::ExtentAt);
+        let args = copy::Args {
+            source: from_id,
+            destination: to_id,
+            source_offset: 0,
+            destination_offset: 0,
+            count: 0,
+            consecutive: true,
+            synchronous: false,
+            source_servers: List::default(),
+        };
+        let ops =
+            vec![Op::Putfh(from.clone()), Op::Savefh(()), Op::Putfh(to.clone()), Op::Copy(args)];
+        let Some(OpRes::Copy(Ok(copied))) = c.ok(ops).await.pop() else { panic!() };
+        held(&store).await;
+        let name = copied.response.callback_id[0];
+        Self { store, f, c, from, to, to_id, name }
+    }
+
+    /// The size of the file that is written to.
+    async fn size(&self) -> u64 {
+        let own = &weir_vfs::Caller::Own;
+        self.f.fs.lookup(own, self.f.fs.root(), b"destination").await.unwrap().size
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_written_nor_told_after_a_copy_is_cancelled() {
+    let mut h = Held::new().await;
+    let cancel = Op::OffloadCancel(h.name);
+    let cancelled = h.c.on(&h.to, cancel.clone()).await;
+    assert_eq!(cancelled, OpRes::OffloadCancel(Err(Error::Delay)), "its step is under way");
+    let_go(&h.store);
+    let ended = async {
+        loop {
+            match h.c.on(&h.to, cancel.clone()).await {
+                OpRes::OffloadCancel(Err(Error::Delay)) => {}
+                OpRes::OffloadCancel(Ok(()) | Err(Error::BadStateId)) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    timeout(LONG, ended).await.unwrap();
+    let size = h.size().await;
+    assert!(size < LEN, "the copy did not go on to its end");
+    h.c.serve_for(Duration::from_millis(300)).await;
+    assert!(h.c.service.called.is_empty(), "{:?}", h.c.service.called);
+    assert_eq!(h.size().await, size);
+}
+
+#[tokio::test]
+async fn a_copy_ends_with_the_open_that_it_writes_under() {
+    let mut h = Held::new().await;
+    let open_stateid = h.to_id;
+    let close = close::Args { seqid: 0, open_stateid };
+    assert!(matches!(h.c.on(&h.to, Op::Close(close)).await, OpRes::Close(Ok(_))));
+    // The next owner denies all others, and waits for the step that is under way.
+    let mut next = h.f.client("next").await;
+    let opening = tokio::spawn(async move {
+        let alone = next.open_op("destination", 3);
+        let reply = next.run(vec![Op::Putrootfh(()), alone]).await;
+        (next, reply.status)
+    });
+    sleep(Duration::from_millis(200)).await;
+    assert!(!opening.is_finished(), "it is given the file while the copy writes to it");
+    let_go(&h.store);
+    let (_next, status) = timeout(LONG, opening).await.unwrap().unwrap();
+    assert_eq!(status, Ok(()));
+    let size = h.size().await;
+    assert!(size < LEN);
+    let CbOp::Offload(told) = h.c.called().await else { panic!() };
+    assert_eq!(told.outcome.unwrap_err().error, Error::BadStateId);
+    assert_eq!(h.size().await, size, "no step follows");
+    let read = read::Args { stateid: StateId::ANONYMOUS, offset: 0, count: 5 };
+    assert!(matches!(h.c.on(&h.from, Op::Read(read)).await, OpRes::Read(Ok(_))));
+}
+
+#[tokio::test]
+async fn a_copy_ends_with_its_export() {
+    let h = Held::new().await;
+    let other = cache();
+    h.f.server.set_exports(vec![export(&other, "/other", ExportOptions::default())]).unwrap();
+    let_go(&h.store);
+    let mut c = h.c;
+    let CbOp::Offload(told) = c.called().await else { panic!() };
+    assert_eq!(told.outcome.unwrap_err().error, Error::Stale);
+    let own = &weir_vfs::Caller::Own;
+    assert!(h.f.fs.lookup(own, h.f.fs.root(), b"destination").await.unwrap().size < LEN);
+}
+
+#[tokio::test]
+async fn directories_are_made_while_files_are_linked() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    let file = c.make("file").await;
+    let attrs = Attrs { mode: Some(0o755), ..Attrs::default() }.into();
+    let made = create::Args { kind: create::Kind::Directory, name: "dir".into(), attrs };
+    c.ok(vec![
+        Op::Putfh(file.clone()),
+        Op::Savefh(()),
+        Op::Putrootfh(()),
+        Op::Link(link::Args::from("link")),
+        Op::Create(made),
+    ])
+    .await;
+    // A directory is not linked, nor is anything linked in what is none.
+    let ops = |saved: &FileHandle, at: Vec<Op>| {
+        let mut ops = vec![Op::Putfh(saved.clone()), Op::Savefh(())];
+        ops.extend(at);
+        ops.push(Op::Link(link::Args::from("another")));
+        ops
+    };
+    let mut at_dir = walk("/dir");
+    at_dir.push(Op::Getfh(()));
+    let dir = handle(&c.ok(at_dir).await).unwrap();
+    assert_eq!(c.fails(ops(&dir, vec![Op::Putrootfh(())])).await, Error::IsDir);
+    assert_eq!(c.fails(ops(&file, vec![Op::Putfh(file.clone())])).await, Error::NotDir);
+}
