@@ -18,7 +18,8 @@
 //!    they are there still. Who is given a file after they were taken away waits for the step that
 //!    was under way then ([`Copies::quiesce`]), and no other follows.
 //! 5. Once OFFLOAD_CANCEL is answered nothing is written, and the client is told nothing.
-//! 6. A step and the telling are done with the job's turn held ([`Job::turn`]).
+//! 6. A step is done with the job's turn held ([`Job::turn`]), and the client told with
+//!    [`Job::telling`] held.
 
 use crate::callback::Callbacks;
 use crate::export::Exports;
@@ -58,8 +59,10 @@ struct Job {
     node: Node,
     /// The states under which the files are used.
     under: Vec<StateKey>,
-    /// Held by a step from the look at `under` to the end of its writes, and by the telling.
+    /// Held by a step from the look at `under` to the end of its writes.
     turn: tokio::sync::Mutex<()>,
+    /// Held while the client is told of the end.
+    telling: tokio::sync::Mutex<()>,
     copied: AtomicU64,
     /// How it ended.
     ended: Mutex<Option<Result<(), Error>>>,
@@ -121,6 +124,7 @@ impl Copies {
             node: order.node,
             under: order.under.clone(),
             turn: tokio::sync::Mutex::default(),
+            telling: tokio::sync::Mutex::default(),
             copied: AtomicU64::new(0),
             ended: Mutex::new(None),
             cancel: self.stop.child_token(),
@@ -169,14 +173,14 @@ impl Copies {
         for _ in 0..TELLINGS {
             // The reply to the COPY may not have arrived yet: the client refuses what it does not know.
             let told = {
-                let _turn = job.turn.lock().await;
+                let _telling = job.telling.lock().await;
                 if job.cancel.is_cancelled() {
                     self.jobs.lock().remove(&key);
                     return;
                 }
                 tokio::select! {
                     told = self.callbacks.call(client, op.clone(), None) => told,
-                    // Whoever cancels waits for the turn.
+                    // Whoever cancels waits for this.
                     () = job.cancel.cancelled() => continue,
                 }
             };
@@ -244,7 +248,8 @@ impl Copies {
     ) -> Result<(), Error> {
         let job = self.find(client, key, node)?;
         job.cancel.cancel();
-        let Ok(_turn) = timeout(PATIENCE, job.turn.lock()).await else { return Err(Error::Delay) };
+        let quiet = async { (job.turn.lock().await, job.telling.lock().await) };
+        let Ok(_quiet) = timeout(PATIENCE, quiet).await else { return Err(Error::Delay) };
         self.jobs.lock().remove(&key);
         Ok(())
     }

@@ -181,7 +181,8 @@ impl Nsm1 {
     /// A host says over a connection that it has restarted, or the like: what it had is freed.
     pub(crate) fn noticed_by_connection(&self, from: SocketAddr, what: &str) {
         let host = from.ip().to_canonical();
-        if self.counts(from) {
+        let has_locks = self.asker.confirm.state.lock().nlm_run_of(host).is_some();
+        if has_locks && self.counts(from) {
             info!("{host} says that it {what}: its locks by NLM are freed");
             let mut state = self.asker.confirm.state.lock();
             state.nlm_free(host);

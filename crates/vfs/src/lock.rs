@@ -134,6 +134,11 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         self.owners.keys()
     }
 
+    /// How many hold anything.
+    pub fn owner_count(&self) -> usize {
+        self.owners.len()
+    }
+
     /// Whether `owner` holds anything.
     pub fn holds(&self, owner: &O) -> bool {
         self.owners.contains_key(owner)

@@ -181,6 +181,8 @@ impl Caller {
 
     async fn grant(&mut self, granted: Granted) {
         let number = granted.number;
+        // A copy may still write to the file under a lock that was taken away or given up.
+        self.core.copies.quiesce(granted.node).await;
         let begun = Instant::now();
         let args = self.granted_args(granted);
         let (mut may_know, mut pause) = (false, *PAUSE.start());

@@ -253,20 +253,20 @@ impl<F: Clone> State<F> {
         wanted: impl IntoIterator<Item = Lock>,
     ) -> bool {
         let Some(file) = self.files.get(&node) else { return false };
-        let wanted = WantedRanges::of(wanted);
+        let wanted: Vec<Lock> = wanted.into_iter().collect();
+        if let [Lock { range, exclusive }] = wanted[..] {
+            search.steps += file.ranges.owner_count();
+            let others = file.ranges.conflicts(asker, range, exclusive);
+            return others.into_iter().any(|other| search.note(other));
+        }
+        let wanted = WantedRanges::of(&wanted);
         for (other, held) in file.ranges.all() {
             search.steps += 1;
             if search.steps >= MAX_STEPS {
                 return false;
             }
-            if !wanted.conflict(held) || other == asker {
-                continue;
-            }
-            if other == search.from {
+            if wanted.conflict(held) && other != asker && search.note(other) {
                 return true;
-            }
-            if search.seen.len() < MAX_CIRCLE && search.seen.insert(other) {
-                search.ahead.push(other);
             }
         }
         false
@@ -283,6 +283,19 @@ struct Search<'a, 'b> {
     steps: usize,
 }
 
+impl<'a> Search<'a, '_> {
+    /// Notes somebody who is in the way. Says whether it is the one from whom the search began.
+    fn note(&mut self, other: &'a Holder) -> bool {
+        if other == self.from {
+            return true;
+        }
+        if self.seen.len() < MAX_CIRCLE && self.seen.insert(other) {
+            self.ahead.push(other);
+        }
+        false
+    }
+}
+
 /// What an owner waits for in one file: disjoint ranges, in order.
 struct WantedRanges {
     exclusive: Vec<Range>,
@@ -290,10 +303,9 @@ struct WantedRanges {
 }
 
 impl WantedRanges {
-    fn of(locks: impl IntoIterator<Item = Lock>) -> Self {
-        let any: Vec<Lock> = locks.into_iter().collect();
-        let exclusive = any.iter().filter(|lock| lock.exclusive).map(|lock| lock.range).collect();
-        let any = any.iter().map(|lock| lock.range).collect();
+    fn of(locks: &[Lock]) -> Self {
+        let exclusive = locks.iter().filter(|lock| lock.exclusive).map(|lock| lock.range).collect();
+        let any = locks.iter().map(|lock| lock.range).collect();
         Self { exclusive: merged(exclusive), any: merged(any) }
     }
 
@@ -610,7 +622,7 @@ mod tests {
         let waits = state.nlm_line(NODE).map(|(_, lock)| lock);
         assert!(!state.search(&mut search, &Holder::Nlm(nlm_owner(1)), NODE, waits));
         let ranges = WAITS as usize + 2;
-        assert_eq!(search.steps, 2 * ranges, "each range is looked at once for each owner");
+        assert_eq!(search.steps, 2 * ranges, "each owner or range is looked at once");
         assert!(search.ahead.len() <= MAX_CIRCLE && search.seen.len() <= MAX_CIRCLE);
         assert_eq!(nlm_lock(&mut state, 2, WAITS), Err(NlmError::Blocked));
         // A circle among as many is found.

@@ -45,14 +45,6 @@ pub(super) enum Piece {
     Data(u64),
 }
 
-impl Piece {
-    pub(super) fn len(self) -> u64 {
-        match self {
-            Self::Zeros(len) | Self::Data(len) => len,
-        }
-    }
-}
-
 impl Blocks {
     /// # Errors
     /// [`Error::Inval`]: number or pattern are not within a block, or in the same place.
@@ -225,7 +217,9 @@ mod tests {
             let mut pieces = Vec::new();
             while at < blocks.len() {
                 let piece = blocks.next(at, true);
-                at += piece.len();
+                at += match piece {
+                    Piece::Zeros(len) | Piece::Data(len) => len,
+                };
                 pieces.push(piece);
             }
             pieces
