@@ -200,7 +200,7 @@ impl Copies {
         self.exports.table().get(job.node.export).map_err(|_| Error::Stale)?;
         let state = self.state.lock();
         let mut under = job.under.iter();
-        under.try_for_each(|&key| state.client_of(key).map(|_| ()).map_err(of_state))
+        under.try_for_each(|&key| state.check_still_of(job.client, key).map_err(of_state))
     }
 
     /// Waits until no copy writes to a file that it may not write to any more: for those to whom the

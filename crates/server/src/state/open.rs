@@ -342,6 +342,18 @@ impl<F: Clone> State<F> {
         self.files.get(&node).is_some_and(|f| !f.opens.is_empty())
     }
 
+    /// Whether a state is still a client's.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check_still_of(&self, client: ClientId, key: StateKey) -> Result<(), StateError> {
+        match self.newest(key) {
+            Some((owner, _)) if owner == client => Ok(()),
+            Some(_) => Err(StateError::BadStateId),
+            None => Err(self.missing(key)),
+        }
+    }
+
     /// The client of minor version 0 whose a state is: what has sessions has them prove whose a
     /// state is, and is used in them alone.
     ///
