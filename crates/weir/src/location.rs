@@ -58,13 +58,29 @@ impl Location {
             Self::Nfs(url) => url.to_string().into_bytes(),
         }
     }
+}
 
-    /// Whether it can only be a directory, because it ends in a slash.
-    pub(crate) fn ends_in_slash(&self) -> bool {
-        match self {
-            Self::Local(path) => path.as_os_str().as_bytes().ends_with(b"/"),
-            Self::Nfs(url) => url.path.is_empty(),
-        }
+/// A location as it was written: a slash at the end says that a directory is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Written {
+    pub(crate) location: Location,
+    pub(crate) ends_in_slash: bool,
+}
+
+impl Written {
+    /// What clap needs to make one of an argument, whatever its bytes.
+    pub(crate) fn parser() -> impl TypedValueParser<Value = Self> {
+        OsStringValueParser::new().try_map(Self::parse)
+    }
+
+    fn parse(text: OsString) -> weir_client::Result<Self> {
+        let location = Location::parse(text.clone())?;
+        let path = match &location {
+            Location::Local(_) => text.as_bytes(),
+            // Options come after the path.
+            Location::Nfs(_) => text.as_bytes().split(|&byte| byte == b'?').next().unwrap_or(b""),
+        };
+        Ok(Self { ends_in_slash: path.ends_with(b"/"), location })
     }
 }
 
@@ -92,6 +108,17 @@ impl fmt::Display for Location {
 mod tests {
     use super::*;
     use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn a_slash_at_the_end_is_kept() {
+        let slash = |text: &str| Written::parse(text.into()).unwrap().ends_in_slash;
+        for directory in ["a/", "/", "a/?b/", "nfs://h/a/", "nfs://h/", "nfs://h/a/?vers=3"] {
+            assert!(slash(directory), "{directory}");
+        }
+        for other in ["a", "a/b", "nfs://h/a", "nfs://h/a?x=/"] {
+            assert!(!slash(other), "{other}");
+        }
+    }
 
     #[test]
     fn urls_and_paths_are_told_apart() {

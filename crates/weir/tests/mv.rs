@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{fail, run, scratch};
+use common::{Server, fail, run, scratch};
 use std::fs;
+use std::os::unix::fs::symlink;
 
 #[test]
 fn to_a_name_and_into_a_directory() {
@@ -22,4 +23,31 @@ fn to_a_name_and_into_a_directory() {
     assert_eq!(fs::read(at("d/b")).unwrap(), b"c");
     let says = fail(1, ["mv".into(), at("d"), "nfs://127.0.0.1/x".into()]);
     assert!(says.contains("on different file systems; copy it with `weir cp -rp`"), "{says}");
+}
+
+#[test]
+fn at_a_server_a_link_to_a_directory_is_that_directory() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir_all(export.join("d")).unwrap();
+    symlink("d", export.join("link")).unwrap();
+    symlink("nowhere", export.join("dangling")).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    for (round, version) in ["vers=3", "vers=4.2"].into_iter().enumerate() {
+        let url = |path: &str| server.url(path, version);
+        let name = format!("file{round}");
+        fs::write(export.join(&name), "x").unwrap();
+        run(["mv", &url(&name), &url("link")]);
+        assert!(export.join("link").is_symlink() && export.join("d").join(&name).exists());
+        // Any other link is what is replaced, and what is not there is no directory.
+        fs::write(export.join(&name), "y").unwrap();
+        let says = fail(1, ["mv", &url(&name), &url("new/")]);
+        assert!(says.contains("there is no such directory; make it first"), "{says}");
+        let says = fail(1, ["cp", export.join(&name).to_str().unwrap(), &url("new/")]);
+        assert!(says.contains("there is no such directory; make it first"), "{says}");
+        run(["mv", &url(&name), &url("dangling")]);
+        assert_eq!(fs::read(export.join("dangling")).unwrap(), b"y");
+        fs::remove_file(export.join("dangling")).unwrap();
+        symlink("nowhere", export.join("dangling")).unwrap();
+    }
 }

@@ -5,7 +5,7 @@ use crate::cli::{Ended, complain};
 use crate::copy::source::is_same;
 use crate::copy::{Copier, FileStats, Options, Sparse, Summary};
 use crate::failure::{Asked, Failure, Result};
-use crate::location::Location;
+use crate::location::{Location, Written};
 use crate::mounts::{Links, MountArgs, Mounts, Place};
 use crate::output::{print, print_json, say, size_text, umask};
 use crate::size::Size;
@@ -44,8 +44,8 @@ Pages of zeros become holes (--sparse=always), so that a copy takes no more spac
 `cp --sparse=always` would make it take. Exit code 1 says that something was not copied.")]
 pub(crate) struct Args {
     /// What to copy, then where to: a directory, or the name of the copy
-    #[arg(value_name = "LOCATION", required = true, num_args = 2.., value_parser = Location::parser())]
-    locations: Vec<Location>,
+    #[arg(value_name = "LOCATION", required = true, num_args = 2.., value_parser = Written::parser())]
+    locations: Vec<Written>,
     /// Directories with all that is in them; symbolic links and special files as such
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
@@ -151,12 +151,13 @@ struct Plan {
 /// Resolves the locations; a source that cannot be copied is said, and is in the second value.
 async fn plan(
     mounts: &mut Mounts,
-    locations: &[Location],
+    locations: &[Written],
     options: &Options,
 ) -> Result<(Plan, Vec<Failure>)> {
     let Some((last, sources)) = locations.split_last() else {
         return Err(Failure::new("copy", "nothing was named"));
     };
+    let Written { location: last, ends_in_slash } = last;
     let to = mounts.place(last, Links::Follow).await?;
     let into = to.attr.clone().filter(|a| a.kind == FileKind::Directory);
     if into.is_none() && sources.len() > 1 {
@@ -166,8 +167,17 @@ async fn plan(
     check_uncached(&to, options)?;
     let mut pairs = Vec::new();
     let mut failures = Vec::new();
+    if into.is_none() && *ends_in_slash {
+        // What is to be made of a directory may be written so.
+        let source = mounts.place(&sources[0].location, Links::Stay).await?;
+        let kind = source.existing("copy")?.kind;
+        if kind != FileKind::Directory {
+            let failure = Failure::new(format!("copy to {last}"), "there is no such directory");
+            return Err(failure.advice("make it first"));
+        }
+    }
     for source in sources {
-        match pair(mounts, source, last, &to, into.as_ref(), options).await {
+        match pair(mounts, &source.location, last, &to, into.as_ref(), options).await {
             Ok(pair) => pairs.push(pair),
             Err(failure) => {
                 complain(&failure);
@@ -202,10 +212,6 @@ async fn pair(
         }
         // What is in a root, or in `.`, goes into the directory itself.
         (Some(_), None) => to.clone(),
-        (None, _) if last.ends_in_slash() && attr.kind != FileKind::Directory => {
-            let failure = Failure::new(format!("copy to {last}"), "there is no such directory");
-            return Err(failure.advice("make it first"));
-        }
         (None, _) => to.clone(),
     };
     let same = |there: &Attr| (there.fsid, there.id.ino) == (attr.fsid, attr.id.ino);

@@ -3,7 +3,7 @@
 use super::with_mounts;
 use crate::cli::Ended;
 use crate::failure::{Asked, Failure, Result};
-use crate::location::Location;
+use crate::location::{Location, Written};
 use crate::mounts::{Links, MountArgs, Mounts};
 use std::fs;
 use std::path::Path;
@@ -23,8 +23,8 @@ pub(crate) struct Args {
     #[arg(value_name = "FROM", value_parser = Location::parser())]
     from: Location,
     /// Where to: a directory, or the new name
-    #[arg(value_name = "TO", value_parser = Location::parser())]
-    to: Location,
+    #[arg(value_name = "TO", value_parser = Written::parser())]
+    to: Written,
     /// Replace nothing
     #[arg(short, long)]
     no_clobber: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<Ended> {
-    match (&args.from, &args.to) {
+    match (&args.from, &args.to.location) {
         (Location::Local(from), Location::Local(to)) => local(from, to, &args)?,
         (Location::Nfs(from), Location::Nfs(to)) if from.host == to.host => {
             with_mounts(&args.mount, async |mounts| remote(mounts, from, to, &args).await)?;
@@ -44,7 +44,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
 }
 
 fn asked(args: &Args) -> String {
-    format!("move {} to {}", args.from, args.to)
+    format!("move {} to {}", args.from, args.to.location)
 }
 
 fn elsewhere(args: &Args) -> Failure {
@@ -78,18 +78,18 @@ async fn remote(mounts: &mut Mounts, from: &NfsUrl, to: &NfsUrl, args: &Args) ->
     let source = mounts.place(&args.from, Links::Stay).await?;
     let kind = source.existing("move")?.kind;
     // A link to a directory is that directory, as for mv(1); any other link is what is replaced.
-    let led = mounts.place(&args.to, Links::Follow).await;
+    let led = mounts.place(&args.to.location, Links::Follow).await;
     let into = led.ok().filter(|p| p.attr.as_ref().is_some_and(|a| a.kind == FileKind::Directory));
     let target = match into {
         Some(into) => {
             let name = source.name.as_deref().ok_or(Error::Invalid).asked(|| asked(args))?;
             into.child(into.existing("find")?.id, name, None)
         }
-        None if args.to.ends_in_slash() && kind != FileKind::Directory => {
+        None if args.to.ends_in_slash && kind != FileKind::Directory => {
             let failure = Failure::new(asked(args), "there is no such directory");
             return Err(failure.advice("make it first"));
         }
-        None => mounts.place(&args.to, Links::Stay).await?,
+        None => mounts.place(&args.to.location, Links::Stay).await?,
     };
     if !Arc::ptr_eq(source.fs.store(), target.fs.store()) {
         return Err(elsewhere(args));
