@@ -3,8 +3,8 @@
 //! 1. Each change that this mount makes of a file that it has open is asked for together with the
 //!    file's change attribute before and after it (version 3: WCC data). These spans, joined, lead from
 //!    the value known before to the one known now unless somebody else has changed the file.
-//! 2. A gap between spans, a change without one, and a failed request count as a change by others:
-//!    what cannot be ruled out counts.
+//! 2. A gap between spans and a failed request count as a change by others: what cannot be ruled out
+//!    counts. A server that leaves a span out tells nothing of others, from then on.
 //! 3. An answer is judged only if nothing of this mount's was under way between question and answer.
 //! 4. Memory is bounded: spans are joined as they come, and past [`MOST_SPANS`] gaps count at once.
 
@@ -30,8 +30,10 @@ struct State {
     known: Option<u64>,
     /// Of this mount's changes since, in order, joined where they touch.
     own: Vec<(u64, u64)>,
-    /// One of them has no span.
+    /// One of them failed, or there were too many.
     doubt: bool,
+    /// The server does not tell what is around a change.
+    untold: bool,
     under_way: u32,
     /// Changes of this mount begun so far.
     begun: u64,
@@ -41,7 +43,7 @@ struct State {
 /// A change of this mount's under way; one that is dropped is in doubt.
 pub(crate) struct Change<'a> {
     changes: &'a Changes,
-    span: Span,
+    span: Option<Span>,
 }
 
 /// A question about attributes.
@@ -54,7 +56,7 @@ impl Changes {
         let mut state = self.0.lock();
         state.under_way += 1;
         state.begun += 1;
-        Change { changes: self, span: Span::default() }
+        Change { changes: self, span: None }
     }
 
     /// The attributes are about to be asked for.
@@ -81,16 +83,17 @@ impl Changes {
         state.by_others += u64::from(gap || reached != change);
     }
 
-    /// How often others' changes were found.
-    pub(crate) fn by_others(&self) -> u64 {
-        self.0.lock().by_others
+    /// How often others' changes were found; `None`: the server does not tell enough.
+    pub(crate) fn by_others(&self) -> Option<u64> {
+        let state = self.0.lock();
+        (!state.untold).then_some(state.by_others)
     }
 }
 
 impl Change<'_> {
     /// The server has made the change.
     pub(crate) fn done(mut self, span: Span) {
-        self.span = span;
+        self.span = Some(span);
     }
 }
 
@@ -98,9 +101,10 @@ impl Drop for Change<'_> {
     fn drop(&mut self) {
         let mut state = self.changes.0.lock();
         state.under_way -= 1;
-        let Span { before: Some(before), after: Some(after) } = self.span else {
-            state.doubt = true;
-            return;
+        let (before, after) = match self.span {
+            Some(Span { before: Some(before), after: Some(after) }) => (before, after),
+            Some(_) => return state.untold = true,
+            None => return state.doubt = true,
         };
         let own = &mut state.own;
         let at = own.partition_point(|span| span.1 < before);
@@ -126,7 +130,7 @@ mod tests {
 
     fn look(changes: &Changes, change: u64) -> u64 {
         changes.answered(changes.ask(), change);
-        changes.by_others()
+        changes.by_others().unwrap()
     }
 
     #[test]
@@ -141,7 +145,7 @@ mod tests {
             change.done(span);
         }
         changes.answered(asked, 99);
-        assert_eq!(changes.by_others(), 1, "asked while changes were under way");
+        assert_eq!(changes.by_others(), Some(1), "asked while changes were under way");
         assert_eq!(look(&changes, 15), 1);
         // Somebody else's comes between two of ours, before, or after them.
         changes.begin().done(span(15, 16));
@@ -156,7 +160,7 @@ mod tests {
         drop(changes.begin());
         assert_eq!(look(&changes, 22), 5);
         changes.begin().done(Span { before: None, after: Some(23) });
-        assert_eq!(look(&changes, 23), 6);
+        assert_eq!(changes.by_others(), None, "the server does not tell");
     }
 
     #[test]

@@ -162,7 +162,7 @@ impl OpenFile for NfsFile {
     }
 
     fn changes_by_others(&self) -> Option<u64> {
-        Some(self.opened.changes.by_others())
+        self.opened.changes.by_others()
     }
 
     fn submit_read(&self, op: ReadOp) {
