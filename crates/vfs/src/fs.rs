@@ -48,6 +48,15 @@ pub struct Created {
     pub created: bool,
 }
 
+/// A file that lost a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unnamed {
+    /// Which file.
+    pub id: FileId,
+    /// Names that it has left, counted after it lost this one; 0 is for good.
+    pub nlink: u32,
+}
+
 /// What a rename may do to the target (renameat2(2)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameFlags {
@@ -183,6 +192,32 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Removes a name that is not a directory's; open files live on.
     async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()>;
 
+    /// As [`unlink`](Self::unlink), and says which file lost the name and how many names that has
+    /// left. The count is taken from the file itself after the name is gone: one from before misses
+    /// links and renames that other threads make meanwhile. `None` if it is not known.
+    async fn unlink_counted(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+    ) -> Result<Option<Unnamed>> {
+        let victim = self.lookup(&Caller::Own, dir, name).await.ok();
+        self.unlink(caller, dir, name).await?;
+        Ok(match victim {
+            Some(victim) => self.count_names(victim.id).await,
+            None => None,
+        })
+    }
+
+    /// How many names a file has now, for one that has just lost one.
+    async fn count_names(&self, id: FileId) -> Option<Unnamed> {
+        match self.getattr(id).await {
+            Ok(attr) => Some(Unnamed { id, nlink: attr.nlink }),
+            Err(Error::Stale | Error::NotFound) => Some(Unnamed { id, nlink: 0 }),
+            Err(_) => None,
+        }
+    }
+
     /// Removes an empty directory.
     async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()>;
 
@@ -196,6 +231,35 @@ pub trait FileSystem: Send + Sync + 'static {
         to: &[u8],
         flags: RenameFlags,
     ) -> Result<()>;
+
+    /// As [`rename`](Self::rename), and says which file was replaced, as
+    /// [`unlink_counted`](Self::unlink_counted) does.
+    async fn rename_counted(
+        &self,
+        caller: &Caller,
+        from_dir: FileId,
+        from: &[u8],
+        to_dir: FileId,
+        to: &[u8],
+        flags: RenameFlags,
+    ) -> Result<Option<Unnamed>> {
+        let victim = match flags {
+            RenameFlags::Replace => self.lookup(&Caller::Own, to_dir, to).await.ok(),
+            RenameFlags::NoReplace | RenameFlags::Exchange => None,
+        };
+        self.rename(caller, from_dir, from, to_dir, to, flags).await?;
+        Ok(match victim {
+            Some(victim) => self.count_names(victim.id).await,
+            None => None,
+        })
+    }
+
+    /// Whether directories change through this store alone, or, if not, every change is made on the
+    /// machine on which this program runs. If false, the change attributes around a change of a
+    /// directory may cover changes by others.
+    fn names_change_here(&self) -> bool {
+        true
+    }
 
     /// Opens a regular file's data. The file stays usable through it after its last name is gone.
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>>;

@@ -29,7 +29,7 @@ pub use error::{Error, Result};
 pub use flags::{Access, Advice, Capabilities, IoFlags};
 pub use fs::{
     Caller, Created, DirEntry, DirPage, FileSystem, OpenFile, RenameFlags, UNCACHED_MARK,
-    UNCACHED_XATTR, XattrMode,
+    UNCACHED_XATTR, Unnamed, XattrMode,
 };
 pub use io::{Buffer, ReadOp, Source, WriteOp};
 pub use lock::{Lock, LockConflict, LockOwner, LockRange, RangeLocks, TO_END};

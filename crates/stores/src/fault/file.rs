@@ -79,6 +79,10 @@ impl OpenFile for FaultFile {
         self.inner.is_marked_uncached()
     }
 
+    fn changes_by_others(&self) -> Option<u64> {
+        self.inner.changes_by_others()
+    }
+
     async fn getattr(&self) -> Result<Attr> {
         self.faults.pass(Call::Getattr).await?;
         self.inner.getattr().await

@@ -26,7 +26,7 @@ use timer::Timer;
 use tokio::sync::oneshot;
 use weir_vfs::{
     Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirPage, Error, FileId, FileKind,
-    FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, XattrMode,
+    FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, Unnamed, XattrMode,
 };
 
 /// A store over another, with rules on what goes wrong.
@@ -252,6 +252,16 @@ impl FileSystem for Fault {
         self.inner.unlink(caller, dir, name).await
     }
 
+    async fn unlink_counted(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+    ) -> Result<Option<Unnamed>> {
+        self.faults.pass(Call::Unlink).await?;
+        self.inner.unlink_counted(caller, dir, name).await
+    }
+
     async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
         self.faults.pass(Call::Rmdir).await?;
         self.inner.rmdir(caller, dir, name).await
@@ -268,6 +278,23 @@ impl FileSystem for Fault {
     ) -> Result<()> {
         self.faults.pass(Call::Rename).await?;
         self.inner.rename(caller, from_dir, from, to_dir, to, flags).await
+    }
+
+    async fn rename_counted(
+        &self,
+        caller: &Caller,
+        from_dir: FileId,
+        from: &[u8],
+        to_dir: FileId,
+        to: &[u8],
+        flags: RenameFlags,
+    ) -> Result<Option<Unnamed>> {
+        self.faults.pass(Call::Rename).await?;
+        self.inner.rename_counted(caller, from_dir, from, to_dir, to, flags).await
+    }
+
+    fn names_change_here(&self) -> bool {
+        self.inner.names_change_here()
     }
 
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
