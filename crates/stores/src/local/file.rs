@@ -2,32 +2,34 @@
 //!
 //! 1. The layout of a read is found before its data is read. So what is called a hole was one at
 //!    that time; data that is punched meanwhile reads as zeros, which it then is.
-//! 2. Extents are remembered only while no write is in flight and under the change attribute that
-//!    the file has; every write of ours, and every change that moved it, empties the memory.
+//! 2. Extents are remembered as `inode` says.
 //! 3. An operation's memory belongs to [`Reading`] or [`Writing`] until its last transfer is done.
 //!
 //! Sound because of 3: vectors made of a buffer's slices are used by transfers only, and each
 //! transfer keeps the operation, and so the buffer, alive.
 
+use super::directories::nanos_now;
 use super::engine::{Engine, MAX_VECTORS, Transfer, Vectors};
-use super::extents::{Known, seek_extent};
+use super::extents::seek_extent;
+use super::foreign::YOUNG;
+use super::inode::Inode;
 use super::locks::Locks;
+use super::probe::Stamps;
+use super::watch::Watch;
 use super::{reserve, sys};
 use crate::rules::{MAX_FILE_BYTES, range_end};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, Mode, OFlags, Statx, StatxFlags};
 use std::any::Any;
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, OnceLock};
 use weir_base::PAGE_SIZE;
 use weir_vfs::{
-    Access, Attr, Error, Extent, FileId, Layout, Lock, LockOwner, LockRange, OpenFile, ReadOp,
-    Result, SegmentKind, WriteOp,
+    Access, Attr, Error, Extent, Layout, Lock, LockOwner, LockRange, OpenFile, ReadOp, Result,
+    SegmentKind, WriteOp,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -38,105 +40,16 @@ const MIN_DIRECT_READ: u64 = 16 * 1024;
 const MIN_DIRECT_WRITE: u64 = 64 * 1024;
 /// Holes up to this size are read through rather than read around.
 const READ_THROUGH: u64 = 64 * 1024;
-/// Two changes closer than this may get the same time stamp.
-const COARSE_TICK: Duration = Duration::from_millis(20);
 const DIRECT_ALIGN: usize = 512;
-
-/// What all opens of a file share.
-#[derive(Debug)]
-pub(super) struct Inode {
-    id: FileId,
-    state: Mutex<State>,
-    table: Weak<Inodes>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    known: Known,
-    /// The change attribute under which `known` holds.
-    known_at: u64,
-    writes_in_flight: usize,
-    /// For stamps that are too coarse: the last one, and changes of ours seen under it.
-    stamp: u64,
-    changes: u64,
-    changes_at_stamp: u64,
-}
-
-/// The files that are open.
-#[derive(Debug, Default)]
-pub(super) struct Inodes {
-    open: Mutex<HashMap<FileId, Weak<Inode>>>,
-}
-
-impl Inodes {
-    pub(super) fn get_or_insert(self: &Arc<Self>, id: FileId) -> Arc<Inode> {
-        let mut open = self.open.lock();
-        if let Some(inode) = open.get(&id).and_then(Weak::upgrade) {
-            return inode;
-        }
-        let table = Arc::downgrade(self);
-        let inode = Arc::new(Inode { id, state: Mutex::default(), table });
-        open.insert(id, Arc::downgrade(&inode));
-        inode
-    }
-
-    pub(super) fn get(&self, id: FileId) -> Option<Arc<Inode>> {
-        self.open.lock().get(&id).and_then(Weak::upgrade)
-    }
-}
-
-impl Drop for Inode {
-    fn drop(&mut self) {
-        if let Some(table) = self.table.upgrade() {
-            let mut open = table.open.lock();
-            // Another may have taken its place already.
-            if open.get(&self.id).is_some_and(|inode| inode.strong_count() == 0) {
-                open.remove(&self.id);
-            }
-        }
-    }
-}
-
-impl Inode {
-    /// Runs a change of the file's data.
-    pub(super) fn changing<T>(&self, change: impl FnOnce() -> T) -> T {
-        self.begin_change();
-        let result = change();
-        self.end_change();
-        result
-    }
-
-    fn begin_change(&self) {
-        let mut state = self.state.lock();
-        state.writes_in_flight += 1;
-        state.known.forget();
-    }
-
-    fn end_change(&self) {
-        let mut state = self.state.lock();
-        state.writes_in_flight -= 1;
-        state.changes += 1;
-        state.known.forget();
-    }
-
-    /// The change attribute for a coarse time stamp: one more for each change of ours under it.
-    pub(super) fn refine(&self, stamp: u64) -> u64 {
-        let mut state = self.state.lock();
-        if state.stamp != stamp {
-            state.stamp = stamp;
-            state.changes_at_stamp = state.changes;
-        }
-        stamp.wrapping_add(state.changes - state.changes_at_stamp)
-    }
-}
 
 /// What open files need of their store.
 pub(super) struct Io {
     pub(super) engine: Engine,
     /// Aligned transfers pass the kernel's cache by.
     pub(super) direct: bool,
-    /// Every change gets a time stamp of its own.
-    pub(super) fine_stamps: bool,
+    pub(super) stamps: Stamps,
+    /// The kernel's reports of changes by others.
+    pub(super) watch: Option<Watch>,
     /// Largest size of a file, in bytes.
     pub(super) max_file_size: u64,
     pub(super) fsid: u64,
@@ -154,6 +67,7 @@ pub(super) struct LocalFile {
 
 impl LocalFile {
     pub(super) fn new(io: Arc<Io>, inode: Arc<Inode>, file: OwnedFd, access: Access) -> Self {
+        inode.opened(&io, file.as_fd());
         Self {
             io,
             inode,
@@ -199,7 +113,8 @@ impl LocalFile {
 
     /// Extents from `offset` on that cover at least up to `end`; none begins at or past it.
     fn extents(&self, offset: u64, end: u64, stat: &Statx) -> Result<Vec<Extent>> {
-        let change = super::attr::change_of(stat);
+        let stamp = super::attr::change_of(stat);
+        let change = (stamp, self.inode.foreign(&self.io));
         let mut extents: Vec<Extent> = Vec::new();
         // Held over the seeks, so that no write begins between them and what is learnt of them.
         let mut state = self.inode.state.lock();
@@ -207,10 +122,7 @@ impl LocalFile {
             state.known.forget();
             state.known_at = change;
         }
-        let calm = self.io.fine_stamps
-            || SystemTime::now()
-                .duration_since(super::attr::time_of(&stat.stx_ctime))
-                .is_ok_and(|age| age > COARSE_TICK);
+        let calm = state.mark.is_some() || nanos_now().saturating_sub(stamp) > YOUNG;
         let mut at = offset;
         while at < end {
             let extent = match state.known.at(at) {
@@ -250,6 +162,12 @@ impl LocalFile {
             layout.eof = layout.end(offset) >= size;
         }
         Ok((layout, size))
+    }
+}
+
+impl Drop for LocalFile {
+    fn drop(&mut self) {
+        self.inode.closed(&self.io, self.file.as_fd());
     }
 }
 
@@ -461,7 +379,7 @@ impl LocalFile {
             plan(&mut planned, run.start, batches, direct);
         }
         let uncached = op.is_uncached();
-        self.inode.begin_change();
+        self.inode.begin_change(&self.io, self.file.as_fd());
         let writing = Arc::new(Writing {
             op: Mutex::new(Some(op)),
             inode: self.inode.clone(),
@@ -522,10 +440,15 @@ impl OpenFile for LocalFile {
     async fn getattr(&self) -> Result<Attr> {
         let stat = self.stat()?;
         let mut attr = super::attr::attr_of(self.inode.id, self.io.fsid, &stat);
-        if !self.io.fine_stamps {
+        self.inode.looked(&self.io, attr.change);
+        if !self.io.stamps.fine {
             attr.change = self.inode.refine(attr.change);
         }
         Ok(attr)
+    }
+
+    fn changes_by_others(&self) -> Option<u64> {
+        Some(self.inode.foreign(&self.io))
     }
 
     fn submit_read(&self, op: ReadOp) {
@@ -555,7 +478,8 @@ impl OpenFile for LocalFile {
         if size > self.io.max_file_size {
             return Err(Error::TooBig);
         }
-        let set = self.inode.changing(|| rustix::fs::ftruncate(&*self.file, size));
+        let truncate = || rustix::fs::ftruncate(&*self.file, size);
+        let set = self.inode.changing(&self.io, self.file.as_fd(), truncate);
         Ok(set.map_err(io::Error::from)?)
     }
 
@@ -572,8 +496,12 @@ impl OpenFile for LocalFile {
         self.writable()?;
         let end = range_end(offset, len)?;
         let (inode, file) = (self.inode.clone(), self.file.clone());
-        let work = move || Ok(inode.changing(|| reserve::reserve(file.as_fd(), offset..end))?);
-        self.io.engine.blocking(work).await
+        let io = self.io.clone();
+        let reserve = move || {
+            let reserve = || reserve::reserve(file.as_fd(), offset..end);
+            Ok(inode.changing(&io, file.as_fd(), reserve)?)
+        };
+        self.io.engine.blocking(reserve).await
     }
 
     async fn extent_at(&self, offset: u64) -> Result<Extent> {
@@ -596,10 +524,11 @@ impl OpenFile for LocalFile {
         self.writable()?;
         from.readable()?;
         let (inode, to, from) = (self.inode.clone(), self.file.clone(), from.file.clone());
+        let io = self.io.clone();
         self.io
             .engine
             .blocking(move || {
-                let cloned = inode.changing(|| {
+                let cloned = inode.changing(&io, to.as_fd(), || {
                     sys::clone_range(to.as_fd(), to_offset, from.as_fd(), offset, len)
                 });
                 Ok(cloned?)
@@ -631,11 +560,12 @@ impl LocalFile {
         if len == 0 {
             return Ok(());
         }
-        let (inode, file) = (self.inode.clone(), self.file.clone());
+        let (inode, file, io) = (self.inode.clone(), self.file.clone(), self.io.clone());
         self.io
             .engine
             .blocking(move || {
-                let done = inode.changing(|| rustix::fs::fallocate(&*file, mode, offset, len));
+                let change = || rustix::fs::fallocate(&*file, mode, offset, len);
+                let done = inode.changing(&io, file.as_fd(), change);
                 Ok(done.map_err(io::Error::from)?)
             })
             .await

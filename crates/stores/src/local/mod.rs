@@ -5,11 +5,15 @@
 //! Works as any user; root takes on its callers' identities, others act as themselves.
 
 mod attr;
+mod directories;
 mod engine;
 mod extents;
 mod file;
+mod foreign;
 mod identity;
+mod inode;
 mod locks;
+mod names;
 mod nodelog;
 mod nodes;
 mod probe;
@@ -18,25 +22,30 @@ mod search;
 pub mod stream;
 mod sys;
 mod tree;
+mod watch;
 mod xattr;
 
 use crate::rules::{DEFAULT_DIR_MODE, DEFAULT_FILE_MODE, WRITE, check_name, check_owners};
 use async_trait::async_trait;
 use attr::{kind_of, set_times};
+use directories::Directories;
 use engine::Engine;
-use file::{Inodes, Io, LocalFile, proc_path};
+use file::{Io, LocalFile, proc_path};
 use identity::Identity;
+use inode::Inodes;
 use nodes::{Nodes, Seen};
-use probe::{default_dir_fds, has_fine_stamps, max_file_size, probe, process_umask};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags as KernelRename, Statx, Uid};
+use probe::{default_dir_fds, max_file_size, probe, process_umask, stamps};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Uid};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tree::{Pinned, Tree, c_name, stat};
+use watch::Watch;
 use weir_vfs::{
     Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirEntry, DirPage, Error, FileId,
-    FileKind, FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, SetTime, XattrMode,
+    FileKind, FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, SetTime, Unnamed,
+    XattrMode,
 };
 
 /// Cookies are positions of the kernel's plus this, for 0, 1 and 2 have meanings of their own.
@@ -92,6 +101,7 @@ pub struct LocalFs {
     inodes: Arc<Inodes>,
     io: Arc<Io>,
     identity: Identity,
+    directories: Directories,
     /// What the process's umask takes away from modes, and so has to be set again.
     umask: u32,
     capabilities: Capabilities,
@@ -113,7 +123,8 @@ impl LocalFs {
         let tree = Tree::open(dir, nodes, dir_fds, options.search_entries)?;
         let engine = Engine::start(options.io)?;
         let identity = Identity::of_process();
-        let fine_stamps = has_fine_stamps();
+        let stamps = stamps(tree.root());
+        let watch = Watch::new();
         let max_file_size = max_file_size(tree.root());
         let capabilities = probe(tree.root());
         tracing::info!(
@@ -124,14 +135,17 @@ impl LocalFs {
             nodes = tree.nodes.len(),
             max_file_size,
             ?capabilities,
+            ?stamps,
+            watch = watch.is_some(),
             "local store is open"
         );
         let fsid = tree.fsid;
         Ok(Arc::new(Self {
             tree,
             inodes: Arc::default(),
-            io: Arc::new(Io { engine, direct: options.direct, fine_stamps, max_file_size, fsid }),
+            io: Arc::new(Io { engine, direct: options.direct, stamps, watch, max_file_size, fsid }),
             identity,
+            directories: Directories::new(stamps.fine),
             umask: process_umask(),
             capabilities,
         }))
@@ -168,7 +182,9 @@ impl LocalFs {
 
     /// Makes changes of ours visible that the time stamp is too coarse for.
     fn refine(&self, mut attr: Attr) -> Attr {
-        if !self.io.fine_stamps
+        if attr.kind == FileKind::Directory {
+            attr.change = self.directories.show(attr.id, attr.change);
+        } else if !self.io.stamps.fine
             && let Some(inode) = self.inodes.get(attr.id)
         {
             attr.change = inode.refine(attr.change);
@@ -282,6 +298,7 @@ impl LocalFs {
             let _as_caller = self.identity.assume(caller)?;
             make(dir_fd.as_fd(), &c_name, Mode::from_raw_mode(mode)).map_err(io::Error::from)?
         };
+        self.directories.changed(dir);
         let made = match made {
             Some(made) => made,
             None => {
@@ -298,6 +315,7 @@ impl LocalFs {
                 };
                 // The first error is the one to tell.
                 let _ = rustix::fs::unlinkat(&*dir_fd, &*c_name, flags);
+                self.directories.changed(dir);
                 Err(error)
             }
         }
@@ -348,31 +366,6 @@ impl LocalFs {
         }
         set_times(file, atime, mtime)
     }
-
-    fn remove(&self, caller: &Caller, dir: FileId, name: &[u8], flags: AtFlags) -> Result<()> {
-        check_name(name)?;
-        let dir_fd = self.tree.dir(dir)?;
-        let c_name = c_name(name)?;
-        let before = stat(dir_fd.as_fd(), &c_name);
-        {
-            let _as_caller = self.identity.assume(caller)?;
-            rustix::fs::unlinkat(&*dir_fd, &*c_name, flags).map_err(io::Error::from)?;
-        }
-        if let Ok(before) = before {
-            self.lost_name(dir, name, &before);
-        }
-        Ok(())
-    }
-
-    /// A file lost a name; `before` are its attributes when it still had it.
-    fn lost_name(&self, dir: FileId, name: &[u8], before: &Statx) {
-        let last = before.stx_nlink <= 1 || kind_of(before) == FileKind::Directory;
-        let id = self.tree.nodes.by_ino(before.stx_ino);
-        self.tree.nodes.forget(before.stx_ino, dir.ino, name, last);
-        if let Some(id) = id.filter(|_| last) {
-            self.tree.gone(id);
-        }
-    }
 }
 
 #[async_trait]
@@ -420,10 +413,12 @@ impl FileSystem for LocalFs {
             _ => {}
         }
         let apply = || self.apply_as(caller, file.as_fd(), set);
-        match self.inodes.get(id) {
-            Some(inode) => inode.changing(apply)?,
-            None => apply()?,
-        }
+        let applied = match self.inodes.get(id) {
+            Some(inode) => inode.changing(&self.io, file.as_fd(), apply),
+            None => apply(),
+        };
+        self.directories.changed_if(kind_of(&found) == FileKind::Directory, id);
+        applied?;
         Ok(self.attr(id, &stat(file.as_fd(), c"")?))
     }
 
@@ -600,15 +595,25 @@ impl FileSystem for LocalFs {
             rustix::fs::linkat(rustix::fs::CWD, &*path, &*dir_fd, &*c_name(name)?, follow)
                 .map_err(io::Error::from)?;
         }
+        self.directories.changed(dir);
         self.introduce(dir, dir_fd.as_fd(), name, &stat(file.as_fd(), c"")?)
     }
 
     async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
+        self.remove(caller, dir, name, AtFlags::empty()).map(drop)
+    }
+
+    async fn unlink_counted(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+    ) -> Result<Option<Unnamed>> {
         self.remove(caller, dir, name, AtFlags::empty())
     }
 
     async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
-        self.remove(caller, dir, name, AtFlags::REMOVEDIR)
+        self.remove(caller, dir, name, AtFlags::REMOVEDIR).map(drop)
     }
 
     async fn rename(
@@ -620,38 +625,19 @@ impl FileSystem for LocalFs {
         to: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        check_name(from)?;
-        check_name(to)?;
-        let (from_fd, to_fd) = (self.tree.dir(from_dir)?, self.tree.dir(to_dir)?);
-        let (from_name, to_name) = (c_name(from)?, c_name(to)?);
-        let moving = stat(from_fd.as_fd(), &from_name);
-        let target = stat(to_fd.as_fd(), &to_name);
-        {
-            let _as_caller = self.identity.assume(caller)?;
-            let kernel = match flags {
-                RenameFlags::Replace => KernelRename::empty(),
-                RenameFlags::NoReplace => KernelRename::NOREPLACE,
-                RenameFlags::Exchange => KernelRename::EXCHANGE,
-            };
-            rustix::fs::renameat_with(&*from_fd, &*from_name, &*to_fd, &*to_name, kernel)
-                .map_err(io::Error::from)?;
-        }
-        let same = |a: &Statx, b: &Statx| a.stx_ino == b.stx_ino;
-        if let (Ok(moving), Ok(target)) = (&moving, &target)
-            && same(moving, target)
-        {
-            return Ok(());
-        }
-        if let Ok(target) = &target {
-            match flags {
-                RenameFlags::Exchange => self.moved(target, (to_dir, to), (from_dir, from)),
-                _ => self.lost_name(to_dir, to, target),
-            }
-        }
-        if let Ok(moving) = &moving {
-            self.moved(moving, (from_dir, from), (to_dir, to));
-        }
-        Ok(())
+        self.move_name(caller, (from_dir, from), (to_dir, to), flags).map(drop)
+    }
+
+    async fn rename_counted(
+        &self,
+        caller: &Caller,
+        from_dir: FileId,
+        from: &[u8],
+        to_dir: FileId,
+        to: &[u8],
+        flags: RenameFlags,
+    ) -> Result<Option<Unnamed>> {
+        self.move_name(caller, (from_dir, from), (to_dir, to), flags)
     }
 
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
@@ -721,15 +707,5 @@ impl FileSystem for LocalFs {
         acl: Option<&Acl>,
     ) -> Result<()> {
         self.change_acl(caller, id, kind, acl)
-    }
-}
-
-impl LocalFs {
-    /// A file went from one name to another.
-    fn moved(&self, file: &Statx, from: (FileId, &[u8]), to: (FileId, &[u8])) {
-        let Some(id) = self.tree.nodes.by_ino(file.stx_ino) else { return };
-        let place = nodes::Place { dir: to.0.ino, name: to.1.into() };
-        self.tree.nodes.forget(file.stx_ino, from.0.ino, from.1, false);
-        self.tree.nodes.moved(id, place);
     }
 }

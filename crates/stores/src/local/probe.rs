@@ -1,11 +1,14 @@
 //! What the process may do, and what kernel and file system can.
 
+use super::attr::change_of;
+use super::directories::nanos_now;
 use super::{sys, xattr};
 use crate::rules::MAX_FILE_BYTES;
-use rustix::fs::{FallocateFlags, Mode, OFlags, XattrFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd};
-use weir_vfs::Capabilities;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use weir_base::stable_hash;
+use weir_vfs::{Capabilities, FileId};
 
 /// A quarter of the descriptors that the process may have, within reason.
 pub(super) fn default_dir_fds() -> usize {
@@ -21,16 +24,79 @@ pub(super) fn process_umask() -> u32 {
     line.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o777)
 }
 
-/// Whether the kernel stamps every change with a time of its own (multigrain time stamps, Linux
-/// 6.13).
-pub(super) fn has_fine_stamps() -> bool {
-    let name = rustix::system::uname();
-    let release = name.release().to_string_lossy();
-    let mut numbers = release.split('.').map_while(|part| {
-        let digits = part.split(|c: char| !c.is_ascii_digit()).next()?;
-        digits.parse::<u32>().ok()
-    });
-    (numbers.next(), numbers.next()) >= (Some(6), Some(13))
+/// How a file system stamps changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamps {
+    /// A change after a look has another stamp than the one before (multigrain time stamps).
+    pub(super) fine: bool,
+    /// Stamps are of this machine's clock.
+    pub(super) clock_is_ours: bool,
+}
+
+/// Finds out by trying, on a file without a name: which kernels and file systems have fine stamps
+/// is not to be told from their versions. Where there can be no such file, the worst is assumed.
+pub(super) fn stamps(root: BorrowedFd<'_>) -> Stamps {
+    let tried = || -> Option<Stamps> {
+        let file = unnamed(root).ok()?;
+        let stamp_of_write = || {
+            rustix::io::pwrite(&file, b"x", 0).ok()?;
+            let stat = sys::stat_fd(file.as_fd(), StatxFlags::CTIME).ok()?;
+            Some(change_of(&stat))
+        };
+        let before = nanos_now();
+        let mut last = stamp_of_write()?;
+        let clock_is_ours = last.abs_diff(before) < 3_000_000_000;
+        // One pair may lie on both sides of a tick of the clock; not all of them.
+        for _ in 0..8 {
+            let next = stamp_of_write()?;
+            if next == last {
+                return Some(Stamps { fine: false, clock_is_ours });
+            }
+            last = next;
+        }
+        Some(Stamps { fine: true, clock_is_ours })
+    };
+    tried().unwrap_or(Stamps { fine: false, clock_is_ours: false })
+}
+
+fn unnamed(root: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    rustix::fs::openat(root, c".", flags, Mode::RUSR | Mode::WUSR)
+}
+
+/// A number for the file system that is the same after a restart of the machine.
+///
+/// What statfs(2) says is made of the device's number on XFS and others, which may change. Then it
+/// is made of the file system's UUID, or, where the kernel does not tell that, of the root
+/// directory's inode and time of creation (`root`).
+pub(super) fn fsid(dir: BorrowedFd<'_>, root: FileId, device: (u32, u32)) -> std::io::Result<u64> {
+    let told = rustix::fs::fstatvfs(dir)?.f_fsid;
+    Ok(lasting_fsid(told, root, device, || {
+        // An O_PATH descriptor takes no ioctl.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(dir, c".", flags, Mode::empty()).ok()?;
+        sys::file_system_uuid(opened.as_fd())
+    }))
+}
+
+fn lasting_fsid(
+    told: u64,
+    root: FileId,
+    device: (u32, u32),
+    uuid: impl FnOnce() -> Option<[u8; 16]>,
+) -> u64 {
+    if told != of_device(device) {
+        return told;
+    }
+    match uuid() {
+        Some(uuid) => stable_hash(&uuid),
+        None => stable_hash(&[root.ino.to_le_bytes(), root.generation.to_le_bytes()].concat()),
+    }
+}
+
+/// A device number as file systems make an id of it (the kernel's `huge_encode_dev`).
+fn of_device((major, minor): (u32, u32)) -> u64 {
+    u64::from((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
 }
 
 /// The largest size of a file in bytes: that of the file system, found by trying on a file without a
@@ -75,9 +141,7 @@ pub(super) fn probe(root: BorrowedFd<'_>) -> Capabilities {
     let mut can = Capabilities::FAST_READ | Capabilities::UNCACHED | Capabilities::HOLES;
     can |= Capabilities::LOCKS;
     can.set(Capabilities::POSIX_ACL, xattr::keeps_acls(root));
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let tmpfile = || rustix::fs::openat(root, c".", flags, Mode::RUSR | Mode::WUSR);
-    let (Ok(file), Ok(other)) = (tmpfile(), tmpfile()) else {
+    let (Ok(file), Ok(other)) = (unnamed(root), unnamed(root)) else {
         // Not writable, then: what it could do otherwise will be refused when it is asked for.
         return can;
     };
@@ -115,6 +179,24 @@ mod tests {
         file.set_len(largest).unwrap();
         if largest < MAX_FILE_BYTES {
             assert_eq!(file.set_len(largest + 1).unwrap_err().raw_os_error(), Some(libc::EFBIG));
+        }
+    }
+
+    #[test]
+    fn a_number_made_of_the_devices_is_not_the_file_systems() {
+        let root = FileId { ino: 128, generation: 77 };
+        let fsid = |told, device, uuid| lasting_fsid(told, root, device, || uuid);
+        assert_eq!(fsid(12345, (8, 1), Some([1; 16])), 12345, "one that lasts stays");
+        // XFS: `huge_encode_dev` of 259:300 is 0x11032c.
+        for (told, device) in [(0x801, (8, 1)), (0x0011_032c, (259, 300))] {
+            assert_eq!(of_device(device), told);
+            let by_uuid = fsid(told, device, Some([1; 16]));
+            assert_ne!(by_uuid, told);
+            let moved = (8, 33);
+            assert_eq!(fsid(of_device(moved), moved, Some([1; 16])), by_uuid, "another device");
+            assert_ne!(fsid(told, device, Some([2; 16])), by_uuid, "another file system");
+            let by_root = fsid(told, device, None);
+            assert_eq!(fsid(of_device(moved), moved, None), by_root);
         }
     }
 }

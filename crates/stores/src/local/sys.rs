@@ -330,6 +330,39 @@ pub(super) fn gaps(
     Ok((gaps.len() <= most).then_some(gaps))
 }
 
+/// The UUID of an open file's file system: FS_IOC_GETFSUUID (Linux 6.9), or what XFS tells of its
+/// geometry. `None` where the kernel tells none, or it is all zeros.
+pub(super) fn file_system_uuid(file: BorrowedFd<'_>) -> Option<[u8; 16]> {
+    /// `_IOR(0x15, 0, struct fsuuid2)`.
+    const FS_IOC_GETFSUUID: libc::c_ulong = 0x8011_1500;
+    /// `_IOR('X', 100, struct xfs_fsop_geom_v1)`, and where that has the UUID.
+    const XFS_IOC_FSGEOMETRY_V1: libc::c_ulong = 0x8070_5864;
+    const GEOMETRY_UUID: usize = 64;
+    #[repr(C)]
+    struct FsUuid {
+        len: u8,
+        uuid: [u8; 16],
+    }
+    let known = |uuid: [u8; 16]| (uuid != [0; 16]).then_some(uuid);
+    let mut told = FsUuid { len: 0, uuid: [0; 16] };
+    // SAFETY: the argument is the structure that this request fills in.
+    let asked = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_GETFSUUID as _, &raw mut told) };
+    if asked == 0 && told.len == 16 {
+        return known(told.uuid);
+    }
+    let mut geometry = [0u64; 14];
+    // SAFETY: the request fills in 112 bytes, as many as there are.
+    let asked =
+        unsafe { libc::ioctl(file.as_raw_fd(), XFS_IOC_FSGEOMETRY_V1 as _, &raw mut geometry) };
+    if asked != 0 {
+        return None;
+    }
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(&geometry[GEOMETRY_UUID / 8].to_ne_bytes());
+    uuid[8..].copy_from_slice(&geometry[GEOMETRY_UUID / 8 + 1].to_ne_bytes());
+    known(uuid)
+}
+
 /// statx(2) of an open file, as `rustix` does it, by the shortest way.
 pub(super) fn stat_fd(
     file: BorrowedFd<'_>,

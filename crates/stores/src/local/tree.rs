@@ -11,6 +11,7 @@
 use super::attr::{ATTR_MASK, attr_of, birth_of, kind_of};
 use super::file::proc_path;
 use super::nodes::{Nodes, Place, Seen};
+use super::probe;
 use super::search::Search;
 use super::sys::{self, Generation, Shape};
 use lru::LruCache;
@@ -30,7 +31,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_base::stable_hash;
 use weir_vfs::{Attr, Error, FileId, FileKind, Result};
 
-const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+pub(super) const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 pub(super) const DIR_FLAGS: OFlags = PATH_FLAGS.union(OFlags::DIRECTORY);
 /// Deepest nesting of directories that is resolved.
 const MAX_DEPTH: usize = 4096;
@@ -95,7 +96,9 @@ impl Tree {
             tracing::debug!("files cannot be opened by the kernel's handles");
         }
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (fsid, nodes) = (rustix::fs::fstatvfs(&root)?.f_fsid, nodes(root_id)?);
+        let device = (stat.stx_dev_major, stat.stx_dev_minor);
+        let fsid = probe::fsid(root.as_fd(), root_id, device)?;
+        let nodes = nodes(root_id)?;
         Ok(Arc::new_cyclic(|me| Self {
             me: me.clone(),
             fsid,

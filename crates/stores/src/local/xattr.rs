@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use weir_vfs::{Acl, AclKind, Caller, Error, FileId, Result, XattrMode, acl_xattr};
+use weir_vfs::{Acl, AclKind, Caller, Error, FileId, FileKind, Result, XattrMode, acl_xattr};
 
 /// Longest value, and longest list of names (Linux: XATTR_SIZE_MAX, XATTR_LIST_MAX).
 const MAX_BYTES: usize = 65536;
@@ -111,10 +111,14 @@ impl LocalFs {
 
     /// Runs a change that time stamps may be too coarse to show.
     fn changing<T>(&self, id: FileId, change: impl FnOnce() -> Result<T>) -> Result<T> {
-        match self.inodes.get(id) {
-            Some(inode) => inode.changing(change),
-            None => change(),
+        if let Some(inode) = self.inodes.get(id) {
+            let held = self.tree.pin(id)?;
+            return inode.changing(&self.io, held.file.as_fd(), change);
         }
+        let changed = change();
+        let is_dir = self.tree.getattr(id).is_ok_and(|attr| attr.kind == FileKind::Directory);
+        self.directories.changed_if(is_dir, id);
+        changed
     }
 
     /// Runs a call on an extended attribute's path, which names the file itself.

@@ -1,0 +1,212 @@
+//! The change attribute of directories, where the file system's time stamps are coarse.
+//!
+//! Two changes within a tick of the clock leave one stamp, so the stamp alone would tell a client
+//! that a directory is as it knows it when it is not.
+//!
+//! 1. Every change of a directory through this store moves what is shown of it ([`changed`]
+//!    counts, and the count is added to the stamp, in nanoseconds).
+//! 2. A change by another program in the same tick moves it at the latest when the stamp is [`OLD`]
+//!    enough that no later change can bear it: then [`SETTLED`] is added, which is more than any
+//!    count. So what a client was shown of a young stamp is never shown again.
+//! 3. What is shown never goes back while the directory is remembered, and no value is shown twice
+//!    for different content, over restarts neither: a count under a stamp from before the start
+//!    begins at [`RESTARTED`], which an earlier process did not reach.
+//! 4. Directories are remembered only while their stamps are young, at most [`MAX_YOUNG`]; counts of
+//!    those that are forgotten before go on from the largest of them.
+//!
+//! [`changed`]: Directories::changed
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+use weir_vfs::FileId;
+
+/// A stamp of this age, in nanoseconds, is borne by no change to come: file systems stamp in steps
+/// of up to two seconds.
+const OLD: u64 = 2_500_000_000;
+/// Added to a stamp that is old: more than any count of changes under one stamp.
+const SETTLED: u64 = 1 << 24;
+/// Where counts under stamps from before the start begin.
+const RESTARTED: u64 = 1 << 23;
+/// More changes than a directory can have under one stamp.
+const MOST_CHANGES: u64 = 1 << 22;
+/// Most directories that are remembered, about 64 bytes each.
+const MAX_YOUNG: usize = 16 * 1024;
+
+/// Directories that were changed lately.
+#[derive(Debug)]
+pub(super) struct Directories {
+    /// Every change has a stamp of its own: stamps are shown as they are.
+    fine: bool,
+    /// Nanoseconds since 1970.
+    started: u64,
+    young: Mutex<Young>,
+}
+
+#[derive(Debug, Default)]
+struct Young {
+    entries: HashMap<FileId, Entry>,
+    /// The largest count that was forgotten.
+    floor: u64,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// The stamp under which `changes` are counted; 0 until somebody has looked.
+    stamp: u64,
+    changes: u64,
+    /// What was shown last, and for how many changes.
+    shown: u64,
+    shown_changes: u64,
+}
+
+impl Directories {
+    pub(super) fn new(fine: bool) -> Self {
+        Self { fine, started: nanos_now(), young: Mutex::default() }
+    }
+
+    /// The directory may have been changed through this store just now.
+    pub(super) fn changed(&self, dir: FileId) {
+        if self.fine {
+            return;
+        }
+        let mut young = self.young.lock();
+        young.make_room(nanos_now());
+        let floor = young.floor;
+        let entry = young
+            .entries
+            .entry(dir)
+            .or_insert_with(|| Entry { changes: floor, ..Entry::default() });
+        entry.changes += 1;
+    }
+
+    /// The same, if it is a directory.
+    pub(super) fn changed_if(&self, is_dir: bool, id: FileId) {
+        if is_dir {
+            self.changed(id);
+        }
+    }
+
+    /// What is shown of a directory that bears this stamp.
+    pub(super) fn show(&self, dir: FileId, stamp: u64) -> u64 {
+        if self.fine { stamp } else { self.show_at(dir, stamp, nanos_now()) }
+    }
+
+    fn show_at(&self, dir: FileId, stamp: u64, now: u64) -> u64 {
+        let mut young = self.young.lock();
+        if now.saturating_sub(stamp) > OLD {
+            let shown = young.entries.remove(&dir).map_or(0, |entry| entry.shown);
+            return stamp.wrapping_add(SETTLED).max(shown);
+        }
+        let floor = young.floor;
+        let base = if stamp <= self.started { RESTARTED } else { 0 };
+        if !young.entries.contains_key(&dir) {
+            // Nothing is counted, so nothing need be remembered.
+            return stamp.wrapping_add(base + floor);
+        }
+        let entry = young.entries.entry(dir).or_default();
+        let moved = entry.stamp != stamp;
+        if moved && entry.stamp != 0 {
+            // What was counted under the one before is told by this one.
+            entry.changes = floor;
+        }
+        if moved || entry.shown_changes != entry.changes {
+            let at_least = entry.shown.wrapping_add(u64::from(entry.shown != 0));
+            entry.shown = at_least.max(stamp.wrapping_add(base + entry.changes));
+        }
+        (entry.stamp, entry.shown_changes) = (stamp, entry.changes);
+        entry.shown
+    }
+}
+
+impl Young {
+    fn make_room(&mut self, now: u64) {
+        if self.entries.len() < MAX_YOUNG {
+            return;
+        }
+        // One that nobody has looked at since it was changed has no stamp yet.
+        self.entries.retain(|_, entry| entry.stamp == 0 || now.saturating_sub(entry.stamp) <= OLD);
+        if self.entries.len() >= MAX_YOUNG / 2 {
+            let counts = self.entries.values().map(|entry| entry.changes);
+            self.floor = counts.max().unwrap_or(0).max(self.floor).min(MOST_CHANGES);
+            self.entries.clear();
+        }
+    }
+}
+
+/// Nanoseconds since 1970, as the stamps are.
+pub(super) fn nanos_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIR: FileId = FileId { ino: 7, generation: 1 };
+    const TICK: u64 = 4_000_000;
+
+    fn coarse(started: u64) -> Directories {
+        Directories { fine: false, started, young: Mutex::default() }
+    }
+
+    #[test]
+    fn every_change_of_ours_moves_what_is_shown_though_the_stamp_stays() {
+        let dirs = coarse(1);
+        let mut last = dirs.show_at(DIR, 1000 * TICK, 1000 * TICK);
+        for change in 0..1000u64 {
+            let stamp = (1000 + change / 100) * TICK;
+            dirs.changed(DIR);
+            let shown = dirs.show_at(DIR, stamp, stamp + 5);
+            assert!(shown > last, "change {change}: {last} {shown}");
+            assert_eq!(dirs.show_at(DIR, stamp, stamp + 6), shown, "it stays without a change");
+            last = shown;
+        }
+    }
+
+    #[test]
+    fn what_was_shown_of_a_young_stamp_is_not_shown_of_an_old_one() {
+        let dirs = coarse(1);
+        let stamp = 1000 * TICK;
+        let young = dirs.show_at(DIR, stamp, stamp + 5);
+        dirs.changed(DIR);
+        let changed = dirs.show_at(DIR, stamp, stamp + 5);
+        // Another program changes it in the same tick: nothing tells, until the stamp is old.
+        let old = dirs.show_at(DIR, stamp, stamp + OLD + 1);
+        assert!(young < changed && changed < old, "{young} {changed} {old}");
+        assert_eq!(dirs.show_at(DIR, stamp, stamp + 3 * OLD), old);
+        assert!(dirs.young.lock().entries.is_empty(), "nothing is left to remember");
+        let later = stamp + OLD + TICK;
+        assert!(dirs.show_at(DIR, later, later) > old);
+    }
+
+    #[test]
+    fn no_value_is_shown_again_after_a_restart_or_when_a_directory_was_forgotten() {
+        let stamp = 1000 * TICK;
+        let before = coarse(1);
+        let mut shown = vec![before.show_at(DIR, stamp, stamp)];
+        for _ in 0..5 {
+            before.changed(DIR);
+            shown.push(before.show_at(DIR, stamp, stamp));
+        }
+        let after = coarse(stamp + 10);
+        let again = after.show_at(DIR, stamp, stamp + 20);
+        assert!(!shown.contains(&again));
+        after.changed(DIR);
+        let changed = after.show_at(DIR, stamp, stamp + 20);
+        assert!(changed > again);
+        let mut young = after.young.lock();
+        for ino in 0..MAX_YOUNG as u64 {
+            young
+                .entries
+                .insert(FileId { ino, generation: 2 }, Entry { stamp, ..Entry::default() });
+        }
+        young.make_room(stamp + 20);
+        assert!(young.entries.is_empty());
+        drop(young);
+        assert!(after.show_at(DIR, stamp, stamp + 20) >= changed, "forgotten, and not back");
+        after.changed(DIR);
+        assert!(after.show_at(DIR, stamp, stamp + 20) > changed);
+        assert!(after.show_at(DIR, stamp, stamp + 2 * OLD) > changed);
+    }
+}

@@ -1,0 +1,172 @@
+//! What all open files of one file share.
+//!
+//! 1. Extents are remembered only while no write is in flight, and under a change attribute that is
+//!    old enough to prove something, or while the kernel reports others' changes; every write of
+//!    ours, every report, and every change that moved the attribute, empties the memory.
+//! 2. Changes by others are looked for before the first of our changes that overlap, and at each
+//!    look while none is under way (`foreign`); the kernel's reports are counted with them (`watch`).
+
+use super::attr::change_of;
+use super::directories::nanos_now;
+use super::extents::Known;
+use super::file::Io;
+use super::foreign::Seen;
+use super::sys;
+use super::watch::Count;
+use parking_lot::Mutex;
+use rustix::fs::StatxFlags;
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::{Arc, Weak};
+use weir_vfs::FileId;
+
+/// What all opens of a file share.
+#[derive(Debug)]
+pub(super) struct Inode {
+    pub(super) id: FileId,
+    pub(super) state: Mutex<State>,
+    /// Changes by others that were found.
+    foreign: Arc<Count>,
+    table: Weak<Inodes>,
+}
+
+/// What changes.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) known: Known,
+    /// The change attribute, and the count of changes by others, under which `known` holds.
+    pub(super) known_at: (u64, u64),
+    pub(super) writes_in_flight: usize,
+    seen: Seen,
+    /// Open files, and by what the kernel reports changes if it does.
+    files: usize,
+    pub(super) mark: Option<Box<[u8]>>,
+    /// For stamps that are too coarse: the last one, and changes of ours seen under it.
+    stamp: u64,
+    changes: u64,
+    changes_at_stamp: u64,
+}
+
+/// The files that are open.
+#[derive(Debug, Default)]
+pub(super) struct Inodes {
+    open: Mutex<HashMap<FileId, Weak<Inode>>>,
+}
+
+impl Inodes {
+    pub(super) fn get_or_insert(self: &Arc<Self>, id: FileId) -> Arc<Inode> {
+        let mut open = self.open.lock();
+        if let Some(inode) = open.get(&id).and_then(Weak::upgrade) {
+            return inode;
+        }
+        let table = Arc::downgrade(self);
+        let inode = Arc::new(Inode { id, state: Mutex::default(), foreign: Arc::default(), table });
+        open.insert(id, Arc::downgrade(&inode));
+        inode
+    }
+
+    pub(super) fn get(&self, id: FileId) -> Option<Arc<Inode>> {
+        self.open.lock().get(&id).and_then(Weak::upgrade)
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        if let Some(table) = self.table.upgrade() {
+            let mut open = table.open.lock();
+            // Another may have taken its place already.
+            if open.get(&self.id).is_some_and(|inode| inode.strong_count() == 0) {
+                open.remove(&self.id);
+            }
+        }
+    }
+}
+
+impl Inode {
+    /// Runs a change of the file through this store.
+    pub(super) fn changing<T>(
+        &self,
+        io: &Io,
+        file: BorrowedFd<'_>,
+        change: impl FnOnce() -> T,
+    ) -> T {
+        self.begin_change(io, file);
+        let result = change();
+        self.end_change();
+        result
+    }
+
+    pub(super) fn begin_change(&self, io: &Io, file: BorrowedFd<'_>) {
+        let mut state = self.state.lock();
+        state.writes_in_flight += 1;
+        state.known.forget();
+        if state.writes_in_flight == 1
+            && let Ok(stat) = sys::stat_fd(file, StatxFlags::CTIME)
+        {
+            let stamp = change_of(&stat);
+            if state.seen.before_own(stamp, nanos_now(), io.stamps.clock_is_ours) {
+                self.foreign.fetch_add(1, AcqRel);
+            }
+        }
+    }
+
+    /// The file was looked at, and bears `stamp`.
+    pub(super) fn looked(&self, io: &Io, stamp: u64) {
+        let mut state = self.state.lock();
+        let watched = state.mark.is_some();
+        if state.writes_in_flight == 0
+            && state.seen.look(stamp, nanos_now(), io.stamps.clock_is_ours, watched)
+        {
+            self.foreign.fetch_add(1, AcqRel);
+        }
+    }
+
+    /// Changes by others so far.
+    pub(super) fn foreign(&self, io: &Io) -> u64 {
+        if let Some(watch) = &io.watch {
+            watch.drain();
+        }
+        self.foreign.load(Acquire)
+    }
+
+    pub(super) fn opened(&self, io: &Io, file: BorrowedFd<'_>) {
+        let mut state = self.state.lock();
+        state.files += 1;
+        if state.files == 1
+            && let Some(watch) = &io.watch
+        {
+            state.mark = watch.mark(file, Arc::downgrade(&self.foreign));
+        }
+    }
+
+    pub(super) fn closed(&self, io: &Io, file: BorrowedFd<'_>) {
+        let mut state = self.state.lock();
+        state.files -= 1;
+        if state.files == 0
+            && let (Some(watch), Some(key)) = (&io.watch, state.mark.take())
+        {
+            watch.unmark(file, &key);
+        }
+    }
+
+    pub(super) fn end_change(&self) {
+        let mut state = self.state.lock();
+        state.writes_in_flight -= 1;
+        state.changes += 1;
+        state.known.forget();
+        if state.writes_in_flight == 0 {
+            state.seen.after_own(nanos_now());
+        }
+    }
+
+    /// The change attribute for a coarse time stamp: one more for each change of ours under it.
+    pub(super) fn refine(&self, stamp: u64) -> u64 {
+        let mut state = self.state.lock();
+        if state.stamp != stamp {
+            state.stamp = stamp;
+            state.changes_at_stamp = state.changes;
+        }
+        stamp.wrapping_add(state.changes - state.changes_at_stamp)
+    }
+}

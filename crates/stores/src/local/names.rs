@@ -1,0 +1,127 @@
+//! Names that are taken away or moved.
+//!
+//! 1. A file that is about to lose a name is held by a descriptor (O_PATH), and its names are
+//!    counted on that descriptor once the name is gone. A count from before would miss a link or a
+//!    rename by another thread or program, and a file that lives would be taken for gone.
+//! 2. The descriptor is kept until the tables know: its inode number cannot mean a new file
+//!    meanwhile.
+//! 3. If another file takes the name between the look and the call, the file held has names left,
+//!    and the one that was removed is found to be gone when it is looked for.
+
+use super::LocalFs;
+use super::nodes;
+use super::tree::{PATH_FLAGS, c_name, stat};
+use crate::rules::check_name;
+use rustix::fs::{AtFlags, RenameFlags as KernelRename, Statx};
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use weir_vfs::{Caller, Error, FileId, RenameFlags, Result, Unnamed};
+
+/// A file that is held over a change of its names, and its attributes from before.
+struct Held {
+    file: OwnedFd,
+    before: Statx,
+}
+
+/// A directory, and a name in it.
+pub(super) type Name<'a> = (FileId, &'a [u8]);
+
+impl LocalFs {
+    /// Removes a name.
+    pub(super) fn remove(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        flags: AtFlags,
+    ) -> Result<Option<Unnamed>> {
+        check_name(name)?;
+        let dir_fd = self.tree.dir(dir)?;
+        let c_name = c_name(name)?;
+        let held = self.hold(dir_fd.as_fd(), &c_name);
+        let removed = {
+            let _as_caller = self.identity.assume(caller)?;
+            rustix::fs::unlinkat(&*dir_fd, &*c_name, flags).map_err(io::Error::from)
+        };
+        self.directories.changed(dir);
+        removed?;
+        Ok(held.and_then(|held| self.lost_name((dir, name), &held)))
+    }
+
+    /// Moves a name; the file that it replaced, if there was one.
+    pub(super) fn move_name(
+        &self,
+        caller: &Caller,
+        from: Name<'_>,
+        to: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<Option<Unnamed>> {
+        check_name(from.1)?;
+        check_name(to.1)?;
+        let (from_fd, to_fd) = (self.tree.dir(from.0)?, self.tree.dir(to.0)?);
+        let (from_name, to_name) = (c_name(from.1)?, c_name(to.1)?);
+        let moving = self.hold(from_fd.as_fd(), &from_name);
+        let target = self.hold(to_fd.as_fd(), &to_name);
+        let renamed = {
+            let _as_caller = self.identity.assume(caller)?;
+            let kernel = match flags {
+                RenameFlags::Replace => KernelRename::empty(),
+                RenameFlags::NoReplace => KernelRename::NOREPLACE,
+                RenameFlags::Exchange => KernelRename::EXCHANGE,
+            };
+            rustix::fs::renameat_with(&*from_fd, &*from_name, &*to_fd, &*to_name, kernel)
+                .map_err(io::Error::from)
+        };
+        self.directories.changed(from.0);
+        self.directories.changed(to.0);
+        renamed?;
+        if let (Some(moving), Some(target)) = (&moving, &target)
+            && moving.before.stx_ino == target.before.stx_ino
+        {
+            // Two names of one file: rename(2) does nothing.
+            return Ok(None);
+        }
+        let mut replaced = None;
+        if let Some(target) = &target {
+            match flags {
+                RenameFlags::Exchange => self.moved(&target.before, to, from),
+                _ => replaced = self.lost_name(to, target),
+            }
+        }
+        if let Some(moving) = &moving {
+            self.moved(&moving.before, from, to);
+        }
+        Ok(replaced)
+    }
+
+    fn hold(&self, dir: BorrowedFd<'_>, name: &CStr) -> Option<Held> {
+        let file = self.tree.open_one(dir, name, PATH_FLAGS).ok()?;
+        let before = stat(file.as_fd(), c"").ok()?;
+        Some(Held { file, before })
+    }
+
+    /// A file that is held lost a name, and may have lost its last one.
+    fn lost_name(&self, name: Name<'_>, held: &Held) -> Option<Unnamed> {
+        let nlink = match stat(held.file.as_fd(), c"") {
+            Ok(after) => after.stx_nlink,
+            Err(Error::Stale | Error::NotFound) => 0,
+            Err(_) => return None,
+        };
+        let ino = held.before.stx_ino;
+        let id = self.tree.nodes.by_ino(ino);
+        self.tree.nodes.forget(ino, name.0.ino, name.1, nlink == 0);
+        if let Some(id) = id.filter(|_| nlink == 0) {
+            self.tree.gone(id);
+        }
+        id.map(|id| Unnamed { id, nlink })
+    }
+
+    /// A file went from one name to another.
+    fn moved(&self, file: &Statx, from: Name<'_>, to: Name<'_>) {
+        let Some(id) = self.tree.nodes.by_ino(file.stx_ino) else { return };
+        let place = nodes::Place { dir: to.0.ino, name: to.1.into() };
+        self.tree.nodes.forget(file.stx_ino, from.0.ino, from.1, false);
+        self.tree.nodes.moved(id, place);
+    }
+}

@@ -1,0 +1,226 @@
+//! A directory of the machine in which other threads and programs are at work: what is counted as
+//! theirs, and what of directories is shown.
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Barrier};
+use tempfile::TempDir;
+use weir_stores::local::{IoEngine, LocalFs, LocalOptions};
+use weir_stores::testing::{new_file, read_all, write};
+use weir_vfs::{Caller, Error, FileSystem, RenameFlags, SetAttr};
+
+const OWN: Caller = Caller::Own;
+/// For a test that was started again: the directory of the file system that was mounted for it, or
+/// the file that it is to write to.
+const STARTED_FOR: &str = "WEIR_TEST_STARTED_FOR";
+
+fn temp_dir() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn open(dir: &Path, io: IoEngine) -> Arc<dyn FileSystem> {
+    LocalFs::open(dir, LocalOptions { io, ..LocalOptions::default() }).unwrap()
+}
+
+/// Runs a test again where an empty ramfs, whose time stamps are coarse in every kernel, is mounted.
+/// Returns its directory in the run that is to do the test.
+fn on_ramfs(test: &str) -> Option<PathBuf> {
+    if let Some(dir) = std::env::var_os(STARTED_FOR) {
+        return Some(dir.into());
+    }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root may mount a ramfs");
+        return None;
+    }
+    let dir = temp_dir();
+    let mount = r#"mount -t ramfs none "$0" || exit 77; exec "$1" --exact "$2" --nocapture"#;
+    let status = Command::new("unshare")
+        .args(["-m", "sh", "-c", mount])
+        .arg(dir.path())
+        .arg(std::env::current_exe().unwrap())
+        .arg(test)
+        .env(STARTED_FOR, dir.path())
+        .status();
+    match status.map(|status| status.code()) {
+        Ok(Some(0)) => {}
+        Ok(Some(77)) | Err(_) => eprintln!("skipped: a ramfs cannot be mounted here"),
+        failed => panic!("{test} on ramfs: {failed:?}"),
+    }
+    None
+}
+
+/// Every change of a directory moves its change attribute, and nothing else does.
+async fn directories_move(dir: &Path) {
+    let fs = open(dir, IoEngine::Threads);
+    let (set, root) = (SetAttr::default(), fs.root());
+    let at = fs.mkdir(&OWN, root, b"d", &set).await.unwrap().id;
+    let mut shown = Vec::new();
+    for round in 0..100u32 {
+        let (a, b) = (format!("a{round}").into_bytes(), format!("b{round}").into_bytes());
+        let made = fs.create(&OWN, at, &a, &set, true).await.unwrap().attr.id;
+        shown.push(fs.getattr(at).await.unwrap().change);
+        fs.link(&OWN, made, at, &b).await.unwrap();
+        shown.push(fs.lookup(&OWN, root, b"d").await.unwrap().change);
+        fs.unlink(&OWN, at, &b).await.unwrap();
+        shown.push(fs.getattr(at).await.unwrap().change);
+        fs.rename(&OWN, at, &a, at, &b, RenameFlags::Replace).await.unwrap();
+        shown.push(fs.getattr(at).await.unwrap().change);
+        fs.mkdir(&OWN, at, &a, &set).await.unwrap();
+        shown.push(fs.getattr(at).await.unwrap().change);
+        fs.symlink(&OWN, at, format!("l{round}").as_bytes(), b"x", &set).await.unwrap();
+        shown.push(fs.getattr(at).await.unwrap().change);
+        fs.rmdir(&OWN, at, &a).await.unwrap();
+        shown.push(fs.getattr(at).await.unwrap().change);
+        let mode = SetAttr { mode: Some(0o700 + round % 8), ..SetAttr::default() };
+        fs.setattr(&OWN, at, &mode).await.unwrap();
+        shown.push(fs.getattr(at).await.unwrap().change);
+        assert_eq!(fs.getattr(at).await.unwrap().change, shown[shown.len() - 1]);
+    }
+    assert!(shown.is_sorted_by(|a, b| a < b), "{shown:?}");
+    // Started anew at once: nothing that was shown is shown of what has changed since.
+    drop(fs);
+    let fs = open(dir, IoEngine::Threads);
+    let at = fs.lookup(&OWN, fs.root(), b"d").await.unwrap().id;
+    fs.unlink(&OWN, at, b"b0").await.unwrap();
+    assert!(!shown.contains(&fs.getattr(at).await.unwrap().change));
+}
+
+#[tokio::test]
+async fn every_change_of_a_directory_moves_its_change_attribute() {
+    directories_move(temp_dir().path()).await;
+}
+
+#[tokio::test]
+async fn every_change_of_a_directory_moves_its_change_attribute_on_ramfs() {
+    let test = "every_change_of_a_directory_moves_its_change_attribute_on_ramfs";
+    if let Some(dir) = on_ramfs(test) {
+        directories_move(&dir).await;
+    }
+}
+
+/// Whether the kernel tells here what others do to open files (fanotify(7)); some containers refuse it.
+fn kernel_tells() -> bool {
+    let flags = libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_CLOEXEC;
+    // SAFETY: takes numbers only; the descriptor is one that nobody else has.
+    let told = unsafe {
+        let queue = libc::fanotify_init(flags, libc::O_RDONLY as u32);
+        queue >= 0 && libc::close(queue) == 0
+    };
+    if !told {
+        eprintln!("skipped: the kernel does not tell what others do to files");
+    }
+    told
+}
+
+/// Not a test by itself: the other program.
+#[test]
+fn the_other_program() {
+    if let Some(path) = std::env::var_os(STARTED_FOR) {
+        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        file.write_all_at(b"theirs", 100_000).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn changes_by_others_are_counted_and_ours_are_not() {
+    if !kernel_tells() {
+        return;
+    }
+    for io in [IoEngine::Auto, IoEngine::Threads] {
+        let dir = temp_dir();
+        let fs = open(dir.path(), io);
+        let file = new_file(&fs, fs.root(), "f").await;
+        let other_open = new_file(&fs, fs.root(), "g").await;
+        for n in 0..20u64 {
+            let bytes = vec![n as u8; 1 + 40_000 * (n as usize % 4)];
+            write(&*file, n * 1000, &bytes).await.unwrap();
+            write(&*other_open, 0, &bytes).await.unwrap();
+            if n % 5 == 0 {
+                file.set_size(300_000).await.unwrap();
+                file.punch_hole(4096, 8192).await.unwrap();
+                let mode = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+                fs.setattr(&OWN, file.getattr().await.unwrap().id, &mode).await.unwrap();
+            }
+            file.getattr().await.unwrap();
+            assert_eq!(file.changes_by_others(), Some(0), "write {n}");
+        }
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_other_program"])
+            .env(STARTED_FOR, dir.path().join("f"))
+            .status()
+            .unwrap();
+        assert!(status.success());
+        // Ours follows, and hides its stamp.
+        write(&*file, 0, b"ours").await.unwrap();
+        file.getattr().await.unwrap();
+        assert!(file.changes_by_others() > Some(0));
+        other_open.getattr().await.unwrap();
+        assert_eq!(other_open.changes_by_others(), Some(0), "the other file is another file");
+    }
+}
+
+#[tokio::test]
+async fn extents_that_others_change_are_looked_up_anew() {
+    let dir = temp_dir();
+    let fs = open(dir.path(), IoEngine::Threads);
+    let file = new_file(&fs, fs.root(), "f").await;
+    file.set_size(200_000).await.unwrap();
+    assert_eq!(file.extent_at(0).await.unwrap().end, 200_000);
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "the_other_program"])
+        .env(STARTED_FOR, dir.path().join("f"))
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert!(file.extent_at(0).await.unwrap().end <= 100_000);
+    assert_eq!(&read_all(&*file, 1 << 20).await[100_000..100_006], b"theirs");
+}
+
+#[test]
+fn a_file_that_gets_a_name_while_it_loses_one_is_found() {
+    let dir = temp_dir();
+    let fs = open(dir.path(), IoEngine::Threads);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let root = fs.root();
+    for round in 0..500u32 {
+        let made = runtime.block_on(fs.create(&OWN, root, b"a", &SetAttr::default(), true));
+        let id = made.unwrap().attr.id;
+        let barrier = Barrier::new(2);
+        let over = round % 2 == 0;
+        if over {
+            runtime.block_on(fs.create(&OWN, root, b"c", &SetAttr::default(), true)).unwrap();
+        }
+        let (lost, linked) = std::thread::scope(|scope| {
+            let lost = scope.spawn(|| {
+                barrier.wait();
+                runtime.block_on(async {
+                    if over {
+                        fs.rename_counted(&OWN, root, b"c", root, b"a", RenameFlags::Replace).await
+                    } else {
+                        fs.unlink_counted(&OWN, root, b"a").await
+                    }
+                })
+            });
+            barrier.wait();
+            let linked = runtime.block_on(fs.link(&OWN, id, root, b"b"));
+            (lost.join().unwrap().unwrap().unwrap(), linked)
+        });
+        let found = runtime.block_on(fs.getattr(id));
+        assert_eq!(lost.id, id, "round {round}");
+        match linked {
+            Ok(_) => {
+                assert_eq!(found.unwrap().nlink, 1, "round {round}");
+                assert!(lost.nlink > 0, "round {round}");
+                runtime.block_on(fs.unlink(&OWN, root, b"b")).unwrap();
+            }
+            Err(_) => {
+                assert_eq!(found, Err(Error::Stale), "round {round}");
+                assert_eq!(lost.nlink, 0, "round {round}");
+            }
+        }
+        if over {
+            runtime.block_on(fs.unlink(&OWN, root, b"a")).unwrap();
+        }
+    }
+}
