@@ -2,8 +2,8 @@
 //!
 //! 1. A file has one mapping, whoever opens it how often. It outlives its last close with all its
 //!    pages, until memory is wanted; opening it again asks the store for its attributes, so that a
-//!    change behind the cache's back is noticed. The store's file stays open for the last
-//!    [`IDLE_FILES`] only.
+//!    change behind the cache's back is noticed. The store's file is closed when nobody has had the
+//!    file open for some seconds (`idle`), and stays open for the last [`IDLE_FILES`] only.
 //! 2. A mapping with something dirty is never let go of, so a file never has two.
 //! 3. A file without names and without opens loses its pages, dirty ones too: nobody can read them.
 //! 4. The change attribute shown of a file never goes back, whether it has a mapping or not.
@@ -12,14 +12,16 @@ mod unmount;
 
 use crate::cache::Cache;
 use crate::file::File;
+use crate::idle::Idle;
 use crate::mapping::Mapping;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicU64, Ordering};
 use weir_vfs::{
     Access, Acl, AclKind, Attr, Caller, Created, DirPage, Error, FileId, FileKind, FileSystem,
-    FsStat, RenameFlags, Result, SetAttr, XattrMode,
+    FsStat, RenameFlags, Result, SetAttr, Unnamed, XattrMode,
 };
 
 /// Files of a store that stay open after their last close.
@@ -34,24 +36,26 @@ pub struct CachedFs {
 }
 
 pub(crate) struct FsShared {
-    cache: Cache,
-    store: Arc<dyn FileSystem>,
-    table: Mutex<Table>,
+    pub(crate) cache: Cache,
+    pub(crate) store: Arc<dyn FileSystem>,
+    pub(crate) table: Mutex<Table>,
     /// How far the change attribute shown was ahead of the store's when a mapping was let go of.
     lead: AtomicU64,
 }
 
 #[derive(Default)]
-struct Table {
-    mappings: HashMap<FileId, Entry>,
+pub(crate) struct Table {
+    pub(crate) mappings: HashMap<FileId, Entry>,
     /// Those that nobody has open, by the cache's clock, oldest first.
     idle: BTreeMap<u64, FileId>,
     /// Of these, the ones whose store file is open.
-    idle_open: BTreeMap<u64, FileId>,
+    pub(crate) idle_open: BTreeMap<u64, (FileId, Idle)>,
+    /// Files that somebody has open, but nobody for writing any more, since when.
+    pub(crate) written: HashMap<FileId, Instant>,
 }
 
-struct Entry {
-    mapping: Arc<Mapping>,
+pub(crate) struct Entry {
+    pub(crate) mapping: Arc<Mapping>,
     /// Its key in `idle`, while nobody has it open.
     idle_since: Option<u64>,
 }
@@ -178,7 +182,7 @@ impl CachedFs {
             let mut attr = result?;
             state.times.attributes_set(&attr, rest.mtime.is_some());
             drop(state);
-            mapping.overlay(&mut attr, None);
+            mapping.overlay(&mut attr, None, None);
             Ok(attr)
         };
         crate::tasks::finish(&tasks, work).await
@@ -279,6 +283,9 @@ impl CachedFs {
         let file = File::new(fs.clone(), fs.enter(mapping), access);
         // Somebody else may have opened it first.
         file.open.mapping.upgrade(access).await?;
+        if !access.contains(Access::WRITE) {
+            fs.table.lock().note_written(&file.open.mapping);
+        }
         Ok((created, Some(file)))
     }
 
@@ -350,9 +357,8 @@ impl CachedFs {
     /// # Errors
     /// Those of the store.
     pub async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
-        let victim = self.store().lookup(&Caller::Own, dir, name).await.ok();
-        self.store().unlink(caller, dir, name).await?;
-        self.shared.lost_name(victim);
+        let unnamed = self.store().unlink_counted(caller, dir, name).await?;
+        self.shared.lost_name(unnamed);
         Ok(())
     }
 
@@ -377,20 +383,9 @@ impl CachedFs {
         to: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        let store = self.store();
-        let mut victim = None;
-        if flags == RenameFlags::Replace {
-            victim = store.lookup(&Caller::Own, to_dir, to).await.ok();
-            if let (Some(over), Ok(moved)) =
-                (&victim, store.lookup(&Caller::Own, from_dir, from).await)
-                && over.id == moved.id
-            {
-                // Two names of one file: rename(2) does nothing.
-                victim = None;
-            }
-        }
-        store.rename(caller, from_dir, from, to_dir, to, flags).await?;
-        self.shared.lost_name(victim);
+        let unnamed =
+            self.store().rename_counted(caller, from_dir, from, to_dir, to, flags).await?;
+        self.shared.lost_name(unnamed);
         Ok(())
     }
 
@@ -510,7 +505,7 @@ impl CachedFs {
             let mut state = mapping.state.lock();
             state.times.end();
             changed?;
-            if let Ok(attr) = &attr {
+            if let Ok((attr, _)) = &attr {
                 state.times.attributes_set(attr, false);
             }
             Ok(())
@@ -562,36 +557,46 @@ impl FsShared {
     pub(crate) fn close(&self, mapping: &Arc<Mapping>) {
         let mut table = self.table.lock();
         if mapping.opens.fetch_sub(1, Ordering::Relaxed) > 1 {
+            if mapping.writers.load(Ordering::SeqCst) == 0 {
+                table.note_written(mapping);
+            }
             return;
         }
-        let mut gone = Vec::new();
         if mapping.unlinked.load(Ordering::Relaxed) {
-            gone.extend(table.mappings.remove(&mapping.id).map(|e| e.mapping));
+            let gone = table.mappings.remove(&mapping.id);
             drop(table);
             mapping.discard();
+            drop(gone);
             return;
         }
         let tick = self.cache.shared().tick();
-        table.enter_idle(mapping.id, tick);
+        table.enter_idle(mapping.id, tick, Idle::new(self.cache.shared().now()));
+        // What is let go of is closed, and frees its pages, without the table's lock.
+        let mut closed = Vec::new();
         // One that is busy gets another turn; so a close looks at two.
         for _ in 0..2 {
             if table.idle_open.len() <= IDLE_FILES {
                 break;
             }
-            let Some((_, id)) = table.idle_open.pop_first() else { break };
-            let oldest = table.mappings.get(&id).map(|e| e.mapping.clone());
-            match oldest {
-                Some(oldest) if !oldest.close_file() => {
+            let Some((_, (id, idle))) = table.idle_open.pop_first() else { break };
+            let Some(oldest) = table.mappings.get(&id).map(|e| e.mapping.clone()) else { continue };
+            // What it holds may not be proven yet, of which the flusher takes care.
+            let unproven = !oldest.may_close() && oldest.counts_others();
+            let full = table.idle_open.len() >= 2 * IDLE_FILES;
+            if unproven && full {
+                oldest.forget_clean();
+            }
+            match if unproven && !full { None } else { oldest.take_file() } {
+                Some(file) => closed.push((file, oldest)),
+                None => {
                     table.leave_idle(id);
-                    table.enter_idle(id, self.cache.shared().tick());
+                    table.enter_idle(id, self.cache.shared().tick(), idle);
                 }
-                oldest => gone.extend(oldest),
             }
         }
         drop(table);
         mapping.prune_left();
-        // Mappings that are let go of free their pages here, without the table's lock.
-        drop(gone);
+        drop(closed);
     }
 
     /// When the file was closed that was closed longest ago.
@@ -610,7 +615,7 @@ impl FsShared {
             !state.is_clean() || state.exclusive
         });
         if busy {
-            table.enter_idle(id, self.cache.shared().tick());
+            table.enter_idle(id, self.cache.shared().tick(), Idle::new(self.cache.shared().now()));
             return false;
         }
         let gone = table.mappings.remove(&id).map(|e| e.mapping);
@@ -621,19 +626,20 @@ impl FsShared {
         gone.is_some()
     }
 
-    /// A name is gone; if it was the file's last, and nobody has it open, its pages go.
-    fn lost_name(&self, victim: Option<Attr>) {
-        let Some(attr) = victim.filter(|a| a.kind == FileKind::Regular && a.nlink <= 1) else {
+    /// A name is gone; if it was the file's last, and nobody has it open, its pages go. No name can
+    /// be given to a file again that has none.
+    fn lost_name(&self, unnamed: Option<Unnamed>) {
+        let Some(Unnamed { id, .. }) = unnamed.filter(|unnamed| unnamed.nlink == 0) else {
             return;
         };
         let mut table = self.table.lock();
-        let Some(entry) = table.mappings.get(&attr.id) else { return };
+        let Some(entry) = table.mappings.get(&id) else { return };
         entry.mapping.unlinked.store(true, Ordering::Relaxed);
         if entry.idle_since.is_none() {
             return;
         }
-        table.leave_idle(attr.id);
-        let mapping = table.mappings.remove(&attr.id).map(|e| e.mapping);
+        table.leave_idle(id);
+        let mapping = table.mappings.remove(&id).map(|e| e.mapping);
         drop(table);
         if let Some(mapping) = mapping {
             mapping.discard();
@@ -644,7 +650,7 @@ impl FsShared {
     fn overlaid(&self, mut attr: Attr) -> Attr {
         if attr.kind == FileKind::Regular {
             match self.live(attr.id) {
-                Some(mapping) => mapping.overlay(&mut attr, None),
+                Some(mapping) => mapping.overlay(&mut attr, None, None),
                 None => {
                     let lead = self.lead.load(Ordering::Relaxed);
                     attr.change = attr.change.saturating_add(lead);
@@ -663,18 +669,18 @@ impl Table {
         Some((entry.mapping.clone(), was_idle))
     }
 
-    fn enter_idle(&mut self, id: FileId, tick: u64) {
+    pub(crate) fn enter_idle(&mut self, id: FileId, tick: u64, idle: Idle) {
         if let Some(entry) = self.mappings.get_mut(&id) {
             entry.idle_since = Some(tick);
             self.idle.insert(tick, id);
             if !entry.mapping.file().access().is_empty() {
-                self.idle_open.insert(tick, id);
+                self.idle_open.insert(tick, (id, idle));
             }
         }
     }
 
     /// Whether it was idle.
-    fn leave_idle(&mut self, id: FileId) -> bool {
+    pub(crate) fn leave_idle(&mut self, id: FileId) -> bool {
         let tick = self.mappings.get_mut(&id).and_then(|e| e.idle_since.take());
         if let Some(tick) = tick {
             self.idle.remove(&tick);

@@ -41,6 +41,9 @@ impl Drop for Open {
     fn drop(&mut self) {
         self.prune_half_read();
         self.mapping.flush_half_written();
+        if self.access.contains(Access::WRITE) {
+            self.mapping.writers.fetch_sub(1, Ordering::SeqCst);
+        }
         self.fs.close(&self.mapping);
     }
 }
@@ -60,6 +63,9 @@ impl File {
     /// An open file over a mapping whose count of opens already includes it.
     pub(crate) fn new(fs: Arc<FsShared>, mapping: Arc<Mapping>, access: Access) -> Self {
         let seen_error = mapping.state.lock().error_sequence;
+        if access.contains(Access::WRITE) {
+            mapping.writers.fetch_add(1, Ordering::SeqCst);
+        }
         Self {
             open: Arc::new(Open {
                 mapping,

@@ -26,6 +26,9 @@ const AGE: Duration = Duration::from_secs(5);
 /// How often the flusher looks at the time.
 const TICK: Duration = Duration::from_millis(500);
 
+/// How often it looks at files that nobody has open.
+const IDLE_TICK: Duration = Duration::from_millis(250);
+
 /// Files that may have something dirty.
 #[derive(Default)]
 pub(crate) struct DirtyFiles {
@@ -190,6 +193,7 @@ impl Shared {
     /// The flusher.
     pub(crate) fn flush_loop(&self) {
         let mut stopped = None;
+        let mut look_at_idle = self.now();
         loop {
             self.flusher.sleep(TICK);
             // First: who counts here has put the file, or itself, where it is found below.
@@ -203,6 +207,12 @@ impl Shared {
             let now = self.now();
             for mapping in self.to_look_at(stopping, pressed, now) {
                 mapping.flush(pressed, now);
+            }
+            if now >= look_at_idle {
+                look_at_idle = now + IDLE_TICK;
+                for store in self.stores() {
+                    store.close_idle(now);
+                }
             }
             if stopping && now - *stopped.get_or_insert(now) >= self.close_patience {
                 self.give_up();

@@ -113,6 +113,7 @@
 //! ```
 
 mod arena;
+mod attributes;
 mod budget;
 mod cache;
 mod cached_fs;
@@ -124,6 +125,7 @@ mod file;
 mod fill;
 mod flusher;
 mod free_list;
+mod idle;
 mod index;
 mod mapping;
 mod memory;

@@ -32,7 +32,7 @@ use std::time::Instant;
 use weir_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use weir_base::sync::{Mutex, MutexGuard, RwLock};
 use weir_base::{PAGE_SIZE, pages_spanning};
-use weir_vfs::{Access, Attr, Caller, Capabilities, Error, FileId, FileSystem, OpenFile, Result};
+use weir_vfs::{Access, Caller, Capabilities, Error, FileId, FileSystem, OpenFile, Result};
 
 /// Stands for a hole in a [`FrameList`].
 pub(crate) const HOLE: u32 = u32::MAX;
@@ -53,12 +53,13 @@ pub(crate) struct Mapping {
     pub(crate) sequence: AtomicU64,
     pub(crate) size: AtomicU64,
     pub(crate) index: Index,
-    file: RwLock<Arc<dyn OpenFile>>,
+    pub(crate) file: RwLock<Arc<dyn OpenFile>>,
     pub(crate) state: Mutex<State>,
     /// A fill or writeback ended, or `exclusive` was cleared.
     pub(crate) changed: WaitQueue,
-    /// Open [`File`](crate::File)s.
+    /// Open [`File`](crate::File)s, and those of them that may write.
     pub(crate) opens: AtomicUsize,
+    pub(crate) writers: AtomicUsize,
     /// Its last name is gone.
     pub(crate) unlinked: AtomicBool,
     pub(crate) counters: FileCounters,
@@ -183,6 +184,8 @@ impl Mapping {
         file: Arc<dyn OpenFile>,
         change_lead: u64,
     ) -> Result<Arc<Self>> {
+        // Before anything is read: what others change from here on moves it.
+        let others = file.changes_by_others();
         let attr = file.getattr().await?;
         match attr.kind {
             weir_vfs::FileKind::Regular => {}
@@ -215,10 +218,11 @@ impl Mapping {
                 error: None,
                 error_sequence: 0,
                 exclusive: false,
-                times: Times::new(&attr, change_lead),
+                times: Times::new(&attr, change_lead, others),
             }),
             changed: WaitQueue::default(),
             opens: AtomicUsize::new(0),
+            writers: AtomicUsize::new(0),
             unlinked: AtomicBool::new(attr.nlink == 0),
             counters: FileCounters::default(),
             marks_left: AtomicBool::new(false),
@@ -232,43 +236,6 @@ impl Mapping {
     /// The store's open file. It is one as long as somebody has the file open or anything is dirty.
     pub(crate) fn file(&self) -> Arc<dyn OpenFile> {
         self.file.read().clone()
-    }
-
-    /// Closes the store's file, unless it is in use: nobody opens this one meanwhile. Returns
-    /// whether it is closed now.
-    pub(crate) fn close_file(&self) -> bool {
-        let state = self.state.lock();
-        if !state.is_clean() || state.exclusive || !state.fills.is_empty() {
-            return false;
-        }
-        let closed = std::mem::replace(&mut *self.file.write(), self.shared.closed.clone());
-        drop(state);
-        drop(closed);
-        true
-    }
-
-    /// Attributes in the store.
-    pub(crate) async fn stored_attr(&self) -> Result<Attr> {
-        let file = self.file();
-        if file.access().is_empty() {
-            self.store.getattr(self.id).await
-        } else {
-            file.getattr().await
-        }
-    }
-
-    /// Makes sure that the store's file is open for `access`.
-    pub(crate) async fn upgrade(&self, access: Access) -> Result<()> {
-        if self.file().access().contains(access) {
-            return Ok(());
-        }
-        let file = self.store.open(&Caller::Own, self.id, access | Access::READ).await?;
-        let mut open = self.file.write();
-        // Unless somebody else has come first.
-        if !open.access().contains(access) {
-            *open = file;
-        }
-        Ok(())
     }
 
     /// Size in bytes.
@@ -490,39 +457,6 @@ impl Mapping {
         edit.finish(&mut state);
         drop(state);
         self.shared.collect_some();
-    }
-
-    /// Drops every clean page and every hole, and sets the size: the file has changed behind our
-    /// back. Nothing is dirty; the lock is held.
-    pub(crate) fn invalidate(&self, state: &mut State, size: u64) {
-        let mut edit = self.edit();
-        let window = self.window();
-        edit.replace(0..u64::MAX, index::Fill::Empty);
-        window.set_size(size);
-        drop(window);
-        edit.finish(state);
-    }
-
-    /// Attributes as they are with what the cache knows.
-    pub(crate) async fn getattr(self: &Arc<Self>) -> Result<Attr> {
-        let seen = self.state.lock().times.generation();
-        let mut attr = self.stored_attr().await?;
-        self.overlay(&mut attr, Some(seen));
-        Ok(attr)
-    }
-
-    /// Puts what the cache knows into attributes that the store gave. `seen` is the generation of
-    /// our own changes before the store was asked, `None` if that was not noted.
-    pub(crate) fn overlay(&self, attr: &mut Attr, seen: Option<u64>) {
-        let mut state = self.state.lock();
-        let quiet = state.is_clean() && !state.exclusive;
-        let current = quiet && seen == Some(state.times.generation());
-        if current && state.times.changed_outside(attr, attr.size != self.size()) {
-            self.count(Count::OutsideChanges, 1);
-            self.invalidate(&mut state, attr.size);
-        }
-        state.times.present(attr);
-        attr.size = self.size();
     }
 }
 

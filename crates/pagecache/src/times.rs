@@ -5,10 +5,16 @@
 //! 2. Our own writeback changes them in the store, too. That is not a change that anybody made, so
 //!    what is shown stays the same.
 //! 3. A change in the store that we did not cause is recognised when nothing of ours is under way,
-//!    and shown as a value never shown before.
+//!    and shown as a value never shown before. A store that counts changes by others tells of those
+//!    that came with ours, too; one that does not is believed after a change of ours.
+//! 4. The modification time that others have set is never set back.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use weir_vfs::Attr;
+
+/// A change attribute that is a time of this age proves, if it is the same later, that nothing has
+/// changed: file systems stamp in steps of up to two seconds, and before they copy the data.
+const PROVEN: Duration = Duration::from_millis(2500);
 
 /// What is shown of a file's times, and what is known of the store's.
 #[derive(Debug)]
@@ -25,12 +31,16 @@ pub(crate) struct Times {
     ctime: Option<SystemTime>,
     /// `mtime` is not in the store yet.
     mtime_pending: bool,
+    /// How many changes by others the store had counted when we last looked.
+    others: Option<u64>,
+    /// What was last seen, with nothing of ours under way or since, proves something later.
+    proven: bool,
 }
 
 impl Times {
     /// Those of a file that is first seen now; the change attribute shown is ahead of the store's
     /// by `lead`.
-    pub(crate) fn new(attr: &Attr, lead: u64) -> Self {
+    pub(crate) fn new(attr: &Attr, lead: u64, others: Option<u64>) -> Self {
         Self {
             shown: attr.change.saturating_add(lead),
             stored: Some(attr.change),
@@ -39,6 +49,8 @@ impl Times {
             mtime: None,
             ctime: None,
             mtime_pending: false,
+            others,
+            proven: false,
         }
     }
 
@@ -65,6 +77,7 @@ impl Times {
         self.generation += 1;
         self.under_way += 1;
         self.stored = None;
+        self.proven = false;
     }
 
     /// We have changed it.
@@ -113,22 +126,52 @@ impl Times {
         }
     }
 
+    /// Whether others have changed the file since the last look, as the store counts.
+    pub(crate) fn others_moved(&mut self, others: Option<u64>) -> bool {
+        let Some(others) = others else { return false };
+        self.others.replace(others).is_some_and(|known| known != others)
+    }
+
     /// Whether the store's attributes, read with nothing of ours under way, show a change that we
-    /// did not cause. If so, they are believed from now on. `resized` says that the size shows one.
-    pub(crate) fn changed_outside(&mut self, attr: &Attr, resized: bool) -> bool {
+    /// did not cause. If so, they are believed from now on. `resized` says that the size shows one,
+    /// `moved` that the store has counted one.
+    pub(crate) fn changed_outside(&mut self, attr: &Attr, resized: bool, moved: bool) -> bool {
         if self.under_way > 0 {
             return false;
         }
-        match self.stored.replace(attr.change) {
-            stored if resized || stored.is_some_and(|stored| stored != attr.change) => {
-                self.shown = attr.change.max(self.shown + 1);
-                self.mtime = None;
-                self.ctime = None;
-                self.mtime_pending = false;
-                true
-            }
-            _ => false,
+        // A store that counts uses this machine's clock, or one for which nothing is proven.
+        let is_old = || SystemTime::now().duration_since(attr.ctime).is_ok_and(|age| age >= PROVEN);
+        self.proven = self.others.is_none() || is_old();
+        let known = self.stored.replace(attr.change);
+        if !resized && !moved && known.is_none_or(|known| known == attr.change) {
+            return false;
         }
+        self.shown = attr.change.max(self.shown + 1);
+        self.mtime = None;
+        self.ctime = None;
+        self.mtime_pending = false;
+        true
+    }
+
+    /// Others have changed the file, whose attributes in the store are `attr`, while something of
+    /// ours was not there yet.
+    pub(crate) fn adopt_others(&mut self, attr: &Attr) {
+        self.shown = attr.change.max(self.shown + 1);
+        if self.mtime.is_some_and(|ours| ours <= attr.mtime) {
+            self.mtime = None;
+            self.mtime_pending = false;
+        }
+        self.ctime = None;
+    }
+
+    /// The store's file is about to be closed: its count begins anew with the next.
+    pub(crate) fn close(&mut self) {
+        self.others = None;
+    }
+
+    /// Whether the last look, with nothing of ours since, is good to compare a later one with.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.stored.is_some() && self.proven
     }
 
     /// Puts what is shown into the store's attributes.

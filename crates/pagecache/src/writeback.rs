@@ -312,6 +312,9 @@ impl Mapping {
         let mapping = self.clone();
         let work = async move {
             let _exclusive = mapping.exclude().await;
+            if mapping.others_came_first().await {
+                return;
+            }
             let Some(mtime) = wanted(&mapping) else { return };
             let generation = {
                 let mut state = mapping.state.lock();
@@ -327,5 +330,21 @@ impl Mapping {
             }
         };
         crate::tasks::finish(&self.shared.tasks, work).await;
+    }
+
+    /// Whether others have changed the file since the last look, as far as the store can tell: then
+    /// its modification time is theirs, and not to be set back. We have the file to ourselves.
+    async fn others_came_first(&self) -> bool {
+        if self.file().changes_by_others().is_none() {
+            return false;
+        }
+        let Ok((attr, others)) = self.stored_attr().await else { return true };
+        let mut state = self.state.lock();
+        let moved = state.times.others_moved(others);
+        if moved && state.is_clean() && state.times.changed_outside(&attr, false, true) {
+            self.count(Count::OutsideChanges, 1);
+            self.invalidate(&mut state, attr.size);
+        }
+        moved
     }
 }

@@ -1,0 +1,133 @@
+//! Closing the store's files of files that are not in use.
+//!
+//! A file that this program has open for writing cannot be executed on its machine (ETXTBSY), the
+//! space of one that is removed there is not freed, and its file system cannot be unmounted.
+//!
+//! 1. The store's file of a file that nobody has had open for [`CLOSE_AFTER`] is closed, once what is
+//!    dirty is written and the file was looked at after that; its pages stay. If the looks prove nothing
+//!    for [`GIVE_UP_AFTER`], since others keep changing the file, its pages go and it is closed.
+//! 2. Write access to one that others still have open is given up so long after the last open file
+//!    that may write.
+//! 3. Of stores that others change from elsewhere nothing is closed for this: an open file there
+//!    tells of changes, and opening it again costs a call.
+
+use crate::cached_fs::{FsShared, Table};
+use crate::mapping::Mapping;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weir_base::sync::atomic::Ordering;
+use weir_vfs::Access;
+
+/// How long the store's file stays open after the last close.
+const CLOSE_AFTER: Duration = Duration::from_secs(2);
+/// How long it stays open if nothing proves that others leave it alone.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
+/// Files that are looked at in a round.
+const ROUND: usize = 256;
+
+/// Since when nobody has a file open.
+#[derive(Clone, Copy)]
+pub(crate) struct Idle {
+    pub(crate) since: Instant,
+    /// When it is looked at again.
+    due: Instant,
+}
+
+impl Idle {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { since: now, due: now + CLOSE_AFTER }
+    }
+}
+
+impl FsShared {
+    /// Closes what has been idle for long enough, or has it prepared. The flusher calls it.
+    pub(crate) fn close_idle(self: &Arc<Self>, now: Instant) {
+        if !self.store.names_change_here() {
+            return;
+        }
+        let shared = self.cache.shared();
+        let mut closed = Vec::new();
+        let mut prepare = Vec::new();
+        let mut table = self.table.lock();
+        for _ in 0..ROUND {
+            let Some((_, &(id, idle))) = table.idle_open.first_key_value() else { break };
+            if now < idle.due {
+                break;
+            }
+            let Some(mapping) = table.mappings.get(&id).map(|e| e.mapping.clone()) else {
+                table.idle_open.pop_first();
+                continue;
+            };
+            let mut may_close = mapping.may_close();
+            if !may_close && now - idle.since >= GIVE_UP_AFTER {
+                mapping.forget_clean();
+                may_close = true;
+            }
+            match if may_close { mapping.take_file() } else { None } {
+                Some(file) => {
+                    table.idle_open.pop_first();
+                    closed.push(file);
+                }
+                None => {
+                    table.wait_on(id, Idle { due: now + CLOSE_AFTER / 4, ..idle }, shared.tick());
+                    prepare.push(mapping);
+                }
+            }
+        }
+        let mut unwritten = Vec::new();
+        let written = table.written.extract_if(|_, since| now - *since >= CLOSE_AFTER);
+        let written: Vec<_> = written.map(|(id, _)| id).collect();
+        for id in written {
+            unwritten.extend(table.mappings.get(&id).map(|e| e.mapping.clone()));
+        }
+        drop(table);
+        // The last close of a file may be long, as is the end of a mapping.
+        drop(closed);
+        for mapping in prepare {
+            shared.tasks.spawn(async move { mapping.prepare_to_close().await });
+        }
+        for mapping in unwritten {
+            let fs = Arc::downgrade(self);
+            shared.tasks.spawn(async move {
+                mapping.write_back(0..u64::MAX).await.ok();
+                mapping.settle().await;
+                mapping.drop_write_access().await;
+                if mapping.holds_write_access()
+                    && let Some(fs) = fs.upgrade()
+                {
+                    fs.table.lock().note_written(&mapping);
+                }
+            });
+        }
+    }
+}
+
+impl Table {
+    /// Nobody may write to a file any more that others have open.
+    pub(crate) fn note_written(&mut self, mapping: &Arc<Mapping>) {
+        if mapping.holds_write_access() {
+            self.written.insert(mapping.id, mapping.shared.now());
+        }
+    }
+
+    /// Looks at an idle file again later; its place among the idle ones stays.
+    fn wait_on(&mut self, id: weir_vfs::FileId, idle: Idle, tick: u64) {
+        self.leave_idle(id);
+        self.enter_idle(id, tick, idle);
+    }
+}
+
+impl Mapping {
+    /// Whether the store's file is open for writing though no open file may write.
+    fn holds_write_access(&self) -> bool {
+        self.writers.load(Ordering::SeqCst) == 0
+            && self.opens.load(Ordering::SeqCst) > 0
+            && !self.unlinked.load(Ordering::Relaxed)
+            && self.file().access().contains(Access::WRITE)
+    }
+
+    /// Whether the store counts changes by others while it has the file open.
+    pub(crate) fn counts_others(&self) -> bool {
+        self.file().changes_by_others().is_some()
+    }
+}

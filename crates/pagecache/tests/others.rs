@@ -1,0 +1,482 @@
+//! A directory of the machine, in which other programs are at work, seen through the cache.
+//!
+//! The other program is this one, run again (see [`the_other_program`]): what one's own process does
+//! to a file is not what others do.
+#![cfg(not(any(loom, shuttle)))]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+use weir_pagecache::{Cache, CachedFs, Config, File};
+use weir_stores::fault::{Call, Fault, Rule, What, When};
+use weir_stores::local::{LocalFs, LocalOptions};
+use weir_stores::memory::MemoryFs;
+use weir_vfs::{Access, Caller, IoFlags, RenameFlags, SetAttr};
+
+const OWN: Caller = Caller::Own;
+const NONE: IoFlags = IoFlags::empty();
+const PAGE: usize = 4096;
+const RW: Access = Access::READ.union(Access::WRITE);
+/// For the other program: it is to write what it is told on its standard input.
+const WRITER: &str = "WEIR_TEST_OTHER_PROGRAM";
+/// For a test that was started again where a file system was mounted for it: the directory.
+const MOUNTED: &str = "WEIR_TEST_MOUNTED";
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    pollster::block_on(future)
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn temp_dir() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn cached(dir: &Path) -> CachedFs {
+    let store = LocalFs::open(dir, LocalOptions::default()).unwrap();
+    Cache::new(Config::default()).unwrap().mount(store)
+}
+
+fn open(fs: &CachedFs, name: &str, access: Access) -> File {
+    let id = block_on(fs.lookup(&OWN, fs.root(), name.as_bytes())).unwrap().id;
+    block_on(fs.open(&OWN, id, access)).unwrap()
+}
+
+fn create(fs: &CachedFs, name: &str, mode: u32) -> File {
+    let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+    let made = block_on(fs.create(&OWN, fs.root(), name.as_bytes(), &set, true)).unwrap();
+    block_on(fs.open(&OWN, made.attr.id, RW)).unwrap()
+}
+
+fn page_at(file: &File, page: usize) -> Vec<u8> {
+    let mut bytes = vec![0; PAGE];
+    let mut done = 0;
+    while done < PAGE {
+        let n = file.read_at(&mut bytes[done..], (page * PAGE + done) as u64, NONE).unwrap();
+        assert!(n > 0);
+        done += n;
+    }
+    bytes
+}
+
+/// Whether the kernel tells here what others do to open files (fanotify(7)); some containers refuse it.
+fn kernel_tells() -> bool {
+    let flags = libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_CLOEXEC;
+    // SAFETY: takes numbers only; the descriptor is one that nobody else has.
+    let told = unsafe {
+        let queue = libc::fanotify_init(flags, libc::O_RDONLY as u32);
+        queue >= 0 && libc::close(queue) == 0
+    };
+    if !told {
+        eprintln!("skipped: the kernel does not tell what others do to files");
+    }
+    told
+}
+
+/// Not a test by itself: writes a page of a byte each to offsets of a file, as it is told, and
+/// answers when it has.
+#[test]
+fn the_other_program() {
+    let Some(path) = std::env::var_os(WRITER) else { return };
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    println!("ready");
+    for line in std::io::stdin().lock().lines() {
+        let line = line.unwrap();
+        let (page, byte) = line.split_once(' ').unwrap();
+        let bytes = vec![byte.parse::<u8>().unwrap(); PAGE];
+        file.write_all_at(&bytes, page.parse::<u64>().unwrap() * PAGE as u64).unwrap();
+        println!("done");
+    }
+}
+
+struct Other {
+    child: Child,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Other {
+    fn start(file: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_other_program", "--nocapture", "--test-threads=1"])
+            .env(WRITER, file)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        let mut other = Self { child, said };
+        other.wait_for("ready");
+        other
+    }
+
+    fn wait_for(&mut self, what: &str) {
+        let mut line = String::new();
+        while !line.trim_end().ends_with(what) {
+            line.clear();
+            assert!(self.said.read_line(&mut line).unwrap() > 0, "the other program has ended");
+        }
+    }
+
+    fn write(&mut self, page: usize, byte: u8) {
+        let stdin = self.child.stdin.as_mut().unwrap();
+        writeln!(stdin, "{page} {byte}").unwrap();
+        stdin.flush().unwrap();
+        self.wait_for("done");
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a test again with an empty file system of this kind mounted for it, in a mount namespace of
+/// its own. Returns the directory in the run that is to do the test.
+fn on_mounted(kind: &str, test: &str) -> Option<PathBuf> {
+    if let Some(dir) = std::env::var_os(MOUNTED) {
+        return Some(dir.into());
+    }
+    // SAFETY: takes nothing and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: only root may mount {kind}");
+        return None;
+    }
+    let dir = temp_dir();
+    let mount = r#"mount -t "$0" none "$1" || exit 77; exec "$2" --exact "$3" --nocapture"#;
+    let status = Command::new("unshare")
+        .args(["-m", "sh", "-c", mount, kind])
+        .arg(dir.path())
+        .arg(std::env::current_exe().unwrap())
+        .arg(test)
+        .env(MOUNTED, dir.path())
+        .status();
+    match status.map(|status| status.code()) {
+        Ok(Some(0)) => {}
+        Ok(Some(77)) | Err(_) => eprintln!("skipped: {kind} cannot be mounted here"),
+        failed => panic!("{test} on {kind}: {failed:?}"),
+    }
+    None
+}
+
+/// Another program writes into a hole and over data, while the cache has both and writes elsewhere
+/// in the file: sooner or later that is seen, whenever it came.
+fn others_are_seen_amid_our_writes(dir: &Path) {
+    if !kernel_tells() {
+        return;
+    }
+    let fs = cached(dir);
+    let file = create(&fs, "f", 0o644);
+    file.truncate(256 * PAGE as u64).unwrap();
+    file.write_at(&[1; PAGE], 10 * PAGE as u64, NONE).unwrap();
+    file.sync(false).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let writer = {
+        let (file, stop) = (file.clone(), stop.clone());
+        std::thread::spawn(move || {
+            for n in 0u64.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                file.write_at(&[3; 100], (128 + n % 64) * PAGE as u64 + 17, NONE).unwrap();
+                if n % 3 == 0 {
+                    file.sync(true).unwrap();
+                }
+            }
+        })
+    };
+    let mut other = Other::start(&dir.join("f"));
+    for round in 0..50u8 {
+        let (hole, data) = (20 + usize::from(round), 10);
+        assert_eq!(page_at(&file, hole), [0; PAGE]);
+        page_at(&file, data);
+        other.write(hole, 100 + round);
+        other.write(data, 100 + round);
+        until("what another program wrote", || {
+            block_on(file.getattr()).unwrap();
+            page_at(&file, hole)[..] == [100 + round; PAGE]
+                && page_at(&file, data)[..] == [100 + round; PAGE]
+        });
+    }
+    stop.store(true, Ordering::Relaxed);
+    writer.join().unwrap();
+    file.sync(false).unwrap();
+    assert_eq!(page_at(&file, 128)[17..117], [3; 100], "and ours are there");
+}
+
+#[test]
+fn others_are_seen_amid_our_writes_on_the_disk() {
+    others_are_seen_amid_our_writes(temp_dir().path());
+}
+
+#[test]
+fn others_are_seen_amid_our_writes_on_ramfs() {
+    if let Some(dir) = on_mounted("ramfs", "others_are_seen_amid_our_writes_on_ramfs") {
+        others_are_seen_amid_our_writes(&dir);
+    }
+}
+
+#[test]
+fn others_are_seen_amid_our_writes_on_tmpfs() {
+    if let Some(dir) = on_mounted("tmpfs", "others_are_seen_amid_our_writes_on_tmpfs") {
+        others_are_seen_amid_our_writes(&dir);
+    }
+}
+
+#[test]
+fn our_own_changes_cost_no_page() {
+    if !kernel_tells() {
+        return;
+    }
+    let dir = temp_dir();
+    let fs = cached(dir.path());
+    let file = create(&fs, "f", 0o644);
+    for n in 0..50u64 {
+        // Small and large ones, at the edges of pages and within: by any way into the store.
+        file.write_at(&vec![7; 1 + (n as usize % 5) * 70_000], n * 5000, NONE).unwrap();
+        file.sync(n % 2 == 0).unwrap();
+        block_on(file.getattr()).unwrap();
+        if n % 10 == 0 {
+            file.truncate(400_000 + n).unwrap();
+            block_on(file.punch_hole_async(8192, 4096)).unwrap();
+            let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+            block_on(fs.setattr(&OWN, file.id(), &set)).unwrap();
+        }
+    }
+    // What is believed of a young time stamp is looked at again when that is old.
+    for _ in 0..8 {
+        block_on(file.getattr()).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert_eq!(fs.cache().stats().outside_changes, 0);
+    assert!(!file.resident().is_empty());
+}
+
+#[test]
+fn the_time_of_modification_that_others_set_is_not_set_back() {
+    if !kernel_tells() {
+        return;
+    }
+    let dir = temp_dir();
+    let path = dir.path().join("f");
+    let fs = cached(dir.path());
+    let file = create(&fs, "f", 0o644);
+    file.write_at(&[1; PAGE], 0, NONE).unwrap();
+    file.sync(false).unwrap();
+    let mut other = Other::start(&path);
+    // Ours waits to be written, and its time to be set, when the other's comes.
+    file.write_at(&[2; PAGE], 0, NONE).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    other.write(5, 9);
+    let theirs = fs::metadata(&path).unwrap().modified().unwrap();
+    file.sync(false).unwrap();
+    until("the other's page", || {
+        block_on(file.getattr()).unwrap();
+        page_at(&file, 5)[..] == [9; PAGE]
+    });
+    assert!(fs::metadata(&path).unwrap().modified().unwrap() >= theirs);
+    assert!(block_on(file.getattr()).unwrap().mtime >= theirs);
+    // With nobody else at work the time is that of the write, not of when it went to the store.
+    let before = SystemTime::now();
+    file.write_at(&[3; PAGE], 0, NONE).unwrap();
+    let after = SystemTime::now();
+    std::thread::sleep(Duration::from_millis(100));
+    file.sync(false).unwrap();
+    let ours = fs::metadata(&path).unwrap().modified().unwrap();
+    assert!(before <= ours && ours <= after, "{before:?} {ours:?} {after:?}");
+}
+
+/// Descriptors of this process that are files at a path, or were.
+fn descriptors(path: &Path) -> usize {
+    let path = path.to_str().unwrap();
+    let open = fs::read_dir("/proc/self/fd").unwrap();
+    open.filter_map(|fd| fs::read_link(fd.ok()?.path()).ok())
+        .filter(|target| target.to_str().is_some_and(|target| target.starts_with(path)))
+        .count()
+}
+
+#[test]
+fn a_file_that_was_written_can_be_executed_seconds_after_it_was_closed() {
+    let dir = temp_dir();
+    let fs = cached(dir.path());
+    let path = dir.path().join("program");
+    let file = create(&fs, "program", 0o755);
+    file.write_at(b"#!/bin/sh\nexit 7\n", 0, NONE).unwrap();
+    // Somebody else reads it all the while.
+    let reader = open(&fs, "program", Access::READ);
+    drop(file);
+    until("its execution", || match Command::new(&path).status() {
+        Ok(status) => status.code() == Some(7),
+        Err(error) => {
+            assert_eq!(error.raw_os_error(), Some(libc::ETXTBSY), "{error}");
+            false
+        }
+    });
+    assert_eq!(&page_or_less(&reader), b"#!/bin/sh\nexit 7\n");
+    // And the reader may write again.
+    let writer = open(&fs, "program", RW);
+    writer.write_at(b"#!/bin/sh\nexit 8\n", 0, NONE).unwrap();
+    writer.sync(false).unwrap();
+    drop(writer);
+    until("its execution", || Command::new(&path).status().is_ok_and(|s| s.code() == Some(8)));
+    drop(reader);
+    until("its being closed", || descriptors(&path) == 0);
+    let fills = fs.cache().stats().fills;
+    assert_eq!(&page_or_less(&open(&fs, "program", RW)), b"#!/bin/sh\nexit 8\n");
+    assert_eq!(fs.cache().stats().fills, fills, "its pages have stayed");
+}
+
+fn page_or_less(file: &File) -> Vec<u8> {
+    let mut bytes = vec![0; PAGE];
+    let n = file.read_at(&mut bytes, 0, NONE).unwrap();
+    bytes.truncate(n);
+    bytes
+}
+
+#[test]
+fn the_space_of_a_file_that_another_program_removes_is_freed() {
+    let dir = temp_dir();
+    let fs = cached(dir.path());
+    for name in ["written", "read"] {
+        let path = dir.path().join(name);
+        let file = create(&fs, name, 0o644);
+        file.write_at(&[1; 10 * PAGE], 0, NONE).unwrap();
+        file.sync(false).unwrap();
+        drop(file);
+        if name == "read" {
+            until("its being closed", || descriptors(&path) == 0);
+            page_at(&open(&fs, name, Access::READ), 3);
+        }
+        fs::remove_file(&path).unwrap();
+        until("its being closed", || descriptors(&path) == 0);
+    }
+}
+
+#[test]
+fn a_change_by_others_to_an_idle_file_is_seen_when_it_is_opened() {
+    let dir = temp_dir();
+    let fs = cached(dir.path());
+    let path = dir.path().join("f");
+    let file = create(&fs, "f", 0o644);
+    file.write_at(&[1; 10 * PAGE], 0, NONE).unwrap();
+    file.sync(false).unwrap();
+    drop(file);
+    let mut other = Other::start(&path);
+    for round in 0..4u8 {
+        if round % 2 == 1 {
+            until("its being closed", || descriptors(&path) == 0);
+        }
+        other.write(2, 50 + round);
+        assert_eq!(page_at(&open(&fs, "f", RW), 2), [50 + round; PAGE], "round {round}");
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// A cache over a store whose calls can be held, and a file in it with a page that is dirty.
+fn held_rig() -> (Arc<Fault>, CachedFs, File) {
+    let fault = Fault::over(MemoryFs::new(), 1);
+    let fs = Cache::new(Config::default()).unwrap().mount(fault.clone());
+    let file = create(&fs, "a", 0o644);
+    file.write_at(b"precious", 0, NONE).unwrap();
+    (fault, fs, file)
+}
+
+/// Runs `racing` while `call`, made by `held`, is on its way.
+fn amid(
+    (fault, call): (&Fault, Call),
+    held: impl FnOnce() + Send + 'static,
+    racing: impl FnOnce(),
+) {
+    fault.add(Rule { call, when: When::Always, what: What::Hold });
+    let held = std::thread::spawn(held);
+    until("the call", || fault.held() == 1);
+    racing();
+    fault.clear();
+    fault.release();
+    held.join().unwrap();
+}
+
+#[test]
+fn a_link_that_is_made_amid_an_unlink_keeps_the_file_and_what_is_dirty() {
+    let (fault, fs, file) = held_rig();
+    let id = file.id();
+    drop(file);
+    let unlinking = fs.clone();
+    amid(
+        (&fault, Call::Unlink),
+        move || block_on(unlinking.unlink(&OWN, unlinking.root(), b"a")).unwrap(),
+        || {
+            block_on(fs.link(&OWN, id, fs.root(), b"b")).unwrap();
+        },
+    );
+    assert_eq!(page_or_less(&open(&fs, "b", RW)), b"precious");
+    let file = open(&fs, "b", RW);
+    assert!(!file.is_unlinked());
+    file.sync(false).unwrap();
+    drop((file, fs));
+    let fs = Cache::new(Config::default()).unwrap().mount(fault);
+    assert_eq!(page_or_less(&open(&fs, "b", RW)), b"precious");
+}
+
+#[test]
+fn a_rename_of_the_file_amid_one_over_its_name_keeps_it_and_what_is_dirty() {
+    let (fault, fs, file) = held_rig();
+    drop(create(&fs, "other", 0o644));
+    drop(file);
+    let renaming = fs.clone();
+    amid(
+        (&fault, Call::Rename),
+        move || {
+            let (root, replace) = (renaming.root(), RenameFlags::Replace);
+            block_on(renaming.rename(&OWN, root, b"other", root, b"a", replace)).unwrap();
+        },
+        || {
+            // Not by way of what is held.
+            fault.clear();
+            block_on(fs.rename(&OWN, fs.root(), b"a", fs.root(), b"b", RenameFlags::Replace))
+                .unwrap();
+        },
+    );
+    assert_eq!(page_or_less(&open(&fs, "b", RW)), b"precious");
+    assert_eq!(page_or_less(&open(&fs, "a", RW)), b"");
+}
+
+#[test]
+fn links_and_unlinks_at_once_lose_no_file() {
+    let dir = temp_dir();
+    let fs = cached(dir.path());
+    for round in 0..300u32 {
+        let file = create(&fs, "a", 0o644);
+        let id = file.id();
+        file.write_at(&round.to_le_bytes(), 0, NONE).unwrap();
+        drop(file);
+        let barrier = std::sync::Barrier::new(2);
+        let linked = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                barrier.wait();
+                block_on(fs.unlink(&OWN, fs.root(), b"a")).unwrap();
+            });
+            barrier.wait();
+            block_on(fs.link(&OWN, id, fs.root(), b"b")).is_ok()
+        });
+        if linked {
+            let found = block_on(fs.getattr(id)).expect("a file with a name lives");
+            assert_eq!(found.nlink, 1);
+            assert_eq!(page_or_less(&open(&fs, "b", RW)), round.to_le_bytes(), "round {round}");
+            block_on(fs.unlink(&OWN, fs.root(), b"b")).unwrap();
+        }
+        assert!(block_on(fs.getattr(id)).is_err(), "and one without is gone");
+    }
+}
