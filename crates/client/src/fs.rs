@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use weir_rpc::{AuthSys, OpaqueAuth};
 use weir_vfs::{
     Access, Attr, Caller, Capabilities, Created, Cred, DirEntry, DirPage, Error, FileId, FileKind,
-    FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, XattrMode,
+    FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, Unnamed, XattrMode,
 };
 
 /// An NFS export, mounted.
@@ -479,6 +479,27 @@ impl FileSystem for NfsFs {
             core.open_files.unlink(&*core.protocol, cred, dir, &name).await
         });
         self.renaming(unlink).await
+    }
+
+    async fn count_names(&self, id: FileId) -> Option<Unnamed> {
+        let core = &self.inner.core;
+        if core.open_files.is_hidden(id) {
+            // As far as this mount is concerned its last name is gone.
+            return Some(Unnamed { id, nlink: 0 });
+        }
+        // A file that is not open has nothing that waits to be written: no reason to ask.
+        if !core.open_files.is_open(id) {
+            return None;
+        }
+        match self.getattr(id).await {
+            Ok(attr) => Some(Unnamed { id, nlink: attr.nlink }),
+            Err(Error::Stale | Error::NotFound) => Some(Unnamed { id, nlink: 0 }),
+            Err(_) => None,
+        }
+    }
+
+    fn names_change_here(&self) -> bool {
+        false
     }
 
     async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {

@@ -73,8 +73,14 @@ impl OpenFiles {
         }
     }
 
-    fn is_open(&self, id: FileId) -> bool {
+    /// Whether this mount has the file open.
+    pub(crate) fn is_open(&self, id: FileId) -> bool {
         self.0.lock().contains_key(&id)
+    }
+
+    /// Whether the file was unlinked while it was open, and has a hidden name instead.
+    pub(crate) fn is_hidden(&self, id: FileId) -> bool {
+        self.0.lock().get(&id).is_some_and(|uses| uses.hidden.is_some())
     }
 
     fn hide(&self, id: FileId, hidden: Hidden) -> Result<(), Hidden> {
