@@ -19,7 +19,7 @@ use weir_vfs::{Access, Attr, Caller};
 const SHARDS: usize = 16;
 const SHARD_FILES: usize = 64;
 const TICK: Duration = Duration::from_secs(1);
-const IDLE_TICKS: u64 = 5;
+const IDLE_TICKS: u64 = 2;
 /// Ticks for which a right holds.
 const RIGHT_TICKS: u64 = 2;
 

@@ -364,7 +364,8 @@ impl Context {
     }
 
     /// A directory's change attribute before and after a change of it, of which nobody else's was
-    /// in between: the directory's lock is held ([`Changes`](crate::changes::Changes)).
+    /// in between: the directory's lock is held ([`Changes`](crate::changes::Changes)). They are told
+    /// to be those around this change alone only if no other machine changes the directory.
     pub(crate) async fn change_info(
         &self,
         fs: &CachedFs,
@@ -372,6 +373,6 @@ impl Context {
         before: u64,
     ) -> Result<types::ChangeInfo, Error> {
         let after = fs.getattr(dir.id).await.map_err(of_vfs)?.change;
-        Ok(types::ChangeInfo { atomic: true, before, after })
+        Ok(types::ChangeInfo { atomic: fs.store().names_change_here(), before, after })
     }
 }
