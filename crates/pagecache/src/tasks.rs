@@ -3,9 +3,12 @@
 //! 1. An operation that changes a store and then the cache must not stop in between. The caller
 //!    polls it like any future; when the caller goes away, a thread of the cache polls it to its
 //!    end ([`finish`]).
+//! 2. A task that panics ends alone: what it held is let go of as it unwinds, whoever waits for it
+//!    looks again, and the thread goes on with the others.
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -49,9 +52,12 @@ impl Tasks {
         queue.ready.push_back(task);
         queue.alive += 1;
         if !queue.running {
-            queue.running = true;
             let tasks = self.clone();
-            crate::cache::spawn_thread("weir-tasks", move || tasks.run());
+            match crate::cache::try_spawn_thread("weir-tasks", move || tasks.run()) {
+                Ok(()) => queue.running = true,
+                // The next task tries again.
+                Err(error) => tracing::error!("cannot start thread weir-tasks: {error}"),
+            }
         }
         drop(queue);
         self.ready.notify_one();
@@ -75,11 +81,19 @@ impl Tasks {
             let waker = Waker::from(task.clone());
             let mut work = task.work.lock();
             let done = match work.as_mut() {
-                Some(w) => w.as_mut().poll(&mut Context::from_waker(&waker)).is_ready(),
+                Some(w) => {
+                    let mut poll = || w.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+                    catch_unwind(AssertUnwindSafe(&mut poll)).unwrap_or_else(|_| {
+                        tracing::error!("a background task of the page cache panicked: a bug");
+                        true
+                    })
+                }
                 None => false,
             };
             if done {
-                *work = None;
+                // A destructor may panic, too.
+                let ended = work.take();
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(ended)));
                 self.queue.lock().alive -= 1;
             }
         }
@@ -148,5 +162,27 @@ mod tests {
         assert!(work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         drop(work);
         rx.recv().unwrap();
+    }
+
+    #[test]
+    fn a_task_that_panics_ends_alone() {
+        let tasks = Arc::new(Tasks::default());
+        let (tx, rx) = mpsc::channel();
+        let (go, gone) = mpsc::channel::<()>();
+        for n in 0..3 {
+            let tx = tx.clone();
+            let wait = (n == 0).then(|| tx.clone());
+            tasks.spawn(async move {
+                assert!(n != 1, "the second one, on purpose");
+                tx.send(n).unwrap();
+                drop(wait);
+            });
+        }
+        // While the thread lives, and when it is started anew.
+        assert_eq!((rx.recv(), rx.recv()), (Ok(0), Ok(2)));
+        let ended = go.clone();
+        tasks.spawn(async move { drop(ended) });
+        drop(go);
+        assert!(gone.recv().is_err());
     }
 }
