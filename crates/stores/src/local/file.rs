@@ -313,7 +313,7 @@ impl LocalFile {
             Ok(found) => found,
             Err(error) => return op.complete(Err(error)),
         };
-        let room = offset + op.len() as u64;
+        let room = offset.saturating_add(op.len() as u64).min(MAX_FILE_BYTES);
         let mut planned = Vec::new();
         for run in runs(&layout) {
             // Direct I/O wants whole pages; past the end of the file there is nothing to read.
