@@ -66,6 +66,7 @@ impl Mapping {
         window.set_size(size);
         drop(window);
         edit.finish(state);
+        state.stored_size = size;
     }
 
     /// The same while some pages are dirty or under writeback: these stay, and so does the size. The

@@ -9,6 +9,7 @@ use crate::arena::Arena;
 use crate::budget::frames_of;
 use crate::cached_fs::{CachedFs, FsShared};
 use crate::closed_file::ClosedFile;
+use crate::dirty::{Dirty, StoreDirty};
 use crate::epoch::Domain;
 use crate::flusher::DirtyFiles;
 use crate::mapping::Mapping;
@@ -18,7 +19,9 @@ use crate::stats::{Counters, Stats};
 use crate::supply::Supply;
 use crate::tasks::Tasks;
 use crate::wait::WaitQueue;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -37,20 +40,21 @@ pub struct Config {
     pub fast_read: bool,
     /// Largest read-ahead window in bytes; 0 turns read-ahead off.
     pub readahead_bytes: u64,
-    /// How long dirty data of a store that keeps failing is kept once nobody has the cache any more;
-    /// then it is dropped, and the loss is logged. ([`Cache::flush`] tells beforehand.)
-    pub close_patience: Duration,
+    /// How long a write to a store that fails is tried again, where the error may pass (an I/O
+    /// error, for one). Then its pages are dropped, as they are at once after an error that will not
+    /// pass (no space, file too large, ...), and every open file of the file is told.
+    pub write_patience: Duration,
 }
 
 impl Default for Config {
-    /// A budget of 256 MiB, fast reads on, read-ahead of up to 4 MiB.
+    /// A budget of 256 MiB, fast reads on, read-ahead of up to 4 MiB, failing writes tried for 3 s.
     fn default() -> Self {
         Self {
             budget_bytes: 256 << 20,
             max_budget_bytes: 0,
             fast_read: true,
             readahead_bytes: 4 << 20,
-            close_patience: Duration::from_secs(30),
+            write_patience: Duration::from_secs(3),
         }
     }
 }
@@ -82,9 +86,11 @@ impl Cache {
     pub fn new(config: Config) -> std::io::Result<Self> {
         let shared = Shared::new(&config)?;
         let flusher = shared.clone();
-        try_spawn_thread("weir-flush", move || flusher.flush_loop())?;
+        try_spawn_thread("weir-flush", move || survive("weir-flush", || flusher.flush_loop()))?;
         let reclaimer = shared.clone();
-        try_spawn_thread("weir-reclaim", move || reclaimer.reclaim_loop())?;
+        try_spawn_thread("weir-reclaim", move || {
+            survive("weir-reclaim", || reclaimer.reclaim_loop());
+        })?;
         Ok(Self { handle: Arc::new(Handle { shared }) })
     }
 
@@ -116,7 +122,7 @@ impl Cache {
 
     /// Bytes of pages that are not yet in their stores.
     pub fn dirty_bytes(&self) -> u64 {
-        self.shared().dirty.load(Ordering::Relaxed) * PAGE_SIZE as u64
+        self.shared().dirty.pages() * PAGE_SIZE as u64
     }
 
     /// Memory for what is known of files besides their pages, in bytes: at most a quarter of the
@@ -133,13 +139,38 @@ impl Cache {
     /// Writes back every dirty page of every file and waits.
     ///
     /// # Errors
-    /// The first writeback error of this call; the data concerned stays dirty.
+    /// An error of a write that failed for good during this call; the data concerned is lost.
     pub async fn flush(&self) -> Result<()> {
-        let mut result = Ok(());
+        // Each store by itself, so that one that hangs does not keep others' data from being written.
+        let mut stores: Vec<(*const StoreDirty, Vec<Arc<Mapping>>)> = Vec::new();
         for mapping in self.shared().dirty_mappings() {
-            result = result.and(mapping.write_back(0..u64::MAX).await);
+            let store = Arc::as_ptr(&mapping.dirty.store);
+            match stores.iter_mut().find(|(of, _)| *of == store) {
+                Some((_, files)) => files.push(mapping),
+                None => stores.push((store, vec![mapping])),
+            }
         }
-        result
+        let flush = |files: Vec<Arc<Mapping>>| async move {
+            let mut result = Ok(());
+            for mapping in files {
+                result = result.and(mapping.write_back(0..u64::MAX).await);
+            }
+            result
+        };
+        let mut running: Vec<_> =
+            stores.into_iter().map(|(_, files)| Box::pin(flush(files))).collect();
+        let mut result = Ok(());
+        std::future::poll_fn(move |cx| {
+            running.retain_mut(|store| match store.as_mut().poll(cx) {
+                Poll::Ready(flushed) => {
+                    result = result.and(flushed);
+                    false
+                }
+                Poll::Pending => true,
+            });
+            if running.is_empty() { Poll::Ready(result) } else { Poll::Pending }
+        })
+        .await
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -155,13 +186,12 @@ pub(crate) fn try_spawn_thread(
     std::thread::Builder::new().name(name.into()).spawn(f).map(drop)
 }
 
-/// Starts a thread of the cache.
-///
-/// # Panics
-/// The system has no more threads.
-pub(crate) fn spawn_thread(name: &str, f: impl FnOnce() + Send + 'static) {
-    if let Err(error) = try_spawn_thread(name, f) {
-        panic!("cannot start thread {name}: {error}");
+/// Runs a thread's loop to its end, again after a panic: a cache whose flusher or reclaim has ended
+/// takes no more writes, and says nothing.
+fn survive(name: &str, run: impl Fn()) {
+    while catch_unwind(AssertUnwindSafe(&run)).is_err() {
+        tracing::error!("thread {name} of the page cache panicked, and goes on; this is a bug");
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 
@@ -203,7 +233,7 @@ pub(crate) struct Shared {
     pub(crate) clock: AtomicU32,
     pub(crate) fast_read: AtomicBool,
     pub(crate) readahead_pages: u64,
-    pub(crate) close_patience: Duration,
+    pub(crate) write_patience: Duration,
     pub(crate) supply: Supply,
     /// Something was freed, or can now be.
     pub(crate) freed: WaitQueue,
@@ -216,7 +246,7 @@ pub(crate) struct Shared {
     pub(crate) urgent: AtomicU64,
     pub(crate) urgent_seen: AtomicU64,
     /// Pages dirty or under writeback.
-    pub(crate) dirty: AtomicU64,
+    pub(crate) dirty: Dirty,
     /// Writeback has made progress, or has failed.
     pub(crate) cleaned: WaitQueue,
     pub(crate) dirty_files: Mutex<DirtyFiles>,
@@ -256,7 +286,7 @@ impl Shared {
             queues: Mutex::new(Queues::new(frames, reserved)),
             clock: AtomicU32::new(0),
             fast_read: AtomicBool::new(config.fast_read),
-            close_patience: config.close_patience,
+            write_patience: config.write_patience,
             readahead_pages: config.readahead_bytes / PAGE_SIZE as u64,
             supply: Supply::default(),
             freed: WaitQueue::default(),
@@ -264,7 +294,7 @@ impl Shared {
             uncached_io: AtomicUsize::new(0),
             urgent: AtomicU64::new(0),
             urgent_seen: AtomicU64::new(0),
-            dirty: AtomicU64::new(0),
+            dirty: Dirty::default(),
             cleaned: WaitQueue::default(),
             dirty_files: Mutex::default(),
             flusher: Signal::default(),

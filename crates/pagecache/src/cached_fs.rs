@@ -11,6 +11,7 @@
 mod unmount;
 
 use crate::cache::Cache;
+use crate::dirty::StoreDirty;
 use crate::file::File;
 use crate::idle::Idle;
 use crate::mapping::Mapping;
@@ -32,12 +33,13 @@ const IDLE_FILES: usize = 1024;
 /// [`FileSystem`], as inherent async methods.
 #[derive(Clone)]
 pub struct CachedFs {
-    shared: Arc<FsShared>,
+    pub(crate) shared: Arc<FsShared>,
 }
 
 pub(crate) struct FsShared {
     pub(crate) cache: Cache,
     pub(crate) store: Arc<dyn FileSystem>,
+    pub(crate) dirty: Arc<StoreDirty>,
     pub(crate) table: Mutex<Table>,
     /// How far the change attribute shown was ahead of the store's when a mapping was let go of.
     lead: AtomicU64,
@@ -63,7 +65,8 @@ pub(crate) struct Entry {
 impl CachedFs {
     pub(crate) fn new(cache: Cache, store: Arc<dyn FileSystem>) -> Self {
         let table = Mutex::default();
-        let shared = Arc::new(FsShared { cache, store, table, lead: AtomicU64::new(0) });
+        let dirty = Arc::default();
+        let shared = Arc::new(FsShared { cache, store, dirty, table, lead: AtomicU64::new(0) });
         shared.cache.shared().stores.lock().push(Arc::downgrade(&shared));
         Self { shared }
     }
@@ -130,7 +133,7 @@ impl CachedFs {
         self.shared.cache.shared().make_room();
         let fs = &self.shared;
         let lead = fs.lead.load(Ordering::Relaxed);
-        let new = Mapping::open(fs.cache.shared(), &fs.store, id, access, lead).await?;
+        let new = Mapping::open(fs.cache.shared(), &fs.store, &fs.dirty, id, access, lead).await?;
         Ok((fs.enter(new), false))
     }
 
@@ -279,7 +282,8 @@ impl CachedFs {
         fs.cache.shared().make_room();
         let lead = fs.lead.load(Ordering::Relaxed);
         let id = created.attr.id;
-        let mapping = Mapping::of_open(fs.cache.shared(), &fs.store, id, made, lead).await?;
+        let mapping =
+            Mapping::of_open(fs.cache.shared(), &fs.store, &fs.dirty, id, made, lead).await?;
         let file = File::new(fs.clone(), fs.enter(mapping), access);
         // Somebody else may have opened it first.
         file.open.mapping.upgrade(access).await?;
@@ -397,6 +401,8 @@ impl CachedFs {
         if let Some(mapping) = self.shared.live(id) {
             mapping.write_back(0..u64::MAX).await?;
             mapping.settle().await;
+            let synced = self.store().sync_node(id).await;
+            return synced.inspect_err(|&error| mapping.note_error(error));
         }
         self.store().sync_node(id).await
     }

@@ -26,6 +26,15 @@ use weir_vfs::{Error, Extent, OpenFile, Result, SegmentKind};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
+/// A change of the store that was noted as begun, and has ended when this is dropped.
+struct Noted<'a>(&'a Mapping);
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().times.end();
+    }
+}
+
 impl Mapping {
     /// Sets the size.
     pub(crate) async fn truncate(self: &Arc<Self>, size: u64) -> Result<()> {
@@ -38,7 +47,7 @@ impl Mapping {
             let exclusive = mapping.exclude().await;
             let file = mapping.file();
             mapping.in_store(&exclusive, file.set_size(size)).await?;
-            mapping.resized(&exclusive, size, frames);
+            mapping.resized(&exclusive, size, size, frames);
             Ok(())
         };
         finish(&self.shared.tasks, work).await
@@ -128,7 +137,7 @@ impl Mapping {
             mapping.in_store(&exclusive, file.allocate(offset, len)).await?;
             let size = mapping.size().max(end);
             let none = Frames::none(&mapping.shared.arena);
-            mapping.resized(&exclusive, size, none);
+            mapping.resized(&exclusive, end, size, none);
             Ok(())
         };
         finish(&self.shared.tasks, work).await
@@ -191,13 +200,19 @@ impl Mapping {
     ) -> Result<()> {
         self.disown_fills(exclusive);
         self.state.lock().times.begin();
-        let result = change.await;
-        self.state.lock().times.end();
-        result
+        // Also if the store panics, or the caller goes away.
+        let _noted = Noted(self);
+        change.await
     }
 
-    /// The store's size has been set: the cache's follows.
-    fn resized(self: &Arc<Self>, _exclusive: &Exclusive, size: u64, mut frames: Frames) {
+    /// The store's file is `stored` bytes long, or longer: the cache's is `size` bytes long now.
+    fn resized(
+        self: &Arc<Self>,
+        _exclusive: &Exclusive,
+        stored: u64,
+        size: u64,
+        mut frames: Frames,
+    ) {
         let mut state = self.state.lock();
         let old = self.size();
         let mut edit = self.edit();
@@ -216,6 +231,7 @@ impl Mapping {
         }
         window.set_size(size);
         drop(window);
+        state.stored_size = if size < old { size } else { state.stored_size.max(stored) };
         self.modified(edit, &mut state);
     }
 
@@ -230,6 +246,10 @@ impl Mapping {
             // Whole pages; the last one of the file counts as whole if all that it has is punched.
             let last = if end == size { size.div_ceil(PAGE) } else { end / PAGE };
             let whole = hole.start.div_ceil(PAGE)..last;
+            if last == size.div_ceil(PAGE) && !state.dirty.is_empty() {
+                // `punch_hole` has told it.
+                state.stored_size = state.stored_size.max(size);
+            }
             if !whole.is_empty() {
                 edit.replace(whole.clone(), Fill::Hole);
                 self.forget_dirty(&mut state, whole.clone());
@@ -260,6 +280,7 @@ impl Mapping {
         self.raise_mark(&edit, size, size.max(range.end));
         window.set_size(size.max(range.end));
         drop(window);
+        state.stored_size = state.stored_size.max(range.end);
         self.modified(edit, &mut state);
     }
 

@@ -2,7 +2,8 @@
 //!
 //! 1. What belongs to the open file alone lies here: read-ahead, advice, and which writeback error
 //!    it has been told of. Pages and size belong to the mapping, which all open files share.
-//! 2. A writeback error is told once to every file that was open when it happened (I9).
+//! 2. An error of writeback, or of the store's sync, is told once to every file that was open when it
+//!    happened, and to files opened later until one has been told (I9, `errors.rs`).
 
 use crate::cached_fs::FsShared;
 use crate::fill::Purpose;
@@ -33,7 +34,7 @@ pub(crate) struct Open {
     pub(crate) noreuse: AtomicBool,
     /// The page in the middle of which its last uncached read ended.
     pub(crate) half_read: AtomicU64,
-    /// The last writeback error that this file has been told of.
+    /// How many errors of the file it has been told of, the last one included.
     seen_error: AtomicU64,
 }
 
@@ -51,18 +52,14 @@ impl Drop for Open {
 impl Open {
     /// Tells of a writeback error that this file has not been told of.
     pub(crate) fn unseen_error(&self) -> Result<()> {
-        let state = self.mapping.state.lock();
-        if self.seen_error.swap(state.error_sequence, Ordering::Relaxed) == state.error_sequence {
-            return Ok(());
-        }
-        Err(state.error.unwrap_or(Error::Io))
+        self.mapping.state.lock().errors.tell(&self.seen_error)
     }
 }
 
 impl File {
     /// An open file over a mapping whose count of opens already includes it.
     pub(crate) fn new(fs: Arc<FsShared>, mapping: Arc<Mapping>, access: Access) -> Self {
-        let seen_error = mapping.state.lock().error_sequence;
+        let seen_error = mapping.state.lock().errors.cursor();
         if access.contains(Access::WRITE) {
             mapping.writers.fetch_add(1, Ordering::SeqCst);
         }
@@ -111,7 +108,8 @@ impl File {
     /// Writes back and makes durable (with attributes, unless `data_only`).
     ///
     /// # Errors
-    /// A writeback error that this open file has not been told of; those of the store.
+    /// Data that was written is lost, through whatever open file: the error of its write to the store,
+    /// told to each open file once; those of the store's sync, told likewise.
     pub async fn sync_async(&self, data_only: bool) -> Result<()> {
         self.sync_range_async(0..u64::MAX, data_only).await
     }
@@ -125,10 +123,17 @@ impl File {
         let written = mapping
             .write_back(pages_spanning(range.start, range.end.saturating_sub(range.start)))
             .await;
+        let synced = match written {
+            Ok(()) => {
+                mapping.settle().await;
+                let synced = mapping.file().sync(data_only).await;
+                // The store has told this one call; others' data may be lost as well.
+                synced.inspect_err(|&error| mapping.note_error(error))
+            }
+            lost => lost,
+        };
         self.open.unseen_error()?;
-        written?;
-        mapping.settle().await;
-        mapping.file().sync(data_only).await
+        synced
     }
 
     /// Writes back, makes durable and closes. A file that is dropped instead is written back later,

@@ -3,6 +3,7 @@
 //! 1. A fill that fails publishes nothing (I9).
 //! 2. A page is published only as far as the store said what is there; a short read leaves the
 //!    rest empty. Past the store's end of file and before ours, nothing was ever written: a hole.
+//!    That is so only as far as the store's file never was that long; see `cut_off.rs`.
 //! 3. A hole page uses no frame (I8). What the store tells of a hole beyond the request is
 //!    believed only if nothing was changed since the read began, and nothing written back either: a
 //!    page may have been written, and dropped, since the store looked.
@@ -20,12 +21,13 @@ use crate::mapping::{Edit, Mapping};
 use crate::ranges::RangeSet;
 use crate::readahead::PIECE;
 use crate::stats::Count;
+use crate::write::MAX_FILE_BYTES;
 use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::Arc;
 use weir_base::PAGE_SIZE;
 use weir_base::sync::Mutex;
-use weir_base::sync::atomic::Ordering;
+use weir_base::sync::atomic::{AtomicU32, Ordering};
 use weir_vfs::{Buffer, Error, Layout, ReadOp, Result, SegmentKind};
 
 /// Known holes up to this many pages are read through rather than around: 64 KiB.
@@ -37,6 +39,10 @@ pub(crate) struct Fill {
     pages: Range<u64>,
     /// The mapping's sequence when it began.
     sequence: u64,
+    /// The store's file was at least so long then, in bytes.
+    pub(crate) stored_size: u64,
+    /// How often the store was asked.
+    pub(crate) asked: AtomicU32,
     /// The number of the next write to the store then, unless one was in flight.
     next_write: Option<u64>,
     uncached: bool,
@@ -73,6 +79,24 @@ impl Fill {
     /// How it ended, once it has.
     pub(crate) fn result(&self) -> Option<Result<()>> {
         self.outcome.lock().result
+    }
+
+    /// The store says that the file ends before where it is known to have ended, within the pages
+    /// asked for.
+    pub(crate) fn ends_early(&self, layout: &Layout) -> bool {
+        let page = PAGE_SIZE as u64;
+        let asked = self.pages.end.saturating_mul(page).min(self.stored_size);
+        layout.eof && layout.end(self.pages.start * page) < asked
+    }
+
+    /// Has it publish nothing: the store was changed while it read.
+    pub(crate) fn disown(&self) {
+        self.outcome.lock().disowned = true;
+    }
+
+    /// Whether it publishes nothing.
+    pub(crate) fn is_disowned(&self) -> bool {
+        self.outcome.lock().disowned
     }
 
     /// Says that a cached read wants a page of it to stay.
@@ -124,6 +148,8 @@ impl Mapping {
                 number,
                 pages: first..last,
                 sequence: self.sequence(),
+                stored_size: state.stored_size,
+                asked: AtomicU32::new(0),
                 next_write: state.writeback.is_empty().then_some(state.next_write),
                 uncached: purpose.uncached,
                 mark: purpose.mark,
@@ -134,21 +160,33 @@ impl Mapping {
         };
         let pages = fill.pages.end - first;
         frames.truncate(pages as usize);
+        self.ask_store(&fill, frames);
+        Some(fill)
+    }
+
+    /// Asks the store for what a fill is to bring, in `frames`.
+    pub(crate) fn ask_store(self: &Arc<Self>, fill: &Arc<Fill>, frames: Frames) {
         self.count(Count::Fills, 1);
+        fill.asked.fetch_add(1, Ordering::Relaxed);
+        let start = fill.pages.start * PAGE_SIZE as u64;
+        // The last page that a file can have ends one byte behind its largest size.
+        let most = MAX_FILE_BYTES.saturating_sub(start);
         let buffer = FrameBuffer {
             arena: self.shared.arena.clone(),
             runs: frames.runs().collect(),
-            len: frames.len() * PAGE_SIZE,
+            len: (frames.len() * PAGE_SIZE).min(usize::try_from(most).unwrap_or(usize::MAX)),
         };
         let mapping = self.clone();
         let ended = fill.clone();
-        let op = ReadOp::new(first * PAGE_SIZE as u64, Box::new(buffer), move |buffer, result| {
+        let op = ReadOp::new(start, Box::new(buffer), move |buffer, result| {
             // From here on the store cannot write to the frames.
             drop(buffer);
-            mapping.end_fill(&ended, frames, result);
+            match result {
+                Ok(layout) if ended.ends_early(&layout) => mapping.look_at_size(ended, frames),
+                result => mapping.end_fill(&ended, frames, result),
+            }
         });
-        self.file().submit_read(op.uncached(purpose.uncached));
-        Some(fill)
+        self.file().submit_read(op.uncached(fill.uncached));
     }
 
     /// Begins fills for what is missing of a range, in frames that `alloc` gives, as far as it
@@ -197,12 +235,12 @@ impl Mapping {
     }
 
     /// Publishes what a fill brought.
-    fn end_fill(&self, fill: &Fill, mut frames: Frames, result: Result<Layout>) {
+    pub(crate) fn end_fill(&self, fill: &Fill, mut frames: Frames, result: Result<Layout>) {
         let mut state = self.state.lock();
         state.fills.retain(|f| f.number != fill.number);
         let mut edit = self.edit();
         let result = match result {
-            Ok(_) if fill.outcome.lock().disowned => Ok(()),
+            Ok(_) if fill.is_disowned() => Ok(()),
             Ok(layout) => {
                 let claimed = std::mem::take(&mut fill.outcome.lock().claimed);
                 let unwritten = fill.next_write == Some(state.next_write);
@@ -328,7 +366,7 @@ impl Mapping {
     /// Has what is in flight publish nothing: the store is about to be changed.
     pub(crate) fn disown_fills(&self, _exclusive: &Exclusive) {
         for fill in &self.state.lock().fills {
-            fill.outcome.lock().disowned = true;
+            fill.disown();
         }
     }
 

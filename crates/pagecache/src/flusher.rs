@@ -19,7 +19,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_base::sync::atomic::Ordering;
-use weir_vfs::Error;
 
 /// How long pages stay dirty before they are written without need.
 const AGE: Duration = Duration::from_secs(5);
@@ -166,7 +165,7 @@ impl Mapping {
         }
         let since = state.dirty_since.unwrap_or(now);
         let failed = state.retry_at.filter(|&retry_at| retry_at > now);
-        let ask = if pressed || now - since >= AGE {
+        let ask = if pressed || now - since >= AGE || state.failing_since.is_some() {
             Some(Ask::Background)
         } else {
             state.urgent.then_some(Ask::Urgent)
@@ -192,7 +191,6 @@ impl Mapping {
 impl Shared {
     /// The flusher.
     pub(crate) fn flush_loop(&self) {
-        let mut stopped = None;
         let mut look_at_idle = self.now();
         loop {
             self.flusher.sleep(TICK);
@@ -200,7 +198,7 @@ impl Shared {
             let urgent = self.urgent.load(Ordering::SeqCst);
             let stopping = self.stop.load(Ordering::SeqCst);
             let pressed = stopping
-                || self.dirty.load(Ordering::Relaxed) > self.limits().dirty_background
+                || self.dirty.pages() > self.limits().dirty_background
                 || self.waiting.load(Ordering::SeqCst) > 0
                 || self.resizing.load(Ordering::SeqCst)
                 || self.trees_are_large();
@@ -214,13 +212,9 @@ impl Shared {
                     store.close_idle(now);
                 }
             }
-            if stopping && now - *stopped.get_or_insert(now) >= self.close_patience {
-                self.give_up();
-            }
             self.urgent_seen.store(urgent, Ordering::SeqCst);
             // The last round takes clean files off the list: they keep the cache, and it them.
-            let done =
-                self.dirty.load(Ordering::SeqCst) == 0 && self.dirty_files.lock().files.is_empty();
+            let done = self.dirty.pages() == 0 && self.dirty_files.lock().files.is_empty();
             if stopping && done {
                 return;
             }
@@ -256,26 +250,5 @@ impl Shared {
     /// Every file that may have dirty pages, the longest dirty first.
     pub(crate) fn dirty_mappings(&self) -> Vec<Arc<Mapping>> {
         self.dirty_files.lock().files.values().cloned().collect()
-    }
-
-    /// Drops what the stores would not take, since nobody is left who could ask for it.
-    fn give_up(&self) {
-        for mapping in self.dirty_mappings() {
-            let state = mapping.state.lock();
-            let (pages, error) = (state.dirty.len(), state.error);
-            // A store that has not answered yet may still take it, and its memory is not ours.
-            if pages == 0 || state.failures == 0 || !state.writeback.is_empty() {
-                continue;
-            }
-            drop(state);
-            tracing::error!(
-                "lost {pages} pages of file {} that were written to the cache: the store failed \
-                 with \"{}\" until the last user of the cache had gone, and for {:?} after that",
-                mapping.id.ino,
-                error.unwrap_or(Error::Io),
-                self.close_patience,
-            );
-            mapping.discard();
-        }
     }
 }

@@ -12,11 +12,14 @@
 //!    takes it away takes the number away, so a late fill cannot bring back old bytes.
 //! 5. While `exclusive` is set (truncate, hole punch, ...) no fill, writeback or write begins; it
 //!    is set only with no writeback in flight.
-//! 6. The store never has two writes of the same page in flight.
+//! 6. What is shown past the store's end of file as zeros was never written (`cut_off.rs`).
+//! 7. The store never has two writes of the same page in flight.
 
 use crate::arena::flag;
 use crate::cache::Shared;
+use crate::dirty::{FileDirty, StoreDirty};
 use crate::epoch::Guard;
+use crate::errors::WriteErrors;
 use crate::fill::Fill;
 use crate::flusher::Listed;
 use crate::index::{self, Found, Garbage, Index, LEAF_SLOTS, Leaf, Slot};
@@ -62,6 +65,8 @@ pub(crate) struct Mapping {
     pub(crate) writers: AtomicUsize,
     /// Its last name is gone.
     pub(crate) unlinked: AtomicBool,
+    /// What of it is dirty, in pages, and its store's count.
+    pub(crate) dirty: FileDirty,
     pub(crate) counters: FileCounters,
     /// Uncached reads may have left pages behind that nobody came to read.
     pub(crate) marks_left: AtomicBool,
@@ -92,12 +97,17 @@ pub(crate) struct State {
     pub(crate) next_write: u64,
     /// Writes in flight: pages.
     pub(crate) writeback: BTreeMap<u64, Range<u64>>,
-    /// Writeback failed; not before this time again, unless somebody asks.
+    /// Pages whose last write failed, and is to be tried again.
+    pub(crate) failed: RangeSet,
+    /// Since when there have been such pages.
+    pub(crate) failing_since: Option<Instant>,
+    /// Not before this time again.
     pub(crate) retry_at: Option<Instant>,
     pub(crate) failures: u32,
-    pub(crate) error: Option<Error>,
-    /// Counts writeback errors, so that each open file can tell whether it has seen the last one.
-    pub(crate) error_sequence: u64,
+    pub(crate) errors: WriteErrors,
+    /// The store's file was at least so long when it was last heard of, in bytes: what it says ends
+    /// before that was cut off behind our back.
+    pub(crate) stored_size: u64,
     pub(crate) exclusive: bool,
     pub(crate) times: Times,
 }
@@ -106,6 +116,16 @@ impl State {
     /// Whether nothing is dirty or under writeback.
     pub(crate) fn is_clean(&self) -> bool {
         self.dirty.is_empty() && self.writeback.is_empty()
+    }
+
+    /// Pages are written, or dropped: their writes do not fail any more.
+    pub(crate) fn no_longer_failing(&mut self, pages: Range<u64>) {
+        self.failed.remove(pages);
+        if self.failed.is_empty() {
+            self.failing_since = None;
+            self.retry_at = None;
+            self.failures = 0;
+        }
     }
 
     /// A write in flight that overlaps `pages`.
@@ -168,18 +188,20 @@ impl Mapping {
     pub(crate) async fn open(
         shared: &Arc<Shared>,
         store: &Arc<dyn FileSystem>,
+        dirty: &Arc<StoreDirty>,
         id: FileId,
         access: Access,
         change_lead: u64,
     ) -> Result<Arc<Self>> {
         let file = store.open(&Caller::Own, id, access | Access::READ).await?;
-        Self::of_open(shared, store, id, file, change_lead).await
+        Self::of_open(shared, store, dirty, id, file, change_lead).await
     }
 
     /// The mapping of a file that the store has open, for reading at least.
     pub(crate) async fn of_open(
         shared: &Arc<Shared>,
         store: &Arc<dyn FileSystem>,
+        dirty: &Arc<StoreDirty>,
         id: FileId,
         file: Arc<dyn OpenFile>,
         change_lead: u64,
@@ -213,10 +235,12 @@ impl Mapping {
                 listed: None,
                 next_write: 1,
                 writeback: BTreeMap::new(),
+                failed: RangeSet::default(),
+                failing_since: None,
                 retry_at: None,
                 failures: 0,
-                error: None,
-                error_sequence: 0,
+                errors: WriteErrors::default(),
+                stored_size: attr.size,
                 exclusive: false,
                 times: Times::new(&attr, change_lead, others),
             }),
@@ -224,6 +248,7 @@ impl Mapping {
             opens: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             unlinked: AtomicBool::new(attr.nlink == 0),
+            dirty: FileDirty::new(dirty.clone()),
             counters: FileCounters::default(),
             marks_left: AtomicBool::new(false),
         });
@@ -426,13 +451,14 @@ impl Mapping {
             state.dirty_since = Some(self.shared.now());
         }
         let new = state.dirty.insert(pages);
-        self.shared.dirty.fetch_add(new, Ordering::Relaxed);
+        self.add_dirty(new);
     }
 
     /// Forgets that pages are dirty, since they are going away. The lock is held.
     pub(crate) fn forget_dirty(&self, state: &mut State, pages: Range<u64>) {
-        let gone = state.dirty.remove(pages);
-        self.shared.dirty.fetch_sub(gone, Ordering::Relaxed);
+        let gone = state.dirty.remove(pages.clone());
+        state.no_longer_failing(pages);
+        self.sub_dirty(gone);
         if gone > 0 {
             self.note_progress(state);
             self.shared.flusher.kick();
@@ -444,6 +470,14 @@ impl Mapping {
     pub(crate) fn drop_clean(&self, pages: Range<u64>) {
         let mut state = self.state.lock();
         let mut edit = self.edit();
+        self.evict_clean(&mut edit, pages);
+        edit.finish(&mut state);
+        drop(state);
+        self.shared.collect_some();
+    }
+
+    /// The same, as a part of a change. The lock is held.
+    pub(crate) fn evict_clean(&self, edit: &mut Edit<'_>, pages: Range<u64>) {
         let mut clean = Vec::new();
         edit.visit(&mut |page, frame| {
             let busy = self.shared.arena.meta(frame).has(flag::DIRTY | flag::WRITEBACK);
@@ -454,9 +488,6 @@ impl Mapping {
         for page in clean {
             edit.evict(page);
         }
-        edit.finish(&mut state);
-        drop(state);
-        self.shared.collect_some();
     }
 }
 
@@ -480,7 +511,7 @@ impl Drop for Mapping {
         }
         let state = self.state.lock();
         // Dirty pages are left only when the file itself is gone.
-        shared.dirty.fetch_sub(state.dirty.len(), Ordering::Relaxed);
+        self.sub_dirty(state.dirty.len());
         drop(state);
         shared.unpin(frames.into_iter());
         shared.unregister(self.number.load(Ordering::Relaxed));

@@ -73,6 +73,11 @@ impl RangeSet {
         self.ranges.range(from..).next().map(|(&s, &e)| s..e)
     }
 
+    /// Behind the last number; 0 if there is none.
+    pub(crate) fn end(&self) -> u64 {
+        self.ranges.last_key_value().map_or(0, |(_, &end)| end)
+    }
+
     /// Whether `page` is in the set.
     pub(crate) fn contains(&self, page: u64) -> bool {
         self.first_from(page).is_some_and(|r| r.start == page)

@@ -101,6 +101,8 @@ counters! {
     writeback_pages WritebackPages,
     /// Writes to the store that failed.
     writeback_errors WritebackErrors,
+    /// Pages dropped since they could not be written: data that was lost.
+    writeback_lost_pages WritebackLostPages,
     /// Dirty files that the flusher looked at.
     flush_looks FlushLooks,
     /// Writers made to wait for writeback.

@@ -242,7 +242,7 @@ impl Shared {
                 Duration::from_secs(1)
             };
             self.reclaimer.sleep(nap);
-            if self.stop.load(Ordering::SeqCst) && self.dirty.load(Ordering::SeqCst) == 0 {
+            if self.stop.load(Ordering::SeqCst) && self.dirty.pages() == 0 {
                 return;
             }
             let moved = self.supply.moved.load(Ordering::SeqCst);

@@ -184,17 +184,16 @@ impl Open {
         let mut waited = false;
         loop {
             let ticket = shared.cleaned.ticket();
-            let dirty = shared.dirty.load(Ordering::Relaxed);
+            let dirty = shared.dirty.pages();
             let limits = shared.limits();
             let (background, hard) = (limits.dirty_background, limits.dirty_hard);
-            let mut full = dirty >= hard;
+            let mut full = mapping.is_over_its_share();
             if shared.trees_are_large() {
                 shared.make_room();
-                full |= dirty > 0 && shared.trees_are_large();
+                full |= mapping.store_is_dirty() && shared.trees_are_large();
             }
             // Between the limits, a writer lets some writeback pass: once.
-            let middle = background + (hard - background.min(hard)) / 2;
-            let pause = dirty > middle && !waited;
+            let pause = !waited && mapping.is_to_pause();
             let window = uncached && {
                 let mut state = mapping.state.lock();
                 let half = state.half_written.is_some_and(|page| state.dirty.contains(page));

@@ -4,16 +4,22 @@
 //!    write it until the store has answered; meanwhile neither reclaim nor pruning drops it (I3).
 //!    A write to it makes a new frame, and waits for nothing.
 //! 2. A page has one write in flight at most; a newer version waits for it.
-//! 3. A write that fails leaves its pages dirty, and is told once to every open file (I9). It is
-//!    tried again later, less and less often, or when somebody syncs.
-//! 4. Writes are clipped at the end of file.
-//! 5. Nothing here needs memory for pages.
+//! 3. A write that fails with an error that may pass leaves its pages dirty. The flusher tries it
+//!    again, less and less often, for as long as [`Config::write_patience`](crate::Config) says; a
+//!    sync waits for that.
+//! 4. After that, or at once where the error will not pass (no space, file too large, ...), the pages
+//!    are dropped, as Linux does, and every open file is told once (I9): a read sees what the store
+//!    has. So nothing blocks other writers for ever, and nothing is written long after over what
+//!    others have put there. A page that was written again meanwhile stays, and is tried by itself.
+//! 5. Writes are clipped at the end of file.
+//! 6. Nothing here needs memory for pages.
 //!
 //! `flusher.rs` says when.
 
 use crate::arena::flag;
 use crate::cache::Shared;
-use crate::index::Slot;
+use crate::errors::may_pass;
+use crate::index::{Fill, Slot};
 use crate::mapping::{Mapping, State};
 use crate::ranges::RangeSet;
 use crate::segments::io_slices;
@@ -21,7 +27,7 @@ use crate::stats::Count;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
 use weir_vfs::{Caller, Capabilities, Error, Result, SetAttr, SetTime, Source, WriteOp};
@@ -35,7 +41,7 @@ const BUSY: usize = 2;
 /// until there are so many: 256 KiB.
 const BATCH_PAGES: u64 = 64;
 /// First and longest wait after a failure.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// Frames that the store writes from.
 struct DirtyPages {
@@ -69,7 +75,7 @@ pub(crate) enum Ask {
     /// The flusher, for uncached writes alone: keep away from files that fail, and from the page
     /// in the middle of which such a write ended.
     Urgent,
-    /// The flusher: keep away from files that fail.
+    /// The flusher, or a sync that has tried before: keep away from files that fail.
     Background,
     /// Somebody waits for it.
     Now,
@@ -171,6 +177,7 @@ impl Mapping {
         source: Box<dyn Source>,
         result: Result<()>,
     ) {
+        let end = run.start * PAGE_SIZE as u64 + source.len() as u64;
         // Drops the pins, so that the pages below may be pruned.
         drop(source);
         let shared = &self.shared;
@@ -179,21 +186,42 @@ impl Mapping {
         let mut state = self.state.lock();
         state.writeback.remove(&number);
         state.times.end();
+        let lost = result.err().filter(|&error| !self.is_to_try_again(&state, error));
         let mut edit = self.edit();
-        let (mut again, mut pruned) = (0, 0);
+        // What is lost goes at one moment for readers.
+        let window = lost.map(|_| self.window());
+        let (mut again, mut pruned, mut dropped) = (0, 0, 0);
         for (page, &frame) in run.clone().zip(frames) {
             // Another frame: written again meanwhile, and dirty on its own account.
             if edit.slot(page) != Slot::Frame(frame) {
+                // Whoever waits for this write waits for the next.
+                if result.is_err() && lost.is_none() && state.dirty.contains(page) {
+                    state.failed.insert(page..page + 1);
+                }
                 continue;
             }
             let meta = arena.meta(frame);
             meta.clear(flag::WRITEBACK);
             match result {
                 Ok(()) => pruned += usize::from(self.prune_page(page, &mut edit)),
-                Err(_) => {
+                Err(_) if lost.is_none() => {
                     meta.set(flag::DIRTY);
                     again += state.dirty.insert(page..page + 1);
+                    state.failed.insert(page..page + 1);
                 }
+                // Appended to in place meanwhile.
+                Err(_) if state.dirty.contains(page) => {}
+                Err(_) => {
+                    edit.evict(page);
+                    dropped += 1;
+                }
+            }
+        }
+        if let Some(window) = window {
+            let size = self.size_without(&state);
+            if size < self.size() {
+                edit.replace(size.div_ceil(PAGE_SIZE as u64)..u64::MAX, Fill::Empty);
+                window.set_size(size);
             }
         }
         edit.finish(&mut state);
@@ -201,18 +229,25 @@ impl Mapping {
         shared.queues.lock().cleaned(arena, frames.iter().copied());
         match result {
             Ok(()) => {
-                state.failures = 0;
-                state.retry_at = None;
+                state.stored_size = state.stored_size.max(end);
+                state.no_longer_failing(run.clone());
                 self.count(Count::WritebackOps, 1);
                 self.count(Count::WritebackPages, pages);
             }
             Err(error) => {
-                state.error = Some(error);
-                state.error_sequence += 1;
-                let wait = (RETRY.0 * (1 << state.failures.min(10))).min(RETRY.1);
-                state.failures += 1;
-                state.retry_at = Some(shared.now() + wait);
                 self.count(Count::WritebackErrors, 1);
+                self.count(Count::WritebackLostPages, dropped);
+                match lost {
+                    Some(error) => self.note_loss(&mut state, run, dropped, error),
+                    None => {
+                        let now = shared.now();
+                        let wait = (RETRY.0 * (1 << state.failures.min(10))).min(RETRY.1);
+                        state.failures += 1;
+                        state.failing_since.get_or_insert(now);
+                        state.retry_at = Some(now + wait);
+                        tracing::debug!("write to file {} failed: {error}", self.id.ino);
+                    }
+                }
             }
         }
         let waits = u64::from(state.half_written.is_some_and(|page| state.dirty.contains(page)));
@@ -221,7 +256,7 @@ impl Mapping {
         } else if state.writeback.is_empty() {
             state.dirty_since = Some(shared.now());
         }
-        shared.dirty.fetch_sub(pages - again, Ordering::Relaxed);
+        self.sub_dirty(pages - again);
         self.note_progress(&mut state);
         drop(state);
         shared.collect();
@@ -231,59 +266,89 @@ impl Mapping {
         shared.flusher.kick();
     }
 
-    /// Writes back what is dirty now in `pages`, and waits until the store has answered.
+    /// Whether a write that failed with this error is tried again.
+    fn is_to_try_again(&self, state: &State, error: Error) -> bool {
+        let patience = self.shared.write_patience;
+        let since = state.failing_since.map_or(Duration::ZERO, |since| self.shared.now() - since);
+        may_pass(error) && since < patience
+    }
+
+    /// The file's size without what is lost: as long as the store has it, or as what is still to be
+    /// written makes it.
+    pub(crate) fn size_without(&self, state: &State) -> u64 {
+        let dirty = state.dirty.end();
+        let written = state.writeback.values().map(|run| run.end).max().unwrap_or(0);
+        let unwritten = dirty.max(written).saturating_mul(PAGE_SIZE as u64);
+        state.stored_size.max(unwritten).min(self.size())
+    }
+
+    /// Pages of `run` were dropped since they cannot be written.
+    fn note_loss(
+        self: &Arc<Self>,
+        state: &mut State,
+        run: &Range<u64>,
+        dropped: u64,
+        error: Error,
+    ) {
+        state.no_longer_failing(run.clone());
+        self.note_error_in(state, error);
+        // What is read from now on is other data.
+        state.times.modified(SystemTime::now());
+        self.list_dirty(state);
+        tracing::error!(
+            "lost {dropped} pages that were written to file {}, from byte {} on: {error}",
+            self.id.ino,
+            run.start * PAGE_SIZE as u64,
+        );
+    }
+
+    /// Writes back what is dirty now in `pages`, and waits until the store has it.
     ///
     /// # Errors
-    /// That of the last write that failed meanwhile; the pages stay dirty.
+    /// That of the last write that failed for good meanwhile.
     pub(crate) async fn write_back(self: &Arc<Self>, pages: Range<u64>) -> Result<()> {
-        let (mut todo, mut writes, errors) = {
+        let within = |run: &Range<u64>| run.start.max(pages.start)..run.end.min(pages.end);
+        let (asked, mut todo, mut writes, errors) = {
             let state = self.state.lock();
             let mut todo = RangeSet::default();
-            for run in state.dirty.iter() {
-                let (start, end) = (run.start.max(pages.start), run.end.min(pages.end));
-                if start < end {
-                    todo.insert(start..end);
-                }
-            }
+            state.dirty.iter().for_each(|run| _ = todo.insert(within(&run)));
+            let mut asked = todo.clone();
             // What is under writeback already counts, too.
-            let writes = state.next_write;
-            (todo, writes, state.error_sequence)
+            state.writeback.values().for_each(|run| _ = asked.insert(within(run)));
+            (asked, todo, state.next_write, state.errors.count())
         };
-        while !todo.is_empty() {
+        let mut ask = Ask::Now;
+        loop {
             let ticket = self.changed.ticket();
             let mut begun = RangeSet::default();
             for run in todo.iter() {
-                self.start_writeback(run, Ask::Now, &mut begun);
+                self.start_writeback(run, ask, &mut begun);
             }
             for run in begun.iter() {
                 todo.remove(run);
             }
-            let left = {
-                let state = self.state.lock();
-                if state.error_sequence != errors {
-                    return Err(state.error.unwrap_or(Error::Io));
-                }
-                writes = state.next_write;
-                // What somebody else has begun, or has dropped, is done with here, too.
-                todo.intersection(&state.dirty)
-            };
-            todo = left;
-            if !todo.is_empty() {
-                self.changed.wait(ticket).await;
-            }
-        }
-        loop {
-            let ticket = self.changed.ticket();
             {
                 let state = self.state.lock();
-                if state.error_sequence != errors {
-                    return Err(state.error.unwrap_or(Error::Io));
+                if state.errors.count() != errors {
+                    return Err(state.errors.last());
+                }
+                // What somebody else has begun, or has dropped, is done with here, too; what has
+                // failed is tried again, here or by the flusher.
+                todo = todo.intersection(&state.dirty);
+                let failed = asked.intersection(&state.failed);
+                if !begun.is_empty() || !todo.is_empty() {
+                    writes = state.next_write;
+                }
+                for run in failed.iter() {
+                    ask = Ask::Background;
+                    writes = state.next_write;
+                    todo.insert(run);
                 }
                 let pending = state
                     .writeback
                     .iter()
                     .any(|(&n, r)| n < writes && r.start < pages.end && pages.start < r.end);
-                if !pending {
+                if todo.is_empty() && !pending {
                     return Ok(());
                 }
             }

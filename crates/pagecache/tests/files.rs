@@ -136,60 +136,25 @@ fn i9_a_failed_fill_publishes_nothing_and_the_next_one_succeeds() {
     assert_eq!(read_full(&file, 0, bytes.len(), NONE), bytes);
 }
 
+/// Stores, as system calls do, refuse to read past the largest offset, of which the last page has
+/// all bytes but one.
 #[test]
-fn i9_a_failed_writeback_keeps_the_data_and_tells_each_open_file_once() {
-    let rig = Rig::new(64);
-    let one = rig.create("f");
-    let two = rig.open(one.id());
-    rig.store.switches.fail_writes.store(100, Ordering::SeqCst);
-    write_all(&one, b"precious", 0);
-    assert_eq!(one.sync(true), Err(Error::NoSpace));
-    assert_eq!(two.write_at(b"x", 100, NONE), Err(Error::NoSpace));
-    assert_eq!(two.size(), 8, "the write that told the error did nothing");
-    let late = rig.open(one.id());
-    rig.store.switches.fail_writes.store(0, Ordering::SeqCst);
-    assert_eq!(read_full(&one, 0, 100, NONE), b"precious");
-    assert_eq!(late.write_at(b"P", 0, NONE), Ok(1), "opened after the error");
-    assert_eq!(two.write_at(b"!", 8, NONE), Ok(1), "told already");
-    one.sync(true).unwrap();
-    two.sync(true).unwrap();
-    assert_eq!(rig.cache.dirty_bytes(), 0);
-    let fresh = Cache::new(Config::default()).unwrap().mount(rig.store.clone());
-    let stored = block_on(fresh.open(&Caller::Own, one.id(), Access::READ)).unwrap();
-    assert_eq!(read_full(&stored, 0, 100, NONE), b"Precious!");
-}
-
-#[test]
-fn i9_a_failing_store_is_tried_again_without_being_asked() {
+fn the_last_page_of_the_largest_file_is_read() {
+    const LAST: u64 = i64::MAX as u64;
     let rig = Rig::new(64);
     let file = rig.create("f");
-    rig.store.switches.fail_writes.store(100, Ordering::SeqCst);
-    file.write_at(&pattern(4096, 3), 0, IoFlags::UNCACHED).unwrap();
-    until("a failure", || rig.cache.stats().writeback_errors > 0);
-    assert_eq!(file.resident(), [0..PAGE], "kept although uncached");
-    rig.store.switches.fail_writes.store(0, Ordering::SeqCst);
-    until("success", || rig.cache.dirty_bytes() == 0);
-}
-
-#[test]
-fn i9_a_store_that_fails_for_good_does_not_keep_the_cache_alive() {
-    for fails in [0, 100] {
-        let patience = Duration::from_millis(1500);
-        let config =
-            Config { budget_bytes: 1 << 20, close_patience: patience, ..Config::default() };
-        let rig = Rig::configured(config);
-        let file = rig.create("f");
-        rig.store.switches.fail_writes.store(100, Ordering::SeqCst);
-        write_all(&file, b"precious", 0);
-        assert!(file.sync(true).is_err());
-        let store = rig.store.clone();
-        drop(file);
-        drop(rig);
-        store.switches.fail_writes.store(fails, Ordering::SeqCst);
-        // The flusher's thread keeps the cache, and so its mappings and the store.
-        until("the end of the flusher", || std::sync::Arc::strong_count(&store) == 1);
-        let size = block_on(store.lookup(&Caller::Own, store.root(), b"f")).unwrap().size;
-        assert_eq!(size, if fails == 0 { 8 } else { 0 }, "written if the store recovers in time");
+    write_all(&file, b"the end", LAST - 7);
+    assert_eq!(file.write_at(b"x", LAST, NONE), Err(Error::TooBig));
+    file.sync(true).unwrap();
+    for flags in [NONE, IoFlags::UNCACHED] {
+        until("a clean page", || {
+            file.advise(0, 0, Advice::DontNeed).unwrap();
+            file.resident().is_empty()
+        });
+        assert_eq!(read_full(&file, LAST - 9, 100, flags), b"\0\0the end");
+        assert_eq!(read_full(&file, LAST - 10_000, 20_000, flags).len(), 10_000);
+        let lent = file.read_segments(LAST - 7, 4096, flags).unwrap();
+        assert!(lent.eof && lent.end(LAST - 7) == LAST);
     }
 }
 

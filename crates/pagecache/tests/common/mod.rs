@@ -15,7 +15,7 @@ use weir_pagecache::{Cache, CachedFs, Config, File};
 use weir_stores::memory::MemoryFs;
 use weir_vfs::{
     Access, Attr, Caller, Capabilities, Created, DirPage, Error, Extent, FileId, FileKind,
-    FileSystem, FsStat, OpenFile, ReadOp, RenameFlags, Result, SetAttr, WriteOp,
+    FileSystem, FsStat, Layout, OpenFile, ReadOp, RenameFlags, Result, SetAttr, WriteOp,
 };
 
 /// splitmix64.
@@ -44,8 +44,16 @@ impl Random {
 pub struct Switches {
     /// Percent of reads that fail.
     pub fail_reads: AtomicU32,
-    /// Percent of writes that fail.
+    /// Percent of writes that fail,
     pub fail_writes: AtomicU32,
+    /// and how: for want of space if not said otherwise.
+    pub write_error: Mutex<Option<Error>>,
+    /// So many next syncs fail.
+    pub fail_syncs: AtomicU32,
+    /// So many next reads find the end of file where they begin.
+    pub end_early: AtomicU32,
+    /// Writes of files with lower numbers wait until this is lower.
+    pub hold_writes_below: AtomicU64,
     /// Operations are completed on other threads, late and out of order.
     pub late: AtomicBool,
     /// Reads and writes wait until this is switched off.
@@ -63,6 +71,11 @@ pub struct Switches {
     /// Pages of each read, in the order in which they were asked for.
     pub read_log: Mutex<Vec<Range<u64>>>,
     seed: AtomicU64,
+}
+
+/// Counts one down, unless there is none.
+fn take(left: &AtomicU32) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok()
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -131,6 +144,7 @@ impl Drop for Opened {
 }
 
 struct ShakyFile {
+    ino: u64,
     _opened: Opened,
     inner: Arc<dyn OpenFile>,
     switches: Arc<Switches>,
@@ -206,6 +220,16 @@ impl OpenFile for ShakyFile {
         self.switches.bytes_read.fetch_add(op.len() as u64, Ordering::SeqCst);
         let (start, len) = (op.offset() / 4096, op.len() as u64 / 4096);
         self.switches.read_log.lock().unwrap().push(start..start + len);
+        if op.offset() + op.len() as u64 > i64::MAX as u64 {
+            // As the kernel has it.
+            return op.complete(Err(Error::Invalid));
+        }
+        if take(&self.switches.end_early) {
+            return self.run(
+                |s| &s.hold_reads,
+                move || op.complete(Ok(Layout { extents: Vec::new(), eof: true })),
+            );
+        }
         if self.fails(&self.switches.fail_reads) {
             return self.run(|s| &s.hold_reads, move || op.complete(Err(Error::Io)));
         }
@@ -217,15 +241,31 @@ impl OpenFile for ShakyFile {
     }
 
     fn submit_write(&self, op: WriteOp) {
+        // Decided when it is counted, for tests that change their mind then.
+        let fails = self.fails(&self.switches.fail_writes);
         self.switches.writes.fetch_add(1, Ordering::SeqCst);
-        if self.fails(&self.switches.fail_writes) {
-            return self.run(|s| &s.hold_writes, move || op.complete(Err(Error::NoSpace)));
+        if fails {
+            let error = self.switches.write_error.lock().unwrap().unwrap_or(Error::NoSpace);
+            return self.run(|s| &s.hold_writes, move || op.complete(Err(error)));
+        }
+        if self.switches.hold_writes_below.load(Ordering::SeqCst) > self.ino {
+            let (inner, switches, ino) = (self.inner.clone(), self.switches.clone(), self.ino);
+            thread::spawn(move || {
+                while switches.hold_writes_below.load(Ordering::SeqCst) > ino {
+                    thread::sleep(Duration::from_micros(200));
+                }
+                inner.submit_write(op);
+            });
+            return;
         }
         let inner = self.inner.clone();
         self.run(|s| &s.hold_writes, move || inner.submit_write(op));
     }
 
     async fn sync(&self, data_only: bool) -> Result<()> {
+        if take(&self.switches.fail_syncs) {
+            return Err(Error::Io);
+        }
         self.inner.sync(data_only).await
     }
 
@@ -390,7 +430,8 @@ impl FileSystem for Shaky {
         let jobs = self.jobs.lock().unwrap().clone();
         self.opened.fetch_add(1, Ordering::SeqCst);
         let _opened = Opened(self.opened.clone());
-        Ok(Arc::new(ShakyFile { _opened, inner, switches: self.switches.clone(), jobs }))
+        let ino = id.ino;
+        Ok(Arc::new(ShakyFile { ino, _opened, inner, switches: self.switches.clone(), jobs }))
     }
 
     async fn sync_node(&self, id: FileId) -> Result<()> {

@@ -1,0 +1,118 @@
+//! Files that are cut off in the store behind the cache's back, as a fill finds out.
+//!
+//! 1. A read of the store that meets the end of file where the file is known to have gone on is no
+//!    hole. Nobody wrote those zeros: the store is asked for the file's size.
+//! 2. If the file is shorter now, so is ours, and whoever reads sees its new end. What is dirty stays,
+//!    and makes the file as long again as it reaches, when it is written.
+//! 3. If it is not, the store is asked again: the file may have been emptied and written anew in
+//!    between. After a few answers that contradict the size the read fails.
+
+use crate::arena::Frames;
+use crate::fill::Fill;
+use crate::mapping::Mapping;
+use crate::stats::Count;
+use std::sync::Arc;
+use std::time::SystemTime;
+use weir_base::sync::atomic::Ordering;
+use weir_vfs::{Attr, Error, Layout, Result};
+
+/// How often the store is asked for bytes that it does not give.
+const ASKED_AT_MOST: u32 = 4;
+/// How often it is asked for the size while we change it ourselves.
+const LOOKS: u32 = 8;
+
+/// A fill whose answer is being looked into; it fails if nothing comes of that.
+struct Doubted {
+    mapping: Arc<Mapping>,
+    fill: Arc<Fill>,
+    frames: Option<Frames>,
+}
+
+impl Doubted {
+    fn end(&mut self, result: Result<Layout>) {
+        if let Some(frames) = self.frames.take() {
+            self.mapping.end_fill(&self.fill, frames, result);
+        }
+    }
+
+    fn ask_again(&mut self) {
+        if let Some(frames) = self.frames.take() {
+            self.mapping.ask_store(&self.fill, frames);
+        }
+    }
+}
+
+impl Drop for Doubted {
+    fn drop(&mut self) {
+        self.end(Err(Error::Io));
+    }
+}
+
+impl Mapping {
+    /// Looks at the size of the store's file, as a read of it has ended early.
+    pub(crate) fn look_at_size(self: &Arc<Self>, fill: Arc<Fill>, frames: Frames) {
+        let mapping = self.clone();
+        let mut doubted = Doubted { mapping: self.clone(), fill, frames: Some(frames) };
+        self.shared.tasks.spawn(async move {
+            let attr = mapping.attr_between_changes().await;
+            let fill = doubted.fill.clone();
+            match attr {
+                Err(error) => doubted.end(Err(error)),
+                Ok(_) if fill.is_disowned() => doubted.end(Ok(Layout::default())),
+                Ok(attr) if attr.size < fill.stored_size => {
+                    mapping.cut_off(&attr, &fill);
+                    doubted.end(Ok(Layout::default()));
+                }
+                Ok(_) if fill.asked.load(Ordering::Relaxed) < ASKED_AT_MOST => doubted.ask_again(),
+                Ok(attr) => {
+                    tracing::error!(
+                        "file {} is {} bytes long, as its store says, and ends before, as it says \
+                         when read",
+                        mapping.id.ino,
+                        attr.size,
+                    );
+                    doubted.end(Err(Error::Io));
+                }
+            }
+        });
+    }
+
+    /// Attributes in the store, from a time in which we have not changed it ourselves, if there is one.
+    async fn attr_between_changes(&self) -> Result<Attr> {
+        let mut looks = 0;
+        loop {
+            let seen = self.state.lock().times.generation();
+            let attr = self.stored_attr().await?;
+            looks += 1;
+            if looks == LOOKS || self.state.lock().times.generation() == seen {
+                return Ok(attr);
+            }
+        }
+    }
+
+    /// The store's file is shorter than it was when `fill` began: so is ours.
+    fn cut_off(self: &Arc<Self>, attr: &Attr, fill: &Fill) {
+        // Others have read the old file, too.
+        let mut state = self.state.lock();
+        fill.disown();
+        if state.exclusive || attr.size >= state.stored_size {
+            return;
+        }
+        self.count(Count::OutsideChanges, 1);
+        if !state.times.changed_outside(attr, true, true) {
+            state.times.modified(SystemTime::now());
+        }
+        if state.is_clean() {
+            self.invalidate(&mut state, attr.size);
+            return;
+        }
+        state.stored_size = attr.size;
+        let size = self.size_without(&state);
+        let mut edit = self.edit();
+        let window = self.window();
+        self.evict_clean(&mut edit, 0..u64::MAX);
+        window.set_size(size);
+        drop(window);
+        edit.finish(&mut state);
+    }
+}

@@ -1,0 +1,105 @@
+//! Errors of writeback and of the store's sync, told to each open file once.
+//!
+//! 1. Each error is told to every open file that was open when it happened, whatever the others
+//!    have been told, as Linux's `errseq_t` does.
+//! 2. As long as no open file has been told, an error is also told to files opened later.
+//! 3. Several errors that an open file has not been told of are told as one, the last.
+
+use crate::cached_fs::CachedFs;
+use crate::file::File;
+use crate::mapping::{Mapping, State};
+use weir_base::sync::atomic::{AtomicU64, Ordering};
+use weir_vfs::{Error, Result};
+
+/// The errors of a file so far.
+#[derive(Debug)]
+pub(crate) struct WriteErrors {
+    last: Error,
+    count: u64,
+    /// An open file has been told of the last one.
+    told: bool,
+}
+
+impl Default for WriteErrors {
+    fn default() -> Self {
+        Self { last: Error::Io, count: 0, told: true }
+    }
+}
+
+impl WriteErrors {
+    pub(crate) fn note(&mut self, error: Error) {
+        self.last = error;
+        self.count += 1;
+        self.told = false;
+    }
+
+    /// How many there were.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The last one.
+    pub(crate) fn last(&self) -> Error {
+        self.last
+    }
+
+    /// What a file that is opened now has been told of.
+    pub(crate) fn cursor(&self) -> u64 {
+        if self.told { self.count } else { self.count - 1 }
+    }
+
+    /// Tells the open file with this cursor of the last error, unless it has been told.
+    pub(crate) fn tell(&mut self, cursor: &AtomicU64) -> Result<()> {
+        if cursor.swap(self.count, Ordering::Relaxed) == self.count {
+            return Ok(());
+        }
+        self.told = true;
+        Err(self.last)
+    }
+}
+
+impl Mapping {
+    /// A write of the file to its store, or a sync of it, has failed for good.
+    pub(crate) fn note_error(&self, error: Error) {
+        self.note_error_in(&mut self.state.lock(), error);
+    }
+
+    /// The same with the lock held.
+    pub(crate) fn note_error_in(&self, state: &mut State, error: Error) {
+        self.dirty.store.errors.fetch_add(1, Ordering::SeqCst);
+        state.errors.note(error);
+    }
+}
+
+impl CachedFs {
+    /// How often since the mount written data of its files was lost, or may have been: a write to the
+    /// store failed for good, or the store's sync failed. It grows before any caller is told, and
+    /// before the data is gone from the cache. A server that compares it from a write to the write's
+    /// sync knows whether to have the client write again.
+    pub fn write_errors(&self) -> u64 {
+        self.shared.dirty.errors.load(Ordering::SeqCst)
+    }
+}
+
+impl File {
+    /// How often written data of this file was lost, or may have been, since its mapping was made:
+    /// see [`CachedFs::write_errors`](crate::CachedFs::write_errors).
+    pub fn write_errors(&self) -> u64 {
+        self.open.mapping.state.lock().errors.count()
+    }
+}
+
+/// Whether a write to the store that failed with this error may succeed when it is tried again.
+pub(crate) fn may_pass(error: Error) -> bool {
+    matches!(
+        error,
+        Error::Io
+            | Error::Interrupted
+            | Error::WouldBlock
+            | Error::OutOfMemory
+            | Error::Busy
+            | Error::TooManyOpen
+            | Error::TextBusy
+            | Error::TimedOut
+    )
+}

@@ -1,0 +1,116 @@
+//! Files that another program cuts off in the store: a read ends where they end, and never with zeros
+//! that nobody wrote.
+
+mod common;
+
+use common::{Rig, block_on, pattern, read_full, write_all};
+use std::sync::atomic::Ordering;
+use weir_pagecache::{File, Segment};
+use weir_vfs::{Access, Caller, Error, FileSystem, IoFlags};
+
+const NONE: IoFlags = IoFlags::empty();
+const LEN: usize = 1 << 20;
+
+/// Sets the size of the store's file behind the cache's back.
+fn cut(rig: &Rig, file: &File, size: u64) {
+    let stored = block_on(rig.store.open(&Caller::Own, file.id(), Access::WRITE)).unwrap();
+    block_on(stored.set_size(size)).unwrap();
+}
+
+/// The bytes of all segments up to the end of file, which holds no hole.
+fn lent(file: &File, flags: IoFlags) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        let found = file.read_segments(bytes.len() as u64, LEN, flags).unwrap();
+        for segment in &found.segments {
+            let Segment::Data { pages, .. } = segment else { panic!("a hole that nobody made") };
+            let mut slices = Vec::new();
+            pages.slices(0, &mut slices);
+            slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
+        }
+        if found.segments.is_empty() {
+            return bytes;
+        }
+    }
+}
+
+#[test]
+fn a_read_ends_where_the_file_was_cut_off() {
+    let bytes = pattern(LEN, 1);
+    for size in [0, 1, 4096, 300_000, LEN - 4096, LEN - 1] {
+        for flags in [NONE, IoFlags::UNCACHED] {
+            for lend in [false, true] {
+                let rig = Rig::new(1024);
+                let file = rig.cold("f", &bytes);
+                cut(&rig, &file, size as u64);
+                assert_eq!(file.size(), LEN as u64, "not noticed yet");
+                let got = if lend { lent(&file, flags) } else { read_full(&file, 0, LEN, flags) };
+                assert_eq!(got.len(), size, "{flags:?}, lent: {lend}");
+                assert!(got == bytes[..size]);
+                assert_eq!(file.size(), size as u64);
+                assert_eq!(rig.cache.stats().outside_changes, 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_is_read_ahead_ends_where_the_file_was_cut_off() {
+    const CUT: usize = 800_000;
+    let bytes = pattern(LEN, 2);
+    for flags in [NONE, IoFlags::UNCACHED] {
+        for late in [false, true] {
+            let rig = Rig::new(1024);
+            let file = rig.cold("f", &bytes);
+            rig.store.set_late(late);
+            let mut got = read_full(&file, 0, 128 << 10, flags);
+            cut(&rig, &file, CUT as u64);
+            got.extend(read_full(&file, got.len() as u64, LEN, flags));
+            assert_eq!(got.len(), CUT);
+            assert!(got == bytes[..CUT]);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_off_under_a_write_keeps_what_was_written() {
+    let rig = Rig::new(1024);
+    let bytes = pattern(LEN, 3);
+    let file = rig.cold("f", &bytes);
+    write_all(&file, &[7; 100], 900_000);
+    cut(&rig, &file, 300_000);
+    // The write is still to come, and will make the file as long as this, with a hole before it.
+    let mut expected = bytes[..300_000].to_vec();
+    expected.resize(900_000, 0);
+    expected.extend([7; 100]);
+    for _ in 0..2 {
+        let got = read_full(&file, 0, LEN, NONE);
+        assert!(got.len() >= expected.len(), "{}", got.len());
+        assert!(got[..300_000] == expected[..300_000]);
+        // The written page was whole when it was written, as the file was then.
+        let page = 900_000 / 4096 * 4096;
+        assert!(got[300_000..page].iter().all(|&b| b == 0));
+        assert!(got[900_000..900_100] == [7; 100]);
+        file.sync(true).unwrap();
+    }
+}
+
+#[test]
+fn a_store_that_ends_early_against_its_word_is_asked_again_and_then_fails() {
+    let rig = Rig::new(1024);
+    let bytes = pattern(20_000, 4);
+    let file = rig.cold("f", &bytes);
+    Rig::random(&file);
+    rig.store.switches.end_early.store(2, Ordering::SeqCst);
+    assert!(read_full(&file, 0, LEN, NONE) == bytes);
+    let file = rig.cold("g", &bytes);
+    Rig::random(&file);
+    rig.store.switches.end_early.store(u32::MAX, Ordering::SeqCst);
+    for flags in [NONE, IoFlags::UNCACHED] {
+        assert_eq!(file.read_at(&mut [0; 100], 0, flags), Err(Error::Io));
+        assert!(file.read_segments(0, 100, flags).is_err());
+    }
+    assert!(file.resident().is_empty());
+    rig.store.switches.end_early.store(0, Ordering::SeqCst);
+    assert!(read_full(&file, 0, LEN, NONE) == bytes);
+}

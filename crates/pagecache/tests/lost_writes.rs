@@ -1,0 +1,262 @@
+//! Writes that the store does not take (I9): who is told, what is kept, and who has to wait.
+
+mod common;
+
+use common::{Rig, Shaky, block_on, pattern, read_full, until, write_all};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use weir_pagecache::{Cache, Config};
+use weir_vfs::{Access, Caller, Error, FileSystem, IoFlags, SetAttr};
+
+const PAGE: u64 = 4096;
+const NONE: IoFlags = IoFlags::empty();
+
+/// A cache whose failing writes are tried for so long.
+fn patient(patience: Duration) -> Rig {
+    Rig::configured(Config { budget_bytes: 1 << 20, write_patience: patience, ..Config::default() })
+}
+
+fn fail(store: &Shaky, error: Error, percent: u32) {
+    *store.switches.write_error.lock().unwrap() = Some(error);
+    store.switches.fail_writes.store(percent, Ordering::SeqCst);
+}
+
+#[test]
+fn i9_what_cannot_be_written_for_good_is_dropped_and_told_each_open_file_once() {
+    use Error::{NoSpace, Quota, ReadOnly, Stale, TooBig};
+    for error in [NoSpace, Quota, TooBig, ReadOnly, Stale] {
+        let rig = Rig::new(64);
+        let old = pattern(5000, 1);
+        let one = rig.cold("f", &old);
+        let (two, three) = (rig.open(one.id()), rig.open(one.id()));
+        let change = block_on(one.getattr()).unwrap().change;
+        fail(&rig.store, error, 100);
+        write_all(&one, b"newer", 0);
+        write_all(&one, &pattern(3 * 4096, 2), 4096);
+        write_all(&one, b"far away", 50 * PAGE);
+        assert_eq!(one.size(), 50 * PAGE + 8);
+        assert_eq!((one.write_errors(), rig.fs.write_errors()), (0, 0));
+        assert_eq!(one.sync(true), Err(error));
+        until("the loss of all", || rig.cache.dirty_bytes() == 0);
+        assert!(one.write_errors() > 0 && rig.fs.write_errors() == one.write_errors());
+        assert_eq!(rig.cache.stats().writeback_lost_pages, 5);
+        // What is read is what the store has, to its end.
+        assert_eq!(one.size(), 5000);
+        assert!(read_full(&one, 0, 1 << 20, NONE) == old);
+        assert!(block_on(one.getattr()).unwrap().change > change, "others have to look again");
+        fail(&rig.store, error, 0);
+        // The last of it may have been lost after the sync that told of the first.
+        let _ = one.sync(true);
+        assert_eq!(two.write_at(b"x", 100, NONE), Err(error));
+        assert_eq!(two.write_at(b"x", 100, NONE), Ok(1), "told already");
+        assert_eq!(three.sync(true), Err(error), "not told yet, whatever the others know");
+        for file in [&one, &two, &three] {
+            assert_eq!(file.sync(true), Ok(()));
+        }
+        assert_eq!(read_full(&rig.open(one.id()), 100, 1, NONE), b"x");
+    }
+}
+
+#[test]
+fn i9_what_may_yet_be_written_is_kept_and_a_sync_waits_for_it() {
+    let rig = patient(Duration::from_secs(60));
+    let file = rig.create("f");
+    fail(&rig.store, Error::Io, 100);
+    write_all(&file, b"precious", 0);
+    std::thread::scope(|scope| {
+        let sync = scope.spawn(|| file.sync(true));
+        until("two failures", || rig.cache.stats().writeback_errors > 1);
+        assert!(!sync.is_finished());
+        assert_eq!(read_full(&file, 0, 100, NONE), b"precious");
+        // Nobody is told of what is not lost.
+        write_all(&file, b"P", 0);
+        fail(&rig.store, Error::Io, 0);
+        assert_eq!(sync.join().unwrap(), Ok(()));
+    });
+    file.sync(true).unwrap();
+    assert_eq!((rig.cache.dirty_bytes(), file.write_errors()), (0, 0));
+    let fresh = Cache::new(Config::default()).unwrap().mount(rig.store.clone());
+    let stored = block_on(fresh.open(&Caller::Own, file.id(), Access::READ)).unwrap();
+    assert_eq!(read_full(&stored, 0, 100, NONE), b"Precious");
+}
+
+#[test]
+fn i9_a_store_that_fails_on_is_tried_for_a_while_and_then_the_data_is_dropped() {
+    let rig = patient(Duration::from_millis(300));
+    let (one, two) = (rig.create("f"), rig.create("g"));
+    fail(&rig.store, Error::Io, 100);
+    write_all(&one, b"precious", 0);
+    assert_eq!(one.sync(true), Err(Error::Io));
+    assert!(rig.cache.stats().writeback_errors > 1, "tried again");
+    assert_eq!((rig.cache.dirty_bytes(), one.size()), (0, 0));
+    assert_eq!(one.sync(true), Ok(()));
+    // Also if nobody asks.
+    two.write_at(&[1; 4096], 0, IoFlags::UNCACHED).unwrap();
+    until("the loss", || rig.cache.dirty_bytes() == 0);
+    assert_eq!(two.sync(true), Err(Error::Io));
+}
+
+#[test]
+fn i9_a_failing_store_is_tried_again_without_being_asked() {
+    let rig = patient(Duration::from_secs(60));
+    let file = rig.create("f");
+    fail(&rig.store, Error::Io, 100);
+    file.write_at(&pattern(4096, 3), 0, IoFlags::UNCACHED).unwrap();
+    until("a failure", || rig.cache.stats().writeback_errors > 0);
+    assert_eq!(file.resident().as_slice(), std::slice::from_ref(&(0..PAGE)), "though uncached");
+    fail(&rig.store, Error::Io, 0);
+    until("success", || rig.cache.dirty_bytes() == 0);
+}
+
+#[test]
+fn i9_a_store_that_fails_for_good_does_not_keep_the_cache_alive() {
+    for fails in [0, 100] {
+        let rig = patient(Duration::from_millis(1500));
+        let file = rig.create("f");
+        fail(&rig.store, Error::Io, 100);
+        write_all(&file, b"precious", 0);
+        let store = rig.store.clone();
+        drop(file);
+        drop(rig);
+        until("a write", || store.switches.writes.load(Ordering::SeqCst) > 0);
+        fail(&store, Error::Io, fails);
+        // The flusher's thread keeps the cache, and so its mappings and the store.
+        until("the end of the flusher", || std::sync::Arc::strong_count(&store) == 1);
+        let size = block_on(store.lookup(&Caller::Own, store.root(), b"f")).unwrap().size;
+        assert_eq!(size, if fails == 0 { 8 } else { 0 }, "written if the store recovers in time");
+    }
+}
+
+#[test]
+fn i9_an_error_of_the_stores_sync_is_told_to_every_open_file() {
+    let rig = Rig::new(64);
+    let one = rig.create("f");
+    let two = rig.open(one.id());
+    write_all(&one, b"x", 0);
+    rig.store.switches.fail_syncs.store(1, Ordering::SeqCst);
+    assert_eq!(one.sync(true), Err(Error::Io));
+    assert_eq!((one.write_errors(), rig.fs.write_errors()), (1, 1));
+    let late = rig.open(one.id());
+    assert_eq!(two.sync(true), Err(Error::Io));
+    for file in [&one, &two, &late] {
+        assert_eq!(file.sync(true), Ok(()), "told, or opened after another had been");
+    }
+    // With names and attributes, too.
+    rig.store.switches.fail_syncs.store(1, Ordering::SeqCst);
+    assert!(one.write_at(b"y", 0, IoFlags::SYNC).is_err());
+    assert_eq!(two.sync(false), Err(Error::Io));
+}
+
+#[test]
+fn i9_an_error_that_nobody_was_told_of_is_told_to_who_opens_the_file_next() {
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    let id = file.id();
+    fail(&rig.store, Error::Quota, 100);
+    file.write_at(&[1; 4096], 0, IoFlags::UNCACHED).unwrap();
+    until("the loss", || rig.cache.dirty_bytes() == 0);
+    drop(file);
+    fail(&rig.store, Error::Quota, 0);
+    let (one, two) = (rig.open(id), rig.open(id));
+    assert_eq!(one.sync(true), Err(Error::Quota));
+    assert_eq!(two.sync(true), Err(Error::Quota), "opened before anybody was told");
+    let three = rig.open(id);
+    for file in [one, two, three] {
+        assert_eq!(file.sync(true), Ok(()));
+    }
+}
+
+#[test]
+fn a_page_that_is_written_again_while_its_write_fails_is_tried_by_itself() {
+    let rig = Rig::new(64);
+    let file = rig.cold("f", &pattern(4096, 5));
+    let switches = &rig.store.switches;
+    fail(&rig.store, Error::NoSpace, 100);
+    switches.hold_writes.store(true, Ordering::SeqCst);
+    let writes = switches.writes.load(Ordering::SeqCst);
+    write_all(&file, &[1; 4096], 0);
+    std::thread::scope(|scope| {
+        let sync = scope.spawn(|| file.sync(true));
+        until("the write", || switches.writes.load(Ordering::SeqCst) > writes);
+        write_all(&file, &[2; 4096], 0);
+        switches.fail_writes.store(0, Ordering::SeqCst);
+        switches.hold_writes.store(false, Ordering::SeqCst);
+        assert_eq!(sync.join().unwrap(), Err(Error::NoSpace));
+    });
+    assert_eq!(read_full(&file, 0, 4096, NONE), [2; 4096]);
+    assert_eq!(file.sync(true), Ok(()));
+    assert_eq!(rig.cache.stats().writeback_lost_pages, 0);
+}
+
+/// Writes four times the budget to a file of a rig of 1,024 pages, whatever becomes of it.
+fn write_much(file: &weir_pagecache::File) {
+    for n in 0..64 {
+        let _ = file.write_at(&[n as u8; 64 * 4096], n * 64 * PAGE, NONE);
+    }
+}
+
+/// Has the store go on when it is dropped, so that a test that fails ends.
+struct Freed<'a>(&'a Shaky);
+
+impl Drop for Freed<'_> {
+    fn drop(&mut self) {
+        self.0.switches.hold_writes.store(false, Ordering::SeqCst);
+        self.0.switches.hold_writes_below.store(0, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_store_without_space_stops_no_writer_for_good() {
+    let rig = Rig::new(1024);
+    let file = rig.create("f");
+    fail(&rig.store, Error::TooBig, 100);
+    write_much(&file);
+    until("the loss", || rig.cache.dirty_bytes() == 0);
+}
+
+#[test]
+fn a_store_that_hangs_does_not_stop_writers_of_others() {
+    let rig = Rig::new(1024);
+    let others = Shaky::new();
+    let fs = rig.cache.mount(others.clone());
+    let made = block_on(fs.create(&Caller::Own, fs.root(), b"f", &SetAttr::default(), true));
+    let id = made.unwrap().attr.id;
+    let other = block_on(fs.open(&Caller::Own, id, Access::READ | Access::WRITE)).unwrap();
+    rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
+    let hung: Vec<_> = (0..7).map(|n| rig.create(&format!("hung{n}"))).collect();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _freed = Freed(&rig.store);
+        for file in &hung {
+            scope.spawn(|| {
+                write_much(file);
+                done.store(true, Ordering::SeqCst);
+            });
+        }
+        until("the limit", || rig.cache.dirty_bytes() >= 400 * PAGE);
+        for _ in 0..4 {
+            write_much(&other);
+            assert!(rig.cache.dirty_bytes() <= 1024 * 7 / 10 * PAGE);
+        }
+        other.sync(true).unwrap();
+        assert!(!done.load(Ordering::SeqCst), "its own writers wait");
+    });
+    block_on(rig.cache.flush()).unwrap();
+}
+
+#[test]
+fn a_file_that_hangs_does_not_stop_writers_of_others_in_its_store() {
+    let rig = Rig::new(1024);
+    let hung: Vec<_> = (0..7).map(|n| rig.create(&format!("hung{n}"))).collect();
+    let other = rig.create("other");
+    rig.store.switches.hold_writes_below.store(other.id().ino, Ordering::SeqCst);
+    let freed = Freed(&rig.store);
+    for file in &hung {
+        write_all(file, &[1; 60 * 4096], 0);
+    }
+    assert!(rig.cache.dirty_bytes() >= 410 * PAGE, "more than the limit");
+    write_much(&other);
+    other.sync(true).unwrap();
+    drop(freed);
+    block_on(rig.cache.flush()).unwrap();
+}
