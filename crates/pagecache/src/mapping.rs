@@ -118,16 +118,6 @@ impl State {
         self.dirty.is_empty() && self.writeback.is_empty()
     }
 
-    /// Pages are written, or dropped: their writes do not fail any more.
-    pub(crate) fn no_longer_failing(&mut self, pages: Range<u64>) {
-        self.failed.remove(pages);
-        if self.failed.is_empty() {
-            self.failing_since = None;
-            self.retry_at = None;
-            self.failures = 0;
-        }
-    }
-
     /// A write in flight that overlaps `pages`.
     pub(crate) fn writeback_of(&self, pages: &Range<u64>) -> Option<Range<u64>> {
         self.writeback

@@ -89,6 +89,18 @@ pub(crate) fn is_worth_waking(state: &State) -> bool {
     in_flight < BUSY || (in_flight < WINDOW && state.dirty.len() >= BATCH_PAGES)
 }
 
+impl State {
+    /// Pages are written, or dropped: their writes do not fail any more.
+    pub(crate) fn no_longer_failing(&mut self, pages: Range<u64>) {
+        self.failed.remove(pages);
+        if self.failed.is_empty() {
+            self.failing_since = None;
+            self.retry_at = None;
+            self.failures = 0;
+        }
+    }
+}
+
 impl Mapping {
     /// Asks the store to write dirty pages of `pages`, as many as the window has room for, and
     /// adds them to `begun`.
