@@ -9,7 +9,7 @@ use crate::arena::Arena;
 use crate::budget::frames_of;
 use crate::cached_fs::{CachedFs, FsShared};
 use crate::closed_file::ClosedFile;
-use crate::dirty::{Dirty, StoreDirty};
+use crate::dirty::Dirty;
 use crate::epoch::Domain;
 use crate::flusher::DirtyFiles;
 use crate::mapping::Mapping;
@@ -142,14 +142,6 @@ impl Cache {
     /// An error of a write that failed for good during this call; the data concerned is lost.
     pub async fn flush(&self) -> Result<()> {
         // Each store by itself, so that one that hangs does not keep others' data from being written.
-        let mut stores: Vec<(*const StoreDirty, Vec<Arc<Mapping>>)> = Vec::new();
-        for mapping in self.shared().dirty_mappings() {
-            let store = Arc::as_ptr(&mapping.dirty.store);
-            match stores.iter_mut().find(|(of, _)| *of == store) {
-                Some((_, files)) => files.push(mapping),
-                None => stores.push((store, vec![mapping])),
-            }
-        }
         let flush = |files: Vec<Arc<Mapping>>| async move {
             let mut result = Ok(());
             for mapping in files {
@@ -158,7 +150,7 @@ impl Cache {
             result
         };
         let mut running: Vec<_> =
-            stores.into_iter().map(|(_, files)| Box::pin(flush(files))).collect();
+            self.dirty_by_store().into_iter().map(|files| Box::pin(flush(files))).collect();
         let mut result = Ok(());
         std::future::poll_fn(move |cx| {
             running.retain_mut(|store| match store.as_mut().poll(cx) {
@@ -171,6 +163,21 @@ impl Cache {
             if running.is_empty() { Poll::Ready(result) } else { Poll::Pending }
         })
         .await
+    }
+
+    /// Files that may have dirty pages, by store.
+    fn dirty_by_store(&self) -> Vec<Vec<Arc<Mapping>>> {
+        let mut stores: Vec<Vec<Arc<Mapping>>> = Vec::new();
+        for mapping in self.shared().dirty_mappings() {
+            let same = |files: &&mut Vec<Arc<Mapping>>| {
+                Arc::ptr_eq(&files[0].dirty.store, &mapping.dirty.store)
+            };
+            match stores.iter_mut().find(same) {
+                Some(files) => files.push(mapping),
+                None => stores.push(vec![mapping]),
+            }
+        }
+        stores
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

@@ -241,7 +241,8 @@ fn a_store_that_hangs_does_not_stop_writers_of_others() {
         other.sync(true).unwrap();
         assert!(!done.load(Ordering::SeqCst), "its own writers wait");
     });
-    block_on(rig.cache.flush()).unwrap();
+    let flush: Box<dyn Future<Output = _> + Send> = Box::new(rig.cache.flush());
+    block_on(Box::into_pin(flush)).unwrap();
 }
 
 #[test]
