@@ -120,7 +120,7 @@ impl Mapping {
             mapping.in_store(&exclusive, change).await?;
             mapping.punched(&exclusive, offset..end, frames);
             let none = Frames::none(&mapping.shared.arena);
-            mapping.resized(&exclusive, size.max(end), none);
+            mapping.resized(&exclusive, end, size.max(end), none);
             Ok(())
         };
         finish(&self.shared.tasks, work).await
