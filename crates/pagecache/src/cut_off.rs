@@ -82,7 +82,7 @@ impl Mapping {
         let mut looks = 0;
         loop {
             let seen = self.state.lock().times.generation();
-            let attr = self.stored_attr().await?;
+            let (attr, _) = self.stored_attr().await?;
             looks += 1;
             if looks == LOOKS || self.state.lock().times.generation() == seen {
                 return Ok(attr);
