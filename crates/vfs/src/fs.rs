@@ -105,6 +105,11 @@ pub trait FileSystem: Send + Sync + 'static {
         i64::MAX as u64
     }
 
+    /// Whether other programs may lock the store's files, too ([`OpenFile::program_lock`]).
+    fn is_locked_by_programs(&self) -> bool {
+        false
+    }
+
     /// Space and file counts.
     async fn statfs(&self) -> Result<FsStat>;
 
@@ -405,6 +410,26 @@ pub trait OpenFile: Send + Sync + 'static {
     /// Gives up whatever `owner` holds of a range.
     async fn unlock(&self, _owner: LockOwner, _range: LockRange) -> Result<()> {
         Err(Error::NotSupported)
+    }
+
+    /// Takes a lock for the program as a whole, in the place of what it held of the range, against other
+    /// programs that use the store's files; at once, or not at all. All of an open file's locks of this kind
+    /// have one holder. Stores that no other program uses have nothing to do.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] when another program holds a lock that is in the way.
+    fn program_lock(&self, _lock: Lock) -> Result<()> {
+        Ok(())
+    }
+
+    /// Another program's lock that is in the way of this one.
+    fn program_test_lock(&self, _lock: Lock) -> Result<Option<Lock>> {
+        Ok(None)
+    }
+
+    /// Gives up what the program as a whole holds of a range.
+    fn program_unlock(&self, _range: LockRange) -> Result<()> {
+        Ok(())
     }
 
     /// The concrete type, for stores that look at a sibling in [`clone_range`](Self::clone_range).

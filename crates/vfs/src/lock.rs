@@ -228,6 +228,27 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         self.len -= self.owners.remove(owner).map_or(0, |held| held.len());
     }
 
+    /// The parts of a range that nobody holds.
+    pub fn gaps(&self, range: LockRange) -> Vec<LockRange> {
+        let mut held: Vec<(u64, u64)> = self
+            .owners
+            .values()
+            .flat_map(|held| overlapping(held, range).map(|(start, held)| (start, held.end)))
+            .collect();
+        held.sort_unstable();
+        let (mut gaps, mut from) = (Vec::new(), range.start);
+        for (start, end) in held {
+            if start > from {
+                gaps.push(LockRange { start: from, end: start });
+            }
+            from = from.max(end);
+        }
+        if from < range.end {
+            gaps.push(LockRange { start: from, end: range.end });
+        }
+        gaps
+    }
+
     /// Where the range ends in which `owner` holds byte `offset`, if it holds it.
     pub fn covered_to(&self, owner: &O, offset: u64) -> Option<u64> {
         let (_, held) = self.owners.get(owner)?.range(..=offset).next_back()?;
@@ -347,6 +368,11 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(locks.len(), runs(&model));
+                let gaps = locks.gaps(range(0, 48));
+                for (at, b) in model.iter().enumerate() {
+                    let free = gaps.iter().any(|g| (g.start..g.end).contains(&(at as u64)));
+                    prop_assert_eq!(free, *b == [0; 3]);
+                }
                 for (at, b) in model.iter().enumerate() {
                     let others_exclusive = b[1] == 2 || b[2] == 2;
                     let others_any = b[1] != 0 || b[2] != 0;

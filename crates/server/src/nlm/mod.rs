@@ -24,7 +24,8 @@ use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::recall::Claim;
 use crate::server::Core;
 use crate::state::{
-    Conflict, Holder, LockHost, NlmError, NlmLock, NlmOwner, Range, ReplyTo, Share, Touch,
+    Conflict, Holder, LockHost, NlmError, NlmLock, NlmOwner, Range, ReplyTo, Share, State, Touch,
+    machine_of,
 };
 use async_trait::async_trait;
 use callbacks::Route;
@@ -36,6 +37,7 @@ use weir_nfs::nlm::{
     self, CancelArgs, LockArgs, Procedure, Res, ShareArgs, ShareRes, Status, TestArgs, TestReply,
     TestRes, UnlockArgs,
 };
+use weir_pagecache::CachedFs;
 use weir_vfs::{Access, Caller, FileKind};
 use weir_xdr::{Bytes, Encoder, Opaque};
 
@@ -165,6 +167,13 @@ impl Request<'_> {
         Ok(node)
     }
 
+    /// The file system of a file.
+    fn fs(&self, node: Node) -> Result<CachedFs, Status> {
+        let table = self.nlm.core.exports.table();
+        let export = table.mountable(node.export).map_err(|_| Status::StaleHandle)?;
+        Ok(export.fs().clone())
+    }
+
     /// The file of a handle, whatever has become of it: locks can be given up always.
     fn node(&self, handle: &nlm::FileHandle) -> Result<Node, Status> {
         self.nlm.core.exports.unseal(handle).map_err(|_| Status::StaleHandle)
@@ -184,8 +193,11 @@ impl Request<'_> {
         let (owner, range) = (self.owner(&args.lock), range(&args.lock)?);
         let touch = if args.exclusive { Touch::Change } else { Touch::Read };
         let _claim = self.claim(node, touch).await?;
-        let now = self.nlm.core.now();
-        let found = self.nlm.core.state.lock().nlm_test(&owner, node, range, args.exclusive, now);
+        let (core, now) = (&self.nlm.core, self.nlm.core.now());
+        let machine = machine_of(&core.state, &self.fs(node)?, node).await;
+        let found = core.state.lock().with_machine(node, machine, |state| {
+            state.nlm_test(&owner, node, range, args.exclusive, now)
+        });
         self.nlm.settle().await?;
         found.map_err(status)
     }
@@ -211,8 +223,14 @@ impl Request<'_> {
             wait: block.then_some(to),
         };
         let touch = if exclusive { Touch::Change } else { Touch::Read };
-        let core = &self.nlm.core;
-        self.take(node, touch, || core.state.lock().nlm_lock(request.clone(), core.now())).await
+        let (core, fs) = (&self.nlm.core, self.fs(node)?);
+        let machine = machine_of(&core.state, &fs, node).await;
+        let lock = || {
+            let (request, now) = (request.clone(), core.now());
+            let lock = |state: &mut State<_>| state.nlm_lock(request, now);
+            core.state.lock().with_machine(node, machine.clone(), lock)
+        };
+        self.take(node, touch, lock).await
     }
 
     /// Makes way where NFSv4's clients have delegations, under which they may hold locks of which
@@ -317,6 +335,7 @@ fn holder(conflict: Conflict<Holder>) -> nlm::Holder {
         Holder::Nlm(owner) => (owner.process, owner.handle),
         // Clients of that protocol do not number their owners.
         Holder::V4(owner) => (0, owner.name),
+        Holder::Machine => (0, Bytes::from_static(b"a program of the server's machine")),
     };
     let (offset, length) = (range.start, range.nlm_length());
     nlm::Holder { exclusive, process, owner: Opaque(owner), offset, length }

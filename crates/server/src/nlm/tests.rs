@@ -24,8 +24,9 @@ use weir_nfs::{mount, nsm};
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_rpc::rpcbind::{self, Mapping};
 use weir_rpc::{AuthSys, CallHeader, OpaqueAuth};
+use weir_stores::local::{LocalFs, LocalOptions};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{Caller, SetAttr};
+use weir_vfs::{Access, Caller, Error, FileSystem, Lock, LockOwner, LockRange, SetAttr};
 use weir_xdr::{Encoder, Opaque};
 
 /// What a host was told by the server.
@@ -150,21 +151,21 @@ impl Fixture {
     }
 
     async fn below(ports_below: u16) -> Self {
-        Self::of(false, ports_below).await
+        Self::of(MemoryFs::new(), false, ports_below).await
     }
 
     async fn with(read_only: bool) -> Self {
-        Self::of(read_only, u16::MAX).await
+        Self::of(MemoryFs::new(), read_only, u16::MAX).await
     }
 
-    async fn of(read_only: bool, ports_below: u16) -> Self {
+    async fn of(store: Arc<dyn FileSystem>, read_only: bool, ports_below: u16) -> Self {
         let config = Config {
             budget_bytes: 8 << 20,
             fast_read: true,
             readahead_bytes: 0,
             ..Config::default()
         };
-        let fs = Cache::new(config).unwrap().mount(MemoryFs::new());
+        let fs = Cache::new(config).unwrap().mount(store);
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         let made = fs.create(&Caller::Own, fs.root(), b"file", &set, true).await.unwrap();
         let dir = tempfile::tempdir().unwrap();
@@ -577,4 +578,36 @@ async fn odd_calls_are_refused() {
     let garbage = (nlm::PROGRAM, nlm::VERSION, nlm::Procedure::Lock as u32);
     assert!(client.call::<Res>(garbage, &7_u32).await.is_err());
     assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
+}
+
+#[tokio::test]
+async fn programs_of_the_machine_and_hosts_keep_each_other_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || LocalFs::open(dir.path(), LocalOptions::default()).unwrap();
+    let mut f = Fixture::of(open(), false, u16::MAX).await;
+    let mut host = f.host(1).await;
+    let other = open();
+    let id = other.lookup(&Caller::Own, other.root(), b"file").await.unwrap().id;
+    let both = Access::READ | Access::WRITE;
+    let program = other.open(&Caller::Own, id, both).await.unwrap();
+    let (owner, range) = (LockOwner(1), LockRange { start: 0, end: 10 });
+    let exclusive = Lock { range, exclusive: true };
+    program.lock(owner, exclusive, false).await.unwrap();
+    assert_eq!(f.take(&host, f.lock(1, 5, 1), SHARED).await, Status::Denied);
+    let TestReply::Denied(holder) = f.test(&host, f.lock(1, 5, 1)).await else { panic!() };
+    assert_eq!((holder.offset, holder.length, holder.exclusive), (0, 10, true));
+    assert_eq!(f.take(&host, f.lock(1, 10, 1), EXCLUSIVE).await, Status::Granted);
+    // Who waits has the lock once the program gives it up.
+    assert_eq!(f.take(&host, f.lock(1, 5, 1), WAIT).await, Status::Blocked);
+    program.unlock(owner, range).await.unwrap();
+    let Told::Granted(granted) = host.told().await else { panic!() };
+    assert_eq!((granted.lock.offset, granted.lock.length), (5, 1));
+    assert_eq!(program.lock(owner, exclusive, false).await, Err(Error::WouldBlock));
+    // What a host reclaims is out of the program's reach again.
+    f.stop().await;
+    f.start().await;
+    assert_eq!(f.take(&host, f.lock(1, 5, 1), RECLAIM).await, Status::Granted);
+    assert_eq!(program.lock(owner, exclusive, false).await, Err(Error::WouldBlock));
+    assert_eq!(f.release(&host, f.lock(1, 0, 0)).await, Status::Granted);
+    program.lock(owner, exclusive, false).await.unwrap();
 }

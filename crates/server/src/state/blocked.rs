@@ -146,6 +146,11 @@ impl Blocked {
         self.owners.retain(|owner, _| owner.client != client);
     }
 
+    /// Whether an owner waits for a lock of a file, and is to be told.
+    pub(super) fn waits_for(&self, node: Node) -> bool {
+        self.files.contains_key(&node)
+    }
+
     fn retain(&mut self, node: Node, keep: impl Fn(&LockOwner, &Wait) -> bool) {
         let Some(file) = self.files.get_mut(&node) else { return };
         let before = file.len();
@@ -182,6 +187,7 @@ impl<F: Clone> State<F> {
             let Wanted { range, exclusive, .. } = wait.wanted;
             let holder = Holder::V4(owner.clone());
             file.is_none_or(|file| file.ranges.conflict(&holder, range, exclusive).is_none())
+                && self.machine_conflict(node, range, exclusive).is_none()
         };
         let free: Vec<_> = waiting.iter().filter(is_free).cloned().collect();
         for (owner, wait) in free {
@@ -204,6 +210,8 @@ impl<F: Clone> State<F> {
             for (owner, Wait { wanted: Wanted { range, exclusive, .. }, .. }) in waiting {
                 self.conflict(node, &Holder::V4(owner), range, exclusive, now);
             }
+            // Programs of the machine do not say when they free something.
+            self.tell_blocked(node);
         }
     }
 
@@ -238,6 +246,7 @@ impl<F: Clone> State<F> {
                         }
                     }
                 }
+                Holder::Machine => {}
             }
         }
         closed

@@ -29,6 +29,8 @@ pub enum Holder {
     V4(LockOwner),
     /// An owner of a host that uses NLM.
     Nlm(NlmOwner),
+    /// A program of the server's machine: never in the table, only in the way.
+    Machine,
 }
 
 /// The locks of one owner on one file.
@@ -304,7 +306,10 @@ impl<F: Clone> State<F> {
         now: Duration,
     ) -> Option<Conflict<Holder>> {
         loop {
-            let conflict = self.files.get(&node)?.ranges.conflict(holder, range, exclusive)?;
+            let of_clients = self.files.get(&node)?.ranges.conflict(holder, range, exclusive);
+            let Some(conflict) = of_clients else {
+                return self.machine_conflict(node, range, exclusive);
+            };
             match &conflict.owner {
                 Holder::V4(owner) if self.revoke_locks_if_expired(owner, node, now) => {}
                 _ => return Some(conflict),
@@ -327,26 +332,32 @@ impl<F: Clone> State<F> {
         if self.held >= self.limits.locks {
             return Err(StateError::TooMany.into());
         }
-        self.change_ranges(node, |ranges| ranges.lock(holder, range, exclusive))
+        self.machine_take(node, range, exclusive).map_err(LockError::Denied)?;
+        self.change_ranges(node, range, |ranges| ranges.lock(holder, range, exclusive))
             .map_err(LockError::Denied)
     }
 
     /// Gives up whatever a holder has of a range.
     pub(super) fn free_range(&mut self, node: Node, holder: &Holder, range: Range) {
-        self.change_ranges(node, |ranges| ranges.unlock(holder, range));
+        self.change_ranges(node, range, |ranges| ranges.unlock(holder, range));
         self.grant_waiting(node);
     }
 
-    /// Changes a file's ranges, and counts them.
+    /// Changes a file's ranges between `range`, and counts them; what nobody holds any more is given back
+    /// to the store.
     pub(super) fn change_ranges<T>(
         &mut self,
         node: Node,
+        range: Range,
         change: impl FnOnce(&mut RangeLocks<Holder>) -> T,
     ) -> T {
-        let ranges = &mut self.files.entry(node).or_default().ranges;
-        let before = ranges.len();
-        let changed = change(ranges);
-        self.held = self.held + ranges.len() - before;
+        let file = self.files.entry(node).or_default();
+        let before = file.ranges.len();
+        let changed = change(&mut file.ranges);
+        self.held = self.held + file.ranges.len() - before;
+        if let Some(machine) = file.machine.as_ref().filter(|_| before > 0) {
+            machine.give_back(file.ranges.gaps(range));
+        }
         changed
     }
 
@@ -361,7 +372,7 @@ impl<F: Clone> State<F> {
         if let Ok(client) = self.clients.get_mut(owner.client) {
             client.states.remove(&key);
         }
-        self.change_ranges(node, |ranges| ranges.release(&Holder::V4(owner)));
+        self.change_ranges(node, Range::ALL, |ranges| ranges.release(&Holder::V4(owner)));
         self.grant_waiting(node);
         self.drop_idle(node);
     }

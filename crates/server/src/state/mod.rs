@@ -21,6 +21,7 @@ mod filter;
 mod grace;
 mod ids;
 mod lock;
+mod machine;
 mod nlm;
 mod open;
 mod recovery;
@@ -44,6 +45,8 @@ pub use filter::{Changing, Filter};
 pub use grace::Grace;
 pub use ids::Ids;
 pub use lock::{Holder, LockError, LockOwner, LockRequest, LockTarget};
+pub use machine::Machine;
+pub(crate) use machine::machine_of;
 pub use nlm::{Granted, NlmError, NlmLock, NlmOwner, ReplyTo};
 pub use open::{Claim, Io, OpenRequest, Opened};
 pub use recovery::{LockHost, Record, Recovered, Recovery};
@@ -57,7 +60,7 @@ pub use weir_vfs::{LockConflict as Conflict, LockRange as Range, RangeLocks, TO_
 
 use crate::handle::Node;
 use bytes::Bytes;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 /// Each way in which a client's use of state is wrong, or cannot be served now.
@@ -210,6 +213,8 @@ struct FileState {
     shares: Vec<(NlmOwner, Share)>,
     /// Locks that hosts wait for, first come first served.
     waiting: Vec<nlm::Waiting>,
+    /// The file in its store, while something of it is locked or waited for.
+    machine: Option<Machine>,
 }
 
 impl FileState {
@@ -245,6 +250,8 @@ pub struct State<F> {
     locks: HashMap<StateKey, lock::LockState>,
     /// Ranges that are held in all files together.
     held: usize,
+    /// Files that are held in their stores.
+    machines: HashSet<Node>,
     nlm: nlm::Hosts,
     blocked: blocked::Blocked,
     delegations: delegation::Delegations<F>,
@@ -268,6 +275,7 @@ impl<F: Clone> State<F> {
             unconfirmed: Vec::new(),
             locks: HashMap::new(),
             held: 0,
+            machines: HashSet::new(),
             nlm: nlm::Hosts::default(),
             blocked: blocked::Blocked::default(),
             delegations: delegation::Delegations::default(),
@@ -526,6 +534,7 @@ impl<F: Clone> State<F> {
         self.unrecord_idle(now);
         self.retry_waiting(now);
         self.retry_blocked(now);
+        self.detach_all_unlocked();
     }
 
     /// Takes clients off the disk that have had nothing for a while: nobody needs to wait for them

@@ -21,7 +21,7 @@
 //!    same transition; and what a host uses is delegated to nobody.
 
 use super::blocked::Wanted;
-use super::{Conflict, Holder, LockError, Range, Share, State, Touch};
+use super::{Conflict, Holder, LockError, Range, RangeLocks, Share, State, Touch};
 use crate::handle::Node;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
@@ -358,7 +358,7 @@ impl<F: Clone> State<F> {
         for node in files.into_iter().flatten() {
             self.leave_line(node, |w| w.owner.host == host);
             self.drop_shares(node, |owner| owner.host == host);
-            self.change_ranges(node, |ranges| {
+            self.change_ranges(node, Range::ALL, |ranges| {
                 let theirs = ranges.owners().filter(|o| is_of(o, host)).cloned();
                 theirs.collect::<Vec<_>>().iter().for_each(|owner| ranges.release(owner));
             });
@@ -375,7 +375,7 @@ impl<F: Clone> State<F> {
             self.leave_line(node, |_| true);
             self.blocked.forget_file(node);
             self.drop_shares(node, |_| true);
-            self.change_ranges(node, |ranges| {
+            self.change_ranges(node, Range::ALL, |ranges| {
                 let theirs = ranges.owners().filter(|o| matches!(o, Holder::Nlm(_))).cloned();
                 theirs.collect::<Vec<_>>().iter().for_each(|owner| ranges.release(owner));
             });
@@ -453,7 +453,8 @@ impl<F: Clone> State<F> {
     fn take_back(&mut self, granted: Granted) {
         let Granted { owner, node, range, before, .. } = granted;
         let holder = Holder::Nlm(owner.clone());
-        self.change_ranges(node, |ranges| {
+        let kept = before.clone();
+        self.change_ranges(node, range, |ranges| {
             ranges.unlock(&holder, range);
             for Lock { range, exclusive } in before {
                 // Where the grant was of less than it held, others may share it by now.
@@ -463,6 +464,10 @@ impl<F: Clone> State<F> {
                 }
             }
         });
+        for Lock { range, exclusive } in kept {
+            // In the store it may be held as the grant was. A program may have come between.
+            drop(self.machine_take(node, range, exclusive));
+        }
         self.grant_waiting(node);
         self.nlm_used(owner.host, node);
     }
@@ -489,7 +494,10 @@ impl<F: Clone> State<F> {
             let (range, exclusive) = (first.range, first.exclusive);
             let held = file.ranges.of(&holder).filter(|lock| overlap(lock.range, range));
             let before: Vec<Lock> = held.collect();
-            if self.change_ranges(node, |ranges| ranges.lock(&holder, range, exclusive)).is_err() {
+            let is_free = file.ranges.conflict(&holder, range, exclusive).is_none()
+                && self.machine_take(node, range, exclusive).is_ok();
+            let take = |ranges: &mut RangeLocks<Holder>| ranges.lock(&holder, range, exclusive);
+            if !is_free || self.change_ranges(node, range, take).is_err() {
                 at += 1;
                 continue;
             }

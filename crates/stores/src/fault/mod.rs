@@ -141,6 +141,10 @@ impl FileSystem for Fault {
         self.inner.root()
     }
 
+    fn is_locked_by_programs(&self) -> bool {
+        self.inner.is_locked_by_programs()
+    }
+
     fn max_file_size(&self) -> u64 {
         self.inner.max_file_size().min(self.faults.max_file_size.load(Relaxed))
     }

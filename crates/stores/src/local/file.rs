@@ -15,6 +15,7 @@ use super::foreign::YOUNG;
 use super::inode::Inode;
 use super::locks::Locks;
 use super::probe::Stamps;
+use super::sys::LockCommand;
 use super::watch::Watch;
 use super::{reserve, sys};
 use crate::rules::{MAX_FILE_BYTES, range_end};
@@ -539,6 +540,22 @@ impl OpenFile for LocalFile {
     async fn lock(&self, owner: LockOwner, lock: Lock, wait: bool) -> Result<()> {
         if lock.exclusive { self.writable() } else { self.readable() }?;
         self.locks.lock(self.file.as_fd(), self.access, owner, lock, wait).await
+    }
+
+    fn program_lock(&self, lock: Lock) -> Result<()> {
+        // The kernel gives exclusive locks to those only who may write.
+        let exclusive = lock.exclusive && self.access.contains(Access::WRITE);
+        let lock = Lock { exclusive, ..lock };
+        Ok(sys::lock(self.file.as_fd(), LockCommand::Take, lock).map(drop)?)
+    }
+
+    fn program_test_lock(&self, lock: Lock) -> Result<Option<Lock>> {
+        Ok(sys::lock(self.file.as_fd(), LockCommand::Test, lock)?)
+    }
+
+    fn program_unlock(&self, range: LockRange) -> Result<()> {
+        let lock = Lock { range, exclusive: false };
+        Ok(sys::lock(self.file.as_fd(), LockCommand::Free, lock).map(drop)?)
     }
 
     async fn test_lock(&self, owner: LockOwner, lock: Lock) -> Result<Option<Lock>> {

@@ -133,7 +133,6 @@ impl LocalFs {
             direct = options.direct,
             identities = identity.can_switch(),
             nodes = tree.nodes.len(),
-            max_file_size,
             ?capabilities,
             ?stamps,
             watch = watch.is_some(),
@@ -376,6 +375,10 @@ impl FileSystem for LocalFs {
 
     fn root(&self) -> FileId {
         self.tree.root_id
+    }
+
+    fn is_locked_by_programs(&self) -> bool {
+        true
     }
 
     fn max_file_size(&self) -> u64 {

@@ -3,7 +3,7 @@
 
 use crate::state::{
     self, ClientId, Conflict, Holder, LockError, LockOwner, LockRequest, LockTarget, Range,
-    StateRef, Touch,
+    StateRef, Touch, machine_of,
 };
 use crate::v4::context::Context;
 use crate::v4::ops::v40::{InTurn, take_turn};
@@ -14,7 +14,10 @@ use weir_nfs::v4::op::{delegreturn, free_stateid, lock, lockt, locku, test_state
 use weir_nfs::v4::types::{LockDenied, LockType, StateOwner};
 use weir_nfs::v4::{Error, OpCode};
 use weir_vfs::FileKind;
-use weir_xdr::Opaque;
+use weir_xdr::{Bytes, Opaque};
+
+/// The name for programs of the server's machine, where a client's owner is expected.
+const MACHINE: Bytes = Bytes::from_static(b"a program of the server's machine");
 
 /// The lock in the way, as its holder is called to another client.
 fn denied(cx: &Context, asker: ClientId, conflict: Conflict<Holder>) -> LockDenied {
@@ -23,6 +26,7 @@ fn denied(cx: &Context, asker: ClientId, conflict: Conflict<Holder>) -> LockDeni
         Holder::V4(owner) => (cx.state().name_to(asker, owner.client), owner.name),
         // No client of this protocol has that number.
         Holder::Nlm(owner) => (0, owner.handle),
+        Holder::Machine => (0, MACHINE),
     };
     LockDenied {
         offset: range.start,
@@ -91,7 +95,10 @@ async fn lock_in_turn(cx: &mut Context, args: lock::Args) -> lock::Res {
     };
     let request = lock_request(cx, args).await.map_err(Detailed::Plain)?;
     let (now, client) = (cx.now(), request.client);
-    let locked = cx.state().lock(request, now);
+    let fs = cx.current().map_err(Detailed::Plain)?.fs().clone();
+    let node = request.node;
+    let machine = machine_of(&cx.core.state, &fs, node).await;
+    let locked = cx.state().with_machine(node, machine, |state| state.lock(request, now));
     match locked {
         Ok(id) => {
             let node = cx.current().map_err(Detailed::Plain)?.node;
@@ -148,18 +155,22 @@ pub(crate) async fn lockt(cx: &mut Context, args: lockt::Args) -> lockt::Res {
     let by = cx.client_of(args.owner.client_id).map_err(Detailed::Plain)?;
     let cleared = cx.core.recalls.claim(node, touch, Some(by)).await;
     cleared.map_err(|error| Detailed::Plain(of_vfs(error)))?;
-    let found = test(cx, args).map_err(Detailed::Plain)?;
+    let found = test(cx, args).await.map_err(Detailed::Plain)?;
     match found {
         Some(conflict) => Err(Detailed::Detail(denied(cx, by, conflict))),
         None => Ok(()),
     }
 }
 
-fn test(cx: &Context, args: lockt::Args) -> Result<Option<Conflict<Holder>>, Error> {
+async fn test(cx: &Context, args: lockt::Args) -> Result<Option<Conflict<Holder>>, Error> {
     let owner = LockOwner { client: cx.client_of(args.owner.client_id)?, name: args.owner.owner.0 };
     let (node, range) = (cx.current()?.node, range(args.offset, args.length)?);
     let now = cx.now();
-    let found = cx.state().test_lock(&owner, node, range, args.kind.is_write(), now);
+    let (fs, exclusive) = (cx.current()?.fs().clone(), args.kind.is_write());
+    let machine = machine_of(&cx.core.state, &fs, node).await;
+    let found = cx
+        .state()
+        .with_machine(node, machine, |state| state.test_lock(&owner, node, range, exclusive, now));
     found.map_err(of_state)
 }
 

@@ -190,3 +190,51 @@ async fn a_client_is_told_what_was_taken_from_it_until_it_says_that_it_knows() {
     assert_eq!(a.tested(&[alone.stateid]).await, [Err(Error::Expired)]);
     assert_eq!(a.status_flags, sequence::StatusFlags::EXPIRED_ALL_STATE_REVOKED);
 }
+
+#[tokio::test]
+async fn programs_of_the_machine_and_clients_keep_each_other_out() {
+    use weir_stores::local::{LocalFs, LocalOptions};
+    use weir_vfs::{Access, Caller, Lock, LockOwner, LockRange};
+    let dir = tempfile::tempdir().unwrap();
+    let open = || LocalFs::open(dir.path(), LocalOptions::default()).unwrap();
+    let f = Fixture::of(open()).await;
+    let (mut a, mut b) = (f.client("a").await, f.client("b").await);
+    let ((file, open_a), (_, open_b)) = (a.open("file").await, b.open("file").await);
+    let other = open();
+    let id = other.lookup(&Caller::Own, other.root(), b"file").await.unwrap().id;
+    let both = Access::READ | Access::WRITE;
+    let program = other.open(&Caller::Own, id, both).await.unwrap();
+    let owner = LockOwner(1);
+    let lock = |start, end, exclusive| Lock { range: LockRange { start, end }, exclusive };
+    let denied = Err(weir_vfs::Error::WouldBlock);
+
+    program.lock(owner, lock(7, 9, true), false).await.unwrap();
+    let test = || {
+        let owner = StateOwner { client_id: 0, owner: "thread".into() };
+        Op::Lockt(lockt::Args { kind: LockType::Read, offset: 0, length: 100, owner })
+    };
+    let OpRes::Lockt(Err(Detailed::Detail(found))) = a.on(&file, test()).await else { panic!() };
+    assert_eq!((found.offset, found.length, found.kind), (7, 2, LockType::Write));
+    let taken = a.on(&file, lock_op(open_a, LockType::Read, false)).await;
+    assert!(matches!(taken, OpRes::Lock(Err(Detailed::Detail(_)))), "{taken:?}");
+    program.unlock(owner, LockRange::ALL).await.unwrap();
+
+    // Of two clients' shared locks, one alone keeps a writer out.
+    let OpRes::Lock(Ok(held)) = a.on(&file, lock_op(open_a, LockType::Read, false)).await else {
+        panic!()
+    };
+    let shared = b.on(&file, lock_op(open_b, LockType::Read, false)).await;
+    assert!(matches!(shared, OpRes::Lock(Ok(_))), "{shared:?}");
+    assert_eq!(program.lock(owner, lock(7, 9, true), false).await, denied);
+    program.lock(owner, lock(7, 9, false), false).await.unwrap();
+    program.unlock(owner, LockRange::ALL).await.unwrap();
+    let (kind, seqid, offset, length) = (LockType::Read, 0, 0, u64::MAX);
+    let unlock = locku::Args { kind, seqid, lock_stateid: held, offset, length };
+    assert!(matches!(a.on(&file, Op::Locku(unlock)).await, OpRes::Locku(Ok(_))));
+    assert_eq!(program.lock(owner, lock(7, 9, true), false).await, denied);
+    // What is left goes with the file.
+    let close = close::Args { seqid: 0, open_stateid: open_b };
+    let closed = b.on(&file, Op::Close(close)).await;
+    assert!(matches!(closed, OpRes::Close(Ok(_))), "{closed:?}");
+    program.lock(owner, lock(7, 9, true), false).await.unwrap();
+}
