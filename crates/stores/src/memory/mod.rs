@@ -206,7 +206,8 @@ fn check_gone(tree: &Tree, node: &Node, want_dir: bool) -> Result<()> {
 #[async_trait]
 impl FileSystem for MemoryFs {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::all()
+        // The time of a write is the cache's to tell, as with the local store.
+        Capabilities::all() - Capabilities::WRITE_TIMES
     }
 
     fn root(&self) -> FileId {
