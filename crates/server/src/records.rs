@@ -4,7 +4,7 @@
 //!    What is taken from it is said there before the reply to whoever gets it; with its own
 //!    goodbye it is off it.
 //! 2. A client without opens needs no record: it is taken off the disk when it has had none for a
-//!    while, so that no restart waits for it.
+//!    while, so that no restart waits for it. No reply waits for that, nor fails with it.
 //! 3. Changes are made one after the other, each after a look at the state as it is then: a record
 //!    that is written is not taken away by a change that was decided on earlier.
 //! 4. What is to be written counts as unwritten until it is durable, also while a task writes it, and
@@ -64,21 +64,33 @@ impl Records {
                 return Ok(());
             }
         }
+        self.write().await
+    }
+
+    /// The same, and takes clients off the disk that have nothing any more.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub(crate) async fn write_all(&self) -> Result<(), redb::Error> {
+        if self.state.lock().has_idle() { self.write().await } else { self.write_due().await }
+    }
+
+    async fn write(&self) -> Result<(), redb::Error> {
         let _turn = self.turn.lock().await;
         let (mut taken, records) = {
             let mut state = self.state.lock();
-            let owners = state.take_unwritten();
-            if owners.is_empty() {
+            let (owners, idle) = (state.take_unwritten(), state.take_idle());
+            if owners.is_empty() && idle.is_empty() {
                 return Ok(());
             }
             // Under the lock, so that nobody sees neither.
-            self.writing.store(true, Ordering::Release);
+            self.writing.store(!owners.is_empty(), Ordering::Release);
             let record = |owner: &Owner| (owner.clone(), state.record_of(owner));
-            let records = owners.iter().map(record).collect();
-            (Taken { records: self, owners }, records)
+            let records = owners.iter().chain(&idle).map(record).collect();
+            (Taken { records: self, owners, idle }, records)
         };
         self.recovery.write_clients(records).await?;
-        taken.owners.clear();
+        (taken.owners, taken.idle) = Default::default();
         Ok(())
     }
 }
@@ -87,12 +99,15 @@ impl Records {
 struct Taken<'a> {
     records: &'a Records,
     owners: Vec<Owner>,
+    /// The same of clients that have nothing any more.
+    idle: Vec<Owner>,
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let mut state = self.records.state.lock();
         self.owners.drain(..).for_each(|owner| state.is_to_be_written(owner));
+        self.idle.drain(..).for_each(|owner| state.is_idle_on_disk(owner));
         self.records.writing.store(false, Ordering::Release);
     }
 }
@@ -142,6 +157,25 @@ mod tests {
         second.await.unwrap().unwrap();
         assert!(!records.state.lock().has_unwritten());
         assert!(!records.writing.load(Ordering::Acquire));
+    }
+
+    #[tokio::test]
+    async fn no_reply_waits_until_a_client_that_has_nothing_is_off_the_disk() {
+        let (records, hold, _dir) = held();
+        let idle = records.state.lock().take_unwritten().remove(0);
+        records.state.lock().is_idle_on_disk(idle);
+        records.write_due().await.unwrap();
+        let (tasks_records, taken) = (records.clone(), records.clone());
+        let sweeper = tokio::spawn(async move { tasks_records.write_all().await });
+        until(|| !taken.state.lock().has_idle()).await;
+        // Also while it is being written.
+        records.write_due().await.unwrap();
+        sweeper.abort();
+        assert!(sweeper.await.unwrap_err().is_cancelled());
+        assert!(records.state.lock().has_idle() && !records.state.lock().has_unwritten());
+        drop(hold);
+        records.write_all().await.unwrap();
+        assert!(!records.state.lock().has_idle());
     }
 
     #[tokio::test]

@@ -116,8 +116,8 @@ impl Core {
     }
 
     /// Puts on disk what no reply waits for; what cannot be written is tried again.
-    async fn write_records(&self) {
-        if let Err(error) = self.records.write_due().await {
+    pub(crate) async fn write_records(&self) {
+        if let Err(error) = self.records.write_all().await {
             error!("cannot write the state database: {error}");
         }
     }

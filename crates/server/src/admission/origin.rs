@@ -1,7 +1,7 @@
 //! Where a connection comes from, as far as the server can tell by itself.
 
 use super::socket_owner;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::OnceLock;
 
 /// Ports that only a superuser binds, where a machine has no other bound.
@@ -31,13 +31,23 @@ impl Origin {
     /// The origin of a connection from `peer` to `local`. Looks the socket up, so this is to be
     /// asked while the connection is new.
     pub(crate) fn of(peer: SocketAddr, local: SocketAddr) -> Self {
-        let place = match socket_owner::find(peer, local) {
+        Self::seen([peer, local], socket_owner::find(peer, local), first_unprivileged_here())
+    }
+
+    /// The same, knowing who owns the other end's socket, if that can be told, and the first port
+    /// that users of this machine may bind.
+    fn seen([peer, local]: [SocketAddr; 2], owner: Option<u32>, first_here: u16) -> Self {
+        // A program may have closed its socket before it is looked up, and have bound any of this
+        // machine's addresses.
+        let may_be_users = || (first_here..FIRST_UNPRIVILEGED).contains(&peer.port());
+        let place = match owner {
             Some(owner) => Place::Here(Some(owner)),
             None if is_same_machine(peer, local) => Place::Here(None),
+            None if may_be_users() && is_own_address(peer.ip()) => Place::Here(None),
             None => Place::Elsewhere,
         };
         let bound = match place {
-            Place::Here(_) => first_unprivileged_here(),
+            Place::Here(_) => first_here,
             Place::Elsewhere => FIRST_UNPRIVILEGED,
         };
         Self::new(place, peer.port() < bound)
@@ -67,6 +77,11 @@ impl std::fmt::Display for Origin {
 fn is_same_machine(peer: SocketAddr, local: SocketAddr) -> bool {
     let [peer, local] = [peer, local].map(|addr| addr.ip().to_canonical());
     peer.is_loopback() || peer == local
+}
+
+/// Whether an address is one of this machine's: only those are bound.
+fn is_own_address(address: IpAddr) -> bool {
+    UdpSocket::bind((address.to_canonical(), 0)).is_ok()
 }
 
 /// The first port that users of this machine may bind (ip(7), `ip_unprivileged_port_start`), 1024
@@ -107,6 +122,20 @@ mod tests {
         // Not root's, as which the kernel shows a socket without an owner.
         let origin = Origin::of(peer, server.local_addr().expect("an address"));
         assert_eq!(origin, Origin::new(Place::Here(None), false));
+    }
+
+    #[test]
+    fn a_port_that_users_may_bind_here_is_none_of_a_superusers_at_any_address_of_this_machine() {
+        // As if neither were the other's, nor of the loopback network.
+        let own = "[::ffff:127.0.0.1]:700".parse().expect("one");
+        let [other, local] = ["192.0.2.7:700", "192.0.2.1:2049"].map(|a| a.parse().expect("one"));
+        assert!(is_own_address("127.0.0.1".parse().expect("one")));
+        for first_here in [0, 700] {
+            let origin = Origin::seen([own, local], None, first_here);
+            assert_eq!(origin, Origin::new(Place::Here(None), false));
+            let origin = Origin::seen([other, local], None, first_here);
+            assert_eq!(origin, Origin::new(Place::Elsewhere, true));
+        }
     }
 
     #[test]

@@ -361,6 +361,10 @@ impl Program for Nlm4 {
     async fn call(self: Arc<Self>, call: Call, mut reply: Encoder) -> Result<Encoder, Refusal> {
         let procedure = Procedure::from_number(call.header.procedure);
         let procedure = procedure.ok_or(Refusal::NoSuchProcedure)?;
+        if let Procedure::Null = procedure {
+            // Everybody may ask whether it is there, without a credential (RFC 5531 section 11.1).
+            return Ok(reply);
+        }
         let identity = call.identify().await?;
         let Call { mut args, peer, .. } = call;
         let [host, server] = [peer.addr(), peer.local_addr()].map(|addr| addr.ip().to_canonical());

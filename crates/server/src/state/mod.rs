@@ -258,6 +258,8 @@ pub struct State<F> {
     /// What was taken away, from whom, and why; the same as clients' [`Client::revoked`].
     revoked: HashMap<StateKey, (ClientId, Why)>,
     unwritten: BTreeSet<Owner>,
+    /// Clients without state that are on disk still: a restart would wait for them, and that is all.
+    idle: BTreeSet<Owner>,
     limits: Limits,
     ids: Ids,
     made: u64,
@@ -281,6 +283,7 @@ impl<F: Clone> State<F> {
             delegations: delegation::Delegations::default(),
             revoked: HashMap::new(),
             unwritten: BTreeSet::new(),
+            idle: BTreeSet::new(),
             limits,
             ids,
             made: 0,
@@ -510,6 +513,21 @@ impl<F: Clone> State<F> {
         std::mem::take(&mut self.unwritten).into_iter().collect()
     }
 
+    /// Whether a client is to be taken off the disk, for which no reply waits.
+    pub(crate) fn has_idle(&self) -> bool {
+        !self.idle.is_empty()
+    }
+
+    /// A client is to be taken off the disk, unless it has state by then.
+    pub(crate) fn is_idle_on_disk(&mut self, owner: Owner) {
+        self.idle.insert(owner);
+    }
+
+    /// Owners of whom the disk says more than is so, to nobody's harm.
+    pub fn take_idle(&mut self) -> Vec<Owner> {
+        std::mem::take(&mut self.idle).into_iter().collect()
+    }
+
     /// Periodic: frees clients that were silent for longer than anybody waits for them, takes
     /// delegations away that were not given back in time, and forgets idle clients' records.
     pub fn sweep(&mut self, now: Duration) {
@@ -551,7 +569,7 @@ impl<F: Clone> State<F> {
                 && now.saturating_sub(*client.idle_since.get_or_insert(now)) >= IDLE
             {
                 client.is_recorded = false;
-                self.unwritten.insert(client.owner.clone());
+                self.idle.insert(client.owner.clone());
             }
         }
     }
@@ -568,7 +586,7 @@ impl<F: Clone> State<F> {
             && !self.grace.is_active(now)
         {
             client.is_recorded = false;
-            self.unwritten.insert(client.owner.clone());
+            self.idle.insert(client.owner.clone());
         }
     }
 

@@ -4,13 +4,16 @@
 //!    twice.
 //! 2. A client, with who may speak for it, (or a host that uses NLM) is on disk before the reply that lets it take state. What
 //!    is taken from it is said there before the reply that gives it to somebody else.
+//! 3. A write that fails has the database opened anew by the next one: redb takes nothing more after an
+//!    error of the file, such as a full disk, however short that was.
 
 use super::{Barred, Owner, Principal};
 use crate::handle::Node;
 use bytes::{Buf, BufMut, Bytes};
+use parking_lot::Mutex;
 use redb::{Database, ReadableTable, TableDefinition, WriteTransaction};
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_vfs::FileId;
 
@@ -29,7 +32,9 @@ const FILE: &str = "state.redb";
 /// The database.
 #[derive(Clone, Debug)]
 pub struct Recovery {
-    db: Arc<Database>,
+    /// `None` after a write that failed.
+    db: Arc<Mutex<Option<Database>>>,
+    path: Arc<PathBuf>,
 }
 
 /// What is on disk of a client.
@@ -75,7 +80,8 @@ impl Recovery {
     /// # Errors
     /// The database cannot be opened (another server has it, say), read or written.
     pub fn open(state_dir: &Path) -> Result<(Self, Recovered), redb::Error> {
-        let db = Database::create(state_dir.join(FILE))?;
+        let path = state_dir.join(FILE);
+        let db = Database::create(&path)?;
         let txn = db.begin_write()?;
         let recovered = {
             let mut meta = txn.open_table(META)?;
@@ -107,7 +113,7 @@ impl Recovery {
             Recovered { run, clients, hosts }
         };
         txn.commit()?;
-        Ok((Self { db: Arc::new(db) }, recovered))
+        Ok((Self { db: Arc::new(Mutex::new(Some(db))), path: Arc::new(path) }, recovered))
     }
 
     /// Writes the record of each client, or (`None`) that it has no state. Returns when that is durable.
@@ -174,18 +180,25 @@ impl Recovery {
     /// Keeps the database from being written as long as what it returns lives.
     #[cfg(test)]
     pub(crate) fn hold(&self) -> WriteTransaction {
-        self.db.begin_write().unwrap()
+        self.db.lock().as_ref().unwrap().begin_write().unwrap()
     }
 
     async fn write(
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
     ) -> Result<(), redb::Error> {
-        let db = self.db.clone();
+        let (db, path) = (self.db.clone(), self.path.clone());
         let write = move || {
+            // There is one writer at a time anyway.
+            let mut place = db.lock();
+            let db = match place.take() {
+                Some(db) => db,
+                None => Database::create(&*path)?,
+            };
             let txn = db.begin_write()?;
             change(&txn)?;
             txn.commit()?;
+            *place = Some(db);
             Ok(())
         };
         match tokio::task::spawn_blocking(write).await {
@@ -227,6 +240,10 @@ fn barred_of(bytes: &[u8]) -> Barred {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use redb::StorageBackend;
+    use redb::backends::InMemoryBackend;
+    use std::io;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[tokio::test]
     async fn runs_count_up_and_clients_are_remembered() {
@@ -301,6 +318,57 @@ mod tests {
             assert_eq!(Recovery::open(dir.path()).unwrap().1.clients, []);
         }
         assert_eq!(barred_of(&[1; NODE_BYTES + 1]), Barred::all(), "what cannot be read bars all");
+    }
+
+    /// A disk that is full.
+    #[derive(Debug, Default)]
+    struct Full {
+        inner: InMemoryBackend,
+        is_full: Arc<AtomicBool>,
+    }
+
+    impl StorageBackend for Full {
+        fn len(&self) -> io::Result<u64> {
+            self.inner.len()
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.inner.read(offset, out)
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.inner.set_len(len)
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            self.inner.sync_data()
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            match self.is_full.load(Ordering::Relaxed) {
+                true => Err(io::ErrorKind::StorageFull.into()),
+                false => self.inner.write(offset, data),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_was_full_for_a_while_is_written_again() {
+        let owner = Owner { sessions: true, name: Bytes::from_static(b"host") };
+        let dir = tempfile::tempdir().unwrap();
+        let (recovery, _) = Recovery::open(dir.path()).unwrap();
+        let full = Full::default();
+        let is_full = full.is_full.clone();
+        let db = Database::builder().create_with_backend(full).unwrap();
+        is_full.store(true, Ordering::Relaxed);
+        *recovery.db.lock() = Some(db);
+        let write = || recovery.write_clients(vec![(owner.clone(), Some(record()))]);
+        assert!(write().await.is_err());
+        is_full.store(false, Ordering::Relaxed);
+        write().await.unwrap();
+        drop(recovery);
+        let (_, recovered) = Recovery::open(dir.path()).unwrap();
+        assert_eq!(recovered.clients, [(owner, record())]);
     }
 
     #[test]

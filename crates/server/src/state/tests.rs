@@ -266,9 +266,10 @@ fn a_client_is_on_disk_while_it_has_state_and_not_much_longer() {
     state.close(a, open, NODE).unwrap();
     state.sweep(IDLE * 2);
     state.sweep(IDLE * 3 - Duration::from_secs(1));
-    assert!(state.unwritten.is_empty());
+    assert!(!state.has_idle());
     state.sweep(IDLE * 3);
-    assert_eq!(state.take_unwritten(), [owner("a")]);
+    assert!(state.unwritten.is_empty(), "no reply waits for that");
+    assert_eq!(state.take_idle(), [owner("a")]);
     assert_eq!(state.open(request(a, READ), T0), Err(StateError::Unrecorded));
     state.purge(a);
     assert!(state.unwritten.is_empty(), "it is off the disk already");

@@ -11,7 +11,7 @@
 //! 4. There are never more than a fixed number of owners.
 
 use crate::handle::Node;
-use crate::state::{ClientId, LockOwner, OwnerName, State, StateKey};
+use crate::state::{ClientId, LockOwner, OwnerName, Principal, State, StateKey};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::hash_map::Entry;
@@ -127,8 +127,9 @@ pub(crate) struct OwnerTable {
 struct Owners {
     /// Each with when it was last used.
     cells: HashMap<(LockOwner, Kind), (Cell, Duration)>,
-    /// Whose last request closed an open: the open is gone, but the request may come again.
-    closed: HashMap<StateKey, LockOwner>,
+    /// Whose last request closed an open, and who sent it: the open is gone, but the request may
+    /// come again.
+    closed: HashMap<StateKey, (LockOwner, Principal)>,
     /// Clients of which an open owner was forgotten.
     have_forgotten: HashSet<ClientId>,
     looked_at: Duration,
@@ -164,19 +165,25 @@ impl OwnerTable {
         self.owners.lock().have_forgotten.contains(&client)
     }
 
-    /// The open owner whose last request closed this open.
-    pub(crate) fn closed_by(&self, key: StateKey) -> Option<LockOwner> {
+    /// The open owner whose last request closed this open, and who sent that.
+    pub(crate) fn closed_by(&self, key: StateKey) -> Option<(LockOwner, Principal)> {
         self.owners.lock().closed.get(&key).cloned()
     }
 
-    /// An owner's last request closed this open; `before` is the one that it closed before.
-    pub(crate) fn closed(&self, owner: LockOwner, key: Option<StateKey>, before: Option<StateKey>) {
+    /// The last request of an owner, which `by` sent, closed this open; `before` is the one that it
+    /// closed before.
+    pub(crate) fn closed(
+        &self,
+        (owner, by): (LockOwner, Principal),
+        key: Option<StateKey>,
+        before: Option<StateKey>,
+    ) {
         let closed = &mut self.owners.lock().closed;
         if let Some(before) = before {
             closed.remove(&before);
         }
         if let Some(key) = key {
-            closed.insert(key, owner);
+            closed.insert(key, (owner, by));
         }
     }
 
@@ -227,7 +234,7 @@ impl OwnerTable {
                 _ => false,
             }
         });
-        closed.retain(|_, owner| cells.contains_key(&(owner.clone(), Kind::Open)));
+        closed.retain(|_, (owner, _)| cells.contains_key(&(owner.clone(), Kind::Open)));
     }
 }
 

@@ -512,11 +512,12 @@ async fn turn_of_open(
     let owner = match owner {
         Err(StateError::BadStateId) => {
             // A CLOSE whose reply was lost.
-            let owner = cx.core.owners.closed_by(id.key).ok_or(Err(Error::BadStateId))?;
-            let client = owner.client;
+            let closed = cx.core.owners.closed_by(id.key).ok_or(Err(Error::BadStateId))?;
+            let (owner, by) = closed;
             let state = cx.state();
-            let is_own = state.clients.get(client).is_ok_and(|c| c.principal == cx.principal);
-            if is_own { owner } else { return Err(Err(Error::BadStateId)) }
+            let client = state.clients.get(owner.client);
+            let is_its = client.is_ok_and(|client| client.principal == cx.principal);
+            if by == cx.principal || is_its { owner } else { return Err(Err(Error::BadStateId)) }
         }
         owner => owner.map_err(|error| Err(of_state(error)))?,
     };

@@ -278,11 +278,15 @@ pub(crate) async fn destroy_session(
     let id = SessionId(args);
     let now = cx.now();
     let own_slot = cx.session.filter(|s| s.id == id).map(|s| s.slot);
-    let mut state = cx.state();
-    if state.sessions.get(id).map_err(of_state)?.is_busy(own_slot) {
-        return Err(Error::Delay);
+    {
+        let mut state = cx.state();
+        if state.sessions.get(id).map_err(of_state)?.is_busy(own_slot) {
+            return Err(Error::Delay);
+        }
+        state.destroy_session(id, now);
     }
-    state.destroy_session(id, now);
+    // Before the goodbye is answered, if that can be: no restart is to wait for the client.
+    cx.core.write_records().await;
     Ok(())
 }
 

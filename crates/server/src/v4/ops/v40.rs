@@ -189,7 +189,8 @@ impl InTurn {
             if closed.is_some() || before.is_some() {
                 // The name as it came holds on to the whole request.
                 let name = bytes::Bytes::copy_from_slice(&self.owner.name);
-                cx.core.owners.closed(LockOwner { name, ..self.owner }, closed, before);
+                let by = (LockOwner { name, ..self.owner }, cx.principal.clone());
+                cx.core.owners.closed(by, closed, before);
             }
         }
         result

@@ -143,6 +143,22 @@ async fn a_stolen_stateid_gives_nobody_a_right() {
 }
 
 #[tokio::test]
+async fn a_close_that_is_sent_again_is_answered_to_who_sent_it() {
+    let f = open_to_all().await;
+    let mut c = f.connect("old", 0).await;
+    // As Linux does it: the machine introduces itself, and its users open and close.
+    let client_id = v40::introduce_at(&mut c, None).await;
+    c.cred = cred(OWNER);
+    let open = open_as(client_id, 1, open::ShareAccess::BOTH, made_with(0o600));
+    let (file, stateid) = opened(c.raw(vec![Op::Putrootfh(()), open, Op::Getfh(())]).await.results);
+    let close = || Op::Close(close::Args { seqid: 2, open_stateid: stateid });
+    assert_eq!(on(&mut c, &file, close()).await, Ok(()));
+    assert_eq!(on(&mut c, &file, close()).await, Ok(()), "its reply was lost");
+    c.cred = cred(OTHER);
+    assert_eq!(on(&mut c, &file, close()).await, Err(Error::BadStateId));
+}
+
+#[tokio::test]
 async fn what_a_client_has_is_used_in_its_sessions_alone() {
     let f = open_to_all().await;
     let mut a = client_as(&f, "a", OWNER).await;
