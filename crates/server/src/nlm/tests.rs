@@ -600,7 +600,7 @@ async fn programs_of_the_machine_and_hosts_keep_each_other_out() {
     // Who waits has the lock once the program gives it up.
     assert_eq!(f.take(&host, f.lock(1, 5, 1), WAIT).await, Status::Blocked);
     program.unlock(owner, range).await.unwrap();
-    let Told::Granted(granted) = host.told().await else { panic!() };
+    let Told::Granted(granted) = host.news().await else { panic!() };
     assert_eq!((granted.lock.offset, granted.lock.length), (5, 1));
     assert_eq!(program.lock(owner, exclusive, false).await, Err(Error::WouldBlock));
     // What a host reclaims is out of the program's reach again.
