@@ -10,14 +10,16 @@
 //! 2. A connection proves where it comes from. A datagram does not: after one, the host's status monitor is
 //!    asked over a connection which run of the host this is (SM_STAT), and the locks are freed if it is
 //!    another than when they were taken. When that is not known, it has to be the one of the notice.
-//! 3. A host that does not answer keeps its locks: it is asked for [`CONFIRM_PATIENCE`]. Each host is asked
+//! 3. A host that does not answer keeps its locks: it is asked for [`CONFIRM_PATIENCE`], and once more when
+//!    it takes a lock, because Linux runs its status monitor by then. Each host is asked
 //!    by one task, at most [`MAX_ASKED`] at a time, and only if it has locks: datagrams make this
-//!    server call nobody else.
+//!    server call nobody else. Until the host has answered, it takes no lock that would be freed
+//!    with those of its earlier run ([`Nsm1::settle`]).
 //! 4. The number of a run is odd and goes up with each: it is made of the state's own.
 //! 5. A host that does not answer is told again and again for [`NOTIFY_PATIENCE`], and holds up
 //!    nobody: at most [`MAX_TELLING`] are told at a time, each in turn.
 
-use crate::outcall::Outcall;
+use crate::outcall::{Outcall, PATIENCE};
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::server::Core;
 use crate::state::{self, LockHost};
@@ -31,8 +33,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UdpSocket;
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use weir_nfs::nsm::{
@@ -82,6 +84,10 @@ struct Asker {
     confirm: Confirm,
     /// Hosts that are being asked after a notice.
     asked: Mutex<HashSet<IpAddr>>,
+    /// Hosts that are being asked because they take a lock.
+    settling: Mutex<HashSet<IpAddr>>,
+    /// One of those was asked.
+    settled: Notify,
     places: Semaphore,
 }
 
@@ -111,32 +117,16 @@ impl Asker {
     }
 
     /// Frees the locks of a host if it has restarted, as a datagram says.
-    async fn confirm(&self, host: IpAddr, noticed: i32) {
+    async fn confirm(&self, host: IpAddr) {
         let (begun, mut pause) = (Instant::now(), *PAUSE.start());
-        loop {
+        while self.confirm.state.lock().nlm_is_doubted(host) {
             match self.ask(host).await {
-                Ok(run) => {
-                    let mut state = self.confirm.state.lock();
-                    let restarted = match state.nlm_run_of(host) {
-                        Some(Some(before)) => before != run,
-                        Some(None) => run == noticed,
-                        None => return,
-                    };
-                    if restarted {
-                        info!("{host} has restarted (run {run}): its locks by NLM are freed");
-                        state.nlm_free(host);
-                        state.nlm_note_run(host, Some(run));
-                    } else {
-                        warn!(
-                            "{host}: a notice says that it has restarted; it has not (run {run})"
-                        );
-                    }
-                    return;
-                }
+                Ok(run) => return self.answered(host, run),
                 Err(error) if begun.elapsed() > CONFIRM_PATIENCE => {
                     return warn!(
                         "{host}: a notice says that it has restarted, and its status monitor cannot be asked: \
-                         {error}; its locks by NLM are kept (run rpc.statd there, and let this server reach it)"
+                         {error}; its locks by NLM are kept, and it is asked again when it takes more \
+                         (run rpc.statd there, and let this server reach it)"
                     );
                 }
                 Err(error) => debug!("{host}: cannot be asked whether it restarted: {error}"),
@@ -144,6 +134,67 @@ impl Asker {
             sleep(pause).await;
             pause = (pause * 2).min(*PAUSE.end());
         }
+    }
+
+    /// A host has said which run of it this is.
+    fn answered(&self, host: IpAddr, run: i32) {
+        let settled = self.confirm.state.lock().nlm_settle(host, run);
+        match settled {
+            Some(true) => info!("{host} has restarted (run {run}): its locks by NLM are freed"),
+            // Linux's reads the number when it starts, which may be before sm-notify counts it up.
+            Some(false) => warn!(
+                "{host}: a notice says that it has restarted, and its status monitor that it has not (run {run}); \
+                 its locks by NLM are kept (if it has, restart rpc.statd there, then run sm-notify -f)"
+            ),
+            None => {}
+        }
+    }
+
+    /// Asks a host that takes a lock, if it is said to have restarted; one that does not answer keeps
+    /// what it has. Another request may ask already.
+    async fn settle(&self, host: IpAddr) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let settled = self.settled.notified();
+            tokio::pin!(settled);
+            // From here on nothing that happens is missed.
+            settled.as_mut().enable();
+            if !self.confirm.state.lock().nlm_is_doubted(host) {
+                return;
+            }
+            if self.settling.lock().insert(host) {
+                let _settling = Settling { asker: self, host };
+                match timeout(PATIENCE, self.ask(host)).await {
+                    Ok(Ok(run)) => return self.answered(host, run),
+                    failed => {
+                        let error = failed.map_or_else(io::Error::from, |asked| {
+                            asked.err().unwrap_or_else(|| io::ErrorKind::Other.into())
+                        });
+                        warn!(
+                            "{host}: a notice says that it has restarted, and its status monitor cannot be asked: \
+                             {error}; its locks by NLM are kept"
+                        );
+                        return self.confirm.state.lock().nlm_keep(host);
+                    }
+                }
+            }
+            if timeout_at(until, settled).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// A host that is being asked because it takes a lock.
+struct Settling<'a> {
+    asker: &'a Asker,
+    host: IpAddr,
+}
+
+impl Drop for Settling<'_> {
+    fn drop(&mut self) {
+        self.asker.settling.lock().remove(&self.host);
+        self.asker.settled.notify_waiters();
     }
 }
 
@@ -161,8 +212,9 @@ impl Drop for Asked {
 
 impl Nsm1 {
     pub(crate) fn new(core: Arc<Core>, confirm: Confirm) -> Self {
-        let (asked, places) = (Mutex::default(), Semaphore::new(MAX_ASKED));
-        Self { core, asker: Arc::new(Asker { confirm, asked, places }) }
+        let (asked, settling) = (Mutex::default(), Mutex::default());
+        let (settled, places) = (Notify::new(), Semaphore::new(MAX_ASKED));
+        Self { core, asker: Arc::new(Asker { confirm, asked, settling, settled, places }) }
     }
 
     /// A host begins to take locks, or takes more: once, it is asked which run of it this is.
@@ -194,7 +246,11 @@ impl Nsm1 {
     fn noticed_by_datagram(&self, from: SocketAddr, noticed: i32) {
         let host = from.ip().to_canonical();
         let has_locks = self.asker.confirm.state.lock().nlm_run_of(host).is_some();
-        if !has_locks || !self.counts(from) || !self.asker.asked.lock().insert(host) {
+        if !has_locks
+            || !self.counts(from)
+            || !self.asker.confirm.state.lock().nlm_doubt(host, noticed)
+            || !self.asker.asked.lock().insert(host)
+        {
             return;
         }
         let asked = Asked { asker: self.asker.clone(), host };
@@ -202,9 +258,14 @@ impl Nsm1 {
             let asker = &asked.asker;
             tokio::select! {
                 () = asker.confirm.stop.cancelled() => {}
-                () = asker.confirm(host, noticed) => {}
+                () = asker.confirm(host) => {}
             }
         });
+    }
+
+    /// Before a host takes a lock: finds out whether it has restarted, if it is said to have.
+    pub(crate) async fn settle(&self, host: IpAddr) {
+        self.asker.settle(host).await;
     }
 
     /// Whether a host is being asked after a notice.

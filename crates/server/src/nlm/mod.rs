@@ -250,8 +250,13 @@ impl Request<'_> {
     ) -> Result<(), Status> {
         let mut _claim = self.claim(node, touch).await?;
         let core = &self.nlm.core;
+        let mut settled = false;
         let done = loop {
             match transition() {
+                Err(NlmError::Doubted) if !settled => {
+                    settled = true;
+                    self.nlm.monitor.settle(self.host()).await;
+                }
                 Err(NlmError::Unknown) => {
                     let Route { host, server } = self.route;
                     self.nlm.remember(LockHost { host, server }).await?;
@@ -347,7 +352,9 @@ fn status(error: NlmError) -> Status {
         NlmError::Blocked => Status::Blocked,
         NlmError::Deadlock => Status::Deadlock,
         // The only way in which hosts know to come back.
-        NlmError::Grace | NlmError::NoGrace | NlmError::Delegated => Status::DeniedGracePeriod,
+        NlmError::Grace | NlmError::NoGrace | NlmError::Delegated | NlmError::Doubted => {
+            Status::DeniedGracePeriod
+        }
         NlmError::TooMany | NlmError::Unknown => Status::DeniedNoLocks,
     }
 }

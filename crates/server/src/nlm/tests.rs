@@ -526,6 +526,45 @@ async fn a_host_that_restarts_loses_its_locks_and_nobody_else_does() {
 }
 
 #[tokio::test]
+async fn what_a_host_takes_after_its_restart_is_not_freed_with_what_it_had_before() {
+    let f = Fixture::new().await;
+    let (mut a, b) = (f.host(1).await, f.host(2).await);
+    assert_eq!(f.take(&a, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Granted);
+    asked(&mut a).await;
+    f.knows(&a, Some(3)).await;
+    // It tells of its restart before its status monitor runs.
+    a.run.store(0, Ordering::Relaxed);
+    notify_by_datagram(&f, &a, 5).await;
+    asked(&mut a).await;
+    assert_eq!(f.take(&b, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Denied);
+    a.run.store(5, Ordering::Relaxed);
+    assert_eq!(f.take(&a, f.lock(2, 0, 10), EXCLUSIVE).await, Status::Granted);
+    // The task that asks for the notice asks no more.
+    let monitor = &f.server.as_ref().unwrap().monitor;
+    let ended = async {
+        while monitor.is_asking(a.ip) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), ended).await.unwrap();
+    assert_eq!(f.take(&b, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Denied);
+}
+
+#[tokio::test]
+async fn a_host_that_cannot_be_asked_after_a_notice_goes_on_with_what_it_has() {
+    let f = Fixture::new().await;
+    let (mut a, b) = (f.host(1).await, f.host(2).await);
+    assert_eq!(f.take(&a, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Granted);
+    asked(&mut a).await;
+    f.knows(&a, Some(3)).await;
+    a.run.store(0, Ordering::Relaxed);
+    notify_by_datagram(&f, &a, 5).await;
+    asked(&mut a).await;
+    assert_eq!(f.take(&a, f.lock(1, 10, 10), EXCLUSIVE).await, Status::Granted);
+    assert_eq!(f.take(&b, f.lock(1, 5, 10), EXCLUSIVE).await, Status::Denied);
+}
+
+#[tokio::test]
 async fn a_datagram_that_a_host_did_not_send_frees_nothing() {
     let f = Fixture::new().await;
     let (mut a, b) = (f.host(1).await, f.host(2).await);

@@ -17,7 +17,9 @@
 //!    it held of those bytes before ([`Granted::before`]).
 //! 4. All tables are bounded: hosts as clients are, ranges and shares as those of NFSv4, together
 //!    with them; waiting locks by [`MAX_WAITING`].
-//! 5. Nothing is granted while an NFSv4 client has a delegation in the way, which is looked at in the
+//! 5. Of a host that is said to have restarted nothing is granted before it is known whether it has
+//!    ([`State::nlm_doubt`]): what it takes now is not to be freed with what it had before.
+//! 6. Nothing is granted while an NFSv4 client has a delegation in the way, which is looked at in the
 //!    same transition; and what a host uses is delegated to nobody.
 
 use super::blocked::Wanted;
@@ -79,6 +81,8 @@ pub struct NlmLock {
 pub enum NlmError {
     /// The host is not on disk yet.
     Unknown,
+    /// The host is said to have restarted, which is to be confirmed first.
+    Doubted,
     /// Not while hosts reclaim what they had.
     Grace,
     /// There is nothing to reclaim any more.
@@ -181,6 +185,8 @@ struct Host {
     files: HashSet<Node>,
     used: Duration,
     run: HostRun,
+    /// The run that it is in now, as a notice says that is not confirmed.
+    doubt: Option<i32>,
 }
 
 /// Which run of a host this is, as its status monitor counts them.
@@ -203,7 +209,7 @@ impl<F: Clone> State<F> {
     /// Notes that a host is on disk.
     pub fn nlm_remembered(&mut self, host: IpAddr, now: Duration) {
         let host = self.nlm.hosts.entry(host);
-        let new = Host { files: HashSet::new(), used: now, run: HostRun::Unasked };
+        let new = Host { files: HashSet::new(), used: now, run: HostRun::Unasked, doubt: None };
         host.or_insert(new).used = now;
     }
 
@@ -230,6 +236,41 @@ impl<F: Clone> State<F> {
             HostRun::Number(run) => Some(run),
             _ => None,
         })
+    }
+
+    /// Notes that a host is said to be in another run, `noticed`, by somebody who may not be the host.
+    /// It takes nothing more until that is settled. False: it has no locks.
+    pub fn nlm_doubt(&mut self, host: IpAddr, noticed: i32) -> bool {
+        let host = self.nlm.hosts.get_mut(&host);
+        host.map(|host| host.doubt = Some(noticed)).is_some()
+    }
+
+    /// Whether it is to be settled whether a host has restarted.
+    pub fn nlm_is_doubted(&self, host: IpAddr) -> bool {
+        self.nlm.hosts.get(&host).is_some_and(|host| host.doubt.is_some())
+    }
+
+    /// A host that is said to have restarted says which run of it this is: whether it has restarted,
+    /// and its locks are freed. `None`: that is settled.
+    pub fn nlm_settle(&mut self, host: IpAddr, run: i32) -> Option<bool> {
+        let of_host = self.nlm.hosts.get_mut(&host)?;
+        let noticed = of_host.doubt.take()?;
+        let restarted = match of_host.run {
+            HostRun::Number(before) => before != run,
+            _ => run == noticed,
+        };
+        if restarted {
+            self.nlm_free(host);
+            self.nlm_note_run(host, Some(run));
+        }
+        Some(restarted)
+    }
+
+    /// A host that is said to have restarted cannot be asked: it keeps what it has.
+    pub fn nlm_keep(&mut self, host: IpAddr) {
+        if let Some(host) = self.nlm.hosts.get_mut(&host) {
+            host.doubt = None;
+        }
     }
 
     /// LOCK. The same again while it is in line changes whom to tell.
@@ -353,6 +394,7 @@ impl<F: Clone> State<F> {
 
     /// Frees everything that a host has: it restarted, or says that it needs nothing of it.
     pub fn nlm_free(&mut self, host: IpAddr) {
+        self.nlm_keep(host);
         let files = self.nlm.hosts.get_mut(&host).map(|h| std::mem::take(&mut h.files));
         self.end_grants(|g| g.owner.host == host);
         for node in files.into_iter().flatten() {
@@ -543,8 +585,10 @@ impl<F: Clone> State<F> {
     }
 
     fn nlm_check(&self, host: IpAddr, reclaim: bool, now: Duration) -> Result<(), NlmError> {
-        if !self.nlm.hosts.contains_key(&host) {
-            return Err(NlmError::Unknown);
+        match self.nlm.hosts.get(&host) {
+            None => return Err(NlmError::Unknown),
+            Some(host) if host.doubt.is_some() => return Err(NlmError::Doubted),
+            Some(_) => {}
         }
         match (reclaim, self.grace.is_active(now)) {
             (false, false) => Ok(()),
