@@ -2,7 +2,8 @@
 //! time, by one thread.
 //!
 //! 1. Who asks for a file while it is searched for is told to come again ([`Error::WouldBlock`]); only a search that
-//!    began after the file was asked for, and went through the whole tree, says that it is gone.
+//!    began after the file was asked for, and went through the whole tree, says that it is gone. One that
+//!    could not look everywhere, for want of descriptors say, says so of none.
 //! 2. A walk holds one batch of names and a descriptor for each level above where it is, descriptors of the
 //!    [`OPEN_LEVELS`] lowest only.
 //! 3. The calling thread looks at no more than `search_entries` entries; a thread of the search's goes on.
@@ -99,6 +100,8 @@ impl Level {
 /// A walk through the tree, depth first.
 struct Walk {
     levels: Vec<Level>,
+    /// It could not look everywhere.
+    missed: bool,
 }
 
 impl Walk {
@@ -117,7 +120,11 @@ impl Walk {
             match level.batch.pop() {
                 Some((name, hit)) => self.look(tree, &dir, name, hit),
                 None if level.read_to_end => self.ascend(&dir),
-                None => left = left.saturating_sub(level.fill(tree, &dir)),
+                None => {
+                    let (count, missed) = level.fill(tree, &dir);
+                    left = left.saturating_sub(count);
+                    self.missed |= missed;
+                }
             }
         }
         false
@@ -125,9 +132,20 @@ impl Walk {
 
     fn look(&mut self, tree: &Tree, dir: &OwnedFd, name: CString, hit: bool) {
         let Some(above) = self.levels.last().map(|level| level.id) else { return };
-        let Ok(found) = stat(dir.as_fd(), &name) else { return };
-        let Ok((id, seen)) = tree.identify(above, dir.as_fd(), name.to_bytes(), &found) else {
-            return;
+        let found = match stat(dir.as_fd(), &name) {
+            Ok(found) => found,
+            Err(error) => {
+                // It may have been renamed, to where the walk has been.
+                self.missed |= hit || is_passing(error);
+                return;
+            }
+        };
+        let (id, seen) = match tree.identify(above, dir.as_fd(), name.to_bytes(), &found) {
+            Ok(identified) => identified,
+            Err(error) => {
+                self.missed |= is_passing(error);
+                return;
+            }
         };
         if hit
             && tree.search.lock().wanted.get(&id.ino).is_some_and(|w| w.iter().any(|w| w.id == id))
@@ -137,15 +155,19 @@ impl Walk {
             tree.nodes.remember(way.chain(seen.clone()));
             tree.search.lock().found(id);
         }
-        if super::attr::kind_of(&found) == FileKind::Directory
-            && let Ok(below) = tree.open_one(dir.as_fd(), &name, super::tree::DIR_FLAGS)
-        {
-            self.levels.push(Level::new(id, Arc::new(below), seen));
-            if let Some(far) = self.levels.len().checked_sub(OPEN_LEVELS)
-                && let Some(level) = self.levels.get_mut(far)
-            {
-                level.dir = None;
+        if super::attr::kind_of(&found) != FileKind::Directory {
+            return;
+        }
+        match tree.open_one(dir.as_fd(), &name, super::tree::DIR_FLAGS) {
+            Ok(below) => {
+                self.levels.push(Level::new(id, Arc::new(below), seen));
+                if let Some(far) = self.levels.len().checked_sub(OPEN_LEVELS)
+                    && let Some(level) = self.levels.get_mut(far)
+                {
+                    level.dir = None;
+                }
             }
+            Err(error) => self.missed |= is_passing(std::io::Error::from(error).into()),
         }
     }
 
@@ -156,17 +178,19 @@ impl Walk {
         if level.dir.is_none() {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let above = rustix::fs::openat(dir, c"..", flags, Mode::empty());
-            // Moved meanwhile: what it holds may be missed, which the next search makes up for.
             level.dir = above.ok().map(Arc::new).filter(|above| {
                 stat(above.as_fd(), c"").is_ok_and(|stat: Statx| stat.stx_ino == level.id.ino)
             });
+            // Moved meanwhile: what it holds may be missed, which the next search makes up for.
+            self.missed |= level.dir.is_none();
         }
     }
 }
 
 impl Level {
-    /// Reads the next names; how many entries that were.
-    fn fill(&mut self, tree: &Tree, dir: &OwnedFd) -> usize {
+    /// Reads the next names; how many entries that were, and whether there may be more that cannot be
+    /// read now.
+    fn fill(&mut self, tree: &Tree, dir: &OwnedFd) -> (usize, bool) {
         let mut count = 0;
         let (mut batch, mut position) = (Vec::new(), self.position);
         let read = tree.each_name(dir, self.position, |entry| {
@@ -183,9 +207,15 @@ impl Level {
         });
         (self.batch, self.position) = (batch, position);
         // What cannot be read cannot be served either.
+        let missed = read.as_ref().is_err_and(|error| is_passing(*error));
         self.read_to_end = read.unwrap_or(true);
-        count.max(1)
+        (count.max(1), missed)
     }
+}
+
+/// Whether what failed with this may work later.
+fn is_passing(error: Error) -> bool {
+    matches!(error, Error::TooManyOpen | Error::OutOfMemory | Error::WouldBlock)
 }
 
 impl Tree {
@@ -204,7 +234,7 @@ impl Tree {
         }
         let mut walk = self.walk();
         if walk.step(self, self.search_entries) {
-            if !self.end_walk() {
+            if !self.end_walk(&walk) {
                 self.search_on(self.walk());
             }
         } else {
@@ -225,18 +255,22 @@ impl Tree {
     }
 
     fn walk(&self) -> Walk {
-        Walk { levels: vec![Level::new(self.root_id, self.root.clone(), None)] }
+        let levels = vec![Level::new(self.root_id, self.root.clone(), None)];
+        Walk { levels, missed: false }
     }
 
-    /// Notes what a whole walk did not find; whether nothing is left to search for.
-    fn end_walk(&self) -> bool {
+    /// Notes what a whole walk did not find; whether nothing is left to search for. Whoever asks for what one
+    /// did not find that missed something begins anew.
+    fn end_walk(&self, walk: &Walk) -> bool {
         let mut search = self.search.lock();
         let gone = search.end();
         search.begin();
         search.walking = search.len > 0;
         let done = !search.walking;
         drop(search);
-        gone.into_iter().for_each(|id| self.note_gone(id));
+        if !walk.missed {
+            gone.into_iter().for_each(|id| self.note_gone(id));
+        }
         done
     }
 
@@ -247,7 +281,7 @@ impl Tree {
             loop {
                 let Some(tree) = Weak::upgrade(&weak) else { return };
                 if walk.step(&tree, tree.search_entries) {
-                    if tree.end_walk() {
+                    if tree.end_walk(&walk) {
                         return;
                     }
                     walk = tree.walk();
@@ -259,6 +293,31 @@ impl Tree {
             // Who asks next begins anew.
             tracing::warn!(%error, "cannot search for files");
             self.search.lock().walking = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::nodes::Nodes;
+    use super::*;
+
+    #[test]
+    fn a_walk_that_missed_something_says_of_no_file_that_it_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), b"").unwrap();
+        let tree = Tree::open(dir.path(), |_| Ok(Nodes::in_memory(16)), 16, 100).unwrap();
+        let id = FileId { ino: u64::MAX, generation: 1 };
+        for missed in [true, false] {
+            let mut search = tree.search.lock();
+            search.add(id);
+            search.begin();
+            drop(search);
+            let mut walk = tree.walk();
+            walk.missed = missed;
+            assert!(walk.step(&tree, 100));
+            assert!(tree.end_walk(&walk));
+            assert_eq!(tree.is_known_gone(id), !missed);
         }
     }
 }
