@@ -12,6 +12,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_pagecache::CachedFs;
 use weir_vfs::{Attr, Caller, Error, FileKind, Result, SetAttr, SetTime};
 
+/// Permission bits of a file that is made exclusively, until its client says what they are to be. Its
+/// owner may open it: a server that is no superuser has to, to sync it.
+pub(crate) const OWNERS_ALONE: u32 = 0o600;
+
 /// An exclusive creation.
 pub(crate) struct Exclusive<'a> {
     pub(crate) handles: &'a Handles,

@@ -425,8 +425,10 @@ impl<F: Clone> State<F> {
             return Err(StateError::CompleteAlready);
         }
         client.reclaim_complete = true;
-        client.may_reclaim = false;
-        self.grace.completed(&client.owner);
+        // Who has another's name, as far as the disk did not say whose it is, is not done for it.
+        if std::mem::take(&mut client.may_reclaim) {
+            self.grace.completed(&client.owner);
+        }
         self.lift_inherited(id)
     }
 

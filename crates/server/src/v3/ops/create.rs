@@ -1,7 +1,7 @@
 //! CREATE, MKDIR, SYMLINK, MKNOD.
 
 use super::attr::set_size;
-use crate::exclusive::Exclusive;
+use crate::exclusive::{Exclusive, OWNERS_ALONE};
 use crate::recall::Claim;
 use crate::v3::convert;
 use crate::v3::request::{Request, Target};
@@ -55,7 +55,8 @@ async fn make_file(
         How::Exclusive(verifier) => {
             let (handles, dir_node, caller) = (dir.handles(), dir.node, &dir.caller);
             let creation = Exclusive { handles, dir: dir_node, name, caller, verifier };
-            let mut set = weir_vfs::SetAttr { mode: Some(0), ..weir_vfs::SetAttr::default() };
+            let mode = Some(OWNERS_ALONE);
+            let mut set = weir_vfs::SetAttr { mode, ..weir_vfs::SetAttr::default() };
             creation.mark(&mut set);
             match create(&set, true).await {
                 Err(Error::Exist) => {

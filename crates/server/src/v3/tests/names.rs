@@ -68,6 +68,8 @@ async fn exclusive_creation_is_known_again_by_its_verifier() {
         let made = c.call(&how(verifier)).await.unwrap();
         let again = c.call(&how(verifier)).await.unwrap();
         assert_eq!(again.handle, made.handle);
+        let mode = made.attr.map(|attr| attr.mode);
+        assert_eq!(mode, Some(0o600), "synced by a server that is its owner, not with all others");
         assert_eq!(status(c.call(&how([9; 8])).await), Error::Exist);
     })
     .await;

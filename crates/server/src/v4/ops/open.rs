@@ -4,7 +4,7 @@
 //! share reservation is taken, and only then is it truncated; so nobody loses bytes to an open
 //! that is refused.
 
-use crate::exclusive::Exclusive;
+use crate::exclusive::{Exclusive, OWNERS_ALONE};
 use crate::handle::Node;
 use crate::privileges;
 use crate::state::{
@@ -479,9 +479,6 @@ async fn truncate(
     cx.changed(&[target.node]);
     cx.commit_changes().await
 }
-
-/// Permission bits of a file that is made exclusively and without any.
-const OWNERS_ALONE: u32 = 0o600;
 
 /// Opens a file.
 async fn open_file(
