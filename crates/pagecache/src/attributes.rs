@@ -71,7 +71,7 @@ impl Mapping {
 
     /// The same while some pages are dirty or under writeback: these stay, and so does the size. The
     /// lock is held.
-    fn drop_unproven(&self, state: &mut State) {
+    pub(crate) fn drop_unproven(&self, state: &mut State) {
         let mut kept = RangeSet::default();
         for run in state.dirty.iter().chain(state.writeback.values().cloned()) {
             kept.insert(run);

@@ -5,8 +5,10 @@
 //! 2. A writer waits while as much is dirty as the cache allows. But a store that hangs does not stop
 //!    the writers of others: a store may then still have its equal part, among the stores with dirty
 //!    pages, of a reserve half as large again. Nor does a file that hangs stop the writers of others
-//!    in its store: each may then still have a sixteenth of that part, half a part for all of them.
-//!    So no more than seven tenths of the budget is ever dirty.
+//!    in its store: each may then still have a sixteenth of that part, half a part for all of them,
+//!    and all stores together no more than the reserve and that.
+//!    So with one store no more than seven tenths of the budget is ever dirty, and hardly more with
+//!    several.
 //! 3. Before that, a writer pauses for writes of its own file only.
 
 use crate::mapping::Mapping;
@@ -98,8 +100,11 @@ impl Mapping {
         let store = self.dirty.store.pages.load(Ordering::SeqCst);
         // This one counts, too, though it may have nothing dirty yet.
         let others = all.stores.load(Ordering::SeqCst).saturating_sub(usize::from(store > 0));
-        let part = hard / 2 / (others as u64 + 1);
+        let reserve = hard / 2;
+        let part = reserve / (others as u64 + 1);
         let file = self.dirty.pages.load(Ordering::SeqCst);
-        store >= part.max(1) && (file >= (part / 16).max(1) || store >= hard + part / 2)
+        // Else each of several stores could have as much as one alone, and nothing would stay clean.
+        let most = store >= hard + part / 2 || all.pages() >= hard + reserve + part / 2;
+        store >= part.max(1) && (file >= (part / 16).max(1) || most)
     }
 }

@@ -87,6 +87,12 @@ impl File {
     pub fn write_errors(&self) -> u64 {
         self.open.mapping.state.lock().errors.count()
     }
+
+    /// How often written data of any file of the same store was lost, or may have been: the count that
+    /// [`CachedFs::write_errors`](crate::CachedFs::write_errors) gives, which outlives mappings.
+    pub fn store_write_errors(&self) -> u64 {
+        self.open.mapping.dirty.store.errors.load(Ordering::SeqCst)
+    }
 }
 
 /// Whether a write to the store that failed with this error may succeed when it is tried again.

@@ -103,9 +103,10 @@ impl FsShared {
 }
 
 impl Table {
-    /// Nobody may write to a file any more that others have open.
+    /// Nobody may write to a file any more that others have open. Of stores from which nothing is closed,
+    /// nothing is noted: nobody would take it out again.
     pub(crate) fn note_written(&mut self, mapping: &Arc<Mapping>) {
-        if mapping.holds_write_access() {
+        if mapping.store.names_change_here() && mapping.holds_write_access() {
             self.written.insert(mapping.id, mapping.shared.now());
         }
     }

@@ -23,7 +23,7 @@ pub(crate) struct Times {
     shown: u64,
     /// The store's, as of our last change of it; `None` while that is not known.
     stored: Option<u64>,
-    /// Counts our changes of the file in the store, begun and ended.
+    /// Counts our changes of the file in the store, begun and ended, and those of others as a whole.
     generation: u64,
     /// Changes begun and not ended.
     under_way: u32,
@@ -54,7 +54,7 @@ impl Times {
         }
     }
 
-    /// Changes with every change of ours in the store.
+    /// Changes with every change of the file in the store that is known of.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
@@ -146,6 +146,8 @@ impl Times {
         if !resized && !moved && known.is_none_or(|known| known == attr.change) {
             return false;
         }
+        // A look from before this one, whose answer comes after it, is out of date.
+        self.generation += 1;
         self.shown = attr.change.max(self.shown + 1);
         self.mtime = None;
         self.ctime = None;

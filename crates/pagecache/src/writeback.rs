@@ -418,9 +418,15 @@ impl Mapping {
         let Ok((attr, others)) = self.stored_attr().await else { return true };
         let mut state = self.state.lock();
         let moved = state.times.others_moved(others);
-        if moved && state.is_clean() && state.times.changed_outside(&attr, false, true) {
+        if moved {
             self.count(Count::OutsideChanges, 1);
-            self.invalidate(&mut state, attr.size);
+            if state.is_clean() && state.times.changed_outside(&attr, false, true) {
+                self.invalidate(&mut state, attr.size);
+            } else {
+                // Written to since it was found clean. No later look tells of the change again.
+                state.times.adopt_others(&attr);
+                self.drop_unproven(&mut state);
+            }
         }
         moved
     }

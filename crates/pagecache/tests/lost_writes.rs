@@ -246,6 +246,31 @@ fn a_store_that_hangs_does_not_stop_writers_of_others() {
 }
 
 #[test]
+fn stores_that_hang_leave_memory_for_others_however_small_their_files() {
+    let rig = Rig::new(1024);
+    let stores: Vec<_> = (0..3).map(|_| Shaky::new()).collect();
+    let freed: Vec<_> = stores.iter().map(|store| Freed(store)).collect();
+    let mut files = Vec::new();
+    for store in &stores {
+        store.switches.hold_writes.store(true, Ordering::SeqCst);
+        let fs = rig.cache.mount(store.clone());
+        for n in 0..300 {
+            let name = format!("f{n}");
+            let set = SetAttr::default();
+            let made = block_on(fs.create(&Caller::Own, fs.root(), name.as_bytes(), &set, true));
+            let id = made.unwrap().attr.id;
+            let file = block_on(fs.open(&Caller::Own, id, Access::WRITE)).unwrap();
+            let _ = file.write_at(&[1; 3 * 4096], 0, IoFlags::NOWAIT);
+            files.push(file);
+        }
+    }
+    let dirty = rig.cache.dirty_bytes() / PAGE;
+    assert!((410..=1024 * 3 / 4).contains(&dirty), "{dirty} of 1024 pages");
+    drop(freed);
+    block_on(rig.cache.flush()).unwrap();
+}
+
+#[test]
 fn a_file_that_hangs_does_not_stop_writers_of_others_in_its_store() {
     let rig = Rig::new(1024);
     let hung: Vec<_> = (0..7).map(|n| rig.create(&format!("hung{n}"))).collect();
