@@ -134,7 +134,7 @@ impl NfsFs {
     {
         let asked = self.inner.core.attributes.asking();
         let node = self.inner.run(operation).await?;
-        self.inner.core.handles.remember(node.attr.id, &node.handle);
+        self.inner.core.handles.remember(&node.attr, &node.handle);
         self.inner.core.attributes.remember(asked, &node.attr);
         Ok(node.attr)
     }
@@ -382,7 +382,7 @@ impl FileSystem for NfsFs {
             .await?;
         let entries = page.entries.into_iter().map(|entry| {
             let attr = entry.node.map(|node| {
-                self.inner.core.handles.remember(node.attr.id, &node.handle);
+                self.inner.core.handles.remember(&node.attr, &node.handle);
                 self.inner.core.attributes.remember(asked, &node.attr);
                 node.attr
             });

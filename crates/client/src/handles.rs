@@ -2,17 +2,19 @@
 //!
 //! 1. An id is made of the file's number and a hash of its file system and handle, so it is the
 //!    same after a restart and another after the number was used again.
-//! 2. The table is bounded in bytes: past [`MAX_BYTES`] the files used longest ago are forgotten
+//! 2. Each table is bounded in bytes: past [`MAX_BYTES`] the files used longest ago are forgotten
 //!    (looking them up again brings them back). The root is never forgotten, and open files are kept
-//!    beside the table, by [`OpenFiles`](crate::unlinked::OpenFiles).
+//!    beside the tables, by [`OpenFiles`](crate::unlinked::OpenFiles).
+//! 3. Directories, and files with several names, have a table of their own: a program that walks a
+//!    tree comes back to them after any number of other files.
 
 use crate::protocol::Handle;
 use lru::LruCache;
 use weir_base::stable_hash;
 use weir_base::sync::Mutex;
-use weir_vfs::{Error, FileId, Result};
+use weir_vfs::{Attr, Error, FileId, FileKind, Result};
 
-/// Memory for handles: more than a million of Weir's or Linux's.
+/// Memory for the handles of one table: more than a million of Weir's or Linux's.
 const MAX_BYTES: usize = 256 << 20;
 /// What a handle costs besides its bytes: its entry in the table, and its allocation.
 const OVERHEAD_BYTES: usize = 160;
@@ -20,7 +22,9 @@ const OVERHEAD_BYTES: usize = 160;
 /// Filehandles by id.
 pub(crate) struct Handles {
     root: (FileId, Handle),
-    table: Mutex<Table>,
+    /// Directories, and files with several names.
+    lasting: Mutex<Table>,
+    others: Mutex<Table>,
     max_bytes: usize,
 }
 
@@ -31,8 +35,8 @@ struct Table {
 
 impl Handles {
     pub(crate) fn new(root: FileId, handle: Handle) -> Self {
-        let table = Table { by_id: LruCache::unbounded(), bytes: 0 };
-        Self { root: (root, handle), table: Mutex::new(table), max_bytes: MAX_BYTES }
+        let table = || Mutex::new(Table { by_id: LruCache::unbounded(), bytes: 0 });
+        Self { root: (root, handle), lasting: table(), others: table(), max_bytes: MAX_BYTES }
     }
 
     pub(crate) fn root(&self) -> &(FileId, Handle) {
@@ -47,12 +51,16 @@ impl Handles {
         if id == self.root.0 {
             return Ok(self.root.1.clone());
         }
-        self.table.lock().by_id.get(&id).cloned().ok_or(Error::Stale)
+        let in_table = |table: &Mutex<Table>| table.lock().by_id.get(&id).cloned();
+        in_table(&self.others).or_else(|| in_table(&self.lasting)).ok_or(Error::Stale)
     }
 
     /// Remembers a file.
-    pub(crate) fn remember(&self, id: FileId, handle: &Handle) {
-        let table = &mut *self.table.lock();
+    pub(crate) fn remember(&self, attr: &Attr, handle: &Handle) {
+        let id = attr.id;
+        let is_lasting = attr.kind == FileKind::Directory || attr.nlink > 1;
+        let table = if is_lasting { &self.lasting } else { &self.others };
+        let table = &mut *table.lock();
         if table.by_id.get(&id).is_some() {
             return;
         }
@@ -78,28 +86,70 @@ pub(crate) fn file_id(ino: u64, fsid: u64, handle: &Handle) -> FileId {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::SystemTime;
 
     fn handle(n: u64) -> Handle {
         Handle(n.to_be_bytes().to_vec().into())
     }
 
+    fn attr(n: u64, kind: FileKind, nlink: u32) -> Attr {
+        let time = SystemTime::UNIX_EPOCH;
+        Attr {
+            id: file_id(n, 7, &handle(n)),
+            kind,
+            mode: 0o644,
+            nlink,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            allocated: 0,
+            rdev: (0, 0),
+            fsid: 7,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: None,
+            change: 0,
+        }
+    }
+
+    fn small() -> Handles {
+        let mut handles = Handles::new(file_id(1, 7, &handle(1)), handle(1));
+        handles.max_bytes = 3 * cost(&handle(1));
+        handles
+    }
+
     #[test]
     fn the_least_recently_used_are_forgotten_but_not_the_root() {
-        let root = file_id(1, 7, &handle(1));
-        let mut handles = Handles::new(root, handle(1));
-        handles.max_bytes = 3 * cost(&handle(1));
-        let ids: Vec<_> = (2..9).map(|n| file_id(n, 7, &handle(n))).collect();
-        for (n, id) in (2..9).zip(&ids) {
-            handles.remember(*id, &handle(n));
-            handles.remember(*id, &handle(n));
-            // The first stays in use, as a directory that is walked does.
-            assert_eq!(handles.get(ids[0]), Ok(handle(2)));
+        let handles = small();
+        let files: Vec<_> = (2..9).map(|n| attr(n, FileKind::Regular, 1)).collect();
+        for (n, file) in (2..9).zip(&files) {
+            handles.remember(file, &handle(n));
+            handles.remember(file, &handle(n));
+            // The first stays in use.
+            assert_eq!(handles.get(files[0].id), Ok(handle(2)));
         }
-        for forgotten in &ids[1..5] {
-            assert_eq!(handles.get(*forgotten), Err(Error::Stale));
+        for forgotten in &files[1..5] {
+            assert_eq!(handles.get(forgotten.id), Err(Error::Stale));
         }
-        assert_eq!(handles.get(ids[5]), Ok(handle(7)));
-        assert_eq!(handles.get(root), Ok(handle(1)));
-        assert_eq!(handles.table.lock().bytes, 3 * cost(&handle(1)));
+        assert_eq!(handles.get(files[5].id), Ok(handle(7)));
+        assert_eq!(handles.get(handles.root().0), Ok(handle(1)));
+        assert_eq!(handles.others.lock().bytes, 3 * cost(&handle(1)));
+    }
+
+    #[test]
+    fn what_a_walk_comes_back_to_outlasts_any_number_of_files() {
+        let handles = small();
+        let lasting = [attr(2, FileKind::Directory, 2), attr(3, FileKind::Regular, 2)];
+        handles.remember(&lasting[0], &handle(2));
+        handles.remember(&lasting[1], &handle(3));
+        for n in 4..100 {
+            handles.remember(&attr(n, FileKind::Regular, 1), &handle(n));
+        }
+        assert_eq!(lasting.map(|a| handles.get(a.id)), [Ok(handle(2)), Ok(handle(3))]);
+        for n in 100..200 {
+            handles.remember(&attr(n, FileKind::Directory, 2), &handle(n));
+            assert!(handles.lasting.lock().bytes <= handles.max_bytes);
+        }
     }
 }

@@ -29,6 +29,11 @@ impl Failure {
         }
     }
 
+    /// Whether it is because of this error of a store.
+    pub(crate) fn is_of(&self, error: Error) -> bool {
+        self.failed == error.to_string()
+    }
+
     /// Adds what the reader can do about it.
     pub(crate) fn advice(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());

@@ -18,6 +18,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::local::{LocalFs, LocalOptions};
@@ -268,6 +269,8 @@ impl Mounts {
     /// A mounted directory on the way to `url`, its path, and the rest of the way.
     async fn remote_fs(&mut self, url: &NfsUrl) -> Result<(CachedFs, Vec<Vec<u8>>, Vec<Vec<u8>>)> {
         let options = url.options(&self.options).map_err(|error| mount_failure(url, &error))?;
+        // Who looks whether a file has changed asks the server, whatever else `actimeo=` is good for.
+        let options = MountOptions { actimeo: Duration::ZERO, ..options };
         for remote in &self.remote {
             if let Some(rest) = url.path.strip_prefix(&remote.path[..])
                 && (&remote.host, &remote.options) == (&url.host, &options)
@@ -302,7 +305,9 @@ impl Mounts {
         url: &NfsUrl,
         options: &MountOptions,
     ) -> weir_client::Result<CachedFs> {
-        let nfs = NfsFs::mount(url, options).await?;
+        // Those of the URL are in `options`.
+        let bare = NfsUrl { query: String::new(), ..url.clone() };
+        let nfs = NfsFs::mount(&bare, options).await?;
         let root = nfs.getattr(nfs.root()).await;
         if !root.as_ref().is_ok_and(|root| root.kind == FileKind::Directory) {
             // In the background it would outlive this program.

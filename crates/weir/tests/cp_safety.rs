@@ -75,19 +75,31 @@ fn a_file_that_changes_while_it_is_written_out_is_said() {
     let dir = scratch();
     let from = dir.path().join("from");
     sparse(&from, 64 * MIB, [(0, 64 * MIB)]);
-    let mut child = weir(["cat".as_ref(), from.as_os_str()])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut out = child.stdout.take().unwrap();
-    // It cannot be done, as a pipe takes less than what is left.
-    out.read_exact(&mut vec![0; MIB as usize]).unwrap();
-    File::options().write(true).open(&from).unwrap().set_len(60 * MIB).unwrap();
-    std::io::copy(&mut out, &mut std::io::sink()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    assert!(text(&output).contains("it changed while it was read"), "{}", text(&output));
+    let server = Server::start(dir.path(), &["--squash", "none"]);
+    let sources = [
+        from.to_str().unwrap().to_owned(),
+        server.url("from", "vers=3&actimeo=600"),
+        server.url("from", "vers=4.2&actimeo=600"),
+    ];
+    for source in sources {
+        File::options().write(true).open(&from).unwrap().set_len(64 * MIB).unwrap();
+        let mut child =
+            weir(["cat", &source]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut out = child.stdout.take().unwrap();
+        // It cannot be done, as a pipe takes less than what is left.
+        out.read_exact(&mut vec![0; MIB as usize]).unwrap();
+        match source.starts_with("nfs:") {
+            // By a client: the server sees at once what those do.
+            true => drop(run(["touch", &server.url("from", "vers=4.2")])),
+            false => {
+                File::options().write(true).open(&from).unwrap().set_len(60 * MIB).unwrap();
+            }
+        }
+        std::io::copy(&mut out, &mut std::io::sink()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{source}: {}", text(&output));
+        assert!(text(&output).contains("it changed while it was read"), "{}", text(&output));
+    }
 }
 
 #[test]
@@ -310,6 +322,31 @@ fn an_interrupted_copy_says_what_is_left() {
     let says = format!(
         "weir: interrupted\nweir: {} is unfinished; the same command goes on with it, or remove it\n",
         part.display()
+    );
+    assert_eq!(text(&output), says);
+}
+
+#[test]
+fn an_interrupted_copy_in_place_is_said_to_be_incomplete() {
+    let dir = scratch();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    sparse(&from, 256 * MIB, [(0, 256 * MIB)]);
+    fs::write(&to, "what was there").unwrap();
+    let args = ["cp", "--in-place"].map(Path::new);
+    let begun = || to.metadata().unwrap().len() > MIB;
+    let mut command = weir(args.into_iter().chain([&*from, &*to]));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    within(Duration::from_secs(60), || {
+        assert!(child.try_wait().unwrap().is_none(), "it was done before it was interrupted");
+        begun().then_some(())
+    });
+    kill_process(pid, Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output));
+    let says = format!(
+        "weir: interrupted\nweir: {} was written in place and is incomplete now\n",
+        to.display()
     );
     assert_eq!(text(&output), says);
 }

@@ -32,6 +32,8 @@ fn at_a_server_a_link_to_a_directory_is_that_directory() {
     fs::create_dir_all(export.join("d")).unwrap();
     symlink("d", export.join("link")).unwrap();
     symlink("nowhere", export.join("dangling")).unwrap();
+    // To a directory, for all who mount it there.
+    symlink(export.join("d"), export.join("absolute")).unwrap();
     let server = Server::start(&export, &["--squash", "none"]);
     for (round, version) in ["vers=3", "vers=4.2"].into_iter().enumerate() {
         let url = |path: &str| server.url(path, version);
@@ -39,6 +41,10 @@ fn at_a_server_a_link_to_a_directory_is_that_directory() {
         fs::write(export.join(&name), "x").unwrap();
         run(["mv", &url(&name), &url("link")]);
         assert!(export.join("link").is_symlink() && export.join("d").join(&name).exists());
+        fs::write(export.join(&name), "z").unwrap();
+        let says = fail(1, ["mv", &url(&name), &url("absolute")]);
+        assert!(says.contains("absolute is a symbolic link to /"), "{says}");
+        assert!(export.join("absolute").is_symlink() && export.join(&name).exists());
         // Any other link is what is replaced, and what is not there is no directory.
         fs::write(export.join(&name), "y").unwrap();
         let says = fail(1, ["mv", &url(&name), &url("new/")]);
@@ -48,6 +54,6 @@ fn at_a_server_a_link_to_a_directory_is_that_directory() {
         run(["mv", &url(&name), &url("dangling")]);
         assert_eq!(fs::read(export.join("dangling")).unwrap(), b"y");
         fs::remove_file(export.join("dangling")).unwrap();
-        symlink("nowhere", export.join("dangling")).unwrap();
+        symlink("nowhere/either", export.join("dangling")).unwrap();
     }
 }

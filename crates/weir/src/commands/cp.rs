@@ -305,6 +305,9 @@ fn say_what_is_left(copier: &Copier) {
         return;
     }
     say("weir: interrupted");
+    for file in copier.incomplete() {
+        say(format_args!("weir: {file} was written in place and is incomplete now"));
+    }
     let (unfinished, begun) = copier.left();
     for file in &unfinished {
         say(format_args!("weir: {file} is left behind; remove it"));

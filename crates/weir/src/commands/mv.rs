@@ -79,6 +79,14 @@ async fn remote(mounts: &mut Mounts, from: &NfsUrl, to: &NfsUrl, args: &Args) ->
     let kind = source.existing("move")?.kind;
     // A link to a directory is that directory, as for mv(1); any other link is what is replaced.
     let led = mounts.place(&args.to.location, Links::Follow).await;
+    if let Err(failure) = &led
+        && !failure.is_of(Error::NotFound)
+        && let Ok(there) = mounts.place(&args.to.location, Links::Stay).await
+        && there.attr.is_some()
+    {
+        // Where the link leads may be a directory.
+        return Err(failure.clone());
+    }
     let into = led.ok().filter(|p| p.attr.as_ref().is_some_and(|a| a.kind == FileKind::Directory));
     let target = match into {
         Some(into) => {

@@ -146,6 +146,7 @@ async fn in_place(copier: &Copier, source: &Source<'_>, to: &Place, id: FileId) 
     let write = || format!("write {}", to.shown);
     let file = to.fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.asked(write)?;
     refuse_source(source, to, &file, id).await?;
+    copier.in_place.lock().insert(to.shown.clone());
     let done = async {
         file.truncate_async(0).await.asked(write)?;
         fill(copier, source, to, &file, None).await?;
@@ -155,7 +156,10 @@ async fn in_place(copier: &Copier, source: &Source<'_>, to: &Place, id: FileId) 
         file.sync_async(false).await.asked(write)?;
         source::unchanged(&source.file, &source.attr, &source.place.shown).await
     };
-    match done.await {
+    let done = done.await;
+    // What an interruption cuts off before this stays on the list.
+    copier.in_place.lock().remove(&to.shown);
+    match done {
         Ok(()) => {
             copier.report(source.place, to, &source.file, &file);
             add(&copier.tally.files, 1);
@@ -183,7 +187,10 @@ async fn refuse_source(source: &Source<'_>, to: &Place, file: &File, id: FileId)
     to.fs.setattr(&Caller::Own, id, &touch).await.asked(write)?;
     // Opened anew, so that a client in between asks its server.
     let anew = Source::open(source.place, source.attr.id).await?;
-    if source::is_unchanged(&source.attr, &anew.attr) { Ok(()) } else { Err(same_file(source, to)) }
+    // Nothing was read in between, so any difference counts.
+    let felt =
+        source.attr.change != anew.attr.change || !source::is_unchanged(&source.attr, &anew.attr);
+    if felt { Err(same_file(source, to)) } else { Ok(()) }
 }
 
 async fn fill(

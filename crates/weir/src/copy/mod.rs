@@ -12,7 +12,7 @@ use crate::mounts::Place;
 use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -200,6 +200,8 @@ pub(crate) struct Copier {
     /// Files under temporary names, by a number of their own.
     temporary: Mutex<HashMap<u64, Left>>,
     next_temporary: AtomicU64,
+    /// Files that are being written in place, as people wrote them.
+    in_place: Mutex<BTreeSet<String>>,
     /// How many files lost what, and the first of them.
     lost: Mutex<BTreeMap<Lost, (u64, String)>>,
     /// Directories of the destination whose names changed, to be synced at the end.
@@ -224,6 +226,7 @@ impl Copier {
             temporary: Mutex::default(),
             lost: Mutex::default(),
             next_temporary: AtomicU64::new(0),
+            in_place: Mutex::default(),
             changed: Mutex::default(),
             interrupted: watch::Sender::new(false),
             told: AtomicBool::new(false),
@@ -258,7 +261,11 @@ impl Copier {
 
     /// A name that nothing has yet.
     fn link_name(&self) -> Vec<u8> {
-        let number = self.next_temporary.fetch_add(1, Ordering::Relaxed);
+        self.temporary_name(self.next_temporary.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The name with this number, which no other run has.
+    fn temporary_name(&self, number: u64) -> Vec<u8> {
         format!(".weir-{:016x}-{number}.part", self.run).into_bytes()
     }
 
@@ -351,6 +358,11 @@ impl Copier {
         let (kept, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|(kept, _)| *kept);
         let names = |list: Vec<(bool, String)>| list.into_iter().map(|(_, name)| name).collect();
         (names(others), names(kept))
+    }
+
+    /// The files that an end at this moment leaves incomplete under their names.
+    pub(crate) fn incomplete(&self) -> Vec<String> {
+        self.in_place.lock().iter().cloned().collect()
     }
 
     /// What was done in `elapsed`, with `wire_bytes` over the network.

@@ -15,7 +15,7 @@ use crate::mounts::Place;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 use weir_base::PAGE_SIZE;
 use weir_vfs::{
     Access, Attr, Caller, Error, FileId, FileKind, Lock, LockOwner, LockRange, OpenFile,
@@ -78,9 +78,12 @@ struct Key {
 
 impl Key {
     fn new(copier: &Copier, place: &Place, source: &Attr) -> Self {
-        let mtime = source.mtime.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let Attr { size, change, fsid, .. } = source;
-        let state = format!("{fsid}/{}/{size}/{mtime}/{change}", source.id.ino);
+        let nanos =
+            |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let (mtime, ctime) = (nanos(source.mtime), nanos(source.ctime));
+        let Attr { size, fsid, .. } = source;
+        // Not the change attribute, which some servers count up when a file is read.
+        let state = format!("{fsid}/{}/{size}/{mtime}/{ctime}", source.id.ino);
         Self {
             name: xxh3_64(place.name.as_deref().unwrap_or_default()),
             source: xxh3_64(state.as_bytes()),
@@ -135,7 +138,8 @@ impl<'a> Temporary<'a> {
     async fn once(copier: &'a Copier, place: &'a Place) -> Result<Self> {
         loop {
             let number = copier.next_temporary.fetch_add(1, Ordering::Relaxed);
-            let name = format!(".weir-{}-{number}.part", std::process::id()).into_bytes();
+            // Of this run alone, on whichever machine: it is removed and renamed by its name.
+            let name = copier.temporary_name(number);
             // Before it is there, so that it is never there and unknown.
             copier.temporary.lock().insert(number, Left::new(place, &name, false));
             match create(place, &name).await {
@@ -145,7 +149,7 @@ impl<'a> Temporary<'a> {
                 }
                 Err(error) => {
                     copier.temporary.lock().remove(&number);
-                    // Left over from a process that was killed and had this one's number.
+                    // Someone's who guessed it.
                     if error != Error::Exists {
                         return Err(error);
                     }
