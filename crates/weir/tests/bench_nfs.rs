@@ -8,7 +8,7 @@ use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
 
-const WORK: [&str; 8] = [
+const WORK: [&str; 12] = [
     "4 KiB reads, one at a time",
     "4 KiB reads, 32 at a time",
     "1 MiB reads, one at a time",
@@ -16,7 +16,11 @@ const WORK: [&str; 8] = [
     "1 MiB writes, 4 at a time",
     "create",
     "stat",
+    "rename and back",
     "remove",
+    "create, 32 at a time",
+    "rename and back, 32 at a time",
+    "remove, 32 at a time",
 ];
 
 const SMALL: [&str; 7] = ["--quick", "--size", "16M", "--files", "20", "--seconds", "0.05"];
@@ -81,7 +85,7 @@ fn serve_refuses_what_makes_no_sense() {
     let scratch = scratch();
     let dir = scratch.path().to_str().unwrap();
     let said = fail(2, ["bench", "serve", "samba"]);
-    assert!(said.contains("weir, ganesha, knfsd, or nfs://"), "{said}");
+    assert!(said.contains("weir, weir-relaxed, ganesha, knfsd, or nfs://"), "{said}");
     let said = fail(1, ["bench", "serve", "--quick", "--dir", dir, "--server-pid", "1"]);
     assert!(said.contains("more --server-pid than URLs"), "{said}");
     let said = fail(1, ["bench", "serve", "--quick", "--dir", dir, "nfs://127.0.0.1:1/"]);

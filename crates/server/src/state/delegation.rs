@@ -476,7 +476,7 @@ impl<F: Clone> State<F> {
             if access.contains(Access::WRITE) && d.kind == DelegationKind::Read {
                 return Err(StateError::OpenMode);
             }
-            Ok(Io { file, lock_owner: None, made_by: None })
+            Ok(Io { file, lock_owner: None, opened_by: None, made_by: None })
         };
         Some(io())
     }

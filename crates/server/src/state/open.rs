@@ -85,6 +85,8 @@ pub struct Io<F> {
     pub file: F,
     /// Under whose locks.
     pub lock_owner: Option<LockOwner>,
+    /// Who opened it last; `None` for I/O under a delegation.
+    pub opened_by: Option<Principal>,
     /// Who made the file by opening it.
     pub made_by: Option<Principal>,
 }
@@ -307,7 +309,8 @@ impl<F: Clone> State<F> {
         let file = if access.contains(Access::WRITE) { &open.writer } else { &open.reader };
         let file = file.clone().ok_or(StateError::OpenMode)?;
         let lock_owner = lock.map(|lock| lock.owner.clone());
-        Ok(Io { file, lock_owner, made_by: open.made_by.clone() })
+        let (opened_by, made_by) = (Some(open.by.clone()), open.made_by.clone());
+        Ok(Io { file, lock_owner, opened_by, made_by })
     }
 
     /// Whether I/O without an open is allowed: nobody's share reservation forbids it, once clients

@@ -260,7 +260,7 @@ impl Context {
         }
         if let StateRef::Of(id) = stateid {
             let io = self.io_under(id, target.node, access)?;
-            self.check_rights(target, io.made_by.as_ref(), access).await?;
+            self.check_rights(target, &io, access).await?;
             return Ok(FileIo { file: io.file, lock_owner: io.lock_owner, _claim: None });
         }
         self.check_grace()?;
@@ -302,17 +302,26 @@ impl Context {
 
     /// Refuses I/O under an open to who may not do it by itself: a stateid is no right (as Linux's
     /// nfsd_permission with NFSD_MAY_OWNER_OVERRIDE). Who made the file by that open may, too, where the
-    /// file is not its own because the store maps users.
+    /// file is not its own because the store maps users. A file that has lost its last name lives through
+    /// its opens alone, and the store tells no rights to it any more: its owner goes on, and who opened it.
     async fn check_rights(
         &self,
         target: &Target<'_>,
-        made_by: Option<&Principal>,
+        io: &crate::state::Io<File>,
         access: Access,
     ) -> Result<(), Error> {
         let rights = self.core.exports.rights();
         let now = self.now();
         match rights.check(target.export, &target.caller, target.node, access, now).await {
-            Err(weir_vfs::Error::AccessDenied) if made_by == Some(&self.principal) => Ok(()),
+            Err(weir_vfs::Error::AccessDenied) if io.made_by.as_ref() == Some(&self.principal) => {
+                Ok(())
+            }
+            Err(weir_vfs::Error::Stale) => {
+                let owner = io.file.getattr().await.map_err(of_vfs)?.uid;
+                let owns = matches!(&target.caller, Caller::As(cred) if cred.uid == owner);
+                let opened = io.opened_by.as_ref() == Some(&self.principal);
+                if owns || opened { Ok(()) } else { Err(Error::Access) }
+            }
             checked => checked.map_err(of_vfs),
         }
     }

@@ -159,6 +159,27 @@ async fn a_close_that_is_sent_again_is_answered_to_who_sent_it() {
 }
 
 #[tokio::test]
+async fn a_file_without_a_name_is_its_openers_and_its_owners() {
+    let f = open_to_all().await;
+    let mut c = f.connect("old", 0).await;
+    c.cred = cred(OWNER);
+    let client_id = v40::introduce_at(&mut c, None).await;
+    let open = open_as(client_id, 1, open::ShareAccess::BOTH, made_with(0o666));
+    let (file, stateid) = opened(c.raw(vec![Op::Putrootfh(()), open, Op::Getfh(())]).await.results);
+    f.fs.unlink(&weir_vfs::Caller::Own, f.fs.root(), b"file").await.unwrap();
+    for op in [write_op(stateid), read_op(stateid), set_size(stateid)] {
+        let name = format!("{op:?}");
+        assert_eq!(on(&mut c, &file, op).await, Ok(()), "{name}");
+    }
+    let mut thief = f.connect("thief", 0).await;
+    thief.cred = cred(OTHER);
+    for op in [write_op(stateid), read_op(stateid)] {
+        let name = format!("{op:?}");
+        assert_eq!(on(&mut thief, &file, op).await, Err(Error::Access), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn what_a_client_has_is_used_in_its_sessions_alone() {
     let f = open_to_all().await;
     let mut a = client_as(&f, "a", OWNER).await;
