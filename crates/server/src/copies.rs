@@ -136,7 +136,7 @@ impl Copies {
 
     async fn run(self: Arc<Self>, key: StateKey, job: Arc<Job>, order: Order) {
         let Order { client, handle, mut copying, changing, .. } = order;
-        let verifier = self.verifier.get();
+        let verifier = self.verifier.get(copying.destination());
         let ended = loop {
             let turn = job.turn.lock().await;
             if job.cancel.is_cancelled() || self.state.lock().clients.get(client).is_err() {

@@ -284,13 +284,13 @@ mod tests {
         // Told once, as a file system tells it.
         let what = What::Fail(Error::Interrupted);
         f.fault.add(Rule { call: Call::SyncNode, when: When::First(1), what });
-        let verifier = f.committer.verifier().get();
+        let verifier = f.committer.verifier().of_syncs();
         f.fault.release();
         assert_eq!(first.await.unwrap(), Ok(()));
         for other in others {
             assert_eq!(other.await.unwrap(), Err(Error::Io), "nothing to try again");
         }
-        assert_ne!(f.committer.verifier().get(), verifier);
+        assert_ne!(f.committer.verifier().of_syncs(), verifier);
         assert_eq!(f.commit().await.unwrap(), Ok(()));
     }
 

@@ -3,6 +3,8 @@
 //! 1. It differs in each run of the server, and from one failed sync to the next, whichever call
 //!    asked for it (COMMIT, a stable WRITE, a change of names): a client that compares it writes
 //!    again what it has not committed.
+//!    So it does after data of the file's store was lost that nobody asked to sync: another client may
+//!    have been told of that, or the file have left the cache since.
 //! 2. WRITE tells the verifier from before it wrote, COMMIT the one from after it synced: data that
 //!    is lost in between makes them differ.
 
@@ -20,9 +22,17 @@ impl WriteVerifier {
         Self(AtomicU64::new(u64::from(run) << 32))
     }
 
-    /// As it goes with a reply. Taken before the write, so that data lost after it is noticed.
-    pub fn get(&self) -> [u8; 8] {
-        self.0.load(Ordering::Acquire).to_be_bytes()
+    /// As it goes with a reply about `file`. Taken before the write, so that data lost after it is
+    /// noticed.
+    pub fn get(&self, file: &File) -> [u8; 8] {
+        let syncs = self.0.load(Ordering::Acquire);
+        syncs.wrapping_add(file.store_write_errors()).to_be_bytes()
+    }
+
+    /// What it is without any file.
+    #[cfg(test)]
+    pub(crate) fn of_syncs(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
     }
 
     /// Makes writes of `count` bytes (0: to the end) at `offset` durable for a client; the verifier
@@ -34,7 +44,7 @@ impl WriteVerifier {
     pub async fn commit(&self, file: &File, offset: u64, count: u32) -> weir_vfs::Result<[u8; 8]> {
         let end = if count == 0 { u64::MAX } else { offset.saturating_add(count.into()) };
         self.sync(file, offset..end, false).await?;
-        Ok(self.get())
+        Ok(self.get(file))
     }
 
     /// Makes writes of a range durable, with attributes unless `data_only`.

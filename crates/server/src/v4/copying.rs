@@ -9,7 +9,7 @@ use std::io::IoSlice;
 use std::net::IpAddr;
 use std::sync::Arc;
 use weir_nfs::v4::Error;
-use weir_pagecache::Segment;
+use weir_pagecache::{File, Segment};
 use weir_vfs::SegmentKind;
 
 /// Most bytes of data in a piece.
@@ -47,6 +47,11 @@ impl Copying {
         len: u64,
     ) -> Self {
         Self { export, peer, source, destination, from, to, left: len }
+    }
+
+    /// The file that is copied to.
+    pub(crate) fn destination(&self) -> &File {
+        &self.destination.file
     }
 
     /// Copies the next piece, or the whole of the next hole; nothing at the end.

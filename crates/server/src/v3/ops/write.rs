@@ -13,16 +13,15 @@ use weir_vfs::Access;
 pub(in crate::v3) async fn write(request: &Request<'_>, args: write::Args) -> write::Res {
     let file = request.target(&args.file)?;
     let stable = args.stable;
-    let verifier = file.verifier().get();
     let written = write_checked(&file, args).await;
     let wcc = file.wcc().await;
     match written {
-        Ok(count) => Ok(Written { file: wcc, count, committed: stable, verifier }),
+        Ok((count, verifier)) => Ok(Written { file: wcc, count, committed: stable, verifier }),
         Err(status) => Err(Failure { status, rest: wcc }),
     }
 }
 
-async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<u32, Error> {
+async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<(u32, Verifier), Error> {
     file.check_writable()?;
     let count = args.count.min(MAX_IO_BYTES);
     let data = args.data.to_bytes();
@@ -34,6 +33,7 @@ async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<u32, Erro
     // Nothing waits between here and the write, so that one that was given up does not come late.
     file.check_connected()?;
     let flags = file.write_flags(&open, args.offset, data.len());
+    let verifier = file.verifier().get(&open);
     let written = open.write_at_async(data, args.offset, flags).await;
     let written = written.map_err(convert::error)?;
     file.export.counts.written(written);
@@ -44,7 +44,7 @@ async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<u32, Erro
         synced.map_err(convert::error)?;
     }
     // Never more than `count`, which is of that type.
-    Ok(written as u32)
+    Ok((written as u32, verifier))
 }
 
 pub(in crate::v3) async fn commit(request: &Request<'_>, args: commit::Args) -> commit::Res {

@@ -105,6 +105,31 @@ async fn data_that_a_failed_sync_may_have_lost_is_written_again() {
 }
 
 #[tokio::test]
+async fn data_that_was_lost_unasked_is_written_again_whoever_was_told() {
+    let (f, fault) = fixture(Durability::Sync).await;
+    let (mut c, mut other) = (f.client().await, f.client().await);
+    let file = c.file("file").await;
+    let data = weir_nfs::Data::from(Bytes::from_static(b"data"));
+    let stable = write::Stability::Unstable;
+    let args = write::Args { file: file.clone(), offset: 0, count: 4, stable, data };
+    let first = c.call(&args).await.unwrap();
+    let what = What::Fail(weir_vfs::Error::NoSpace);
+    fault.add(Rule { call: Call::Write, when: When::Always, what });
+    assert_eq!(f.fs.cache().flush().await, Err(weir_vfs::Error::NoSpace));
+    fault.clear();
+    assert_eq!(f.fs.cache().dirty_bytes(), 0);
+    // The error is taken by one who wrote nothing before.
+    while other.call(&args).await.is_err() {}
+    let args = commit::Args { file, offset: 0, count: 0 };
+    let committed = loop {
+        if let Ok(committed) = c.call(&args).await {
+            break committed;
+        }
+    };
+    assert_ne!(committed.verifier, first.verifier);
+}
+
+#[tokio::test]
 async fn the_reply_waits_for_the_sync_and_other_changes_of_the_directory_do_not() {
     const MANY: usize = 40;
     let (f, fault) = fixture(Durability::Sync).await;

@@ -66,9 +66,9 @@ pub(crate) async fn copy(cx: &mut Context, args: copy::Args) -> copy::Res {
         return Err(Detailed::Plain(Error::NotSupp));
     }
     let (from, to) = (args.source_offset, args.destination_offset);
-    let verifier = cx.core.verifier.get();
     let pair = pair(cx, (args.source, args.destination), (from, to), args.count).await;
     let Pair { source, destination, len } = pair.map_err(Detailed::Plain)?;
+    let verifier = cx.core.verifier.get(&destination.file);
     let export = cx.current.map(|node| cx.exports.share(node.export).map_err(of_handle));
     let export = export.unwrap_or(Err(Error::NoFilehandle)).map_err(Detailed::Plain)?;
     let whose = (export, cx.peer.addr().ip());

@@ -50,20 +50,15 @@ pub(crate) async fn write(cx: &mut Context, args: write::Args) -> write::Res {
         StableHow::FileSync => IoFlags::SYNC,
     };
     // Taken before the write: should data be lost after it, the verifier is another one by then.
-    let verifier = cx.core.verifier.get();
+    let verifier = cx.core.verifier.get(&io.file);
     if args.offset.checked_add(args.data.len() as u64).is_none() {
         return Err(Error::FBig);
     }
     let bytes = args.data.to_bytes();
     let peer = cx.peer.addr().ip();
     let flags = flags | target.export.write_flags(peer, &io.file, args.offset, bytes.len());
-    let written = io.file.write_at_async(&bytes, args.offset, flags).await.map_err(|error| {
-        if args.stable != StableHow::Unstable {
-            // It may have been the sync, which may have dropped what others wrote.
-            cx.core.verifier.data_may_be_lost();
-        }
-        of_vfs(error)
-    })?;
+    // A sync that fails changes the verifier, since the cache counts it.
+    let written = io.file.write_at_async(&bytes, args.offset, flags).await.map_err(of_vfs)?;
     target.export.counts.written(written);
     Ok(write::Written { count: written as u32, committed: args.stable, verifier })
 }

@@ -32,7 +32,7 @@ pub(crate) async fn write_same(cx: &mut Context, args: write_same::Args) -> writ
         return Err(Error::NotSupp);
     }
     // Taken before the write: should data be lost after it, the verifier is another one by then.
-    let verifier = cx.core.verifier.get();
+    let verifier = cx.core.verifier.get(&io.file);
     let writing = Writing { cx, target: &target, io: &io, offset: args.offset, makes_holes };
     let count = writing.run(&blocks).await?;
     if args.stable != StableHow::Unstable && count > 0 {
