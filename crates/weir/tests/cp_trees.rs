@@ -52,7 +52,10 @@ fn a_tree_is_not_copied_into_itself_through_another_view() {
     let dir = scratch();
     let export = dir.path().join("export");
     fs::create_dir_all(export.join("tree/inner")).unwrap();
-    fs::write(export.join("tree/file"), "x").unwrap();
+    // Files that are copied into the directory while it is found move its times.
+    for n in 0..50 {
+        fs::write(export.join(format!("tree/file{n}")), "x").unwrap();
+    }
     let server = Server::start(&export, &["--squash", "none"]);
     let local = |path: &str| export.join(path).to_str().unwrap().to_owned();
     for (from, to) in [

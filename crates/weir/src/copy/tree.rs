@@ -10,6 +10,7 @@ use crate::mounts::Place;
 use crate::output::kind_name;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use weir_pagecache::CachedFs;
 use weir_vfs::{Attr, Caller, Error, FileId, FileKind, RenameFlags, SetAttr};
@@ -240,13 +241,7 @@ impl Walk<'_> {
             if into.id.ino != attr.id.ino {
                 continue;
             }
-            // Through another view it is known by its times, which change with what is in it.
-            let views = (fs.getattr(into.id).await, from.fs.getattr(attr.id).await);
-            let same = match views {
-                (Ok(into), Ok(attr)) => source::is_same(&into, &attr),
-                _ => into.fsid == attr.fsid,
-            };
-            if same {
+            if is_one_directory((fs, into), (&from.fs, attr)).await {
                 return true;
             }
         }
@@ -358,4 +353,32 @@ async fn lookup(place: &Place, name: &[u8]) -> Result<Option<Attr>> {
         Err(Error::NotFound) => Ok(None),
         Err(error) => Err(error).asked(|| format!("find {}", place.shown)),
     }
+}
+
+/// Whether two directories of one inode number are one. Through another view a directory is known by its
+/// times, which move whenever a file is copied into it: so what is seen through one view counts only if
+/// the other one shows the same before and after.
+async fn is_one_directory(
+    (fs, into): (&CachedFs, &Attr),
+    (other, attr): (&CachedFs, &Attr),
+) -> bool {
+    const LOOKS: u32 = 100;
+    const PAUSE: Duration = Duration::from_millis(20);
+    if into.fsid == attr.fsid {
+        return true;
+    }
+    for _ in 0..LOOKS {
+        let before = fs.getattr(into.id).await;
+        let (seen, after) = (other.getattr(attr.id).await, fs.getattr(into.id).await);
+        let (Ok(before), Ok(seen), Ok(after)) = (before, seen, after) else { return false };
+        if source::is_same(&before, &seen) || source::is_same(&after, &seen) {
+            return true;
+        }
+        if (before.mtime, before.ctime) == (after.mtime, after.ctime) {
+            return false;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    // It never stands still: copying it into itself has no end, refusing it costs a message.
+    true
 }
