@@ -12,7 +12,7 @@
 //!    long gets JUKEBOX ([`Recalls`]).
 //! 4. Data of an UNSTABLE WRITE may be lost only if the write verifier changes; it does with
 //!    every start of the server.
-//! 5. What changes names, attributes or sizes is on disk before it is answered ([`Committer`]).
+//! 5. What changes names, attributes or sizes is on disk before it is answered (`durability.rs`).
 
 mod acl;
 mod convert;
