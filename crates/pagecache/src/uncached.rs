@@ -108,9 +108,13 @@ impl Mapping {
     /// caller counts. The lock is held.
     pub(crate) fn prune_page(&self, page: u64, edit: &mut Edit<'_>) -> bool {
         let Slot::Frame(frame) = edit.slot(page) else { return false };
-        let flags = self.shared.arena.flags(frame);
-        let done_with = flags & (flag::UNCACHED | flag::DIRTY | flag::WRITEBACK) == flag::UNCACHED
-            && !self.shared.arena.is_pinned(frame);
+        let meta = self.shared.arena.meta(frame);
+        // A cached reader claims the page by taking the mark away, without the lock: the one that takes it
+        // away decides.
+        let done_with = meta.flags() & (flag::UNCACHED | flag::DIRTY | flag::WRITEBACK)
+            == flag::UNCACHED
+            && !self.shared.arena.is_pinned(frame)
+            && meta.clear(flag::UNCACHED) != 0;
         if done_with {
             edit.evict(page);
         }
