@@ -161,7 +161,8 @@ impl Served {
         Ok(self.fs().access(caller, dir, EXECUTE).await? == EXECUTE)
     }
 
-    /// The same, if its mode and lists do not allow it.
+    /// Whether a caller may read or write a file although its mode and lists do not allow it, as
+    /// [`may`](Self::may) says: its owner, and to read it, a caller that may execute it.
     async fn may_nevertheless(&self, caller: &Caller, id: FileId, access: Access) -> Result<bool> {
         Ok(self.owns(caller, id).await? || self.may_execute(caller, id, access).await?)
     }
