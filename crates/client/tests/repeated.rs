@@ -4,6 +4,7 @@ mod common;
 
 use common::Served;
 use common::between::Losing;
+use std::sync::Arc;
 use std::time::Duration;
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_nfs::v3::Procedure;
@@ -81,6 +82,58 @@ async fn what_was_done_is_neither_denied_nor_done_again_when_its_reply_was_lost(
         losing.lose(PROGRAM, rmdir);
         let removed = soon(nfs.rmdir(ME, nfs.root(), version.as_bytes())).await;
         assert!(losing.has_lost() && removed.is_ok(), "{version}: {removed:?}");
+        nfs.unmount().await;
+    }
+}
+
+/// The server restarts after it executed the request: its sessions and reply caches are gone, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_done_is_not_denied_when_the_server_restarted_after_it() {
+    let mut served = Served::start();
+    let losing = Losing::to(served.addr).await;
+    let v3 = [Procedure::Create, Procedure::Link, Procedure::Rename, Procedure::Remove];
+    let v4 = [OpCode::Open, OpCode::Link, OpCode::Rename, OpCode::Remove];
+    let (v3, v4) = (v3.map(|p| p as u32), v4.map(|op| op as u32));
+    for (version, ops) in [("3", v3), ("4.0", v4), ("4.1", v4), ("4.2", v4)] {
+        let port = losing.addr.port();
+        let url = format!("nfs://{}/?vers={version}&mountport={port}", losing.addr);
+        let nfs = NfsFs::mount(&url.parse().unwrap(), &MountOptions::default()).await.unwrap();
+        let root = nfs.root();
+        let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+        let mut made = None;
+        for (step, op) in ops.into_iter().enumerate() {
+            losing.lose(PROGRAM, op);
+            let closed = losing.closed().await;
+            let (client, set) = (Arc::clone(&nfs), set.clone());
+            let doing = tokio::spawn(async move {
+                match step {
+                    0 => client.create(ME, root, b"file", &set, true).await.map(|made| made.attr),
+                    1 => client.link(ME, made.unwrap(), root, b"second").await,
+                    2 => {
+                        let replace = RenameFlags::Replace;
+                        client.rename(ME, root, b"second", root, b"third", replace).await?;
+                        client.lookup(ME, root, b"third").await
+                    }
+                    _ => {
+                        let attr = client.lookup(ME, root, b"third").await?;
+                        client.unlink(ME, root, b"third").await.map(|()| attr)
+                    }
+                }
+            });
+            let lost = async {
+                while !losing.has_lost() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            soon(lost).await;
+            served.restart();
+            drop(closed);
+            let done = soon(doing).await.unwrap();
+            let attr = done.unwrap_or_else(|error| panic!("{version}, step {step}: {error}"));
+            assert_eq!(attr.id, *made.get_or_insert(attr.id), "{version}, step {step}");
+        }
+        assert_eq!(nfs.getattr(made.unwrap()).await.unwrap().mode, 0o640, "{version}");
+        nfs.unlink(ME, root, b"file").await.unwrap();
         nfs.unmount().await;
     }
 }

@@ -1,6 +1,6 @@
-//! Operations that make and take away names. Each counts once: where a server without sessions answers
-//! a repetition as if it were another request, what the first one did is recognised
-//! ([`repeated`](crate::repeated)).
+//! Operations that make and remove names. Each counts once: where a server answers a repetition as if
+//! it were another request (it has no sessions, or lost them with a restart), the client recognises
+//! what the first one did ([`repeated`](crate::repeated)).
 
 use super::V4;
 use super::attr::set_attrs;
@@ -9,11 +9,11 @@ use crate::error::Result;
 use crate::protocol::{Handle, Node, Place, Protocol, Special};
 use crate::repeated;
 use weir_nfs::v4::op;
-use weir_nfs::v4::op::open::{Claim, CreateHow, How};
+use weir_nfs::v4::op::open::{Claim, CreateHow, CreateVerifier, How};
 use weir_nfs::v4::types::{SpecData, StateId};
 use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
-use weir_vfs::{Access, Attr, FileKind, RenameFlags};
+use weir_vfs::{Access, Attr, FileKind, RenameFlags, SetAttr};
 
 impl V4 {
     /// Makes a regular file that must not exist.
@@ -23,22 +23,39 @@ impl V4 {
         place: Place<'_>,
         exclusive: bool,
     ) -> Result<Node> {
-        let guarded = || How::Create(CreateHow::Guarded(set_attrs(place.set).into()));
-        if !self.has_sessions() {
-            let how = match exclusive {
-                true => How::Create(CreateHow::Exclusive(repeated::verifier())),
-                false => guarded(),
-            };
-            let results = self.create_without_session(cred, &place, how).await?;
-            let mut node = self.node(results, "OPEN")?;
-            self.found(&node, place.dir, place.name);
-            if exclusive {
-                node.attr = repeated::complete(self, cred, &place, &node).await?;
+        let how = match (exclusive, self.has_sessions()) {
+            (false, _) => CreateHow::Guarded(set_attrs(place.set).into()),
+            (true, false) => CreateHow::Exclusive(repeated::verifier()),
+            (true, true) => {
+                let mode =
+                    SetAttr { mode: place.set.mode, umask: place.set.umask, ..SetAttr::default() };
+                let (verifier, attrs) = (repeated::verifier(), set_attrs(&mode).into());
+                CreateHow::Exclusive41(CreateVerifier { verifier, attrs })
             }
-            return Ok(node);
+        };
+        let mut node = match self.has_sessions() {
+            true => self.create_with_session(cred, &place, How::Create(how)).await?,
+            false => {
+                let made = self.create_without_session(cred, &place, How::Create(how)).await?;
+                let node = self.node(made, "OPEN")?;
+                self.found(&node, place.dir, place.name);
+                node
+            }
+        };
+        if exclusive {
+            node.attr = repeated::complete(self, cred, &place, &node).await?;
         }
+        Ok(node)
+    }
+
+    async fn create_with_session(
+        &self,
+        cred: &OpaqueAuth,
+        place: &Place<'_>,
+        how: How,
+    ) -> Result<Node> {
         let claim = Claim::Null(place.name.into());
-        let args = self.open_args(Access::READ | Access::WRITE, guarded(), claim);
+        let args = self.open_args(Access::READ | Access::WRITE, how, claim);
         let mut ops = node_ops(vec![putfh(place.dir), Op::Open(args)]);
         ops.push(Op::Close(op::close::Args { seqid: 0, open_stateid: StateId::CURRENT }));
         let results = self.call(cred, "OPEN", &ops).await?;
@@ -154,11 +171,9 @@ impl V4 {
         {
             self.give_back_file(&over.handle).await;
         }
-        // With sessions it is done once.
-        let source = match self.has_sessions() {
-            true => None,
-            false => Some(self.lookup(cred, from.0, from.1).await?.attr),
-        };
+        // A session that the server lost with a restart does not tell afterwards which file had the
+        // name.
+        let source = self.lookup(cred, from.0, from.1).await?.attr;
         let ops = [
             putfh(from.0),
             Op::Savefh(()),
@@ -166,15 +181,14 @@ impl V4 {
             Op::Rename(op::rename::Args { from: from.1.into(), to: to.1.into() }),
         ];
         let answer = self.exchange(cred, "RENAME", &ops, None).await?;
-        match (answer.status, source) {
-            (Err(Nfs4Error::NoEnt), Some(source))
+        match answer.status {
+            Err(Nfs4Error::NoEnt)
                 if answer.resent && repeated::renamed(self, cred, &source, to).await =>
             {
                 Ok(())
             }
             // Of a target of another kind than the source (RFC 8881 section 18.26.3), too.
-            (Err(Nfs4Error::Exist), _) => {
-                let source = self.lookup(cred, from.0, from.1).await?.attr;
+            Err(Nfs4Error::Exist) => {
                 let target = self.lookup(cred, to.0, to.1).await?.attr;
                 match (source.kind, target.kind) {
                     (FileKind::Directory, FileKind::Directory) => {}
@@ -184,7 +198,7 @@ impl V4 {
                 }
                 self.checked("RENAME", answer.status)
             }
-            (status, _) => self.checked("RENAME", status),
+            status => self.checked("RENAME", status),
         }
     }
 }

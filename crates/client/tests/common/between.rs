@@ -162,18 +162,23 @@ pub(crate) struct Losing {
     pub(crate) addr: SocketAddr,
     /// The reply to lose: to a call of this program with this procedure, or operation of NFSv4.
     lose: Arc<Mutex<Option<(u32, u32)>>>,
+    /// Held by each new connection until it is through, and by a test that lets none through.
+    gate: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Losing {
     pub(crate) async fn to(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let losing = Self { addr: listener.local_addr().unwrap(), lose: Arc::default() };
-        let lose = Arc::clone(&losing.lose);
+        let addr = listener.local_addr().unwrap();
+        let losing = Self { addr, lose: Arc::default(), gate: Arc::default() };
+        let (lose, gate) = (Arc::clone(&losing.lose), Arc::clone(&losing.gate));
         tokio::spawn(async move {
             let mut number = 0;
             while let Ok((client, _)) = listener.accept().await {
                 number += 1;
-                let server = TcpStream::connect(server).await.unwrap();
+                let _open = gate.lock().await;
+                // Without a server the client is hung up on.
+                let Ok(server) = TcpStream::connect(server).await else { continue };
                 tokio::spawn(pass_or_lose(client, server, number, Arc::clone(&lose)));
             }
         });
@@ -183,6 +188,11 @@ impl Losing {
     /// Has the next such reply lost.
     pub(crate) fn lose(&self, program: u32, what: u32) {
         *self.lose.lock().unwrap() = Some((program, what));
+    }
+
+    /// Lets no new connection through while the guard lives.
+    pub(crate) async fn closed(&self) -> tokio::sync::OwnedMutexGuard<()> {
+        Arc::clone(&self.gate).lock_owned().await
     }
 
     /// Whether it was.
@@ -203,9 +213,12 @@ async fn pass_or_lose(
     let forth = async {
         while let Some(mut call) = record(&mut from_client).await {
             let mut d = Decoder::new(call.clone().into());
-            let header = CallHeader::decode(&mut d).unwrap();
-            let mut ops = ops_of(&call).unwrap_or_else(|| vec![header.procedure]);
-            ops.retain(|op| *lose.lock().unwrap() == Some((header.program, *op)));
+            // What is no call answers one of the server's, on the backchannel.
+            let mut ops = Vec::new();
+            if let Ok(header) = CallHeader::decode(&mut d) {
+                ops = ops_of(&call).unwrap_or_else(|| vec![header.procedure]);
+                ops.retain(|op| *lose.lock().unwrap() == Some((header.program, *op)));
+            }
             call[0] ^= number;
             if !ops.is_empty() {
                 lost.lock().unwrap().insert(*call.first_chunk().unwrap());
