@@ -10,6 +10,8 @@
 //! 4. What is to be written counts as unwritten until it is durable, also while a task writes it, and
 //!    again if that fails or its task is dropped: no other reply overtakes it. While the database
 //!    cannot be written, replies that might rest on it fail.
+//! 5. A client that goes while it is being put on disk, or whose record may be there after a write that
+//!    failed or was dropped, is looked at again as one that has nothing: no record outlives its client.
 
 use crate::state::{ClientId, Owner, Recovery, State};
 use parking_lot::Mutex;
@@ -43,11 +45,17 @@ impl Records {
     pub(crate) async fn record(&self, id: ClientId) -> Result<(), redb::Error> {
         let _turn = self.turn.lock().await;
         let record = self.state.lock().new_record(id);
-        let Ok(Some((owner, barred))) = record else { return Ok(()) };
-        self.recovery.write_clients(vec![(owner, Some(barred))]).await?;
-        if let Ok(client) = self.state.lock().clients.get_mut(id) {
+        let Ok(Some((owner, record))) = record else { return Ok(()) };
+        let idle = vec![owner.clone()];
+        let mut taken = Taken { records: self, owners: Vec::new(), idle };
+        self.recovery.write_clients(vec![(owner, Some(record))]).await?;
+        let mut state = self.state.lock();
+        if let Ok(client) = state.clients.get_mut(id) {
             (client.is_recorded, client.idle_since) = (true, None);
+            taken.idle.clear();
         }
+        // Its drop takes the lock.
+        drop(state);
         Ok(())
     }
 
@@ -99,7 +107,7 @@ impl Records {
 struct Taken<'a> {
     records: &'a Records,
     owners: Vec<Owner>,
-    /// The same of clients that have nothing any more.
+    /// The same of clients that have nothing any more, or may have gone.
     idle: Vec<Owner>,
 }
 
@@ -115,7 +123,7 @@ impl Drop for Taken<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::{Grace, Ids, Limits};
+    use crate::state::{Grace, Ids, Limits, Principal};
     use bytes::Bytes;
     use std::time::Duration;
 
@@ -176,6 +184,44 @@ mod tests {
         drop(hold);
         records.write_all().await.unwrap();
         assert!(!records.state.lock().has_idle());
+    }
+
+    #[tokio::test]
+    async fn a_client_that_goes_while_it_is_put_on_disk_does_not_stay_there() {
+        let principal = Principal { flavor: 1, uid: 0 };
+        for drops in [false, true] {
+            let (records, hold, dir) = held();
+            let id = {
+                let mut state = records.state.lock();
+                state.take_unwritten();
+                let now = Duration::ZERO;
+                let made =
+                    state.clients.exchange_id(owner(), [0; 8], principal.clone(), false, now);
+                let id = made.unwrap().id;
+                state.confirm(id, &principal, now).unwrap();
+                id
+            };
+            let task = tokio::spawn({
+                let records = records.clone();
+                async move { records.record(id).await }
+            });
+            until(|| records.turn.try_lock().is_err()).await;
+            if drops {
+                // A dropped task's write may be done all the same.
+                task.abort();
+                assert!(task.await.unwrap_err().is_cancelled());
+                records.state.lock().destroy_client(id).unwrap();
+                drop(hold);
+            } else {
+                records.state.lock().destroy_client(id).unwrap();
+                drop(hold);
+                task.await.unwrap().unwrap();
+            }
+            records.write_all().await.unwrap();
+            drop(records);
+            let clients = Recovery::open(dir.path()).unwrap().1.clients;
+            assert_eq!(clients, [], "dropped: {drops}");
+        }
     }
 
     #[tokio::test]

@@ -84,6 +84,11 @@ impl Grace {
         may
     }
 
+    /// Whether a client that had state has been there again.
+    pub fn has_returned(&self, owner: &Owner) -> bool {
+        self.returned.contains(owner)
+    }
+
     /// What is on disk of a client that had state.
     pub fn record(&self, owner: &Owner) -> Option<&Record> {
         self.expected.get(owner)

@@ -379,6 +379,8 @@ impl<F: Clone> State<F> {
         let owner = client.owner.clone();
         self.clients.check_name(&owner, principal, now)?;
         self.grace.check_name(&owner, principal, now)?;
+        // One that said goodbye in this grace is off the disk by now.
+        let again = self.grace.has_returned(&owner);
         let client = self.clients.get_mut(id)?;
         client.renewed = client.renewed.max(now);
         client.may_reclaim = self.grace.may_reclaim(&owner, principal, now);
@@ -387,7 +389,7 @@ impl<F: Clone> State<F> {
             && let Some(record) = self.grace.record(&owner)
         {
             client.inherited = record.barred.clone();
-            if record.principal.is_none() {
+            if record.principal.is_none() || again {
                 self.unwritten.insert(owner);
             }
         }

@@ -290,6 +290,20 @@ fn who_may_reclaim_stays_on_disk_until_grace_is_over() {
 }
 
 #[test]
+fn who_says_goodbye_in_grace_and_comes_back_is_on_disk_again() {
+    let mut state = state_after(&["a", "b"]);
+    let a = client(&mut state, "a", T0);
+    state.destroy_client(a).unwrap();
+    assert_eq!(state.take_unwritten(), [owner("a")]);
+    assert_eq!(state.record_of(&owner("a")), None, "it is off the disk");
+    let again = state.clients.exchange_id(owner("a"), [1; 8], principal(), false, T0).unwrap().id;
+    state.confirm(again, &principal(), T0).unwrap();
+    let opened = state.open(OpenRequest { claim: Claim::Reclaim, ..request(again, READ) }, T0);
+    assert!(opened.is_ok() && state.record_of(&owner("a")).is_some());
+    assert_eq!(state.take_unwritten(), [owner("a")], "before it is told of what it has");
+}
+
+#[test]
 fn a_silent_clients_reservation_gives_way_to_io_without_an_open() {
     let mut state = state_after(&[]);
     let a = ready(&mut state, "a", T0);
