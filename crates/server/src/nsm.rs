@@ -6,7 +6,8 @@
 //!
 //! 1. A notice frees the locks of the address that it comes from, and of no other; and only one from
 //!    a port that no user but the host's superuser may send from
-//!    ([`ServerConfig::notice_ports_below`](crate::ServerConfig)).
+//!    ([`ServerConfig::notice_ports_below`](crate::ServerConfig)). Of this machine, the superuser or the
+//!    server's own user has to own the socket: ports may be free for all here.
 //! 2. A connection proves where it comes from. A datagram does not: after one, the host's status monitor is
 //!    asked over a connection which run of the host this is (SM_STAT), and the locks are freed if it is
 //!    another than when they were taken. When that is not known, it has to be the one of the notice.
@@ -19,10 +20,12 @@
 //! 5. A host that does not answer is told again and again for [`NOTIFY_PATIENCE`], and holds up
 //!    nobody: at most [`MAX_TELLING`] are told at a time, each in turn.
 
+use crate::admission::Origin;
 use crate::outcall::{Outcall, PATIENCE};
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::server::Core;
 use crate::state::{self, LockHost};
+use crate::transport::Peer;
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
@@ -217,9 +220,11 @@ impl Nsm1 {
         Self { core, asker: Arc::new(Asker { confirm, asked, settling, settled, places }) }
     }
 
-    /// A host begins to take locks, or takes more: once, it is asked which run of it this is.
+    /// A host begins to take locks, or takes more: unless that is known, or was asked just now, it is
+    /// asked which run of it this is.
     pub(crate) fn learn(&self, host: IpAddr) {
-        if self.asker.confirm.state.lock().nlm_asks_run(host) {
+        let now = self.core.now();
+        if self.asker.confirm.state.lock().nlm_asks_run(host, now) {
             let asker = self.asker.clone();
             tokio::spawn(async move {
                 tokio::select! {
@@ -231,10 +236,10 @@ impl Nsm1 {
     }
 
     /// A host says over a connection that it has restarted, or the like: what it had is freed.
-    pub(crate) fn noticed_by_connection(&self, from: SocketAddr, what: &str) {
-        let host = from.ip().to_canonical();
+    pub(crate) fn noticed_by_connection(&self, from: &Peer, what: &str) {
+        let host = from.addr().ip().to_canonical();
         let has_locks = self.asker.confirm.state.lock().nlm_run_of(host).is_some();
-        if has_locks && self.counts(from) {
+        if has_locks && self.counts(from.addr()) && is_of_host(from.addr(), from.origin()) {
             info!("{host} says that it {what}: its locks by NLM are freed");
             let mut state = self.asker.confirm.state.lock();
             state.nlm_free(host);
@@ -243,11 +248,12 @@ impl Nsm1 {
     }
 
     /// A datagram says that a host has restarted.
-    fn noticed_by_datagram(&self, from: SocketAddr, noticed: i32) {
+    async fn noticed_by_datagram(&self, from: SocketAddr, noticed: i32) {
         let host = from.ip().to_canonical();
         let has_locks = self.asker.confirm.state.lock().nlm_run_of(host).is_some();
         if !has_locks
             || !self.counts(from)
+            || !is_of_host(from, Origin::of_datagram(from).await)
             || !self.asker.confirm.state.lock().nlm_doubt(host, noticed)
             || !self.asker.asked.lock().insert(host)
         {
@@ -301,7 +307,12 @@ impl Nsm1 {
             match socket.recv_from(&mut buffer).await {
                 Ok((len, from)) => {
                     let datagram = Bytes::copy_from_slice(&buffer[..len]);
-                    if let Some(reply) = self.answer(from, datagram)
+                    let mut noticed = None;
+                    let reply = self.answer(datagram, &mut noticed);
+                    if let Some(run) = noticed {
+                        self.noticed_by_datagram(from, run).await;
+                    }
+                    if let Some(reply) = reply
                         && let Err(error) = socket.send_to(&reply, from).await
                     {
                         debug!("{from}: {error}");
@@ -316,7 +327,8 @@ impl Nsm1 {
         }
     }
 
-    fn answer(&self, from: SocketAddr, datagram: Bytes) -> Option<Bytes> {
+    /// The answer to a call, and in `noticed` the run that it says the host to be in.
+    fn answer(&self, datagram: Bytes, noticed: &mut Option<i32>) -> Option<Bytes> {
         let mut args = Decoder::new(datagram);
         let header = CallHeader::decode(&mut args).ok()?;
         let accepted = |status| ReplyHeader::accepted(header.xid, status);
@@ -324,8 +336,7 @@ impl Nsm1 {
         let refused = match (header.program, header.version) {
             (nsm::PROGRAM, nsm::VERSION) => {
                 reply.put(&accepted(AcceptStatus::Success));
-                let noticed = |state| self.noticed_by_datagram(from, state);
-                let results = self.execute(header.procedure, &mut args, noticed);
+                let results = self.execute(header.procedure, &mut args, |run| *noticed = Some(run));
                 match results {
                     Ok(results) => {
                         reply.raw(&results);
@@ -392,11 +403,20 @@ impl Program for Nsm1 {
     async fn call(self: Arc<Self>, mut call: Call, mut reply: Encoder) -> Result<Encoder, Refusal> {
         let noticed = |run| {
             let what = format!("has restarted (run {run})");
-            self.noticed_by_connection(call.peer.addr(), &what);
+            self.noticed_by_connection(&call.peer, &what);
         };
         reply.raw(&self.execute(call.header.procedure, &mut call.args, noticed)?);
         Ok(reply)
     }
+}
+
+/// Whether who sends a notice may send it for its host, as far as this machine can tell.
+fn is_of_host(from: SocketAddr, origin: Origin) -> bool {
+    let speaks = origin.speaks_for_machine();
+    if !speaks {
+        warn!("{from}: a notice that the host has restarted is ignored: it comes from {origin}");
+    }
+    speaks
 }
 
 /// The news of this server's restart.

@@ -41,7 +41,12 @@ impl Outcall {
         };
         let stream = timeout(PATIENCE, connecting).await??;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, xid: 0, cred: OpaqueAuth::NONE })
+        Ok(Self::over(stream))
+    }
+
+    /// Calls over a connection that is there.
+    pub(crate) fn over(stream: TcpStream) -> Self {
+        Self { stream, xid: 0, cred: OpaqueAuth::NONE }
     }
 
     /// Connects to a program of a host, whose port mapper listens at `mapper`.

@@ -30,8 +30,19 @@ impl Origin {
 
     /// The origin of a connection from `peer` to `local`. Looks the socket up, so this is to be
     /// asked while the connection is new.
-    pub(crate) fn of(peer: SocketAddr, local: SocketAddr) -> Self {
-        Self::seen([peer, local], socket_owner::find(peer, local), first_unprivileged_here())
+    pub(crate) async fn of(peer: SocketAddr, local: SocketAddr) -> Self {
+        let owner = socket_owner::find(peer, local).await;
+        Self::seen([peer, local], owner, first_unprivileged_here())
+    }
+
+    /// The origin of a datagram that says that it is `from` there.
+    pub(crate) async fn of_datagram(from: SocketAddr) -> Self {
+        let place = if is_own_address(from.ip()) {
+            Place::Here(socket_owner::find_sender(from).await)
+        } else {
+            Place::Elsewhere
+        };
+        Self::at(place, from.port(), first_unprivileged_here())
     }
 
     /// The same, knowing who owns the other end's socket, if that can be told, and the first port
@@ -46,15 +57,38 @@ impl Origin {
             None if may_be_users() && is_own_address(peer.ip()) => Place::Here(None),
             None => Place::Elsewhere,
         };
+        Self::at(place, peer.port(), first_here)
+    }
+
+    fn at(place: Place, port: u16, first_here: u16) -> Self {
         let bound = match place {
             Place::Here(_) => first_here,
             Place::Elsewhere => FIRST_UNPRIVILEGED,
         };
-        Self::new(place, peer.port() < bound)
+        Self::new(place, port < bound)
     }
 
     pub(super) fn place(&self) -> Place {
         self.place
+    }
+
+    /// The user of this machine whose socket the other end's is, if that is all that the other end may
+    /// speak for: not the superuser's, nor at a port that only a superuser binds.
+    pub(crate) fn only_user(&self) -> Option<u32> {
+        match self.place {
+            Place::Here(Some(owner)) if owner != 0 && !self.privileged => Some(owner),
+            _ => None,
+        }
+    }
+
+    /// Whether the other end may speak for this machine as a whole, as the superuser and the server's own
+    /// user may. Of another machine, its ports alone say that.
+    pub(crate) fn speaks_for_machine(&self) -> bool {
+        match self.place {
+            Place::Here(Some(owner)) => owner == 0 || owner == rustix::process::geteuid().as_raw(),
+            Place::Here(None) => self.privileged,
+            Place::Elsewhere => true,
+        }
     }
 
     /// The other end's port is one that only a superuser binds.
@@ -100,27 +134,27 @@ mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
 
-    #[test]
-    fn a_connection_of_this_process_is_this_users() {
+    #[tokio::test]
+    async fn a_connection_of_this_process_is_this_users() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let here = listener.local_addr().expect("an address");
             let _client = TcpStream::connect(here).expect("connects");
             let (server, peer) = listener.accept().expect("is there");
-            let origin = Origin::of(peer, server.local_addr().expect("an address"));
+            let origin = Origin::of(peer, server.local_addr().expect("an address")).await;
             let own = rustix::process::geteuid().as_raw();
             assert_eq!(origin, Origin::new(Place::Here(Some(own)), false), "{address}");
         }
     }
 
-    #[test]
-    fn a_socket_that_was_closed_is_nobodys() {
+    #[tokio::test]
+    async fn a_socket_that_was_closed_is_nobodys() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
         let (server, peer) = listener.accept().expect("is there");
         drop(client);
         // Not root's, as which the kernel shows a socket without an owner.
-        let origin = Origin::of(peer, server.local_addr().expect("an address"));
+        let origin = Origin::of(peer, server.local_addr().expect("an address")).await;
         assert_eq!(origin, Origin::new(Place::Here(None), false));
     }
 
@@ -139,10 +173,33 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_of_another_machine_is_elsewhere() {
+    fn this_machine_is_spoken_for_by_its_superuser_and_by_no_other_user() {
+        let own = rustix::process::geteuid().as_raw();
+        let at = |owner, port, first_here| Origin::at(Place::Here(owner), port, first_here);
+        for (owner, first_here, speaks) in [
+            (Some(0), 0, true),
+            (Some(own), 0, true),
+            (Some(own + 1), 0, false),
+            (Some(own + 1), 1024, false),
+            // Its program has closed it: the port says whose it was, unless users may bind it.
+            (None, 0, false),
+            (None, 1024, true),
+        ] {
+            assert_eq!(at(owner, 700, first_here).speaks_for_machine(), speaks, "{owner:?}");
+        }
+        assert!(Origin::at(Place::Elsewhere, 700, 0).speaks_for_machine());
+        let only = |owner, port| at(owner, port, 1024).only_user();
+        assert_eq!(
+            [only(Some(7), 1024), only(Some(7), 700), only(Some(0), 1024)],
+            [Some(7), None, None]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_connection_of_another_machine_is_elsewhere() {
         let [peer, local] = ["192.0.2.7:700", "192.0.2.1:2049"].map(|a| a.parse().expect("one"));
-        assert_eq!(Origin::of(peer, local), Origin::new(Place::Elsewhere, true));
+        assert_eq!(Origin::of(peer, local).await, Origin::new(Place::Elsewhere, true));
         let peer = "192.0.2.7:1024".parse().expect("one");
-        assert_eq!(Origin::of(peer, local), Origin::new(Place::Elsewhere, false));
+        assert_eq!(Origin::of(peer, local).await, Origin::new(Place::Elsewhere, false));
     }
 }

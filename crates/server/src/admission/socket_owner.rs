@@ -1,7 +1,9 @@
-//! Which user owns a TCP socket of this network namespace.
+//! Which user owns a socket of this network namespace.
 //!
-//! The kernel is asked for that one socket (sock_diag(7)); where it does not answer such questions,
-//! its list of all sockets is read (proc(5), `/proc/net/tcp`). Which of the two works is found out once.
+//! Of a TCP connection, the kernel is asked for that one socket (sock_diag(7)); where it does not answer such
+//! questions, its list of all sockets is read (proc(5), `/proc/net/tcp`). Which of the two works is found out
+//! once; a failure that may pass, such as a want of descriptors, decides nothing. Asking waits for nothing; a
+//! list may be long, so one at a time is read, by a thread that may wait.
 //!
 //! A socket that its program has closed, and one in TIME_WAIT, belongs to no user any more, and the
 //! kernel shows user 0 for it: it has no inode then, so a socket without one has no owner here.
@@ -11,34 +13,119 @@ use netlink_packet_sock_diag::SockDiagMessage;
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::OnceLock;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 use tracing::{debug, warn};
+
+/// The way that works here, once that is known.
+static WAYS: Ways = Ways { known: OnceLock::new() };
+
+/// Held by whoever reads a list of sockets.
+static LISTING: Semaphore = Semaphore::const_new(1);
 
 /// The user that owns the socket bound to `peer` and connected to `local`; `None` where no such
 /// socket is open in this network namespace, or the kernel does not say.
-pub(super) fn find(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
-    static WAY: OnceLock<Option<Way>> = OnceLock::new();
-    let way = WAY.get_or_init(|| {
-        let way = [Way::Ask, Way::List].into_iter().find(|way| way.works());
-        if way.is_none() {
-            warn!("this kernel does not tell which user owns a connection of this machine");
+pub(super) async fn find(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
+    let [peer, local] = [peer, local].map(canonical);
+    let found = match WAYS.known.get() {
+        Some(None) => return None,
+        Some(Some(Way::Ask)) => ask(peer, local),
+        Some(Some(Way::List)) | None => {
+            read_listed(move || match WAYS.choose(Way::works) {
+                Some(way) => way.find(peer, local),
+                None => Ok(None),
+            })
+            .await
         }
-        way
-    });
-    way.as_ref()?.find(canonical(peer), canonical(local)).unwrap_or_else(|error| {
-        debug!("{peer}: the owner of its socket cannot be found: {error}");
+    };
+    owner(peer, found)
+}
+
+/// The user that owns the sockets which datagrams from `sender` are sent by; of several, one that is not
+/// the superuser. `None` where none is open in this network namespace, or the kernel does not say.
+pub(super) async fn find_sender(sender: SocketAddr) -> Option<u32> {
+    let sender = canonical(sender);
+    owner(sender, read_listed(move || list_senders(sender)).await)
+}
+
+fn owner(of: SocketAddr, found: io::Result<Option<u32>>) -> Option<u32> {
+    found.unwrap_or_else(|error| {
+        debug!("{of}: the owner of its socket cannot be found: {error}");
         None
     })
+}
+
+async fn read_listed(
+    read: impl FnOnce() -> io::Result<Option<u32>> + Send + 'static,
+) -> io::Result<Option<u32>> {
+    // Nobody closes the semaphore.
+    let turn = LISTING.acquire().await.map_err(io::Error::other)?;
+    let read = move || {
+        // A dropped call's list is read to its end.
+        let _turn = turn;
+        read()
+    };
+    spawn_blocking(read).await?
+}
+
+/// Which way works.
+struct Ways {
+    /// `None`: no way.
+    known: OnceLock<Option<Way>>,
+}
+
+impl Ways {
+    /// The way to take now: the first one that works, which is remembered unless an earlier one may
+    /// work another time.
+    fn choose(&self, works: impl Fn(Way) -> io::Result<bool>) -> Option<Way> {
+        if let Some(known) = self.known.get() {
+            return *known;
+        }
+        let mut may_pass = false;
+        let found = [Way::Ask, Way::List].into_iter().find(|&way| {
+            works(way).unwrap_or_else(|error| {
+                may_pass |= is_passing(&error);
+                false
+            })
+        });
+        if may_pass {
+            return found;
+        }
+        if found.is_none() {
+            warn!("this kernel does not tell which user owns a connection of this machine");
+        }
+        *self.known.get_or_init(|| found)
+    }
+}
+
+/// Whether the same may succeed another time: not what says that the kernel does not offer it, or not to
+/// this process.
+fn is_passing(error: &io::Error) -> bool {
+    const LASTING: [Errno; 9] = [
+        Errno::PROTONOSUPPORT,
+        Errno::AFNOSUPPORT,
+        Errno::OPNOTSUPP,
+        Errno::NOSYS,
+        Errno::INVAL,
+        Errno::PERM,
+        Errno::ACCESS,
+        Errno::NOENT,
+        // No protocol listens at the kernel's end of a netlink socket.
+        Errno::CONNREFUSED,
+    ];
+    Errno::from_io_error(error).is_some_and(|error| !LASTING.contains(&error))
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Ask,
     List,
@@ -46,14 +133,11 @@ enum Way {
 
 impl Way {
     /// Tries it on a connection of this process.
-    fn works(self) -> bool {
-        let tried = || -> io::Result<bool> {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-            let client = TcpStream::connect(listener.local_addr()?)?;
-            let found = self.find(client.local_addr()?, client.peer_addr()?)?;
-            Ok(found.is_some())
-        };
-        tried().unwrap_or(false)
+    fn works(self) -> io::Result<bool> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let client = TcpStream::connect(listener.local_addr()?)?;
+        let found = self.find(client.local_addr()?, client.peer_addr()?)?;
+        Ok(found.is_some())
     }
 
     fn find(self, peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
@@ -115,6 +199,27 @@ fn list(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
         SocketAddr::V4(_) => &["/proc/net/tcp", "/proc/net/tcp6"],
         SocketAddr::V6(_) => &["/proc/net/tcp6"],
     };
+    let found = find_listed(lists, |listed| listed.ends == [peer, local])?;
+    Ok(found.filter(|listed| listed.inode != 0).map(|listed| listed.uid))
+}
+
+fn list_senders(sender: SocketAddr) -> io::Result<Option<u32>> {
+    const LISTS: &[&str] = &["/proc/net/udp", "/proc/net/udp6"];
+    let sends = |listed: &Listed| {
+        let [own, _] = listed.ends;
+        let ip = own.ip();
+        own.port() == sender.port()
+            && (ip == sender.ip() || ip.is_unspecified())
+            && listed.inode != 0
+    };
+    // Programs may share a port.
+    let other = find_listed(LISTS, |listed| sends(listed) && listed.uid != 0)?;
+    let found = if other.is_some() { other } else { find_listed(LISTS, sends)? };
+    Ok(found.map(|listed| listed.uid))
+}
+
+/// The first line of these lists that `is_it`.
+fn find_listed(lists: &[&str], is_it: impl Fn(&Listed) -> bool) -> io::Result<Option<Listed>> {
     for path in lists {
         let file = match File::open(path) {
             Ok(file) => file,
@@ -123,16 +228,16 @@ fn list(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
         };
         for line in BufReader::new(file).lines().skip(1) {
             if let Some(listed) = Listed::read(&line?)
-                && listed.ends == [peer, local]
+                && is_it(&listed)
             {
-                return Ok((listed.inode != 0).then_some(listed.uid));
+                return Ok(Some(listed));
             }
         }
     }
     Ok(None)
 }
 
-/// A line of `/proc/net/tcp`.
+/// A line of `/proc/net/tcp`, or of `/proc/net/udp`.
 #[derive(Debug, PartialEq, Eq)]
 struct Listed {
     /// The socket's own address, and the other end's.
@@ -179,13 +284,53 @@ mod tests {
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("there");
             let [peer, local] = [client.local_addr(), client.peer_addr()].map(|a| a.expect("one"));
-            let ways: Vec<_> = [Way::Ask, Way::List].into_iter().filter(|w| w.works()).collect();
+            let ways: Vec<_> =
+                [Way::Ask, Way::List].into_iter().filter(|w| w.works().unwrap_or(false)).collect();
             for way in ways {
                 assert_eq!(way.find(peer, local).ok(), Some(Some(own)), "{way:?} {address}");
                 let other = SocketAddr::new(local.ip(), 1);
                 assert_eq!(way.find(peer, other).ok(), Some(None), "{way:?} {address}");
             }
         }
+    }
+
+    #[test]
+    fn a_failure_that_may_pass_decides_nothing() {
+        let fails = |error: Errno| move |_| -> io::Result<bool> { Err(error.into()) };
+        let ways = Ways { known: OnceLock::new() };
+        for passing in [Errno::MFILE, Errno::NOBUFS, Errno::ADDRNOTAVAIL] {
+            assert_eq!(ways.choose(fails(passing)), None);
+        }
+        let list_alone = |error: Errno| {
+            move |way| match way {
+                Way::Ask => Err(error.into()),
+                Way::List => Ok(true),
+            }
+        };
+        assert_eq!(ways.choose(list_alone(Errno::NFILE)), Some(Way::List), "for now");
+        assert_eq!(ways.choose(|_| Ok(true)), Some(Way::Ask));
+        assert_eq!(ways.choose(fails(Errno::MFILE)), Some(Way::Ask), "it is not tried again");
+
+        let ways = Ways { known: OnceLock::new() };
+        assert_eq!(ways.choose(list_alone(Errno::PROTONOSUPPORT)), Some(Way::List));
+        assert_eq!(ways.choose(|_| Ok(true)), Some(Way::List), "asking never works here");
+        let ways = Ways { known: OnceLock::new() };
+        assert_eq!(ways.choose(|_| Ok(false)), None);
+        assert_eq!(ways.choose(|_| Ok(true)), None);
+    }
+
+    #[tokio::test]
+    async fn who_sends_datagrams_is_found_at_any_address_of_the_machine() {
+        let own = rustix::process::geteuid().as_raw();
+        let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let port = sender.local_addr().expect("bound").port();
+        assert_eq!(find_sender(SocketAddr::from(([127, 0, 0, 1], port))).await, Some(own));
+        assert_eq!(find_sender(SocketAddr::from(([127, 0, 0, 2], port))).await, None);
+        drop(sender);
+        assert_eq!(find_sender(SocketAddr::from(([127, 0, 0, 1], port))).await, None);
+        let anywhere = std::net::UdpSocket::bind("0.0.0.0:0").expect("a port");
+        let port = anywhere.local_addr().expect("bound").port();
+        assert_eq!(find_sender(SocketAddr::from(([127, 0, 0, 2], port))).await, Some(own));
     }
 
     #[cfg(target_endian = "little")]

@@ -8,7 +8,9 @@
 //!    server and may reclaim.
 //! 2. What a transition took from others is off the disk before the reply, or the GRANTED call, that
 //!    gives it away.
-//! 3. A request may come twice, and then gets the same answer: whoever holds a lock may take it
+//! 3. What a user of this machine takes is that user's alone: another one that names the same owner is
+//!    another owner. Hosts, and this machine's superuser, name the owners of all their users.
+//! 4. A request may come twice, and then gets the same answer: whoever holds a lock may take it
 //!    again, and giving up what one does not hold succeeds.
 
 mod callbacks;
@@ -61,6 +63,8 @@ struct Request<'a> {
     nlm: &'a Nlm4,
     identity: Identity,
     route: Route,
+    /// The one user of this machine that the caller may be.
+    user: Option<u32>,
 }
 
 impl Nlm4 {
@@ -130,7 +134,7 @@ impl Request<'_> {
     fn owner(&self, lock: &nlm::Lock) -> NlmOwner {
         // The handle as it came holds on to the whole request.
         let handle = Bytes::copy_from_slice(&lock.owner);
-        NlmOwner { host: self.host(), handle, process: lock.process }
+        NlmOwner { host: self.host(), user: self.user, handle, process: lock.process }
     }
 
     /// The file of a handle, if the caller may use it at all.
@@ -326,7 +330,7 @@ impl Request<'_> {
     fn sharer(&self, share: &nlm::Share) -> NlmOwner {
         // As it came it holds on to the whole request.
         let handle = Bytes::copy_from_slice(&share.owner);
-        NlmOwner { host: self.host(), handle, process: 0 }
+        NlmOwner { host: self.host(), user: self.user, handle, process: 0 }
     }
 }
 
@@ -375,7 +379,8 @@ impl Program for Nlm4 {
         let identity = call.identify().await?;
         let Call { mut args, peer, .. } = call;
         let [host, server] = [peer.addr(), peer.local_addr()].map(|addr| addr.ip().to_canonical());
-        let request = Request { nlm: &self, identity, route: Route { host, server } };
+        let (route, user) = (Route { host, server }, peer.origin().only_user());
+        let request = Request { nlm: &self, identity, route, user };
         // What the other half of a call in two halves says.
         let answer = |procedure, results: Bytes| {
             self.callbacks.answer(&self.core, request.route, procedure, results);
@@ -390,7 +395,7 @@ impl Program for Nlm4 {
             Procedure::Unshare => reply.put(&request.unshare(args.get()?)),
             Procedure::FreeAll => {
                 let _: nlm::Notify = args.get()?;
-                self.monitor.noticed_by_connection(peer.addr(), "needs none of its locks");
+                self.monitor.noticed_by_connection(&peer, "needs none of its locks");
             }
             Procedure::TestMsg => {
                 answer(Procedure::TestRes, wire(&request.test(args.get()?).await));

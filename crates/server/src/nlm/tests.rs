@@ -1,6 +1,8 @@
 //! The lock manager over real sockets, between hosts at loopback addresses of their own, each with
 //! a port mapper, a lock manager and a status monitor.
 
+mod local_users;
+
 use crate::export::{Export, ExportOptions, Squash};
 use crate::handle::{Handles, Node};
 use crate::outcall::Outcall;
@@ -445,6 +447,10 @@ async fn hosts_are_told_of_a_restart_and_reclaim_while_others_wait() {
 /// A notice by a datagram, as Linux tells.
 async fn notify_by_datagram(f: &Fixture, host: &Host, run: i32) {
     let socket = UdpSocket::bind(SocketAddr::new(host.ip, 0)).await.unwrap();
+    send_notice(f, &socket, run).await;
+}
+
+async fn send_notice(f: &Fixture, socket: &UdpSocket, run: i32) {
     let mut e = Encoder::new();
     e.put(&CallHeader {
         xid: 9,

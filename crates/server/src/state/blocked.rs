@@ -356,7 +356,7 @@ mod tests {
     const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
     fn nlm_owner(process: i32) -> NlmOwner {
-        NlmOwner { host: HOST, handle: Bytes::new(), process }
+        NlmOwner { host: HOST, user: None, handle: Bytes::new(), process }
     }
 
     /// An owner of a client, with the file open.

@@ -37,11 +37,17 @@ use weir_vfs::Lock;
 /// Most locks that are waited for, or granted to hosts that do not know yet.
 const MAX_WAITING: usize = 16 << 10;
 
+/// How long after a host was asked in vain which run of it this is, it is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+
 /// Who holds locks: a process of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NlmOwner {
     /// The host's address: names are whatever callers say, addresses at least get replies.
     pub host: IpAddr,
+    /// The user of this machine that the owner is believed to be, and none else: hosts see to their own
+    /// users' owners, but this machine's users call for themselves.
+    pub user: Option<u32>,
     /// The host's name for the owner.
     pub handle: Bytes,
     /// The process, as the host numbers it.
@@ -194,8 +200,10 @@ struct Host {
 enum HostRun {
     /// It was not asked.
     Unasked,
-    /// It is being asked, or did not say.
-    Unknown,
+    /// It is being asked since then, or did not say.
+    Unknown {
+        asked: Duration,
+    },
     Number(i32),
 }
 
@@ -213,12 +221,17 @@ impl<F: Clone> State<F> {
         host.or_insert(new).used = now;
     }
 
-    /// Whether a host is to be asked which run of it this is. Says so once.
-    pub fn nlm_asks_run(&mut self, host: IpAddr) -> bool {
+    /// Whether a host is to be asked which run of it this is. Says so once, and again after a while if
+    /// the host did not say.
+    pub fn nlm_asks_run(&mut self, host: IpAddr, now: Duration) -> bool {
         let Some(host) = self.nlm.hosts.get_mut(&host) else { return false };
-        let asks = host.run == HostRun::Unasked;
+        let asks = match host.run {
+            HostRun::Unasked => true,
+            HostRun::Unknown { asked } => now.saturating_sub(asked) >= ASK_AGAIN,
+            HostRun::Number(_) => false,
+        };
         if asks {
-            host.run = HostRun::Unknown;
+            host.run = HostRun::Unknown { asked: now };
         }
         asks
     }

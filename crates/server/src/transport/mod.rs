@@ -20,7 +20,7 @@ mod tests;
 
 pub use peer::{Peer, Reserved};
 
-use crate::admission::Admission;
+use crate::admission::{Admission, Origin};
 use crate::program::Programs;
 use connection::Connection;
 use futures_util::future::join_all;
@@ -131,10 +131,11 @@ impl Transport {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         // It has one as long as it is connected; if it is not any more, nothing will be done with it.
         let local = stream.local_addr().unwrap_or(addr);
-        let peer =
-            Arc::new(Peer::new(id, [addr, local], self.limits.reply_bytes, self.admission.clone()));
         tasks.spawn(async move {
             debug!("{addr}: connected");
+            let origin = Origin::of(addr, local).await;
+            let (reply_bytes, admission) = (self.limits.reply_bytes, self.admission.clone());
+            let peer = Arc::new(Peer::new(id, [addr, local], origin, reply_bytes, admission));
             let transport = self.clone();
             let end = Connection::new(self, stream, peer.clone()).run().await;
             peer.close();

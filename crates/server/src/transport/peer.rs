@@ -32,10 +32,10 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Finds out where the connection comes from, so this is to be called while it is new.
     pub(super) fn new(
         id: u64,
         [addr, local]: [SocketAddr; 2],
+        origin: Origin,
         reply_bytes: usize,
         admission: Arc<Admission>,
     ) -> Self {
@@ -43,7 +43,7 @@ impl Peer {
             id,
             addr,
             local,
-            origin: Origin::of(addr, local),
+            origin,
             admission,
             refused: AtomicBool::new(false),
             replies: Arc::new(Semaphore::new(reply_bytes)),
@@ -69,6 +69,11 @@ impl Peer {
     /// The address of this server that the other end chose.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Where the connection comes from.
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// The caller behind a credential that came over this connection.

@@ -283,7 +283,7 @@ fn a_host_is_granted_nothing_while_a_delegation_is_in_the_way() {
     let (a, id) = delegate(&mut state, "a", WRITE);
     let host = std::net::IpAddr::from([192, 0, 2, 7]);
     state.nlm_remembered(host, T0);
-    let owner = NlmOwner { host, handle: bytes::Bytes::new(), process: 1 };
+    let owner = NlmOwner { host, user: None, handle: bytes::Bytes::new(), process: 1 };
     let lock = |exclusive| NlmLock {
         owner: owner.clone(),
         node: NODE,

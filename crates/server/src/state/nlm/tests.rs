@@ -10,7 +10,7 @@ const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
 const ALL: Range = Range { start: 0, end: TO_END };
 
 fn owner(process: i32) -> NlmOwner {
-    NlmOwner { host: HOST, handle: Bytes::from_static(b"p@host"), process }
+    NlmOwner { host: HOST, user: None, handle: Bytes::from_static(b"p@host"), process }
 }
 
 fn lock(process: i32, exclusive: bool) -> NlmLock {
@@ -315,4 +315,18 @@ fn a_lock_taken_while_a_grant_is_on_its_way_outlives_a_grant_in_vain() {
     assert_eq!(state.held, 1);
     state.nlm_free(HOST);
     assert_empty(&state);
+}
+
+#[test]
+fn a_host_that_does_not_say_which_run_it_is_in_is_asked_again_later() {
+    let mut state = state();
+    let soon = T0 + ASK_AGAIN - Duration::from_secs(1);
+    assert!(state.nlm_asks_run(HOST, T0));
+    assert!(!state.nlm_asks_run(HOST, soon), "it is being asked");
+    assert!(state.nlm_asks_run(HOST, T0 + ASK_AGAIN));
+    assert!(!state.nlm_asks_run(HOST, T0 + ASK_AGAIN));
+    state.nlm_note_run(HOST, Some(3));
+    assert!(!state.nlm_asks_run(HOST, T0 + ASK_AGAIN * 9), "that is known");
+    state.nlm_note_run(HOST, None);
+    assert!(state.nlm_asks_run(HOST, T0 + ASK_AGAIN * 9));
 }

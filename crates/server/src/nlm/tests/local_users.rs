@@ -1,0 +1,96 @@
+//! Users of the server's own machine, who call for themselves from any port. Only the superuser can make
+//! sockets of other users, so without it these tests do nothing.
+
+use super::*;
+use std::os::fd::AsFd;
+
+/// Gives a socket to a user; false: this process may not.
+fn give(socket: impl AsFd, uid: u32) -> bool {
+    let owner = rustix::process::Uid::from_raw(uid);
+    rustix::process::geteuid().is_root() && rustix::fs::fchown(socket, Some(owner), None).is_ok()
+}
+
+/// A connection of a user from a host's address.
+async fn connect(f: &Fixture, ip: IpAddr, uid: u32) -> Option<Outcall> {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::new(ip, 0)).unwrap();
+    if !give(&socket, uid) {
+        return None;
+    }
+    let stream = socket.connect(f.addr).await.unwrap();
+    let auth = AuthSys { uid, gid: uid, ..AuthSys::default() };
+    Some(Outcall::over(stream).with_cred(OpaqueAuth::from(&auth)))
+}
+
+async fn call<C: nlm::Call>(client: &mut Outcall, args: &C::Args) -> C::Res
+where
+    C::Args: Sync,
+{
+    client.call((nlm::PROGRAM, nlm::VERSION, C::PROCEDURE as u32), args).await.unwrap()
+}
+
+async fn take(client: &mut Outcall, lock: nlm::Lock) -> Status {
+    let (cookie, block, exclusive, reclaim) = ("c".into(), false, true, false);
+    let args = LockArgs { cookie, block, exclusive, lock, reclaim, state: 1 };
+    call::<call::Lock>(client, &args).await.status
+}
+
+async fn release(client: &mut Outcall, lock: nlm::Lock) -> Status {
+    call::<call::Unlock>(client, &UnlockArgs { cookie: "u".into(), lock }).await.status
+}
+
+/// A file that all users may write.
+async fn shared_file() -> Fixture {
+    let f = Fixture::new().await;
+    let set = SetAttr { mode: Some(0o666), ..SetAttr::default() };
+    f.fs.setattr(&Caller::Own, f.file.id, &set).await.unwrap();
+    f
+}
+
+#[tokio::test]
+async fn users_of_this_machine_free_no_locks_of_others() {
+    let f = shared_file().await;
+    let host = f.host(1).await;
+    let Some(mut a) = connect(&f, host.ip, 1001).await else { return };
+    let mut b = connect(&f, host.ip, 1002).await.unwrap();
+    let lock = || f.lock(1, 0, 10);
+    assert_eq!(take(&mut a, lock()).await, Status::Granted);
+    // The same owner, as far as names go.
+    assert_eq!(take(&mut b, lock()).await, Status::Denied);
+    assert_eq!(release(&mut b, lock()).await, Status::Granted, "of what it does not hold");
+    assert_eq!(f.release(&host, lock()).await, Status::Granted);
+    assert_eq!(take(&mut b, lock()).await, Status::Denied);
+    // Another connection of the same user is the same owner.
+    let mut again = connect(&f, host.ip, 1001).await.unwrap();
+    assert_eq!(release(&mut again, lock()).await, Status::Granted);
+    assert_eq!(take(&mut b, lock()).await, Status::Granted);
+}
+
+#[tokio::test]
+async fn users_of_this_machine_do_not_say_that_it_has_restarted() {
+    // Notices count from any port, as where users may bind all of them.
+    let f = shared_file().await;
+    let mut host = f.host(1).await;
+    assert_eq!(f.take(&host, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Granted);
+    asked(&mut host).await;
+    f.knows(&host, Some(3)).await;
+    let Some(mut user) = connect(&f, host.ip, 1001).await else { return };
+    let notify = (nsm::PROGRAM, nsm::VERSION, nsm::Procedure::Notify as u32);
+    let change = nsm::StatChange { name: "host".into(), state: 5 };
+    user.call::<()>(notify, &change).await.unwrap();
+    call::<call::FreeAll>(&mut user, &Notify { name: "host".into(), state: 5 }).await;
+    assert_eq!(take(&mut user, f.lock(1, 0, 10)).await, Status::Denied);
+
+    // Nor by datagram: the host is not even asked, and goes on taking locks.
+    let socket = UdpSocket::bind(SocketAddr::new(host.ip, 0)).await.unwrap();
+    assert!(give(&socket, 1001));
+    host.run.store(5, Ordering::Relaxed);
+    send_notice(&f, &socket, 5).await;
+    assert!(!f.server.as_ref().unwrap().monitor.is_asking(host.ip));
+    assert_eq!(take(&mut user, f.lock(1, 0, 10)).await, Status::Denied);
+    // The superuser's does.
+    notify_by_datagram(&f, &host, 5).await;
+    asked(&mut host).await;
+    f.knows(&host, Some(5)).await;
+    assert_eq!(take(&mut user, f.lock(1, 0, 10)).await, Status::Granted);
+}
