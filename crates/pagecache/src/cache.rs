@@ -1,24 +1,24 @@
 //! The cache: one budget, its switches, its threads, and memory for what is known of files.
 //!
-//! 1. The arena is the budget (I7); `supply.rs` says who gets frames of it.
+//! 1. The arena is the budget (I7); `memory/allocator.rs` says who gets frames of it.
 //! 2. At most a part of the arena is dirty, so there is always something that reads can turn
 //!    over. Writeback and fills in flight need no more memory to finish.
 //! 3. The threads (flusher, reclaim) end when the last handle is gone and nothing is dirty.
 
-use crate::arena::Arena;
-use crate::budget::frames_of;
-use crate::cached_fs::{CachedFs, FsShared};
-use crate::closed_file::ClosedFile;
-use crate::dirty::Dirty;
-use crate::epoch::Domain;
-use crate::flusher::DirtyFiles;
+use crate::fs::{CachedFs, FsShared};
 use crate::mapping::Mapping;
-use crate::reclaim::Queues;
-use crate::room::Room;
+use crate::mapping::closed_file::ClosedFile;
+use crate::memory::allocator::Supply;
+use crate::memory::arena::Arena;
+use crate::memory::budget::frames_of;
+use crate::memory::epoch::Domain;
+use crate::memory::shrinker::Room;
+use crate::reclaim::s3fifo::Queues;
 use crate::stats::{Counters, Stats};
-use crate::supply::Supply;
 use crate::tasks::Tasks;
 use crate::wait::WaitQueue;
+use crate::writeback::flusher::DirtyFiles;
+use crate::writeback::throttle::Dirty;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::task::Poll;

@@ -112,47 +112,23 @@
 //! cargo +nightly miri test -p weir-pagecache --lib
 //! ```
 
-mod arena;
-mod attributes;
-mod budget;
 mod cache;
-mod cached_fs;
-mod change;
-mod closed_file;
-mod cut_off;
-mod dirty;
-mod epoch;
-mod errors;
-mod exclusive;
 mod file;
-mod fill;
-mod flusher;
-mod free_list;
-mod idle;
-mod index;
+mod fs;
 mod mapping;
 mod memory;
 #[cfg(all(test, any(loom, shuttle)))]
 mod model;
-mod ranges;
-mod read;
-mod readahead;
 mod reclaim;
-mod room;
-mod segments;
 mod stats;
-mod supply;
 mod tasks;
-mod times;
-mod uncached;
 mod wait;
-mod write;
 mod writeback;
 
 pub use cache::{Cache, Config};
-pub use cached_fs::{CachedFs, WeakFs};
 pub use file::File;
-pub use segments::{Pages, Segment, Segments};
+pub use file::segments::{Pages, Segment, Segments};
+pub use fs::{CachedFs, WeakFs};
 pub use stats::Stats;
 
 #[cfg(not(shuttle))]

@@ -6,8 +6,8 @@
 /// reader can still be in it.
 #[cfg(loom)]
 mod core {
-    use crate::epoch::{Domain, Guard};
-    use crate::index::{Index, Slot};
+    use crate::mapping::index::{Index, Slot};
+    use crate::memory::epoch::{Domain, Guard};
     use loom::cell::UnsafeCell;
     use weir_base::sync::{Arc, thread};
 
@@ -108,7 +108,7 @@ mod core {
 /// the slots, borrows it too, and a page of it is replaced. What is lent is not free.
 #[cfg(loom)]
 mod lent {
-    use crate::arena::Arena;
+    use crate::memory::arena::Arena;
     use std::sync::Arc;
     use weir_base::sync::thread;
 
@@ -164,9 +164,9 @@ mod lent {
 /// and reclaim, in thousands of random schedules.
 #[cfg(shuttle)]
 mod whole {
-    use crate::arena::Frames;
     use crate::cache::{Config, Shared};
-    use crate::cached_fs::CachedFs;
+    use crate::fs::CachedFs;
+    use crate::memory::arena::Frames;
     use crate::{Cache, File};
     use shuttle::thread;
     use std::sync::Arc;

@@ -11,8 +11,8 @@
 //! Lock order: a mapping's state, then the list.
 
 use crate::cache::Shared;
+use crate::mapping::ranges::RangeSet;
 use crate::mapping::{Mapping, State};
-use crate::ranges::RangeSet;
 use crate::stats::Count;
 use crate::writeback::Ask;
 use std::collections::{BTreeMap, BTreeSet};

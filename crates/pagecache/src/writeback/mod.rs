@@ -14,16 +14,20 @@
 //! 5. Writes are clipped at the end of file.
 //! 6. Nothing here needs memory for pages.
 //!
-//! `flusher.rs` says when.
+//! `writeback/flusher.rs` says when.
 
-use crate::arena::flag;
+pub(crate) mod errseq;
+pub(crate) mod flusher;
+pub(crate) mod throttle;
+
 use crate::cache::Shared;
-use crate::errors::may_pass;
-use crate::index::{Fill, Slot};
+use crate::file::segments::io_slices;
+use crate::mapping::index::{Fill, Slot};
+use crate::mapping::ranges::RangeSet;
 use crate::mapping::{Mapping, State};
-use crate::ranges::RangeSet;
-use crate::segments::io_slices;
+use crate::memory::arena::flag;
 use crate::stats::Count;
+use crate::writeback::errseq::may_pass;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;

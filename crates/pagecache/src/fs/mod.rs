@@ -11,10 +11,10 @@
 mod unmount;
 
 use crate::cache::Cache;
-use crate::dirty::StoreDirty;
 use crate::file::File;
-use crate::idle::Idle;
 use crate::mapping::Mapping;
+use crate::mapping::deferred_close::Idle;
+use crate::writeback::throttle::StoreDirty;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Instant;

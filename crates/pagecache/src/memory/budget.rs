@@ -7,9 +7,9 @@
 //!    and the memory of all frames above it is given back to the system.
 //! 3. A higher budget holds at once, up to the address space reserved at start.
 
-use crate::arena::flag;
 use crate::cache::{Cache, Shared};
 use crate::mapping::Mapping;
+use crate::memory::arena::flag;
 use std::sync::Arc;
 use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;

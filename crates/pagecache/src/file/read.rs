@@ -11,15 +11,15 @@
 //!    what it has.
 //! 3. A read that is dropped half-way leaves nothing stuck, and prunes what it brought in.
 
-use crate::arena::flag;
-use crate::budget::STEP_PAGES;
-use crate::epoch::Guard;
+use crate::file::fill::Purpose;
+use crate::file::readahead::{Bounds, Plan};
 use crate::file::{File, Open};
-use crate::fill::Purpose;
 use crate::mapping::{FrameList, HOLE, Mapping, PageNow, Snapshot, Stop, stops_of};
-use crate::readahead::{Bounds, Plan};
+use crate::memory::arena::flag;
+use crate::memory::budget::STEP_PAGES;
+use crate::memory::epoch::Guard;
+use crate::reclaim::uncached::Pruner;
 use crate::stats::Count;
-use crate::uncached::Pruner;
 use std::ops::Range;
 use weir_base::sync::atomic::Ordering;
 use weir_base::{PAGE_SIZE, pages_spanning};
@@ -451,7 +451,7 @@ mod stream {
 
     /// How far ahead of a read its like is asked for, in bytes: less comes too late, more of it is
     /// gone again by the time that it is read.
-    pub(super) const AHEAD: usize = 2048;
+    pub(crate) const AHEAD: usize = 2048;
     /// Larger reads keep the processor's prefetchers busy by themselves.
     const MOST: usize = 1024;
 
@@ -462,7 +462,7 @@ mod stream {
 
     /// Whether this read begins where the thread's last one ended.
     #[inline]
-    pub(super) fn goes_on(mapping: &Mapping, offset: u64, len: usize) -> bool {
+    pub(crate) fn goes_on(mapping: &Mapping, offset: u64, len: usize) -> bool {
         if len > MOST {
             return false;
         }

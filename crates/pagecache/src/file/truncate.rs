@@ -11,12 +11,12 @@
 //! 5. Only [`Mapping::truncate`] makes a file shorter. What makes it longer compares its size under
 //!    the exclusion, so that a write that was acknowledged meanwhile stays.
 
-use crate::arena::{Frames, flag};
-use crate::exclusive::Exclusive;
-use crate::index::{Fill, Slot};
+use crate::file::write::MAX_FILE_BYTES;
+use crate::mapping::index::{Fill, Slot};
+use crate::mapping::invalidate_lock::Exclusive;
 use crate::mapping::{Edit, Mapping, State};
+use crate::memory::arena::{Frames, flag};
 use crate::tasks::finish;
-use crate::write::MAX_FILE_BYTES;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -17,10 +17,10 @@
 //!
 //! [`lost_pages`]: crate::Stats::lost_pages
 
-use crate::arena::Frames;
 use crate::cache::Shared;
-use crate::index::Garbage;
-use crate::reclaim::{Effort, Reach};
+use crate::mapping::index::Garbage;
+use crate::memory::arena::Frames;
+use crate::reclaim::s3fifo::{Effort, Reach};
 use crate::stats::Count;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -13,11 +13,11 @@
 //!    bounded window of them is full (I11). The last page waits for the next call if the write
 //!    ends in the middle of it.
 
-use crate::arena::{Frames, flag};
+use crate::file::read::pages_of;
 use crate::file::{File, Open};
-use crate::index::{Fill, Slot};
+use crate::mapping::index::{Fill, Slot};
 use crate::mapping::{Mapping, Snapshot, Stop};
-use crate::read::pages_of;
+use crate::memory::arena::{Frames, flag};
 use crate::stats::Count;
 use crate::writeback::is_worth_waking;
 use std::sync::Arc;

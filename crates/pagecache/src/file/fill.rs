@@ -3,7 +3,7 @@
 //! 1. A fill that fails publishes nothing (I9).
 //! 2. A page is published only as far as the store said what is there; a short read leaves the
 //!    rest empty. Past the store's end of file and before ours, nothing was ever written: a hole.
-//!    That is so only as far as the store's file never was that long; see `cut_off.rs`.
+//!    That is so only as far as the store's file never was that long; see `mapping/early_eof.rs`.
 //! 3. A hole page uses no frame (I8). What the store tells of a hole beyond the request is
 //!    believed only if nothing was changed since the read began, and nothing written back either: a
 //!    page may have been written, and dropped, since the store looked.
@@ -14,14 +14,14 @@
 //! Soundness: the buffer handed to the store writes into frames that are not published; they
 //! belong to the fill until the store has given the buffer back.
 
-use crate::arena::{Arena, Frames, flag, runs};
-use crate::exclusive::Exclusive;
-use crate::index::{self, Found, Slot};
+use crate::file::readahead::PIECE;
+use crate::file::write::MAX_FILE_BYTES;
+use crate::mapping::index::{self, Found, Slot};
+use crate::mapping::invalidate_lock::Exclusive;
+use crate::mapping::ranges::RangeSet;
 use crate::mapping::{Edit, Mapping};
-use crate::ranges::RangeSet;
-use crate::readahead::PIECE;
+use crate::memory::arena::{Arena, Frames, flag, runs};
 use crate::stats::Count;
-use crate::write::MAX_FILE_BYTES;
 use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::Arc;

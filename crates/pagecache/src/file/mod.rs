@@ -3,14 +3,21 @@
 //! 1. What belongs to the open file alone lies here: read-ahead, advice, and which writeback error
 //!    it has been told of. Pages and size belong to the mapping, which all open files share.
 //! 2. An error of writeback, or of the store's sync, is told once to every file that was open when it
-//!    happened, and to files opened later until one has been told (I9, `errors.rs`).
+//!    happened, and to files opened later until one has been told (I9, `writeback/errseq.rs`).
 
-use crate::cached_fs::FsShared;
-use crate::fill::Purpose;
+pub(crate) mod fill;
+pub(crate) mod read;
+pub(crate) mod readahead;
+pub(crate) mod segments;
+pub(crate) mod truncate;
+pub(crate) mod write;
+
+use crate::file::fill::Purpose;
+use crate::file::readahead::Readahead;
+use crate::fs::FsShared;
 use crate::mapping::Mapping;
-use crate::readahead::Readahead;
+use crate::reclaim::uncached::NO_PAGE;
 use crate::stats::Stats;
-use crate::uncached::NO_PAGE;
 use std::ops::Range;
 use std::sync::Arc;
 use weir_base::sync::Mutex;

@@ -11,7 +11,7 @@
 //! 3. Of stores that others change from elsewhere nothing is closed for this: an open file there
 //!    tells of changes, and opening it again costs a call.
 
-use crate::cached_fs::{FsShared, Table};
+use crate::fs::{FsShared, Table};
 use crate::mapping::Mapping;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

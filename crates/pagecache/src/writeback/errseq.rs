@@ -5,8 +5,8 @@
 //! 2. As long as no open file has been told, an error is also told to files opened later.
 //! 3. Several errors that an open file has not been told of are told as one, the last.
 
-use crate::cached_fs::CachedFs;
 use crate::file::File;
+use crate::fs::CachedFs;
 use crate::mapping::{Mapping, State};
 use weir_base::sync::atomic::{AtomicU64, Ordering};
 use weir_vfs::{Error, Result};

@@ -12,21 +12,30 @@
 //!    takes it away takes the number away, so a late fill cannot bring back old bytes.
 //! 5. While `exclusive` is set (truncate, hole punch, ...) no fill, writeback or write begins; it
 //!    is set only with no writeback in flight.
-//! 6. What is shown past the store's end of file as zeros was never written (`cut_off.rs`).
+//! 6. What is shown past the store's end of file as zeros was never written (`mapping/early_eof.rs`).
 //! 7. The store never has two writes of the same page in flight.
 
-use crate::arena::flag;
+pub(crate) mod attribute_overlay;
+pub(crate) mod closed_file;
+pub(crate) mod deferred_close;
+pub(crate) mod early_eof;
+pub(crate) mod index;
+pub(crate) mod invalidate_lock;
+pub(crate) mod ranges;
+pub(crate) mod revalidate;
+
 use crate::cache::Shared;
-use crate::dirty::{FileDirty, StoreDirty};
-use crate::epoch::Guard;
-use crate::errors::WriteErrors;
-use crate::fill::Fill;
-use crate::flusher::Listed;
-use crate::index::{self, Found, Garbage, Index, LEAF_SLOTS, Leaf, Slot};
-use crate::ranges::RangeSet;
+use crate::file::fill::Fill;
+use crate::mapping::attribute_overlay::Times;
+use crate::mapping::index::{Found, Garbage, Index, LEAF_SLOTS, Leaf, Slot};
+use crate::mapping::ranges::RangeSet;
+use crate::memory::arena::flag;
+use crate::memory::epoch::Guard;
 use crate::stats::{Count, FileCounters};
-use crate::times::Times;
 use crate::wait::WaitQueue;
+use crate::writeback::errseq::WriteErrors;
+use crate::writeback::flusher::Listed;
+use crate::writeback::throttle::{FileDirty, StoreDirty};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;

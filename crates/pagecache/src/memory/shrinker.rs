@@ -9,9 +9,9 @@
 //! 3. A call does a bounded piece of work, since somebody waits for it; the next goes on there.
 
 use crate::cache::Shared;
-use crate::index::{self, Found};
 use crate::mapping::Mapping;
-use crate::reclaim::{Effort, Reach};
+use crate::mapping::index::{self, Found};
+use crate::reclaim::s3fifo::{Effort, Reach};
 use std::ops::ControlFlow;
 use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicUsize, Ordering};

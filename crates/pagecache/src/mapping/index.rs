@@ -14,7 +14,7 @@
 //! Soundness: nodes are made by `Box`, reached only through tagged pointers in this tree, and freed
 //! only as garbage whose epoch has passed or with the index itself.
 
-use crate::epoch::Guard;
+use crate::memory::epoch::Guard;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr;
@@ -579,7 +579,7 @@ impl Drop for Index {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::epoch::Domain;
+    use crate::memory::epoch::Domain;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

@@ -17,8 +17,8 @@
 //! Lock order: a mapping's state, then the queues. Reclaim takes candidates out under the queues'
 //! lock, lets go of it, and then takes the mapping's; so nobody reclaims holding a mapping's lock.
 
-use crate::arena::{Arena, NONE, flag};
 use crate::cache::Shared;
+use crate::memory::arena::{Arena, NONE, flag};
 use crate::stats::Count;
 use weir_base::sync::atomic::{AtomicU32, Ordering};
 

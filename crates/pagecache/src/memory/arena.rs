@@ -19,8 +19,8 @@
 //! Soundness: frame bytes are reached through raw pointers into the one mapping, which lives as
 //! long as the arena. Shared slices cover bytes below the mark only, which nobody writes (2).
 
-use crate::free_list::FreeList;
-use crate::memory;
+use crate::memory::frame_bitmap::FreeList;
+use crate::memory::region;
 use crossbeam_utils::CachePadded;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -43,11 +43,11 @@ pub(crate) mod flag {
     pub(crate) const REFERENCED: u16 = 8;
     /// Whoever reads it should start the next read-ahead.
     pub(crate) const READAHEAD: u16 = 16;
-    /// Which queue of reclaim it is in; see `reclaim.rs`.
+    /// Which queue of reclaim it is in; see `reclaim/s3fifo.rs`.
     pub(crate) const QUEUE: u16 = 0x60;
     /// Where [`QUEUE`] begins.
     pub(crate) const QUEUE_SHIFT: u32 = 5;
-    /// Out of its queue's list until it is clean; see `reclaim.rs`.
+    /// Out of its queue's list until it is clean; see `reclaim/s3fifo.rs`.
     pub(crate) const PARKED: u16 = 0x80;
 }
 
@@ -164,15 +164,15 @@ impl Arena {
     /// Maps addresses for `reserved` frames, of which `limit` may be used.
     pub(crate) fn new(limit: u32, reserved: u32) -> std::io::Result<Self> {
         debug_assert!(limit <= reserved);
-        let base = memory::map(reserved as usize * PAGE_SIZE)?;
+        let base = region::map(reserved as usize * PAGE_SIZE)?;
         Ok(Self {
             base,
             // SAFETY: a table of integers.
-            flags: unsafe { memory::zeroed_table(reserved as usize) },
+            flags: unsafe { region::zeroed_table(reserved as usize) },
             // SAFETY: as above.
-            rest: unsafe { memory::zeroed_table(reserved as usize) },
+            rest: unsafe { region::zeroed_table(reserved as usize) },
             // SAFETY: as above.
-            refs: unsafe { memory::zeroed_table(reserved.div_ceil(2) as usize) },
+            refs: unsafe { region::zeroed_table(reserved.div_ceil(2) as usize) },
             limit: AtomicU32::new(limit),
             free: CachePadded::new(Free {
                 list: Mutex::new(FreeList::new(reserved, limit)),
@@ -391,7 +391,7 @@ impl Arena {
     fn release(&self, frames: &[u32]) {
         for (first, count) in runs(frames) {
             // SAFETY: neighbouring frames that nobody refers to.
-            unsafe { memory::release(self.ptr(first), count * PAGE_SIZE) };
+            unsafe { region::release(self.ptr(first), count * PAGE_SIZE) };
         }
     }
 
@@ -432,7 +432,7 @@ const RELEASE: usize = 16384;
 impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: mapped by `new` with this length; nothing refers to it any more.
-        unsafe { memory::unmap(self.base, self.flags.len() * PAGE_SIZE) };
+        unsafe { region::unmap(self.base, self.flags.len() * PAGE_SIZE) };
     }
 }
 

@@ -12,12 +12,12 @@
 //! Soundness: [`Pages`] holds a pin on each of its frames, and its bytes were below their marks
 //! when they were collected, so shared slices of them stay valid and unchanged.
 
-use crate::arena::{Arena, flag, runs as frame_runs};
-use crate::epoch::Guard;
 use crate::file::File;
-use crate::fill::frame_slices;
+use crate::file::fill::frame_slices;
+use crate::mapping::ranges::RangeSet;
 use crate::mapping::{FrameList, HOLE, Mapping, Snapshot, Stop, stops_of};
-use crate::ranges::RangeSet;
+use crate::memory::arena::{Arena, flag, runs as frame_runs};
+use crate::memory::epoch::Guard;
 use crate::stats::Count;
 use smallvec::SmallVec;
 use std::io::IoSlice;

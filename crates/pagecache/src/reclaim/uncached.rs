@@ -12,12 +12,12 @@
 //!    in pieces that fit in it, each pruned before the next. One that finds it used up waits for
 //!    others of its kind, and takes pages of others only if none of these gets on.
 
-use crate::arena::flag;
 use crate::file::Open;
-use crate::index::Slot;
+use crate::file::read::pages_of;
+use crate::mapping::index::Slot;
+use crate::mapping::ranges::RangeSet;
 use crate::mapping::{Edit, Mapping};
-use crate::ranges::RangeSet;
-use crate::read::pages_of;
+use crate::memory::arena::flag;
 use crate::stats::Count;
 use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;

@@ -2,7 +2,7 @@
 //!
 //! 1. What was written is at the store before the store is unmounted, or the caller is told.
 
-use super::CachedFs;
+use crate::fs::CachedFs;
 use weir_vfs::Result;
 
 impl CachedFs {
