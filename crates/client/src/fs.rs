@@ -323,9 +323,13 @@ impl FileSystem for NfsFs {
             .await
     }
 
-    async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
+    async fn setattr(&self, caller: &Caller, id: FileId, masked: &SetAttr) -> Result<Attr> {
         self.writable()?;
-        let (handle, cred, set) = (self.handle(id)?, self.cred(caller), set.clone());
+        let (handle, cred, mut set) = (self.handle(id)?, self.cred(caller), masked.clone());
+        if set.mode_mask.take().is_some_and(|_| set.mode.is_some()) {
+            // No version has this in one step at every server.
+            set.mode = masked.mode_of(self.getattr(id).await?.mode);
+        }
         let set = self.inner.run(move |core| async move {
             let changes = core.open_files.changes(id);
             let change = changes.as_deref().map(Changes::begin);

@@ -21,7 +21,8 @@ pub(crate) async fn shed(fs: &CachedFs, caller: &Caller, attr: &Attr) -> Result<
     if shed == 0 {
         return Ok(());
     }
-    let set = SetAttr { mode: Some(attr.mode & !shed), ..SetAttr::default() };
+    // These bits alone: others may have set the mode since it was looked at.
+    let set = SetAttr { mode: Some(0), mode_mask: Some(shed), ..SetAttr::default() };
     fs.setattr(&Caller::Own, attr.id, &set).await?;
     Ok(())
 }
@@ -43,6 +44,8 @@ fn privileges(attr: &Attr, cred: &Cred) -> u32 {
 mod tests {
     use super::*;
     use std::time::UNIX_EPOCH;
+    use weir_pagecache::{Cache, Config};
+    use weir_stores::memory::MemoryFs;
     use weir_vfs::FileId;
 
     fn attr(kind: FileKind, mode: u32) -> Attr {
@@ -64,6 +67,19 @@ mod tests {
             btime: None,
             change: 0,
         }
+    }
+
+    #[tokio::test]
+    async fn the_other_bits_of_a_mode_stay_as_others_set_them_meanwhile() {
+        let cache = Cache::new(Config::default()).expect("memory");
+        let fs = cache.mount(MemoryFs::new());
+        let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+        let made = fs.create(&Caller::Own, fs.root(), b"file", &mode(0o6755), true).await;
+        let before = made.expect("made").attr;
+        fs.setattr(&Caller::Own, before.id, &mode(0o6700)).await.expect("set");
+        let writer = Caller::As(Cred { uid: 5, gid: 5, groups: Vec::new() });
+        shed(&fs, &writer, &before).await.expect("shed");
+        assert_eq!(fs.getattr(before.id).await.expect("there").mode, 0o700);
     }
 
     #[test]

@@ -234,6 +234,33 @@ async fn no_hole_is_reported_where_data_was_written() {
     }
 }
 
+/// What a program sets while the store takes set-user-ID away is there when it looks.
+#[tokio::test]
+async fn set_user_id_is_taken_away_and_leaves_what_programs_set_meanwhile() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = temp_dir();
+    let store = open(dir.path());
+    let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+    let id = store.create(&OWN, store.root(), b"file", &set, true).await.unwrap().attr.id;
+    let path = dir.path().join("file");
+    let program = std::thread::spawn(move || {
+        for i in 0..20_000 {
+            let mode = 0o4700 | i & 0o77;
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let found = fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(found & 0o777, mode & 0o777);
+        }
+    });
+    let take = SetAttr { mode: Some(0), mode_mask: Some(0o6000), ..SetAttr::default() };
+    while !program.is_finished() {
+        // Only where there is something to take, as servers do.
+        if store.getattr(id).await.unwrap().mode & 0o6000 != 0 {
+            store.setattr(&OWN, id, &take).await.unwrap();
+        }
+    }
+    program.join().unwrap();
+}
+
 #[tokio::test]
 async fn callers_act_as_themselves() {
     if !is_root() {

@@ -80,6 +80,10 @@ pub enum SetTime {
 pub struct SetAttr {
     /// Permission bits.
     pub mode: Option<u32>,
+    /// Which of the permission bits `mode` sets; the others of a file that exists stay as they are.
+    /// `None`: all. No other change of them through the store comes between, and as few as can be of those
+    /// that others make. Means nothing for a new file.
+    pub mode_mask: Option<u32>,
     /// Permission bits that a new file does not get, unless its directory has a default ACL, which
     /// says what it gets then. Means nothing for a file that exists.
     pub umask: Option<u32>,
@@ -99,6 +103,12 @@ impl SetAttr {
     /// Whether nothing is to be set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// The permission bits of a file that has these.
+    pub fn mode_of(&self, before: u32) -> Option<u32> {
+        let mask = self.mode_mask.unwrap_or(u32::MAX);
+        self.mode.map(|mode| before & !mask | mode & mask)
     }
 }
 

@@ -126,6 +126,7 @@ pub(super) fn set_attr(set: &types::SetAttr) -> Result<SetAttr, Error> {
     }
     Ok(SetAttr {
         mode: set.mode.map(|mode| mode & MODE_BITS),
+        mode_mask: None,
         // The client has taken it off.
         umask: None,
         uid: set.uid,

@@ -425,6 +425,8 @@ impl ToSet {
         };
         let set = SetAttr {
             mode,
+            // Of a file that exists ([`Self::masked`]).
+            mode_mask: None,
             umask,
             uid: id(Kind::User, &attrs.owner).await?,
             gid: id(Kind::Group, &attrs.owner_group).await?,

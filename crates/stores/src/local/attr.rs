@@ -1,12 +1,15 @@
 //! Attributes out of what statx(2) says, and times into utimensat(2).
 
 use super::file::proc_path;
-use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps};
+use super::sys;
+use rustix::fs::{
+    AtFlags, FileType, Mode, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps,
+};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use weir_vfs::{Attr, FileId, FileKind, Result, SetTime};
+use weir_vfs::{Attr, FileId, FileKind, Result, SetAttr, SetTime};
 
 /// What is asked of statx for an [`Attr`].
 pub(super) const ATTR_MASK: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
@@ -68,6 +71,44 @@ pub(super) fn time_of(time: &StatxTimestamp) -> SystemTime {
 
 fn nanos_of(time: &StatxTimestamp) -> u64 {
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(u64::from(time.tv_nsec))
+}
+
+/// Sets the permission bits of a file as `set` has them. The kernel has no call that sets some of them, but
+/// chown(2) takes set-user-ID from a regular file, and set-group-ID if its group may execute it, also where
+/// it is told to change no owner: in one step, and leaving the other bits as others set them.
+pub(super) fn set_mode(file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
+    let Some(mut mode) = set.mode else { return Ok(()) };
+    if let Some(mask) = set.mode_mask {
+        let found = || sys::stat_fd(file, ATTR_MASK).map_err(io::Error::from);
+        let mut before = found()?;
+        if mode & mask == 0 && kind_of(&before) == FileKind::Regular {
+            for _ in 0..CHOWNS {
+                let taken = taken_by_chown(u32::from(before.stx_mode));
+                if taken == 0 || taken & !mask != 0 {
+                    break;
+                }
+                rustix::fs::chownat(file, c"", None, None, AtFlags::EMPTY_PATH)
+                    .map_err(io::Error::from)?;
+                before = found()?;
+                if u32::from(before.stx_mode) & mask == 0 {
+                    return Ok(());
+                }
+            }
+        }
+        mode = u32::from(before.stx_mode) & !mask | mode & mask;
+    }
+    rustix::fs::chmod(&*proc_path(file), Mode::from_raw_mode(mode & 0o7777))
+        .map_err(|error| io::Error::from(error).into())
+}
+
+/// How often chown(2) is tried before its file system is taken for one where it takes nothing away: others
+/// may set the bits again meanwhile.
+const CHOWNS: usize = 32;
+
+fn taken_by_chown(mode: u32) -> u32 {
+    const GROUP_EXECUTE: u32 = 0o0010;
+    let group = if mode & GROUP_EXECUTE == 0 { 0 } else { 0o2000 };
+    mode & (0o4000 | group)
 }
 
 /// Sets the times that are given (utimensat(2)).

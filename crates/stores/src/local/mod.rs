@@ -27,13 +27,14 @@ mod xattr;
 
 use crate::rules::{DEFAULT_DIR_MODE, DEFAULT_FILE_MODE, WRITE, check_name, check_owners};
 use async_trait::async_trait;
-use attr::{kind_of, set_times};
+use attr::{kind_of, set_mode, set_times};
 use directories::Directories;
 use engine::Engine;
 use file::{Io, LocalFile, proc_path};
 use identity::Identity;
 use inode::Inodes;
 use nodes::{Nodes, Seen};
+use parking_lot::{Mutex, MutexGuard};
 use probe::{default_dir_fds, max_file_size, probe, process_umask, stamps};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Uid};
 use std::io;
@@ -50,6 +51,9 @@ use weir_vfs::{
 
 /// Cookies are positions of the kernel's plus this, for 0, 1 and 2 have meanings of their own.
 const COOKIE_SHIFT: u64 = 3;
+
+/// Locks of files' modes.
+const MODE_LOCKS: usize = 64;
 
 /// How bytes are moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,6 +106,8 @@ pub struct LocalFs {
     io: Arc<Io>,
     identity: Identity,
     directories: Directories,
+    /// Held over a change of a file's mode or owner, of which some read the mode first; by inode number.
+    modes: [Mutex<()>; MODE_LOCKS],
     /// What the process's umask takes away from modes, and so has to be set again.
     umask: u32,
     capabilities: Capabilities,
@@ -145,6 +151,7 @@ impl LocalFs {
             io: Arc::new(Io { engine, direct: options.direct, stamps, watch, max_file_size, fsid }),
             identity,
             directories: Directories::new(stamps.fine),
+            modes: std::array::from_fn(|_| Mutex::default()),
             umask: process_umask(),
             capabilities,
         }))
@@ -207,6 +214,7 @@ impl LocalFs {
         let rest = SetAttr {
             // The kernel may add set-gid to a directory's mode, by its parent's.
             mode: mode.map(|mode| mode | u32::from(found.stx_mode) & 0o2000),
+            mode_mask: None,
             umask: None,
             uid: set.uid.filter(|&u| u != uid),
             gid: set.gid.filter(|&g| g != gid),
@@ -320,6 +328,10 @@ impl LocalFs {
         }
     }
 
+    fn lock_mode(&self, id: FileId) -> MutexGuard<'_, ()> {
+        self.modes[id.ino as usize % MODE_LOCKS].lock()
+    }
+
     /// Sets attributes of a file that is held, with the rights that the thread has now.
     fn apply(&self, file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
         let path = proc_path(file);
@@ -337,10 +349,7 @@ impl LocalFs {
             rustix::fs::chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH)
                 .map_err(io::Error::from)?;
         }
-        if let Some(mode) = set.mode {
-            rustix::fs::chmod(&*path, Mode::from_raw_mode(mode & 0o7777))
-                .map_err(io::Error::from)?;
-        }
+        set_mode(file, set)?;
         set_times(file, set.atime, set.mtime)
     }
 
@@ -415,6 +424,8 @@ impl FileSystem for LocalFs {
             (Some(_), kind) if kind != FileKind::Regular => return Err(Error::Invalid),
             _ => {}
         }
+        let modes = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let _modes = modes.then(|| self.lock_mode(id));
         let apply = || self.apply_as(caller, file.as_fd(), set);
         let applied = match self.inodes.get(id) {
             Some(inode) => inode.changing(&self.io, file.as_fd(), apply),

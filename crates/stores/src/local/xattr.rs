@@ -88,6 +88,8 @@ impl LocalFs {
         let name = acl_xattr(kind);
         let pinned = self.tree.pin(id)?;
         let path = proc_path(pinned.file.as_fd());
+        // A list has permission bits.
+        let _modes = self.lock_mode(id);
         self.changing(id, || {
             let _as_caller = self.identity.assume(caller)?;
             let set = match acl {

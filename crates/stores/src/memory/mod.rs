@@ -123,7 +123,7 @@ impl MemoryFs {
             Some(acl) => meta.inherit(acl, is_dir),
             None => meta.mode &= !set.umask.unwrap_or(0),
         }
-        let set = SetAttr { mode: None, umask: None, ..set.clone() };
+        let set = SetAttr { mode: None, mode_mask: None, umask: None, ..set.clone() };
         let id = FileId { ino: self.next_ino.fetch_add(1, Relaxed), generation: 1 };
         let node = Node { id, body, meta: meta.into() };
         may_set(caller, &node, &set)?;

@@ -104,7 +104,7 @@ impl Meta {
         }
         self.uid = set.uid.unwrap_or(self.uid);
         self.gid = set.gid.unwrap_or(self.gid);
-        if let Some(mode) = set.mode {
+        if let Some(mode) = set.mode_of(self.mode) {
             self.mode = mode & 0o7777;
             if let Some(acl) = &mut self.acls.access {
                 acl.set_mode(mode);

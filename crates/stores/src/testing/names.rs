@@ -141,6 +141,24 @@ async fn attributes_are_set(fs: &Arc<dyn FileSystem>, dir: FileId) {
     assert_eq!(got.mode, 0o4711);
     assert_eq!((got.atime, got.mtime), (time(1_000_000_000), time(1_100_000_000)));
     assert_eq!(attr(fs, id).await, got);
+    let some =
+        |mode, mask| SetAttr { mode: Some(mode), mode_mask: Some(mask), ..SetAttr::default() };
+    for (set, expected) in [
+        (some(0o7066, 0o0070), 0o4761),
+        (some(0, 0o4000), 0o0761),
+        (some(0o7777, 0o2004), 0o2765),
+        // One of the bits that the kernel takes together.
+        (some(0o7777, 0o4000), 0o6765),
+        (some(0, 0o4000), 0o2765),
+        (some(0, 0o7000), 0o0765),
+        (some(0o2000, 0o2070), 0o2705),
+        (some(0, 0o2000), 0o0705),
+        (some(0o7777, 0), 0o0705),
+        (mode(0o4711), 0o4711),
+    ] {
+        assert_eq!(fs.setattr(&own(), id, &set).await.unwrap().mode, expected, "{set:?}");
+        assert_eq!(attr(fs, id).await.mode, expected);
+    }
     write(&*file, 0, b"x").await.unwrap();
     assert!(attr(fs, id).await.mtime > got.mtime, "a write moves the time");
     let set = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };

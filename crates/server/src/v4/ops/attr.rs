@@ -75,9 +75,7 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
         false => Some(wanted.more(target.attr().await?.kind)?),
     };
     let mut set = wanted.set;
-    if let (Some(mask), Some(mode)) = (wanted.masked, set.mode) {
-        set.mode = Some(target.attr().await?.mode & !mask | mode);
-    }
+    set.mode_mask = wanted.masked.filter(|_| set.mode.is_some());
     if let Some(size) = set.size {
         set_size(cx, &target, args.stateid, size, &mut set).await?;
         if set.size.is_none() {
@@ -92,7 +90,7 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
         cx.core.exports.rights().changed(target.node);
         cx.changed(&[target.node]);
         let attr = attr.map_err(of_vfs)?;
-        if set.size.is_some() && set.mode.is_none() {
+        if set.size.is_some() && (set.mode.is_none() || set.mode_mask.is_some()) {
             privileges::shed(fs, &target.caller, &attr).await.map_err(of_vfs)?;
         }
         *done = wanted.asked.difference(More::ALL);
