@@ -97,13 +97,12 @@ impl Place {
 
     /// The place called `name` in the directory at this place, whose identity is `id`.
     pub(crate) fn child(&self, id: FileId, name: &[u8], attr: Option<Attr>) -> Self {
-        let slash = if self.shown.ends_with('/') { "" } else { "/" };
         Self {
             fs: self.fs.clone(),
             dir: id,
             name: Some(name.to_vec()),
             attr,
-            shown: format!("{}{slash}{}", self.shown, shown(name)),
+            shown: shown_below(&self.shown, name),
         }
     }
 }
@@ -202,10 +201,14 @@ impl Mounts {
     async fn local_place(&mut self, path: &Path, links: Links) -> Result<Place> {
         let asked = || format!("find {}", shown(path.as_os_str().as_bytes()));
         let is_link = path.symlink_metadata().is_ok_and(|m| m.is_symlink());
-        let real = match path.canonicalize() {
-            _ if is_link && links == Links::Stay => None,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !is_link => None,
-            result => Some(result.asked(asked)?),
+        // A link that is meant itself is not read, which would move its time of access.
+        let real = if is_link && links == Links::Stay {
+            None
+        } else {
+            match path.canonicalize() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !is_link => None,
+                result => Some(result.asked(asked)?),
+            }
         };
         let (root, name) = match real {
             Some(real) if real.is_dir() => (real, None),
@@ -442,11 +445,41 @@ async fn walk(
     Ok(Walked::Here(Box::new(at)))
 }
 
+/// How a name in a directory is shown; that of a server's is a URL as well, with its options at the end.
+fn shown_below(dir: &str, name: &[u8]) -> String {
+    let name = shown(name);
+    let (path, query, name) = match dir.starts_with("nfs://") {
+        true => {
+            let (path, query) = dir.split_at(dir.find('?').unwrap_or(dir.len()));
+            (path, query, name.replace('%', "%25").replace('?', "%3F"))
+        }
+        false => (dir, "", name),
+    };
+    let slash = if path.ends_with('/') { "" } else { "/" };
+    format!("{path}{slash}{name}{query}")
+}
+
 /// `None` where there is nothing.
 fn found(result: weir_vfs::Result<Attr>) -> weir_vfs::Result<Option<Attr>> {
     match result {
         Ok(attr) => Ok(Some(attr)),
         Err(Error::NotFound) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_below_a_url_is_shown_as_one() {
+        for (dir, shown) in [
+            ("nfs://h/dir?vers=3", "nfs://h/dir/100%25 sure%3F?vers=3"),
+            ("nfs://h/", "nfs://h/100%25 sure%3F"),
+            ("why?/", "why?/100% sure?"),
+        ] {
+            assert_eq!(shown_below(dir, b"100% sure?"), shown);
+        }
     }
 }

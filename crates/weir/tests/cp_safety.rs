@@ -7,7 +7,7 @@ use common::{Server, fail, json, run, same, scratch, sparse, text, weir, within}
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
@@ -99,6 +99,58 @@ fn a_file_that_changes_while_it_is_written_out_is_said() {
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{source}: {}", text(&output));
         assert!(text(&output).contains("it changed while it was read"), "{}", text(&output));
+    }
+}
+
+/// Programs on the server's machine tell it nothing: it looks, when a client asks for attributes.
+#[test]
+fn a_file_that_a_program_of_the_server_changes_is_no_file_to_read() {
+    type Change = fn(&File);
+    let changes: [(&str, Change); 4] = [
+        ("in place, before the reader", |file| file.write_all_at(b"new", 60 * MIB).unwrap()),
+        ("in place, behind the reader", |file| file.write_all_at(b"new", 0).unwrap()),
+        ("cut off", |file| file.set_len(48 * MIB + 77).unwrap()),
+        ("cut off and made as long again", |file| {
+            file.set_len(48 * MIB).unwrap();
+            file.set_len(64 * MIB).unwrap();
+        }),
+    ];
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let from = export.join("from");
+    let server = Server::start(&export, &["--squash", "none"]);
+    for options in ["vers=3&actimeo=0", "vers=4.0", "vers=4.2"] {
+        for (name, change) in changes {
+            sparse(&from, 64 * MIB, [(0, 64 * MIB)]);
+            let url = server.url("from", options);
+            let mut child =
+                weir(["cat", &url]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let mut out = child.stdout.take().unwrap();
+            // It cannot be done, as a pipe takes less than what is left.
+            out.read_exact(&mut vec![0; MIB as usize]).unwrap();
+            change(&File::options().write(true).open(&from).unwrap());
+            std::io::copy(&mut out, &mut std::io::sink()).unwrap();
+            let output = child.wait_with_output().unwrap();
+            assert_eq!(output.status.code(), Some(1), "cat {options}, {name}: {}", text(&output));
+            assert!(text(&output).contains("changed while it was read"), "{}", text(&output));
+
+            // The same while it is copied.
+            sparse(&from, 64 * MIB, [(0, 64 * MIB)]);
+            let to = dir.path().join("to");
+            fs::create_dir(&to).unwrap();
+            let begun = || {
+                let part = names(&to).into_iter().find(|name| name.ends_with(".part"));
+                part.is_some_and(|part| to.join(part).metadata().is_ok_and(|m| m.len() < 64 * MIB))
+            };
+            let output = stopped(["cp".as_ref(), url.as_ref(), to.as_os_str()], begun, || {
+                change(&File::options().write(true).open(&from).unwrap());
+            });
+            assert_eq!(output.status.code(), Some(1), "cp {options}, {name}: {}", text(&output));
+            assert!(text(&output).contains("changed while it was read"), "{}", text(&output));
+            assert_eq!(names(&to), [""; 0], "{options}, {name}");
+            fs::remove_dir(&to).unwrap();
+        }
     }
 }
 
@@ -349,4 +401,37 @@ fn an_interrupted_copy_in_place_is_said_to_be_incomplete() {
         to.display()
     );
     assert_eq!(text(&output), says);
+}
+
+#[test]
+fn a_second_interrupt_ends_a_copy_at_once() {
+    let dir = scratch();
+    let (from, export) = (dir.path().join("from"), dir.path().join("export"));
+    sparse(&from, 256 * MIB, [(0, 256 * MIB)]);
+    fs::create_dir(&export).unwrap();
+    for version in ["3", "4.2"] {
+        let server = Server::start(&export, &["--squash", "none"]);
+        let url = server.url("to", &format!("vers={version}"));
+        let mut command = weir(["cp".as_ref(), from.as_os_str(), url.as_ref()]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        within(Duration::from_secs(60), || {
+            assert!(child.try_wait().unwrap().is_none(), "it was done before it was interrupted");
+            names(&export).iter().any(|name| name.ends_with(".part")).then_some(())
+        });
+        // It cannot end in order, as that needs answers.
+        server.signal(Signal::STOP);
+        let part = names(&export).into_iter().find(|name| name.ends_with(".part"));
+        let part = part.expect("it was done before it was interrupted");
+        let pid = Pid::from_child(&child);
+        kill_process(pid, Signal::INT).unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "weir: interrupted");
+        kill_process(pid, Signal::INT).unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "weir: interrupted again, so ended at once");
+        let left = format!("/{part} is left behind; remove it");
+        assert!(said.next().unwrap().unwrap().ends_with(&left), "{left}");
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        drop(server);
+        fs::remove_file(export.join(part)).unwrap();
+    }
 }

@@ -190,7 +190,7 @@ fn what_is_preserved_is_kept_or_said() {
         let summary = json(args);
         let said = summary["not_preserved"].to_string();
         if attributes {
-            assert_eq!(said.contains("extended attributes"), attributes_are_lost, "{said}");
+            assert_eq!(said.contains("extended attribute user.weir.test"), attributes_are_lost, "{said}");
         }
         assert_eq!(said.contains("access control lists of nfs://"), lists, "{said}");
         let link = export.join(format!("v{version}/link"));
@@ -216,4 +216,107 @@ fn every_failure_is_listed() {
         assert!(failures.contains(name), "{failures}");
     }
     assert_eq!(summary["files"], 1);
+}
+
+/// Attributes of the system need a privileged process, here and at the destination.
+#[test]
+fn attributes_of_the_system_are_kept_or_said_by_name() {
+    let dir = scratch();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir_all(from.join("sub")).unwrap();
+    fs::write(from.join("file"), "x").unwrap();
+    symlink("file", from.join("link")).unwrap();
+    // Version 2 of struct vfs_cap_data: CAP_NET_RAW, permitted and effective.
+    let capability = [0x0200_0001_u32, 0x2000, 0, 0, 0].map(u32::to_le_bytes).concat();
+    let none = rustix::fs::XattrFlags::empty();
+    let given = [
+        ("file", "security.capability", &capability[..]),
+        ("file", "trusted.weir.test", b"1"),
+        ("sub", "security.weir.test", b"2"),
+        ("link", "trusted.weir.test", b"3"),
+    ];
+    std::os::unix::fs::lchown(from.join("file"), Some(12345), None).ok();
+    for (name, attribute, value) in given {
+        if rustix::fs::lsetxattr(from.join(name), attribute, value, none).is_err() {
+            eprintln!("skipped: only root may set {attribute}");
+            return;
+        }
+    }
+    let args = ["cp".as_ref(), "-rp".as_ref(), "--json".as_ref(), from.as_os_str(), to.as_os_str()];
+    assert_eq!(json(args)["not_preserved"].as_array().unwrap().len(), 0);
+    assert_eq!(to.join("file").metadata().unwrap().uid(), 12345);
+    for (name, attribute, value) in given {
+        let mut found = vec![0; 100];
+        let len = rustix::fs::lgetxattr(to.join(name), attribute, found.as_mut_slice());
+        assert_eq!(&found[..len.unwrap_or(0)], value, "{attribute} of {name}");
+    }
+    // NFS has users' attributes only (RFC 8276 section 4.1), and version 3 none.
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    for version in ["3", "4.2"] {
+        let url = server.url(&format!("v{version}"), &format!("vers={version}"));
+        let output = weir(["cp".as_ref(), "-rp".as_ref(), from.as_os_str(), url.as_ref()]).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "as with `cp -a`: {}", text(&output));
+        for (name, attribute, _) in given {
+            if attribute == "trusted.weir.test" {
+                continue;
+            }
+            let path = url.replace('?', &format!("/{name}?"));
+            let line =
+                format!("the destination does not keep the extended attribute {attribute} of {path}");
+            assert!(text(&output).contains(&line), "{line}: {}", text(&output));
+        }
+        let both = "the extended attribute trusted.weir.test of 2 files, the first of them nfs://";
+        assert!(text(&output).contains(both), "{}", text(&output));
+    }
+}
+
+/// NFSv3 has times from 1970 to 2106, and version 4 all.
+#[test]
+fn times_that_the_destination_changes_are_said() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    let at = |tv_sec| rustix::fs::Timespec { tv_sec, tv_nsec: 0 };
+    let (today, early, late) = (1_700_000_000, -86_400, 5_000_000_000);
+    let from = dir.path().join("from");
+    for kind in ["file", "link"] {
+        for (n, (atime, mtime)) in
+            [(today, today), (early, today), (late, today), (today, early), (today, late)]
+                .into_iter()
+                .enumerate()
+        {
+            let _ = fs::remove_file(&from);
+            match kind {
+                "file" => fs::write(&from, "x").unwrap(),
+                _ => symlink("nowhere", &from).unwrap(),
+            }
+            let times =
+                rustix::fs::Timestamps { last_access: at(atime), last_modification: at(mtime) };
+            let no_follow = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+            rustix::fs::utimensat(rustix::fs::CWD, &from, &times, no_follow).unwrap();
+            if fs::symlink_metadata(&from).unwrap().mtime() != mtime
+                || fs::symlink_metadata(&from).unwrap().atime() != atime
+            {
+                eprintln!("skipped: the file system has no such times");
+                continue;
+            }
+            for version in ["3", "4.2"] {
+                let url = server.url(&format!("{kind}{n}v{version}"), &format!("vers={version}"));
+                let summary = json([
+                    "cp".as_ref(),
+                    "-rp".as_ref(),
+                    "--json".as_ref(),
+                    from.as_os_str(),
+                    url.as_ref(),
+                ]);
+                let is_said = summary["not_preserved"].to_string().contains("times of nfs://");
+                let is_lost = version == "3" && n > 0;
+                assert_eq!(is_said, is_lost, "{kind} {atime} {mtime} {version}: {summary}");
+            }
+        }
+    }
 }

@@ -1,5 +1,6 @@
-//! Extended attributes of the `user` name space, and access control lists, which Linux keeps in
-//! two of the `system` one.
+//! Extended attributes, and access control lists, which Linux keeps in two of the `system` name space.
+//!
+//! Others than the program itself reach attributes of the `user` name space only.
 
 use super::LocalFs;
 use super::file::proc_path;
@@ -13,8 +14,10 @@ use weir_vfs::{Acl, AclKind, Caller, Error, FileId, FileKind, Result, XattrMode,
 
 /// Longest value, and longest list of names (Linux: XATTR_SIZE_MAX, XATTR_LIST_MAX).
 const MAX_BYTES: usize = 65536;
-/// The name space that callers reach.
-const PREFIX: &[u8] = b"user.";
+/// The name space that all callers reach.
+const USER: &[u8] = b"user.";
+/// The name space of access control lists, which have calls of their own.
+const SYSTEM: &[u8] = b"system.";
 /// Room for a list of access control of ordinary length.
 const ACL_BYTES: usize = 512;
 
@@ -52,7 +55,7 @@ impl LocalFs {
             rustix::buffer::spare_capacity(&mut names),
         )
         .map_err(io::Error::from)?;
-        let listed = names.split(|&b| b == 0).filter(|name| name.starts_with(PREFIX));
+        let listed = names.split(|&b| b == 0).filter(|name| is_reached(caller, name));
         Ok(listed.map(<[u8]>::to_vec).collect())
     }
 
@@ -131,13 +134,21 @@ impl LocalFs {
         name: &[u8],
         call: impl FnOnce(&str, &CStr) -> rustix::io::Result<T>,
     ) -> Result<T> {
-        if name.strip_prefix(PREFIX).is_none_or(<[u8]>::is_empty) {
+        if !is_reached(caller, name) {
             return Err(Error::NotSupported);
         }
         let name = c_name(name)?;
         let pinned = self.tree.pin(id)?;
         let _as_caller = self.identity.assume(caller)?;
         Ok(call(&proc_path(pinned.file.as_fd()), &name).map_err(io::Error::from)?)
+    }
+}
+
+/// Whether a caller reaches attributes of this name, rights aside.
+fn is_reached(caller: &Caller, name: &[u8]) -> bool {
+    match caller {
+        Caller::Own => !name.is_empty() && !name.starts_with(SYSTEM) && name != USER,
+        Caller::As(_) => name.strip_prefix(USER).is_some_and(|rest| !rest.is_empty()),
     }
 }
 

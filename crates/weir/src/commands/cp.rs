@@ -37,8 +37,9 @@ before: it is written under a temporary name (.weir-*.part) beside it and rename
 exists is replaced, and not written over: it keeps its mode and owner, but other hard links to it keep
 the old data. With --in-place it is written over, and incomplete if that fails.
 
--p keeps what the destination can hold; what it cannot (extended attributes, access control lists,
-times) is said. Ctrl-C ends a copy in order and says what is left, a second one ends it at once.
+-p keeps what the destination can hold. What it cannot (extended attributes, by name, with those that
+programs run with and systems act by: security.*, trusted.*; access control lists; times) is said, which
+as with `cp -a` does not make the copy a failure. NFS takes users' attributes only. Ctrl-C ends a copy in order and says what is left, a second one ends it at once.
 
 Pages of zeros become holes (--sparse=always), so that a copy takes no more space than
 `cp --sparse=always` would make it take. Exit code 1 says that something was not copied.")]
@@ -49,7 +50,7 @@ pub(crate) struct Args {
     /// Directories with all that is in them; symbolic links and special files as such
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// Keep mode, owner, times, hard links, access control lists and users' extended attributes
+    /// Keep mode, owner, times, hard links, access control lists and extended attributes
     #[arg(short, long)]
     preserve: bool,
     /// Which zeros become holes
@@ -294,17 +295,20 @@ async fn interrupt(copier: Arc<Copier>) {
     told().await;
     copier.interrupt();
     // From here on the copy may end the program itself.
-    let _ = tokio::time::timeout(ORDERLY_END, told()).await;
+    let again = tokio::time::timeout(ORDERLY_END, told()).await;
+    say(match again {
+        Ok(()) => "weir: interrupted again, so ended at once",
+        Err(_) => "weir: ended, as what is unfinished could not be removed in time",
+    });
     say_what_is_left(&copier);
     std::process::exit(130);
 }
 
-/// Says, once, how an interrupted copy ended, what it left and what to do about that.
+/// Says, once, what an interrupted copy left and what to do about that.
 fn say_what_is_left(copier: &Copier) {
     if copier.was_told() {
         return;
     }
-    say("weir: interrupted");
     for file in copier.incomplete() {
         say(format_args!("weir: {file} was written in place and is incomplete now"));
     }

@@ -3,6 +3,8 @@
 //! 1. Nobody can open a copy that is to be protected before it is: it has mode 0600 (a directory
 //!    0700) until owner, access list and mode are set, in this order, since each may change the next.
 //! 2. What `--preserve` cannot keep is said ([`Copier::lost`]), not passed over.
+//! 3. Attributes of the system (`security.*`, `trusted.*`) come after the data and the owner: Linux drops
+//!    file capabilities when either changes, and they must not be given to another owner's program.
 
 use super::{Copier, Lost};
 use crate::mounts::Place;
@@ -11,6 +13,10 @@ use weir_vfs::{AclKind, Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime,
 
 /// The coarsest time stamps of a file system that takes all times (FAT).
 const COARSEST: Duration = Duration::from_secs(2);
+/// Has rights for whoever runs the program.
+const CAPABILITY: &[u8] = b"security.capability";
+/// Signs an inode together with its number (Linux: EVM), so it is wrong for any copy.
+const OF_ITS_INODE: &[u8] = b"security.evm";
 
 /// A source, and its attributes.
 #[derive(Clone, Copy)]
@@ -31,7 +37,7 @@ pub(super) async fn set_of_file(
     match replaced {
         Some(replaced) if !copier.options.preserve => {
             let now = to.fs.getattr(id).await?;
-            let mode = own(to, &now, replaced).await?;
+            let mode = own(to, &now, replaced).await?.mode(replaced);
             let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
             to.fs.setattr(&Caller::Own, id, &set).await.map(drop)
         }
@@ -51,10 +57,15 @@ pub(super) async fn set(
         let set = SetAttr { mode: Some(new_mode(copier, like.attr, &now)), ..SetAttr::default() };
         return to.fs.setattr(&Caller::Own, id, &set).await.map(drop);
     }
+    let names = xattr_names(copier, like, to).await?;
+    let (users, systems): (Vec<_>, Vec<_>) =
+        names.into_iter().partition(|name| name.starts_with(b"user."));
     // While its owner may still write to it, which user attributes take.
-    copy_xattrs(copier, like, to, id).await?;
-    let mode = own(to, &now, like.attr).await?;
+    copy_xattrs(copier, like, to, id, &users).await;
+    let owned = own(to, &now, like.attr).await?;
     copy_acls(copier, like, to, id).await?;
+    copy_system_xattrs(copier, like, to, id, (owned, systems)).await?;
+    let mode = owned.mode(like.attr);
     let set = SetAttr {
         mode: Some(mode),
         atime: Some(SetTime::To(like.attr.atime)),
@@ -62,10 +73,17 @@ pub(super) async fn set(
         ..SetAttr::default()
     };
     let got = to.fs.setattr(&Caller::Own, id, &set).await?;
-    if apart(got.mtime, like.attr.mtime) > COARSEST {
+    if !has_times(&got, like.attr) {
         copier.lost(Lost::Times, to);
     }
     Ok(())
+}
+
+/// Whether a copy has the times of its source. A store may take them and keep others: those of
+/// NFSv3 are from 1970 to 2106.
+fn has_times(copy: &Attr, source: &Attr) -> bool {
+    let near = |a, b| apart(a, b) <= COARSEST;
+    near(copy.mtime, source.mtime) && near(copy.atime, source.atime)
 }
 
 /// The mode of a new file that does not keep its source's: without special bits, but for the
@@ -75,21 +93,24 @@ pub(super) fn new_mode(copier: &Copier, source: &Attr, now: &Attr) -> u32 {
     source.mode & 0o777 & !copier.options.umask | inherited
 }
 
-/// Gives a symbolic link the owner and times of its source.
+/// Gives a symbolic link the owner, extended attributes and times of its source.
 pub(super) async fn set_of_link(
     copier: &Copier,
-    like: &Attr,
+    source: Like<'_>,
     to: &Place,
     made: &Attr,
 ) -> weir_vfs::Result<()> {
-    own(to, made, like).await?;
+    let like = source.attr;
+    let owned = own(to, made, like).await?;
+    let names = xattr_names(copier, source, to).await?;
+    copy_system_xattrs(copier, source, to, made.id, (owned, names)).await?;
     let set = SetAttr {
         atime: Some(SetTime::To(like.atime)),
         mtime: Some(SetTime::To(like.mtime)),
         ..SetAttr::default()
     };
     match to.fs.setattr(&Caller::Own, made.id, &set).await {
-        Ok(got) if apart(got.mtime, like.mtime) <= COARSEST => Ok(()),
+        Ok(got) if has_times(&got, like) => Ok(()),
         Ok(_) | Err(Error::NotSupported | Error::NotPermitted | Error::AccessDenied) => {
             copier.lost(Lost::Times, to);
             Ok(())
@@ -98,20 +119,79 @@ pub(super) async fn set_of_link(
     }
 }
 
-/// Sets the owner, and returns the mode to set after that.
-async fn own(to: &Place, now: &Attr, like: &Attr) -> weir_vfs::Result<u32> {
+/// Whether a copy has the owner of its source.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owned {
+    Alike,
+    Otherwise,
+}
+
+impl Owned {
+    /// The mode to set: a program does not run with the rights of an owner that it did not have.
+    fn mode(self, like: &Attr) -> u32 {
+        match self {
+            Self::Alike => like.mode,
+            Self::Otherwise => like.mode & !0o6000,
+        }
+    }
+}
+
+/// Sets the owner, as far as that is permitted.
+async fn own(to: &Place, now: &Attr, like: &Attr) -> weir_vfs::Result<Owned> {
     if (now.uid, now.gid) == (like.uid, like.gid) {
-        return Ok(like.mode);
+        return Ok(Owned::Alike);
     }
     let own = SetAttr { uid: Some(like.uid), gid: Some(like.gid), ..SetAttr::default() };
     match to.fs.setattr(&Caller::Own, now.id, &own).await {
-        Ok(_) => Ok(like.mode),
-        // Only root may give files away; then nobody may run it as its new owner either.
+        Ok(_) => Ok(Owned::Alike),
+        // Only root may give files away.
         Err(Error::NotPermitted | Error::AccessDenied | Error::NotSupported) => {
-            Ok(like.mode & !0o6000)
+            Ok(Owned::Otherwise)
         }
         Err(error) => Err(error),
     }
+}
+
+/// Names of the extended attributes that a copy is to have.
+async fn xattr_names(
+    copier: &Copier,
+    like: Like<'_>,
+    to: &Place,
+) -> weir_vfs::Result<Vec<Vec<u8>>> {
+    match like.place.fs.list_xattrs(&Caller::Own, like.attr.id).await {
+        Ok(mut names) => {
+            names.retain(|name| name != OF_ITS_INODE);
+            Ok(names)
+        }
+        Err(Error::NotSupported) => Ok(Vec::new()),
+        Err(Error::AccessDenied | Error::NotPermitted) => {
+            copier.lost(Lost::Xattrs, to);
+            Ok(Vec::new())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Copies attributes that the system acts by, to a file that has its data and owner.
+async fn copy_system_xattrs(
+    copier: &Copier,
+    like: Like<'_>,
+    to: &Place,
+    id: FileId,
+    (owned, mut names): (Owned, Vec<Vec<u8>>),
+) -> weir_vfs::Result<()> {
+    if names.iter().any(|name| name == CAPABILITY) {
+        match owned {
+            // Dirty pages that are written later would take it away again.
+            Owned::Alike => to.fs.sync_node(id).await?,
+            Owned::Otherwise => {
+                names.retain(|name| name != CAPABILITY);
+                copier.lost(Lost::Xattr(CAPABILITY.to_vec()), to);
+            }
+        }
+    }
+    copy_xattrs(copier, like, to, id, &names).await;
+    Ok(())
 }
 
 async fn copy_xattrs(
@@ -119,33 +199,26 @@ async fn copy_xattrs(
     like: Like<'_>,
     to: &Place,
     id: FileId,
-) -> weir_vfs::Result<()> {
-    let source = &like.place.fs;
-    let names = match source.list_xattrs(&Caller::Own, like.attr.id).await {
-        Ok(names) => names,
-        Err(Error::NotSupported) => return Ok(()),
-        Err(Error::AccessDenied | Error::NotPermitted) => {
-            copier.lost(Lost::Xattrs, to);
-            return Ok(());
-        }
-        Err(error) => return Err(error),
-    };
+    names: &[Vec<u8>],
+) {
     for name in names {
-        let value = match source.get_xattr(&Caller::Own, like.attr.id, &name).await {
+        let value = match like.place.fs.get_xattr(&Caller::Own, like.attr.id, name).await {
             Ok(value) => value,
             // Removed meanwhile.
             Err(Error::NoAttribute) => continue,
             Err(_) => {
-                copier.lost(Lost::Xattrs, to);
+                copier.lost(Lost::Xattr(name.clone()), to);
                 continue;
             }
         };
-        let set = to.fs.set_xattr(&Caller::Own, id, &name, &value, XattrMode::Either).await;
-        if set.is_err() {
-            copier.lost(Lost::Xattrs, to);
+        let set = to.fs.set_xattr(&Caller::Own, id, name, &value, XattrMode::Either).await;
+        // A label that the system itself gave to the copy may be the right one.
+        let is_kept = set.is_ok()
+            || to.fs.get_xattr(&Caller::Own, id, name).await.is_ok_and(|there| there == value);
+        if !is_kept {
+            copier.lost(Lost::Xattr(name.clone()), to);
         }
     }
-    Ok(())
 }
 
 /// Copies access control lists; a file whose source has none loses what it inherited.

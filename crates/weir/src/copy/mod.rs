@@ -9,6 +9,7 @@
 
 use crate::failure::{Asked, Failure};
 use crate::mounts::Place;
+use crate::output::{say, shown};
 use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -32,6 +33,9 @@ pub(crate) mod zeros;
 
 /// Bytes that one read asks for.
 const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Names of extended attributes that could not be kept are said one by one up to about so many.
+const MOST_LOST: usize = 100;
 
 /// Which zeros become holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -149,19 +153,23 @@ fn add(count: &AtomicU64, n: u64) {
 }
 
 /// What `--preserve` may be unable to keep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Lost {
+    /// An extended attribute, by its name.
+    Xattr(Vec<u8>),
+    /// Extended attributes that cannot be listed, or are too many to name.
     Xattrs,
     Acls,
     Times,
 }
 
 impl Lost {
-    fn name(self) -> &'static str {
+    fn name(&self) -> String {
         match self {
-            Self::Xattrs => "extended attributes",
-            Self::Acls => "access control lists",
-            Self::Times => "times",
+            Self::Xattr(name) => format!("the extended attribute {}", shown(name)),
+            Self::Xattrs => "extended attributes".into(),
+            Self::Acls => "access control lists".into(),
+            Self::Times => "times".into(),
         }
     }
 }
@@ -249,8 +257,9 @@ impl Copier {
         }
     }
 
-    /// Ends the copy early: what is unfinished is removed.
+    /// Ends the copy early, and says so: what is unfinished is removed.
     pub(crate) fn interrupt(&self) {
+        self.progress.suspend(|| say("weir: interrupted"));
         self.interrupted.send_replace(true);
     }
 
@@ -303,8 +312,11 @@ impl Copier {
     }
 
     /// Notes that the copy at `to` does not have what its source has.
-    fn lost(&self, what: Lost, to: &Place) {
+    fn lost(&self, mut what: Lost, to: &Place) {
         let mut lost = self.lost.lock();
+        if matches!(what, Lost::Xattr(_)) && lost.len() >= MOST_LOST && !lost.contains_key(&what) {
+            what = Lost::Xattrs;
+        }
         lost.entry(what).or_insert_with(|| (0, to.shown.clone())).0 += 1;
     }
 

@@ -257,7 +257,8 @@ impl Walk<'_> {
         let set = SetAttr::default();
         let made = to.fs.symlink(&Caller::Own, to.dir, name, &target, &set).await.asked(write)?;
         if self.copier.options.preserve {
-            attributes::set_of_link(self.copier, attr, to, &made).await.asked(write)?;
+            let source = Like { place: from, attr };
+            attributes::set_of_link(self.copier, source, to, &made).await.asked(write)?;
         }
         self.copier.changed.lock().insert(to.dir);
         add(&self.copier.tally.symlinks, 1);
