@@ -152,12 +152,16 @@ struct Mounted(TempDir);
 
 impl Mounted {
     fn new(mkfs: &[&str]) -> Option<Self> {
+        Self::sized(mkfs, 64 << 20)
+    }
+
+    fn sized(mkfs: &[&str], bytes: u64) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
         let dir = temp_dir();
         let image = dir.path().join("image");
-        fs::File::create(&image).ok()?.set_len(64 << 20).ok()?;
+        fs::File::create(&image).ok()?.set_len(bytes).ok()?;
         let run = |program: &str, args: &[&str]| {
             Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
         };
@@ -208,4 +212,33 @@ async fn an_inode_that_is_used_again_is_another_file_also_without_times_of_creat
         return;
     }
     panic!("no inode was used again");
+}
+
+/// What statfs(2) tells of XFS is the device's number.
+#[tokio::test]
+async fn a_file_system_that_comes_back_as_another_device_has_its_number_still() {
+    for mkfs in [&["mkfs.xfs", "-q", "-f"][..], &["mkfs.ext4", "-q", "-F"]] {
+        let Some(mounted) = Mounted::sized(mkfs, 300 << 20) else {
+            println!("skipped: takes root, {mkfs:?} and loop devices");
+            continue;
+        };
+        let other = Mounted::sized(mkfs, 300 << 20).unwrap();
+        let device = |of: &Mounted| fs::metadata(of.path()).unwrap().dev();
+        let fsid = async |of: &Mounted| {
+            let store = open(&of.path(), None, |_| ());
+            store.getattr(store.root()).await.unwrap().fsid
+        };
+        let (before, number) = (device(&mounted), fsid(&mounted).await);
+        assert_ne!(fsid(&other).await, number, "{mkfs:?}: another file system");
+        let mut in_its_place = Vec::new();
+        while device(&mounted) == before {
+            assert!(in_its_place.len() < 8, "{mkfs:?}: it is the same device each time");
+            assert!(Command::new("umount").arg(mounted.path()).status().unwrap().success());
+            in_its_place.extend(Mounted::new(&["mkfs.ext4", "-q", "-F"]));
+            let image = mounted.0.path().join("image");
+            let mount = ["-o".into(), "loop".into(), image, mounted.path()];
+            assert!(Command::new("mount").args(mount).status().unwrap().success());
+        }
+        assert_eq!(fsid(&mounted).await, number, "{mkfs:?}");
+    }
 }
