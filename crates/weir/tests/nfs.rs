@@ -438,3 +438,81 @@ fn pass(mut from: TcpStream, mut to: TcpStream, change: impl Fn(&mut [u8])) {
     // The other direction ends by itself.
     let _ = to.shutdown(Shutdown::Both);
 }
+
+/// A small ext4, of which the superuser has a part for itself; unmounted when dropped.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn new() -> Option<Self> {
+        let dir = scratch();
+        let (image, at) = (dir.path().join("image"), dir.path().join("at"));
+        fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+        fs::create_dir(&at).unwrap();
+        let run = |program: &str, args: &[&std::ffi::OsStr]| {
+            let output = std::process::Command::new(program).args(args).output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        let mkfs = ["-q".as_ref(), "-F".as_ref(), "-m".as_ref(), "20".as_ref(), image.as_os_str()];
+        let mount = ["-o".as_ref(), "loop".as_ref(), image.as_os_str(), at.as_os_str()];
+        (run("mkfs.ext4", &mkfs) && run("mount", &mount)).then_some(Self(dir))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("at")
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        drop(std::process::Command::new("umount").arg(self.path()).status());
+    }
+}
+
+#[test]
+fn a_full_disk_is_said_and_what_was_copied_before_is_there() {
+    let root = rustix::process::geteuid().is_root();
+    let Some(disk) = root.then(SmallDisk::new).flatten() else {
+        eprintln!("skipped: takes root, mkfs.ext4 and loop devices");
+        return;
+    };
+    let export = disk.path();
+    fs::set_permissions(&export, fs::Permissions::from_mode(0o777)).unwrap();
+    let dir = scratch();
+    let file = dir.path().join("file");
+    let bytes: Vec<u8> = (0..5 << 20).map(|at: u32| (at % 251) as u8).collect();
+    fs::write(&file, &bytes).unwrap();
+    let mut server = Server::start(&export, &["--squash", "none"]);
+    for (round, manner) in MANNERS.iter().enumerate() {
+        let manner = format!("{manner}&uid=65534&gid=65534");
+        let name = |n: u32| format!("r{round}-{n}");
+        let mut copied = 0;
+        let says = loop {
+            let url = server.url(&name(copied), &manner);
+            let output = weir(["cp".as_ref(), file.as_os_str(), url.as_ref()]).output().unwrap();
+            if !output.status.success() {
+                break text(&output);
+            }
+            copied += 1;
+            assert!(copied < 64, "{manner}: the disk is never full");
+        };
+        assert!(says.contains("no space left"), "{manner}: {says}");
+        assert!(copied > 0, "{manner}: {says}");
+        // The superuser's share is still free, and nothing is left of the copy that failed.
+        let space = rustix::fs::statvfs(&export).unwrap();
+        assert!(space.f_bfree * space.f_frsize > 8 << 20, "{manner}");
+        let ours = |name: &str| name.starts_with('r') || name.starts_with(".weir");
+        let names = fs::read_dir(&export).unwrap().map(|e| e.unwrap().file_name());
+        let names = names.filter(|n| n.to_str().is_some_and(ours)).count();
+        assert_eq!(names, copied as usize, "{manner}");
+        // Nor was anything of the others only in the server's memory.
+        server.child.kill().unwrap();
+        server.child.wait().unwrap();
+        for n in 0..copied {
+            assert!(fs::read(export.join(name(n))).unwrap() == bytes, "{manner}: {n}");
+            fs::remove_file(export.join(name(n))).unwrap();
+        }
+        let _ = fs::remove_dir_all(export.with_extension("state"));
+        server = Server::start(&export, &["--squash", "none"]);
+    }
+    drop(server);
+}
