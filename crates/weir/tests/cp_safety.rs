@@ -120,9 +120,9 @@ fn a_file_that_a_program_of_the_server_changes_is_no_file_to_read() {
     fs::create_dir(&export).unwrap();
     let from = export.join("from");
     let server = Server::start(&export, &["--squash", "none"]);
-    for options in ["vers=3&actimeo=0", "vers=4.0", "vers=4.2"] {
+    for options in ["vers=3&actimeo=0", "vers=4.2"] {
         for (name, change) in changes {
-            sparse(&from, 64 * MIB, [(0, 64 * MIB)]);
+            fs::write(&from, vec![7; 64 * MIB as usize]).unwrap();
             let url = server.url("from", options);
             let mut child =
                 weir(["cat", &url]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -136,7 +136,7 @@ fn a_file_that_a_program_of_the_server_changes_is_no_file_to_read() {
             assert!(text(&output).contains("changed while it was read"), "{}", text(&output));
 
             // The same while it is copied.
-            sparse(&from, 64 * MIB, [(0, 64 * MIB)]);
+            fs::write(&from, vec![7; 64 * MIB as usize]).unwrap();
             let to = dir.path().join("to");
             fs::create_dir(&to).unwrap();
             let begun = || {

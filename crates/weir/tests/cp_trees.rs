@@ -190,7 +190,11 @@ fn what_is_preserved_is_kept_or_said() {
         let summary = json(args);
         let said = summary["not_preserved"].to_string();
         if attributes {
-            assert_eq!(said.contains("extended attribute user.weir.test"), attributes_are_lost, "{said}");
+            assert_eq!(
+                said.contains("extended attribute user.weir.test"),
+                attributes_are_lost,
+                "{said}"
+            );
         }
         assert_eq!(said.contains("access control lists of nfs://"), lists, "{said}");
         let link = export.join(format!("v{version}/link"));
@@ -264,8 +268,9 @@ fn attributes_of_the_system_are_kept_or_said_by_name() {
                 continue;
             }
             let path = url.replace('?', &format!("/{name}?"));
-            let line =
-                format!("the destination does not keep the extended attribute {attribute} of {path}");
+            let line = format!(
+                "the destination does not keep the extended attribute {attribute} of {path}"
+            );
             assert!(text(&output).contains(&line), "{line}: {}", text(&output));
         }
         let both = "the extended attribute trusted.weir.test of 2 files, the first of them nfs://";

@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use weir_pagecache::CachedFs;
 use weir_vfs::{Attr, Caller, Capabilities, Error, FileKind, IoFlags};
 
@@ -113,8 +113,11 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         let progress = if talks { progress_bar() } else { ProgressBar::hidden() };
         let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), progress.clone()));
         failures.into_iter().for_each(|failure| copier.failed_before(failure));
-        // It listens on to the end of the program, for what comes after the copy may hang, too.
-        tokio::spawn(interrupt(Arc::clone(&copier)));
+        // From before anything is there that an interrupted copy removes, to the end of the program, for
+        // what comes after the copy may hang, too.
+        if let Ok(signals) = Signals::listen() {
+            tokio::spawn(interrupt(signals, Arc::clone(&copier)));
+        }
         copier.copy(plan.pairs, &plan.into).await;
         progress.finish_and_clear();
         let summary = copier.summary(begun.elapsed(), mounts.wire_bytes());
@@ -279,23 +282,31 @@ fn check_uncached(place: &Place, options: &Options) -> Result<()> {
 /// that does not answer is waited for.
 const ORDERLY_END: Duration = Duration::from_secs(5);
 
-/// The first signal ends the copy in an orderly way, the second at once.
-async fn interrupt(copier: Arc<Copier>) {
-    let (Ok(mut int), Ok(mut term)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return;
-    };
-    let mut told = async || {
+/// The signals that end a copy.
+struct Signals {
+    int: Signal,
+    term: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self { int: signal(SignalKind::interrupt())?, term: signal(SignalKind::terminate())? })
+    }
+
+    async fn told(&mut self) {
         tokio::select! {
-            _ = int.recv() => {}
-            _ = term.recv() => {}
+            _ = self.int.recv() => {}
+            _ = self.term.recv() => {}
         }
-    };
-    told().await;
+    }
+}
+
+/// The first signal ends the copy in an orderly way, the second at once.
+async fn interrupt(mut signals: Signals, copier: Arc<Copier>) {
+    signals.told().await;
     copier.interrupt();
     // From here on the copy may end the program itself.
-    let again = tokio::time::timeout(ORDERLY_END, told()).await;
+    let again = tokio::time::timeout(ORDERLY_END, signals.told()).await;
     say(match again {
         Ok(()) => "weir: interrupted again, so ended at once",
         Err(_) => "weir: ended, as what is unfinished could not be removed in time",

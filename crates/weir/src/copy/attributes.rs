@@ -194,13 +194,7 @@ async fn copy_system_xattrs(
     Ok(())
 }
 
-async fn copy_xattrs(
-    copier: &Copier,
-    like: Like<'_>,
-    to: &Place,
-    id: FileId,
-    names: &[Vec<u8>],
-) {
+async fn copy_xattrs(copier: &Copier, like: Like<'_>, to: &Place, id: FileId, names: &[Vec<u8>]) {
     for name in names {
         let value = match like.place.fs.get_xattr(&Caller::Own, like.attr.id, name).await {
             Ok(value) => value,
