@@ -108,40 +108,30 @@
 //! - `transport`: TCP connections that are made anew when they break, records, calls and replies;
 //!   data of READ and READ_PLUS goes from the socket to the buffer that asked for it;
 //! - `v4`, `v3`: the versions of the protocol, each a `protocol::Protocol`; `mount` chooses;
-//! - `read`, `write`: one operation as many calls; writes are kept until they are committed;
-//! - `fs`, `file`: the traits of [`weir_vfs`].
+//! - `io`: one operation as many calls; writes are kept until they are committed;
+//! - `fs`: the traits of [`weir_vfs`].
 //!
 //! What it promises is in docs/SEMANTICS.md, each promise with the test that proves it.
 
 #![forbid(unsafe_code)]
 
-mod attributes;
-mod changes;
+mod backoff;
 pub mod check;
 mod error;
-mod farewells;
-mod file;
 mod fs;
-mod handles;
+mod io;
 mod locks;
 mod mount;
-mod options;
-mod pauses;
 mod protocol;
-mod read;
-mod repeated;
+mod retried;
 mod transport;
-mod unlinked;
-mod url;
 mod v3;
 mod v4;
-mod verifiers;
-mod write;
 
+pub use crate::mount::options::{IGNORED as IGNORED_OPTIONS, MountOptions, Version};
+pub use crate::mount::url::NfsUrl;
 pub use error::{Error, Refusal, Result, Violation};
 pub use fs::{NfsFs, WireStats};
-pub use options::{IGNORED as IGNORED_OPTIONS, MountOptions, Version};
-pub use url::NfsUrl;
 
 /// Waits for a future on this thread, for programs without an executor. Not to be called on one.
 pub fn block_on<F: Future>(future: F) -> F::Output {

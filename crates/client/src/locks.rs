@@ -6,7 +6,7 @@
 //! 3. What a server says is a reason to ask, and no more: nobody has a lock but by a reply.
 //! 4. What is held is given up before the file is closed.
 
-use crate::file::Opened;
+use crate::fs::file::Opened;
 use crate::protocol::Locker;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};

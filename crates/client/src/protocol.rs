@@ -2,11 +2,11 @@
 //! is made of, on filehandles. One implementation is one conversation with a server; it recovers
 //! by itself from whatever the version can recover from.
 
-use crate::changes::Span;
 use crate::error::{Error, Result, Violation};
+use crate::io::change_spans::Span;
+use crate::io::write::WritePiece;
 use crate::locks::LockWaits;
 use crate::transport::ReadTarget;
-use crate::write::WritePiece;
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use super::{Examiner, Finding, Verdict, judge};
 use crate::NfsFs;
-use crate::file::NfsFile;
+use crate::fs::file::NfsFile;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_nfs::v4::types::{LockDenied, LockType};

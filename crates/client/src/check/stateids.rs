@@ -1,7 +1,7 @@
 //! Stateids that are no good (RFC 8881 section 8.2.4), tried with READ_PLUS.
 
 use super::{Examiner, Finding, Known, Verdict};
-use crate::file::NfsFile;
+use crate::fs::file::NfsFile;
 use std::time::Duration;
 use weir_nfs::v4::types::StateId;
 use weir_vfs::{Access, Caller, Error, FileSystem};

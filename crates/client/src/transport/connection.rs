@@ -20,9 +20,9 @@
 use super::connect::{abort, connect};
 use super::payload::{self, Expect, ReadTarget, ResultForm};
 use super::record::{Failure, IN_PLACE_BYTES, RecordStream};
+use crate::backoff::Pauses;
 use crate::error::{Error, Refusal, Result, Violation};
-use crate::options::MAX_TRANSFER;
-use crate::pauses::Pauses;
+use crate::mount::options::MAX_TRANSFER;
 use futures_util::future::BoxFuture;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;

@@ -8,7 +8,7 @@
 
 use super::record::{Failure, RecordStream};
 use crate::error::Violation;
-use crate::read::ReadInFlight;
+use crate::io::read::ReadInFlight;
 use std::sync::Arc;
 use weir_vfs::{Layout, SegmentKind};
 use weir_xdr::padding;

@@ -9,7 +9,7 @@
 //!    the rest is received in place, together with the header that follows it, in one call.
 
 use crate::error::Violation;
-use crate::read::ReadInFlight;
+use crate::io::read::ReadInFlight;
 use std::io::{self, IoSliceMut};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use tokio::net::TcpStream;

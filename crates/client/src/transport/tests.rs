@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::error::{Error, Violation};
-use crate::read::ReadInFlight;
+use crate::io::read::ReadInFlight;
 use proptest::prelude::*;
 use std::net::SocketAddr;
 use std::sync::Arc;

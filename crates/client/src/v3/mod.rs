@@ -8,28 +8,28 @@
 //!
 //! 1. A call that is not idempotent is repeated under the same xid and from the same port, for the
 //!    server's reply cache; where that fails, what the first one did is recognised
-//!    ([`repeated`](crate::repeated)).
+//!    ([`repeated`](crate::retried)).
 
 mod convert;
-mod granted;
-mod lock;
 mod mount;
-mod name;
+mod namespace;
+mod nlm;
+mod nlm_callback;
 mod program;
 
-use crate::changes::Span;
+use crate::backoff::Pauses;
 use crate::error::{Error, Result, Violation};
+use crate::fs::cookie_verifiers::Verifiers;
+use crate::io::change_spans::Span;
+use crate::io::write::WritePiece;
 use crate::locks::LockWaits;
 use crate::mount::Terms;
-use crate::pauses::Pauses;
 use crate::protocol::{
     Entry, Handle, Limits, Locker, Node, OpenAt, Page, Place, Protocol, Special, Written, broken,
 };
 use crate::transport::{
     Connection, Expect, Patience, Peer, ReadTarget, Reply, Request, ResultForm,
 };
-use crate::verifiers::Verifiers;
-use crate::write::WritePiece;
 use async_trait::async_trait;
 use convert::{Status, attr_of, handle_of, neutral, set_attr, span_of};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -64,7 +64,7 @@ pub(crate) struct V3 {
     patience: Patience,
     /// Tells this mount's lock owners from others of the machine.
     unique: [u8; 8],
-    locks: lock::Locks,
+    locks: nlm::Locks,
     me: Weak<Self>,
 }
 
@@ -108,7 +108,7 @@ impl V3 {
             peer: terms.peer.clone(),
             patience: terms.patience,
             unique: random.to_be_bytes(),
-            locks: lock::Locks::default(),
+            locks: nlm::Locks::default(),
             me: me.clone(),
         });
         match v3.send(&OpaqueAuth::NONE, &v3::op::null::Args {}, None).await {

@@ -1,12 +1,12 @@
 //! Compounds under an open's state: reads, and whatever changes a file that is open.
 
 use super::V4;
-use super::compound::Answer;
-use super::open::is_state_lost;
 use super::ops::putfh;
 use crate::error::Result;
 use crate::protocol::OpenAt;
 use crate::transport::ReadTarget;
+use crate::v4::session::compound::Answer;
+use crate::v4::state::open::is_state_lost;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use weir_nfs::v4::op;

@@ -12,30 +12,24 @@
 //! - [`attr`]: attributes to and from the neutral ones.
 
 mod attr;
-mod change;
-mod compound;
-mod delegation;
 mod io;
-mod lock;
-mod name;
-mod names;
-mod open;
+mod namespace;
+mod open_names;
 mod ops;
-mod resume;
 mod session;
-mod slots;
+pub(crate) mod state;
 
-pub(crate) use open::OpenState;
+pub(crate) use state::open::OpenState;
 
 use crate::error::{Error, Result};
+use crate::fs::cookie_verifiers::Verifiers;
 use crate::mount::Terms;
 use crate::protocol::Limits;
 use crate::transport::{CallbackService, Connection, Counters};
-use crate::verifiers::Verifiers;
-use delegation::Delegations;
-use names::Names;
-use open::Opens;
+use open_names::Names;
 use session::{Client, Session};
+use state::delegation::Delegations;
+use state::open::Opens;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;

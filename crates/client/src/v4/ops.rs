@@ -1,16 +1,16 @@
 //! The operations of a file system, each as one compound.
 
 use super::attr::{attr_of, set_attrs};
-use super::open::is_gone;
 use super::{About, V4};
-use crate::changes::Span;
 use crate::error::{Result, Violation};
+use crate::io::change_spans::Span;
+use crate::io::write::WritePiece;
 use crate::locks::LockWaits;
 use crate::protocol::{
     Entry, Handle, Limits, Locker, Node, OpenAt, Page, Place, Protocol, Special, Written,
 };
 use crate::transport::{Connection, ReadTarget};
-use crate::write::WritePiece;
+use crate::v4::state::open::is_gone;
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -18,13 +18,13 @@
 //! 4. A locker that comes no more is forgotten here and at the server, also where the file stays
 //!    open.
 
-use super::V4;
-use super::change::Counted;
-use super::compound::{Answer, Step};
-use super::open::{Known, OpenState, is_state_lost, newest};
-use super::session::Session;
 use crate::error::Result;
 use crate::protocol::{Locker, OpenAt};
+use crate::v4::V4;
+use crate::v4::session::Session;
+use crate::v4::session::compound::{Answer, Step};
+use crate::v4::state::change::Counted;
+use crate::v4::state::open::{Known, OpenState, is_state_lost, newest};
 use std::collections::HashMap;
 use std::sync::Arc;
 use weir_nfs::v4::Detailed;
@@ -36,7 +36,7 @@ use weir_vfs::{Error as VfsError, Lock, LockRange, RangeLocks, TO_END};
 
 /// The locks of an open file.
 #[derive(Default)]
-pub(super) struct Locks {
+pub(in crate::v4) struct Locks {
     states: HashMap<Locker, LockState>,
     held: RangeLocks<Locker>,
     lost: bool,
@@ -52,27 +52,27 @@ struct LockState {
 
 impl Locks {
     /// Whether somebody relies on locks that are not there any more.
-    pub(super) fn are_lost(&self) -> bool {
+    pub(in crate::v4) fn are_lost(&self) -> bool {
         self.lost
     }
 
     /// Whether the server knows of no locker.
-    pub(super) fn are_unused(&self) -> bool {
+    pub(in crate::v4) fn are_unused(&self) -> bool {
         self.states.is_empty() && !self.lost
     }
 
     /// The server has none of them any more.
-    pub(super) fn lose(&mut self) {
+    pub(in crate::v4) fn lose(&mut self) {
         self.states.clear();
         self.lost |= !self.held.is_empty();
     }
 
     /// The server knows none of their owners yet.
-    pub(super) fn forget_states(&mut self) {
+    pub(in crate::v4) fn forget_states(&mut self) {
         self.states.clear();
     }
 
-    pub(super) fn count(&mut self, locker: Locker) {
+    pub(in crate::v4) fn count(&mut self, locker: Locker) {
         if let Some(state) = self.states.get_mut(&locker) {
             state.seqid = state.seqid.wrapping_add(1);
         }
@@ -97,7 +97,7 @@ impl Locks {
 
 impl V4 {
     /// Takes a lock; says whether it could.
-    pub(super) async fn lock_range(
+    pub(in crate::v4) async fn lock_range(
         &self,
         open: &OpenAt,
         locker: Locker,
@@ -177,11 +177,11 @@ impl V4 {
             length: lock.range.wire_length(),
             locker: who,
         };
-        (vec![super::ops::putfh(&state.handle), Op::Lock(args)], counted)
+        (vec![crate::v4::ops::putfh(&state.handle), Op::Lock(args)], counted)
     }
 
     /// A lock that is in the way.
-    pub(super) async fn lock_in_the_way(
+    pub(in crate::v4) async fn lock_in_the_way(
         &self,
         open: &OpenAt,
         locker: Locker,
@@ -200,7 +200,7 @@ impl V4 {
     }
 
     /// A lock that is in the way, as the server tells it.
-    pub(super) async fn denied(
+    pub(in crate::v4) async fn denied(
         &self,
         open: &OpenAt,
         locker: Locker,
@@ -214,7 +214,7 @@ impl V4 {
                 length: lock.range.wire_length(),
                 owner: owner_of(client, locker),
             };
-            let ops = [super::ops::putfh(&open.handle), Op::Lockt(args)];
+            let ops = [crate::v4::ops::putfh(&open.handle), Op::Lockt(args)];
             let answer = self.exchange(&open.cred, "LOCKT", &ops, None).await?;
             match answer.results.last() {
                 Some(OpRes::Lockt(Ok(()))) => return Ok(None),
@@ -237,7 +237,7 @@ impl V4 {
     }
 
     /// Gives up what a locker holds of a range.
-    pub(super) async fn unlock_range(
+    pub(in crate::v4) async fn unlock_range(
         &self,
         open: &OpenAt,
         locker: Locker,
@@ -266,7 +266,7 @@ impl V4 {
                     offset: range.start,
                     length: range.wire_length(),
                 };
-                (vec![super::ops::putfh(&state.handle), Op::Locku(args)], Counted::Lock(locker))
+                (vec![crate::v4::ops::putfh(&state.handle), Op::Locku(args)], Counted::Lock(locker))
             };
             let answer = self.change(state, &open.cred, "LOCKU", &build).await?;
             let mut known = state.known.lock();
@@ -294,7 +294,7 @@ impl V4 {
 
     /// Gives up all that is held of a file, for the end of the mount. (Servers may refuse to close it
     /// before, RFC 8881 section 18.2.)
-    pub(super) async fn give_up_locks(&self, open: &OpenAt) {
+    pub(in crate::v4) async fn give_up_locks(&self, open: &OpenAt) {
         let Some(state) = &open.state else { return };
         let lockers: Vec<Locker> = state.known.lock().locks.held.owners().copied().collect();
         for locker in lockers {
@@ -306,7 +306,7 @@ impl V4 {
 
     /// Has the server forget a locker that comes no more, once: what it did not hear of goes with the
     /// lease (RFC 7530 section 16.37), or with the open (RFC 8881 section 18.38).
-    pub(super) async fn forget_locker(&self, open: &OpenAt, locker: Locker) {
+    pub(in crate::v4) async fn forget_locker(&self, open: &OpenAt, locker: Locker) {
         let Some(state) = &open.state else { return };
         let (stateid, is_open) = {
             let mut known = state.known.lock();
@@ -329,7 +329,7 @@ impl V4 {
     }
 
     /// Takes back the locks of an open that was reclaimed.
-    pub(super) async fn reclaim_locks(
+    pub(in crate::v4) async fn reclaim_locks(
         &self,
         session: &Arc<Session>,
         client: ClientId,

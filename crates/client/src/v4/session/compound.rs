@@ -13,17 +13,17 @@
 //!    connection is of the same bytes in the same slot, and the slot is not used for anything else
 //!    before there is an outcome. Only when the server has lost the session is a compound sent anew.
 //! 2. Of a compound that a server puts off half-way, after an operation that must not be done twice,
-//!    only the rest is sent again ([`resume`](super::resume)).
+//!    only the rest is sent again ([`resume`](crate::v4::session::resume)).
 //! 3. A server that never lets a call through (recovery again and again) gets an error to the
 //!    caller in the end, not a loop.
 
-use super::V4;
-use super::resume::Before;
-use super::session::Session;
+use crate::backoff::Pauses;
 use crate::error::{Error, Result, Violation};
-use crate::pauses::Pauses;
 use crate::protocol::broken;
 use crate::transport::{Expect, ReadTarget, Reply, Request, ResultForm};
+use crate::v4::V4;
+use crate::v4::session::Session;
+use crate::v4::session::resume::Before;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
@@ -34,19 +34,19 @@ use weir_vfs::Layout;
 use weir_xdr::Decoder;
 
 /// The results of a compound, without SEQUENCE's.
-pub(super) struct Answer {
+pub(in crate::v4) struct Answer {
     /// How it ended: OK, or the last result's error.
-    pub(super) status: std::result::Result<(), Nfs4Error>,
+    pub(in crate::v4) status: std::result::Result<(), Nfs4Error>,
     /// What the operations returned, the failed one included; not the read's.
-    pub(super) results: Vec<OpRes>,
+    pub(in crate::v4) results: Vec<OpRes>,
     /// What a read found, or how its results broke the protocol.
-    pub(super) read: Option<std::result::Result<Layout, Violation>>,
+    pub(in crate::v4) read: Option<std::result::Result<Layout, Violation>>,
     /// The server may have executed the compound before, and this be its answer to a repetition.
-    pub(super) resent: bool,
+    pub(in crate::v4) resent: bool,
 }
 
 /// What came of sending a compound once.
-pub(super) enum Step {
+pub(in crate::v4) enum Step {
     Answered(Answer),
     /// To be sent again after a pause; the answer, where there was one.
     Wait(Option<Answer>),
@@ -72,7 +72,7 @@ impl V4 {
     ///
     /// # Errors
     /// Besides the transport's: [`Error::Status`] when one of the operations failed.
-    pub(super) async fn call(
+    pub(in crate::v4) async fn call(
         &self,
         cred: &OpaqueAuth,
         operation: &'static str,
@@ -84,7 +84,7 @@ impl V4 {
     }
 
     /// Sends operations, the last of them a read if there is a `target`.
-    pub(super) async fn exchange(
+    pub(in crate::v4) async fn exchange(
         &self,
         cred: &OpaqueAuth,
         operation: &'static str,
@@ -127,7 +127,7 @@ impl V4 {
 
     /// Sends operations in `session` until there is an outcome, without recovering the session
     /// (because that is what they are part of).
-    pub(super) async fn call_in(
+    pub(in crate::v4) async fn call_in(
         &self,
         session: &Arc<Session>,
         cred: &OpaqueAuth,
@@ -151,7 +151,7 @@ impl V4 {
         }
     }
 
-    pub(super) async fn exchange_once(
+    pub(in crate::v4) async fn exchange_once(
         &self,
         session: &Arc<Session>,
         cred: &OpaqueAuth,
@@ -217,7 +217,7 @@ impl V4 {
     }
 
     /// Sends one operation that stands alone, outside of any session.
-    pub(super) async fn call_alone(&self, operation: &'static str, op: Op) -> Result<OpRes> {
+    pub(in crate::v4) async fn call_alone(&self, operation: &'static str, op: Op) -> Result<OpRes> {
         let mut pauses = Pauses::new(self.hard);
         loop {
             let reply = self.send(&self.own, operation, None, std::slice::from_ref(&op), None);
@@ -237,7 +237,7 @@ impl V4 {
     }
 
     /// Asks for nothing: whether the version is served.
-    pub(super) async fn null(&self) -> Result<()> {
+    pub(in crate::v4) async fn null(&self) -> Result<()> {
         let program = (v4::PROGRAM, v4::VERSION, v4::PROC_NULL);
         let expect = Expect::Results { max_bytes: 0 };
         let request = Request::new(program, &OpaqueAuth::NONE, "NULL", expect);
@@ -296,7 +296,7 @@ impl V4 {
     }
 
     /// The status as a client error.
-    pub(super) fn checked(
+    pub(in crate::v4) fn checked(
         &self,
         operation: &'static str,
         status: std::result::Result<(), Nfs4Error>,
@@ -304,20 +304,20 @@ impl V4 {
         status.map_err(|error| self.failed(operation, error))
     }
 
-    pub(super) fn failed(&self, operation: &'static str, error: Nfs4Error) -> Error {
+    pub(in crate::v4) fn failed(&self, operation: &'static str, error: Nfs4Error) -> Error {
         Error::Status {
             server: Arc::clone(&self.server),
             operation,
             status: error.name().to_owned(),
-            error: super::attr::neutral(error),
+            error: crate::v4::attr::neutral(error),
         }
     }
 
-    pub(super) fn timed_out(&self, operation: &'static str) -> Error {
+    pub(in crate::v4) fn timed_out(&self, operation: &'static str) -> Error {
         Error::TimedOut { server: Arc::clone(&self.server), operation }
     }
 
-    pub(super) fn unexpected(&self, operation: &'static str) -> Error {
+    pub(in crate::v4) fn unexpected(&self, operation: &'static str) -> Error {
         broken(&self.server, operation, Violation::WrongOperation)
     }
 }

@@ -8,7 +8,7 @@
 //!    out, and holes are clipped to their piece except in the last.
 
 use crate::error::Result;
-use crate::file::Opened;
+use crate::fs::file::Opened;
 use crate::protocol::{OpenAt, Protocol};
 use crate::transport::ReadTarget;
 use futures_util::future::join_all;

@@ -16,11 +16,15 @@
 //! 3. A server that goes away in the middle of this is begun anew with, after pauses, for about half a
 //!    minute of answers.
 
+pub(crate) mod compound;
+pub(crate) mod resume;
+pub(crate) mod slots;
+
 use super::V4;
-use super::delegation::CALLBACK_PROGRAM;
-use super::slots::Slots;
+use crate::backoff::Pauses;
 use crate::error::{Error, Result};
-use crate::pauses::Pauses;
+use crate::v4::session::slots::Slots;
+use crate::v4::state::delegation::CALLBACK_PROGRAM;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use weir_base::sync::Mutex;

@@ -4,7 +4,7 @@
 //!    its way. The rest goes on from where the operations before it had led.
 //! 2. A compound that has done nothing that counts is sent again as a whole.
 
-use super::compound::Answer;
+use crate::v4::session::compound::Answer;
 use weir_nfs::v4::op::open::Claim;
 use weir_nfs::v4::types::StateId;
 use weir_nfs::v4::{Op, OpRes};
@@ -12,18 +12,18 @@ use weir_xdr::Opaque;
 
 /// What is known of a compound before its last attempt.
 #[derive(Default)]
-pub(super) struct Before {
+pub(in crate::v4) struct Before {
     results: Vec<OpRes>,
     /// Results of the last attempt that only lead to where the rest goes on.
     way: usize,
     /// The server may have executed it.
-    pub(super) resent: bool,
+    pub(in crate::v4) resent: bool,
 }
 
 impl Before {
     /// Takes what was done of `ops` before the operation that was put off; the operations to send
     /// next, unless these are the same ones.
-    pub(super) fn take(&mut self, ops: &[Op], answer: Answer) -> Option<Vec<Op>> {
+    pub(in crate::v4) fn take(&mut self, ops: &[Op], answer: Answer) -> Option<Vec<Op>> {
         let done = answer.results.len().checked_sub(1)?;
         if done <= self.way || done >= ops.len() {
             return None;
@@ -42,7 +42,7 @@ impl Before {
     }
 
     /// The answer to the whole compound, of which `last` answers the rest.
-    pub(super) fn join(self, mut last: Answer) -> Answer {
+    pub(in crate::v4) fn join(self, mut last: Answer) -> Answer {
         last.resent |= self.resent;
         if !self.results.is_empty() {
             let rest = last.results.into_iter().skip(self.way);

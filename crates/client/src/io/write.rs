@@ -19,7 +19,7 @@
 //!    at a time.
 
 use crate::error::{Result, Violation};
-use crate::file::Opened;
+use crate::fs::file::Opened;
 use crate::protocol::{Written, broken};
 use futures_util::future::join_all;
 use std::io::IoSlice;

@@ -5,17 +5,24 @@
 //!    answer, not the operation.
 //! 2. The mount ends when the [`NfsFs`] and every open file are gone.
 
-use crate::attributes::Attributes;
-use crate::changes::Changes;
+pub(crate) mod attribute_cache;
+pub(crate) mod cookie_verifiers;
+pub(crate) mod deferred_close;
+pub(crate) mod file;
+pub(crate) mod handles;
+pub(crate) mod silly_rename;
+
 use crate::error::Violation;
-use crate::farewells::Farewells;
-use crate::file::{NfsFile, Opened};
-use crate::handles::Handles;
+use crate::fs::attribute_cache::Attributes;
+use crate::fs::deferred_close::Farewells;
+use crate::fs::file::{NfsFile, Opened};
+use crate::fs::handles::Handles;
+use crate::fs::silly_rename::OpenFiles;
+use crate::io::change_spans::Changes;
 use crate::locks::Lockers;
 use crate::mount::{self, UNMOUNT_PATIENCE};
 use crate::protocol::{Handle, Node, OpenAt, Place, Protocol, Special, broken};
 use crate::transport::Counters;
-use crate::unlinked::OpenFiles;
 use crate::{MountOptions, NfsUrl, Version};
 use async_trait::async_trait;
 use std::future::Future;

@@ -2,15 +2,15 @@
 //!
 //! 1. CLOSE is sent when the last operation is done and the [`NfsFile`] is gone, never before.
 
-use crate::attributes::Attributes;
-use crate::changes::{Changes, Span};
-use crate::farewells::Farewells;
 use crate::fs::Inner;
+use crate::fs::attribute_cache::Attributes;
+use crate::fs::deferred_close::Farewells;
+use crate::fs::silly_rename::OpenFiles;
+use crate::io::change_spans::{Changes, Span};
+use crate::io::read;
+use crate::io::write::Writes;
 use crate::locks::{self, Lockers};
 use crate::protocol::{OpenAt, Protocol};
-use crate::read;
-use crate::unlinked::OpenFiles;
-use crate::write::Writes;
 use async_trait::async_trait;
 use std::future::Future;
 use std::sync::Arc;

@@ -15,7 +15,7 @@ mod rules;
 mod stateids;
 
 use crate::NfsFs;
-use crate::file::NfsFile;
+use crate::fs::file::NfsFile;
 use std::sync::Arc;
 use weir_nfs::v4::op::read_plus::{ReadPlus, Segment};
 use weir_vfs::{Access, Caller, Error, FileId, FileSystem, OpenFile, SetAttr, Source, WriteOp};

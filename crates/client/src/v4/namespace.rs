@@ -1,13 +1,13 @@
 //! Operations that make and remove names. Each counts once: where a server answers a repetition as if
 //! it were another request (it has no sessions, or lost them with a restart), the client recognises
-//! what the first one did ([`repeated`](crate::repeated)).
+//! what the first one did ([`repeated`](crate::retried)).
 
 use super::V4;
 use super::attr::set_attrs;
 use super::ops::{getattr, node_ops, putfh, take};
 use crate::error::Result;
 use crate::protocol::{Handle, Node, Place, Protocol, Special};
-use crate::repeated;
+use crate::retried;
 use weir_nfs::v4::op;
 use weir_nfs::v4::op::open::{Claim, CreateHow, CreateVerifier, How};
 use weir_nfs::v4::types::{SpecData, StateId};
@@ -25,11 +25,11 @@ impl V4 {
     ) -> Result<Node> {
         let how = match (exclusive, self.has_sessions()) {
             (false, _) => CreateHow::Guarded(set_attrs(place.set).into()),
-            (true, false) => CreateHow::Exclusive(repeated::verifier()),
+            (true, false) => CreateHow::Exclusive(retried::verifier()),
             (true, true) => {
                 let mode =
                     SetAttr { mode: place.set.mode, umask: place.set.umask, ..SetAttr::default() };
-                let (verifier, attrs) = (repeated::verifier(), set_attrs(&mode).into());
+                let (verifier, attrs) = (retried::verifier(), set_attrs(&mode).into());
                 CreateHow::Exclusive41(CreateVerifier { verifier, attrs })
             }
         };
@@ -43,7 +43,7 @@ impl V4 {
             }
         };
         if exclusive {
-            node.attr = repeated::complete(self, cred, &place, &node).await?;
+            node.attr = retried::complete(self, cred, &place, &node).await?;
         }
         Ok(node)
     }
@@ -93,7 +93,7 @@ impl V4 {
         if answer.status == Err(Nfs4Error::Exist)
             && answer.resent
             && let Special::Symlink(target) = special
-            && let Some(node) = repeated::symlink_made(self, cred, &place, target).await
+            && let Some(node) = retried::symlink_made(self, cred, &place, target).await
         {
             return Ok(node);
         }
@@ -120,7 +120,7 @@ impl V4 {
         let answer = self.exchange(cred, "LINK", &ops, None).await?;
         if answer.status == Err(Nfs4Error::Exist)
             && answer.resent
-            && let Some(attr) = repeated::linked(self, cred, handle, (dir, name)).await
+            && let Some(attr) = retried::linked(self, cred, handle, (dir, name)).await
         {
             return Ok(attr);
         }
@@ -183,7 +183,7 @@ impl V4 {
         let answer = self.exchange(cred, "RENAME", &ops, None).await?;
         match answer.status {
             Err(Nfs4Error::NoEnt)
-                if answer.resent && repeated::renamed(self, cred, &source, to).await =>
+                if answer.resent && retried::renamed(self, cred, &source, to).await =>
             {
                 Ok(())
             }

@@ -6,17 +6,17 @@
 //!    whoever held it has given it up.
 //! 2. The server frees a host's locks when the *host* restarts. Those of a process that dies are
 //!    its to give up; one that is killed leaves them behind.
-//! 3. Whoever waits is called by the server where this program can be ([`granted`](super::granted)),
+//! 3. Whoever waits is called by the server where this program can be ([`granted`](crate::v3::nlm_callback)),
 //!    and asks again in any case.
 
 use super::convert::handle_of;
-use super::granted::Hearing;
 use super::{V3, program};
+use crate::backoff::Pauses;
 use crate::error::{Error, Refusal, Result};
 use crate::locks::LockWaits;
-use crate::pauses::Pauses;
 use crate::protocol::{Handle, Locker, OpenAt};
 use crate::transport::{Connection, Counters};
+use crate::v3::nlm_callback::Hearing;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -4,16 +4,16 @@
 //! 2. With sessions the stateid is sent with sequence 0, the latest (RFC 8881 section 8.2.2), so
 //!    that I/O needs not wait for an OPEN that widens the access.
 //! 3. After a restart of the server every open is reclaimed, with its locks, before anything else
-//!    is done; one that the server does not give back is opened anew by its next I/O. Locks that are not given back are lost ([`super::lock`]).
-//! 4. Minor version 0 opens by name only, so it needs to know one ([`super::names`]). A file
+//!    is done; one that the server does not give back is opened anew by its next I/O. Locks that are not given back are lost ([`crate::v4::state::lock`]).
+//! 4. Minor version 0 opens by name only, so it needs to know one ([`crate::v4::open_names`]). A file
 //!    without is used under the anonymous stateid (RFC 7530 section 9.1.4.3).
 
-use super::V4;
-use super::change::Counted;
-use super::lock::Locks;
-use super::session::Session;
 use crate::error::Result;
 use crate::protocol::{Handle, OpenAt, Place};
+use crate::v4::V4;
+use crate::v4::session::Session;
+use crate::v4::state::change::Counted;
+use crate::v4::state::lock::Locks;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -29,7 +29,7 @@ use weir_vfs::Access;
 
 /// The files that are open.
 #[derive(Default)]
-pub(super) struct Opens {
+pub(in crate::v4) struct Opens {
     by_handle: Mutex<HashMap<Handle, Arc<OpenState>>>,
     /// Owners used so far in minor version 0.
     owners: AtomicU64,
@@ -37,55 +37,55 @@ pub(super) struct Opens {
 
 /// A file that is open at the server.
 pub(crate) struct OpenState {
-    pub(super) handle: Handle,
+    pub(in crate::v4) handle: Handle,
     /// Held while a request that changes the open or its locks is under way.
-    pub(super) turn: tokio::sync::Mutex<()>,
-    pub(super) known: Mutex<Known>,
+    pub(in crate::v4) turn: tokio::sync::Mutex<()>,
+    pub(in crate::v4) known: Mutex<Known>,
 }
 
 /// What is known of an open file.
-pub(super) struct Known {
+pub(in crate::v4) struct Known {
     /// Who has it open.
     count: usize,
     /// Access that the server granted.
     granted: Access,
     /// In whose name.
-    pub(super) cred: Option<Arc<OpaqueAuth>>,
+    pub(in crate::v4) cred: Option<Arc<OpaqueAuth>>,
     /// It has been closed; whoever still has this entry looks it up again.
     closed: bool,
-    pub(super) stateid: StateId,
+    pub(in crate::v4) stateid: StateId,
     /// The open owner, and the number of its next request (minor version 0).
     owner: u64,
-    pub(super) seqid: u32,
-    pub(super) locks: Locks,
+    pub(in crate::v4) seqid: u32,
+    pub(in crate::v4) locks: Locks,
 }
 
 impl OpenState {
     /// The stateid to do I/O with.
-    pub(super) fn stateid(&self, sessions: bool) -> StateId {
+    pub(in crate::v4) fn stateid(&self, sessions: bool) -> StateId {
         self.known.lock().open_stateid(sessions)
     }
 }
 
 impl Known {
-    pub(super) fn open_stateid(&self, sessions: bool) -> StateId {
+    pub(in crate::v4) fn open_stateid(&self, sessions: bool) -> StateId {
         newest(self.stateid, sessions)
     }
 
     /// Whether somebody has the file open.
-    pub(super) fn is_open(&self) -> bool {
+    pub(in crate::v4) fn is_open(&self) -> bool {
         self.count > 0
     }
 }
 
 /// With sessions, sequence 0 stands for the latest.
-pub(super) fn newest(stateid: StateId, sessions: bool) -> StateId {
+pub(in crate::v4) fn newest(stateid: StateId, sessions: bool) -> StateId {
     if sessions { StateId { seqid: 0, ..stateid } } else { stateid }
 }
 
 impl V4 {
     /// Opens a file, or joins an open that suffices.
-    pub(super) async fn open_file(
+    pub(in crate::v4) async fn open_file(
         &self,
         cred: Arc<OpaqueAuth>,
         handle: &Handle,
@@ -198,17 +198,17 @@ impl V4 {
             args.owner = owner_of(client, known.owner);
         }
         let at = if matches!(claim, Claim::Null(_)) { at } else { &state.handle };
-        (vec![super::ops::putfh(at), Op::Open(args), Op::Getfh(())], Counted::Open)
+        (vec![crate::v4::ops::putfh(at), Op::Open(args), Op::Getfh(())], Counted::Open)
     }
 
     fn close_ops(&self, state: &OpenState, known: &Known) -> (Vec<Op>, Counted) {
         let open_stateid = known.open_stateid(self.has_sessions());
         let close = Op::Close(close::Args { seqid: known.seqid, open_stateid });
-        (vec![super::ops::putfh(&state.handle), close], Counted::Open)
+        (vec![crate::v4::ops::putfh(&state.handle), close], Counted::Open)
     }
 
     /// Makes a new file in minor version 0 and closes it: OPEN is the only way to make one.
-    pub(super) async fn create_without_session(
+    pub(in crate::v4) async fn create_without_session(
         &self,
         cred: &OpaqueAuth,
         place: &Place<'_>,
@@ -221,7 +221,8 @@ impl V4 {
             let mut args = self.open_args(Access::WRITE, how.clone(), claim.clone());
             args.seqid = known.seqid;
             args.owner = owner_of(client, known.owner);
-            let ops = super::ops::node_ops(vec![super::ops::putfh(place.dir), Op::Open(args)]);
+            let ops =
+                crate::v4::ops::node_ops(vec![crate::v4::ops::putfh(place.dir), Op::Open(args)]);
             (ops, Counted::Open)
         };
         let answer = self.change(&state, cred, "OPEN", &build).await?;
@@ -243,7 +244,7 @@ impl V4 {
     }
 
     /// Arguments of OPEN, for this client's one owner with sessions.
-    pub(super) fn open_args(&self, access: Access, how: How, claim: Claim) -> Args {
+    pub(in crate::v4) fn open_args(&self, access: Access, how: How, claim: Claim) -> Args {
         let only_reads = access == Access::READ && claim == Claim::Fh;
         let mut share_access = match self.has_sessions() && !only_reads {
             true => ShareAccess::WANT_NO_DELEG,
@@ -262,7 +263,7 @@ impl V4 {
     }
 
     /// Lets go of an open; the last one closes the file.
-    pub(super) async fn close_file(&self, open: OpenAt) {
+    pub(in crate::v4) async fn close_file(&self, open: OpenAt) {
         let Some(state) = open.state else { return };
         let _turn = state.turn.lock().await;
         {
@@ -281,7 +282,7 @@ impl V4 {
     }
 
     /// Closes a file that was kept open by a delegation which is gone.
-    pub(super) async fn close_idle(&self, handle: &Handle) {
+    pub(in crate::v4) async fn close_idle(&self, handle: &Handle) {
         let found = self.opens.by_handle.lock().get(handle).cloned();
         let Some(state) = found else { return };
         let _turn = state.turn.lock().await;
@@ -322,7 +323,7 @@ impl V4 {
     }
 
     /// Closes whatever is open, for the end of the mount.
-    pub(super) async fn close_all(&self) {
+    pub(in crate::v4) async fn close_all(&self) {
         self.give_back_all().await;
         for state in self.opens.all() {
             let cred = {
@@ -339,7 +340,7 @@ impl V4 {
 
     /// Opens a file again whose state the server says it does not have. `stale` is the stateid
     /// that it refused.
-    pub(super) async fn reopen(&self, state: &OpenState, stale: StateId) -> Result<()> {
+    pub(in crate::v4) async fn reopen(&self, state: &OpenState, stale: StateId) -> Result<()> {
         let _turn = state.turn.lock().await;
         if state.stateid(self.has_sessions()) != stale {
             return Ok(());
@@ -348,7 +349,7 @@ impl V4 {
     }
 
     /// The same, in the file's turn. Locks that went with the state are lost.
-    pub(super) async fn reopen_in_turn(&self, state: &OpenState) -> Result<()> {
+    pub(in crate::v4) async fn reopen_in_turn(&self, state: &OpenState) -> Result<()> {
         let (cred, granted) = {
             let mut known = state.known.lock();
             known.locks.lose();
@@ -366,7 +367,7 @@ impl V4 {
 
     /// Takes back every open, and its locks, in a new session or as a new client after a restart
     /// of the server.
-    pub(super) async fn reclaim_opens(
+    pub(in crate::v4) async fn reclaim_opens(
         &self,
         session: &Arc<Session>,
         client: ClientId,
@@ -393,7 +394,7 @@ impl V4 {
 
     /// Whether the server has gone away since a client of minor version 0 was introduced to it, so
     /// that reclaiming has to begin anew. (With sessions, these say so.)
-    pub(super) fn is_begun_anew(&self, status: std::result::Result<(), Nfs4Error>) -> bool {
+    pub(in crate::v4) fn is_begun_anew(&self, status: std::result::Result<(), Nfs4Error>) -> bool {
         let anew = matches!(status, Err(Nfs4Error::StaleClientId | Nfs4Error::StaleStateId));
         !self.has_sessions() && anew
     }
@@ -438,7 +439,7 @@ fn confirm_ops(
 ) -> impl Fn(&Known, ClientId) -> (Vec<Op>, Counted) + Send + Sync + '_ {
     |known, _| {
         let args = open_confirm::Args { open_stateid: known.stateid, seqid: known.seqid };
-        (vec![super::ops::putfh(&state.handle), Op::OpenConfirm(args)], Counted::Open)
+        (vec![crate::v4::ops::putfh(&state.handle), Op::OpenConfirm(args)], Counted::Open)
     }
 }
 
@@ -460,7 +461,7 @@ fn is_other_file(state: &OpenState, handle: &Option<Handle>) -> bool {
 }
 
 /// The file cannot be opened under the name that it had.
-pub(super) fn is_gone(error: &crate::Error) -> bool {
+pub(in crate::v4) fn is_gone(error: &crate::Error) -> bool {
     matches!(error.to_vfs(), weir_vfs::Error::Stale | weir_vfs::Error::NotFound)
 }
 
@@ -512,7 +513,7 @@ const MAX_OPENS: u32 = 8;
 const MAX_CLOSES: u32 = 4;
 
 /// Whether the server says that it does not have the state of a stateid (any more).
-pub(super) fn is_state_lost(error: Nfs4Error) -> bool {
+pub(in crate::v4) fn is_state_lost(error: Nfs4Error) -> bool {
     matches!(
         error,
         Nfs4Error::BadStateId

@@ -1,11 +1,11 @@
 //! Operations that make and take away names. Each counts once: where a server answers a repetition as
-//! if it were another call, what the first one did is recognised ([`repeated`](crate::repeated)).
+//! if it were another call, what the first one did is recognised ([`repeated`](crate::retried)).
 
 use super::convert::{Status, handle_of, set_attr};
 use super::{V3, dir_op};
 use crate::error::Result;
 use crate::protocol::{Handle, Node, Place, Protocol, Special};
-use crate::repeated;
+use crate::retried;
 use weir_nfs::v3::op::{create, link, mkdir, mknod, remove, rename, rmdir, symlink};
 use weir_nfs::v3::types::Device;
 use weir_nfs::v3::{Error as Nfs3Error, Procedure};
@@ -22,7 +22,7 @@ impl V3 {
     ) -> Result<Node> {
         let target = || dir_op(place.dir, place.name);
         if exclusive {
-            let how = create::How::Exclusive(repeated::verifier());
+            let how = create::How::Exclusive(retried::verifier());
             let (outcome, _) = self.outcome(cred, create::Args { target: target(), how }).await?;
             match outcome {
                 // Not every server has them.
@@ -30,7 +30,7 @@ impl V3 {
                 Err(failure) => return Err(self.failed(Procedure::Create, failure.status())),
                 Ok(created) => {
                     let mut node = self.created(cred, &place, created).await?;
-                    node.attr = repeated::complete(self, cred, &place, &node).await?;
+                    node.attr = retried::complete(self, cred, &place, &node).await?;
                     return Ok(node);
                 }
             }
@@ -59,7 +59,7 @@ impl V3 {
                         if failure.status() == Nfs3Error::Exist
                             && resent
                             && let Some(node) =
-                                repeated::symlink_made(self, cred, &place, path).await
+                                retried::symlink_made(self, cred, &place, path).await
                         {
                             return Ok(node);
                         }
@@ -99,7 +99,7 @@ impl V3 {
             Err(failure) => {
                 if failure.status() == Nfs3Error::Exist
                     && resent
-                    && let Some(attr) = repeated::linked(self, cred, handle, (dir, name)).await
+                    && let Some(attr) = retried::linked(self, cred, handle, (dir, name)).await
                 {
                     return Ok(attr);
                 }
@@ -154,7 +154,7 @@ impl V3 {
             Err(failure)
                 if failure.status() == Nfs3Error::NoEnt
                     && resent
-                    && repeated::renamed(self, cred, &source, to).await =>
+                    && retried::renamed(self, cred, &source, to).await =>
             {
                 Ok(())
             }

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use weir_base::sync::Mutex;
 
 /// The slots of one session.
-pub(super) struct Slots {
+pub(in crate::v4) struct Slots {
     table: Mutex<Table>,
 }
 
@@ -32,23 +32,23 @@ struct State {
 }
 
 /// A slot in use; given back with [`Slot::release`].
-pub(super) struct Slot {
+pub(in crate::v4) struct Slot {
     slots: Arc<Slots>,
     /// Its number.
-    pub(super) id: u32,
+    pub(in crate::v4) id: u32,
     /// The number of the call.
-    pub(super) sequence: u32,
+    pub(in crate::v4) sequence: u32,
     /// The highest slot in use.
-    pub(super) highest: u32,
+    pub(in crate::v4) highest: u32,
     released: bool,
 }
 
 /// Slots that a client has at most, whatever the server offers.
-pub(super) const MAX_SLOTS: usize = 256;
+pub(in crate::v4) const MAX_SLOTS: usize = 256;
 
 impl Slots {
     /// `count` slots, none used yet.
-    pub(super) fn new(count: usize) -> Arc<Self> {
+    pub(in crate::v4) fn new(count: usize) -> Arc<Self> {
         let count = count.clamp(1, MAX_SLOTS);
         let slots = vec![State { sequence: 1, busy: false }; count];
         let table = Table { slots, limit: count, waiting: VecDeque::new(), dead: false };
@@ -56,7 +56,7 @@ impl Slots {
     }
 
     /// Waits for a slot; `None` when the session has been given up.
-    pub(super) async fn acquire(self: &Arc<Self>) -> Option<Slot> {
+    pub(in crate::v4) async fn acquire(self: &Arc<Self>) -> Option<Slot> {
         let waiting = {
             let mut table = self.table.lock();
             if table.dead {
@@ -73,7 +73,7 @@ impl Slots {
     }
 
     /// Follows the server's wish for the highest slot to be used.
-    pub(super) fn set_target(self: &Arc<Self>, highest: u32) {
+    pub(in crate::v4) fn set_target(self: &Arc<Self>, highest: u32) {
         let mut table = self.table.lock();
         table.limit = (highest as usize).saturating_add(1).min(MAX_SLOTS);
         let new = State { sequence: 1, busy: false };
@@ -85,7 +85,7 @@ impl Slots {
     }
 
     /// Gives the session up: waiting and later calls get no slot.
-    pub(super) fn kill(&self) {
+    pub(in crate::v4) fn kill(&self) {
         let mut table = self.table.lock();
         table.dead = true;
         table.waiting.clear();
@@ -132,7 +132,7 @@ impl Table {
 
 impl Slot {
     /// Gives the slot back; `executed` says whether the server took note of the call's number.
-    pub(super) fn release(mut self, executed: bool) {
+    pub(in crate::v4) fn release(mut self, executed: bool) {
         self.released = true;
         let mut table = self.slots.table.lock();
         let slot = &mut table.slots[self.id as usize];

@@ -24,10 +24,10 @@
 //! (through whatever lies between, at a port that has to be open), so no server that checks its way
 //! back gives any. What is given all the same, of either kind, goes back at once.
 
-use super::V4;
 use crate::locks::LockWaits;
 use crate::protocol::{Handle, Locker};
 use crate::transport;
+use crate::v4::V4;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -52,14 +52,14 @@ const BIND_AGAIN: Duration = Duration::from_secs(20);
 /// Operations in a callback that are looked at.
 const MOST_OPS: u32 = 8;
 /// The backchannel's program: one of those that clients choose themselves (RFC 5531 section 8.1).
-pub(super) const CALLBACK_PROGRAM: u32 = 0x4000_0000;
+pub(in crate::v4) const CALLBACK_PROGRAM: u32 = 0x4000_0000;
 
 /// The delegations of a mount, and the service that the server calls.
 #[derive(Default)]
-pub(super) struct Delegations {
+pub(in crate::v4) struct Delegations {
     table: Mutex<Table>,
     /// Who waits for locks, of which the server may tell.
-    pub(super) waits: LockWaits,
+    pub(in crate::v4) waits: LockWaits,
     /// Some are to be given back.
     due: Notify,
 }
@@ -123,12 +123,12 @@ impl Delegations {
     }
 
     /// Whether there are any.
-    pub(super) fn any(&self) -> bool {
+    pub(in crate::v4) fn any(&self) -> bool {
         !self.table.lock().held.is_empty()
     }
 
     /// Takes the delegation that came with an open, for which `reconnects` were known before.
-    pub(super) fn take(&self, handle: &Handle, given: &Delegation, reconnects: u64) {
+    pub(in crate::v4) fn take(&self, handle: &Handle, given: &Delegation, reconnects: u64) {
         let Delegation::Read(read) = given else { return self.refuse(handle, given) };
         let stateid = read.stateid;
         let mut table = self.table.lock();
@@ -151,7 +151,7 @@ impl Delegations {
     }
 
     /// Has a delegation given back that came with an open and was not asked for.
-    pub(super) fn refuse(&self, handle: &Handle, given: &Delegation) {
+    pub(in crate::v4) fn refuse(&self, handle: &Handle, given: &Delegation) {
         let stateid = match given {
             Delegation::Read(read) => read.stateid,
             Delegation::Write(write) => write.stateid,
@@ -169,20 +169,20 @@ impl Delegations {
     }
 
     /// The server knows of none any more: it restarted, or made this client a new one.
-    pub(super) fn forget_all(&self) {
+    pub(in crate::v4) fn forget_all(&self) {
         let mut table = self.table.lock();
         table.held.clear();
         table.refused.clear();
     }
 
     /// A new session, whose calls begin with 1.
-    pub(super) fn begin_session(&self, session: SessionId) {
+    pub(in crate::v4) fn begin_session(&self, session: SessionId) {
         let mut table = self.table.lock();
         (table.session, table.last, table.unbound) = (session, 0, false);
     }
 
     /// A request that was sent at `sent` was answered in the session, with these flags.
-    pub(super) fn renewed(&self, sent: Instant, flags: StatusFlags) {
+    pub(in crate::v4) fn renewed(&self, sent: Instant, flags: StatusFlags) {
         let down = StatusFlags::CB_PATH_DOWN
             | StatusFlags::CB_PATH_DOWN_SESSION
             | StatusFlags::BACKCHANNEL_FAULT;
@@ -234,7 +234,7 @@ impl Delegations {
     }
 
     /// Answers a call of the server's.
-    pub(super) fn answer(&self, call: Bytes) -> Option<Message> {
+    pub(in crate::v4) fn answer(&self, call: Bytes) -> Option<Message> {
         transport::answer(call, |header, d, e| self.put_reply(header, d, e))
     }
 
@@ -325,13 +325,13 @@ impl Delegations {
 
 impl V4 {
     /// The number of the delegation that a file is held under, if it can be relied on.
-    pub(super) fn grant_of(&self, handle: &Handle) -> Option<u64> {
+    pub(in crate::v4) fn grant_of(&self, handle: &Handle) -> Option<u64> {
         let lease = self.lease()?;
         self.delegations.grant(handle, self.reconnects(), lease)
     }
 
     /// Gives back what is due for as long as the mount lives.
-    pub(super) fn give_back_what_is_due(self: &Arc<Self>) {
+    pub(in crate::v4) fn give_back_what_is_due(self: &Arc<Self>) {
         let (mount, delegations): (Weak<Self>, _) =
             (Arc::downgrade(self), Arc::clone(&self.delegations));
         tokio::spawn(async move {
@@ -351,7 +351,7 @@ impl V4 {
     }
 
     /// Gives back the delegation of a file that is about to lose a name.
-    pub(super) async fn give_back_file(&self, handle: &Handle) {
+    pub(in crate::v4) async fn give_back_file(&self, handle: &Handle) {
         let held = self.delegations.table.lock().held.remove(handle);
         if let Some(held) = held {
             self.give_back(handle, held.stateid).await;
@@ -360,7 +360,7 @@ impl V4 {
     }
 
     /// Gives back all, for the end of the mount.
-    pub(super) async fn give_back_all(&self) {
+    pub(in crate::v4) async fn give_back_all(&self) {
         let held: HashSet<_> = {
             let mut table = self.delegations.table.lock();
             table.ended = true;
@@ -372,7 +372,7 @@ impl V4 {
     }
 
     async fn give_back(&self, handle: &Handle, stateid: StateId) {
-        let ops = [super::ops::putfh(handle), Op::Delegreturn(stateid)];
+        let ops = [crate::v4::ops::putfh(handle), Op::Delegreturn(stateid)];
         match self.exchange(&self.own, "DELEGRETURN", &ops, None).await {
             // It was taken away; the server wants to hear that this is known (section 10.2.1).
             Ok(answer)

@@ -9,13 +9,13 @@
 //! 3. A server of minor version 0 that has forgotten the client is introduced to it once, however
 //!    many requests are told so; a request is repeated if there is a hope that it fares better.
 
-use super::V4;
-use super::compound::{Answer, Step};
-use super::open::{Known, OpenState};
-use super::session::Session;
+use crate::backoff::Pauses;
 use crate::error::Result;
-use crate::pauses::Pauses;
 use crate::protocol::Locker;
+use crate::v4::V4;
+use crate::v4::session::Session;
+use crate::v4::session::compound::{Answer, Step};
+use crate::v4::state::open::{Known, OpenState};
 use std::sync::Arc;
 use weir_nfs::v4::types::ClientId;
 use weir_nfs::v4::{Error as Nfs4Error, Op};
@@ -23,20 +23,21 @@ use weir_rpc::OpaqueAuth;
 
 /// Whose request it is, where they are counted.
 #[derive(Clone, Copy)]
-pub(super) enum Counted {
+pub(in crate::v4) enum Counted {
     Open,
     Lock(Locker),
 }
 
 /// A request, made anew for each attempt of what is known by then.
-pub(super) type Build<'a> = &'a (dyn Fn(&Known, ClientId) -> (Vec<Op>, Counted) + Send + Sync);
+pub(in crate::v4) type Build<'a> =
+    &'a (dyn Fn(&Known, ClientId) -> (Vec<Op>, Counted) + Send + Sync);
 
 /// How often the server may forget the client during one request.
 const MAX_RECOVERIES: u32 = 32;
 
 impl V4 {
     /// Sends a request until it is answered. The caller has the file's turn.
-    pub(super) async fn change(
+    pub(in crate::v4) async fn change(
         &self,
         state: &OpenState,
         cred: &OpaqueAuth,
@@ -76,7 +77,7 @@ impl V4 {
     }
 
     /// The same as a part of recovery, as client `client` and in `session`.
-    pub(super) async fn change_in(
+    pub(in crate::v4) async fn change_in(
         &self,
         session: &Arc<Session>,
         client: ClientId,
