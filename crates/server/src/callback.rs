@@ -11,7 +11,7 @@
 //!    this one.
 //! 4. Calls under way are bounded: by the slots of sessions, and by [`OUTGOING`] connections.
 
-use crate::outcall::Outcall;
+use crate::rpc_client::Outcall;
 use crate::state::{
     BackCall, BackOutcome, CallbackCred, CallbackService, ClientId, Referring, SessionId, State,
 };

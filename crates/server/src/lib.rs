@@ -4,45 +4,39 @@
 //! - `transport`: connections, records, bounds. [`program`]: what plugs into them.
 //! - [`export`], [`handle`]: what is exported, as whom, and how files are named to clients.
 //! - [`state`]: clients, sessions, opens, locks, delegations, leases, grace; no I/O in it.
-//! - `durability`: names and attributes on disk before the reply. `verifier`: data that is not.
-//! - `recall`, `callback`: delegations are asked back; how clients are called.
-//! - `v3`: NFSv3 and MOUNT; `nlm`, `nsm`: their locks, and who restarted. `v4`: compounds, and the operations in small families.
+//! - `storage`: what survives a restart, and names and attributes on disk before the reply.
+//! - `delegation`, `callback`: delegations are recalled; how clients are called.
+//! - `locks`: NFSv3's lock manager and status monitor; CB_NOTIFY_LOCK.
+//! - `operation`: what the operations of all versions share.
+//! - `v3`: NFSv3 and MOUNT. `v4`: compounds, and the operations in small families.
 
 #![forbid(unsafe_code)]
 
 mod admission;
 mod callback;
-mod changes;
-mod copies;
-mod durability;
-mod exclusive;
+mod delegation;
 pub mod export;
-mod gather;
 pub mod handle;
+mod locks;
 pub mod metrics;
-mod nlm;
-mod notices;
-mod nsm;
-mod outcall;
-mod privileges;
+mod operation;
 pub mod program;
-mod recall;
-mod records;
 pub mod registration;
+mod rpc_client;
 pub mod server;
 pub mod state;
+mod storage;
 mod transport;
 pub mod v3;
 mod v4;
-mod verifier;
 mod versions;
 
+pub use crate::delegation::recall::Recalls;
+pub use crate::storage::durability::Durability;
+pub use crate::storage::write_verifier::WriteVerifier;
 pub use admission::AdmissionOptions;
-pub use durability::Durability;
 pub use export::{Export, ExportOptions, Squash};
 pub use program::{Call, Program, ProgramId, Programs, Refusal};
-pub use recall::Recalls;
 pub use server::{Server, ServerConfig, ServerError};
 pub use transport::{Limits, Peer, Reserved};
-pub use verifier::WriteVerifier;
 pub use versions::Versions;

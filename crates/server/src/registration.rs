@@ -5,8 +5,8 @@
 //! 2. But a lock manager or status monitor that answers elsewhere on this machine stays: its own
 //!    NFS mounts may need it.
 
-use crate::outcall::{Outcall, port_of};
 use crate::program::ProgramId;
+use crate::rpc_client::{Outcall, port_of};
 use std::io;
 use std::net::SocketAddr;
 use tracing::warn;

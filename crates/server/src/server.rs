@@ -2,23 +2,23 @@
 
 use crate::admission::{Admission, AdmissionOptions};
 use crate::callback::Callbacks;
-use crate::copies::Copies;
-use crate::durability::Committer;
+use crate::delegation::recall::Recalls;
 use crate::export::{Export, Exports, ExportsError};
 use crate::handle::{Handles, Node};
+use crate::locks::nlm::{self, Nlm4};
+use crate::locks::notify;
+use crate::locks::nsm::{Confirm, Nsm1, Restart};
 use crate::metrics::{Metrics, Report};
-use crate::nlm::{self, Nlm4};
-use crate::notices;
-use crate::nsm::{Confirm, Nsm1, Restart};
 use crate::program::{ProgramId, Programs};
-use crate::recall::Recalls;
-use crate::records::Records;
 use crate::registration::{self, RegisterError};
 use crate::state::{self, Grace, Ids, Recovery, State};
+use crate::storage::client_tracking::Records;
+use crate::storage::durability::Committer;
+use crate::storage::write_verifier::WriteVerifier;
 use crate::transport::{self, Transport};
 use crate::v3::{Mount3, Nfs3, NfsAcl3};
+use crate::v4::copy::background::Copies;
 use crate::v4::{IdMap, Nfs4, OwnerTable};
-use crate::verifier::WriteVerifier;
 use crate::versions::Versions;
 use parking_lot::Mutex;
 use socket2::SockRef;
@@ -344,7 +344,7 @@ impl Server {
         });
         let mut beside = JoinSet::new();
         beside.spawn(self.locks.clone().run());
-        beside.spawn(notices::run(self.core.clone()));
+        beside.spawn(notify::run(self.core.clone()));
         beside.spawn(self.restart.clone().tell());
         for listener in listeners.iter().filter(|_| self.core.versions.contains(Versions::V3)) {
             match listener.local_addr() {

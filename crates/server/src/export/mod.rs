@@ -15,9 +15,9 @@ mod table;
 pub use network::{Network, NetworkError};
 pub use table::{Exports, ExportsError, HandleError, PathError, Table, check_path, clash};
 
-use crate::durability::Durability;
 use crate::handle::Node;
 use crate::metrics::ExportCounts;
+use crate::storage::durability::Durability;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;

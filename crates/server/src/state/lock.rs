@@ -4,12 +4,12 @@
 //!    so the protocols keep each other out.
 //! 2. Whoever frees ranges says so by [`State::grant_waiting`], in the same transition.
 
-use super::blocked::{Wait, Wanted};
 use super::{
     ClientId, Conflict, NlmOwner, OwnerName, Principal, Range, RangeLocks, State, StateError,
     StateId, StateKey, check_seq, next_seq,
 };
 use crate::handle::Node;
+use crate::state::lock_waiters::{Wait, Wanted};
 use std::time::Duration;
 use weir_vfs::Access;
 

@@ -13,49 +13,47 @@
 //!    [`State::take_unwritten`] in the same transition, and the reply waits until that is on disk.
 //! 4. Every table is bounded ([`Limits`]).
 
-mod barred;
-mod blocked;
 mod client;
 mod delegation;
-mod filter;
 mod grace;
 mod ids;
 mod lock;
-mod machine;
+mod lock_waiters;
 mod nlm;
 mod open;
-mod recovery;
+mod reclaim_denied;
 mod revoked;
 mod session;
 mod share;
 mod slot;
 mod stateid;
+mod store_locks;
 #[cfg(test)]
 mod tests;
 
-pub use barred::Barred;
-pub use blocked::Freed;
+pub use crate::storage::recovery::{LockHost, Record, Recovered, Recovery};
 pub use client::{
     CallbackService, Client, ClientId, Clients, Exchanged, NewCallback, Owner, Principal,
 };
+pub use delegation::filter::{Changing, Filter};
 pub use delegation::{
     Ask, DelegationKind, Grant, Order, Recalled, Referring, Touch, Wanted, WhyNot,
 };
-pub use filter::{Changing, Filter};
 pub use grace::Grace;
 pub use ids::Ids;
 pub use lock::{Holder, LockError, LockOwner, LockRequest, LockTarget};
-pub use machine::Machine;
-pub(crate) use machine::machine_of;
+pub use lock_waiters::Freed;
 pub use nlm::{Granted, NlmError, NlmLock, NlmOwner, ReplyTo};
 pub use open::{Claim, Io, OpenRequest, Opened};
-pub use recovery::{LockHost, Record, Recovered, Recovery};
+pub use reclaim_denied::Barred;
 pub use revoked::{Revoked, Why};
 pub use session::{
     BackCall, BackOutcome, CallbackCred, Channel, Sequenced, Session, SessionId, Sessions,
 };
 pub use share::Share;
 pub use stateid::{StateId, StateKey, StateRef, check_seq, next_seq};
+pub use store_locks::Machine;
+pub(crate) use store_locks::machine_of;
 pub use weir_vfs::{LockConflict as Conflict, LockRange as Range, RangeLocks, TO_END};
 
 use crate::handle::Node;
@@ -253,7 +251,7 @@ pub struct State<F> {
     /// Files that are held in their stores.
     machines: HashSet<Node>,
     nlm: nlm::Hosts,
-    blocked: blocked::Blocked,
+    blocked: lock_waiters::Blocked,
     delegations: delegation::Delegations<F>,
     /// What was taken away, from whom, and why; the same as clients' [`Client::revoked`].
     revoked: HashMap<StateKey, (ClientId, Why)>,
@@ -279,7 +277,7 @@ impl<F: Clone> State<F> {
             held: 0,
             machines: HashSet::new(),
             nlm: nlm::Hosts::default(),
-            blocked: blocked::Blocked::default(),
+            blocked: lock_waiters::Blocked::default(),
             delegations: delegation::Delegations::default(),
             revoked: HashMap::new(),
             unwritten: BTreeSet::new(),

@@ -11,7 +11,7 @@
 //! 1. Of a silent client only what is in the way is taken: an open, with all locks under it, or a
 //!    delegation. A lock alone is not: Linux's client, refused under the lock, writes under the open.
 //!    The rest stays its own, as before, also over a restart; the files of which something was taken
-//!    are on disk, and are not reclaimed ([`super::barred`]).
+//!    are on disk, and are not reclaimed ([`crate::state::reclaim_denied`]).
 //! 2. A client is told in every SEQUENCE until it has acknowledged all that was taken, and whatever it
 //!    asks under a stateid that was taken says why it may not.
 //! 3. At most [`MAX_REVOKED`] are remembered for a client, and [`MAX`] for all; of others nothing is known.

@@ -1,11 +1,11 @@
 //! The NFSACL protocol: POSIX access control lists of NFSv3's files, by their handles.
 
-use super::replies::Keep;
 use super::request::{Request, Target, durable};
 use super::{Execute, Nfs3, Results, convert};
 use crate::metrics::{Outcome, Row};
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::state::Touch;
+use crate::v3::reply_cache::Keep;
 use async_trait::async_trait;
 use std::sync::Arc;
 use weir_nfs::nfsacl::{

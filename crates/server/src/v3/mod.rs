@@ -12,14 +12,14 @@
 //!    long gets JUKEBOX ([`Recalls`]).
 //! 4. Data of an UNSTABLE WRITE may be lost only if the write verifier changes; it does with
 //!    every start of the server.
-//! 5. What changes names, attributes or sizes is on disk before it is answered (`durability.rs`).
+//! 5. What changes names, attributes or sizes is on disk before it is answered (`storage/durability.rs`).
 
 mod acl;
 mod convert;
-mod files;
 mod mount;
+mod open_files;
 mod ops;
-mod replies;
+mod reply_cache;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -27,14 +27,14 @@ mod tests;
 pub use acl::NfsAcl3;
 pub use mount::Mount3;
 
-use crate::durability::Committer;
+use crate::delegation::recall::Recalls;
 use crate::export::Exports;
 use crate::metrics::{Executed, Metrics, Outcome, Row};
 use crate::program::{Call, Program, ProgramId, Refusal};
-use crate::recall::Recalls;
+use crate::storage::durability::Committer;
 use async_trait::async_trait;
-use files::Files;
-use replies::{Keep, Replies, Turn};
+use open_files::Files;
+use reply_cache::{Keep, Replies, Turn};
 use request::Request;
 use std::sync::Arc;
 use std::time::Instant;
@@ -145,7 +145,7 @@ impl Nfs3 {
             count(outcome, reply.len() - before);
             return Ok(reply);
         }
-        let key = replies::Key::of(&call, keep);
+        let key = reply_cache::Key::of(&call, keep);
         let results = match self.replies.turn(key, self.clock.monotonic()).await {
             Turn::Known(results) => results,
             Turn::Ours(turn) => {

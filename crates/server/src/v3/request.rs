@@ -1,15 +1,15 @@
 //! A call, and the files that it names.
 
-use super::files::{self, Rights};
 use super::{Nfs3, convert};
-use crate::changes::Changing;
+use crate::delegation::recall::{Claim, InGrace, Named};
 use crate::export::{Admitted, Identity, Served, Table};
 use crate::handle::{Handles, Node};
-use crate::privileges;
-use crate::recall::{Claim, InGrace, Named};
+use crate::operation::directory_change::Changing;
+use crate::operation::set_id;
 use crate::state::Touch;
+use crate::storage::write_verifier::WriteVerifier;
 use crate::transport::Peer;
-use crate::verifier::WriteVerifier;
+use crate::v3::open_files::{self, Rights};
 use weir_nfs::v3::Error;
 use weir_nfs::v3::types::{Created, FileHandle, PostOpAttr, WccAttr, WccData};
 use weir_pagecache::{CachedFs, File};
@@ -89,7 +89,7 @@ impl Target<'_> {
 
     /// Makes way for the removal or change of names ([`Recalls::claim_names`]).
     ///
-    /// [`Recalls::claim_names`]: crate::recall::Recalls::claim_names
+    /// [`Recalls::claim_names`]: crate::delegation::recall::Recalls::claim_names
     pub(super) async fn claim_names(
         &self,
         names: &[Named<'_>],
@@ -117,7 +117,7 @@ impl Target<'_> {
     /// from before what is done with it.
     pub(super) async fn open(&self, access: Access) -> Result<(File, Attr), Error> {
         let files = &self.nfs.files;
-        let key = files::Key { peer: self.peer.id(), node: self.node, access };
+        let key = open_files::Key { peer: self.peer.id(), node: self.node, access };
         let kept = files.get(&key, &self.caller);
         if let Some((file, rights)) = &kept {
             let attr = has_name(file.getattr().await)?;
@@ -178,7 +178,7 @@ impl Target<'_> {
 
     /// Takes from the file what a change of its data takes away.
     pub(super) async fn shed_privileges(&self, attr: &Attr) -> Result<(), Error> {
-        privileges::shed(self.fs(), &self.caller, attr).await.map_err(convert::error)
+        set_id::shed(self.fs(), &self.caller, attr).await.map_err(convert::error)
     }
 
     /// How a write is done.

@@ -1,10 +1,10 @@
 //! Where a compound stands: filehandles, stateids, who asks, and how much room its reply has.
 
 use super::status::{of_handle, of_state, of_vfs};
+use crate::delegation::recall::{Claim, InGrace, Named};
 use crate::export::{Identity, Served, Table};
 use crate::handle::Node;
-use crate::privileges;
-use crate::recall::{Claim, InGrace, Named};
+use crate::operation::set_id;
 use crate::server::Core;
 use crate::state::{
     Channel, ClientId, LockOwner, Principal, Referring, SessionId, State, StateRef, Touch,
@@ -183,7 +183,7 @@ impl Context {
 
     /// Makes way for the removal or change of names ([`Recalls::claim_names`]).
     ///
-    /// [`Recalls::claim_names`]: crate::recall::Recalls::claim_names
+    /// [`Recalls::claim_names`]: crate::delegation::recall::Recalls::claim_names
     pub(crate) async fn claim_names(
         &self,
         names: &[Named<'_>],
@@ -336,7 +336,7 @@ impl Context {
         // The superuser takes nothing away, and is not made to wait for attributes.
         if matches!(&target.caller, Caller::As(cred) if cred.uid != 0) {
             let attr = io.file.getattr().await.map_err(of_vfs)?;
-            privileges::shed(target.fs(), &target.caller, &attr).await.map_err(of_vfs)?;
+            set_id::shed(target.fs(), &target.caller, &attr).await.map_err(of_vfs)?;
         }
         Ok(io)
     }
@@ -373,7 +373,7 @@ impl Context {
     }
 
     /// A directory's change attribute before and after a change of it, of which nobody else's was
-    /// in between: the directory's lock is held ([`Changes`](crate::changes::Changes)). They are told
+    /// in between: the directory's lock is held ([`Changes`](crate::operation::directory_change::Changes)). They are told
     /// to be those around this change alone only if no other machine changes the directory.
     pub(crate) async fn change_info(
         &self,

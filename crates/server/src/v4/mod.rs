@@ -11,19 +11,17 @@ mod acl;
 mod attrs;
 mod compound;
 mod context;
-mod copying;
+pub(crate) mod copy;
 mod idmap;
 mod ops;
-mod owners;
-mod pattern;
-mod plan;
+mod owner_seqid;
 mod status;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use copying::{Copying, Step};
+pub(crate) use copy::piecewise::{Copying, Step};
 pub(crate) use idmap::IdMap;
-pub(crate) use owners::OwnerTable;
+pub(crate) use owner_seqid::OwnerTable;
 pub(crate) use status::of_state;
 
 use crate::program::{Call, Program, ProgramId, Refusal};

@@ -1,8 +1,8 @@
 //! CREATE, MKDIR, SYMLINK, MKNOD.
 
 use super::attr::set_size;
-use crate::exclusive::{Exclusive, OWNERS_ALONE};
-use crate::recall::Claim;
+use crate::delegation::recall::Claim;
+use crate::operation::exclusive_create::{Exclusive, OWNERS_ALONE};
 use crate::v3::convert;
 use crate::v3::request::{Request, Target};
 use weir_nfs::v3::op::create::{self, How};

@@ -1,7 +1,7 @@
 //! READ.
 
 use super::info::MAX_IO_BYTES;
-use crate::gather;
+use crate::operation::gather;
 use crate::state::Touch;
 use crate::v3::convert;
 use crate::v3::request::Request;

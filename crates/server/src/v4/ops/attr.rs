@@ -1,6 +1,6 @@
 //! GETATTR, SETATTR, VERIFY, NVERIFY, ACCESS (RFC 8881 sections 18.7, 18.30, 18.31, 18.15, 18.1).
 
-use crate::privileges;
+use crate::operation::set_id;
 use crate::state::{ClientId, StateRef, Touch};
 use crate::v4::attrs::{self, Besides, More, ToSet};
 use crate::v4::context::{Context, Target};
@@ -91,7 +91,7 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
         cx.changed(&[target.node]);
         let attr = attr.map_err(of_vfs)?;
         if set.size.is_some() && (set.mode.is_none() || set.mode_mask.is_some()) {
-            privileges::shed(fs, &target.caller, &attr).await.map_err(of_vfs)?;
+            set_id::shed(fs, &target.caller, &attr).await.map_err(of_vfs)?;
         }
         *done = wanted.asked.difference(More::ALL);
     }

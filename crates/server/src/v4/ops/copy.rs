@@ -4,10 +4,10 @@
 //! insist on waiting. Any other is done before the call returns, [`MAX_COPY_BYTES`] of data at a
 //! time: a short copy is legal, the client asks on.
 
-use crate::copies::Order;
 use crate::state::{ClientId, StateRef};
 use crate::v4::context::{Context, FileIo, Target};
-use crate::v4::copying::{Copying, Step};
+use crate::v4::copy::background::Order;
+use crate::v4::copy::piecewise::{Copying, Step};
 use crate::v4::status::{of_handle, of_vfs};
 use weir_nfs::v4::Detailed;
 use weir_nfs::v4::Error;

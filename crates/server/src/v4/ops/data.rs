@@ -1,8 +1,8 @@
 //! READ, READ_PLUS, WRITE, COMMIT (RFC 8881 sections 18.22, 18.32, 18.3; RFC 7862 section 15.10).
 
-use crate::gather;
+use crate::operation::gather;
 use crate::v4::context::Context;
-use crate::v4::plan::{PlusRequest, plan};
+use crate::v4::ops::read_plus::{PlusRequest, plan};
 use crate::v4::status::of_vfs;
 use std::sync::Arc;
 use weir_nfs::Data;

@@ -7,7 +7,7 @@ use crate::state::{
 };
 use crate::v4::context::Context;
 use crate::v4::ops::v40::{InTurn, take_turn};
-use crate::v4::owners::Kind;
+use crate::v4::owner_seqid::Kind;
 use crate::v4::status::{of_state, of_vfs};
 use weir_nfs::v4::Detailed;
 use weir_nfs::v4::op::{delegreturn, free_stateid, lock, lockt, locku, test_stateid};

@@ -4,9 +4,9 @@
 //! share reservation is taken, and only then is it truncated; so nobody loses bytes to an open
 //! that is refused.
 
-use crate::exclusive::{Exclusive, OWNERS_ALONE};
 use crate::handle::Node;
-use crate::privileges;
+use crate::operation::exclusive_create::{Exclusive, OWNERS_ALONE};
+use crate::operation::set_id;
 use crate::state::{
     self, Ask, Claim, ClientId, DelegationKind, Grant, LockOwner, OpenRequest, Share, StateError,
     Touch, Wanted, WhyNot,
@@ -15,7 +15,7 @@ use crate::v4::attrs::{self, ToSet};
 use crate::v4::context::{Context, Target};
 use crate::v4::ops::name::{check_name, current_dir};
 use crate::v4::ops::v40::{InTurn, take_turn, take_turn_to_open};
-use crate::v4::owners::{Kind, Standing};
+use crate::v4::owner_seqid::{Kind, Standing};
 use crate::v4::status::{of_state, of_vfs};
 use tracing::error;
 use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType};
@@ -469,7 +469,7 @@ async fn truncate(
     access: Access,
 ) -> Result<(), Error> {
     let attr = file.getattr().await.map_err(of_vfs)?;
-    privileges::shed(target.fs(), &target.caller, &attr).await.map_err(of_vfs)?;
+    set_id::shed(target.fs(), &target.caller, &attr).await.map_err(of_vfs)?;
     if access.contains(Access::WRITE) {
         file.truncate_async(0).await.map_err(of_vfs)?;
     } else {

@@ -5,7 +5,7 @@
 use crate::callback::service_of;
 use crate::state::{self, ClientId, LockOwner, NewCallback, Owner, StateError, StateKey};
 use crate::v4::context::Context;
-use crate::v4::owners::{Kind, Last, Standing, Turn};
+use crate::v4::owner_seqid::{Kind, Last, Standing, Turn};
 use crate::v4::status::of_state;
 use tokio::sync::OwnedMutexGuard;
 use weir_nfs::v4::Detailed;

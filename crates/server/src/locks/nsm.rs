@@ -21,8 +21,8 @@
 //!    nobody: at most [`MAX_TELLING`] are told at a time, each in turn.
 
 use crate::admission::Origin;
-use crate::outcall::{Outcall, PATIENCE};
 use crate::program::{Call, Program, ProgramId, Refusal};
+use crate::rpc_client::{Outcall, PATIENCE};
 use crate::server::Core;
 use crate::state::{self, LockHost};
 use crate::transport::Peer;

@@ -22,9 +22,9 @@
 //! 6. Nothing is granted while an NFSv4 client has a delegation in the way, which is looked at in the
 //!    same transition; and what a host uses is delegated to nobody.
 
-use super::blocked::Wanted;
 use super::{Conflict, Holder, LockError, Range, RangeLocks, Share, State, Touch};
 use crate::handle::Node;
+use crate::state::lock_waiters::Wanted;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;

@@ -7,8 +7,8 @@
 //!    then; whoever gives a delegation counts it first and looks for changes then. So of the two at
 //!    least one sees the other (the operations are sequentially consistent).
 
-use super::delegation::{DelegationKind, Touch};
 use crate::handle::Node;
+use crate::state::delegation::{DelegationKind, Touch};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
@@ -66,7 +66,7 @@ impl Filter {
     }
 
     /// Counts a delegation. Says whether nobody is changing the file.
-    pub(super) fn count(&self, node: Node, kind: DelegationKind) -> bool {
+    pub(in crate::state) fn count(&self, node: Node, kind: DelegationKind) -> bool {
         let bucket = bucket(node);
         self.counters(kind)[bucket].fetch_add(1, SeqCst);
         self.all.fetch_add(1, SeqCst);
@@ -74,7 +74,7 @@ impl Filter {
     }
 
     /// Counts a delegation, unless somebody is changing the file.
-    pub(super) fn add(&self, node: Node, kind: DelegationKind) -> bool {
+    pub(in crate::state) fn add(&self, node: Node, kind: DelegationKind) -> bool {
         let free = self.count(node, kind);
         if !free {
             self.remove(node, kind);
@@ -83,7 +83,7 @@ impl Filter {
     }
 
     /// Counts a delegation no more.
-    pub(super) fn remove(&self, node: Node, kind: DelegationKind) {
+    pub(in crate::state) fn remove(&self, node: Node, kind: DelegationKind) {
         self.counters(kind)[bucket(node)].fetch_sub(1, SeqCst);
         self.all.fetch_sub(1, SeqCst);
     }

@@ -7,8 +7,8 @@
 //! 3. A write that fails has the database opened anew by the next one: redb takes nothing more after an
 //!    error of the file, such as a full disk, however short that was.
 
-use super::{Barred, Owner, Principal};
 use crate::handle::Node;
+use crate::state::{Barred, Owner, Principal};
 use bytes::{Buf, BufMut, Bytes};
 use parking_lot::Mutex;
 use redb::{Database, ReadableTable, TableDefinition, WriteTransaction};

@@ -2,9 +2,9 @@
 //! nothing, whatever their length; bytes cross no wire. Reads and writes are those of the client that
 //! asks for the copy, as far as the export's cache policy goes.
 
-use super::context::FileIo;
-use super::status::of_vfs;
 use crate::export::Served;
+use crate::v4::context::FileIo;
+use crate::v4::status::of_vfs;
 use std::io::IoSlice;
 use std::net::IpAddr;
 use std::sync::Arc;

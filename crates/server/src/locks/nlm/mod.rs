@@ -2,7 +2,7 @@
 //! with NFSv4's ([`crate::state`]).
 //!
 //! - here: the calls; [`callbacks`]: what hosts are told by calling them back.
-//! - [`crate::nsm`]: who restarted.
+//! - [`crate::locks::nsm`]: who restarted.
 //!
 //! 1. A host is on disk before it has its first lock, so that it is told of a restart of this
 //!    server and may reclaim.
@@ -19,11 +19,11 @@ mod tests;
 
 pub(crate) use callbacks::Callbacks;
 
+use crate::delegation::recall::Claim;
 use crate::export::Identity;
 use crate::handle::Node;
-use crate::nsm::Nsm1;
+use crate::locks::nsm::Nsm1;
 use crate::program::{Call, Program, ProgramId, Refusal};
-use crate::recall::Claim;
 use crate::server::Core;
 use crate::state::{
     Conflict, Holder, LockHost, NlmError, NlmLock, NlmOwner, Range, ReplyTo, Share, State, Touch,

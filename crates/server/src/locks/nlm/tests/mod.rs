@@ -5,8 +5,8 @@ mod local_users;
 
 use crate::export::{Export, ExportOptions, Squash};
 use crate::handle::{Handles, Node};
-use crate::outcall::Outcall;
 use crate::program::{Call, Program, ProgramId, Programs, Refusal};
+use crate::rpc_client::Outcall;
 use crate::server::{Server, ServerConfig};
 use crate::transport::{Limits, Transport};
 use async_trait::async_trait;

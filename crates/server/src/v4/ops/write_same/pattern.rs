@@ -10,7 +10,7 @@ use weir_nfs::v4::Error;
 use weir_nfs::v4::op::write_same::Args;
 
 /// Most bytes of a piece of data.
-pub(super) const PIECE_BYTES: u64 = 1 << 20;
+pub(in crate::v4) const PIECE_BYTES: u64 = 1 << 20;
 /// Zeros in a row that are worth a change of the file's layout rather than data.
 const ZERO_RUN_BYTES: u64 = 64 << 10;
 /// A place in a block that is none.
@@ -20,7 +20,7 @@ const NUMBER_BYTES: u64 = 4;
 
 /// The blocks to be written, as one stream of bytes that begins with the first.
 #[derive(Clone, Debug)]
-pub(super) struct Blocks {
+pub(in crate::v4) struct Blocks {
     block_bytes: u64,
     count: u64,
     first_number: u32,
@@ -38,7 +38,7 @@ enum Part {
 
 /// What comes next in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(in crate::v4) enum Piece {
     /// So many zeros.
     Zeros(u64),
     /// So many bytes, at most [`PIECE_BYTES`].
@@ -49,7 +49,7 @@ impl Blocks {
     /// # Errors
     /// [`Error::Inval`]: number or pattern are not within a block, or in the same place.
     /// [`Error::FBig`]: no file is that long.
-    pub(super) fn of(args: &Args) -> Result<Self, Error> {
+    pub(in crate::v4) fn of(args: &Args) -> Result<Self, Error> {
         let (block_bytes, count) = (args.block_size, args.block_count);
         let len = block_bytes.checked_mul(count).ok_or(Error::FBig)?;
         let end = args.offset.checked_add(len).filter(|&end| end <= i64::MAX as u64);
@@ -88,27 +88,27 @@ impl Blocks {
     }
 
     /// Bytes of all blocks.
-    pub(super) fn len(&self) -> u64 {
+    pub(in crate::v4) fn len(&self) -> u64 {
         self.block_bytes * self.count
     }
 
     /// Bytes of a block.
-    pub(super) fn block_bytes(&self) -> u64 {
+    pub(in crate::v4) fn block_bytes(&self) -> u64 {
         self.block_bytes
     }
 
     /// Of the first `len` bytes, those in whole blocks.
-    pub(super) fn whole(&self, len: u64) -> u64 {
+    pub(in crate::v4) fn whole(&self, len: u64) -> u64 {
         if self.block_bytes == 0 { 0 } else { len - len % self.block_bytes }
     }
 
     /// Whether blocks have zeros that are worth a hole beside data, where zeros are `apart`.
-    pub(super) fn are_sparse(&self, apart: bool) -> bool {
+    pub(in crate::v4) fn are_sparse(&self, apart: bool) -> bool {
         apart && self.longest_zeros >= ZERO_RUN_BYTES && !self.parts.is_empty()
     }
 
     /// What comes at `at`, which is before the end; zeros are data unless they are `apart`.
-    pub(super) fn next(&self, at: u64, apart: bool) -> Piece {
+    pub(in crate::v4) fn next(&self, at: u64, apart: bool) -> Piece {
         let most = (self.len() - at).min(PIECE_BYTES);
         if !apart || self.longest_zeros < ZERO_RUN_BYTES {
             return Piece::Data(most);
@@ -143,7 +143,7 @@ impl Blocks {
     }
 
     /// Makes the bytes at `at`.
-    pub(super) fn fill(&self, at: u64, bytes: &mut [u8]) {
+    pub(in crate::v4) fn fill(&self, at: u64, bytes: &mut [u8]) {
         let (mut made, len) = (0, bytes.len());
         while made < len {
             let at = at + made as u64;

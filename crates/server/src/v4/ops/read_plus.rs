@@ -9,7 +9,7 @@
 //!    writer has put data in between.
 //! 5. Holes shorter than [`MIN_HOLE_BYTES`] travel as zeros within data.
 
-use crate::gather::{Gathered, Piece};
+use crate::operation::gather::{Gathered, Piece};
 use crate::transport::Reserved;
 use std::sync::Arc;
 use weir_nfs::Data;

@@ -16,7 +16,7 @@
 
 use crate::export::Served;
 use crate::handle::Node;
-use crate::verifier::WriteVerifier;
+use crate::storage::write_verifier::WriteVerifier;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;

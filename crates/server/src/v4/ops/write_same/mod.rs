@@ -8,8 +8,10 @@
 //! 3. A block with long zeros gets its space, and is zeroed, before any of its data is written: one
 //!    that finds no space leaves the file as it was.
 
+pub(crate) mod pattern;
+
 use crate::v4::context::{Context, FileIo, Target};
-use crate::v4::pattern::{Blocks, PIECE_BYTES, Piece};
+use crate::v4::ops::write_same::pattern::{Blocks, PIECE_BYTES, Piece};
 use crate::v4::status::of_vfs;
 use weir_nfs::v4::Error;
 use weir_nfs::v4::op::write_same;

@@ -9,7 +9,7 @@
 //! 3. At most [`MAX_ANSWERS`] answers wait for a host; it repeats requests that were not answered.
 //!    Grants that wait are bounded by the state's own tables.
 
-use crate::outcall::Outcall;
+use crate::rpc_client::Outcall;
 use crate::server::Core;
 use crate::state::Granted;
 use parking_lot::Mutex;

@@ -13,11 +13,11 @@
 //!    when it has given it back ([`Recalls::attr`]).
 
 use crate::callback::Callbacks;
-use crate::copies::Copies;
 use crate::export::Exports;
 use crate::handle::Node;
-use crate::records::Records;
 use crate::state::{Changing, ClientId, Filter, State, StateKey, Touch};
+use crate::storage::client_tracking::Records;
+use crate::v4::copy::background::Copies;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

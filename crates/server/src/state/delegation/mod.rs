@@ -19,12 +19,12 @@
 //!               +--- return_delegation, the client goes ---------+
 //! ```
 
-use super::filter::Filter;
 use super::{
     ClientId, Io, Principal, Revoked, SessionId, Share, State, StateError, StateId, StateKey, Why,
     check_seq,
 };
 use crate::handle::Node;
+use crate::state::delegation::filter::Filter;
 use hashlink::LruCache;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -621,5 +621,6 @@ impl<F: Clone> State<F> {
     }
 }
 
+pub(crate) mod filter;
 #[cfg(test)]
 mod tests;
