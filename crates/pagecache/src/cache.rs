@@ -3,9 +3,11 @@
 //! 1. The arena is the budget (I7); `memory/allocator.rs` says who gets frames of it.
 //! 2. At most a part of the arena is dirty, so there is always something that reads can turn
 //!    over. Writeback and fills in flight need no more memory to finish.
-//! 3. The threads (flusher, reclaim) end when the last handle is gone and nothing is dirty.
+//! 3. Reclaim has a thread, which ends with the last handle. Each store has its own threads, which
+//!    end when it is not mounted any more and nothing of it is dirty (`lane.rs`).
 
 use crate::fs::{CachedFs, FsShared};
+use crate::lane::{Lane, Visit};
 use crate::mapping::Mapping;
 use crate::mapping::closed_file::ClosedFile;
 use crate::memory::allocator::Supply;
@@ -15,9 +17,7 @@ use crate::memory::epoch::Domain;
 use crate::memory::shrinker::Room;
 use crate::reclaim::s3fifo::Queues;
 use crate::stats::{Counters, Stats};
-use crate::tasks::Tasks;
 use crate::wait::WaitQueue;
-use crate::writeback::flusher::DirtyFiles;
 use crate::writeback::throttle::Dirty;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
@@ -65,7 +65,7 @@ pub struct Cache {
     handle: Arc<Handle>,
 }
 
-/// Ends the threads when the last [`Cache`], [`CachedFs`] and [`File`](crate::File) is gone.
+/// Ends reclaim when the last [`Cache`], [`CachedFs`] and [`File`](crate::File) is gone.
 struct Handle {
     shared: Arc<Shared>,
 }
@@ -73,20 +73,17 @@ struct Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.flusher.kick();
         self.shared.reclaimer.kick();
     }
 }
 
 impl Cache {
-    /// Makes a cache and starts its threads.
+    /// Makes a cache and starts its thread; each store has up to two more, while they have work.
     ///
     /// # Errors
-    /// The memory cannot be mapped, or a thread cannot be started.
+    /// The memory cannot be mapped, or the thread cannot be started.
     pub fn new(config: Config) -> std::io::Result<Self> {
         let shared = Shared::new(&config)?;
-        let flusher = shared.clone();
-        try_spawn_thread("weir-flush", move || survive("weir-flush", || flusher.flush_loop()))?;
         let reclaimer = shared.clone();
         try_spawn_thread("weir-reclaim", move || {
             survive("weir-reclaim", || reclaimer.reclaim_loop());
@@ -149,8 +146,12 @@ impl Cache {
             }
             result
         };
-        let mut running: Vec<_> =
-            self.dirty_by_store().into_iter().map(|files| Box::pin(flush(files))).collect();
+        let mut running: Vec<_> = self
+            .shared()
+            .lanes()
+            .iter()
+            .map(|lane| Box::pin(flush(lane.files.lock().all())))
+            .collect();
         let mut result = Ok(());
         std::future::poll_fn(move |cx| {
             running.retain_mut(|store| match store.as_mut().poll(cx) {
@@ -163,21 +164,6 @@ impl Cache {
             if running.is_empty() { Poll::Ready(result) } else { Poll::Pending }
         })
         .await
-    }
-
-    /// Files that may have dirty pages, by store.
-    fn dirty_by_store(&self) -> Vec<Vec<Arc<Mapping>>> {
-        let mut stores: Vec<Vec<Arc<Mapping>>> = Vec::new();
-        for mapping in self.shared().dirty_mappings() {
-            let same = |files: &&mut Vec<Arc<Mapping>>| {
-                Arc::ptr_eq(&files[0].dirty.store, &mapping.dirty.store)
-            };
-            match stores.iter_mut().find(same) {
-                Some(files) => files.push(mapping),
-                None => stores.push(vec![mapping]),
-            }
-        }
-        stores
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -193,9 +179,9 @@ pub(crate) fn try_spawn_thread(
     std::thread::Builder::new().name(name.into()).spawn(f).map(drop)
 }
 
-/// Runs a thread's loop to its end, again after a panic: a cache whose flusher or reclaim has ended
+/// Runs a thread's loop to its end, again after a panic: a cache with a flusher or reclaim that has ended
 /// takes no more writes, and says nothing.
-fn survive(name: &str, run: impl Fn()) {
+pub(crate) fn survive(name: &str, run: impl Fn()) {
     while catch_unwind(AssertUnwindSafe(&run)).is_err() {
         tracing::error!("thread {name} of the page cache panicked, and goes on; this is a bug");
         std::thread::sleep(Duration::from_millis(100));
@@ -248,21 +234,16 @@ pub(crate) struct Shared {
     pub(crate) waiting: AtomicUsize,
     /// Pages that uncached writes have in flight to a store.
     pub(crate) uncached_io: AtomicUsize,
-    /// How often uncached operations had something for the flusher to do, and how often of that it
-    /// has looked.
-    pub(crate) urgent: AtomicU64,
-    pub(crate) urgent_seen: AtomicU64,
     /// Pages dirty or under writeback.
     pub(crate) dirty: Dirty,
     /// Writeback has made progress, or has failed.
     pub(crate) cleaned: WaitQueue,
-    pub(crate) dirty_files: Mutex<DirtyFiles>,
-    pub(crate) flusher: Signal,
     pub(crate) reclaimer: Signal,
-    pub(crate) tasks: Arc<Tasks>,
     mappings: RwLock<Registry>,
     /// The stores above this cache.
     pub(crate) stores: Mutex<Vec<Weak<FsShared>>>,
+    /// Their lanes, and those of stores that are not mounted any more and have dirty files.
+    pub(crate) lanes: RwLock<Vec<Weak<Lane>>>,
     /// What an idle mapping has for its store's file.
     pub(crate) closed: Arc<dyn OpenFile>,
     /// Memory of mappings and their indexes.
@@ -299,16 +280,12 @@ impl Shared {
             freed: WaitQueue::default(),
             waiting: AtomicUsize::new(0),
             uncached_io: AtomicUsize::new(0),
-            urgent: AtomicU64::new(0),
-            urgent_seen: AtomicU64::new(0),
             dirty: Dirty::default(),
             cleaned: WaitQueue::default(),
-            dirty_files: Mutex::default(),
-            flusher: Signal::default(),
             reclaimer: Signal::default(),
-            tasks: Arc::default(),
             mappings: RwLock::default(),
             stores: Mutex::default(),
+            lanes: RwLock::default(),
             closed: Arc::new(ClosedFile),
             room: Room::default(),
             ticks: AtomicU64::new(0),
@@ -358,8 +335,8 @@ impl Shared {
     }
 
     /// The mapping of this number, unless it is being dropped.
-    pub(crate) fn mapping(&self, number: u32) -> Option<Arc<Mapping>> {
-        self.mappings.read().mappings.get(number as usize)?.upgrade()
+    pub(crate) fn mapping(&self, number: u32) -> Option<Visit> {
+        self.mappings.read().mappings.get(number as usize)?.upgrade().map(Visit::new)
     }
 
     /// Monotonic time.

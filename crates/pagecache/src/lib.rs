@@ -115,6 +115,7 @@
 mod cache;
 mod file;
 mod fs;
+mod lane;
 mod mapping;
 mod memory;
 #[cfg(all(test, any(loom, shuttle)))]

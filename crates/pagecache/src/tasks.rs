@@ -1,7 +1,8 @@
-//! Work that has to be finished whatever becomes of the caller.
+//! Work that has to be finished whatever becomes of the caller. Each store has a queue and a thread
+//! for it of its own (`lane.rs`).
 //!
 //! 1. An operation that changes a store and then the cache must not stop in between. The caller
-//!    polls it like any future; when the caller goes away, a thread of the cache polls it to its
+//!    polls it like any future; when the caller goes away, the thread of its store polls it to its
 //!    end ([`finish`]).
 //! 2. A task that panics ends alone: what it held is let go of as it unwinds, whoever waits for it
 //!    looks again, and the thread goes on with the others.
@@ -44,7 +45,7 @@ impl Wake for Task {
 }
 
 impl Tasks {
-    /// Runs `work` to its end, on the cache's thread for such things; the thread lives as long as
+    /// Runs `work` to its end, on the store's thread for such things; the thread lives as long as
     /// there is any.
     pub(crate) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         let task = Arc::new(Task { tasks: self.clone(), work: Mutex::new(Some(Box::pin(work))) });
@@ -61,6 +62,11 @@ impl Tasks {
         }
         drop(queue);
         self.ready.notify_one();
+    }
+
+    /// How many are not done.
+    pub(crate) fn alive(&self) -> usize {
+        self.queue.lock().alive
     }
 
     fn run(&self) {

@@ -648,3 +648,22 @@ fn over(store: std::sync::Arc<Fault>) -> (Cache, weir_pagecache::File) {
     });
     (cache, file)
 }
+
+#[test]
+fn a_file_that_loses_its_names_while_it_gets_one_stays_without() {
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    let switches = &rig.store.switches;
+    switches.hold_links.store(true, Ordering::SeqCst);
+    let root = rig.fs.root();
+    std::thread::scope(|scope| {
+        let link = scope.spawn(|| block_on(rig.fs.link(&Caller::Own, file.id(), root, b"g")));
+        until("the name", || switches.links.load(Ordering::SeqCst) > 0);
+        for name in [b"f", b"g"] {
+            block_on(rig.fs.unlink(&Caller::Own, root, name)).unwrap();
+        }
+        switches.hold_links.store(false, Ordering::SeqCst);
+        link.join().unwrap().unwrap();
+    });
+    assert!(file.is_unlinked());
+}

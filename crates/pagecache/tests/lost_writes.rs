@@ -97,6 +97,38 @@ fn i9_a_store_that_fails_on_is_tried_for_a_while_and_then_the_data_is_dropped() 
 }
 
 #[test]
+fn i9_a_page_is_tried_for_as_long_whatever_other_pages_of_its_file_have_failed_before() {
+    // The flusher tries about every 500 ms.
+    let rig = patient(Duration::from_millis(1200));
+    let file = rig.create("f");
+    fail(&rig.store, Error::Io, 100);
+    file.write_at(&[1; 4096], 0, IoFlags::UNCACHED).unwrap();
+    until("two failures", || rig.cache.stats().writeback_errors >= 2);
+    // Goes with the other in one write, which fails.
+    write_all(&file, &[2; 4096], PAGE);
+    until("the loss of the first", || file.write_errors() > 0);
+    fail(&rig.store, Error::Io, 0);
+    until("writeback of the second", || rig.cache.dirty_bytes() == 0);
+    assert_eq!(rig.cache.stats().writeback_lost_pages, 1);
+    assert_eq!(read_full(&file, PAGE, 4096, NONE), [2; 4096]);
+}
+
+#[test]
+fn i9_an_error_that_a_call_meets_which_writes_back_first_is_told_once() {
+    let rig = Rig::new(64);
+    let (file, to) = (rig.create("f"), rig.create("g"));
+    fail(&rig.store, Error::NoSpace, 100);
+    write_all(&file, b"x", 0);
+    let set = SetAttr { mtime: Some(weir_vfs::SetTime::Now), ..SetAttr::default() };
+    assert!(block_on(rig.fs.setattr(&Caller::Own, file.id(), &set)).is_ok());
+    assert_eq!(file.sync(true), Err(Error::NoSpace));
+    assert_eq!(file.sync(true), Ok(()));
+    write_all(&file, b"x", 0);
+    assert_eq!(block_on(to.clone_range_async(&file, 0, 0, 0)), Err(Error::NoSpace));
+    assert_eq!((file.sync(true), to.sync(true)), (Ok(()), Ok(())));
+}
+
+#[test]
 fn i9_a_failing_store_is_tried_again_without_being_asked() {
     let rig = patient(Duration::from_secs(60));
     let file = rig.create("f");

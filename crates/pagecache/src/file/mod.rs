@@ -228,7 +228,14 @@ impl File {
         if !Arc::ptr_eq(&self.open.fs, &from.open.fs) {
             return Err(Error::CrossDevice);
         }
-        self.open.mapping.clone_range(&from.open.mapping, offset, len, to_offset).await
+        let cloned =
+            self.open.mapping.clone_range(&from.open.mapping, offset, len, to_offset).await;
+        if cloned.is_err() {
+            // It may be that of writing a file back first, which is told once.
+            self.open.unseen_error()?;
+            from.open.unseen_error()?;
+        }
+        cloned
     }
 
     fn for_writing(&self) -> Result<()> {

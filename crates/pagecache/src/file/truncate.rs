@@ -50,7 +50,7 @@ impl Mapping {
             mapping.resized(&exclusive, size, size, frames);
             Ok(())
         };
-        finish(&self.shared.tasks, work).await
+        finish(&self.lane().tasks, work).await
     }
 
     /// Turns a range into a hole; the size stays.
@@ -75,7 +75,7 @@ impl Mapping {
             mapping.punched(&exclusive, offset..end, frames);
             Ok(())
         };
-        finish(&self.shared.tasks, work).await
+        finish(&self.lane().tasks, work).await
     }
 
     /// Makes a range zeros that take no data, on space that is reserved if `reserve`; the file grows to
@@ -123,7 +123,7 @@ impl Mapping {
             mapping.resized(&exclusive, end, size.max(end), none);
             Ok(())
         };
-        finish(&self.shared.tasks, work).await
+        finish(&self.lane().tasks, work).await
     }
 
     /// Reserves space for a range; the file grows to its end.
@@ -140,7 +140,7 @@ impl Mapping {
             mapping.resized(&exclusive, end, size, none);
             Ok(())
         };
-        finish(&self.shared.tasks, work).await
+        finish(&self.lane().tasks, work).await
     }
 
     /// Shares `len` bytes (0: to the end) at `offset` of `from` at `to` of this file.
@@ -184,7 +184,7 @@ impl Mapping {
                 return Ok(());
             }
         };
-        finish(&self.shared.tasks, work).await
+        finish(&self.lane().tasks, work).await
     }
 
     /// Frames for pages that are cut, at most `n`.
@@ -316,7 +316,7 @@ impl Mapping {
         edit.finish(state);
         state.times.modified(SystemTime::now());
         self.list_dirty(state);
-        self.shared.flusher.kick();
+        self.lane().kick();
     }
 
     /// Data or hole at `offset`, dirty pages included.

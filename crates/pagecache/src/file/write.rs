@@ -208,7 +208,7 @@ impl Open {
                 full
             };
             if dirty > background {
-                shared.flusher.kick();
+                mapping.lane().kick();
             }
             if !full && !pause && !window {
                 return Ok(());
@@ -221,7 +221,7 @@ impl Open {
                 shared.stats.add(Count::ThrottleWaits, 1);
                 waited = true;
             }
-            shared.flusher.kick();
+            shared.kick_flushers();
             shared.cleaned.wait(ticket).await;
         }
     }
@@ -371,7 +371,7 @@ impl Mapping {
             if half.is_none_or(|page| state.dirty.len() > 1 || !state.dirty.contains(page)) {
                 self.hurry(&mut state);
             }
-            shared.urgent.fetch_add(1, Ordering::SeqCst);
+            self.lane().urgent.fetch_add(1, Ordering::SeqCst);
         }
         let wake = uncached && is_worth_waking(&state);
         drop(state);
@@ -380,7 +380,7 @@ impl Mapping {
         self.count(Count::UncachedPages, new_pages);
         shared.stats.add(Count::WrittenBytes, buf.len() as u64);
         if wake {
-            shared.flusher.kick();
+            self.lane().kick();
         }
         // Written, these pages are memory for whoever waits for some.
         shared.notify_waiting();

@@ -8,12 +8,15 @@
 //! 3. A file without names and without opens loses its pages, dirty ones too: nobody can read them.
 //! 4. The change attribute shown of a file never goes back, whether it has a mapping or not.
 
+mod gone;
 mod unmount;
 
 use crate::cache::Cache;
 use crate::file::File;
+use crate::lane::Lane;
 use crate::mapping::Mapping;
 use crate::mapping::deferred_close::Idle;
+use crate::writeback::errseq::Untold;
 use crate::writeback::throttle::StoreDirty;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -22,7 +25,7 @@ use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicU64, Ordering};
 use weir_vfs::{
     Access, Acl, AclKind, Attr, Caller, Created, DirPage, Error, FileId, FileKind, FileSystem,
-    FsStat, RenameFlags, Result, SetAttr, Unnamed, XattrMode,
+    FsStat, RenameFlags, Result, SetAttr, XattrMode,
 };
 
 /// Files of a store that stay open after their last close.
@@ -54,6 +57,8 @@ pub(crate) struct Table {
     pub(crate) idle_open: BTreeMap<u64, (FileId, Idle)>,
     /// Files that somebody has open, but nobody for writing any more, since when.
     pub(crate) written: HashMap<FileId, Instant>,
+    /// Errors of files that have no mapping any more.
+    pub(crate) untold: Untold,
 }
 
 pub(crate) struct Entry {
@@ -64,9 +69,11 @@ pub(crate) struct Entry {
 
 impl CachedFs {
     pub(crate) fn new(cache: Cache, store: Arc<dyn FileSystem>) -> Self {
-        let table = Mutex::default();
-        let dirty = Arc::default();
-        let shared = Arc::new(FsShared { cache, store, dirty, table, lead: AtomicU64::new(0) });
+        let shared = Arc::new_cyclic(|fs| {
+            let lane = Lane::new(cache.shared(), fs.clone());
+            let dirty = Arc::new(StoreDirty::new(lane));
+            FsShared { cache, store, dirty, table: Mutex::default(), lead: AtomicU64::new(0) }
+        });
         shared.cache.shared().stores.lock().push(Arc::downgrade(&shared));
         Self { shared }
     }
@@ -171,11 +178,11 @@ impl CachedFs {
         }
         let times = rest.mtime.is_some() || rest.atime.is_some();
         if times {
-            // Else writeback would move the times afterwards.
-            mapping.write_back(0..u64::MAX).await?;
+            // Else writeback would move the times afterwards. Open files are told of what is lost.
+            while mapping.write_back(0..u64::MAX).await.is_err() {}
         }
         let caller = caller.clone();
-        let tasks = mapping.shared.tasks.clone();
+        let tasks = mapping.lane().tasks.clone();
         let work = async move {
             let _exclusive = mapping.exclude().await;
             mapping.state.lock().times.begin();
@@ -349,11 +356,7 @@ impl CachedFs {
         dir: FileId,
         name: &[u8],
     ) -> Result<Attr> {
-        let attr = self.store().link(caller, id, dir, name).await?;
-        if let Some(mapping) = self.shared.live(id) {
-            mapping.unlinked.store(false, Ordering::Relaxed);
-        }
-        Ok(self.shared.overlaid(attr))
+        Ok(self.shared.overlaid(self.store().link(caller, id, dir, name).await?))
     }
 
     /// Removes a name that is not a directory's; open files live on.
@@ -463,7 +466,7 @@ impl CachedFs {
         if let (Some(uncached), Some(mapping)) = (mark, self.shared.live(id)) {
             mapping.uncached.store(uncached, Ordering::Relaxed);
             if uncached {
-                // What cannot be written stays dirty, and its writers hear of it.
+                // What cannot be written is dropped, and open files are told.
                 let _ = mapping.write_back(0..u64::MAX).await;
                 mapping.drop_clean(0..u64::MAX);
             }
@@ -502,7 +505,7 @@ impl CachedFs {
         change: impl Future<Output = Result<()>> + Send + 'static,
     ) -> Result<()> {
         let Some(mapping) = self.shared.live(id) else { return change.await };
-        let tasks = mapping.shared.tasks.clone();
+        let tasks = mapping.lane().tasks.clone();
         let work = async move {
             let _exclusive = mapping.exclude().await;
             mapping.state.lock().times.begin();
@@ -555,6 +558,7 @@ impl FsShared {
             return mapping;
         }
         new.opens.fetch_add(1, Ordering::Relaxed);
+        table.untold.pass_on(new.id, &mut new.state.lock().errors);
         table.mappings.insert(new.id, Entry { mapping: new.clone(), idle_since: None });
         new
     }
@@ -605,53 +609,6 @@ impl FsShared {
         drop(closed);
     }
 
-    /// When the file was closed that was closed longest ago.
-    pub(crate) fn oldest_idle(&self) -> Option<u64> {
-        self.table.lock().idle.keys().next().copied()
-    }
-
-    /// Lets the mapping go that was closed longest ago, with its pages, and says whether it did; one
-    /// that is busy gets another turn.
-    pub(crate) fn let_one_go(&self) -> bool {
-        let mut table = self.table.lock();
-        let Some(id) = table.idle.values().next().copied() else { return false };
-        table.leave_idle(id);
-        let busy = table.mappings.get(&id).is_some_and(|e| {
-            let state = e.mapping.state.lock();
-            !state.is_clean() || state.exclusive
-        });
-        if busy {
-            table.enter_idle(id, self.cache.shared().tick(), Idle::new(self.cache.shared().now()));
-            return false;
-        }
-        let gone = table.mappings.remove(&id).map(|e| e.mapping);
-        if let Some(mapping) = &gone {
-            self.lead.fetch_max(mapping.state.lock().times.lead(), Ordering::Relaxed);
-        }
-        drop(table);
-        gone.is_some()
-    }
-
-    /// A name is gone; if it was the file's last, and nobody has it open, its pages go. No name can
-    /// be given to a file again that has none.
-    fn lost_name(&self, unnamed: Option<Unnamed>) {
-        let Some(Unnamed { id, .. }) = unnamed.filter(|unnamed| unnamed.nlink == 0) else {
-            return;
-        };
-        let mut table = self.table.lock();
-        let Some(entry) = table.mappings.get(&id) else { return };
-        entry.mapping.unlinked.store(true, Ordering::Relaxed);
-        if entry.idle_since.is_none() {
-            return;
-        }
-        table.leave_idle(id);
-        let mapping = table.mappings.remove(&id).map(|e| e.mapping);
-        drop(table);
-        if let Some(mapping) = mapping {
-            mapping.discard();
-        }
-    }
-
     /// The store's attributes with what the cache knows.
     fn overlaid(&self, mut attr: Attr) -> Attr {
         if attr.kind == FileKind::Regular {
@@ -681,6 +638,7 @@ impl Table {
             self.idle.insert(tick, id);
             if !entry.mapping.file().access().is_empty() {
                 self.idle_open.insert(tick, (id, idle));
+                entry.mapping.lane().start();
             }
         }
     }

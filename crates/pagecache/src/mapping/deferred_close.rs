@@ -16,7 +16,7 @@ use crate::mapping::Mapping;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_base::sync::atomic::Ordering;
-use weir_vfs::Access;
+use weir_vfs::{Access, OpenFile};
 
 /// How long the store's file stays open after the last close.
 const CLOSE_AFTER: Duration = Duration::from_secs(2);
@@ -41,11 +41,13 @@ impl Idle {
 
 impl FsShared {
     /// Closes what has been idle for long enough, or has it prepared. The flusher calls it.
-    pub(crate) fn close_idle(self: &Arc<Self>, now: Instant) {
+    /// Gives the files that are to be closed.
+    pub(crate) fn close_idle(self: &Arc<Self>, now: Instant) -> Vec<Arc<dyn OpenFile>> {
         if !self.store.names_change_here() {
-            return;
+            return Vec::new();
         }
         let shared = self.cache.shared();
+        let tasks = &self.dirty.lane.tasks;
         let mut closed = Vec::new();
         let mut prepare = Vec::new();
         let mut table = self.table.lock();
@@ -81,14 +83,12 @@ impl FsShared {
             unwritten.extend(table.mappings.get(&id).map(|e| e.mapping.clone()));
         }
         drop(table);
-        // The last close of a file may be long, as is the end of a mapping.
-        drop(closed);
         for mapping in prepare {
-            shared.tasks.spawn(async move { mapping.prepare_to_close().await });
+            tasks.spawn(async move { mapping.prepare_to_close().await });
         }
         for mapping in unwritten {
             let fs = Arc::downgrade(self);
-            shared.tasks.spawn(async move {
+            tasks.spawn(async move {
                 mapping.write_back(0..u64::MAX).await.ok();
                 mapping.settle().await;
                 mapping.drop_write_access().await;
@@ -99,6 +99,7 @@ impl FsShared {
                 }
             });
         }
+        closed
     }
 }
 
@@ -108,7 +109,15 @@ impl Table {
     pub(crate) fn note_written(&mut self, mapping: &Arc<Mapping>) {
         if mapping.store.names_change_here() && mapping.holds_write_access() {
             self.written.insert(mapping.id, mapping.shared.now());
+            mapping.lane().start();
         }
+    }
+
+    /// Whether there are files that the flusher will close.
+    pub(crate) fn has_idle(&self) -> bool {
+        let closes =
+            |id| self.mappings.get(id).is_some_and(|entry| entry.mapping.store.names_change_here());
+        !self.written.is_empty() || self.idle_open.values().next().is_some_and(|(id, _)| closes(id))
     }
 
     /// Looks at an idle file again later; its place among the idle ones stays.

@@ -53,7 +53,7 @@ impl Mapping {
     pub(crate) fn look_at_size(self: &Arc<Self>, fill: Arc<Fill>, frames: Frames) {
         let mapping = self.clone();
         let mut doubted = Doubted { mapping: self.clone(), fill, frames: Some(frames) };
-        self.shared.tasks.spawn(async move {
+        self.lane().tasks.spawn(async move {
             let attr = mapping.attr_between_changes().await;
             let fill = doubted.fill.clone();
             match attr {

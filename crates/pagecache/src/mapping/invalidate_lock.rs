@@ -25,7 +25,7 @@ impl Drop for Exclusive {
         self.mapping.changed.notify();
         self.mapping.shared.collect_some();
         if passed_over {
-            self.mapping.shared.flusher.kick();
+            self.mapping.lane().kick();
         }
     }
 }

@@ -34,6 +34,7 @@ use crate::memory::epoch::Guard;
 use crate::stats::{Count, FileCounters};
 use crate::wait::WaitQueue;
 use crate::writeback::errseq::WriteErrors;
+use crate::writeback::failing::Failing;
 use crate::writeback::flusher::Listed;
 use crate::writeback::throttle::{FileDirty, StoreDirty};
 use smallvec::SmallVec;
@@ -107,9 +108,7 @@ pub(crate) struct State {
     /// Writes in flight: pages.
     pub(crate) writeback: BTreeMap<u64, Range<u64>>,
     /// Pages whose last write failed, and is to be tried again.
-    pub(crate) failed: RangeSet,
-    /// Since when there have been such pages.
-    pub(crate) failing_since: Option<Instant>,
+    pub(crate) failing: Failing,
     /// Not before this time again.
     pub(crate) retry_at: Option<Instant>,
     pub(crate) failures: u32,
@@ -234,8 +233,7 @@ impl Mapping {
                 listed: None,
                 next_write: 1,
                 writeback: BTreeMap::new(),
-                failed: RangeSet::default(),
-                failing_since: None,
+                failing: Failing::default(),
                 retry_at: None,
                 failures: 0,
                 errors: WriteErrors::default(),
@@ -460,7 +458,7 @@ impl Mapping {
         self.sub_dirty(gone);
         if gone > 0 {
             self.note_progress(state);
-            self.shared.flusher.kick();
+            self.lane().kick();
             self.shared.cleaned.notify();
         }
     }

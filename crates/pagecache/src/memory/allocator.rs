@@ -76,7 +76,7 @@ impl Shared {
             }
             if roused.replace(moved) != Some(moved) {
                 self.reclaimer.kick();
-                self.flusher.kick();
+                self.kick_flushers();
             }
             self.freed.wait(ticket).await;
         }
@@ -108,10 +108,6 @@ impl Shared {
             self.run_short();
         }
         frames
-    }
-
-    fn flusher_has_seen_all(&self) -> bool {
-        self.urgent_seen.load(Ordering::SeqCst) == self.urgent.load(Ordering::SeqCst)
     }
 
     /// Has the background keep some frames free: cached operations use up the reserve. (Uncached
@@ -344,8 +340,10 @@ impl<'a> Place<'a> {
         shared.supply.moved.fetch_add(1, Ordering::SeqCst);
         drop(line);
         if uncached {
-            // The flusher looks again, now also for pages that were left half-written.
-            shared.urgent.fetch_add(1, Ordering::SeqCst);
+            // The flushers look again, now also for pages that were left half-written.
+            for lane in shared.lanes() {
+                lane.urgent.fetch_add(1, Ordering::SeqCst);
+            }
         }
         fence(Ordering::SeqCst);
         Self { shared, number }
@@ -417,7 +415,7 @@ impl Patience {
         let at_work = std::mem::replace(&mut self.returns, returns) != returns
             || shared.arena.lent() > 0
             || shared.uncached_io.load(Ordering::SeqCst) > 0
-            || !shared.flusher_has_seen_all()
+            || !shared.flushers_have_seen_all()
             || supply.retired_frames.load(Ordering::SeqCst) > 0
             || supply.at_work.load(Ordering::SeqCst) > 0
             || supply.short.load(Ordering::SeqCst)

@@ -103,7 +103,7 @@ impl Cache {
         shared.resizing.store(true, Ordering::SeqCst);
         shared.notify_waiting();
         shared.cleaned.notify();
-        shared.flusher.kick();
+        shared.kick_flushers();
         shared.reclaimer.kick();
         Ok(())
     }

@@ -13,6 +13,7 @@ use crate::mapping::Mapping;
 use crate::mapping::index::{self, Found};
 use crate::reclaim::s3fifo::{Effort, Reach};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicUsize, Ordering};
 
@@ -63,7 +64,9 @@ impl Shared {
         let stores = self.stores();
         let mut let_go = false;
         for _ in 0..BATCH {
-            let oldest = stores.iter().filter_map(|fs| Some((fs.oldest_idle()?, fs)));
+            // What is let go of of a store that hangs would only wait for that store.
+            let able = stores.iter().filter(|fs| !fs.dirty.lane.is_behind());
+            let oldest = able.filter_map(|fs| Some((fs.oldest_idle()?, fs)));
             let Some((_, fs)) = oldest.min_by_key(|&(tick, _)| tick) else { break };
             if !crowded() {
                 break;
@@ -76,6 +79,11 @@ impl Shared {
             if self.room.trees.load(Ordering::Relaxed) >= before {
                 self.reclaim(BATCH, Reach::All, Effort::Foreground);
             }
+        }
+        for fs in stores.into_iter().filter_map(Arc::into_inner) {
+            // The last use of a store, which may block.
+            let tasks = fs.dirty.lane.tasks.clone();
+            tasks.spawn(async move { drop(fs) });
         }
         self.collect();
     }

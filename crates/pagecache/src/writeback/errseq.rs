@@ -2,14 +2,19 @@
 //!
 //! 1. Each error is told to every open file that was open when it happened, whatever the others
 //!    have been told, as Linux's `errseq_t` does.
-//! 2. As long as no open file has been told, an error is also told to files opened later.
+//! 2. As long as no open file has been told, an error is also told to files opened later, also if the
+//!    file's mapping is let go of in between ([`Untold`]), and at last to who unmounts the store.
 //! 3. Several errors that an open file has not been told of are told as one, the last.
 
 use crate::file::File;
 use crate::fs::CachedFs;
 use crate::mapping::{Mapping, State};
+use std::collections::HashMap;
 use weir_base::sync::atomic::{AtomicU64, Ordering};
-use weir_vfs::{Error, Result};
+use weir_vfs::{Error, FileId, Result};
+
+/// Files without a mapping whose errors are kept at most: hardly a megabyte.
+const UNTOLD_FILES: usize = 16 << 10;
 
 /// The errors of a file so far.
 #[derive(Debug)]
@@ -43,6 +48,11 @@ impl WriteErrors {
         self.last
     }
 
+    /// The last one, if no open file has been told of it.
+    pub(crate) fn untold(&self) -> Option<Error> {
+        (!self.told).then_some(self.last)
+    }
+
     /// What a file that is opened now has been told of.
     pub(crate) fn cursor(&self) -> u64 {
         if self.told { self.count } else { self.count - 1 }
@@ -55,6 +65,40 @@ impl WriteErrors {
         }
         self.told = true;
         Err(self.last)
+    }
+}
+
+/// Errors of files without a mapping, of which no open file has been told.
+#[derive(Default)]
+pub(crate) struct Untold {
+    files: HashMap<FileId, Error>,
+}
+
+impl Untold {
+    /// The file's mapping is about to go. Of too many files nothing is kept but the log's line.
+    pub(crate) fn keep(&mut self, id: FileId, errors: &WriteErrors) {
+        match errors.untold() {
+            Some(error) if self.files.len() < UNTOLD_FILES => _ = self.files.insert(id, error),
+            Some(error) => tracing::error!("nobody will be told of file {}: {error}", id.ino),
+            None => {}
+        }
+    }
+
+    /// The file has a mapping again.
+    pub(crate) fn pass_on(&mut self, id: FileId, errors: &mut WriteErrors) {
+        if let Some(error) = self.files.remove(&id) {
+            errors.note(error);
+        }
+    }
+
+    /// The file is gone.
+    pub(crate) fn forget(&mut self, id: FileId) {
+        self.files.remove(&id);
+    }
+
+    /// One of all; none is kept.
+    pub(crate) fn take(&mut self) -> Option<Error> {
+        self.files.drain().map(|(_, error)| error).last()
     }
 }
 

@@ -7,10 +7,13 @@
 //!    something to do with it before that moves the time forward; and the files with pages that
 //!    nobody has begun to write are known, for when all are to be written.
 //! 3. A file is taken off the list when it is clean, at a look; until then the list keeps it.
+//! 4. Each store has a list and a flusher of its own (`lane.rs`).
 //!
 //! Lock order: a mapping's state, then the list.
 
 use crate::cache::Shared;
+use crate::fs::FsShared;
+use crate::lane::Lane;
 use crate::mapping::ranges::RangeSet;
 use crate::mapping::{Mapping, State};
 use crate::stats::Count;
@@ -24,9 +27,10 @@ use weir_base::sync::atomic::Ordering;
 const AGE: Duration = Duration::from_secs(5);
 /// How often the flusher looks at the time.
 const TICK: Duration = Duration::from_millis(500);
-
 /// How often it looks at files that nobody has open.
 const IDLE_TICK: Duration = Duration::from_millis(250);
+/// How long its thread stays with nothing to do.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// Files that may have something dirty.
 #[derive(Default)]
@@ -48,6 +52,15 @@ pub(crate) struct Listed {
 }
 
 impl DirtyFiles {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// Every file that may have dirty pages, the longest dirty first.
+    pub(crate) fn all(&self) -> Vec<Arc<Mapping>> {
+        self.files.values().cloned().collect()
+    }
+
     /// Puts a file last.
     fn enter(&mut self, mapping: Arc<Mapping>, due: Instant) -> Listed {
         let number = self.next;
@@ -86,7 +99,7 @@ impl Mapping {
         if !state.dirty.is_empty() {
             self.hurry(&mut state);
             drop(state);
-            self.shared.flusher.kick();
+            self.lane().kick();
         }
     }
 
@@ -96,7 +109,7 @@ impl Mapping {
         if state.half_written.take().is_some() {
             self.hurry(&mut state);
             drop(state);
-            self.shared.flusher.kick();
+            self.lane().kick();
         }
     }
 
@@ -105,7 +118,10 @@ impl Mapping {
     pub(crate) fn list_dirty(self: &Arc<Self>, state: &mut State) {
         if state.listed.is_none() {
             let due = self.shared.now() + AGE;
-            state.listed = Some(self.shared.dirty_files.lock().enter(self.clone(), due));
+            let lane = self.lane();
+            let mut list = lane.files.lock();
+            state.listed = Some(list.enter(self.clone(), due));
+            lane.start();
         }
         self.note_unbegun(state);
     }
@@ -121,7 +137,7 @@ impl Mapping {
     /// afterwards.
     pub(crate) fn note_progress(&self, state: &mut State) {
         if !state.dirty.is_empty() {
-            self.shared.urgent.fetch_add(1, Ordering::SeqCst);
+            self.lane().urgent.fetch_add(1, Ordering::SeqCst);
         }
         match state.retry_at {
             Some(retry_at) if !state.is_clean() => self.look_at(state, Some(retry_at)),
@@ -139,7 +155,7 @@ impl Mapping {
         let Some(listed) = &mut state.listed else { return };
         let at = at.unwrap_or_else(|| self.shared.now());
         if at < listed.due {
-            self.shared.dirty_files.lock().set_due(listed, at);
+            self.lane().files.lock().set_due(listed, at);
         }
     }
 
@@ -147,7 +163,7 @@ impl Mapping {
         if let Some(listed) = state.listed.as_mut().filter(|listed| !listed.unbegun)
             && !state.dirty.is_empty()
         {
-            self.shared.dirty_files.lock().set_unbegun(listed, true);
+            self.lane().files.lock().set_unbegun(listed, true);
         }
     }
 
@@ -157,15 +173,15 @@ impl Mapping {
         // Nobody else takes a file off the list.
         let Some(mut listed) = state.listed.take() else { return };
         if state.is_clean() {
-            self.shared.dirty_files.lock().leave(&listed);
+            self.lane().files.lock().leave(&listed);
             drop(state);
             let settled = self.clone();
-            self.shared.tasks.spawn(async move { settled.settle().await });
+            self.lane().tasks.spawn(async move { settled.settle().await });
             return;
         }
         let since = state.dirty_since.unwrap_or(now);
         let failed = state.retry_at.filter(|&retry_at| retry_at > now);
-        let ask = if pressed || now - since >= AGE || state.failing_since.is_some() {
+        let ask = if pressed || now - since >= AGE || !state.failing.is_empty() {
             Some(Ask::Background)
         } else {
             state.urgent.then_some(Ask::Urgent)
@@ -174,7 +190,7 @@ impl Mapping {
         // case after a while.
         let next = failed.unwrap_or(if now - since >= AGE { now + AGE } else { since + AGE });
         {
-            let mut list = self.shared.dirty_files.lock();
+            let mut list = self.lane().files.lock();
             list.set_due(&mut listed, next);
             // What is in no hurry stays unbegun.
             let unbegun = ask != Some(Ask::Background) && !state.dirty.is_empty();
@@ -188,49 +204,78 @@ impl Mapping {
     }
 }
 
-impl Shared {
-    /// The flusher.
-    pub(crate) fn flush_loop(&self) {
-        let mut look_at_idle = self.now();
+impl Lane {
+    /// The flusher of the lane's store, until there has been nothing to do for a while.
+    pub(crate) fn flush_loop(&self, shared: &Shared) {
+        let mut look_at_idle = shared.now();
+        let mut busy = shared.now();
         loop {
             self.flusher.sleep(TICK);
             // First: who counts here has put the file, or itself, where it is found below.
             let urgent = self.urgent.load(Ordering::SeqCst);
-            let stopping = self.stop.load(Ordering::SeqCst);
+            let fs = self.fs.upgrade();
+            let stopping = fs.is_none();
             let pressed = stopping
-                || self.dirty.pages() > self.limits().dirty_background
-                || self.waiting.load(Ordering::SeqCst) > 0
-                || self.resizing.load(Ordering::SeqCst)
-                || self.trees_are_large();
-            let now = self.now();
-            for mapping in self.to_look_at(stopping, pressed, now) {
+                || shared.dirty.pages() > shared.limits().dirty_background
+                || shared.waiting.load(Ordering::SeqCst) > 0
+                || shared.resizing.load(Ordering::SeqCst)
+                || shared.trees_are_large();
+            let now = shared.now();
+            for mapping in self.to_look_at(shared, stopping, pressed, now) {
                 mapping.flush(pressed, now);
             }
-            if now >= look_at_idle {
-                look_at_idle = now + IDLE_TICK;
-                for store in self.stores() {
-                    store.close_idle(now);
-                }
-            }
             self.urgent_seen.store(urgent, Ordering::SeqCst);
-            // The last round takes clean files off the list: they keep the cache, and it them.
-            let done = self.dirty.pages() == 0 && self.dirty_files.lock().files.is_empty();
-            if stopping && done {
-                return;
+            if shared.waiting.load(Ordering::SeqCst) > 0 {
+                shared.freed.notify();
             }
-            if self.waiting.load(Ordering::SeqCst) > 0 {
-                self.freed.notify();
+            let mut closed = Vec::new();
+            if now >= look_at_idle
+                && let Some(fs) = &fs
+            {
+                look_at_idle = now + IDLE_TICK;
+                closed = fs.close_idle(now);
+            }
+            let ends = closed.is_empty() && self.ends(fs.as_deref(), &mut busy, now);
+            // The last close of a file may be long, and keeps neither file system nor cache.
+            drop(fs);
+            drop(closed);
+            if ends {
+                return;
             }
         }
     }
 
+    /// Whether the thread ends, as it has had nothing to do since `busy` for long enough. Then
+    /// [`start`](Self::start) starts another.
+    fn ends(&self, fs: Option<&FsShared>, busy: &mut Instant, now: Instant) -> bool {
+        // Held to the end: whoever gives the flusher something to do holds one of the two.
+        let table = fs.map(|fs| fs.table.lock());
+        let list = self.files.lock();
+        if !list.is_empty() || table.as_ref().is_some_and(|table| table.has_idle()) {
+            *busy = now;
+            return false;
+        }
+        // A clean file's last look has taken it off the list: that kept the store, and it the file.
+        let ends = fs.is_none() || now - *busy >= LINGER;
+        if ends {
+            self.running.store(false, Ordering::SeqCst);
+        }
+        ends
+    }
+
     /// Files of a round: those whose time has come, and those that can be written if `pressed`, or
     /// `all` of them.
-    fn to_look_at(&self, all: bool, pressed: bool, now: Instant) -> Vec<Arc<Mapping>> {
+    fn to_look_at(
+        &self,
+        shared: &Shared,
+        all: bool,
+        pressed: bool,
+        now: Instant,
+    ) -> Vec<Arc<Mapping>> {
+        let list = self.files.lock();
         if all {
-            return self.dirty_mappings();
+            return list.all();
         }
-        let list = self.dirty_files.lock();
         let mut numbers: Vec<u64> = list
             .due
             .iter()
@@ -243,12 +288,7 @@ impl Shared {
         // The longest dirty first, and each once.
         numbers.sort_unstable();
         numbers.dedup();
-        self.stats.add(Count::FlushLooks, numbers.len() as u64);
+        shared.stats.add(Count::FlushLooks, numbers.len() as u64);
         numbers.iter().filter_map(|number| list.files.get(number).cloned()).collect()
-    }
-
-    /// Every file that may have dirty pages, the longest dirty first.
-    pub(crate) fn dirty_mappings(&self) -> Vec<Arc<Mapping>> {
-        self.dirty_files.lock().files.values().cloned().collect()
     }
 }

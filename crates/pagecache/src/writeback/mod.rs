@@ -5,8 +5,8 @@
 //!    A write to it makes a new frame, and waits for nothing.
 //! 2. A page has one write in flight at most; a newer version waits for it.
 //! 3. A write that fails with an error that may pass leaves its pages dirty. The flusher tries it
-//!    again, less and less often, for as long as [`Config::write_patience`](crate::Config) says; a
-//!    sync waits for that.
+//!    again, less and less often, for as long as [`Config::write_patience`](crate::Config) says,
+//!    counted for each page from its first failure (`writeback/failing.rs`); a sync waits for that.
 //! 4. After that, or at once where the error will not pass (no space, file too large, ...), the pages
 //!    are dropped, as Linux does, and every open file is told once (I9): a read sees what the store
 //!    has. So nothing blocks other writers for ever, and nothing is written long after over what
@@ -17,6 +17,7 @@
 //! `writeback/flusher.rs` says when.
 
 pub(crate) mod errseq;
+pub(crate) mod failing;
 pub(crate) mod flusher;
 pub(crate) mod throttle;
 
@@ -31,7 +32,7 @@ use crate::writeback::errseq::may_pass;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
 use weir_vfs::{Caller, Capabilities, Error, Result, SetAttr, SetTime, Source, WriteOp};
@@ -96,9 +97,8 @@ pub(crate) fn is_worth_waking(state: &State) -> bool {
 impl State {
     /// Pages are written, or dropped: their writes do not fail any more.
     pub(crate) fn no_longer_failing(&mut self, pages: Range<u64>) {
-        self.failed.remove(pages);
-        if self.failed.is_empty() {
-            self.failing_since = None;
+        self.failing.remove(pages);
+        if self.failing.is_empty() {
             self.retry_at = None;
             self.failures = 0;
         }
@@ -202,17 +202,24 @@ impl Mapping {
         let mut state = self.state.lock();
         state.writeback.remove(&number);
         state.times.end();
-        let lost = result.err().filter(|&error| !self.is_to_try_again(&state, error));
+        let now = shared.now();
+        let mut lost = RangeSet::default();
+        if let Err(error) = result {
+            for page in run.clone().filter(|&page| !self.is_to_try_again(&state, page, error, now))
+            {
+                lost.insert(page..page + 1);
+            }
+        }
         let mut edit = self.edit();
         // What is lost goes at one moment for readers.
-        let window = lost.map(|_| self.window());
+        let window = (!lost.is_empty()).then(|| self.window());
         let (mut again, mut pruned, mut dropped) = (0, 0, 0);
         for (page, &frame) in run.clone().zip(frames) {
             // Another frame: written again meanwhile, and dirty on its own account.
             if edit.slot(page) != Slot::Frame(frame) {
                 // Whoever waits for this write waits for the next.
-                if result.is_err() && lost.is_none() && state.dirty.contains(page) {
-                    state.failed.insert(page..page + 1);
+                if result.is_err() && !lost.contains(page) && state.dirty.contains(page) {
+                    state.failing.insert(page, now);
                 }
                 continue;
             }
@@ -220,10 +227,10 @@ impl Mapping {
             meta.clear(flag::WRITEBACK);
             match result {
                 Ok(()) => pruned += usize::from(self.prune_page(page, &mut edit)),
-                Err(_) if lost.is_none() => {
+                Err(_) if !lost.contains(page) => {
                     meta.set(flag::DIRTY);
                     again += state.dirty.insert(page..page + 1);
-                    state.failed.insert(page..page + 1);
+                    state.failing.insert(page, now);
                 }
                 // Appended to in place meanwhile.
                 Err(_) if state.dirty.contains(page) => {}
@@ -253,16 +260,14 @@ impl Mapping {
             Err(error) => {
                 self.count(Count::WritebackErrors, 1);
                 self.count(Count::WritebackLostPages, dropped);
-                match lost {
-                    Some(error) => self.note_loss(&mut state, run, dropped, error),
-                    None => {
-                        let now = shared.now();
-                        let wait = (RETRY.0 * (1 << state.failures.min(10))).min(RETRY.1);
-                        state.failures += 1;
-                        state.failing_since.get_or_insert(now);
-                        state.retry_at = Some(now + wait);
-                        tracing::debug!("write to file {} failed: {error}", self.id.ino);
-                    }
+                if lost.len() < pages {
+                    let wait = (RETRY.0 * (1 << state.failures.min(10))).min(RETRY.1);
+                    state.failures += 1;
+                    state.retry_at = Some(now + wait);
+                    tracing::debug!("write to file {} failed: {error}", self.id.ino);
+                }
+                if !lost.is_empty() {
+                    self.note_loss(&mut state, &lost, dropped, error);
                 }
             }
         }
@@ -279,14 +284,13 @@ impl Mapping {
         self.changed.notify();
         shared.cleaned.notify();
         shared.notify_waiting();
-        shared.flusher.kick();
+        self.lane().kick();
     }
 
-    /// Whether a write that failed with this error is tried again.
-    fn is_to_try_again(&self, state: &State, error: Error) -> bool {
-        let patience = self.shared.write_patience;
-        let since = state.failing_since.map_or(Duration::ZERO, |since| self.shared.now() - since);
-        may_pass(error) && since < patience
+    /// Whether a page whose write failed with this error is tried again.
+    fn is_to_try_again(&self, state: &State, page: u64, error: Error, now: Instant) -> bool {
+        let failing = state.failing.since(page).map_or(Duration::ZERO, |since| now - since);
+        may_pass(error) && failing < self.shared.write_patience
     }
 
     /// The file's size without what is lost: as long as the store has it, or as what is still to be
@@ -298,15 +302,9 @@ impl Mapping {
         state.stored_size.max(unwritten).min(self.size())
     }
 
-    /// Pages of `run` were dropped since they cannot be written.
-    fn note_loss(
-        self: &Arc<Self>,
-        state: &mut State,
-        run: &Range<u64>,
-        dropped: u64,
-        error: Error,
-    ) {
-        state.no_longer_failing(run.clone());
+    /// Pages of `lost` were dropped since they cannot be written.
+    fn note_loss(self: &Arc<Self>, state: &mut State, lost: &RangeSet, dropped: u64, error: Error) {
+        lost.iter().for_each(|run| state.no_longer_failing(run));
         self.note_error_in(state, error);
         // What is read from now on is other data.
         state.times.modified(SystemTime::now());
@@ -314,7 +312,7 @@ impl Mapping {
         tracing::error!(
             "lost {dropped} pages that were written to file {}, from byte {} on: {error}",
             self.id.ino,
-            run.start * PAGE_SIZE as u64,
+            lost.iter().next().map_or(0, |run| run.start * PAGE_SIZE as u64),
         );
     }
 
@@ -351,7 +349,7 @@ impl Mapping {
                 // What somebody else has begun, or has dropped, is done with here, too; what has
                 // failed is tried again, here or by the flusher.
                 todo = todo.intersection(&state.dirty);
-                let failed = asked.intersection(&state.failed);
+                let failed = state.failing.among(&asked);
                 if !begun.is_empty() || !todo.is_empty() {
                     writes = state.next_write;
                 }
@@ -410,7 +408,7 @@ impl Mapping {
                 state.times.settled(generation + 1, mtime, &attr);
             }
         };
-        crate::tasks::finish(&self.shared.tasks, work).await;
+        crate::tasks::finish(&self.lane().tasks, work).await;
     }
 
     /// Whether others have changed the file since the last look, as far as the store can tell: then

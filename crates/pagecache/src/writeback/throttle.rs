@@ -11,16 +11,23 @@
 //!    several.
 //! 3. Before that, a writer pauses for writes of its own file only.
 
+use crate::lane::Lane;
 use crate::mapping::Mapping;
 use std::sync::Arc;
 use weir_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What is dirty of one store, and what became of it.
-#[derive(Default)]
+/// What is dirty of one store, what became of it, and who writes it.
 pub(crate) struct StoreDirty {
     pages: AtomicU64,
+    pub(crate) lane: Arc<Lane>,
     /// Times that writes or syncs of its files failed for good.
     pub(crate) errors: AtomicU64,
+}
+
+impl StoreDirty {
+    pub(crate) fn new(lane: Arc<Lane>) -> Self {
+        Self { pages: AtomicU64::new(0), lane, errors: AtomicU64::new(0) }
+    }
 }
 
 /// What is dirty in a cache.

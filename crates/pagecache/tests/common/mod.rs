@@ -65,12 +65,38 @@ pub struct Switches {
     /// Reads are done, but not answered until this is switched off.
     pub hold_answers: AtomicBool,
     pub answers_held: AtomicU64,
+    /// Calls of these kinds block the thread that makes them, as on a dead hard mount, and so many do.
+    pub block_writes: AtomicBool,
+    pub block_looks: AtomicBool,
+    pub block_closes: AtomicBool,
+    pub blocked: AtomicU64,
+    /// New names are made, but not answered until this is switched off.
+    pub hold_links: AtomicBool,
+    pub links: AtomicU64,
     pub reads: AtomicU64,
     pub writes: AtomicU64,
     pub bytes_read: AtomicU64,
     /// Pages of each read, in the order in which they were asked for.
     pub read_log: Mutex<Vec<Range<u64>>>,
     seed: AtomicU64,
+}
+
+impl Switches {
+    fn block(&self, which: &AtomicBool) {
+        if which.load(Ordering::SeqCst) {
+            self.blocked.fetch_add(1, Ordering::SeqCst);
+            while which.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_micros(200));
+            }
+            self.blocked.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    pub fn block_all(&self, on: bool) {
+        for which in [&self.block_writes, &self.block_looks, &self.block_closes] {
+            which.store(on, Ordering::SeqCst);
+        }
+    }
 }
 
 /// Counts one down, unless there is none.
@@ -135,10 +161,11 @@ impl Shaky {
 }
 
 /// Counts itself among the store's open files.
-struct Opened(Arc<AtomicU64>);
+struct Opened(Arc<AtomicU64>, Arc<Switches>);
 
 impl Drop for Opened {
     fn drop(&mut self) {
+        self.1.block(&self.1.block_closes);
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -212,6 +239,7 @@ impl OpenFile for ShakyFile {
     }
 
     async fn getattr(&self) -> Result<Attr> {
+        self.switches.block(&self.switches.block_looks);
         self.inner.getattr().await
     }
 
@@ -241,6 +269,7 @@ impl OpenFile for ShakyFile {
     }
 
     fn submit_write(&self, op: WriteOp) {
+        self.switches.block(&self.switches.block_writes);
         // Decided when it is counted, for tests that change their mind then.
         let fails = self.fails(&self.switches.fail_writes);
         self.switches.writes.fetch_add(1, Ordering::SeqCst);
@@ -402,7 +431,12 @@ impl FileSystem for Shaky {
     }
 
     async fn link(&self, caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Result<Attr> {
-        self.inner.link(caller, id, dir, name).await
+        let made = self.inner.link(caller, id, dir, name).await;
+        self.switches.links.fetch_add(1, Ordering::SeqCst);
+        while self.switches.hold_links.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_micros(200));
+        }
+        made
     }
 
     async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
@@ -429,7 +463,7 @@ impl FileSystem for Shaky {
         let inner = self.inner.open(caller, id, access).await?;
         let jobs = self.jobs.lock().unwrap().clone();
         self.opened.fetch_add(1, Ordering::SeqCst);
-        let _opened = Opened(self.opened.clone());
+        let _opened = Opened(self.opened.clone(), self.switches.clone());
         let ino = id.ino;
         Ok(Arc::new(ShakyFile { ino, _opened, inner, switches: self.switches.clone(), jobs }))
     }

@@ -1,0 +1,71 @@
+//! Mappings that go: the longest closed, and those of files without a name.
+//!
+//! 1. A mapping goes only while nothing is dirty; that of a file without a name goes in any case.
+//! 2. What outlives it: how far its change attribute was ahead, and an error of which no open file has
+//!    been told.
+//! 3. The store's file is closed by the store's tasks: room is made for any store.
+
+use super::{Entry, FsShared};
+use crate::mapping::deferred_close::Idle;
+use weir_base::sync::atomic::Ordering;
+use weir_vfs::Unnamed;
+
+impl FsShared {
+    /// When the file was closed that was closed longest ago.
+    pub(crate) fn oldest_idle(&self) -> Option<u64> {
+        self.table.lock().idle.keys().next().copied()
+    }
+
+    /// Lets the mapping go that was closed longest ago, with its pages, and says whether it did; one
+    /// that is busy gets another turn.
+    pub(crate) fn let_one_go(&self) -> bool {
+        let mut table = self.table.lock();
+        let Some(id) = table.idle.values().next().copied() else { return false };
+        table.leave_idle(id);
+        let busy = table.mappings.get(&id).is_some_and(|e| {
+            let state = e.mapping.state.lock();
+            !state.is_clean() || state.exclusive
+        });
+        if busy {
+            table.enter_idle(id, self.cache.shared().tick(), Idle::new(self.cache.shared().now()));
+            return false;
+        }
+        let Some(Entry { mapping, .. }) = table.mappings.remove(&id) else { return false };
+        {
+            let state = mapping.state.lock();
+            self.lead.fetch_max(state.times.lead(), Ordering::Relaxed);
+            table.untold.keep(id, &state.errors);
+        }
+        drop(table);
+        // The caller may work for another store than the one that closes the file.
+        let tasks = &self.dirty.lane.tasks;
+        match mapping.take_file() {
+            Some(file) if file.access().is_empty() => {}
+            Some(file) => tasks.spawn(async move { drop(file) }),
+            // A read of it is in flight.
+            None => tasks.spawn(async move { drop(mapping) }),
+        }
+        true
+    }
+
+    /// A name is gone; if it was the file's last, and nobody has it open, its pages go. No name can
+    /// be given to a file again that has none.
+    pub(super) fn lost_name(&self, unnamed: Option<Unnamed>) {
+        let Some(Unnamed { id, .. }) = unnamed.filter(|unnamed| unnamed.nlink == 0) else {
+            return;
+        };
+        let mut table = self.table.lock();
+        table.untold.forget(id);
+        let Some(entry) = table.mappings.get(&id) else { return };
+        entry.mapping.unlinked.store(true, Ordering::Relaxed);
+        if entry.idle_since.is_none() {
+            return;
+        }
+        table.leave_idle(id);
+        let mapping = table.mappings.remove(&id).map(|e| e.mapping);
+        drop(table);
+        if let Some(mapping) = mapping {
+            mapping.discard();
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! A store's lane: the threads that work for it in the background.
+//!
+//! 1. A store whose calls block (a dead hard mount) stops its own lane, and no other. Each mounted
+//!    store has a list of dirty files with a flusher, and a queue of tasks, of its own; the threads
+//!    that all stores share (reclaim, callers of other stores) never call it. What they let go of is
+//!    closed by its tasks.
+//! 2. A store has two threads at most: `weir-flush`, from the first file that is dirty or idle until
+//!    there has been nothing to do for two seconds, and `weir-tasks`, as long as there are tasks. A
+//!    cache has one more, `weir-reclaim`.
+//! 3. The flusher of a store that nobody has mounted any more writes what is dirty at once, and ends
+//!    when nothing is.
+//! 4. Whoever gives the flusher something to do holds the lock of the list that it puts it in; the
+//!    thread ends with these locks held and the lists empty. So none is left without a thread.
+
+use crate::cache::{Shared, Signal, survive, try_spawn_thread};
+use crate::fs::FsShared;
+use crate::mapping::Mapping;
+use crate::tasks::Tasks;
+use crate::writeback::flusher::DirtyFiles;
+use std::ops::Deref;
+use std::sync::{Arc, Weak};
+use weir_base::sync::Mutex;
+use weir_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Tasks of a store that are not done, at which nothing is let go of for other stores' sake.
+const BACKLOG: usize = 1024;
+
+/// The background work of one store.
+pub(crate) struct Lane {
+    this: Weak<Lane>,
+    shared: Weak<Shared>,
+    pub(crate) fs: Weak<FsShared>,
+    /// Files that may have something dirty.
+    pub(crate) files: Mutex<DirtyFiles>,
+    pub(crate) flusher: Signal,
+    /// The flusher has a thread.
+    pub(crate) running: AtomicBool,
+    /// How often uncached operations had something for the flusher to do, and how often of that it
+    /// has looked.
+    pub(crate) urgent: AtomicU64,
+    pub(crate) urgent_seen: AtomicU64,
+    pub(crate) tasks: Arc<Tasks>,
+}
+
+impl Lane {
+    /// The lane of a store that is being mounted.
+    pub(crate) fn new(shared: &Arc<Shared>, fs: Weak<FsShared>) -> Arc<Self> {
+        let lane = Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            shared: Arc::downgrade(shared),
+            fs,
+            files: Mutex::default(),
+            flusher: Signal::default(),
+            running: AtomicBool::new(false),
+            urgent: AtomicU64::new(0),
+            urgent_seen: AtomicU64::new(0),
+            tasks: Arc::default(),
+        });
+        let mut lanes = shared.lanes.write();
+        lanes.retain(|lane| lane.strong_count() > 0);
+        lanes.push(Arc::downgrade(&lane));
+        lane
+    }
+
+    /// Has the flusher look now.
+    pub(crate) fn kick(&self) {
+        self.flusher.kick();
+        // The thread may have failed to start.
+        if !self.running.load(Ordering::SeqCst) && !self.files.lock().is_empty() {
+            self.start();
+        }
+    }
+
+    /// Starts the flusher's thread, unless it is there. The lock of the list that it is to look at
+    /// is held.
+    pub(crate) fn start(&self) {
+        // A model has the threads that it starts itself.
+        if cfg!(shuttle) || self.running.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (Some(lane), Some(shared)) = (self.this.upgrade(), self.shared.upgrade()) else {
+            return;
+        };
+        let run = move || survive("weir-flush", || lane.flush_loop(&shared));
+        if let Err(error) = try_spawn_thread("weir-flush", run) {
+            // The next kick tries again.
+            tracing::error!("cannot start thread weir-flush: {error}");
+            self.running.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether so much is waiting for the store that no more is to be added for others' sake.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.tasks.alive() >= BACKLOG
+    }
+}
+
+impl Drop for FsShared {
+    fn drop(&mut self) {
+        // The flusher writes what is left, and ends.
+        self.dirty.lane.flusher.kick();
+    }
+}
+
+impl Mapping {
+    /// Its store's.
+    pub(crate) fn lane(&self) -> &Arc<Lane> {
+        &self.dirty.store.lane
+    }
+}
+
+impl Shared {
+    /// The lanes of the stores that are mounted, or have dirty files.
+    pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
+        self.lanes.read().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Has all flushers look now.
+    pub(crate) fn kick_flushers(&self) {
+        for lane in self.lanes() {
+            lane.kick();
+        }
+    }
+
+    /// Whether each flusher has looked since an uncached operation last had something for it to do.
+    pub(crate) fn flushers_have_seen_all(&self) -> bool {
+        let seen = |lane: &Arc<Lane>| {
+            !lane.running.load(Ordering::SeqCst)
+                || lane.urgent_seen.load(Ordering::SeqCst) == lane.urgent.load(Ordering::SeqCst)
+        };
+        self.lanes().iter().all(seen)
+    }
+}
+
+/// A mapping in the hands of a thread that works for all stores.
+pub(crate) struct Visit(Option<Arc<Mapping>>);
+
+impl Visit {
+    pub(crate) fn new(mapping: Arc<Mapping>) -> Self {
+        Self(Some(mapping))
+    }
+}
+
+impl Deref for Visit {
+    type Target = Arc<Mapping>;
+
+    fn deref(&self) -> &Arc<Mapping> {
+        self.0.as_ref().expect("taken out when it is dropped")
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        // The end of a mapping closes the store's file, which may block.
+        if let Some(mapping) = self.0.take().and_then(Arc::into_inner) {
+            let tasks = mapping.lane().tasks.clone();
+            tasks.spawn(async move { drop(mapping) });
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::{Cache, Config};
+    use std::thread::yield_now;
+    use weir_base::sync::atomic::Ordering;
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::{Access, Caller, IoFlags, SetAttr};
+
+    #[test]
+    fn a_store_has_a_flusher_while_there_is_something_to_do() {
+        let cache = Cache::new(Config::default()).unwrap();
+        let (fs, unused) = (cache.mount(MemoryFs::new()), cache.mount(MemoryFs::new()));
+        let running = |fs: &crate::CachedFs| fs.shared.dirty.lane.running.load(Ordering::SeqCst);
+        let mut open = Vec::new();
+        for name in [b"f", b"g"] {
+            assert!(!running(&fs) && !running(&unused));
+            let file = pollster::block_on(async {
+                let set = SetAttr::default();
+                let made = fs.create(&Caller::Own, fs.root(), name, &set, true).await.unwrap();
+                fs.open(&Caller::Own, made.attr.id, Access::WRITE).await.unwrap()
+            });
+            file.write_at(&[1; 4096], 0, IoFlags::UNCACHED).unwrap();
+            assert!(running(&fs) && !running(&unused));
+            while cache.dirty_bytes() > 0 || running(&fs) {
+                yield_now();
+            }
+            open.push(file);
+        }
+    }
+}
