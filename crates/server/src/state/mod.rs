@@ -44,7 +44,7 @@ pub use ids::Ids;
 pub use lock::{Holder, LockError, LockOwner, LockRequest, LockTarget};
 pub use lock_waiters::Freed;
 pub use nlm::{Granted, NlmError, NlmLock, NlmOwner, ReplyTo};
-pub use open::{Claim, Io, OpenRequest, Opened};
+pub use open::{Claim, Io, OpenRequest, Opened, Use};
 pub use reclaim_denied::Barred;
 pub use revoked::{Revoked, Why};
 pub use session::{

@@ -13,8 +13,8 @@
 //! be done with it before [`State::confirm_open`]; without that it is gone after a lease.
 
 use super::{
-    ClientId, LockOwner, OwnerName, Principal, Share, State, StateError, StateId, StateKey, Touch,
-    check_seq, next_seq,
+    ClientId, LockOwner, OwnerName, Principal, Share, State, StateError, StateId, StateKey,
+    StateRef, Touch, check_seq, next_seq,
 };
 use crate::handle::Node;
 use std::time::Duration;
@@ -40,6 +40,17 @@ pub(super) struct Open<F> {
     opened: Vec<Share>,
     reader: Option<F>,
     writer: Option<F>,
+}
+
+/// How a file is used for longer than a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// What the client named for it.
+    pub under: StateRef,
+    /// The file.
+    pub node: Node,
+    /// What is done to it.
+    pub access: Access,
 }
 
 /// Whether an open is new, or was there before the server restarted.
@@ -345,15 +356,34 @@ impl<F: Clone> State<F> {
         self.files.get(&node).is_some_and(|f| !f.opens.is_empty())
     }
 
-    /// Whether a state is still a client's.
+    /// Whether a client may go on using a file as it began to.
     ///
     /// # Errors
     /// Why not.
-    pub fn check_still_of(&self, client: ClientId, key: StateKey) -> Result<(), StateError> {
-        match self.newest(key) {
-            Some((owner, _)) if owner == client => Ok(()),
-            Some(_) => Err(StateError::BadStateId),
-            None => Err(self.missing(key)),
+    pub fn check_use(&self, client: ClientId, used: &Use) -> Result<(), StateError> {
+        let &Use { under, node, access } = used;
+        let writes = access.contains(Access::WRITE);
+        match under {
+            StateRef::Of(StateId { key, .. }) => {
+                match self.newest(key) {
+                    Some((owner, _)) if owner == client => {}
+                    Some(_) => return Err(StateError::BadStateId),
+                    None => return Err(self.missing(key)),
+                }
+                let open = self.locks.get(&key).map_or(key, |lock| lock.open);
+                // What may be done under a delegation does not change.
+                let Some(open) = self.opens.get(&open) else { return Ok(()) };
+                let file = if writes { &open.writer } else { &open.reader };
+                if file.is_some() { Ok(()) } else { Err(StateError::OpenMode) }
+            }
+            // Reads under this one pass share reservations by.
+            StateRef::Bypass if !writes => Ok(()),
+            _ => {
+                let share = Share { access, deny: Access::empty() };
+                let denied = self.share_conflict(node, None, share).is_some()
+                    || self.nlm_share_conflict(node, None, share);
+                if denied { Err(StateError::Locked) } else { Ok(()) }
+            }
         }
     }
 

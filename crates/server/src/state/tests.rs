@@ -290,6 +290,37 @@ fn who_may_reclaim_stays_on_disk_until_grace_is_over() {
 }
 
 #[test]
+fn a_use_ends_with_its_access_or_a_share_reservation() {
+    let mut state = state_after(&[]);
+    let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
+    let of = |under, access| Use { under, node: NODE, access };
+    state.open(request(a, READ), T0).unwrap();
+    let both = state.open(request(a, READ.union(WRITE)), T0).unwrap();
+    let writes = of(StateRef::Of(both), Access::WRITE);
+    let reads = of(StateRef::Of(both), Access::READ);
+    assert_eq!(state.check_use(a, &writes), Ok(()));
+    assert_eq!(state.check_use(b, &writes), Err(StateError::BadStateId));
+    let reader = state.downgrade(a, both, NODE, READ).unwrap();
+    assert_eq!(state.check_use(a, &writes), Err(StateError::OpenMode));
+    assert_eq!(state.check_use(a, &reads), Ok(()));
+    state.close(a, reader, NODE).unwrap();
+    assert_eq!(state.check_use(a, &reads), Err(StateError::BadStateId));
+
+    let specials = [StateRef::Anonymous, StateRef::Bypass];
+    let ends = |state: &State<char>, access| {
+        specials.map(|under| state.check_use(a, &of(under, access)).is_err())
+    };
+    assert_eq!(ends(&state, Access::WRITE), [false; 2]);
+    let deny = |deny| Share { access: Access::READ, deny };
+    let denying = state.open(request(b, deny(Access::WRITE)), T0).unwrap();
+    assert_eq!(ends(&state, Access::WRITE), [true; 2]);
+    assert_eq!(ends(&state, Access::READ), [false; 2]);
+    state.close(b, denying, NODE).unwrap();
+    state.open(request(b, deny(Access::READ)), T0).unwrap();
+    assert_eq!(ends(&state, Access::READ), [true, false]);
+}
+
+#[test]
 fn who_says_goodbye_in_grace_and_comes_back_is_on_disk_again() {
     let mut state = state_after(&["a", "b"]);
     let a = client(&mut state, "a", T0);

@@ -19,7 +19,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use copy::piecewise::{Copying, Step};
+pub(crate) use copy::piecewise::{Copying, Piece, Step};
 pub(crate) use idmap::IdMap;
 pub(crate) use owner_seqid::OwnerTable;
 pub(crate) use status::of_state;

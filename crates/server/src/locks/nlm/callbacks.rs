@@ -31,6 +31,8 @@ use weir_xdr::{Bytes, Decode, Encode, Encoder, Opaque};
 const GRANT_PATIENCE: Duration = Duration::from_secs(60);
 /// Pauses between attempts.
 const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(10);
+/// How long a grant waits for a copy before others are told.
+const COPY_PATIENCE: Duration = Duration::from_millis(500);
 /// Most answers that wait for one host.
 const MAX_ANSWERS: usize = 256;
 /// Most hosts that answers wait for.
@@ -181,8 +183,17 @@ impl Caller {
 
     async fn grant(&mut self, granted: Granted) {
         let number = granted.number;
-        // A copy may still write to the file under a lock that was taken away or given up.
-        self.core.copies.quiesce(granted.node).await;
+        if !self.core.state.lock().nlm_is_granting(number) {
+            return;
+        }
+        // A copy may still write to the file under a lock that was taken away or given up. If its store
+        // takes long, the host is told of other files first.
+        if timeout(COPY_PATIENCE, self.core.copies.quiesce(granted.node)).await.is_err() {
+            if let Some(queue) = self.callbacks.queues.lock().get_mut(&self.route) {
+                queue.messages.push_back(Message::Granted(granted));
+            }
+            return;
+        }
         let begun = Instant::now();
         let args = self.granted_args(granted);
         let (mut may_know, mut pause) = (false, *PAUSE.start());

@@ -14,19 +14,20 @@
 //!    done, as far as it goes, before it is answered.
 //! 2. A copy belongs to a client: nobody else learns of it, and it ends with the client.
 //! 3. While it runs, nobody is given a delegation of the file that it writes.
-//! 4. It runs under the stateids of its COPY and in its export: each step begins with a look whether
-//!    they are there still. Who is given a file after they were taken away waits for the step that
-//!    was under way then ([`Copies::quiesce`]), and no other follows.
+//! 4. It runs under the stateids of its COPY and in its export: each piece is written after a look whether
+//!    they are there still, and allow it; under special stateids, whether no share reservation forbids it. Who
+//!    is given a file after that has changed waits for the writes that were under way then
+//!    ([`Copies::quiesce`]), and no other follows. Nobody waits for the source's store.
 //! 5. Once OFFLOAD_CANCEL is answered nothing is written, and the client is told nothing.
-//! 6. A step is done with the job's turn held ([`Job::turn`]), and the client told with
+//! 6. A piece is written with the job's turn held ([`Job::turn`]), and the client told with
 //!    [`Job::telling`] held.
 
 use crate::callback::Callbacks;
 use crate::export::Exports;
 use crate::handle::{HANDLE_BYTES, Node};
-use crate::state::{Changing, ClientId, State, StateKey};
+use crate::state::{Changing, ClientId, State, StateKey, Use};
 use crate::storage::write_verifier::WriteVerifier;
-use crate::v4::{Copying, Step, of_state};
+use crate::v4::{Copying, Piece, Step, of_state};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -57,9 +58,9 @@ struct Job {
     client: ClientId,
     /// The file that is written to.
     node: Node,
-    /// The states under which the files are used.
-    under: Vec<StateKey>,
-    /// Held by a step from the look at `under` to the end of its writes.
+    /// How the files are used, and under which states.
+    uses: [Use; 2],
+    /// Held by a step from the look at `uses` to the end of its writes.
     turn: tokio::sync::Mutex<()>,
     /// Held while the client is told of the end.
     telling: tokio::sync::Mutex<()>,
@@ -91,8 +92,8 @@ pub(crate) struct Order {
     /// The file that is written to, and its handle.
     pub(crate) node: Node,
     pub(crate) handle: [u8; HANDLE_BYTES],
-    /// The states under which the files are used.
-    pub(crate) under: Vec<StateKey>,
+    /// How the files are used, and under which states.
+    pub(crate) uses: [Use; 2],
     pub(crate) copying: Copying,
     pub(crate) changing: Changing,
 }
@@ -122,7 +123,7 @@ impl Copies {
         let job = Arc::new(Job {
             client: order.client,
             node: order.node,
-            under: order.under.clone(),
+            uses: order.uses,
             turn: tokio::sync::Mutex::default(),
             telling: tokio::sync::Mutex::default(),
             copied: AtomicU64::new(0),
@@ -138,6 +139,10 @@ impl Copies {
         let Order { client, handle, mut copying, changing, .. } = order;
         let verifier = self.verifier.get(copying.destination());
         let ended = loop {
+            let piece = tokio::select! {
+                piece = copying.read() => piece,
+                () = job.cancel.cancelled() => Ok(Piece::End),
+            };
             let turn = job.turn.lock().await;
             if job.cancel.is_cancelled() || self.state.lock().clients.get(client).is_err() {
                 self.jobs.lock().remove(&key);
@@ -146,7 +151,11 @@ impl Copies {
             if let Err(error) = self.check(&job) {
                 break Err(error);
             }
-            match copying.step().await {
+            let step = match piece {
+                Ok(piece) => copying.write(piece).await,
+                Err(error) => Err(error),
+            };
+            match step {
                 Ok(Step { bytes: 0, .. }) => break Ok(()),
                 Ok(step) => job.copied.fetch_add(step.bytes, Ordering::Relaxed),
                 Err(error) => break Err(error),
@@ -199,8 +208,7 @@ impl Copies {
     fn check(&self, job: &Job) -> Result<(), Error> {
         self.exports.table().get(job.node.export).map_err(|_| Error::Stale)?;
         let state = self.state.lock();
-        let mut under = job.under.iter();
-        under.try_for_each(|&key| state.check_still_of(job.client, key).map_err(of_state))
+        job.uses.iter().try_for_each(|used| state.check_use(job.client, used).map_err(of_state))
     }
 
     /// Waits until no copy writes to a file that it may not write to any more: for those to whom the

@@ -28,6 +28,16 @@ pub(crate) struct Copying {
     left: u64,
 }
 
+/// A part of the source.
+pub(crate) enum Piece {
+    /// There is no more.
+    End,
+    /// Bytes of a hole.
+    Hole(u64),
+    /// Data, and how many bytes of it are asked for.
+    Data(Vec<Segment>, u64),
+}
+
 /// What a step copied.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Step {
@@ -59,25 +69,51 @@ impl Copying {
     /// # Errors
     /// What the store says; the pieces before are copied.
     pub(crate) async fn step(&mut self) -> Result<Step, Error> {
+        let piece = self.read().await?;
+        self.write(piece).await
+    }
+
+    /// Reads the next piece; the same again until it is written.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) async fn read(&self) -> Result<Piece, Error> {
         if self.left == 0 {
-            return Ok(Step::default());
+            return Ok(Piece::End);
         }
-        let (source, destination) = (&self.source.file, &self.destination.file);
-        let step = match source.extent_at_async(self.from).await {
+        let source = &self.source.file;
+        match source.extent_at_async(self.from).await {
             Ok(extent) if extent.kind == SegmentKind::Hole => {
-                let bytes = (extent.end - self.from).min(self.left);
-                let zeroed = destination.zero_range_async(self.to, bytes, false).await;
+                Ok(Piece::Hole((extent.end - self.from).min(self.left)))
+            }
+            Ok(extent) => {
+                let len = (extent.end - self.from).min(self.left).min(PIECE_BYTES) as usize;
+                let flags = self.export.read_flags(self.peer, source, self.from, len);
+                let read = source.read_segments_async(self.from, len, flags).await;
+                Ok(Piece::Data(read.map_err(of_vfs)?.segments, len as u64))
+            }
+            // The file was made shorter meanwhile.
+            Err(weir_vfs::Error::NoSuchRange) => Ok(Piece::End),
+            Err(error) => Err(of_vfs(error)),
+        }
+    }
+
+    /// Writes the piece that was read.
+    ///
+    /// # Errors
+    /// What the store says; the pieces before are copied.
+    pub(crate) async fn write(&mut self, piece: Piece) -> Result<Step, Error> {
+        let step = match piece {
+            Piece::End => Step::default(),
+            Piece::Hole(bytes) => {
+                let zeroed = self.destination.file.zero_range_async(self.to, bytes, false).await;
                 zeroed.map_err(of_vfs)?;
                 Step { bytes, data: 0 }
             }
-            Ok(extent) => {
-                let len = (extent.end - self.from).min(self.left).min(PIECE_BYTES);
-                let bytes = self.copy_piece(len).await.map_err(of_vfs)?;
+            Piece::Data(segments, len) => {
+                let bytes = self.write_data(segments, len).await.map_err(of_vfs)?;
                 Step { bytes, data: bytes }
             }
-            // The file was made shorter meanwhile.
-            Err(weir_vfs::Error::NoSuchRange) => Step::default(),
-            Err(error) => return Err(of_vfs(error)),
         };
         self.from += step.bytes;
         self.to += step.bytes;
@@ -85,13 +121,11 @@ impl Copying {
         Ok(step)
     }
 
-    /// Copies up to `len` bytes; says how many.
-    async fn copy_piece(&self, len: u64) -> weir_vfs::Result<u64> {
-        let (source, destination) = (&self.source.file, &self.destination.file);
-        let flags = self.export.read_flags(self.peer, source, self.from, len as usize);
-        let read = source.read_segments_async(self.from, len as usize, flags).await?;
+    /// Writes up to `len` bytes; says how many.
+    async fn write_data(&self, segments: Vec<Segment>, len: u64) -> weir_vfs::Result<u64> {
+        let destination = &self.destination.file;
         let mut copied = 0;
-        for segment in read.segments {
+        for segment in segments {
             let to = self.to + copied;
             match segment {
                 Segment::Data { pages, .. } => {

@@ -4,7 +4,7 @@
 //! insist on waiting. Any other is done before the call returns, [`MAX_COPY_BYTES`] of data at a
 //! time: a short copy is legal, the client asks on.
 
-use crate::state::{ClientId, StateRef};
+use crate::state::{ClientId, Use};
 use crate::v4::context::{Context, FileIo, Target};
 use crate::v4::copy::background::Order;
 use crate::v4::copy::piecewise::{Copying, Step};
@@ -114,17 +114,15 @@ fn in_background(
     stateids: [StateId; 2],
     copying: Copying,
 ) -> Result<StateId, Error> {
-    // Special stateids are of no state, and end with the export alone.
-    let keys = stateids.map(|wire| cx.stateid(wire));
-    let under = keys.into_iter().filter_map(|id| match id {
-        Ok(StateRef::Of(id)) => Some(id.key),
-        _ => None,
-    });
-    let under = under.collect();
-    let node = cx.current()?.node;
+    let (from, node) = (cx.saved()?.node, cx.current()?.node);
+    let [read, written] = stateids.map(|wire| cx.stateid(wire));
+    let uses = [
+        Use { under: read?, node: from, access: Access::READ },
+        Use { under: written?, node, access: Access::WRITE },
+    ];
     let handle = cx.core.exports.seal(node);
     let changing = cx.core.recalls.keep_undelegated(node);
-    Ok(cx.core.copies.start(Order { client, node, handle, under, copying, changing }))
+    Ok(cx.core.copies.start(Order { client, node, handle, uses, copying, changing }))
 }
 
 pub(crate) async fn offload_status(

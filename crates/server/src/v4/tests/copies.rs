@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use weir_nfs::v4::CbOp;
 use weir_nfs::v4::op::{copy, read, write};
 use weir_nfs::v4::types::StableHow;
+use weir_stores::fault::{Call, Fault, Rule, What, When};
+use weir_stores::memory::MemoryFs;
 
 /// Longer than what is copied before a COPY is answered; all of it but the ends is a hole.
 const LEN: u64 = 300 << 20;
@@ -189,4 +191,42 @@ async fn a_copy_in_an_export_that_does_not_cache_takes_nothing_from_others() {
     waits.stream(&hot, HOT).await;
     assert_eq!(cache.stats().fill_pages, filled, "the hot set is as it was");
     assert_eq!(cache.stats().lost_pages, 0);
+}
+
+#[tokio::test]
+async fn who_denies_a_copy_its_file_does_not_wait_for_the_source_and_nothing_is_written() {
+    let (cache, fault) = (cache(), Fault::over(MemoryFs::new(), 1));
+    let mut exported = export(&cache, "/x", ExportOptions::default());
+    exported.fs = cache.mount(fault.clone());
+    fill(&exported, "source", 65 << 20).await;
+    fill(&exported, "destination", 0).await;
+    let f = serve(vec![exported]).await;
+    let (mut c, mut other) = (f.callable("client").await, f.client("other").await);
+    c.service.is_silent = true;
+    let source = c.handle_of("/x/source").await;
+    let to = c.handle_of("/x/destination").await;
+    fault.add(Rule { call: Call::Read, when: When::Always, what: What::Hold });
+    let files = [(source, StateId::ANONYMOUS), (to.clone(), StateId::ANONYMOUS)];
+    let copied = start(&mut c, &files, false).await;
+    let [name] = copied.response.callback_id[..] else { panic!("{copied:?}") };
+    while fault.held() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    const DENY_WRITE: u32 = 2;
+    let mut ops = walk("/x");
+    ops.push(other.open_op("destination", DENY_WRITE));
+    let opened = tokio::time::timeout(Duration::from_secs(20), other.ok(ops)).await;
+    assert!(matches!(opened.expect("it waits")[..], [.., OpRes::Open(Ok(_))]));
+    fault.clear();
+    fault.release();
+    let ended = loop {
+        match c.on(&to, Op::OffloadStatus(name)).await {
+            OpRes::OffloadStatus(Ok(progress)) if progress.complete.is_empty() => {}
+            OpRes::OffloadStatus(Ok(progress)) => break progress,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((ended.count, &ended.complete[..]), (0, &[Error::Locked as u32][..]));
+    let found = f.fs.lookup(&weir_vfs::Caller::Own, f.fs.root(), b"destination").await.unwrap();
+    assert_eq!(found.size, 0);
 }

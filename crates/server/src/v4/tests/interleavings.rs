@@ -289,7 +289,7 @@ async fn a_session_that_cannot_be_made_changes_nothing_but_its_number() {
     assert_eq!(full.raw(vec![make()]).await.status, Ok(()));
 }
 
-/// A copy of a long file, all hole but its front, that is held at its second step.
+/// A copy of a long file, all hole but its front, that is held while it writes the hole.
 struct Held {
     store: Arc<Fault>,
     f: Fixture,
@@ -314,7 +314,7 @@ impl Held {
             let args = write::Args { stateid: from_id, offset, stable: StableHow::FileSync, data };
             assert!(matches!(c.on(&from, Op::Write(args)).await, OpRes::Write(Ok(_))));
         }
-        hold(&store, Call::ExtentAt);
+        hold(&store, Call::SetSize);
         let args = copy::Args {
             source: from_id,
             destination: to_id,
