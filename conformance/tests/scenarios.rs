@@ -2,7 +2,8 @@
 //! against a local file system of the same type: see `conformance/guest/scenarios.sh`.
 //!
 //! `WEIR_SCENARIOS="name name"` runs only these. `WEIR_LONG=1` runs the long forms: a hundred
-//! thousand files made and removed, a source tree of 5,100 files, a minute of stress-ng. `WEIR_SOURCE` is the tar file of the
+//! thousand files made and removed, a source tree of 5,100 files, a minute of stress-ng.
+//! `WEIR_SOURCE` is the tar file of the
 //! program that is built, bzip2's source; without it, it is fetched once with apt-get.
 
 use conformance::{Guest, program, scratch, serve_command, skip, weir, workspace};

@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+mod modules;
 mod rules;
 mod tree;
 

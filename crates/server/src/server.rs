@@ -374,7 +374,8 @@ impl Server {
     }
 
     /// Serves these exports from the next request on. One that is there already, by its path and
-    /// its directory, goes on under its handles; those of one that is gone are stale, and what was open of it is closed.
+    /// its directory, goes on under its handles; those of one that is gone are stale, and what was
+    /// open of it is closed.
     ///
     /// # Errors
     /// The exports cannot be served together; those of before still are.

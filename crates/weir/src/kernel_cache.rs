@@ -2,7 +2,7 @@
 //!
 //! Sound because the one system call here gets pointers to live structures of the layout that it
 //! reads and fills, and a descriptor borrowed for the length of the call.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "system calls and mappings that rustix does not wrap")]
 
 use std::fs::File;
 use std::ops::Range;

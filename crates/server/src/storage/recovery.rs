@@ -2,7 +2,8 @@
 //!
 //! 1. A run's number is on disk before it is used, so stateids and client numbers are never used
 //!    twice.
-//! 2. A client, with who may speak for it, (or a host that uses NLM) is on disk before the reply that lets it take state. What
+//! 2. A client, with who may speak for it, (or a host that uses NLM) is on disk before the reply
+//!    that lets it take state. What
 //!    is taken from it is said there before the reply that gives it to somebody else.
 //! 3. A write that fails has the database opened anew by the next one: redb takes nothing more after an
 //!    error of the file, such as a full disk, however short that was.

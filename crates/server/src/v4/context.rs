@@ -373,7 +373,8 @@ impl Context {
     }
 
     /// A directory's change attribute before and after a change of it, of which nobody else's was
-    /// in between: the directory's lock is held ([`Changes`](crate::operation::directory_change::Changes)). They are told
+    /// in between: the directory's lock is held
+    /// ([`Changes`](crate::operation::directory_change::Changes)). They are told
     /// to be those around this change alone only if no other machine changes the directory.
     pub(crate) async fn change_info(
         &self,

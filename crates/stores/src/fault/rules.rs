@@ -7,7 +7,7 @@ use weir_vfs::Error;
 
 /// A method of a store or of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)] // named as the methods are
+#[allow(missing_docs, reason = "named as the methods are")]
 pub enum Call {
     Statfs,
     Getattr,

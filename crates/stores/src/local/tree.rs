@@ -369,7 +369,7 @@ impl Tree {
     }
 
     /// A directory's descriptor, or the directory on the way to it that is not where it was.
-    #[allow(clippy::type_complexity)]
+    #[allow(clippy::type_complexity, reason = "the tuple is taken apart at once")]
     fn try_dir(&self, id: FileId) -> Result<std::result::Result<Arc<OwnedFd>, FileId>> {
         // Upwards to what is at hand, then down again: a loop, as clients choose the depth.
         let mut way: Vec<(FileId, Box<[u8]>)> = Vec::new();

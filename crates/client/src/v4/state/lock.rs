@@ -142,7 +142,7 @@ impl V4 {
         Err(VfsError::Io.into())
     }
 
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "the arguments of LOCK, and where it is sent")]
     fn lock_ops(
         &self,
         state: &OpenState,

@@ -4,7 +4,8 @@
 //! 2. With sessions the stateid is sent with sequence 0, the latest (RFC 8881 section 8.2.2), so
 //!    that I/O needs not wait for an OPEN that widens the access.
 //! 3. After a restart of the server every open is reclaimed, with its locks, before anything else
-//!    is done; one that the server does not give back is opened anew by its next I/O. Locks that are not given back are lost ([`crate::v4::state::lock`]).
+//!    is done; one that the server does not give back is opened anew by its next I/O. Locks that
+//!    are not given back are lost ([`crate::v4::state::lock`]).
 //! 4. Minor version 0 opens by name only, so it needs to know one ([`crate::v4::open_names`]). A file
 //!    without is used under the anonymous stateid (RFC 7530 section 9.1.4.3).
 

@@ -5,7 +5,7 @@
 //! Sound because a ring's buffers are neither freed nor touched while the kernel has them: a slot
 //! is used again only after its answer has come, and all answers are waited for in the end.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "system calls and mappings that rustix does not wrap")]
 
 use super::limit::Limit;
 use super::streams::{self, Meter, Outcome};

@@ -1,0 +1,241 @@
+//! The modules of a crate as the compiler sees them: which file each is, and which others it names.
+
+use anyhow::{Context, Result};
+use proc_macro2::{TokenStream, TokenTree};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use syn::visit::{self, Visit};
+use syn::{Attribute, Item, ItemMod, ItemUse, Macro, UseTree};
+
+/// A module's path below the root of its crate; empty for the root.
+pub(crate) type ModulePath = Vec<String>;
+
+/// A module that is a file.
+pub(crate) struct Module {
+    /// Its file, below the root of the workspace.
+    pub(crate) file: PathBuf,
+    /// Only tests and models are built with it.
+    pub(crate) is_test: bool,
+    /// Modules of the same crate that its code names, those of its own tests left out.
+    pub(crate) names: BTreeSet<ModulePath>,
+}
+
+/// A library or binary: what `src/lib.rs` or `src/main.rs` is made of.
+pub(crate) struct Crate {
+    /// The crate's folder, below the root of the workspace.
+    pub(crate) dir: PathBuf,
+    pub(crate) modules: BTreeMap<ModulePath, Module>,
+}
+
+impl Crate {
+    /// Files below `src` that are part of no module.
+    pub(crate) fn unreachable(&self, root: &Path) -> Result<Vec<PathBuf>> {
+        let mut unreachable = Vec::new();
+        for source in crate::tree::sources(root)? {
+            let inside = source.path.starts_with(self.dir.join("src"));
+            if inside && !self.modules.values().any(|module| module.file == source.path) {
+                unreachable.push(source.path);
+            }
+        }
+        Ok(unreachable)
+    }
+}
+
+/// Every crate of `crates/`.
+pub(crate) fn crates(root: &Path) -> Result<Vec<Crate>> {
+    let mut crates = Vec::new();
+    let mut dirs: Vec<PathBuf> = std::fs::read_dir(root.join("crates"))?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<std::io::Result<_>>()?;
+    dirs.sort();
+    for dir in dirs {
+        let dir = dir.strip_prefix(root).unwrap_or(&dir).to_owned();
+        let mut modules = BTreeMap::new();
+        for top in ["lib.rs", "main.rs"] {
+            let file = dir.join("src").join(top);
+            if root.join(&file).exists() {
+                read(root, &file, &[], false, &mut modules)?;
+            }
+        }
+        resolve(&mut modules);
+        crates.push(Crate { dir, modules });
+    }
+    Ok(crates)
+}
+
+/// Reads the module `path` from `file`, and the modules below it.
+fn read(
+    root: &Path,
+    file: &Path,
+    path: &[String],
+    is_test: bool,
+    modules: &mut BTreeMap<ModulePath, Module>,
+) -> Result<()> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(root.join(file)).with_context(|| format!("{shown}"))?;
+    let syntax = syn::parse_file(&text).with_context(|| format!("{shown}"))?;
+    let mut collector = Collector { module: path.to_vec(), ..Collector::default() };
+    collector.visit_file(&syntax);
+    // `a.rs` and `a/mod.rs` have their children in `a/`, the crate's root beside itself.
+    let stem = file.file_stem().unwrap_or_default();
+    let beside = matches!(stem.to_str(), Some("mod" | "lib" | "main"));
+    let folder = if beside { file.with_file_name("") } else { file.with_extension("") };
+    for (name, child_is_test) in collector.children {
+        let flat = folder.join(format!("{name}.rs"));
+        let nested = folder.join(&name).join("mod.rs");
+        let child = if root.join(&flat).exists() { flat } else { nested };
+        let child_path = [path, &[name]].concat();
+        read(root, &child, &child_path, is_test || child_is_test, modules)?;
+    }
+    let file = file.to_owned();
+    modules.insert(path.to_vec(), Module { file, is_test, names: collector.names });
+    Ok(())
+}
+
+/// Shortens every named path to the module that it leads into.
+fn resolve(modules: &mut BTreeMap<ModulePath, Module>) {
+    let known: BTreeSet<ModulePath> = modules.keys().cloned().collect();
+    for (path, module) in modules {
+        let named = std::mem::take(&mut module.names);
+        module.names = named
+            .into_iter()
+            .filter_map(|named| {
+                let end = (1..=named.len()).rev().find(|end| known.contains(&named[..*end]))?;
+                Some(named[..end].to_vec())
+            })
+            .filter(|named| named != path)
+            .collect();
+    }
+}
+
+/// Collects what a file's code names.
+#[derive(Default)]
+struct Collector {
+    /// The module of the file.
+    module: ModulePath,
+    /// How many inline modules deep the visitor is.
+    inline: usize,
+    children: Vec<(String, bool)>,
+    names: BTreeSet<ModulePath>,
+}
+
+impl Collector {
+    /// Notes a path, given by its segments.
+    fn name(&mut self, segments: &[String]) {
+        let Some(first) = segments.first() else { return };
+        let path = match first.as_str() {
+            "crate" => segments[1..].to_vec(),
+            "super" => {
+                let up = segments.iter().take_while(|segment| *segment == "super").count();
+                let Some(up_from_file) = up.checked_sub(self.inline).filter(|up| *up > 0) else {
+                    return;
+                };
+                let Some(keep) = self.module.len().checked_sub(up_from_file) else { return };
+                let rest = &segments[up..];
+                [&self.module[..keep], rest].concat()
+            }
+            "self" => [&self.module[..], &segments[1..]].concat(),
+            // A child, or else a name from elsewhere, which leads to no module of this crate.
+            _ if self.inline == 0 => [&self.module[..], segments].concat(),
+            _ => return,
+        };
+        self.names.insert(path);
+    }
+
+    fn name_tree(&mut self, prefix: &mut Vec<String>, tree: &UseTree) {
+        match tree {
+            UseTree::Path(path) => {
+                prefix.push(path.ident.to_string());
+                self.name_tree(prefix, &path.tree);
+                prefix.pop();
+            }
+            UseTree::Group(group) => {
+                group.items.iter().for_each(|tree| self.name_tree(prefix, tree));
+            }
+            UseTree::Name(name) if name.ident == "self" => self.name(prefix),
+            UseTree::Name(name) => self.name(&[&prefix[..], &[name.ident.to_string()]].concat()),
+            UseTree::Rename(name) => {
+                self.name(&[&prefix[..], &[name.ident.to_string()]].concat());
+            }
+            UseTree::Glob(_) => self.name(prefix),
+        }
+    }
+
+    /// Notes the paths in what is passed to a macro.
+    fn name_tokens(&mut self, tokens: TokenStream) {
+        let mut path: Vec<String> = Vec::new();
+        let mut colons = 0;
+        for token in tokens {
+            match token {
+                TokenTree::Ident(ident) if path.is_empty() || colons == 2 => {
+                    path.push(ident.to_string());
+                    colons = 0;
+                }
+                TokenTree::Punct(punct) if punct.as_char() == ':' && colons < 2 => colons += 1,
+                other => {
+                    self.name(&std::mem::take(&mut path));
+                    colons = 0;
+                    match other {
+                        TokenTree::Ident(ident) => path.push(ident.to_string()),
+                        TokenTree::Group(group) => self.name_tokens(group.stream()),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        self.name(&path);
+    }
+}
+
+impl<'ast> Visit<'ast> for Collector {
+    fn visit_item(&mut self, item: &'ast Item) {
+        let attributes = match item {
+            Item::Mod(item) => &item.attrs,
+            Item::Fn(item) => &item.attrs,
+            Item::Impl(item) => &item.attrs,
+            Item::Use(item) => &item.attrs,
+            _ => return visit::visit_item(self, item),
+        };
+        match item {
+            Item::Mod(module) if module.content.is_none() => self.visit_item_mod(module),
+            _ if is_for_tests(attributes) => {}
+            _ => visit::visit_item(self, item),
+        }
+    }
+
+    fn visit_item_mod(&mut self, module: &'ast ItemMod) {
+        if module.content.is_none() {
+            let name = module.ident.to_string();
+            return self.children.push((name, is_for_tests(&module.attrs)));
+        }
+        self.inline += 1;
+        visit::visit_item_mod(self, module);
+        self.inline -= 1;
+    }
+
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        self.name_tree(&mut Vec::new(), &item.tree);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let segments: Vec<String> = path.segments.iter().map(|s| s.ident.to_string()).collect();
+        self.name(&segments);
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, item: &'ast Macro) {
+        self.name_tokens(item.tokens.clone());
+        visit::visit_macro(self, item);
+    }
+}
+
+/// Whether an item is built for tests or models only.
+fn is_for_tests(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let Ok(list) = attribute.meta.require_list() else { return false };
+        let condition = list.tokens.to_string();
+        list.path.is_ident("cfg")
+            && !condition.starts_with("not")
+            && ["test", "loom", "shuttle", "fuzzing"].iter().any(|word| condition.contains(word))
+    })
+}

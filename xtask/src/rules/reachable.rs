@@ -1,0 +1,14 @@
+//! A file that no `mod` line leads to is not built, and not tested.
+
+use crate::modules;
+use anyhow::Result;
+use std::path::Path;
+
+pub(super) fn check(root: &Path) -> Result<Vec<String>> {
+    let mut findings = Vec::new();
+    for part in modules::crates(root)? {
+        let files = part.unreachable(root)?;
+        findings.extend(files.iter().map(|file| format!("{}: no module", file.display())));
+    }
+    Ok(findings)
+}
