@@ -7,12 +7,13 @@ use crate::commands::{
     bench, cat, check, completions, cp, df, du, lock, ls, man, map, mkdir, mv, rm, serve, stat,
     touch, tree,
 };
-use crate::failure::{Failure, Result};
-use crate::output::say;
+use crate::ended::Ended;
+use crate::output::complain;
 use clap::{Parser, Subcommand};
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
+use weir_tools::failure::{Failure, Result};
 
 /// Serves, copies and looks at big and sparse files, over NFS and locally.
 #[derive(Parser)]
@@ -47,18 +48,6 @@ enum Command {
     Completions(completions::Args),
     #[command(hide = true)]
     Man(man::Args),
-}
-
-/// How a command that ran ended.
-pub(crate) enum Ended {
-    /// Everything that was asked for is done.
-    Done,
-    /// Something failed, and was said already.
-    Failed,
-    /// The user interrupted it.
-    Interrupted,
-    /// A command that was run for the user ended with this code.
-    With(u8),
 }
 
 /// Parses the command line, runs the command, says what failed.
@@ -138,11 +127,6 @@ fn wrong_directive(filter: &str) -> Option<&str> {
         Some((_, level)) => !is_level(level),
         None => !is_level(part) && !part.contains("::") && !part.starts_with("weir"),
     })
-}
-
-/// Says a failure on standard error.
-pub(crate) fn complain(failure: &Failure) {
-    say(format_args!("weir: {failure}"));
 }
 
 #[cfg(test)]

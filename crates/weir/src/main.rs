@@ -5,18 +5,12 @@
 
 use std::process::ExitCode;
 
+mod arguments;
 mod cli;
 mod commands;
 mod config;
-mod copy;
-mod failure;
-mod kernel_cache;
-mod location;
-mod map;
-mod memory;
-mod mounts;
+mod ended;
 mod output;
-mod size;
 
 fn main() -> ExitCode {
     cli::main()

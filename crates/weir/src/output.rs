@@ -1,7 +1,6 @@
 //! How attributes, names, times and sizes look: to people, and as JSON.
 
-use crate::cli::Ended;
-use crate::failure::{Asked, Result};
+use crate::ended::Ended;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::{Serialize, Serializer};
@@ -9,6 +8,8 @@ use serde_json::ser::{Formatter, PrettyFormatter};
 use std::fmt;
 use std::io::{self, Write};
 use std::time::SystemTime;
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::text::kind_name;
 use weir_vfs::{Attr, FileKind};
 
 /// A file's attributes as JSON.
@@ -142,10 +143,15 @@ pub(crate) fn number<S: Serializer>(number: &u128, serializer: S) -> Result<S::O
 }
 
 /// Says a line on standard error. One that cannot be written (a reader that has gone away, a full
-/// disk) is lost: whatever is under way goes on, and its exit code says how it ended.
+/// disk) is lost: the command goes on, and its exit code says how it ended.
 pub(crate) fn say(line: impl fmt::Display) {
     // One write, so that the lines of several threads and processes stay whole.
     let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
+}
+
+/// Says a failure on standard error.
+pub(crate) fn complain(failure: &Failure) {
+    say(format_args!("weir: {failure}"));
 }
 
 /// Writes to standard output; a reader that has gone away (`| head`) is no failure.
@@ -156,19 +162,6 @@ pub(crate) fn print(bytes: &[u8]) -> Result<Ended> {
             Err(error).asked(|| "write to standard output".into())
         }
         _ => Ok(Ended::Done),
-    }
-}
-
-/// A type of file in a word or two.
-pub(crate) fn kind_name(kind: FileKind) -> &'static str {
-    match kind {
-        FileKind::Regular => "regular file",
-        FileKind::Directory => "directory",
-        FileKind::Symlink => "symbolic link",
-        FileKind::Block => "block device",
-        FileKind::Char => "character device",
-        FileKind::Fifo => "named pipe",
-        FileKind::Socket => "socket",
     }
 }
 
@@ -196,28 +189,6 @@ pub(crate) fn mode_text(kind: FileKind, mode: u32) -> String {
         });
     }
     text
-}
-
-/// A name on a terminal or in a table: control characters and bytes that are not UTF-8 escaped,
-/// so that no file name can move the cursor.
-pub(crate) fn shown(name: &[u8]) -> String {
-    let mut text = String::with_capacity(name.len());
-    for chunk in name.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c {
-                '\\' => text.push_str("\\\\"),
-                c if c.is_control() => text.extend(c.escape_default()),
-                c => text.push(c),
-            }
-        }
-        text.extend(chunk.invalid().iter().map(|b| format!("\\x{b:02x}")));
-    }
-    text
-}
-
-/// A size for people: `1.50 GiB`.
-pub(crate) fn size_text(bytes: u64) -> String {
-    indicatif::HumanBytes(bytes).to_string()
 }
 
 /// A time in this machine's time zone: `2026-11-21 02:05:17`, or to the minute.
@@ -250,12 +221,6 @@ mod tests {
         assert_eq!(mode_text(FileKind::Directory, 0o1777), "drwxrwxrwt");
         assert_eq!(mode_text(FileKind::Regular, 0o6754), "-rwsr-sr--");
         assert_eq!(mode_text(FileKind::Fifo, 0o7000), "p--S--S--T");
-    }
-
-    #[test]
-    fn a_name_cannot_move_the_cursor() {
-        assert_eq!(shown("caf\u{e9}".as_bytes()), "caf\u{e9}");
-        assert_eq!(shown(b"a\x1b[2J\n\xff\\"), "a\\u{1b}[2J\\n\\xff\\\\");
     }
 
     #[test]

@@ -16,7 +16,11 @@ const MAY_SEE: &[(&str, &[&str])] = &[
     ("weir-stores", &["base", "vfs"]),
     ("weir-client", &["base", "vfs", "xdr", "rpc", "nfs"]),
     ("weir-server", &["base", "vfs", "xdr", "rpc", "nfs", "pagecache"]),
-    ("weir", &["base", "vfs", "xdr", "rpc", "nfs", "pagecache", "stores", "client", "server"]),
+    ("weir-tools", &["base", "vfs", "pagecache", "stores", "client"]),
+    (
+        "weir",
+        &["base", "vfs", "xdr", "rpc", "nfs", "pagecache", "stores", "client", "server", "tools"],
+    ),
     ("conformance", &[]),
     ("xtask", &[]),
 ];

@@ -1,19 +1,21 @@
 //! `weir cat`: files to standard output. Into a regular file, holes go as holes.
 
 use super::with_mounts;
-use crate::cli::{Ended, complain};
-use crate::copy::{source, zeros};
-use crate::failure::{Asked, Failure, Result};
-use crate::location::Location;
-use crate::mounts::{Links, MountArgs, Mounts};
-use crate::output::kind_name;
-use crate::size::Size;
+use crate::arguments::{MountArgs, location};
+use crate::ended::Ended;
+use crate::output::complain;
 use rustix::fs::{FileType, OFlags, SeekFrom};
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsFd;
 use weir_pagecache::{Segment, Segments};
 use weir_stores::local::stream::stream_of;
+use weir_tools::copy::{source, zeros};
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::location::Location;
+use weir_tools::mounts::{Links, Mounts};
+use weir_tools::size::Size;
+use weir_tools::text::kind_name;
 use weir_vfs::{Access, Caller, FileKind, IoFlags};
 
 /// Bytes asked of the cache at a time.
@@ -28,7 +30,7 @@ Examples:
   weir cat nfs://filer/disk.img > disk.img      holes stay holes, as the output is a file")]
 pub(crate) struct Args {
     /// The files
-    #[arg(value_name = "LOCATION", required = true, value_parser = Location::parser())]
+    #[arg(value_name = "LOCATION", required = true, value_parser = location())]
     locations: Vec<Location>,
     /// Where to begin in each file
     #[arg(long, value_name = "SIZE", default_value = "0")]

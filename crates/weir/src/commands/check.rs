@@ -1,14 +1,14 @@
 //! `weir check`: holds a server's READ_PLUS, locks, stateids, directories and leases against their RFCs.
 
 use super::runtime;
-use crate::cli::Ended;
-use crate::failure::{Failure, Result};
+use crate::ended::Ended;
 use crate::output::{print, print_json};
 use serde::Serialize;
 use std::fmt::Write;
 use std::sync::Arc;
 use weir_client::check::{self, Finding, Verdict};
 use weir_client::{MountOptions, NfsFs, NfsUrl};
+use weir_tools::failure::{Failure, Result};
 
 /// Check how an NFSv4.2 server keeps the rules: of READ_PLUS, locks, stateids, directories
 #[derive(clap::Args)]

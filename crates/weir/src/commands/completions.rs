@@ -1,10 +1,11 @@
 //! `weir completions`: a shell's completion script.
 
-use crate::cli::{Cli, Ended};
-use crate::failure::Result;
+use crate::cli::Cli;
+use crate::ended::Ended;
 use clap::CommandFactory;
 use clap_complete::Shell;
 use std::io;
+use weir_tools::failure::Result;
 
 /// Print a completion script for a shell
 #[derive(clap::Args)]

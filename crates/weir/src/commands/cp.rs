@@ -1,14 +1,9 @@
 //! `weir cp`: resolves what goes where; the copying itself is in `copy/`.
 
 use super::with_mounts;
-use crate::cli::{Ended, complain};
-use crate::copy::source::is_same;
-use crate::copy::{Copier, FileStats, Options, Sparse, Summary};
-use crate::failure::{Asked, Failure, Result};
-use crate::location::{Location, Written};
-use crate::mounts::{Links, MountArgs, Mounts, Place};
-use crate::output::{print, print_json, say, size_text, umask};
-use crate::size::Size;
+use crate::arguments::{MountArgs, one_of, written};
+use crate::ended::Ended;
+use crate::output::{complain, print, print_json, say, umask};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -18,6 +13,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use weir_pagecache::CachedFs;
+use weir_tools::copy::source::is_same;
+use weir_tools::copy::{Copier, FileStats, Options, Progress, Sparse, Summary};
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::location::{Location, Written};
+use weir_tools::mounts::{Links, Mounts, Place};
+use weir_tools::size::Size;
+use weir_tools::text::size_text;
 use weir_vfs::{Attr, Caller, Capabilities, Error, FileKind, IoFlags};
 
 /// Copy files and trees, local or over NFS, sparse in and sparse out
@@ -45,7 +47,7 @@ Pages of zeros become holes (--sparse=always), so that a copy takes no more spac
 `cp --sparse=always` would make it take. Exit code 1 says that something was not copied.")]
 pub(crate) struct Args {
     /// What to copy, then where to: a directory, or the name of the copy
-    #[arg(value_name = "LOCATION", required = true, num_args = 2.., value_parser = Written::parser())]
+    #[arg(value_name = "LOCATION", required = true, num_args = 2.., value_parser = written())]
     locations: Vec<Written>,
     /// Directories with all that is in them; symbolic links and special files as such
     #[arg(short, long, visible_short_alias = 'R')]
@@ -54,7 +56,7 @@ pub(crate) struct Args {
     #[arg(short, long)]
     preserve: bool,
     /// Which zeros become holes
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "always")]
+    #[arg(long, value_parser = one_of(SPARSE), value_name = "WHEN", default_value = "always")]
     sparse: Sparse,
     /// Leave the page cache, here and at the server, as it was
     #[arg(long)]
@@ -90,6 +92,34 @@ pub(crate) struct Args {
     mount: MountArgs,
 }
 
+/// Which zeros become holes, by name.
+const SPARSE: &[(&str, &str, Sparse)] = &[
+    ("auto", "Holes of the source", Sparse::Auto),
+    ("always", "Holes of the source, and pages of zeros", Sparse::Always),
+    ("never", "None: zeros are written out", Sparse::Never),
+];
+
+/// The bar on a terminal; what fails is said above it.
+struct Bar(ProgressBar);
+
+impl Progress for Bar {
+    fn found(&self, bytes: u64) {
+        self.0.inc_length(bytes);
+    }
+
+    fn copied(&self, bytes: u64) {
+        self.0.inc(bytes);
+    }
+
+    fn failed(&self, failure: &Failure) {
+        self.0.suspend(|| complain(failure));
+    }
+
+    fn interrupted(&self) {
+        self.0.suspend(|| say("weir: interrupted"));
+    }
+}
+
 pub(crate) fn run(args: Args) -> Result<Ended> {
     let begun = Instant::now();
     with_mounts(&args.mount, async |mounts| {
@@ -111,7 +141,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         let (plan, failures) = plan(mounts, &args.locations, &options).await?;
         let talks = std::io::stderr().is_terminal() && !args.quiet && !args.json;
         let progress = if talks { progress_bar() } else { ProgressBar::hidden() };
-        let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), progress.clone()));
+        let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), Bar(progress.clone())));
         failures.into_iter().for_each(|failure| copier.failed_before(failure));
         // From before anything is there that an interrupted copy removes, to the end of the program, for
         // what comes after the copy may hang, too.

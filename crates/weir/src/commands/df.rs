@@ -1,13 +1,15 @@
 //! `weir df`: space on file systems.
 
 use super::{each, with_mounts};
-use crate::cli::Ended;
-use crate::failure::{Asked, Result};
-use crate::location::Location;
-use crate::mounts::{Links, MountArgs};
-use crate::output::{print, print_json, size_text};
+use crate::arguments::{MountArgs, location};
+use crate::ended::Ended;
+use crate::output::{print, print_json};
 use serde::Serialize;
 use std::fmt::Write;
+use weir_tools::failure::{Asked, Result};
+use weir_tools::location::Location;
+use weir_tools::mounts::Links;
+use weir_tools::text::size_text;
 
 /// Show the space on file systems, local or of NFS servers
 #[derive(clap::Args)]
@@ -17,7 +19,7 @@ Examples:
   weir df --json . nfs://filer/ | jq '.[].available_bytes'")]
 pub(crate) struct Args {
     /// Files or directories on the file systems
-    #[arg(value_name = "LOCATION", default_value = ".", value_parser = Location::parser())]
+    #[arg(value_name = "LOCATION", default_value = ".", value_parser = location())]
     locations: Vec<Location>,
     /// An array of file systems, as JSON
     #[arg(long)]

@@ -1,14 +1,16 @@
 //! `weir du`: the space that trees take.
 
 use super::{each, with_mounts};
-use crate::cli::{Ended, complain};
-use crate::failure::Result;
-use crate::location::Location;
-use crate::mounts::{Links, MountArgs, Place};
-use crate::output::{number, print, print_json, size_text};
+use crate::arguments::{MountArgs, location};
+use crate::ended::Ended;
+use crate::output::{complain, number, print, print_json};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt::Write;
+use weir_tools::failure::Result;
+use weir_tools::location::Location;
+use weir_tools::mounts::{Links, Place};
+use weir_tools::text::size_text;
 use weir_vfs::{Attr, FileKind};
 
 /// Show the space that files and trees take, beside their size
@@ -21,7 +23,7 @@ Examples:
 A file with several names counts once.")]
 pub(crate) struct Args {
     /// Files and directories
-    #[arg(value_name = "LOCATION", default_value = ".", value_parser = Location::parser())]
+    #[arg(value_name = "LOCATION", default_value = ".", value_parser = location())]
     locations: Vec<Location>,
     /// An array of sums, as JSON
     #[arg(long)]

@@ -1,11 +1,9 @@
 //! `weir lock`: holds a byte-range lock of a file while a command runs, as flock(1) does.
 
 use super::with_mounts;
-use crate::cli::{Ended, complain};
-use crate::failure::{Asked, Failure, Result};
-use crate::location::Location;
-use crate::mounts::{Links, MountArgs, Mounts};
-use crate::output::{print, umask};
+use crate::arguments::{MountArgs, location};
+use crate::ended::Ended;
+use crate::output::{complain, print, umask};
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
@@ -14,6 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::location::Location;
+use weir_tools::mounts::{Links, Mounts};
 use weir_vfs::{Access, Caller, Error, Lock, LockOwner, LockRange, OpenFile, SetAttr, TO_END};
 
 /// Hold a lock of a file while a command runs
@@ -32,7 +33,7 @@ heard nothing for a lease, and does not give it back. The command gets SIGTERM t
 `free`, or which lock is in the way, as `shared` or `exclusive` and its bytes.")]
 pub(crate) struct Args {
     /// The file
-    #[arg(value_name = "LOCATION", value_parser = Location::parser())]
+    #[arg(value_name = "LOCATION", value_parser = location())]
     location: Location,
     /// The command, and its arguments
     #[arg(

@@ -1,13 +1,15 @@
 //! `weir ls`: lists directories.
 
 use super::with_mounts;
-use crate::cli::{Ended, complain};
-use crate::failure::{Asked, Result};
-use crate::location::Location;
-use crate::mounts::{Links, MountArgs, Mounts, Place};
-use crate::output::{FileJson, local_time, mode_text, print, print_json, shown};
+use crate::arguments::{MountArgs, location};
+use crate::ended::Ended;
+use crate::output::{FileJson, complain, local_time, mode_text, print, print_json};
 use std::collections::HashMap;
 use std::io::IsTerminal;
+use weir_tools::failure::{Asked, Result};
+use weir_tools::location::Location;
+use weir_tools::mounts::{Links, Mounts, Place};
+use weir_tools::text::shown;
 use weir_vfs::{Attr, Caller, FileKind};
 
 /// List directories, local or of an NFS server
@@ -24,7 +26,7 @@ With -l, the columns are: permissions, links, owner, group, space in use, size, 
 change, name.")]
 pub(crate) struct Args {
     /// What to list
-    #[arg(value_name = "LOCATION", default_value = ".", value_parser = Location::parser())]
+    #[arg(value_name = "LOCATION", default_value = ".", value_parser = location())]
     locations: Vec<Location>,
     /// One line for each file, with its attributes
     #[arg(short, long)]
@@ -180,7 +182,7 @@ impl<'a> Table<'a> {
 
     fn columns(&mut self, attr: &Attr) -> Vec<String> {
         let size = |bytes: u64| match self.args.human {
-            true => crate::output::size_text(bytes),
+            true => weir_tools::text::size_text(bytes),
             false => bytes.to_string(),
         };
         let length = match attr.kind {

@@ -1,9 +1,10 @@
 //! `weir man DIR`: writes the manual pages, for packagers.
 
-use crate::cli::{Cli, Ended};
-use crate::failure::{Asked, Result};
+use crate::cli::Cli;
+use crate::ended::Ended;
 use clap::CommandFactory;
 use std::path::PathBuf;
+use weir_tools::failure::{Asked, Result};
 
 /// Write the manual pages weir.1, weir-cp.1 and so on
 #[derive(clap::Args)]

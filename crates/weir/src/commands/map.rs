@@ -1,17 +1,19 @@
 //! `weir map`: looks at a file's data, holes and cached pages; `map/` draws them.
 
 use super::with_mounts;
-use crate::cli::Ended;
-use crate::failure::{Asked, Failure, Result};
-use crate::kernel_cache::{Cached, cached};
-use crate::location::Location;
-use crate::map::text::{Glyphs, cells_in};
-use crate::map::{Cells, Map, svg, text};
-use crate::mounts::{Links, MountArgs, Mounts};
-use crate::output::{kind_name, print, print_json};
+use crate::arguments::{MountArgs, location};
+use crate::ended::Ended;
+use crate::output::{print, print_json};
 use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::kernel_cache::{Cached, cached};
+use weir_tools::location::Location;
+use weir_tools::map::text::{Glyphs, cells_in};
+use weir_tools::map::{Cells, Map, svg, text};
+use weir_tools::mounts::{Links, Mounts};
+use weir_tools::text::kind_name;
 use weir_vfs::{Access, Caller, FileKind};
 
 /// Rows of a picture, at most.
@@ -31,7 +33,7 @@ file, by the kernel; of a file on a server, by this process. Servers without SEE
 do not say where holes are: all is shown as data.")]
 pub(crate) struct Args {
     /// The file
-    #[arg(value_name = "LOCATION", value_parser = Location::parser())]
+    #[arg(value_name = "LOCATION", value_parser = location())]
     location: Location,
     /// Write a picture to this file
     #[arg(long, value_name = "FILE")]

@@ -1,11 +1,12 @@
 //! `weir mkdir`: makes directories.
 
 use super::{each, with_mounts};
-use crate::cli::Ended;
-use crate::failure::{Asked, Failure, Result};
-use crate::location::Location;
-use crate::mounts::{Links, MountArgs, Mounts};
+use crate::arguments::{MountArgs, location};
+use crate::ended::Ended;
 use crate::output::umask;
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::location::Location;
+use weir_tools::mounts::{Links, Mounts};
 use weir_vfs::{Caller, Error, FileKind, SetAttr};
 
 /// Make directories
@@ -16,7 +17,7 @@ Examples:
   weir mkdir -p nfs://filer/images/a/b/c          with all that lead there; fine if it is there")]
 pub(crate) struct Args {
     /// The directories
-    #[arg(value_name = "LOCATION", required = true, value_parser = Location::parser())]
+    #[arg(value_name = "LOCATION", required = true, value_parser = location())]
     locations: Vec<Location>,
     /// With the directories above; one that is there already is fine
     #[arg(short, long)]

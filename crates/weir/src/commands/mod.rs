@@ -1,13 +1,15 @@
 //! One file per command: raw arguments become resolved ones, then the work, then the output.
 
-use crate::cli::{Ended, complain};
-use crate::failure::{Asked, Result};
-use crate::location::Location;
-use crate::mounts::{MountArgs, Mounts};
+use crate::arguments::MountArgs;
+use crate::ended::Ended;
+use crate::output::complain;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::SignalKind;
+use weir_tools::failure::{Asked, Result};
+use weir_tools::location::Location;
+use weir_tools::mounts::Mounts;
 
 pub(crate) mod bench;
 pub(crate) mod cat;
@@ -38,7 +40,7 @@ pub(crate) fn with_mounts<T>(
 ) -> Result<T> {
     let runtime = runtime()?;
     let done = runtime.block_on(async {
-        let mut mounts = Mounts::new(args)?;
+        let mut mounts = args.mounts()?;
         let done = work(&mut mounts).await;
         let end = async {
             match &done {

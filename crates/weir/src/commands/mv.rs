@@ -1,14 +1,15 @@
 //! `weir mv`: renames, within one file system or server.
 
 use super::with_mounts;
-use crate::cli::Ended;
-use crate::failure::{Asked, Failure, Result};
-use crate::location::{Location, Written};
-use crate::mounts::{Links, MountArgs, Mounts};
+use crate::arguments::{MountArgs, location, written};
+use crate::ended::Ended;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use weir_client::NfsUrl;
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::location::{Location, Written};
+use weir_tools::mounts::{Links, Mounts};
 use weir_vfs::{Caller, Error, FileKind, RenameFlags};
 
 /// Rename a file or directory, or move it, within one file system
@@ -20,10 +21,10 @@ Examples:
   weir mv -n a b                                  never over something that is there")]
 pub(crate) struct Args {
     /// What to move
-    #[arg(value_name = "FROM", value_parser = Location::parser())]
+    #[arg(value_name = "FROM", value_parser = location())]
     from: Location,
     /// Where to: a directory, or the new name
-    #[arg(value_name = "TO", value_parser = Written::parser())]
+    #[arg(value_name = "TO", value_parser = written())]
     to: Written,
     /// Replace nothing
     #[arg(short, long)]

@@ -1,11 +1,13 @@
 //! `weir rm`: removes files and trees.
 
 use super::{each, with_mounts};
-use crate::cli::{Ended, complain};
-use crate::failure::{Asked, Failure, Result};
-use crate::location::Location;
-use crate::mounts::{Links, MountArgs, Place};
+use crate::arguments::{MountArgs, location};
+use crate::ended::Ended;
+use crate::output::complain;
 use std::collections::HashSet;
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::location::Location;
+use weir_tools::mounts::{Links, Place};
 use weir_vfs::{Attr, Caller, Error, FileKind};
 
 /// Remove files and trees
@@ -17,7 +19,7 @@ Examples:
   weir rm -f nfs://filer/images/perhaps.img       fine if it is not there")]
 pub(crate) struct Args {
     /// What to remove
-    #[arg(value_name = "LOCATION", required = true, value_parser = Location::parser())]
+    #[arg(value_name = "LOCATION", required = true, value_parser = location())]
     locations: Vec<Location>,
     /// Directories with all that is in them
     #[arg(short, long, visible_short_alias = 'R')]

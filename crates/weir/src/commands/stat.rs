@@ -2,14 +2,14 @@
 
 use super::ls::Names;
 use super::with_mounts;
-use crate::cli::{Ended, complain};
-use crate::failure::{Asked, Result};
-use crate::location::Location;
-use crate::mounts::{Links, MountArgs, Mounts};
-use crate::output::{
-    FileJson, kind_name, local_time, mode_text, print, print_json, shown, size_text,
-};
+use crate::arguments::{MountArgs, location};
+use crate::ended::Ended;
+use crate::output::{FileJson, complain, local_time, mode_text, print, print_json};
 use std::fmt::Write;
+use weir_tools::failure::{Asked, Result};
+use weir_tools::location::Location;
+use weir_tools::mounts::{Links, Mounts};
+use weir_tools::text::{kind_name, shown, size_text};
 use weir_vfs::{Attr, Caller, FileKind};
 
 /// Show all attributes of files
@@ -20,7 +20,7 @@ Examples:
   weir stat --json nfs://filer/images/disk.img | jq .allocated_bytes")]
 pub(crate) struct Args {
     /// The files
-    #[arg(value_name = "LOCATION", required = true, value_parser = Location::parser())]
+    #[arg(value_name = "LOCATION", required = true, value_parser = location())]
     locations: Vec<Location>,
     /// Where a symbolic link points, not the link itself
     #[arg(short = 'L', long)]

@@ -1,11 +1,12 @@
 //! `weir touch`: makes empty files, or sets the times of files to now.
 
 use super::{each, with_mounts};
-use crate::cli::Ended;
-use crate::failure::{Asked, Result};
-use crate::location::Location;
-use crate::mounts::{Links, MountArgs};
+use crate::arguments::{MountArgs, location};
+use crate::ended::Ended;
 use crate::output::umask;
+use weir_tools::failure::{Asked, Result};
+use weir_tools::location::Location;
+use weir_tools::mounts::Links;
 use weir_vfs::{Caller, Error, SetAttr, SetTime};
 
 /// Set the times of files to now, and make those that are not there
@@ -16,7 +17,7 @@ Examples:
   weir touch --no-create nfs://filer/images/disk.img")]
 pub(crate) struct Args {
     /// The files
-    #[arg(value_name = "LOCATION", required = true, value_parser = Location::parser())]
+    #[arg(value_name = "LOCATION", required = true, value_parser = location())]
     locations: Vec<Location>,
     /// Make no files
     #[arg(short = 'c', long)]

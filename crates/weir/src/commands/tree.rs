@@ -1,11 +1,13 @@
 //! `weir tree`: draws a tree of files.
 
 use super::{each, with_mounts};
-use crate::cli::{Ended, complain};
-use crate::failure::{Asked, Result};
-use crate::location::Location;
-use crate::mounts::{Links, MountArgs, Place};
-use crate::output::{print, shown, size_text};
+use crate::arguments::{MountArgs, location};
+use crate::ended::Ended;
+use crate::output::{complain, print};
+use weir_tools::failure::{Asked, Result};
+use weir_tools::location::Location;
+use weir_tools::mounts::{Links, Place};
+use weir_tools::text::{shown, size_text};
 use weir_vfs::{Attr, Caller, FileKind};
 
 /// Draw a tree of files with their sizes
@@ -16,7 +18,7 @@ Examples:
   weir tree -L 2 .")]
 pub(crate) struct Args {
     /// The directories
-    #[arg(value_name = "LOCATION", default_value = ".", value_parser = Location::parser())]
+    #[arg(value_name = "LOCATION", default_value = ".", value_parser = location())]
     locations: Vec<Location>,
     /// Levels to go down
     #[arg(short = 'L', long, value_name = "N", default_value = "255")]

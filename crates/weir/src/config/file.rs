@@ -6,9 +6,6 @@
 
 use super::problem::Problem;
 use super::{Bind, CacheArg, DurabilityArg, ExportSettings, NOBODY, Settings, SquashArg};
-use crate::failure::{Asked, Result};
-use crate::memory::check_budget;
-use crate::size::Size;
 use serde::de::{Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use std::fmt;
@@ -21,6 +18,9 @@ use std::time::Duration;
 use toml::Spanned;
 use weir_server::export::{ClientAccess, ClientRule, Network, check_path, clash};
 use weir_server::{AdmissionOptions, Versions};
+use weir_tools::failure::{Asked, Result};
+use weir_tools::memory::check_budget;
+use weir_tools::size::Size;
 
 /// The leases that make sense, in seconds.
 pub(crate) const LEASE_SECONDS: std::ops::RangeInclusive<u32> = 5..=3600;

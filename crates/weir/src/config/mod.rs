@@ -10,8 +10,6 @@ mod problem;
 pub(crate) use bind::Bind;
 pub(crate) use file::{LEASE_SECONDS, MAX_THREADS, load, readable};
 
-use crate::memory::budget_bytes;
-use crate::size::Size;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -19,6 +17,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use weir_server::export::{CachePolicy, ClientRule, ExportOptions, Squash};
 use weir_server::{AdmissionOptions, Durability, Versions};
+use weir_tools::memory::budget_bytes;
+use weir_tools::size::Size;
 
 /// The most memory that the cache takes unless it is told to take more, in bytes.
 const BUDGET_CAP_BYTES: u64 = 16 << 30;

@@ -1,8 +1,8 @@
 //! Where in a configuration file something is wrong, why, and what to do about it.
 
-use crate::failure::Failure;
 use std::ops::Range;
 use std::path::Path;
+use weir_tools::failure::Failure;
 
 /// Something that is wrong, at a place in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]

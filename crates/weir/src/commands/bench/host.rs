@@ -7,12 +7,9 @@
 //! and says for both how many bytes of data are resident afterwards.
 
 use super::scratch::forget;
-use crate::cli::Ended;
 use crate::commands::runtime;
 use crate::config::DurabilityArg;
-use crate::failure::{Asked, Failure, Result};
-use crate::memory::{READAHEAD_BYTES, budget_bytes};
-use crate::size::Size;
+use crate::ended::Ended;
 use serde_json::{Value, json};
 use std::io::{BufRead, Write};
 use std::net::IpAddr;
@@ -22,6 +19,9 @@ use weir_pagecache::{Cache, CachedFs, Config};
 use weir_server::export::{Export, ExportOptions, Squash};
 use weir_server::{Server, ServerConfig};
 use weir_stores::local::{LocalFs, LocalOptions};
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::memory::{READAHEAD_BYTES, budget_bytes};
+use weir_tools::size::Size;
 use weir_vfs::{Access, Advice, Caller, IoFlags};
 
 /// Read in one go when loading.

@@ -2,13 +2,13 @@
 
 use super::cached::open;
 use super::streams::histogram;
-use crate::failure::{Asked, Result};
 use serde::Serialize;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use weir_pagecache::{Cache, Config};
 use weir_stores::random::Random;
+use weir_tools::failure::{Asked, Result};
 use weir_vfs::IoFlags;
 
 /// Reads of the hot set come in bursts of so many.

@@ -1,12 +1,12 @@
 //! Being interrupted: whoever works looks here from time to time, so that what a run has made
 //! (servers, mounts, namespaces) is taken down on the way out.
 
-use crate::cli::Ended;
-use crate::failure::{Asked, Failure, Result};
+use crate::ended::Ended;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
+use weir_tools::failure::{Asked, Failure, Result};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// Wakes those who wait for something else meanwhile.

@@ -9,8 +9,7 @@
 
 use super::limit::Limit;
 use super::streams::{self, Meter, Outcome};
-use crate::cli::Ended;
-use crate::failure::{Asked, Failure, Result};
+use crate::ended::Ended;
 use crate::output::print;
 use clap::ValueEnum;
 use io_uring::{IoUring, opcode, types};
@@ -22,6 +21,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use weir_tools::failure::{Asked, Failure, Result};
 
 /// One of the kernel's ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -7,7 +7,6 @@
 use super::interrupt;
 use super::measure::{Walk, processor_seconds_of};
 use super::peers::Peer;
-use crate::failure::{Asked, Failure, Result};
 use crate::output::say;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use hdrhistogram::Histogram;
@@ -17,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weir_client::{MountOptions, NfsFs, NfsUrl, Version};
 use weir_stores::random::Random;
+use weir_tools::failure::{Asked, Failure, Result};
 use weir_vfs::{
     Access, Buffer, Caller, Error, FileId, FileSystem, Layout, OpenFile, ReadOp, RenameFlags,
     SetAttr, Source, WriteOp,

@@ -18,9 +18,9 @@ mod svg;
 mod text;
 mod uncached;
 
-use crate::cli::Ended;
-use crate::failure::Result;
+use crate::ended::Ended;
 use clap::Subcommand;
+use weir_tools::failure::Result;
 
 /// Measure the page cache beside the kernel's, and NFS servers side by side
 #[derive(clap::Args)]

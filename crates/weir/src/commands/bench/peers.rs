@@ -7,7 +7,6 @@
 
 use super::interrupt;
 use super::measure::processor_seconds_of;
-use crate::failure::{Asked, Failure, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
@@ -20,6 +19,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 use weir_client::{NfsUrl, Version};
+use weir_tools::failure::{Asked, Failure, Result};
 
 /// How long a server may take to come up.
 const START: Duration = Duration::from_secs(20);

@@ -1,12 +1,12 @@
 //! Files to measure with, which go away afterwards; and, for root, a file system of their own.
 
-use crate::failure::{Asked, Failure, Result};
 use crate::output::say;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use weir_stores::random::Random;
+use weir_tools::failure::{Asked, Failure, Result};
 
 /// A directory of this run, removed when dropped.
 pub(super) struct Scratch {

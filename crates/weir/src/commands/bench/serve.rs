@@ -9,15 +9,15 @@ use super::measure::{median, paired};
 use super::peers::{Peer, Place, Wanted};
 use super::report::table;
 use super::scratch::Scratch;
-use crate::cli::Ended;
-use crate::failure::{Failure, Result};
+use crate::ended::Ended;
 use crate::output::{print, print_json, say};
-use crate::size::Size;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 use weir_client::Version;
+use weir_tools::failure::{Failure, Result};
+use weir_tools::size::Size;
 
 /// Reads, writes and metadata over NFS, of one server or of several side by side
 #[derive(clap::Args)]

@@ -5,11 +5,11 @@ use super::cached::{new_cache, open};
 use super::measure::Times;
 use super::report::table;
 use super::scratch::forget;
-use crate::failure::{Asked, Result};
 use serde::Serialize;
 use std::fs::File as KernelFile;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use weir_tools::failure::{Asked, Result};
 use weir_vfs::IoFlags;
 
 /// One pass over the file.

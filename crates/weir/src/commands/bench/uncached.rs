@@ -11,15 +11,16 @@ use super::report::{Target, block_name, table, targets};
 use super::scratch::{Scratch, forget};
 use super::streams::{self, Meter, Outcome};
 use super::svg;
-use crate::cli::Ended;
-use crate::failure::{Asked, Failure, Result};
-use crate::output::{print, print_json, size_text};
-use crate::size::Size;
+use crate::ended::Ended;
+use crate::output::{print, print_json};
 use serde::Serialize;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weir_pagecache::{Cache, Config, File};
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::size::Size;
+use weir_tools::text::size_text;
 use weir_vfs::{Access, IoFlags};
 
 /// Memory that a process needs besides the kernel's cache for it, in bytes.

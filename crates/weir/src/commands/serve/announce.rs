@@ -2,8 +2,7 @@
 
 use super::listen::NFS_PORT;
 use crate::config::{CacheArg, DurabilityArg, ExportSettings, Settings, SquashArg};
-use crate::failure::Result;
-use crate::output::{print, print_json, size_text, text_and_hex};
+use crate::output::{print, print_json, text_and_hex};
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +11,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use weir_server::AdmissionOptions;
 use weir_server::export::{ClientAccess, ClientRule};
+use weir_tools::failure::Result;
+use weir_tools::text::size_text;
 
 /// Says what is served, now that it is, at these addresses.
 pub(super) fn started(

@@ -1,10 +1,10 @@
 //! The sockets that clients connect to: those that systemd hands over, or our own.
 
 use crate::config::Bind;
-use crate::failure::{Asked, Failure, Result};
 use socket2::{Domain, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use weir_tools::failure::{Asked, Failure, Result};
 
 /// The port of NFS.
 pub(super) const NFS_PORT: u16 = 2049;

@@ -10,20 +10,20 @@ mod service;
 mod state_dir;
 mod stores;
 
-use crate::cli::Ended;
 use crate::config::{
     Bind, CacheArg, DurabilityArg, ExportSettings, LEASE_SECONDS, MAX_THREADS, NOBODY, Settings,
     SquashArg, load, readable,
 };
-use crate::failure::{Asked, Failure, Result};
-use crate::memory::check_budget;
-use crate::size::Size;
+use crate::ended::Ended;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_server::export::{ClientAccess, ClientRule, Network};
 use weir_server::{AdmissionOptions, Versions};
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::memory::check_budget;
+use weir_tools::size::Size;
 
 /// Serve directories over NFS
 #[derive(clap::Args)]

@@ -6,11 +6,9 @@
 
 use super::stores::{Stores, refused, warn_of_key};
 use super::{First, announce, listen, privileges, state_dir};
-use crate::cli::Ended;
 use crate::commands::runtime_with;
 use crate::config::{ExportSettings, Settings, load};
-use crate::failure::{Asked, Failure, Result};
-use crate::output::size_text;
+use crate::ended::Ended;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use std::collections::HashMap;
@@ -22,6 +20,8 @@ use tracing::{debug, error, info, warn};
 use weir_server::metrics::Report;
 use weir_server::registration::LOCAL_RPCBIND;
 use weir_server::{Server, ServerConfig};
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::text::size_text;
 
 /// How a server is started.
 pub(super) struct Start {

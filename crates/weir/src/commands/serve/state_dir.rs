@@ -1,12 +1,12 @@
 //! Where the server keeps what must survive a restart: the key to all filehandles is among it, so only
 //! the server's own user may look into it.
 
-use crate::failure::{Asked, Failure, Result};
 use std::fs::{DirBuilder, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use weir_tools::failure::{Asked, Failure, Result};
 
 /// The directory asked for, or the usual one; made if it is not there. `below` is the name in it
 /// of one of several servers' state.

@@ -6,15 +6,15 @@
 
 use super::state_dir;
 use crate::config::Settings;
-use crate::failure::{Asked, Failure, Result};
-use crate::memory::{READAHEAD_BYTES, most_bytes};
-use crate::output::size_text;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use tracing::warn;
 use weir_pagecache::{Cache, CachedFs, Config, WeakFs};
 use weir_server::export::Export;
 use weir_stores::local::{LocalFs, LocalOptions};
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::memory::{READAHEAD_BYTES, most_bytes};
+use weir_tools::text::size_text;
 
 pub(super) struct Stores {
     cache: Cache,

@@ -2,12 +2,12 @@
 
 use super::super::interrupt;
 use super::super::scratch::forget;
-use crate::failure::{Asked, Result};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::str::FromStr;
 use weir_stores::random::Random;
+use weir_tools::failure::{Asked, Result};
 
 const KIB: u64 = 1 << 10;
 

@@ -8,13 +8,13 @@ use super::super::interrupt;
 use super::super::peers::{Place, Running};
 use super::super::scratch::call;
 use super::network::Rate;
-use crate::failure::{Asked, Failure, Result};
 use serde_json::Value;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use weir_tools::failure::{Asked, Failure, Result};
 
 /// The directory with the program that boots a guest.
 pub(super) const HARNESS: &str = "WEIR_LINUX";

@@ -22,16 +22,17 @@ use super::peers::Wanted;
 use super::report::{Target, targets};
 use super::scratch::{Image, Scratch};
 use super::serve::{version, versions};
-use crate::cli::Ended;
-use crate::failure::{Asked, Failure, Result};
-use crate::output::{print, print_json, say, size_text};
-use crate::size::Size;
+use crate::ended::Ended;
+use crate::output::{print, print_json, say};
 use files::Kind;
 use network::Rate;
 use serde::Serialize;
 use side::{ClientKind, Sides, State};
 use std::path::{Path, PathBuf};
 use weir_client::Version;
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::size::Size;
+use weir_tools::text::size_text;
 
 /// The table of READ_PLUS: sparse files read with every version, uncached and cached at the server
 #[derive(clap::Args)]

@@ -3,10 +3,10 @@
 
 use super::super::peers::Place;
 use super::super::scratch::call;
-use crate::failure::{Failure, Result};
 use std::net::Ipv4Addr;
 use std::process::Command;
 use std::str::FromStr;
+use weir_tools::failure::{Failure, Result};
 
 /// Addresses for documentation (RFC 5737), which are nobody's.
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);

@@ -1,9 +1,9 @@
 //! The table as one page for a browser: nothing in it is fetched from anywhere.
 
 use super::{Cell, File, FileSystem, Reading, Report, original};
-use crate::output::size_text;
 use std::fmt::Write;
 use weir_client::Version;
+use weir_tools::text::size_text;
 
 /// The page.
 pub(super) fn page(report: &Report) -> String {

@@ -4,13 +4,13 @@
 use super::super::load::mount;
 use super::super::measure::processor_seconds_of;
 use super::super::serve::version;
-use crate::cli::Ended;
-use crate::failure::{Asked, Failure, Result};
-use crate::memory::READAHEAD_BYTES;
+use crate::ended::Ended;
 use serde_json::json;
 use std::time::Instant;
 use weir_client::{NfsUrl, Version};
 use weir_pagecache::{Cache, Config};
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::memory::READAHEAD_BYTES;
 use weir_vfs::{Access, Caller, Error, IoFlags};
 
 /// Read in one call.

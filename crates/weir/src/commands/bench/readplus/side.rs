@@ -5,15 +5,15 @@ use super::super::scratch::{Image, Scratch, forget};
 use super::guest::Guest;
 use super::network::{Network, Rate};
 use super::{Reading, Run};
-use crate::failure::{Asked, Failure, Result};
-use crate::kernel_cache::cached;
-use crate::output::size_text;
 use serde_json::Value;
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_client::{NfsUrl, Version};
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::kernel_cache::cached;
+use weir_tools::text::size_text;
 
 /// Who reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -1,7 +1,6 @@
 //! A location: a local path, or `nfs://host[:port]/path?options`.
 
-use crate::output::shown;
-use clap::builder::{OsStringValueParser, TypedValueParser};
+use crate::text::shown;
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +9,7 @@ use weir_client::NfsUrl;
 
 /// Where a file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Location {
+pub enum Location {
     /// A path of this machine.
     Local(PathBuf),
     /// A path of an NFS server.
@@ -18,12 +17,11 @@ pub(crate) enum Location {
 }
 
 impl Location {
-    /// What clap needs to make one of an argument, whatever its bytes.
-    pub(crate) fn parser() -> impl TypedValueParser<Value = Self> {
-        OsStringValueParser::new().try_map(Self::parse)
-    }
-
-    fn parse(text: OsString) -> weir_client::Result<Self> {
+    /// The location that a text of any bytes names.
+    ///
+    /// # Errors
+    /// It is meant as a URL, and is not well-formed.
+    pub fn parse(text: OsString) -> weir_client::Result<Self> {
         match text.to_str() {
             Some(url) if is_url(url) => url.parse().map(Self::Nfs),
             _ => Ok(Self::Local(text.into())),
@@ -31,7 +29,7 @@ impl Location {
     }
 
     /// The last component of the path, if it has one; `.` and `..` are none.
-    pub(crate) fn name(&self) -> Option<Vec<u8>> {
+    pub fn name(&self) -> Option<Vec<u8>> {
         match self {
             Self::Local(path) if path.as_os_str().as_bytes().ends_with(b"/.") => None,
             Self::Local(path) => path.file_name().map(|name| name.as_bytes().to_vec()),
@@ -40,7 +38,7 @@ impl Location {
     }
 
     /// The directory that the last component is in; `None` where there is no such component.
-    pub(crate) fn parent(&self) -> Option<Self> {
+    pub fn parent(&self) -> Option<Self> {
         self.name()?;
         match self {
             Self::Local(path) => match path.parent()? {
@@ -52,7 +50,7 @@ impl Location {
     }
 
     /// The path's very bytes, or the URL.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    pub fn bytes(&self) -> Vec<u8> {
         match self {
             Self::Local(path) => path.as_os_str().as_bytes().to_vec(),
             Self::Nfs(url) => url.to_string().into_bytes(),
@@ -62,18 +60,19 @@ impl Location {
 
 /// A location as it was written: a slash at the end says that a directory is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Written {
-    pub(crate) location: Location,
-    pub(crate) ends_in_slash: bool,
+pub struct Written {
+    /// Where the file is.
+    pub location: Location,
+    /// A slash follows the path.
+    pub ends_in_slash: bool,
 }
 
 impl Written {
-    /// What clap needs to make one of an argument, whatever its bytes.
-    pub(crate) fn parser() -> impl TypedValueParser<Value = Self> {
-        OsStringValueParser::new().try_map(Self::parse)
-    }
-
-    fn parse(text: OsString) -> weir_client::Result<Self> {
+    /// The location that a text of any bytes names.
+    ///
+    /// # Errors
+    /// As of [`Location::parse`].
+    pub fn parse(text: OsString) -> weir_client::Result<Self> {
         let location = Location::parse(text.clone())?;
         let path = match &location {
             Location::Local(_) => text.as_bytes(),

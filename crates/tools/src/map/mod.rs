@@ -10,47 +10,61 @@ use weir_base::PAGE_SIZE;
 use weir_pagecache::File;
 use weir_vfs::{Error, Extent, SegmentKind};
 
-pub(crate) mod svg;
-pub(crate) mod text;
+pub mod svg;
+pub mod text;
 
 /// Most extents that are kept one by one; the pictures know of all.
 const MOST_EXTENTS: usize = 1 << 20;
 
 /// Which part of a file is what.
 #[derive(Serialize)]
-pub(crate) struct Map {
+pub struct Map {
     /// Where the file is.
-    pub(crate) path: String,
-    pub(crate) size_bytes: u64,
-    pub(crate) allocated_bytes: u64,
-    pub(crate) data_bytes: u64,
-    pub(crate) data_extents: u64,
-    pub(crate) hole_bytes: u64,
-    pub(crate) hole_extents: u64,
-    /// Whose cache was looked at; `None` where nobody says.
-    pub(crate) cache: Option<&'static str>,
-    pub(crate) cached_bytes: u64,
-    extents: Vec<Part>,
+    pub path: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// What its store has allocated for it.
+    pub allocated_bytes: u64,
+    /// Bytes of data.
+    pub data_bytes: u64,
+    /// Runs of data.
+    pub data_extents: u64,
+    /// Bytes of holes.
+    pub hole_bytes: u64,
+    /// Runs of holes.
+    pub hole_extents: u64,
+    /// Whose cache was looked at; `None` where that is not known.
+    pub cache: Option<&'static str>,
+    /// How much of the file that cache holds.
+    pub cached_bytes: u64,
+    /// The runs of data and holes, in order: the first 2^20 of them.
+    pub extents: Vec<Part>,
     /// There are more extents than are listed.
-    extents_cut_off: bool,
-    cached: Vec<Range<u64>>,
+    pub extents_cut_off: bool,
+    /// What is cached, in order.
+    pub cached: Vec<Range<u64>>,
     /// There are more cached ranges than are listed; `cached_bytes` is of all.
-    cached_cut_off: bool,
+    pub cached_cut_off: bool,
+    /// The same for a picture.
     #[serde(skip)]
-    pub(crate) cells: Cells,
+    pub cells: Cells,
 }
 
+/// A run of data, or a hole.
 #[derive(Serialize)]
-struct Part {
-    kind: &'static str,
-    start: u64,
-    end: u64,
+pub struct Part {
+    /// `data` or `hole`.
+    pub kind: &'static str,
+    /// Its first byte.
+    pub start: u64,
+    /// The byte after its last one.
+    pub end: u64,
 }
 
 /// A file cut into cells of equal size, each with how much of it is data and how much is cached.
-pub(crate) struct Cells {
+pub struct Cells {
     /// Bytes of a cell: whole pages.
-    pub(crate) cell_bytes: u64,
+    pub cell_bytes: u64,
     /// Bytes of the file.
     size: u64,
     cells: Vec<Cell>,
@@ -58,7 +72,7 @@ pub(crate) struct Cells {
 
 /// Bytes of one cell.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Cell {
+pub struct Cell {
     data: u64,
     cached: u64,
     size: u64,
@@ -66,19 +80,19 @@ pub(crate) struct Cell {
 
 impl Cell {
     /// The share that is data, 0 to 1.
-    pub(crate) fn data(&self) -> f64 {
+    pub fn data(&self) -> f64 {
         self.data as f64 / self.size.max(1) as f64
     }
 
     /// The share that is cached, 0 to 1.
-    pub(crate) fn cached(&self) -> f64 {
+    pub fn cached(&self) -> f64 {
         self.cached as f64 / self.size.max(1) as f64
     }
 }
 
 impl Cells {
     /// At most `most` cells for `size` bytes.
-    pub(crate) fn new(size: u64, most: usize) -> Self {
+    pub fn new(size: u64, most: usize) -> Self {
         let page = PAGE_SIZE as u64;
         let cell_bytes = size.div_ceil(most.max(1) as u64).next_multiple_of(page).max(page);
         let count = size.div_ceil(cell_bytes);
@@ -88,7 +102,7 @@ impl Cells {
     }
 
     /// The ranges of the file that the cells are.
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+    pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         let bytes = |at: usize| at as u64 * self.cell_bytes;
         self.cells.iter().enumerate().map(move |(at, cell)| bytes(at)..bytes(at) + cell.size)
     }
@@ -108,7 +122,7 @@ impl Cells {
     }
 
     /// Rows of `width` cells, each with the offset that it begins at.
-    pub(crate) fn rows(&self, width: usize) -> impl Iterator<Item = (u64, &[Cell])> {
+    pub fn rows(&self, width: usize) -> impl Iterator<Item = (u64, &[Cell])> {
         let row_bytes = self.cell_bytes * width as u64;
         self.cells
             .chunks(width)
@@ -119,12 +133,7 @@ impl Cells {
 
 impl Map {
     /// Looks at a file, for a picture of at most `cells` cells.
-    pub(crate) async fn of(
-        path: String,
-        file: &File,
-        allocated: u64,
-        cells: usize,
-    ) -> Result<Self> {
+    pub async fn of(path: String, file: &File, allocated: u64, cells: usize) -> Result<Self> {
         let size = file.size();
         let mut map = Self {
             path,
@@ -179,7 +188,7 @@ impl Map {
     }
 
     /// Adds what `whose` cache holds, as it was counted for each cell of this map.
-    pub(crate) fn counted(&mut self, whose: &'static str, cached: Cached) {
+    pub fn counted(&mut self, whose: &'static str, cached: Cached) {
         self.cache = Some(whose);
         self.cached_bytes = cached.bytes;
         for (cell, bytes) in self.cells.cells.iter_mut().zip(cached.parts) {
@@ -190,7 +199,7 @@ impl Map {
     }
 
     /// Adds what `whose` cache holds.
-    pub(crate) fn cached(&mut self, whose: &'static str, ranges: Vec<Range<u64>>) {
+    pub fn cached(&mut self, whose: &'static str, ranges: Vec<Range<u64>>) {
         self.cache = Some(whose);
         for range in &ranges {
             self.cached_bytes += range.end.min(self.size_bytes).saturating_sub(range.start);
@@ -270,7 +279,7 @@ impl Survey<'_> {
 #[cfg(test)]
 impl Map {
     /// A map of a file that is not there: data in these ranges, all else holes.
-    pub(crate) fn invented(size: u64, data: &[Range<u64>], cells: usize) -> Self {
+    pub fn invented(size: u64, data: &[Range<u64>], cells: usize) -> Self {
         let mut map = Self {
             path: "disk.img".into(),
             size_bytes: size,

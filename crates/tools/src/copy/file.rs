@@ -5,11 +5,12 @@
 //!    not the source.
 
 use super::attributes::{self, Like};
+use super::copier::{Copier, add};
 use super::temporary::{Refused, Temporary};
-use super::{Copier, add, data, source};
+use super::{data, source};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
-use crate::output::kind_name;
+use crate::text::kind_name;
 use weir_pagecache::File;
 use weir_stores::local::stream::stream_of;
 use weir_vfs::{Access, Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime};
@@ -35,7 +36,7 @@ impl Source<'_> {
 }
 
 /// Copies the regular file `id` at `from` to `to`; returns the copy.
-pub(super) async fn copy(copier: &Copier, from: &Place, id: FileId, to: &Place) -> Result<FileId> {
+pub(crate) async fn copy(copier: &Copier, from: &Place, id: FileId, to: &Place) -> Result<FileId> {
     refuse_special(to)?;
     let source = Source::open(from, id).await?;
     if let Some(there) = &to.attr
@@ -114,7 +115,7 @@ fn no_temporary(refused: Refused, to: &Place) -> Failure {
 }
 
 /// Whether there is a copy already that looks like the source, for `--continue`.
-pub(super) fn is_done(copier: &Copier, source: &Attr, to: &Place) -> bool {
+pub(crate) fn is_done(copier: &Copier, source: &Attr, to: &Place) -> bool {
     let same = |there: &Attr| {
         there.kind == FileKind::Regular && (there.size, there.mtime) == (source.size, source.mtime)
     };
@@ -172,7 +173,7 @@ async fn in_place(copier: &Copier, source: &Source<'_>, to: &Place, id: FileId) 
     }
 }
 
-/// Fails if the open file `id` is the source, by whatever way it was reached.
+/// Fails if the open file `id` is the source, by any path or server.
 async fn refuse_source(source: &Source<'_>, to: &Place, file: &File, id: FileId) -> Result<()> {
     let write = || format!("write {}", to.shown);
     let there = file.getattr().await.asked(write)?;

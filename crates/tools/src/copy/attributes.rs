@@ -1,33 +1,33 @@
 //! What a copy gets besides its data: owner, mode, times, extended attributes, access lists.
 //!
-//! 1. Nobody can open a copy that is to be protected before it is: it has mode 0600 (a directory
+//! 1. No other user can open a copy that is to be protected before it is: it has mode 0600 (a directory
 //!    0700) until owner, access list and mode are set, in this order, since each may change the next.
 //! 2. What `--preserve` cannot keep is said ([`Copier::lost`]), not passed over.
 //! 3. Attributes of the system (`security.*`, `trusted.*`) come after the data and the owner: Linux drops
 //!    file capabilities when either changes, and they must not be given to another owner's program.
 
-use super::{Copier, Lost};
+use super::copier::{Copier, Lost};
 use crate::mounts::Place;
 use std::time::{Duration, SystemTime};
 use weir_vfs::{AclKind, Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime, XattrMode};
 
 /// The coarsest time stamps of a file system that takes all times (FAT).
 const COARSEST: Duration = Duration::from_secs(2);
-/// Has rights for whoever runs the program.
+/// Has rights for the user that runs the program.
 const CAPABILITY: &[u8] = b"security.capability";
 /// Signs an inode together with its number (Linux: EVM), so it is wrong for any copy.
 const OF_ITS_INODE: &[u8] = b"security.evm";
 
 /// A source, and its attributes.
 #[derive(Clone, Copy)]
-pub(super) struct Like<'a> {
-    pub(super) place: &'a Place,
-    pub(super) attr: &'a Attr,
+pub(crate) struct Like<'a> {
+    pub(crate) place: &'a Place,
+    pub(crate) attr: &'a Attr,
 }
 
 /// Gives a copied file its mode, and with `--preserve` all else; a file that is replaced keeps its
 /// mode and owner otherwise.
-pub(super) async fn set_of_file(
+pub(crate) async fn set_of_file(
     copier: &Copier,
     like: Like<'_>,
     to: &Place,
@@ -46,7 +46,7 @@ pub(super) async fn set_of_file(
 }
 
 /// Gives the new file or directory `id` the attributes of its source as far as the options want.
-pub(super) async fn set(
+pub(crate) async fn set(
     copier: &Copier,
     like: Like<'_>,
     to: &Place,
@@ -88,13 +88,13 @@ fn has_times(copy: &Attr, source: &Attr) -> bool {
 
 /// The mode of a new file that does not keep its source's: without special bits, but for the
 /// set-group-ID bit that a directory has from the one that it is in (inode(7)).
-pub(super) fn new_mode(copier: &Copier, source: &Attr, now: &Attr) -> u32 {
+pub(crate) fn new_mode(copier: &Copier, source: &Attr, now: &Attr) -> u32 {
     let inherited = if now.kind == FileKind::Directory { now.mode & 0o2000 } else { 0 };
     source.mode & 0o777 & !copier.options.umask | inherited
 }
 
 /// Gives a symbolic link the owner, extended attributes and times of its source.
-pub(super) async fn set_of_link(
+pub(crate) async fn set_of_link(
     copier: &Copier,
     source: Like<'_>,
     to: &Place,

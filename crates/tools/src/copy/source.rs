@@ -19,7 +19,7 @@ const TICK: Duration = Duration::from_millis(20);
 const MOST_LOOKS: usize = 3;
 
 /// The attributes of an open file that is to be read.
-pub(crate) async fn look(file: &File) -> weir_vfs::Result<Attr> {
+pub async fn look(file: &File) -> weir_vfs::Result<Attr> {
     let mut attr = file.getattr().await?;
     for _ in 1..MOST_LOOKS {
         let now = SystemTime::now();
@@ -35,27 +35,27 @@ pub(crate) async fn look(file: &File) -> weir_vfs::Result<Attr> {
 }
 
 /// Fails if an open file is not any more what it was when its attributes were `before`.
-pub(crate) async fn unchanged(file: &File, before: &Attr, shown: &str) -> Result<()> {
+pub async fn unchanged(file: &File, before: &Attr, shown: &str) -> Result<()> {
     let after = file.getattr().await.asked(|| format!("read {shown}"))?;
     if is_unchanged(before, &after) { Ok(()) } else { Err(changed(shown)) }
 }
 
 /// Whether nothing happened to a file between two looks at it.
-pub(crate) fn is_unchanged(before: &Attr, after: &Attr) -> bool {
+pub fn is_unchanged(before: &Attr, after: &Attr) -> bool {
     let state = |attr: &Attr| (attr.size, attr.mtime, attr.ctime);
     let is_counted = before.change != after.change && before.atime == after.atime;
     state(before) == state(after) && !is_counted
 }
 
 /// The failure of a copy whose source did not stay the same.
-pub(crate) fn changed(shown: &str) -> Failure {
+pub fn changed(shown: &str) -> Failure {
     Failure::new(format!("read {shown}"), "it changed while it was read")
         .advice("read it again when nothing writes to it")
 }
 
 /// Whether two sets of attributes, each as it is now, are of one file. Two views of a file, local
 /// and over NFS or through two servers, have nothing but its inode number, size and times in common.
-pub(crate) fn is_same(a: &Attr, b: &Attr) -> bool {
+pub fn is_same(a: &Attr, b: &Attr) -> bool {
     let times = |attr: &Attr| (attr.kind, attr.size, attr.mtime, attr.ctime);
     a.id.ino == b.id.ino && (a.fsid == b.fsid || times(a) == times(b))
 }

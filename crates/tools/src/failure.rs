@@ -4,11 +4,11 @@ use std::fmt;
 use weir_vfs::Error;
 
 /// Result of a command.
-pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 /// A failure: `cannot ASKED: FAILED; ADVICE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub struct Failure {
     asked: String,
     failed: String,
     advice: Option<String>,
@@ -16,12 +16,12 @@ pub(crate) struct Failure {
 
 impl Failure {
     /// A failure to do `asked` ("read x"), because of `failed`.
-    pub(crate) fn new(asked: impl Into<String>, failed: impl Into<String>) -> Self {
+    pub fn new(asked: impl Into<String>, failed: impl Into<String>) -> Self {
         Self { asked: asked.into(), failed: failed.into(), advice: None }
     }
 
     /// A failure to do `asked` because of an error of a store, with the usual advice for its kind.
-    pub(crate) fn of(asked: impl Into<String>, error: Error) -> Self {
+    pub fn of(asked: impl Into<String>, error: Error) -> Self {
         let failure = Self::new(asked, error.to_string());
         match usual_advice(error) {
             Some(advice) => failure.advice(advice),
@@ -30,12 +30,12 @@ impl Failure {
     }
 
     /// Whether it is because of this error of a store.
-    pub(crate) fn is_of(&self, error: Error) -> bool {
+    pub fn is_of(&self, error: Error) -> bool {
         self.failed == error.to_string()
     }
 
     /// Adds what the reader can do about it.
-    pub(crate) fn advice(mut self, advice: impl Into<String>) -> Self {
+    pub fn advice(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self
     }
@@ -54,7 +54,7 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 /// Says what was asked when a result is an error.
-pub(crate) trait Asked<T> {
+pub trait Asked<T> {
     /// Turns the error into a [`Failure`] to do `asked()`, with the usual advice for its kind.
     fn asked(self, asked: impl FnOnce() -> String) -> Result<T>;
 }
@@ -76,7 +76,7 @@ impl<T> Asked<T> for std::io::Result<T> {
 }
 
 /// What to do about an error of this kind, where that is known.
-pub(crate) fn usual_advice(error: Error) -> Option<&'static str> {
+pub fn usual_advice(error: Error) -> Option<&'static str> {
     let is_root = rustix::process::geteuid().is_root();
     Some(match error {
         Error::AccessDenied | Error::NotPermitted if is_root => {

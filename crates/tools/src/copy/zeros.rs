@@ -5,14 +5,14 @@ use weir_base::PAGE_SIZE;
 static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
 /// At most `len` zeros.
-pub(crate) fn some(len: u64) -> &'static [u8] {
+pub fn some(len: u64) -> &'static [u8] {
     let len = usize::try_from(len).map_or(ZEROS.len(), |len| len.min(ZEROS.len()));
     &ZEROS[..len]
 }
 
 /// The runs of `bytes`, which lie at `offset` of a file, that are not zero: pages of the file
 /// that are zero in all of `bytes` are left out.
-pub(crate) fn data_runs(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+pub fn data_runs(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let mut at = 0;
     std::iter::from_fn(move || {
         while at < bytes.len() && is_zero(&bytes[at..page_end(offset, at, bytes.len())]) {

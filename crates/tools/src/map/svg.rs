@@ -1,11 +1,11 @@
 //! A map as a picture for documents (SVG): a row of cells, below it a stripe for what is cached.
 
 use super::{Cell, Map};
-use crate::output::size_text;
+use crate::text::size_text;
 use std::fmt::Write;
 
 /// Cells in a row.
-pub(crate) const WIDTH: usize = 200;
+pub const WIDTH: usize = 200;
 const CELL: usize = 4;
 const LEFT: usize = 84;
 const TOP: usize = 40;
@@ -13,7 +13,7 @@ const ROW: usize = 30;
 const BAR: usize = 16;
 
 /// Draws a map.
-pub(crate) fn draw(map: &Map) -> String {
+pub fn draw(map: &Map) -> String {
     let rows: Vec<_> = map.cells.rows(WIDTH).collect();
     let (width, height) = (LEFT + WIDTH * CELL + 16, TOP + rows.len() * ROW + 40);
     let mut out = String::new();

@@ -1,152 +1,49 @@
-//! Copying: what `weir cp` does once it knows from where to where.
-//!
-//! 1. A regular file appears under its name only when all of its data is durable and its source is
-//!    what it was before it was read: it is written under a temporary name in the same directory,
-//!    synced, then renamed. In place only if asked to; a failure says that it is incomplete then.
-//! 2. Holes are never read, never written, and zeros become holes unless asked otherwise.
-//! 3. Memory is bounded: chunks in flight, over all files, hold a permit of [`Copier::window`].
-//! 4. A failure concerns one file; the others are still copied.
+//! One run of a copy: what its parts share. Options, counts, failures, and the files that it has to
+//! remove if it ends early.
 
-use crate::failure::{Asked, Failure};
+use super::options::Options;
+use super::progress::Progress;
+use super::summary::{FileStats, Summary};
+use crate::failure::Failure;
 use crate::mounts::Place;
-use crate::output::{say, shown};
-use indicatif::ProgressBar;
+use crate::text::shown;
 use parking_lot::Mutex;
-use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use weir_pagecache::{CachedFs, File};
-use weir_vfs::{Caller, FileId, IoFlags};
-
-mod attributes;
-mod data;
-mod digest;
-mod file;
-pub(crate) mod source;
-mod temporary;
-mod tree;
-pub(crate) mod zeros;
+use weir_vfs::{Caller, FileId};
 
 /// Bytes that one read asks for.
-const CHUNK_BYTES: u64 = 1 << 20;
+pub(crate) const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Names of extended attributes that could not be kept are said one by one up to about so many.
 const MOST_LOST: usize = 100;
 
-/// Which zeros become holes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Sparse {
-    /// Holes of the source
-    Auto,
-    /// Holes of the source, and pages of zeros
-    Always,
-    /// None: zeros are written out
-    Never,
-}
-
-/// How to copy.
-#[derive(Clone, Debug)]
-pub(crate) struct Options {
-    /// Directories and special files, too.
-    pub(crate) recursive: bool,
-    /// Keep mode, owner, times and hard links.
-    pub(crate) preserve: bool,
-    /// Which zeros become holes.
-    pub(crate) sparse: Sparse,
-    /// For every read and write of data.
-    pub(crate) flags: IoFlags,
-    /// Files copied at a time.
-    pub(crate) jobs: usize,
-    /// Permission bits that new files do not get.
-    pub(crate) umask: u32,
-    /// Go on where an earlier copy ended, and make that possible every so many bytes.
-    pub(crate) resume_bytes: Option<u64>,
-    /// Write over files that exist, rather than replace them.
-    pub(crate) in_place: bool,
-    /// Read copies back and compare.
-    pub(crate) checksum: bool,
-    /// Report what each file's pages did to the cache.
-    pub(crate) stats: bool,
-}
-
-/// What was done, as JSON.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Summary {
-    files: u64,
-    directories: u64,
-    symlinks: u64,
-    hard_links: u64,
-    special_files: u64,
-    /// Sizes of all files, holes included.
-    pub(crate) size_bytes: u64,
-    /// Data that the sources yielded.
-    pub(crate) read_bytes: u64,
-    /// Bytes that went over connections to servers, in both directions.
-    pub(crate) wire_bytes: u64,
-    /// Bytes given to the destination.
-    pub(crate) written_bytes: u64,
-    /// Holes of the sources, and their size.
-    pub(crate) holes_skipped: u64,
-    hole_bytes: u64,
-    /// Zeros that the sources yielded as data and that became holes.
-    zero_bytes: u64,
-    /// From start to end.
-    pub(crate) seconds: f64,
-    /// Size by time, in millions of bytes a second.
-    pub(crate) mb_per_s: f64,
-    /// Bytes of earlier copies that were gone on with, and files that were there already.
-    resumed_bytes: u64,
-    up_to_date: u64,
-    /// Bytes of copies that were read back.
-    verified_bytes: u64,
-    failures: Vec<String>,
-    /// What `--preserve` could not keep.
-    not_preserved: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) stats: Vec<FileStats>,
-}
-
-/// What copying one file did to the page cache.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct FileStats {
-    from: String,
-    pub(crate) to: String,
-    /// Pages that the uncached operations of the copy brought in, of both files.
-    pub(crate) brought_in_pages: u64,
-    /// Of these, dropped when done with.
-    pub(crate) pruned_pages: u64,
-    /// Of these, kept since somebody else used them.
-    pub(crate) claimed_pages: u64,
-    /// Pages of others that were lost to it.
-    pub(crate) lost_pages: u64,
-}
-
 /// Counts while copying.
 #[derive(Default)]
-struct Tally {
-    files: AtomicU64,
-    directories: AtomicU64,
-    symlinks: AtomicU64,
-    hard_links: AtomicU64,
-    special_files: AtomicU64,
-    size_bytes: AtomicU64,
-    read_bytes: AtomicU64,
-    written_bytes: AtomicU64,
-    holes_skipped: AtomicU64,
-    hole_bytes: AtomicU64,
-    zero_bytes: AtomicU64,
-    resumed_bytes: AtomicU64,
-    up_to_date: AtomicU64,
-    verified_bytes: AtomicU64,
+pub(crate) struct Tally {
+    pub(crate) files: AtomicU64,
+    pub(crate) directories: AtomicU64,
+    pub(crate) symlinks: AtomicU64,
+    pub(crate) hard_links: AtomicU64,
+    pub(crate) special_files: AtomicU64,
+    pub(crate) size_bytes: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+    pub(crate) holes_skipped: AtomicU64,
+    pub(crate) hole_bytes: AtomicU64,
+    pub(crate) zero_bytes: AtomicU64,
+    pub(crate) resumed_bytes: AtomicU64,
+    pub(crate) up_to_date: AtomicU64,
+    pub(crate) verified_bytes: AtomicU64,
 }
 
 /// Adds to a count; they are only read when all is done. Holes are larger than any disk, so a sum
 /// of sizes may be more than a count takes: then it is the most that it takes.
-fn add(count: &AtomicU64, n: u64) {
+pub(crate) fn add(count: &AtomicU64, n: u64) {
     let sum = |count: u64| Some(count.saturating_add(n));
     // It does not fail, as the sum is always some.
     let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
@@ -154,7 +51,7 @@ fn add(count: &AtomicU64, n: u64) {
 
 /// What `--preserve` may be unable to keep.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Lost {
+pub(crate) enum Lost {
     /// An extended attribute, by its name.
     Xattr(Vec<u8>),
     /// Extended attributes that cannot be listed, or are too many to name.
@@ -175,18 +72,18 @@ impl Lost {
 }
 
 /// A file under a temporary name.
-struct Left {
-    fs: CachedFs,
-    dir: FileId,
-    name: Vec<u8>,
-    shown: String,
+pub(crate) struct Left {
+    pub(crate) fs: CachedFs,
+    pub(crate) dir: FileId,
+    pub(crate) name: Vec<u8>,
+    pub(crate) shown: String,
     /// A later run may go on with it.
-    is_kept: bool,
+    pub(crate) is_kept: bool,
 }
 
 impl Left {
     /// The file called `name`, for a copy to `place`.
-    fn new(place: &Place, name: &[u8], is_kept: bool) -> Self {
+    pub(crate) fn new(place: &Place, name: &[u8], is_kept: bool) -> Self {
         let text = String::from_utf8_lossy(name);
         let shown = match place.shown.split('?').next().and_then(|path| path.rsplit_once('/')) {
             Some((above, _)) => format!("{above}/{text}"),
@@ -196,38 +93,38 @@ impl Left {
     }
 }
 
-/// One run of `weir cp`.
-pub(crate) struct Copier {
-    options: Options,
-    window: Semaphore,
-    tally: Tally,
-    progress: ProgressBar,
-    failures: Mutex<Vec<Failure>>,
+/// One run of a copy.
+pub struct Copier {
+    pub(crate) options: Options,
+    pub(crate) window: Semaphore,
+    pub(crate) tally: Tally,
+    pub(crate) progress: Box<dyn Progress>,
+    pub(crate) failures: Mutex<Vec<Failure>>,
     /// A number that no other run has.
-    run: u64,
+    pub(crate) run: u64,
     /// Files under temporary names, by a number of their own.
-    temporary: Mutex<HashMap<u64, Left>>,
-    next_temporary: AtomicU64,
+    pub(crate) temporary: Mutex<HashMap<u64, Left>>,
+    pub(crate) next_temporary: AtomicU64,
     /// Files that are being written in place, as people wrote them.
-    in_place: Mutex<BTreeSet<String>>,
+    pub(crate) in_place: Mutex<BTreeSet<String>>,
     /// How many files lost what, and the first of them.
-    lost: Mutex<BTreeMap<Lost, (u64, String)>>,
+    pub(crate) lost: Mutex<BTreeMap<Lost, (u64, String)>>,
     /// Directories of the destination whose names changed, to be synced at the end.
-    changed: Mutex<HashSet<FileId>>,
-    interrupted: watch::Sender<bool>,
-    told: AtomicBool,
-    stats: Mutex<Vec<FileStats>>,
+    pub(crate) changed: Mutex<HashSet<FileId>>,
+    pub(crate) interrupted: watch::Sender<bool>,
+    pub(crate) told: AtomicBool,
+    pub(crate) stats: Mutex<Vec<FileStats>>,
 }
 
 impl Copier {
     /// Copies with `options`, with chunks in flight bounded by a page cache of `budget_bytes`.
-    pub(crate) fn new(options: Options, budget_bytes: u64, progress: ProgressBar) -> Self {
+    pub fn new(options: Options, budget_bytes: u64, progress: impl Progress) -> Self {
         let window = (budget_bytes / 4 / CHUNK_BYTES).clamp(2, 256) as usize;
         Self {
             options,
             window: Semaphore::new(window),
             tally: Tally::default(),
-            progress,
+            progress: Box::new(progress),
             failures: Mutex::default(),
             // Its keys are random.
             run: RandomState::new().build_hasher().finish(),
@@ -242,50 +139,35 @@ impl Copier {
         }
     }
 
-    /// Copies each first place to the name that the second one is, with all that is below it,
-    /// and makes it durable. All destinations are in the one store `to`.
-    pub(crate) async fn copy(self: &Arc<Self>, pairs: Vec<(Place, Place)>, to: &CachedFs) {
-        tree::copy(self, pairs).await;
-        if self.is_interrupted() {
-            return self.clean_up().await;
-        }
-        let changed = std::mem::take(&mut *self.changed.lock());
-        for dir in changed {
-            if let Err(failure) = to.sync_node(dir).await.asked(|| "sync a directory".into()) {
-                self.fail(failure);
-            }
-        }
-    }
-
     /// Ends the copy early, and says so: what is unfinished is removed.
-    pub(crate) fn interrupt(&self) {
-        self.progress.suspend(|| say("weir: interrupted"));
+    pub fn interrupt(&self) {
+        self.progress.interrupted();
         self.interrupted.send_replace(true);
     }
 
     /// Whether [`interrupt`](Self::interrupt) was called.
-    pub(crate) fn is_interrupted(&self) -> bool {
+    pub fn is_interrupted(&self) -> bool {
         *self.interrupted.borrow()
     }
 
     /// A name that nothing has yet.
-    fn link_name(&self) -> Vec<u8> {
+    pub(crate) fn link_name(&self) -> Vec<u8> {
         self.temporary_name(self.next_temporary.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The name with this number, which no other run has.
-    fn temporary_name(&self, number: u64) -> Vec<u8> {
+    pub(crate) fn temporary_name(&self, number: u64) -> Vec<u8> {
         format!(".weir-{:016x}-{number}.part", self.run).into_bytes()
     }
 
     /// Waits for [`interrupt`](Self::interrupt).
-    async fn interrupted(&self) {
-        // The sender is in `self`, so it is not gone while somebody waits here.
+    pub(crate) async fn interrupted(&self) {
+        // The sender is in `self`, so it is not gone while a task waits here.
         let _ = self.interrupted.subscribe().wait_for(|&interrupted| interrupted).await;
     }
 
     /// Notes what copying a file did to the page cache, if that is wanted.
-    fn report(&self, from: &Place, to: &Place, source: &File, copy: &File) {
+    pub(crate) fn report(&self, from: &Place, to: &Place, source: &File, copy: &File) {
         if !self.options.stats {
             return;
         }
@@ -301,18 +183,18 @@ impl Copier {
     }
 
     /// Notes and says a failure.
-    fn fail(&self, failure: Failure) {
-        self.progress.suspend(|| crate::cli::complain(&failure));
+    pub(crate) fn fail(&self, failure: Failure) {
+        self.progress.failed(&failure);
         self.failures.lock().push(failure);
     }
 
     /// Notes a failure that was said already.
-    pub(crate) fn failed_before(&self, failure: Failure) {
+    pub fn failed_before(&self, failure: Failure) {
         self.failures.lock().push(failure);
     }
 
     /// Notes that the copy at `to` does not have what its source has.
-    fn lost(&self, mut what: Lost, to: &Place) {
+    pub(crate) fn lost(&self, mut what: Lost, to: &Place) {
         let mut lost = self.lost.lock();
         if matches!(what, Lost::Xattr(_)) && lost.len() >= MOST_LOST && !lost.contains_key(&what) {
             what = Lost::Xattrs;
@@ -321,7 +203,7 @@ impl Copier {
     }
 
     /// What could not be preserved, in words.
-    pub(crate) fn not_preserved(&self) -> Vec<String> {
+    pub fn not_preserved(&self) -> Vec<String> {
         let lost = self.lost.lock();
         let tell = |(what, (count, first)): (&Lost, &(u64, String))| match count {
             1 => format!("{} of {first}", what.name()),
@@ -331,12 +213,12 @@ impl Copier {
     }
 
     /// Whether anything failed so far.
-    pub(crate) fn failed(&self) -> bool {
+    pub fn failed(&self) -> bool {
         !self.failures.lock().is_empty()
     }
 
     /// Removes the temporary files of copies that were cut off.
-    async fn clean_up(&self) {
+    pub(crate) async fn clean_up(&self) {
         let unkept = |left: &HashMap<u64, Left>| {
             let first = left.iter().find(|(_, left)| !left.is_kept);
             first.map(|(&number, left)| (number, left.fs.clone(), left.dir, left.name.clone()))
@@ -357,13 +239,13 @@ impl Copier {
     }
 
     /// Whether this was asked before.
-    pub(crate) fn was_told(&self) -> bool {
+    pub fn was_told(&self) -> bool {
         self.told.swap(true, Ordering::Relaxed)
     }
 
     /// The files that an end at this moment leaves behind: those to be removed, and those that
     /// `--continue` goes on with.
-    pub(crate) fn left(&self) -> (Vec<String>, Vec<String>) {
+    pub fn left(&self) -> (Vec<String>, Vec<String>) {
         let left = self.temporary.lock();
         let mut left: Vec<_> = left.values().map(|l| (l.is_kept, l.shown.clone())).collect();
         left.sort();
@@ -373,12 +255,12 @@ impl Copier {
     }
 
     /// The files that an end at this moment leaves incomplete under their names.
-    pub(crate) fn incomplete(&self) -> Vec<String> {
+    pub fn incomplete(&self) -> Vec<String> {
         self.in_place.lock().iter().cloned().collect()
     }
 
     /// What was done in `elapsed`, with `wire_bytes` over the network.
-    pub(crate) fn summary(&self, elapsed: Duration, wire_bytes: u64) -> Summary {
+    pub fn summary(&self, elapsed: Duration, wire_bytes: u64) -> Summary {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let t = &self.tally;
         let size_bytes = read(&t.size_bytes);

@@ -2,7 +2,7 @@
 //! for what is cached.
 
 use super::{Cell, Map};
-use crate::output::size_text;
+use crate::text::size_text;
 use console::Style;
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use std::fmt::Write;
 const MARGIN: usize = 12;
 
 /// The characters of a picture.
-pub(crate) struct Glyphs {
+pub struct Glyphs {
     /// A little data to nothing but data.
     data: &'static [char],
     hole: char,
@@ -20,14 +20,14 @@ pub(crate) struct Glyphs {
 
 impl Glyphs {
     /// Blocks of eighths.
-    pub(crate) const UNICODE: Self = Self {
+    pub const UNICODE: Self = Self {
         data: &['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'],
         hole: '·',
         cached: '━',
         partly: '╌',
     };
     /// For terminals without.
-    pub(crate) const ASCII: Self = Self { data: &['+', '#'], hole: '.', cached: '=', partly: '-' };
+    pub const ASCII: Self = Self { data: &['+', '#'], hole: '.', cached: '=', partly: '-' };
 
     fn data(&self, cell: &Cell) -> char {
         if cell.data() <= 0.0 {
@@ -48,12 +48,12 @@ impl Glyphs {
 }
 
 /// Cells in a row of a picture `columns` wide.
-pub(crate) fn cells_in(columns: usize) -> usize {
+pub fn cells_in(columns: usize) -> usize {
     columns.saturating_sub(MARGIN).max(8)
 }
 
 /// Draws a map, `columns` wide, in colour if `colour`.
-pub(crate) fn draw(map: &Map, columns: usize, glyphs: &Glyphs, colour: bool) -> String {
+pub fn draw(map: &Map, columns: usize, glyphs: &Glyphs, colour: bool) -> String {
     let style = |style: Style| style.force_styling(colour);
     let (blue, green, dim) =
         (style(Style::new().blue()), style(Style::new().green()), style(Style::new().dim()));

@@ -1,8 +1,8 @@
 //! How much memory this program may use, and how much of it the page cache takes by default.
 
 use crate::failure::Failure;
-use crate::output::size_text;
 use crate::size::Size;
+use crate::text::size_text;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 const LEAST_BUDGET_BYTES: u64 = 16 << 20;
 
 /// The largest read-ahead window of a command's page cache, in bytes.
-pub(crate) const READAHEAD_BYTES: u64 = 8 << 20;
+pub const READAHEAD_BYTES: u64 = 8 << 20;
 
 /// The cache budget in bytes: what was asked for, or a quarter of memory up to `cap_bytes`.
-pub(crate) fn budget_bytes(asked: Option<Size>, cap_bytes: u64) -> u64 {
+pub fn budget_bytes(asked: Option<Size>, cap_bytes: u64) -> u64 {
     let memory = memory_bytes(Path::new("/"));
     let budget = match asked {
         Some(size) => size.of(memory),
@@ -23,7 +23,7 @@ pub(crate) fn budget_bytes(asked: Option<Size>, cap_bytes: u64) -> u64 {
 }
 
 /// Refuses a budget that there is no memory for, and one that is too small to be meant.
-pub(crate) fn check_budget(asked: Option<Size>) -> Result<(), Failure> {
+pub fn check_budget(asked: Option<Size>) -> Result<(), Failure> {
     check_budget_of(asked, most_bytes())
 }
 
@@ -45,7 +45,7 @@ fn check_budget_of(asked: Option<Size>, memory: u64) -> Result<(), Failure> {
 }
 
 /// All the memory that this program may use, in bytes: the most that a budget can grow to later.
-pub(crate) fn most_bytes() -> u64 {
+pub fn most_bytes() -> u64 {
     memory_bytes(Path::new("/"))
 }
 

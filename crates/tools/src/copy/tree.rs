@@ -4,10 +4,11 @@
 //! 2. A directory is not copied into itself, however the two were reached.
 
 use super::attributes::{self, Like};
-use super::{Copier, add, file, source};
+use super::copier::{Copier, add};
+use super::{file, source};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
-use crate::output::kind_name;
+use crate::text::kind_name;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -43,7 +44,7 @@ struct Walk<'a> {
 }
 
 /// Copies each first place to its second, until all is done or interrupted.
-pub(super) async fn copy(copier: &Arc<Copier>, pairs: Vec<(Place, Place)>) {
+pub(crate) async fn copy(copier: &Arc<Copier>, pairs: Vec<(Place, Place)>) {
     let mut walk = Walk {
         copier,
         files: JoinSet::new(),
@@ -144,9 +145,9 @@ impl Walk<'_> {
             copied = Some(Copied::default());
             self.linked.extend(copied.clone().map(|c| ((attr.fsid, attr.id), c)));
         }
-        self.copier.progress.inc_length(attr.size);
+        self.copier.progress.found(attr.size);
         if file::is_done(self.copier, &attr, &to) {
-            self.copier.progress.inc(attr.size);
+            self.copier.progress.copied(attr.size);
             add(&self.copier.tally.up_to_date, 1);
             if let (Some(copied), Some(there)) = (copied, &to.attr) {
                 // Set once, as only the first name of a file comes here.

@@ -17,25 +17,21 @@ const MOST_RANGES: usize = 64 << 10;
 
 /// What is cached of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Cached {
+pub struct Cached {
     /// Bytes in all.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Bytes of each of the parts that were asked about.
-    pub(crate) parts: Vec<u64>,
+    pub parts: Vec<u64>,
     /// The first ranges, in order.
-    pub(crate) ranges: Vec<Range<u64>>,
+    pub ranges: Vec<Range<u64>>,
     /// There are more ranges.
-    pub(crate) is_cut_off: bool,
+    pub is_cut_off: bool,
 }
 
 /// What is cached of the first `size` bytes, and of each of `parts`, which are whole pages; `None`
 /// where the kernel does not say. Ranges are told one by one as far as [`MOST_RANGES`] go; counts
 /// are of all.
-pub(crate) fn cached(
-    file: &File,
-    size: u64,
-    parts: impl Iterator<Item = Range<u64>>,
-) -> Option<Cached> {
+pub fn cached(file: &File, size: u64, parts: impl Iterator<Item = Range<u64>>) -> Option<Cached> {
     let bytes = |part: &Range<u64>| {
         let pages = count(file, &(part.start / PAGE..part.end.div_ceil(PAGE)))?;
         Some(pages.saturating_mul(PAGE).min(part.end - part.start))

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// A size in bytes, or a share of something that is known later.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Size {
+pub enum Size {
     /// Bytes.
     Bytes(u64),
     /// Hundredths of the whole.
@@ -15,7 +15,7 @@ pub(crate) enum Size {
 
 impl Size {
     /// The size in bytes, where the whole is `whole` bytes.
-    pub(crate) fn of(self, whole: u64) -> u64 {
+    pub fn of(self, whole: u64) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
             Self::Percent(percent) => (whole as f64 * percent / 100.0) as u64,
@@ -25,7 +25,7 @@ impl Size {
 
 /// Why a text is no size.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NotASize;
+pub struct NotASize;
 
 impl fmt::Display for NotASize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

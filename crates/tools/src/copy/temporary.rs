@@ -10,7 +10,7 @@
 //!    at least as long as its name says.
 //! 5. Where files cannot be locked, none is resumable.
 
-use super::{Copier, Left};
+use super::copier::{Copier, Left};
 use crate::mounts::Place;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ const OWNER: LockOwner = LockOwner(1);
 const MODE: u32 = 0o600;
 
 /// A file under a temporary name.
-pub(super) struct Temporary<'a> {
+pub(crate) struct Temporary<'a> {
     copier: &'a Copier,
     place: &'a Place,
     id: FileId,
@@ -52,7 +52,7 @@ struct Resume {
 
 /// Why there is no file to write to.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(crate) enum Refused {
     /// The store says no.
     Store(Error),
     /// Another run writes to the file of this name.
@@ -124,7 +124,7 @@ enum Claim {
 
 impl<'a> Temporary<'a> {
     /// Makes a file, or finds one to go on with, for a copy of `source` to `place`.
-    pub(super) async fn begin(copier: &'a Copier, place: &'a Place, source: &Attr) -> Begun<Self> {
+    pub(crate) async fn begin(copier: &'a Copier, place: &'a Place, source: &Attr) -> Begun<Self> {
         // What fits in one checkpoint is not worth looking for.
         if let Some(every) = copier.options.resume_bytes
             && source.size > every
@@ -242,22 +242,22 @@ impl<'a> Temporary<'a> {
     }
 
     /// Which file it is.
-    pub(super) fn id(&self) -> FileId {
+    pub(crate) fn id(&self) -> FileId {
         self.id
     }
 
     /// How much of the file is there already, in bytes: whole pages.
-    pub(super) fn start(&self) -> u64 {
+    pub(crate) fn start(&self) -> u64 {
         self.resume.as_ref().map_or(0, |resume| resume.start)
     }
 
     /// Whether it wants to know what is durable.
-    pub(super) fn is_resumable(&self) -> bool {
+    pub(crate) fn is_resumable(&self) -> bool {
         self.resume.is_some()
     }
 
     /// Remembers that the first `durable` bytes are durable.
-    pub(super) async fn checkpoint(&self, durable: u64) -> Result<()> {
+    pub(crate) async fn checkpoint(&self, durable: u64) -> Result<()> {
         let Some(resume) = &self.resume else { return Ok(()) };
         let name = resume.key.temporary(durable);
         self.rename(&name).await?;
@@ -269,7 +269,7 @@ impl<'a> Temporary<'a> {
     ///
     /// # Errors
     /// [`Error::Stale`]: another file has the temporary name.
-    pub(super) async fn publish(&self, name: &[u8]) -> Result<()> {
+    pub(crate) async fn publish(&self, name: &[u8]) -> Result<()> {
         if self.is_resumable() {
             let now = self.name.lock().clone();
             let found = self.place.fs.lookup(&Caller::Own, self.place.dir, &now).await?;
@@ -289,12 +289,12 @@ impl<'a> Temporary<'a> {
     }
 
     /// It has its final name.
-    pub(super) fn forget(self) {
+    pub(crate) fn forget(self) {
         self.copier.temporary.lock().remove(&self.number);
     }
 
     /// The copy failed: removed, unless another may go on with it. `is_useless`: none may.
-    pub(super) async fn abandon(self, is_useless: bool) {
+    pub(crate) async fn abandon(self, is_useless: bool) {
         let name = self.name.lock().clone();
         let begun = Key::parse(&name).is_some_and(|(_, durable)| durable > 0);
         if is_useless || !begun {
@@ -305,7 +305,7 @@ impl<'a> Temporary<'a> {
     }
 }
 
-/// Makes an empty file that nobody else may open.
+/// Makes an empty file that no other user may open.
 async fn create(place: &Place, name: &[u8]) -> Result<Attr> {
     let set = SetAttr { mode: Some(MODE), ..SetAttr::default() };
     Ok(place.fs.create(&Caller::Own, place.dir, name, &set, true).await?.attr)

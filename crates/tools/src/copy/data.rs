@@ -1,8 +1,10 @@
 //! One file's data: a deep pipeline of reads that lend pages, and writes of what is not zero.
 
+use super::copier::{CHUNK_BYTES, Copier, add};
 use super::digest::Digest;
+use super::options::Sparse;
 use super::temporary::Temporary;
-use super::{CHUNK_BYTES, Copier, Sparse, add, zeros};
+use super::zeros;
 use crate::failure::{Asked, Failure, Result};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
@@ -19,24 +21,24 @@ const DEPTH: usize = 16;
 const FIRST_DEPTH: usize = 2;
 
 /// The two files of a copy, and what to call them.
-pub(super) struct Pair<'a> {
-    pub(super) from: &'a File,
-    pub(super) to: &'a File,
-    pub(super) from_shown: &'a str,
-    pub(super) to_shown: &'a str,
+pub(crate) struct Pair<'a> {
+    pub(crate) from: &'a File,
+    pub(crate) to: &'a File,
+    pub(crate) from_shown: &'a str,
+    pub(crate) to_shown: &'a str,
     /// Whom to tell what is durable.
-    pub(super) temporary: Option<&'a Temporary<'a>>,
+    pub(crate) temporary: Option<&'a Temporary<'a>>,
 }
 
 /// Copies all of `from` to `to`, which is empty or begun; returns the size.
-pub(super) async fn copy(copier: &Copier, pair: &Pair<'_>) -> Result<u64> {
+pub(crate) async fn copy(copier: &Copier, pair: &Pair<'_>) -> Result<u64> {
     let start = pair.temporary.map_or(0, Temporary::start);
     if pair.to.size() != start {
         // What is past the start was not durable when the copy ended.
         pair.to.truncate_async(start).await.asked(|| format!("write {}", pair.to_shown))?;
     }
     add(&copier.tally.resumed_bytes, start);
-    copier.progress.inc(start);
+    copier.progress.copied(start);
     let digest = match copier.options.checksum {
         // What an earlier run copied is compared, too.
         true => Some(digest_of(copier, pair.from, 0..start, || read_asked(pair)).await?),
@@ -105,7 +107,7 @@ pub(super) async fn copy(copier: &Copier, pair: &Pair<'_>) -> Result<u64> {
 
 /// Copies what a file yields when it is read from its beginning to its end, to `pair.to`, which is
 /// empty; returns the size.
-pub(super) async fn copy_stream(
+pub(crate) async fn copy_stream(
     copier: &Copier,
     pair: &Pair<'_>,
     stream: std::fs::File,
@@ -284,7 +286,7 @@ impl Sink<'_> {
             }
         }
         self.at = end;
-        self.copier.progress.inc(len);
+        self.copier.progress.copied(len);
         Ok(())
     }
 
@@ -309,7 +311,7 @@ impl Sink<'_> {
                 self.write(self.at, bytes).await?;
             }
             self.at += len;
-            self.copier.progress.inc(len);
+            self.copier.progress.copied(len);
         }
         Ok(())
     }

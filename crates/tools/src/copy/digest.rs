@@ -6,11 +6,11 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// The sum of the hashes of all pages that are not zero, each with its place.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Digest(u128);
+pub(crate) struct Digest(u128);
 
 impl Digest {
     /// Adds bytes at `offset`, in whole pages but at the end of the file.
-    pub(super) fn add(&mut self, offset: u64, bytes: &[u8]) {
+    pub(crate) fn add(&mut self, offset: u64, bytes: &[u8]) {
         for (at, run) in zeros::data_runs(offset, bytes) {
             for (n, page) in run.chunks(PAGE_SIZE).enumerate() {
                 let hash = xxh3_128_with_seed(page, at + (n * PAGE_SIZE) as u64);

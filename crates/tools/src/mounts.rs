@@ -11,8 +11,8 @@
 use crate::failure::{Asked, Failure, Result, usual_advice};
 use crate::location::Location;
 use crate::memory::{READAHEAD_BYTES, budget_bytes, check_budget};
-use crate::output::shown;
 use crate::size::Size;
+use crate::text::shown;
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -29,22 +29,9 @@ const ENTRIES: usize = 1000;
 /// Most symbolic links followed to one file, as Linux has it.
 const MOST_LINKS: usize = 40;
 
-/// Arguments of every command that opens locations.
-#[derive(clap::Args)]
-pub(crate) struct MountArgs {
-    /// Mount options for nfs:// locations, as for mount.nfs: vers=, rsize=, wsize=, nconnect=,
-    /// timeo=, soft, noreadplus, uncached, port=, mountport=; those of a URL come on top
-    #[arg(short = 'o', long = "options", value_name = "OPTIONS", allow_hyphen_values = true)]
-    options: Vec<String>,
-    /// Memory for the page cache: 512M, 2GiB, or 50% of memory [default: a quarter of memory, at
-    /// most 512M]
-    #[arg(long, value_name = "SIZE")]
-    budget: Option<Size>,
-}
-
 /// Whether a symbolic link at the end of a path is followed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Links {
+pub enum Links {
     /// Go where it points.
     Follow,
     /// Stay at the link itself.
@@ -52,7 +39,7 @@ pub(crate) enum Links {
 }
 
 /// The stores in use.
-pub(crate) struct Mounts {
+pub struct Mounts {
     cache: Cache,
     options: MountOptions,
     local: HashMap<PathBuf, CachedFs>,
@@ -70,17 +57,17 @@ struct Remote {
 
 /// A name in a directory of a store, and what it names, if anything.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub struct Place {
     /// The store, through the page cache.
-    pub(crate) fs: CachedFs,
+    pub fs: CachedFs,
     /// The directory; for the store's root, the root itself.
-    pub(crate) dir: FileId,
+    pub dir: FileId,
     /// The name in it; `None` for the store's root.
-    pub(crate) name: Option<Vec<u8>>,
+    pub name: Option<Vec<u8>>,
     /// What is there.
-    pub(crate) attr: Option<Attr>,
+    pub attr: Option<Attr>,
     /// As people wrote it.
-    pub(crate) shown: String,
+    pub shown: String,
 }
 
 impl Place {
@@ -88,7 +75,7 @@ impl Place {
     ///
     /// # Errors
     /// A failure to `verb` ("read") it, when there is nothing.
-    pub(crate) fn existing(&self, verb: &str) -> Result<&Attr> {
+    pub fn existing(&self, verb: &str) -> Result<&Attr> {
         match &self.attr {
             Some(attr) => Ok(attr),
             None => Err(Error::NotFound).asked(|| format!("{verb} {}", self.shown)),
@@ -96,7 +83,7 @@ impl Place {
     }
 
     /// The place called `name` in the directory at this place, whose identity is `id`.
-    pub(crate) fn child(&self, id: FileId, name: &[u8], attr: Option<Attr>) -> Self {
+    pub fn child(&self, id: FileId, name: &[u8], attr: Option<Attr>) -> Self {
         Self {
             fs: self.fs.clone(),
             dir: id,
@@ -109,7 +96,7 @@ impl Place {
 
 impl Place {
     /// What is in the directory at this place, whose identity is `id`, in order of names.
-    pub(crate) async fn children(&self, id: FileId) -> Result<Vec<(Self, Attr)>> {
+    pub async fn children(&self, id: FileId) -> Result<Vec<(Self, Attr)>> {
         let asked = || format!("list {}", self.shown);
         let mut children = Vec::new();
         let mut cookie = 0;
@@ -140,14 +127,14 @@ impl Place {
 }
 
 impl Mounts {
-    /// No stores yet, under a page cache of the size that was asked for.
-    pub(crate) fn new(args: &MountArgs) -> Result<Self> {
-        check_budget(args.budget)?;
-        let budget_bytes = budget_bytes(args.budget, 512 << 20);
-        let mut options = MountOptions::default();
-        for list in &args.options {
-            options.apply(list).map_err(|e| Failure::new("use -o", e.to_string()))?;
-        }
+    /// No stores yet, under a page cache of `budget`, or of a quarter of memory and at most 512 MiB;
+    /// servers are mounted with `options`, and those of the location's URL.
+    ///
+    /// # Errors
+    /// The budget is more than there is memory for, or too small to be meant.
+    pub fn new(budget: Option<Size>, options: MountOptions) -> Result<Self> {
+        check_budget(budget)?;
+        let budget_bytes = budget_bytes(budget, 512 << 20);
         let config = Config {
             budget_bytes,
             fast_read: true,
@@ -160,23 +147,23 @@ impl Mounts {
     }
 
     /// Asks servers of locations that are still to be found to leave their caches alone, too.
-    pub(crate) fn uncached(&mut self) {
+    pub fn uncached(&mut self) {
         self.options.uncached = true;
     }
 
     /// The size of the page cache in bytes.
-    pub(crate) fn budget_bytes(&self) -> u64 {
+    pub fn budget_bytes(&self) -> u64 {
         self.cache.budget_bytes()
     }
 
     /// Bytes sent and received on connections to servers so far.
-    pub(crate) fn wire_bytes(&self) -> u64 {
+    pub fn wire_bytes(&self) -> u64 {
         let stats = self.remote.iter().map(|remote| remote.nfs.wire_stats());
         stats.map(|wire| wire.sent_bytes + wire.received_bytes).sum()
     }
 
     /// Gives back what servers hold for this process; one that does not answer is not waited for.
-    pub(crate) async fn unmount(&self) -> Result<()> {
+    pub async fn unmount(&self) -> Result<()> {
         for remote in &self.remote {
             remote.nfs.unmount().await;
         }
@@ -184,14 +171,14 @@ impl Mounts {
     }
 
     /// The same, once everything that was written is at the servers.
-    pub(crate) async fn flush_and_unmount(&self) -> Result<()> {
+    pub async fn flush_and_unmount(&self) -> Result<()> {
         let flushed = self.cache.flush().await.asked(|| "write back what was written".into());
         self.unmount().await?;
         flushed
     }
 
     /// Finds a location. The last component need not exist, what is above it must.
-    pub(crate) async fn place(&mut self, location: &Location, links: Links) -> Result<Place> {
+    pub async fn place(&mut self, location: &Location, links: Links) -> Result<Place> {
         match location {
             Location::Local(path) => self.local_place(path, links).await,
             Location::Nfs(url) => self.remote_place(url, links).await,
@@ -272,7 +259,7 @@ impl Mounts {
     /// A mounted directory on the way to `url`, its path, and the rest of the way.
     async fn remote_fs(&mut self, url: &NfsUrl) -> Result<(CachedFs, Vec<Vec<u8>>, Vec<Vec<u8>>)> {
         let options = url.options(&self.options).map_err(|error| mount_failure(url, &error))?;
-        // Who looks whether a file has changed asks the server, whatever else `actimeo=` is good for.
+        // Checks whether a file has changed must reach the server, so attributes are not cached here.
         let options = MountOptions { actimeo: Duration::ZERO, ..options };
         for remote in &self.remote {
             if let Some(rest) = url.path.strip_prefix(&remote.path[..])

@@ -1,0 +1,56 @@
+//! Arguments that several commands have: locations, mount options, names of a list.
+
+use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use weir_client::MountOptions;
+use weir_tools::failure::{Failure, Result};
+use weir_tools::location::{Location, Written};
+use weir_tools::mounts::Mounts;
+use weir_tools::size::Size;
+
+/// Arguments of every command that opens locations.
+#[derive(clap::Args)]
+pub(crate) struct MountArgs {
+    /// Mount options for nfs:// locations, as for mount.nfs: vers=, rsize=, wsize=, nconnect=,
+    /// timeo=, soft, noreadplus, uncached, port=, mountport=; those of a URL come on top
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS", allow_hyphen_values = true)]
+    options: Vec<String>,
+    /// Memory for the page cache: 512M, 2GiB, or 50% of memory [default: a quarter of memory, at
+    /// most 512M]
+    #[arg(long, value_name = "SIZE")]
+    budget: Option<Size>,
+}
+
+impl MountArgs {
+    /// No stores yet, with these options.
+    pub(crate) fn mounts(&self) -> Result<Mounts> {
+        let mut options = MountOptions::default();
+        for list in &self.options {
+            options.apply(list).map_err(|e| Failure::new("use -o", e.to_string()))?;
+        }
+        Mounts::new(self.budget, options)
+    }
+}
+
+/// Parses a location of any bytes.
+pub(crate) fn location() -> impl TypedValueParser<Value = Location> {
+    OsStringValueParser::new().try_map(Location::parse)
+}
+
+/// Parses a location and keeps whether it ends in a slash.
+pub(crate) fn written() -> impl TypedValueParser<Value = Written> {
+    OsStringValueParser::new().try_map(Written::parse)
+}
+
+/// Parses one of a list of names, each with its help (or none) and its value.
+pub(crate) fn one_of<T: Copy + Send + Sync + 'static>(
+    values: &'static [(&'static str, &'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    let names = values.iter().map(|(name, help, _)| match *help {
+        "" => PossibleValue::new(*name),
+        help => PossibleValue::new(*name).help(help),
+    });
+    PossibleValuesParser::new(names).try_map(move |text| {
+        let found = values.iter().find(|(name, ..)| *name == text);
+        found.map(|(.., value)| *value).ok_or("there is no such name")
+    })
+}
