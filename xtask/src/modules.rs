@@ -213,6 +213,9 @@ impl<'ast> Visit<'ast> for Collector {
         self.inline -= 1;
     }
 
+    /// `pub(super)` names who may use an item, not what the item uses.
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
+
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
         self.name_tree(&mut Vec::new(), &item.tree);
     }
