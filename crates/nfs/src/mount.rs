@@ -4,12 +4,15 @@ use crate::macros::numbered;
 use crate::v3::MAX_HANDLE_BYTES;
 use crate::v3::op::readdir::Chain;
 use weir_rpc::AuthFlavor;
+use weir_rpc::ProgramId;
 use weir_xdr::{Decode, Encode, List, Opaque, xdr_enum, xdr_struct};
 
 /// Program number.
 pub const PROGRAM: u32 = 100_005;
 /// Version of the program.
 pub const VERSION: u32 = 3;
+/// The program in this version.
+pub const ID: ProgramId = ProgramId { program: PROGRAM, version: VERSION };
 
 /// A path on the server (`dirpath`).
 pub type DirPath = Opaque<1024>;

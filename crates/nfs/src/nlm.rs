@@ -5,12 +5,15 @@
 //! a `_RES`, by which the other side calls back with what the reply would have held.
 
 use crate::macros::numbered;
+use weir_rpc::ProgramId;
 use weir_xdr::{Decode, Encode, Opaque, xdr_enum, xdr_struct, xdr_union};
 
 /// Program number.
 pub const PROGRAM: u32 = 100_021;
 /// Version of the program.
 pub const VERSION: u32 = 4;
+/// The program in this version.
+pub const ID: ProgramId = ProgramId { program: PROGRAM, version: VERSION };
 
 /// Bytes that mean something to whoever made them alone (`netobj`).
 pub type NetObj = Opaque<1024>;
@@ -52,7 +55,7 @@ xdr_enum! {
         Read = 1,
         /// Writing.
         Write = 2,
-        /// Both.
+        /// The program in this version.
         Both = 3,
     }
 
@@ -64,7 +67,7 @@ xdr_enum! {
         Read = 1,
         /// Writing.
         Write = 2,
-        /// Both.
+        /// The program in this version.
         Both = 3,
     }
 }

@@ -2,12 +2,15 @@
 //! restarted, so that a server frees what the host held, and a client claims back what it had.
 
 use crate::macros::numbered;
+use weir_rpc::ProgramId;
 use weir_xdr::{Opaque, xdr_enum, xdr_struct};
 
 /// Program number.
 pub const PROGRAM: u32 = 100_024;
 /// Version of the program.
 pub const VERSION: u32 = 1;
+/// The program in this version.
+pub const ID: ProgramId = ProgramId { program: PROGRAM, version: VERSION };
 
 /// A host's name.
 pub type HostName = Opaque<1024>;

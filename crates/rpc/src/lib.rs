@@ -1,4 +1,5 @@
-//! ONC RPC (RFC 5531): calls, replies, credentials and record marking, with no sockets in it.
+//! ONC RPC (RFC 5531): calls, replies, credentials and record marking. Only [`net`] has sockets in
+//! it, and only with the feature of that name.
 //!
 //! A transport feeds received bytes to a [`RecordReader`], decodes each record's
 //! [`CallHeader`] or [`ReplyHeader`], and hands what follows to the program's own codec. To send,
@@ -11,15 +12,19 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
 mod auth;
 mod message;
+#[cfg(feature = "net")]
+pub mod net;
 mod record;
 pub mod rpcbind;
 
+pub use answer::answer;
 pub use auth::{AuthFlavor, AuthStatus, AuthSys, MAX_AUTH_BYTES, OpaqueAuth};
 pub use message::{
-    AcceptStatus, CallError, CallHeader, Denial, MessageType, RPC_VERSION, ReplyBody, ReplyHeader,
-    VersionRange, message_type,
+    AcceptStatus, CallError, CallHeader, Denial, MessageType, ProgramId, RPC_VERSION, ReplyBody,
+    ReplyHeader, VersionRange, message_type,
 };
 pub use record::{
     FragmentHeader, RECORD_HEADER_BYTES, RecordError, RecordReader, finish_record, start_record,

@@ -27,6 +27,15 @@ pub fn message_type(record: &Bytes) -> Result<(u32, MessageType)> {
     Ok((d.get()?, d.get()?))
 }
 
+/// A version of an RPC program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProgramId {
+    /// Program number.
+    pub program: u32,
+    /// Its version.
+    pub version: u32,
+}
+
 /// The header of a call; the procedure's arguments follow it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallHeader {
@@ -158,6 +167,18 @@ xdr_union! {
         Accepted(Accepted) = 0,
         /// The call was denied.
         Denied(Denial) = 1,
+    }
+}
+
+impl From<Error> for AcceptStatus {
+    fn from(_: Error) -> Self {
+        Self::GarbageArgs
+    }
+}
+
+impl From<AcceptStatus> for ReplyBody {
+    fn from(status: AcceptStatus) -> Self {
+        Self::Accepted(Accepted { verf: OpaqueAuth::NONE, status })
     }
 }
 

@@ -11,7 +11,6 @@
 //!    this one.
 //! 4. Calls under way are bounded: by the slots of sessions, and by [`OUTGOING`] connections.
 
-use crate::rpc_client::Outcall;
 use crate::state::{
     BackCall, BackOutcome, CallbackCred, CallbackService, ClientId, Referring, SessionId, State,
 };
@@ -31,7 +30,8 @@ use weir_nfs::v4::{
     PROC_CB_NULL,
 };
 use weir_pagecache::File;
-use weir_rpc::{AuthFlavor, AuthSys, CallHeader, OpaqueAuth, ReplyHeader};
+use weir_rpc::net::{self, ClientLimits, RpcClient, Source};
+use weir_rpc::{AuthFlavor, AuthSys, CallHeader, OpaqueAuth, ProgramId, ReplyHeader};
 use weir_xdr::{Decode, Decoder, Encode, Encoder, List, Opaque};
 
 /// How long a client may take to answer.
@@ -169,17 +169,17 @@ impl Callbacks {
         // Nobody closes the semaphore.
         let _permit = self.outgoing.acquire().await.ok()?;
         let called = async {
-            let connection = Outcall::connect(service.addr, None).await?;
+            let connection =
+                RpcClient::connect(service.addr, Source::ANY, ClientLimits::SMALL).await?;
             let mut connection = connection.with_cred(OpaqueAuth::from(&AuthSys {
                 machine_name: "weir".into(),
                 ..AuthSys::default()
             }));
-            connection.call((service.program, CB_VERSION, procedure), args).await
+            let id = ProgramId { program: service.program, version: CB_VERSION };
+            connection.call(id, procedure, args).await
         };
-        called
-            .await
-            .inspect_err(|error| debug!("{}: a callback failed: {error}", service.addr))
-            .ok()
+        let called: Result<R, net::Error> = called.await;
+        called.inspect_err(|error| debug!("{}: a callback failed: {error}", service.addr)).ok()
     }
 
     /// Finds out whether a client of minor version 0 answers at the address that it gave.

@@ -22,7 +22,6 @@ pub mod metrics;
 mod operation;
 pub mod program;
 pub mod registration;
-mod rpc_client;
 pub mod server;
 pub mod state;
 mod storage;

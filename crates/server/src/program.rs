@@ -34,17 +34,10 @@ use crate::transport::Peer;
 use async_trait::async_trait;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
-use weir_rpc::{AcceptStatus, AuthStatus, CallHeader, Denial, ReplyHeader, VersionRange};
+use weir_rpc::{AcceptStatus, AuthStatus, CallHeader, Denial, ReplyBody, VersionRange};
 use weir_xdr::{Decoder, Encoder};
 
-/// A version of an RPC program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ProgramId {
-    /// Program number.
-    pub program: u32,
-    /// Its version.
-    pub version: u32,
-}
+pub use weir_rpc::ProgramId;
 
 /// A call, decoded up to its arguments.
 #[derive(Debug)]
@@ -88,13 +81,13 @@ impl From<weir_xdr::Error> for Refusal {
     }
 }
 
-impl Refusal {
-    pub(crate) fn header(self, xid: u32) -> ReplyHeader {
-        match self {
-            Self::NoSuchProcedure => ReplyHeader::accepted(xid, AcceptStatus::ProcUnavail),
-            Self::GarbageArgs => ReplyHeader::accepted(xid, AcceptStatus::GarbageArgs),
-            Self::SystemError => ReplyHeader::accepted(xid, AcceptStatus::SystemErr),
-            Self::Auth(status) => ReplyHeader::denied(xid, Denial::AuthError(status)),
+impl From<Refusal> for ReplyBody {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NoSuchProcedure => AcceptStatus::ProcUnavail.into(),
+            Refusal::GarbageArgs => AcceptStatus::GarbageArgs.into(),
+            Refusal::SystemError => AcceptStatus::SystemErr.into(),
+            Refusal::Auth(status) => Self::Denied(Denial::AuthError(status)),
         }
     }
 }

@@ -6,16 +6,18 @@
 //!    NFS mounts may need it.
 
 use crate::program::ProgramId;
-use crate::rpc_client::{Outcall, port_of};
-use std::io;
 use std::net::SocketAddr;
 use tracing::warn;
 use weir_nfs::{nlm, nsm};
-use weir_rpc::rpcbind::{self, Mapping, Procedure, TCP, UDP};
+use weir_rpc::net::{self, ClientLimits, PortMapper, Source, answers};
+use weir_rpc::rpcbind::{self, TCP, UDP};
 
 /// Where this machine's port mapper listens.
 pub const LOCAL_RPCBIND: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), rpcbind::PORT);
+
+/// What the mapper's answers may cost, and those of programs that it names.
+const LIMITS: ClientLimits = ClientLimits::SMALL;
 
 /// Why programs are not registered.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +28,7 @@ pub enum RegisterError {
         /// Where it was looked for.
         mapper: SocketAddr,
         /// Why.
-        source: io::Error,
+        source: net::Error,
     },
     /// The mapper does not want to.
     #[error(
@@ -53,12 +55,14 @@ pub async fn register(
     port: u16,
 ) -> Result<Vec<ProgramId>, RegisterError> {
     let unreachable = |source| RegisterError::Unreachable { mapper, source };
-    let mut client = Outcall::connect(mapper, None).await.map_err(unreachable)?;
+    let mut client = PortMapper::connect(mapper, Source::ANY, LIMITS).await.map_err(unreachable)?;
     let mut registered = Vec::new();
     for &id in programs {
         let ProgramId { program, version } = id;
         if matches!(program, nlm::PROGRAM | nsm::PROGRAM)
-            && let Some(other) = served_elsewhere(mapper, id, port).await
+            && let Some(other) = client.port_of(id).await.map_err(unreachable)?
+            && other != port
+            && answers(SocketAddr::new(mapper.ip(), other), Source::ANY, id, LIMITS).await
         {
             warn!(
                 "{} of this machine is served at port {other} by another program, perhaps for its \
@@ -67,10 +71,9 @@ pub async fn register(
             );
             continue;
         }
-        let mapping = |protocol| Mapping { program, version, protocol, port: port.into() };
-        set(&mut client, Procedure::Unset, mapping(TCP)).await.map_err(unreachable)?;
+        client.unset(id).await.map_err(unreachable)?;
         for &protocol in protocols_of(program) {
-            if !set(&mut client, Procedure::Set, mapping(protocol)).await.map_err(unreachable)? {
+            if !client.set(id, protocol, port).await.map_err(unreachable)? {
                 return Err(RegisterError::Refused { mapper, program, version });
             }
         }
@@ -85,10 +88,9 @@ pub async fn register(
 /// The mapper cannot be reached.
 pub async fn withdraw(mapper: SocketAddr, programs: &[ProgramId]) -> Result<(), RegisterError> {
     let unreachable = |source| RegisterError::Unreachable { mapper, source };
-    let mut client = Outcall::connect(mapper, None).await.map_err(unreachable)?;
-    for &ProgramId { program, version } in programs {
-        let mapping = Mapping { program, version, protocol: TCP, port: 0 };
-        set(&mut client, Procedure::Unset, mapping).await.map_err(unreachable)?;
+    let mut client = PortMapper::connect(mapper, Source::ANY, LIMITS).await.map_err(unreachable)?;
+    for &id in programs {
+        client.unset(id).await.map_err(unreachable)?;
     }
     Ok(())
 }
@@ -96,22 +98,6 @@ pub async fn withdraw(mapper: SocketAddr, programs: &[ProgramId]) -> Result<(), 
 /// Status monitors tell of restarts by datagrams; everything else is served on connections.
 fn protocols_of(program: u32) -> &'static [u32] {
     if program == nsm::PROGRAM { &[TCP, UDP] } else { &[TCP] }
-}
-
-/// The port at which another living server has a program.
-async fn served_elsewhere(mapper: SocketAddr, id: ProgramId, ours: u16) -> Option<u16> {
-    let ProgramId { program, version } = id;
-    let port = port_of(mapper, None, program, version).await.ok()??;
-    if port == ours {
-        return None;
-    }
-    let mut client = Outcall::connect(SocketAddr::new(mapper.ip(), port), None).await.ok()?;
-    client.call::<()>((program, version, 0), &()).await.ok()?;
-    Some(port)
-}
-
-async fn set(client: &mut Outcall, procedure: Procedure, mapping: Mapping) -> io::Result<bool> {
-    client.call((rpcbind::PROGRAM, rpcbind::VERSION, procedure as u32), &mapping).await
 }
 
 #[cfg(test)]
@@ -122,8 +108,10 @@ mod tests {
     use async_trait::async_trait;
     use parking_lot::Mutex;
     use std::sync::Arc;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
     use tokio_util::sync::CancellationToken;
+    use weir_rpc::rpcbind::Mapping;
     use weir_xdr::Encoder;
 
     /// A mapper that takes a program once, until it is unset; and never program 13.
@@ -213,7 +201,7 @@ mod tests {
     #[tokio::test]
     async fn a_status_monitor_that_lives_elsewhere_stays() {
         let (mapper, addr) = mapper().await;
-        let ours = [ProgramId { program: nsm::PROGRAM, version: nsm::VERSION }];
+        let ours = [nsm::ID];
         // Nothing answers where a server that ended badly left itself.
         let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
         register(addr, &ours, unused).await.unwrap();
@@ -233,7 +221,7 @@ mod tests {
         #[async_trait]
         impl Program for Monitor {
             fn id(&self) -> ProgramId {
-                ProgramId { program: nsm::PROGRAM, version: nsm::VERSION }
+                nsm::ID
             }
             async fn call(self: Arc<Self>, _: Call, reply: Encoder) -> Result<Encoder, Refusal> {
                 Ok(reply)
@@ -243,6 +231,28 @@ mod tests {
         register(addr, &ours, theirs).await.unwrap();
         assert_eq!(register(addr, &ours, 2049).await.unwrap(), []);
         assert_eq!(*mapper.mappings.lock(), mapped(theirs));
+    }
+
+    #[tokio::test]
+    async fn a_mapper_may_answer_in_fragments() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let answering = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            // UNSET and SET, each of one fragment: 4 bytes before the transaction.
+            for _ in 0..2 {
+                let mut call = [0; 4 + 40 + 16];
+                stream.read_exact(&mut call).await.unwrap();
+                let reply = [&call[4..8], &[0, 0, 0, 1], &[0; 19], &[1]].concat();
+                for (fragment, mark) in [(&reply[..6], 0), (&reply[6..], 0x80)] {
+                    stream.write_all(&[mark, 0, 0, fragment.len() as u8]).await.unwrap();
+                    stream.write_all(fragment).await.unwrap();
+                }
+            }
+        });
+        let nfs = ProgramId { program: 100_003, version: 4 };
+        assert_eq!(register(addr, &[nfs], 2049).await.unwrap(), [nfs]);
+        answering.await.unwrap();
     }
 
     #[tokio::test]

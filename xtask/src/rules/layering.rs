@@ -25,6 +25,9 @@ const MAY_SEE: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
+/// The crates that may do RPC over sockets (`weir-rpc`'s feature `net`).
+const MAY_CALL: &[&str] = &["weir-client", "weir-server"];
+
 pub(super) fn check(root: &Path) -> Result<Vec<String>> {
     let mut findings = Vec::new();
     let packages = packages(root)?;
@@ -44,7 +47,14 @@ pub(super) fn check(root: &Path) -> Result<Vec<String>> {
             if dependency["kind"] == "dev" {
                 continue;
             }
+            let features = dependency["features"].as_array();
             let dependency = dependency["name"].as_str().unwrap_or_default();
+            if dependency == "weir-rpc"
+                && features.is_some_and(|features| features.iter().any(|f| f == "net"))
+                && !MAY_CALL.contains(&name)
+            {
+                findings.push(format!("{name} may not use the feature net of {dependency}"));
+            }
             if let Some(short) = dependency.strip_prefix("weir-")
                 && !allowed.contains(&short)
             {

@@ -22,7 +22,6 @@
 
 use crate::admission::Origin;
 use crate::program::{Call, Program, ProgramId, Refusal};
-use crate::rpc_client::{Outcall, PATIENCE};
 use crate::server::Core;
 use crate::state::{self, LockHost};
 use crate::transport::Peer;
@@ -44,9 +43,14 @@ use weir_nfs::nsm::{
     self, Mon, MonId, MyId, Outcome, Procedure, StatChange, StatName, StatRes, State,
 };
 use weir_pagecache::File;
-use weir_rpc::{AcceptStatus, CallHeader, ReplyHeader, VersionRange};
+use weir_rpc::net::{ClientLimits, PortMapper, Source};
+use weir_rpc::{RECORD_HEADER_BYTES, answer};
 use weir_xdr::{Bytes, Decoder, Encoder, Opaque};
 
+/// What a host's answers may cost.
+const LIMITS: ClientLimits = ClientLimits::SMALL;
+/// How long a host is asked, and waited for, when it takes a lock.
+const PATIENCE: Duration = LIMITS.deadline;
 /// How long hosts are told of a restart.
 const NOTIFY_PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// Pauses between attempts.
@@ -100,12 +104,10 @@ impl Asker {
         // Nobody closes the semaphore.
         let _place = self.places.acquire().await.map_err(io::Error::other)?;
         let mapper = SocketAddr::new(host, self.confirm.mapper_port);
-        let monitor = (nsm::PROGRAM, nsm::VERSION);
-        let mut client = Outcall::to_program(mapper, None, monitor, "status monitor").await?;
+        let mut client = PortMapper::find(mapper, Source::ANY, nsm::ID, LIMITS).await?;
         // A name that the host can resolve: some say nothing of others.
         let name = StatName { name: "localhost".into() };
-        let which = (nsm::PROGRAM, nsm::VERSION, Procedure::Stat as u32);
-        match client.call(which, &name).await? {
+        match client.call(nsm::ID, Procedure::Stat as u32, &name).await? {
             StatRes { state: 0, .. } => Err(io::Error::other("its status monitor has no number")),
             StatRes { state, .. } => Ok(state),
         }
@@ -329,43 +331,23 @@ impl Nsm1 {
 
     /// The answer to a call, and in `noticed` the run that it says the host to be in.
     fn answer(&self, datagram: Bytes, noticed: &mut Option<i32>) -> Option<Bytes> {
-        let mut args = Decoder::new(datagram);
-        let header = CallHeader::decode(&mut args).ok()?;
-        let accepted = |status| ReplyHeader::accepted(header.xid, status);
-        let mut reply = Encoder::new();
-        let refused = match (header.program, header.version) {
-            (nsm::PROGRAM, nsm::VERSION) => {
-                reply.put(&accepted(AcceptStatus::Success));
-                let results = self.execute(header.procedure, &mut args, |run| *noticed = Some(run));
-                match results {
-                    Ok(results) => {
-                        reply.raw(&results);
-                        return Some(reply.finish().to_bytes());
-                    }
-                    Err(refusal) => refusal.header(header.xid),
-                }
-            }
-            (nsm::PROGRAM, _) => accepted(AcceptStatus::ProgMismatch(VersionRange {
-                low: nsm::VERSION,
-                high: nsm::VERSION,
-            })),
-            _ => accepted(AcceptStatus::ProgUnavail),
-        };
-        let mut reply = Encoder::new();
-        reply.put(&refused);
-        Some(reply.finish().to_bytes())
+        let reply = answer(datagram, nsm::ID, |header, args, reply| {
+            self.execute(header.procedure, args, reply, |run| *noticed = Some(run))
+        })?;
+        // Only streams mark records.
+        Some(reply.to_bytes().slice(RECORD_HEADER_BYTES..))
     }
 
     fn execute(
         &self,
         number: u32,
         args: &mut Decoder,
+        results: &mut Encoder,
         noticed: impl FnOnce(i32),
-    ) -> Result<Bytes, Refusal> {
+    ) -> Result<(), Refusal> {
         let procedure = Procedure::from_number(number).ok_or(Refusal::NoSuchProcedure)?;
         let state = number_of(self.core.run);
         let not_monitored = StatRes { outcome: Outcome::Failure, state };
-        let mut results = Encoder::new();
         match procedure {
             Procedure::Null | Procedure::SimuCrash => {}
             Procedure::Stat => {
@@ -390,14 +372,14 @@ impl Nsm1 {
                 noticed(state);
             }
         }
-        Ok(results.finish().to_bytes())
+        Ok(())
     }
 }
 
 #[async_trait]
 impl Program for Nsm1 {
     fn id(&self) -> ProgramId {
-        ProgramId { program: nsm::PROGRAM, version: nsm::VERSION }
+        nsm::ID
     }
 
     async fn call(self: Arc<Self>, mut call: Call, mut reply: Encoder) -> Result<Encoder, Refusal> {
@@ -405,7 +387,7 @@ impl Program for Nsm1 {
             let what = format!("has restarted (run {run})");
             self.noticed_by_connection(&call.peer, &what);
         };
-        reply.raw(&self.execute(call.header.procedure, &mut call.args, noticed)?);
+        self.execute(call.header.procedure, &mut call.args, &mut reply, noticed)?;
         Ok(reply)
     }
 }
@@ -464,12 +446,11 @@ impl Restart {
 
     async fn notify(&self, LockHost { host, server }: LockHost) -> io::Result<()> {
         let mapper = SocketAddr::new(host, self.mapper_port);
-        let monitor = (nsm::PROGRAM, nsm::VERSION);
-        let from = Some(server);
-        let mut client = Outcall::to_program(mapper, from, monitor, "status monitor").await?;
+        let source = Source::address(server);
+        let mut client = PortMapper::find(mapper, source, nsm::ID, LIMITS).await?;
         let name = Opaque::copy_from(rustix::system::uname().nodename().to_bytes());
         let change = StatChange { name, state: number_of(self.run) };
-        client.call((nsm::PROGRAM, nsm::VERSION, Procedure::Notify as u32), &change).await
+        Ok(client.call(nsm::ID, Procedure::Notify as u32, &change).await?)
     }
 }
 

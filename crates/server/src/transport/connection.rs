@@ -12,7 +12,7 @@
 use super::polling::Polling;
 use super::socket::Socket;
 use super::{Peer, SMALL_BYTES, Transport};
-use crate::program::{Call, ProgramId, Refusal};
+use crate::program::{Call, ProgramId};
 use bytes::BytesMut;
 use futures_util::FutureExt;
 use std::collections::VecDeque;
@@ -222,10 +222,10 @@ impl Connection {
         let mut future: CallFuture = Box::pin(async move {
             match called.await {
                 Ok(Ok(reply)) => finish_record(reply),
-                Ok(Err(refusal)) => encode_header(&refusal.header(xid)),
+                Ok(Err(refusal)) => encode_header(&ReplyHeader { xid, body: refusal.into() }),
                 Err(_) => {
                     error!("a call of {id:?} panicked; it is refused");
-                    encode_header(&Refusal::SystemError.header(xid))
+                    encode_header(&ReplyHeader::accepted(xid, AcceptStatus::SystemErr))
                 }
             }
         });

@@ -150,7 +150,7 @@ impl std::fmt::Debug for Mount3 {
 #[async_trait]
 impl Program for Mount3 {
     fn id(&self) -> ProgramId {
-        ProgramId { program: mount::PROGRAM, version: mount::VERSION }
+        mount::ID
     }
 
     async fn call(self: Arc<Self>, mut call: Call, mut reply: Encoder) -> Result<Encoder, Refusal> {

@@ -9,12 +9,10 @@
 //! 3. At most [`MAX_ANSWERS`] answers wait for a host; it repeats requests that were not answered.
 //!    Grants that wait are bounded by the state's own tables.
 
-use crate::rpc_client::Outcall;
 use crate::server::Core;
 use crate::state::Granted;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 use weir_nfs::nlm::{self, Procedure, Res, Status, TestArgs};
+use weir_rpc::net::{self, ClientLimits, PortMapper, RpcClient, Source};
 use weir_rpc::{AuthSys, OpaqueAuth};
 use weir_xdr::{Bytes, Decode, Encode, Encoder, Opaque};
 
@@ -140,12 +139,12 @@ struct Caller {
     core: Arc<Core>,
     route: Route,
     more: Arc<Notify>,
-    connection: Option<Outcall>,
+    connection: Option<RpcClient>,
 }
 
 /// A call that failed.
 struct Failed {
-    error: io::Error,
+    error: net::Error,
     /// It may have arrived.
     sent: bool,
 }
@@ -260,22 +259,21 @@ impl Caller {
             Some(connection) => connection,
             None => self.connect().await.map_err(|error| Failed { error, sent: false })?,
         };
-        let which = (nlm::PROGRAM, nlm::VERSION, procedure as u32);
-        let result = connection.call(which, args).await;
+        let result = connection.call(nlm::ID, procedure as u32, args).await;
         let result = result.map_err(|error| Failed { error, sent: true })?;
         self.connection = Some(connection);
         Ok(result)
     }
 
-    async fn connect(&self) -> io::Result<Outcall> {
+    async fn connect(&self) -> Result<RpcClient, net::Error> {
         let Route { host, server } = self.route;
         let mapper = SocketAddr::new(host, self.callbacks.mapper_port);
-        let manager = (nlm::PROGRAM, nlm::VERSION);
-        let outcall = Outcall::to_program(mapper, Some(server), manager, "lock manager").await?;
+        let source = Source::address(server);
+        let client = PortMapper::find(mapper, source, nlm::ID, ClientLimits::SMALL).await?;
         let name = rustix::system::uname();
         let name = name.nodename().to_bytes();
         let auth = AuthSys { machine_name: name.into(), ..AuthSys::default() };
-        Ok(outcall.with_cred(OpaqueAuth::from(&auth)))
+        Ok(client.with_cred(OpaqueAuth::from(&auth)))
     }
 }
 

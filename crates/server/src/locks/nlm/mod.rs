@@ -366,7 +366,7 @@ fn status(error: NlmError) -> Status {
 #[async_trait]
 impl Program for Nlm4 {
     fn id(&self) -> ProgramId {
-        ProgramId { program: nlm::PROGRAM, version: nlm::VERSION }
+        nlm::ID
     }
 
     async fn call(self: Arc<Self>, call: Call, mut reply: Encoder) -> Result<Encoder, Refusal> {

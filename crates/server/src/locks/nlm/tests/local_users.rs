@@ -11,7 +11,7 @@ fn give(socket: impl AsFd, uid: u32) -> bool {
 }
 
 /// A connection of a user from a host's address.
-async fn connect(f: &Fixture, ip: IpAddr, uid: u32) -> Option<Outcall> {
+async fn connect(f: &Fixture, ip: IpAddr, uid: u32) -> Option<RpcClient> {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::new(ip, 0)).unwrap();
     if !give(&socket, uid) {
@@ -19,23 +19,23 @@ async fn connect(f: &Fixture, ip: IpAddr, uid: u32) -> Option<Outcall> {
     }
     let stream = socket.connect(f.addr).await.unwrap();
     let auth = AuthSys { uid, gid: uid, ..AuthSys::default() };
-    Some(Outcall::over(stream).with_cred(OpaqueAuth::from(&auth)))
+    Some(RpcClient::over(stream, LIMITS).with_cred(OpaqueAuth::from(&auth)))
 }
 
-async fn call<C: nlm::Call>(client: &mut Outcall, args: &C::Args) -> C::Res
+async fn call<C: nlm::Call>(client: &mut RpcClient, args: &C::Args) -> C::Res
 where
     C::Args: Sync,
 {
-    client.call((nlm::PROGRAM, nlm::VERSION, C::PROCEDURE as u32), args).await.unwrap()
+    client.call(nlm::ID, C::PROCEDURE as u32, args).await.unwrap()
 }
 
-async fn take(client: &mut Outcall, lock: nlm::Lock) -> Status {
+async fn take(client: &mut RpcClient, lock: nlm::Lock) -> Status {
     let (cookie, block, exclusive, reclaim) = ("c".into(), false, true, false);
     let args = LockArgs { cookie, block, exclusive, lock, reclaim, state: 1 };
     call::<call::Lock>(client, &args).await.status
 }
 
-async fn release(client: &mut Outcall, lock: nlm::Lock) -> Status {
+async fn release(client: &mut RpcClient, lock: nlm::Lock) -> Status {
     call::<call::Unlock>(client, &UnlockArgs { cookie: "u".into(), lock }).await.status
 }
 
@@ -75,9 +75,8 @@ async fn users_of_this_machine_do_not_say_that_it_has_restarted() {
     asked(&mut host).await;
     f.knows(&host, Some(3)).await;
     let Some(mut user) = connect(&f, host.ip, 1001).await else { return };
-    let notify = (nsm::PROGRAM, nsm::VERSION, nsm::Procedure::Notify as u32);
     let change = nsm::StatChange { name: "host".into(), state: 5 };
-    user.call::<()>(notify, &change).await.unwrap();
+    user.call::<()>(nsm::ID, nsm::Procedure::Notify as u32, &change).await.unwrap();
     call::<call::FreeAll>(&mut user, &Notify { name: "host".into(), state: 5 }).await;
     assert_eq!(take(&mut user, f.lock(1, 0, 10)).await, Status::Denied);
 

@@ -6,7 +6,6 @@ mod local_users;
 use crate::export::{Export, ExportOptions, Squash};
 use crate::handle::{Handles, Node};
 use crate::program::{Call, Program, ProgramId, Programs, Refusal};
-use crate::rpc_client::Outcall;
 use crate::server::{Server, ServerConfig};
 use crate::transport::{Limits, Transport};
 use async_trait::async_trait;
@@ -24,6 +23,7 @@ use weir_nfs::nlm::{
 };
 use weir_nfs::{mount, nsm};
 use weir_pagecache::{Cache, CachedFs, Config};
+use weir_rpc::net::{ClientLimits, RpcClient, Source};
 use weir_rpc::rpcbind::{self, Mapping};
 use weir_rpc::{AuthSys, CallHeader, OpaqueAuth};
 use weir_stores::local::{LocalFs, LocalOptions};
@@ -133,6 +133,13 @@ impl Host {
     }
 }
 
+const LIMITS: ClientLimits = ClientLimits::SMALL;
+
+/// Connects from a host's address.
+async fn connect(to: SocketAddr, host: IpAddr) -> RpcClient {
+    RpcClient::connect(to, Source::address(host), LIMITS).await.unwrap()
+}
+
 struct Fixture {
     server: Option<Server>,
     served: tokio::task::JoinHandle<std::io::Result<()>>,
@@ -174,9 +181,9 @@ impl Fixture {
         let probe = TcpListener::bind("127.0.77.1:0").await.unwrap();
         let port = probe.local_addr().unwrap().port();
         let (server, served, addr) = serve(&fs, dir.path(), port, read_only, ports_below).await;
-        let mut client = Outcall::connect(addr, None).await.unwrap();
-        let mnt = (mount::PROGRAM, mount::VERSION, mount::Procedure::Mnt as u32);
-        let root: mount::MntRes = client.call(mnt, &mount::Mnt { path: "/".into() }).await.unwrap();
+        let mut client = RpcClient::connect(addr, Source::ANY, LIMITS).await.unwrap();
+        let (mnt, args) = (mount::Procedure::Mnt as u32, mount::Mnt { path: "/".into() });
+        let root: mount::MntRes = client.call(mount::ID, mnt, &args).await.unwrap();
         let root = Handles::open(dir.path()).unwrap().unseal(&root.unwrap().handle).unwrap();
         let file = Node { id: made.attr.id, ..root };
         Self { server: Some(server), served, addr, fs, file, dir, port, read_only, ports_below }
@@ -218,9 +225,9 @@ impl Fixture {
         C::Args: Sync,
     {
         let auth = AuthSys { uid, ..AuthSys::default() };
-        let client = Outcall::connect(self.addr, Some(host.ip)).await.unwrap();
+        let client = connect(self.addr, host.ip).await;
         let mut client = client.with_cred(OpaqueAuth::from(&auth));
-        client.call((nlm::PROGRAM, nlm::VERSION, C::PROCEDURE as u32), args).await.unwrap()
+        client.call(nlm::ID, C::PROCEDURE as u32, args).await.unwrap()
     }
 
     async fn take(&self, host: &Host, lock: nlm::Lock, how: How) -> Status {
@@ -478,10 +485,9 @@ async fn send_notice(f: &Fixture, socket: &UdpSocket, run: i32) {
 }
 
 async fn notify_by_connection(f: &Fixture, host: &Host, run: i32) {
-    let mut client = Outcall::connect(f.addr, Some(host.ip)).await.unwrap();
-    let which = (nsm::PROGRAM, nsm::VERSION, nsm::Procedure::Notify as u32);
+    let mut client = connect(f.addr, host.ip).await;
     let change = nsm::StatChange { name: "host".into(), state: run };
-    client.call::<()>(which, &change).await.unwrap();
+    client.call::<()>(nsm::ID, nsm::Procedure::Notify as u32, &change).await.unwrap();
 }
 
 /// Waits until the server has asked a host's status monitor.
@@ -522,12 +528,9 @@ async fn a_host_that_restarts_loses_its_locks_and_nobody_else_does() {
     assert_eq!(f.take(&a, f.lock(1, 0, 20), EXCLUSIVE).await, Status::Granted);
 
     // It monitors for nobody.
-    let mut client = Outcall::connect(f.addr, Some(a.ip)).await.unwrap();
+    let mut client = connect(f.addr, a.ip).await;
     let stat = nsm::StatName { name: "box".into() };
-    let res: nsm::StatRes = client
-        .call((nsm::PROGRAM, nsm::VERSION, nsm::Procedure::Stat as u32), &stat)
-        .await
-        .unwrap();
+    let res: nsm::StatRes = client.call(nsm::ID, nsm::Procedure::Stat as u32, &stat).await.unwrap();
     assert_eq!(res.outcome, nsm::Outcome::Failure);
 }
 
@@ -615,13 +618,13 @@ async fn odd_calls_are_refused() {
     let f = Fixture::new().await;
     let a = f.host(1).await;
     for procedure in [16, 19, 24] {
-        let mut client = Outcall::connect(f.addr, None).await.unwrap();
-        let refused = client.call::<()>((nlm::PROGRAM, nlm::VERSION, procedure), &()).await;
+        let mut client = RpcClient::connect(f.addr, Source::ANY, LIMITS).await.unwrap();
+        let refused = client.call::<()>(nlm::ID, procedure, &()).await;
         assert!(refused.is_err());
     }
-    let mut client = Outcall::connect(f.addr, None).await.unwrap();
-    let garbage = (nlm::PROGRAM, nlm::VERSION, nlm::Procedure::Lock as u32);
-    assert!(client.call::<Res>(garbage, &7_u32).await.is_err());
+    let mut client = RpcClient::connect(f.addr, Source::ANY, LIMITS).await.unwrap();
+    let lock = nlm::Procedure::Lock as u32;
+    assert!(client.call::<Res>(nlm::ID, lock, &7_u32).await.is_err());
     assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
 }
 
