@@ -11,7 +11,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 /// The workspace's root directory.
 pub fn workspace() -> &'static Path {
@@ -54,16 +54,42 @@ pub fn skip(why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }
 
-/// A Linux kernel to boot; only one at a time, as each takes a processor.
+/// One of as many places as there are processors. A test with a guest, or with servers that take leases
+/// away from clients, holds one: a machine that is too busy lets leases run out.
+pub struct Turn(());
+
+static TURNS_TAKEN: Mutex<usize> = Mutex::new(0);
+static TURN_FREE: Condvar = Condvar::new();
+
+impl Turn {
+    /// Waits for a place.
+    pub fn take() -> Self {
+        let places = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let taken = TURNS_TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = TURN_FREE
+            .wait_while(taken, |taken| *taken >= places)
+            .unwrap_or_else(PoisonError::into_inner);
+        *taken += 1;
+        Self(())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *TURNS_TAKEN.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        TURN_FREE.notify_one();
+    }
+}
+
+/// A Linux kernel to boot; each takes a processor, so each has a [`Turn`].
 pub struct Guest {
     run: PathBuf,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Turn,
 }
 
 impl Guest {
     /// The guest runner; `None`, said aloud, where there is none, or where it cannot work.
     pub fn find() -> Option<Self> {
-        static TURN: Mutex<()> = Mutex::new(());
         let run = match std::env::var_os("WEIR_LINUX") {
             Some(dir) => PathBuf::from(dir).join("run"),
             None => workspace().join("../shared/linux/run"),
@@ -82,7 +108,7 @@ impl Guest {
             skip(&format!("the Linux guest needs {missing}"));
             return None;
         }
-        Some(Self { run, _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner) })
+        Some(Self { run, _turn: Turn::take() })
     }
 
     /// The directory of the guest runner, which also holds what starts the kernel's server.

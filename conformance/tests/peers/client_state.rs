@@ -2,24 +2,16 @@
 //! keep each other out, whoever waits is called by the server, and a restart of the server loses none.
 //! Delegations. And nothing, once it has ended.
 
-use conformance::{Guest, program, scratch, skip, text_of, weir};
+use conformance::{Guest, Turn, program, scratch, skip, text_of, weir};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const SCRIPTS: &str = "conformance/guest";
 
-/// Held by each test: servers take leases away from clients that a busy machine holds up.
-static TURN: Mutex<()> = Mutex::new(());
-
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Runs a script natively, in a network and with mounts of its own.
 fn run_unshared(script: &str, args: &[&str]) -> Option<String> {
-    let _turn = turn();
+    let _turn = Turn::take();
     for needed in ["rpcbind", "rpc.statd", "unshare", "ip"] {
         if program(needed).is_none() {
             skip(&format!("locks of the client need {needed}"));
@@ -72,7 +64,7 @@ fn locks_at_ganesha_live_through_its_restart() {
 /// Runs `client` natively beside the kernel's server, which exports /run/exp and does what files in
 /// the directory ask for; returns what both printed.
 fn beside_knfsd(client: impl FnOnce(&str) -> String) -> Option<String> {
-    let _turn = turn();
+    let _turn = Turn::take();
     let guest = Guest::find()?;
     for needed in ["exportfs", "rpcbind", "rpc.statd", "mkfs.ext4"] {
         if program(needed).is_none() {
