@@ -10,12 +10,9 @@ pub mod types;
 
 pub use error::{Error, Failure};
 pub use table::{Call, Procedure};
+pub use types::{MAX_HANDLE_BYTES, VERIFIER_BYTES};
 
 /// Program number of NFS.
 pub const PROGRAM: u32 = 100_003;
 /// Version of the program.
 pub const VERSION: u32 = 3;
-/// Most bytes in a filehandle.
-pub const MAX_HANDLE_BYTES: usize = 64;
-/// Bytes in a verifier of a write, a creation or a directory's cookies.
-pub const VERIFIER_BYTES: usize = 8;

@@ -1,7 +1,11 @@
 //! Types that several procedures share (RFC 1813 section 2.5 and 2.6).
 
-use super::{MAX_HANDLE_BYTES, VERIFIER_BYTES};
 use weir_xdr::{Bytes, Opaque, xdr_enum, xdr_struct, xdr_union};
+
+/// Most bytes in a filehandle.
+pub const MAX_HANDLE_BYTES: usize = 64;
+/// Bytes in a verifier of a write, a creation or a directory's cookies.
+pub const VERIFIER_BYTES: usize = 8;
 
 /// A filehandle: means something to the server alone.
 pub type FileHandle = Opaque<MAX_HANDLE_BYTES>;

@@ -7,8 +7,9 @@
 //!    error of the message: the values as a whole have a length.
 
 use super::acl::{Ace, Acl, MAX_ACES};
+use super::bitmap::Bitmap;
+use super::error::Error;
 use super::types::{FileHandle, FileType, FsId, Name, NfsTime, SetTime, SpecData, Status};
-use super::{Bitmap, Error};
 use weir_xdr::{Decode, Decoder, Encode, Encoder, List, Opaque, Result, xdr_struct};
 
 xdr_struct! {

@@ -46,7 +46,7 @@ xdr_struct! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::v4::Error;
+    use crate::v4::error::Error;
     use weir_xdr::sample::check;
 
     #[test]

@@ -8,9 +8,10 @@
 //! Operations of a second, shorter list are known but not served: they need no codec, because the
 //! answer (not supported) ends the compound.
 
+use super::error::Error;
 use super::error::Outcome;
+use super::op;
 use super::types::Status;
-use super::{Error, op};
 use crate::macros::numbered;
 use weir_xdr::{Decoder, Encode, Encoder};
 
@@ -402,7 +403,7 @@ macro_rules! declare {
                         e.put(error);
                         if *code == OpCode::Setattr {
                             // Its result names the attributes that were set also when it fails.
-                            e.put(&super::Bitmap::EMPTY);
+                            e.put(&super::bitmap::Bitmap::EMPTY);
                         }
                     }
                     Self::Illegal => {

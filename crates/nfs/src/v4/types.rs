@@ -1,6 +1,6 @@
 //! Types that several operations use.
 
-use super::Error;
+use super::error::Error;
 use weir_rpc::AuthSys;
 use weir_xdr::{
     Decode, Decoder, Encode, Encoder, List, Opaque, Result, xdr_enum, xdr_struct, xdr_union,
@@ -193,7 +193,7 @@ xdr_struct! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Notify {
         /// Kinds of change.
-        pub mask: super::Bitmap,
+        pub mask: super::bitmap::Bitmap,
         /// The changes, encoded by kind.
         pub values: Blob,
     }

@@ -1,7 +1,7 @@
 //! ACCESS (RFC 1813 section 3.3.4).
 
 use crate::macros::wire_flags;
-use crate::v3::Failure;
+use crate::v3::error::Failure;
 use crate::v3::types::{FileHandle, PostOpAttr};
 use weir_xdr::xdr_struct;
 
@@ -49,7 +49,7 @@ pub type Res = Result<Granted, Failure<PostOpAttr>>;
 #[cfg(test)]
 pub(crate) fn result_samples() -> Vec<(usize, usize)> {
     use super::result;
-    use crate::v3::Error;
+    use crate::v3::error::Error;
     use crate::v3::types::sample::{ATTR, HANDLE, attr, handle};
     weir_xdr::sample::check(
         &Args { object: handle(), rights: Rights::all() },

@@ -1,6 +1,6 @@
 //! COMMIT (RFC 1813 section 3.3.21).
 
-use crate::v3::Failure;
+use crate::v3::error::Failure;
 use crate::v3::types::{FileHandle, Verifier, WccData};
 use weir_xdr::xdr_struct;
 
@@ -32,7 +32,7 @@ pub type Res = Result<Committed, Failure<WccData>>;
 #[cfg(test)]
 pub(crate) fn result_samples() -> Vec<(usize, usize)> {
     use super::result;
-    use crate::v3::Error;
+    use crate::v3::error::Error;
     use crate::v3::types::sample::{HANDLE, WCC, handle, wcc};
     weir_xdr::sample::check(
         &Args { file: handle(), offset: 0, count: 9 },

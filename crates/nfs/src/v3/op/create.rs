@@ -1,6 +1,6 @@
 //! CREATE (RFC 1813 section 3.3.8).
 
-use crate::v3::Failure;
+use crate::v3::error::Failure;
 use crate::v3::types::{Created, DirOp, SetAttr, Verifier, WccData};
 use weir_xdr::{xdr_struct, xdr_union};
 
@@ -34,7 +34,7 @@ pub type Res = Result<Created, Failure<WccData>>;
 #[cfg(test)]
 pub(crate) fn result_samples() -> Vec<(usize, usize)> {
     use super::result;
-    use crate::v3::Error;
+    use crate::v3::error::Error;
     use crate::v3::types::sample::{
         DIR_OP, SET_ATTR, WCC, created, created_wire, dir_op, set_attr, wcc,
     };

@@ -1,6 +1,6 @@
 //! FSSTAT (RFC 1813 section 3.3.18).
 
-use crate::v3::Failure;
+use crate::v3::error::Failure;
 use crate::v3::types::{FileHandle, PostOpAttr};
 use weir_xdr::xdr_struct;
 
@@ -40,7 +40,7 @@ pub type Res = Result<Space, Failure<PostOpAttr>>;
 #[cfg(test)]
 pub(crate) fn result_samples() -> Vec<(usize, usize)> {
     use super::result;
-    use crate::v3::Error;
+    use crate::v3::error::Error;
     use crate::v3::types::sample::{ATTR, HANDLE, attr, handle};
     weir_xdr::sample::check(&Args { root: handle() }, HANDLE);
     let space = Space {

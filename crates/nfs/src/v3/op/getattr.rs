@@ -1,6 +1,6 @@
 //! GETATTR (RFC 1813 section 3.3.1).
 
-use crate::v3::Failure;
+use crate::v3::error::Failure;
 use crate::v3::types::{Attr, FileHandle};
 use weir_xdr::xdr_struct;
 
@@ -19,7 +19,7 @@ pub type Res = Result<Attr, Failure<()>>;
 #[cfg(test)]
 pub(crate) fn result_samples() -> Vec<(usize, usize)> {
     use super::result;
-    use crate::v3::Error;
+    use crate::v3::error::Error;
     use crate::v3::types::sample::{ATTR, HANDLE, attr, handle};
     weir_xdr::sample::check(&Args { object: handle() }, HANDLE);
     vec![

@@ -1,6 +1,6 @@
 //! LINK (RFC 1813 section 3.3.15).
 
-use crate::v3::Failure;
+use crate::v3::error::Failure;
 use crate::v3::types::{DirOp, FileHandle, PostOpAttr, WccData};
 use weir_xdr::xdr_struct;
 
@@ -30,7 +30,7 @@ pub type Res = Result<Linked, Failure<Linked>>;
 #[cfg(test)]
 pub(crate) fn result_samples() -> Vec<(usize, usize)> {
     use super::result;
-    use crate::v3::Error;
+    use crate::v3::error::Error;
     use crate::v3::types::sample::{ATTR, DIR_OP, HANDLE, WCC, attr, dir_op, handle, wcc};
     weir_xdr::sample::check(
         &Args { file: handle(), link: dir_op() },

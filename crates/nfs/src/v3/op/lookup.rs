@@ -1,6 +1,6 @@
 //! LOOKUP (RFC 1813 section 3.3.3).
 
-use crate::v3::Failure;
+use crate::v3::error::Failure;
 use crate::v3::types::{DirOp, FileHandle, PostOpAttr};
 use weir_xdr::xdr_struct;
 
@@ -30,7 +30,7 @@ pub type Res = Result<Found, Failure<PostOpAttr>>;
 #[cfg(test)]
 pub(crate) fn result_samples() -> Vec<(usize, usize)> {
     use super::result;
-    use crate::v3::Error;
+    use crate::v3::error::Error;
     use crate::v3::types::sample::{ATTR, DIR_OP, HANDLE, attr, dir_op, handle};
     weir_xdr::sample::check(&Args { what: dir_op() }, DIR_OP);
     let found = Found { object: handle(), attr: Some(attr()), dir: None };

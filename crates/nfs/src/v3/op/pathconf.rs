@@ -1,6 +1,6 @@
 //! PATHCONF (RFC 1813 section 3.3.20).
 
-use crate::v3::Failure;
+use crate::v3::error::Failure;
 use crate::v3::types::{FileHandle, PostOpAttr};
 use weir_xdr::xdr_struct;
 
@@ -38,7 +38,7 @@ pub type Res = Result<Limits, Failure<PostOpAttr>>;
 #[cfg(test)]
 pub(crate) fn result_samples() -> Vec<(usize, usize)> {
     use super::result;
-    use crate::v3::Error;
+    use crate::v3::error::Error;
     use crate::v3::types::sample::{ATTR, HANDLE, attr, handle};
     weir_xdr::sample::check(&Args { object: handle() }, HANDLE);
     let limits = Limits {

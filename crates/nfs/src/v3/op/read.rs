@@ -1,7 +1,7 @@
 //! READ (RFC 1813 section 3.3.6).
 
 use crate::Data;
-use crate::v3::Failure;
+use crate::v3::error::Failure;
 use crate::v3::types::{FileHandle, PostOpAttr};
 use weir_xdr::xdr_struct;
 
@@ -37,7 +37,7 @@ pub type Res = Result<Read, Failure<PostOpAttr>>;
 #[cfg(test)]
 pub(crate) fn result_samples() -> Vec<(usize, usize)> {
     use super::result;
-    use crate::v3::Error;
+    use crate::v3::error::Error;
     use crate::v3::types::sample::{ATTR, HANDLE, attr, handle};
     weir_xdr::sample::check(
         &Args { file: handle(), offset: 1 << 32, count: 4096 },

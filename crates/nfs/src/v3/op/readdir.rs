@@ -1,6 +1,6 @@
 //! READDIR (RFC 1813 section 3.3.16).
 
-use crate::v3::Failure;
+use crate::v3::error::Failure;
 use crate::v3::types::{FileHandle, Name, PostOpAttr, Verifier};
 use weir_xdr::{Decode, Decoder, Encode, Encoder, xdr_struct};
 
@@ -65,7 +65,7 @@ impl<T: Decode> Decode for Chain<T> {
 #[cfg(test)]
 pub(crate) fn result_samples() -> Vec<(usize, usize)> {
     use super::result;
-    use crate::v3::Error;
+    use crate::v3::error::Error;
     use crate::v3::types::sample::{ATTR, HANDLE, attr, handle};
     weir_xdr::sample::check(
         &Args { dir: handle(), cookie: 3, verifier: *b"verifier", count: 8192 },

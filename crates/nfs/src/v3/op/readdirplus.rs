@@ -1,7 +1,7 @@
 //! READDIRPLUS (RFC 1813 section 3.3.17).
 
 use super::readdir::Chain;
-use crate::v3::Failure;
+use crate::v3::error::Failure;
 use crate::v3::types::{FileHandle, Name, PostOpAttr, Verifier};
 use weir_xdr::xdr_struct;
 
@@ -56,7 +56,7 @@ pub type Res = Result<Listing, Failure<PostOpAttr>>;
 #[cfg(test)]
 pub(crate) fn result_samples() -> Vec<(usize, usize)> {
     use super::result;
-    use crate::v3::Error;
+    use crate::v3::error::Error;
     use crate::v3::types::sample::{ATTR, HANDLE, attr, handle};
     weir_xdr::sample::check(
         &Args { dir: handle(), cookie: 3, verifier: *b"verifier", dir_count: 512, max_count: 4096 },

@@ -1,6 +1,6 @@
 //! REMOVE (RFC 1813 section 3.3.12).
 
-use crate::v3::Failure;
+use crate::v3::error::Failure;
 use crate::v3::types::{DirOp, WccData};
 use weir_xdr::xdr_struct;
 
@@ -19,7 +19,7 @@ pub type Res = Result<WccData, Failure<WccData>>;
 #[cfg(test)]
 pub(crate) fn result_samples() -> Vec<(usize, usize)> {
     use super::result;
-    use crate::v3::Error;
+    use crate::v3::error::Error;
     use crate::v3::types::sample::{DIR_OP, WCC, dir_op, wcc};
     weir_xdr::sample::check(&Args { target: dir_op() }, DIR_OP);
     vec![

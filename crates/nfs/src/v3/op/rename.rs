@@ -1,6 +1,6 @@
 //! RENAME (RFC 1813 section 3.3.14).
 
-use crate::v3::Failure;
+use crate::v3::error::Failure;
 use crate::v3::types::{DirOp, WccData};
 use weir_xdr::xdr_struct;
 
@@ -30,7 +30,7 @@ pub type Res = Result<Dirs, Failure<Dirs>>;
 #[cfg(test)]
 pub(crate) fn result_samples() -> Vec<(usize, usize)> {
     use super::result;
-    use crate::v3::Error;
+    use crate::v3::error::Error;
     use crate::v3::types::sample::{DIR_OP, WCC, dir_op, wcc};
     weir_xdr::sample::check(&Args { from: dir_op(), to: dir_op() }, &format!("{DIR_OP} {DIR_OP}"));
     let dirs = || Dirs { from: wcc(), to: WccData::default() };

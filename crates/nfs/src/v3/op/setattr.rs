@@ -1,6 +1,6 @@
 //! SETATTR (RFC 1813 section 3.3.2).
 
-use crate::v3::Failure;
+use crate::v3::error::Failure;
 use crate::v3::types::{FileHandle, SetAttr, Time, WccData};
 use weir_xdr::xdr_struct;
 
@@ -12,7 +12,7 @@ xdr_struct! {
         pub object: FileHandle,
         /// What to set.
         pub set: SetAttr,
-        /// Only if this is the time of the last change ([`NotSync`](crate::v3::Error::NotSync)
+        /// Only if this is the time of the last change ([`NotSync`](crate::v3::error::Error::NotSync)
         /// otherwise).
         pub guard: Option<Time>,
     }
@@ -24,7 +24,7 @@ pub type Res = Result<WccData, Failure<WccData>>;
 #[cfg(test)]
 pub(crate) fn result_samples() -> Vec<(usize, usize)> {
     use super::result;
-    use crate::v3::Error;
+    use crate::v3::error::Error;
     use crate::v3::types::sample::{HANDLE, SET_ATTR, WCC, handle, set_attr, wcc};
     let guard = Some(Time { seconds: 5, nseconds: 6 });
     weir_xdr::sample::check(

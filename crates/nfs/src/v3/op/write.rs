@@ -1,7 +1,7 @@
 //! WRITE (RFC 1813 section 3.3.7).
 
 use crate::Data;
-use crate::v3::Failure;
+use crate::v3::error::Failure;
 use crate::v3::types::{FileHandle, Verifier, WccData};
 use weir_xdr::{xdr_enum, xdr_struct};
 
@@ -53,7 +53,7 @@ pub type Res = Result<Written, Failure<WccData>>;
 #[cfg(test)]
 pub(crate) fn result_samples() -> Vec<(usize, usize)> {
     use super::result;
-    use crate::v3::Error;
+    use crate::v3::error::Error;
     use crate::v3::types::sample::{HANDLE, WCC, handle, wcc};
     weir_xdr::sample::check(
         &Args {

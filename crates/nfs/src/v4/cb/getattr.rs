@@ -2,8 +2,10 @@
 //! delegation of.
 
 use crate::macros::samples;
+use crate::v4::attr::Attrs;
+use crate::v4::bitmap::Bitmap;
+use crate::v4::error::Error;
 use crate::v4::types::FileHandle;
-use crate::v4::{Attrs, Bitmap, Error};
 use weir_xdr::xdr_struct;
 
 xdr_struct! {

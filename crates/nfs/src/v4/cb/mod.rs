@@ -5,7 +5,7 @@
 //! known but refused by whoever is called: they need no codec, because the answer ends the
 //! compound.
 
-use super::Error;
+use super::error::Error;
 use super::types::Status;
 use crate::macros::numbered;
 use weir_xdr::{Decode, Decoder, Encode, Encoder};

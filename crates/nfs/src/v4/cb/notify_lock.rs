@@ -25,6 +25,6 @@ samples! {
     ],
     results: [
         Ok(()) => "00000000";
-        Err(crate::v4::Error::BadHandle) => "00002711";
+        Err(crate::v4::error::Error::BadHandle) => "00002711";
     ],
 }

@@ -1,7 +1,7 @@
 //! CB_OFFLOAD (RFC 7862 section 16.1): a copy in the background has ended.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::{FileHandle, StateId, Status, WriteResponse};
 use weir_xdr::xdr_struct;
 

@@ -27,6 +27,6 @@ samples! {
     ],
     results: [
         Ok(()) => "00000000";
-        Err(crate::v4::Error::BadStateId) => "00002729";
+        Err(crate::v4::error::Error::BadStateId) => "00002729";
     ],
 }

@@ -1,7 +1,7 @@
 //! CB_RECALL_ANY (RFC 8881 section 20.6): asks for any delegations or layouts back.
 
 use crate::macros::samples;
-use crate::v4::Bitmap;
+use crate::v4::bitmap::Bitmap;
 use crate::v4::types::Status;
 use weir_xdr::xdr_struct;
 
@@ -37,6 +37,6 @@ samples! {
     ],
     results: [
         Ok(()) => "00000000";
-        Err(crate::v4::Error::Inval) => "00000016";
+        Err(crate::v4::error::Error::Inval) => "00000016";
     ],
 }

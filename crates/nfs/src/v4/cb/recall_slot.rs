@@ -20,6 +20,6 @@ samples! {
     args: [Args { target_highest_slot: 5 } => "00000005"],
     results: [
         Ok(()) => "00000000";
-        Err(crate::v4::Error::BadHighSlot) => "0000275d";
+        Err(crate::v4::error::Error::BadHighSlot) => "0000275d";
     ],
 }

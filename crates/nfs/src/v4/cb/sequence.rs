@@ -1,7 +1,7 @@
 //! CB_SEQUENCE (RFC 8881 section 20.9): begins a callback in a session.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::{MAX_LIST, SessionId};
 use weir_xdr::{List, xdr_struct};
 

@@ -23,6 +23,6 @@ samples! {
     args: [Args { contended: true, resourced: false } => "00000001 00000000"],
     results: [
         Ok(()) => "00000000";
-        Err(crate::v4::Error::NotSupp) => "00002714";
+        Err(crate::v4::error::Error::NotSupp) => "00002714";
     ],
 }

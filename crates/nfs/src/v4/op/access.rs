@@ -1,7 +1,7 @@
 //! ACCESS (RFC 8881 section 18.1, RFC 8276 section 8.6.1).
 
 use crate::macros::{samples, wire_flags};
-use crate::v4::Error;
+use crate::v4::error::Error;
 use weir_xdr::xdr_struct;
 
 wire_flags! {

@@ -1,7 +1,7 @@
 //! ALLOCATE (RFC 7862 section 15.1): reserves space.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::StateId;
 use weir_xdr::xdr_struct;
 

@@ -25,6 +25,6 @@ samples! {
     ],
     results: [
         Ok(()) => "00000000";
-        Err(crate::v4::Error::Inval) => "00000016";
+        Err(crate::v4::error::Error::Inval) => "00000016";
     ],
 }

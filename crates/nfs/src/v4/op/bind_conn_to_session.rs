@@ -1,7 +1,7 @@
 //! BIND_CONN_TO_SESSION (RFC 8881 section 18.34): adds a connection to a session.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::SessionId;
 use weir_xdr::{xdr_enum, xdr_struct};
 

@@ -1,7 +1,7 @@
 //! CLONE (RFC 7862 section 15.13): shares a range of the saved file with the current one.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::StateId;
 use weir_xdr::xdr_struct;
 

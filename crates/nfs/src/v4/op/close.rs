@@ -1,7 +1,7 @@
 //! CLOSE (RFC 8881 section 18.2): ends an open.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::StateId;
 use weir_xdr::xdr_struct;
 

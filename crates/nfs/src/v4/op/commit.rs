@@ -1,7 +1,7 @@
 //! COMMIT (RFC 8881 section 18.3): makes unstable data durable.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::Verifier;
 use weir_xdr::xdr_struct;
 

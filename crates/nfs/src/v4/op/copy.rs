@@ -1,8 +1,8 @@
 //! COPY (RFC 7862 section 15.2): copies a range of the saved file to the current one.
 
 use crate::macros::samples;
+use crate::v4::error::{Detail, Detailed, Error};
 use crate::v4::types::{NetLoc, StateId, WriteResponse};
-use crate::v4::{Detail, Detailed, Error};
 use weir_xdr::{List, xdr_struct};
 
 xdr_struct! {

@@ -1,8 +1,10 @@
 //! CREATE (RFC 8881 section 18.4): makes a file that is no regular one.
 
 use crate::macros::samples;
+use crate::v4::attr::Fattr;
+use crate::v4::bitmap::Bitmap;
+use crate::v4::error::Error;
 use crate::v4::types::{ChangeInfo, LinkText, Name, SpecData};
-use crate::v4::{Bitmap, Error, Fattr};
 use weir_xdr::{xdr_struct, xdr_union};
 
 xdr_union! {

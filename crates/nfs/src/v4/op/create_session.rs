@@ -1,7 +1,7 @@
 //! CREATE_SESSION (RFC 8881 section 18.36): makes a session.
 
 use crate::macros::{samples, wire_flags};
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::{CallbackSec, ClientId, MAX_LIST, SessionId};
 use weir_xdr::{List, xdr_struct};
 

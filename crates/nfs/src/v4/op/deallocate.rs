@@ -1,7 +1,7 @@
 //! DEALLOCATE (RFC 7862 section 15.4): makes a hole.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::StateId;
 use weir_xdr::xdr_struct;
 

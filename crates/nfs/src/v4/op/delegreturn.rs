@@ -13,6 +13,6 @@ samples! {
     args: [crate::v4::types::STATEID => "00000007 61626364 65666768 696a6b6c"],
     results: [
         Ok(()) => "00000000";
-        Err(crate::v4::Error::BadStateId) => "00002729";
+        Err(crate::v4::error::Error::BadStateId) => "00002729";
     ],
 }

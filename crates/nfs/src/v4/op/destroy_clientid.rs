@@ -13,6 +13,6 @@ samples! {
     args: [1 << 32 | 9 => "00000001 00000009"],
     results: [
         Ok(()) => "00000000";
-        Err(crate::v4::Error::ClientIdBusy) => "0000275a";
+        Err(crate::v4::error::Error::ClientIdBusy) => "0000275a";
     ],
 }

@@ -13,6 +13,6 @@ samples! {
     args: [*b"0123456789abcdef" => "30313233 34353637 38396162 63646566"],
     results: [
         Ok(()) => "00000000";
-        Err(crate::v4::Error::BadSession) => "00002744";
+        Err(crate::v4::error::Error::BadSession) => "00002744";
     ],
 }

@@ -1,8 +1,9 @@
 //! EXCHANGE_ID (RFC 8881 section 18.35): introduces a client.
 
 use crate::macros::{samples, wire_flags};
+use crate::v4::bitmap::Bitmap;
+use crate::v4::error::Error;
 use crate::v4::types::{Blob, ClientId, ClientOwner, ImplId, MAX_LIST, Owner, ServerOwner};
-use crate::v4::{Bitmap, Error};
 use weir_xdr::{List, xdr_struct, xdr_union};
 
 wire_flags! {

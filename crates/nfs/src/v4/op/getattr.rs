@@ -1,7 +1,9 @@
 //! GETATTR (RFC 8881 section 18.7): attributes of a file.
 
 use crate::macros::samples;
-use crate::v4::{Attrs, Bitmap, Error};
+use crate::v4::attr::Attrs;
+use crate::v4::bitmap::Bitmap;
+use crate::v4::error::Error;
 
 /// The attributes in question.
 pub type Args = Bitmap;

@@ -1,7 +1,7 @@
 //! GETFH (RFC 8881 section 18.8): the current filehandle.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::FileHandle;
 
 /// None.

@@ -1,7 +1,7 @@
 //! GETXATTR (RFC 8276 section 8.4.1): reads an extended attribute.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::{Blob, Name};
 
 /// The name, without `user.`.

@@ -1,8 +1,9 @@
 //! IO_ADVISE (RFC 7862 section 15.5): how data is going to be used.
 
 use crate::macros::samples;
+use crate::v4::bitmap::Bitmap;
+use crate::v4::error::Error;
 use crate::v4::types::StateId;
-use crate::v4::{Bitmap, Error};
 use weir_xdr::{xdr_enum, xdr_struct};
 
 xdr_enum! {

@@ -1,7 +1,7 @@
 //! LINK (RFC 8881 section 18.9): makes another name for a file.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::{ChangeInfo, Name};
 
 /// The name in the current directory for the saved file.

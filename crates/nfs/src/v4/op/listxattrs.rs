@@ -1,7 +1,7 @@
 //! LISTXATTRS (RFC 8276 section 8.4.3): names of the extended attributes.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::{MAX_LIST, Name};
 use weir_xdr::{List, xdr_struct};
 

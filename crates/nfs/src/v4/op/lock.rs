@@ -1,7 +1,7 @@
 //! LOCK (RFC 8881 section 18.10): locks a range.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::error::{Detail, Detailed};
 use crate::v4::types::{LockDenied, LockType, StateId, StateOwner};
 use weir_xdr::{xdr_struct, xdr_union};

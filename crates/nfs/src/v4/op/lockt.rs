@@ -41,6 +41,6 @@ samples! {
             owner: StateOwner { client_id: 10, owner: "own".into() },
         })) => "0000271a 00000000 00000000 ffffffff ffffffff 00000001
             00000000 0000000a 00000003 6f776e00", variable 4;
-        Err(Detailed::Plain(crate::v4::Error::Inval)) => "00000016";
+        Err(Detailed::Plain(crate::v4::error::Error::Inval)) => "00000016";
     ],
 }

@@ -1,7 +1,7 @@
 //! LOCKU (RFC 8881 section 18.12): unlocks a range.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::{LockType, StateId};
 use weir_xdr::xdr_struct;
 

@@ -1,7 +1,7 @@
 //! LOOKUP (RFC 8881 section 18.13): finds a name in a directory.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::Name;
 
 /// The name in the current directory.

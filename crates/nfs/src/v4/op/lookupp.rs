@@ -1,7 +1,7 @@
 //! LOOKUPP (RFC 8881 section 18.14): goes to the directory that holds a directory.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 
 /// None.
 pub type Args = ();

@@ -1,7 +1,8 @@
 //! NVERIFY (RFC 8881 section 18.15): goes on if attributes differ.
 
 use crate::macros::samples;
-use crate::v4::{Error, Fattr};
+use crate::v4::attr::Fattr;
+use crate::v4::error::Error;
 
 /// The attributes to compare with the current file's.
 pub type Args = Fattr;

@@ -1,7 +1,7 @@
 //! OFFLOAD_CANCEL (RFC 7862 section 15.8): ends a copy that goes on in the background.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::StateId;
 
 /// The copy, as its reply named it; the current file is its destination.

@@ -1,7 +1,7 @@
 //! OFFLOAD_STATUS (RFC 7862 section 15.9): how far a copy in the background is.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::StateId;
 use weir_xdr::{List, xdr_struct};
 

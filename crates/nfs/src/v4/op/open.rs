@@ -2,8 +2,10 @@
 
 use crate::macros::{samples, wire_flags};
 use crate::v4::acl::Ace;
+use crate::v4::attr::Fattr;
+use crate::v4::bitmap::Bitmap;
+use crate::v4::error::Error;
 use crate::v4::types::{ChangeInfo, Name, StateId, StateOwner, Verifier};
-use crate::v4::{Bitmap, Error, Fattr};
 use weir_xdr::{xdr_enum, xdr_struct, xdr_union};
 
 wire_flags! {

@@ -1,7 +1,7 @@
 //! OPEN_CONFIRM (RFC 7530 section 16.18): confirms a new open owner.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::StateId;
 use weir_xdr::xdr_struct;
 

@@ -2,7 +2,7 @@
 
 use super::open::{ShareAccess, ShareDeny};
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::StateId;
 use weir_xdr::xdr_struct;
 

@@ -1,7 +1,7 @@
 //! PUTFH (RFC 8881 section 18.19): sets the current filehandle.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::FileHandle;
 
 /// The filehandle.

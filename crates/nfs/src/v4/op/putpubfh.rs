@@ -1,7 +1,7 @@
 //! PUTPUBFH (RFC 8881 section 18.20): goes to the public filehandle.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 
 /// None.
 pub type Args = ();

@@ -1,7 +1,7 @@
 //! PUTROOTFH (RFC 8881 section 18.21): goes to the root.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 
 /// None.
 pub type Args = ();

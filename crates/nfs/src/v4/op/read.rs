@@ -2,7 +2,7 @@
 
 use crate::Data;
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::StateId;
 use weir_xdr::xdr_struct;
 

@@ -7,7 +7,7 @@
 
 use crate::Data;
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use weir_xdr::{Decode, Decoder, Encode, Encoder, Result as XdrResult, xdr_struct, xdr_union};
 
 /// What to read: as for READ.

@@ -5,8 +5,10 @@
 //! into an encoder and take the one back that does not fit.
 
 use crate::macros::samples;
+use crate::v4::attr::Attrs;
+use crate::v4::bitmap::Bitmap;
+use crate::v4::error::Error;
 use crate::v4::types::{Name, Verifier};
-use crate::v4::{Attrs, Bitmap, Error};
 use weir_xdr::{Decode, Decoder, Encode, Encoder, Result as XdrResult, xdr_struct};
 
 xdr_struct! {

@@ -1,7 +1,7 @@
 //! READLINK (RFC 8881 section 18.24): the target of a symbolic link.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::LinkText;
 
 /// None.

@@ -20,6 +20,6 @@ samples! {
     args: [Args { one_fs: true } => "00000001"],
     results: [
         Ok(()) => "00000000";
-        Err(crate::v4::Error::CompleteAlready) => "00002746";
+        Err(crate::v4::error::Error::CompleteAlready) => "00002746";
     ],
 }

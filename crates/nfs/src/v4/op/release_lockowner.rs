@@ -15,6 +15,6 @@ samples! {
     ],
     results: [
         Ok(()) => "00000000";
-        Err(crate::v4::Error::LocksHeld) => "00002735";
+        Err(crate::v4::error::Error::LocksHeld) => "00002735";
     ],
 }

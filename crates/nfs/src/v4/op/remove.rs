@@ -1,7 +1,7 @@
 //! REMOVE (RFC 8881 section 18.25): removes a name.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::{ChangeInfo, Name};
 
 /// The name in the current directory.

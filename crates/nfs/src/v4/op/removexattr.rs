@@ -1,7 +1,7 @@
 //! REMOVEXATTR (RFC 8276 section 8.4.4): removes an extended attribute.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::{ChangeInfo, Name};
 
 /// The name, without `user.`.

@@ -1,7 +1,7 @@
 //! RENAME (RFC 8881 section 18.26).
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::{ChangeInfo, Name};
 use weir_xdr::xdr_struct;
 

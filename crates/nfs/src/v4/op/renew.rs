@@ -13,6 +13,6 @@ samples! {
     args: [1 << 32 | 9 => "00000001 00000009"],
     results: [
         Ok(()) => "00000000";
-        Err(crate::v4::Error::CbPathDown) => "00002740";
+        Err(crate::v4::error::Error::CbPathDown) => "00002740";
     ],
 }

@@ -1,7 +1,7 @@
 //! RESTOREFH (RFC 8881 section 18.27): makes the saved filehandle the current one.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 
 /// None.
 pub type Args = ();

@@ -1,7 +1,7 @@
 //! SAVEFH (RFC 8881 section 18.28): saves the current filehandle.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 
 /// None.
 pub type Args = ();

@@ -1,7 +1,7 @@
 //! SECINFO (RFC 8881 section 18.29): security flavors for a name.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::{Name, SecInfo};
 use weir_xdr::List;
 

@@ -1,7 +1,7 @@
 //! SECINFO_NO_NAME (RFC 8881 section 18.45): security flavors for a file or its parent.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::SecInfo;
 use weir_xdr::{List, xdr_enum};
 

@@ -1,7 +1,7 @@
 //! SEEK (RFC 7862 section 15.11).
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::{Content, StateId};
 use weir_xdr::xdr_struct;
 

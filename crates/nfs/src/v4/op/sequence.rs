@@ -1,7 +1,7 @@
 //! SEQUENCE (RFC 8881 section 18.46): begins a compound in a session.
 
 use crate::macros::{samples, wire_flags};
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::SessionId;
 use weir_xdr::xdr_struct;
 

@@ -1,8 +1,10 @@
 //! SETATTR (RFC 8881 section 18.30): sets attributes.
 
 use crate::macros::samples;
+use crate::v4::attr::Fattr;
+use crate::v4::bitmap::Bitmap;
+use crate::v4::error::{Error, Outcome};
 use crate::v4::types::{StateId, Status};
-use crate::v4::{Bitmap, Error, Fattr, Outcome};
 use weir_xdr::xdr_struct;
 
 xdr_struct! {

@@ -1,7 +1,7 @@
 //! SETCLIENTID (RFC 7530 section 16.33): introduces a client.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::error::{Detail, Detailed};
 use crate::v4::types::{ClientId, ClientOwner, NetAddr, Verifier};
 use weir_xdr::xdr_struct;

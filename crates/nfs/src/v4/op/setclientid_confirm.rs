@@ -24,6 +24,6 @@ samples! {
     ],
     results: [
         Ok(()) => "00000000";
-        Err(crate::v4::Error::StaleClientId) => "00002726";
+        Err(crate::v4::error::Error::StaleClientId) => "00002726";
     ],
 }

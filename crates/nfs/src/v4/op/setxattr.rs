@@ -1,7 +1,7 @@
 //! SETXATTR (RFC 8276 section 8.4.2): sets an extended attribute.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::{Blob, ChangeInfo, Name};
 use weir_xdr::{xdr_enum, xdr_struct};
 

@@ -1,7 +1,7 @@
 //! TEST_STATEID (RFC 8881 section 18.48): looks at stateids.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::{MAX_LIST, StateId, Status};
 use weir_xdr::List;
 

@@ -1,7 +1,7 @@
 //! WRITE_SAME (RFC 7862 section 15.12): writes a pattern over and over.
 
 use crate::macros::samples;
-use crate::v4::Error;
+use crate::v4::error::Error;
 use crate::v4::types::{StableHow, StateId, WriteResponse};
 use weir_xdr::{Opaque, xdr_struct};
 
