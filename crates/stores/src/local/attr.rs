@@ -1,7 +1,7 @@
 //! Attributes out of what statx(2) says, and times into utimensat(2).
 
-use super::file::proc_path;
 use super::sys;
+use crate::local::sys::proc_path;
 use rustix::fs::{
     AtFlags, FileType, Mode, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps,
 };

@@ -1,14 +1,14 @@
 //! What the process may do, and what kernel and file system can.
 
 use super::attr::change_of;
-use super::directories::nanos_now;
-use super::{sys, xattr};
+use super::sys::{self, proc_path};
+use crate::local::changes::directories::nanos_now;
 use crate::rules::MAX_FILE_BYTES;
 use rustix::fs::{FallocateFlags, Mode, OFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use weir_base::stable_hash;
-use weir_vfs::{Capabilities, FileId};
+use weir_vfs::{AclKind, Capabilities, FileId, acl_xattr};
 
 /// A quarter of the descriptors that the process may have, within reason.
 pub(super) fn default_dir_fds() -> usize {
@@ -140,7 +140,7 @@ fn largest(most: u64, fits: impl Fn(u64) -> bool) -> u64 {
 pub(super) fn probe(root: BorrowedFd<'_>) -> Capabilities {
     let mut can = Capabilities::FAST_READ | Capabilities::UNCACHED | Capabilities::HOLES;
     can |= Capabilities::LOCKS;
-    can.set(Capabilities::POSIX_ACL, xattr::keeps_acls(root));
+    can.set(Capabilities::POSIX_ACL, keeps_acls(root));
     let (Ok(file), Ok(other)) = (unnamed(root), unnamed(root)) else {
         // Not writable, then: what it could do otherwise will be refused when it is asked for.
         return can;
@@ -156,6 +156,12 @@ pub(super) fn probe(root: BorrowedFd<'_>) -> Capabilities {
         can |= Capabilities::XATTR;
     }
     can
+}
+
+/// Whether the file system of a directory keeps access control lists.
+fn keeps_acls(dir: BorrowedFd<'_>) -> bool {
+    let kept = rustix::fs::getxattr_query(proc_path(dir), acl_xattr(AclKind::Access));
+    matches!(kept, Ok(_) | Err(Errno::NODATA))
 }
 
 #[cfg(test)]

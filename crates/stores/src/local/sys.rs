@@ -370,3 +370,8 @@ pub(super) fn stat_fd(
 ) -> rustix::io::Result<Statx> {
     rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, mask)
 }
+
+/// The path by which an open file is opened again, or named to calls that take paths only.
+pub(super) fn proc_path(file: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}

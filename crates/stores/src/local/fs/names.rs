@@ -9,8 +9,8 @@
 //!    and the one that was removed is found to be gone when it is looked for.
 
 use super::LocalFs;
-use super::nodes;
-use super::tree::{PATH_FLAGS, c_name, stat};
+use crate::local::tree::nodes;
+use crate::local::tree::{PATH_FLAGS, c_name, stat};
 use crate::rules::check_name;
 use rustix::fs::{AtFlags, RenameFlags as KernelRename, Statx};
 use std::ffi::CStr;

@@ -1,4 +1,4 @@
-//! Open files of a [`LocalFs`](super::LocalFs).
+//! Open files of a [`LocalFs`](crate::local::LocalFs).
 //!
 //! 1. The layout of a read is found before its data is read. So what is called a hole was one at
 //!    that time; data that is punched meanwhile reads as zeros, which it then is.
@@ -8,23 +8,22 @@
 //! Sound because of 3: vectors made of a buffer's slices are used by transfers only, and each
 //! transfer keeps the operation, and so the buffer, alive.
 
-use super::directories::nanos_now;
-use super::engine::{Engine, MAX_VECTORS, Transfer, Vectors};
+use super::engine::{MAX_VECTORS, Transfer, Vectors};
 use super::extents::seek_extent;
-use super::foreign::YOUNG;
 use super::inode::Inode;
+use super::io::Io;
 use super::locks::Locks;
-use super::probe::Stamps;
-use super::sys::LockCommand;
-use super::watch::Watch;
-use super::{reserve, sys};
+use super::reserve;
+use crate::local::changes::directories::nanos_now;
+use crate::local::changes::foreign::YOUNG;
+use crate::local::sys::{self, LockCommand, proc_path};
 use crate::rules::{MAX_FILE_BYTES, range_end};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, Mode, OFlags, Statx, StatxFlags};
 use std::any::Any;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
 use std::sync::{Arc, OnceLock};
 use weir_base::PAGE_SIZE;
@@ -43,31 +42,23 @@ const MIN_DIRECT_WRITE: u64 = 64 * 1024;
 const READ_THROUGH: u64 = 64 * 1024;
 const DIRECT_ALIGN: usize = 512;
 
-/// What open files need of their store.
-pub(super) struct Io {
-    pub(super) engine: Engine,
-    /// Aligned transfers pass the kernel's cache by.
-    pub(super) direct: bool,
-    pub(super) stamps: Stamps,
-    /// The kernel's reports of changes by others.
-    pub(super) watch: Option<Watch>,
-    /// Largest size of a file, in bytes.
-    pub(super) max_file_size: u64,
-    pub(super) fsid: u64,
-}
-
 /// An open file.
-pub(super) struct LocalFile {
-    pub(super) io: Arc<Io>,
-    pub(super) inode: Arc<Inode>,
-    pub(super) file: Arc<OwnedFd>,
-    pub(super) access: Access,
+pub(in crate::local) struct LocalFile {
+    pub(in crate::local) io: Arc<Io>,
+    pub(in crate::local) inode: Arc<Inode>,
+    pub(in crate::local) file: Arc<OwnedFd>,
+    pub(in crate::local) access: Access,
     direct: OnceLock<Option<Arc<OwnedFd>>>,
     locks: Locks,
 }
 
 impl LocalFile {
-    pub(super) fn new(io: Arc<Io>, inode: Arc<Inode>, file: OwnedFd, access: Access) -> Self {
+    pub(in crate::local) fn new(
+        io: Arc<Io>,
+        inode: Arc<Inode>,
+        file: OwnedFd,
+        access: Access,
+    ) -> Self {
         inode.opened(&io, file.as_fd());
         Self {
             io,
@@ -114,7 +105,7 @@ impl LocalFile {
 
     /// Extents from `offset` on that cover at least up to `end`; none begins at or past it.
     fn extents(&self, offset: u64, end: u64, stat: &Statx) -> Result<Vec<Extent>> {
-        let stamp = super::attr::change_of(stat);
+        let stamp = crate::local::attr::change_of(stat);
         let change = (stamp, self.inode.foreign(&self.io));
         let mut extents: Vec<Extent> = Vec::new();
         // Held over the seeks, so that no write begins between them and what is learnt of them.
@@ -170,11 +161,6 @@ impl Drop for LocalFile {
     fn drop(&mut self) {
         self.inode.closed(&self.io, self.file.as_fd());
     }
-}
-
-/// The path by which an open file is opened again, or named to calls that take paths only.
-pub(super) fn proc_path(file: BorrowedFd<'_>) -> String {
-    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 /// Bytes of the file that are read or written by one transfer.
@@ -440,7 +426,7 @@ impl OpenFile for LocalFile {
 
     async fn getattr(&self) -> Result<Attr> {
         let stat = self.stat()?;
-        let mut attr = super::attr::attr_of(self.inode.id, self.io.fsid, &stat);
+        let mut attr = crate::local::attr::attr_of(self.inode.id, self.io.fsid, &stat);
         self.inode.looked(&self.io, attr.change);
         if !self.io.stamps.fine {
             attr.change = self.inode.refine(attr.change);

@@ -2,8 +2,8 @@
 //!
 //! Sound because the vectors of a transfer point to memory that the transfer owns.
 
-use super::super::identity::write_unprivileged;
 use super::{Next, Progress};
+use crate::local::credentials::write_unprivileged;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;

@@ -17,24 +17,24 @@ const MAX_EXTENTS: usize = 32 * 1024;
 
 /// Extents of a file, as far as they were looked at.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(in crate::local) struct Known {
     extents: BTreeMap<u64, (u64, SegmentKind)>,
 }
 
 impl Known {
     /// Forgets everything.
-    pub(super) fn forget(&mut self) {
+    pub(in crate::local) fn forget(&mut self) {
         self.extents.clear();
     }
 
     /// The remembered extent around `offset`, cut to begin there.
-    pub(super) fn at(&self, offset: u64) -> Option<Extent> {
+    pub(in crate::local) fn at(&self, offset: u64) -> Option<Extent> {
         let (_, &(end, kind)) = self.extents.range(..=offset).next_back()?;
         (end > offset).then_some(Extent { kind, start: offset, end })
     }
 
     /// Remembers an extent that begins where nothing is known.
-    pub(super) fn learn(&mut self, extent: Extent) {
+    pub(in crate::local) fn learn(&mut self, extent: Extent) {
         if self.extents.len() >= MAX_EXTENTS {
             self.extents.clear();
         }
@@ -51,7 +51,11 @@ impl Known {
 /// Asks the file system for the extent around `offset`, which lies below `size`.
 ///
 /// The answer of a file system that knows no holes is data up to the end.
-pub(super) fn seek_extent(file: BorrowedFd<'_>, offset: u64, size: u64) -> Result<Extent> {
+pub(in crate::local) fn seek_extent(
+    file: BorrowedFd<'_>,
+    offset: u64,
+    size: u64,
+) -> Result<Extent> {
     let found = |kind, end: u64| Ok(Extent { kind, start: offset, end: end.clamp(offset, size) });
     let data = match seek(file, SeekFrom::Data(offset)) {
         Ok(at) => at,

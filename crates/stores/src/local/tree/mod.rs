@@ -6,14 +6,18 @@
 //!    renames by anybody, since it holds the directory itself; before it is handed out, it is seen to lie
 //!    beneath the root still.
 //! 4. A file that exists is never reported stale: what is in no known place is opened by the kernel's own
-//!    handle to learn its place, or searched for ([`super::search`]).
+//!    handle to learn its place, or searched for ([`crate::local::tree::search`]).
+
+pub(super) mod nodelog;
+pub(super) mod nodes;
+pub(super) mod search;
 
 use super::attr::{ATTR_MASK, attr_of, birth_of, kind_of};
-use super::file::proc_path;
-use super::nodes::{Nodes, Place, Seen};
 use super::probe;
-use super::search::Search;
 use super::sys::{self, Generation, Shape};
+use crate::local::sys::proc_path;
+use crate::local::tree::nodes::{Nodes, Place, Seen};
+use crate::local::tree::search::Search;
 use lru::LruCache;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxAttributes};

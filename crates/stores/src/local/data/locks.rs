@@ -6,8 +6,8 @@
 //! 2. The kernel can wait only by blocking a thread for good, so a thread asks again and again and
 //!    ends when nobody wants the lock any more.
 
-use super::file::proc_path;
-use super::sys::{self, LockCommand};
+use crate::local::sys::proc_path;
+use crate::local::sys::{self, LockCommand};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use std::collections::HashMap;
@@ -24,12 +24,12 @@ const PAUSE: std::ops::RangeInclusive<Duration> =
 
 /// The descriptions of an open file's owners.
 #[derive(Debug, Default)]
-pub(super) struct Locks {
+pub(in crate::local) struct Locks {
     owners: Mutex<HashMap<LockOwner, Arc<OwnedFd>>>,
 }
 
 impl Locks {
-    pub(super) async fn lock(
+    pub(in crate::local) async fn lock(
         &self,
         file: BorrowedFd<'_>,
         access: Access,
@@ -45,7 +45,7 @@ impl Locks {
         }
     }
 
-    pub(super) fn test(
+    pub(in crate::local) fn test(
         &self,
         file: BorrowedFd<'_>,
         access: Access,
@@ -56,7 +56,7 @@ impl Locks {
         Ok(sys::lock(description.as_fd(), LockCommand::Test, lock)?)
     }
 
-    pub(super) fn unlock(&self, owner: LockOwner, range: LockRange) -> Result<()> {
+    pub(in crate::local) fn unlock(&self, owner: LockOwner, range: LockRange) -> Result<()> {
         let mut owners = self.owners.lock();
         let Some(description) = owners.get(&owner) else { return Ok(()) };
         let lock = Lock { range, exclusive: false };

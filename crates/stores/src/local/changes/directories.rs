@@ -35,7 +35,7 @@ const MAX_YOUNG: usize = 16 * 1024;
 
 /// Directories that were changed lately.
 #[derive(Debug)]
-pub(super) struct Directories {
+pub(in crate::local) struct Directories {
     /// Every change has a stamp of its own: stamps are shown as they are.
     fine: bool,
     /// Nanoseconds since 1970.
@@ -61,12 +61,12 @@ struct Entry {
 }
 
 impl Directories {
-    pub(super) fn new(fine: bool) -> Self {
+    pub(in crate::local) fn new(fine: bool) -> Self {
         Self { fine, started: nanos_now(), young: Mutex::default() }
     }
 
     /// The directory may have been changed through this store just now.
-    pub(super) fn changed(&self, dir: FileId) {
+    pub(in crate::local) fn changed(&self, dir: FileId) {
         if self.fine {
             return;
         }
@@ -81,14 +81,14 @@ impl Directories {
     }
 
     /// The same, if it is a directory.
-    pub(super) fn changed_if(&self, is_dir: bool, id: FileId) {
+    pub(in crate::local) fn changed_if(&self, is_dir: bool, id: FileId) {
         if is_dir {
             self.changed(id);
         }
     }
 
     /// What is shown of a directory that bears this stamp.
-    pub(super) fn show(&self, dir: FileId, stamp: u64) -> u64 {
+    pub(in crate::local) fn show(&self, dir: FileId, stamp: u64) -> u64 {
         if self.fine { stamp } else { self.show_at(dir, stamp, nanos_now()) }
     }
 
@@ -135,7 +135,7 @@ impl Young {
 }
 
 /// Nanoseconds since 1970, as the stamps are.
-pub(super) fn nanos_now() -> u64 {
+pub(in crate::local) fn nanos_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 

@@ -14,13 +14,13 @@
 //!    kernel's reports tell of it.
 
 /// Age in nanoseconds from which no change to come, nor one still being copied, bears a stamp.
-pub(super) const YOUNG: u64 = 2_500_000_000;
+pub(in crate::local) const YOUNG: u64 = 2_500_000_000;
 /// How far a stamp may lie before the change that it is of.
 const COARSEST: u64 = 2_000_000_000;
 
 /// What is known of a file's stamps. Times are in nanoseconds since 1970.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(in crate::local) struct Seen {
     stamp: Option<u64>,
     /// When our changes since the last look began and ended.
     own: Option<(u64, u64)>,
@@ -31,14 +31,19 @@ pub(super) struct Seen {
 impl Seen {
     /// We are about to change the file, which bears `stamp`; whether others have changed it since
     /// the last look.
-    pub(super) fn before_own(&mut self, stamp: u64, now: u64, clock_is_ours: bool) -> bool {
+    pub(in crate::local) fn before_own(
+        &mut self,
+        stamp: u64,
+        now: u64,
+        clock_is_ours: bool,
+    ) -> bool {
         let foreign = self.changed(stamp, clock_is_ours);
         self.own = Some((now, now));
         foreign
     }
 
     /// Our changes have ended.
-    pub(super) fn after_own(&mut self, now: u64) {
+    pub(in crate::local) fn after_own(&mut self, now: u64) {
         if let Some(own) = &mut self.own {
             own.1 = now;
         }
@@ -46,7 +51,7 @@ impl Seen {
 
     /// A look while none of our changes is under way; whether others have changed the file, or this
     /// cannot be ruled out.
-    pub(super) fn look(
+    pub(in crate::local) fn look(
         &mut self,
         stamp: u64,
         now: u64,

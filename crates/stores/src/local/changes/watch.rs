@@ -30,14 +30,14 @@ const FAN_MARK_EVICTABLE: u32 = 0x200;
 const INFO_HEADER_BYTES: usize = 12;
 
 /// Changes by others, counted; shared by a file and this watch.
-pub(super) type Count = AtomicU64;
+pub(in crate::local) type Count = AtomicU64;
 
 /// What the kernel names a file by: kind and bytes of its file handle.
 type Key = Box<[u8]>;
 
 /// A queue of reports.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(in crate::local) struct Watch {
     queue: OwnedFd,
     process: i32,
     marked: Mutex<HashMap<Key, Weak<Count>>>,
@@ -52,7 +52,7 @@ struct FileHandle {
 
 impl Watch {
     /// A queue, where the kernel offers one.
-    pub(super) fn new() -> Option<Self> {
+    pub(in crate::local) fn new() -> Option<Self> {
         let flags =
             libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_NONBLOCK | libc::FAN_CLOEXEC;
         // SAFETY: takes numbers only.
@@ -67,7 +67,7 @@ impl Watch {
     }
 
     /// Has the kernel report changes of an open file to `count` from now on; what names it here.
-    pub(super) fn mark(&self, file: BorrowedFd<'_>, count: Weak<Count>) -> Option<Key> {
+    pub(in crate::local) fn mark(&self, file: BorrowedFd<'_>, count: Weak<Count>) -> Option<Key> {
         let key = key_of(file)?;
         // First: a report that comes at once is to find it.
         self.marked.lock().insert(key.clone(), count);
@@ -81,7 +81,7 @@ impl Watch {
     }
 
     /// Takes the mark away again.
-    pub(super) fn unmark(&self, file: BorrowedFd<'_>, key: &[u8]) {
+    pub(in crate::local) fn unmark(&self, file: BorrowedFd<'_>, key: &[u8]) {
         // The kernel forgets the mark with the inode, if not now.
         let _ = self.change_mark(file, libc::FAN_MARK_REMOVE);
         self.marked.lock().remove(key);
@@ -102,7 +102,7 @@ impl Watch {
     }
 
     /// Counts what was reported so far.
-    pub(super) fn drain(&self) {
+    pub(in crate::local) fn drain(&self) {
         let mut buffer = [0u8; 4096];
         // Held over the reads: who finds the queue empty is to find everything counted, too.
         let marked = self.marked.lock();

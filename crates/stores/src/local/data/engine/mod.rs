@@ -8,38 +8,49 @@
 mod threads;
 mod uring;
 
-use super::IoEngine;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-pub(super) use threads::Pool;
+pub(in crate::local) use threads::Pool;
 use uring::Uring;
 
+/// How bytes are moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoEngine {
+    /// io_uring where the kernel allows it, else threads.
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    Uring,
+    /// A pool of threads.
+    Threads,
+}
+
 /// Most vectors that one system call takes (IOV_MAX).
-pub(super) const MAX_VECTORS: usize = 1024;
+pub(in crate::local) const MAX_VECTORS: usize = 1024;
 
 /// Do not keep the pages in the kernel's cache (preadv2(2): RWF_DONTCACHE, formerly
 /// RWF_UNCACHED).
 const RWF_DONTCACHE: i32 = 0x80;
 
 /// Bytes to move between a file and memory.
-pub(super) struct Transfer {
-    pub(super) file: Arc<OwnedFd>,
-    pub(super) write: bool,
-    pub(super) offset: u64,
-    pub(super) vectors: Vectors,
+pub(in crate::local) struct Transfer {
+    pub(in crate::local) file: Arc<OwnedFd>,
+    pub(in crate::local) write: bool,
+    pub(in crate::local) offset: u64,
+    pub(in crate::local) vectors: Vectors,
     /// Enough is moved when so many bytes are: a read may have room for more than the file has.
-    pub(super) want: usize,
+    pub(in crate::local) want: usize,
     /// Where to go on when `file`, open for direct I/O, refuses an alignment.
-    pub(super) fallback: Option<Arc<OwnedFd>>,
+    pub(in crate::local) fallback: Option<Arc<OwnedFd>>,
     /// The kernel's cache is passed through, and should be left as it was.
-    pub(super) drop_cache: bool,
-    pub(super) done: Box<dyn FnOnce(io::Result<usize>) + Send>,
+    pub(in crate::local) drop_cache: bool,
+    pub(in crate::local) done: Box<dyn FnOnce(io::Result<usize>) + Send>,
 }
 
 /// Pieces of memory, at most [`MAX_VECTORS`].
-pub(super) struct Vectors {
+pub(in crate::local) struct Vectors {
     list: Vec<libc::iovec>,
     skipped: usize,
 }
@@ -48,7 +59,7 @@ pub(super) struct Vectors {
 unsafe impl Send for Vectors {}
 
 impl Vectors {
-    pub(super) fn new(list: Vec<libc::iovec>) -> Self {
+    pub(in crate::local) fn new(list: Vec<libc::iovec>) -> Self {
         Self { list, skipped: 0 }
     }
 
@@ -142,7 +153,7 @@ impl Progress {
 static DONTCACHE_WORKS: AtomicBool = AtomicBool::new(true);
 
 /// The engine in use, and the threads for system calls that may wait.
-pub(super) struct Engine {
+pub(in crate::local) struct Engine {
     uring: Option<Uring>,
     pool: Pool,
 }
@@ -152,7 +163,7 @@ impl Engine {
     ///
     /// # Errors
     /// io_uring was asked for, and the kernel refuses it.
-    pub(super) fn start(kind: IoEngine) -> io::Result<Self> {
+    pub(in crate::local) fn start(kind: IoEngine) -> io::Result<Self> {
         let uring = match kind {
             IoEngine::Threads => None,
             IoEngine::Uring => Some(Uring::start()?),
@@ -168,12 +179,12 @@ impl Engine {
     }
 
     /// The engine's name, for logs.
-    pub(super) fn name(&self) -> &'static str {
+    pub(in crate::local) fn name(&self) -> &'static str {
         if self.uring.is_some() { "io_uring" } else { "threads" }
     }
 
     /// Starts moving bytes.
-    pub(super) fn submit(&self, transfer: Transfer) {
+    pub(in crate::local) fn submit(&self, transfer: Transfer) {
         match &self.uring {
             Some(uring) => uring.submit(Progress::new(transfer)),
             None => self.pool.run(move || threads::transfer(Progress::new(transfer))),
@@ -181,7 +192,7 @@ impl Engine {
     }
 
     /// Runs a call that may wait for a device, off the calling thread.
-    pub(super) async fn blocking<T: Send + 'static>(
+    pub(in crate::local) async fn blocking<T: Send + 'static>(
         &self,
         call: impl FnOnce() -> weir_vfs::Result<T> + Send + 'static,
     ) -> weir_vfs::Result<T> {

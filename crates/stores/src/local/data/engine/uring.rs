@@ -4,8 +4,8 @@
 //! Sound because an entry's memory (its vectors and what they point to) is kept in `in_flight`
 //! until the kernel has answered it, and the ring is used by its own thread only.
 
-use super::super::identity::write_unprivileged;
 use super::{Next, Progress};
+use crate::local::credentials::write_unprivileged;
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};

@@ -18,29 +18,29 @@ use weir_base::stable_hash;
 use weir_vfs::FileId;
 
 const MAGIC: &[u8; 8] = b"WEIRNOD2";
-pub(super) const LOG_NAME: &str = "nodes.log";
+pub(in crate::local) const LOG_NAME: &str = "nodes.log";
 const MARK_NAME: &str = "nodes.state";
 /// Header of the log: magic, identity of the root, whether what was evicted is missing.
-pub(super) const HEADER_BYTES: usize = 32;
+pub(in crate::local) const HEADER_BYTES: usize = 32;
 /// Header of a record: checksum, length of the name, what it says.
-pub(super) const RECORD_BYTES: usize = 8 + 2 + 1 + 4 * 8;
+pub(in crate::local) const RECORD_BYTES: usize = 8 + 2 + 1 + 4 * 8;
 /// Most bytes of records that wait for the disk to take them; beyond, they are dropped.
 const MAX_BACKLOG: usize = 16 << 20;
 /// A disk that refused records is asked again after this time.
-pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
+pub(in crate::local) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-pub(super) const REMOVED: u8 = 0;
+pub(in crate::local) const REMOVED: u8 = 0;
 const PRESENT: u8 = 1;
-pub(super) const DIRECTORY: u8 = 2;
-pub(super) const LINKED: u8 = 4;
+pub(in crate::local) const DIRECTORY: u8 = 2;
+pub(in crate::local) const LINKED: u8 = 4;
 
-pub(super) fn kind_of(is_dir: bool, linked: bool) -> u8 {
+pub(in crate::local) fn kind_of(is_dir: bool, linked: bool) -> u8 {
     PRESENT | if is_dir { DIRECTORY } else { 0 } | if linked { LINKED } else { 0 }
 }
 
 /// Says how the process that used a log last has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Mark {
+pub(in crate::local) enum Mark {
     /// In order: everything is on disk.
     Clean,
     /// Not, or it runs; what it wrote is there while the machine's boot is this one.
@@ -50,7 +50,7 @@ pub(super) enum Mark {
 }
 
 impl Mark {
-    pub(super) fn read(state_dir: &Path) -> Self {
+    pub(in crate::local) fn read(state_dir: &Path) -> Self {
         match std::fs::read_to_string(state_dir.join(MARK_NAME)) {
             Ok(text) if text == "clean\n" => Self::Clean,
             Ok(text) if text.len() > 8 => Self::Boot(text.trim_end().to_owned()),
@@ -59,7 +59,7 @@ impl Mark {
     }
 
     /// This boot of the machine.
-    pub(super) fn of_this_boot() -> Self {
+    pub(in crate::local) fn of_this_boot() -> Self {
         match std::fs::read_to_string("/proc/sys/kernel/random/boot_id") {
             Ok(id) if id.len() > 8 => Self::Boot(id.trim_end().to_owned()),
             _ => Self::Missing,
@@ -67,12 +67,12 @@ impl Mark {
     }
 
     /// Whether everything that was written under this mark is there now.
-    pub(super) fn is_believed(&self) -> bool {
+    pub(in crate::local) fn is_believed(&self) -> bool {
         *self == Self::Clean || (*self != Self::Missing && *self == Self::of_this_boot())
     }
 
     /// Puts it on disk, durably.
-    pub(super) fn write(&self, state_dir: &Path) -> io::Result<()> {
+    pub(in crate::local) fn write(&self, state_dir: &Path) -> io::Result<()> {
         let path = state_dir.join(MARK_NAME);
         let text = match self {
             Self::Clean => "clean\n".to_owned(),
@@ -93,12 +93,12 @@ impl Mark {
     }
 }
 
-pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
+pub(in crate::local) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
 /// Keeps other processes out of a state directory.
-pub(super) fn lock(state_dir: &Path) -> io::Result<File> {
+pub(in crate::local) fn lock(state_dir: &Path) -> io::Result<File> {
     let lock =
         OpenOptions::new().create(true).truncate(false).write(true).open(state_dir.join("lock"))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
@@ -112,25 +112,25 @@ pub(super) fn lock(state_dir: &Path) -> io::Result<File> {
 
 /// The file that the table is kept in.
 #[derive(Debug)]
-pub(super) struct Log {
-    pub(super) file: Arc<File>,
-    pub(super) state_dir: PathBuf,
-    pub(super) root: FileId,
-    pub(super) size: u64,
+pub(in crate::local) struct Log {
+    pub(in crate::local) file: Arc<File>,
+    pub(in crate::local) state_dir: PathBuf,
+    pub(in crate::local) root: FileId,
+    pub(in crate::local) size: u64,
     /// Records that are not on the way to the disk yet.
     backlog: Vec<u8>,
     /// The disk refused records at this time.
     failed: Option<Instant>,
     /// Records were dropped: the log has to be written anew.
-    pub(super) lost: bool,
+    pub(in crate::local) lost: bool,
     /// While a new log is written: what is appended meanwhile.
-    pub(super) tee: Option<Vec<u8>>,
+    pub(in crate::local) tee: Option<Vec<u8>>,
     /// Something was appended since the last sync.
-    pub(super) unsynced: bool,
+    pub(in crate::local) unsynced: bool,
 }
 
 impl Log {
-    pub(super) fn new(state_dir: &Path, root: FileId, file: File) -> io::Result<Self> {
+    pub(in crate::local) fn new(state_dir: &Path, root: FileId, file: File) -> io::Result<Self> {
         let size = file.metadata()?.len();
         Ok(Self {
             file: Arc::new(file),
@@ -145,16 +145,16 @@ impl Log {
         })
     }
 
-    pub(super) fn path(&self) -> PathBuf {
+    pub(in crate::local) fn path(&self) -> PathBuf {
         self.state_dir.join(LOG_NAME)
     }
 
-    pub(super) fn is_failing(&self) -> bool {
+    pub(in crate::local) fn is_failing(&self) -> bool {
         self.failed.is_some()
     }
 
     /// Appends records; those that the disk does not take are kept, and appended later.
-    pub(super) fn append(&mut self, records: &[u8], now: Instant) {
+    pub(in crate::local) fn append(&mut self, records: &[u8], now: Instant) {
         self.backlog.extend_from_slice(records);
         if self.backlog.is_empty()
             || self.failed.is_some_and(|at| now.saturating_duration_since(at) < RETRY_AFTER)
@@ -205,7 +205,7 @@ impl Log {
         }
     }
 
-    pub(super) fn mark(&self, mark: &Mark) {
+    pub(in crate::local) fn mark(&self, mark: &Mark) {
         if let Err(error) = mark.write(&self.state_dir) {
             // Without a mark the log is not believed, which is safe.
             tracing::warn!(%error, "cannot mark the node log");
@@ -214,13 +214,13 @@ impl Log {
     }
 
     /// Everything is with the kernel: nothing was refused or dropped.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(in crate::local) fn is_whole(&self) -> bool {
         self.failed.is_none() && !self.lost && self.backlog.is_empty()
     }
 }
 
 /// The header of a log of the tree with this root.
-pub(super) fn header(root: FileId, complete: bool) -> [u8; HEADER_BYTES] {
+pub(in crate::local) fn header(root: FileId, complete: bool) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(MAGIC);
     header[8..16].copy_from_slice(&root.ino.to_le_bytes());
@@ -230,21 +230,28 @@ pub(super) fn header(root: FileId, complete: bool) -> [u8; HEADER_BYTES] {
 }
 
 /// Says in a log's header whether everything is in it.
-pub(super) fn set_complete(file: &File, root: FileId, complete: bool) -> io::Result<()> {
+pub(in crate::local) fn set_complete(file: &File, root: FileId, complete: bool) -> io::Result<()> {
     file.write_all_at(&header(root, complete), 0)
 }
 
 /// One record of the log: checksum of the rest, length of the name, kind, identity, creation
 /// time, directory, name.
-pub(super) struct Record<'a> {
-    pub(super) id: FileId,
-    pub(super) born: u64,
-    pub(super) dir: u64,
-    pub(super) kind: u8,
-    pub(super) name: &'a [u8],
+pub(in crate::local) struct Record<'a> {
+    pub(in crate::local) id: FileId,
+    pub(in crate::local) born: u64,
+    pub(in crate::local) dir: u64,
+    pub(in crate::local) kind: u8,
+    pub(in crate::local) name: &'a [u8],
 }
 
-pub(super) fn encode(out: &mut Vec<u8>, id: FileId, born: u64, dir: u64, kind: u8, name: &[u8]) {
+pub(in crate::local) fn encode(
+    out: &mut Vec<u8>,
+    id: FileId,
+    born: u64,
+    dir: u64,
+    kind: u8,
+    name: &[u8],
+) {
     let from = out.len();
     out.extend_from_slice(&[0; 8]);
     out.extend_from_slice(&(name.len() as u16).to_le_bytes());
@@ -259,7 +266,7 @@ pub(super) fn encode(out: &mut Vec<u8>, id: FileId, born: u64, dir: u64, kind: u
 
 impl<'a> Record<'a> {
     /// The record at the front, and what follows it; `None` at the end or at a torn record.
-    pub(super) fn decode(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
+    pub(in crate::local) fn decode(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let mut input = bytes;
         let mut take = |len: usize| {
             let (now, later) = input.split_at_checked(len)?;

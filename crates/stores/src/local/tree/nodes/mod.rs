@@ -1,4 +1,4 @@
-//! Which file an identity means: a table from inode numbers to names, kept in a [log](super::nodelog).
+//! Which file an identity means: a table from inode numbers to names, kept in a [log](crate::local::tree::nodelog).
 //!
 //! 1. Before an identity is given out, its name is in the log, by write(2): it is found again after the
 //!    process was killed. A disk that takes no records delays nobody: they wait in memory, in bounds.
@@ -9,7 +9,7 @@
 //!    `log`, then `table`.
 //! 5. Only a table that is [complete](Nodes::is_complete) says that a file is gone.
 
-use super::nodelog::{
+use crate::local::tree::nodelog::{
     DIRECTORY, LINKED, LOG_NAME, Log, Mark, RECORD_BYTES, REMOVED, RETRY_AFTER, Record, encode,
     header, kind_of, lock, set_complete, sync_dir,
 };
@@ -28,16 +28,16 @@ use weir_vfs::FileId;
 /// A log is rewritten when it has passed this size and four times that of what still counts.
 const COMPACT_BYTES: u64 = 64 << 20;
 /// What was appended to the log is synced after this time.
-pub(super) const SYNC_AFTER: Duration = Duration::from_secs(1);
+pub(in crate::local) const SYNC_AFTER: Duration = Duration::from_secs(1);
 /// Entries that are written to a new log at a time.
 const COMPACT_STEP: usize = 4096;
 
 /// Where a file was last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(in crate::local) struct Place {
     /// Inode number of the directory.
-    pub(super) dir: u64,
-    pub(super) name: Box<[u8]>,
+    pub(in crate::local) dir: u64,
+    pub(in crate::local) name: Box<[u8]>,
 }
 
 /// What is remembered of a file.
@@ -53,7 +53,7 @@ struct Node {
 
 /// The table and its log.
 #[derive(Debug)]
-pub(super) struct Nodes {
+pub(in crate::local) struct Nodes {
     shared: Arc<Shared>,
     keeper: Option<JoinHandle<()>>,
     /// Keeps other processes out.
@@ -93,17 +93,17 @@ struct Table {
 
 /// An identity and where it was found, to be remembered.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
-    pub(super) id: FileId,
-    pub(super) born: u64,
-    pub(super) place: Place,
-    pub(super) is_dir: bool,
-    pub(super) has_other_names: bool,
+pub(in crate::local) struct Seen {
+    pub(in crate::local) id: FileId,
+    pub(in crate::local) born: u64,
+    pub(in crate::local) place: Place,
+    pub(in crate::local) is_dir: bool,
+    pub(in crate::local) has_other_names: bool,
 }
 
 impl Nodes {
     /// A table without a log: identities do not outlive the process, but for what a search finds.
-    pub(super) fn in_memory(max_nodes: usize) -> Self {
+    pub(in crate::local) fn in_memory(max_nodes: usize) -> Self {
         let shared = Shared::new(Table::default(), None, max_nodes);
         Self { shared: Arc::new(shared), keeper: None, _lock: None }
     }
@@ -112,7 +112,11 @@ impl Nodes {
     ///
     /// # Errors
     /// Another process uses it, or it cannot be read or written.
-    pub(super) fn open(state_dir: &Path, root: FileId, max_nodes: usize) -> io::Result<Self> {
+    pub(in crate::local) fn open(
+        state_dir: &Path,
+        root: FileId,
+        max_nodes: usize,
+    ) -> io::Result<Self> {
         std::fs::create_dir_all(state_dir)?;
         let lock = lock(state_dir)?;
         let mut table = Table { complete: true, ..Table::default() };
@@ -154,17 +158,17 @@ impl Nodes {
     }
 
     /// Whether every identity given out and not gone is in the table.
-    pub(super) fn is_complete(&self) -> bool {
+    pub(in crate::local) fn is_complete(&self) -> bool {
         self.shared.table.read().complete
     }
 
     /// How many files are remembered.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::local) fn len(&self) -> usize {
         self.shared.table.read().nodes.len()
     }
 
     /// Where a file was last seen.
-    pub(super) fn place(&self, id: FileId) -> Option<Place> {
+    pub(in crate::local) fn place(&self, id: FileId) -> Option<Place> {
         let table = self.shared.table.read();
         let node = table.nodes.get(&id.ino).filter(|node| node.generation == id.generation)?;
         node.touch();
@@ -172,19 +176,19 @@ impl Nodes {
     }
 
     /// Other names by which a file was seen.
-    pub(super) fn other_places(&self, id: FileId) -> Vec<Place> {
+    pub(in crate::local) fn other_places(&self, id: FileId) -> Vec<Place> {
         self.shared.table.read().others.get(&id.ino).cloned().unwrap_or_default()
     }
 
     /// The identity with an inode number, if it is remembered.
-    pub(super) fn by_ino(&self, ino: u64) -> Option<FileId> {
+    pub(in crate::local) fn by_ino(&self, ino: u64) -> Option<FileId> {
         let table = self.shared.table.read();
         table.nodes.get(&ino).map(|node| FileId { ino, generation: node.generation })
     }
 
     /// The generation of a file with this inode number and creation time, if it is remembered;
     /// and whether it is remembered at this very place.
-    pub(super) fn recognise(
+    pub(in crate::local) fn recognise(
         &self,
         ino: u64,
         born: u64,
@@ -199,7 +203,7 @@ impl Nodes {
     }
 
     /// Remembers files, before their identities are given out.
-    pub(super) fn remember(&self, seen: impl IntoIterator<Item = Seen>) {
+    pub(in crate::local) fn remember(&self, seen: impl IntoIterator<Item = Seen>) {
         let mut table = self.shared.table.write();
         for seen in seen {
             table.set(seen, self.shared.max_nodes);
@@ -209,7 +213,7 @@ impl Nodes {
     }
 
     /// A name is gone; with `last`, so is the file.
-    pub(super) fn forget(&self, ino: u64, dir: u64, name: &[u8], last: bool) {
+    pub(in crate::local) fn forget(&self, ino: u64, dir: u64, name: &[u8], last: bool) {
         let mut table = self.shared.table.write();
         let gone = Place { dir, name: name.into() };
         if let Some(others) = table.others.get_mut(&ino) {
@@ -229,7 +233,7 @@ impl Nodes {
     }
 
     /// A file goes by another name.
-    pub(super) fn moved(&self, id: FileId, place: Place) {
+    pub(in crate::local) fn moved(&self, id: FileId, place: Place) {
         let mut table = self.shared.table.write();
         let Some(node) = table.nodes.get(&id.ino).filter(|n| n.generation == id.generation) else {
             return;

@@ -8,8 +8,8 @@
 //!    [`OPEN_LEVELS`] lowest only.
 //! 3. The calling thread looks at no more than `search_entries` entries; a thread of the search's goes on.
 
-use super::nodes::{Place, Seen};
-use super::tree::{Tree, stat};
+use crate::local::tree::nodes::{Place, Seen};
+use crate::local::tree::{Tree, stat};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -26,7 +26,7 @@ const MAX_WANTED: usize = 65_536;
 
 /// What is searched for.
 #[derive(Default)]
-pub(super) struct Search {
+pub(in crate::local) struct Search {
     /// By inode number; whether the walk under way has been through all of the tree for it.
     wanted: HashMap<u64, Vec<Wanted>>,
     len: usize,
@@ -155,10 +155,10 @@ impl Walk {
             tree.nodes.remember(way.chain(seen.clone()));
             tree.search.lock().found(id);
         }
-        if super::attr::kind_of(&found) != FileKind::Directory {
+        if crate::local::attr::kind_of(&found) != FileKind::Directory {
             return;
         }
-        match tree.open_one(dir.as_fd(), &name, super::tree::DIR_FLAGS) {
+        match tree.open_one(dir.as_fd(), &name, crate::local::tree::DIR_FLAGS) {
             Ok(below) => {
                 self.levels.push(Level::new(id, Arc::new(below), seen));
                 if let Some(far) = self.levels.len().checked_sub(OPEN_LEVELS)
@@ -223,7 +223,7 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::Stale`] if it is in no place; [`Error::WouldBlock`] while the search goes on.
-    pub(super) fn search_for(&self, id: FileId) -> Result<(Place, Statx)> {
+    pub(in crate::local) fn search_for(&self, id: FileId) -> Result<(Place, Statx)> {
         {
             let mut search = self.search.lock();
             search.add(id);
@@ -299,8 +299,8 @@ impl Tree {
 
 #[cfg(test)]
 mod tests {
-    use super::super::nodes::Nodes;
     use super::*;
+    use crate::local::tree::nodes::Nodes;
 
     #[test]
     fn a_walk_that_missed_something_says_of_no_file_that_it_is_gone() {

@@ -1,7 +1,8 @@
 //! Files whose size does not say how much is in them: those that the kernel makes up when they are
 //! read (proc(5), sysfs(5)), and files of size 0, which may be such on any file system (FUSE).
 
-use super::file::{LocalFile, proc_path};
+use super::file::LocalFile;
+use crate::local::sys::proc_path;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io;
@@ -28,7 +29,7 @@ const MADE_UP: [u64; 13] = [
 
 /// The open file `file`, whose attributes are `attr`, anew, to be read from its beginning to its
 /// end, if that is the only way to find out how much is in it; `None` for all others, and for files
-/// that are not of a [`LocalFs`](super::LocalFs).
+/// that are not of a [`LocalFs`](crate::local::LocalFs).
 ///
 /// # Errors
 /// It cannot be opened once more.

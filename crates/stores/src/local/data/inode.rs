@@ -6,13 +6,13 @@
 //! 2. Changes by others are looked for before the first of our changes that overlap, and at each
 //!    look while none is under way (`foreign`); the kernel's reports are counted with them (`watch`).
 
-use super::attr::change_of;
-use super::directories::nanos_now;
-use super::extents::Known;
-use super::file::Io;
-use super::foreign::Seen;
-use super::sys;
-use super::watch::Count;
+use crate::local::attr::change_of;
+use crate::local::changes::directories::nanos_now;
+use crate::local::changes::foreign::Seen;
+use crate::local::changes::watch::Count;
+use crate::local::data::extents::Known;
+use crate::local::data::io::Io;
+use crate::local::sys;
 use parking_lot::Mutex;
 use rustix::fs::StatxFlags;
 use std::collections::HashMap;
@@ -23,9 +23,9 @@ use weir_vfs::FileId;
 
 /// What all opens of a file share.
 #[derive(Debug)]
-pub(super) struct Inode {
-    pub(super) id: FileId,
-    pub(super) state: Mutex<State>,
+pub(in crate::local) struct Inode {
+    pub(in crate::local) id: FileId,
+    pub(in crate::local) state: Mutex<State>,
     /// Changes by others that were found.
     foreign: Arc<Count>,
     table: Weak<Inodes>,
@@ -33,15 +33,15 @@ pub(super) struct Inode {
 
 /// What changes.
 #[derive(Debug, Default)]
-pub(super) struct State {
-    pub(super) known: Known,
+pub(in crate::local) struct State {
+    pub(in crate::local) known: Known,
     /// The change attribute, and the count of changes by others, under which `known` holds.
-    pub(super) known_at: (u64, u64),
-    pub(super) writes_in_flight: usize,
+    pub(in crate::local) known_at: (u64, u64),
+    pub(in crate::local) writes_in_flight: usize,
     seen: Seen,
     /// Open files, and by what the kernel reports changes if it does.
     files: usize,
-    pub(super) mark: Option<Box<[u8]>>,
+    pub(in crate::local) mark: Option<Box<[u8]>>,
     /// For stamps that are too coarse: the last one, and changes of ours seen under it.
     stamp: u64,
     changes: u64,
@@ -50,12 +50,12 @@ pub(super) struct State {
 
 /// The files that are open.
 #[derive(Debug, Default)]
-pub(super) struct Inodes {
+pub(in crate::local) struct Inodes {
     open: Mutex<HashMap<FileId, Weak<Inode>>>,
 }
 
 impl Inodes {
-    pub(super) fn get_or_insert(self: &Arc<Self>, id: FileId) -> Arc<Inode> {
+    pub(in crate::local) fn get_or_insert(self: &Arc<Self>, id: FileId) -> Arc<Inode> {
         let mut open = self.open.lock();
         if let Some(inode) = open.get(&id).and_then(Weak::upgrade) {
             return inode;
@@ -66,7 +66,7 @@ impl Inodes {
         inode
     }
 
-    pub(super) fn get(&self, id: FileId) -> Option<Arc<Inode>> {
+    pub(in crate::local) fn get(&self, id: FileId) -> Option<Arc<Inode>> {
         self.open.lock().get(&id).and_then(Weak::upgrade)
     }
 }
@@ -85,7 +85,7 @@ impl Drop for Inode {
 
 impl Inode {
     /// Runs a change of the file through this store.
-    pub(super) fn changing<T>(
+    pub(in crate::local) fn changing<T>(
         &self,
         io: &Io,
         file: BorrowedFd<'_>,
@@ -97,7 +97,7 @@ impl Inode {
         result
     }
 
-    pub(super) fn begin_change(&self, io: &Io, file: BorrowedFd<'_>) {
+    pub(in crate::local) fn begin_change(&self, io: &Io, file: BorrowedFd<'_>) {
         let mut state = self.state.lock();
         state.writes_in_flight += 1;
         state.known.forget();
@@ -112,7 +112,7 @@ impl Inode {
     }
 
     /// The file was looked at, and bears `stamp`.
-    pub(super) fn looked(&self, io: &Io, stamp: u64) {
+    pub(in crate::local) fn looked(&self, io: &Io, stamp: u64) {
         let mut state = self.state.lock();
         let watched = state.mark.is_some();
         if state.writes_in_flight == 0
@@ -123,14 +123,14 @@ impl Inode {
     }
 
     /// Changes by others so far.
-    pub(super) fn foreign(&self, io: &Io) -> u64 {
+    pub(in crate::local) fn foreign(&self, io: &Io) -> u64 {
         if let Some(watch) = &io.watch {
             watch.drain();
         }
         self.foreign.load(Acquire)
     }
 
-    pub(super) fn opened(&self, io: &Io, file: BorrowedFd<'_>) {
+    pub(in crate::local) fn opened(&self, io: &Io, file: BorrowedFd<'_>) {
         let mut state = self.state.lock();
         state.files += 1;
         if state.files == 1
@@ -140,7 +140,7 @@ impl Inode {
         }
     }
 
-    pub(super) fn closed(&self, io: &Io, file: BorrowedFd<'_>) {
+    pub(in crate::local) fn closed(&self, io: &Io, file: BorrowedFd<'_>) {
         let mut state = self.state.lock();
         state.files -= 1;
         if state.files == 0
@@ -150,7 +150,7 @@ impl Inode {
         }
     }
 
-    pub(super) fn end_change(&self) {
+    pub(in crate::local) fn end_change(&self) {
         let mut state = self.state.lock();
         state.writes_in_flight -= 1;
         state.changes += 1;
@@ -161,7 +161,7 @@ impl Inode {
     }
 
     /// The change attribute for a coarse time stamp: one more for each change of ours under it.
-    pub(super) fn refine(&self, stamp: u64) -> u64 {
+    pub(in crate::local) fn refine(&self, stamp: u64) -> u64 {
         let mut state = self.state.lock();
         if state.stamp != stamp {
             state.stamp = stamp;

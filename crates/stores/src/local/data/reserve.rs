@@ -12,7 +12,7 @@
 //! Where the file system does not say which ranges have space (FIEMAP), or a range is in more than
 //! [`MAX_GAPS`] pieces, only the file's length is put right.
 
-use super::sys;
+use crate::local::sys;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use std::io;
@@ -24,7 +24,7 @@ use tracing::debug;
 const MAX_GAPS: usize = 4096;
 
 /// Reserves space for a range, and extends the file to its end.
-pub(super) fn reserve(file: BorrowedFd<'_>, range: Range<u64>) -> io::Result<()> {
+pub(in crate::local) fn reserve(file: BorrowedFd<'_>, range: Range<u64>) -> io::Result<()> {
     let size = size_of(file)?;
     let gaps = sys::gaps(file, range.clone(), MAX_GAPS);
     if let Ok(Some(gaps)) = &gaps {

@@ -3,8 +3,8 @@
 //! Others than the program itself reach attributes of the `user` name space only.
 
 use super::LocalFs;
-use super::file::proc_path;
-use super::tree::c_name;
+use crate::local::sys::proc_path;
+use crate::local::tree::c_name;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -157,10 +157,4 @@ fn get(path: &str, name: &CStr, max_bytes: usize) -> rustix::io::Result<Vec<u8>>
     rustix::fs::getxattr(path, name, rustix::buffer::spare_capacity(&mut value))?;
     value.shrink_to_fit();
     Ok(value)
-}
-
-/// Whether the file system of a directory keeps access control lists.
-pub(super) fn keeps_acls(dir: BorrowedFd<'_>) -> bool {
-    let kept = rustix::fs::getxattr_query(proc_path(dir), acl_xattr(AclKind::Access));
-    matches!(kept, Ok(_) | Err(Errno::NODATA))
 }

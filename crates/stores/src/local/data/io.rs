@@ -1,0 +1,18 @@
+//! What open files need of their store.
+
+use super::engine::Engine;
+use crate::local::changes::watch::Watch;
+use crate::local::probe::Stamps;
+
+/// What open files need of their store.
+pub(in crate::local) struct Io {
+    pub(in crate::local) engine: Engine,
+    /// Aligned transfers pass the kernel's cache by.
+    pub(in crate::local) direct: bool,
+    pub(in crate::local) stamps: Stamps,
+    /// The kernel's reports of changes by others.
+    pub(in crate::local) watch: Option<Watch>,
+    /// Largest size of a file, in bytes.
+    pub(in crate::local) max_file_size: u64,
+    pub(in crate::local) fsid: u64,
+}

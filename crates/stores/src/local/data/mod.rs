@@ -1,0 +1,10 @@
+//! Open files: how their bytes move, what is known of their extents, and their locks.
+
+pub(super) mod engine;
+pub(super) mod extents;
+pub(super) mod file;
+pub(super) mod inode;
+pub(super) mod io;
+pub(super) mod locks;
+pub(super) mod reserve;
+pub mod stream;

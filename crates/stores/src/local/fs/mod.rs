@@ -1,0 +1,664 @@
+//! The directory as a [`FileSystem`]: every call finds its file in the tree, takes on the caller's
+//! identity, and makes one system call.
+
+mod names;
+mod xattr;
+
+use crate::local::attr::{kind_of, set_mode, set_times};
+use crate::local::changes::directories::Directories;
+use crate::local::changes::watch::Watch;
+use crate::local::credentials::Identity;
+use crate::local::data::engine::Engine;
+use crate::local::data::file::LocalFile;
+use crate::local::data::inode::Inodes;
+use crate::local::data::io::Io;
+use crate::local::options::LocalOptions;
+use crate::local::probe::{default_dir_fds, max_file_size, probe, process_umask, stamps};
+use crate::local::sys;
+use crate::local::sys::proc_path;
+use crate::local::tree::nodes::{Nodes, Seen};
+use crate::local::tree::{Pinned, Tree, c_name, stat};
+use crate::rules::{DEFAULT_DIR_MODE, DEFAULT_FILE_MODE, WRITE, check_name, check_owners};
+use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Uid};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use weir_vfs::{
+    Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirEntry, DirPage, Error, FileId,
+    FileKind, FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, SetTime, Unnamed,
+    XattrMode,
+};
+
+/// Cookies are positions of the kernel's plus this, for 0, 1 and 2 have meanings of their own.
+const COOKIE_SHIFT: u64 = 3;
+
+/// Locks of files' modes.
+const MODE_LOCKS: usize = 64;
+
+/// A directory as a store.
+pub struct LocalFs {
+    tree: Arc<Tree>,
+    inodes: Arc<Inodes>,
+    io: Arc<Io>,
+    identity: Identity,
+    directories: Directories,
+    /// Held over a change of a file's mode or owner, of which some read the mode first; by inode number.
+    modes: [Mutex<()>; MODE_LOCKS],
+    /// What the process's umask takes away from modes, and so has to be set again.
+    umask: u32,
+    capabilities: Capabilities,
+}
+
+impl LocalFs {
+    /// Opens a directory.
+    ///
+    /// # Errors
+    /// The directory cannot be opened; the state directory cannot be written, or another process
+    /// uses it; io_uring was asked for and is refused.
+    pub fn open(dir: impl AsRef<Path>, options: LocalOptions) -> io::Result<Arc<Self>> {
+        let dir = dir.as_ref();
+        let dir_fds = options.dir_fds.unwrap_or_else(default_dir_fds);
+        let nodes = |root| match &options.state_dir {
+            Some(state) => Nodes::open(state, root, options.max_nodes),
+            None => Ok(Nodes::in_memory(options.max_nodes)),
+        };
+        let tree = Tree::open(dir, nodes, dir_fds, options.search_entries)?;
+        let engine = Engine::start(options.io)?;
+        let identity = Identity::of_process();
+        let stamps = stamps(tree.root());
+        let watch = Watch::new();
+        let max_file_size = max_file_size(tree.root());
+        let capabilities = probe(tree.root());
+        tracing::info!(
+            dir = %dir.display(),
+            io = engine.name(),
+            direct = options.direct,
+            identities = identity.can_switch(),
+            nodes = tree.nodes.len(),
+            ?capabilities,
+            ?stamps,
+            watch = watch.is_some(),
+            "local store is open"
+        );
+        let fsid = tree.fsid;
+        Ok(Arc::new(Self {
+            tree,
+            inodes: Arc::default(),
+            io: Arc::new(Io { engine, direct: options.direct, stamps, watch, max_file_size, fsid }),
+            identity,
+            directories: Directories::new(stamps.fine),
+            modes: std::array::from_fn(|_| Mutex::default()),
+            umask: process_umask(),
+            capabilities,
+        }))
+    }
+
+    /// Attributes of a name in a directory; the file is remembered.
+    fn find(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
+        let dir_fd = self.tree.dir(dir)?;
+        let found = {
+            let _as_caller = self.identity.assume(caller)?;
+            stat(dir_fd.as_fd(), &c_name(name)?)?
+        };
+        self.introduce(dir, dir_fd.as_fd(), name, &found)
+    }
+
+    /// The attributes of a file just found, which is remembered.
+    fn introduce(
+        &self,
+        dir: FileId,
+        dir_fd: BorrowedFd<'_>,
+        name: &[u8],
+        found: &Statx,
+    ) -> Result<Attr> {
+        let (id, seen) = self.tree.identify(dir, dir_fd, name, found)?;
+        if seen.is_some() {
+            self.tree.remember(seen);
+        }
+        Ok(self.attr(id, found))
+    }
+
+    fn attr(&self, id: FileId, found: &Statx) -> Attr {
+        self.refine(self.tree.attr(id, found))
+    }
+
+    /// Makes changes of ours visible that the time stamp is too coarse for.
+    fn refine(&self, mut attr: Attr) -> Attr {
+        if attr.kind == FileKind::Directory {
+            attr.change = self.directories.show(attr.id, attr.change);
+        } else if !self.io.stamps.fine
+            && let Some(inode) = self.inodes.get(attr.id)
+        {
+            attr.change = inode.refine(attr.change);
+        }
+        attr
+    }
+
+    /// Completes a file that was just made and is held: attributes that making it could not set,
+    /// `mode` among them.
+    fn finish(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        made: &OwnedFd,
+        mode: Option<u32>,
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        let mut found = stat(made.as_fd(), c"")?;
+        let (uid, gid) = (found.stx_uid, found.stx_gid);
+        let rest = SetAttr {
+            // The kernel may add set-gid to a directory's mode, by its parent's.
+            mode: mode.map(|mode| mode | u32::from(found.stx_mode) & 0o2000),
+            mode_mask: None,
+            umask: None,
+            uid: set.uid.filter(|&u| u != uid),
+            gid: set.gid.filter(|&g| g != gid),
+            ..set.clone()
+        };
+        let is_link = kind_of(&found) == FileKind::Symlink;
+        let rest = if is_link { SetAttr { mode: None, ..rest } } else { rest };
+        if !rest.is_empty() {
+            let _as_caller = self.identity.assume(caller)?;
+            self.apply(made.as_fd(), &rest)?;
+            found = stat(made.as_fd(), c"")?;
+        }
+        let (id, seen) = self.tree.identify_new(dir, made.as_fd(), name, &found);
+        self.tree.remember([seen]);
+        Ok(self.attr(id, &found))
+    }
+
+    /// Makes a file that is not opened by being made.
+    fn make(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        default_mode: u32,
+        make: impl FnOnce(BorrowedFd<'_>, &std::ffi::CStr, Mode) -> rustix::io::Result<()>,
+    ) -> Result<Attr> {
+        let make = |dir: BorrowedFd<'_>, name: &_, mode| make(dir, name, mode).map(|()| None);
+        let (attr, made) = self.make_held(caller, dir, name, set, default_mode, make)?;
+        if attr.kind == FileKind::Directory {
+            self.tree.keep_dir(attr.id, made);
+        }
+        Ok(attr)
+    }
+
+    /// Makes a regular file, or finds it; a new one is held open for reading and writing.
+    fn create_held(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        exclusive: bool,
+    ) -> Result<(Created, Option<OwnedFd>)> {
+        let flags =
+            OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let make = |dir: BorrowedFd<'_>, name: &std::ffi::CStr, mode| {
+            let open = || rustix::fs::openat(dir, name, flags, mode);
+            self.tree.with_fds(open).map(Some)
+        };
+        // A name that was there may be gone when it is looked up.
+        for _ in 0..16 {
+            match self.make_held(caller, dir, name, set, DEFAULT_FILE_MODE, make) {
+                Ok((attr, made)) => return Ok((Created { attr, created: true }, Some(made))),
+                Err(Error::Exists) if !exclusive => {}
+                Err(error) => return Err(error),
+            }
+            match self.find(caller, dir, name) {
+                Ok(attr) => return Ok((Created { attr, created: false }, None)),
+                Err(Error::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    /// Makes a file by `make` and completes it; takes it away again if that fails.
+    fn make_held(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        default_mode: u32,
+        make: impl FnOnce(BorrowedFd<'_>, &std::ffi::CStr, Mode) -> rustix::io::Result<Option<OwnedFd>>,
+    ) -> Result<(Attr, OwnedFd)> {
+        check_name(name)?;
+        check_owners(set)?;
+        let dir_fd = self.tree.dir(dir)?;
+        let c_name = c_name(name)?;
+        let wanted = set.mode.unwrap_or(default_mode) & 0o7777;
+        let umask = set.umask.unwrap_or(0);
+        // No umask has a say where the directory has a default ACL; the kernel sees to that.
+        let inherits = wanted & (umask | self.umask) != 0 && self.has_default_acl(dir_fd.as_fd());
+        let mode = if inherits { wanted } else { wanted & !umask };
+        let again = (!inherits && mode & self.umask != 0).then_some(mode);
+        let made = {
+            let _as_caller = self.identity.assume(caller)?;
+            make(dir_fd.as_fd(), &c_name, Mode::from_raw_mode(mode)).map_err(io::Error::from)?
+        };
+        self.directories.changed(dir);
+        let made = match made {
+            Some(made) => made,
+            None => {
+                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                self.tree.open_one(dir_fd.as_fd(), &c_name, flags).map_err(io::Error::from)?
+            }
+        };
+        match self.finish(caller, dir, name, &made, again, set) {
+            Ok(attr) => Ok((attr, made)),
+            Err(error) => {
+                let flags = match stat(made.as_fd(), c"").map(|s| kind_of(&s)) {
+                    Ok(FileKind::Directory) => AtFlags::REMOVEDIR,
+                    _ => AtFlags::empty(),
+                };
+                // The first error is the one to tell.
+                let _ = rustix::fs::unlinkat(&*dir_fd, &*c_name, flags);
+                self.directories.changed(dir);
+                Err(error)
+            }
+        }
+    }
+
+    fn lock_mode(&self, id: FileId) -> MutexGuard<'_, ()> {
+        self.modes[id.ino as usize % MODE_LOCKS].lock()
+    }
+
+    /// Sets attributes of a file that is held, with the rights that the thread has now.
+    fn apply(&self, file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
+        let path = proc_path(file);
+        if let Some(size) = set.size {
+            if size > self.io.max_file_size {
+                return Err(Error::TooBig);
+            }
+            let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            let open = || rustix::fs::open(&*path, flags, Mode::empty());
+            let writable = self.tree.with_fds(open).map_err(io::Error::from)?;
+            rustix::fs::ftruncate(writable, size).map_err(io::Error::from)?;
+        }
+        if set.uid.is_some() || set.gid.is_some() {
+            let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+            rustix::fs::chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH)
+                .map_err(io::Error::from)?;
+        }
+        set_mode(file, set)?;
+        set_times(file, set.atime, set.mtime)
+    }
+
+    /// Sets attributes of a file that is held, as the caller may.
+    fn apply_as(&self, caller: &Caller, file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
+        let (atime, mtime) = match (set.atime, set.mtime) {
+            // utimensat(2) lets whoever may write set both to now, but one of them only the owner.
+            // Clients set one when somebody else truncates.
+            one @ ((None, Some(SetTime::Now)) | (Some(SetTime::Now), None)) => one,
+            _ => {
+                let _as_caller = self.identity.assume(caller)?;
+                return self.apply(file, set);
+            }
+        };
+        {
+            let _as_caller = self.identity.assume(caller)?;
+            self.apply(file, &SetAttr { atime: None, mtime: None, ..set.clone() })?;
+            match set_times(file, atime, mtime) {
+                Err(Error::NotPermitted) if sys::may_access(file, WRITE)? => {}
+                done => return done,
+            }
+        }
+        set_times(file, atime, mtime)
+    }
+}
+
+#[async_trait]
+impl FileSystem for LocalFs {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn root(&self) -> FileId {
+        self.tree.root_id
+    }
+
+    fn is_locked_by_programs(&self) -> bool {
+        true
+    }
+
+    fn max_file_size(&self) -> u64 {
+        self.io.max_file_size
+    }
+
+    async fn statfs(&self) -> Result<FsStat> {
+        let stat = rustix::fs::fstatvfs(self.tree.root()).map_err(io::Error::from)?;
+        Ok(FsStat {
+            total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+            free_bytes: stat.f_bfree.saturating_mul(stat.f_frsize),
+            available_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+            total_files: stat.f_files,
+            free_files: stat.f_ffree,
+            max_name: stat.f_namemax as u32,
+            max_file_size: self.io.max_file_size,
+            max_links: 65_000,
+            clone_bytes: u32::try_from(stat.f_bsize).unwrap_or(0),
+        })
+    }
+
+    async fn getattr(&self, id: FileId) -> Result<Attr> {
+        self.tree.getattr(id).map(|attr| self.refine(attr))
+    }
+
+    async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
+        check_owners(set)?;
+        let Pinned { file, stat: found } = self.tree.pin(id)?;
+        if set.is_empty() {
+            return Ok(self.attr(id, &found));
+        }
+        match (set.size, kind_of(&found)) {
+            (Some(_), FileKind::Directory) => return Err(Error::IsDirectory),
+            (Some(_), kind) if kind != FileKind::Regular => return Err(Error::Invalid),
+            _ => {}
+        }
+        let modes = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let _modes = modes.then(|| self.lock_mode(id));
+        let apply = || self.apply_as(caller, file.as_fd(), set);
+        let applied = match self.inodes.get(id) {
+            Some(inode) => inode.changing(&self.io, file.as_fd(), apply),
+            None => apply(),
+        };
+        self.directories.changed_if(kind_of(&found) == FileKind::Directory, id);
+        applied?;
+        Ok(self.attr(id, &stat(file.as_fd(), c"")?))
+    }
+
+    async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32> {
+        let pinned = self.tree.pin(id)?;
+        let file = pinned.file.as_fd();
+        let _as_caller = self.identity.assume(caller)?;
+        Ok(sys::granted(file, mask & 7, self.identity.likely_rights(caller, &pinned.stat))?)
+    }
+
+    async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
+        check_name(name)?;
+        self.find(caller, dir, name)
+    }
+
+    async fn parent(&self, dir: FileId) -> Result<Attr> {
+        self.tree.dir(dir)?;
+        let parent = self.tree.parent_of(dir)?;
+        self.getattr(parent).await
+    }
+
+    async fn readdir(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        cookie: u64,
+        max_entries: usize,
+        with_attr: bool,
+    ) -> Result<DirPage> {
+        let dir_fd = self.tree.dir(dir)?;
+        let position = cookie.saturating_sub(COOKIE_SHIFT);
+        let mut entries: Vec<DirEntry> = Vec::new();
+        let eof = {
+            let _as_caller = self.identity.assume(caller)?;
+            self.tree.each_name(&dir_fd, position, |found| {
+                if entries.len() == max_entries {
+                    return false;
+                }
+                entries.push(DirEntry {
+                    name: found.name.to_bytes().to_vec(),
+                    cookie: found.next.wrapping_add(COOKIE_SHIFT),
+                    attr: None,
+                    ino: found.ino,
+                });
+                true
+            })?
+        };
+        if with_attr {
+            let mut met: Vec<Seen> = Vec::new();
+            for entry in &mut entries {
+                let Ok(found) = stat(dir_fd.as_fd(), &c_name(&entry.name)?) else { continue };
+                let identified = self.tree.identify(dir, dir_fd.as_fd(), &entry.name, &found);
+                if let Ok((id, seen)) = identified {
+                    met.extend(seen);
+                    entry.attr = Some(self.attr(id, &found));
+                }
+            }
+            self.tree.remember(met);
+        }
+        Ok(DirPage { entries, eof })
+    }
+
+    async fn readlink(&self, _caller: &Caller, id: FileId) -> Result<Vec<u8>> {
+        let pinned = self.tree.pin(id)?;
+        if kind_of(&pinned.stat) != FileKind::Symlink {
+            return Err(Error::Invalid);
+        }
+        let target = rustix::fs::readlinkat(&pinned.file, c"", Vec::new());
+        Ok(target.map_err(io::Error::from)?.into_bytes())
+    }
+
+    async fn create(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        exclusive: bool,
+    ) -> Result<Created> {
+        self.create_held(caller, dir, name, set, exclusive).map(|(created, _)| created)
+    }
+
+    async fn create_open(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+        exclusive: bool,
+    ) -> Result<(Created, Option<Arc<dyn OpenFile>>)> {
+        let (created, made) = self.create_held(caller, dir, name, set, exclusive)?;
+        let open = |made| -> Arc<dyn OpenFile> {
+            let inode = self.inodes.get_or_insert(created.attr.id);
+            let access = Access::READ | Access::WRITE;
+            Arc::new(LocalFile::new(self.io.clone(), inode, made, access))
+        };
+        let file = made.map(open);
+        Ok((created, file))
+    }
+
+    async fn mkdir(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        if set.size.is_some() {
+            return Err(Error::IsDirectory);
+        }
+        self.make(caller, dir, name, set, DEFAULT_DIR_MODE, |dir, name, mode| {
+            rustix::fs::mkdirat(dir, name, mode)
+        })
+    }
+
+    async fn symlink(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        target: &[u8],
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        if target.is_empty() || set.size.is_some() {
+            return Err(Error::Invalid);
+        }
+        let target = c_name(target)?;
+        self.make(caller, dir, name, set, 0o777, |dir, name, _| {
+            rustix::fs::symlinkat(&*target, dir, name)
+        })
+    }
+
+    async fn mknod(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+        kind: FileKind,
+        rdev: (u32, u32),
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        use rustix::fs::FileType;
+        let (kind, device) = match kind {
+            FileKind::Block => (FileType::BlockDevice, rustix::fs::makedev(rdev.0, rdev.1)),
+            FileKind::Char => (FileType::CharacterDevice, rustix::fs::makedev(rdev.0, rdev.1)),
+            FileKind::Fifo => (FileType::Fifo, 0),
+            FileKind::Socket => (FileType::Socket, 0),
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink => {
+                return Err(Error::Invalid);
+            }
+        };
+        if set.size.is_some() {
+            return Err(Error::Invalid);
+        }
+        self.make(caller, dir, name, set, DEFAULT_FILE_MODE, |dir, name, mode| {
+            rustix::fs::mknodat(dir, name, kind, mode, device)
+        })
+    }
+
+    async fn link(&self, caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Result<Attr> {
+        check_name(name)?;
+        let dir_fd = self.tree.dir(dir)?;
+        let Pinned { file, stat: found } = self.tree.pin(id)?;
+        if kind_of(&found) == FileKind::Directory {
+            return Err(Error::NotPermitted);
+        }
+        {
+            let as_caller = self.identity.assume(caller)?;
+            // NFS knows no fs.protected_hardlinks: what a program on this machine may not link,
+            // clients may, if they may write to the directory (as with the kernel's server).
+            as_caller.count_as_owner()?;
+            let path = proc_path(file.as_fd());
+            let follow = AtFlags::SYMLINK_FOLLOW;
+            rustix::fs::linkat(rustix::fs::CWD, &*path, &*dir_fd, &*c_name(name)?, follow)
+                .map_err(io::Error::from)?;
+        }
+        self.directories.changed(dir);
+        self.introduce(dir, dir_fd.as_fd(), name, &stat(file.as_fd(), c"")?)
+    }
+
+    async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
+        self.remove(caller, dir, name, AtFlags::empty()).map(drop)
+    }
+
+    async fn unlink_counted(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+    ) -> Result<Option<Unnamed>> {
+        self.remove(caller, dir, name, AtFlags::empty())
+    }
+
+    async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
+        self.remove(caller, dir, name, AtFlags::REMOVEDIR).map(drop)
+    }
+
+    async fn rename(
+        &self,
+        caller: &Caller,
+        from_dir: FileId,
+        from: &[u8],
+        to_dir: FileId,
+        to: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.move_name(caller, (from_dir, from), (to_dir, to), flags).map(drop)
+    }
+
+    async fn rename_counted(
+        &self,
+        caller: &Caller,
+        from_dir: FileId,
+        from: &[u8],
+        to_dir: FileId,
+        to: &[u8],
+        flags: RenameFlags,
+    ) -> Result<Option<Unnamed>> {
+        self.move_name(caller, (from_dir, from), (to_dir, to), flags)
+    }
+
+    async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
+        let Pinned { file, stat: found } = self.tree.pin(id)?;
+        match kind_of(&found) {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Error::IsDirectory),
+            _ => return Err(Error::Invalid),
+        }
+        let mode = match (access.contains(Access::READ), access.contains(Access::WRITE)) {
+            (true, true) => OFlags::RDWR,
+            (true, false) => OFlags::RDONLY,
+            (false, true) => OFlags::WRONLY,
+            (false, false) => return Err(Error::Invalid),
+        };
+        let opened = {
+            let _as_caller = self.identity.assume(caller)?;
+            let path = proc_path(file.as_fd());
+            let open = || rustix::fs::open(&*path, mode | OFlags::CLOEXEC, Mode::empty());
+            self.tree.with_fds(open).map_err(io::Error::from)?
+        };
+        let inode = self.inodes.get_or_insert(id);
+        Ok(Arc::new(LocalFile::new(self.io.clone(), inode, opened, access)))
+    }
+
+    async fn sync_node(&self, id: FileId) -> Result<()> {
+        let pinned = self.tree.pin(id)?;
+        if !matches!(kind_of(&pinned.stat), FileKind::Regular | FileKind::Directory) {
+            return Ok(());
+        }
+        let sync = self.tree.open_to_sync(pinned.file.as_fd())?;
+        self.io.engine.blocking(sync).await
+    }
+
+    async fn get_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {
+        self.xattr(caller, id, name)
+    }
+
+    async fn set_xattr(
+        &self,
+        caller: &Caller,
+        id: FileId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.change_xattr(caller, id, name, value, mode)
+    }
+
+    async fn list_xattrs(&self, caller: &Caller, id: FileId) -> Result<Vec<Vec<u8>>> {
+        self.xattr_names(caller, id)
+    }
+
+    async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
+        self.drop_xattr(caller, id, name)
+    }
+
+    async fn get_acl(&self, id: FileId, kind: AclKind) -> Result<Option<Acl>> {
+        self.acl(id, kind)
+    }
+
+    async fn set_acl(
+        &self,
+        caller: &Caller,
+        id: FileId,
+        kind: AclKind,
+        acl: Option<&Acl>,
+    ) -> Result<()> {
+        self.change_acl(caller, id, kind, acl)
+    }
+}
