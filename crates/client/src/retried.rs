@@ -21,7 +21,7 @@ pub(crate) fn verifier() -> [u8; 8] {
 
 /// Gives a file that was made exclusively, and has no attributes yet, those that it is to have.
 /// (A server may keep the verifier in the file's times, which are set in any case, RFC 1813 section
-/// 3.3.8.) A file that cannot have them goes again.
+/// 3.3.8.) A file that cannot have them is removed, unless another has its name by then.
 pub(crate) async fn complete(
     protocol: &dyn Protocol,
     cred: &OpaqueAuth,
@@ -34,22 +34,22 @@ pub(crate) async fn complete(
         ..place.set.clone()
     };
     let attr = protocol.setattr(cred, &node.handle, None, &set).await;
-    if attr.is_err() {
+    if attr.is_err() && has_name(protocol, cred, &node.attr, (place.dir, place.name)).await {
         // What failed first is what is worth saying.
         let _ = protocol.remove(cred, place.dir, place.name, false).await;
     }
     attr.map(|(attr, _)| attr)
 }
 
-/// Whether the file that had the old name has the new one.
-pub(crate) async fn renamed(
+/// Whether the file has this name.
+pub(crate) async fn has_name(
     protocol: &dyn Protocol,
     cred: &OpaqueAuth,
-    source: &Attr,
+    file: &Attr,
     (dir, name): (&Handle, &[u8]),
 ) -> bool {
     let there = protocol.lookup(cred, dir, name).await;
-    there.is_ok_and(|node| same_file(&node.attr, source))
+    there.is_ok_and(|node| same_file(&node.attr, file))
 }
 
 /// The attributes of the file, if the name is one of its own.

@@ -138,6 +138,47 @@ async fn what_was_done_is_not_denied_when_the_server_restarted_after_it() {
     }
 }
 
+/// A new file is replaced by another one before it has its attributes, which it cannot have then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_takes_the_place_of_a_file_that_is_being_made_stays() {
+    let mut served = Served::start();
+    let losing = Losing::to(served.addr).await;
+    for (version, setattr) in [
+        ("3", Procedure::Setattr as u32),
+        ("4.0", OpCode::Setattr as u32),
+        ("4.2", OpCode::Setattr as u32),
+    ] {
+        let port = losing.addr.port();
+        let url = format!("nfs://{}/?vers={version}&mountport={port}", losing.addr);
+        let nfs = NfsFs::mount(&url.parse().unwrap(), &MountOptions::default()).await.unwrap();
+        losing.lose(PROGRAM, setattr);
+        let closed = losing.closed().await;
+        let client = Arc::clone(&nfs);
+        let making = tokio::spawn(async move {
+            let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+            client.create(ME, client.root(), b"file", &set, true).await
+        });
+        let lost = async {
+            while !losing.has_lost() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        soon(lost).await;
+        let (store, set) = (Arc::clone(&served.store), SetAttr::default());
+        let other = store.create(ME, store.root(), b"other", &set, true).await.unwrap().attr.id;
+        let replace = RenameFlags::Replace;
+        store.rename(ME, store.root(), b"other", store.root(), b"file", replace).await.unwrap();
+        // It has forgotten that it set the attributes.
+        served.restart();
+        drop(closed);
+        assert_eq!(soon(making).await.unwrap().err(), Some(Error::Stale), "{version}");
+        let there = store.lookup(ME, store.root(), b"file").await;
+        assert_eq!(there.map(|attr| attr.id), Ok(other), "{version}");
+        nfs.unmount().await;
+        store.unlink(ME, store.root(), b"file").await.unwrap();
+    }
+}
+
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), what).await.expect("it hangs")
 }

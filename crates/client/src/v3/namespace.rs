@@ -154,7 +154,7 @@ impl V3 {
             Err(failure)
                 if failure.status() == Nfs3Error::NoEnt
                     && resent
-                    && retried::renamed(self, cred, &source, to).await =>
+                    && retried::has_name(self, cred, &source, to).await =>
             {
                 Ok(())
             }

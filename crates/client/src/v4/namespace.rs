@@ -183,7 +183,7 @@ impl V4 {
         let answer = self.exchange(cred, "RENAME", &ops, None).await?;
         match answer.status {
             Err(Nfs4Error::NoEnt)
-                if answer.resent && retried::renamed(self, cred, &source, to).await =>
+                if answer.resent && retried::has_name(self, cred, &source, to).await =>
             {
                 Ok(())
             }
