@@ -496,6 +496,11 @@ async fn attributes_are_used_again_for_actimeo_and_own_changes_are_seen() {
         mine.link(&Caller::Own, id, mine.root(), b"b").await.unwrap();
         let links = mine.getattr(id).await.unwrap().nlink;
         assert_eq!(links, 2, "vers={vers}: one's own link");
+        let mode = |mode, mode_mask| SetAttr { mode: Some(mode), mode_mask, ..SetAttr::default() };
+        let far = other.lookup(&Caller::Own, other.root(), b"b").await.unwrap().id;
+        other.setattr(&Caller::Own, far, &mode(0o4600, None)).await.unwrap();
+        let some = mine.setattr(&Caller::Own, id, &mode(0, Some(0o4000))).await.unwrap();
+        assert_eq!(some.mode, 0o600, "vers={vers}: what another has set stays");
         for nfs in [ours, theirs] {
             nfs.unmount().await;
         }

@@ -334,8 +334,12 @@ impl FileSystem for NfsFs {
         self.writable()?;
         let (handle, cred, mut set) = (self.handle(id)?, self.cred(caller), masked.clone());
         if set.mode_mask.take().is_some_and(|_| set.mode.is_some()) {
-            // No version has this in one step at every server.
-            set.mode = masked.mode_of(self.getattr(id).await?.mode);
+            // No version has this in one step at every server. What is remembered of the file may be
+            // from before another client's change.
+            let handle = handle.clone();
+            let ask =
+                |core: Arc<Core>| async move { core.protocol.getattr(&core.own, &handle).await };
+            set.mode = masked.mode_of(self.inner.run(ask).await?.mode);
         }
         let set = self.inner.run(move |core| async move {
             let changes = core.open_files.changes(id);
