@@ -22,7 +22,8 @@ use std::sync::{Arc, Weak};
 use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Tasks of a store that are not done, at which nothing is let go of for other stores' sake.
+/// Tasks of a store that are not done, at which nothing is let go of for other stores' sake, and no
+/// file is prepared to be closed.
 const BACKLOG: usize = 1024;
 
 /// The background work of one store.
@@ -91,14 +92,19 @@ impl Lane {
 
     /// Whether so much is waiting for the store that no more is to be added for others' sake.
     pub(crate) fn is_behind(&self) -> bool {
-        self.tasks.alive() >= BACKLOG
+        self.room_for_tasks() == 0
+    }
+
+    /// How many tasks may be added that can as well be added later.
+    pub(crate) fn room_for_tasks(&self) -> usize {
+        BACKLOG.saturating_sub(self.tasks.alive())
     }
 }
 
 impl Drop for FsShared {
     fn drop(&mut self) {
-        // The flusher writes what is left, and ends.
-        self.dirty.lane.flusher.kick();
+        // The flusher writes what is left, and ends. Its thread may have failed to start before.
+        self.dirty.lane.kick();
     }
 }
 

@@ -22,17 +22,20 @@ impl CachedFs {
         for mapping in mappings {
             let dirty = {
                 let state = mapping.state.lock();
-                result = result.and(state.errors.untold().map_or(Ok(()), Err));
                 // Once it is clean, it may be closed if it is idle: it is kept for the sync.
                 (!state.is_clean()).then(|| mapping.file())
             };
-            let Some(file) = dirty else { continue };
-            let written = mapping.write_back(0..u64::MAX).await;
-            let synced = match written {
-                Ok(()) => file.sync(false).await,
-                Err(error) => Err(error),
-            };
-            result = result.and(synced);
+            if let Some(file) = dirty {
+                let written = mapping.write_back(0..u64::MAX).await;
+                let synced = match written {
+                    Ok(()) => file.sync(false).await,
+                    Err(error) => Err(error),
+                };
+                result = result.and(synced);
+            }
+            // Looked at last: a write may fail between the looks at what is dirty.
+            let untold = mapping.state.lock().errors.untold();
+            result = result.and(untold.map_or(Ok(()), Err));
         }
         let untold = self.shared.table.lock().untold.take();
         result = result.and(untold.map_or(Ok(()), Err));
@@ -74,6 +77,33 @@ mod tests {
             yield_now();
         }
         pollster::block_on(unmount).unwrap();
+    }
+
+    #[test]
+    fn unmount_tells_of_a_write_that_fails_meanwhile() {
+        let store = Fault::over(MemoryFs::new(), 1);
+        let cache = Cache::new(Config::default()).unwrap();
+        let fs = cache.mount(store.clone());
+        let file = pollster::block_on(async {
+            let set = SetAttr::default();
+            let made = fs.create(&Caller::Own, fs.root(), b"f", &set, true).await.unwrap();
+            fs.open(&Caller::Own, made.attr.id, Access::WRITE).await.unwrap()
+        });
+        store.add(Rule { call: Call::Sync, when: When::Always, what: What::Hold });
+        file.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
+        let mut unmount = pin!(fs.unmount());
+        let mut cx = Context::from_waker(Waker::noop());
+        while store.held() == 0 {
+            assert!(unmount.as_mut().poll(&mut cx).is_pending());
+        }
+        store.add(Rule { call: Call::Write, when: When::Always, what: What::Fail(Error::Quota) });
+        file.write_at(&[2; 4096], 0, IoFlags::UNCACHED).unwrap();
+        while cache.dirty_bytes() > 0 {
+            yield_now();
+        }
+        store.clear();
+        store.release();
+        assert_eq!(pollster::block_on(unmount), Err(Error::Quota));
     }
 
     #[test]

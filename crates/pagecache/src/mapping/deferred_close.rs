@@ -83,7 +83,8 @@ impl FsShared {
             unwritten.extend(table.mappings.get(&id).map(|e| e.mapping.clone()));
         }
         drop(table);
-        for mapping in prepare {
+        // If the store hangs, these are looked at again when it does not.
+        for mapping in prepare.into_iter().take(self.dirty.lane.room_for_tasks()) {
             tasks.spawn(async move { mapping.prepare_to_close().await });
         }
         for mapping in unwritten {
@@ -139,5 +140,42 @@ impl Mapping {
     /// Whether the store counts changes by others while it has the file open.
     pub(crate) fn counts_others(&self) -> bool {
         self.file().changes_by_others().is_some()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Cache, Config};
+    use std::sync::mpsc;
+    use weir_stores::fault::{Call, Fault, Rule, What, When};
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::{Caller, IoFlags, SetAttr};
+
+    #[test]
+    fn tasks_of_a_store_that_hangs_do_not_pile_up() {
+        let store = Fault::over(MemoryFs::new(), 1);
+        let fs = Cache::new(Config::default()).unwrap().mount(store.clone());
+        store.add(Rule { call: Call::Write, when: When::Always, what: What::Hold });
+        let file = pollster::block_on(async {
+            let set = SetAttr::default();
+            let made = fs.create(&Caller::Own, fs.root(), b"f", &set, true).await.unwrap();
+            fs.open(&Caller::Own, made.attr.id, Access::WRITE).await.unwrap()
+        });
+        file.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
+        drop(file);
+        let tasks = &fs.shared.dirty.lane.tasks;
+        // As a call of the store does that does not return.
+        let (go_on, hung) = mpsc::channel::<()>();
+        tasks.spawn(async move { _ = hung.recv() });
+        let mut now = Instant::now();
+        for _ in 0..3000 {
+            now += CLOSE_AFTER;
+            fs.shared.close_idle(now);
+        }
+        assert!(tasks.alive() <= 1100, "{} tasks wait for the store", tasks.alive());
+        drop(go_on);
+        store.clear();
+        store.release();
     }
 }
