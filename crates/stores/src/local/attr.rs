@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use weir_vfs::{Attr, FileId, FileKind, Result, SetAttr, SetTime};
+use weir_vfs::{Attr, Caller, FileId, FileKind, Result, SetAttr, SetTime};
 
 /// What is asked of statx for an [`Attr`].
 pub(super) const ATTR_MASK: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
@@ -75,12 +75,18 @@ fn nanos_of(time: &StatxTimestamp) -> u64 {
 
 /// Sets the permission bits of a file as `set` has them. The kernel has no call that sets some of them, but
 /// chown(2) takes set-user-ID from a regular file, and set-group-ID if its group may execute it, also where
-/// it is told to change no owner: in one step, and leaving the other bits as others set them.
-pub(super) fn set_mode(file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
+/// it is told to change no owner: in one step, and leaving the other bits as others set them. Bits of a mask
+/// that are as `caller` wants them already are left, unless the kernel is to say whether that caller may set them.
+pub(super) fn set_mode(file: BorrowedFd<'_>, set: &SetAttr, caller: &Caller) -> Result<()> {
     let Some(mut mode) = set.mode else { return Ok(()) };
     if let Some(mask) = set.mode_mask {
         let found = || sys::stat_fd(file, ATTR_MASK).map_err(io::Error::from);
         let mut before = found()?;
+        if *caller == Caller::Own
+            && set.mode_of(before.stx_mode.into()) == Some(before.stx_mode.into())
+        {
+            return Ok(());
+        }
         if mode & mask == 0 && kind_of(&before) == FileKind::Regular {
             for _ in 0..CHOWNS {
                 let taken = taken_by_chown(u32::from(before.stx_mode));

@@ -163,7 +163,7 @@ impl LocalFs {
         let rest = if is_link { SetAttr { mode: None, ..rest } } else { rest };
         if !rest.is_empty() {
             let _as_caller = self.identity.assume(caller)?;
-            self.apply(made.as_fd(), &rest)?;
+            self.apply(caller, made.as_fd(), &rest)?;
             found = stat(made.as_fd(), c"")?;
         }
         let (id, seen) = self.tree.identify_new(dir, made.as_fd(), name, &found);
@@ -272,7 +272,7 @@ impl LocalFs {
     }
 
     /// Sets attributes of a file that is held, with the rights that the thread has now.
-    fn apply(&self, file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
+    fn apply(&self, caller: &Caller, file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
         let path = proc_path(file);
         if let Some(size) = set.size {
             if size > self.io.max_file_size {
@@ -288,7 +288,7 @@ impl LocalFs {
             rustix::fs::chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH)
                 .map_err(io::Error::from)?;
         }
-        set_mode(file, set)?;
+        set_mode(file, set, caller)?;
         set_times(file, set.atime, set.mtime)
     }
 
@@ -300,12 +300,12 @@ impl LocalFs {
             one @ ((None, Some(SetTime::Now)) | (Some(SetTime::Now), None)) => one,
             _ => {
                 let _as_caller = self.identity.assume(caller)?;
-                return self.apply(file, set);
+                return self.apply(caller, file, set);
             }
         };
         {
             let _as_caller = self.identity.assume(caller)?;
-            self.apply(file, &SetAttr { atime: None, mtime: None, ..set.clone() })?;
+            self.apply(caller, file, &SetAttr { atime: None, mtime: None, ..set.clone() })?;
             match set_times(file, atime, mtime) {
                 Err(Error::NotPermitted) if sys::may_access(file, WRITE)? => {}
                 done => return done,
