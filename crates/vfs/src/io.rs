@@ -1,4 +1,9 @@
 //! Reads and writes in flight: each owns its memory until it completes.
+//!
+//! Stores hand addresses of that memory to the kernel, which goes on using them after a borrow has
+//! ended. Types that lend their memory promise with `unsafe impl` that the addresses stay good.
+
+#![allow(unsafe_code, reason = "a vector keeps the contracts of `Buffer` and `Source`")]
 
 use crate::{Error, Layout, Result};
 use std::io::{IoSlice, IoSliceMut};
@@ -6,9 +11,14 @@ use std::sync::{Mutex, PoisonError};
 
 /// Memory that a store fills: a run of page frames, or an ordinary vector.
 ///
-/// The slices stay at the same addresses until the buffer is dropped, so a device or socket may
-/// write to them while the owner holds the buffer.
-pub trait Buffer: Send {
+/// # Safety
+/// A device or socket writes to the addresses of [`slices`](Self::slices) while the owner holds the
+/// buffer, also after the borrow has ended and the buffer was moved. Until the buffer is dropped:
+///
+/// - the memory of a slice stays allocated and writable, at the same address;
+/// - nothing reads or writes that memory but by way of this buffer;
+/// - [`len`](Self::len) does not change, and `slices` appends exactly `to - from` bytes, in order.
+pub unsafe trait Buffer: Send {
     /// Length in bytes.
     fn len(&self) -> usize;
 
@@ -44,7 +54,9 @@ pub trait Buffer: Send {
     }
 }
 
-impl Buffer for Vec<u8> {
+// SAFETY: the vector's memory is its own, and does not move with it; a call by way of the trait never
+// makes it grow or shrink.
+unsafe impl Buffer for Vec<u8> {
     fn len(&self) -> usize {
         Vec::len(self)
     }
@@ -54,8 +66,16 @@ impl Buffer for Vec<u8> {
     }
 }
 
-/// Memory that a store writes out; its slices stay in place until it is dropped.
-pub trait Source: Send + Sync {
+/// Memory that a store writes out.
+///
+/// # Safety
+/// A device or socket reads from the addresses of [`slices`](Self::slices) while the owner holds the
+/// source, also after the borrow has ended and the source was moved. Until the source is dropped:
+///
+/// - the memory of a slice stays allocated and readable, at the same address;
+/// - nothing writes to that memory;
+/// - [`len`](Self::len) does not change, and `slices` appends exactly `to - from` bytes, in order.
+pub unsafe trait Source: Send + Sync {
     /// Length in bytes.
     fn len(&self) -> usize;
 
@@ -68,7 +88,9 @@ pub trait Source: Send + Sync {
     fn slices<'a>(&'a self, from: usize, to: usize, out: &mut Vec<IoSlice<'a>>);
 }
 
-impl Source for Vec<u8> {
+// SAFETY: the vector's memory does not move with it, and is not written to: `Source` lends it out for
+// reading only.
+unsafe impl Source for Vec<u8> {
     fn len(&self) -> usize {
         Vec::len(self)
     }
@@ -89,8 +111,8 @@ pub struct ReadOp {
 }
 
 impl ReadOp {
-    /// A read of `buffer.len()` bytes at `offset`; `done` is called once, on whatever thread
-    /// completes it, and must not block.
+    /// A read of `buffer.len()` bytes at `offset`; `done` is called once, on the thread that
+    /// completes the read, and must not block.
     pub fn new(
         offset: u64,
         buffer: Box<dyn Buffer>,
@@ -99,7 +121,7 @@ impl ReadOp {
         Self { offset, uncached: false, inner: Some((buffer, Box::new(done))) }
     }
 
-    /// Marks the read as one whose bytes nobody will want again soon, for stores that pass it on.
+    /// Marks the read as one whose bytes the caller will not read again soon, for stores that pass it on.
     pub fn uncached(mut self, uncached: bool) -> Self {
         self.uncached = uncached;
         self
@@ -165,13 +187,13 @@ pub struct WriteOp {
     offset: u64,
     uncached: bool,
     // The lock makes the operation `Sync`, so that a store may send pieces of it from several
-    // threads; nobody ever waits for it.
+    // threads; it is never contended.
     inner: Option<(Box<dyn Source>, Mutex<WriteDone>)>,
 }
 
 impl WriteOp {
-    /// A write of `source.len()` bytes at `offset`; `done` is called once, on whatever thread
-    /// completes it, and must not block.
+    /// A write of `source.len()` bytes at `offset`; `done` is called once, on the thread that
+    /// completes the write, and must not block.
     pub fn new(
         offset: u64,
         source: Box<dyn Source>,
@@ -180,7 +202,7 @@ impl WriteOp {
         Self { offset, uncached: false, inner: Some((source, Mutex::new(Box::new(done)))) }
     }
 
-    /// Marks the write as one whose bytes nobody will want again soon.
+    /// Marks the write as one whose bytes the caller will not read again soon.
     pub fn uncached(mut self, uncached: bool) -> Self {
         self.uncached = uncached;
         self

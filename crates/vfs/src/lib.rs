@@ -12,10 +12,11 @@
 //! 2. An operation that is dropped without being completed completes with [`Error::Io`].
 //! 3. Futures of a store may be polled on any thread, under any executor.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod acl;
 mod attr;
+mod decorator;
 mod error;
 mod flags;
 mod fs;
@@ -25,6 +26,7 @@ mod segment;
 
 pub use acl::{Acl, AclKind, AclRights, AclWho, acl_xattr, tag_of, who_of};
 pub use attr::{Attr, Cred, FileId, FileKind, FsStat, SetAttr, SetTime};
+pub use decorator::{FileSystemDecorator, FileSystemMethod, OpenFileDecorator, OpenFileMethod};
 pub use error::{Error, Result};
 pub use flags::{Access, Advice, Capabilities, IoFlags};
 pub use fs::{

@@ -394,7 +394,9 @@ struct FrameBuffer {
     len: usize,
 }
 
-impl Buffer for FrameBuffer {
+// SAFETY: the frames belong to the fill alone while the buffer lives, and the buffer keeps their arena,
+// in which frames never move.
+unsafe impl Buffer for FrameBuffer {
     fn len(&self) -> usize {
         self.len
     }

@@ -4,7 +4,6 @@
 #![allow(missing_docs, unreachable_pub, reason = "tests")]
 
 use async_trait::async_trait;
-use std::any::Any;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,8 +13,8 @@ use std::time::{Duration, Instant};
 use weir_pagecache::{Cache, CachedFs, Config, File};
 use weir_stores::memory::MemoryFs;
 use weir_vfs::{
-    Access, Attr, Caller, Capabilities, Created, DirPage, Error, Extent, FileId, FileKind,
-    FileSystem, FsStat, Layout, OpenFile, ReadOp, RenameFlags, Result, SetAttr, WriteOp,
+    Access, Attr, Caller, Capabilities, Error, FileId, FileSystem, FileSystemDecorator, Layout,
+    OpenFile, OpenFileDecorator, ReadOp, Result, SetAttr, WriteOp,
 };
 
 /// splitmix64.
@@ -233,9 +232,9 @@ impl ShakyFile {
 }
 
 #[async_trait]
-impl OpenFile for ShakyFile {
-    fn access(&self) -> Access {
-        self.inner.access()
+impl OpenFileDecorator for ShakyFile {
+    fn below(&self) -> &dyn OpenFile {
+        &*self.inner
     }
 
     async fn getattr(&self) -> Result<Attr> {
@@ -307,18 +306,6 @@ impl OpenFile for ShakyFile {
         result
     }
 
-    async fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.punch_hole(offset, len).await
-    }
-
-    async fn allocate(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.allocate(offset, len).await
-    }
-
-    async fn extent_at(&self, offset: u64) -> Result<Extent> {
-        self.inner.extent_at(offset).await
-    }
-
     async fn clone_range(
         &self,
         from: &dyn OpenFile,
@@ -331,103 +318,16 @@ impl OpenFile for ShakyFile {
             None => Err(Error::CrossDevice),
         }
     }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
 }
 
 #[async_trait]
-impl FileSystem for Shaky {
+impl FileSystemDecorator for Shaky {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.inner
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.capabilities
-    }
-
-    fn root(&self) -> FileId {
-        self.inner.root()
-    }
-
-    async fn statfs(&self) -> Result<FsStat> {
-        self.inner.statfs().await
-    }
-
-    async fn getattr(&self, id: FileId) -> Result<Attr> {
-        self.inner.getattr(id).await
-    }
-
-    async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
-        self.inner.setattr(caller, id, set).await
-    }
-
-    async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32> {
-        self.inner.access(caller, id, mask).await
-    }
-
-    async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
-        self.inner.lookup(caller, dir, name).await
-    }
-
-    async fn parent(&self, dir: FileId) -> Result<Attr> {
-        self.inner.parent(dir).await
-    }
-
-    async fn readdir(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        cookie: u64,
-        max_entries: usize,
-        with_attr: bool,
-    ) -> Result<DirPage> {
-        self.inner.readdir(caller, dir, cookie, max_entries, with_attr).await
-    }
-
-    async fn readlink(&self, caller: &Caller, id: FileId) -> Result<Vec<u8>> {
-        self.inner.readlink(caller, id).await
-    }
-
-    async fn create(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-        exclusive: bool,
-    ) -> Result<Created> {
-        self.inner.create(caller, dir, name, set, exclusive).await
-    }
-
-    async fn mkdir(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        self.inner.mkdir(caller, dir, name, set).await
-    }
-
-    async fn symlink(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        target: &[u8],
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        self.inner.symlink(caller, dir, name, target, set).await
-    }
-
-    async fn mknod(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        kind: FileKind,
-        rdev: (u32, u32),
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        self.inner.mknod(caller, dir, name, kind, rdev, set).await
     }
 
     async fn link(&self, caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Result<Attr> {
@@ -439,26 +339,6 @@ impl FileSystem for Shaky {
         made
     }
 
-    async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
-        self.inner.unlink(caller, dir, name).await
-    }
-
-    async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
-        self.inner.rmdir(caller, dir, name).await
-    }
-
-    async fn rename(
-        &self,
-        caller: &Caller,
-        from_dir: FileId,
-        from: &[u8],
-        to_dir: FileId,
-        to: &[u8],
-        flags: RenameFlags,
-    ) -> Result<()> {
-        self.inner.rename(caller, from_dir, from, to_dir, to, flags).await
-    }
-
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
         let inner = self.inner.open(caller, id, access).await?;
         let jobs = self.jobs.lock().unwrap().clone();
@@ -466,10 +346,6 @@ impl FileSystem for Shaky {
         let _opened = Opened(self.opened.clone(), self.switches.clone());
         let ino = id.ino;
         Ok(Arc::new(ShakyFile { ino, _opened, inner, switches: self.switches.clone(), jobs }))
-    }
-
-    async fn sync_node(&self, id: FileId) -> Result<()> {
-        self.inner.sync_node(id).await
     }
 }
 

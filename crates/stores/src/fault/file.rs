@@ -2,16 +2,16 @@
 //!
 //! A read that is shortened is lent to the store below as the buffer of another one, and
 //! comes back when that one's buffer is dropped.
+//!
+//! Sound because the lent buffer owns the read, and so its memory, for as long as it lives.
 
 use super::{Call, Faults, What};
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use std::any::Any;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 use weir_vfs::{
-    Access, Attr, Buffer, Error, Extent, Lock, LockOwner, LockRange, OpenFile, ReadOp, Result,
-    WriteOp,
+    Buffer, Error, OpenFile, OpenFileDecorator, OpenFileMethod, ReadOp, Result, WriteOp,
 };
 
 pub(super) struct FaultFile {
@@ -32,7 +32,9 @@ impl Drop for Lent {
     }
 }
 
-impl Buffer for Lent {
+// SAFETY: the slices are those of the read's own buffer, which keeps the contract, and which this one
+// owns until it is dropped.
+unsafe impl Buffer for Lent {
     fn len(&self) -> usize {
         self.len
     }
@@ -70,22 +72,25 @@ impl FaultFile {
 }
 
 #[async_trait]
-impl OpenFile for FaultFile {
-    fn access(&self) -> Access {
-        self.inner.access()
+impl OpenFileDecorator for FaultFile {
+    fn below(&self) -> &dyn OpenFile {
+        &*self.inner
     }
 
-    fn is_marked_uncached(&self) -> bool {
-        self.inner.is_marked_uncached()
-    }
-
-    fn changes_by_others(&self) -> Option<u64> {
-        self.inner.changes_by_others()
-    }
-
-    async fn getattr(&self) -> Result<Attr> {
-        self.faults.pass(Call::Getattr).await?;
-        self.inner.getattr().await
+    async fn before(&self, method: OpenFileMethod) -> Result<()> {
+        let call = match method {
+            OpenFileMethod::Getattr => Call::Getattr,
+            OpenFileMethod::Sync => Call::Sync,
+            OpenFileMethod::SetSize => Call::SetSize,
+            OpenFileMethod::PunchHole => Call::PunchHole,
+            OpenFileMethod::Allocate => Call::Allocate,
+            OpenFileMethod::ExtentAt => Call::ExtentAt,
+            OpenFileMethod::CloneRange => Call::CloneRange,
+            OpenFileMethod::Lock | OpenFileMethod::TestLock | OpenFileMethod::Unlock => {
+                return Ok(());
+            }
+        };
+        self.faults.pass(call).await
     }
 
     fn submit_read(&self, op: ReadOp) {
@@ -122,31 +127,6 @@ impl OpenFile for FaultFile {
         }
     }
 
-    async fn sync(&self, data_only: bool) -> Result<()> {
-        self.faults.pass(Call::Sync).await?;
-        self.inner.sync(data_only).await
-    }
-
-    async fn set_size(&self, size: u64) -> Result<()> {
-        self.faults.pass(Call::SetSize).await?;
-        self.inner.set_size(size).await
-    }
-
-    async fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
-        self.faults.pass(Call::PunchHole).await?;
-        self.inner.punch_hole(offset, len).await
-    }
-
-    async fn allocate(&self, offset: u64, len: u64) -> Result<()> {
-        self.faults.pass(Call::Allocate).await?;
-        self.inner.allocate(offset, len).await
-    }
-
-    async fn extent_at(&self, offset: u64) -> Result<Extent> {
-        self.faults.pass(Call::ExtentAt).await?;
-        self.inner.extent_at(offset).await
-    }
-
     async fn clone_range(
         &self,
         from: &dyn OpenFile,
@@ -154,24 +134,8 @@ impl OpenFile for FaultFile {
         len: u64,
         to_offset: u64,
     ) -> Result<()> {
-        self.faults.pass(Call::CloneRange).await?;
+        self.before(OpenFileMethod::CloneRange).await?;
         let from = from.as_any().downcast_ref::<Self>().ok_or(Error::CrossDevice)?;
         self.inner.clone_range(&*from.inner, offset, len, to_offset).await
-    }
-
-    async fn lock(&self, owner: LockOwner, lock: Lock, wait: bool) -> Result<()> {
-        self.inner.lock(owner, lock, wait).await
-    }
-
-    async fn test_lock(&self, owner: LockOwner, lock: Lock) -> Result<Option<Lock>> {
-        self.inner.test_lock(owner, lock).await
-    }
-
-    async fn unlock(&self, owner: LockOwner, range: LockRange) -> Result<()> {
-        self.inner.unlock(owner, range).await
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use timer::Timer;
 use tokio::sync::oneshot;
 use weir_vfs::{
-    Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirPage, Error, FileId, FileKind,
-    FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, Unnamed, XattrMode,
+    Access, Caller, Created, Error, FileId, FileSystem, FileSystemDecorator, FileSystemMethod,
+    FsStat, OpenFile, Result, SetAttr,
 };
 
 /// A store over another, with rules on what goes wrong.
@@ -131,18 +131,45 @@ impl Faults {
     }
 }
 
+/// The call, as rules name it, that a method is; `None` for those that no rule interferes with.
+fn call_of(method: FileSystemMethod) -> Option<Call> {
+    use FileSystemMethod as M;
+    Some(match method {
+        M::Statfs => Call::Statfs,
+        M::Getattr => Call::Getattr,
+        M::Setattr => Call::Setattr,
+        M::Access => Call::Access,
+        M::Lookup => Call::Lookup,
+        M::Parent => Call::Parent,
+        M::Readdir => Call::Readdir,
+        M::Readlink => Call::Readlink,
+        M::Create | M::CreateOpen => Call::Create,
+        M::Mkdir => Call::Mkdir,
+        M::Symlink => Call::Symlink,
+        M::Mknod => Call::Mknod,
+        M::Link => Call::Link,
+        M::Unlink | M::UnlinkCounted => Call::Unlink,
+        M::Rmdir => Call::Rmdir,
+        M::Rename | M::RenameCounted => Call::Rename,
+        M::Open => Call::Open,
+        M::SyncNode => Call::SyncNode,
+        M::GetXattr | M::SetXattr | M::ListXattrs | M::RemoveXattr => Call::Xattr,
+        M::GetAcl | M::SetAcl => Call::Acl,
+        M::Unmount => return None,
+    })
+}
+
 #[async_trait]
-impl FileSystem for Fault {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+impl FileSystemDecorator for Fault {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.inner
     }
 
-    fn root(&self) -> FileId {
-        self.inner.root()
-    }
-
-    fn is_locked_by_programs(&self) -> bool {
-        self.inner.is_locked_by_programs()
+    async fn before(&self, method: FileSystemMethod) -> Result<()> {
+        match call_of(method) {
+            Some(call) => self.faults.pass(call).await,
+            None => Ok(()),
+        }
     }
 
     fn max_file_size(&self) -> u64 {
@@ -150,208 +177,28 @@ impl FileSystem for Fault {
     }
 
     async fn statfs(&self) -> Result<FsStat> {
-        self.faults.pass(Call::Statfs).await?;
+        self.before(FileSystemMethod::Statfs).await?;
         let mut stat = self.inner.statfs().await?;
-        stat.max_file_size = self.max_file_size();
+        stat.max_file_size = FileSystem::max_file_size(self);
         Ok(stat)
     }
 
-    async fn getattr(&self, id: FileId) -> Result<Attr> {
-        self.faults.pass(Call::Getattr).await?;
-        self.inner.getattr(id).await
-    }
-
-    async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
-        self.faults.pass(Call::Setattr).await?;
-        self.inner.setattr(caller, id, set).await
-    }
-
-    async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32> {
-        self.faults.pass(Call::Access).await?;
-        self.inner.access(caller, id, mask).await
-    }
-
-    async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
-        self.faults.pass(Call::Lookup).await?;
-        self.inner.lookup(caller, dir, name).await
-    }
-
-    async fn parent(&self, dir: FileId) -> Result<Attr> {
-        self.faults.pass(Call::Parent).await?;
-        self.inner.parent(dir).await
-    }
-
-    async fn readdir(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        cookie: u64,
-        max_entries: usize,
-        with_attr: bool,
-    ) -> Result<DirPage> {
-        self.faults.pass(Call::Readdir).await?;
-        self.inner.readdir(caller, dir, cookie, max_entries, with_attr).await
-    }
-
-    async fn readlink(&self, caller: &Caller, id: FileId) -> Result<Vec<u8>> {
-        self.faults.pass(Call::Readlink).await?;
-        self.inner.readlink(caller, id).await
-    }
-
-    async fn create(
+    /// No file is handed on open: the rules on opening and on data apply to new files, too.
+    async fn create_open(
         &self,
         caller: &Caller,
         dir: FileId,
         name: &[u8],
         set: &SetAttr,
         exclusive: bool,
-    ) -> Result<Created> {
-        self.faults.pass(Call::Create).await?;
-        self.inner.create(caller, dir, name, set, exclusive).await
-    }
-
-    async fn mkdir(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        self.faults.pass(Call::Mkdir).await?;
-        self.inner.mkdir(caller, dir, name, set).await
-    }
-
-    async fn symlink(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        target: &[u8],
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        self.faults.pass(Call::Symlink).await?;
-        self.inner.symlink(caller, dir, name, target, set).await
-    }
-
-    async fn mknod(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        kind: FileKind,
-        rdev: (u32, u32),
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        self.faults.pass(Call::Mknod).await?;
-        self.inner.mknod(caller, dir, name, kind, rdev, set).await
-    }
-
-    async fn link(&self, caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Result<Attr> {
-        self.faults.pass(Call::Link).await?;
-        self.inner.link(caller, id, dir, name).await
-    }
-
-    async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
-        self.faults.pass(Call::Unlink).await?;
-        self.inner.unlink(caller, dir, name).await
-    }
-
-    async fn unlink_counted(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-    ) -> Result<Option<Unnamed>> {
-        self.faults.pass(Call::Unlink).await?;
-        self.inner.unlink_counted(caller, dir, name).await
-    }
-
-    async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
-        self.faults.pass(Call::Rmdir).await?;
-        self.inner.rmdir(caller, dir, name).await
-    }
-
-    async fn rename(
-        &self,
-        caller: &Caller,
-        from_dir: FileId,
-        from: &[u8],
-        to_dir: FileId,
-        to: &[u8],
-        flags: RenameFlags,
-    ) -> Result<()> {
-        self.faults.pass(Call::Rename).await?;
-        self.inner.rename(caller, from_dir, from, to_dir, to, flags).await
-    }
-
-    async fn rename_counted(
-        &self,
-        caller: &Caller,
-        from_dir: FileId,
-        from: &[u8],
-        to_dir: FileId,
-        to: &[u8],
-        flags: RenameFlags,
-    ) -> Result<Option<Unnamed>> {
-        self.faults.pass(Call::Rename).await?;
-        self.inner.rename_counted(caller, from_dir, from, to_dir, to, flags).await
-    }
-
-    fn names_change_here(&self) -> bool {
-        self.inner.names_change_here()
+    ) -> Result<(Created, Option<Arc<dyn OpenFile>>)> {
+        self.before(FileSystemMethod::CreateOpen).await?;
+        Ok((self.inner.create(caller, dir, name, set, exclusive).await?, None))
     }
 
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
-        self.faults.pass(Call::Open).await?;
+        self.before(FileSystemMethod::Open).await?;
         let inner = self.inner.open(caller, id, access).await?;
         Ok(Arc::new(FaultFile { inner, faults: self.faults.clone() }))
-    }
-
-    async fn sync_node(&self, id: FileId) -> Result<()> {
-        self.faults.pass(Call::SyncNode).await?;
-        self.inner.sync_node(id).await
-    }
-
-    async fn get_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {
-        self.faults.pass(Call::Xattr).await?;
-        self.inner.get_xattr(caller, id, name).await
-    }
-
-    async fn set_xattr(
-        &self,
-        caller: &Caller,
-        id: FileId,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
-        self.faults.pass(Call::Xattr).await?;
-        self.inner.set_xattr(caller, id, name, value, mode).await
-    }
-
-    async fn list_xattrs(&self, caller: &Caller, id: FileId) -> Result<Vec<Vec<u8>>> {
-        self.faults.pass(Call::Xattr).await?;
-        self.inner.list_xattrs(caller, id).await
-    }
-
-    async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
-        self.faults.pass(Call::Xattr).await?;
-        self.inner.remove_xattr(caller, id, name).await
-    }
-
-    async fn get_acl(&self, id: FileId, kind: AclKind) -> Result<Option<Acl>> {
-        self.faults.pass(Call::Acl).await?;
-        self.inner.get_acl(id, kind).await
-    }
-
-    async fn set_acl(
-        &self,
-        caller: &Caller,
-        id: FileId,
-        kind: AclKind,
-        acl: Option<&Acl>,
-    ) -> Result<()> {
-        self.faults.pass(Call::Acl).await?;
-        self.inner.set_acl(caller, id, kind, acl).await
     }
 }

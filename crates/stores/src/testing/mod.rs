@@ -92,7 +92,8 @@ impl Aligned {
     }
 }
 
-impl Buffer for Aligned {
+// SAFETY: the vector's memory is its own, does not move with it, and is never resized.
+unsafe impl Buffer for Aligned {
     fn len(&self) -> usize {
         self.len
     }
@@ -102,7 +103,8 @@ impl Buffer for Aligned {
     }
 }
 
-impl Source for Aligned {
+// SAFETY: as above; nothing writes to the vector after it was made.
+unsafe impl Source for Aligned {
     fn len(&self) -> usize {
         self.len
     }

@@ -1,0 +1,213 @@
+//! Stores over stores: a decorator names the store below it, and overrides the calls that it changes.
+//!
+//! One row of a table below forwards one method, for every decorator. A test compares the tables with
+//! the traits, so that a new method cannot be forgotten.
+
+use crate::{
+    Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirPage, Extent, FileId, FileKind,
+    FileSystem, FsStat, Lock, LockOwner, LockRange, OpenFile, ReadOp, RenameFlags, Result, SetAttr,
+    Unnamed, WriteOp, XattrMode,
+};
+use async_trait::async_trait;
+use std::sync::Arc;
+
+/// Declares a decorator of a trait, and implements the trait for all of them.
+macro_rules! decorator {
+    (
+        $(#[$doc:meta])* trait $decorator:ident of $trait:ident;
+        $(#[$method_doc:meta])* enum $method:ident;
+        plain { $(fn $plain:ident($($parg:ident: $pty:ty),*) $(-> $pret:ty)?;)* }
+        asynchronous { $($variant:ident: fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)* }
+        own { $($own:item)* }
+    ) => {
+        $(#[$method_doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $method {
+            $(#[doc = concat!("[`", stringify!($trait), "::", stringify!($name), "`]")] $variant,)*
+        }
+
+        $(#[$doc])*
+        #[async_trait]
+        pub trait $decorator: Send + Sync + 'static {
+            /// What calls are forwarded to.
+            fn below(&self) -> &dyn $trait;
+
+            /// Runs before each asynchronous call that is forwarded; the call fails with its error.
+            async fn before(&self, _method: $method) -> Result<()> {
+                Ok(())
+            }
+
+            $(
+                #[doc = concat!("Forwards [`", stringify!($trait), "::", stringify!($plain), "`].")]
+                fn $plain(&self, $($parg: $pty),*) $(-> $pret)? {
+                    self.below().$plain($($parg),*)
+                }
+            )*
+
+            $(
+                #[doc = concat!("Forwards [`", stringify!($trait), "::", stringify!($name), "`].")]
+                async fn $name(&self, $($arg: $ty),*) -> Result<$ret> {
+                    self.before($method::$variant).await?;
+                    self.below().$name($($arg),*).await
+                }
+            )*
+        }
+
+        #[async_trait]
+        impl<D: $decorator> $trait for D {
+            $(
+                fn $plain(&self, $($parg: $pty),*) $(-> $pret)? {
+                    $decorator::$plain(self, $($parg),*)
+                }
+            )*
+
+            $(
+                async fn $name(&self, $($arg: $ty),*) -> Result<$ret> {
+                    $decorator::$name(self, $($arg),*).await
+                }
+            )*
+
+            $($own)*
+        }
+
+        #[cfg(test)]
+        impl $method {
+            const FORWARDED: &'static [&'static str] =
+                &[$(stringify!($plain),)* $(stringify!($name),)*];
+        }
+    };
+}
+
+decorator! {
+    /// A [`FileSystem`] over another, which forwards every call that it does not override.
+    ///
+    /// [`FileSystem::count_names`] asks the decorator's own `getattr`.
+    trait FileSystemDecorator of FileSystem;
+    /// An asynchronous method of [`FileSystem`].
+    enum FileSystemMethod;
+    plain {
+        fn capabilities() -> Capabilities;
+        fn root() -> FileId;
+        fn max_file_size() -> u64;
+        fn is_locked_by_programs() -> bool;
+        fn names_change_here() -> bool;
+    }
+    asynchronous {
+        Statfs: fn statfs() -> FsStat;
+        Getattr: fn getattr(id: FileId) -> Attr;
+        Setattr: fn setattr(caller: &Caller, id: FileId, set: &SetAttr) -> Attr;
+        Access: fn access(caller: &Caller, id: FileId, mask: u32) -> u32;
+        Lookup: fn lookup(caller: &Caller, dir: FileId, name: &[u8]) -> Attr;
+        Parent: fn parent(dir: FileId) -> Attr;
+        Readdir: fn readdir(
+            caller: &Caller, dir: FileId, cookie: u64, max_entries: usize, with_attr: bool
+        ) -> DirPage;
+        Readlink: fn readlink(caller: &Caller, id: FileId) -> Vec<u8>;
+        Create: fn create(
+            caller: &Caller, dir: FileId, name: &[u8], set: &SetAttr, exclusive: bool
+        ) -> Created;
+        CreateOpen: fn create_open(
+            caller: &Caller, dir: FileId, name: &[u8], set: &SetAttr, exclusive: bool
+        ) -> (Created, Option<Arc<dyn OpenFile>>);
+        Mkdir: fn mkdir(caller: &Caller, dir: FileId, name: &[u8], set: &SetAttr) -> Attr;
+        Symlink: fn symlink(
+            caller: &Caller, dir: FileId, name: &[u8], target: &[u8], set: &SetAttr
+        ) -> Attr;
+        Mknod: fn mknod(
+            caller: &Caller, dir: FileId, name: &[u8], kind: FileKind, rdev: (u32, u32), set: &SetAttr
+        ) -> Attr;
+        Link: fn link(caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Attr;
+        Unlink: fn unlink(caller: &Caller, dir: FileId, name: &[u8]) -> ();
+        UnlinkCounted: fn unlink_counted(
+            caller: &Caller, dir: FileId, name: &[u8]
+        ) -> Option<Unnamed>;
+        Rmdir: fn rmdir(caller: &Caller, dir: FileId, name: &[u8]) -> ();
+        Rename: fn rename(
+            caller: &Caller, from_dir: FileId, from: &[u8], to_dir: FileId, to: &[u8], flags: RenameFlags
+        ) -> ();
+        RenameCounted: fn rename_counted(
+            caller: &Caller, from_dir: FileId, from: &[u8], to_dir: FileId, to: &[u8], flags: RenameFlags
+        ) -> Option<Unnamed>;
+        Open: fn open(caller: &Caller, id: FileId, access: Access) -> Arc<dyn OpenFile>;
+        SyncNode: fn sync_node(id: FileId) -> ();
+        Unmount: fn unmount() -> ();
+        GetXattr: fn get_xattr(caller: &Caller, id: FileId, name: &[u8]) -> Vec<u8>;
+        SetXattr: fn set_xattr(
+            caller: &Caller, id: FileId, name: &[u8], value: &[u8], mode: XattrMode
+        ) -> ();
+        ListXattrs: fn list_xattrs(caller: &Caller, id: FileId) -> Vec<Vec<u8>>;
+        RemoveXattr: fn remove_xattr(caller: &Caller, id: FileId, name: &[u8]) -> ();
+        GetAcl: fn get_acl(id: FileId, kind: AclKind) -> Option<Acl>;
+        SetAcl: fn set_acl(caller: &Caller, id: FileId, kind: AclKind, acl: Option<&Acl>) -> ();
+    }
+    own {}
+}
+
+decorator! {
+    /// An [`OpenFile`] over another, which forwards every call that it does not override.
+    ///
+    /// A decorator overrides [`OpenFile::clone_range`], to hand on the file below `from`: a store does
+    /// not know decorated files.
+    trait OpenFileDecorator of OpenFile;
+    /// An asynchronous method of [`OpenFile`].
+    enum OpenFileMethod;
+    plain {
+        fn access() -> Access;
+        fn is_marked_uncached() -> bool;
+        fn changes_by_others() -> Option<u64>;
+        fn submit_read(op: ReadOp);
+        fn submit_write(op: WriteOp);
+        fn program_lock(lock: Lock) -> Result<()>;
+        fn program_test_lock(lock: Lock) -> Result<Option<Lock>>;
+        fn program_unlock(range: LockRange) -> Result<()>;
+    }
+    asynchronous {
+        Getattr: fn getattr() -> Attr;
+        Sync: fn sync(data_only: bool) -> ();
+        SetSize: fn set_size(size: u64) -> ();
+        PunchHole: fn punch_hole(offset: u64, len: u64) -> ();
+        Allocate: fn allocate(offset: u64, len: u64) -> ();
+        ExtentAt: fn extent_at(offset: u64) -> Extent;
+        CloneRange: fn clone_range(
+            from: &dyn OpenFile, offset: u64, len: u64, to_offset: u64
+        ) -> ();
+        Lock: fn lock(owner: LockOwner, lock: Lock, wait: bool) -> ();
+        TestLock: fn test_lock(owner: LockOwner, lock: Lock) -> Option<Lock>;
+        Unlock: fn unlock(owner: LockOwner, range: LockRange) -> ();
+    }
+    own {
+        fn as_any(&self) -> &dyn std::any::Any {
+            self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Names of the methods that a trait of `fs.rs` declares.
+    fn declared(name: &str) -> BTreeSet<&'static str> {
+        let source = include_str!("fs.rs");
+        let (_, body) = source.split_once(&format!("pub trait {name}:")).unwrap();
+        let (body, _) = body.split_once("\n}\n").unwrap();
+        let names = body.lines().filter_map(|line| {
+            let line = line.strip_prefix("    ")?;
+            let line = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ")?;
+            line.split_once('(').map(|(name, _)| name)
+        });
+        names.collect()
+    }
+
+    #[test]
+    fn decorators_forward_every_method() {
+        for (name, forwarded, own) in [
+            ("FileSystem", FileSystemMethod::FORWARDED, "count_names"),
+            ("OpenFile", OpenFileMethod::FORWARDED, "as_any"),
+        ] {
+            let known: BTreeSet<_> = forwarded.iter().copied().chain([own]).collect();
+            assert_eq!(declared(name), known, "{name}");
+        }
+    }
+}
