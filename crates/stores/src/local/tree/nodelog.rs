@@ -16,8 +16,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_base::stable_hash;
 use weir_vfs::FileId;
+use xxhash_rust::xxh3::xxh3_64;
 
-const MAGIC: &[u8; 8] = b"WEIRNOD2";
+/// Logs of the current version, whose sums are XXH3.
+const MAGIC: &[u8; 8] = b"WEIRNOD3";
+/// Logs of before, whose sums are [`stable_hash`]. They are read, and written anew when opened.
+const OLD_MAGIC: &[u8; 8] = b"WEIRNOD2";
 pub(in crate::local) const LOG_NAME: &str = "nodes.log";
 const MARK_NAME: &str = "nodes.state";
 /// Header of the log: magic, identity of the root, whether what was evicted is missing.
@@ -244,6 +248,48 @@ pub(in crate::local) struct Record<'a> {
     pub(in crate::local) name: &'a [u8],
 }
 
+/// How the sums of a log's records are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::local) enum Sum {
+    /// XXH3, of 64 bits.
+    Xxh3,
+    /// FNV-1a, in logs of before.
+    Fnv1a,
+}
+
+impl Sum {
+    fn of(self, bytes: &[u8]) -> u64 {
+        match self {
+            Self::Xxh3 => xxh3_64(bytes),
+            Self::Fnv1a => stable_hash(bytes),
+        }
+    }
+}
+
+/// What the header of a log says.
+pub(in crate::local) struct Header {
+    pub(in crate::local) sum: Sum,
+    /// Every identity that was given out is in the log.
+    pub(in crate::local) complete: bool,
+}
+
+impl Header {
+    /// The header at the front of a log of the tree with this root, and the records behind it;
+    /// `None` if the log is another tree's, or no log.
+    pub(in crate::local) fn decode(bytes: &[u8], root: FileId) -> Option<(Self, &[u8])> {
+        for (magic, sum) in [(MAGIC, Sum::Xxh3), (OLD_MAGIC, Sum::Fnv1a)] {
+            for complete in [true, false] {
+                let mut front = header(root, complete);
+                front[..8].copy_from_slice(magic);
+                if let Some(records) = bytes.strip_prefix(&front[..]) {
+                    return Some((Self { sum, complete }, records));
+                }
+            }
+        }
+        None
+    }
+}
+
 pub(in crate::local) fn encode(
     out: &mut Vec<u8>,
     id: FileId,
@@ -260,13 +306,13 @@ pub(in crate::local) fn encode(
         out.extend_from_slice(&word.to_le_bytes());
     }
     out.extend_from_slice(name);
-    let sum = stable_hash(&out[from + 8..]);
+    let sum = Sum::Xxh3.of(&out[from + 8..]);
     out[from..from + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
 impl<'a> Record<'a> {
-    /// The record at the front, and what follows it; `None` at the end or at a torn record.
-    pub(in crate::local) fn decode(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
+    /// The record at the front, whose sum is made so, and what follows it; `None` at the end or at a torn record.
+    pub(in crate::local) fn decode(bytes: &'a [u8], by: Sum) -> Option<(Self, &'a [u8])> {
         let mut input = bytes;
         let mut take = |len: usize| {
             let (now, later) = input.split_at_checked(len)?;
@@ -279,7 +325,7 @@ impl<'a> Record<'a> {
         let mut word = || Some(u64::from_le_bytes(take(8)?.try_into().ok()?));
         let (ino, generation, born, dir) = (word()?, word()?, word()?, word()?);
         let name = take(name_bytes)?;
-        if stable_hash(bytes.get(8..RECORD_BYTES + name_bytes)?) != sum {
+        if by.of(bytes.get(8..RECORD_BYTES + name_bytes)?) != sum {
             return None;
         }
         Some((Self { id: FileId { ino, generation }, born, dir, kind, name }, input))

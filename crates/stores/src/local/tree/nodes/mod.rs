@@ -1,8 +1,8 @@
 //! Which file an identity means: a table from inode numbers to names, kept in a [log](crate::local::tree::nodelog).
 //!
 //! 1. Before an identity is given out, its name is in the log, by write(2): it is found again after the
-//!    process was killed. A disk that takes no records delays nobody: they wait in memory, in bounds.
-//! 2. What the table says is a hint: whoever uses it compares inode and generation.
+//!    process was killed. A disk that takes no records delays no caller: records wait in memory, in bounds.
+//! 2. What the table says is a hint: the caller compares inode and generation.
 //! 3. The table has at most `max_nodes` entries, of about 110 bytes and the name each. Entries
 //!    that were not used lately give way, directories never.
 //! 4. `table` is never held across I/O, so a look-up of what is known does not wait for the log. Lock order:
@@ -10,8 +10,8 @@
 //! 5. Only a table that is [complete](Nodes::is_complete) says that a file is gone.
 
 use crate::local::tree::nodelog::{
-    DIRECTORY, LINKED, LOG_NAME, Log, Mark, RECORD_BYTES, REMOVED, RETRY_AFTER, Record, encode,
-    header, kind_of, lock, set_complete, sync_dir,
+    DIRECTORY, Header, LINKED, LOG_NAME, Log, Mark, RECORD_BYTES, REMOVED, RETRY_AFTER, Record,
+    encode, header, kind_of, lock, set_complete, sync_dir,
 };
 use indexmap::IndexMap;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
@@ -484,10 +484,7 @@ impl Table {
 
     /// Reads a log back.
     fn replay(&mut self, bytes: &[u8], root: FileId, max_nodes: usize) {
-        let ours = |complete| bytes.strip_prefix(&header(root, complete)[..]);
-        let Some((mut rest, complete)) =
-            ours(true).map(|rest| (rest, true)).or_else(|| ours(false).map(|rest| (rest, false)))
-        else {
+        let Some((Header { sum, complete }, mut rest)) = Header::decode(bytes, root) else {
             if !bytes.is_empty() {
                 tracing::warn!("the node log is not of this tree: starting anew");
             }
@@ -495,7 +492,7 @@ impl Table {
             return;
         };
         self.complete = complete;
-        while let Some((record, tail)) = Record::decode(rest) {
+        while let Some((record, tail)) = Record::decode(rest, sum) {
             rest = tail;
             if record.kind == REMOVED {
                 self.others.remove(&record.id.ino);

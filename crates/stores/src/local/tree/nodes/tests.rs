@@ -44,6 +44,42 @@ fn the_table_is_read_back() {
 }
 
 #[test]
+fn a_log_of_before_is_read_by_its_own_sums_and_written_anew() {
+    let mut log = b"WEIRNOD2".to_vec();
+    for word in [ROOT.ino, ROOT.generation, 1] {
+        log.extend_from_slice(&u64::to_le_bytes(word));
+    }
+    for (ino, name) in [(10, "first"), (11, "second")] {
+        let mut record = vec![name.len() as u8, 0, 1];
+        for word in [ino, ino * 10, ino, 2] {
+            record.extend_from_slice(&u64::to_le_bytes(word));
+        }
+        record.extend_from_slice(name.as_bytes());
+        let sum = record.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, &byte| {
+            (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        log.extend_from_slice(&sum.to_le_bytes());
+        log.extend_from_slice(&record);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(LOG_NAME);
+    std::fs::write(&path, &log).unwrap();
+    Mark::Clean.write(dir.path()).unwrap();
+    for _ in 0..2 {
+        let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+        assert_eq!(place_of(&nodes, 10), Some((2, "first".into())));
+        assert_eq!(place_of(&nodes, 11), Some((2, "second".into())));
+        assert!(nodes.is_complete());
+        drop(nodes);
+        assert_eq!(std::fs::read(&path).unwrap()[..8], *b"WEIRNOD3");
+    }
+    // A record with a sum of the other kind does not count.
+    log[..8].copy_from_slice(b"WEIRNOD3");
+    std::fs::write(&path, &log).unwrap();
+    assert_eq!(Nodes::open(dir.path(), ROOT, 1000).unwrap().len(), 0);
+}
+
+#[test]
 fn a_torn_tail_costs_only_itself() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(LOG_NAME);
@@ -107,7 +143,7 @@ fn only_a_log_that_ended_in_order_or_in_this_boot_is_complete() {
     let nodes = open();
     assert_eq!((nodes.len(), nodes.is_complete()), (1, false));
     drop(nodes);
-    // What is not known stays unknown, whatever comes after.
+    // A table that is incomplete stays so over later restarts.
     assert!(!open().is_complete());
     assert!(!open().is_complete());
 }
