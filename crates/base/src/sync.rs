@@ -70,7 +70,7 @@ mod imp {
             MutexGuard(Some(self.0.lock().expect(POISONED)))
         }
 
-        /// Takes the lock if nobody holds it.
+        /// Takes the lock if it is free.
         pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
             self.0.try_lock().ok().map(|guard| MutexGuard(Some(guard)))
         }
@@ -116,7 +116,7 @@ mod imp {
     pub struct Condvar(checked::Condvar);
 
     impl Condvar {
-        /// A condition variable that nobody waits on.
+        /// A condition variable without waiters.
         pub fn new() -> Self {
             Self(checked::Condvar::new())
         }

@@ -59,7 +59,7 @@ xdr_struct! {
         pub flavors: List<AuthFlavor, 64>,
     }
 
-    /// Somebody's mount (`mountbody`).
+    /// A client's mount (`mountbody`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Mounted {
         /// Who.
@@ -73,7 +73,7 @@ xdr_struct! {
     pub struct Exported {
         /// Its path.
         pub path: DirPath,
-        /// By whom; nobody named: by everybody.
+        /// The clients that may mount it; an empty list: all of them.
         pub groups: Chain<HostName>,
     }
 }

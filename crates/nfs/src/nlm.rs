@@ -15,7 +15,7 @@ pub const VERSION: u32 = 4;
 /// The program in this version.
 pub const ID: ProgramId = ProgramId { program: PROGRAM, version: VERSION };
 
-/// Bytes that mean something to whoever made them alone (`netobj`).
+/// Bytes that mean something only to the host that made them (`netobj`).
 pub type NetObj = Opaque<1024>;
 /// A host's name for itself.
 pub type CallerName = Opaque<1024>;
@@ -27,7 +27,7 @@ xdr_enum! {
     pub enum Status {
         /// Done.
         Granted = 0,
-        /// Somebody holds a lock that is in the way.
+        /// Another owner holds a lock that is in the way.
         Denied = 1,
         /// The server has no room for more locks.
         DeniedNoLocks = 2,
@@ -317,7 +317,7 @@ macro_rules! nlm_procedures {
             Share = 20, share, ShareArgs, ShareRes;
             /// Gives a share reservation up.
             Unshare = 21, unshare, ShareArgs, ShareRes;
-            /// Takes a lock for a host that nobody monitors.
+            /// Takes a lock for a host that is not monitored.
             NmLock = 22, nm_lock, LockArgs, Res;
             /// Gives up everything that a host has.
             FreeAll = 23, free_all, Notify, ();

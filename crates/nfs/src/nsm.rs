@@ -80,7 +80,7 @@ xdr_struct! {
     pub struct Mon {
         /// Which, and for whom.
         pub id: MonId,
-        /// Given back to whoever is told.
+        /// Handed back in the notification.
         pub private: [u8; 16],
     }
 

@@ -68,7 +68,7 @@ pub(crate) fn granted(caller: &Caller, file: &Ownership, mask: u32) -> u32 {
 /// The same of an identity, or (`None`) of one that may do everything.
 pub(crate) fn granted_to(restricted: Option<&Cred>, file: &Ownership, mask: u32) -> u32 {
     let Some(cred) = restricted else {
-        // The superuser executes only what somebody may execute, but searches every directory.
+        // The superuser executes only files with an execute bit set, but searches every directory.
         let exec = file.is_dir || file.mode & 0o111 != 0;
         return mask & if exec { READ | WRITE | EXEC } else { READ | WRITE };
     };

@@ -329,7 +329,7 @@ async fn rights_to_write_and_to_list_are_enough() {
     assert_eq!(store.setattr(&bob, file.id, &past).await.unwrap_err(), Error::NotPermitted);
     store.setattr(&OWN, file.id, &set(0o644)).await.unwrap();
     assert_eq!(store.setattr(&bob, file.id, &touch).await.unwrap_err(), Error::NotPermitted);
-    // Names are told to whoever may read the directory, even if not look them up.
+    // A caller who may read the directory learns its names, also without the right to look them up.
     let listed = store.mkdir(&OWN, store.root(), b"listed", &set(0o744)).await.unwrap().id;
     store.create(&OWN, listed, b"in", &set(0o644), true).await.unwrap();
     assert_eq!(store.readdir(&bob, listed, 0, 10, true).await.unwrap().entries.len(), 1);

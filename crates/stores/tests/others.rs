@@ -102,7 +102,7 @@ async fn every_change_of_a_directory_moves_its_change_attribute_on_ramfs() {
 /// Whether the kernel tells here what others do to open files (fanotify(7)); some containers refuse it.
 fn kernel_tells() -> bool {
     let flags = libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_CLOEXEC;
-    // SAFETY: takes numbers only; the descriptor is one that nobody else has.
+    // SAFETY: takes numbers only; the descriptor has no other owner.
     let told = unsafe {
         let queue = libc::fanotify_init(flags, libc::O_RDONLY as u32);
         queue >= 0 && libc::close(queue) == 0

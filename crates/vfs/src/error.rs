@@ -34,7 +34,7 @@ macro_rules! errors {
 }
 
 errors! {
-    /// EPERM: only the owner, or nobody, may.
+    /// EPERM: only the owner may, or no user at all.
     NotPermitted = 1, "operation not permitted";
     /// ENOENT.
     NotFound = 2, "no such file or directory";

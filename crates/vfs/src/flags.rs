@@ -12,7 +12,7 @@ bitflags::bitflags! {
         const SYNC = 0x04;
         /// Fail with [`Error::WouldBlock`](crate::Error::WouldBlock) rather than wait.
         const NOWAIT = 0x08;
-        /// Write at the end of the file, whatever the offset.
+        /// Write at the end of the file; the offset has no effect.
         const APPEND = 0x10;
         /// Write at the offset although the file was opened for appending.
         const NOAPPEND = 0x20;

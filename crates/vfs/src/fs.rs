@@ -397,7 +397,7 @@ pub trait OpenFile: Send + Sync + 'static {
     /// are advisory, and go with the open file.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] when somebody holds a lock that is in the way.
+    /// [`Error::WouldBlock`] when another owner holds a lock that is in the way.
     async fn lock(&self, _owner: LockOwner, _lock: Lock, _wait: bool) -> Result<()> {
         Err(Error::NotSupported)
     }
@@ -407,7 +407,7 @@ pub trait OpenFile: Send + Sync + 'static {
         Err(Error::NotSupported)
     }
 
-    /// Gives up whatever `owner` holds of a range.
+    /// Gives up all locks that `owner` holds in a range.
     async fn unlock(&self, _owner: LockOwner, _range: LockRange) -> Result<()> {
         Err(Error::NotSupported)
     }

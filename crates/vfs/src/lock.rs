@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// The end of a range that reaches to the end of the file, whatever its size becomes.
+/// The end of a range that reaches to the end of the file, also after its size changes.
 pub const TO_END: u64 = u64::MAX;
 
 /// Bytes `start..end`; `end` is [`TO_END`] for an open range. Never empty.
@@ -55,7 +55,7 @@ impl LockRange {
     }
 }
 
-/// A lock, whoever has it.
+/// A lock, without its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
     /// The bytes.
@@ -65,7 +65,7 @@ pub struct Lock {
 }
 
 /// Who holds locks of an open file: a number of the program's choice. The same number at another
-/// open file is somebody else.
+/// open file is another owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LockOwner(pub u64);
 
@@ -101,7 +101,7 @@ impl<O> Default for RangeLocks<O> {
 }
 
 impl<O: Clone + Eq + Hash> RangeLocks<O> {
-    /// Whether nobody holds anything.
+    /// Whether there is no lock.
     pub fn is_empty(&self) -> bool {
         self.owners.is_empty()
     }
@@ -144,7 +144,7 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         self.owners.contains_key(owner)
     }
 
-    /// A lock of somebody else that excludes this one.
+    /// A lock of another owner that excludes this one.
     pub fn conflict(
         &self,
         owner: &O,
@@ -211,7 +211,7 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         Ok(())
     }
 
-    /// Gives up whatever `owner` holds of `range`.
+    /// Gives up all locks that `owner` holds in `range`.
     pub fn unlock(&mut self, owner: &O, range: LockRange) {
         if let Some(held) = self.owners.get_mut(owner) {
             self.len -= held.len();
@@ -228,7 +228,7 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         self.len -= self.owners.remove(owner).map_or(0, |held| held.len());
     }
 
-    /// The parts of a range that nobody holds.
+    /// The parts of a range on which there is no lock.
     pub fn gaps(&self, range: LockRange) -> Vec<LockRange> {
         let mut held: Vec<(u64, u64)> = self
             .owners

@@ -1,7 +1,7 @@
 //! XDR (RFC 4506): bytes on the wire to and from Rust values.
 //!
 //! 1. Decoding never reads past the message, never allocates more than the message could fill,
-//!    and never panics, whatever the bytes are.
+//!    and never panics, on any input.
 //! 2. Opaque data is not copied: a decoder hands out [`Bytes`] that share the message; an encoder
 //!    takes [`Payload`]s and notes where they go, so that the transport can gather them.
 

@@ -22,7 +22,7 @@ macro_rules! errors {
 }
 
 errors! {
-    /// Only the owner, or nobody, may.
+    /// Only the owner may, or no user at all.
     Perm = 1, "NFS3ERR_PERM";
     /// No such file or directory.
     NoEnt = 2, "NFS3ERR_NOENT";

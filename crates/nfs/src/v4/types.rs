@@ -200,7 +200,7 @@ xdr_struct! {
 }
 
 impl StateId {
-    /// No state: READ and WRITE by nobody's open.
+    /// No state: READ and WRITE without an open.
     pub const ANONYMOUS: Self = Self { seqid: 0, other: [0; 12] };
     /// No state, and locks and share reservations do not stand in the way of READ.
     pub const READ_BYPASS: Self = Self { seqid: u32::MAX, other: [0xff; 12] };

@@ -6,7 +6,7 @@
 //!
 //! 1. [`Identity::assume`] returns with all of the identity taken on, or with none of it.
 //! 2. The identity ends with the guard, which cannot leave its thread. A thread that could not
-//!    get its own identity back would act for somebody else from then on: the process aborts.
+//!    get its own identity back would act as another user from then on: the process aborts.
 //! 3. Threads that write what the cache accepted earlier do so as a user who is not the superuser
 //!    ([`write_unprivileged`]), so that no block that a file system reserves for the
 //!    superuser goes to clients.
@@ -18,7 +18,7 @@ use std::io;
 use std::marker::PhantomData;
 use weir_vfs::{Caller, Cred, Error, Result};
 
-/// The user as whom accepted data is written: any but the superuser (who is nobody, usually).
+/// The user as whom accepted data is written: any but the superuser (65,534 usually owns no files).
 const WRITER: u32 = 65_534;
 
 /// The identity of the process, and whether it may take on others.
@@ -28,7 +28,7 @@ pub(super) struct Identity {
     can_switch: bool,
 }
 
-/// While it lives, this thread's file system calls are somebody else's.
+/// While it lives, this thread makes file system calls as the caller.
 pub(super) struct Assumed<'a> {
     restore: Option<&'a Identity>,
     _not_send: PhantomData<*const ()>,

@@ -18,7 +18,7 @@ pub struct LocalOptions {
     /// Most directories kept open; `None`: a quarter of the descriptors that the process may have,
     /// 4,096 at most.
     pub dir_fds: Option<usize>,
-    /// Most names that are looked at to find a file that somebody moved behind our back.
+    /// Most names that a search looks at to find a file that another program moved.
     pub search_entries: usize,
 }
 

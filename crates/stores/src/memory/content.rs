@@ -62,7 +62,7 @@ impl Regular {
     }
 
     /// Runs a change that adds at most `growth` bytes of storage; none of it happens when there
-    /// is no room for that. `changed` runs before anybody sees the new content.
+    /// is no room for that. `changed` runs before readers see the new content.
     pub(super) fn change(
         &self,
         growth: impl FnOnce(&Content) -> u64,

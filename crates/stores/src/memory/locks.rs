@@ -27,7 +27,7 @@ pub(super) struct Locks {
 #[derive(Debug, Default)]
 struct Table {
     held: RangeLocks<Holder>,
-    /// Whoever waits looks again when anything is freed.
+    /// A waiter looks again when any lock is freed.
     waiting: Vec<Waker>,
 }
 

@@ -122,7 +122,7 @@ impl Meta {
         }
     }
 
-    /// Sets an access control list, as somebody who belongs to the file's group or not.
+    /// Sets an access control list, as a user who belongs to the file's group or not.
     pub(super) fn set_acl(&mut self, kind: AclKind, acl: Option<&Acl>, of_group: bool) {
         self.touch();
         match (kind, acl) {

@@ -14,7 +14,7 @@ pub(super) async fn all(fs: &Arc<dyn FileSystem>) {
     ranges_are_split_and_joined(fs, dir).await;
     owners_of_one_open_file_exclude_each_other(fs, dir).await;
     locks_go_with_their_open_file(fs, dir).await;
-    whoever_waits_gets_the_lock_when_it_is_freed(fs, dir).await;
+    a_waiter_gets_the_lock_when_it_is_freed(fs, dir).await;
     locks_need_the_access_that_they_are_for(fs, dir).await;
 }
 
@@ -96,7 +96,7 @@ async fn locks_go_with_their_open_file(fs: &Arc<dyn FileSystem>, dir: FileId) {
     assert_eq!(b.lock(TWO, whole, false).await, Err(Error::WouldBlock));
 }
 
-async fn whoever_waits_gets_the_lock_when_it_is_freed(fs: &Arc<dyn FileSystem>, dir: FileId) {
+async fn a_waiter_gets_the_lock_when_it_is_freed(fs: &Arc<dyn FileSystem>, dir: FileId) {
     let (a, b) = twice(fs, dir, "wait").await;
     a.lock(ONE, exclusive(0, 10), false).await.unwrap();
     let waiting = tokio::spawn(async move {
@@ -109,7 +109,7 @@ async fn whoever_waits_gets_the_lock_when_it_is_freed(fs: &Arc<dyn FileSystem>, 
     let b = tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap().unwrap();
     assert_eq!(a.test_lock(ONE, shared(0, TO_END)).await, Ok(Some(exclusive(5, 15))));
 
-    // Whoever stops waiting gets nothing.
+    // A waiter that stops waiting gets no lock.
     let impatient = a.lock(ONE, exclusive(0, 10), true);
     assert!(tokio::time::timeout(Duration::from_millis(50), impatient).await.is_err());
     b.unlock(ONE, LockRange::ALL).await.unwrap();

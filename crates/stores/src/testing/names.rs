@@ -87,7 +87,7 @@ async fn files_are_made_once(fs: &Arc<dyn FileSystem>, dir: FileId) {
     assert_eq!(not_a_dir.unwrap_err(), Error::NotDirectory);
     let inside = fs.create(&own(), first.attr.id, b"x", &mode(0o600), false).await;
     assert_eq!(inside.unwrap_err(), Error::NotDirectory);
-    // Exact modes, whatever the process's umask.
+    // Exact modes: the process's umask takes nothing away.
     for (name, bits) in [("m0", 0o000), ("m777", 0o777), ("m666", 0o666)] {
         let made = fs.create(&own(), dir, name.as_bytes(), &mode(bits), true).await.unwrap();
         assert_eq!(made.attr.mode, bits);
@@ -96,7 +96,7 @@ async fn files_are_made_once(fs: &Arc<dyn FileSystem>, dir: FileId) {
     let size = SetAttr { size: Some(12_345), ..mode(0o644) };
     let sized = fs.create(&own(), dir, b"sized", &size, true).await.unwrap();
     assert_eq!(sized.attr.size, 12_345);
-    // Where a store hands on what it made open, that is the new file, whatever its mode.
+    // Where a store hands on what it made open, that is the new file; its mode does not matter.
     let (made, open) = fs.create_open(&own(), dir, b"open", &mode(0o400), true).await.unwrap();
     assert!(made.created);
     if let Some(open) = open {
@@ -166,15 +166,15 @@ async fn attributes_are_set(fs: &Arc<dyn FileSystem>, dir: FileId) {
     assert_eq!(fs.setattr(&own(), id, &SetAttr::default()).await.unwrap().mode, 0o4711);
     let sized = SetAttr { size: Some(1), ..SetAttr::default() };
     assert!(fs.setattr(&own(), dir, &sized).await.is_err(), "directories have no size to set");
-    let nobody = [
+    let invalid = [
         SetAttr { uid: Some(u32::MAX), ..SetAttr::default() },
         SetAttr { gid: Some(u32::MAX), mode: Some(0o600), ..SetAttr::default() },
     ];
-    for set in nobody {
+    for set in invalid {
         assert_eq!(fs.setattr(&own(), id, &set).await.unwrap_err(), Error::Invalid);
-        let made = fs.create(&own(), dir, b"of nobody", &set, true).await;
+        let made = fs.create(&own(), dir, b"unowned", &set, true).await;
         assert_eq!(made.unwrap_err(), Error::Invalid);
-        assert_eq!(find(fs, dir, "of nobody").await, None);
+        assert_eq!(find(fs, dir, "unowned").await, None);
     }
     assert_eq!(attr(fs, id).await.mode, 0o4711);
 }

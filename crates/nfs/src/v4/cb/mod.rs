@@ -2,7 +2,7 @@
 //! the client answers.
 //!
 //! Every operation has a row in the table below and a file here. Operations of a second list are
-//! known but refused by whoever is called: they need no codec, because the answer ends the
+//! known but refused by the client: they need no codec, because the answer ends the
 //! compound.
 
 use super::error::Error;

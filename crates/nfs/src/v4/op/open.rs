@@ -61,7 +61,7 @@ wire_flags! {
 /// What a client wants of delegations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// Whatever the server likes.
+    /// The server chooses.
     NoPreference,
     /// A read delegation.
     Read,

@@ -52,7 +52,7 @@ struct Young {
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// The stamp under which `changes` are counted; 0 until somebody has looked.
+    /// The stamp under which `changes` are counted; 0 until the first look.
     stamp: u64,
     changes: u64,
     /// What was shown last, and for how many changes.
@@ -124,7 +124,7 @@ impl Young {
         if self.entries.len() < MAX_YOUNG {
             return;
         }
-        // One that nobody has looked at since it was changed has no stamp yet.
+        // A directory that was not looked at since it changed has no stamp yet.
         self.entries.retain(|_, entry| entry.stamp == 0 || now.saturating_sub(entry.stamp) <= OLD);
         if self.entries.len() >= MAX_YOUNG / 2 {
             let counts = self.entries.values().map(|entry| entry.changes);

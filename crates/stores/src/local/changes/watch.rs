@@ -5,7 +5,7 @@
 //!    report names the process that wrote; those of our own are passed over.
 //! 2. The kernel queues a report when the data is in place, and before the writer goes on: a reader
 //!    who looks here afterwards, and finds nothing, has read nothing that was old by then.
-//! 3. Reports are read by whoever looks ([`Watch::drain`]); an overflow of the kernel's queue (16,384)
+//! 3. The thread that looks at a file reads the reports ([`Watch::drain`]); an overflow of the kernel's queue (16,384)
 //!    counts as a change of every file that is marked.
 //! 4. Stores through memory maps are not reported, nor are changes by other machines on network
 //!    file systems: for these there is the time stamp.
@@ -60,7 +60,7 @@ impl Watch {
         if queue < 0 {
             return None;
         }
-        // SAFETY: a descriptor just made, which nobody else has.
+        // SAFETY: a descriptor just made, which has no other owner.
         let queue = unsafe { OwnedFd::from_raw_fd(queue) };
         let process = std::process::id().cast_signed();
         Some(Self { queue, process, marked: Mutex::default() })

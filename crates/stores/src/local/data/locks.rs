@@ -3,8 +3,8 @@
 //!
 //! 1. Each owner has a description of its own, as those are what the kernel's locks belong to; it
 //!    is closed when the owner gives everything up, or with the open file.
-//! 2. The kernel can wait only by blocking a thread for good, so a thread asks again and again and
-//!    ends when nobody wants the lock any more.
+//! 2. The kernel can wait only by blocking a thread for good, so a thread polls for the lock, and
+//!    ends when the caller has stopped waiting for the lock.
 
 use crate::local::sys::proc_path;
 use crate::local::sys::{self, LockCommand};
@@ -105,7 +105,7 @@ async fn wait_for(description: Arc<OwnedFd>, lock: Lock) -> Result<()> {
                 taken => {
                     let taken = taken.map(drop).map_err(Error::from);
                     if tell.send(taken).is_err() {
-                        // Nobody waits any more, and it was not asked to give the lock up.
+                        // The caller stopped waiting, and did not ask to give the lock up.
                         drop(sys::lock(description.as_fd(), LockCommand::Free, lock));
                     }
                     return;

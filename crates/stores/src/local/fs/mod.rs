@@ -295,8 +295,8 @@ impl LocalFs {
     /// Sets attributes of a file that is held, as the caller may.
     fn apply_as(&self, caller: &Caller, file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
         let (atime, mtime) = match (set.atime, set.mtime) {
-            // utimensat(2) lets whoever may write set both to now, but one of them only the owner.
-            // Clients set one when somebody else truncates.
+            // utimensat(2) lets a caller who may write set both to now, but only the owner set one of them.
+            // Clients set one when a user who is not the owner truncates.
             one @ ((None, Some(SetTime::Now)) | (Some(SetTime::Now), None)) => one,
             _ => {
                 let _as_caller = self.identity.assume(caller)?;

@@ -3,7 +3,7 @@
 //! 1. No symbolic link is followed, `..` is never asked for, and no other file system is entered.
 //! 2. A descriptor is handed out only after inode and generation were compared with the identity.
 //! 3. Directory descriptors in the cache never exceed its bound. A cached one stays right through
-//!    renames by anybody, since it holds the directory itself; before it is handed out, it is seen to lie
+//!    renames by any program, since it holds the directory itself; before it is handed out, it is seen to lie
 //!    beneath the root still.
 //! 4. A file that exists is never reported stale: what is in no known place is opened by the kernel's own
 //!    handle to learn its place, or searched for ([`crate::local::tree::search`]).
@@ -131,7 +131,7 @@ impl Tree {
         for _ in 0..3 {
             match self.try_dir(id)? {
                 Ok(dir) => return Ok(dir),
-                // Somebody moved it behind our back: look for it, and try once more.
+                // Another program moved it: look for it, and try once more.
                 Err(lost) => self.find(lost).map(drop)?,
             }
         }
@@ -156,7 +156,7 @@ impl Tree {
         Ok(self.attr(id, &stat))
     }
 
-    /// Holds a file, whatever it is.
+    /// Holds a file of any kind.
     pub(super) fn pin(&self, id: FileId) -> Result<Pinned> {
         if id == self.root_id {
             return Ok(Pinned { file: self.root.clone(), stat: stat(self.root(), c"")? });
@@ -523,7 +523,7 @@ impl Tree {
         if !self.is_pinned(id, &file, &stat) {
             return ByHandle::Gone;
         }
-        // A directory has one path. Of another file, the kernel knows one only if somebody used it lately.
+        // A directory has one path. Of another file, the kernel knows one only if a program used it lately.
         for _ in 0..3 {
             match self.place_by_path(id, &file) {
                 Some(place) => return ByHandle::At(place, Box::new(stat)),

@@ -259,8 +259,8 @@ impl Tree {
         Walk { levels, missed: false }
     }
 
-    /// Notes what a whole walk did not find; whether nothing is left to search for. Whoever asks for what one
-    /// did not find that missed something begins anew.
+    /// Notes what a whole walk did not find; whether nothing is left to search for. If the walk
+    /// missed something, the next caller that asks for one of those files begins a new search.
     fn end_walk(&self, walk: &Walk) -> bool {
         let mut search = self.search.lock();
         let gone = search.end();

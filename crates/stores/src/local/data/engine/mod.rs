@@ -198,7 +198,7 @@ impl Engine {
     ) -> weir_vfs::Result<T> {
         let (tx, rx) = tokio::sync::oneshot::channel();
         self.pool.run(move || {
-            // Nobody may be waiting any more.
+            // The caller may have stopped waiting.
             let _ = tx.send(call());
         });
         rx.await.map_err(|_| weir_vfs::Error::Io)?

@@ -160,7 +160,7 @@ fn a_log_without_its_mark_is_not_complete() {
 }
 
 #[test]
-fn a_full_disk_delays_nobody_and_is_made_up_for() {
+fn a_full_disk_delays_no_caller_and_is_made_up_for() {
     let dir = tempfile::tempdir().unwrap();
     let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
     let log = nodes.shared.log.as_ref().unwrap();
