@@ -108,6 +108,7 @@
 //! - `transport`: TCP connections that are made anew when they break, records, calls and replies;
 //!   data of READ and READ_PLUS goes from the socket to the buffer that asked for it;
 //! - `v4`, `v3`: the versions of the protocol, each a `protocol::Protocol`; `mount` chooses;
+//! - `files`: what a mount knows of its files;
 //! - `io`: one operation as many calls; writes are kept until they are committed;
 //! - `fs`: the traits of [`weir_vfs`].
 //!
@@ -118,18 +119,20 @@
 mod backoff;
 pub mod check;
 mod error;
+mod files;
 mod fs;
 mod io;
 mod locks;
 mod mount;
+mod options;
 mod protocol;
 mod retried;
 mod transport;
 mod v3;
 mod v4;
 
-pub use crate::mount::options::{IGNORED as IGNORED_OPTIONS, MountOptions, Version};
-pub use crate::mount::url::NfsUrl;
+pub use crate::options::url::NfsUrl;
+pub use crate::options::{IGNORED as IGNORED_OPTIONS, MountOptions, Version};
 pub use error::{Error, Refusal, Result, Violation};
 pub use fs::{NfsFs, WireStats};
 

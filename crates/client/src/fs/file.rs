@@ -2,11 +2,11 @@
 //!
 //! 1. CLOSE is sent when the last operation is done and the [`NfsFile`] is gone, never before.
 
+use crate::files::attribute_cache::Attributes;
+use crate::files::change_spans::{Changes, Span};
+use crate::files::deferred_close::Farewells;
+use crate::files::silly_rename::OpenFiles;
 use crate::fs::Inner;
-use crate::fs::attribute_cache::Attributes;
-use crate::fs::deferred_close::Farewells;
-use crate::fs::silly_rename::OpenFiles;
-use crate::io::change_spans::{Changes, Span};
 use crate::io::read;
 use crate::io::write::Writes;
 use crate::locks::{self, Lockers};

@@ -4,7 +4,7 @@
 //!    same after a restart and another after the number was used again.
 //! 2. Each table is bounded in bytes: past [`MAX_BYTES`] the files used longest ago are forgotten
 //!    (looking them up again brings them back). The root is never forgotten, and open files are kept
-//!    beside the tables, by [`OpenFiles`](crate::fs::silly_rename::OpenFiles).
+//!    beside the tables, by [`OpenFiles`](crate::files::silly_rename::OpenFiles).
 //! 3. Directories, and files with several names, have a table of their own: a program that walks a
 //!    tree comes back to them after any number of other files.
 

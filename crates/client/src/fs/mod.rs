@@ -5,20 +5,16 @@
 //!    answer, not the operation.
 //! 2. The mount ends when the [`NfsFs`] and every open file are gone.
 
-pub(crate) mod attribute_cache;
-pub(crate) mod cookie_verifiers;
-pub(crate) mod deferred_close;
 pub(crate) mod file;
 pub(crate) mod handles;
-pub(crate) mod silly_rename;
 
 use crate::error::Violation;
-use crate::fs::attribute_cache::Attributes;
-use crate::fs::deferred_close::Farewells;
+use crate::files::attribute_cache::Attributes;
+use crate::files::change_spans::Changes;
+use crate::files::deferred_close::Farewells;
+use crate::files::silly_rename::OpenFiles;
 use crate::fs::file::{NfsFile, Opened};
 use crate::fs::handles::Handles;
-use crate::fs::silly_rename::OpenFiles;
-use crate::io::change_spans::Changes;
 use crate::locks::Lockers;
 use crate::mount::{self, UNMOUNT_PATIENCE};
 use crate::protocol::{Handle, Node, OpenAt, Place, Protocol, Special, broken};

@@ -1,8 +1,5 @@
 //! From a URL to a conversation: addresses, version, the path's root.
 
-pub(crate) mod options;
-pub(crate) mod url;
-
 use crate::error::{Error, Result};
 use crate::protocol::{Node, Protocol};
 use crate::transport::{Counters, Patience, Peer};

@@ -22,7 +22,7 @@ use super::payload::{self, Expect, ReadTarget, ResultForm};
 use super::record::{Failure, IN_PLACE_BYTES, RecordStream};
 use crate::backoff::Pauses;
 use crate::error::{Error, Refusal, Result, Violation};
-use crate::mount::options::MAX_TRANSFER;
+use crate::options::MAX_TRANSFER;
 use futures_util::future::BoxFuture;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;

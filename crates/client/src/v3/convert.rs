@@ -1,7 +1,7 @@
 //! Attributes and errors of NFSv3, to and from the neutral ones.
 
+use crate::files::change_spans::Span;
 use crate::fs::handles::file_id;
-use crate::io::change_spans::Span;
 use crate::protocol::Handle;
 use std::time::{Duration, SystemTime};
 use weir_nfs::v3::types::{self, FileHandle, FileType, Time};

@@ -19,11 +19,11 @@ mod program;
 
 use crate::backoff::Pauses;
 use crate::error::{Error, Result, Violation};
-use crate::fs::cookie_verifiers::Verifiers;
-use crate::io::change_spans::Span;
+use crate::files::change_spans::Span;
 use crate::io::write::WritePiece;
 use crate::locks::LockWaits;
 use crate::mount::Terms;
+use crate::protocol::cookie_verifiers::Verifiers;
 use crate::protocol::{
     Entry, Handle, Limits, Locker, Node, OpenAt, Page, Place, Protocol, Special, Written, broken,
 };

@@ -22,9 +22,9 @@ pub(crate) mod state;
 pub(crate) use state::open::OpenState;
 
 use crate::error::{Error, Result};
-use crate::fs::cookie_verifiers::Verifiers;
 use crate::mount::Terms;
 use crate::protocol::Limits;
+use crate::protocol::cookie_verifiers::Verifiers;
 use crate::transport::{CallbackService, Connection, Counters};
 use open_names::Names;
 use session::{Client, Session};

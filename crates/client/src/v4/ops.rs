@@ -3,7 +3,7 @@
 use super::attr::{attr_of, set_attrs};
 use super::{About, V4};
 use crate::error::{Result, Violation};
-use crate::io::change_spans::Span;
+use crate::files::change_spans::Span;
 use crate::io::write::WritePiece;
 use crate::locks::LockWaits;
 use crate::protocol::{

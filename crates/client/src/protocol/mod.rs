@@ -2,8 +2,10 @@
 //! is made of, on filehandles. One implementation is one conversation with a server; it recovers
 //! by itself from whatever the version can recover from.
 
+pub(crate) mod cookie_verifiers;
+
 use crate::error::{Error, Result, Violation};
-use crate::io::change_spans::Span;
+use crate::files::change_spans::Span;
 use crate::io::write::WritePiece;
 use crate::locks::LockWaits;
 use crate::transport::ReadTarget;

@@ -4,7 +4,7 @@
 //! 1. The hidden name is removed by the last close of the file in this mount; a client that dies
 //!    before leaves it behind, as every NFS client does.
 
-use crate::io::change_spans::Changes;
+use crate::files::change_spans::Changes;
 use crate::protocol::{Handle, Protocol};
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Mount options, by the names that mount.nfs uses (nfs(5)), in a URL's query or after `-o`.
 
+pub(crate) mod url;
+
 use crate::{Error, Result};
 use std::time::Duration;
 

@@ -1,0 +1,7 @@
+//! What a mount knows of its files: cached attributes, opens and silly renames, the changes that it
+//! made itself, and files that are closed in the background.
+
+pub(crate) mod attribute_cache;
+pub(crate) mod change_spans;
+pub(crate) mod deferred_close;
+pub(crate) mod silly_rename;
