@@ -103,14 +103,21 @@
 //! # }
 //! ```
 //!
-//! How it is made, from the wire up:
+//! Layers, from the top:
 //!
-//! - `transport`: TCP connections that are made anew when they break, records, calls and replies;
-//!   data of READ and READ_PLUS goes from the socket to the buffer that asked for it;
-//! - `v4`, `v3`: the versions of the protocol, each a `protocol::Protocol`; `mount` chooses;
-//! - `files`: what a mount knows of its files;
-//! - `io`: one operation as many calls; writes are kept until they are committed;
-//! - `fs`: the traits of [`weir_vfs`].
+//! ```text
+//! check            - rules that servers are held to
+//! fs               - the traits of `weir_vfs`
+//! io locks         - operations on open files: one as many calls
+//! files            - what a mount knows of its files: attributes, opens, own changes
+//! mount            - from a URL to a conversation; chooses the version
+//! v3 v4            - the versions, each a `protocol::Protocol`
+//! retried          - non-idempotent requests whose reply was lost
+//! protocol         - the operations that the versions have in common
+//! transport        - TCP connections that are made anew when they break; records, calls, replies
+//! options          - the URL and the mount options
+//! backoff error    - pauses between attempts; what can go wrong
+//! ```
 //!
 //! What it promises is in docs/SEMANTICS.md, each promise with the test that proves it.
 

@@ -1,4 +1,4 @@
-//! Attributes that may be used again for a while (`actimeo`, nfs(5)).
+//! AttributeCache that may be used again for a while (`actimeo`, nfs(5)).
 //!
 //! 1. Nothing older than the mount's `actimeo` is given out, and an open looks at the server
 //!    first (close-to-open).
@@ -19,7 +19,7 @@ use weir_vfs::{Attr, FileId};
 const MOST: usize = 16 << 10;
 
 /// The attributes of a mount's files.
-pub(crate) struct Attributes {
+pub(crate) struct AttributeCache {
     keep: Duration,
     state: Mutex<State>,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Asked {
     grant: Option<u64>,
 }
 
-impl Attributes {
+impl AttributeCache {
     /// Keeps attributes for `keep`, and as long as they are under a delegation.
     pub(crate) fn new(keep: Duration) -> Self {
         Self { keep, state: Mutex::default() }

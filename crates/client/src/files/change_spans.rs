@@ -8,21 +8,15 @@
 //! 3. An answer is judged only if nothing of this mount's was under way between question and answer.
 //! 4. Memory is bounded: spans are joined as they come, and past [`MOST_SPANS`] gaps count at once.
 
+use crate::protocol::ChangeSpan;
 use weir_base::sync::Mutex;
 
 /// Spans with gaps between them that are remembered.
 const MOST_SPANS: usize = 64;
 
-/// The change attribute before and after a change, where the server told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub(crate) before: Option<u64>,
-    pub(crate) after: Option<u64>,
-}
-
 /// The changes of a file since this mount opened it.
 #[derive(Default)]
-pub(crate) struct Changes(Mutex<State>);
+pub(crate) struct OwnChanges(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -35,22 +29,22 @@ struct State {
     /// The server does not tell what is around a change.
     untold: bool,
     under_way: u32,
-    /// Changes of this mount begun so far.
+    /// OwnChanges of this mount begun so far.
     begun: u64,
     by_others: u64,
 }
 
 /// A change of this mount's under way; one that is dropped is in doubt.
 pub(crate) struct Change<'a> {
-    changes: &'a Changes,
-    span: Option<Span>,
+    changes: &'a OwnChanges,
+    span: Option<ChangeSpan>,
 }
 
 /// A question about attributes.
 #[derive(Clone, Copy)]
 pub(crate) struct Question(Option<u64>);
 
-impl Changes {
+impl OwnChanges {
     /// A change is about to be asked for.
     pub(crate) fn begin(&self) -> Change<'_> {
         let mut state = self.0.lock();
@@ -92,7 +86,7 @@ impl Changes {
 
 impl Change<'_> {
     /// The server has made the change.
-    pub(crate) fn done(mut self, span: Span) {
+    pub(crate) fn done(mut self, span: ChangeSpan) {
         self.span = Some(span);
     }
 }
@@ -102,7 +96,7 @@ impl Drop for Change<'_> {
         let mut state = self.changes.0.lock();
         state.under_way -= 1;
         let (before, after) = match self.span {
-            Some(Span { before: Some(before), after: Some(after) }) => (before, after),
+            Some(ChangeSpan { before: Some(before), after: Some(after) }) => (before, after),
             Some(_) => return state.untold = true,
             None => return state.doubt = true,
         };
@@ -124,18 +118,18 @@ impl Drop for Change<'_> {
 mod tests {
     use super::*;
 
-    fn span(before: u64, after: u64) -> Span {
-        Span { before: Some(before), after: Some(after) }
+    fn span(before: u64, after: u64) -> ChangeSpan {
+        ChangeSpan { before: Some(before), after: Some(after) }
     }
 
-    fn look(changes: &Changes, change: u64) -> u64 {
+    fn look(changes: &OwnChanges, change: u64) -> u64 {
         changes.answered(changes.ask(), change);
         changes.by_others().unwrap()
     }
 
     #[test]
     fn own_changes_are_told_from_those_of_others() {
-        let changes = Changes::default();
+        let changes = OwnChanges::default();
         assert_eq!(look(&changes, 10), 0, "the first look");
         assert_eq!(look(&changes, 11), 1, "nothing of ours");
         // Several at once, answered in any order.
@@ -159,13 +153,13 @@ mod tests {
         // What is not known counts.
         drop(changes.begin());
         assert_eq!(look(&changes, 22), 5);
-        changes.begin().done(Span { before: None, after: Some(23) });
+        changes.begin().done(ChangeSpan { before: None, after: Some(23) });
         assert_eq!(changes.by_others(), None, "the server does not tell");
     }
 
     #[test]
     fn memory_is_bounded_and_too_many_gaps_count() {
-        let changes = Changes::default();
+        let changes = OwnChanges::default();
         look(&changes, 0);
         for n in 0..1000 {
             changes.begin().done(span(n * 10, n * 10 + 1));

@@ -1,39 +1,39 @@
-//! What is to be said to the server when somebody lets go of something: a file to be closed, a lock to
-//! be given up. It is said in the background, and the end of the mount waits until it is.
+//! CLOSE and unlock requests that are sent in the background when the program drops a file or a lock.
+//! The end of the mount waits for them.
 
 use std::future::Future;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use weir_base::sync::Mutex;
 
-/// The farewells of a mount.
-pub(crate) struct Farewells {
+/// The deferred requests of a mount.
+pub(crate) struct Deferred {
     runtime: Handle,
-    under_way: Mutex<JoinSet<()>>,
+    tasks: Mutex<JoinSet<()>>,
 }
 
-impl Farewells {
-    /// None yet; they will be said on the mount's threads.
+impl Deferred {
+    /// Requests will run on `runtime`, the mount's own.
     pub(crate) fn new(runtime: Handle) -> Self {
-        Self { runtime, under_way: Mutex::default() }
+        Self { runtime, tasks: Mutex::default() }
     }
 
-    pub(crate) fn say(&self, farewell: impl Future<Output = ()> + Send + 'static) {
-        let mut under_way = self.under_way.lock();
-        // Those that are over take up no room.
-        while under_way.try_join_next().is_some() {}
-        under_way.spawn_on(farewell, &self.runtime);
+    pub(crate) fn spawn(&self, request: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks.lock();
+        // Finished tasks are removed here, so that the set stays small.
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_on(request, &self.runtime);
     }
 
-    /// Returns when all that were begun are over; those that are not when it is dropped never will be.
-    pub(crate) async fn over(&self) {
+    /// Waits until all requests are done. Dropping the future aborts those that it waits for.
+    pub(crate) async fn finish(&self) {
         loop {
-            let mut under_way = std::mem::take(&mut *self.under_way.lock());
-            if under_way.join_next().await.is_none() {
+            let mut tasks = std::mem::take(&mut *self.tasks.lock());
+            if tasks.join_next().await.is_none() {
                 return;
             }
-            // Who lets go of a lock may be the last who has its file open.
-            while under_way.join_next().await.is_some() {}
+            // A task may defer another: unlocking may drop the last reference to the file.
+            while tasks.join_next().await.is_some() {}
         }
     }
 }

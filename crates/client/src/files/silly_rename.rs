@@ -1,10 +1,10 @@
-//! Files that were unlinked while they were open, for servers that keep no opens: such a file is
-//! renamed instead, to a name that starts with `.nfs`, and removed when it is closed.
+//! Silly rename: a file that is removed while this mount has it open is renamed to `.nfs...` instead,
+//! and that name is removed at the last close. For versions whose servers keep no opens.
 //!
-//! 1. The hidden name is removed by the last close of the file in this mount; a client that dies
-//!    before leaves it behind, as every NFS client does.
+//! 1. The last close of the file in this mount removes the name. A client that dies before leaves it
+//!    behind, as every NFS client does.
 
-use crate::files::change_spans::Changes;
+use crate::files::change_spans::OwnChanges;
 use crate::protocol::{Handle, Protocol};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,36 +14,36 @@ use weir_vfs::{FileId, RenameFlags};
 
 /// The open files of a mount.
 #[derive(Default)]
-pub(crate) struct OpenFiles(Mutex<HashMap<FileId, Uses>>);
+pub(crate) struct OpenFiles(Mutex<HashMap<FileId, Entry>>);
 
 #[derive(Default)]
-struct Uses {
-    count: usize,
+struct Entry {
+    opens: usize,
     handle: Option<Handle>,
-    hidden: Option<Hidden>,
-    changes: Arc<Changes>,
+    silly_renamed: Option<SillyRenamed>,
+    changes: Arc<OwnChanges>,
 }
 
-/// A hidden name to be removed.
-pub(crate) struct Hidden {
+/// The name that a removed file has until it is closed.
+pub(crate) struct SillyRenamed {
     cred: Arc<OpaqueAuth>,
     dir: Handle,
     name: Vec<u8>,
 }
 
 impl OpenFiles {
-    /// Takes note of an open.
-    pub(crate) fn opened(&self, id: FileId, handle: &Handle) -> Arc<Changes> {
+    /// Counts an open.
+    pub(crate) fn opened(&self, id: FileId, handle: &Handle) -> Arc<OwnChanges> {
         let mut files = self.0.lock();
-        let uses = files.entry(id).or_default();
-        uses.count += 1;
-        uses.handle.get_or_insert_with(|| handle.clone());
-        Arc::clone(&uses.changes)
+        let entry = files.entry(id).or_default();
+        entry.opens += 1;
+        entry.handle.get_or_insert_with(|| handle.clone());
+        Arc::clone(&entry.changes)
     }
 
-    /// The changes of an open file.
-    pub(crate) fn changes(&self, id: FileId) -> Option<Arc<Changes>> {
-        self.0.lock().get(&id).map(|uses| Arc::clone(&uses.changes))
+    /// The changes that this mount makes of an open file.
+    pub(crate) fn changes(&self, id: FileId) -> Option<Arc<OwnChanges>> {
+        self.0.lock().get(&id).map(|entry| Arc::clone(&entry.changes))
     }
 
     /// The handle of an open file.
@@ -51,25 +51,23 @@ impl OpenFiles {
         self.0.lock().get(&id)?.handle.clone()
     }
 
-    /// Takes note of a close; the last one may have a name to remove.
-    pub(crate) fn closed(&self, id: FileId) -> Option<Hidden> {
+    /// Counts a close. Returns the name to remove after the last one.
+    pub(crate) fn closed(&self, id: FileId) -> Option<SillyRenamed> {
         let mut files = self.0.lock();
-        let uses = files.get_mut(&id)?;
-        uses.count -= 1;
-        if uses.count > 0 {
+        let entry = files.get_mut(&id)?;
+        entry.opens -= 1;
+        if entry.opens > 0 {
             return None;
         }
-        files.remove(&id)?.hidden
+        files.remove(&id)?.silly_renamed
     }
 
-    /// Removes what is hidden, for the end of the mount.
-    pub(crate) async fn remove_hidden(&self, protocol: &dyn Protocol) {
-        let uses = |uses: &mut Uses| uses.hidden.take();
-        let all: Vec<Hidden> = self.0.lock().values_mut().filter_map(uses).collect();
-        for hidden in all {
-            if let Err(error) = hidden.remove(protocol).await {
-                tracing::warn!("an unlinked file stays behind: {error}");
-            }
+    /// Removes the names of all silly-renamed files, for the end of the mount.
+    pub(crate) async fn remove_silly_renamed(&self, protocol: &dyn Protocol) {
+        let take = |entry: &mut Entry| entry.silly_renamed.take();
+        let all: Vec<SillyRenamed> = self.0.lock().values_mut().filter_map(take).collect();
+        for silly_renamed in all {
+            silly_renamed.remove(protocol).await;
         }
     }
 
@@ -78,22 +76,23 @@ impl OpenFiles {
         self.0.lock().contains_key(&id)
     }
 
-    /// Whether the file was unlinked while it was open, and has a hidden name instead.
-    pub(crate) fn is_hidden(&self, id: FileId) -> bool {
-        self.0.lock().get(&id).is_some_and(|uses| uses.hidden.is_some())
+    /// Whether the file was removed while open.
+    pub(crate) fn is_silly_renamed(&self, id: FileId) -> bool {
+        self.0.lock().get(&id).is_some_and(|entry| entry.silly_renamed.is_some())
     }
 
-    fn hide(&self, id: FileId, hidden: Hidden) -> Result<(), Hidden> {
+    /// Records the name for the last close; gives it back if the file is closed already.
+    fn set_silly_renamed(&self, id: FileId, renamed: SillyRenamed) -> Result<(), SillyRenamed> {
         match self.0.lock().get_mut(&id) {
-            Some(uses) => {
-                uses.hidden = Some(hidden);
+            Some(entry) => {
+                entry.silly_renamed = Some(renamed);
                 Ok(())
             }
-            None => Err(hidden),
+            None => Err(renamed),
         }
     }
 
-    /// Unlinks a name, or hides it while its file is open.
+    /// Removes a name, or silly-renames it while its file is open.
     pub(crate) async fn unlink(
         &self,
         protocol: &dyn Protocol,
@@ -108,21 +107,28 @@ impl OpenFiles {
         if !self.is_open(attr.id) || attr.nlink > 1 {
             return protocol.remove(&cred, &dir, name, false).await;
         }
-        let hidden_name = format!(".nfs{:016x}", getrandom::u64().unwrap_or(attr.id.ino));
-        let to = (&dir, hidden_name.as_bytes());
+        let silly_name = format!(".nfs{:016x}", getrandom::u64().unwrap_or(attr.id.ino));
+        let to = (&dir, silly_name.as_bytes());
         protocol.rename(&cred, (&dir, name), to, RenameFlags::Replace).await?;
-        let hidden = Hidden { cred, dir: dir.clone(), name: hidden_name.into_bytes() };
-        match self.hide(attr.id, hidden) {
+        let renamed = SillyRenamed { cred, dir: dir.clone(), name: silly_name.into_bytes() };
+        match self.set_silly_renamed(attr.id, renamed) {
             Ok(()) => Ok(()),
             // Closed in between.
-            Err(hidden) => hidden.remove(protocol).await,
+            Err(renamed) => renamed.try_remove(protocol).await,
         }
     }
 }
 
-impl Hidden {
-    /// Removes the name.
-    pub(crate) async fn remove(self, protocol: &dyn Protocol) -> crate::Result<()> {
+impl SillyRenamed {
+    /// Removes the name, or logs why it stays.
+    pub(crate) async fn remove(self, protocol: &dyn Protocol) {
+        let name = String::from_utf8_lossy(&self.name).into_owned();
+        if let Err(error) = self.try_remove(protocol).await {
+            tracing::warn!("cannot remove {name}, a file that was removed while open: {error}");
+        }
+    }
+
+    async fn try_remove(self, protocol: &dyn Protocol) -> crate::Result<()> {
         protocol.remove(&self.cred, &self.dir, &self.name, false).await
     }
 }

@@ -1,74 +1,31 @@
-//! An open file.
-//!
-//! 1. CLOSE is sent when the last operation is done and the [`NfsFile`] is gone, never before.
+//! An open file as the page cache uses it.
 
-use crate::files::attribute_cache::Attributes;
-use crate::files::change_spans::{Changes, Span};
-use crate::files::deferred_close::Farewells;
-use crate::files::silly_rename::OpenFiles;
-use crate::fs::Inner;
+use crate::files::opened::Opened;
+use crate::fs::mount_state::Mount;
 use crate::io::read;
 use crate::io::write::Writes;
-use crate::locks::{self, Lockers};
-use crate::protocol::{OpenAt, Protocol};
+use crate::locks;
+use crate::protocol::{ChangeSpan, OpenContext};
 use async_trait::async_trait;
 use std::future::Future;
 use std::sync::Arc;
 use weir_nfs::v4::op::read_plus::ReadPlus;
 use weir_nfs::v4::types::{LockDenied, StateId};
 use weir_vfs::{
-    Access, Attr, Error, Extent, FileId, Lock, LockOwner, LockRange, OpenFile, ReadOp, Result,
-    SegmentKind, SetAttr, WriteOp,
+    Access, Attr, Error, Extent, Lock, LockOwner, LockRange, OpenFile, ReadOp, Result, SegmentKind,
+    SetAttr, WriteOp,
 };
-
-/// A file open at the server; closed when the last user lets go.
-pub(crate) struct Opened {
-    pub(crate) protocol: Arc<dyn Protocol>,
-    pub(crate) runtime: tokio::runtime::Handle,
-    pub(crate) open: OpenAt,
-    pub(crate) access: Access,
-    pub(crate) id: FileId,
-    pub(crate) open_files: Arc<OpenFiles>,
-    pub(crate) attributes: Arc<Attributes>,
-    pub(crate) changes: Arc<Changes>,
-    pub(crate) lockers: Lockers,
-    pub(crate) farewells: Arc<Farewells>,
-}
-
-impl Drop for Opened {
-    fn drop(&mut self) {
-        let (protocol, open) = (Arc::clone(&self.protocol), self.open.clone());
-        let hidden = self.open_files.closed(self.id);
-        let lockers = self.lockers.all();
-        self.farewells.say(async move {
-            for &locker in &lockers {
-                if let Err(error) = protocol.unlock(&open, locker, LockRange::ALL).await {
-                    tracing::debug!("{error}");
-                }
-            }
-            protocol.close(open.clone()).await;
-            for locker in lockers {
-                protocol.release_locker(&open, locker).await;
-            }
-            if let Some(hidden) = hidden
-                && let Err(error) = hidden.remove(&*protocol).await
-            {
-                tracing::warn!("an unlinked file stays behind: {error}");
-            }
-        });
-    }
-}
 
 /// A regular file over NFS.
 pub(crate) struct NfsFile {
     opened: Arc<Opened>,
     writes: Arc<Writes>,
     /// Keeps the mount alive; let go of last.
-    mount: Arc<Inner>,
+    mount: Arc<Mount>,
 }
 
 impl NfsFile {
-    pub(crate) fn new(mount: Arc<Inner>, opened: Opened) -> Self {
+    pub(crate) fn new(mount: Arc<Mount>, opened: Opened) -> Self {
         let opened = Arc::new(opened);
         Self { writes: Writes::new(Arc::clone(&opened)), opened, mount }
     }
@@ -115,7 +72,7 @@ impl NfsFile {
     async fn changing<F, Fut>(&self, operation: F) -> Result<()>
     where
         F: FnOnce(Arc<Opened>) -> Fut + Send,
-        Fut: Future<Output = crate::Result<Span>> + Send + 'static,
+        Fut: Future<Output = crate::Result<ChangeSpan>> + Send + 'static,
     {
         self.need(Access::WRITE)?;
         let opened = &self.opened;
@@ -148,7 +105,7 @@ impl OpenFile for NfsFile {
         let opened = Arc::clone(&self.opened);
         self.mount
             .run(|_| async move {
-                let OpenAt { cred, handle, .. } = &opened.open;
+                let OpenContext { cred, handle, .. } = &opened.open;
                 let ask = async {
                     let question = opened.changes.ask();
                     let attr = opened.protocol.getattr(cred, handle).await?;
@@ -188,7 +145,7 @@ impl OpenFile for NfsFile {
     async fn set_size(&self, size: u64) -> Result<()> {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
         self.changing(|opened| async move {
-            let OpenAt { cred, handle, .. } = &opened.open;
+            let OpenContext { cred, handle, .. } = &opened.open;
             let set = opened.protocol.setattr(cred, handle, Some(&opened.open), &set);
             set.await.map(|(_, span)| span)
         })
@@ -247,13 +204,14 @@ impl OpenFile for NfsFile {
     async fn lock(&self, owner: LockOwner, lock: Lock, wait: bool) -> Result<()> {
         self.need(if lock.exclusive { Access::WRITE } else { Access::READ })?;
         let mut waiting =
-            wait.then(|| locks::Waiting::begin(Arc::clone(&self.opened), owner, lock));
+            wait.then(|| locks::WaitingRequest::begin(Arc::clone(&self.opened), owner, lock));
         loop {
             let opened = Arc::clone(&self.opened);
-            let taken = self.mount.run(move |_| locks::take(opened, owner, lock, wait)).await?;
-            match (taken, &mut waiting) {
-                (Some(taken), waiting) => {
-                    taken.keep();
+            let granted =
+                self.mount.run(move |_| locks::request(opened, owner, lock, wait)).await?;
+            match (granted, &mut waiting) {
+                (Some(granted), waiting) => {
+                    granted.keep();
                     if let Some(waiting) = waiting.take() {
                         waiting.end();
                     }

@@ -10,7 +10,6 @@
 
 use crate::protocol::Handle;
 use lru::LruCache;
-use weir_base::stable_hash;
 use weir_base::sync::Mutex;
 use weir_vfs::{Attr, Error, FileId, FileKind, Result};
 
@@ -78,14 +77,10 @@ fn cost(handle: &Handle) -> usize {
     handle.0.len() + OVERHEAD_BYTES
 }
 
-/// The id of the file with number `ino` and this handle.
-pub(crate) fn file_id(ino: u64, fsid: u64, handle: &Handle) -> FileId {
-    FileId { ino, generation: stable_hash(fsid.to_be_bytes().iter().chain(handle.0.iter())) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::file_id;
     use std::time::SystemTime;
 
     fn handle(n: u64) -> Handle {

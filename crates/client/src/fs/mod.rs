@@ -7,25 +7,25 @@
 
 pub(crate) mod file;
 pub(crate) mod handles;
+mod mount_state;
 
 use crate::error::Violation;
-use crate::files::attribute_cache::Attributes;
-use crate::files::change_spans::Changes;
-use crate::files::deferred_close::Farewells;
-use crate::files::silly_rename::OpenFiles;
-use crate::fs::file::{NfsFile, Opened};
+use crate::files::attribute_cache::AttributeCache;
+use crate::files::change_spans::OwnChanges;
+use crate::files::deferred_close::Deferred;
+use crate::files::lockers::Lockers;
+use crate::files::opened::Opened;
+use crate::fs::file::NfsFile;
 use crate::fs::handles::Handles;
-use crate::locks::Lockers;
-use crate::mount::{self, UNMOUNT_PATIENCE};
-use crate::protocol::{Handle, Node, OpenAt, Place, Protocol, Special, broken};
-use crate::transport::Counters;
+use crate::fs::mount_state::{Mount, MountState, Runtime};
+use crate::mount;
+use crate::protocol::{Handle, Node, OpenContext, Place, Special, broken};
 use crate::{MountOptions, NfsUrl, Version};
 use async_trait::async_trait;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use tokio::time::timeout;
 use weir_rpc::{AuthSys, OpaqueAuth};
 use weir_vfs::{
     Access, Attr, Caller, Capabilities, Created, Cred, DirEntry, DirPage, Error, FileId, FileKind,
@@ -35,7 +35,7 @@ use weir_vfs::{
 /// An NFS export, mounted.
 #[derive(Clone)]
 pub struct NfsFs {
-    inner: Arc<Inner>,
+    mount: Arc<Mount>,
 }
 
 /// What went over the wire since the mount.
@@ -73,18 +73,18 @@ impl NfsFs {
         };
         let mount::Mounted { protocol, version, root, counters } = mounted;
         let handles = Handles::new(root.attr.id, root.handle);
-        let core = Arc::new(Core {
+        let state = Arc::new(MountState {
             protocol,
             version,
             handles,
             own,
-            attributes: Arc::new(Attributes::new(options.actimeo)),
+            attributes: Arc::new(AttributeCache::new(options.actimeo)),
             options,
             counters,
             open_files: Arc::default(),
-            farewells: Arc::new(Farewells::new(runtime.handle()?.clone())),
+            deferred: Arc::new(Deferred::new(runtime.handle()?.clone())),
         });
-        Ok(Arc::new(Self { inner: Arc::new(Inner { core, runtime }) }))
+        Ok(Arc::new(Self { mount: Arc::new(Mount { state, runtime }) }))
     }
 
     /// [`mount`](Self::mount) for programs without an executor. Must not be called on one.
@@ -97,12 +97,12 @@ impl NfsFs {
 
     /// The version that client and server agreed on.
     pub fn version(&self) -> Version {
-        self.inner.core.version
+        self.mount.state.version
     }
 
     /// What went over the wire so far.
     pub fn wire_stats(&self) -> WireStats {
-        let counters = &self.inner.core.counters;
+        let counters = &self.mount.state.counters;
         WireStats {
             sent_bytes: counters.sent.load(Relaxed),
             received_bytes: counters.received.load(Relaxed),
@@ -115,38 +115,38 @@ impl NfsFs {
     /// cache's `CachedFs::unmount` instead. A mount that is dropped does this in the background,
     /// which a program that ends may not live to see.
     pub async fn unmount(&self) {
-        let end = |core: Arc<Core>| async move {
-            core.end().await;
+        let end = |state: Arc<MountState>| async move {
+            state.end().await;
             Ok(())
         };
-        if let Err(error) = self.inner.run(end).await {
+        if let Err(error) = self.mount.run(end).await {
             tracing::warn!("unmount: {error}");
         }
     }
 
     /// Has the lease renewed no more, or again; returns how long it is, where there is one.
     pub(crate) fn fall_silent(&self, silent: bool) -> Option<Duration> {
-        self.inner.core.protocol.fall_silent(silent)
+        self.mount.state.protocol.fall_silent(silent)
     }
 
     /// The node behind a result that has one is remembered under its id.
     async fn node<F, Fut>(&self, operation: F) -> Result<Attr>
     where
-        F: FnOnce(Arc<Core>) -> Fut,
+        F: FnOnce(Arc<MountState>) -> Fut,
         Fut: Future<Output = crate::Result<Node>> + Send + 'static,
     {
-        let asked = self.inner.core.attributes.asking();
-        let node = self.inner.run(operation).await?;
-        self.inner.core.handles.remember(&node.attr, &node.handle);
-        self.inner.core.attributes.remember(asked, &node.attr);
+        let asked = self.mount.state.attributes.asking();
+        let node = self.mount.run(operation).await?;
+        self.mount.state.handles.remember(&node.attr, &node.handle);
+        self.mount.state.attributes.remember(asked, &node.attr);
         Ok(node.attr)
     }
 
     /// Does what changes names.
     async fn renaming<T>(&self, operation: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        self.inner.core.attributes.forget_all();
+        self.mount.state.attributes.forget_all();
         let outcome = operation.await;
-        self.inner.core.attributes.forget_all();
+        self.mount.state.attributes.forget_all();
         outcome
     }
 
@@ -156,15 +156,15 @@ impl NfsFs {
         id: FileId,
         operation: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        self.inner.core.attributes.forget(id);
+        self.mount.state.attributes.forget(id);
         let outcome = operation.await;
-        self.inner.core.attributes.forget(id);
+        self.mount.state.attributes.forget(id);
         outcome
     }
 
     fn handle(&self, id: FileId) -> Result<Handle> {
-        let core = &self.inner.core;
-        core.handles.get(id).or_else(|error| core.open_files.handle(id).ok_or(error))
+        let state = &self.mount.state;
+        state.handles.get(id).or_else(|error| state.open_files.handle(id).ok_or(error))
     }
 
     /// The handle of a directory in which `name` is about to be changed.
@@ -175,12 +175,12 @@ impl NfsFs {
     }
 
     fn writable(&self) -> Result<()> {
-        if self.inner.core.options.ro { Err(Error::ReadOnly) } else { Ok(()) }
+        if self.mount.state.options.ro { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
     fn cred(&self, caller: &Caller) -> Arc<OpaqueAuth> {
         match caller {
-            Caller::Own => Arc::clone(&self.inner.core.own),
+            Caller::Own => Arc::clone(&self.mount.state.own),
             Caller::As(Cred { uid, gid, groups }) => Arc::new(auth_sys(*uid, *gid, groups)),
         }
     }
@@ -194,14 +194,14 @@ impl NfsFs {
         special: NewNode,
     ) -> Result<Attr> {
         let ((dir, name), cred, set) = (self.place(dir, name)?, self.cred(caller), set.clone());
-        self.renaming(self.node(|core| async move {
+        self.renaming(self.node(|state| async move {
             let place = Place { dir: &dir, name: &name, set: &set };
             let special = match &special {
                 NewNode::Directory => Special::Directory,
                 NewNode::Symlink(target) => Special::Symlink(target),
                 NewNode::Device(kind, rdev) => Special::Device(*kind, *rdev),
             };
-            core.protocol.make(&cred, place, special).await
+            state.protocol.make(&cred, place, special).await
         }))
         .await
     }
@@ -213,115 +213,30 @@ enum NewNode {
     Device(FileKind, (u32, u32)),
 }
 
-/// One mount.
-pub(crate) struct Inner {
-    core: Arc<Core>,
-    runtime: Runtime,
-}
-
-/// What operations in flight hold on to: all but the threads that they run on.
-pub(crate) struct Core {
-    protocol: Arc<dyn Protocol>,
-    version: Version,
-    handles: Handles,
-    own: Arc<OpaqueAuth>,
-    options: MountOptions,
-    counters: Arc<Counters>,
-    open_files: Arc<OpenFiles>,
-    attributes: Arc<Attributes>,
-    farewells: Arc<Farewells>,
-}
-
-impl Core {
-    /// Gives back what the server holds, as far as it answers in time.
-    async fn end(&self) {
-        let let_go = async {
-            self.farewells.over().await;
-            self.open_files.remove_hidden(&*self.protocol).await;
-        };
-        let all = async {
-            let _ = timeout(UNMOUNT_PATIENCE / 2, let_go).await;
-            self.protocol.unmount().await;
-        };
-        let _ = timeout(UNMOUNT_PATIENCE, all).await;
-    }
-}
-
-impl Inner {
-    /// Does `operation` on the mount's threads.
-    pub(crate) async fn run<T, F, Fut>(&self, operation: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(Arc<Core>) -> Fut,
-        Fut: Future<Output = crate::Result<T>> + Send + 'static,
-    {
-        self.try_run(operation).await.map_err(Error::from)
-    }
-
-    /// [`run`](Self::run), with all that is known of an error.
-    pub(crate) async fn try_run<T, F, Fut>(&self, operation: F) -> crate::Result<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(Arc<Core>) -> Fut,
-        Fut: Future<Output = crate::Result<T>> + Send + 'static,
-    {
-        let task = self.runtime.handle()?.spawn(operation(Arc::clone(&self.core)));
-        task.await.unwrap_or(Err(crate::Error::Local(Error::Io)))
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let Some(runtime) = self.runtime.0.take() else { return };
-        let core = Arc::clone(&self.core);
-        // The last user may be one of the runtime's own threads, which cannot wait for itself.
-        std::thread::spawn(move || {
-            runtime.block_on(core.end());
-            runtime.shutdown_background();
-        });
-    }
-}
-
-struct Runtime(Option<tokio::runtime::Runtime>);
-
-impl Runtime {
-    fn handle(&self) -> Result<&tokio::runtime::Handle> {
-        self.0.as_ref().map(tokio::runtime::Runtime::handle).ok_or(Error::Io)
-    }
-}
-
-impl Drop for Runtime {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
 #[async_trait]
 impl FileSystem for NfsFs {
     fn capabilities(&self) -> Capabilities {
-        self.inner.core.protocol.capabilities()
+        self.mount.state.protocol.capabilities()
     }
 
     fn root(&self) -> FileId {
-        self.inner.core.handles.root().0
+        self.mount.state.handles.root().0
     }
 
     async fn statfs(&self) -> Result<FsStat> {
-        self.inner
+        self.mount
             .run(
-                |core| async move { core.protocol.statfs(&core.own, &core.handles.root().1).await },
+                |state| async move { state.protocol.statfs(&state.own, &state.handles.root().1).await },
             )
             .await
     }
 
     async fn getattr(&self, id: FileId) -> Result<Attr> {
         let handle = self.handle(id)?;
-        self.inner
-            .run(|core| async move {
-                let ask = core.protocol.getattr(&core.own, &handle);
-                core.attributes.get_or_ask(&*core.protocol, (id, &handle), ask).await
+        self.mount
+            .run(|state| async move {
+                let ask = state.protocol.getattr(&state.own, &handle);
+                state.attributes.get_or_ask(&*state.protocol, (id, &handle), ask).await
             })
             .await
     }
@@ -333,14 +248,15 @@ impl FileSystem for NfsFs {
             // No version has this in one step at every server. What is remembered of the file may be
             // from before another client's change.
             let handle = handle.clone();
-            let ask =
-                |core: Arc<Core>| async move { core.protocol.getattr(&core.own, &handle).await };
-            set.mode = masked.mode_of(self.inner.run(ask).await?.mode);
+            let ask = |state: Arc<MountState>| async move {
+                state.protocol.getattr(&state.own, &handle).await
+            };
+            set.mode = masked.mode_of(self.mount.run(ask).await?.mode);
         }
-        let set = self.inner.run(move |core| async move {
-            let changes = core.open_files.changes(id);
-            let change = changes.as_deref().map(Changes::begin);
-            let (attr, span) = core.protocol.setattr(&cred, &handle, None, &set).await?;
+        let set = self.mount.run(move |state| async move {
+            let changes = state.open_files.changes(id);
+            let change = changes.as_deref().map(OwnChanges::begin);
+            let (attr, span) = state.protocol.setattr(&cred, &handle, None, &set).await?;
             if let Some(change) = change {
                 change.done(span);
             }
@@ -351,13 +267,15 @@ impl FileSystem for NfsFs {
 
     async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32> {
         let (handle, cred) = (self.handle(id)?, self.cred(caller));
-        self.inner.run(|core| async move { core.protocol.access(&cred, &handle, mask).await }).await
+        self.mount
+            .run(|state| async move { state.protocol.access(&cred, &handle, mask).await })
+            .await
     }
 
     async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
         check_name(name)?;
         let (dir, cred, name) = (self.handle(dir)?, self.cred(caller), name.to_vec());
-        self.node(|core| async move { core.protocol.lookup(&cred, &dir, &name).await }).await
+        self.node(|state| async move { state.protocol.lookup(&cred, &dir, &name).await }).await
     }
 
     async fn parent(&self, dir: FileId) -> Result<Attr> {
@@ -365,7 +283,7 @@ impl FileSystem for NfsFs {
             return self.getattr(dir).await;
         }
         let dir = self.handle(dir)?;
-        self.node(|core| async move { core.protocol.parent(&core.own, &dir).await }).await
+        self.node(|state| async move { state.protocol.parent(&state.own, &dir).await }).await
     }
 
     async fn readdir(
@@ -377,11 +295,11 @@ impl FileSystem for NfsFs {
         with_attr: bool,
     ) -> Result<DirPage> {
         let (dir, cred) = (self.handle(dir)?, self.cred(caller));
-        let asked = self.inner.core.attributes.asking();
+        let asked = self.mount.state.attributes.asking();
         let page = self
-            .inner
-            .run(move |core| async move {
-                let protocol = &core.protocol;
+            .mount
+            .run(move |state| async move {
+                let protocol = &state.protocol;
                 let page = protocol.readdir(&cred, &dir, cookie, max_entries, with_attr).await?;
                 // What comes after such a page would never be seen, or be asked for for ever.
                 match page.entries.last() {
@@ -393,8 +311,8 @@ impl FileSystem for NfsFs {
             .await?;
         let entries = page.entries.into_iter().map(|entry| {
             let attr = entry.node.map(|node| {
-                self.inner.core.handles.remember(&node.attr, &node.handle);
-                self.inner.core.attributes.remember(asked, &node.attr);
+                self.mount.state.handles.remember(&node.attr, &node.handle);
+                self.mount.state.attributes.remember(asked, &node.attr);
                 node.attr
             });
             DirEntry { name: entry.name, cookie: entry.cookie, attr, ino: entry.ino }
@@ -404,7 +322,7 @@ impl FileSystem for NfsFs {
 
     async fn readlink(&self, caller: &Caller, id: FileId) -> Result<Vec<u8>> {
         let (handle, cred) = (self.handle(id)?, self.cred(caller));
-        self.inner.run(|core| async move { core.protocol.readlink(&cred, &handle).await }).await
+        self.mount.run(|state| async move { state.protocol.readlink(&cred, &handle).await }).await
     }
 
     async fn create(
@@ -419,9 +337,9 @@ impl FileSystem for NfsFs {
         loop {
             let (parent, set) = (dir_handle.clone(), set.clone());
             let (new, cred) = (name.clone(), Arc::clone(&cred));
-            let make = self.node(|core| async move {
+            let make = self.node(|state| async move {
                 let place = Place { dir: &parent, name: &new, set: &set };
-                core.protocol.create(&cred, place, exclusive).await
+                state.protocol.create(&cred, place, exclusive).await
             });
             match self.renaming(make).await {
                 Ok(attr) => return Ok(Created { attr, created: true }),
@@ -479,27 +397,27 @@ impl FileSystem for NfsFs {
         let (handle, cred) = (self.handle(id)?, self.cred(caller));
         let (dir, name) = self.place(dir, name)?;
         let link = self
-            .inner
-            .run(|core| async move { core.protocol.link(&cred, &handle, &dir, &name).await });
+            .mount
+            .run(|state| async move { state.protocol.link(&cred, &handle, &dir, &name).await });
         self.renaming(link).await
     }
 
     async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
         let ((dir, name), cred) = (self.place(dir, name)?, self.cred(caller));
-        let unlink = self.inner.run(|core| async move {
-            core.open_files.unlink(&*core.protocol, cred, dir, &name).await
+        let unlink = self.mount.run(|state| async move {
+            state.open_files.unlink(&*state.protocol, cred, dir, &name).await
         });
         self.renaming(unlink).await
     }
 
     async fn count_names(&self, id: FileId) -> Option<Unnamed> {
-        let core = &self.inner.core;
-        if core.open_files.is_hidden(id) {
+        let state = &self.mount.state;
+        if state.open_files.is_silly_renamed(id) {
             // As far as this mount is concerned its last name is gone.
             return Some(Unnamed { id, nlink: 0 });
         }
         // A file that is not open has nothing that waits to be written: no reason to ask.
-        if !core.open_files.is_open(id) {
+        if !state.open_files.is_open(id) {
             return None;
         }
         match self.getattr(id).await {
@@ -516,8 +434,8 @@ impl FileSystem for NfsFs {
     async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
         let ((dir, name), cred) = (self.place(dir, name)?, self.cred(caller));
         let remove = self
-            .inner
-            .run(|core| async move { core.protocol.remove(&cred, &dir, &name, true).await });
+            .mount
+            .run(|state| async move { state.protocol.remove(&cred, &dir, &name, true).await });
         self.renaming(remove).await
     }
 
@@ -532,8 +450,8 @@ impl FileSystem for NfsFs {
     ) -> Result<()> {
         let (from, to) = (self.place(from_dir, from)?, self.place(to_dir, to)?);
         let cred = self.cred(caller);
-        let rename = self.inner.run(|core| async move {
-            core.protocol.rename(&cred, (&from.0, &from.1), (&to.0, &to.1), flags).await
+        let rename = self.mount.run(|state| async move {
+            state.protocol.rename(&cred, (&from.0, &from.1), (&to.0, &to.1), flags).await
         });
         self.renaming(rename).await
     }
@@ -543,19 +461,19 @@ impl FileSystem for NfsFs {
             self.writable()?;
         }
         let (handle, cred) = (self.handle(id)?, self.cred(caller));
-        let runtime = self.inner.runtime.handle()?.clone();
+        let runtime = self.mount.runtime.handle()?.clone();
         let opened = self
-            .inner
-            .run(|core| async move {
-                let open: OpenAt = core.protocol.open(cred, &handle, access).await?;
-                if core.protocol.grant(&handle).is_none() {
-                    core.attributes.forget(id);
+            .mount
+            .run(|state| async move {
+                let open: OpenContext = state.protocol.open(cred, &handle, access).await?;
+                if state.protocol.grant(&handle).is_none() {
+                    state.attributes.forget(id);
                 }
                 // Made here, so that an open whose caller has gone is closed again.
-                let changes = core.open_files.opened(id, &handle);
-                let open_files = Arc::clone(&core.open_files);
-                let protocol = Arc::clone(&core.protocol);
-                let attributes = Arc::clone(&core.attributes);
+                let changes = state.open_files.opened(id, &handle);
+                let open_files = Arc::clone(&state.open_files);
+                let protocol = Arc::clone(&state.protocol);
+                let attributes = Arc::clone(&state.attributes);
                 Ok(Opened {
                     protocol,
                     runtime,
@@ -566,11 +484,11 @@ impl FileSystem for NfsFs {
                     attributes,
                     changes,
                     lockers: Lockers::new(),
-                    farewells: Arc::clone(&core.farewells),
+                    deferred: Arc::clone(&state.deferred),
                 })
             })
             .await?;
-        Ok(Arc::new(NfsFile::new(Arc::clone(&self.inner), opened)))
+        Ok(Arc::new(NfsFile::new(Arc::clone(&self.mount), opened)))
     }
 
     /// Servers make changes of names and attributes durable before they answer.
@@ -585,8 +503,8 @@ impl FileSystem for NfsFs {
 
     async fn get_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {
         let (handle, cred, name) = (self.handle(id)?, self.cred(caller), name.to_vec());
-        self.inner
-            .run(|core| async move { core.protocol.get_xattr(&cred, &handle, &name).await })
+        self.mount
+            .run(|state| async move { state.protocol.get_xattr(&cred, &handle, &name).await })
             .await
     }
 
@@ -601,23 +519,25 @@ impl FileSystem for NfsFs {
         self.writable()?;
         let (handle, cred) = (self.handle(id)?, self.cred(caller));
         let (name, value) = (name.to_vec(), value.to_vec());
-        let set = self.inner.run(|core| async move {
-            core.protocol.set_xattr(&cred, &handle, &name, &value, mode).await
+        let set = self.mount.run(|state| async move {
+            state.protocol.set_xattr(&cred, &handle, &name, &value, mode).await
         });
         self.changing(id, set).await
     }
 
     async fn list_xattrs(&self, caller: &Caller, id: FileId) -> Result<Vec<Vec<u8>>> {
         let (handle, cred) = (self.handle(id)?, self.cred(caller));
-        self.inner.run(|core| async move { core.protocol.list_xattrs(&cred, &handle).await }).await
+        self.mount
+            .run(|state| async move { state.protocol.list_xattrs(&cred, &handle).await })
+            .await
     }
 
     async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
         self.writable()?;
         let (handle, cred, name) = (self.handle(id)?, self.cred(caller), name.to_vec());
         let remove = self
-            .inner
-            .run(|core| async move { core.protocol.remove_xattr(&cred, &handle, &name).await });
+            .mount
+            .run(|state| async move { state.protocol.remove_xattr(&cred, &handle, &name).await });
         self.changing(id, remove).await
     }
 }

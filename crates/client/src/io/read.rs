@@ -8,44 +8,13 @@
 //!    out, and holes are clipped to their piece except in the last.
 
 use crate::error::Result;
-use crate::fs::file::Opened;
-use crate::protocol::{OpenAt, Protocol};
-use crate::transport::ReadTarget;
+use crate::files::opened::Opened;
+use crate::protocol::{OpenContext, Protocol};
+use crate::transport::{ReadInFlight, ReadTarget};
 use futures_util::future::join_all;
 use std::sync::Arc;
 use weir_base::PAGE_SIZE;
-use weir_base::sync::Mutex;
 use weir_vfs::{Error, Layout, ReadOp, SegmentKind};
-
-/// A read whose buffer calls in flight fill; completes when the last of them lets go.
-pub(crate) struct ReadInFlight {
-    op: Mutex<ReadOp>,
-    outcome: Mutex<weir_vfs::Result<Layout>>,
-}
-
-impl ReadInFlight {
-    pub(crate) fn new(op: ReadOp) -> Self {
-        Self { op: Mutex::new(op), outcome: Mutex::new(Err(Error::Io)) }
-    }
-
-    /// The operation, for as long as it takes to receive into it without waiting.
-    pub(crate) fn op(&self) -> &Mutex<ReadOp> {
-        &self.op
-    }
-
-    fn resolve(&self, outcome: weir_vfs::Result<Layout>) {
-        *self.outcome.lock() = outcome;
-    }
-}
-
-impl Drop for ReadInFlight {
-    fn drop(&mut self) {
-        let nothing = ReadOp::new(0, Box::new(Vec::new()), |_, _| {});
-        let op = std::mem::replace(&mut *self.op.lock(), nothing);
-        let outcome = std::mem::replace(&mut *self.outcome.lock(), Err(Error::Io));
-        op.complete(outcome);
-    }
-}
 
 /// Does the read and completes it.
 pub(crate) async fn run(opened: Arc<Opened>, op: ReadOp) {
@@ -76,7 +45,7 @@ fn end_of(offset: u64, len: usize) -> Option<u64> {
 
 async fn whole(
     protocol: &dyn Protocol,
-    open: &OpenAt,
+    open: &OpenContext,
     read: &Arc<ReadInFlight>,
     offset: u64,
     end: u64,
@@ -112,7 +81,7 @@ fn join(layouts: Vec<Layout>, ends: impl Iterator<Item = u64>, offset: u64, end:
 /// Bytes `from..to`, in as many calls as it takes.
 async fn piece(
     protocol: &dyn Protocol,
-    open: &OpenAt,
+    open: &OpenContext,
     read: &Arc<ReadInFlight>,
     base: u64,
     from: u64,
@@ -140,7 +109,7 @@ fn zero_rest_of_page(read: &ReadInFlight, layout: &Layout, offset: u64, len: usi
     {
         let at = (last.end - offset) as usize;
         let rest = (last.end.next_multiple_of(PAGE_SIZE as u64) - last.end) as usize;
-        read.op.lock().buffer().zero(at, (at + rest).min(len));
+        read.op().lock().buffer().zero(at, (at + rest).min(len));
     }
 }
 

@@ -19,8 +19,8 @@
 //!    at a time.
 
 use crate::error::{Result, Violation};
-use crate::fs::file::Opened;
-use crate::protocol::{Written, broken};
+use crate::files::opened::Opened;
+use crate::protocol::{WriteRequest, Written, broken};
 use futures_util::future::join_all;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -72,19 +72,10 @@ impl Drop for WriteInFlight {
 }
 
 /// Some bytes of a write: the payload of one WRITE call.
-pub(crate) struct WritePiece {
+struct WritePiece {
     write: Arc<WriteInFlight>,
     from: usize,
     to: usize,
-    /// To be durable before it is answered.
-    pub(crate) durable: bool,
-}
-
-impl WritePiece {
-    /// Where in the file it goes.
-    pub(crate) fn offset(&self) -> u64 {
-        self.write.offset() + self.from as u64
-    }
 }
 
 impl Payload for WritePiece {
@@ -196,10 +187,14 @@ impl Writes {
         let mut verifier = None;
         while from < to {
             let durable = write.losses.load(Relaxed) >= MAX_LOSSES;
-            let piece = Arc::new(WritePiece { write: Arc::clone(write), from, to, durable });
+            let request = WriteRequest {
+                offset: write.offset() + from as u64,
+                data: Arc::new(WritePiece { write: Arc::clone(write), from, to }),
+                durable,
+            };
             let change = self.opened.changes.begin();
             let Written { count, stable, verifier: now, span } =
-                self.opened.protocol.write(&self.opened.open, piece).await?;
+                self.opened.protocol.write(&self.opened.open, request).await?;
             change.done(span);
             if count == 0 || count > to - from {
                 return Err(broken(self.opened.protocol.server(), "WRITE", Violation::WrongCount));

@@ -1,7 +1,7 @@
 //! From a URL to a conversation: addresses, version, the path's root.
 
 use crate::error::{Error, Result};
-use crate::protocol::{Node, Protocol};
+use crate::protocol::{Node, Protocol, Terms};
 use crate::transport::{Counters, Patience, Peer};
 use crate::v3::V3;
 use crate::v4::V4;
@@ -18,21 +18,11 @@ pub(crate) struct Mounted {
     pub(crate) counters: Arc<Counters>,
 }
 
-/// What every version needs to begin.
-pub(crate) struct Terms {
-    pub(crate) peer: Peer,
-    pub(crate) patience: Patience,
-    pub(crate) options: MountOptions,
-    /// The mount's own credential.
-    pub(crate) own: OpaqueAuth,
-    pub(crate) counters: Arc<Counters>,
-}
-
 /// NFS's port.
 const PORT: u16 = 2049;
 /// How long the end of a mount waits for a server; one that is away ends the state by itself when
 /// the lease runs out.
-pub(crate) const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Mounts with the newest version that both sides take.
 pub(crate) async fn mount(url: NfsUrl, options: MountOptions, own: OpaqueAuth) -> Result<Mounted> {
@@ -103,7 +93,7 @@ async fn rooted(
     match root {
         Ok(root) => Ok(Some((protocol, root))),
         Err(error) => {
-            let _ = tokio::time::timeout(UNMOUNT_PATIENCE, protocol.unmount()).await;
+            let _ = tokio::time::timeout(UNMOUNT_TIMEOUT, protocol.unmount()).await;
             Err(error)
         }
     }

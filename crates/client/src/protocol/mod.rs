@@ -3,11 +3,18 @@
 //! by itself from whatever the version can recover from.
 
 pub(crate) mod cookie_verifiers;
+mod lock_waiters;
+mod terms;
+mod types;
+
+pub(crate) use lock_waiters::{LockCallback, LockWaiters};
+pub(crate) use terms::Terms;
+pub(crate) use types::{
+    ChangeSpan, Entry, Handle, Limits, Locker, Node, OpenContext, Page, Place, Special,
+    WriteRequest, Written, file_id,
+};
 
 use crate::error::{Error, Result, Violation};
-use crate::files::change_spans::Span;
-use crate::io::write::WritePiece;
-use crate::locks::LockWaits;
 use crate::transport::ReadTarget;
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -16,113 +23,9 @@ use weir_nfs::v4::op::read_plus::ReadPlus;
 use weir_nfs::v4::types::{LockDenied, StateId};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
-    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockOwner, LockRange,
-    RenameFlags, SetAttr, XattrMode,
+    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange, RenameFlags,
+    SetAttr, XattrMode,
 };
-use weir_xdr::Bytes;
-
-/// A filehandle: opaque bytes that name a file to its server.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Handle(pub(crate) Bytes);
-
-/// A file, and its attributes.
-#[derive(Clone, Debug)]
-pub(crate) struct Node {
-    /// Names it to the server.
-    pub(crate) handle: Handle,
-    /// Its attributes.
-    pub(crate) attr: Attr,
-}
-
-/// An entry of a directory.
-pub(crate) struct Entry {
-    pub(crate) name: Vec<u8>,
-    pub(crate) cookie: u64,
-    pub(crate) ino: u64,
-    /// Handle and attributes, when they were asked for and the server gave them.
-    pub(crate) node: Option<Node>,
-}
-
-/// Some entries of a directory.
-pub(crate) struct Page {
-    pub(crate) entries: Vec<Entry>,
-    pub(crate) eof: bool,
-}
-
-/// Where a new name goes, and what it is made with.
-pub(crate) struct Place<'a> {
-    pub(crate) dir: &'a Handle,
-    pub(crate) name: &'a [u8],
-    pub(crate) set: &'a SetAttr,
-}
-
-/// What a new file that is not a regular one is.
-pub(crate) enum Special<'a> {
-    Directory,
-    Symlink(&'a [u8]),
-    Device(FileKind, (u32, u32)),
-}
-
-/// What a server said of a write.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Written {
-    /// Bytes stored.
-    pub(crate) count: usize,
-    /// They are durable.
-    pub(crate) stable: bool,
-    /// Changes when the server loses what is not durable.
-    pub(crate) verifier: [u8; 8],
-    /// The change attribute around it.
-    pub(crate) span: Span,
-}
-
-/// The largest transfers that both sides take, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) read: usize,
-    pub(crate) write: usize,
-}
-
-/// A file that is open at the server, as far as the version has opens.
-#[derive(Clone)]
-pub(crate) struct OpenAt {
-    /// Whose rights and which file.
-    pub(crate) cred: Arc<OpaqueAuth>,
-    pub(crate) handle: Handle,
-    /// The open state, in versions that have such; shared by all opens of the file.
-    pub(crate) state: Option<Arc<crate::v4::OpenState>>,
-}
-
-/// Who holds locks: an owner of an open file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Locker {
-    /// The open file, by a number that no other of this program has.
-    pub(crate) open: u64,
-    pub(crate) owner: LockOwner,
-    /// Stands for both: no other locker of this program has it, and hardly one of this machine.
-    pub(crate) number: u32,
-}
-
-impl Locker {
-    pub(crate) fn to_bytes(self) -> [u8; 20] {
-        let mut bytes = [0; 20];
-        bytes[..8].copy_from_slice(&self.open.to_be_bytes());
-        bytes[8..16].copy_from_slice(&self.owner.0.to_be_bytes());
-        bytes[16..].copy_from_slice(&self.number.to_be_bytes());
-        bytes
-    }
-
-    /// What [`to_bytes`](Self::to_bytes) was made of.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (open, rest) = bytes.split_first_chunk()?;
-        let (owner, number) = rest.split_first_chunk()?;
-        Some(Self {
-            open: u64::from_be_bytes(*open),
-            owner: LockOwner(u64::from_be_bytes(*owner)),
-            number: u32::from_be_bytes(number.try_into().ok()?),
-        })
-    }
-}
 
 /// One version of the protocol, spoken with one server.
 #[async_trait]
@@ -139,9 +42,9 @@ pub(crate) trait Protocol: Send + Sync + 'static {
         &self,
         cred: &OpaqueAuth,
         handle: &Handle,
-        open: Option<&OpenAt>,
+        open: Option<&OpenContext>,
         set: &SetAttr,
-    ) -> Result<(Attr, Span)>;
+    ) -> Result<(Attr, ChangeSpan)>;
     async fn access(&self, cred: &OpaqueAuth, handle: &Handle, mask: u32) -> Result<u32>;
     async fn lookup(&self, cred: &OpaqueAuth, dir: &Handle, name: &[u8]) -> Result<Node>;
     async fn parent(&self, cred: &OpaqueAuth, dir: &Handle) -> Result<Node>;
@@ -181,63 +84,90 @@ pub(crate) trait Protocol: Send + Sync + 'static {
         to: (&Handle, &[u8]),
         flags: RenameFlags,
     ) -> Result<()>;
-    async fn open(&self, cred: Arc<OpaqueAuth>, handle: &Handle, access: Access) -> Result<OpenAt>;
+    async fn open(
+        &self,
+        cred: Arc<OpaqueAuth>,
+        handle: &Handle,
+        access: Access,
+    ) -> Result<OpenContext>;
     /// The number of a delegation, as long as it is held, under which nobody else changes a file.
     fn grant(&self, _handle: &Handle) -> Option<u64> {
         None
     }
-    async fn close(&self, open: OpenAt);
+    async fn close(&self, open: OpenContext);
     /// Takes a lock; says whether it could. With `waits`, it will be asked for again.
-    async fn lock(&self, open: &OpenAt, locker: Locker, lock: Lock, waits: bool) -> Result<bool>;
-    /// Who waits for locks.
-    fn waits(&self) -> &LockWaits;
+    async fn lock(
+        &self,
+        open: &OpenContext,
+        locker: Locker,
+        lock: Lock,
+        waits: bool,
+    ) -> Result<bool>;
+    /// The lock requests that wait for other owners' locks.
+    fn lock_waiters(&self) -> &LockWaiters;
     /// Withdraws a lock that was waited for; the server has said that it is `granted`, or not.
-    async fn withdraw_lock(&self, _: &OpenAt, _: Locker, _: Lock, _granted: bool) -> Result<()> {
+    async fn withdraw_lock(
+        &self,
+        _: &OpenContext,
+        _: Locker,
+        _: Lock,
+        _granted: bool,
+    ) -> Result<()> {
         Ok(())
     }
     /// A lock that is in the way of this one.
-    async fn test_lock(&self, open: &OpenAt, locker: Locker, lock: Lock) -> Result<Option<Lock>>;
+    async fn test_lock(
+        &self,
+        open: &OpenContext,
+        locker: Locker,
+        lock: Lock,
+    ) -> Result<Option<Lock>>;
     /// Gives up what a locker holds of a range.
-    async fn unlock(&self, open: &OpenAt, locker: Locker, range: LockRange) -> Result<()>;
+    async fn unlock(&self, open: &OpenContext, locker: Locker, range: LockRange) -> Result<()>;
     /// Tells the server that a locker which holds nothing comes no more; as far as that goes.
-    async fn release_locker(&self, _: &OpenAt, _: Locker) {}
+    async fn release_locker(&self, _: &OpenContext, _: Locker) {}
     /// One READ or READ_PLUS into its place.
-    async fn read(&self, open: &OpenAt, target: ReadTarget) -> Result<Layout>;
+    async fn read(&self, open: &OpenContext, target: ReadTarget) -> Result<Layout>;
     /// One READ_PLUS, as the server answers it.
-    async fn raw_read_plus(&self, _: &OpenAt, _offset: u64, _count: u32) -> Result<ReadPlus> {
+    async fn raw_read_plus(&self, _: &OpenContext, _offset: u64, _count: u32) -> Result<ReadPlus> {
         Err(weir_vfs::Error::NotSupported.into())
     }
     /// The stateid that a file is open under.
-    fn raw_stateid(&self, _: &OpenAt) -> Option<StateId> {
+    fn raw_stateid(&self, _: &OpenContext) -> Option<StateId> {
         None
     }
     /// One READ_PLUS under any stateid.
-    async fn raw_read_under(&self, _: &OpenAt, _: StateId) -> Result<()> {
+    async fn raw_read_under(&self, _: &OpenContext, _: StateId) -> Result<()> {
         Err(weir_vfs::Error::NotSupported.into())
     }
     /// A lock that is in the way of this one, as the server tells it.
-    async fn raw_test_lock(&self, _: &OpenAt, _: Locker, _: Lock) -> Result<Option<LockDenied>> {
+    async fn raw_test_lock(
+        &self,
+        _: &OpenContext,
+        _: Locker,
+        _: Lock,
+    ) -> Result<Option<LockDenied>> {
         Err(weir_vfs::Error::NotSupported.into())
     }
     /// Has the lease renewed no more, or again; returns how long it is.
     fn fall_silent(&self, _silent: bool) -> Option<Duration> {
         None
     }
-    /// One WRITE, durable if the piece is to be.
-    async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written>;
+    /// One WRITE, durable if the request asks for that.
+    async fn write(&self, open: &OpenContext, request: WriteRequest) -> Result<Written>;
     /// Makes writes durable; returns the verifier.
-    async fn commit(&self, open: &OpenAt) -> Result<([u8; 8], Span)>;
-    async fn extent_at(&self, open: &OpenAt, offset: u64) -> Result<Extent>;
-    async fn allocate(&self, open: &OpenAt, offset: u64, len: u64) -> Result<Span>;
-    async fn punch_hole(&self, open: &OpenAt, offset: u64, len: u64) -> Result<Span>;
+    async fn commit(&self, open: &OpenContext) -> Result<([u8; 8], ChangeSpan)>;
+    async fn extent_at(&self, open: &OpenContext, offset: u64) -> Result<Extent>;
+    async fn allocate(&self, open: &OpenContext, offset: u64, len: u64) -> Result<ChangeSpan>;
+    async fn punch_hole(&self, open: &OpenContext, offset: u64, len: u64) -> Result<ChangeSpan>;
     async fn clone_range(
         &self,
-        from: &OpenAt,
-        to: &OpenAt,
+        from: &OpenContext,
+        to: &OpenContext,
         offset: u64,
         len: u64,
         to_offset: u64,
-    ) -> Result<Span>;
+    ) -> Result<ChangeSpan>;
     async fn get_xattr(&self, cred: &OpaqueAuth, handle: &Handle, name: &[u8]) -> Result<Vec<u8>>;
     async fn set_xattr(
         &self,
@@ -259,7 +189,7 @@ pub(crate) async fn open_stateless(
     cred: Arc<OpaqueAuth>,
     handle: &Handle,
     access: Access,
-) -> Result<OpenAt> {
+) -> Result<OpenContext> {
     match protocol.getattr(&cred, handle).await?.kind {
         FileKind::Regular => {}
         FileKind::Directory => return Err(weir_vfs::Error::IsDirectory.into()),
@@ -270,7 +200,7 @@ pub(crate) async fn open_stateless(
     let mask =
         wanted.iter().filter(|(a, _)| access.contains(*a)).fold(0, |all, (_, bit)| all | bit);
     match protocol.access(&cred, handle, mask).await? == mask {
-        true => Ok(OpenAt { cred, handle: handle.clone(), state: None }),
+        true => Ok(OpenContext { cred, handle: handle.clone(), state: None }),
         false => Err(weir_vfs::Error::AccessDenied.into()),
     }
 }

@@ -3,7 +3,7 @@
 //! 1. A connection that replaces a broken one comes from the same port where that can be had: the
 //!    reply caches of NFSv3 and 4.0 servers tell a repeated call by its xid and where it comes from.
 
-use super::connection::{Locate, Peer};
+use super::peer::{Locate, Peer};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -5,13 +5,15 @@ mod answer;
 mod connect;
 mod connection;
 mod payload;
+mod peer;
+mod read_in_flight;
 mod record;
 
 pub(crate) use answer::answer;
-pub(crate) use connection::{
-    CallbackService, Connection, Counters, Locate, Patience, Peer, Reply, Request,
-};
+pub(crate) use connection::{CallbackService, Connection, Reply, Request};
 pub(crate) use payload::{Expect, ReadTarget, ResultForm};
+pub(crate) use peer::{Counters, Locate, Patience, Peer};
+pub(crate) use read_in_flight::ReadInFlight;
 
 #[cfg(test)]
 mod tests;

@@ -6,9 +6,9 @@
 //! 3. The extents of one reply are contiguous and begin at the call's offset, or the reply is
 //!    refused with the [`Violation`].
 
+use super::read_in_flight::ReadInFlight;
 use super::record::{Failure, RecordStream};
 use crate::error::Violation;
-use crate::io::read::ReadInFlight;
 use std::sync::Arc;
 use weir_vfs::{Layout, SegmentKind};
 use weir_xdr::padding;

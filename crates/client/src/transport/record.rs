@@ -8,8 +8,8 @@
 //! 3. Payload is taken from the staging buffer as far as it was already received with a header;
 //!    the rest is received in place, together with the header that follows it, in one call.
 
+use super::read_in_flight::ReadInFlight;
 use crate::error::Violation;
-use crate::io::read::ReadInFlight;
 use std::io::{self, IoSliceMut};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use tokio::net::TcpStream;

@@ -3,7 +3,6 @@
 
 use super::*;
 use crate::error::{Error, Violation};
-use crate::io::read::ReadInFlight;
 use proptest::prelude::*;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Attributes and errors of NFSv3, to and from the neutral ones.
+//! AttributeCache and errors of NFSv3, to and from the neutral ones.
 
-use crate::files::change_spans::Span;
-use crate::fs::handles::file_id;
+use crate::protocol::ChangeSpan;
 use crate::protocol::Handle;
+use crate::protocol::file_id;
 use std::time::{Duration, SystemTime};
 use weir_nfs::v3::types::{self, FileHandle, FileType, Time};
 use weir_nfs::v3::{Error as Nfs3Error, Failure};
@@ -58,8 +58,8 @@ fn change(ctime: Time) -> u64 {
 }
 
 /// The change attribute around a change.
-pub(super) fn span_of(around: &types::WccData) -> Span {
-    Span {
+pub(super) fn span_of(around: &types::WccData) -> ChangeSpan {
+    ChangeSpan {
         before: around.before.map(|before| change(before.ctime)),
         after: around.after.as_ref().map(|after| change(after.ctime)),
     }

@@ -19,13 +19,13 @@ mod program;
 
 use crate::backoff::Pauses;
 use crate::error::{Error, Result, Violation};
-use crate::files::change_spans::Span;
-use crate::io::write::WritePiece;
-use crate::locks::LockWaits;
-use crate::mount::Terms;
+use crate::protocol::ChangeSpan;
+use crate::protocol::LockWaiters;
+use crate::protocol::Terms;
 use crate::protocol::cookie_verifiers::Verifiers;
 use crate::protocol::{
-    Entry, Handle, Limits, Locker, Node, OpenAt, Page, Place, Protocol, Special, Written, broken,
+    Entry, Handle, Limits, Locker, Node, OpenContext, Page, Place, Protocol, Special, WriteRequest,
+    Written, broken,
 };
 use crate::transport::{
     Connection, Expect, Patience, Peer, ReadTarget, Reply, Request, ResultForm,
@@ -293,9 +293,9 @@ impl Protocol for V3 {
         &self,
         cred: &OpaqueAuth,
         handle: &Handle,
-        _open: Option<&OpenAt>,
+        _open: Option<&OpenContext>,
         set: &SetAttr,
-    ) -> Result<(Attr, Span)> {
+    ) -> Result<(Attr, ChangeSpan)> {
         let args = setattr::Args { object: handle_of(handle), set: set_attr(set), guard: None };
         let around = self.call(cred, args).await?;
         let span = span_of(&around);
@@ -438,23 +438,34 @@ impl Protocol for V3 {
         self.rename_name(cred, from, to, flags).await
     }
 
-    async fn open(&self, cred: Arc<OpaqueAuth>, handle: &Handle, access: Access) -> Result<OpenAt> {
+    async fn open(
+        &self,
+        cred: Arc<OpaqueAuth>,
+        handle: &Handle,
+        access: Access,
+    ) -> Result<OpenContext> {
         crate::protocol::open_stateless(self, cred, handle, access).await
     }
 
-    async fn close(&self, _open: OpenAt) {}
+    async fn close(&self, _open: OpenContext) {}
 
-    async fn lock(&self, open: &OpenAt, locker: Locker, lock: Lock, waits: bool) -> Result<bool> {
+    async fn lock(
+        &self,
+        open: &OpenContext,
+        locker: Locker,
+        lock: Lock,
+        waits: bool,
+    ) -> Result<bool> {
         self.lock_range(open, locker, lock, waits).await
     }
 
-    fn waits(&self) -> &LockWaits {
-        &self.locks.waits
+    fn lock_waiters(&self) -> &LockWaiters {
+        &self.locks.waiters
     }
 
     async fn withdraw_lock(
         &self,
-        open: &OpenAt,
+        open: &OpenContext,
         locker: Locker,
         lock: Lock,
         granted: bool,
@@ -462,15 +473,20 @@ impl Protocol for V3 {
         self.cancel(open, locker, lock, granted).await
     }
 
-    async fn test_lock(&self, open: &OpenAt, locker: Locker, lock: Lock) -> Result<Option<Lock>> {
+    async fn test_lock(
+        &self,
+        open: &OpenContext,
+        locker: Locker,
+        lock: Lock,
+    ) -> Result<Option<Lock>> {
         self.lock_in_the_way(open, locker, lock).await
     }
 
-    async fn unlock(&self, open: &OpenAt, locker: Locker, range: LockRange) -> Result<()> {
+    async fn unlock(&self, open: &OpenContext, locker: Locker, range: LockRange) -> Result<()> {
         self.unlock_range(open, locker, range).await
     }
 
-    async fn read(&self, open: &OpenAt, target: ReadTarget) -> Result<Layout> {
+    async fn read(&self, open: &OpenContext, target: ReadTarget) -> Result<Layout> {
         self.check_locks(&open.handle)?;
         let args = read::Args {
             file: handle_of(&open.handle),
@@ -491,17 +507,16 @@ impl Protocol for V3 {
         }
     }
 
-    async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written> {
+    async fn write(&self, open: &OpenContext, request: WriteRequest) -> Result<Written> {
         self.check_locks(&open.handle)?;
-        let offset = piece.offset();
-        let stable = match piece.durable {
+        let stable = match request.durable {
             true => write::Stability::FileSync,
             false => write::Stability::Unstable,
         };
-        let data = Data::Shared(piece);
+        let data = Data::Shared(request.data);
         let args = write::Args {
             file: handle_of(&open.handle),
-            offset,
+            offset: request.offset,
             count: data.len() as u32,
             stable,
             data,
@@ -515,32 +530,32 @@ impl Protocol for V3 {
         })
     }
 
-    async fn commit(&self, open: &OpenAt) -> Result<([u8; 8], Span)> {
+    async fn commit(&self, open: &OpenContext) -> Result<([u8; 8], ChangeSpan)> {
         let args = commit::Args { file: handle_of(&open.handle), offset: 0, count: 0 };
         let committed = self.call(&open.cred, args).await?;
         Ok((committed.verifier, span_of(&committed.file)))
     }
 
-    async fn extent_at(&self, _open: &OpenAt, _offset: u64) -> Result<Extent> {
+    async fn extent_at(&self, _open: &OpenContext, _offset: u64) -> Result<Extent> {
         Err(weir_vfs::Error::NotSupported.into())
     }
 
-    async fn allocate(&self, _open: &OpenAt, _offset: u64, _len: u64) -> Result<Span> {
+    async fn allocate(&self, _open: &OpenContext, _offset: u64, _len: u64) -> Result<ChangeSpan> {
         Err(weir_vfs::Error::NotSupported.into())
     }
 
-    async fn punch_hole(&self, _open: &OpenAt, _offset: u64, _len: u64) -> Result<Span> {
+    async fn punch_hole(&self, _open: &OpenContext, _offset: u64, _len: u64) -> Result<ChangeSpan> {
         Err(weir_vfs::Error::NotSupported.into())
     }
 
     async fn clone_range(
         &self,
-        _from: &OpenAt,
-        _to: &OpenAt,
+        _from: &OpenContext,
+        _to: &OpenContext,
         _offset: u64,
         _len: u64,
         _to_offset: u64,
-    ) -> Result<Span> {
+    ) -> Result<ChangeSpan> {
         Err(weir_vfs::Error::NotSupported.into())
     }
 

@@ -2,7 +2,7 @@
 
 use super::{V3, program};
 use crate::error::{Error, Refusal, Result};
-use crate::mount::Terms;
+use crate::protocol::Terms;
 use crate::protocol::{Handle, Node, Protocol};
 use crate::transport::Connection;
 use std::sync::Arc;

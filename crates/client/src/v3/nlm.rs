@@ -13,8 +13,8 @@ use super::convert::handle_of;
 use super::{V3, program};
 use crate::backoff::Pauses;
 use crate::error::{Error, Refusal, Result};
-use crate::locks::LockWaits;
-use crate::protocol::{Handle, Locker, OpenAt};
+use crate::protocol::LockWaiters;
+use crate::protocol::{Handle, Locker, OpenContext};
 use crate::transport::{Connection, Counters};
 use crate::v3::nlm_callback::Hearing;
 use std::collections::HashMap;
@@ -42,7 +42,7 @@ pub(super) struct Locks {
     files: Mutex<HashMap<Handle, FileLocks>>,
     looking: Mutex<bool>,
     cookies: AtomicU64,
-    pub(super) waits: LockWaits,
+    pub(super) waiters: LockWaiters,
     hearing: OnceCell<Option<Hearing>>,
 }
 
@@ -92,7 +92,7 @@ impl V3 {
 
     pub(super) async fn lock_range(
         &self,
-        open: &OpenAt,
+        open: &OpenContext,
         locker: Locker,
         lock: Lock,
         waits: bool,
@@ -128,7 +128,7 @@ impl V3 {
 
     pub(super) async fn lock_in_the_way(
         &self,
-        open: &OpenAt,
+        open: &OpenContext,
         locker: Locker,
         lock: Lock,
     ) -> Result<Option<Lock>> {
@@ -159,7 +159,7 @@ impl V3 {
 
     pub(super) async fn unlock_range(
         &self,
-        open: &OpenAt,
+        open: &OpenContext,
         locker: Locker,
         range: LockRange,
     ) -> Result<()> {
@@ -189,7 +189,7 @@ impl V3 {
     /// Withdraws a request that the server was to call back about.
     pub(super) async fn cancel(
         &self,
-        open: &OpenAt,
+        open: &OpenContext,
         locker: Locker,
         lock: Lock,
         granted: bool,
@@ -229,7 +229,7 @@ impl V3 {
     pub(super) fn granted(&self, lock: &nlm::Lock) -> Option<Status> {
         let locker = Locker::from_bytes(lock.owner.0.strip_prefix(&self.unique)?)?;
         let range = LockRange::from_nlm(lock.offset, lock.length)?;
-        let wanted = self.locks.waits.granted(locker, range);
+        let wanted = self.locks.waiters.granted(locker, range);
         tracing::debug!("{} says that a lock is granted; wanted: {wanted}", self.server);
         Some(if wanted { Status::Granted } else { Status::Denied })
     }
@@ -281,7 +281,7 @@ impl V3 {
     /// Gives up what is held, for the end of the mount: the server would keep it for good.
     pub(super) async fn give_up_locks(&self) {
         for (handle, cred, locker, lock) in self.held() {
-            let open = OpenAt { cred, handle, state: None };
+            let open = OpenContext { cred, handle, state: None };
             if let Err(error) = self.unlock_range(&open, locker, lock.range).await {
                 tracing::warn!("a lock stays behind: {error}");
             }

@@ -1,7 +1,7 @@
-//! Attributes and errors of NFSv4, to and from the neutral ones.
+//! AttributeCache and errors of NFSv4, to and from the neutral ones.
 
 use super::About;
-use crate::fs::handles::file_id;
+use crate::protocol::file_id;
 use crate::protocol::{Handle, Limits};
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};

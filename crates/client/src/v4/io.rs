@@ -3,10 +3,10 @@
 use super::V4;
 use super::ops::putfh;
 use crate::error::Result;
-use crate::protocol::OpenAt;
+use crate::protocol::OpenContext;
 use crate::transport::ReadTarget;
 use crate::v4::session::compound::Answer;
-use crate::v4::state::open::is_state_lost;
+use crate::v4::state::open::{is_state_lost, open_state};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use weir_nfs::v4::op;
@@ -19,7 +19,7 @@ impl V4 {
     /// the server does not have that any more.
     pub(super) async fn call_open(
         &self,
-        open: &OpenAt,
+        open: &OpenContext,
         operation: &'static str,
         ops: impl Fn(StateId) -> Vec<Op>,
     ) -> Result<Vec<OpRes>> {
@@ -30,7 +30,7 @@ impl V4 {
 
     pub(super) async fn exchange_open(
         &self,
-        open: &OpenAt,
+        open: &OpenContext,
         operation: &'static str,
         ops: impl Fn(StateId) -> Vec<Op>,
         target: Option<&ReadTarget>,
@@ -38,11 +38,11 @@ impl V4 {
         let mut reopened = 0;
         loop {
             let stateid = self.stateid_of(open);
-            if open.state.as_ref().is_some_and(|state| state.known.lock().locks.are_lost()) {
+            if open_state(open).is_some_and(|state| state.known.lock().locks.are_lost()) {
                 return Err(weir_vfs::Error::Io.into());
             }
             let answer = self.exchange(&open.cred, operation, &ops(stateid), target).await?;
-            match (answer.status, &open.state) {
+            match (answer.status, open_state(open)) {
                 (Err(error), Some(state)) if is_state_lost(error) && reopened < MAX_REOPENS => {
                     tracing::info!("{}: {operation}: {error}; opening again", self.server);
                     if error == Nfs4Error::StaleStateId && !self.has_sessions() {
@@ -60,13 +60,13 @@ impl V4 {
         }
     }
 
-    pub(super) fn stateid_of(&self, open: &OpenAt) -> StateId {
-        open.state.as_ref().map_or(StateId::ANONYMOUS, |s| s.stateid(self.has_sessions()))
+    pub(super) fn stateid_of(&self, open: &OpenContext) -> StateId {
+        open_state(open).map_or(StateId::ANONYMOUS, |s| s.stateid(self.has_sessions()))
     }
 
     pub(super) async fn read_plus(
         &self,
-        open: &OpenAt,
+        open: &OpenContext,
         target: &ReadTarget,
     ) -> Result<Option<Layout>> {
         let ops = |stateid| vec![putfh(&open.handle), Op::ReadPlus(read_args(stateid, target))];
@@ -98,7 +98,11 @@ impl V4 {
         Ok(None)
     }
 
-    pub(super) async fn read_plain(&self, open: &OpenAt, target: &ReadTarget) -> Result<Layout> {
+    pub(super) async fn read_plain(
+        &self,
+        open: &OpenContext,
+        target: &ReadTarget,
+    ) -> Result<Layout> {
         let ops = |stateid| vec![putfh(&open.handle), Op::Read(read_args(stateid, target))];
         let answer = self.exchange_open(open, "READ", ops, Some(target)).await?;
         match answer.read {
@@ -115,7 +119,7 @@ impl V4 {
 impl V4 {
     /// Tells the server that what is read and written here is not wanted again (RFC 7862 section
     /// 15.5). It is advice: a server that does not take it serves the same data.
-    pub(super) async fn advise_noreuse(&self, open: &OpenAt) {
+    pub(super) async fn advise_noreuse(&self, open: &OpenContext) {
         let hints = Bitmap::of(&[op::io_advise::Hint::NoReuse as u32]);
         let ops = |stateid| {
             let advice = op::io_advise::Args { stateid, offset: 0, count: 0, hints };

@@ -19,11 +19,9 @@ mod ops;
 mod session;
 pub(crate) mod state;
 
-pub(crate) use state::open::OpenState;
-
 use crate::error::{Error, Result};
-use crate::mount::Terms;
 use crate::protocol::Limits;
+use crate::protocol::Terms;
 use crate::protocol::cookie_verifiers::Verifiers;
 use crate::transport::{CallbackService, Connection, Counters};
 use open_names::Names;

@@ -3,14 +3,14 @@
 use super::attr::{attr_of, set_attrs};
 use super::{About, V4};
 use crate::error::{Result, Violation};
-use crate::files::change_spans::Span;
-use crate::io::write::WritePiece;
-use crate::locks::LockWaits;
+use crate::protocol::ChangeSpan;
+use crate::protocol::LockWaiters;
 use crate::protocol::{
-    Entry, Handle, Limits, Locker, Node, OpenAt, Page, Place, Protocol, Special, Written,
+    Entry, Handle, Limits, Locker, Node, OpenContext, Page, Place, Protocol, Special, WriteRequest,
+    Written,
 };
 use crate::transport::{Connection, ReadTarget};
-use crate::v4::state::open::is_gone;
+use crate::v4::state::open::{is_gone, open_state};
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -147,13 +147,13 @@ fn around(handle: &Handle, change: Op) -> [Op; 4] {
     [putfh(handle), look(), change, look()]
 }
 
-fn span_of(results: &[OpRes]) -> Span {
+fn span_of(results: &[OpRes]) -> ChangeSpan {
     let mut found = results.iter().filter_map(|result| match result {
         OpRes::Getattr(Ok(attrs)) => Some(attrs.change),
         _ => None,
     });
     let before = found.next().flatten();
-    Span { before, after: found.last().flatten() }
+    ChangeSpan { before, after: found.last().flatten() }
 }
 
 /// `ops`, and what identifies the file that they end at.
@@ -211,9 +211,9 @@ impl Protocol for V4 {
         &self,
         cred: &OpaqueAuth,
         handle: &Handle,
-        open: Option<&OpenAt>,
+        open: Option<&OpenContext>,
         set: &SetAttr,
-    ) -> Result<(Attr, Span)> {
+    ) -> Result<(Attr, ChangeSpan)> {
         let attrs = set_attrs(set);
         let ops = |stateid| {
             vec![
@@ -354,7 +354,12 @@ impl Protocol for V4 {
         self.rename_name(cred, from, to, flags).await
     }
 
-    async fn open(&self, cred: Arc<OpaqueAuth>, handle: &Handle, access: Access) -> Result<OpenAt> {
+    async fn open(
+        &self,
+        cred: Arc<OpaqueAuth>,
+        handle: &Handle,
+        access: Access,
+    ) -> Result<OpenContext> {
         match self.open_file(Arc::clone(&cred), handle, access).await {
             // Nothing is known by which minor version 0 could open it.
             Err(error) if !self.has_sessions() && is_gone(&error) => {
@@ -372,31 +377,42 @@ impl Protocol for V4 {
         self.grant_of(handle)
     }
 
-    async fn close(&self, open: OpenAt) {
+    async fn close(&self, open: OpenContext) {
         self.close_file(open).await;
     }
 
-    fn waits(&self) -> &LockWaits {
-        &self.delegations.waits
+    fn lock_waiters(&self) -> &LockWaiters {
+        &self.delegations.waiters
     }
 
-    async fn lock(&self, open: &OpenAt, locker: Locker, lock: Lock, waits: bool) -> Result<bool> {
+    async fn lock(
+        &self,
+        open: &OpenContext,
+        locker: Locker,
+        lock: Lock,
+        waits: bool,
+    ) -> Result<bool> {
         self.lock_range(open, locker, lock, waits).await
     }
 
-    async fn test_lock(&self, open: &OpenAt, locker: Locker, lock: Lock) -> Result<Option<Lock>> {
+    async fn test_lock(
+        &self,
+        open: &OpenContext,
+        locker: Locker,
+        lock: Lock,
+    ) -> Result<Option<Lock>> {
         self.lock_in_the_way(open, locker, lock).await
     }
 
-    async fn unlock(&self, open: &OpenAt, locker: Locker, range: LockRange) -> Result<()> {
+    async fn unlock(&self, open: &OpenContext, locker: Locker, range: LockRange) -> Result<()> {
         self.unlock_range(open, locker, range).await
     }
 
-    async fn release_locker(&self, open: &OpenAt, locker: Locker) {
+    async fn release_locker(&self, open: &OpenContext, locker: Locker) {
         self.forget_locker(open, locker).await;
     }
 
-    async fn read(&self, open: &OpenAt, target: ReadTarget) -> Result<Layout> {
+    async fn read(&self, open: &OpenContext, target: ReadTarget) -> Result<Layout> {
         if self.readplus.load(Relaxed)
             && let Some(layout) = self.read_plus(open, &target).await?
         {
@@ -405,7 +421,7 @@ impl Protocol for V4 {
         self.read_plain(open, &target).await
     }
 
-    async fn raw_read_plus(&self, open: &OpenAt, offset: u64, count: u32) -> Result<ReadPlus> {
+    async fn raw_read_plus(&self, open: &OpenContext, offset: u64, count: u32) -> Result<ReadPlus> {
         let ops = |stateid| {
             let args = op::read::Args { stateid, offset, count };
             vec![putfh(&open.handle), Op::ReadPlus(args)]
@@ -413,11 +429,11 @@ impl Protocol for V4 {
         take!(self, self.call_open(open, "READ_PLUS", ops).await?, ReadPlus)
     }
 
-    fn raw_stateid(&self, open: &OpenAt) -> Option<StateId> {
-        open.state.as_ref().map(|state| state.stateid(false))
+    fn raw_stateid(&self, open: &OpenContext) -> Option<StateId> {
+        open_state(open).map(|state| state.stateid(false))
     }
 
-    async fn raw_read_under(&self, open: &OpenAt, stateid: StateId) -> Result<()> {
+    async fn raw_read_under(&self, open: &OpenContext, stateid: StateId) -> Result<()> {
         let args = op::read::Args { stateid, offset: 0, count: 1 };
         let ops = [putfh(&open.handle), Op::ReadPlus(args)];
         self.call(&open.cred, "READ_PLUS", &ops).await.map(drop)
@@ -425,7 +441,7 @@ impl Protocol for V4 {
 
     async fn raw_test_lock(
         &self,
-        open: &OpenAt,
+        open: &OpenContext,
         locker: Locker,
         lock: Lock,
     ) -> Result<Option<LockDenied>> {
@@ -437,18 +453,17 @@ impl Protocol for V4 {
         self.lease()
     }
 
-    async fn write(&self, open: &OpenAt, piece: Arc<WritePiece>) -> Result<Written> {
-        let stable = match piece.durable {
+    async fn write(&self, open: &OpenContext, request: WriteRequest) -> Result<Written> {
+        let stable = match request.durable {
             true => StableHow::FileSync,
             false => StableHow::Unstable,
         };
         let ops = |stateid| {
-            let data: Arc<dyn weir_xdr::Payload> = Arc::clone(&piece) as _;
             let args = op::write::Args {
                 stateid,
-                offset: piece.offset(),
+                offset: request.offset,
                 stable,
-                data: Data::Shared(data),
+                data: Data::Shared(Arc::clone(&request.data)),
             };
             around(&open.handle, Op::Write(args)).into()
         };
@@ -463,14 +478,14 @@ impl Protocol for V4 {
         })
     }
 
-    async fn commit(&self, open: &OpenAt) -> Result<([u8; 8], Span)> {
+    async fn commit(&self, open: &OpenContext) -> Result<([u8; 8], ChangeSpan)> {
         let op = Op::Commit(op::commit::Args { offset: 0, count: 0 });
         let results = self.call(&open.cred, "COMMIT", &around(&open.handle, op)).await?;
         let span = span_of(&results);
         Ok((take!(self, results, Commit)?, span))
     }
 
-    async fn extent_at(&self, open: &OpenAt, offset: u64) -> Result<Extent> {
+    async fn extent_at(&self, open: &OpenContext, offset: u64) -> Result<Extent> {
         if self.minor < 2 {
             return Err(weir_vfs::Error::NotSupported.into());
         }
@@ -516,7 +531,7 @@ impl Protocol for V4 {
         Ok(Extent { kind: SegmentKind::Hole, start: offset, end })
     }
 
-    async fn allocate(&self, open: &OpenAt, offset: u64, length: u64) -> Result<Span> {
+    async fn allocate(&self, open: &OpenContext, offset: u64, length: u64) -> Result<ChangeSpan> {
         let ops = |stateid| {
             let args = op::allocate::Args { stateid, offset, length };
             around(&open.handle, Op::Allocate(args)).into()
@@ -524,7 +539,7 @@ impl Protocol for V4 {
         Ok(span_of(&self.call_open(open, "ALLOCATE", ops).await?))
     }
 
-    async fn punch_hole(&self, open: &OpenAt, offset: u64, length: u64) -> Result<Span> {
+    async fn punch_hole(&self, open: &OpenContext, offset: u64, length: u64) -> Result<ChangeSpan> {
         let ops = |stateid| {
             let args = op::deallocate::Args { stateid, offset, length };
             around(&open.handle, Op::Deallocate(args)).into()
@@ -534,12 +549,12 @@ impl Protocol for V4 {
 
     async fn clone_range(
         &self,
-        from: &OpenAt,
-        to: &OpenAt,
+        from: &OpenContext,
+        to: &OpenContext,
         offset: u64,
         len: u64,
         to_offset: u64,
-    ) -> Result<Span> {
+    ) -> Result<ChangeSpan> {
         let source = self.stateid_of(from);
         let ops = |destination| {
             vec![
@@ -619,7 +634,7 @@ impl Protocol for V4 {
     }
 }
 
-/// Attributes in the user's name space are the only ones that travel, and without its prefix
+/// AttributeCache in the user's name space are the only ones that travel, and without its prefix
 /// (RFC 8276 section 4).
 fn user_name(name: &[u8]) -> Result<&[u8]> {
     name.strip_prefix(b"user.").ok_or_else(|| weir_vfs::Error::NotSupported.into())
@@ -630,5 +645,5 @@ const DIR_ENTRY_BYTES: usize = 320;
 const DIR_NAME_BYTES: usize = 64;
 /// A READDIR reply has room for so much at least.
 const LEAST_DIR_BYTES: usize = 4096;
-/// Attributes of one file, at most, whatever the server says.
+/// AttributeCache of one file, at most, whatever the server says.
 const MAX_XATTRS: usize = 1 << 16;

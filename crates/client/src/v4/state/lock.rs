@@ -19,12 +19,12 @@
 //!    open.
 
 use crate::error::Result;
-use crate::protocol::{Locker, OpenAt};
+use crate::protocol::{Locker, OpenContext};
 use crate::v4::V4;
 use crate::v4::session::Session;
 use crate::v4::session::compound::{Answer, Step};
 use crate::v4::state::change::Counted;
-use crate::v4::state::open::{Known, OpenState, is_state_lost, newest};
+use crate::v4::state::open::{Known, OpenState, is_state_lost, newest, open_state};
 use std::collections::HashMap;
 use std::sync::Arc;
 use weir_nfs::v4::Detailed;
@@ -99,12 +99,12 @@ impl V4 {
     /// Takes a lock; says whether it could.
     pub(in crate::v4) async fn lock_range(
         &self,
-        open: &OpenAt,
+        open: &OpenContext,
         locker: Locker,
         lock: Lock,
         waits: bool,
     ) -> Result<bool> {
-        let state = open.state.as_ref().ok_or(VfsError::NotSupported)?;
+        let state = open_state(open).ok_or(VfsError::NotSupported)?;
         let _turn = state.turn.lock().await;
         for _ in 0..MAX_REOPENS {
             if state.known.lock().locks.are_lost() {
@@ -183,7 +183,7 @@ impl V4 {
     /// A lock that is in the way.
     pub(in crate::v4) async fn lock_in_the_way(
         &self,
-        open: &OpenAt,
+        open: &OpenContext,
         locker: Locker,
         lock: Lock,
     ) -> Result<Option<Lock>> {
@@ -202,7 +202,7 @@ impl V4 {
     /// A lock that is in the way, as the server tells it.
     pub(in crate::v4) async fn denied(
         &self,
-        open: &OpenAt,
+        open: &OpenContext,
         locker: Locker,
         lock: Lock,
     ) -> Result<Option<LockDenied>> {
@@ -239,11 +239,11 @@ impl V4 {
     /// Gives up what a locker holds of a range.
     pub(in crate::v4) async fn unlock_range(
         &self,
-        open: &OpenAt,
+        open: &OpenContext,
         locker: Locker,
         range: LockRange,
     ) -> Result<()> {
-        let Some(state) = open.state.as_ref() else { return Ok(()) };
+        let Some(state) = open_state(open) else { return Ok(()) };
         let _turn = state.turn.lock().await;
         for _ in 0..MAX_REOPENS {
             let before = {
@@ -294,8 +294,8 @@ impl V4 {
 
     /// Gives up all that is held of a file, for the end of the mount. (Servers may refuse to close it
     /// before, RFC 8881 section 18.2.)
-    pub(in crate::v4) async fn give_up_locks(&self, open: &OpenAt) {
-        let Some(state) = &open.state else { return };
+    pub(in crate::v4) async fn give_up_locks(&self, open: &OpenContext) {
+        let Some(state) = open_state(open) else { return };
         let lockers: Vec<Locker> = state.known.lock().locks.held.owners().copied().collect();
         for locker in lockers {
             if let Err(error) = self.unlock_range(open, locker, LockRange::ALL).await {
@@ -306,8 +306,8 @@ impl V4 {
 
     /// Has the server forget a locker that comes no more, once: what it did not hear of goes with the
     /// lease (RFC 7530 section 16.37), or with the open (RFC 8881 section 18.38).
-    pub(in crate::v4) async fn forget_locker(&self, open: &OpenAt, locker: Locker) {
-        let Some(state) = &open.state else { return };
+    pub(in crate::v4) async fn forget_locker(&self, open: &OpenContext, locker: Locker) {
+        let Some(state) = open_state(open) else { return };
         let (stateid, is_open) = {
             let mut known = state.known.lock();
             let Some(stateid) = known.locks.forget(locker) else { return };

@@ -10,7 +10,7 @@
 //!    without is used under the anonymous stateid (RFC 7530 section 9.1.4.3).
 
 use crate::error::Result;
-use crate::protocol::{Handle, OpenAt, Place};
+use crate::protocol::{Handle, OpenContext, Place};
 use crate::v4::V4;
 use crate::v4::session::Session;
 use crate::v4::state::change::Counted;
@@ -61,6 +61,11 @@ pub(in crate::v4) struct Known {
     pub(in crate::v4) locks: Locks,
 }
 
+/// The state of an open, unless the file was opened without any.
+pub(in crate::v4) fn open_state(open: &OpenContext) -> Option<&OpenState> {
+    open.state.as_deref()?.downcast_ref()
+}
+
 impl OpenState {
     /// The stateid to do I/O with.
     pub(in crate::v4) fn stateid(&self, sessions: bool) -> StateId {
@@ -91,7 +96,7 @@ impl V4 {
         cred: Arc<OpaqueAuth>,
         handle: &Handle,
         access: Access,
-    ) -> Result<OpenAt> {
+    ) -> Result<OpenContext> {
         loop {
             let state = self.opens.entry(handle);
             let _turn = state.turn.lock().await;
@@ -121,7 +126,7 @@ impl V4 {
             }
             known.count += 1;
             drop(known);
-            return Ok(OpenAt { cred, handle: handle.clone(), state: Some(state.clone()) });
+            return Ok(OpenContext { cred, handle: handle.clone(), state: Some(state.clone()) });
         }
     }
 
@@ -264,8 +269,8 @@ impl V4 {
     }
 
     /// Lets go of an open; the last one closes the file.
-    pub(in crate::v4) async fn close_file(&self, open: OpenAt) {
-        let Some(state) = open.state else { return };
+    pub(in crate::v4) async fn close_file(&self, open: OpenContext) {
+        let Some(state) = open_state(&open) else { return };
         let _turn = state.turn.lock().await;
         {
             let mut known = state.known.lock();
@@ -279,7 +284,7 @@ impl V4 {
             }
             known.closed = true;
         }
-        self.send_close(&state, &open.cred).await;
+        self.send_close(state, &open.cred).await;
     }
 
     /// Closes a file that was kept open by a delegation which is gone.
@@ -333,7 +338,7 @@ impl V4 {
                 known.cred.clone()
             };
             let Some(cred) = cred else { continue };
-            let open = OpenAt { cred, handle: state.handle.clone(), state: Some(state) };
+            let open = OpenContext { cred, handle: state.handle.clone(), state: Some(state) };
             self.give_up_locks(&open).await;
             self.close_file(open).await;
         }

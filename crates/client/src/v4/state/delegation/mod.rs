@@ -24,7 +24,7 @@
 //! (through whatever lies between, at a port that has to be open), so no server that checks its way
 //! back gives any. What is given all the same, of either kind, goes back at once.
 
-use crate::locks::LockWaits;
+use crate::protocol::LockWaiters;
 use crate::protocol::{Handle, Locker};
 use crate::transport;
 use crate::v4::V4;
@@ -59,7 +59,7 @@ pub(in crate::v4) const CALLBACK_PROGRAM: u32 = 0x4000_0000;
 pub(in crate::v4) struct Delegations {
     table: Mutex<Table>,
     /// Who waits for locks, of which the server may tell.
-    pub(in crate::v4) waits: LockWaits,
+    pub(in crate::v4) waiters: LockWaiters,
     /// Some are to be given back.
     due: Notify,
 }
@@ -283,7 +283,7 @@ impl Delegations {
                 CbOp::NotifyLock(args) => {
                     tracing::debug!("the server says that a lock may be free");
                     if let Some(locker) = Locker::from_bytes(&args.lock_owner.owner.0) {
-                        self.waits.may_be_free(locker);
+                        self.waiters.may_be_free(locker);
                     }
                     CbOpRes::NotifyLock(Ok(()))
                 }

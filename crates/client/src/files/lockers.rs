@@ -1,0 +1,41 @@
+//! The lock owners of an open file.
+
+use crate::protocol::Locker;
+use std::collections::HashMap;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use weir_base::sync::Mutex;
+use weir_vfs::LockOwner;
+
+/// The lock owners of one open file, each with the number that it is given at its first use.
+pub(crate) struct Lockers {
+    open: u64,
+    owners: Mutex<HashMap<LockOwner, u32>>,
+}
+
+impl Lockers {
+    /// Those of a newly opened file: none.
+    pub(crate) fn new() -> Self {
+        static OPENS: AtomicU64 = AtomicU64::new(1);
+        Self { open: OPENS.fetch_add(1, Relaxed), owners: Mutex::default() }
+    }
+
+    pub(crate) fn get(&self, owner: LockOwner) -> Locker {
+        let number = *self.owners.lock().entry(owner).or_insert_with(next_number);
+        Locker { open: self.open, owner, number }
+    }
+
+    pub(crate) fn all(&self) -> Vec<Locker> {
+        let owners = self.owners.lock();
+        let locker = |(&owner, &number)| Locker { open: self.open, owner, number };
+        owners.iter().map(locker).collect()
+    }
+}
+
+/// Numbers begin at random: some servers tell lock owners apart by host and process number alone
+/// (NLM's `svid`), and several programs of one machine may mount from them.
+fn next_number() -> u32 {
+    static NUMBERS: OnceLock<AtomicU32> = OnceLock::new();
+    let begin = || AtomicU32::new(getrandom::u32().unwrap_or_else(|_| std::process::id() << 10));
+    NUMBERS.get_or_init(begin).fetch_add(1, Relaxed)
+}

@@ -1,0 +1,48 @@
+//! An open file: what its operations, its locks and its close share.
+//!
+//! 1. CLOSE is sent when the last reference is dropped: after every operation in flight.
+
+use crate::files::attribute_cache::AttributeCache;
+use crate::files::change_spans::OwnChanges;
+use crate::files::deferred_close::Deferred;
+use crate::files::lockers::Lockers;
+use crate::files::silly_rename::OpenFiles;
+use crate::protocol::{OpenContext, Protocol};
+use std::sync::Arc;
+use weir_vfs::{Access, FileId, LockRange};
+
+/// A file that is open at the server. Dropping it unlocks and closes the file in the background.
+pub(crate) struct Opened {
+    pub(crate) protocol: Arc<dyn Protocol>,
+    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) open: OpenContext,
+    pub(crate) access: Access,
+    pub(crate) id: FileId,
+    pub(crate) open_files: Arc<OpenFiles>,
+    pub(crate) attributes: Arc<AttributeCache>,
+    pub(crate) changes: Arc<OwnChanges>,
+    pub(crate) lockers: Lockers,
+    pub(crate) deferred: Arc<Deferred>,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let (protocol, open) = (Arc::clone(&self.protocol), self.open.clone());
+        let silly_renamed = self.open_files.closed(self.id);
+        let lockers = self.lockers.all();
+        self.deferred.spawn(async move {
+            for &locker in &lockers {
+                if let Err(error) = protocol.unlock(&open, locker, LockRange::ALL).await {
+                    tracing::debug!("{error}");
+                }
+            }
+            protocol.close(open.clone()).await;
+            for locker in lockers {
+                protocol.release_locker(&open, locker).await;
+            }
+            if let Some(silly_renamed) = silly_renamed {
+                silly_renamed.remove(&*protocol).await;
+            }
+        });
+    }
+}

@@ -1,0 +1,132 @@
+//! What operations of every version take and return.
+
+use std::any::Any;
+use std::sync::Arc;
+use weir_base::stable_hash;
+use weir_rpc::OpaqueAuth;
+use weir_vfs::{Attr, FileId, FileKind, LockOwner, SetAttr};
+use weir_xdr::{Bytes, Payload};
+
+/// A filehandle: opaque bytes that name a file to its server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Handle(pub(crate) Bytes);
+
+/// The id of the file with number `ino` and this handle.
+pub(crate) fn file_id(ino: u64, fsid: u64, handle: &Handle) -> FileId {
+    FileId { ino, generation: stable_hash(fsid.to_be_bytes().iter().chain(handle.0.iter())) }
+}
+
+/// A file, and its attributes.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    /// Names it to the server.
+    pub(crate) handle: Handle,
+    /// Its attributes.
+    pub(crate) attr: Attr,
+}
+
+/// An entry of a directory.
+pub(crate) struct Entry {
+    pub(crate) name: Vec<u8>,
+    pub(crate) cookie: u64,
+    pub(crate) ino: u64,
+    /// Handle and attributes, when they were asked for and the server gave them.
+    pub(crate) node: Option<Node>,
+}
+
+/// Some entries of a directory.
+pub(crate) struct Page {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) eof: bool,
+}
+
+/// Where a new name goes, and what it is made with.
+pub(crate) struct Place<'a> {
+    pub(crate) dir: &'a Handle,
+    pub(crate) name: &'a [u8],
+    pub(crate) set: &'a SetAttr,
+}
+
+/// What a new file that is not a regular one is.
+pub(crate) enum Special<'a> {
+    Directory,
+    Symlink(&'a [u8]),
+    Device(FileKind, (u32, u32)),
+}
+
+/// The change attribute before and after a change, where the server told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ChangeSpan {
+    pub(crate) before: Option<u64>,
+    pub(crate) after: Option<u64>,
+}
+
+/// Bytes to be written by one WRITE call.
+pub(crate) struct WriteRequest {
+    /// Where in the file they go.
+    pub(crate) offset: u64,
+    pub(crate) data: Arc<dyn Payload>,
+    /// They are to be durable before the call is answered.
+    pub(crate) durable: bool,
+}
+
+/// What a server said of a write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    /// Bytes stored.
+    pub(crate) count: usize,
+    /// They are durable.
+    pub(crate) stable: bool,
+    /// OwnChanges when the server loses what is not durable.
+    pub(crate) verifier: [u8; 8],
+    /// The change attribute around it.
+    pub(crate) span: ChangeSpan,
+}
+
+/// The largest transfers that both sides take, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) read: usize,
+    pub(crate) write: usize,
+}
+
+/// A file that is open at the server, as far as the version has opens.
+#[derive(Clone)]
+pub(crate) struct OpenContext {
+    /// Whose rights and which file.
+    pub(crate) cred: Arc<OpaqueAuth>,
+    pub(crate) handle: Handle,
+    /// What the version keeps for an open, if it has opens; shared by all opens of the file.
+    pub(crate) state: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// Who holds locks: an owner of an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Locker {
+    /// The open file, by a number that no other of this program has.
+    pub(crate) open: u64,
+    pub(crate) owner: LockOwner,
+    /// Stands for both: no other locker of this program has it, and hardly one of this machine.
+    pub(crate) number: u32,
+}
+
+impl Locker {
+    pub(crate) fn to_bytes(self) -> [u8; 20] {
+        let mut bytes = [0; 20];
+        bytes[..8].copy_from_slice(&self.open.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.owner.0.to_be_bytes());
+        bytes[16..].copy_from_slice(&self.number.to_be_bytes());
+        bytes
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) was made of.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (open, rest) = bytes.split_first_chunk()?;
+        let (owner, number) = rest.split_first_chunk()?;
+        Some(Self {
+            open: u64::from_be_bytes(*open),
+            owner: LockOwner(u64::from_be_bytes(*owner)),
+            number: u32::from_be_bytes(number.try_into().ok()?),
+        })
+    }
+}
