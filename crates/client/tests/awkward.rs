@@ -71,7 +71,7 @@ async fn a_restart_between_open_and_its_confirmation_is_not_noticed() {
     nfs.unmount().await;
 }
 
-/// A server that has just restarted may let nobody give up a lock of version 3 (Linux's does), and
+/// A server that has just restarted may refuse to give up locks of version 3 (Linux's does), and
 /// would keep it for good.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_cannot_be_given_up_in_grace_is_given_up_after_it() {

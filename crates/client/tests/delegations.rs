@@ -47,7 +47,7 @@ async fn delegated(maker: &Arc<NfsFs>, reader: &Arc<NfsFs>, name: &str) -> weir_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_delegated_file_is_opened_without_asking_until_somebody_changes_it() {
+async fn a_delegated_file_is_opened_without_asking_until_another_client_changes_it() {
     for version in ["4.1", "4.2"] {
         let served = Served::start();
         let ours = served.mount(&format!("vers={version}&actimeo=0")).await;
@@ -60,7 +60,7 @@ async fn a_delegated_file_is_opened_without_asking_until_somebody_changes_it() {
         write(&*far, 10, &[2; 10]).await.unwrap();
         let (bytes, size) = sent(&ours, look(&ours, id)).await;
         assert!(bytes > 0, "NFSv{version}");
-        assert_eq!(size, 20, "NFSv{version}: what somebody else wrote is seen at once");
+        assert_eq!(size, 20, "NFSv{version}: what another client wrote is seen at once");
         far.set_size(5).await.unwrap();
         assert_eq!(
             look(&ours, id).await,

@@ -22,7 +22,7 @@ async fn the_suite_over_a_peer() {
     nfs.unmount().await;
 }
 
-/// A server that delegates files is not asked when one is opened again, until somebody changes the
+/// A server that delegates files is not asked when one is opened again, until another client changes the
 /// file at the server: who does so is asked by a script at `WEIR_PEER_DO`, which it runs in the
 /// directory, and says what came of it in `did` beside that.
 #[tokio::test]
@@ -43,7 +43,7 @@ async fn a_peers_delegation_is_used_until_it_is_recalled() {
         let size = file.getattr().await.unwrap().size;
         assert_eq!(nfs.getattr(id).await.unwrap().size, size);
         drop(file);
-        // Whoever closes it last does so in the background.
+        // The last close is sent in the background.
         tokio::time::sleep(Duration::from_millis(200)).await;
         (size, nfs.wire_stats().sent_bytes - before)
     };
@@ -78,7 +78,7 @@ async fn at_the_server(script: &str) -> String {
     loop {
         match std::fs::read_to_string(&said) {
             Ok(said) => return said,
-            Err(_) => assert!(begun.elapsed() < Duration::from_secs(60), "nobody did it"),
+            Err(_) => assert!(begun.elapsed() < Duration::from_secs(60), "it was not done in time"),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

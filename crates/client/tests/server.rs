@@ -141,13 +141,13 @@ async fn changes_of_others_are_told_from_own_ones() {
             known = by_others().await;
             let theirs = opened(&others, version.as_bytes()).await;
             write(&*theirs, 5, b"theirs").await.unwrap();
-            assert!(by_others().await > known, "{version}: somebody else's");
+            assert!(by_others().await > known, "{version}: another client's");
             known = by_others().await;
             // Between two of ours.
             write(&*file, 0, b"ours").await.unwrap();
             write(&*theirs, 5, b"theirs").await.unwrap();
             write(&*file, 0, b"ours").await.unwrap();
-            assert!(by_others().await > known, "{version}: somebody else's in between");
+            assert!(by_others().await > known, "{version}: another client's in between");
             known = by_others().await;
         }
         nfs.unmount().await;
@@ -271,7 +271,7 @@ async fn alternating_files_read_the_same_with_and_without_read_plus() {
     }
 }
 
-/// Between a client and a server of 4.2, takes READ_PLUS for an operation that nobody knows; counts
+/// Between a client and a server of 4.2, takes READ_PLUS for an unknown operation; counts
 /// how often.
 async fn without_read_plus(server: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -326,7 +326,7 @@ async fn a_server_without_read_plus_is_read_with_read_from_then_on() {
 /// Every version: writes that were completed before the server ended without warning are there
 /// afterwards, and those under way complete; open files are used on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_of_the_server_loses_nothing_and_nobody_notices() {
+async fn a_restart_of_the_server_loses_nothing_and_no_caller_notices() {
     for version in VERSIONS {
         let mut served = Served::start();
         let nfs = served.mount(&format!("vers={version},timeo=20")).await;
@@ -585,7 +585,7 @@ async fn locks_of_every_version_keep_each_other_out() {
     }
 }
 
-/// However many come and go while somebody has the file open, and locked.
+/// Any number of owners come and go while the file stays open and locked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lockers_that_have_gone_take_no_room_at_the_server() {
     let mut served = Served::start();
@@ -609,7 +609,7 @@ async fn lockers_that_have_gone_take_no_room_at_the_server() {
     }
 }
 
-/// Whatever is still to be said when the mount ends is said before.
+/// Deferred requests are sent before the mount ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_stays_locked_or_hidden_when_the_mount_ends() {
     let mut served = Served::start();
@@ -642,8 +642,8 @@ async fn nothing_stays_locked_or_hidden_when_the_mount_ends() {
     }
 }
 
-/// Locks that were held when the server ended without warning are held afterwards, and nobody
-/// else gets them in between.
+/// Locks that were held when the server ended without warning are held afterwards, and no other
+/// owner gets them in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_live_through_a_restart_of_the_server() {
     for version in VERSIONS {
@@ -680,7 +680,7 @@ async fn locks_that_the_server_took_away_are_lost_and_not_silently_taken_again()
         let fs: Arc<dyn FileSystem> = nfs.clone();
         let file = new_file(&fs, fs.root(), "file").await;
         file.lock(ONE, exclusive(0, 10), false).await.unwrap();
-        // A server that remembers nobody has no grace.
+        // A server that knows no clients has no grace period.
         served.forget();
         // Twice, because runs are counted from 1 again.
         served.restart();

@@ -1,12 +1,11 @@
-//! AttributeCache that may be used again for a while (`actimeo`, nfs(5)).
+//! Cached attributes (`actimeo`, nfs(5)).
 //!
-//! 1. Nothing older than the mount's `actimeo` is given out, and an open looks at the server
-//!    first (close-to-open).
-//! 2. What this mount changes is forgotten before the change is asked for and when it is answered,
-//!    and an answer that was under way meanwhile is not kept; so a mount sees its own changes.
-//! 3. What was asked under a delegation is good for as long as that is held, and known by its
-//!    number.
-//! 4. At most [`MOST`] files are remembered.
+//! 1. An entry is used for at most the mount's `actimeo`, and an open drops it (close-to-open).
+//! 2. A change by this mount drops the entry before the request is sent and again after the reply. A
+//!    reply to a GETATTR sent before the change is not cached, so a mount sees its own changes.
+//! 3. An entry that was fetched under a delegation is valid while that delegation, identified by its
+//!    number, is held.
+//! 4. At most [`MAX_FILES`] files are cached.
 
 use crate::error::Result;
 use crate::protocol::{Handle, Protocol};
@@ -15,8 +14,8 @@ use std::time::{Duration, Instant};
 use weir_base::sync::Mutex;
 use weir_vfs::{Attr, FileId};
 
-/// Most files remembered; some hundred bytes each.
-const MOST: usize = 16 << 10;
+/// Most files cached; a few hundred bytes each.
+const MAX_FILES: usize = 16 << 10;
 
 /// The attributes of a mount's files.
 pub(crate) struct AttributeCache {
@@ -27,19 +26,19 @@ pub(crate) struct AttributeCache {
 #[derive(Default)]
 struct State {
     files: HashMap<FileId, Known>,
-    /// Counts what was forgotten.
+    /// Entries dropped so far.
     changes: u64,
 }
 
 struct Known {
     attr: Attr,
-    /// When it was asked for.
+    /// When the request was sent.
     at: Instant,
-    /// Under which delegation.
+    /// The delegation that covers it.
     grant: Option<u64>,
 }
 
-/// When a question was asked.
+/// When a GETATTR was sent.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
     at: Instant,
@@ -48,12 +47,12 @@ pub(crate) struct Asked {
 }
 
 impl AttributeCache {
-    /// Keeps attributes for `keep`, and as long as they are under a delegation.
+    /// Entries are valid for `keep`, and for as long as a delegation covers them.
     pub(crate) fn new(keep: Duration) -> Self {
         Self { keep, state: Mutex::default() }
     }
 
-    /// What is known of a file, if that is fresh.
+    /// The cached attributes of a file, if they are still valid.
     fn get(&self, id: FileId, grant: Option<u64>) -> Option<Attr> {
         let state = self.state.lock();
         let known = state.files.get(&id)?;
@@ -61,7 +60,7 @@ impl AttributeCache {
         (held || known.at.elapsed() < self.keep).then(|| known.attr.clone())
     }
 
-    /// What is known of a file, if that is fresh, else what `ask` finds.
+    /// The cached attributes of a file if they are still valid, else those that `ask` fetches.
     pub(crate) async fn get_or_ask(
         &self,
         protocol: &dyn Protocol,
@@ -78,40 +77,40 @@ impl AttributeCache {
         Ok(attr)
     }
 
-    /// A question is about to be asked, whose answer [`remember`](Self::remember) takes.
+    /// Call before a request whose reply goes to [`remember`](Self::remember).
     pub(crate) fn asking(&self) -> Asked {
         Asked { at: Instant::now(), changes: self.state.lock().changes, grant: None }
     }
 
-    /// Takes an answer, unless something was changed since the question.
+    /// Caches the attributes of a reply, unless an entry was dropped since the request was sent.
     pub(crate) fn remember(&self, asked: Asked, attr: &Attr) {
         let mut state = self.state.lock();
         if state.changes != asked.changes {
             return;
         }
         let before = state.files.get(&attr.id);
-        // What was asked after something that a delegation covers is covered as well.
+        // The delegation that covers the older entry covers the newer one as well.
         let grant = asked.grant.or(before.filter(|b| b.at <= asked.at).and_then(|b| b.grant));
         if grant.is_none() && self.keep.is_zero() {
             return;
         }
-        if state.files.len() >= MOST && !state.files.contains_key(&attr.id) {
+        if state.files.len() >= MAX_FILES && !state.files.contains_key(&attr.id) {
             state.files.retain(|_, known| known.at.elapsed() < self.keep);
-            if state.files.len() >= MOST {
+            if state.files.len() >= MAX_FILES {
                 state.files.clear();
             }
         }
         state.files.insert(attr.id, Known { attr: attr.clone(), at: asked.at, grant });
     }
 
-    /// A file is being changed, was changed, or is to be looked at anew.
+    /// Drops a file's entry: the file is being changed, was changed, or is opened.
     pub(crate) fn forget(&self, id: FileId) {
         let mut state = self.state.lock();
         state.changes += 1;
         state.files.remove(&id);
     }
 
-    /// Names are being changed, and with them what they name.
+    /// Drops all entries: a change of names changes attributes of directories and files.
     pub(crate) fn forget_all(&self) {
         let mut state = self.state.lock();
         state.changes += 1;

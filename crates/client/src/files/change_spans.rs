@@ -1,11 +1,12 @@
-//! Which changes of an open file this mount made, so that those of others show.
+//! The changes that this mount makes of an open file, so that changes by others can be detected.
 //!
-//! 1. Each change that this mount makes of a file that it has open is asked for together with the
-//!    file's change attribute before and after it (version 3: WCC data). These spans, joined, lead from
-//!    the value known before to the one known now unless somebody else has changed the file.
-//! 2. A gap between spans and a failed request count as a change by others: what cannot be ruled out
-//!    counts. A server that leaves a span out tells nothing of others, from then on.
-//! 3. An answer is judged only if nothing of this mount's was under way between question and answer.
+//! 1. Each request of this mount that changes an open file also fetches the file's change attribute
+//!    before and after the change (version 3: WCC data). These spans, joined, lead from the last known
+//!    value to the current one unless another client has changed the file.
+//! 2. A gap between spans and a failed request count as a change by others, because one cannot be
+//!    ruled out. After a server has once left out a span, changes by others are not reported.
+//! 3. A GETATTR reply is evaluated only if none of this mount's changes was in flight between the
+//!    request and the reply.
 //! 4. Memory is bounded: spans are joined as they come, and past [`MOST_SPANS`] gaps count at once.
 
 use crate::protocol::ChangeSpan;
@@ -29,7 +30,7 @@ struct State {
     /// The server does not tell what is around a change.
     untold: bool,
     under_way: u32,
-    /// OwnChanges of this mount begun so far.
+    /// Changes of this mount begun so far.
     begun: u64,
     by_others: u64,
 }
@@ -141,7 +142,7 @@ mod tests {
         changes.answered(asked, 99);
         assert_eq!(changes.by_others(), Some(1), "asked while changes were under way");
         assert_eq!(look(&changes, 15), 1);
-        // Somebody else's comes between two of ours, before, or after them.
+        // Another client's change comes between two of this mount's, before, or after them.
         changes.begin().done(span(15, 16));
         changes.begin().done(span(17, 18));
         assert_eq!(look(&changes, 18), 2);

@@ -19,7 +19,7 @@ use crate::fs::file::NfsFile;
 use crate::fs::handles::Handles;
 use crate::fs::mount_state::{Mount, MountState, Runtime};
 use crate::mount;
-use crate::protocol::{Handle, Node, OpenContext, Place, Special, broken};
+use crate::protocol::{Handle, Node, OpenContext, Permissions, Place, Special, broken};
 use crate::{MountOptions, NfsUrl, Version};
 use async_trait::async_trait;
 use std::future::Future;
@@ -268,7 +268,10 @@ impl FileSystem for NfsFs {
     async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32> {
         let (handle, cred) = (self.handle(id)?, self.cred(caller));
         self.mount
-            .run(|state| async move { state.protocol.access(&cred, &handle, mask).await })
+            .run(|state| async move {
+                let wanted = Permissions::from_bits_truncate(mask);
+                Ok(state.protocol.access(&cred, &handle, wanted).await?.bits())
+            })
             .await
     }
 

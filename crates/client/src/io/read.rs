@@ -1,10 +1,10 @@
 //! A [`ReadOp`] as many READ calls: cut into pieces that the server takes, all on their way at
 //! once, short replies continued.
 //!
-//! 1. The buffer goes back only when no connection refers to it any more, whatever the outcome.
+//! 1. On every outcome, the buffer goes back only after the last connection has dropped its reference.
 //! 2. Bytes of a hole are not touched. Where the file ends within a page, the rest of that page
 //!    is zeroed.
-//! 3. The layout is right for whatever the server sent: pieces after the end of the file are left
+//! 3. The layout is well-formed for any reply: pieces after the end of the file are left
 //!    out, and holes are clipped to their piece except in the last.
 
 use crate::error::Result;

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::protocol::{Node, Protocol, Terms};
 use crate::transport::{Counters, Patience, Peer};
 use crate::v3::V3;
-use crate::v4::V4;
+use crate::v4::client::V4;
 use crate::{MountOptions, NfsUrl, Version};
 use std::sync::Arc;
 use std::time::Duration;

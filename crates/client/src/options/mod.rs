@@ -135,7 +135,7 @@ impl MountOptions {
             let groups = groups.into_iter().map(rustix::process::Gid::as_raw).collect();
             return (self.uid, gid, groups);
         }
-        let gid = self.gid.or_else(|| group_of(self.uid)).unwrap_or(NOBODY);
+        let gid = self.gid.or_else(|| group_of(self.uid)).unwrap_or(UNKNOWN_GID);
         (self.uid, gid, Vec::new())
     }
 
@@ -289,8 +289,8 @@ pub const IGNORED: &[&str] = &[
     "users",
 ];
 
-/// The group of a user that has none here.
-const NOBODY: u32 = 65534;
+/// The group of a user that passwd(5) does not list (`nogroup`).
+const UNKNOWN_GID: u32 = 65534;
 
 /// The group that passwd(5) gives a user.
 fn group_of(uid: u32) -> Option<u32> {
@@ -336,9 +336,9 @@ mod tests {
             options.identity()
         };
         assert_eq!((of("").0, of("").1), (own, own_group));
-        // Nobody has this number.
+        // No user has this number.
         let (uid, gid, groups) = of("uid=3999999998");
-        assert_eq!((uid, gid, groups), (3_999_999_998, NOBODY, vec![]));
+        assert_eq!((uid, gid, groups), (3_999_999_998, UNKNOWN_GID, vec![]));
         assert_eq!(of("uid=3999999998,gid=7"), (3_999_999_998, 7, vec![]));
     }
 

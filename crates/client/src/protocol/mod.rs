@@ -1,6 +1,7 @@
-//! What the versions of the protocol have in common: the operations that [`NfsFs`](crate::NfsFs)
-//! is made of, on filehandles. One implementation is one conversation with a server; it recovers
-//! by itself from whatever the version can recover from.
+//! The operations on filehandles that the versions of the protocol have in common.
+//!
+//! An implementation is one mount in one version. It handles reconnection, recovery of sessions and
+//! reclaim of state itself; its callers see only errors that the version cannot recover from.
 
 pub(crate) mod cookie_verifiers;
 mod lock_waiters;
@@ -10,8 +11,8 @@ mod types;
 pub(crate) use lock_waiters::{LockCallback, LockWaiters};
 pub(crate) use terms::Terms;
 pub(crate) use types::{
-    ChangeSpan, Entry, Handle, Limits, Locker, Node, OpenContext, Page, Place, Special,
-    WriteRequest, Written, file_id,
+    ChangeSpan, Entry, Handle, Limits, Locker, Node, OpenContext, Page, Permissions, Place,
+    Special, WriteRequest, Written, file_id,
 };
 
 use crate::error::{Error, Result, Violation};
@@ -45,7 +46,13 @@ pub(crate) trait Protocol: Send + Sync + 'static {
         open: Option<&OpenContext>,
         set: &SetAttr,
     ) -> Result<(Attr, ChangeSpan)>;
-    async fn access(&self, cred: &OpaqueAuth, handle: &Handle, mask: u32) -> Result<u32>;
+    /// Those of the permissions `wanted` that the server grants.
+    async fn access(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        wanted: Permissions,
+    ) -> Result<Permissions>;
     async fn lookup(&self, cred: &OpaqueAuth, dir: &Handle, name: &[u8]) -> Result<Node>;
     async fn parent(&self, cred: &OpaqueAuth, dir: &Handle) -> Result<Node>;
     async fn readdir(
@@ -58,7 +65,7 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     ) -> Result<Page>;
     async fn readlink(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<u8>>;
     /// Makes a regular file that must not exist.
-    /// `exclusive`: one that a repetition of the request finds is known for its own.
+    /// `exclusive`: a repetition of the request recognises the file that the first one made.
     async fn create(&self, cred: &OpaqueAuth, place: Place<'_>, exclusive: bool) -> Result<Node>;
     async fn make(&self, cred: &OpaqueAuth, place: Place<'_>, special: Special<'_>)
     -> Result<Node>;
@@ -90,12 +97,14 @@ pub(crate) trait Protocol: Send + Sync + 'static {
         handle: &Handle,
         access: Access,
     ) -> Result<OpenContext>;
-    /// The number of a delegation, as long as it is held, under which nobody else changes a file.
+    /// The number of the delegation that is held for a file: while it stays the same, no other client
+    /// changes the file.
     fn grant(&self, _handle: &Handle) -> Option<u64> {
         None
     }
     async fn close(&self, open: OpenContext);
-    /// Takes a lock; says whether it could. With `waits`, it will be asked for again.
+    /// Requests a lock. Returns whether it was granted. `waits`: the caller will request it again, so
+    /// the server may call back when it is free.
     async fn lock(
         &self,
         open: &OpenContext,
@@ -105,7 +114,7 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     ) -> Result<bool>;
     /// The lock requests that wait for other owners' locks.
     fn lock_waiters(&self) -> &LockWaiters;
-    /// Withdraws a lock that was waited for; the server has said that it is `granted`, or not.
+    /// Withdraws a request that waited for a lock. `granted`: the server has said that it granted it.
     async fn withdraw_lock(
         &self,
         _: &OpenContext,
@@ -115,7 +124,7 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     ) -> Result<()> {
         Ok(())
     }
-    /// A lock that is in the way of this one.
+    /// A lock of another owner that conflicts with this one.
     async fn test_lock(
         &self,
         open: &OpenContext,
@@ -124,7 +133,7 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     ) -> Result<Option<Lock>>;
     /// Gives up what a locker holds of a range.
     async fn unlock(&self, open: &OpenContext, locker: Locker, range: LockRange) -> Result<()>;
-    /// Tells the server that a locker which holds nothing comes no more; as far as that goes.
+    /// Releases a lock owner that holds nothing, where the version has a request for that.
     async fn release_locker(&self, _: &OpenContext, _: Locker) {}
     /// One READ or READ_PLUS into its place.
     async fn read(&self, open: &OpenContext, target: ReadTarget) -> Result<Layout>;
@@ -149,7 +158,7 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     ) -> Result<Option<LockDenied>> {
         Err(weir_vfs::Error::NotSupported.into())
     }
-    /// Has the lease renewed no more, or again; returns how long it is.
+    /// Suspends or resumes lease renewal. Returns the length of the lease.
     fn fall_silent(&self, _silent: bool) -> Option<Duration> {
         None
     }
@@ -179,11 +188,11 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     ) -> Result<()>;
     async fn list_xattrs(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<Vec<u8>>>;
     async fn remove_xattr(&self, cred: &OpaqueAuth, handle: &Handle, name: &[u8]) -> Result<()>;
-    /// Gives back what the server holds for this client.
+    /// Closes, unlocks and returns all state that the server holds for this mount.
     async fn unmount(&self);
 }
 
-/// Opens a file where the protocol keeps no opens: it must be there, and the caller have the right.
+/// Opens a file without open state at the server: checks that it exists and what the caller may do.
 pub(crate) async fn open_stateless(
     protocol: &dyn Protocol,
     cred: Arc<OpaqueAuth>,
@@ -196,10 +205,10 @@ pub(crate) async fn open_stateless(
         FileKind::Symlink => return Err(weir_vfs::Error::Loop.into()),
         _ => return Err(weir_vfs::Error::Invalid.into()),
     }
-    let wanted = [(Access::READ, 4), (Access::WRITE, 2)];
-    let mask =
-        wanted.iter().filter(|(a, _)| access.contains(*a)).fold(0, |all, (_, bit)| all | bit);
-    match protocol.access(&cred, handle, mask).await? == mask {
+    let mut wanted = Permissions::empty();
+    wanted.set(Permissions::READ, access.contains(Access::READ));
+    wanted.set(Permissions::WRITE, access.contains(Access::WRITE));
+    match protocol.access(&cred, handle, wanted).await? == wanted {
         true => Ok(OpenContext { cred, handle: handle.clone(), state: None }),
         false => Err(weir_vfs::Error::AccessDenied.into()),
     }

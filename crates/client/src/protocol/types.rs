@@ -70,6 +70,17 @@ pub(crate) struct WriteRequest {
     pub(crate) durable: bool,
 }
 
+bitflags::bitflags! {
+    /// Permissions to check for a caller, with the values of access(2).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Permissions: u32 {
+        const READ = 4;
+        const WRITE = 2;
+        /// Executing a file, searching a directory.
+        const EXECUTE = 1;
+    }
+}
+
 /// What a server said of a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
@@ -77,7 +88,7 @@ pub(crate) struct Written {
     pub(crate) count: usize,
     /// They are durable.
     pub(crate) stable: bool,
-    /// OwnChanges when the server loses what is not durable.
+    /// Changes when the server may have lost what was not durable.
     pub(crate) verifier: [u8; 8],
     /// The change attribute around it.
     pub(crate) span: ChangeSpan,

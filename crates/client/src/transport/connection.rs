@@ -179,7 +179,7 @@ struct Table {
     progress: Option<Instant>,
     next_xid: u32,
     next_order: u64,
-    /// Nobody sends or receives any more.
+    /// The connection has been ended by its owner.
     ended: bool,
 }
 
@@ -278,7 +278,7 @@ impl Shared {
                 Err(error) = self.send(&socket) => error,
                 () = self.watch() => io::ErrorKind::TimedOut.into(),
             };
-            tracing::warn!("{}: connection lost ({broken}); connecting again", self.peer.name);
+            tracing::warn!("{}: connection lost ({broken}); reconnecting", self.peer.name);
             let port = socket.local_addr().ok().map(|local| local.port());
             abort(socket);
             self.requeue();
@@ -286,7 +286,7 @@ impl Shared {
                 pauses = Pauses::endless();
             }
             let again = async {
-                // Whoever takes connections and answers nothing is not called without a pause.
+                // A server that accepts connections but answers no call is retried after a pause.
                 if self.answered.load(Relaxed) == answered {
                     pauses.wait().await;
                 }
@@ -389,9 +389,9 @@ impl Shared {
     fn answer(&self, call: Call, result: Result<Reply>) {
         self.bulk.fetch_sub(call.is_bulk().into(), Relaxed);
         let Call { expect, message, done, .. } = call;
-        // The buffers go back to whoever waits, so this end lets go of them first.
+        // The reply gives the buffers back to the caller, so this end drops its reference first.
         drop((expect, message));
-        // Nobody may wait any more: the operation was abandoned.
+        // The receiver is gone if the caller abandoned the operation.
         let _ = done.send(result);
     }
 
@@ -484,7 +484,7 @@ impl Shared {
         // up, when the rest never comes.
         let waiting = |call: &Call| (call.operation, call.expect.clone());
         let Some((operation, expect)) = self.table.lock().calls.get(&xid).map(waiting) else {
-            tracing::debug!("{}: reply to a call that nobody waits for", self.peer.name);
+            tracing::debug!("{}: reply to an unknown xid", self.peer.name);
             return Ok(());
         };
         let result = match self.receive_reply(stream, header, operation, &expect).await {

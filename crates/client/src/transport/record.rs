@@ -1,7 +1,7 @@
 //! Reading records (RFC 5531 section 11) from a socket, value by value, so that payload goes from
 //! the socket straight to where it belongs.
 //!
-//! 1. What is buffered is at most [`STAGING_BYTES`], whatever the server announces.
+//! 1. At most [`STAGING_BYTES`] are buffered, even if the server announces a longer record.
 //! 2. An error inside a record ([`Failure::Record`]) leaves the stream at a known place: the rest
 //!    of the record is skipped and the connection goes on. An error of the stream
 //!    ([`Failure::Stream`]) ends the connection.

@@ -174,7 +174,7 @@ proptest! {
         prop_assert!(bytes == want);
     }
 
-    /// Whatever bytes follow a well-formed header, the call ends: with a reply, or an error that
+    /// For any bytes after a well-formed header, the call ends: with a reply, or an error that
     /// names what was wrong.
     #[test]
     fn any_bytes_end_the_call(results in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..20usize) {
@@ -222,9 +222,9 @@ fn wrong_xids_absurd_lengths_and_cut_off_replies_do_not_reach_the_caller() {
     let answer = move |xid: u32| {
         use std::sync::atomic::Ordering::Relaxed;
         match attempts.fetch_add(1, Relaxed) {
-            // To nobody's call: passed over; the call is sent again when its time is up.
+            // To an unknown xid: skipped; the call is sent again when its time is up.
             0 => record(&reply(xid ^ 1, &good), usize::MAX),
-            // A record that nobody could have asked for: the connection is given up.
+            // A record longer than any reply: the connection is given up.
             1 => vec![0xff; 64],
             // A reply that ends in the middle, and the rest never comes.
             2 => record(&reply(xid, &good), usize::MAX)[..120].to_vec(),
@@ -359,7 +359,7 @@ fn a_soft_call_to_a_server_that_takes_no_connection_fails_in_time() {
         let patience = Patience { hard: false, ..PATIENCE };
         let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
         drop(listener.accept().await.unwrap());
-        // There is room for a few that nobody accepts.
+        // The backlog takes a few connections that are never accepted.
         let mut waiting = Vec::new();
         let fill = async {
             loop {

@@ -1,4 +1,4 @@
-//! AttributeCache and errors of NFSv3, to and from the neutral ones.
+//! Attributes and errors of NFSv3, to and from the neutral ones.
 
 use crate::protocol::ChangeSpan;
 use crate::protocol::Handle;

@@ -24,8 +24,8 @@ use crate::protocol::LockWaiters;
 use crate::protocol::Terms;
 use crate::protocol::cookie_verifiers::Verifiers;
 use crate::protocol::{
-    Entry, Handle, Limits, Locker, Node, OpenContext, Page, Place, Protocol, Special, WriteRequest,
-    Written, broken,
+    Entry, Handle, Limits, Locker, Node, OpenContext, Page, Permissions, Place, Protocol, Special,
+    WriteRequest, Written, broken,
 };
 use crate::transport::{
     Connection, Expect, Patience, Peer, ReadTarget, Reply, Request, ResultForm,
@@ -305,19 +305,24 @@ impl Protocol for V3 {
         }
     }
 
-    async fn access(&self, cred: &OpaqueAuth, handle: &Handle, mask: u32) -> Result<u32> {
+    async fn access(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        wanted: Permissions,
+    ) -> Result<Permissions> {
         use access::Rights;
         let pairs = [
-            (4, Rights::READ),
-            (2, Rights::MODIFY | Rights::EXTEND),
-            (1, Rights::LOOKUP | Rights::EXECUTE),
+            (Permissions::READ, Rights::READ),
+            (Permissions::WRITE, Rights::MODIFY | Rights::EXTEND),
+            (Permissions::EXECUTE, Rights::LOOKUP | Rights::EXECUTE),
         ];
-        let asked = pairs.iter().filter(|(bit, _)| mask & bit != 0);
+        let asked = pairs.iter().filter(|(permission, _)| wanted.contains(*permission));
         let rights = asked.fold(Rights::empty(), |all, (_, rights)| all | *rights);
         let args = access::Args { object: handle_of(handle), rights };
         let granted = self.call(cred, args).await?.rights;
         let has = pairs.iter().filter(|(_, rights)| granted.intersects(*rights));
-        Ok(has.fold(0, |all, (bit, _)| all | bit) & mask)
+        Ok(has.fold(Permissions::empty(), |all, (permission, _)| all | *permission) & wanted)
     }
 
     async fn lookup(&self, cred: &OpaqueAuth, dir: &Handle, name: &[u8]) -> Result<Node> {

@@ -145,7 +145,7 @@ impl V3 {
         if flags != RenameFlags::Replace {
             return crate::protocol::rename_with(self, cred, from, to, flags).await;
         }
-        // Afterwards nobody could tell which file had the name.
+        // After the rename, the file that had the name could not be identified.
         let source = self.lookup(cred, from.0, from.1).await?.attr;
         let args = rename::Args { from: dir_op(from.0, from.1), to: dir_op(to.0, to.1) };
         let (outcome, resent) = self.outcome(cred, args).await?;

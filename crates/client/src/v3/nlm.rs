@@ -2,12 +2,12 @@
 //!
 //! 1. This is one process, not a host: there is no status monitor behind it. A restart of the
 //!    server is noticed by its connection, looked at every [`LOOK_EVERY`] while locks are held; then
-//!    they are reclaimed. A lock that is not given back is lost: the file's I/O and locks fail until
-//!    whoever held it has given it up.
+//!    they are reclaimed. A lock that cannot be reclaimed is lost: the file's I/O and locks fail until
+//!    its owner has given it up.
 //! 2. The server frees a host's locks when the *host* restarts. Those of a process that dies are
 //!    its to give up; one that is killed leaves them behind.
-//! 3. Whoever waits is called by the server where this program can be ([`granted`](crate::v3::nlm_callback)),
-//!    and asks again in any case.
+//! 3. The server calls back about a waiting request where this program can be reached
+//!    ([`nlm_callback`](crate::v3::nlm_callback)); the request is sent again in any case.
 
 use super::convert::handle_of;
 use super::{V3, program};
@@ -67,21 +67,21 @@ impl Locks {
         self.connection.get()
     }
 
-    /// Nobody waits any more.
+    /// Unregisters the mount from the callback service.
     pub(super) async fn stop_hearing(&self) {
         if let Some(Some(hearing)) = self.hearing.get() {
             hearing.end().await;
         }
     }
 
-    /// Whether whoever waits is called.
+    /// Whether the server can call back.
     pub(super) fn are_told(&self) -> bool {
         matches!(self.hearing.get(), Some(Some(_)))
     }
 }
 
 impl V3 {
-    /// Fails if somebody relies on locks of a file that are not there any more.
+    /// Fails if owners hold locks of a file that the server no longer has.
     pub(super) fn check_locks(&self, handle: &Handle) -> Result<()> {
         let files = self.locks.files.lock();
         match files.get(handle) {
@@ -117,7 +117,7 @@ impl V3 {
                 held: RangeLocks::default(),
                 lost: false,
             });
-            // Nobody else of this mount has it, or the server would not have granted it.
+            // No other owner of this mount has it, or the server would not have granted it.
             let _ = file.held.lock(&locker, lock.range, lock.exclusive);
         }
         if !std::mem::replace(&mut *self.locks.looking.lock(), true) {
@@ -224,13 +224,13 @@ impl V3 {
         self.locks.hearing.get_or_init(hear).await.is_some()
     }
 
-    /// The server says that it has taken a lock; says whether somebody wants it. `None`: it is not
-    /// of this mount.
+    /// Handles NLM_GRANTED: the status to answer, whether a request still waits for the lock. `None`:
+    /// the lock owner is not of this mount.
     pub(super) fn granted(&self, lock: &nlm::Lock) -> Option<Status> {
         let locker = Locker::from_bytes(lock.owner.0.strip_prefix(&self.unique)?)?;
         let range = LockRange::from_nlm(lock.offset, lock.length)?;
         let wanted = self.locks.waiters.granted(locker, range);
-        tracing::debug!("{} says that a lock is granted; wanted: {wanted}", self.server);
+        tracing::debug!("{}: NLM_GRANTED; a request waits for it: {wanted}", self.server);
         Some(if wanted { Status::Granted } else { Status::Denied })
     }
 
@@ -283,7 +283,9 @@ impl V3 {
         for (handle, cred, locker, lock) in self.held() {
             let open = OpenContext { cred, handle, state: None };
             if let Err(error) = self.unlock_range(&open, locker, lock.range).await {
-                tracing::warn!("a lock stays behind: {error}");
+                tracing::warn!(
+                    "cannot unlock before unmounting; the server keeps the lock: {error}"
+                );
             }
         }
     }
@@ -298,7 +300,7 @@ impl V3 {
                 status = self.request(&cred, &handle, locker, lock, how).await;
             }
             if !matches!(status, Ok(Status::Granted)) {
-                tracing::warn!("{}: a lock is lost: {status:?}", self.server);
+                tracing::warn!("{}: a lock could not be reclaimed: {status:?}", self.server);
                 if let Some(file) = self.locks.files.lock().get_mut(&handle) {
                     file.lost = true;
                 }

@@ -1,6 +1,5 @@
-//! AttributeCache and errors of NFSv4, to and from the neutral ones.
+//! Attributes and errors of NFSv4, to and from the neutral ones.
 
-use super::About;
 use crate::protocol::file_id;
 use crate::protocol::{Handle, Limits};
 use std::collections::HashMap;
@@ -75,8 +74,8 @@ pub(super) fn attr_of(attrs: &Attrs, handle: &Handle, owners: &Owners) -> Option
         },
         mode: attrs.mode.unwrap_or(0) & 0o7777,
         nlink: attrs.numlinks.unwrap_or(1),
-        uid: attrs.owner.as_deref().map_or(NOBODY, |o| number(o, &owners.users)),
-        gid: attrs.owner_group.as_deref().map_or(NOBODY, |o| number(o, &owners.groups)),
+        uid: attrs.owner.as_deref().map_or(UNKNOWN_ID, |o| number(o, &owners.users)),
+        gid: attrs.owner_group.as_deref().map_or(UNKNOWN_ID, |o| number(o, &owners.groups)),
         size: attrs.size?,
         allocated: attrs.space_used.or(attrs.size)?,
         rdev: (rdev.major, rdev.minor),
@@ -162,6 +161,15 @@ pub(super) fn about(attrs: &Attrs, fit: impl Fn(Option<u64>, Option<u64>) -> Lim
     }
 }
 
+/// What the server says of itself and of the exported file system.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct About {
+    pub(super) limits: Limits,
+    pub(super) lease: Duration,
+    pub(super) xattrs: bool,
+    pub(super) clones: bool,
+}
+
 /// Users and groups of this machine, for servers that send names and not numbers.
 #[derive(Default)]
 pub(super) struct Owners {
@@ -169,8 +177,8 @@ pub(super) struct Owners {
     groups: HashMap<Vec<u8>, u32>,
 }
 
-/// The user and group that stand for everybody unknown.
-const NOBODY: u32 = 65534;
+/// The user and group of owners that this machine does not know.
+const UNKNOWN_ID: u32 = 65534;
 
 impl Owners {
     pub(super) fn of_this_machine() -> Self {
@@ -194,7 +202,7 @@ fn ids(path: &str) -> HashMap<Vec<u8>, u32> {
 fn number(owner: &[u8], known: &HashMap<Vec<u8>, u32>) -> u32 {
     let name = owner.split(|b| *b == b'@').next().unwrap_or(owner);
     let number = std::str::from_utf8(name).ok().and_then(|n| n.parse().ok());
-    number.or_else(|| known.get(name).copied()).unwrap_or(NOBODY)
+    number.or_else(|| known.get(name).copied()).unwrap_or(UNKNOWN_ID)
 }
 
 pub(super) fn neutral(error: Nfs4Error) -> Error {
@@ -258,7 +266,7 @@ mod tests {
             ("root@localdomain", 0),
             ("me", 1000),
             ("77@x", 77),
-            ("who@x", NOBODY),
+            ("who@x", UNKNOWN_ID),
         ];
         for (owner, id) in cases {
             assert_eq!(number(owner.as_bytes(), &known), id, "{owner}");

@@ -1,12 +1,12 @@
-//! Compounds under an open's state: reads, and whatever changes a file that is open.
+//! Compounds that use an open's stateid: reads, and changes of an open file.
 
-use super::V4;
-use super::ops::putfh;
+use super::client::V4;
+use super::requests::putfh;
 use crate::error::Result;
 use crate::protocol::OpenContext;
 use crate::transport::ReadTarget;
-use crate::v4::session::compound::Answer;
-use crate::v4::state::open::{is_state_lost, open_state};
+use crate::v4::session::answer::Answer;
+use crate::v4::state::open_state::{is_state_lost, open_state};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use weir_nfs::v4::op;
@@ -44,7 +44,7 @@ impl V4 {
             let answer = self.exchange(&open.cred, operation, &ops(stateid), target).await?;
             match (answer.status, open_state(open)) {
                 (Err(error), Some(state)) if is_state_lost(error) && reopened < MAX_REOPENS => {
-                    tracing::info!("{}: {operation}: {error}; opening again", self.server);
+                    tracing::info!("{}: {operation}: {error}; reopening the file", self.server);
                     if error == Nfs4Error::StaleStateId && !self.has_sessions() {
                         // The server restarted, and everything can be reclaimed.
                         self.renew().await?;
@@ -79,7 +79,7 @@ impl V4 {
                 if read.extents.is_empty() {
                     return Ok(Some(read));
                 }
-                "an end of file where there is none".to_owned()
+                "end of file reported before the end".to_owned()
             }
             (Some(Ok(layout)), _) => return Ok(Some(layout)),
             (Some(Err(violation)), _) => violation.to_string(),
@@ -133,7 +133,10 @@ impl V4 {
             _ => false,
         };
         if !heeded && self.noreuse.swap(false, Relaxed) {
-            tracing::info!("{}: takes no advice, and may cache what passes", self.server);
+            tracing::info!(
+                "{}: ignores IO_ADVISE; uncached data may be cached at the server",
+                self.server
+            );
         }
     }
 }

@@ -1,184 +1,20 @@
 //! NFSv4.1 and 4.2 (RFC 8881, RFC 7862), and 4.0 (RFC 7530) as far as this client needs it.
 //!
-//! - [`compound`]: one compound, sent until it is answered, whatever happens in between; [`resume`]: its
-//!   rest, when it was put off half-way;
-//! - [`session`]: who this client is to the server, the session and its [`slots`], recovery;
-//! - [`open`]: opens, shared by all users of a file, and how they come back after a restart;
-//!   [`lock`]: their locks; [`change`]: how requests that change either are sent;
-//! - [`delegation`]: files that nobody else changes, and the server's callbacks;
-//! - [`names`]: what minor version 0 opens files by;
-//! - [`ops`]: the operations of a file system, each as a compound; [`name`]: those that change names;
-//!   [`io`]: those on open files;
+//! - [`client`]: what the requests of a mount share;
+//! - [`ops`]: the operations of a file system, each as a compound; [`namespace`]: those that change
+//!   names; [`io`]: those on open files; [`requests`]: parts of their compounds;
+//! - [`state`]: opens, locks and delegations, and how they are reclaimed after a restart of the server;
+//! - [`session`]: client id, session and slots; `session::compound` sends a compound until it is answered,
+//!   and `session::resume` the rest of one that the server put off (DELAY) half-way;
+//! - [`open_names`]: the names that minor version 0 opens files by;
 //! - [`attr`]: attributes to and from the neutral ones.
 
 mod attr;
+pub(crate) mod client;
 mod io;
 mod namespace;
 mod open_names;
 mod ops;
+mod requests;
 mod session;
-pub(crate) mod state;
-
-use crate::error::{Error, Result};
-use crate::protocol::Limits;
-use crate::protocol::Terms;
-use crate::protocol::cookie_verifiers::Verifiers;
-use crate::transport::{CallbackService, Connection, Counters};
-use open_names::Names;
-use session::{Client, Session};
-use state::delegation::Delegations;
-use state::open::Opens;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
-use weir_base::sync::Mutex;
-use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
-use weir_rpc::OpaqueAuth;
-
-/// A conversation in one minor version of NFSv4.
-pub(crate) struct V4 {
-    minor: u32,
-    server: Arc<str>,
-    connections: Vec<Connection>,
-    next_connection: AtomicUsize,
-    /// The mount's own credential: for the client id and the session.
-    own: OpaqueAuth,
-    hard: bool,
-    client: Client,
-    session: Mutex<Arc<Session>>,
-    /// Held while a session is made anew.
-    recovering: tokio::sync::Mutex<()>,
-    opens: Opens,
-    delegations: Arc<Delegations>,
-    counters: Arc<Counters>,
-    names: Names,
-    readplus: AtomicBool,
-    /// Opens are to be advised as not wanted again.
-    noreuse: AtomicBool,
-    /// Largest transfers by the mount's options.
-    asked: Limits,
-    about: OnceLock<About>,
-    owners: attr::Owners,
-    verifiers: Verifiers,
-    /// The lease is not renewed (see [`Protocol::fall_silent`](crate::protocol::Protocol)).
-    silent: AtomicBool,
-    /// The mount ends: no session is made any more, and no client introduced.
-    ended: AtomicBool,
-}
-
-/// What the server says of itself and of the exported file system.
-#[derive(Clone, Copy, Debug)]
-struct About {
-    limits: Limits,
-    lease: Duration,
-    xattrs: bool,
-    clones: bool,
-}
-
-impl V4 {
-    /// Connects and makes a session; `None` when the server does not offer the version.
-    pub(crate) async fn begin(terms: &Terms, minor: u32) -> Result<Option<Arc<Self>>> {
-        let delegations: Arc<Delegations> = Arc::default();
-        let mut connections = Vec::new();
-        for _ in 0..terms.options.nconnect {
-            let counters: Arc<Counters> = Arc::clone(&terms.counters);
-            let service = Arc::clone(&delegations);
-            let service: Arc<CallbackService> = Arc::new(move |call| service.answer(call));
-            let (peer, service) = (terms.peer.clone(), (minor > 0).then_some(service));
-            connections.push(Connection::open(peer, terms.patience, counters, service).await?);
-        }
-        let v4 = Arc::new(Self {
-            minor,
-            server: Arc::clone(&terms.peer.name),
-            connections,
-            next_connection: AtomicUsize::new(0),
-            own: terms.own.clone(),
-            hard: terms.options.hard,
-            client: Client::new(),
-            session: Mutex::new(Session::none()),
-            recovering: tokio::sync::Mutex::default(),
-            opens: Opens::default(),
-            delegations,
-            counters: Arc::clone(&terms.counters),
-            names: Names::default(),
-            readplus: AtomicBool::new(terms.options.readplus && minor >= 2),
-            noreuse: AtomicBool::new(terms.options.uncached && minor >= 2),
-            asked: Limits {
-                read: terms.options.rsize as usize,
-                write: terms.options.wsize as usize,
-            },
-            about: OnceLock::new(),
-            owners: attr::Owners::of_this_machine(),
-            verifiers: Verifiers::default(),
-            silent: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
-        });
-        v4.give_back_what_is_due();
-        let begun = match minor {
-            0 => v4.null().await,
-            _ => v4.establish().await,
-        };
-        match begun {
-            Ok(()) => Ok(Some(v4)),
-            Err(Error::Refused { refusal, .. }) if refusal.is_other_version() => Ok(None),
-            Err(Error::Status { status, .. }) if status == Nfs4Error::MinorVersMismatch.name() => {
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The connection for the next call: they take turns.
-    fn connection(&self) -> &Connection {
-        let turn = self.next_connection.fetch_add(1, Relaxed);
-        &self.connections[turn % self.connections.len()]
-    }
-
-    /// How long the server keeps what this client does not renew, once that is known.
-    fn lease(&self) -> Option<Duration> {
-        self.about.get().map(|about| about.lease)
-    }
-
-    /// Connections made anew so far.
-    fn reconnects(&self) -> u64 {
-        self.counters.reconnects.load(Relaxed)
-    }
-
-    fn has_sessions(&self) -> bool {
-        self.minor >= 1
-    }
-
-    /// Renews the lease for as long as the mount lives.
-    fn keep_alive(self: &Arc<Self>, lease: Duration) {
-        let mount: Weak<Self> = Arc::downgrade(self);
-        tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(lease / 3).await;
-                let Some(v4) = mount.upgrade() else { return };
-                if v4.connections.iter().any(Connection::has_ended) {
-                    return;
-                }
-                if !v4.silent.load(Relaxed)
-                    && let Err(error) = v4.renew().await
-                {
-                    tracing::warn!("{error}");
-                }
-            }
-        });
-    }
-
-    async fn renew(&self) -> Result<()> {
-        if self.has_sessions() {
-            return self.call(&self.own, "SEQUENCE", &[]).await.map(drop);
-        }
-        let id = self.introduce(None).await?;
-        match self.call_alone("RENEW", Op::Renew(id)).await? {
-            OpRes::Renew(Err(Nfs4Error::StaleClientId | Nfs4Error::Expired)) => {
-                self.introduce(Some(id)).await.map(drop)
-            }
-            // It is renewed all the same. No delegation is kept in this version.
-            OpRes::Renew(Ok(()) | Err(Nfs4Error::CbPathDown)) => Ok(()),
-            other => Err(self.failure_of("RENEW", &other)),
-        }
-    }
-}
+mod state;

@@ -2,9 +2,9 @@
 //! it were another request (it has no sessions, or lost them with a restart), the client recognises
 //! what the first one did ([`repeated`](crate::retried)).
 
-use super::V4;
 use super::attr::set_attrs;
-use super::ops::{getattr, node_ops, putfh, take};
+use super::client::V4;
+use super::requests::{getattr, node_ops, putfh, take};
 use crate::error::Result;
 use crate::protocol::{Handle, Node, Place, Protocol, Special};
 use crate::retried;

@@ -1,16 +1,17 @@
 //! The operations of a file system, each as one compound.
 
-use super::attr::{attr_of, set_attrs};
-use super::{About, V4};
+use super::attr::{About, attr_of, set_attrs};
+use super::client::V4;
+use super::requests::{getattr, lookup, node_ops, putfh, take};
 use crate::error::{Result, Violation};
 use crate::protocol::ChangeSpan;
 use crate::protocol::LockWaiters;
 use crate::protocol::{
-    Entry, Handle, Limits, Locker, Node, OpenContext, Page, Place, Protocol, Special, WriteRequest,
-    Written,
+    Entry, Handle, Limits, Locker, Node, OpenContext, Page, Permissions, Place, Protocol, Special,
+    WriteRequest, Written,
 };
 use crate::transport::{Connection, ReadTarget};
-use crate::v4::state::open::{is_gone, open_state};
+use crate::v4::state::open_state::{is_gone, open_state};
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,24 +28,6 @@ use weir_vfs::{
     Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange, RenameFlags,
     SegmentKind, SetAttr, XattrMode,
 };
-
-pub(super) fn putfh(handle: &Handle) -> Op {
-    Op::Putfh(weir_xdr::Opaque(handle.0.clone()))
-}
-
-/// The arm of a result that an operation must have given; evaluates to what it holds.
-macro_rules! take {
-    ($v4:expr, $results:expr, $variant:ident) => {
-        $results
-            .into_iter()
-            .find_map(|result| match result {
-                OpRes::$variant(Ok(value)) => Some(value),
-                _ => None,
-            })
-            .ok_or_else(|| $v4.unexpected(stringify!($variant)))
-    };
-}
-pub(super) use take;
 
 impl V4 {
     /// Finds the directory at `path` from the server's root, and learns about its file system.
@@ -133,14 +116,6 @@ impl V4 {
     }
 }
 
-pub(super) fn lookup(name: &[u8]) -> Op {
-    Op::Lookup(name.into())
-}
-
-pub(super) fn getattr(request: Bitmap) -> Op {
-    Op::Getattr(request)
-}
-
 /// A change of a file, with the file's change attribute before and after it.
 fn around(handle: &Handle, change: Op) -> [Op; 4] {
     let look = || getattr(super::attr::CHANGES);
@@ -154,13 +129,6 @@ fn span_of(results: &[OpRes]) -> ChangeSpan {
     });
     let before = found.next().flatten();
     ChangeSpan { before, after: found.last().flatten() }
-}
-
-/// `ops`, and what identifies the file that they end at.
-pub(super) fn node_ops(mut ops: Vec<Op>) -> Vec<Op> {
-    ops.push(Op::Getfh(()));
-    ops.push(getattr(super::attr::WANTED));
-    ops
 }
 
 #[async_trait]
@@ -232,18 +200,23 @@ impl Protocol for V4 {
         Ok((self.node_of(handle.clone(), &attrs, "SETATTR")?.attr, span))
     }
 
-    async fn access(&self, cred: &OpaqueAuth, handle: &Handle, mask: u32) -> Result<u32> {
+    async fn access(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        wanted: Permissions,
+    ) -> Result<Permissions> {
         let pairs = [
-            (4, Rights::READ),
-            (2, Rights::MODIFY | Rights::EXTEND),
-            (1, Rights::LOOKUP | Rights::EXECUTE),
+            (Permissions::READ, Rights::READ),
+            (Permissions::WRITE, Rights::MODIFY | Rights::EXTEND),
+            (Permissions::EXECUTE, Rights::LOOKUP | Rights::EXECUTE),
         ];
-        let asked = pairs.iter().filter(|(bit, _)| mask & bit != 0);
+        let asked = pairs.iter().filter(|(permission, _)| wanted.contains(*permission));
         let access = asked.fold(Rights::empty(), |all, (_, rights)| all | *rights);
         let ops = [putfh(handle), Op::Access(access)];
         let granted = take!(self, self.call(cred, "ACCESS", &ops).await?, Access)?.rights;
         let has = pairs.iter().filter(|(_, rights)| granted.intersects(*rights));
-        Ok(has.fold(0, |all, (bit, _)| all | bit) & mask)
+        Ok(has.fold(Permissions::empty(), |all, (permission, _)| all | *permission) & wanted)
     }
 
     async fn lookup(&self, cred: &OpaqueAuth, dir: &Handle, name: &[u8]) -> Result<Node> {
@@ -634,16 +607,16 @@ impl Protocol for V4 {
     }
 }
 
-/// AttributeCache in the user's name space are the only ones that travel, and without its prefix
+/// Only attributes in the `user.` name space are sent, without that prefix
 /// (RFC 8276 section 4).
 fn user_name(name: &[u8]) -> Result<&[u8]> {
     name.strip_prefix(b"user.").ok_or_else(|| weir_vfs::Error::NotSupported.into())
 }
 
-/// What an entry takes in a READDIR reply, about: bounds how many come in one.
+/// Approximate bytes of an entry in a READDIR reply, with attributes and without.
 const DIR_ENTRY_BYTES: usize = 320;
 const DIR_NAME_BYTES: usize = 64;
-/// A READDIR reply has room for so much at least.
+/// Least bytes that a READDIR reply may have.
 const LEAST_DIR_BYTES: usize = 4096;
-/// AttributeCache of one file, at most, whatever the server says.
+/// Most extended attributes of one file that are listed; bounds memory.
 const MAX_XATTRS: usize = 1 << 16;

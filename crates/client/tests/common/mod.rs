@@ -46,7 +46,7 @@ impl Served {
         served
     }
 
-    /// Ends the server without a word to anybody, and starts another on the same store and port.
+    /// Ends the server without notice to its clients, and starts another on the same store and port.
     pub(crate) fn restart(&mut self) {
         // On a thread of its own, because a test's may be driving an executor.
         let restarted = std::thread::scope(|s| s.spawn(|| self.restart_here()).join());

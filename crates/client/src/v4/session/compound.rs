@@ -1,4 +1,4 @@
-//! One compound: sent, and sent again through whatever a client can recover from by itself.
+//! Sends one compound, and sends it again after any error that a client can recover from.
 //!
 //! ```text
 //!                           slot                reply
@@ -21,42 +21,17 @@ use crate::backoff::Pauses;
 use crate::error::{Error, Result, Violation};
 use crate::protocol::broken;
 use crate::transport::{Expect, ReadTarget, Reply, Request, ResultForm};
-use crate::v4::V4;
-use crate::v4::session::Session;
+use crate::v4::client::V4;
+use crate::v4::session::answer::{Answer, Step};
 use crate::v4::session::resume::Before;
+use crate::v4::session::state::Session;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 use weir_nfs::v4::op::sequence;
 use weir_nfs::v4::{self, CompoundHeader, CompoundResHeader, Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
-use weir_vfs::Layout;
 use weir_xdr::Decoder;
-
-/// The results of a compound, without SEQUENCE's.
-pub(in crate::v4) struct Answer {
-    /// How it ended: OK, or the last result's error.
-    pub(in crate::v4) status: std::result::Result<(), Nfs4Error>,
-    /// What the operations returned, the failed one included; not the read's.
-    pub(in crate::v4) results: Vec<OpRes>,
-    /// What a read found, or how its results broke the protocol.
-    pub(in crate::v4) read: Option<std::result::Result<Layout, Violation>>,
-    /// The server may have executed the compound before, and this be its answer to a repetition.
-    pub(in crate::v4) resent: bool,
-}
-
-/// What came of sending a compound once.
-pub(in crate::v4) enum Step {
-    Answered(Answer),
-    /// To be sent again after a pause; the answer, where there was one.
-    Wait(Option<Answer>),
-    /// To be sent again at once.
-    Again,
-    /// To be sent again in another session; whether the server may have executed it already.
-    Recover {
-        resent: bool,
-    },
-}
 
 /// How often a call may find its session gone before it fails: often enough for a server that is
 /// restarted again and again (for a minute and more).

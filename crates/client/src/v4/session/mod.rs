@@ -1,4 +1,5 @@
-//! Who this client is to the server, and its session (RFC 8881 sections 2.10 and 8.4.2).
+//! The client id and the session: how they are established and recovered (RFC 8881 sections 2.10 and
+//! 8.4.2).
 //!
 //! ```text
 //!              EXCHANGE_ID, CREATE_SESSION
@@ -10,76 +11,31 @@
 //!            RECLAIM_COMPLETE
 //! ```
 //!
-//! 1. One task makes a session anew; the others wait for it and use the one that it made.
-//! 2. A new session is used by others only after the opens of the old one were reclaimed, so that
-//!    nobody else's I/O can get between.
-//! 3. A server that goes away in the middle of this is begun anew with, after pauses, for about half a
-//!    minute of answers.
+//! 1. One task replaces a lost session; the others wait for it.
+//! 2. Other tasks use a new session only after the opens of the old one were reclaimed, so that their
+//!    I/O does not come before the reclaim.
+//! 3. If the server restarts during recovery, recovery begins again after a pause, for about half a
+//!    minute in all.
 
+pub(crate) mod answer;
 pub(crate) mod compound;
 pub(crate) mod resume;
 pub(crate) mod slots;
+pub(crate) mod state;
 
-use super::V4;
 use crate::backoff::Pauses;
 use crate::error::{Error, Result};
+use crate::v4::client::V4;
 use crate::v4::session::slots::Slots;
-use crate::v4::state::delegation::CALLBACK_PROGRAM;
+use crate::v4::session::state::Session;
+use crate::v4::state::delegation::table::CALLBACK_PROGRAM;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use weir_base::sync::Mutex;
 use weir_nfs::v4::op::{
     create_session, exchange_id, reclaim_complete, setclientid, setclientid_confirm,
 };
-use weir_nfs::v4::types::{CallbackSec, ClientId, ClientOwner, ImplId, NetAddr, SessionId};
+use weir_nfs::v4::types::{CallbackSec, ClientId, ImplId, NetAddr};
 use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
-
-/// A session.
-pub(super) struct Session {
-    pub(super) id: SessionId,
-    pub(super) slots: Arc<Slots>,
-    /// The largest transfers that fit in its messages, in bytes.
-    pub(super) max_read: usize,
-    pub(super) max_write: usize,
-}
-
-impl Session {
-    /// Stands for the session before there is one.
-    pub(super) fn none() -> Arc<Self> {
-        let slots = Slots::new(1);
-        slots.kill();
-        Arc::new(Self { id: [0; 16], slots, max_read: 0, max_write: 0 })
-    }
-}
-
-/// This client, as the server knows it.
-pub(super) struct Client {
-    owner: ClientOwner,
-    id: Mutex<Option<ClientId>>,
-    /// As whom everything was reclaimed, and the server told so.
-    settled: Mutex<Option<ClientId>>,
-}
-
-impl Client {
-    /// A client that no server has seen before.
-    pub(super) fn new() -> Self {
-        let random = getrandom::u64().unwrap_or_else(|_| std::process::id().into());
-        let host = rustix::system::uname();
-        let name = format!("weir {} {random:016x}", host.nodename().to_string_lossy());
-        let owner = name.as_bytes().into();
-        let owner = ClientOwner { verifier: random.to_be_bytes(), owner };
-        Self { owner, id: Mutex::new(None), settled: Mutex::new(None) }
-    }
-
-    pub(super) fn owner(&self) -> &ClientOwner {
-        &self.owner
-    }
-
-    /// Its number, as long as the server knows it.
-    pub(super) fn id(&self) -> Option<ClientId> {
-        *self.id.lock()
-    }
-}
 
 /// Slots to ask for.
 const SLOTS: u32 = 128;
@@ -102,7 +58,7 @@ impl V4 {
             return Err(weir_vfs::Error::Io.into());
         }
         if Arc::ptr_eq(&self.session(), dead) {
-            tracing::info!("{}: session lost; making another", self.server);
+            tracing::info!("{}: session lost; creating another", self.server);
             self.establish_locked().await?;
         }
         Ok(())

@@ -4,7 +4,7 @@
 //!    its way. The rest goes on from where the operations before it had led.
 //! 2. A compound that has done nothing that counts is sent again as a whole.
 
-use crate::v4::session::compound::Answer;
+use crate::v4::session::answer::Answer;
 use weir_nfs::v4::op::open::Claim;
 use weir_nfs::v4::types::StateId;
 use weir_nfs::v4::{Op, OpRes};

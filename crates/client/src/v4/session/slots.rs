@@ -43,7 +43,7 @@ pub(in crate::v4) struct Slot {
     released: bool,
 }
 
-/// Slots that a client has at most, whatever the server offers.
+/// Most slots that a client uses, even if the server offers more.
 pub(in crate::v4) const MAX_SLOTS: usize = 256;
 
 impl Slots {
@@ -97,7 +97,7 @@ impl Slots {
             && !table.waiting.is_empty()
             && let Some(mut slot) = table.take(self)
         {
-            // One that nobody waits for any more goes back before the next is asked.
+            // If a waiter has been dropped, the slot goes to the next one.
             while let Some(waiting) = table.waiting.pop_front() {
                 match waiting.send(slot) {
                     Ok(()) => break,

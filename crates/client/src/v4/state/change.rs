@@ -1,8 +1,8 @@
 //! Requests that change opens and locks: OPEN, OPEN_CONFIRM, CLOSE, LOCK, LOCKU.
 //!
-//! 1. Those of one file follow one another: whoever sends one holds [`OpenState::turn`]. What is
-//!    known of the file lies under another lock that nobody holds over a wait, so that recovery,
-//!    which may happen in the middle of a request, can take back everything.
+//! 1. Those of one file are sent one after another: the sender holds [`OpenState::turn`]. What is known
+//!    of the file has a lock of its own that is not held across an `await`, so that recovery, which
+//!    may run in the middle of a request, can reclaim it.
 //! 2. In minor version 0 they are counted, by open owner (one for each file) or lock owner; a
 //!    request that the server looked at at all uses its number up (RFC 7530 section 9.1.7), so one
 //!    that is repeated after DELAY or GRACE is made anew.
@@ -12,10 +12,10 @@
 use crate::backoff::Pauses;
 use crate::error::Result;
 use crate::protocol::Locker;
-use crate::v4::V4;
-use crate::v4::session::Session;
-use crate::v4::session::compound::{Answer, Step};
-use crate::v4::state::open::{Known, OpenState};
+use crate::v4::client::V4;
+use crate::v4::session::answer::{Answer, Step};
+use crate::v4::session::state::Session;
+use crate::v4::state::open_state::{Known, OpenState};
 use std::sync::Arc;
 use weir_nfs::v4::types::ClientId;
 use weir_nfs::v4::{Error as Nfs4Error, Op};

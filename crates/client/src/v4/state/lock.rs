@@ -6,97 +6,36 @@
 //!                    | |                                               |
 //!              LOCKU | | the server does not have them any more  ------+--- refused
 //!                    v v                                                     |
-//!                 (none) <---- given up by whoever held them ---- lost <-----+
+//!                 (none) <---- given up by their owners --------- lost <-----+
 //! ```
 //!
 //! 1. What is held is known here, so that it can be reclaimed.
-//! 2. A lock that the server took away (it expired, say, and somebody else may have had it since)
-//!    is not silently taken again: the file's I/O and locks fail until whoever held it has given it
-//!    up.
-//! 3. A lock that is in somebody's way is asked for again: when the server calls (CB_NOTIFY_LOCK, in
-//!    minor versions from 1 on), and after pauses.
-//! 4. A locker that comes no more is forgotten here and at the server, also where the file stays
-//!    open.
+//! 2. A lock that the server revoked (it expired, for example, and another client may have held it
+//!    since) is not silently acquired again: the file's I/O and locks fail until the owners have given
+//!    up their locks.
+//! 3. A request that conflicts is sent again: when the server calls (CB_NOTIFY_LOCK, from minor version
+//!    1 on), and after pauses.
+//! 4. A lock owner that is done is released here and at the server, even if the file stays open.
 
 use crate::error::Result;
 use crate::protocol::{Locker, OpenContext};
-use crate::v4::V4;
-use crate::v4::session::Session;
-use crate::v4::session::compound::{Answer, Step};
+use crate::v4::client::V4;
+use crate::v4::requests::putfh;
+use crate::v4::session::answer::{Answer, Step};
+use crate::v4::session::state::Session;
 use crate::v4::state::change::Counted;
-use crate::v4::state::open::{Known, OpenState, is_state_lost, newest, open_state};
-use std::collections::HashMap;
+use crate::v4::state::lock_state::LockState;
+use crate::v4::state::open_state::{Known, OpenState, is_state_lost, newest, open_state};
 use std::sync::Arc;
 use weir_nfs::v4::Detailed;
 use weir_nfs::v4::op::lock::{self, ExistingLocker, NewLocker};
 use weir_nfs::v4::op::{lockt, locku};
-use weir_nfs::v4::types::{ClientId, LockDenied, LockType, StateId, StateOwner};
+use weir_nfs::v4::types::{ClientId, LockDenied, LockType, StateOwner};
 use weir_nfs::v4::{Op, OpRes};
-use weir_vfs::{Error as VfsError, Lock, LockRange, RangeLocks, TO_END};
-
-/// The locks of an open file.
-#[derive(Default)]
-pub(in crate::v4) struct Locks {
-    states: HashMap<Locker, LockState>,
-    held: RangeLocks<Locker>,
-    lost: bool,
-}
-
-/// A lock owner that the server knows.
-#[derive(Clone, Copy)]
-struct LockState {
-    stateid: StateId,
-    /// The number of the next request (minor version 0).
-    seqid: u32,
-}
-
-impl Locks {
-    /// Whether somebody relies on locks that are not there any more.
-    pub(in crate::v4) fn are_lost(&self) -> bool {
-        self.lost
-    }
-
-    /// Whether the server knows of no locker.
-    pub(in crate::v4) fn are_unused(&self) -> bool {
-        self.states.is_empty() && !self.lost
-    }
-
-    /// The server has none of them any more.
-    pub(in crate::v4) fn lose(&mut self) {
-        self.states.clear();
-        self.lost |= !self.held.is_empty();
-    }
-
-    /// The server knows none of their owners yet.
-    pub(in crate::v4) fn forget_states(&mut self) {
-        self.states.clear();
-    }
-
-    pub(in crate::v4) fn count(&mut self, locker: Locker) {
-        if let Some(state) = self.states.get_mut(&locker) {
-            state.seqid = state.seqid.wrapping_add(1);
-        }
-    }
-
-    fn granted(&mut self, locker: Locker, stateid: StateId) {
-        // The first request, which made the owner known, had number 0.
-        self.states.entry(locker).or_insert(LockState { stateid, seqid: 1 }).stateid = stateid;
-    }
-
-    /// Forgets a locker that holds nothing; its stateid, if the server knows it.
-    fn forget(&mut self, locker: Locker) -> Option<StateId> {
-        let gone = !self.held.holds(&locker);
-        gone.then(|| self.states.remove(&locker)).flatten().map(|state| state.stateid)
-    }
-
-    fn released(&mut self, locker: Locker, range: LockRange) {
-        self.held.unlock(&locker, range);
-        self.lost &= !self.held.is_empty();
-    }
-}
+use weir_vfs::{Error as VfsError, Lock, LockRange, TO_END};
 
 impl V4 {
-    /// Takes a lock; says whether it could.
+    /// Requests a lock. Returns whether it was granted.
     pub(in crate::v4) async fn lock_range(
         &self,
         open: &OpenContext,
@@ -119,7 +58,7 @@ impl V4 {
                 Some(OpRes::Lock(Ok(stateid))) => {
                     let mut known = state.known.lock();
                     known.locks.granted(locker, *stateid);
-                    // Nobody else of this mount has it, or the server would not have granted it.
+                    // No other owner of this mount has it, or the server would not have granted it.
                     let _ = known.locks.held.lock(&locker, lock.range, lock.exclusive);
                     return Ok(true);
                 }
@@ -135,7 +74,7 @@ impl V4 {
             };
             // It may have been reclaimed while the request was under way.
             if state.stateid(self.has_sessions()) == before {
-                tracing::info!("{}: LOCK: {error}; opening again", self.server);
+                tracing::info!("{}: LOCK: {error}; reopening the file", self.server);
                 self.reopen_in_turn(state).await?;
             }
         }
@@ -177,10 +116,10 @@ impl V4 {
             length: lock.range.wire_length(),
             locker: who,
         };
-        (vec![crate::v4::ops::putfh(&state.handle), Op::Lock(args)], counted)
+        (vec![putfh(&state.handle), Op::Lock(args)], counted)
     }
 
-    /// A lock that is in the way.
+    /// A conflicting lock.
     pub(in crate::v4) async fn lock_in_the_way(
         &self,
         open: &OpenContext,
@@ -199,7 +138,7 @@ impl V4 {
         Ok(Some(Lock { range: LockRange { start, end }, exclusive }))
     }
 
-    /// A lock that is in the way, as the server tells it.
+    /// A conflicting lock, as in the server's reply.
     pub(in crate::v4) async fn denied(
         &self,
         open: &OpenContext,
@@ -214,7 +153,7 @@ impl V4 {
                 length: lock.range.wire_length(),
                 owner: owner_of(client, locker),
             };
-            let ops = [crate::v4::ops::putfh(&open.handle), Op::Lockt(args)];
+            let ops = [putfh(&open.handle), Op::Lockt(args)];
             let answer = self.exchange(&open.cred, "LOCKT", &ops, None).await?;
             match answer.results.last() {
                 Some(OpRes::Lockt(Ok(()))) => return Ok(None),
@@ -266,7 +205,7 @@ impl V4 {
                     offset: range.start,
                     length: range.wire_length(),
                 };
-                (vec![crate::v4::ops::putfh(&state.handle), Op::Locku(args)], Counted::Lock(locker))
+                (vec![putfh(&state.handle), Op::Locku(args)], Counted::Lock(locker))
             };
             let answer = self.change(state, &open.cred, "LOCKU", &build).await?;
             let mut known = state.known.lock();
@@ -353,7 +292,7 @@ impl V4 {
                 }
                 _ => {
                     let why = answer.status.map_err(|error| self.failed("LOCK", error));
-                    tracing::warn!("a lock is lost: {why:?}");
+                    tracing::warn!("a lock could not be reclaimed: {why:?}");
                     state.known.lock().locks.lose();
                     return Ok(());
                 }

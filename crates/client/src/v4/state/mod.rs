@@ -3,4 +3,6 @@
 pub(crate) mod change;
 pub(crate) mod delegation;
 pub(crate) mod lock;
+pub(crate) mod lock_state;
 pub(crate) mod open;
+pub(crate) mod open_state;

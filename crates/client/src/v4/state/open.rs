@@ -1,4 +1,4 @@
-//! Opens: one per file, shared by all that have the file open in this mount.
+//! Opens: one per file, shared by all users of the file in this mount.
 //!
 //! 1. CLOSE is sent when the last user has closed the file.
 //! 2. With sessions the stateid is sent with sequence 0, the latest (RFC 8881 section 8.2.2), so
@@ -11,14 +11,12 @@
 
 use crate::error::Result;
 use crate::protocol::{Handle, OpenContext, Place};
-use crate::v4::V4;
-use crate::v4::session::Session;
+use crate::v4::client::V4;
+use crate::v4::requests::{node_ops, putfh};
+use crate::v4::session::state::Session;
 use crate::v4::state::change::Counted;
-use crate::v4::state::lock::Locks;
-use std::collections::HashMap;
+use crate::v4::state::open_state::{Known, OpenState, is_gone, is_state_lost, open_state};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use weir_base::sync::Mutex;
 use weir_nfs::v4::op::open::{
     Args, Claim, DelegationType, How, Opened, ResultFlags, ShareAccess, ShareDeny,
 };
@@ -27,67 +25,6 @@ use weir_nfs::v4::types::{ClientId, StateId, StateOwner};
 use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::Access;
-
-/// The files that are open.
-#[derive(Default)]
-pub(in crate::v4) struct Opens {
-    by_handle: Mutex<HashMap<Handle, Arc<OpenState>>>,
-    /// Owners used so far in minor version 0.
-    owners: AtomicU64,
-}
-
-/// A file that is open at the server.
-pub(crate) struct OpenState {
-    pub(in crate::v4) handle: Handle,
-    /// Held while a request that changes the open or its locks is under way.
-    pub(in crate::v4) turn: tokio::sync::Mutex<()>,
-    pub(in crate::v4) known: Mutex<Known>,
-}
-
-/// What is known of an open file.
-pub(in crate::v4) struct Known {
-    /// Who has it open.
-    count: usize,
-    /// Access that the server granted.
-    granted: Access,
-    /// In whose name.
-    pub(in crate::v4) cred: Option<Arc<OpaqueAuth>>,
-    /// It has been closed; whoever still has this entry looks it up again.
-    closed: bool,
-    pub(in crate::v4) stateid: StateId,
-    /// The open owner, and the number of its next request (minor version 0).
-    owner: u64,
-    pub(in crate::v4) seqid: u32,
-    pub(in crate::v4) locks: Locks,
-}
-
-/// The state of an open, unless the file was opened without any.
-pub(in crate::v4) fn open_state(open: &OpenContext) -> Option<&OpenState> {
-    open.state.as_deref()?.downcast_ref()
-}
-
-impl OpenState {
-    /// The stateid to do I/O with.
-    pub(in crate::v4) fn stateid(&self, sessions: bool) -> StateId {
-        self.known.lock().open_stateid(sessions)
-    }
-}
-
-impl Known {
-    pub(in crate::v4) fn open_stateid(&self, sessions: bool) -> StateId {
-        newest(self.stateid, sessions)
-    }
-
-    /// Whether somebody has the file open.
-    pub(in crate::v4) fn is_open(&self) -> bool {
-        self.count > 0
-    }
-}
-
-/// With sessions, sequence 0 stands for the latest.
-pub(in crate::v4) fn newest(stateid: StateId, sessions: bool) -> StateId {
-    if sessions { StateId { seqid: 0, ..stateid } } else { stateid }
-}
 
 impl V4 {
     /// Opens a file, or joins an open that suffices.
@@ -204,13 +141,13 @@ impl V4 {
             args.owner = owner_of(client, known.owner);
         }
         let at = if matches!(claim, Claim::Null(_)) { at } else { &state.handle };
-        (vec![crate::v4::ops::putfh(at), Op::Open(args), Op::Getfh(())], Counted::Open)
+        (vec![putfh(at), Op::Open(args), Op::Getfh(())], Counted::Open)
     }
 
     fn close_ops(&self, state: &OpenState, known: &Known) -> (Vec<Op>, Counted) {
         let open_stateid = known.open_stateid(self.has_sessions());
         let close = Op::Close(close::Args { seqid: known.seqid, open_stateid });
-        (vec![crate::v4::ops::putfh(&state.handle), close], Counted::Open)
+        (vec![putfh(&state.handle), close], Counted::Open)
     }
 
     /// Makes a new file in minor version 0 and closes it: OPEN is the only way to make one.
@@ -227,8 +164,7 @@ impl V4 {
             let mut args = self.open_args(Access::WRITE, how.clone(), claim.clone());
             args.seqid = known.seqid;
             args.owner = owner_of(client, known.owner);
-            let ops =
-                crate::v4::ops::node_ops(vec![crate::v4::ops::putfh(place.dir), Op::Open(args)]);
+            let ops = node_ops(vec![putfh(place.dir), Op::Open(args)]);
             (ops, Counted::Open)
         };
         let answer = self.change(&state, cred, "OPEN", &build).await?;
@@ -268,7 +204,7 @@ impl V4 {
         }
     }
 
-    /// Lets go of an open; the last one closes the file.
+    /// Ends one use of an open; the last one closes the file at the server.
     pub(in crate::v4) async fn close_file(&self, open: OpenContext) {
         let Some(state) = open_state(&open) else { return };
         let _turn = state.turn.lock().await;
@@ -328,7 +264,7 @@ impl V4 {
         self.opens.remove(&state.handle);
     }
 
-    /// Closes whatever is open, for the end of the mount.
+    /// Closes all open files, for the end of the mount.
     pub(in crate::v4) async fn close_all(&self) {
         self.give_back_all().await;
         for state in self.opens.all() {
@@ -382,7 +318,7 @@ impl V4 {
         for state in self.opens.all() {
             let known = {
                 let mut known = state.known.lock();
-                // Whatever this client's owners counted, the server counts anew.
+                // The restarted server counts the requests of new owners from 0.
                 (known.owner, known.seqid) = (self.opens.new_owner(), 0);
                 known.locks.forget_states();
                 known.count > 0
@@ -390,7 +326,7 @@ impl V4 {
             if known {
                 self.reclaim_open(session, client, &state).await?;
             } else if let Ok(_turn) = state.turn.try_lock() {
-                // Whoever has the turn is opening it, or closing it.
+                // Another task that holds the turn is opening or closing it.
                 state.known.lock().closed = true;
                 self.opens.remove(&state.handle);
             }
@@ -445,7 +381,7 @@ fn confirm_ops(
 ) -> impl Fn(&Known, ClientId) -> (Vec<Op>, Counted) + Send + Sync + '_ {
     |known, _| {
         let args = open_confirm::Args { open_stateid: known.stateid, seqid: known.seqid };
-        (vec![crate::v4::ops::putfh(&state.handle), Op::OpenConfirm(args)], Counted::Open)
+        (vec![putfh(&state.handle), Op::OpenConfirm(args)], Counted::Open)
     }
 }
 
@@ -466,66 +402,11 @@ fn is_other_file(state: &OpenState, handle: &Option<Handle>) -> bool {
     handle.as_ref().is_some_and(|handle| *handle != state.handle)
 }
 
-/// The file cannot be opened under the name that it had.
-pub(in crate::v4) fn is_gone(error: &crate::Error) -> bool {
-    matches!(error.to_vfs(), weir_vfs::Error::Stale | weir_vfs::Error::NotFound)
-}
-
 fn owner_of(client_id: ClientId, owner: u64) -> StateOwner {
     StateOwner { client_id, owner: owner.to_be_bytes().as_slice().into() }
-}
-
-impl Opens {
-    fn entry(&self, handle: &Handle) -> Arc<OpenState> {
-        let mut opens = self.by_handle.lock();
-        let entry = opens.entry(handle.clone()).or_insert_with(|| Arc::new(self.new_state(handle)));
-        Arc::clone(entry)
-    }
-
-    fn new_state(&self, handle: &Handle) -> OpenState {
-        let known = Known {
-            count: 0,
-            granted: Access::empty(),
-            cred: None,
-            closed: false,
-            stateid: StateId::ANONYMOUS,
-            owner: self.new_owner(),
-            seqid: 0,
-            locks: Locks::default(),
-        };
-        OpenState {
-            handle: handle.clone(),
-            turn: tokio::sync::Mutex::default(),
-            known: Mutex::new(known),
-        }
-    }
-
-    fn new_owner(&self) -> u64 {
-        self.owners.fetch_add(1, Relaxed)
-    }
-
-    fn all(&self) -> Vec<Arc<OpenState>> {
-        self.by_handle.lock().values().cloned().collect()
-    }
-
-    fn remove(&self, handle: &Handle) {
-        self.by_handle.lock().remove(handle);
-    }
 }
 
 /// How often an open may be lost before it is confirmed.
 const MAX_OPENS: u32 = 8;
 /// How often an open may be reclaimed while it is being closed.
 const MAX_CLOSES: u32 = 4;
-
-/// Whether the server says that it does not have the state of a stateid (any more).
-pub(in crate::v4) fn is_state_lost(error: Nfs4Error) -> bool {
-    matches!(
-        error,
-        Nfs4Error::BadStateId
-            | Nfs4Error::StaleStateId
-            | Nfs4Error::OldStateId
-            | Nfs4Error::Expired
-            | Nfs4Error::AdminRevoked
-    )
-}

@@ -21,13 +21,13 @@ fn stateid(number: u32) -> StateId {
     StateId { seqid: 1, other }
 }
 
-fn nobody() -> Ace {
+fn no_ace() -> Ace {
     let (flags, mask) = (AceFlags::empty(), AceMask::empty());
     Ace { kind: AceType::Deny, flags, mask, who: "EVERYONE@".into() }
 }
 
 fn read(number: u32) -> Delegation {
-    let (stateid, permissions) = (stateid(number), nobody());
+    let (stateid, permissions) = (stateid(number), no_ace());
     Delegation::Read(ReadDelegation { stateid, recall: false, permissions })
 }
 
@@ -113,7 +113,7 @@ fn at_most_so_many_are_held_and_the_one_unused_for_longest_goes() {
 }
 
 #[test]
-fn whatever_says_that_a_call_may_have_been_missed_ends_them() {
+fn a_sign_of_a_missed_call_ends_them() {
     for (flag, down) in [
         (StatusFlags::CB_PATH_DOWN, true),
         (StatusFlags::CB_PATH_DOWN_SESSION, true),
@@ -142,7 +142,7 @@ fn what_was_not_asked_for_goes_back_and_is_never_relied_on() {
         stateid: stateid(5),
         recall: false,
         space_limit: SpaceLimit::Size(1 << 20),
-        permissions: nobody(),
+        permissions: no_ace(),
     });
     delegations.take(&handle(5), &write, 0);
     delegations.refuse(&handle(6), &read(6));
@@ -161,7 +161,7 @@ fn what_was_not_asked_for_goes_back_and_is_never_relied_on() {
 #[test]
 fn calls_of_another_session_or_out_of_order_are_refused() {
     let delegations = with(1);
-    let owner = StateOwner { client_id: 0, owner: "nobody".into() };
+    let owner = StateOwner { client_id: 0, owner: "another client".into() };
     let notify = weir_nfs::v4::cb::notify_lock::Args { file: "fh".into(), lock_owner: owner };
     let notify = CbOp::NotifyLock(notify);
     assert_eq!(called(&delegations, 1, notify.clone())[1], CbOpRes::NotifyLock(Ok(())));

@@ -1,0 +1,157 @@
+//! A mount in one minor version: what its requests share, and the renewal of its lease.
+
+use crate::error::{Error, Result};
+use crate::protocol::Limits;
+use crate::protocol::Terms;
+use crate::protocol::cookie_verifiers::Verifiers;
+use crate::transport::{CallbackService, Connection, Counters};
+use crate::v4::attr::{About, Owners};
+use crate::v4::open_names::Names;
+use crate::v4::session::state::{Client, Session};
+use crate::v4::state::delegation::table::Delegations;
+use crate::v4::state::open_state::Opens;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use weir_base::sync::Mutex;
+use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
+use weir_rpc::OpaqueAuth;
+
+/// A conversation in one minor version of NFSv4.
+pub(crate) struct V4 {
+    pub(in crate::v4) minor: u32,
+    pub(in crate::v4) server: Arc<str>,
+    pub(in crate::v4) connections: Vec<Connection>,
+    pub(in crate::v4) next_connection: AtomicUsize,
+    /// The mount's own credential: for the client id and the session.
+    pub(in crate::v4) own: OpaqueAuth,
+    pub(in crate::v4) hard: bool,
+    pub(in crate::v4) client: Client,
+    pub(in crate::v4) session: Mutex<Arc<Session>>,
+    /// Held while a session is made anew.
+    pub(in crate::v4) recovering: tokio::sync::Mutex<()>,
+    pub(in crate::v4) opens: Opens,
+    pub(in crate::v4) delegations: Arc<Delegations>,
+    pub(in crate::v4) counters: Arc<Counters>,
+    pub(in crate::v4) names: Names,
+    pub(in crate::v4) readplus: AtomicBool,
+    /// Opens are to be advised as not wanted again.
+    pub(in crate::v4) noreuse: AtomicBool,
+    /// Largest transfers by the mount's options.
+    pub(in crate::v4) asked: Limits,
+    pub(in crate::v4) about: OnceLock<About>,
+    pub(in crate::v4) owners: Owners,
+    pub(in crate::v4) verifiers: Verifiers,
+    /// The lease is not renewed (see [`Protocol::fall_silent`](crate::protocol::Protocol)).
+    pub(in crate::v4) silent: AtomicBool,
+    /// The mount ends: no session is made any more, and no client introduced.
+    pub(in crate::v4) ended: AtomicBool,
+}
+
+impl V4 {
+    /// Connects and makes a session; `None` when the server does not offer the version.
+    pub(crate) async fn begin(terms: &Terms, minor: u32) -> Result<Option<Arc<Self>>> {
+        let delegations: Arc<Delegations> = Arc::default();
+        let mut connections = Vec::new();
+        for _ in 0..terms.options.nconnect {
+            let counters: Arc<Counters> = Arc::clone(&terms.counters);
+            let service = Arc::clone(&delegations);
+            let service: Arc<CallbackService> = Arc::new(move |call| service.answer(call));
+            let (peer, service) = (terms.peer.clone(), (minor > 0).then_some(service));
+            connections.push(Connection::open(peer, terms.patience, counters, service).await?);
+        }
+        let v4 = Arc::new(Self {
+            minor,
+            server: Arc::clone(&terms.peer.name),
+            connections,
+            next_connection: AtomicUsize::new(0),
+            own: terms.own.clone(),
+            hard: terms.options.hard,
+            client: Client::new(),
+            session: Mutex::new(Session::none()),
+            recovering: tokio::sync::Mutex::default(),
+            opens: Opens::default(),
+            delegations,
+            counters: Arc::clone(&terms.counters),
+            names: Names::default(),
+            readplus: AtomicBool::new(terms.options.readplus && minor >= 2),
+            noreuse: AtomicBool::new(terms.options.uncached && minor >= 2),
+            asked: Limits {
+                read: terms.options.rsize as usize,
+                write: terms.options.wsize as usize,
+            },
+            about: OnceLock::new(),
+            owners: Owners::of_this_machine(),
+            verifiers: Verifiers::default(),
+            silent: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        });
+        v4.give_back_what_is_due();
+        let begun = match minor {
+            0 => v4.null().await,
+            _ => v4.establish().await,
+        };
+        match begun {
+            Ok(()) => Ok(Some(v4)),
+            Err(Error::Refused { refusal, .. }) if refusal.is_other_version() => Ok(None),
+            Err(Error::Status { status, .. }) if status == Nfs4Error::MinorVersMismatch.name() => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The connection for the next call: they take turns.
+    pub(in crate::v4) fn connection(&self) -> &Connection {
+        let turn = self.next_connection.fetch_add(1, Relaxed);
+        &self.connections[turn % self.connections.len()]
+    }
+
+    /// How long the server keeps what this client does not renew, once that is known.
+    pub(in crate::v4) fn lease(&self) -> Option<Duration> {
+        self.about.get().map(|about| about.lease)
+    }
+
+    /// Connections made anew so far.
+    pub(in crate::v4) fn reconnects(&self) -> u64 {
+        self.counters.reconnects.load(Relaxed)
+    }
+
+    pub(in crate::v4) fn has_sessions(&self) -> bool {
+        self.minor >= 1
+    }
+
+    /// Renews the lease for as long as the mount lives.
+    pub(in crate::v4) fn keep_alive(self: &Arc<Self>, lease: Duration) {
+        let mount: Weak<Self> = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(lease / 3).await;
+                let Some(v4) = mount.upgrade() else { return };
+                if v4.connections.iter().any(Connection::has_ended) {
+                    return;
+                }
+                if !v4.silent.load(Relaxed)
+                    && let Err(error) = v4.renew().await
+                {
+                    tracing::warn!("{error}");
+                }
+            }
+        });
+    }
+
+    pub(in crate::v4) async fn renew(&self) -> Result<()> {
+        if self.has_sessions() {
+            return self.call(&self.own, "SEQUENCE", &[]).await.map(drop);
+        }
+        let id = self.introduce(None).await?;
+        match self.call_alone("RENEW", Op::Renew(id)).await? {
+            OpRes::Renew(Err(Nfs4Error::StaleClientId | Nfs4Error::Expired)) => {
+                self.introduce(Some(id)).await.map(drop)
+            }
+            // It is renewed all the same. No delegation is kept in this version.
+            OpRes::Renew(Ok(()) | Err(Nfs4Error::CbPathDown)) => Ok(()),
+            other => Err(self.failure_of("RENEW", &other)),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Operations that many compounds are made of, and how their results are taken.
+
+use crate::protocol::Handle;
+use crate::v4::attr::WANTED;
+use weir_nfs::v4::{Bitmap, Op};
+
+pub(in crate::v4) fn putfh(handle: &Handle) -> Op {
+    Op::Putfh(weir_xdr::Opaque(handle.0.clone()))
+}
+
+/// The arm of a result that an operation must have given; evaluates to what it holds.
+macro_rules! take {
+    ($v4:expr, $results:expr, $variant:ident) => {
+        $results
+            .into_iter()
+            .find_map(|result| match result {
+                OpRes::$variant(Ok(value)) => Some(value),
+                _ => None,
+            })
+            .ok_or_else(|| $v4.unexpected(stringify!($variant)))
+    };
+}
+pub(in crate::v4) use take;
+
+pub(in crate::v4) fn lookup(name: &[u8]) -> Op {
+    Op::Lookup(name.into())
+}
+
+pub(in crate::v4) fn getattr(request: Bitmap) -> Op {
+    Op::Getattr(request)
+}
+
+/// `ops`, and what identifies the file that they end at.
+pub(in crate::v4) fn node_ops(mut ops: Vec<Op>) -> Vec<Op> {
+    ops.push(Op::Getfh(()));
+    ops.push(getattr(WANTED));
+    ops
+}

@@ -1,0 +1,53 @@
+//! The session, and this client as the server knows it.
+
+use crate::v4::session::slots::Slots;
+use std::sync::Arc;
+use weir_base::sync::Mutex;
+use weir_nfs::v4::types::{ClientId, ClientOwner, SessionId};
+
+/// A session.
+pub(in crate::v4) struct Session {
+    pub(in crate::v4) id: SessionId,
+    pub(in crate::v4) slots: Arc<Slots>,
+    /// The largest transfers that fit in its messages, in bytes.
+    pub(in crate::v4) max_read: usize,
+    pub(in crate::v4) max_write: usize,
+}
+
+impl Session {
+    /// Stands for the session before there is one.
+    pub(in crate::v4) fn none() -> Arc<Self> {
+        let slots = Slots::new(1);
+        slots.kill();
+        Arc::new(Self { id: [0; 16], slots, max_read: 0, max_write: 0 })
+    }
+}
+
+/// This client, as the server knows it.
+pub(in crate::v4) struct Client {
+    pub(in crate::v4) owner: ClientOwner,
+    pub(in crate::v4) id: Mutex<Option<ClientId>>,
+    /// As whom everything was reclaimed, and the server told so.
+    pub(in crate::v4) settled: Mutex<Option<ClientId>>,
+}
+
+impl Client {
+    /// A client that no server has seen before.
+    pub(in crate::v4) fn new() -> Self {
+        let random = getrandom::u64().unwrap_or_else(|_| std::process::id().into());
+        let host = rustix::system::uname();
+        let name = format!("weir {} {random:016x}", host.nodename().to_string_lossy());
+        let owner = name.as_bytes().into();
+        let owner = ClientOwner { verifier: random.to_be_bytes(), owner };
+        Self { owner, id: Mutex::new(None), settled: Mutex::new(None) }
+    }
+
+    pub(in crate::v4) fn owner(&self) -> &ClientOwner {
+        &self.owner
+    }
+
+    /// Its number, as long as the server knows it.
+    pub(in crate::v4) fn id(&self) -> Option<ClientId> {
+        *self.id.lock()
+    }
+}

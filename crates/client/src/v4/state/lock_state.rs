@@ -1,0 +1,67 @@
+//! The locks of an open file, as far as the client knows them.
+
+use crate::protocol::Locker;
+use std::collections::HashMap;
+use weir_nfs::v4::types::StateId;
+use weir_vfs::{LockRange, RangeLocks};
+
+/// The locks of an open file.
+#[derive(Default)]
+pub(in crate::v4) struct Locks {
+    pub(in crate::v4) states: HashMap<Locker, LockState>,
+    pub(in crate::v4) held: RangeLocks<Locker>,
+    pub(in crate::v4) lost: bool,
+}
+
+/// A lock owner that the server knows.
+#[derive(Clone, Copy)]
+pub(in crate::v4) struct LockState {
+    pub(in crate::v4) stateid: StateId,
+    /// The number of the next request (minor version 0).
+    pub(in crate::v4) seqid: u32,
+}
+
+impl Locks {
+    /// Whether owners hold locks that the server no longer has.
+    pub(in crate::v4) fn are_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Whether the server knows of no locker.
+    pub(in crate::v4) fn are_unused(&self) -> bool {
+        self.states.is_empty() && !self.lost
+    }
+
+    /// The server has none of them any more.
+    pub(in crate::v4) fn lose(&mut self) {
+        self.states.clear();
+        self.lost |= !self.held.is_empty();
+    }
+
+    /// The server knows none of their owners yet.
+    pub(in crate::v4) fn forget_states(&mut self) {
+        self.states.clear();
+    }
+
+    pub(in crate::v4) fn count(&mut self, locker: Locker) {
+        if let Some(state) = self.states.get_mut(&locker) {
+            state.seqid = state.seqid.wrapping_add(1);
+        }
+    }
+
+    pub(in crate::v4) fn granted(&mut self, locker: Locker, stateid: StateId) {
+        // The first request, which made the owner known, had number 0.
+        self.states.entry(locker).or_insert(LockState { stateid, seqid: 1 }).stateid = stateid;
+    }
+
+    /// Forgets a locker that holds nothing; its stateid, if the server knows it.
+    pub(in crate::v4) fn forget(&mut self, locker: Locker) -> Option<StateId> {
+        let gone = !self.held.holds(&locker);
+        gone.then(|| self.states.remove(&locker)).flatten().map(|state| state.stateid)
+    }
+
+    pub(in crate::v4) fn released(&mut self, locker: Locker, range: LockRange) {
+        self.held.unlock(&locker, range);
+        self.lost &= !self.held.is_empty();
+    }
+}

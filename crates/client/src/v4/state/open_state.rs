@@ -1,0 +1,128 @@
+//! What is known of the files that are open at the server.
+
+use crate::protocol::{Handle, OpenContext};
+use crate::v4::state::lock_state::Locks;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use weir_base::sync::Mutex;
+use weir_nfs::v4::Error as Nfs4Error;
+use weir_nfs::v4::types::StateId;
+use weir_rpc::OpaqueAuth;
+use weir_vfs::Access;
+
+/// The files that are open.
+#[derive(Default)]
+pub(in crate::v4) struct Opens {
+    pub(in crate::v4) by_handle: Mutex<HashMap<Handle, Arc<OpenState>>>,
+    /// Owners used so far in minor version 0.
+    pub(in crate::v4) owners: AtomicU64,
+}
+
+/// A file that is open at the server.
+pub(crate) struct OpenState {
+    pub(in crate::v4) handle: Handle,
+    /// Held while a request that changes the open or its locks is under way.
+    pub(in crate::v4) turn: tokio::sync::Mutex<()>,
+    pub(in crate::v4) known: Mutex<Known>,
+}
+
+/// What is known of an open file.
+pub(in crate::v4) struct Known {
+    /// Who has it open.
+    pub(in crate::v4) count: usize,
+    /// Access that the server granted.
+    pub(in crate::v4) granted: Access,
+    /// In whose name.
+    pub(in crate::v4) cred: Option<Arc<OpaqueAuth>>,
+    /// It has been closed; a task that still has this entry looks it up again.
+    pub(in crate::v4) closed: bool,
+    pub(in crate::v4) stateid: StateId,
+    /// The open owner, and the number of its next request (minor version 0).
+    pub(in crate::v4) owner: u64,
+    pub(in crate::v4) seqid: u32,
+    pub(in crate::v4) locks: Locks,
+}
+
+/// The state of an open, unless the file was opened without any.
+pub(in crate::v4) fn open_state(open: &OpenContext) -> Option<&OpenState> {
+    open.state.as_deref()?.downcast_ref()
+}
+
+impl OpenState {
+    /// The stateid to do I/O with.
+    pub(in crate::v4) fn stateid(&self, sessions: bool) -> StateId {
+        self.known.lock().open_stateid(sessions)
+    }
+}
+
+impl Known {
+    pub(in crate::v4) fn open_stateid(&self, sessions: bool) -> StateId {
+        newest(self.stateid, sessions)
+    }
+
+    /// Whether this mount has the file open.
+    pub(in crate::v4) fn is_open(&self) -> bool {
+        self.count > 0
+    }
+}
+
+/// With sessions, sequence 0 stands for the latest.
+pub(in crate::v4) fn newest(stateid: StateId, sessions: bool) -> StateId {
+    if sessions { StateId { seqid: 0, ..stateid } } else { stateid }
+}
+
+impl Opens {
+    pub(in crate::v4) fn entry(&self, handle: &Handle) -> Arc<OpenState> {
+        let mut opens = self.by_handle.lock();
+        let entry = opens.entry(handle.clone()).or_insert_with(|| Arc::new(self.new_state(handle)));
+        Arc::clone(entry)
+    }
+
+    pub(in crate::v4) fn new_state(&self, handle: &Handle) -> OpenState {
+        let known = Known {
+            count: 0,
+            granted: Access::empty(),
+            cred: None,
+            closed: false,
+            stateid: StateId::ANONYMOUS,
+            owner: self.new_owner(),
+            seqid: 0,
+            locks: Locks::default(),
+        };
+        OpenState {
+            handle: handle.clone(),
+            turn: tokio::sync::Mutex::default(),
+            known: Mutex::new(known),
+        }
+    }
+
+    pub(in crate::v4) fn new_owner(&self) -> u64 {
+        self.owners.fetch_add(1, Relaxed)
+    }
+
+    pub(in crate::v4) fn all(&self) -> Vec<Arc<OpenState>> {
+        self.by_handle.lock().values().cloned().collect()
+    }
+
+    pub(in crate::v4) fn remove(&self, handle: &Handle) {
+        self.by_handle.lock().remove(handle);
+    }
+}
+
+/// The file cannot be opened under the name that it had.
+pub(in crate::v4) fn is_gone(error: &crate::Error) -> bool {
+    matches!(error.to_vfs(), weir_vfs::Error::Stale | weir_vfs::Error::NotFound)
+}
+
+/// Whether the server says that it does not have the state of a stateid (any more).
+pub(in crate::v4) fn is_state_lost(error: Nfs4Error) -> bool {
+    matches!(
+        error,
+        Nfs4Error::BadStateId
+            | Nfs4Error::StaleStateId
+            | Nfs4Error::OldStateId
+            | Nfs4Error::Expired
+            | Nfs4Error::AdminRevoked
+    )
+}
