@@ -1,14 +1,13 @@
-//! READ, READ_PLUS, WRITE, COMMIT (RFC 8881 sections 18.22, 18.32, 18.3; RFC 7862 section 15.10).
+//! READ, WRITE, COMMIT (RFC 8881 sections 18.22, 18.32, 18.3). READ_PLUS: [`super::read_plus`].
 
 use crate::operation::gather;
 use crate::v4::context::Context;
-use crate::v4::ops::read_plus::{PlusRequest, plan};
 use crate::v4::status::of_vfs;
 use std::sync::Arc;
 use weir_nfs::Data;
 use weir_nfs::v4::Error;
 use weir_nfs::v4::OpCode;
-use weir_nfs::v4::op::{commit, read as read_op, read_plus, write};
+use weir_nfs::v4::op::{commit, read as read_op, write};
 use weir_nfs::v4::types::StableHow;
 use weir_vfs::{Access, IoFlags};
 
@@ -20,25 +19,6 @@ pub(crate) async fn read(cx: &mut Context, args: read_op::Args) -> read_op::Res 
     let data = gather::read_data(&io.file, args.offset, count, &cx.peer, target.export);
     let gather::Data { gathered, eof } = data.await.map_err(of_vfs)?;
     Ok(read_op::Read { eof, data: Data::Shared(Arc::new(gathered)) })
-}
-
-pub(crate) async fn read_plus(cx: &mut Context, args: read_plus::Args) -> read_plus::Res {
-    let target = cx.current()?;
-    let io = cx.io(&target, args.stateid, Access::READ).await?;
-    let room = cx.room.saturating_sub(OpCode::ReadPlus.reply_bound().fixed_bytes());
-    // More than fits even as data alone is not worth pinning; holes take less, but whoever asks
-    // for more than a reply asks again.
-    let count = room.min(args.count as usize);
-    let own_lock_end = io
-        .lock_owner
-        .as_ref()
-        .and_then(|owner| cx.state().own_lock_end(target.node, owner, args.offset));
-    let (segments, reserved) = gather::read(&io.file, args.offset, count, &cx.peer, target.export)
-        .await
-        .map_err(of_vfs)?;
-    let hole_end = own_lock_end.unwrap_or(u64::MAX);
-    let request = PlusRequest { offset: args.offset, count, room, hole_end };
-    Ok(plan(segments, request, &reserved))
 }
 
 pub(crate) async fn write(cx: &mut Context, args: write::Args) -> write::Res {

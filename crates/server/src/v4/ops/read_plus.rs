@@ -1,4 +1,4 @@
-//! What READ_PLUS sends: a file's segments as the page cache lends them.
+//! READ_PLUS (RFC 7862 section 15.10): a file's segments as the page cache lends them.
 //!
 //! 1. Segments are contiguous, in order, and begin exactly at the request's offset. (Linux's
 //!    client takes a hole that begins earlier and ends later for nothing at all.)
@@ -9,61 +9,86 @@
 //!    writer has put data in between.
 //! 5. Holes shorter than [`MIN_HOLE_BYTES`] travel as zeros within data.
 
-use crate::operation::gather::{Gathered, Piece};
+use crate::operation::gather::{self, Gathered, Piece};
 use crate::transport::Reserved;
+use crate::v4::context::Context;
+use crate::v4::status::of_vfs;
 use std::sync::Arc;
 use weir_nfs::Data;
+use weir_nfs::v4::OpCode;
 use weir_nfs::v4::op::read_plus::{
-    DATA_HEADER_BYTES, DataSegment, HOLE_BYTES, HoleSegment, ReadPlus, Segment as PlusSegment,
+    self as read_plus_op, DATA_HEADER_BYTES, DataSegment, HOLE_BYTES, HoleSegment, ReadPlus,
+    Segment as PlusSegment,
 };
 use weir_pagecache::{Segment, Segments};
+use weir_vfs::Access;
 use weir_xdr::{Payload, padding};
 
 /// A hole pays from here on: it spares its bytes and costs two more segment headers, the work of
 /// gathering and of taking apart.
 const MIN_HOLE_BYTES: u64 = 512;
 
+pub(crate) async fn read_plus(cx: &mut Context, args: read_plus_op::Args) -> read_plus_op::Res {
+    let target = cx.current()?;
+    let io = cx.io(&target, args.stateid, Access::READ).await?;
+    let room = cx.room.saturating_sub(OpCode::ReadPlus.reply_bound().fixed_bytes());
+    // Pins no more pages than fit if all is data. Holes take less, but a client that asks for more
+    // than one reply holds asks again.
+    let count = room.min(args.count as usize);
+    let own_lock_end = io
+        .lock_owner
+        .as_ref()
+        .and_then(|owner| cx.state().own_lock_end(target.node, owner, args.offset));
+    let (segments, reserved) = gather::read(&io.file, args.offset, count, &cx.peer, target.export)
+        .await
+        .map_err(of_vfs)?;
+    let hole_end = own_lock_end.unwrap_or(u64::MAX);
+    let request = Request { offset: args.offset, count, room, hole_end };
+    Ok(choose_segments(segments, request, &reserved))
+}
+
 /// What a READ_PLUS asked for, and what its reply may be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PlusRequest {
-    pub(crate) offset: u64,
-    pub(crate) count: usize,
+struct Request {
+    offset: u64,
+    count: usize,
     /// Bytes for the encoded segments.
-    pub(crate) room: usize,
+    room: usize,
     /// Where a hole may go on to at most.
-    pub(crate) hole_end: u64,
+    hole_end: u64,
 }
 
 /// Chooses the segments of a READ_PLUS reply.
-pub(crate) fn plan(segments: Segments, request: PlusRequest, reserved: &Arc<Reserved>) -> ReadPlus {
-    let PlusRequest { offset, count, room, hole_end } = request;
+fn choose_segments(segments: Segments, request: Request, reserved: &Arc<Reserved>) -> ReadPlus {
+    let Request { offset, count, room, hole_end } = request;
     let request_end = offset.saturating_add(count as u64);
     let eof = segments.eof && segments.end(offset) <= request_end;
-    let mut plan = Planner { plus: ReadPlus::default(), at: offset, room, open_data: None };
+    let mut reply = Reply { plus: ReadPlus::default(), at: offset, room, open_data: None };
     for segment in segments.segments {
         let fits = match segment {
-            Segment::Data { pages, .. } => plan.data(Piece::Pages(pages), reserved),
+            Segment::Data { pages, .. } => reply.data(Piece::Pages(pages), reserved),
             Segment::Hole { start, end } => {
                 let end = end.min(hole_end.max(request_end));
                 if end - start >= MIN_HOLE_BYTES {
-                    plan.hole(end - start)
+                    reply.hole(end - start)
                 } else {
                     let len = end.min(request_end).saturating_sub(start);
-                    plan.data(Piece::Zeros(len as usize), reserved)
+                    reply.data(Piece::Zeros(len as usize), reserved)
                 }
             }
         };
         if !fits {
-            plan.close_data();
-            return plan.plus;
+            reply.close_data();
+            return reply.plus;
         }
     }
-    plan.close_data();
-    plan.plus.eof = eof;
-    plan.plus
+    reply.close_data();
+    reply.plus.eof = eof;
+    reply.plus
 }
 
-struct Planner {
+/// The segments chosen so far.
+struct Reply {
     plus: ReadPlus,
     /// Where the next segment begins.
     at: u64,
@@ -71,7 +96,7 @@ struct Planner {
     open_data: Option<(u64, Gathered)>,
 }
 
-impl Planner {
+impl Reply {
     /// Appends bytes to the last data segment, or begins one. Says whether all of them fit.
     fn data(&mut self, mut piece: Piece, reserved: &Arc<Reserved>) -> bool {
         let len = piece.len();
