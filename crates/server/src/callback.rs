@@ -1,7 +1,7 @@
 //! Calling clients back: in the backchannel of a session, or, in minor version 0, at the address
 //! that the client gave.
 //!
-//! 1. A callback goes to its client and to nobody else: over a connection that the client made and
+//! 1. A callback goes to its client and to no other host: over a connection that the client made and
 //!    bound to its session, or to an address that the client asked from itself
 //!    ([`service_of`]). A way is used once a null call over it was answered.
 //! 2. A call that is not answered in time ends: its connection serves the backchannel no more, or
@@ -11,10 +11,10 @@
 //!    this one.
 //! 4. Calls under way are bounded: by the slots of sessions, and by [`OUTGOING`] connections.
 
+use crate::peer::Peer;
 use crate::state::{
     BackCall, BackOutcome, CallbackCred, CallbackService, ClientId, Referring, SessionId, State,
 };
-use crate::transport::Peer;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -166,7 +166,7 @@ impl Callbacks {
         procedure: u32,
         args: &(impl Encode + Sync),
     ) -> Option<R> {
-        // Nobody closes the semaphore.
+        // The semaphore is never closed.
         let _permit = self.outgoing.acquire().await.ok()?;
         let called = async {
             let connection =
@@ -300,7 +300,7 @@ fn referring_calls(
 
 fn header(program: u32, procedure: u32, cred: &CallbackCred) -> CallHeader {
     let cred = match cred {
-        CallbackCred::Nobody => OpaqueAuth::NONE,
+        CallbackCred::AuthNone => OpaqueAuth::NONE,
         CallbackCred::Sys(body) => {
             OpaqueAuth { flavor: AuthFlavor::SYS, body: Opaque(body.clone()) }
         }
@@ -314,11 +314,11 @@ pub(crate) fn cred_of(offered: &[CallbackSec]) -> Option<CallbackCred> {
         CallbackSec::Sys(sys) => Some(CallbackCred::Sys(OpaqueAuth::from(sys).body.0)),
         _ => None,
     });
-    sys.or_else(|| offered.contains(&CallbackSec::None).then_some(CallbackCred::Nobody))
+    sys.or_else(|| offered.contains(&CallbackSec::None).then_some(CallbackCred::AuthNone))
 }
 
 /// Where a client of minor version 0, which asks from `peer`, wants to be called; `None` if that is
-/// nowhere, or not at its own address: the server connects to nobody who did not ask for it.
+/// nowhere, or not at its own address: the server connects to no host that did not ask for it.
 pub(crate) fn service_of(
     location: &NetAddr,
     program: u32,
@@ -355,7 +355,7 @@ mod tests {
         let at = |l: NetAddr| service_of(&l, 7, 9, peer).map(|s| s.addr.to_string());
         assert_eq!(at(location("tcp", "192.0.2.2.3.232")), Some("192.0.2.2:1000".into()));
         assert_eq!(at(location("tcp6", "::ffff:192.0.2.2.3.232")).map(|_| ()), Some(()));
-        assert_eq!(at(location("tcp", "192.0.2.3.3.232")), None, "somebody else's");
+        assert_eq!(at(location("tcp", "192.0.2.3.3.232")), None, "another host's");
         assert_eq!(at(location("tcp", "192.0.2.2.0.0")), None, "no port");
         assert_eq!(at(location("udp", "192.0.2.2.3.232")), None);
         assert_eq!(at(location("tcp", "192.0.2.2.3.256")), None);
@@ -375,7 +375,7 @@ mod tests {
             })
         };
         assert!(matches!(cred_of(&[CallbackSec::None, sys]), Some(CallbackCred::Sys(_))));
-        assert_eq!(cred_of(&[gss(), CallbackSec::None]), Some(CallbackCred::Nobody));
+        assert_eq!(cred_of(&[gss(), CallbackSec::None]), Some(CallbackCred::AuthNone));
         assert_eq!(cred_of(&[gss()]), None);
     }
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! 1. A handle is accepted only if its keyed MAC (BLAKE3) over everything before it is right;
-//!    the comparison takes the same time whatever is wrong.
+//!    the comparison takes the same time for every wrong handle.
 //! 2. The key is made once and kept in the state directory, readable by its owner alone.
 //! 3. A handle is 36 bytes: it fits NFSv3's 64.
 

@@ -1,14 +1,20 @@
 //! The NFS server: versions 3, 4.0, 4.1 and 4.2 over the page cache, on one TCP port.
 //!
-//! - [`server`]: configuration, start, stop.
-//! - `transport`: connections, records, bounds. [`program`]: what plugs into them.
-//! - [`export`], [`handle`]: what is exported, as whom, and how files are named to clients.
-//! - [`state`]: clients, sessions, opens, locks, delegations, leases, grace; no I/O in it.
-//! - `storage`: what survives a restart, and names and attributes on disk before the reply.
-//! - `delegation`, `callback`: delegations are recalled; how clients are called.
-//! - `locks`: NFSv3's lock manager and status monitor; CB_NOTIFY_LOCK.
-//! - `operation`: what the operations of all versions share.
-//! - `v3`: NFSv3 and MOUNT. `v4`: compounds, and the operations in small families.
+//! Layers, from the top:
+//!
+//! ```text
+//! server                         - configuration, start, stop
+//! report registration transport  - counters as text; the port mapper; connections, records, bounds
+//! v3 v4 locks                    - NFSv3 and MOUNT; compounds and their operations; NLM, NSM, CB_NOTIFY_LOCK
+//! services                       - what the programs of all versions use
+//! delegation                     - delegations are recalled before a file is changed
+//! callback operation storage     - calls to clients; what versions share; what survives a restart
+//! export                         - what is exported, to whom, and as whom callers act
+//! program                        - what plugs into the transport
+//! peer                           - the other end of a connection
+//! state admission metrics        - clients, opens, locks, leases, without I/O; whose calls are believed; counters
+//! handle versions                - filehandles; which versions of the protocol are offered
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -18,11 +24,14 @@ mod delegation;
 pub mod export;
 pub mod handle;
 mod locks;
-pub mod metrics;
+mod metrics;
 mod operation;
+mod peer;
 pub mod program;
 pub mod registration;
+pub mod report;
 pub mod server;
+mod services;
 pub mod state;
 mod storage;
 mod transport;
@@ -31,11 +40,11 @@ mod v4;
 mod versions;
 
 pub use crate::delegation::recall::Recalls;
-pub use crate::storage::durability::Durability;
 pub use crate::storage::write_verifier::WriteVerifier;
-pub use admission::AdmissionOptions;
-pub use export::{Export, ExportOptions, Squash};
+pub use admission::{AdmissionOptions, Identity};
+pub use export::{Durability, Export, ExportOptions, Squash};
+pub use peer::{Peer, Reserved};
 pub use program::{Call, Program, ProgramId, Programs, Refusal};
 pub use server::{Server, ServerConfig, ServerError};
-pub use transport::{Limits, Peer, Reserved};
+pub use transport::Limits;
 pub use versions::Versions;

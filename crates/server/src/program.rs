@@ -11,7 +11,7 @@
 //!    returns it. Refusals throw it away.
 //! 2. Nothing that a peer sends makes a program panic; `?` on a decoding error refuses the call
 //!    with GARBAGE_ARGS.
-//! 3. Whoever puts large payloads in a reply reserves them first ([`Peer::reserve`]), so that a
+//! 3. A program that puts large payloads in a reply reserves them first ([`Peer::reserve`]), so that a
 //!    peer that does not read holds a bounded amount of memory.
 //!
 //! ```ignore
@@ -29,8 +29,8 @@
 //! }
 //! ```
 
-use crate::export::Identity;
-use crate::transport::Peer;
+use crate::admission::Identity;
+use crate::peer::Peer;
 use async_trait::async_trait;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;

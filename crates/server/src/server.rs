@@ -4,21 +4,24 @@ use crate::admission::{Admission, AdmissionOptions};
 use crate::callback::Callbacks;
 use crate::delegation::recall::Recalls;
 use crate::export::{Export, Exports, ExportsError};
-use crate::handle::{Handles, Node};
+use crate::handle::Handles;
 use crate::locks::nlm::{self, Nlm4};
 use crate::locks::notify;
 use crate::locks::nsm::{Confirm, Nsm1, Restart};
-use crate::metrics::{Metrics, Report};
+use crate::metrics::Metrics;
+use crate::operation::copies::Copies;
 use crate::program::{ProgramId, Programs};
 use crate::registration::{self, RegisterError};
-use crate::state::{self, Grace, Ids, Recovery, State};
+use crate::report::Report;
+use crate::services::Services;
+use crate::state::{self, Grace, Ids, State};
 use crate::storage::client_tracking::Records;
 use crate::storage::durability::Committer;
+use crate::storage::recovery::Recovery;
 use crate::storage::write_verifier::WriteVerifier;
 use crate::transport::{self, Transport};
 use crate::v3::{Mount3, Nfs3, NfsAcl3};
-use crate::v4::copy::background::Copies;
-use crate::v4::{IdMap, Nfs4, OwnerTable};
+use crate::v4::{self, Nfs4};
 use crate::versions::Versions;
 use parking_lot::Mutex;
 use socket2::SockRef;
@@ -30,9 +33,8 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 use weir_base::{Clock, SystemClock};
-use weir_pagecache::File;
 
 /// How a server is set up.
 #[derive(Clone)]
@@ -86,69 +88,6 @@ impl ServerConfig {
     }
 }
 
-/// What the programs of a server share.
-pub(crate) struct Core {
-    pub(crate) exports: Arc<Exports>,
-    pub(crate) state: Arc<Mutex<State<File>>>,
-    pub(crate) callbacks: Arc<Callbacks>,
-    pub(crate) recalls: Arc<Recalls>,
-    pub(crate) copies: Arc<Copies>,
-    pub(crate) records: Arc<Records>,
-    pub(crate) owners: OwnerTable,
-    pub(crate) recovery: Recovery,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) versions: Versions,
-    /// Largest record, in bytes.
-    pub(crate) record_bytes: usize,
-    /// Which run of the server this is; data not committed in another run may be lost.
-    pub(crate) run: u32,
-    pub(crate) verifier: Arc<WriteVerifier>,
-    pub(crate) committer: Arc<Committer>,
-    /// The server's name for itself: the same in every run, and no other server's.
-    pub(crate) identity: [u8; 16],
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) ids: IdMap,
-}
-
-impl Core {
-    pub(crate) fn now(&self) -> Duration {
-        self.clock.monotonic()
-    }
-
-    /// Puts on disk what no reply waits for; what cannot be written is tried again.
-    pub(crate) async fn write_records(&self) {
-        if let Err(error) = self.records.write_all().await {
-            error!("cannot write the state database: {error}");
-        }
-    }
-
-    /// Whether a file's export is still served. To be asked after something of it was taken: if the
-    /// export goes away later, that is taken away again by [`Server::set_exports`].
-    pub(crate) fn serves(&self, node: Node) -> bool {
-        self.exports.table().get(node.export).is_ok()
-    }
-
-    /// What is done every second: ends what has had its time. It waits for no store: one that hangs
-    /// would hold up the leases of all.
-    pub(crate) async fn sweep(&self) {
-        let now = self.now();
-        {
-            let mut state = self.state.lock();
-            state.sweep(now);
-            let gone = state.grace.end(now);
-            if !gone.is_empty() {
-                info!("{} clients are forgotten: they did not come back", gone.len());
-            }
-            gone.into_iter().for_each(|owner| state.is_to_be_written(owner));
-        }
-        self.recalls.look_again();
-        self.recalls.look_at_files();
-        let lease = self.state.lock().limits().lease;
-        self.owners.sweep(&self.state, lease, now);
-        self.write_records().await;
-    }
-}
-
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -181,7 +120,10 @@ pub struct ShorterLease;
 /// An NFS server.
 #[derive(Clone)]
 pub struct Server {
-    pub(crate) core: Arc<Core>,
+    pub(crate) services: Arc<Services>,
+    /// `None`: no minor version of NFSv4 is offered.
+    nfs4: Option<Arc<Nfs4>>,
+    run: u32,
     transport: Arc<Transport>,
     admission: Arc<Admission>,
     locks: Arc<Nlm4>,
@@ -227,13 +169,7 @@ impl Server {
         let callbacks = Arc::new(Callbacks::new(state.clone()));
         let records = Arc::new(Records::new(state.clone(), recovery.clone()));
         let stop = CancellationToken::new();
-        let copies = Arc::new(Copies::new(
-            state.clone(),
-            exports.clone(),
-            callbacks.clone(),
-            verifier.clone(),
-            stop.child_token(),
-        ));
+        let copies = Arc::new(Copies::new(state.clone(), exports.clone()));
         let recalls = Arc::new(Recalls::new(
             state.clone(),
             callbacks.clone(),
@@ -244,39 +180,38 @@ impl Server {
             stop.child_token(),
         ));
         let metrics = Arc::new(Metrics::default());
-        let core = Arc::new(Core {
+        let services = Arc::new(Services {
             exports: exports.clone(),
             state,
             callbacks,
             recalls: recalls.clone(),
             copies,
             records,
-            owners: OwnerTable::new(max_owners),
             recovery,
             clock: clock.clone(),
-            versions,
-            record_bytes: transport.record_bytes,
-            run: recovered.run,
             verifier,
             committer: committer.clone(),
-            identity,
             metrics: metrics.clone(),
-            ids: IdMap::new(id_domain.as_deref()),
         });
-        hosts.for_each(|host| core.state.lock().nlm_remembered(host, clock.monotonic()));
+        hosts.for_each(|host| services.state.lock().nlm_remembered(host, clock.monotonic()));
         let callbacks = nlm::Callbacks::new(clients_rpcbind, stop.clone());
         let confirm = Confirm {
-            state: core.state.clone(),
+            state: services.state.clone(),
             mapper_port: clients_rpcbind,
             ports_below: notice_ports_below,
             stop: stop.child_token(),
         };
-        let monitor = Arc::new(Nsm1::new(core.clone(), confirm));
-        let locks = Arc::new(Nlm4::new(core.clone(), callbacks.clone(), monitor.clone()));
+        let monitor = Arc::new(Nsm1::new(recovered.run, clock.clone(), confirm));
+        let locks = Arc::new(Nlm4::new(services.clone(), callbacks.clone(), monitor.clone()));
         let restart = Arc::new(Restart::new(recovered.run, recovered.hosts, clients_rpcbind));
         let mut programs = Programs::default();
+        let mut nfs4 = None;
         if versions.intersects(Versions::V4) {
-            programs.add(Arc::new(Nfs4::new(core.clone())));
+            let record_bytes = transport.record_bytes;
+            let options = v4::Options { versions, record_bytes, identity, id_domain, max_owners };
+            let nfs = Arc::new(Nfs4::new(services.clone(), options, stop.child_token()));
+            programs.add(nfs.clone());
+            nfs4 = Some(nfs);
         }
         if versions.contains(Versions::V3) {
             let nfs3 = Nfs3::new(exports.clone(), committer, clock, recalls, metrics);
@@ -293,7 +228,9 @@ impl Server {
         let transport =
             Arc::new(Transport::new(transport, programs, admission.clone(), stop.clone()));
         Ok(Self {
-            core,
+            services,
+            nfs4,
+            run: recovered.run,
             transport,
             admission,
             locks,
@@ -334,19 +271,23 @@ impl Server {
     /// # Errors
     /// Dirty data could not be written.
     pub async fn serve_all(&self, listeners: Vec<TcpListener>) -> io::Result<()> {
-        let core = self.core.clone();
+        let server = self.clone();
         let sweeper = tokio::spawn(async move {
             let mut ticks = tokio::time::interval(Duration::from_secs(1));
             loop {
                 ticks.tick().await;
-                core.sweep().await;
+                server.sweep().await;
             }
         });
         let mut beside = JoinSet::new();
         beside.spawn(self.locks.clone().run());
-        beside.spawn(notify::run(self.core.clone()));
+        beside.spawn(notify::run(
+            self.services.state.clone(),
+            self.services.exports.clone(),
+            self.services.callbacks.clone(),
+        ));
         beside.spawn(self.restart.clone().tell());
-        for listener in listeners.iter().filter(|_| self.core.versions.contains(Versions::V3)) {
+        for listener in listeners.iter().filter(|_| self.offers_v3()) {
             match listener.local_addr() {
                 Ok(address) => {
                     let only_v6 = address.is_ipv6() && SockRef::from(listener).only_v6()?;
@@ -359,7 +300,7 @@ impl Server {
         sweeper.abort();
         beside.shutdown().await;
         // What the sweeper, or a call that was cut off, did not come to write.
-        self.core.write_records().await;
+        self.services.write_records().await;
         self.callbacks.stopped().await;
         let registered = std::mem::take(&mut *self.registered.lock());
         if let Some(mapper) = self.rpcbind
@@ -367,7 +308,7 @@ impl Server {
         {
             warn!("{error}");
         }
-        for export in self.core.exports.table().all() {
+        for export in self.services.exports.table().all() {
             export.fs().cache().flush().await?;
         }
         Ok(())
@@ -380,8 +321,8 @@ impl Server {
     /// # Errors
     /// The exports cannot be served together; those of before still are.
     pub fn set_exports(&self, exports: Vec<Export>) -> Result<(), ServerError> {
-        for gone in self.core.exports.replace(exports)? {
-            self.core.state.lock().drop_export(gone);
+        for gone in self.services.exports.replace(exports)? {
+            self.services.state.lock().drop_export(gone);
         }
         Ok(())
     }
@@ -391,7 +332,7 @@ impl Server {
     /// # Errors
     /// It is shorter than the one that clients know, and by which they renew.
     pub fn set_lease(&self, lease: Duration) -> Result<(), ShorterLease> {
-        self.core.state.lock().extend_lease(lease).then_some(()).ok_or(ShorterLease)
+        self.services.state.lock().extend_lease(lease).then_some(()).ok_or(ShorterLease)
     }
 
     /// Believes clients by these rules from the next call on.
@@ -401,7 +342,33 @@ impl Server {
 
     /// What it did so far, and does from now on.
     pub fn report(&self) -> Report {
-        Report::new(self.core.clone())
+        Report::new(self.services.metrics.clone(), self.services.exports.clone())
+    }
+
+    /// Runs every second: ends what has had its time. It waits for no store: one that hangs would delay
+    /// the expiry of every lease.
+    pub(crate) async fn sweep(&self) {
+        let Services { state, recalls, .. } = &*self.services;
+        let now = self.services.now();
+        {
+            let mut state = state.lock();
+            state.sweep(now);
+            let gone = state.grace.end(now);
+            if !gone.is_empty() {
+                info!("{} clients did not reclaim in the grace period: forgotten", gone.len());
+            }
+            gone.into_iter().for_each(|owner| state.is_to_be_written(owner));
+        }
+        recalls.look_again();
+        recalls.look_at_files();
+        if let Some(nfs4) = &self.nfs4 {
+            nfs4.sweep();
+        }
+        self.services.write_records().await;
+    }
+
+    fn offers_v3(&self) -> bool {
+        self.programs.iter().any(|id| id.program == weir_nfs::nlm::PROGRAM)
     }
 
     /// Tells [`serve`](Self::serve) to come to an end.
@@ -412,6 +379,6 @@ impl Server {
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("run", &self.core.run).finish_non_exhaustive()
+        f.debug_struct("Server").field("run", &self.run).finish_non_exhaustive()
     }
 }

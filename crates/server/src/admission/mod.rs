@@ -11,15 +11,16 @@
 //! 3. Everything else is refused with AUTH_TOOWEAK before any program keeps anything for the peer.
 //!
 //! - `groups`: the groups of users, as this machine knows them.
-//! - `origin`: where a connection comes from. `socket_owner`: which user owns a socket.
+//! - `identity`: a caller. `origin`: where a connection comes from. `socket_owner`: which user owns a socket.
 
 mod groups;
+mod identity;
 mod origin;
 mod socket_owner;
 
+pub use identity::Identity;
 pub(crate) use origin::Origin;
 
-use crate::export::Identity;
 use groups::Groups;
 use origin::Place;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -25,7 +25,7 @@ use tracing::{debug, warn};
 /// The way that works here, once that is known.
 static WAYS: Ways = Ways { known: OnceLock::new() };
 
-/// Held by whoever reads a list of sockets.
+/// Held by a task that reads a list of sockets.
 static LISTING: Semaphore = Semaphore::const_new(1);
 
 /// The user that owns the socket bound to `peer` and connected to `local`; `None` where no such
@@ -63,7 +63,7 @@ fn owner(of: SocketAddr, found: io::Result<Option<u32>>) -> Option<u32> {
 async fn read_listed(
     read: impl FnOnce() -> io::Result<Option<u32>> + Send + 'static,
 ) -> io::Result<Option<u32>> {
-    // Nobody closes the semaphore.
+    // The semaphore is never closed.
     let turn = LISTING.acquire().await.map_err(io::Error::other)?;
     let read = move || {
         // A dropped call's list is read to its end.

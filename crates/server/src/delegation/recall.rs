@@ -1,10 +1,10 @@
-//! Making way: before a file is changed (or, if a client may have written to it, read), whoever
-//! holds a delegation of it is asked to give it back.
+//! Delegation recall: before a file is changed (or, if a client may have written to it, read), each
+//! client that holds a delegation of it is asked to give it back.
 //!
 //! 1. A change of a file that is not under an open (another protocol version's, one by a special
 //!    stateid, of attributes, of names) goes on under a [`Claim`], from before the look for
-//!    delegations until it is done; meanwhile the file is delegated to nobody.
-//! 2. Whoever has to wait waits for [`PATIENCE`], then is told to come back. A delegation that does
+//!    delegations until it is done; meanwhile the file is not delegated.
+//! 2. A call that has to wait waits for [`PATIENCE`], then its client is told to come back. A delegation that does
 //!    not come back is taken away when its time is up ([`State::recall`]).
 //! 3. A recalled delegation has one task that tells its client, until the client has heard or the
 //!    delegation is gone.
@@ -15,9 +15,9 @@
 use crate::callback::Callbacks;
 use crate::export::Exports;
 use crate::handle::Node;
+use crate::operation::copies::Copies;
 use crate::state::{Changing, ClientId, Filter, State, StateKey, Touch};
 use crate::storage::client_tracking::Records;
-use crate::v4::copy::background::Copies;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ use weir_nfs::v4::{Bitmap, CbOp, CbOpRes};
 use weir_pagecache::{CachedFs, File};
 use weir_vfs::{Attr, Caller, FileKind};
 
-/// How long somebody waits for a delegation in the way before it is told to come back.
+/// How long a call waits for a delegation in the way before its client is told to come back.
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// How long to wait before a client is told again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -125,11 +125,11 @@ impl Recalls {
         self.filter.begin_change(node)
     }
 
-    /// Makes way for a touch `by` a client, or somebody unknown. Keep what it returns until the
+    /// Recalls the delegations that exclude a touch `by` a client, or by an unknown one. Keep what it returns until the
     /// touch is done.
     ///
     /// # Errors
-    /// [`WouldBlock`](weir_vfs::Error::WouldBlock): somebody has not made way yet.
+    /// [`WouldBlock`](weir_vfs::Error::WouldBlock): a delegation has not been returned yet.
     pub(crate) async fn claim(
         self: &Arc<Self>,
         node: Node,
@@ -161,7 +161,7 @@ impl Recalls {
     /// being delegated, also when none was delegated before.
     ///
     /// # Errors
-    /// [`WouldBlock`](weir_vfs::Error::WouldBlock): somebody has not made way yet.
+    /// [`WouldBlock`](weir_vfs::Error::WouldBlock): a delegation has not been returned yet.
     pub(crate) async fn claim_names(
         self: &Arc<Self>,
         names: &[Named<'_>],
@@ -256,7 +256,7 @@ impl Recalls {
         self.gone.notify_waiters();
     }
 
-    /// A file's attributes as they are for somebody who does not hold a write delegation of it: if
+    /// A file's attributes as they are for a client without a write delegation of it: if
     /// the client that does has written what it keeps to itself so far, its size and a change
     /// attribute of their own (RFC 8881 section 10.4.3).
     ///

@@ -1,6 +1,6 @@
 //! Numbers of exports, as filehandles carry them.
 //!
-//! 1. An export keeps its number over restarts and reloads, whatever its place in the
+//! 1. An export keeps its number over restarts and reloads, at any place in the
 //!    configuration; the number of one that is gone is not given to another.
 //! 2. A number is on disk before a handle with it is made.
 //!

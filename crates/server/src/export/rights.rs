@@ -6,7 +6,7 @@
 //! 2. A refusal is not kept.
 //! 3. At most [`SHARDS`] times [`SHARD_RIGHTS`] are kept, for all clients together.
 
-use super::Served;
+use super::served::Served;
 use crate::handle::Node;
 use hashlink::LruCache;
 use parking_lot::Mutex;

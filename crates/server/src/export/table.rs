@@ -1,18 +1,19 @@
 //! All exports of a server.
 //!
-//! 1. A request sees one [`Table`] from its beginning to its end, whatever is exchanged meanwhile.
+//! 1. A request sees one [`Table`] from its beginning to its end, also if the table is replaced meanwhile.
 //! 2. The exports are leaves of the tree that clients see: none lies within another. Unless there
-//!    is just one, at `/`, the directories above them are an export of their own, that nobody can
+//!    is just one, at `/`, the directories above them are an export of their own, that no client can
 //!    change.
 //! 3. An export that is in both of two tables keeps its number, and if nothing of it changed also
 //!    what is known of its streams.
 
+use super::directory_change::Changes;
 use super::ids::{ExportIds, PSEUDO};
+use super::options::{Export, ExportOptions, Squash};
 use super::pseudo::{self, PseudoFs};
 use super::rights::Rights;
-use super::{Export, ExportOptions, Served, Squash};
+use super::served::Served;
 use crate::handle::{HANDLE_BYTES, Handles, Node};
-use crate::operation::directory_change::Changes;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -62,7 +63,7 @@ pub fn check_path(path: &str) -> Result<(), PathError> {
 /// first.
 pub fn clash(paths: &[&str]) -> Option<(usize, usize)> {
     let mut order: Vec<usize> = (0..paths.len()).collect();
-    // With a slash behind each, whatever lies within a path follows it at once.
+    // With a slash behind each, what lies within a path follows it at once.
     order.sort_by_cached_key(|&at| format!("{}/", paths[at].trim_end_matches('/')));
     let within = |pair: &&[usize]| match pair {
         [outer, inner] => {

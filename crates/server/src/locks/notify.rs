@@ -4,8 +4,10 @@
 //! A notice is a kindness: a client that it does not reach asks again in its own time, so none is
 //! repeated, and one that does not answer holds up at most [`AT_ONCE`] others, for seconds.
 
-use crate::server::Core;
-use crate::state::Freed;
+use crate::callback::Callbacks;
+use crate::export::Exports;
+use crate::state::{Freed, State};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -13,25 +15,30 @@ use tracing::debug;
 use weir_nfs::v4::CbOp;
 use weir_nfs::v4::cb::notify_lock;
 use weir_nfs::v4::types::StateOwner;
+use weir_pagecache::File;
 use weir_xdr::Opaque;
 
 /// Clients that are being told at a time.
 const AT_ONCE: usize = 256;
 
 /// Tells them, until it is dropped.
-pub(crate) async fn run(core: Arc<Core>) {
-    let freed = core.state.lock().on_freed();
+pub(crate) async fn run(
+    state: Arc<Mutex<State<File>>>,
+    exports: Arc<Exports>,
+    callbacks: Arc<Callbacks>,
+) {
+    let freed = state.lock().on_freed();
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut telling = JoinSet::new();
     loop {
         freed.notified().await;
-        let notices = core.state.lock().take_freed();
+        let notices = state.lock().take_freed();
         for notice in notices {
-            // Nobody closes the semaphore.
+            // The semaphore is never closed.
             let Ok(place) = places.clone().acquire_owned().await else { return };
-            let core = core.clone();
+            let (exports, callbacks) = (exports.clone(), callbacks.clone());
             telling.spawn(async move {
-                tell(&core, notice).await;
+                tell(&exports, &callbacks, notice).await;
                 drop(place);
             });
         }
@@ -39,12 +46,12 @@ pub(crate) async fn run(core: Arc<Core>) {
     }
 }
 
-async fn tell(core: &Core, Freed { client, owner, node }: Freed) {
+async fn tell(exports: &Exports, callbacks: &Arc<Callbacks>, Freed { client, owner, node }: Freed) {
     let op = CbOp::NotifyLock(notify_lock::Args {
-        file: core.exports.seal(node)[..].into(),
+        file: exports.seal(node)[..].into(),
         lock_owner: StateOwner { client_id: client.0, owner: Opaque(owner) },
     });
-    if core.callbacks.call(client, op, None).await.is_none() {
-        debug!(?client, "could not be told of a lock that is free");
+    if callbacks.call(client, op, None).await.is_none() {
+        debug!(?client, "CB_NOTIFY_LOCK was not answered");
     }
 }

@@ -1,7 +1,7 @@
 //! Who restarted (NSM version 1): clients tell this server, which then frees their locks, and this
 //! server tells clients, which then reclaim theirs.
 //!
-//! This is as much of a status monitor as the lock manager needs: it monitors for nobody else, so
+//! This is as much of a status monitor as the lock manager needs: it monitors for no other program, so
 //! MON fails. A host that mounts NFSv3 itself needs its own (`rpc.statd`), and may keep it.
 //!
 //! 1. A notice frees the locks of the address that it comes from, and of no other; and only one from
@@ -14,17 +14,16 @@
 //! 3. A host that does not answer keeps its locks: it is asked for [`CONFIRM_PATIENCE`], and once more when
 //!    it takes a lock, because Linux runs its status monitor by then. Each host is asked
 //!    by one task, at most [`MAX_ASKED`] at a time, and only if it has locks: datagrams make this
-//!    server call nobody else. Until the host has answered, it takes no lock that would be freed
+//!    server call no other host. Until the host has answered, it takes no lock that would be freed
 //!    with those of its earlier run ([`Nsm1::settle`]).
 //! 4. The number of a run is odd and goes up with each: it is made of the state's own.
 //! 5. A host that does not answer is told again and again for [`NOTIFY_PATIENCE`], and holds up
-//!    nobody: at most [`MAX_TELLING`] are told at a time, each in turn.
+//!    no other: at most [`MAX_TELLING`] are told at a time, each in turn.
 
 use crate::admission::Origin;
+use crate::peer::Peer;
 use crate::program::{Call, Program, ProgramId, Refusal};
-use crate::server::Core;
 use crate::state::{self, LockHost};
-use crate::transport::Peer;
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
@@ -39,6 +38,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
+use weir_base::Clock;
 use weir_nfs::nsm::{
     self, Mon, MonId, MyId, Outcome, Procedure, StatChange, StatName, StatRes, State,
 };
@@ -72,7 +72,9 @@ fn number_of(run: u32) -> i32 {
 
 /// NSM version 1.
 pub(crate) struct Nsm1 {
-    core: Arc<Core>,
+    /// The number of this run of the server.
+    run: u32,
+    clock: Arc<dyn Clock>,
     asker: Arc<Asker>,
 }
 
@@ -101,7 +103,7 @@ struct Asker {
 impl Asker {
     /// Which run of a host this is.
     async fn ask(&self, host: IpAddr) -> io::Result<i32> {
-        // Nobody closes the semaphore.
+        // The semaphore is never closed.
         let _place = self.places.acquire().await.map_err(io::Error::other)?;
         let mapper = SocketAddr::new(host, self.confirm.mapper_port);
         let mut client = PortMapper::find(mapper, Source::ANY, nsm::ID, LIMITS).await?;
@@ -216,16 +218,16 @@ impl Drop for Asked {
 }
 
 impl Nsm1 {
-    pub(crate) fn new(core: Arc<Core>, confirm: Confirm) -> Self {
+    pub(crate) fn new(run: u32, clock: Arc<dyn Clock>, confirm: Confirm) -> Self {
         let (asked, settling) = (Mutex::default(), Mutex::default());
         let (settled, places) = (Notify::new(), Semaphore::new(MAX_ASKED));
-        Self { core, asker: Arc::new(Asker { confirm, asked, settling, settled, places }) }
+        Self { run, clock, asker: Arc::new(Asker { confirm, asked, settling, settled, places }) }
     }
 
     /// A host begins to take locks, or takes more: unless that is known, or was asked just now, it is
     /// asked which run of it this is.
     pub(crate) fn learn(&self, host: IpAddr) {
-        let now = self.core.now();
+        let now = self.clock.monotonic();
         if self.asker.confirm.state.lock().nlm_asks_run(host, now) {
             let asker = self.asker.clone();
             tokio::spawn(async move {
@@ -346,7 +348,7 @@ impl Nsm1 {
         noticed: impl FnOnce(i32),
     ) -> Result<(), Refusal> {
         let procedure = Procedure::from_number(number).ok_or(Refusal::NoSuchProcedure)?;
-        let state = number_of(self.core.run);
+        let state = number_of(self.run);
         let not_monitored = StatRes { outcome: Outcome::Failure, state };
         match procedure {
             Procedure::Null | Procedure::SimuCrash => {}
@@ -367,7 +369,7 @@ impl Nsm1 {
                 results.put(&State { state });
             }
             Procedure::Notify => {
-                // The name is whatever the host calls itself.
+                // The name is what the host calls itself.
                 let StatChange { state, .. } = args.get()?;
                 noticed(state);
             }

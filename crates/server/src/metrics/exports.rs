@@ -1,7 +1,7 @@
 //! What clients read and wrote of each export. Exports mostly share one page cache, whose counters
 //! do not tell them apart.
 
-use super::{SHARDS, shard};
+use super::shard::{SHARDS, shard};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Counters of one export.
@@ -22,11 +22,11 @@ struct Shard {
 
 /// The sums of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ExportSums {
-    pub(super) reads: u64,
-    pub(super) read_bytes: u64,
-    pub(super) writes: u64,
-    pub(super) written_bytes: u64,
+pub(crate) struct ExportSums {
+    pub(crate) reads: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) writes: u64,
+    pub(crate) written_bytes: u64,
 }
 
 impl ExportCounts {
@@ -44,7 +44,7 @@ impl ExportCounts {
         shard.written_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    pub(super) fn sums(&self) -> ExportSums {
+    pub(crate) fn sums(&self) -> ExportSums {
         self.shards.iter().fold(ExportSums::default(), |sums, shard| ExportSums {
             reads: sums.reads + shard.reads.load(Relaxed),
             read_bytes: sums.read_bytes + shard.read_bytes.load(Relaxed),

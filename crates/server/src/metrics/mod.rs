@@ -6,25 +6,20 @@
 //!    do), so that threads do not take each other's cache lines; only failures, which name their
 //!    status, go to lines that all share.
 
-mod endpoint;
 mod exports;
-mod text;
+mod shard;
 
-pub use endpoint::serve;
-pub(crate) use exports::ExportCounts;
+pub(crate) use exports::{ExportCounts, ExportSums};
 
-use crate::server::Core;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use shard::{SHARDS, shard};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use weir_nfs::v4::OpCode;
 use weir_nfs::{nfsacl, v3, v4};
 
-const SHARDS: usize = 16;
-
 /// Upper bounds of the histogram of latencies, in microseconds; slower ones have a place of their
 /// own.
-const BOUNDS_US: [u64; 15] = [
+pub(crate) const BOUNDS_US: [u64; 15] = [
     10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000,
     1_000_000,
 ];
@@ -74,7 +69,7 @@ impl Row {
         }
     }
 
-    fn all() -> impl Iterator<Item = Self> {
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
         OpCode::ALL
             .iter()
             .map(|&code| Self::V4(Some(code)))
@@ -84,7 +79,7 @@ impl Row {
     }
 
     /// Protocol and operation.
-    fn labels(self) -> [(&'static str, &'static str); 2] {
+    pub(crate) fn labels(self) -> [(&'static str, &'static str); 2] {
         let (protocol, operation) = match self {
             Self::V4(Some(code)) => ("nfs4", code.name()),
             Self::V4(None) => ("nfs4", "illegal"),
@@ -144,15 +139,15 @@ pub struct Metrics {
 
 /// The sums of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Sums {
-    nanos: u64,
-    received: u64,
-    sent: u64,
-    took: [u64; BUCKETS],
+pub(crate) struct Sums {
+    pub(crate) nanos: u64,
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    pub(crate) took: [u64; BUCKETS],
 }
 
 impl Sums {
-    fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.took.iter().sum()
     }
 }
@@ -165,18 +160,6 @@ impl Default for Metrics {
             failed: (0..ROWS * STATUSES).map(|_| AtomicU64::new(0)).collect(),
         }
     }
-}
-
-/// The next thread's shard.
-static NEXT: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    static SHARD: usize = NEXT.fetch_add(1, Relaxed) % SHARDS;
-}
-
-/// This thread's shard.
-fn shard() -> usize {
-    SHARD.try_with(|shard| *shard).unwrap_or(0)
 }
 
 impl Metrics {
@@ -200,7 +183,7 @@ impl Metrics {
         }
     }
 
-    fn sums(&self, row: Row) -> Sums {
+    pub(crate) fn sums(&self, row: Row) -> Sums {
         let mut sums = Sums::default();
         for shard in &self.shards {
             let counts = &shard[row.index()];
@@ -215,41 +198,13 @@ impl Metrics {
     }
 
     /// Names and counts of the failures of a row.
-    fn failures(&self, row: Row) -> impl Iterator<Item = (&'static str, u64)> {
+    pub(crate) fn failures(&self, row: Row) -> impl Iterator<Item = (&'static str, u64)> {
         let first = row.index() * STATUSES;
         let counts = self.failed[first..first + STATUSES].iter().enumerate();
         counts.filter_map(move |(status, count)| {
             let count = count.load(Relaxed);
             (count > 0).then_some((row.status_name(status)?, count))
         })
-    }
-}
-
-/// What a server did, to be looked at from outside.
-#[derive(Clone)]
-pub struct Report {
-    core: Arc<Core>,
-}
-
-impl Report {
-    pub(crate) fn new(core: Arc<Core>) -> Self {
-        Self { core }
-    }
-
-    /// In the OpenMetrics text format, which Prometheus reads.
-    pub fn open_metrics(&self) -> String {
-        text::open_metrics(&self.core)
-    }
-
-    /// For people: a line for each operation that was executed, the most frequent first.
-    pub fn summary(&self) -> String {
-        text::summary(&self.core.metrics)
-    }
-}
-
-impl std::fmt::Debug for Report {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Report").finish_non_exhaustive()
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! 1. What is kept with the file, in its times until the client sets them, is no verifier but a keyed
 //!    hash of it, of who made the file, and of its name. Who sets a file's times cannot make it look
-//!    like one that somebody else, or another request, has made.
+//!    like one that another client, or another request, has made.
 //! 2. Only a regular file that is empty as it was made, and that belongs to who asks, is taken for one.
 //!    It is not opened with other rights than those of who asks.
 

@@ -9,7 +9,7 @@
 //!    peer; both are let go of together.
 
 use crate::export::Served;
-use crate::transport::{Peer, Reserved};
+use crate::peer::{Peer, Reserved};
 use std::io::IoSlice;
 use std::sync::Arc;
 use weir_pagecache::{File, Pages, Segment, Segments};
@@ -80,7 +80,7 @@ async fn read_whole(
         gathered.copy_to(&mut copied);
         let reserved = gathered.reserved.clone();
         let none = gathered.len == 0;
-        // Whoever waits for pages holds none.
+        // A reader that waits for pages holds none.
         drop(gathered);
         if eof || none || copied.len() == count {
             let mut gathered = Gathered::new(reserved);

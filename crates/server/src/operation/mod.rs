@@ -1,6 +1,6 @@
 //! What the operations of all versions of the protocol share.
 
-pub(crate) mod directory_change;
+pub(crate) mod copies;
 pub(crate) mod exclusive_create;
 pub(crate) mod gather;
 pub(crate) mod set_id;

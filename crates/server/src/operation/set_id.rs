@@ -2,7 +2,7 @@
 //! superuser makes it.
 //!
 //! The kernel sees to that where a process writes for itself. Here the cache writes later, for
-//! everybody; without this, whoever may write to a program that runs as its owner would be its owner.
+//! everybody; without this, a user that may write to a set-user-ID program would act as its owner.
 
 use weir_pagecache::CachedFs;
 use weir_vfs::{Attr, Caller, Cred, FileKind, Result, SetAttr};

@@ -4,7 +4,7 @@
 //! 1. An owner (the client's own name for itself) has at most one confirmed and one unconfirmed
 //!    record. Only the confirmed one has state.
 //! 2. A record that takes another's place does so when it is confirmed, never before, so that a
-//!    stray EXCHANGE_ID costs nobody its state.
+//!    stray EXCHANGE_ID costs no client its state.
 //! 3. A confirmed client answers only to the principal that made it.
 //!
 //! ```text
@@ -35,7 +35,7 @@ pub struct Owner {
     pub name: Bytes,
 }
 
-/// Whoever a client says it is.
+/// The name by which a client introduces itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal {
     /// RPC authentication flavor.

@@ -1,9 +1,9 @@
-//! After a restart, clients take back what they had, and for that long nobody takes anything new.
+//! After a restart, clients take back what they had, and for that long no client takes anything new.
 //!
 //! 1. Grace is over when its time is, or when every client that had state has said that it is
 //!    done; without such clients there is none.
 //! 2. Only a client that is on disk from the run before may reclaim, and only as the principal that it
-//!    had then. Until grace is over, nobody else gets its name.
+//!    had then. Until grace is over, no other client gets its name.
 //! 3. Meanwhile names are not removed or changed, sizes are not set, and data is not touched without
 //!    an open ([`Grace::holds_back`]): a client that is about to take an open or a delegation back
 //!    would not know.
@@ -120,10 +120,10 @@ mod tests {
         Owner { sessions: true, name: bytes::Bytes::from_static(name.as_bytes()) }
     }
 
-    const SOMEBODY: Principal = Principal { flavor: 1, uid: 1000 };
+    const USER: Principal = Principal { flavor: 1, uid: 1000 };
 
     fn clients<const N: usize>(names: [&'static str; N]) -> [(Owner, Record); N] {
-        let record = Record { principal: Some(SOMEBODY), ..Record::default() };
+        let record = Record { principal: Some(USER), ..Record::default() };
         names.map(|name| (owner(name), record.clone()))
     }
 
@@ -134,8 +134,8 @@ mod tests {
         assert!(!Grace::new(90 * SEC, []).is_active(SEC));
 
         let mut grace = Grace::new(90 * SEC, clients(["a", "b"]));
-        assert!(grace.may_reclaim(&owner("a"), &SOMEBODY, SEC));
-        assert!(!grace.may_reclaim(&owner("c"), &SOMEBODY, SEC));
+        assert!(grace.may_reclaim(&owner("a"), &USER, SEC));
+        assert!(!grace.may_reclaim(&owner("c"), &USER, SEC));
         grace.completed(&owner("a"));
         assert!(grace.is_active(89 * SEC) && grace.holds_back(89 * SEC));
         assert_eq!(grace.end(89 * SEC), []);
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(grace.end(91 * SEC), []);
 
         let mut grace = Grace::new(90 * SEC, clients(["a"]));
-        assert!(grace.may_reclaim(&owner("a"), &SOMEBODY, SEC));
+        assert!(grace.may_reclaim(&owner("a"), &USER, SEC));
         grace.completed(&owner("a"));
         assert!(!grace.is_active(2 * SEC) && !grace.holds_back(2 * SEC));
         assert_eq!(grace.end(2 * SEC), []);
@@ -164,11 +164,11 @@ mod tests {
         assert_eq!(grace.check_name(&owner("a"), &other, SEC), Err(StateError::ClientInUse));
         assert!(!grace.may_reclaim(&owner("a"), &other, SEC));
         assert_eq!(grace.check_name(&owner("b"), &other, SEC), Ok(()));
-        assert_eq!(grace.check_name(&owner("a"), &SOMEBODY, SEC), Ok(()));
-        assert!(grace.may_reclaim(&owner("a"), &SOMEBODY, SEC));
+        assert_eq!(grace.check_name(&owner("a"), &USER, SEC), Ok(()));
+        assert!(grace.may_reclaim(&owner("a"), &USER, SEC));
         assert_eq!(grace.check_name(&owner("a"), &other, 90 * SEC), Ok(()));
 
-        // Of a record that does not say whose it is, nobody but the superuser reclaims.
+        // Of a record that does not say whose it is, only the superuser reclaims.
         let mut grace = Grace::new(90 * SEC, [(owner("a"), Record::default())]);
         assert_eq!(grace.check_name(&owner("a"), &other, SEC), Ok(()));
         assert!(!grace.may_reclaim(&owner("a"), &other, SEC));

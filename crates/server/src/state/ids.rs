@@ -1,4 +1,4 @@
-//! Names of clients, sessions and states that nobody can guess: whoever knows one was told it.
+//! Names of clients, sessions and states that cannot be guessed: a peer that knows one was told it.
 //!
 //! 1. A name is the keyed hash (BLAKE3) of what it names and a count, under a key of this run alone.
 //!    Names of an earlier run, or of another kind, say nothing of the names to come.

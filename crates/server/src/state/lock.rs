@@ -2,7 +2,7 @@
 //!
 //! 1. A file has one table of ranges; those of NFSv3's lock manager ([`super::nlm`]) are in it, too,
 //!    so the protocols keep each other out.
-//! 2. Whoever frees ranges says so by [`State::grant_waiting`], in the same transition.
+//! 2. A transition that frees ranges says so by [`State::grant_waiting`], in the same transition.
 
 use super::{
     ClientId, Conflict, NlmOwner, OwnerName, Principal, Range, RangeLocks, State, StateError,
@@ -77,9 +77,9 @@ pub struct LockRequest {
 pub enum LockError {
     /// Something is wrong.
     State(StateError),
-    /// Somebody holds a lock that is in the way.
+    /// Another owner holds a conflicting lock.
     Denied(Conflict<Holder>),
-    /// Whoever holds what is in the way waits for this owner.
+    /// The holder of the conflicting lock waits for this owner.
     Deadlock,
 }
 
@@ -228,7 +228,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// The owner of locks of a client of minor version 0, to whoever may change them.
+    /// The owner of locks of a client of minor version 0, to a principal that may change them.
     ///
     /// # Errors
     /// There is no such state, or [`StateError::NotTheOpener`].
@@ -317,7 +317,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Takes a range, whoever the holder.
+    /// Takes a range, for a holder of any kind.
     pub(super) fn take_range(
         &mut self,
         node: Node,
@@ -337,13 +337,13 @@ impl<F: Clone> State<F> {
             .map_err(LockError::Denied)
     }
 
-    /// Gives up whatever a holder has of a range.
+    /// Gives up what a holder has of a range.
     pub(super) fn free_range(&mut self, node: Node, holder: &Holder, range: Range) {
         self.change_ranges(node, range, |ranges| ranges.unlock(holder, range));
         self.grant_waiting(node);
     }
 
-    /// Changes a file's ranges between `range`, and counts them; what nobody holds any more is given back
+    /// Changes a file's ranges between `range`, and counts them; what no owner holds any more is given back
     /// to the store.
     pub(super) fn change_ranges<T>(
         &mut self,

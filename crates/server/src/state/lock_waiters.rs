@@ -9,12 +9,12 @@
 //!                            (none)
 //! ```
 //!
-//! 1. Nothing is kept free for whoever waits here: it is told, and asks again.
-//! 2. At most [`MAX_OF_FILE`] wait for one file and [`MAX`] altogether; whoever finds no place is
+//! 1. No range is kept free for a waiter: it is told, and asks again.
+//! 2. At most [`MAX_OF_FILE`] wait for one file and [`MAX`] altogether; a request that finds no place is
 //!    denied as all are, and asks again as all do.
-//! 3. Nobody says that it waits no more. A wait is taken to be over when its owner makes another
+//! 3. No client says that it waits no more. A wait is taken to be over when its owner makes another
 //!    request of locks, when the open under which it asked is closed, or when it has not asked for
-//!    as long as a client that waits may take ([`Wait::again`]): only whoever waits is counted
+//!    as long as a client that waits may take ([`Wait::again`]): only an owner that waits is counted
 //!    among those that wait in a circle. Who is forgotten too early is counted again when it asks.
 
 use super::{ClientId, Holder, LockOwner, OwnerName, Range, State, StateKey};
@@ -179,7 +179,7 @@ impl<F: Clone> State<F> {
         std::mem::take(&mut self.blocked.freed)
     }
 
-    /// Lets those know that wait for ranges of a file which nobody holds any more.
+    /// Tells those that wait for ranges of a file which no owner holds any more.
     pub(super) fn tell_blocked(&mut self, node: Node) {
         let Some(waiting) = self.blocked.files.get(&node) else { return };
         let file = self.files.get(&node);
@@ -215,7 +215,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Whether somebody whom `holder` would have to wait for waits for `holder`, over however many
+    /// Whether an owner that `holder` would have to wait for waits for `holder`, over however many
     /// others. Each of them is looked at once; a search that passes its bounds finds nothing.
     pub(super) fn would_deadlock(&self, holder: &Holder, wanted: Wanted, now: Duration) -> bool {
         let Wanted { node, range, exclusive } = wanted;
@@ -293,7 +293,7 @@ struct Search<'a, 'b> {
 }
 
 impl<'a> Search<'a, '_> {
-    /// Notes somebody who is in the way. Says whether it is the one from whom the search began.
+    /// Notes an owner that is in the way. Says whether it is the one from whom the search began.
     fn note(&mut self, other: &'a Holder) -> bool {
         if other == self.from {
             return true;
@@ -440,7 +440,7 @@ mod tests {
         assert_eq!(state.take_freed(), [told(b"one")]);
         one.lock(&mut state, 0, T0).unwrap();
         assert_eq!(state.blocked.listed, 1);
-        // Somebody who is gone is not told, and holds nothing up.
+        // An owner that is gone is not told, and delays no other.
         state.purge(b);
         holder.unlock(&mut state, 5);
         assert_eq!(state.take_freed(), []);
@@ -611,7 +611,7 @@ mod tests {
         const WAITS: u64 = 2000;
         let mut state = state_after(&[]);
         state.nlm_remembered(HOST, T0);
-        // Each byte is held by somebody else, and one owner waits for all of them.
+        // Each byte is held by another owner, and one owner waits for all of them.
         for byte in 0..WAITS {
             nlm_lock(&mut state, 10 + byte as i32, byte).unwrap();
         }

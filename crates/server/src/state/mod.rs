@@ -6,7 +6,7 @@
 //! are of a type `F` that the state only keeps and hands out.
 //!
 //! 1. State belongs to a confirmed client and goes with it: [`State::purge`] frees all of it.
-//! 2. A silent client keeps its state past its lease (courtesy) until somebody else wants what it
+//! 2. A silent client keeps its state past its lease (courtesy) until another client wants what it
 //!    holds, or it has been silent for [`Limits::courtesy`].
 //! 3. A client gets opens only while it is on disk ([`Client::is_recorded`]). One whose state was
 //!    taken away may not reclaim it after a restart: its owner is put on
@@ -22,6 +22,7 @@ mod lock_waiters;
 mod nlm;
 mod open;
 mod reclaim_denied;
+mod record;
 mod revoked;
 mod session;
 mod share;
@@ -31,7 +32,6 @@ mod store_locks;
 #[cfg(test)]
 mod tests;
 
-pub use crate::storage::recovery::{LockHost, Record, Recovered, Recovery};
 pub use client::{
     CallbackService, Client, ClientId, Clients, Exchanged, NewCallback, Owner, Principal,
 };
@@ -46,6 +46,7 @@ pub use lock_waiters::Freed;
 pub use nlm::{Granted, NlmError, NlmLock, NlmOwner, ReplyTo};
 pub use open::{Claim, Io, OpenRequest, Opened, Use};
 pub use reclaim_denied::Barred;
+pub use record::{LockHost, Record};
 pub use revoked::{Revoked, Why};
 pub use session::{
     BackCall, BackOutcome, CallbackCred, Channel, Sequenced, Session, SessionId, Sessions,
@@ -82,10 +83,10 @@ pub enum StateError {
     /// An update is of another run of the client.
     #[error("the verifier is of another run of the client")]
     NotSameVerifier,
-    /// An update, or a confirmation, by somebody else.
+    /// An update, or a confirmation, by another principal.
     #[error("the client belongs to another principal")]
     NotSamePrincipal,
-    /// A state is changed by somebody who neither opened the file nor speaks for the client.
+    /// A state is changed by a principal that neither opened the file nor speaks for the client.
     #[error("the state belongs to another principal")]
     NotTheOpener,
     /// A live client of another principal has that name.
@@ -118,10 +119,10 @@ pub enum StateError {
     /// The request is being executed.
     #[error("the request is being executed")]
     Busy,
-    /// Somebody's share reservation is in the way.
+    /// A share reservation is in the way.
     #[error("a share reservation is in the way")]
     ShareDenied,
-    /// Somebody's share reservation forbids I/O without an open.
+    /// A share reservation forbids I/O without an open.
     #[error("a share reservation forbids this")]
     Locked,
     /// The file is not open for that.
@@ -130,14 +131,14 @@ pub enum StateError {
     /// A downgrade to what was never opened.
     #[error("not a combination of earlier opens")]
     NotASubset,
-    /// Somebody's delegation is in the way, and has to be recalled first.
+    /// A delegation is in the way, and has to be recalled first.
     #[error("a delegation is in the way")]
     Delegated,
     /// The delegation was taken away because it was not given back.
     #[error("the delegation was revoked")]
     Revoked,
     /// The state was taken away after the lease was over.
-    #[error("the lease was over, and somebody wanted what was held")]
+    #[error("the lease was over, and another client wanted what was held")]
     Expired,
     /// The state was taken away because its export is served no more.
     #[error("what was held is of an export that is served no more")]
@@ -167,7 +168,7 @@ pub enum StateError {
 pub struct Limits {
     /// How long a client may be silent.
     pub lease: Duration,
-    /// How long state of a silent client is kept when nobody wants what it holds.
+    /// How long state of a silent client is kept when no other client wants what it holds.
     pub courtesy: Duration,
     /// Client records.
     pub clients: usize,
@@ -525,12 +526,12 @@ impl<F: Clone> State<F> {
         self.idle.insert(owner);
     }
 
-    /// Owners of whom the disk says more than is so, to nobody's harm.
+    /// Owners of whom the disk says more than is so, which does no harm.
     pub fn take_idle(&mut self) -> Vec<Owner> {
         std::mem::take(&mut self.idle).into_iter().collect()
     }
 
-    /// Periodic: frees clients that were silent for longer than anybody waits for them, takes
+    /// Periodic: frees clients that were silent for longer than the courtesy, takes
     /// delegations away that were not given back in time, and forgets idle clients' records.
     pub fn sweep(&mut self, now: Duration) {
         self.end_reclaims(now);
@@ -557,7 +558,7 @@ impl<F: Clone> State<F> {
         self.detach_all_unlocked();
     }
 
-    /// Takes clients off the disk that have had nothing for a while: nobody needs to wait for them
+    /// Takes clients off the disk that have had nothing for a while: no grace period needs to wait for them
     /// after a restart.
     fn unrecord_idle(&mut self, now: Duration) {
         if self.grace.is_active(now) {

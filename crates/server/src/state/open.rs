@@ -34,7 +34,7 @@ pub(super) struct Open<F> {
     made_by: Option<Principal>,
     /// Since when it waits for its owner to confirm it.
     unconfirmed: Option<Duration>,
-    /// Somebody was made to wait for a lock that was asked for under it.
+    /// A request was made to wait for a lock that was asked for under it.
     pub(super) waits: bool,
     /// Each combination that was opened, for downgrades.
     opened: Vec<Share>,
@@ -324,7 +324,7 @@ impl<F: Clone> State<F> {
         Ok(Io { file, lock_owner, opened_by, made_by })
     }
 
-    /// Whether I/O without an open is allowed: nobody's share reservation forbids it, once clients
+    /// Whether I/O without an open is allowed: no share reservation forbids it, once clients
     /// that have gone silent have lost theirs.
     ///
     /// # Errors
@@ -351,7 +351,7 @@ impl<F: Clone> State<F> {
         opens.find_map(|(_, open)| open.writer.as_ref().filter(|_| is_its(open)).cloned())
     }
 
-    /// Whether somebody has the file open.
+    /// Whether a client has the file open.
     pub fn is_open(&self, node: Node) -> bool {
         self.files.get(&node).is_some_and(|f| !f.opens.is_empty())
     }
@@ -400,7 +400,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// The same for somebody who is about to change the state: only who opened the file may, or who
+    /// The same for a principal that is about to change the state: only who opened the file may, or who
     /// speaks for the client.
     ///
     /// # Errors
@@ -423,7 +423,7 @@ impl<F: Clone> State<F> {
         self.clients.get(client).is_ok_and(|client| client.owner.sessions)
     }
 
-    /// The owner of an open of a client of minor version 0, to whoever may change it.
+    /// The owner of an open of a client of minor version 0, to a principal that may change it.
     ///
     /// # Errors
     /// There is no such open, or [`StateError::NotTheOpener`].
@@ -437,7 +437,7 @@ impl<F: Clone> State<F> {
         Ok(LockOwner { client: open.client, name: open.owner.clone() })
     }
 
-    /// The client and newest stateid of an open, lock or delegation, whatever its sequence number.
+    /// The client and newest stateid of an open, lock or delegation, for any sequence number.
     pub fn newest(&self, key: StateKey) -> Option<(ClientId, StateId)> {
         let of_open = self.opens.get(&key).map(|o| (o.client, o.seq));
         let of_delegation = self.delegations.client_of(key).map(|client| (client, 1));
@@ -467,7 +467,7 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// An open, and its client, that is in the way of an open by `by`, or of I/O by nobody.
+    /// An open, and its client, that is in the way of an open by `by`, or of I/O without an open.
     fn share_conflict(
         &self,
         node: Node,

@@ -1,5 +1,5 @@
 //! What a client may not reclaim after a restart, because it was taken away and perhaps given to
-//! somebody else in between (RFC 8881 section 8.4.3).
+//! another client in between (RFC 8881 section 8.4.3).
 //!
 //! ```text
 //!                revoked                 free_stateid
@@ -12,7 +12,7 @@
 //!
 //! 1. A file stays barred for as long as its client may believe that it has what was taken: until
 //!    it has freed the stateid, or was refused, or could have been.
-//! 2. It is on disk ([`State::take_unwritten`]) before the reply to whoever gets what was taken.
+//! 2. It is on disk ([`State::take_unwritten`]) before the reply to the client that gets what was taken.
 //! 3. At most [`MAX_REVOKED`](super::revoked) files of a client are told apart, and [`MAX_UNTOLD`]
 //!    of one that cannot be told; with more of them, it may reclaim nothing.
 //! 4. A client with sessions that has not said by the end of grace that it is done may have missed
@@ -118,7 +118,7 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// Periodic: once grace is over, nobody reclaims in this run any more.
+    /// Periodic: once grace is over, no client reclaims in this run any more.
     pub(super) fn end_reclaims(&mut self, now: Duration) {
         if self.grace.is_active(now) {
             return;

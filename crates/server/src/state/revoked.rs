@@ -2,7 +2,7 @@
 //! 8.4.2.4, 8.5 and 18.38).
 //!
 //! ```text
-//!          revoke (its lease is over and somebody wants it; its export is gone),
+//!          revoke (its lease is over and another client wants it; its export is gone),
 //!          revoke_if_overdue (a delegation was not given back)
 //!   held ------------------------------------------------------------------------> revoked
 //!                                     (none) <---- free_stateid, the client goes ------+
@@ -12,7 +12,7 @@
 //!    delegation. A lock alone is not: Linux's client, refused under the lock, writes under the open.
 //!    The rest stays its own, as before, also over a restart; the files of which something was taken
 //!    are on disk, and are not reclaimed ([`crate::state::reclaim_denied`]).
-//! 2. A client is told in every SEQUENCE until it has acknowledged all that was taken, and whatever it
+//! 2. A client is told in every SEQUENCE until it has acknowledged all that was taken, and all that it
 //!    asks under a stateid that was taken says why it may not.
 //! 3. At most [`MAX_REVOKED`] are remembered for a client, and [`MAX`] for all; of others nothing is known.
 //! 4. A client of minor version 0 loses everything with its lease: there is no way to tell it what.
@@ -29,7 +29,7 @@ const MAX: usize = 64 << 10;
 /// Why a state was taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Its client's lease was over, and somebody wanted it.
+    /// Its client's lease was over, and another client wanted it.
     Expired,
     /// Its export is served no more.
     Removed,

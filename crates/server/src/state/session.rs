@@ -90,7 +90,7 @@ pub struct Session {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallbackCred {
     /// Not at all.
-    Nobody,
+    AuthNone,
     /// With this body of an AUTH_SYS credential.
     Sys(Bytes),
 }
@@ -465,7 +465,7 @@ mod tests {
         let mut sessions = Sessions::new(Ids::new(1, [7; 32]), 2, 1 << 20);
         let client = ClientId(5);
         let session = sessions.create(client, CHANNEL, CHANNEL, 1).unwrap();
-        session.callback_cred = Some(CallbackCred::Nobody);
+        session.callback_cred = Some(CallbackCred::AuthNone);
         let id = session.id;
         assert_eq!(sessions.begin_call(client), None);
         assert!(!sessions.get(id).unwrap().lost_backchannel(), "it never had one");

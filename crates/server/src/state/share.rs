@@ -8,7 +8,7 @@ use weir_vfs::Access;
 pub struct Share {
     /// What the open does.
     pub access: Access,
-    /// What nobody else may do.
+    /// What other opens may not do.
     pub deny: Access,
 }
 

@@ -4,7 +4,7 @@
 //! 1. The table of ranges is the truth among clients. A range is taken in the store before it is entered in the
 //!    table, and given back when no client holds it any more, in the same transition.
 //! 2. A file is held for this only while something of it is locked or waited for (or for the length of a call),
-//!    so that programs may unlink, unmount and execute what nobody locks.
+//!    so that programs may unlink, unmount and execute files without locks.
 //! 3. At most a quarter of the descriptors that the process may have are used for this; files that are locked
 //!    beyond are locked among clients only.
 //! 4. Stores tell of no lock that others free: who waits is tried anew at every sweep.

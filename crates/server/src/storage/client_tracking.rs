@@ -1,7 +1,7 @@
 //! Which clients are on disk, so that they may reclaim after a restart what they have.
 //!
 //! 1. A client is on disk before its first open is told of ([`State::open`] refuses it until then).
-//!    What is taken from it is said there before the reply to whoever gets it; with its own
+//!    What is taken from it is said there before the reply to the client that gets it; with its own
 //!    goodbye it is off it.
 //! 2. A client without opens needs no record: it is taken off the disk when it has had none for a
 //!    while, so that no restart waits for it. No reply waits for that, nor fails with it.
@@ -13,7 +13,8 @@
 //! 5. A client that goes while it is being put on disk, or whose record may be there after a write that
 //!    failed or was dropped, is looked at again as one that has nothing: no record outlives its client.
 
-use crate::state::{ClientId, Owner, Recovery, State};
+use crate::state::{ClientId, Owner, State};
+use crate::storage::recovery::Recovery;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,8 +61,8 @@ impl Records {
     }
 
     /// Puts on disk what the last transitions took from clients. Called before a reply goes out
-    /// that gives it to somebody else; returns when all of it is durable that was due by then,
-    /// whoever writes it.
+    /// that gives it to another client; returns when all of it is durable that was due by then,
+    /// also what another task writes.
     ///
     /// # Errors
     /// The database cannot be written.
@@ -91,7 +92,7 @@ impl Records {
             if owners.is_empty() && idle.is_empty() {
                 return Ok(());
             }
-            // Under the lock, so that nobody sees neither.
+            // Under the lock, so that no task sees it neither unwritten nor being written.
             self.writing.store(!owners.is_empty(), Ordering::Release);
             let record = |owner: &Owner| (owner.clone(), state.record_of(owner));
             let records = owners.iter().chain(&idle).map(record).collect();

@@ -14,7 +14,7 @@
 //! 4. A sync that has begun runs to its end, also when the call that began it is dropped.
 //! 5. No lock is held while a sync runs: neither this table's nor that of the changed directory.
 
-use crate::export::Served;
+use crate::export::{Durability, Served};
 use crate::handle::Node;
 use crate::storage::write_verifier::WriteVerifier;
 use futures_util::FutureExt;
@@ -25,17 +25,6 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use tokio::sync::watch;
 use weir_vfs::{Error, FileId, FileSystem, Result};
-
-/// What a reply to a change of names or attributes promises.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Durability {
-    /// The change survives a power failure.
-    #[default]
-    Sync,
-    /// The change is made, and survives the server's own end. A power failure may undo what was
-    /// answered in the seconds before it.
-    Relaxed,
-}
 
 /// Commits changes, for all exports.
 #[derive(Debug)]

@@ -4,12 +4,12 @@
 //!    twice.
 //! 2. A client, with who may speak for it, (or a host that uses NLM) is on disk before the reply
 //!    that lets it take state. What
-//!    is taken from it is said there before the reply that gives it to somebody else.
+//!    is taken from it is said there before the reply that gives it to another client.
 //! 3. A write that fails has the database opened anew by the next one: redb takes nothing more after an
 //!    error of the file, such as a full disk, however short that was.
 
 use crate::handle::Node;
-use crate::state::{Barred, Owner, Principal};
+use crate::state::{Barred, LockHost, Owner, Principal, Record};
 use bytes::{Buf, BufMut, Bytes};
 use parking_lot::Mutex;
 use redb::{Database, ReadableTable, TableDefinition, WriteTransaction};
@@ -36,32 +36,6 @@ pub struct Recovery {
     /// `None` after a write that failed.
     db: Arc<Mutex<Option<Database>>>,
     path: Arc<PathBuf>,
-}
-
-/// What is on disk of a client.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Record {
-    /// What it may not reclaim.
-    pub barred: Barred,
-    /// Who may speak for it; `None`: the record is of a version that did not say.
-    pub principal: Option<Principal>,
-}
-
-impl Record {
-    /// Whether a principal may reclaim what the client had. Where the record does not say, the
-    /// superuser may: kernels speak for themselves as such, while any user can claim a name.
-    pub fn is_of(&self, principal: &Principal) -> bool {
-        self.principal.as_ref().map_or(principal.is_superuser(), |mine| mine == principal)
-    }
-}
-
-/// A host with locks by NLM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LockHost {
-    /// Its address.
-    pub host: IpAddr,
-    /// This server's address, as the host knew it.
-    pub server: IpAddr,
 }
 
 /// What the database said at start.

@@ -3,7 +3,7 @@
 //! 1. It differs in each run of the server, and from one failed sync to the next, whichever call
 //!    asked for it (COMMIT, a stable WRITE, a change of names): a client that compares it writes
 //!    again what it has not committed.
-//!    So it does after data of the file's store was lost that nobody asked to sync: another client may
+//!    So it does after data of the file's store was lost that no call asked to sync: another client may
 //!    have been told of that, or the file have left the cache since.
 //! 2. WRITE tells the verifier from before it wrote, COMMIT the one from after it synced: data that
 //!    is lost in between makes them differ.
@@ -36,7 +36,7 @@ impl WriteVerifier {
     }
 
     /// Makes writes of `count` bytes (0: to the end) at `offset` durable for a client; the verifier
-    /// that says so. It is taken after the sync: whatever was lost before, another call may have
+    /// that says so. It is taken after the sync: what was lost before, another call may have
     /// been told of it, and this one's sync have nothing left to write.
     ///
     /// # Errors

@@ -11,7 +11,8 @@
 
 use super::polling::Polling;
 use super::socket::Socket;
-use super::{Peer, SMALL_BYTES, Transport};
+use super::{SMALL_BYTES, Transport};
+use crate::peer::Peer;
 use crate::program::{Call, ProgramId};
 use bytes::BytesMut;
 use futures_util::FutureExt;
@@ -318,7 +319,7 @@ impl Connection {
             () = self.stop.cancelled(), if !self.stopping => self.stopping = true,
             ready = socket.writable(), if !self.output.is_empty() => ready?,
             paid = budget.clone().acquire_many_owned(price), if pays => {
-                // Nobody closes the semaphore.
+                // The semaphore is never closed.
                 self.memory = paid.ok();
                 self.fill()?;
             }

@@ -7,20 +7,18 @@
 //!    for the memory that it holds.
 //! 3. At most [`Limits::in_flight`] calls of a connection wait at a time, and at most
 //!    [`Limits::reply_bytes`] of payload are queued for it; at either bound its next calls wait in
-//!    the socket, and nobody else's do.
+//!    the socket, and no other connection's do.
 //! 4. At most [`Limits::connections`] connections are open; the next one is closed at once, and
 //!    the log says so.
 
 mod connection;
-mod peer;
 mod polling;
 mod socket;
 #[cfg(test)]
 mod tests;
 
-pub use peer::{Peer, Reserved};
-
 use crate::admission::{Admission, Origin};
+use crate::peer::Peer;
 use crate::program::Programs;
 use connection::Connection;
 use futures_util::future::join_all;

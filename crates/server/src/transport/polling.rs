@@ -53,7 +53,7 @@ impl Polling {
         self.replied = Some(Instant::now());
     }
 
-    /// Bytes came, though nobody looked.
+    /// Bytes came while no thread looked.
     pub(super) fn arrived(&mut self) {
         match self.replied.take().map(|replied| replied.elapsed()) {
             Some(after) if after < SOON => self.credit = (self.credit + 1).min(MOST_CREDIT),
@@ -126,7 +126,7 @@ impl Drop for Place<'_> {
 mod tests {
     use super::*;
 
-    /// One that has been answered just now, and looks beside nobody.
+    /// One that has been answered just now, and is the only one that polls.
     fn polling(credit: u32) -> Polling {
         let lookers = Lookers { now: AtomicUsize::new(0), most: LazyLock::new(|| 1) };
         let (lookers, replied) = (Box::leak(Box::new(lookers)), Some(Instant::now()));

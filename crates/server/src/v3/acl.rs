@@ -1,7 +1,9 @@
 //! The NFSACL protocol: POSIX access control lists of NFSv3's files, by their handles.
 
+use super::convert;
+use super::nfs3::Nfs3;
+use super::program::{Execute, Results};
 use super::request::{Request, Target, durable};
-use super::{Execute, Nfs3, Results, convert};
 use crate::metrics::{Outcome, Row};
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::state::Touch;
@@ -47,7 +49,7 @@ impl Program for NfsAcl3 {
 impl Execute for Procedure {
     fn keep(self) -> Keep {
         match self {
-            // A list set again might undo what somebody set in between.
+            // A list set again might undo what another client set in between.
             Self::Setacl => Keep::Reply,
             Self::Null | Self::Getacl => Keep::Nothing,
         }

@@ -1,4 +1,4 @@
-//! NFSv3 (RFC 1813) and the MOUNT protocol that goes with it (appendix I), each a [`Program`];
+//! NFSv3 (RFC 1813) and the MOUNT protocol that goes with it (appendix I), each a [`Program`](crate::Program);
 //! and NFSACL (`acl`).
 //!
 //! The table of procedures ([`weir_nfs::v3_procedures`]) makes the dispatch; `ops` has a function
@@ -9,7 +9,7 @@
 //! 2. The protocol has no opens: every READ and WRITE checks the caller's rights, with files kept
 //!    open in between (`files`).
 //! 3. Delegations of NFSv4's clients are recalled before a file is touched; who must wait for them
-//!    long gets JUKEBOX ([`Recalls`]).
+//!    long gets JUKEBOX ([`Recalls`](crate::Recalls)).
 //! 4. Data of an UNSTABLE WRITE may be lost only if the write verifier changes; it does with
 //!    every start of the server.
 //! 5. What changes names, attributes or sizes is on disk before it is answered (`storage/durability.rs`).
@@ -17,8 +17,10 @@
 mod acl;
 mod convert;
 mod mount;
+mod nfs3;
 mod open_files;
 mod ops;
+mod program;
 mod reply_cache;
 mod request;
 #[cfg(test)]
@@ -26,178 +28,4 @@ mod tests;
 
 pub use acl::NfsAcl3;
 pub use mount::Mount3;
-
-use crate::delegation::recall::Recalls;
-use crate::export::Exports;
-use crate::metrics::{Executed, Metrics, Outcome, Row};
-use crate::program::{Call, Program, ProgramId, Refusal};
-use crate::storage::durability::Committer;
-use async_trait::async_trait;
-use open_files::Files;
-use reply_cache::{Keep, Replies, Turn};
-use request::Request;
-use std::sync::Arc;
-use std::time::Instant;
-use weir_base::Clock;
-use weir_nfs::v3::{self, Procedure, op};
-use weir_xdr::{Decoder, Encoder};
-
-/// NFSv3.
-pub struct Nfs3 {
-    exports: Arc<Exports>,
-    committer: Arc<Committer>,
-    files: Files,
-    replies: Replies,
-    clock: Arc<dyn Clock>,
-    recalls: Arc<Recalls>,
-    metrics: Arc<Metrics>,
-}
-
-impl Nfs3 {
-    /// Serves `exports`. `committer` has changes of names on disk before they are answered, and the
-    /// write verifier of this run; `recalls` makes way where NFSv4's clients have delegations.
-    pub(crate) fn new(
-        exports: Arc<Exports>,
-        committer: Arc<Committer>,
-        clock: Arc<dyn Clock>,
-        recalls: Arc<Recalls>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        let (files, replies) = (Files::default(), Replies::default());
-        Self { exports, committer, files, replies, clock, recalls, metrics }
-    }
-}
-
-impl std::fmt::Debug for Nfs3 {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Nfs3").field("exports", &self.exports).finish_non_exhaustive()
-    }
-}
-
-#[async_trait]
-impl Program for Nfs3 {
-    fn id(&self) -> ProgramId {
-        ProgramId { program: v3::PROGRAM, version: v3::VERSION }
-    }
-
-    async fn call(self: Arc<Self>, call: Call, reply: Encoder) -> Result<Encoder, Refusal> {
-        let procedure = Procedure::from_number(call.header.procedure);
-        match procedure.ok_or(Refusal::NoSuchProcedure)? {
-            Procedure::Null => Ok(reply),
-            procedure => self.answer(procedure, call, reply).await,
-        }
-    }
-}
-
-/// A procedure on files, of NFSv3 or of a program beside it.
-trait Execute: Copy + Send {
-    /// What becomes of its reply.
-    fn keep(self) -> Keep;
-
-    /// Where it is counted.
-    fn row(self) -> Row;
-
-    /// Reads its arguments, executes it, and writes its results.
-    fn execute(
-        self,
-        request: &Request<'_>,
-        args: &mut Decoder,
-        reply: &mut Encoder,
-    ) -> impl Future<Output = Result<Outcome, Refusal>> + Send;
-}
-
-/// Results that say how it went.
-trait Results {
-    fn outcome(&self) -> Outcome;
-}
-
-impl<T, R> Results for Result<T, v3::Failure<R>> {
-    fn outcome(&self) -> Outcome {
-        self.as_ref().map_or_else(|failure| Outcome::V3(failure.status), |_| Outcome::Done)
-    }
-}
-
-impl Results for () {
-    fn outcome(&self) -> Outcome {
-        Outcome::Done
-    }
-}
-
-impl Nfs3 {
-    /// Executes a call, once if that matters.
-    async fn answer(
-        &self,
-        procedure: impl Execute,
-        mut call: Call,
-        mut reply: Encoder,
-    ) -> Result<Encoder, Refusal> {
-        let identity = call.identify().await?;
-        let exports = self.exports.table();
-        let request = Request { nfs: self, exports: &exports, identity, peer: &call.peer };
-        let (begun, received, before) = (Instant::now(), call.args.remaining(), reply.len());
-        let count = |outcome, sent| {
-            let (row, took) = (procedure.row(), begun.elapsed());
-            self.metrics.count(&Executed { row, outcome, took, received, sent });
-        };
-        let keep = procedure.keep();
-        if keep == Keep::Nothing {
-            let outcome = procedure.execute(&request, &mut call.args, &mut reply).await?;
-            count(outcome, reply.len() - before);
-            return Ok(reply);
-        }
-        let key = reply_cache::Key::of(&call, keep);
-        let results = match self.replies.turn(key, self.clock.monotonic()).await {
-            Turn::Known(results) => results,
-            Turn::Ours(turn) => {
-                // Given up while it waited for one that it repeats and that came to nothing.
-                if !call.peer.is_open() {
-                    return Err(Refusal::SystemError);
-                }
-                let mut results = Encoder::new();
-                let outcome = procedure.execute(&request, &mut call.args, &mut results).await?;
-                count(outcome, results.len());
-                let results = results.finish().to_bytes();
-                turn.done(results.clone(), keep, self.clock.monotonic());
-                results
-            }
-        };
-        reply.raw(&results);
-        Ok(reply)
-    }
-}
-
-macro_rules! dispatch {
-    ($($(#[$meta:meta])* $name:ident = $number:literal, $op:ident, $kind:ident, $max:literal;)*) => {
-        impl Execute for Procedure {
-            fn keep(self) -> Keep {
-                match self {
-                    Procedure::Write => Keep::WhileRunning,
-                    _ if self.is_idempotent() => Keep::Nothing,
-                    _ => Keep::Reply,
-                }
-            }
-
-            fn row(self) -> Row {
-                Row::V3(self)
-            }
-
-            async fn execute(
-                self,
-                request: &Request<'_>,
-                args: &mut Decoder,
-                reply: &mut Encoder,
-            ) -> Result<Outcome, Refusal> {
-                match self {
-                    $(Procedure::$name => {
-                        let args: op::$op::Args = args.get()?;
-                        let results: op::$op::Res = ops::$op(request, args).await;
-                        reply.put(&results);
-                        Ok(results.outcome())
-                    })*
-                }
-            }
-        }
-    };
-}
-
-weir_nfs::v3_procedures!(dispatch);
+pub use nfs3::Nfs3;

@@ -1,14 +1,16 @@
 //! A call, and the files that it names.
 
-use super::{Nfs3, convert};
+use super::convert;
+use super::nfs3::Nfs3;
+use crate::admission::Identity;
 use crate::delegation::recall::{Claim, InGrace, Named};
-use crate::export::{Admitted, Identity, Served, Table};
+use crate::export::directory_change::Changing;
+use crate::export::{Admitted, Served, Table};
 use crate::handle::{Handles, Node};
-use crate::operation::directory_change::Changing;
 use crate::operation::set_id;
+use crate::peer::Peer;
 use crate::state::Touch;
 use crate::storage::write_verifier::WriteVerifier;
-use crate::transport::Peer;
 use crate::v3::open_files::{self, Rights};
 use weir_nfs::v3::Error;
 use weir_nfs::v3::types::{Created, FileHandle, PostOpAttr, WccAttr, WccData};
@@ -154,7 +156,7 @@ impl Target<'_> {
         self.nfs.exports.handles()
     }
 
-    /// Refuses who may not search this directory: what lies beyond it is told to nobody else.
+    /// Refuses a caller that may not search this directory: what lies beyond it is not told to it.
     pub(super) async fn check_search(&self) -> Result<(), Error> {
         let may = self.export.may_search(&self.caller, self.id()).await.map_err(convert::error)?;
         if may { Ok(()) } else { Err(Error::Access) }
@@ -205,7 +207,7 @@ impl Target<'_> {
     }
 }
 
-/// Refuses a file that lives on only because somebody has it open.
+/// Refuses a file that lives on only because it is open.
 fn has_name(attr: weir_vfs::Result<Attr>) -> Result<Attr, Error> {
     match attr {
         Ok(attr) if attr.nlink == 0 => Err(Error::Stale),
@@ -224,7 +226,7 @@ pub(super) async fn durable<T>(
     Ok(changed)
 }
 
-/// A directory being changed, by nobody else.
+/// A directory being changed, and its lock.
 pub(super) struct Change<'a> {
     before: Option<WccAttr>,
     _changing: Changing<'a>,

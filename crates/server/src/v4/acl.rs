@@ -90,7 +90,7 @@ pub(super) async fn to_wire(ids: &IdMap, acls: &Acls, is_dir: bool) -> Result<Ve
 /// The entries that a client sends, their names looked up.
 ///
 /// # Errors
-/// [`Error::AttrNotSupp`]: POSIX cannot express it; [`Error::BadOwner`]: nobody has that name.
+/// [`Error::AttrNotSupp`]: POSIX cannot express it; [`Error::BadOwner`]: no user has that name.
 pub(super) async fn entries(ids: &IdMap, aces: &[Ace]) -> Result<Vec<Entry>, Error> {
     let mut entries = Vec::with_capacity(aces.len());
     for ace in aces {
@@ -152,7 +152,7 @@ fn write(acl: &Acl, flags: AceFlags, is_dir: bool, out: &mut Vec<Entry>) {
         put(true, who, bits(!rights & (group | any_group | other), is_dir));
         put(false, who, bits(rights, is_dir) | ANYBODYS);
     }
-    // Whoever is in several groups has what any of them has, so all allow before one denies.
+    // A user in several groups has what any of them has, so all allow before one denies.
     put(false, Who::Group, bits(group, is_dir) | ANYBODYS);
     for (who, rights) in groups.clone() {
         put(false, who, bits(rights, is_dir) | ANYBODYS);
@@ -347,7 +347,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// Somebody, seen from a file: ids are small, so that they meet.
+    /// A caller, seen from a file: ids are small, so that they meet.
     #[derive(Clone, Debug)]
     struct Person {
         owner: bool,
@@ -567,7 +567,7 @@ mod tests {
         let inherit = ace(AceType::Allow, INHERITED, read_data, "OWNER@");
         assert_eq!(refused(inherit, false).await, Error::Inval, "a file has no heirs");
         let nobody = ace(AceType::Allow, AceFlags::INHERIT_ONLY, read_data, "OWNER@");
-        assert_eq!(refused(nobody, true).await, Error::Inval, "inherited by nobody");
+        assert_eq!(refused(nobody, true).await, Error::Inval, "inherited by no file");
         let deny = ace(AceType::Deny, none, AceMask::READ_ACL, "EVERYONE@");
         assert_eq!(refused(deny, false).await, Error::AttrNotSupp);
         let who = async |who| refused(ace(AceType::Allow, none, read_data, who), false).await;

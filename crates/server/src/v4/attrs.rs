@@ -259,7 +259,7 @@ pub(crate) fn of_file(
         case_insensitive: has(number::CASE_INSENSITIVE).then_some(false),
         case_preserving: has(number::CASE_PRESERVING).then_some(true),
         chown_restricted: has(number::CHOWN_RESTRICTED).then_some(true),
-        filehandle: has(number::FILEHANDLE).then(|| cx.core.exports.seal(node)[..].into()),
+        filehandle: has(number::FILEHANDLE).then(|| cx.services.exports.seal(node)[..].into()),
         fileid: has(number::FILEID).then_some(attr.id.ino),
         files_avail: stat_of(number::FILES_AVAIL, |s| s.free_files),
         files_free: stat_of(number::FILES_FREE, |s| s.free_files),

@@ -9,11 +9,12 @@
 
 use super::context::{Context, InSession};
 use super::ops;
-use crate::export::Identity;
+use crate::admission::Identity;
 use crate::metrics::{Executed, Row};
 use crate::program::{Call, Refusal};
-use crate::server::Core;
+use crate::services::Services;
 use crate::state::Principal;
+use crate::v4::nfs4::Nfs4;
 use parking_lot::Mutex;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
@@ -32,7 +33,7 @@ const MAX_OPERATIONS: u32 = 128;
 const FAILURE_BYTES: usize = 8;
 
 pub(crate) async fn run(
-    core: Arc<Core>,
+    nfs: Arc<Nfs4>,
     identity: Identity,
     mut call: Call,
     mut reply: Encoder,
@@ -40,7 +41,7 @@ pub(crate) async fn run(
     let digest = digest(&call);
     let request_bytes = call.args.remaining() + header_bytes(&call);
     let header: CompoundHeader = call.args.get()?;
-    if !core.versions.has_minor(header.minor_version) {
+    if !nfs.versions.has_minor(header.minor_version) {
         put_header(&mut reply, Err(Error::MinorVersMismatch), &header, 0);
         return Ok(reply);
     }
@@ -49,8 +50,9 @@ pub(crate) async fn run(
         uid: identity.cred.as_ref().map_or(u32::MAX, |cred| cred.uid),
     };
     let mut cx = Context {
-        exports: core.exports.table(),
-        core,
+        exports: nfs.services.exports.table(),
+        services: nfs.services.clone(),
+        nfs,
         peer: call.peer.clone(),
         identity,
         principal,
@@ -68,7 +70,7 @@ pub(crate) async fn run(
         replay: None,
     };
     let begin = reply.mark();
-    let mut slot = Slot { core: cx.core.clone(), session: None };
+    let mut slot = Slot { services: cx.services.clone(), session: None };
     execute(&mut cx, &header, &mut call, &mut reply, &mut slot).await;
     if let Some(kept) = cx.replay {
         reply.truncate(begin);
@@ -127,7 +129,7 @@ async fn execute(
         // One look at the clock ends an operation and begins the next.
         let took = begun.elapsed();
         begun += took;
-        cx.core.metrics.count(&Executed {
+        cx.services.metrics.count(&Executed {
             row,
             outcome: status.into(),
             took,
@@ -174,7 +176,7 @@ fn gate(
             (fore.max_cached.min(fore.max_response), Error::RepTooBigToCache)
         }
         Some(InSession { fore, .. }) => (fore.max_response, Error::RepTooBig),
-        None => (cx.core.record_bytes as u32, Error::Resource),
+        None => (cx.nfs.record_bytes as u32, Error::Resource),
     };
     // The operation after this one must have room to fail.
     let last = place + 1 == header.operations;
@@ -188,14 +190,14 @@ fn gate(
 }
 
 async fn write_records(cx: &Context) -> Result<(), Refusal> {
-    cx.core.records.write_due().await.map_err(|error| {
+    cx.services.records.write_due().await.map_err(|error| {
         error!("cannot write the state database: {error}");
         Refusal::SystemError
     })
 }
 
 /// Tells a request from others, by who sends it, how long it is and how it begins: the operations and
-/// their arguments but for bulk data, of which nobody sends two versions under one number by mistake.
+/// their arguments but for bulk data, of which no client sends two versions under one number by mistake.
 fn digest(call: &Call) -> u64 {
     const BEGINNING: usize = 1024;
     let body = call.args.clone().into_rest();
@@ -214,14 +216,14 @@ fn header_bytes(call: &Call) -> usize {
 
 /// Gives a session's slot back however the compound ends.
 struct Slot {
-    core: Arc<Core>,
+    services: Arc<Services>,
     session: Option<InSession>,
 }
 
 impl Slot {
     fn finish(mut self, reply: Option<Bytes>) {
         if let Some(session) = self.session.take() {
-            self.core.state.lock().sessions.finish(session.id, session.slot, reply);
+            self.services.state.lock().sessions.finish(session.id, session.slot, reply);
         }
     }
 }
@@ -229,7 +231,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
-            self.core.state.lock().sessions.finish(session.id, session.slot, None);
+            self.services.state.lock().sessions.finish(session.id, session.slot, None);
         }
     }
 }

@@ -1,15 +1,17 @@
 //! Where a compound stands: filehandles, stateids, who asks, and how much room its reply has.
 
 use super::status::{of_handle, of_state, of_vfs};
+use crate::admission::Identity;
 use crate::delegation::recall::{Claim, InGrace, Named};
-use crate::export::{Identity, Served, Table};
+use crate::export::{Served, Table};
 use crate::handle::Node;
 use crate::operation::set_id;
-use crate::server::Core;
+use crate::peer::Peer;
+use crate::services::Services;
 use crate::state::{
     Channel, ClientId, LockOwner, Principal, Referring, SessionId, State, StateRef, Touch,
 };
-use crate::transport::Peer;
+use crate::v4::nfs4::Nfs4;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +35,8 @@ pub(crate) struct InSession {
 
 /// A compound being executed.
 pub(crate) struct Context {
-    pub(crate) core: Arc<Core>,
+    pub(crate) nfs: Arc<Nfs4>,
+    pub(crate) services: Arc<Services>,
     /// The exports, as they are for this compound.
     pub(crate) exports: Arc<Table>,
     pub(crate) peer: Arc<Peer>,
@@ -110,11 +113,11 @@ impl Target<'_> {
 
 impl Context {
     pub(crate) fn now(&self) -> Duration {
-        self.core.now()
+        self.services.now()
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State<File>> {
-        self.core.state.lock()
+        self.services.state.lock()
     }
 
     /// The client whose session this is.
@@ -139,7 +142,7 @@ impl Context {
     }
 
     /// The client of a request that changes a state, as [`client_of`](Self::client_of): in minor
-    /// version 0, whoever opened the file asks for it, or whoever speaks for the client.
+    /// version 0, the principal that opened the file asks for it, or the client's.
     pub(crate) fn client_of_state(&self, id: crate::state::StateId) -> Result<ClientId, Error> {
         if self.minor > 0 {
             return self.client();
@@ -173,12 +176,12 @@ impl Context {
     /// Makes way for a touch of a file that is not under an open: delegations of others are
     /// recalled. Keep what it returns until the touch is done.
     pub(crate) async fn claim(&self, node: Node, touch: Touch) -> Result<Claim, Error> {
-        self.core.recalls.claim(node, touch, self.known_client()).await.map_err(of_vfs)
+        self.services.recalls.claim(node, touch, self.known_client()).await.map_err(of_vfs)
     }
 
     /// Has the client come back later, as long as others may take back what they had.
     pub(crate) fn check_grace(&self) -> Result<(), Error> {
-        self.core.recalls.check_grace().map_err(|InGrace| Error::Grace)
+        self.services.recalls.check_grace().map_err(|InGrace| Error::Grace)
     }
 
     /// Makes way for the removal or change of names ([`Recalls::claim_names`]).
@@ -189,7 +192,7 @@ impl Context {
         names: &[Named<'_>],
         wait: bool,
     ) -> Result<Vec<Claim>, Error> {
-        let claimed = self.core.recalls.claim_names(names, self.known_client(), wait).await;
+        let claimed = self.services.recalls.claim_names(names, self.known_client(), wait).await;
         claimed.map_err(of_vfs)
     }
 
@@ -310,7 +313,7 @@ impl Context {
         io: &crate::state::Io<File>,
         access: Access,
     ) -> Result<(), Error> {
-        let rights = self.core.exports.rights();
+        let rights = self.services.exports.rights();
         let now = self.now();
         match rights.check(target.export, &target.caller, target.node, access, now).await {
             Err(weir_vfs::Error::AccessDenied) if io.made_by.as_ref() == Some(&self.principal) => {
@@ -355,7 +358,7 @@ impl Context {
         let Some(first) = changed.first() else { return Ok(()) };
         let export = self.exports.get(first.export).map_err(of_handle)?;
         let nodes = changed.iter().map(|node| node.id);
-        self.core.committer.commit(export, nodes).await.map_err(of_vfs)
+        self.services.committer.commit(export, nodes).await.map_err(of_vfs)
     }
 
     /// The error for I/O on what is no regular file.
@@ -372,9 +375,9 @@ impl Context {
         }
     }
 
-    /// A directory's change attribute before and after a change of it, of which nobody else's was
+    /// A directory's change attribute before and after a change of it, no other change being
     /// in between: the directory's lock is held
-    /// ([`Changes`](crate::operation::directory_change::Changes)). They are told
+    /// ([`Changes`](crate::export::directory_change::Changes)). They are told
     /// to be those around this change alone only if no other machine changes the directory.
     pub(crate) async fn change_info(
         &self,

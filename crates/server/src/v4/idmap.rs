@@ -2,7 +2,7 @@
 //!
 //! 1. What comes in is a decimal number, or a name of this machine's users or groups (the system's
 //!    own look-up, so also those of a directory service), with a domain after it or not. Where a
-//!    domain is configured, names of another one are nobody's here.
+//!    domain is configured, names of another one belong to no user here.
 //! 2. What goes out is a number, which every client takes under AUTH_SYS (RFC 7530 section 5.9); or,
 //!    where a domain is configured, `name@domain` for those that have a name.
 //! 3. Names are looked up on threads that may wait, and remembered for a while: at most
@@ -62,7 +62,7 @@ impl IdMap {
         }
     }
 
-    /// The number of an owner or group, or `None` for a name that nobody has.
+    /// The number of an owner or group, or `None` for a name that no user or group has.
     pub(crate) async fn number(&self, kind: Kind, name: &[u8]) -> Option<u32> {
         if !name.is_empty() && name.iter().all(u8::is_ascii_digit) {
             return str::from_utf8(name).ok()?.parse().ok();

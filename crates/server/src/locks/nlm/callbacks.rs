@@ -1,7 +1,7 @@
 //! Calling hosts back: that a lock which they wait for is theirs, and the second halves of calls
 //! that come in two.
 //!
-//! 1. A host that does not answer holds up nobody but itself: it has a task of its own, which ends
+//! 1. A host that does not answer delays no other: it has a task of its own, which ends
 //!    when there was nothing to say for a while.
 //! 2. A grant is repeated until the host has answered, for [`GRANT_PATIENCE`] at most. A host that
 //!    refuses it, or cannot be reached, loses it; but not where an earlier attempt may have reached
@@ -9,7 +9,7 @@
 //! 3. At most [`MAX_ANSWERS`] answers wait for a host; it repeats requests that were not answered.
 //!    Grants that wait are bounded by the state's own tables.
 
-use crate::server::Core;
+use crate::services::Services;
 use crate::state::Granted;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -73,20 +73,20 @@ impl Callbacks {
     }
 
     /// Tells a host that a lock is granted.
-    pub(super) fn tell(self: &Arc<Self>, core: &Arc<Core>, granted: Granted) {
+    pub(super) fn tell(self: &Arc<Self>, services: &Arc<Services>, granted: Granted) {
         let route = Route { host: granted.owner.host, server: granted.to.server };
-        self.send(core, route, Message::Granted(granted));
+        self.send(services, route, Message::Granted(granted));
     }
 
     /// Answers a call that came in halves.
     pub(super) fn answer(
         self: &Arc<Self>,
-        core: &Arc<Core>,
+        services: &Arc<Services>,
         route: Route,
         procedure: Procedure,
         results: Bytes,
     ) {
-        self.send(core, route, Message::Answer(procedure, results));
+        self.send(services, route, Message::Answer(procedure, results));
     }
 
     /// Waits for everybody's end, after the server was told to stop.
@@ -95,7 +95,7 @@ impl Callbacks {
         self.tasks.wait().await;
     }
 
-    fn send(self: &Arc<Self>, core: &Arc<Core>, route: Route, message: Message) {
+    fn send(self: &Arc<Self>, services: &Arc<Services>, route: Route, message: Message) {
         let mut queues = self.queues.lock();
         let is_answer = matches!(message, Message::Answer(..));
         let hosts = queues.len();
@@ -115,7 +115,7 @@ impl Callbacks {
                 queue.messages.push_back(message);
                 let caller = Caller {
                     callbacks: self.clone(),
-                    core: core.clone(),
+                    services: services.clone(),
                     route,
                     more: queue.more.clone(),
                     connection: None,
@@ -136,7 +136,7 @@ impl Callbacks {
 /// The task that calls one host.
 struct Caller {
     callbacks: Arc<Callbacks>,
-    core: Arc<Core>,
+    services: Arc<Services>,
     route: Route,
     more: Arc<Notify>,
     connection: Option<RpcClient>,
@@ -182,12 +182,12 @@ impl Caller {
 
     async fn grant(&mut self, granted: Granted) {
         let number = granted.number;
-        if !self.core.state.lock().nlm_is_granting(number) {
+        if !self.services.state.lock().nlm_is_granting(number) {
             return;
         }
         // A copy may still write to the file under a lock that was taken away or given up. If its store
         // takes long, the host is told of other files first.
-        if timeout(COPY_PATIENCE, self.core.copies.quiesce(granted.node)).await.is_err() {
+        if timeout(COPY_PATIENCE, self.services.copies.quiesce(granted.node)).await.is_err() {
             if let Some(queue) = self.callbacks.queues.lock().get_mut(&self.route) {
                 queue.messages.push_back(Message::Granted(granted));
             }
@@ -196,20 +196,20 @@ impl Caller {
         let begun = Instant::now();
         let args = self.granted_args(granted);
         let (mut may_know, mut pause) = (false, *PAUSE.start());
-        while self.core.state.lock().nlm_is_granting(number) {
+        while self.services.state.lock().nlm_is_granting(number) {
             let host = self.route.host;
             match self.call::<Res>(Procedure::Granted, &args).await {
                 Ok(Res { status: Status::DeniedGracePeriod, .. }) => {}
                 Ok(Res { status, .. }) => {
                     let wants = status == Status::Granted || may_know;
                     debug!("{host}: a lock is granted: {status:?}");
-                    return self.core.state.lock().nlm_acknowledged(number, wants);
+                    return self.services.state.lock().nlm_acknowledged(number, wants);
                 }
                 Err(Failed { error, sent }) => {
                     may_know |= sent;
                     if begun.elapsed() > GRANT_PATIENCE {
                         warn!("{host}: cannot be told that a lock is granted: {error}");
-                        return self.core.state.lock().nlm_acknowledged(number, may_know);
+                        return self.services.state.lock().nlm_acknowledged(number, may_know);
                     }
                     debug!("{host}: cannot be told that a lock is granted: {error}; again");
                 }
@@ -223,7 +223,7 @@ impl Caller {
         let Granted { number, owner, node, range, exclusive, to, .. } = granted;
         let lock = nlm::Lock {
             caller: Opaque(to.caller),
-            file: Opaque::copy_from(&self.core.exports.seal(node)),
+            file: Opaque::copy_from(&self.services.exports.seal(node)),
             owner: Opaque(owner.handle),
             process: owner.process,
             offset: range.start,

@@ -10,7 +10,7 @@
 //!    gives it away.
 //! 3. What a user of this machine takes is that user's alone: another one that names the same owner is
 //!    another owner. Hosts, and this machine's superuser, name the owners of all their users.
-//! 4. A request may come twice, and then gets the same answer: whoever holds a lock may take it
+//! 4. A request may come twice, and then gets the same answer: an owner that holds a lock may take it
 //!    again, and giving up what one does not hold succeeds.
 
 mod callbacks;
@@ -19,12 +19,12 @@ mod tests;
 
 pub(crate) use callbacks::Callbacks;
 
+use crate::admission::Identity;
 use crate::delegation::recall::Claim;
-use crate::export::Identity;
 use crate::handle::Node;
 use crate::locks::nsm::Nsm1;
 use crate::program::{Call, Program, ProgramId, Refusal};
-use crate::server::Core;
+use crate::services::Services;
 use crate::state::{
     Conflict, Holder, LockHost, NlmError, NlmLock, NlmOwner, Range, ReplyTo, Share, State, Touch,
     machine_of,
@@ -51,7 +51,7 @@ const SETTLE_AGAIN: Duration = Duration::from_secs(1);
 
 /// NLM version 4.
 pub(crate) struct Nlm4 {
-    core: Arc<Core>,
+    services: Arc<Services>,
     callbacks: Arc<Callbacks>,
     monitor: Arc<Nsm1>,
     /// Held while what the disk knows of hosts changes together with what the state knows.
@@ -68,23 +68,27 @@ struct Request<'a> {
 }
 
 impl Nlm4 {
-    pub(crate) fn new(core: Arc<Core>, callbacks: Arc<Callbacks>, monitor: Arc<Nsm1>) -> Self {
-        Self { core, callbacks, monitor, hosts: tokio::sync::Mutex::default() }
+    pub(crate) fn new(
+        services: Arc<Services>,
+        callbacks: Arc<Callbacks>,
+        monitor: Arc<Nsm1>,
+    ) -> Self {
+        Self { services, callbacks, monitor, hosts: tokio::sync::Mutex::default() }
     }
 
     /// Tells hosts of the locks that they are granted, and forgets hosts that have none any more.
     pub(crate) async fn run(self: Arc<Self>) {
-        let granted = self.core.state.lock().nlm_on_grant();
+        let granted = self.services.state.lock().nlm_on_grant();
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         loop {
             tokio::select! {
                 () = granted.notified() => {
-                    let granted = self.core.state.lock().nlm_take_granted();
+                    let granted = self.services.state.lock().nlm_take_granted();
                     // A sweep may have taken the locks from others.
                     while self.settle().await.is_err() {
                         tokio::time::sleep(SETTLE_AGAIN).await;
                     }
-                    granted.into_iter().for_each(|g| self.callbacks.tell(&self.core, g));
+                    granted.into_iter().for_each(|g| self.callbacks.tell(&self.services, g));
                 }
                 _ = ticks.tick() => self.forget_idle_hosts().await,
             }
@@ -93,10 +97,10 @@ impl Nlm4 {
 
     async fn forget_idle_hosts(&self) {
         let _alone = self.hosts.lock().await;
-        let now = self.core.now();
-        let gone = self.core.state.lock().nlm_drop_idle(now);
+        let now = self.services.now();
+        let gone = self.services.state.lock().nlm_drop_idle(now);
         if !gone.is_empty()
-            && let Err(error) = self.core.recovery.forget_hosts(gone).await
+            && let Err(error) = self.services.recovery.forget_hosts(gone).await
         {
             error!("cannot write the state database: {error}");
         }
@@ -104,22 +108,22 @@ impl Nlm4 {
 
     async fn remember(&self, host: LockHost) -> Result<(), Status> {
         let _alone = self.hosts.lock().await;
-        let now = self.core.now();
-        if !self.core.state.lock().nlm_has_room_for(host.host) {
+        let now = self.services.now();
+        if !self.services.state.lock().nlm_has_room_for(host.host) {
             return Err(Status::DeniedNoLocks);
         }
         info!("{} takes locks by NLM", host.host);
-        self.core.recovery.remember_host(host).await.map_err(|error| {
+        self.services.recovery.remember_host(host).await.map_err(|error| {
             error!("cannot write the state database: {error}");
             Status::DeniedNoLocks
         })?;
-        self.core.state.lock().nlm_remembered(host.host, now);
+        self.services.state.lock().nlm_remembered(host.host, now);
         Ok(())
     }
 
     /// Puts on disk what a transition took from others.
     async fn settle(&self) -> Result<(), Status> {
-        self.core.records.write_due().await.map_err(|error| {
+        self.services.records.write_due().await.map_err(|error| {
             error!("cannot write the state database: {error}");
             Status::Failed
         })
@@ -139,7 +143,7 @@ impl Request<'_> {
 
     /// The file of a handle, if the caller may use it at all.
     async fn find(&self, handle: &nlm::FileHandle, writes: bool) -> Result<Node, Status> {
-        let exports = &self.nlm.core.exports;
+        let exports = &self.nlm.services.exports;
         let node = self.node(handle)?;
         let table = exports.table();
         let export = table.mountable(node.export).map_err(|_| Status::StaleHandle)?;
@@ -158,7 +162,7 @@ impl Request<'_> {
         if writes && admitted.read_only {
             return Err(Status::ReadOnlyFs);
         }
-        // Its owner may open it whatever its mode says, by having made it or by changing the mode.
+        // Its owner may open it against its mode, by having made it or by changing the mode.
         let owns = match &admitted.caller {
             Caller::Own => true,
             Caller::As(cred) => cred.uid == attr.uid,
@@ -173,14 +177,14 @@ impl Request<'_> {
 
     /// The file system of a file.
     fn fs(&self, node: Node) -> Result<CachedFs, Status> {
-        let table = self.nlm.core.exports.table();
+        let table = self.nlm.services.exports.table();
         let export = table.mountable(node.export).map_err(|_| Status::StaleHandle)?;
         Ok(export.fs().clone())
     }
 
-    /// The file of a handle, whatever has become of it: locks can be given up always.
+    /// The file of a handle, which may be gone: locks can be given up always.
     fn node(&self, handle: &nlm::FileHandle) -> Result<Node, Status> {
-        self.nlm.core.exports.unseal(handle).map_err(|_| Status::StaleHandle)
+        self.nlm.services.exports.unseal(handle).map_err(|_| Status::StaleHandle)
     }
 
     async fn test(&self, args: TestArgs) -> TestRes {
@@ -197,9 +201,9 @@ impl Request<'_> {
         let (owner, range) = (self.owner(&args.lock), range(&args.lock)?);
         let touch = if args.exclusive { Touch::Change } else { Touch::Read };
         let _claim = self.claim(node, touch).await?;
-        let (core, now) = (&self.nlm.core, self.nlm.core.now());
-        let machine = machine_of(&core.state, &self.fs(node)?, node).await;
-        let found = core.state.lock().with_machine(node, machine, |state| {
+        let (services, now) = (&self.nlm.services, self.nlm.services.now());
+        let machine = machine_of(&services.state, &self.fs(node)?, node).await;
+        let found = services.state.lock().with_machine(node, machine, |state| {
             state.nlm_test(&owner, node, range, args.exclusive, now)
         });
         self.nlm.settle().await?;
@@ -227,20 +231,20 @@ impl Request<'_> {
             wait: block.then_some(to),
         };
         let touch = if exclusive { Touch::Change } else { Touch::Read };
-        let (core, fs) = (&self.nlm.core, self.fs(node)?);
-        let machine = machine_of(&core.state, &fs, node).await;
+        let (services, fs) = (&self.nlm.services, self.fs(node)?);
+        let machine = machine_of(&services.state, &fs, node).await;
         let lock = || {
-            let (request, now) = (request.clone(), core.now());
+            let (request, now) = (request.clone(), services.now());
             let lock = |state: &mut State<_>| state.nlm_lock(request, now);
-            core.state.lock().with_machine(node, machine.clone(), lock)
+            services.state.lock().with_machine(node, machine.clone(), lock)
         };
         self.take(node, touch, lock).await
     }
 
     /// Makes way where NFSv4's clients have delegations, under which they may hold locks of which
-    /// nobody else knows. Who would wait long is told to come back, in the only way that hosts know.
+    /// the server does not know. A host that would wait long is told to come back, in the only way that hosts know.
     async fn claim(&self, node: Node, touch: Touch) -> Result<Claim, Status> {
-        let claimed = self.nlm.core.recalls.claim(node, touch, None).await;
+        let claimed = self.nlm.services.recalls.claim(node, touch, None).await;
         claimed.map_err(|_| Status::DeniedGracePeriod)
     }
 
@@ -253,7 +257,7 @@ impl Request<'_> {
         transition: impl Fn() -> Result<(), NlmError>,
     ) -> Result<(), Status> {
         let mut _claim = self.claim(node, touch).await?;
-        let core = &self.nlm.core;
+        let services = &self.nlm.services;
         let mut settled = false;
         let done = loop {
             match transition() {
@@ -270,11 +274,11 @@ impl Request<'_> {
             }
         };
         self.nlm.settle().await?;
-        if !core.serves(node) {
-            core.state.lock().nlm_drop_export(node.export);
+        if !services.serves(node) {
+            services.state.lock().nlm_drop_export(node.export);
             return Err(Status::StaleHandle);
         }
-        core.copies.quiesce(node).await;
+        services.copies.quiesce(node).await;
         self.nlm.monitor.learn(self.host());
         done.map_err(status)
     }
@@ -283,7 +287,7 @@ impl Request<'_> {
         let CancelArgs { cookie, exclusive, lock, .. } = args;
         let cancelled = self.node(&lock.file).and_then(|node| {
             let (owner, range) = (self.owner(&lock), range(&lock)?);
-            self.nlm.core.state.lock().nlm_cancel(&owner, node, range, exclusive);
+            self.nlm.services.state.lock().nlm_cancel(&owner, node, range, exclusive);
             Ok(())
         });
         Res { cookie, status: cancelled.err().unwrap_or(Status::Granted) }
@@ -293,7 +297,7 @@ impl Request<'_> {
         let UnlockArgs { cookie, lock } = args;
         let unlocked = self.node(&lock.file).and_then(|node| {
             let (owner, range) = (self.owner(&lock), range(&lock)?);
-            self.nlm.core.state.lock().nlm_unlock(&owner, node, range);
+            self.nlm.services.state.lock().nlm_unlock(&owner, node, range);
             Ok(())
         });
         Res { cookie, status: unlocked.err().unwrap_or(Status::Granted) }
@@ -313,14 +317,15 @@ impl Request<'_> {
         };
         let node = self.find(&wire.file, share.access.contains(Access::WRITE)).await?;
         let owner = self.sharer(&wire);
-        let core = &self.nlm.core;
-        let transition = || core.state.lock().nlm_share(&owner, node, share, reclaim, core.now());
+        let services = &self.nlm.services;
+        let transition =
+            || services.state.lock().nlm_share(&owner, node, share, reclaim, services.now());
         self.take(node, share.touch(), transition).await
     }
 
     fn unshare(&self, args: ShareArgs) -> ShareRes {
         let unshared = self.node(&args.share.file).map(|node| {
-            self.nlm.core.state.lock().nlm_unshare(&self.sharer(&args.share), node);
+            self.nlm.services.state.lock().nlm_unshare(&self.sharer(&args.share), node);
         });
         let status = unshared.err().unwrap_or(Status::Granted);
         ShareRes { cookie: args.cookie, status, sequence: 0 }
@@ -383,7 +388,7 @@ impl Program for Nlm4 {
         let request = Request { nlm: &self, identity, route, user };
         // What the other half of a call in two halves says.
         let answer = |procedure, results: Bytes| {
-            self.callbacks.answer(&self.core, request.route, procedure, results);
+            self.callbacks.answer(&self.services, request.route, procedure, results);
         };
         match procedure {
             Procedure::Null => {}
@@ -409,7 +414,7 @@ impl Program for Nlm4 {
             Procedure::UnlockMsg => {
                 answer(Procedure::UnlockRes, wire(&request.unlock(args.get()?)));
             }
-            // This server asks nobody for locks, so it waits for none.
+            // This server asks no host for locks, so it waits for none.
             Procedure::Granted => {
                 let TestArgs { cookie, .. } = args.get()?;
                 reply.put(&Res { cookie, status: Status::Denied });

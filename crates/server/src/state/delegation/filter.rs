@@ -1,10 +1,10 @@
 //! Whether a file may be delegated, told without a lock.
 //!
-//! Most files are delegated to nobody, and NFSv3's reads and writes should not take the state's
-//! lock to learn that. Files share counters by their hash, so an answer is "nobody" or "perhaps".
+//! Most files are not delegated, and NFSv3's reads and writes should not take the state's
+//! lock to learn that. Files share counters by their hash, so an answer is "no" or "perhaps".
 //!
-//! 1. Whoever changes a file that it has not open counts itself first and looks for delegations
-//!    then; whoever gives a delegation counts it first and looks for changes then. So of the two at
+//! 1. A call that changes a file without an open counts itself first and looks for delegations
+//!    then; a call that gives a delegation counts it first and looks for changes then. So of the two at
 //!    least one sees the other (the operations are sequentially consistent).
 
 use crate::handle::Node;
@@ -32,7 +32,7 @@ impl Default for Filter {
     }
 }
 
-/// A file that somebody changes without having it open.
+/// Proof that a file is counted as being changed without an open; it is not delegated meanwhile.
 #[derive(Debug)]
 pub struct Changing {
     filter: Arc<Filter>,
@@ -65,7 +65,7 @@ impl Filter {
         Changing { filter: self.clone(), bucket }
     }
 
-    /// Counts a delegation. Says whether nobody is changing the file.
+    /// Counts a delegation. Says whether no call is changing the file.
     pub(in crate::state) fn count(&self, node: Node, kind: DelegationKind) -> bool {
         let bucket = bucket(node);
         self.counters(kind)[bucket].fetch_add(1, SeqCst);
@@ -73,7 +73,7 @@ impl Filter {
         self.changing[bucket].load(SeqCst) == 0
     }
 
-    /// Counts a delegation, unless somebody is changing the file.
+    /// Counts a delegation, unless a call is changing the file.
     pub(in crate::state) fn add(&self, node: Node, kind: DelegationKind) -> bool {
         let free = self.count(node, kind);
         if !free {

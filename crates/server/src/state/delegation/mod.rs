@@ -1,13 +1,13 @@
 //! Delegations: the right of a client to open a file, read it and keep what it read without
 //! asking; with a write delegation also to write it and to keep what it wrote for a while.
 //!
-//! 1. While a file is delegated, nobody but the delegation's client changes it, and if it is
-//!    delegated for writing nobody else reads it either. Who wants to goes through [`State::recall`]
+//! 1. While a file is delegated, only the delegation's client changes it, and if it is
+//!    delegated for writing no other reads it either. A call that wants to goes through [`State::recall`]
 //!    or [`State::open`], and comes back when the delegation is gone.
-//! 2. A delegation is given only to a client that can be called back, of a file that nobody else
-//!    has open in a way that would break it, that nobody changes at the moment ([`Filter`]), and
+//! 2. A delegation is given only to a client that can be called back, of a file that no other
+//!    client has open in a way that would break it, that no call changes at the moment ([`Filter`]), and
 //!    that was not recalled lately.
-//! 3. A delegation is gone at the latest a lease after its recall, whatever its client does.
+//! 3. A delegation is gone at the latest a lease after its recall, also if its client does not answer.
 //! 4. There are never more than [`Limits::delegations`](super::Limits). Those that were taken away are
 //!    none any more: what is left of them is remembered in `revoked`.
 //!
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_vfs::Access;
 
-/// For so long after a recall a file is delegated to nobody.
+/// For so long after a recall a file is not delegated.
 const CONTENDED: Duration = Duration::from_secs(30);
 /// Files of which it is remembered that they were recalled, or who opened them.
 const REMEMBERED: usize = 16 << 10;
@@ -45,7 +45,7 @@ pub enum DelegationKind {
     Write,
 }
 
-/// What somebody does to a file.
+/// What a call does to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
     /// Reads data or attributes: breaks a write delegation.
@@ -63,8 +63,8 @@ impl DelegationKind {
 /// What a client wants of delegations with an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Whatever the server likes.
-    Whatever,
+    /// The server decides (`OPEN4_SHARE_ACCESS_WANT_NO_PREFERENCE`).
+    NoPreference,
     /// A read delegation.
     Read,
     /// A write delegation.
@@ -183,7 +183,7 @@ impl<F> Delegations<F> {
         self.of(node).find(|(_, d)| d.client == client).map(|(key, _)| key)
     }
 
-    /// Whether a delegation of somebody else than `by` is in the way.
+    /// Whether a delegation of another client than `by` is in the way.
     pub(super) fn conflict(&self, node: Node, touch: Touch, by: Option<ClientId>) -> bool {
         self.of(node).any(|(_, d)| Some(d.client) != by && d.kind.is_broken_by(touch))
     }
@@ -260,10 +260,10 @@ impl<F: Clone> State<F> {
         let kind = match wanted {
             Wanted::Read => DelegationKind::Read,
             Wanted::Write => DelegationKind::Write,
-            Wanted::Whatever | Wanted::Any if share.access.contains(Access::WRITE) => {
+            Wanted::NoPreference | Wanted::Any if share.access.contains(Access::WRITE) => {
                 DelegationKind::Write
             }
-            Wanted::Whatever | Wanted::Any => DelegationKind::Read,
+            Wanted::NoPreference | Wanted::Any => DelegationKind::Read,
         };
         if self.delegations.by_key.len() >= self.limits.delegations || !self.can_call(client) {
             return Err(WhyNot::Resource);
@@ -284,7 +284,7 @@ impl<F: Clone> State<F> {
         {
             return Err(WhyNot::Contention);
         }
-        if wanted == Wanted::Whatever
+        if wanted == Wanted::NoPreference
             && self.delegations.opened.insert((node, client, kind), ()).is_none()
         {
             return Err(WhyNot::NotYet);
@@ -328,7 +328,7 @@ impl<F: Clone> State<F> {
     }
 
     /// Delegates a file as it was before the server restarted. Says whether the delegation is to be
-    /// given back at once: somebody is in the way, or none are given any more.
+    /// given back at once: an open is in the way, or none are given any more.
     ///
     /// # Errors
     /// There are too many.
@@ -374,7 +374,7 @@ impl<F: Clone> State<F> {
         StateId { seq: 1, key }
     }
 
-    /// Makes way for somebody (`by` a client, or unknown) who touches a file: recalls what is in the
+    /// Makes way for a call (`by` a client, or unknown) that touches a file: recalls what is in the
     /// way, takes it away where its time is up or its client is silent.
     pub fn recall(
         &mut self,
@@ -500,7 +500,7 @@ impl<F: Clone> State<F> {
         Ok(d)
     }
 
-    /// Whether somebody else than `by` may have written to a file what the server does not know: the
+    /// Whether another client than `by` may have written to a file what the server does not know: the
     /// write delegation of it, and its client.
     pub fn writer_elsewhere(
         &self,

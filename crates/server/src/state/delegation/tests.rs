@@ -130,7 +130,7 @@ fn what_is_in_use_or_was_recalled_lately_is_not_delegated() {
 fn unasked_a_file_is_delegated_when_it_is_opened_again() {
     let mut state = state_after(&[]);
     let (a, b) = (callable(&mut state, "a"), callable(&mut state, "b"));
-    let whatever = |client| ask(client, READ, Wanted::Whatever);
+    let whatever = |client| ask(client, READ, Wanted::NoPreference);
     assert_eq!(state.may_delegate(whatever(a), T0), Err(WhyNot::NotYet));
     assert_eq!(state.may_delegate(whatever(b), T0), Err(WhyNot::NotYet));
     assert_eq!(state.may_delegate(whatever(a), T0), Ok(DelegationKind::Read));
@@ -225,7 +225,7 @@ fn a_reclaimed_delegation_is_recalled_where_it_is_in_the_way() {
     let mut state = state_after(&[]);
     let (a, b) = (callable(&mut state, "a"), callable(&mut state, "b"));
     let grant = |client| Grant {
-        ask: ask(client, READ, Wanted::Whatever),
+        ask: ask(client, READ, Wanted::NoPreference),
         file: 'd',
         change: 5,
         referring: None,

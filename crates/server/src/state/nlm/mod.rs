@@ -12,15 +12,15 @@
 //! 1. A host has locks only while it is in the table of hosts, and it comes into that table only
 //!    once it is on disk ([`State::nlm_remembered`]): so it is told of a restart.
 //! 2. NLM has no leases: what a host holds is held until the host gives it up, or restarts.
-//! 3. A lock that is granted to whoever waited is held from that moment on, before the host knows:
-//!    nobody can take it in between. One that the host does not want after all leaves its owner what
+//! 3. A lock that is granted to a waiter is held from that moment on, before the host knows:
+//!    no other owner can take it in between. One that the host does not want after all leaves its owner what
 //!    it held of those bytes before ([`Granted::before`]).
 //! 4. All tables are bounded: hosts as clients are, ranges and shares as those of NFSv4, together
 //!    with them; waiting locks by [`MAX_WAITING`].
 //! 5. Of a host that is said to have restarted nothing is granted before it is known whether it has
 //!    ([`State::nlm_doubt`]): what it takes now is not to be freed with what it had before.
 //! 6. Nothing is granted while an NFSv4 client has a delegation in the way, which is looked at in the
-//!    same transition; and what a host uses is delegated to nobody.
+//!    same transition; and what a host uses is not delegated.
 
 use super::{Conflict, Holder, LockError, Range, RangeLocks, Share, State, Touch};
 use crate::handle::Node;
@@ -43,7 +43,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(60);
 /// Who holds locks: a process of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NlmOwner {
-    /// The host's address: names are whatever callers say, addresses at least get replies.
+    /// The host's address: callers choose their names, but addresses get the replies.
     pub host: IpAddr,
     /// The user of this machine that the owner is believed to be, and none else: hosts see to their own
     /// users' owners, but this machine's users call for themselves.
@@ -93,13 +93,13 @@ pub enum NlmError {
     Grace,
     /// There is nothing to reclaim any more.
     NoGrace,
-    /// Somebody holds a lock that is in the way.
+    /// Another owner holds a conflicting lock.
     Denied(Conflict<Holder>),
-    /// Somebody's share reservation is in the way.
+    /// A share reservation of another owner conflicts.
     ShareDenied,
-    /// Somebody holds a lock that is in the way, and this one is in line.
+    /// Another owner holds a conflicting lock, and this one is in line.
     Blocked,
-    /// Whoever holds what is in the way waits for this owner.
+    /// The holder of the conflicting lock waits for this owner.
     Deadlock,
     /// A delegation is in the way, and has to be recalled first.
     Delegated,
@@ -155,7 +155,7 @@ pub struct Granted {
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
     hosts: HashMap<IpAddr, Host>,
-    /// Files that somebody waits for.
+    /// Files with waiters.
     queues: HashSet<Node>,
     waiting: usize,
     /// Files on which an owner waits, and for how many locks.
@@ -251,7 +251,7 @@ impl<F: Clone> State<F> {
         })
     }
 
-    /// Notes that a host is said to be in another run, `noticed`, by somebody who may not be the host.
+    /// Notes that a host is said to be in another run, `noticed`, by a sender that may not be the host.
     /// It takes nothing more until that is settled. False: it has no locks.
     pub fn nlm_doubt(&mut self, host: IpAddr, noticed: i32) -> bool {
         let host = self.nlm.hosts.get_mut(&host);
@@ -527,7 +527,7 @@ impl<F: Clone> State<F> {
         self.nlm_used(owner.host, node);
     }
 
-    /// Whether a host's share reservation is in the way of one by `by`, or by nobody of NLM.
+    /// Whether a host's share reservation is in the way of one by `by`; `None`: by no host of NLM.
     pub(super) fn nlm_share_conflict(
         &self,
         node: Node,

@@ -79,7 +79,7 @@ pub(in crate::v3) async fn access(request: &Request<'_>, args: access::Args) -> 
     }
 }
 
-/// What permission bits mean for a file or a directory. A name is changed by whoever may write to
+/// What permission bits mean for a file or a directory. A name is changed by a caller that may write to
 /// its directory and search it.
 fn rights(mask: u32, is_dir: bool) -> Rights {
     let mut rights = Rights::empty();

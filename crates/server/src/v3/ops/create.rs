@@ -15,8 +15,8 @@ use weir_vfs::{Attr, Created, FileKind};
 pub(in crate::v3) async fn create(request: &Request<'_>, args: create::Args) -> create::Res {
     let dir = request.target(&args.target.dir)?;
     let name = &args.target.name;
-    // A file that is there may be truncated, which is the only change that somebody has to make way
-    // for. Nobody waits for that with the directory locked.
+    // A file that is there may be truncated, the only change for which delegations are recalled.
+    // No call waits for that with the directory locked.
     let truncates = matches!(&args.how, How::Unchecked(set) if set.size.is_some());
     let way_made =
         if truncates { dir.claim_names(&[dir.named(name)], true).await } else { Ok(Vec::new()) };

@@ -1,7 +1,7 @@
 //! Names, attributes and sizes are on disk before the reply.
 
 use super::*;
-use crate::storage::durability::Durability;
+use crate::export::Durability;
 use std::time::Duration;
 use weir_nfs::nfsacl::{Entries, Entry, Mask, Setacl};
 use weir_nfs::v3::op::mknod::{self, What as Kind};

@@ -16,13 +16,14 @@ use crate::callback::Callbacks;
 use crate::delegation::recall::Recalls;
 use crate::export::{Export, ExportOptions, Exports, Squash};
 use crate::handle::Handles;
+use crate::operation::copies::Copies;
 use crate::program::Programs;
-use crate::state::{self, Grace, Recovery, State};
+use crate::state::{self, Grace, State};
 use crate::storage::client_tracking::Records;
 use crate::storage::durability::Committer;
+use crate::storage::recovery::Recovery;
 use crate::storage::write_verifier::WriteVerifier;
 use crate::transport::{Limits, Transport};
-use crate::v4::copy::background::Copies;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
@@ -114,13 +115,7 @@ impl Fixture {
         let records = Arc::new(Records::new(state.clone(), recovery));
         let verifier = Arc::new(WriteVerifier::new(RUN));
         let stop = CancellationToken::new();
-        let copies = Arc::new(Copies::new(
-            state.clone(),
-            exports.clone(),
-            callbacks.clone(),
-            verifier.clone(),
-            stop.clone(),
-        ));
+        let copies = Arc::new(Copies::new(state.clone(), exports.clone()));
         let recalls = Arc::new(Recalls::new(
             state,
             callbacks,

@@ -1,5 +1,5 @@
 //! A copy within the server, piece by piece, through the page cache: holes stay holes and cost
-//! nothing, whatever their length; bytes cross no wire. Reads and writes are those of the client that
+//! nothing, however long they are; bytes cross no wire. Reads and writes are those of the client that
 //! asks for the copy, as far as the export's cache policy goes.
 
 use crate::export::Served;

@@ -45,10 +45,10 @@ pub(super) async fn attributes(
         target.attr().await?
     } else {
         let by = cx.known_client();
-        cx.core.recalls.attr(target.fs(), target.node, by).await.map_err(of_vfs)?
+        cx.services.recalls.attr(target.fs(), target.node, by).await.map_err(of_vfs)?
     };
     let besides = Besides::of_file_system(target, asked).await?;
-    let besides = besides.of_file(&cx.core.ids, target, &attr, asked).await?;
+    let besides = besides.of_file(&cx.nfs.id_map, target, &attr, asked).await?;
     Ok(attrs::of_file(cx, target, &attr, &besides, asked))
 }
 
@@ -63,9 +63,9 @@ pub(crate) async fn setattr(cx: &mut Context, args: setattr::Args) -> setattr::R
 async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<(), Error> {
     let target = cx.current()?;
     target.check_writable()?;
-    let claim = cx.core.recalls.claim(target.node, Touch::Change, setter(cx, args)).await;
+    let claim = cx.services.recalls.claim(target.node, Touch::Change, setter(cx, args)).await;
     let _claim = claim.map_err(of_vfs)?;
-    let wanted = ToSet::read(&cx.core.ids, &args.attrs, cx.minor, target.capabilities()).await?;
+    let wanted = ToSet::read(&cx.nfs.id_map, &args.attrs, cx.minor, target.capabilities()).await?;
     if wanted.set.umask.is_some() {
         // Only what is made has a umask (RFC 8275 section 5).
         return Err(Error::Inval);
@@ -87,7 +87,7 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
         let fs = target.fs();
         let attr = fs.setattr(&target.caller, target.node.id, &set).await;
         // Also of one that failed: it may have done a part.
-        cx.core.exports.rights().changed(target.node);
+        cx.services.exports.rights().changed(target.node);
         cx.changed(&[target.node]);
         let attr = attr.map_err(of_vfs)?;
         if set.size.is_some() && (set.mode.is_none() || set.mode_mask.is_some()) {
@@ -97,7 +97,7 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
     }
     if let Some(more) = more {
         let set = more.set(target.fs(), &target.caller, target.node.id).await;
-        cx.core.exports.rights().changed(target.node);
+        cx.services.exports.rights().changed(target.node);
         cx.changed(&[target.node]);
         set?;
     }

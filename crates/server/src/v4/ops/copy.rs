@@ -68,7 +68,7 @@ pub(crate) async fn copy(cx: &mut Context, args: copy::Args) -> copy::Res {
     let (from, to) = (args.source_offset, args.destination_offset);
     let pair = pair(cx, (args.source, args.destination), (from, to), args.count).await;
     let Pair { source, destination, len } = pair.map_err(Detailed::Plain)?;
-    let verifier = cx.core.verifier.get(&destination.file);
+    let verifier = cx.services.verifier.get(&destination.file);
     let export = cx.current.map(|node| cx.exports.share(node.export).map_err(of_handle));
     let export = export.unwrap_or(Err(Error::NoFilehandle)).map_err(Detailed::Plain)?;
     let whose = (export, cx.peer.addr().ip());
@@ -77,7 +77,7 @@ pub(crate) async fn copy(cx: &mut Context, args: copy::Args) -> copy::Res {
     if let Some(client) = client
         && !args.synchronous
         && len > MAX_COPY_BYTES
-        && cx.core.copies.has_room(client)
+        && cx.services.copies.has_room(client)
     {
         let stateid = in_background(cx, client, [args.source, args.destination], copying)
             .map_err(Detailed::Plain)?;
@@ -120,9 +120,9 @@ fn in_background(
         Use { under: read?, node: from, access: Access::READ },
         Use { under: written?, node, access: Access::WRITE },
     ];
-    let handle = cx.core.exports.seal(node);
-    let changing = cx.core.recalls.keep_undelegated(node);
-    Ok(cx.core.copies.start(Order { client, node, handle, uses, copying, changing }))
+    let handle = cx.services.exports.seal(node);
+    let changing = cx.services.recalls.keep_undelegated(node);
+    Ok(cx.nfs.background.start(Order { client, node, handle, uses, copying, changing }))
 }
 
 pub(crate) async fn offload_status(
@@ -130,7 +130,7 @@ pub(crate) async fn offload_status(
     args: offload_status::Args,
 ) -> offload_status::Res {
     let (client, node) = (cx.client()?, cx.current()?.node);
-    let progress = cx.core.copies.progress(client, cx.state_of(args)?.key, node)?;
+    let progress = cx.services.copies.progress(client, cx.state_of(args)?.key, node)?;
     let complete = progress.ended.map(|ended| ended.err().map_or(0, |error| error as u32));
     let complete = complete.into_iter().collect::<Vec<_>>().into();
     Ok(offload_status::Progress { count: progress.copied, complete })
@@ -142,5 +142,5 @@ pub(crate) async fn offload_cancel(
 ) -> offload_cancel::Res {
     let (client, node) = (cx.client()?, cx.current()?.node);
     let key = cx.state_of(args)?.key;
-    cx.core.copies.cancel(client, key, node).await
+    cx.services.copies.cancel(client, key, node).await
 }

@@ -30,7 +30,7 @@ pub(crate) async fn write(cx: &mut Context, args: write::Args) -> write::Res {
         StableHow::FileSync => IoFlags::SYNC,
     };
     // Taken before the write: should data be lost after it, the verifier is another one by then.
-    let verifier = cx.core.verifier.get(&io.file);
+    let verifier = cx.services.verifier.get(&io.file);
     if args.offset.checked_add(args.data.len() as u64).is_none() {
         return Err(Error::FBig);
     }
@@ -61,5 +61,5 @@ pub(crate) async fn commit(cx: &mut Context, args: commit::Args) -> commit::Res 
             opened.await.map_err(of_vfs)?
         }
     };
-    cx.core.verifier.commit(&file, args.offset, args.count).await.map_err(of_vfs)
+    cx.services.verifier.commit(&file, args.offset, args.count).await.map_err(of_vfs)
 }

@@ -13,7 +13,7 @@ use weir_nfs::v4::types::SecInfo;
 use weir_rpc::AuthFlavor;
 
 pub(crate) async fn putfh(cx: &mut Context, args: putfh::Args) -> putfh::Res {
-    let node = cx.core.exports.unseal(&args).map_err(of_handle)?;
+    let node = cx.services.exports.unseal(&args).map_err(of_handle)?;
     cx.exports.get(node.export).map_err(of_handle)?;
     cx.set_current(node);
     Ok(())
@@ -31,7 +31,7 @@ pub(crate) async fn putpubfh(cx: &mut Context, (): putpubfh::Args) -> putpubfh::
 
 pub(crate) async fn getfh(cx: &mut Context, _: getfh::Args) -> getfh::Res {
     let node = cx.current()?.node;
-    Ok(cx.core.exports.seal(node)[..].into())
+    Ok(cx.services.exports.seal(node)[..].into())
 }
 
 pub(crate) async fn savefh(cx: &mut Context, _: savefh::Args) -> savefh::Res {

@@ -97,18 +97,18 @@ async fn lock_in_turn(cx: &mut Context, args: lock::Args) -> lock::Res {
     let (now, client) = (cx.now(), request.client);
     let fs = cx.current().map_err(Detailed::Plain)?.fs().clone();
     let node = request.node;
-    let machine = machine_of(&cx.core.state, &fs, node).await;
+    let machine = machine_of(&cx.services.state, &fs, node).await;
     let locked = cx.state().with_machine(node, machine, |state| state.lock(request, now));
     match locked {
         Ok(id) => {
             let node = cx.current().map_err(Detailed::Plain)?.node;
-            cx.core.copies.quiesce(node).await;
+            cx.services.copies.quiesce(node).await;
             if cx.minor == 0
                 && let Some((name, seqid)) = first_seqid
             {
                 // The next request of this owner has the number after.
                 let owner = LockOwner { client, name };
-                if let Some(cell) = cx.core.owners.cell(owner, Kind::Lock, now) {
+                if let Some(cell) = cx.nfs.owners.cell(owner, Kind::Lock, now) {
                     let request = (OpCode::Lock, seqid);
                     cell.lock().await.executed(request, Default::default(), cx.current);
                 }
@@ -149,11 +149,11 @@ async fn lock_request(cx: &Context, args: lock::Args) -> Result<LockRequest, Err
 
 pub(crate) async fn lockt(cx: &mut Context, args: lockt::Args) -> lockt::Res {
     check_lockable(cx).await.map_err(Detailed::Plain)?;
-    // A client with a delegation has locks that nobody else knows of.
+    // A client with a delegation has locks that the server does not know of.
     let touch = if args.kind.is_write() { Touch::Change } else { Touch::Read };
     let node = cx.current().map_err(Detailed::Plain)?.node;
     let by = cx.client_of(args.owner.client_id).map_err(Detailed::Plain)?;
-    let cleared = cx.core.recalls.claim(node, touch, Some(by)).await;
+    let cleared = cx.services.recalls.claim(node, touch, Some(by)).await;
     cleared.map_err(|error| Detailed::Plain(of_vfs(error)))?;
     let found = test(cx, args).await.map_err(Detailed::Plain)?;
     match found {
@@ -167,7 +167,7 @@ async fn test(cx: &Context, args: lockt::Args) -> Result<Option<Conflict<Holder>
     let (node, range) = (cx.current()?.node, range(args.offset, args.length)?);
     let now = cx.now();
     let (fs, exclusive) = (cx.current()?.fs().clone(), args.kind.is_write());
-    let machine = machine_of(&cx.core.state, &fs, node).await;
+    let machine = machine_of(&cx.services.state, &fs, node).await;
     let found = cx
         .state()
         .with_machine(node, machine, |state| state.test_lock(&owner, node, range, exclusive, now));
@@ -219,6 +219,6 @@ pub(crate) async fn delegreturn(cx: &mut Context, args: delegreturn::Args) -> de
     let id = cx.state_of(args)?;
     let (client, node) = (cx.client_of_state(id)?, cx.current()?.node);
     cx.state().return_delegation(client, id, node).map_err(of_state)?;
-    cx.core.recalls.look_again();
+    cx.services.recalls.look_again();
     Ok(())
 }

@@ -16,7 +16,7 @@ mod v40;
 mod write_same;
 mod xattr;
 
-use super::context::Context;
+use crate::v4::context::Context;
 use attr::*;
 use copy::*;
 use data::*;
@@ -37,7 +37,7 @@ macro_rules! dispatch {
     ($($(#[$meta:meta])* $name:ident = $number:literal, $op:ident, $minors:expr, $place:ident,
         $handles:ident, $stateid:ident, $kind:ident, $bound:ident $bytes:literal;)*) => {
         /// Executes an operation that may run.
-        pub(super) async fn dispatch(cx: &mut Context, op: Op) -> OpRes {
+        pub(crate) async fn dispatch(cx: &mut Context, op: Op) -> OpRes {
             match op {
                 $(Op::$name(args) => OpRes::$name($op(cx, args).await),)*
                 Op::Refused(code) => OpRes::Failed(code, weir_nfs::v4::Error::NotSupp),

@@ -70,11 +70,11 @@ pub(crate) async fn parent(cx: &Context, dir: Node) -> Result<Node, Error> {
 
 pub(crate) async fn create(cx: &mut Context, args: create::Args) -> create::Res {
     check_name(&args.name)?;
-    let core = cx.core.clone();
-    let _alone = core.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
+    let services = cx.services.clone();
+    let _alone = services.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
     let (dir, before) = current_dir(cx).await?;
     dir.check_writable()?;
-    let wanted = ToSet::read(&cx.core.ids, &args.attrs, cx.minor, dir.capabilities()).await?;
+    let wanted = ToSet::read(&cx.nfs.id_map, &args.attrs, cx.minor, dir.capabilities()).await?;
     let set = &wanted.set;
     let more = wanted.more(match args.kind {
         create::Kind::Directory => FileKind::Directory,
@@ -117,10 +117,10 @@ pub(crate) async fn link(cx: &mut Context, name: link::Args) -> link::Res {
         return Err(Error::IsDir);
     }
     cx.current()?.check_writable()?;
-    // Before the directory is locked: nobody else is to wait for a client that gives nothing back.
+    // Before the directory is locked: no other call is to wait for a client that gives nothing back.
     let _claim = cx.claim(file.node, Touch::Change).await?;
-    let core = cx.core.clone();
-    let _alone = core.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
+    let services = cx.services.clone();
+    let _alone = services.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
     let (dir, before) = current_dir(cx).await?;
     let fs = dir.fs();
     fs.link(&dir.caller, file.node.id, dir.node.id, &name).await.map_err(of_vfs)?;
@@ -132,8 +132,8 @@ pub(crate) async fn remove(cx: &mut Context, name: remove::Args) -> remove::Res 
     check_name(&name)?;
     cx.check_grace()?;
     cx.claim_names(&[cx.current()?.named(&name)], true).await?;
-    let core = cx.core.clone();
-    let _alone = core.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
+    let services = cx.services.clone();
+    let _alone = services.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
     let (dir, before) = current_dir(cx).await?;
     dir.check_writable()?;
     let _claims = cx.claim_names(&[dir.named(&name)], false).await?;
@@ -155,8 +155,8 @@ pub(crate) async fn rename(cx: &mut Context, args: rename::Args) -> rename::Res 
     let (from, to) = (cx.saved.ok_or(Error::NoFilehandle)?, cx.current.ok_or(Error::NoFilehandle)?);
     cx.claim_names(&[cx.saved()?.named(&args.from)], true).await?;
     cx.claim_names(&[cx.current()?.named(&args.to)], true).await?;
-    let core = cx.core.clone();
-    let _alone = core.exports.changes().lock_both(from, to).await;
+    let services = cx.services.clone();
+    let _alone = services.exports.changes().lock_both(from, to).await;
     let (to, to_before) = current_dir(cx).await?;
     let from = cx.saved()?;
     let from_before = check_dir(cx, &from).await?;

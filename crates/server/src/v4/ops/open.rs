@@ -1,7 +1,7 @@
 //! OPEN, OPEN_DOWNGRADE, CLOSE (RFC 8881 sections 18.16, 18.18, 18.2).
 //!
 //! The order matters: the file is found or made, then opened with the caller's rights, then its
-//! share reservation is taken, and only then is it truncated; so nobody loses bytes to an open
+//! share reservation is taken, and only then is it truncated; so no client loses bytes to an open
 //! that is refused.
 
 use crate::handle::Node;
@@ -103,7 +103,7 @@ fn asks_confirmation(cx: &Context, client: ClientId, args: &open::Args, turn: &m
         Standing::New => {}
     }
     let reclaims = matches!(args.claim, open::Claim::Previous(_));
-    let asks = !reclaims && cx.core.owners.must_confirm(client);
+    let asks = !reclaims && cx.nfs.owners.must_confirm(client);
     if !asks {
         turn.set_standing(Standing::Confirmed);
     }
@@ -128,9 +128,11 @@ async fn open_for(
 
     let (found, node) = match &args.claim {
         open::Claim::Null(name) => {
-            let core = cx.core.clone();
+            let services = cx.services.clone();
             let _alone = match (&args.how, cx.current) {
-                (open::How::Create(_), Some(dir)) => Some(core.exports.changes().lock(dir).await),
+                (open::How::Create(_), Some(dir)) => {
+                    Some(services.exports.changes().lock(dir).await)
+                }
                 _ => None,
             };
             let (dir, before) = current_dir(cx).await?;
@@ -199,7 +201,7 @@ async fn open_for(
     let request =
         OpenRequest { client, owner, node, share, claim, confirm, by, made, file: file.clone() };
     let way = if found.truncate { Touch::Change } else { share.touch() };
-    let made_way = cx.core.recalls.claim(node, way, Some(client)).await.map_err(of_vfs)?;
+    let made_way = cx.services.recalls.claim(node, way, Some(client)).await.map_err(of_vfs)?;
     let take = |request: OpenRequest<File>| {
         let mut state = cx.state();
         let before = state.opened(client, &request.owner, node);
@@ -207,7 +209,7 @@ async fn open_for(
     };
     let mut opened = take(request.clone());
     if matches!(opened, Err(StateError::Unrecorded)) {
-        let recorded = cx.core.records.record(client).await;
+        let recorded = cx.services.records.record(client).await;
         recorded.map_err(|error| {
             error!("cannot write the state database: {error}");
             Error::ServerFault
@@ -216,10 +218,10 @@ async fn open_for(
     }
     let (id, before) = opened.map_err(of_state)?;
     let ready = async {
-        if !cx.core.serves(node) {
+        if !cx.services.serves(node) {
             return Err(Error::Stale);
         }
-        cx.core.copies.quiesce(node).await;
+        cx.services.copies.quiesce(node).await;
         if found.truncate { truncate(cx, &target, &file, share.access).await } else { Ok(()) }
     };
     if let Err(error) = ready.await {
@@ -253,7 +255,7 @@ struct Opened {
 async fn delegate(cx: &Context, opened: &Opened, args: &open::Args) -> open::Delegation {
     let want = if cx.minor == 0 { None } else { args.share_access.want() };
     let wanted = match want {
-        None | Some(open::Want::NoPreference) => Wanted::Whatever,
+        None | Some(open::Want::NoPreference) => Wanted::NoPreference,
         Some(open::Want::Read) => Wanted::Read,
         Some(open::Want::Write) => Wanted::Write,
         Some(open::Want::Any) => Wanted::Any,
@@ -265,7 +267,7 @@ async fn delegate(cx: &Context, opened: &Opened, args: &open::Args) -> open::Del
         open::Claim::Previous(kind) => give_again(cx, opened, *kind).await,
         _ => Err(WhyNot::HasOne),
     };
-    let stays = |why| if wanted == Wanted::Whatever { None } else { Some(why) };
+    let stays = |why| if wanted == Wanted::NoPreference { None } else { Some(why) };
     let why = match given {
         Ok(delegation) => return delegation,
         Err(WhyNot::Contention) => stays(open::WhyNone::Contention(false)),
@@ -284,7 +286,7 @@ async fn give(cx: &Context, opened: &Opened, wanted: Wanted) -> Result<open::Del
     let kind = cx.state().may_delegate(ask, now)?;
     let grant = grant(cx, opened, ask, kind, Rights::Callers).await?;
     let id = cx.state().delegate(grant, kind, now)?;
-    if !cx.core.serves(node) {
+    if !cx.services.serves(node) {
         // Of an export that went away meanwhile. The client is not told of it.
         return match cx.state().return_delegation(client, id, node) {
             Ok(()) | Err(_) => Err(WhyNot::Resource),
@@ -305,7 +307,7 @@ async fn give_again(
         open::DelegationType::Write if cx.minor > 0 => DelegationKind::Write,
         _ => return Err(WhyNot::HasOne),
     };
-    let ask = Ask { client, node, share, wanted: Wanted::Whatever };
+    let ask = Ask { client, node, share, wanted: Wanted::NoPreference };
     let now = cx.now();
     let grant = grant(cx, opened, ask, kind, Rights::CallersAgain).await?;
     let (id, recall) = cx.state().reclaim_delegation(grant, kind, now)?;
@@ -384,7 +386,7 @@ async fn find(
         return Ok(Found::there(attr, change));
     };
     let store = dir.capabilities();
-    let read = async |attrs| ToSet::read(&cx.core.ids, attrs, cx.minor, store).await;
+    let read = async |attrs| ToSet::read(&cx.nfs.id_map, attrs, cx.minor, store).await;
     let (mut wanted, verifier) = match how {
         open::CreateHow::Unchecked(attrs) | open::CreateHow::Guarded(attrs) => {
             (read(attrs).await?, None)
@@ -400,7 +402,7 @@ async fn find(
     };
     let more = wanted.more(FileKind::Regular)?;
     let (set, done) = (&mut wanted.set, wanted.asked);
-    let handles = cx.core.exports.handles();
+    let handles = cx.services.exports.handles();
     let creation =
         verifier.map(|verifier| Exclusive { handles, dir: dir.node, name, caller, verifier });
     if let Some(creation) = &creation {
@@ -454,7 +456,7 @@ async fn find(
 async fn asks_truncation(cx: &Context, target: &Target<'_>, how: &open::How) -> bool {
     match how {
         open::How::Create(open::CreateHow::Unchecked(attrs)) => {
-            let wanted = ToSet::read(&cx.core.ids, attrs, cx.minor, target.capabilities()).await;
+            let wanted = ToSet::read(&cx.nfs.id_map, attrs, cx.minor, target.capabilities()).await;
             wanted.is_ok_and(|wanted| wanted.set.size == Some(0))
         }
         _ => false,
@@ -509,7 +511,7 @@ async fn turn_of_open(
     let owner = match owner {
         Err(StateError::BadStateId) => {
             // A CLOSE whose reply was lost.
-            let closed = cx.core.owners.closed_by(id.key).ok_or(Err(Error::BadStateId))?;
+            let closed = cx.nfs.owners.closed_by(id.key).ok_or(Err(Error::BadStateId))?;
             let (owner, by) = closed;
             let state = cx.state();
             let client = state.clients.get(owner.client);

@@ -10,7 +10,7 @@
 //! 5. Holes shorter than [`MIN_HOLE_BYTES`] travel as zeros within data.
 
 use crate::operation::gather::{self, Gathered, Piece};
-use crate::transport::Reserved;
+use crate::peer::Reserved;
 use crate::v4::context::Context;
 use crate::v4::status::of_vfs;
 use std::sync::Arc;

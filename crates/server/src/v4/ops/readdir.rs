@@ -100,7 +100,7 @@ async fn entry(
             }));
         }
         let target = Target { node, caller: dir.caller.clone(), ..*dir };
-        let attrs = match besides.of_file(&cx.core.ids, &target, attr, *asked).await {
+        let attrs = match besides.of_file(&cx.nfs.id_map, &target, attr, *asked).await {
             Ok(besides) => Attrs {
                 rdattr_error: errors.then_some(Ok(())),
                 ..attrs::of_file(cx, &target, attr, &besides, *asked)

@@ -3,11 +3,11 @@
 //! (RFC 8881 sections 18.33 to 18.37, 18.46, 18.50, 18.51).
 
 use crate::callback;
-use crate::server::Core;
 use crate::state::{
     Channel, Client, ClientId, Owner, Sequenced, SessionId, State, StateError, Why,
 };
 use crate::v4::context::{Context, InSession};
+use crate::v4::nfs4::Nfs4;
 use crate::v4::status::of_state;
 use weir_nfs::v4::Error;
 use weir_nfs::v4::op::{
@@ -41,7 +41,7 @@ pub(crate) async fn exchange_id(cx: &mut Context, args: exchange_id::Args) -> ex
     let found = cx.state().exchange_id(owner, verifier, principal, update, now);
     let found = found.map_err(of_state)?;
     let confirmed = if found.confirmed { Flags::CONFIRMED_R } else { Flags::empty() };
-    let identity = &cx.core.identity[..];
+    let identity = &cx.nfs.identity[..];
     Ok(Exchanged {
         client_id: found.id.0,
         sequence_id: found.next_create,
@@ -80,7 +80,7 @@ pub(crate) async fn create_session(
         }
         // All that can fail comes before the first change (RFC 8881 section 18.36.4).
         state.check_session(id).map_err(of_state)?;
-        let fore = match fore(&cx.core).grant(from_wire(&args.fore)).map_err(of_state) {
+        let fore = match fore(&cx.nfs).grant(from_wire(&args.fore)).map_err(of_state) {
             Ok(fore) => fore,
             Err(error) => {
                 // The number is used up: sent again, the request fails again.
@@ -117,7 +117,7 @@ pub(crate) async fn create_session(
         created
     };
     if created.flags.contains(create_session::Flags::CONN_BACK_CHAN) {
-        cx.core.callbacks.bind(SessionId(created.session), &cx.peer);
+        cx.services.callbacks.bind(SessionId(created.session), &cx.peer);
     }
     Ok(created)
 }
@@ -137,10 +137,10 @@ fn is_useful(back: Channel) -> bool {
 }
 
 /// The largest channel that the server offers.
-fn fore(core: &Core) -> Channel {
+fn fore(nfs: &Nfs4) -> Channel {
     Channel {
-        max_request: core.record_bytes as u32,
-        max_response: core.record_bytes as u32,
+        max_request: nfs.record_bytes as u32,
+        max_response: nfs.record_bytes as u32,
         max_cached: CACHED_BYTES,
         max_operations: OPERATIONS,
         slots: SLOTS,
@@ -172,7 +172,7 @@ fn to_wire(channel: Channel) -> create_session::ChannelAttrs {
 pub(crate) async fn sequence(cx: &mut Context, args: sequence::Args) -> sequence::Res {
     let id = SessionId(args.session);
     let now = cx.now();
-    let mut state = cx.core.state.lock();
+    let mut state = cx.services.state.lock();
     let fore = state.sessions.get(id).map_err(of_state)?.fore;
     if cx.request_bytes > fore.max_request as usize {
         return Err(Error::ReqTooBig);
@@ -253,7 +253,7 @@ pub(crate) async fn bind_conn_to_session(
         DirFromClient::BackOrBoth => DirFromServer::Both,
     };
     if dir != DirFromServer::Fore {
-        cx.core.callbacks.bind(id, &cx.peer);
+        cx.services.callbacks.bind(id, &cx.peer);
     }
     Ok(Bound { session: args.session, dir, use_rdma: false })
 }
@@ -286,7 +286,7 @@ pub(crate) async fn destroy_session(
         state.destroy_session(id, now);
     }
     // Before the goodbye is answered, if that can be: no restart is to wait for the client.
-    cx.core.write_records().await;
+    cx.services.write_records().await;
     Ok(())
 }
 

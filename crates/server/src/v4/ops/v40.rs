@@ -49,7 +49,7 @@ pub(crate) async fn setclientid_confirm(
             client.callback = callback;
         }
     }
-    let callbacks = cx.core.callbacks.clone();
+    let callbacks = cx.services.callbacks.clone();
     tokio::spawn(async move { callbacks.probe_service(id).await });
     Ok(())
 }
@@ -91,7 +91,7 @@ pub(crate) async fn release_lockowner(
 ) -> release_lockowner::Res {
     let owner = LockOwner { client: cx.client_of(args.client_id)?, name: args.owner.0 };
     cx.state().release_lock_owner(&owner).map_err(of_state)?;
-    cx.core.owners.forget(&owner);
+    cx.nfs.owners.forget(&owner);
     Ok(())
 }
 
@@ -147,7 +147,7 @@ where
     Result<T, E>: Decode,
     E: Failure,
 {
-    let cell = cx.core.owners.cell(owner.clone(), kind, cx.now());
+    let cell = cx.nfs.owners.cell(owner.clone(), kind, cx.now());
     let last = cell.ok_or(Err(Error::Resource.into()))?.lock_owned().await;
     match turn(&last, request.0, request.1) {
         Turn::Execute => Ok(InTurn { last, owner, request, closed: None }),
@@ -190,7 +190,7 @@ impl InTurn {
                 // The name as it came holds on to the whole request.
                 let name = bytes::Bytes::copy_from_slice(&self.owner.name);
                 let by = (LockOwner { name, ..self.owner }, cx.principal.clone());
-                cx.core.owners.closed(by, closed, before);
+                cx.nfs.owners.closed(by, closed, before);
             }
         }
         result

@@ -185,7 +185,7 @@ async fn what_a_client_has_is_used_in_its_sessions_alone() {
     let mut a = client_as(&f, "a", OWNER).await;
     let (file, stateid) = made(&mut a, 0o666).await;
     let of_a = |client: &crate::state::Client| &client.owner.name[..] == b"a";
-    let id = f.server.core.state.lock().clients.iter().find(|c| of_a(c)).unwrap().id.0;
+    let id = f.server.services.state.lock().clients.iter().find(|c| of_a(c)).unwrap().id.0;
 
     let mut b = client_as(&f, "b", OWNER).await;
     let mut old = f.connect("old", 0).await;
@@ -385,7 +385,7 @@ async fn setclientid_withdraws_a_callback_address() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let id = v40::introduce_at(&mut c, listener.local_addr().ok()).await;
     let id = crate::state::ClientId(id);
-    let callback = || f.server.core.state.lock().clients.get(id).unwrap().callback;
+    let callback = || f.server.services.state.lock().clients.get(id).unwrap().callback;
     assert!(callback().is_some());
     assert_eq!(v40::introduce_at(&mut c, None).await, id.0, "it is the same client");
     assert_eq!(callback(), None);
@@ -516,5 +516,5 @@ async fn nobody_is_told_the_number_of_another_client() {
     let OpRes::Lock(Err(weir_nfs::v4::Detailed::Detail(denied))) = denied else { panic!() };
     assert_eq!(&denied.owner.owner.0[..], b"thread");
     let told = crate::state::ClientId(denied.owner.client_id);
-    assert!(f.server.core.state.lock().clients.get(told).is_err());
+    assert!(f.server.services.state.lock().clients.get(told).is_err());
 }

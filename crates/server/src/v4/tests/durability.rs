@@ -1,7 +1,7 @@
 //! Names, attributes and sizes are on disk before the reply.
 
 use super::*;
-use crate::storage::durability::Durability;
+use crate::export::Durability;
 use weir_nfs::v4::op::{allocate, create, deallocate, rename, setattr, setxattr, write};
 use weir_nfs::v4::types::StableHow;
 use weir_stores::fault::{Call, Fault, Rule, What, When};

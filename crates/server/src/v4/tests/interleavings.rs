@@ -61,7 +61,7 @@ async fn an_open_of_an_export_that_goes_away_meanwhile_leaves_nothing() {
         let_go(&store);
     });
     assert_eq!(reply.status, Err(Error::Stale));
-    assert_eq!(f.server.core.state.lock().counts(), (0, 0));
+    assert_eq!(f.server.services.state.lock().counts(), (0, 0));
     assert!(c.ok(vec![]).await.is_empty());
     assert!(c.status_flags.is_empty(), "nothing was taken of which the client knows");
 }
@@ -103,9 +103,9 @@ async fn an_open_whose_truncation_fails_leaves_what_was_open_before() {
         OpRes::Open(Ok(_))
     ));
     // One that was new is gone.
-    let counts = f.server.core.state.lock().counts();
+    let counts = f.server.services.state.lock().counts();
     assert_eq!(f.client("c").await.fails(truncating(&b, 0)).await, Error::NoSpc);
-    assert_eq!(f.server.core.state.lock().counts(), counts);
+    assert_eq!(f.server.services.state.lock().counts(), counts);
 }
 
 #[tokio::test]
@@ -145,8 +145,8 @@ async fn nobody_waits_for_a_recall_with_a_directory_locked() {
     let file = a.make("file").await;
     a.delegated(&file, WANT_WRITE).await;
     let root = handle(&b.ok(vec![Op::Putrootfh(()), Op::Getfh(())]).await).unwrap();
-    let dir = f.server.core.exports.unseal(&root).unwrap();
-    let is_free = || f.server.core.exports.changes().lock(dir).now_or_never().is_some();
+    let dir = f.server.services.exports.unseal(&root).unwrap();
+    let is_free = || f.server.services.exports.changes().lock(dir).now_or_never().is_some();
 
     let ops = vec![
         Op::Putfh(file.clone()),
@@ -186,7 +186,7 @@ async fn an_export_that_hangs_does_not_hold_up_the_sweep() {
     a.delegated(&file, WANT_READ).await;
     hold(&store, Call::Getattr);
     for _ in 0..3 {
-        timeout(LONG, f.server.core.sweep()).await.expect("the sweep waits for a store");
+        timeout(LONG, f.server.sweep()).await.expect("the sweep waits for a store");
     }
     held(&store).await;
     assert_eq!(store.held(), 1, "one look at an export at a time");
@@ -197,13 +197,13 @@ async fn an_export_that_hangs_does_not_hold_up_the_sweep() {
 async fn a_callback_whose_caller_goes_away_keeps_its_slot_until_it_is_answered() {
     let f = Fixture::new().await;
     let mut c = f.callable("a").await;
-    let id = f.server.core.state.lock().clients.iter().next().unwrap().id;
+    let id = f.server.services.state.lock().clients.iter().next().unwrap().id;
     let notice = || {
         let owner = StateOwner { client_id: id.0, owner: "owner".into() };
         CbOp::NotifyLock(notify_lock::Args { file: FileHandle::default(), lock_owner: owner })
     };
     c.service.is_silent = true;
-    let callbacks = f.server.core.callbacks.clone();
+    let callbacks = f.server.services.callbacks.clone();
     let called = async {
         tokio::select! {
             _ = callbacks.call(id, notice(), None) => panic!("nobody answers"),
@@ -257,7 +257,7 @@ async fn a_session_that_cannot_be_made_changes_nothing_but_its_number() {
     let f = Fixture::with(|config| config.state.sessions = 2).await;
     let mut a = f.client("a").await;
     a.open("file").await;
-    let counts = f.server.core.state.lock().counts();
+    let counts = f.server.services.state.lock().counts();
     let mut again = f.connect("a", 2).await;
     let exchange_id::Exchanged { client_id, sequence_id, .. } =
         exchange(&mut again, *b"two run.").await;
@@ -266,7 +266,7 @@ async fn a_session_that_cannot_be_made_changes_nothing_but_its_number() {
         let reply = again.raw(vec![session(client_id, sequence_id, max_response)]).await;
         assert_eq!(reply.status, Err(Error::TooSmall));
     }
-    assert_eq!(f.server.core.state.lock().counts(), counts, "the run before has its state");
+    assert_eq!(f.server.services.state.lock().counts(), counts, "the run before has its state");
     a.ok(vec![]).await;
     // Another principal does not use numbers up.
     let mut thief = f.connect("a", 2).await;
@@ -284,8 +284,8 @@ async fn a_session_that_cannot_be_made_changes_nothing_but_its_number() {
     // A client that restarted takes the place of its run before.
     let reply = again.raw(vec![session(client_id, sequence_id + 1, 1 << 20)]).await;
     assert_eq!(reply.status, Ok(()));
-    assert_eq!(f.server.core.state.lock().counts(), (0, 0));
-    f.server.core.state.lock().sessions.remove(crate::state::SessionId(other.session));
+    assert_eq!(f.server.services.state.lock().counts(), (0, 0));
+    f.server.services.state.lock().sessions.remove(crate::state::SessionId(other.session));
     assert_eq!(full.raw(vec![make()]).await.status, Ok(()));
 }
 

@@ -1,7 +1,7 @@
 //! What is counted, as it is read from outside.
 
 use super::*;
-use crate::metrics;
+use crate::report;
 use weir_nfs::v4::op::{read, read_plus, write};
 use weir_nfs::v4::types::StableHow;
 
@@ -27,7 +27,7 @@ async fn operations_are_counted_and_read_over_http() {
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
-    tokio::spawn(metrics::serve(f.server.report(), listener));
+    tokio::spawn(report::serve(f.server.report(), listener));
     let (head, body) = ask(addr, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     let value = |name: &str| {

@@ -134,7 +134,7 @@ async fn an_owner_that_may_be_a_forgotten_one_has_to_confirm() {
         CLOCK.advance(LEASE * 2 / 3);
         assert_eq!(c.raw(vec![Op::Renew(client_id)]).await.status, Ok(()));
     }
-    f.server.core.sweep().await;
+    f.server.sweep().await;
     let (_, again) = process.open(&mut c, 5).await;
     assert!(again.flags.contains(ResultFlags::CONFIRM));
     let read = |stateid| Op::Read(read::Args { stateid, offset: 0, count: 1 });

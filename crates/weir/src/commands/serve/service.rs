@@ -17,7 +17,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{debug, error, info, warn};
-use weir_server::metrics::Report;
+use weir_server::report::Report;
 use weir_server::registration::LOCAL_RPCBIND;
 use weir_server::{Server, ServerConfig};
 use weir_tools::failure::{Asked, Failure, Result};
@@ -109,7 +109,7 @@ async fn count(report: Report, address: Option<SocketAddr>) -> Result<()> {
         let listener = tokio::net::TcpListener::bind(address).await;
         let listener = listener.asked(|| format!("listen at {address} for metrics"))?;
         info!("counters are at http://{}/metrics", listener.local_addr().unwrap_or(address));
-        tokio::spawn(weir_server::metrics::serve(report.clone(), listener));
+        tokio::spawn(weir_server::report::serve(report.clone(), listener));
     }
     let mut asked =
         signal(SignalKind::user_defined1()).asked(|| "listen for SIGUSR1".to_owned())?;

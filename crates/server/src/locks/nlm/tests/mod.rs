@@ -498,7 +498,7 @@ async fn asked(host: &mut Host) {
 impl Fixture {
     /// Waits until the server knows which run of a host its locks are of.
     async fn knows(&self, host: &Host, run: Option<i32>) {
-        let state = &self.server.as_ref().unwrap().core.state;
+        let state = &self.server.as_ref().unwrap().services.state;
         let known = async {
             while state.lock().nlm_run_of(host.ip) != Some(run) {
                 tokio::time::sleep(Duration::from_millis(5)).await;

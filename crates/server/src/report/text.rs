@@ -1,8 +1,7 @@
 //! Counters as text.
 
-use super::exports::ExportSums;
-use super::{BOUNDS_US, Metrics, Row, Sums};
-use crate::server::Core;
+use crate::export::Exports;
+use crate::metrics::{BOUNDS_US, ExportSums, Metrics, Row, Sums};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -14,28 +13,43 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_pagecache::Cache;
 
-pub(super) fn open_metrics(core: &Arc<Core>) -> String {
-    let mut registry = Registry::with_prefix("weir");
-    registry.register_collector(Box::new(Everything { core: core.clone() }));
-    let mut text = String::new();
-    // Writing to a string does not fail.
-    let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
-    text
+/// What a server did, to be looked at from outside.
+#[derive(Clone)]
+pub struct Report {
+    metrics: Arc<Metrics>,
+    exports: Arc<Exports>,
 }
 
-struct Everything {
-    core: Arc<Core>,
-}
+impl Report {
+    pub(crate) fn new(metrics: Arc<Metrics>, exports: Arc<Exports>) -> Self {
+        Self { metrics, exports }
+    }
 
-impl fmt::Debug for Everything {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Everything")
+    /// In the OpenMetrics text format, which Prometheus reads.
+    pub fn open_metrics(&self) -> String {
+        let mut registry = Registry::with_prefix("weir");
+        registry.register_collector(Box::new(self.clone()));
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+        text
+    }
+
+    /// For people: a line for each operation that was executed, the most frequent first.
+    pub fn summary(&self) -> String {
+        summary(&self.metrics)
     }
 }
 
-impl Collector for Everything {
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Report").finish_non_exhaustive()
+    }
+}
+
+impl Collector for Report {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let metrics = &self.core.metrics;
+        let metrics = &self.metrics;
         let executed = executed(metrics);
 
         let help = "How long operations took";
@@ -79,10 +93,10 @@ impl Collector for Everything {
     }
 }
 
-impl Everything {
+impl Report {
     /// What was read and written of each export, by its path.
     fn encode_exports(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let table = self.core.exports.table();
+        let table = self.exports.table();
         let sums: Vec<_> = table.all().map(|e| (&*e.export.path, e.counts.sums())).collect();
         type Part = fn(&ExportSums) -> u64;
         let parts: [(_, _, _, Part); 4] = [
@@ -104,7 +118,7 @@ impl Everything {
     /// The counters of each page cache, of which there is mostly one, by the path of the first export
     /// that uses it.
     fn encode_caches(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let table = self.core.exports.table();
+        let table = self.exports.table();
         let mut caches: Vec<(&str, &Cache)> = Vec::new();
         for export in table.all() {
             let cache = export.fs().cache();
@@ -141,7 +155,7 @@ impl Everything {
     }
 }
 
-pub(super) fn summary(metrics: &Metrics) -> String {
+fn summary(metrics: &Metrics) -> String {
     let mut rows = executed(metrics);
     rows.sort_by_key(|(_, sums)| std::cmp::Reverse(sums.count()));
     let mut text = format!(

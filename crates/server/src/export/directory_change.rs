@@ -1,9 +1,9 @@
 //! Changes of a directory one at a time, so that the attributes told from before and after one
 //! are those around this change alone (NFSv3's `wcc_data`, NFSv4's `change_info4`).
 //!
-//! 1. Whoever changes what a directory holds, on a client's behalf, and tells of it, holds the
+//! 1. A handler that changes what a directory holds, and tells a client of it, holds the
 //!    directory's lock from before the first look at its attributes until after the second.
-//! 2. Two directories are locked in one order, whoever asks.
+//! 2. Two directories are locked in one order, however they are given.
 
 use crate::handle::Node;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -18,7 +18,7 @@ pub(crate) struct Changes {
     shards: Vec<Mutex<()>>,
 }
 
-/// A directory, or two, that nobody else changes.
+/// Proof that a directory, or two, are locked against other changes.
 #[derive(Debug)]
 pub(crate) struct Changing<'a> {
     _one: MutexGuard<'a, ()>,
@@ -32,12 +32,12 @@ impl Default for Changes {
 }
 
 impl Changes {
-    /// Waits until nobody else changes this directory.
+    /// Waits until no other call changes this directory.
     pub(crate) async fn lock(&self, dir: Node) -> Changing<'_> {
         Changing { _one: self.shards[shard(dir)].lock().await, _other: None }
     }
 
-    /// Waits until nobody else changes either of these.
+    /// Waits until no other call changes either of these.
     pub(crate) async fn lock_both(&self, a: Node, b: Node) -> Changing<'_> {
         let (a, b) = (shard(a), shard(b));
         let first = self.shards[a.min(b)].lock().await;

@@ -4,7 +4,7 @@
 //!    [`MAX_AT_ONCE`] are served at once, the others wait in the kernel's queue.
 //! 2. Nothing that is asked changes anything.
 
-use super::Report;
+use super::text::Report;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The other end of a connection, as programs see it.
 
+use crate::admission::Identity;
 use crate::admission::{Admission, Origin};
-use crate::export::Identity;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use tracing::warn;
 use weir_rpc::{AuthStatus, CallHeader, OpaqueAuth, finish_record, start_record};
 use weir_xdr::{Bytes, Encode, Message};
 
-/// A connection and whoever is behind it.
+/// A connection, and the host at its other end.
 #[derive(Debug)]
 pub struct Peer {
     id: u64,
@@ -25,14 +25,14 @@ pub struct Peer {
     replies: Arc<Semaphore>,
     reply_bytes: usize,
     outbox: Mutex<VecDeque<Message>>,
-    pub(super) posted: Notify,
+    pub(crate) posted: Notify,
     closed: AtomicBool,
     next_xid: AtomicU32,
     calls: Mutex<HashMap<u32, oneshot::Sender<Bytes>>>,
 }
 
 impl Peer {
-    pub(super) fn new(
+    pub(crate) fn new(
         id: u64,
         [addr, local]: [SocketAddr; 2],
         origin: Origin,
@@ -103,18 +103,18 @@ impl Peer {
     /// as long as the payload lives.
     pub async fn reserve(&self, bytes: usize) -> Reserved {
         let bytes = bytes.min(self.reply_bytes) as u32;
-        // Nobody closes the semaphore; without a permit the bound is merely not counted.
+        // The semaphore is never closed; without a permit the bound is merely not counted.
         Reserved { _permit: self.replies.clone().acquire_many_owned(bytes).await.ok() }
     }
 
     /// Queues a finished record.
-    pub(super) fn post(&self, message: Message) {
+    pub(crate) fn post(&self, message: Message) {
         self.outbox.lock().push_back(message);
         self.posted.notify_one();
     }
 
     /// Takes everything queued.
-    pub(super) fn take_posted(&self, into: &mut VecDeque<Message>) {
+    pub(crate) fn take_posted(&self, into: &mut VecDeque<Message>) {
         into.append(&mut self.outbox.lock());
     }
 
@@ -147,8 +147,8 @@ impl Peer {
         told.await.ok()
     }
 
-    /// Hands a reply to whoever waits for it; replies that nobody waits for are dropped.
-    pub(super) fn replied(&self, xid: u32, record: Bytes) {
+    /// Hands a reply to the call that waits for it; a reply to no such call is dropped.
+    pub(crate) fn replied(&self, xid: u32, record: Bytes) {
         if let Some(tell) = self.calls.lock().remove(&xid) {
             // The caller may have given up meanwhile.
             let _ = tell.send(record);

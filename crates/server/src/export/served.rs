@@ -1,0 +1,109 @@
+//! An export that is being served: as whom its callers act, and how its files are read and written.
+
+use super::options::{CachePolicy, ClientAccess, Export, ExportOptions, Squash};
+use super::streams::Streams;
+use crate::admission::Identity;
+use crate::handle::Node;
+use crate::metrics::ExportCounts;
+use std::net::IpAddr;
+use std::sync::Arc;
+use weir_pagecache::{CachedFs, File};
+use weir_vfs::{Caller, Cred, IoFlags};
+
+/// An export that is being served.
+#[derive(Debug)]
+pub(crate) struct Served {
+    /// Its number in filehandles.
+    pub(crate) id: u16,
+    pub(crate) export: Export,
+    /// What is read and written.
+    pub(crate) counts: Arc<ExportCounts>,
+    streams: Streams,
+}
+
+/// What a caller may do in an export, and as whom.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Admitted {
+    pub(crate) caller: Caller,
+    pub(crate) read_only: bool,
+}
+
+impl Served {
+    pub(crate) fn new(id: u16, export: Export) -> Self {
+        Self { id, export, counts: Arc::default(), streams: Streams::default() }
+    }
+
+    pub(crate) fn fs(&self) -> &CachedFs {
+        &self.export.fs
+    }
+
+    /// The root directory.
+    pub(crate) fn root(&self) -> Node {
+        Node { export: self.id, id: self.fs().root() }
+    }
+
+    /// As whom a caller at `peer` acts here; `None` if it may not.
+    pub(crate) fn admit(&self, identity: &Identity, peer: IpAddr) -> Option<Admitted> {
+        let options = &self.export.options;
+        let (mut read_only, mut squash) = (options.read_only, options.squash);
+        if !options.clients.is_empty() {
+            let rule = options.clients.iter().filter(|rule| rule.network.contains(peer));
+            let rule = rule.max_by_key(|rule| rule.network.narrowness())?;
+            match rule.access {
+                ClientAccess::None => return None,
+                ClientAccess::ReadOnly => read_only = true,
+                ClientAccess::ReadWrite => {}
+            }
+            squash = rule.squash.unwrap_or(squash);
+        }
+        Some(Admitted { caller: self.caller(identity, squash), read_only })
+    }
+
+    fn caller(&self, identity: &Identity, squash: Squash) -> Caller {
+        let ExportOptions { anon_uid, anon_gid, .. } = self.export.options;
+        let mut cred = match &identity.cred {
+            Some(cred) if squash != Squash::All => cred.clone(),
+            _ => Cred { uid: anon_uid, gid: anon_gid, groups: Vec::new() },
+        };
+        if squash == Squash::Root {
+            if cred.uid == 0 {
+                cred.uid = anon_uid;
+            }
+            for gid in std::iter::once(&mut cred.gid).chain(&mut cred.groups) {
+                if *gid == 0 {
+                    *gid = anon_gid;
+                }
+            }
+        }
+        Caller::As(cred)
+    }
+
+    /// How a read of `len` bytes at `offset` is done, for a client at `peer`.
+    pub(crate) fn read_flags(&self, peer: IpAddr, file: &File, offset: u64, len: usize) -> IoFlags {
+        self.flags(|streams, longest| {
+            streams.read(peer, file.id(), offset, len as u64, file.size()) > longest
+        })
+    }
+
+    /// How a write of `len` bytes at `offset` is done, for a client at `peer`.
+    pub(crate) fn write_flags(
+        &self,
+        peer: IpAddr,
+        file: &File,
+        offset: u64,
+        len: usize,
+    ) -> IoFlags {
+        self.flags(|streams, longest| {
+            streams.written(peer, file.id(), offset, len as u64) > longest
+        })
+    }
+
+    fn flags(&self, passes: impl FnOnce(&Streams, u64) -> bool) -> IoFlags {
+        let uncached = match self.export.options.cache {
+            CachePolicy::Cached => false,
+            CachePolicy::Uncached => true,
+            CachePolicy::Auto { stream_bytes } => passes(&self.streams, stream_bytes),
+        };
+        if uncached { IoFlags::UNCACHED } else { IoFlags::empty() }
+    }
+}

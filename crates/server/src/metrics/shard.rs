@@ -1,0 +1,17 @@
+//! Which of the shards of a counter a thread counts in.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+pub(super) const SHARDS: usize = 16;
+
+/// The next thread's shard.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static SHARD: usize = NEXT.fetch_add(1, Relaxed) % SHARDS;
+}
+
+/// This thread's shard.
+pub(super) fn shard() -> usize {
+    SHARD.try_with(|shard| *shard).unwrap_or(0)
+}

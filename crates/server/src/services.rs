@@ -1,0 +1,53 @@
+//! What the programs of all versions use: exports, state, and what guards and records it.
+
+use crate::callback::Callbacks;
+use crate::delegation::recall::Recalls;
+use crate::export::Exports;
+use crate::handle::Node;
+use crate::metrics::Metrics;
+use crate::operation::copies::Copies;
+use crate::state::State;
+use crate::storage::client_tracking::Records;
+use crate::storage::durability::Committer;
+use crate::storage::recovery::Recovery;
+use crate::storage::write_verifier::WriteVerifier;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::error;
+use weir_base::Clock;
+use weir_pagecache::File;
+
+/// What the programs of a server share.
+pub(crate) struct Services {
+    pub(crate) exports: Arc<Exports>,
+    pub(crate) state: Arc<Mutex<State<File>>>,
+    pub(crate) callbacks: Arc<Callbacks>,
+    pub(crate) recalls: Arc<Recalls>,
+    pub(crate) copies: Arc<Copies>,
+    pub(crate) records: Arc<Records>,
+    pub(crate) recovery: Recovery,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) verifier: Arc<WriteVerifier>,
+    pub(crate) committer: Arc<Committer>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Services {
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.monotonic()
+    }
+
+    /// Writes the client records that no reply waits for. What cannot be written is tried again.
+    pub(crate) async fn write_records(&self) {
+        if let Err(error) = self.records.write_all().await {
+            error!("cannot write the state database: {error}");
+        }
+    }
+
+    /// Whether a file's export is still served. To be asked after something of it was taken: if the
+    /// export goes away later, [`Server::set_exports`](crate::Server::set_exports) takes that away again.
+    pub(crate) fn serves(&self, node: Node) -> bool {
+        self.exports.table().get(node.export).is_ok()
+    }
+}

@@ -1,0 +1,42 @@
+//! What the calls of NFSv3 and NFSACL share.
+
+use super::open_files::Files;
+use super::reply_cache::Replies;
+use crate::delegation::recall::Recalls;
+use crate::export::Exports;
+use crate::metrics::Metrics;
+use crate::storage::durability::Committer;
+use std::sync::Arc;
+use weir_base::Clock;
+
+/// NFSv3.
+pub struct Nfs3 {
+    pub(super) exports: Arc<Exports>,
+    pub(super) committer: Arc<Committer>,
+    pub(super) files: Files,
+    pub(super) replies: Replies,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) recalls: Arc<Recalls>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl Nfs3 {
+    /// Serves `exports`. `committer` has changes of names on disk before they are answered, and the
+    /// write verifier of this run; `recalls` makes way where NFSv4's clients have delegations.
+    pub(crate) fn new(
+        exports: Arc<Exports>,
+        committer: Arc<Committer>,
+        clock: Arc<dyn Clock>,
+        recalls: Arc<Recalls>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let (files, replies) = (Files::default(), Replies::default());
+        Self { exports, committer, files, replies, clock, recalls, metrics }
+    }
+}
+
+impl std::fmt::Debug for Nfs3 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Nfs3").field("exports", &self.exports).finish_non_exhaustive()
+    }
+}

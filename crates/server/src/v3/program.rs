@@ -1,0 +1,141 @@
+//! NFSv3 as an RPC program: its calls are executed, once if that matters, and counted.
+
+use super::nfs3::Nfs3;
+use super::ops;
+use super::reply_cache::{self, Keep, Turn};
+use super::request::Request;
+use crate::metrics::{Executed, Outcome, Row};
+use crate::program::{Call, Program, ProgramId, Refusal};
+use async_trait::async_trait;
+use std::sync::Arc;
+use std::time::Instant;
+use weir_nfs::v3::{self, Procedure, op};
+use weir_xdr::{Decoder, Encoder};
+
+#[async_trait]
+impl Program for Nfs3 {
+    fn id(&self) -> ProgramId {
+        ProgramId { program: v3::PROGRAM, version: v3::VERSION }
+    }
+
+    async fn call(self: Arc<Self>, call: Call, reply: Encoder) -> Result<Encoder, Refusal> {
+        let procedure = Procedure::from_number(call.header.procedure);
+        match procedure.ok_or(Refusal::NoSuchProcedure)? {
+            Procedure::Null => Ok(reply),
+            procedure => self.answer(procedure, call, reply).await,
+        }
+    }
+}
+
+/// A procedure on files, of NFSv3 or of a program beside it.
+pub(super) trait Execute: Copy + Send {
+    /// What becomes of its reply.
+    fn keep(self) -> Keep;
+
+    /// Where it is counted.
+    fn row(self) -> Row;
+
+    /// Reads its arguments, executes it, and writes its results.
+    fn execute(
+        self,
+        request: &Request<'_>,
+        args: &mut Decoder,
+        reply: &mut Encoder,
+    ) -> impl Future<Output = Result<Outcome, Refusal>> + Send;
+}
+
+/// Results that say how it went.
+pub(super) trait Results {
+    fn outcome(&self) -> Outcome;
+}
+
+impl<T, R> Results for Result<T, v3::Failure<R>> {
+    fn outcome(&self) -> Outcome {
+        self.as_ref().map_or_else(|failure| Outcome::V3(failure.status), |_| Outcome::Done)
+    }
+}
+
+impl Results for () {
+    fn outcome(&self) -> Outcome {
+        Outcome::Done
+    }
+}
+
+impl Nfs3 {
+    /// Executes a call, once if that matters.
+    pub(super) async fn answer(
+        &self,
+        procedure: impl Execute,
+        mut call: Call,
+        mut reply: Encoder,
+    ) -> Result<Encoder, Refusal> {
+        let identity = call.identify().await?;
+        let exports = self.exports.table();
+        let request = Request { nfs: self, exports: &exports, identity, peer: &call.peer };
+        let (begun, received, before) = (Instant::now(), call.args.remaining(), reply.len());
+        let count = |outcome, sent| {
+            let (row, took) = (procedure.row(), begun.elapsed());
+            self.metrics.count(&Executed { row, outcome, took, received, sent });
+        };
+        let keep = procedure.keep();
+        if keep == Keep::Nothing {
+            let outcome = procedure.execute(&request, &mut call.args, &mut reply).await?;
+            count(outcome, reply.len() - before);
+            return Ok(reply);
+        }
+        let key = reply_cache::Key::of(&call, keep);
+        let results = match self.replies.turn(key, self.clock.monotonic()).await {
+            Turn::Known(results) => results,
+            Turn::Ours(turn) => {
+                // Given up while it waited for one that it repeats and that came to nothing.
+                if !call.peer.is_open() {
+                    return Err(Refusal::SystemError);
+                }
+                let mut results = Encoder::new();
+                let outcome = procedure.execute(&request, &mut call.args, &mut results).await?;
+                count(outcome, results.len());
+                let results = results.finish().to_bytes();
+                turn.done(results.clone(), keep, self.clock.monotonic());
+                results
+            }
+        };
+        reply.raw(&results);
+        Ok(reply)
+    }
+}
+
+macro_rules! dispatch {
+    ($($(#[$meta:meta])* $name:ident = $number:literal, $op:ident, $kind:ident, $max:literal;)*) => {
+        impl Execute for Procedure {
+            fn keep(self) -> Keep {
+                match self {
+                    Procedure::Write => Keep::WhileRunning,
+                    _ if self.is_idempotent() => Keep::Nothing,
+                    _ => Keep::Reply,
+                }
+            }
+
+            fn row(self) -> Row {
+                Row::V3(self)
+            }
+
+            async fn execute(
+                self,
+                request: &Request<'_>,
+                args: &mut Decoder,
+                reply: &mut Encoder,
+            ) -> Result<Outcome, Refusal> {
+                match self {
+                    $(Procedure::$name => {
+                        let args: op::$op::Args = args.get()?;
+                        let results: op::$op::Res = ops::$op(request, args).await;
+                        reply.put(&results);
+                        Ok(results.outcome())
+                    })*
+                }
+            }
+        }
+    };
+}
+
+weir_nfs::v3_procedures!(dispatch);
