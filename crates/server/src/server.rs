@@ -15,7 +15,7 @@ use crate::registration::{self, RegisterError};
 use crate::report::Report;
 use crate::services::Services;
 use crate::state::{self, Grace, Ids, State};
-use crate::storage::client_tracking::Records;
+use crate::storage::client_tracking::ClientTracking;
 use crate::storage::durability::Committer;
 use crate::storage::recovery::Recovery;
 use crate::storage::write_verifier::WriteVerifier;
@@ -167,7 +167,7 @@ impl Server {
         let ids = Ids::random(recovered.run).map_err(in_dir)?;
         let state = Arc::new(Mutex::new(State::new(ids, state, grace)));
         let callbacks = Arc::new(Callbacks::new(state.clone()));
-        let records = Arc::new(Records::new(state.clone(), recovery.clone()));
+        let records = Arc::new(ClientTracking::new(state.clone(), recovery.clone()));
         let stop = CancellationToken::new();
         let copies = Arc::new(Copies::new(state.clone(), exports.clone()));
         let recalls = Arc::new(Recalls::new(

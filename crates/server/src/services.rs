@@ -7,7 +7,7 @@ use crate::handle::Node;
 use crate::metrics::Metrics;
 use crate::operation::copies::Copies;
 use crate::state::State;
-use crate::storage::client_tracking::Records;
+use crate::storage::client_tracking::ClientTracking;
 use crate::storage::durability::Committer;
 use crate::storage::recovery::Recovery;
 use crate::storage::write_verifier::WriteVerifier;
@@ -25,7 +25,7 @@ pub(crate) struct Services {
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) recalls: Arc<Recalls>,
     pub(crate) copies: Arc<Copies>,
-    pub(crate) records: Arc<Records>,
+    pub(crate) records: Arc<ClientTracking>,
     pub(crate) recovery: Recovery,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) verifier: Arc<WriteVerifier>,

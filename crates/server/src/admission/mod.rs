@@ -22,7 +22,7 @@ pub use identity::Identity;
 pub(crate) use origin::Origin;
 
 use groups::Groups;
-use origin::Place;
+use origin::Locality;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weir_rpc::{AuthStatus, OpaqueAuth};
 use weir_vfs::Cred;
@@ -137,8 +137,8 @@ impl Admission {
         let is_root = self.own_uid == 0;
         match origin.place() {
             _ if !self.secure.load(Ordering::Relaxed) => Trust::Any,
-            Place::Here(Some(0)) => Trust::Any,
-            Place::Here(Some(owner)) if !is_root => {
+            Locality::Here(Some(0)) => Trust::Any,
+            Locality::Here(Some(owner)) if !is_root => {
                 if owner == self.own_uid {
                     Trust::Any
                 } else {
@@ -146,8 +146,8 @@ impl Admission {
                 }
             }
             _ if origin.is_privileged() => Trust::Any,
-            Place::Here(Some(owner)) => Trust::Only(owner),
-            Place::Here(None) | Place::Elsewhere => Trust::Nothing,
+            Locality::Here(Some(owner)) => Trust::Only(owner),
+            Locality::Here(None) | Locality::Elsewhere => Trust::Nothing,
         }
     }
 
@@ -186,11 +186,11 @@ mod tests {
     }
 
     fn here(owner: Option<u32>) -> Origin {
-        Origin::new(Place::Here(owner), false)
+        Origin::new(Locality::Here(owner), false)
     }
 
     fn elsewhere(privileged: bool) -> Origin {
-        Origin::new(Place::Elsewhere, privileged)
+        Origin::new(Locality::Elsewhere, privileged)
     }
 
     #[tokio::test]
@@ -204,7 +204,7 @@ mod tests {
         let claims = sys(1000, 1000, &[]);
         let lies = uid(1000, strict, &claims, here(Some(1001))).await;
         assert_eq!(lies, Err(AuthStatus::TooWeak));
-        let bound = Origin::new(Place::Here(Some(1001)), true);
+        let bound = Origin::new(Locality::Here(Some(1001)), true);
         let lies = uid(1000, strict, &claims, bound).await;
         assert_eq!(lies, Err(AuthStatus::TooWeak), "a privileged port makes no other user of it");
     }
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(asked(1000, Some(STRANGER)).await, Err(AuthStatus::TooWeak));
         assert_eq!(asked(1000, Some(0)).await, Ok(Some(1000)), "root speaks for everybody");
         assert_eq!(asked(1000, None).await, Err(AuthStatus::TooWeak));
-        let bound = Origin::new(Place::Here(Some(STRANGER)), true);
+        let bound = Origin::new(Locality::Here(Some(STRANGER)), true);
         assert_eq!(uid(0, strict, &sys(1000, 0, &[]), bound).await, Ok(Some(1000)));
     }
 

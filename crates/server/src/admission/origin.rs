@@ -9,7 +9,7 @@ const FIRST_UNPRIVILEGED: u16 = 1024;
 
 /// Which machine a connection comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Locality {
     /// This one; the user that owns the other end's socket, where that can be told.
     Here(Option<u32>),
     /// Another one, or another network namespace.
@@ -19,12 +19,12 @@ pub(super) enum Place {
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
-    place: Place,
+    place: Locality,
     privileged: bool,
 }
 
 impl Origin {
-    pub(super) const fn new(place: Place, privileged: bool) -> Self {
+    pub(super) const fn new(place: Locality, privileged: bool) -> Self {
         Self { place, privileged }
     }
 
@@ -38,9 +38,9 @@ impl Origin {
     /// The origin of a datagram that says that it is `from` there.
     pub(crate) async fn of_datagram(from: SocketAddr) -> Self {
         let place = if is_own_address(from.ip()) {
-            Place::Here(socket_owner::find_sender(from).await)
+            Locality::Here(socket_owner::find_sender(from).await)
         } else {
-            Place::Elsewhere
+            Locality::Elsewhere
         };
         Self::at(place, from.port(), first_unprivileged_here())
     }
@@ -52,23 +52,23 @@ impl Origin {
         // machine's addresses.
         let may_be_users = || (first_here..FIRST_UNPRIVILEGED).contains(&peer.port());
         let place = match owner {
-            Some(owner) => Place::Here(Some(owner)),
-            None if is_same_machine(peer, local) => Place::Here(None),
-            None if may_be_users() && is_own_address(peer.ip()) => Place::Here(None),
-            None => Place::Elsewhere,
+            Some(owner) => Locality::Here(Some(owner)),
+            None if is_same_machine(peer, local) => Locality::Here(None),
+            None if may_be_users() && is_own_address(peer.ip()) => Locality::Here(None),
+            None => Locality::Elsewhere,
         };
         Self::at(place, peer.port(), first_here)
     }
 
-    fn at(place: Place, port: u16, first_here: u16) -> Self {
+    fn at(place: Locality, port: u16, first_here: u16) -> Self {
         let bound = match place {
-            Place::Here(_) => first_here,
-            Place::Elsewhere => FIRST_UNPRIVILEGED,
+            Locality::Here(_) => first_here,
+            Locality::Elsewhere => FIRST_UNPRIVILEGED,
         };
         Self::new(place, port < bound)
     }
 
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> Locality {
         self.place
     }
 
@@ -76,7 +76,7 @@ impl Origin {
     /// speak for: not the superuser's, nor at a port that only a superuser binds.
     pub(crate) fn only_user(&self) -> Option<u32> {
         match self.place {
-            Place::Here(Some(owner)) if owner != 0 && !self.privileged => Some(owner),
+            Locality::Here(Some(owner)) if owner != 0 && !self.privileged => Some(owner),
             _ => None,
         }
     }
@@ -85,9 +85,11 @@ impl Origin {
     /// user may. Of another machine, its ports alone say that.
     pub(crate) fn speaks_for_machine(&self) -> bool {
         match self.place {
-            Place::Here(Some(owner)) => owner == 0 || owner == rustix::process::geteuid().as_raw(),
-            Place::Here(None) => self.privileged,
-            Place::Elsewhere => true,
+            Locality::Here(Some(owner)) => {
+                owner == 0 || owner == rustix::process::geteuid().as_raw()
+            }
+            Locality::Here(None) => self.privileged,
+            Locality::Elsewhere => true,
         }
     }
 
@@ -100,10 +102,12 @@ impl Origin {
 impl std::fmt::Display for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.place {
-            Place::Here(Some(owner)) => write!(f, "a socket of user {owner} of this machine"),
-            Place::Here(None) => f.write_str("a socket of this machine whose owner is not known"),
-            Place::Elsewhere if self.privileged => f.write_str("a privileged port"),
-            Place::Elsewhere => f.write_str("a port that any user binds"),
+            Locality::Here(Some(owner)) => write!(f, "a socket of user {owner} of this machine"),
+            Locality::Here(None) => {
+                f.write_str("a socket of this machine whose owner is not known")
+            }
+            Locality::Elsewhere if self.privileged => f.write_str("a privileged port"),
+            Locality::Elsewhere => f.write_str("a port that any user binds"),
         }
     }
 }
@@ -143,7 +147,7 @@ mod tests {
             let (server, peer) = listener.accept().expect("is there");
             let origin = Origin::of(peer, server.local_addr().expect("an address")).await;
             let own = rustix::process::geteuid().as_raw();
-            assert_eq!(origin, Origin::new(Place::Here(Some(own)), false), "{address}");
+            assert_eq!(origin, Origin::new(Locality::Here(Some(own)), false), "{address}");
         }
     }
 
@@ -155,7 +159,7 @@ mod tests {
         drop(client);
         // Not root's, as which the kernel shows a socket without an owner.
         let origin = Origin::of(peer, server.local_addr().expect("an address")).await;
-        assert_eq!(origin, Origin::new(Place::Here(None), false));
+        assert_eq!(origin, Origin::new(Locality::Here(None), false));
     }
 
     #[test]
@@ -166,16 +170,16 @@ mod tests {
         assert!(is_own_address("127.0.0.1".parse().expect("one")));
         for first_here in [0, 700] {
             let origin = Origin::seen([own, local], None, first_here);
-            assert_eq!(origin, Origin::new(Place::Here(None), false));
+            assert_eq!(origin, Origin::new(Locality::Here(None), false));
             let origin = Origin::seen([other, local], None, first_here);
-            assert_eq!(origin, Origin::new(Place::Elsewhere, true));
+            assert_eq!(origin, Origin::new(Locality::Elsewhere, true));
         }
     }
 
     #[test]
     fn this_machine_is_spoken_for_by_its_superuser_and_by_no_other_user() {
         let own = rustix::process::geteuid().as_raw();
-        let at = |owner, port, first_here| Origin::at(Place::Here(owner), port, first_here);
+        let at = |owner, port, first_here| Origin::at(Locality::Here(owner), port, first_here);
         for (owner, first_here, speaks) in [
             (Some(0), 0, true),
             (Some(own), 0, true),
@@ -187,7 +191,7 @@ mod tests {
         ] {
             assert_eq!(at(owner, 700, first_here).speaks_for_machine(), speaks, "{owner:?}");
         }
-        assert!(Origin::at(Place::Elsewhere, 700, 0).speaks_for_machine());
+        assert!(Origin::at(Locality::Elsewhere, 700, 0).speaks_for_machine());
         let only = |owner, port| at(owner, port, 1024).only_user();
         assert_eq!(
             [only(Some(7), 1024), only(Some(7), 700), only(Some(0), 1024)],
@@ -198,8 +202,8 @@ mod tests {
     #[tokio::test]
     async fn a_connection_of_another_machine_is_elsewhere() {
         let [peer, local] = ["192.0.2.7:700", "192.0.2.1:2049"].map(|a| a.parse().expect("one"));
-        assert_eq!(Origin::of(peer, local).await, Origin::new(Place::Elsewhere, true));
+        assert_eq!(Origin::of(peer, local).await, Origin::new(Locality::Elsewhere, true));
         let peer = "192.0.2.7:1024".parse().expect("one");
-        assert_eq!(Origin::of(peer, local).await, Origin::new(Place::Elsewhere, false));
+        assert_eq!(Origin::of(peer, local).await, Origin::new(Locality::Elsewhere, false));
     }
 }

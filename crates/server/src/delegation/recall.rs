@@ -16,8 +16,8 @@ use crate::callback::Callbacks;
 use crate::export::Exports;
 use crate::handle::Node;
 use crate::operation::copies::Copies;
-use crate::state::{Changing, ClientId, Filter, State, StateKey, Touch};
-use crate::storage::client_tracking::Records;
+use crate::state::{ChangeGuard, ClientId, Filter, State, StateKey, Touch};
+use crate::storage::client_tracking::ClientTracking;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub struct Recalls {
     filter: Arc<Filter>,
     callbacks: Arc<Callbacks>,
     exports: Arc<Exports>,
-    records: Arc<Records>,
+    records: Arc<ClientTracking>,
     copies: Arc<Copies>,
     clock: Arc<dyn Clock>,
     /// A delegation is gone.
@@ -75,7 +75,7 @@ pub(crate) struct Named<'a> {
 /// The right to touch a file now, without an open.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    _changing: Option<Changing>,
+    _changing: Option<ChangeGuard>,
 }
 
 impl Recalls {
@@ -83,7 +83,7 @@ impl Recalls {
         state: Arc<Mutex<State<File>>>,
         callbacks: Arc<Callbacks>,
         exports: Arc<Exports>,
-        records: Arc<Records>,
+        records: Arc<ClientTracking>,
         copies: Arc<Copies>,
         clock: Arc<dyn Clock>,
         stop: CancellationToken,
@@ -121,7 +121,7 @@ impl Recalls {
     }
 
     /// Keeps a file from being delegated as long as what this returns lives.
-    pub(crate) fn keep_undelegated(&self, node: Node) -> Changing {
+    pub(crate) fn keep_undelegated(&self, node: Node) -> ChangeGuard {
         self.filter.begin_change(node)
     }
 

@@ -20,7 +20,7 @@ pub(crate) struct Changes {
 
 /// Proof that a directory, or two, are locked against other changes.
 #[derive(Debug)]
-pub(crate) struct Changing<'a> {
+pub(crate) struct DirectoryGuard<'a> {
     _one: MutexGuard<'a, ()>,
     _other: Option<MutexGuard<'a, ()>>,
 }
@@ -33,16 +33,16 @@ impl Default for Changes {
 
 impl Changes {
     /// Waits until no other call changes this directory.
-    pub(crate) async fn lock(&self, dir: Node) -> Changing<'_> {
-        Changing { _one: self.shards[shard(dir)].lock().await, _other: None }
+    pub(crate) async fn lock(&self, dir: Node) -> DirectoryGuard<'_> {
+        DirectoryGuard { _one: self.shards[shard(dir)].lock().await, _other: None }
     }
 
     /// Waits until no other call changes either of these.
-    pub(crate) async fn lock_both(&self, a: Node, b: Node) -> Changing<'_> {
+    pub(crate) async fn lock_both(&self, a: Node, b: Node) -> DirectoryGuard<'_> {
         let (a, b) = (shard(a), shard(b));
         let first = self.shards[a.min(b)].lock().await;
         let second = if a == b { None } else { Some(self.shards[a.max(b)].lock().await) };
-        Changing { _one: first, _other: second }
+        DirectoryGuard { _one: first, _other: second }
     }
 }
 

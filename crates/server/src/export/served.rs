@@ -30,7 +30,12 @@ pub(crate) struct Admitted {
 
 impl Served {
     pub(crate) fn new(id: u16, export: Export) -> Self {
-        Self { id, export, counts: Arc::default(), streams: Streams::default() }
+        Self::with_counts(id, export, Arc::default())
+    }
+
+    /// The same, counting on from `counts`.
+    pub(crate) fn with_counts(id: u16, export: Export, counts: Arc<ExportCounts>) -> Self {
+        Self { id, export, counts, streams: Streams::default() }
     }
 
     pub(crate) fn fs(&self) -> &CachedFs {

@@ -232,10 +232,7 @@ impl Table {
         let served: Vec<Arc<Served>> = std::iter::zip(numbers, exports)
             .map(|(id, export)| match before.and_then(|before| before.served.get(&id)) {
                 Some(same) if same.is(&export) => same.clone(),
-                Some(changed) => {
-                    let counts = changed.counts.clone();
-                    Arc::new(Served { counts, ..Served::new(id, export) })
-                }
+                Some(changed) => Arc::new(Served::with_counts(id, export, changed.counts.clone())),
                 None => Arc::new(Served::new(id, export)),
             })
             .collect();

@@ -132,7 +132,7 @@ struct Counts {
 }
 
 /// Counters of all operations.
-pub struct Metrics {
+pub(crate) struct Metrics {
     shards: Vec<Vec<Counts>>,
     failed: Vec<AtomicU64>,
 }

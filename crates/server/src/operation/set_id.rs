@@ -15,14 +15,14 @@ const GROUP_EXECUTE: u32 = 0o0010;
 ///
 /// # Errors
 /// Those of the store.
-pub(crate) async fn shed(fs: &CachedFs, caller: &Caller, attr: &Attr) -> Result<()> {
+pub(crate) async fn clear(fs: &CachedFs, caller: &Caller, attr: &Attr) -> Result<()> {
     let Caller::As(cred) = caller else { return Ok(()) };
-    let shed = privileges(attr, cred);
-    if shed == 0 {
+    let cleared = set_id_bits(attr, cred);
+    if cleared == 0 {
         return Ok(());
     }
     // These bits alone: others may have set the mode since it was looked at.
-    let set = SetAttr { mode: Some(0), mode_mask: Some(shed), ..SetAttr::default() };
+    let set = SetAttr { mode: Some(0), mode_mask: Some(cleared), ..SetAttr::default() };
     fs.setattr(&Caller::Own, attr.id, &set).await?;
     Ok(())
 }
@@ -30,7 +30,7 @@ pub(crate) async fn shed(fs: &CachedFs, caller: &Caller, attr: &Attr) -> Result<
 /// The bits of a regular file's mode that a change of its data by `cred` clears, as Linux's
 /// `setattr_should_drop_suidgid` has it: none if the superuser makes the change; set-user-ID always;
 /// set-group-ID if the group may execute the file, or the caller does not belong to the group.
-fn privileges(attr: &Attr, cred: &Cred) -> u32 {
+fn set_id_bits(attr: &Attr, cred: &Cred) -> u32 {
     if cred.uid == 0 || attr.kind != FileKind::Regular {
         return 0;
     }
@@ -78,7 +78,7 @@ mod tests {
         let before = made.expect("made").attr;
         fs.setattr(&Caller::Own, before.id, &mode(0o6700)).await.expect("set");
         let writer = Caller::As(Cred { uid: 5, gid: 5, groups: Vec::new() });
-        shed(&fs, &writer, &before).await.expect("shed");
+        clear(&fs, &writer, &before).await.expect("cleared");
         assert_eq!(fs.getattr(before.id).await.expect("there").mode, 0o700);
     }
 
@@ -86,7 +86,7 @@ mod tests {
     fn what_is_cleared_depends_on_the_callers_groups_and_on_execution_by_the_group() {
         let cleared = |uid, gid, groups: &[u32], mode| {
             let cred = Cred { uid, gid, groups: groups.to_vec() };
-            privileges(&attr(FileKind::Regular, mode), &cred)
+            set_id_bits(&attr(FileKind::Regular, mode), &cred)
         };
         let outside = |mode| cleared(5, 5, &[6], mode);
         assert_eq!(outside(0o6755), 0o6000);
@@ -101,6 +101,6 @@ mod tests {
         }
         assert_eq!(cleared(0, 0, &[], 0o6777), 0, "the superuser takes nothing away");
         let cred = Cred { uid: 5, gid: 5, groups: Vec::new() };
-        assert_eq!(privileges(&attr(FileKind::Directory, 0o2777), &cred), 0);
+        assert_eq!(set_id_bits(&attr(FileKind::Directory, 0o2777), &cred), 0);
     }
 }

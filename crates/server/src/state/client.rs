@@ -15,7 +15,11 @@
 //!                  gone             courtesy --- wanted by others, or too old ---> gone
 //! ```
 
-use super::{Barred, Ids, Revoked, StateError, StateKey};
+use crate::state::error::StateError;
+use crate::state::ids::Ids;
+use crate::state::stateid::StateKey;
+use crate::state::tables::reclaim_denied::ReclaimDenied;
+use crate::state::tables::revoked::Revoked;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -87,9 +91,9 @@ pub struct Client {
     /// What was taken away from it and what it has not acknowledged, oldest first.
     pub revoked: VecDeque<Revoked>,
     /// What an earlier run of the server took away from it.
-    pub inherited: Barred,
+    pub inherited: ReclaimDenied,
     /// What was taken away from it and is not in [`revoked`](Self::revoked).
-    pub untold: Barred,
+    pub untold: ReclaimDenied,
     /// Where it can be called back (minor version 0).
     pub callback: Option<CallbackService>,
     /// The same as its last SETCLIENTID has it, until that is confirmed.
@@ -305,8 +309,8 @@ impl Clients {
             idle_since: None,
             states: HashSet::new(),
             revoked: VecDeque::new(),
-            inherited: Barred::default(),
-            untold: Barred::default(),
+            inherited: ReclaimDenied::default(),
+            untold: ReclaimDenied::default(),
             callback: None,
             new_callback: None,
         };
@@ -368,6 +372,9 @@ impl Clients {
         }
     }
 }
+
+/// An owner's name in the protocol: any bytes.
+pub type OwnerName = Bytes;
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,9 @@
 //!    would not know.
 //! 4. Hosts that use NLM never say that they are done: with any of them, grace takes its time.
 
-use super::{Owner, Principal, Record, StateError};
+use crate::state::client::{Owner, Principal};
+use crate::state::error::StateError;
+use crate::state::record::Record;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;

@@ -4,7 +4,9 @@
 //!    Names of an earlier run, or of another kind, say nothing of the names to come.
 //! 2. A stateid says which run of the server made it, so that one of an earlier run is known as such.
 
-use super::{ClientId, SessionId, StateKey};
+use crate::state::client::ClientId;
+use crate::state::session::SessionId;
+use crate::state::stateid::StateKey;
 
 /// Bytes of the key.
 const KEY_BYTES: usize = blake3::KEY_LEN;

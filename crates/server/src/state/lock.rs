@@ -4,90 +4,17 @@
 //!    so the protocols keep each other out.
 //! 2. A transition that frees ranges says so by [`State::grant_waiting`], in the same transition.
 
-use super::{
-    ClientId, Conflict, NlmOwner, OwnerName, Principal, Range, RangeLocks, State, StateError,
-    StateId, StateKey, check_seq, next_seq,
-};
 use crate::handle::Node;
-use crate::state::lock_waiters::{Wait, Wanted};
+use crate::state::client::{ClientId, OwnerName, Principal};
+use crate::state::error::StateError;
+use crate::state::stateid::{StateId, StateKey, check_seq, next_seq};
+use crate::state::table::State;
+use crate::state::tables::lock::{
+    Holder, LockError, LockOwner, LockRequest, LockState, LockTarget,
+};
+use crate::state::tables::lock_waiters::{Wait, Wanted};
 use std::time::Duration;
-use weir_vfs::Access;
-
-/// Who holds locks: an owner of a client.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct LockOwner {
-    /// The client.
-    pub client: ClientId,
-    /// The client's name for the owner.
-    pub name: OwnerName,
-}
-
-/// Who holds a range, in either protocol.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Holder {
-    /// An owner of an NFSv4 client.
-    V4(LockOwner),
-    /// An owner of a host that uses NLM.
-    Nlm(NlmOwner),
-    /// A program of the server's machine: never in the table, only in the way.
-    Machine,
-}
-
-/// The locks of one owner on one file.
-#[derive(Clone, Debug)]
-pub(super) struct LockState {
-    pub(super) owner: LockOwner,
-    pub(super) node: Node,
-    pub(super) open: StateKey,
-    pub(super) seq: u32,
-}
-
-/// Under which stateid a lock is asked for.
-#[derive(Clone, Debug)]
-pub enum LockTarget {
-    /// Under an open: the owner's first lock on the file.
-    Open(StateId, OwnerName),
-    /// Under the stateid of earlier locks.
-    Locks(StateId),
-}
-
-/// A lock to be taken.
-#[derive(Clone, Debug)]
-pub struct LockRequest {
-    /// Whose.
-    pub client: ClientId,
-    /// Under which stateid.
-    pub target: LockTarget,
-    /// The file.
-    pub node: Node,
-    /// The bytes.
-    pub range: Range,
-    /// Whether it excludes readers as well.
-    pub exclusive: bool,
-    /// It was held before the server restarted.
-    pub reclaim: bool,
-    /// The owner waits for it, and asks again until it has it.
-    pub wait: bool,
-    /// The client takes CB_NOTIFY_LOCK.
-    pub listens: bool,
-}
-
-/// Why a lock is not taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LockError {
-    /// Something is wrong.
-    State(StateError),
-    /// Another owner holds a conflicting lock.
-    Denied(Conflict<Holder>),
-    /// The holder of the conflicting lock waits for this owner.
-    Deadlock,
-}
-
-impl From<StateError> for LockError {
-    fn from(error: StateError) -> Self {
-        Self::State(error)
-    }
-}
+use weir_vfs::{Access, LockConflict as Conflict, LockRange as Range, RangeLocks};
 
 impl<F: Clone> State<F> {
     /// LOCK.
@@ -120,18 +47,18 @@ impl<F: Clone> State<F> {
         }
         let holder = Holder::V4(owner.clone());
         let wanted = Wanted { node, range, exclusive };
-        let waited = self.blocked.asks(&owner);
+        let waited = self.lock_waiters.asks(&owner);
         let taken = self.take_range(node, &holder, range, exclusive, now);
         if wait && matches!(taken, Err(LockError::Denied(_))) {
             if self.would_deadlock(&holder, wanted, now) {
                 return Err(LockError::Deadlock);
             }
             let waits = Wait::new(wanted, open, listens, now).again(waited.as_ref());
-            self.blocked.wait(owner.clone(), waits, listens);
+            self.lock_waiters.wait(owner.clone(), waits, listens);
             self.opens.get_mut(&open).ok_or(StateError::BadStateId)?.waits = true;
         }
         taken?;
-        self.blocked.leave(&owner, wanted);
+        self.lock_waiters.leave(&owner, wanted);
         let key = match known {
             Some(key) => key,
             None => {
@@ -163,7 +90,7 @@ impl<F: Clone> State<F> {
         now: Duration,
     ) -> Result<Option<Conflict<Holder>>, StateError> {
         self.check_grace(owner.client, false, now)?;
-        self.blocked.asks(owner);
+        self.lock_waiters.asks(owner);
         Ok(self.conflict(node, &Holder::V4(owner.clone()), range, exclusive, now))
     }
 
@@ -181,7 +108,7 @@ impl<F: Clone> State<F> {
         let state = self.lock_state_mut(client, id, node)?;
         state.seq = next_seq(state.seq);
         let (seq, owner) = (state.seq, state.owner.clone());
-        self.blocked.asks(&owner);
+        self.lock_waiters.asks(&owner);
         self.free_range(node, &Holder::V4(owner), range);
         Ok(StateId { seq, key: id.key })
     }
@@ -246,7 +173,7 @@ impl<F: Clone> State<F> {
     /// # Errors
     /// [`StateError::LocksHeld`].
     pub fn release_lock_owner(&mut self, owner: &LockOwner) -> Result<(), StateError> {
-        self.blocked.asks(owner);
+        self.lock_waiters.asks(owner);
         let client = self.clients.get(owner.client)?;
         let keys = client.states.iter().copied();
         let keys: Vec<StateKey> =
@@ -365,7 +292,7 @@ impl<F: Clone> State<F> {
     pub(super) fn drop_lock_state(&mut self, key: StateKey) {
         let Some(state) = self.locks.remove(&key) else { return };
         let LockState { owner, node, .. } = state;
-        self.blocked.asks(&owner);
+        self.lock_waiters.asks(&owner);
         if let Some(file) = self.files.get_mut(&node) {
             file.lock_states.retain(|k| *k != key);
         }

@@ -17,171 +17,30 @@
 //!    as long as a client that waits may take ([`Wait::again`]): only an owner that waits is counted
 //!    among those that wait in a circle. Who is forgotten too early is counted again when it asks.
 
-use super::{ClientId, Holder, LockOwner, OwnerName, Range, State, StateKey};
 use crate::handle::Node;
-use std::collections::{HashMap, HashSet};
+use crate::state::table::State;
+use crate::state::tables::lock::{Holder, LockOwner};
+use crate::state::tables::lock_waiters::{Freed, MAX_CIRCLE, MAX_STEPS, Wait, Wanted};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
-use weir_vfs::Lock;
-
-/// Most that wait for locks of one file.
-const MAX_OF_FILE: usize = 64;
-/// Most that wait, each of [`Blocked`]'s tables.
-const MAX: usize = 16 << 10;
-/// How much later than expected a client that waits may ask.
-const SLACK: Duration = Duration::from_secs(5);
-/// How long a client that is told when the lock is free may go without asking: Linux's asks every 30 seconds.
-const LISTENS: Duration = Duration::from_secs(40);
-/// How long any client may.
-const LONGEST: Duration = Duration::from_secs(60);
-/// Most owners that are looked at for a circle.
-const MAX_CIRCLE: usize = 1024;
-/// Most ranges and waits that are looked at for a circle, under the lock of all state: milliseconds.
-const MAX_STEPS: usize = 1 << 18;
-
-/// A lock that is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
-    pub(super) node: Node,
-    pub(super) range: Range,
-    pub(super) exclusive: bool,
-}
-
-/// A wait: when it was last asked for, under which open, and until when it is to be asked for again.
-#[derive(Clone, Debug)]
-pub(super) struct Wait {
-    wanted: Wanted,
-    open: StateKey,
-    asked: Duration,
-    until: Duration,
-}
-
-impl Wait {
-    /// A first request that waits.
-    pub(super) fn new(wanted: Wanted, open: StateKey, listens: bool, now: Duration) -> Self {
-        Self { wanted, open, asked: now, until: now + if listens { LISTENS } else { SLACK } }
-    }
-
-    /// The same if the owner asked `before`: a client without notices asks after a second at first,
-    /// and then takes at most twice the time that it took the last time, so that what it did says
-    /// what to expect (Linux: 1, 2, 4, ... 30 seconds; FreeBSD: every second).
-    pub(super) fn again(self, before: Option<&Self>) -> Self {
-        let Some(before) = before.filter(|before| before.wanted == self.wanted) else {
-            return self;
-        };
-        let interval = self.asked.saturating_sub(before.asked);
-        let until = self.asked + (interval * 2 + SLACK).min(LONGEST);
-        Self { until: self.until.max(until), ..self }
-    }
-
-    fn lasts(&self, now: Duration) -> bool {
-        now <= self.until
-    }
-}
-
-/// A client whose owner is to be told that a lock may be free.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Freed {
-    /// The client.
-    pub client: ClientId,
-    /// The client's name for the owner.
-    pub owner: OwnerName,
-    /// The file.
-    pub node: Node,
-}
-
-/// Who waits.
-#[derive(Debug, Default)]
-pub(super) struct Blocked {
-    /// By file: who is to be told.
-    files: HashMap<Node, Vec<(LockOwner, Wait)>>,
-    listed: usize,
-    /// What each owner waits for, as far as is known.
-    owners: HashMap<LockOwner, Wait>,
-    freed: Vec<Freed>,
-    tell: Arc<Notify>,
-}
-
-impl Blocked {
-    /// An owner makes a request of locks: it waits no more. Returns what it waited for.
-    pub(super) fn asks(&mut self, owner: &LockOwner) -> Option<Wait> {
-        self.owners.remove(owner)
-    }
-
-    /// An open is closed: who asked under it waits no more.
-    pub(super) fn closed(&mut self, open: StateKey, node: Node) {
-        self.retain(node, |_, wait| wait.open != open);
-        self.owners.retain(|_, wait| wait.open != open);
-    }
-
-    /// An owner waits, and is to be told if it `listens`.
-    pub(super) fn wait(&mut self, owner: LockOwner, wait: Wait, listens: bool) {
-        if listens {
-            self.leave(&owner, wait.wanted);
-            let file = self.files.entry(wait.wanted.node).or_default();
-            if file.len() < MAX_OF_FILE && self.listed < MAX {
-                file.push((owner.clone(), wait.clone()));
-                self.listed += 1;
-            }
-        }
-        if self.owners.len() < MAX {
-            self.owners.insert(owner, wait);
-        }
-    }
-
-    /// An owner has what it waited for.
-    pub(super) fn leave(&mut self, owner: &LockOwner, wanted: Wanted) {
-        self.retain(wanted.node, |other, wait| other != owner || wait.wanted != wanted);
-    }
-
-    /// Who waits for what of a file may be told no more.
-    pub(super) fn forget_file(&mut self, node: Node) {
-        self.retain(node, |_, _| false);
-    }
-
-    /// A client is gone.
-    pub(super) fn forget_client(&mut self, client: ClientId) {
-        self.retain_all(|owner, _| owner.client != client);
-        self.owners.retain(|owner, _| owner.client != client);
-    }
-
-    /// Whether an owner waits for a lock of a file, and is to be told.
-    pub(super) fn waits_for(&self, node: Node) -> bool {
-        self.files.contains_key(&node)
-    }
-
-    fn retain(&mut self, node: Node, keep: impl Fn(&LockOwner, &Wait) -> bool) {
-        let Some(file) = self.files.get_mut(&node) else { return };
-        let before = file.len();
-        file.retain(|(owner, wait)| keep(owner, wait));
-        self.listed -= before - file.len();
-        if file.is_empty() {
-            self.files.remove(&node);
-        }
-    }
-
-    fn retain_all(&mut self, keep: impl Fn(&LockOwner, &Wait) -> bool) {
-        for node in self.files.keys().copied().collect::<Vec<_>>() {
-            self.retain(node, &keep);
-        }
-    }
-}
+use weir_vfs::{Lock, LockRange as Range};
 
 impl<F: Clone> State<F> {
     /// Says when there is something for [`take_freed`](Self::take_freed).
     pub fn on_freed(&self) -> Arc<Notify> {
-        self.blocked.tell.clone()
+        self.lock_waiters.tell.clone()
     }
 
     /// Clients that are to be told now that a lock may be free.
     pub fn take_freed(&mut self) -> Vec<Freed> {
-        std::mem::take(&mut self.blocked.freed)
+        std::mem::take(&mut self.lock_waiters.freed)
     }
 
     /// Tells those that wait for ranges of a file which no owner holds any more.
-    pub(super) fn tell_blocked(&mut self, node: Node) {
-        let Some(waiting) = self.blocked.files.get(&node) else { return };
+    pub(super) fn notify_lock_waiters(&mut self, node: Node) {
+        let Some(waiting) = self.lock_waiters.files.get(&node) else { return };
         let file = self.files.get(&node);
         let is_free = |(owner, wait): &&(LockOwner, Wait)| {
             let Wanted { range, exclusive, .. } = wait.wanted;
@@ -191,27 +50,27 @@ impl<F: Clone> State<F> {
         };
         let free: Vec<_> = waiting.iter().filter(is_free).cloned().collect();
         for (owner, wait) in free {
-            self.blocked.leave(&owner, wait.wanted);
+            self.lock_waiters.leave(&owner, wait.wanted);
             let LockOwner { client, name } = owner;
             let freed = Freed { client, owner: name, node };
-            if !self.blocked.freed.contains(&freed) {
-                self.blocked.freed.push(freed);
+            if !self.lock_waiters.freed.contains(&freed) {
+                self.lock_waiters.freed.push(freed);
             }
-            self.blocked.tell.notify_one();
+            self.lock_waiters.tell.notify_one();
         }
     }
 
     /// Periodic: forgets who has not asked for long; clients that went silent may hold what others
     /// wait for.
-    pub(super) fn retry_blocked(&mut self, now: Duration) {
-        self.blocked.retain_all(|_, wait| wait.lasts(now));
-        self.blocked.owners.retain(|_, wait| wait.lasts(now));
-        for (node, waiting) in self.blocked.files.clone() {
+    pub(super) fn retry_lock_waiters(&mut self, now: Duration) {
+        self.lock_waiters.retain_all(|_, wait| wait.lasts(now));
+        self.lock_waiters.owners.retain(|_, wait| wait.lasts(now));
+        for (node, waiting) in self.lock_waiters.files.clone() {
             for (owner, Wait { wanted: Wanted { range, exclusive, .. }, .. }) in waiting {
                 self.conflict(node, &Holder::V4(owner), range, exclusive, now);
             }
             // Programs of the machine do not say when they free something.
-            self.tell_blocked(node);
+            self.notify_lock_waiters(node);
         }
     }
 
@@ -224,7 +83,7 @@ impl<F: Clone> State<F> {
         while let Some(other) = search.ahead.pop().filter(|_| !closed && search.steps < MAX_STEPS) {
             match other {
                 Holder::V4(owner) => {
-                    let wait = self.blocked.owners.get(owner).filter(|wait| {
+                    let wait = self.lock_waiters.owners.get(owner).filter(|wait| {
                         let client = self.clients.get(owner.client);
                         wait.lasts(now)
                             && client.is_ok_and(|client| !self.clients.is_expired(client, now))
@@ -342,6 +201,8 @@ fn merged(mut ranges: Vec<Range>) -> Vec<Range> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::client::ClientId;
+    use crate::state::tables::lock_waiters::{LISTENS, MAX_OF_FILE};
     use crate::state::tests::{LEASE, NODE, T0, WRITE, ready, request, state_after};
     use crate::state::{
         LockError, LockRequest, LockTarget, NlmError, NlmLock, NlmOwner, OpenRequest, ReplyTo,
@@ -432,19 +293,19 @@ mod tests {
         assert!(is_denied(one.lock(&mut state, 0, T0)));
         assert!(is_denied(one.lock(&mut state, 0, T0)), "it asks again");
         assert!(is_denied(two.lock(&mut state, 5, T0)));
-        assert_eq!(state.blocked.listed, 2);
+        assert_eq!(state.lock_waiters.listed, 2);
         holder.unlock(&mut state, 1);
         assert_eq!(state.take_freed(), []);
         holder.unlock(&mut state, 0);
         let told = |owner| Freed { client: b, owner: Bytes::from_static(owner), node: NODE };
         assert_eq!(state.take_freed(), [told(b"one")]);
         one.lock(&mut state, 0, T0).unwrap();
-        assert_eq!(state.blocked.listed, 1);
+        assert_eq!(state.lock_waiters.listed, 1);
         // An owner that is gone is not told, and delays no other.
         state.purge(b);
         holder.unlock(&mut state, 5);
         assert_eq!(state.take_freed(), []);
-        assert!(state.blocked.files.is_empty() && state.blocked.owners.is_empty());
+        assert!(state.lock_waiters.files.is_empty() && state.lock_waiters.owners.is_empty());
     }
 
     #[test]
@@ -473,11 +334,11 @@ mod tests {
             let name = number.to_string().leak();
             assert!(is_denied(Process::new(&mut state, b, name).lock(&mut state, 0, T0)));
         }
-        assert_eq!(state.blocked.listed, MAX_OF_FILE);
+        assert_eq!(state.lock_waiters.listed, MAX_OF_FILE);
         let later = T0 + LISTENS + SECOND;
         state.clients.renew(a, later);
         state.sweep(later);
-        assert!(state.blocked.listed == 0 && state.blocked.owners.is_empty());
+        assert!(state.lock_waiters.listed == 0 && state.lock_waiters.owners.is_empty());
     }
 
     #[test]

@@ -12,95 +12,17 @@
 //! An open that its owner has to confirm (minor version 0) is in the way of others, but nothing can
 //! be done with it before [`State::confirm_open`]; without that it is gone after a lease.
 
-use super::{
-    ClientId, LockOwner, OwnerName, Principal, Share, State, StateError, StateId, StateKey,
-    StateRef, Touch, check_seq, next_seq,
-};
 use crate::handle::Node;
+use crate::state::client::{ClientId, OwnerName, Principal};
+use crate::state::error::StateError;
+use crate::state::share::Share;
+use crate::state::stateid::{StateId, StateKey, StateRef, check_seq, next_seq};
+use crate::state::table::State;
+use crate::state::tables::delegation::Touch;
+use crate::state::tables::lock::LockOwner;
+use crate::state::tables::open::{Claim, Io, Open, OpenRequest, Opened, Use};
 use std::time::Duration;
 use weir_vfs::Access;
-
-/// An open of a file by an owner.
-#[derive(Clone, Debug)]
-pub(super) struct Open<F> {
-    pub(super) client: ClientId,
-    pub(super) owner: OwnerName,
-    pub(super) node: Node,
-    pub(super) seq: u32,
-    pub(super) share: Share,
-    /// Who opened it last.
-    by: Principal,
-    /// Who made the file by opening it.
-    made_by: Option<Principal>,
-    /// Since when it waits for its owner to confirm it.
-    unconfirmed: Option<Duration>,
-    /// A request was made to wait for a lock that was asked for under it.
-    pub(super) waits: bool,
-    /// Each combination that was opened, for downgrades.
-    opened: Vec<Share>,
-    reader: Option<F>,
-    writer: Option<F>,
-}
-
-/// How a file is used for longer than a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Use {
-    /// What the client named for it.
-    pub under: StateRef,
-    /// The file.
-    pub node: Node,
-    /// What is done to it.
-    pub access: Access,
-}
-
-/// Whether an open is new, or was there before the server restarted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
-    /// New.
-    New,
-    /// Reclaimed.
-    Reclaim,
-}
-
-/// An open to be made.
-#[derive(Clone, Debug)]
-pub struct OpenRequest<F> {
-    /// Whose.
-    pub client: ClientId,
-    /// The client's name for who opens.
-    pub owner: OwnerName,
-    /// The file.
-    pub node: Node,
-    /// What for.
-    pub share: Share,
-    /// New or reclaimed.
-    pub claim: Claim,
-    /// Its owner has to confirm it; only of an owner that has nothing else open.
-    pub confirm: bool,
-    /// Who opens it.
-    pub by: Principal,
-    /// The file was made by this.
-    pub made: bool,
-    /// A handle for what [`share`](Self::share) gives access to.
-    pub file: F,
-}
-
-/// What an owner has open of a file, at a moment: its sequence number, and shares.
-#[derive(Clone, Debug)]
-pub struct Opened(Option<(u32, Share, Vec<Share>)>);
-
-/// What I/O under a stateid is done with.
-#[derive(Clone, Debug)]
-pub struct Io<F> {
-    /// The handle.
-    pub file: F,
-    /// Under whose locks.
-    pub lock_owner: Option<LockOwner>,
-    /// Who opened it last; `None` for I/O under a delegation.
-    pub opened_by: Option<Principal>,
-    /// Who made the file by opening it.
-    pub made_by: Option<Principal>,
-}
 
 impl<F: Clone> State<F> {
     /// Opens a file, or more of one that this owner has open.
@@ -509,7 +431,7 @@ impl<F: Clone> State<F> {
             client.states.remove(&key);
         }
         if open.waits {
-            self.blocked.closed(key, open.node);
+            self.lock_waiters.closed(key, open.node);
         }
         self.drop_idle(open.node);
     }

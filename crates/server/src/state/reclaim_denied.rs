@@ -18,41 +18,13 @@
 //! 4. A client with sessions that has not said by the end of grace that it is done may have missed
 //!    anything: until it says so, it may reclaim nothing after another restart.
 
-use super::{Client, ClientId, Owner, Record, State, StateError};
 use crate::handle::Node;
-use std::collections::BTreeSet;
+use crate::state::client::{Client, ClientId, Owner};
+use crate::state::error::StateError;
+use crate::state::record::Record;
+use crate::state::table::State;
+use crate::state::tables::reclaim_denied::{MAX_UNTOLD, ReclaimDenied};
 use std::time::Duration;
-
-/// Files that are told apart of a client that cannot be told what was taken.
-const MAX_UNTOLD: usize = 64;
-
-/// Files of which a client may reclaim nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Barred {
-    /// Of no file.
-    pub all: bool,
-    /// Of these not.
-    pub files: BTreeSet<Node>,
-}
-
-impl Barred {
-    /// Of no file may anything be reclaimed.
-    pub fn all() -> Self {
-        Self { all: true, files: BTreeSet::new() }
-    }
-
-    /// Nothing is barred.
-    pub fn is_empty(&self) -> bool {
-        !self.all && self.files.is_empty()
-    }
-
-    fn add(&mut self, node: Node, max: usize) {
-        self.files.insert(node);
-        if self.all || self.files.len() > max {
-            *self = Self::all();
-        }
-    }
-}
 
 impl Client {
     /// Bars a file of which the client is not told, or does not tell that it knows.
@@ -61,13 +33,13 @@ impl Client {
     }
 
     /// All that the client may not reclaim after a restart.
-    pub(super) fn barred(&self) -> Barred {
+    pub(super) fn barred(&self) -> ReclaimDenied {
         if self.inherited.all || self.untold.all {
-            return Barred::all();
+            return ReclaimDenied::all();
         }
         let told = self.inherited.files.iter().chain(&self.untold.files).copied();
         let files = told.chain(self.revoked.iter().map(|revoked| revoked.node)).collect();
-        Barred { all: false, files }
+        ReclaimDenied { all: false, files }
     }
 }
 
@@ -96,15 +68,15 @@ impl<F: Clone> State<F> {
     /// Whether a client may reclaim what it says that it had of a file, in grace.
     ///
     /// # Errors
-    /// [`StateError::Barred`]: it was taken away.
+    /// [`StateError::ReclaimDenied`]: it was taken away.
     pub(super) fn check_barred(&self, id: ClientId, node: Node) -> Result<(), StateError> {
         let client = self.clients.get(id)?;
-        let is_barred = |barred: &Barred| barred.all || barred.files.contains(&node);
+        let is_barred = |barred: &ReclaimDenied| barred.all || barred.files.contains(&node);
         if is_barred(&client.inherited)
             || is_barred(&client.untold)
             || client.revoked.iter().any(|revoked| revoked.node == node)
         {
-            return Err(StateError::Barred);
+            return Err(StateError::ReclaimDenied);
         }
         Ok(())
     }
@@ -125,7 +97,8 @@ impl<F: Clone> State<F> {
         }
         for client in self.clients.iter_mut().filter(|client| client.may_reclaim) {
             client.may_reclaim = false;
-            let inherited = if client.owner.sessions { Barred::all() } else { Barred::default() };
+            let inherited =
+                if client.owner.sessions { ReclaimDenied::all() } else { ReclaimDenied::default() };
             if client.inherited != inherited {
                 client.inherited = inherited;
                 self.unwritten.insert(client.owner.clone());
@@ -149,17 +122,17 @@ mod tests {
     const OVER: Duration = Duration::from_secs(91);
     const OTHER: Node = Node { id: FileId { ino: 2, generation: 0 }, ..NODE };
 
-    fn on_disk(state: &mut State, name: &'static str) -> Option<Barred> {
+    fn on_disk(state: &mut State, name: &'static str) -> Option<ReclaimDenied> {
         assert!(state.take_unwritten().contains(&owner(name)), "it is to be written");
         barred(state, &owner(name))
     }
 
-    fn barred(state: &State, owner: &Owner) -> Option<Barred> {
+    fn barred(state: &State, owner: &Owner) -> Option<ReclaimDenied> {
         state.record_of(owner).map(|record| record.barred)
     }
 
-    fn only(node: Node) -> Barred {
-        Barred { all: false, files: [node].into() }
+    fn only(node: Node) -> ReclaimDenied {
+        ReclaimDenied { all: false, files: [node].into() }
     }
 
     /// A has two files open, and loses one of them to B after its lease.
@@ -190,33 +163,33 @@ mod tests {
         state.free_stateid(a, locks).unwrap();
         assert_eq!(barred(&state, &owner("a")), Some(only(NODE)), "the open was taken, too");
         state.free_stateid(a, open).unwrap();
-        assert_eq!(on_disk(&mut state, "a"), Some(Barred::default()));
+        assert_eq!(on_disk(&mut state, "a"), Some(ReclaimDenied::default()));
     }
 
     #[test]
     fn a_barred_file_is_not_reclaimed_and_others_are() {
-        let mut state = state_barred([("a", only(NODE)), ("all", Barred::all())]);
+        let mut state = state_barred([("a", only(NODE)), ("all", ReclaimDenied::all())]);
         let (a, all) = (client(&mut state, "a", T0), client(&mut state, "all", T0));
-        assert_eq!(reclaim(&mut state, a, NODE), Err(StateError::Barred));
+        assert_eq!(reclaim(&mut state, a, NODE), Err(StateError::ReclaimDenied));
         assert!(reclaim(&mut state, a, OTHER).is_ok());
-        assert_eq!(reclaim(&mut state, all, OTHER), Err(StateError::Barred));
+        assert_eq!(reclaim(&mut state, all, OTHER), Err(StateError::ReclaimDenied));
         // Should the server stop again now, it is so still.
         assert_eq!(barred(&state, &owner("a")), Some(only(NODE)));
         state.reclaim_complete(a).unwrap();
-        assert_eq!(on_disk(&mut state, "a"), Some(Barred::default()));
+        assert_eq!(on_disk(&mut state, "a"), Some(ReclaimDenied::default()));
     }
 
     #[test]
     fn who_does_not_say_that_it_is_done_may_reclaim_nothing_later() {
-        let mut state = state_barred([("a", Barred::default())]);
+        let mut state = state_barred([("a", ReclaimDenied::default())]);
         let a = client(&mut state, "a", T0);
         reclaim(&mut state, a, NODE).unwrap();
         state.sweep(LEASE - Duration::from_secs(1));
-        assert_eq!(barred(&state, &owner("a")), Some(Barred::default()));
+        assert_eq!(barred(&state, &owner("a")), Some(ReclaimDenied::default()));
         state.sweep(LEASE);
-        assert_eq!(on_disk(&mut state, "a"), Some(Barred::all()));
+        assert_eq!(on_disk(&mut state, "a"), Some(ReclaimDenied::all()));
         state.reclaim_complete(a).unwrap();
-        assert_eq!(on_disk(&mut state, "a"), Some(Barred::default()));
+        assert_eq!(on_disk(&mut state, "a"), Some(ReclaimDenied::default()));
     }
 
     #[test]
@@ -239,10 +212,14 @@ mod tests {
             state.drop_export(NODE.export);
             assert!(!barred(&state, &name).unwrap().is_empty());
         }
-        assert_eq!(barred(&state, &name), Some(Barred::all()), "of so many it is not known which");
+        assert_eq!(
+            barred(&state, &name),
+            Some(ReclaimDenied::all()),
+            "of so many it is not known which"
+        );
         state.take_unwritten();
         old(&mut state, 1);
         assert_eq!(state.take_unwritten(), std::slice::from_ref(&name));
-        assert_eq!(barred(&state, &name), Some(Barred::default()));
+        assert_eq!(barred(&state, &name), Some(ReclaimDenied::default()));
     }
 }

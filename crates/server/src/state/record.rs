@@ -1,14 +1,14 @@
 //! What is kept on disk of a client, so that it may reclaim after a restart.
 
-use super::client::Principal;
-use super::reclaim_denied::Barred;
+use crate::state::client::Principal;
+use crate::state::tables::reclaim_denied::ReclaimDenied;
 use std::net::IpAddr;
 
 /// What is on disk of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// What it may not reclaim.
-    pub barred: Barred,
+    pub barred: ReclaimDenied,
     /// Who may speak for it; `None`: the record is of a version that did not say.
     pub principal: Option<Principal>,
 }

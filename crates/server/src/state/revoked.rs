@@ -17,36 +17,20 @@
 //! 3. At most [`MAX_REVOKED`] are remembered for a client, and [`MAX`] for all; of others nothing is known.
 //! 4. A client of minor version 0 loses everything with its lease: there is no way to tell it what.
 
-use super::{Barred, ClientId, LockOwner, State, StateError, StateKey};
 use crate::handle::Node;
+use crate::state::client::ClientId;
+use crate::state::error::StateError;
+use crate::state::stateid::StateKey;
+use crate::state::table::State;
+use crate::state::tables::lock::LockOwner;
+use crate::state::tables::reclaim_denied::ReclaimDenied;
+use crate::state::tables::revoked::{Revoked, Why};
 use std::time::Duration;
 
 /// What was taken away from one client that it is told of.
 const MAX_REVOKED: usize = 1024;
 /// What was taken away from all clients together that they are told of.
 const MAX: usize = 64 << 10;
-
-/// Why a state was taken away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// Its client's lease was over, and another client wanted it.
-    Expired,
-    /// Its export is served no more.
-    Removed,
-    /// It is a delegation that was not given back.
-    Recalled,
-}
-
-/// A state that was taken away from a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Revoked {
-    /// Which.
-    pub key: StateKey,
-    /// Of which file.
-    pub node: Node,
-    /// Why.
-    pub why: Why,
-}
 
 impl<F: Clone> State<F> {
     /// Takes an open from a client that has been silent past its lease, because another wants what
@@ -109,7 +93,7 @@ impl<F: Clone> State<F> {
         let full = client.revoked.len() > MAX_REVOKED;
         let oldest = if full { client.revoked.pop_front() } else { None };
         if full {
-            client.untold = Barred::all();
+            client.untold = ReclaimDenied::all();
         }
         self.revoked.insert(revoked.key, (id, revoked.why));
         if let Some(oldest) = oldest {

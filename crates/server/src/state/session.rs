@@ -6,8 +6,10 @@
 //! 3. A session's callbacks go over connections that its client bound to the backchannel and that
 //!    have answered a call; one that fails to answer is bound no more.
 
-use super::slot::{Begin, Slot, SlotError};
-use super::{ClientId, Ids, StateError};
+use crate::state::client::ClientId;
+use crate::state::error::StateError;
+use crate::state::ids::Ids;
+use crate::state::slot::{Begin, Slot, SlotError};
 use bytes::Bytes;
 use std::collections::HashMap;
 

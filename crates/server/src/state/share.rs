@@ -1,6 +1,6 @@
 //! Share reservations: what an open may do, and what it denies to others.
 
-use super::Touch;
+use crate::state::tables::delegation::Touch;
 use weir_vfs::Access;
 
 /// Access and deny bits of an open: 1 for reading, 2 for writing.

@@ -4,7 +4,7 @@
 //! say which state: the server's run and a number that cannot be guessed ([`Ids`](super::Ids)). So a
 //! stateid of an earlier run is known as such, and none of it has to be remembered.
 
-use super::StateError;
+use crate::state::error::StateError;
 
 /// Which state: the part of a stateid that stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -9,58 +9,13 @@
 //!    beyond are locked among clients only.
 //! 4. Stores tell of no lock that others free: who waits is tried anew at every sweep.
 
-use super::{Conflict, Holder, Range, State};
 use crate::handle::Node;
+use crate::state::table::State;
+use crate::state::tables::lock::Holder;
+use crate::state::tables::store_locks::Machine;
 use parking_lot::Mutex;
-use std::fmt;
-use std::sync::Arc;
 use weir_pagecache::CachedFs;
-use weir_vfs::{Access, Caller, Error, Lock, LockRange, OpenFile};
-
-/// A file as its store has it open for locks.
-#[derive(Clone)]
-pub struct Machine(Arc<dyn OpenFile>);
-
-impl fmt::Debug for Machine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Machine")
-    }
-}
-
-impl Machine {
-    /// A lock of a program that is in the way.
-    fn conflict(&self, range: Range, exclusive: bool) -> Option<Conflict<Holder>> {
-        let found = self.0.program_test_lock(Lock { range, exclusive }).ok().flatten()?;
-        let Lock { range, exclusive } = found;
-        Some(Conflict { owner: Holder::Machine, range, exclusive })
-    }
-
-    /// Takes a range.
-    ///
-    /// # Errors
-    /// A program's lock that is in the way.
-    pub(super) fn take(&self, range: Range, exclusive: bool) -> Result<(), Conflict<Holder>> {
-        match self.0.program_lock(Lock { range, exclusive }) {
-            Err(Error::WouldBlock) => {
-                let found = self.conflict(range, exclusive);
-                Err(found.unwrap_or(Conflict { owner: Holder::Machine, range, exclusive }))
-            }
-            Ok(()) => Ok(()),
-            Err(error) => {
-                tracing::debug!(%error, "a lock is not taken in the store");
-                Ok(())
-            }
-        }
-    }
-
-    pub(super) fn give_back(&self, ranges: impl IntoIterator<Item = LockRange>) {
-        for range in ranges {
-            if let Err(error) = self.0.program_unlock(range) {
-                tracing::debug!(%error, "a lock is not given back to the store");
-            }
-        }
-    }
-}
+use weir_vfs::{Access, Caller, LockConflict as Conflict, LockRange as Range};
 
 /// A file as its store has it open for locks, unless no other program uses the store.
 pub(crate) async fn machine_of<F: Clone>(
@@ -125,7 +80,7 @@ impl<F: Clone> State<F> {
             self.machines.remove(&node);
             return;
         };
-        if file.ranges.is_empty() && file.waiting.is_empty() && !self.blocked.waits_for(node) {
+        if file.ranges.is_empty() && file.waiting.is_empty() && !self.lock_waiters.waits_for(node) {
             file.machine = None;
             self.machines.remove(&node);
             self.drop_idle(node);

@@ -1,6 +1,10 @@
 //! Transitions that go through several tables.
 
+use super::table::IDLE;
 use super::*;
+use crate::handle::Node;
+use bytes::Bytes;
+use std::time::Duration;
 use weir_vfs::{Access, FileId};
 
 pub(super) const LEASE: Duration = Duration::from_secs(90);
@@ -10,17 +14,19 @@ pub(super) const WRITE: Share = Share { access: Access::WRITE, deny: Access::emp
 pub(super) const NODE: Node = Node { export: 0, id: FileId { ino: 1, generation: 0 } };
 
 pub(super) fn state_after(earlier: &[&'static str]) -> State<char> {
-    let owners = earlier.iter().map(|name| (owner(name), record(Barred::default())));
+    let owners = earlier.iter().map(|name| (owner(name), record(ReclaimDenied::default())));
     State::new(Ids::new(1, [7; 32]), Limits::default(), Grace::new(LEASE, owners))
 }
 
-pub(super) fn state_barred<const N: usize>(earlier: [(&'static str, Barred); N]) -> State<char> {
+pub(super) fn state_barred<const N: usize>(
+    earlier: [(&'static str, ReclaimDenied); N],
+) -> State<char> {
     let owners = earlier.map(|(name, barred)| (owner(name), record(barred)));
     State::new(Ids::new(1, [7; 32]), Limits::default(), Grace::new(LEASE, owners))
 }
 
 /// What is on disk of a client.
-pub(super) fn record(barred: Barred) -> Record {
+pub(super) fn record(barred: ReclaimDenied) -> Record {
     Record { barred, principal: Some(principal()) }
 }
 

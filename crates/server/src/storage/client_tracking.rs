@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use weir_pagecache::File;
 
 /// The records of clients.
-pub(crate) struct Records {
+pub(crate) struct ClientTracking {
     state: Arc<Mutex<State<File>>>,
     recovery: Recovery,
     turn: tokio::sync::Mutex<()>,
@@ -29,7 +29,7 @@ pub(crate) struct Records {
     writing: AtomicBool,
 }
 
-impl Records {
+impl ClientTracking {
     pub(crate) fn new(state: Arc<Mutex<State<File>>>, recovery: Recovery) -> Self {
         Self {
             state,
@@ -106,7 +106,7 @@ impl Records {
 
 /// Owners whose records are being written; those left are unwritten again when it is dropped.
 struct Taken<'a> {
-    records: &'a Records,
+    records: &'a ClientTracking,
     owners: Vec<Owner>,
     /// The same of clients that have nothing any more, or may have gone.
     idle: Vec<Owner>,
@@ -132,15 +132,15 @@ mod tests {
         Owner { sessions: true, name: Bytes::from_static(b"host") }
     }
 
-    /// Records of which that of `owner` is to be written, and cannot be for now.
-    fn held() -> (Arc<Records>, redb::WriteTransaction, tempfile::TempDir) {
+    /// Client records, of which that of `owner` is to be written, and cannot be for now.
+    fn held() -> (Arc<ClientTracking>, redb::WriteTransaction, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let (recovery, _) = Recovery::open(dir.path()).unwrap();
         let hold = recovery.hold();
         let ids = Ids::new(1, [7; 32]);
         let state = Arc::new(Mutex::new(State::new(ids, Limits::default(), Grace::default())));
         state.lock().is_to_be_written(owner());
-        (Arc::new(Records::new(state, recovery)), hold, dir)
+        (Arc::new(ClientTracking::new(state, recovery)), hold, dir)
     }
 
     async fn until(done: impl Fn() -> bool) {

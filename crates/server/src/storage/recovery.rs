@@ -9,7 +9,7 @@
 //!    error of the file, such as a full disk, however short that was.
 
 use crate::handle::Node;
-use crate::state::{Barred, LockHost, Owner, Principal, Record};
+use crate::state::{LockHost, Owner, Principal, ReclaimDenied, Record};
 use bytes::{Buf, BufMut, Bytes};
 use parking_lot::Mutex;
 use redb::{Database, ReadableTable, TableDefinition, WriteTransaction};
@@ -32,7 +32,7 @@ const FILE: &str = "state.redb";
 
 /// The database.
 #[derive(Clone, Debug)]
-pub struct Recovery {
+pub(crate) struct Recovery {
     /// `None` after a write that failed.
     db: Arc<Mutex<Option<Database>>>,
     path: Arc<PathBuf>,
@@ -40,7 +40,7 @@ pub struct Recovery {
 
 /// What the database said at start.
 #[derive(Debug)]
-pub struct Recovered {
+pub(crate) struct Recovered {
     /// The number of this run; goes up from 1.
     pub run: u32,
     /// Clients that had state in the run before.
@@ -54,7 +54,7 @@ impl Recovery {
     ///
     /// # Errors
     /// The database cannot be opened (another server has it, say), read or written.
-    pub fn open(state_dir: &Path) -> Result<(Self, Recovered), redb::Error> {
+    pub(crate) fn open(state_dir: &Path) -> Result<(Self, Recovered), redb::Error> {
         let path = state_dir.join(FILE);
         let db = Database::create(&path)?;
         let txn = db.begin_write()?;
@@ -70,7 +70,8 @@ impl Recovery {
                 let (key, _) = entry?;
                 let (sessions, name) = key.value();
                 let barred = barred.get((sessions, name))?;
-                let barred = barred.map_or_else(Barred::default, |files| barred_of(files.value()));
+                let barred =
+                    barred.map_or_else(ReclaimDenied::default, |files| barred_of(files.value()));
                 let principal = principals.get((sessions, name))?.map(|principal| {
                     let (flavor, uid) = principal.value();
                     Principal { flavor, uid }
@@ -95,7 +96,7 @@ impl Recovery {
     ///
     /// # Errors
     /// It could not be written.
-    pub async fn write_clients(
+    pub(crate) async fn write_clients(
         &self,
         records: Vec<(Owner, Option<Record>)>,
     ) -> Result<(), redb::Error> {
@@ -128,7 +129,7 @@ impl Recovery {
     ///
     /// # Errors
     /// It could not be written.
-    pub async fn remember_host(&self, host: LockHost) -> Result<(), redb::Error> {
+    pub(crate) async fn remember_host(&self, host: LockHost) -> Result<(), redb::Error> {
         self.write(move |txn| {
             let LockHost { host, server } = host;
             txn.open_table(HOSTS)?.insert(&*host.to_string(), &*server.to_string())?;
@@ -141,7 +142,7 @@ impl Recovery {
     ///
     /// # Errors
     /// It could not be written.
-    pub async fn forget_hosts(&self, hosts: Vec<IpAddr>) -> Result<(), redb::Error> {
+    pub(crate) async fn forget_hosts(&self, hosts: Vec<IpAddr>) -> Result<(), redb::Error> {
         self.write(move |txn| {
             let mut table = txn.open_table(HOSTS)?;
             for host in hosts {
@@ -187,7 +188,7 @@ impl Recovery {
 const NODE_BYTES: usize = 2 + 8 + 8;
 
 /// The files, one after the other; one byte: all.
-fn bytes_of(barred: &Barred) -> Vec<u8> {
+fn bytes_of(barred: &ReclaimDenied) -> Vec<u8> {
     if barred.all {
         return vec![0];
     }
@@ -200,16 +201,16 @@ fn bytes_of(barred: &Barred) -> Vec<u8> {
     bytes
 }
 
-fn barred_of(bytes: &[u8]) -> Barred {
+fn barred_of(bytes: &[u8]) -> ReclaimDenied {
     let (files, rest) = bytes.as_chunks::<NODE_BYTES>();
     if !rest.is_empty() {
-        return Barred::all();
+        return ReclaimDenied::all();
     }
     let node = |mut file: &[u8]| {
         let export = file.get_u16();
         Node { export, id: FileId { ino: file.get_u64(), generation: file.get_u64() } }
     };
-    Barred { all: false, files: files.iter().map(|file| node(file)).collect() }
+    ReclaimDenied { all: false, files: files.iter().map(|file| node(file)).collect() }
 }
 
 #[cfg(test)]
@@ -246,7 +247,7 @@ mod tests {
 
     fn record() -> Record {
         let principal = Some(Principal { flavor: 1, uid: 1000 });
-        Record { barred: Barred::default(), principal }
+        Record { barred: ReclaimDenied::default(), principal }
     }
 
     #[tokio::test]
@@ -280,8 +281,8 @@ mod tests {
         let owner = Owner { sessions: true, name: Bytes::from_static(b"host") };
         let dir = tempfile::tempdir().unwrap();
         let file = |ino| Node { export: 7, id: FileId { ino, generation: u64::MAX } };
-        let some = Barred { all: false, files: [file(1), file(2)].into() };
-        for barred in [some, Barred::all(), Barred::default()] {
+        let some = ReclaimDenied { all: false, files: [file(1), file(2)].into() };
+        for barred in [some, ReclaimDenied::all(), ReclaimDenied::default()] {
             let (recovery, _) = Recovery::open(dir.path()).unwrap();
             let record = Record { barred, ..record() };
             recovery.write_clients(vec![(owner.clone(), Some(record.clone()))]).await.unwrap();
@@ -292,7 +293,11 @@ mod tests {
             drop(recovery);
             assert_eq!(Recovery::open(dir.path()).unwrap().1.clients, []);
         }
-        assert_eq!(barred_of(&[1; NODE_BYTES + 1]), Barred::all(), "what cannot be read bars all");
+        assert_eq!(
+            barred_of(&[1; NODE_BYTES + 1]),
+            ReclaimDenied::all(),
+            "what cannot be read bars all"
+        );
     }
 
     /// A disk that is full.

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 pub(super) enum Socket {
     Registered(TcpStream),
     Free(std::net::TcpStream),
-    /// Changing from one to the other failed.
+    /// The change from one to the other failed.
     Lost,
 }
 

@@ -241,7 +241,7 @@ async fn stopping_lets_calls_finish() {
     f.done.await.unwrap();
 }
 
-/// Calls that come without a pause are looked for rather than waited for: whatever else happens to
+/// Calls that come without a pause are looked for rather than waited for: all else that happens to
 /// the connection is noticed all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_calls_without_a_pause_is_served_as_others() {

@@ -4,7 +4,7 @@ use super::convert;
 use super::nfs3::Nfs3;
 use crate::admission::Identity;
 use crate::delegation::recall::{Claim, InGrace, Named};
-use crate::export::directory_change::Changing;
+use crate::export::directory_change::DirectoryGuard;
 use crate::export::{Admitted, Served, Table};
 use crate::handle::{Handles, Node};
 use crate::operation::set_id;
@@ -179,8 +179,8 @@ impl Target<'_> {
     }
 
     /// Takes from the file what a change of its data takes away.
-    pub(super) async fn shed_privileges(&self, attr: &Attr) -> Result<(), Error> {
-        set_id::shed(self.fs(), &self.caller, attr).await.map_err(convert::error)
+    pub(super) async fn clear_set_id(&self, attr: &Attr) -> Result<(), Error> {
+        set_id::clear(self.fs(), &self.caller, attr).await.map_err(convert::error)
     }
 
     /// How a write is done.
@@ -229,7 +229,7 @@ pub(super) async fn durable<T>(
 /// A directory being changed, and its lock.
 pub(super) struct Change<'a> {
     before: Option<WccAttr>,
-    _changing: Changing<'a>,
+    _changing: DirectoryGuard<'a>,
 }
 
 impl Change<'_> {

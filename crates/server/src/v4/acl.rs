@@ -566,13 +566,13 @@ mod tests {
         }
         let inherit = ace(AceType::Allow, INHERITED, read_data, "OWNER@");
         assert_eq!(refused(inherit, false).await, Error::Inval, "a file has no heirs");
-        let nobody = ace(AceType::Allow, AceFlags::INHERIT_ONLY, read_data, "OWNER@");
-        assert_eq!(refused(nobody, true).await, Error::Inval, "inherited by no file");
+        let inherit_only = ace(AceType::Allow, AceFlags::INHERIT_ONLY, read_data, "OWNER@");
+        assert_eq!(refused(inherit_only, true).await, Error::Inval, "inherited by no file");
         let deny = ace(AceType::Deny, none, AceMask::READ_ACL, "EVERYONE@");
         assert_eq!(refused(deny, false).await, Error::AttrNotSupp);
         let who = async |who| refused(ace(AceType::Allow, none, read_data, who), false).await;
         assert_eq!(who("NETWORK@").await, Error::AttrNotSupp);
-        assert_eq!(who("nobody has this name").await, Error::BadOwner);
+        assert_eq!(who("no user has this name").await, Error::BadOwner);
     }
 
     #[test]

@@ -540,7 +540,7 @@ mod tests {
         let read = async |attrs: Attrs| ToSet::read(&ids, &attrs.into(), 2, all).await;
         let owner = |name: &str| Attrs { owner: Some(name.as_bytes().into()), ..Attrs::default() };
         assert_eq!(read(owner("17")).await.unwrap().set.uid, Some(17));
-        assert_eq!(read(owner("nobody at all")).await, Err(Error::BadOwner));
+        assert_eq!(read(owner("no such user")).await, Err(Error::BadOwner));
         assert_eq!(read(Attrs { fileid: Some(1), ..Attrs::default() }).await, Err(Error::Inval));
         assert_eq!(
             read(Attrs { hidden: Some(true), ..Attrs::default() }).await,

@@ -70,7 +70,7 @@ pub(crate) async fn run(
         replay: None,
     };
     let begin = reply.mark();
-    let mut slot = Slot { services: cx.services.clone(), session: None };
+    let mut slot = SlotGuard { services: cx.services.clone(), session: None };
     execute(&mut cx, &header, &mut call, &mut reply, &mut slot).await;
     if let Some(kept) = cx.replay {
         reply.truncate(begin);
@@ -89,7 +89,7 @@ async fn execute(
     header: &CompoundHeader,
     call: &mut Call,
     reply: &mut Encoder,
-    slot: &mut Slot,
+    slot: &mut SlotGuard,
 ) {
     let (status_at, results_at) = put_header(reply, Ok(()), header, 0);
     let (mut status, mut results): (Status, u32) = (Ok(()), 0);
@@ -215,12 +215,12 @@ fn header_bytes(call: &Call) -> usize {
 }
 
 /// Gives a session's slot back however the compound ends.
-struct Slot {
+struct SlotGuard {
     services: Arc<Services>,
     session: Option<InSession>,
 }
 
-impl Slot {
+impl SlotGuard {
     fn finish(mut self, reply: Option<Bytes>) {
         if let Some(session) = self.session.take() {
             self.services.state.lock().sessions.finish(session.id, session.slot, reply);
@@ -228,7 +228,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
             self.services.state.lock().sessions.finish(session.id, session.slot, None);

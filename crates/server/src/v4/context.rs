@@ -339,7 +339,7 @@ impl Context {
         // The superuser takes nothing away, and is not made to wait for attributes.
         if matches!(&target.caller, Caller::As(cred) if cred.uid != 0) {
             let attr = io.file.getattr().await.map_err(of_vfs)?;
-            set_id::shed(target.fs(), &target.caller, &attr).await.map_err(of_vfs)?;
+            set_id::clear(target.fs(), &target.caller, &attr).await.map_err(of_vfs)?;
         }
         Ok(io)
     }

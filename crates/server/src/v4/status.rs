@@ -71,7 +71,7 @@ pub(crate) fn of_state(error: StateError) -> Error {
         E::LocksHeld => Error::LocksHeld,
         E::Grace => Error::Grace,
         E::NoGrace => Error::NoGrace,
-        E::Barred => Error::ReclaimBad,
+        E::ReclaimDenied => Error::ReclaimBad,
         E::CompleteAlready => Error::CompleteAlready,
     }
 }

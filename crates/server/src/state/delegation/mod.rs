@@ -8,7 +8,7 @@
 //!    client has open in a way that would break it, that no call changes at the moment ([`Filter`]), and
 //!    that was not recalled lately.
 //! 3. A delegation is gone at the latest a lease after its recall, also if its client does not answer.
-//! 4. There are never more than [`Limits::delegations`](super::Limits). Those that were taken away are
+//! 4. There are never more than [`Limits::delegations`]. Those that were taken away are
 //!    none any more: what is left of them is remembered in `revoked`.
 //!
 //! ```text
@@ -19,231 +19,22 @@
 //!               +--- return_delegation, the client goes ---------+
 //! ```
 
-use super::{
-    ClientId, Io, Principal, Revoked, SessionId, Share, State, StateError, StateId, StateKey, Why,
-    check_seq,
-};
 use crate::handle::Node;
-use crate::state::delegation::filter::Filter;
-use hashlink::LruCache;
-use std::collections::{BTreeMap, HashMap};
+use crate::state::client::ClientId;
+use crate::state::error::StateError;
+use crate::state::limits::Limits;
+use crate::state::stateid::{StateId, StateKey, check_seq};
+use crate::state::table::{FileState, State};
+use crate::state::tables::delegation::{
+    Ask, CONTENDED, Delegation, DelegationKind, Grant, Order, Phase, Recalled, Touch, Wanted,
+    WhyNot,
+};
+use crate::state::tables::delegation_filter::Filter;
+use crate::state::tables::open::Io;
+use crate::state::tables::revoked::{Revoked, Why};
 use std::sync::Arc;
 use std::time::Duration;
 use weir_vfs::Access;
-
-/// For so long after a recall a file is not delegated.
-const CONTENDED: Duration = Duration::from_secs(30);
-/// Files of which it is remembered that they were recalled, or who opened them.
-const REMEMBERED: usize = 16 << 10;
-
-/// What a delegation lets its client do on its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DelegationKind {
-    /// Open to read.
-    Read,
-    /// Open to read and write.
-    Write,
-}
-
-/// What a call does to a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Touch {
-    /// Reads data or attributes: breaks a write delegation.
-    Read,
-    /// Changes data, attributes or names: breaks any delegation.
-    Change,
-}
-
-impl DelegationKind {
-    fn is_broken_by(self, touch: Touch) -> bool {
-        self == Self::Write || touch == Touch::Change
-    }
-}
-
-/// What a client wants of delegations with an open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    /// The server decides (`OPEN4_SHARE_ACCESS_WANT_NO_PREFERENCE`).
-    NoPreference,
-    /// A read delegation.
-    Read,
-    /// A write delegation.
-    Write,
-    /// Either.
-    Any,
-}
-
-/// Why a file is not delegated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhyNot {
-    /// Others use it, or did lately.
-    Contention,
-    /// Too many are out, none are given at all, or the client cannot be called back.
-    Resource,
-    /// The client has one of this kind, or a better one.
-    HasOne,
-    /// The client has a read delegation and wants a write delegation.
-    Upgrade,
-    /// It would not pay yet: the file was opened once.
-    NotYet,
-}
-
-/// A request of a client, to be named in a callback that goes with what it did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Referring {
-    /// The session.
-    pub session: SessionId,
-    /// Its slot.
-    pub slot: u32,
-    /// The slot's sequence number.
-    pub sequence: u32,
-}
-
-/// A delegation that is asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct Ask {
-    /// Whose.
-    pub client: ClientId,
-    /// The file.
-    pub node: Node,
-    /// What the file was opened for.
-    pub share: Share,
-    /// What the client wants.
-    pub wanted: Wanted,
-}
-
-/// A delegation to be given.
-#[derive(Clone, Debug)]
-pub struct Grant<F> {
-    /// To whom, and of what.
-    pub ask: Ask,
-    /// A handle to read with, and to write with if it is a write delegation.
-    pub file: F,
-    /// The file's change attribute, as the client is told.
-    pub change: u64,
-    /// The request that it is given with.
-    pub referring: Option<Referring>,
-    /// Who opened the file.
-    pub by: Principal,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Held,
-    Recalled { since: Duration },
-}
-
-#[derive(Clone, Debug)]
-struct Delegation<F> {
-    client: ClientId,
-    node: Node,
-    kind: DelegationKind,
-    phase: Phase,
-    file: F,
-    /// The change attribute that the client was told; `None` after it changed the file itself.
-    change: Option<u64>,
-    /// The highest change attribute that others were told of what the client has not written yet.
-    told: u64,
-    referring: Option<Referring>,
-    by: Principal,
-}
-
-/// All delegations.
-#[derive(Debug)]
-pub(super) struct Delegations<F> {
-    by_key: BTreeMap<StateKey, Delegation<F>>,
-    by_node: HashMap<Node, Vec<StateKey>>,
-    filter: Arc<Filter>,
-    contended: LruCache<Node, Duration>,
-    opened: LruCache<(Node, ClientId, DelegationKind), ()>,
-    /// Where the last look at delegated files ended.
-    looked_at: Option<StateKey>,
-}
-
-impl<F> Default for Delegations<F> {
-    fn default() -> Self {
-        Self {
-            by_key: BTreeMap::new(),
-            by_node: HashMap::new(),
-            filter: Arc::default(),
-            contended: LruCache::new(REMEMBERED),
-            opened: LruCache::new(REMEMBERED),
-            looked_at: None,
-        }
-    }
-}
-
-impl<F> Delegations<F> {
-    fn of(&self, node: Node) -> impl Iterator<Item = (StateKey, &Delegation<F>)> {
-        let keys = self.by_node.get(&node).map_or(&[][..], |keys| keys);
-        keys.iter().filter_map(|&key| Some((key, self.by_key.get(&key)?)))
-    }
-
-    fn held_by(&self, client: ClientId, node: Node) -> Option<StateKey> {
-        self.of(node).find(|(_, d)| d.client == client).map(|(key, _)| key)
-    }
-
-    /// Whether a delegation of another client than `by` is in the way.
-    pub(super) fn conflict(&self, node: Node, touch: Touch, by: Option<ClientId>) -> bool {
-        self.of(node).any(|(_, d)| Some(d.client) != by && d.kind.is_broken_by(touch))
-    }
-
-    /// Whose a delegation is.
-    pub(super) fn client_of(&self, key: StateKey) -> Option<ClientId> {
-        self.by_key.get(&key).map(|d| d.client)
-    }
-
-    /// Who opened the file that was delegated then.
-    pub(super) fn holder(&self, key: StateKey) -> Option<&Principal> {
-        self.by_key.get(&key).map(|d| &d.by)
-    }
-
-    /// The client changes a file itself that it has a read delegation of.
-    pub(super) fn changed_by(&mut self, client: ClientId, node: Node) {
-        if let Some(key) = self.held_by(client, node)
-            && let Some(delegation) = self.by_key.get_mut(&key)
-            && delegation.kind == DelegationKind::Read
-        {
-            delegation.change = None;
-        }
-    }
-
-    /// Takes a delegation off the file.
-    fn lift(&mut self, key: StateKey) {
-        let Some(d) = self.by_key.get(&key) else { return };
-        let Some(keys) = self.by_node.get_mut(&d.node) else { return };
-        let before = keys.len();
-        keys.retain(|k| *k != key);
-        if keys.len() < before {
-            self.filter.remove(d.node, d.kind);
-        }
-        if keys.is_empty() {
-            self.by_node.remove(&d.node);
-        }
-    }
-}
-
-/// What is in the way, and whom to tell.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recalled {
-    /// Delegations whose clients are to be told now.
-    pub tell: Vec<StateKey>,
-    /// Some are in the way still.
-    pub pending: bool,
-}
-
-/// A delegation that its client is to give back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Order {
-    /// Whose.
-    pub client: ClientId,
-    /// Which.
-    pub id: StateId,
-    /// Of which file.
-    pub node: Node,
-    /// The request that it was given with.
-    pub referring: Option<Referring>,
-}
 
 impl<F: Clone> State<F> {
     /// Which files may be delegated.
@@ -294,7 +85,7 @@ impl<F: Clone> State<F> {
 
     /// Whether an open, a delegation or a lock of NFSv3's lock manager forbids to delegate a file.
     fn is_in_the_way_of(&self, kind: DelegationKind, client: ClientId, node: Node) -> bool {
-        if self.files.get(&node).is_some_and(super::FileState::is_used_by_nlm) {
+        if self.files.get(&node).is_some_and(FileState::is_used_by_nlm) {
             return true;
         }
         match kind {
@@ -339,7 +130,7 @@ impl<F: Clone> State<F> {
         now: Duration,
     ) -> Result<(StateId, bool), WhyNot> {
         let (client, node) = (grant.ask.client, grant.ask.node);
-        let most = self.limits.delegations.max(super::Limits::default().delegations);
+        let most = self.limits.delegations.max(Limits::default().delegations);
         if self.delegations.by_key.len() >= most {
             return Err(WhyNot::Resource);
         }
@@ -621,6 +412,5 @@ impl<F: Clone> State<F> {
     }
 }
 
-pub(crate) mod filter;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! Delegations given, recalled, given back and taken away.
 
 use super::*;
+use crate::state::share::Share;
 use crate::state::tests::{LEASE, NODE, READ, T0, WRITE, principal, ready, request, state_after};
 use crate::state::{CallbackCred, CallbackService, Channel, Ids, Owner};
 
@@ -17,7 +18,7 @@ fn callable(state: &mut State<char>, name: &'static str) -> ClientId {
         slots: 4,
     };
     let session = state.sessions.create(id, channel, channel, 2).unwrap();
-    session.callback_cred = Some(CallbackCred::Nobody);
+    session.callback_cred = Some(CallbackCred::AuthNone);
     let session = session.id;
     state.sessions.bind_back(session, id.0).unwrap();
     state.sessions.answered(id.0);
@@ -86,7 +87,7 @@ fn readers_share_read_delegations_and_writers_recall_them() {
     assert_eq!(state.order(of_a.key), None);
     let b_alone = state.recall(NODE, Touch::Change, Some(c), T0);
     assert!(b_alone.pending);
-    // Its own delegation is in nobody's own way.
+    // Its own delegation is not in its client's own way.
     let b = state.order(of_b.key).unwrap().client;
     assert!(state.open(request(b, WRITE), T0).is_ok());
 }
@@ -130,10 +131,10 @@ fn what_is_in_use_or_was_recalled_lately_is_not_delegated() {
 fn unasked_a_file_is_delegated_when_it_is_opened_again() {
     let mut state = state_after(&[]);
     let (a, b) = (callable(&mut state, "a"), callable(&mut state, "b"));
-    let whatever = |client| ask(client, READ, Wanted::NoPreference);
-    assert_eq!(state.may_delegate(whatever(a), T0), Err(WhyNot::NotYet));
-    assert_eq!(state.may_delegate(whatever(b), T0), Err(WhyNot::NotYet));
-    assert_eq!(state.may_delegate(whatever(a), T0), Ok(DelegationKind::Read));
+    let no_preference = |client| ask(client, READ, Wanted::NoPreference);
+    assert_eq!(state.may_delegate(no_preference(a), T0), Err(WhyNot::NotYet));
+    assert_eq!(state.may_delegate(no_preference(b), T0), Err(WhyNot::NotYet));
+    assert_eq!(state.may_delegate(no_preference(a), T0), Ok(DelegationKind::Read));
 }
 
 #[test]
@@ -256,7 +257,7 @@ fn files_are_looked_at_in_turn_but_not_while_their_delegates_write() {
     let mut state = state_after(&[]);
     let (a, id) = delegate(&mut state, "a", READ);
     let (_, of_b) = delegate(&mut state, "b", READ);
-    // In the order of their names, which is nobody's.
+    // In the order of their names, which is no client's.
     let mut in_turn = [id.key, of_b.key];
     in_turn.sort_unstable();
     for key in in_turn {

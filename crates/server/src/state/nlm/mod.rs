@@ -22,190 +22,22 @@
 //! 6. Nothing is granted while an NFSv4 client has a delegation in the way, which is looked at in the
 //!    same transition; and what a host uses is not delegated.
 
-use super::{Conflict, Holder, LockError, Range, RangeLocks, Share, State, Touch};
 use crate::handle::Node;
-use crate::state::lock_waiters::Wanted;
-use bytes::Bytes;
-use std::collections::{HashMap, HashSet};
+use crate::state::share::Share;
+use crate::state::table::State;
+use crate::state::tables::delegation::Touch;
+use crate::state::tables::lock::{Holder, LockError};
+use crate::state::tables::lock_waiters::Wanted;
+use crate::state::tables::nlm::{
+    ASK_AGAIN, Granted, Host, HostRun, MAX_WAITING, NlmError, NlmLock, NlmOwner, Waiting,
+};
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::warn;
-use weir_vfs::Lock;
-
-/// Most locks that are waited for, or granted to hosts that do not know yet.
-const MAX_WAITING: usize = 16 << 10;
-
-/// How long after a host was asked in vain which run of it this is, it is asked again.
-const ASK_AGAIN: Duration = Duration::from_secs(60);
-
-/// Who holds locks: a process of a host.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NlmOwner {
-    /// The host's address: callers choose their names, but addresses get the replies.
-    pub host: IpAddr,
-    /// The user of this machine that the owner is believed to be, and none else: hosts see to their own
-    /// users' owners, but this machine's users call for themselves.
-    pub user: Option<u32>,
-    /// The host's name for the owner.
-    pub handle: Bytes,
-    /// The process, as the host numbers it.
-    pub process: i32,
-}
-
-/// What a host is told with when its lock is granted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReplyTo {
-    /// What the host knows its request by.
-    pub cookie: Bytes,
-    /// The host's name for itself.
-    pub caller: Bytes,
-    /// The address at which this server was called, which the host takes grants from.
-    pub server: IpAddr,
-}
-
-/// A lock to be taken.
-#[derive(Clone, Debug)]
-pub struct NlmLock {
-    /// Whose.
-    pub owner: NlmOwner,
-    /// The file.
-    pub node: Node,
-    /// The bytes.
-    pub range: Range,
-    /// Whether it excludes readers as well.
-    pub exclusive: bool,
-    /// It was held before the server restarted.
-    pub reclaim: bool,
-    /// Whether to wait for it, and whom to tell when it is granted.
-    pub wait: Option<ReplyTo>,
-}
-
-/// Why a lock or share reservation is not granted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NlmError {
-    /// The host is not on disk yet.
-    Unknown,
-    /// The host is said to have restarted, which is to be confirmed first.
-    Doubted,
-    /// Not while hosts reclaim what they had.
-    Grace,
-    /// There is nothing to reclaim any more.
-    NoGrace,
-    /// Another owner holds a conflicting lock.
-    Denied(Conflict<Holder>),
-    /// A share reservation of another owner conflicts.
-    ShareDenied,
-    /// Another owner holds a conflicting lock, and this one is in line.
-    Blocked,
-    /// The holder of the conflicting lock waits for this owner.
-    Deadlock,
-    /// A delegation is in the way, and has to be recalled first.
-    Delegated,
-    /// A table is full.
-    TooMany,
-}
-
-impl From<LockError> for NlmError {
-    fn from(error: LockError) -> Self {
-        match error {
-            LockError::Denied(conflict) => Self::Denied(conflict),
-            LockError::Deadlock => Self::Deadlock,
-            LockError::State(_) => Self::TooMany,
-        }
-    }
-}
-
-/// A lock in line.
-#[derive(Clone, Debug)]
-pub(super) struct Waiting {
-    owner: NlmOwner,
-    range: Range,
-    exclusive: bool,
-    to: ReplyTo,
-}
-
-impl Waiting {
-    fn is(&self, owner: &NlmOwner, range: Range, exclusive: bool) -> bool {
-        self.range == range && self.exclusive == exclusive && self.owner == *owner
-    }
-}
-
-/// A lock that was granted to a host which waited for it, and does not know yet.
-#[derive(Clone, Debug)]
-pub struct Granted {
-    /// Counts grants.
-    pub number: u64,
-    /// Whose.
-    pub owner: NlmOwner,
-    /// The file.
-    pub node: Node,
-    /// The bytes.
-    pub range: Range,
-    /// Whether it excludes readers as well.
-    pub exclusive: bool,
-    /// Whom to tell.
-    pub to: ReplyTo,
-    /// What the owner held of the bytes before, oldest first. Counted among the ranges that are held.
-    pub before: Vec<Lock>,
-}
-
-/// The hosts that have locks, and those that have to be told of theirs.
-#[derive(Debug, Default)]
-pub(super) struct Hosts {
-    hosts: HashMap<IpAddr, Host>,
-    /// Files with waiters.
-    queues: HashSet<Node>,
-    waiting: usize,
-    /// Files on which an owner waits, and for how many locks.
-    waits: HashMap<NlmOwner, HashMap<Node, usize>>,
-    shares: usize,
-    granting: HashMap<u64, Granted>,
-    granted: u64,
-    /// Of `granting`: not taken by [`State::nlm_take_granted`] yet.
-    untold: Vec<u64>,
-    tell: Arc<Notify>,
-}
-
-impl Hosts {
-    /// A lock is in line no more.
-    fn left_line(&mut self, owner: &NlmOwner, node: Node) {
-        self.waiting -= 1;
-        let Some(waits) = self.waits.get_mut(owner) else { return };
-        if let Some(locks) = waits.get_mut(&node) {
-            *locks -= 1;
-            if *locks == 0 {
-                waits.remove(&node);
-            }
-        }
-        if waits.is_empty() {
-            self.waits.remove(owner);
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Host {
-    /// Files on which it has something, or had when last looked at.
-    files: HashSet<Node>,
-    used: Duration,
-    run: HostRun,
-    /// The run that it is in now, as a notice says that is not confirmed.
-    doubt: Option<i32>,
-}
-
-/// Which run of a host this is, as its status monitor counts them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HostRun {
-    /// It was not asked.
-    Unasked,
-    /// It is being asked since then, or did not say.
-    Unknown {
-        asked: Duration,
-    },
-    Number(i32),
-}
+use weir_vfs::{Lock, LockConflict as Conflict, LockRange as Range, RangeLocks};
 
 impl<F: Clone> State<F> {
     /// Whether one more host may have locks.
@@ -428,7 +260,7 @@ impl<F: Clone> State<F> {
         let nodes = self.files.keys().filter(|node| node.export == export);
         for node in nodes.copied().collect::<Vec<_>>() {
             self.leave_line(node, |_| true);
-            self.blocked.forget_file(node);
+            self.lock_waiters.forget_file(node);
             self.drop_shares(node, |_| true);
             self.change_ranges(node, Range::ALL, |ranges| {
                 let theirs = ranges.owners().filter(|o| matches!(o, Holder::Nlm(_))).cloned();
@@ -571,7 +403,7 @@ impl<F: Clone> State<F> {
         if self.files.get(&node).is_none_or(|f| f.waiting.is_empty()) {
             self.nlm.queues.remove(&node);
         }
-        self.tell_blocked(node);
+        self.notify_lock_waiters(node);
     }
 
     /// The files on which an owner waits.

@@ -3,7 +3,9 @@
 use super::super::tests::{LEASE, NODE, T0, WRITE, lock_under, ready, request, state_after};
 use super::super::{Claim, Grace, Limits, LockOwner, LockTarget, OpenRequest, TO_END};
 use super::*;
+use crate::state::tables::nlm::{Hosts, ReplyTo};
 use crate::state::{Ids, StateError};
+use bytes::Bytes;
 use weir_vfs::Access;
 
 const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
@@ -173,7 +175,7 @@ fn an_export_that_is_gone_frees_what_hosts_had_of_it() {
     let read = Share { access: Access::READ, deny: Access::empty() };
     state.nlm_share(&owner(1), NODE, read, false, T0).unwrap();
     state.drop_export(NODE.export);
-    assert_eq!(taken(&mut state), [], "nobody is granted what is gone");
+    assert_eq!(taken(&mut state), [], "no host is granted what is gone");
     let again = NlmLock { owner: owner(9), ..elsewhere.clone() };
     assert!(matches!(state.nlm_lock(again, T0), Err(NlmError::Denied(_))), "the other stays");
     state.nlm_unlock(&owner(2), elsewhere.node, ALL);

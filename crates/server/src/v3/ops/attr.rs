@@ -57,7 +57,7 @@ async fn check_guard(file: &Target<'_>, guard: Time) -> Result<(), Error> {
 pub(super) async fn set_size(file: &Target<'_>, size: u64) -> Result<(), Error> {
     file.check_grace()?;
     let (open, attr) = file.open(Access::WRITE).await?;
-    file.shed_privileges(&attr).await?;
+    file.clear_set_id(&attr).await?;
     open.truncate_async(size).await.map_err(convert::error)
 }
 

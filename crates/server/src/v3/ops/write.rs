@@ -29,7 +29,7 @@ async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<(u32, Ver
     file.check_grace()?;
     let _claim = file.claim(Touch::Change).await?;
     let (open, attr) = file.open(Access::WRITE).await?;
-    file.shed_privileges(&attr).await?;
+    file.clear_set_id(&attr).await?;
     // Nothing waits between here and the write, so that one that was given up does not come late.
     file.check_connected()?;
     let flags = file.write_flags(&open, args.offset, data.len());

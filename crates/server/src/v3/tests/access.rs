@@ -106,7 +106,7 @@ async fn times_that_a_user_sets_are_no_verifier() {
         let set = SetAttr { atime: at(1), mtime: at(2), ..SetAttr::NONE };
         c.call(&setattr::Args { object: file, set, guard: None }).await.unwrap();
         assert_eq!(status(c.call(&args).await), Error::Exist);
-        // Another user's, whatever the verifier.
+        // Another user's, with any verifier.
         let mut other = f.client_as(OTHER).await;
         let args = create::Args { target: c.in_root("lock"), ..args };
         c.call(&args).await.unwrap();

@@ -57,7 +57,7 @@ async fn lists_are_set_and_the_mode_shows_them() {
         let lists = get(&mut c, &file).await;
         assert_eq!(rights(&lists.access), expected);
         assert_eq!(lists.access.entries.0[1].id, 4321);
-        // Somebody else may not.
+        // Another user may not.
         let mut other = f.client_as(f.uid + 77).await;
         if f.uid == 0 {
             assert_eq!(status(other.call_acl(&args).await), Error::Perm);

@@ -40,8 +40,8 @@ async fn attributes_are_set_and_told() {
         assert_eq!(status(c.call(&set(&file, bad)).await), Error::Inval);
         let size_of_dir = SetAttr { size: Some(7), ..SetAttr::NONE };
         assert_eq!(status(c.call(&set(&root, size_of_dir)).await), Error::IsDir);
-        let nobody = SetAttr { uid: Some(u32::MAX), size: Some(1), ..SetAttr::NONE };
-        assert_eq!(status(c.call(&set(&file, nobody)).await), Error::Inval);
+        let invalid = SetAttr { uid: Some(u32::MAX), size: Some(1), ..SetAttr::NONE };
+        assert_eq!(status(c.call(&set(&file, invalid)).await), Error::Inval);
         assert_eq!(c.attr(&file).await.size, 7);
     })
     .await;

@@ -19,7 +19,7 @@ use crate::handle::Handles;
 use crate::operation::copies::Copies;
 use crate::program::Programs;
 use crate::state::{self, Grace, State};
-use crate::storage::client_tracking::Records;
+use crate::storage::client_tracking::ClientTracking;
 use crate::storage::durability::Committer;
 use crate::storage::recovery::Recovery;
 use crate::storage::write_verifier::WriteVerifier;
@@ -112,7 +112,7 @@ impl Fixture {
         let state = Arc::new(Mutex::new(state));
         let callbacks = Arc::new(Callbacks::new(state.clone()));
         let (recovery, _) = Recovery::open(tempfile::tempdir().unwrap().path()).unwrap();
-        let records = Arc::new(Records::new(state.clone(), recovery));
+        let records = Arc::new(ClientTracking::new(state.clone(), recovery));
         let verifier = Arc::new(WriteVerifier::new(RUN));
         let stop = CancellationToken::new();
         let copies = Arc::new(Copies::new(state.clone(), exports.clone()));

@@ -88,9 +88,9 @@ async fn several_exports_are_mounted_by_path_and_as_their_networks_allow() {
     };
     let here = rule("127.0.0.1", ClientAccess::ReadWrite);
     let elsewhere = rule("192.0.2.0/24", ClientAccess::ReadWrite);
-    let nobody = rule("198.51.100.0/24", ClientAccess::None);
+    let refused = rule("198.51.100.0/24", ClientAccess::None);
     let (a, b) =
-        (export("/a", "/srv/real", vec![here, elsewhere, nobody]), export("/a-b", "/a", vec![]));
+        (export("/a", "/srv/real", vec![here, elsewhere, refused]), export("/a-b", "/a", vec![]));
     let shut = export("/shut", "/a/shut", vec![elsewhere]);
     let exports = vec![a.clone(), b.clone(), shut.clone()];
     let f = Fixture::serve(exports, 0, tempfile::tempdir().unwrap()).await;

@@ -25,7 +25,7 @@
 use crate::callback::Callbacks;
 use crate::handle::{HANDLE_BYTES, Node};
 use crate::operation::copies::{Copies, Forbidden, Job};
-use crate::state::{Changing, ClientId, State, StateKey, Use};
+use crate::state::{ChangeGuard, ClientId, State, StateKey, Use};
 use crate::storage::write_verifier::WriteVerifier;
 use crate::v4::copy::piecewise::{Copying, Piece, Step};
 use crate::v4::status::of_state;
@@ -55,7 +55,7 @@ pub(crate) struct Order {
     /// How the files are used, and under which states.
     pub(crate) uses: [Use; 2],
     pub(crate) copying: Copying,
-    pub(crate) changing: Changing,
+    pub(crate) changing: ChangeGuard,
 }
 
 /// Does the copies in the background.

@@ -91,7 +91,7 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
         cx.changed(&[target.node]);
         let attr = attr.map_err(of_vfs)?;
         if set.size.is_some() && (set.mode.is_none() || set.mode_mask.is_some()) {
-            set_id::shed(fs, &target.caller, &attr).await.map_err(of_vfs)?;
+            set_id::clear(fs, &target.caller, &attr).await.map_err(of_vfs)?;
         }
         *done = wanted.asked.difference(More::ALL);
     }

@@ -471,7 +471,7 @@ async fn truncate(
     access: Access,
 ) -> Result<(), Error> {
     let attr = file.getattr().await.map_err(of_vfs)?;
-    set_id::shed(target.fs(), &target.caller, &attr).await.map_err(of_vfs)?;
+    set_id::clear(target.fs(), &target.caller, &attr).await.map_err(of_vfs)?;
     if access.contains(Access::WRITE) {
         file.truncate_async(0).await.map_err(of_vfs)?;
     } else {

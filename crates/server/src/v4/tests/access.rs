@@ -369,7 +369,7 @@ async fn a_client_is_confirmed_by_its_principal_and_over_nobody_elses_state() {
     let close = Op::Close(close::Args { seqid: 0, open_stateid: stateid });
     assert_eq!(on(&mut a, &file, close).await, Ok(()));
 
-    // Somebody else does not confirm it, nor is told the session that it got.
+    // Another principal does not confirm it, nor is told the session that it got.
     let mut c = f.connect("c", 2).await;
     c.cred = cred(OWNER);
     assert_eq!(c.raw(vec![create.clone()]).await.status, Err(Error::ClIdInUse));
@@ -407,7 +407,7 @@ async fn times_that_a_user_sets_are_no_verifier() {
     let access = open::ShareAccess::BOTH;
     let create = |verifier| vec![Op::Putrootfh(()), exclusive(verifier, access), Op::Getfh(())];
 
-    // A file of somebody else, with times that once were those of a verifier.
+    // A file of another user, with times that once were those of a verifier.
     let (file, stateid) = made(&mut a, 0o666).await;
     let at = |seconds| Some(SetTime::ToClientTime(NfsTime { seconds, nseconds: 0 }));
     let times = |a, m| Attrs { time_access_set: at(a), time_modify_set: at(m), ..Attrs::default() };
@@ -416,7 +416,7 @@ async fn times_that_a_user_sets_are_no_verifier() {
     assert_eq!(a.fails(create(verifier)).await, Error::Exist);
     a.ok(vec![Op::Putrootfh(()), Op::Remove("file".into())]).await;
 
-    // Of who made it, with its verifier, it is known again, and nobody else's.
+    // Of who made it, with its verifier, it is known again, and no other is.
     let (made, _) = opened(a.ok(create(verifier)).await);
     assert_eq!(b.fails(create(verifier)).await, Error::Exist);
     assert_eq!(opened(a.ok(create(verifier)).await).0, made);

@@ -235,11 +235,11 @@ async fn every_settable_attribute_is_set_and_read_back() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     let (file, _) = c.open("file").await;
-    for nobody in [
+    for invalid in [
         Attrs { owner: Some("4294967295".into()), ..Attrs::default() },
         Attrs { owner_group: Some("4294967295".into()), ..Attrs::default() },
     ] {
-        assert_eq!(set(&mut c, &file, nobody).await.status, Err(Error::Inval));
+        assert_eq!(set(&mut c, &file, invalid).await.status, Err(Error::Inval));
     }
     let time = NfsTime { seconds: 1_000_000_000, nseconds: 5 };
     let list = || {

@@ -196,7 +196,7 @@ async fn macos_listens_nowhere() {
     }
 }
 
-/// FreeBSD gives up what it has locked from 0 to the end of all files, whatever it locked.
+/// FreeBSD gives up what it has locked from 0 to the end of all files, also if it locked less.
 #[tokio::test]
 async fn freebsd_unlocks_everything_at_once() {
     let f = Fixture::new().await;

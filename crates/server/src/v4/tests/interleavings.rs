@@ -174,7 +174,10 @@ async fn nobody_waits_for_a_recall_with_a_directory_locked() {
     let set = v3::types::SetAttr::default();
     let target = v3::types::DirOp { dir: weir_xdr::Opaque::copy_from(&root), name: "other".into() };
     let args = v3::op::create::Args { target, how: v3::op::create::How::Unchecked(set) };
-    assert!(old.call_v3::<_, v3::op::create::Res>(8, &args).await.is_ok(), "nobody is in its way");
+    assert!(
+        old.call_v3::<_, v3::op::create::Res>(8, &args).await.is_ok(),
+        "no delegation is in its way"
+    );
 }
 
 #[tokio::test]
@@ -206,7 +209,7 @@ async fn a_callback_whose_caller_goes_away_keeps_its_slot_until_it_is_answered()
     let callbacks = f.server.services.callbacks.clone();
     let called = async {
         tokio::select! {
-            _ = callbacks.call(id, notice(), None) => panic!("nobody answers"),
+            _ = callbacks.call(id, notice(), None) => panic!("no client answers"),
             _ = c.called() => {}
         }
     };
@@ -275,7 +278,7 @@ async fn a_session_that_cannot_be_made_changes_nothing_but_its_number() {
     let reply = thief.raw(vec![session(client_id, sequence_id + 1, 1 << 20)]).await;
     assert_eq!(reply.status, Err(Error::ClIdInUse));
 
-    // Without room, nobody is confirmed, and the number can be used again.
+    // Without room, no client is confirmed, and the number can be used again.
     let other = f.client("other").await;
     let mut full = f.connect("full", 2).await;
     let waiting = exchange(&mut full, *b"one run.").await;

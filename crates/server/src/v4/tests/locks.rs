@@ -116,7 +116,7 @@ async fn a_client_that_waits_for_a_lock_is_told_when_it_is_free() {
     let taken = b.on(&file, lock_byte(open_b, "waits", 7, LockType::ReadWaiting)).await;
     assert!(matches!(taken, OpRes::Lock(Ok(_))), "{taken:?}");
     b.serve_for(std::time::Duration::from_millis(100)).await;
-    assert_eq!(b.service.called, [], "nobody else is told");
+    assert_eq!(b.service.called, [], "no other client is told");
 
     // Who cannot be called is not told that it may rely on it.
     let results = a.ok(vec![Op::Putrootfh(()), a.open_op("other", 0)]).await;
@@ -137,7 +137,7 @@ async fn a_lock_that_would_never_be_granted_is_a_deadlock() {
     let denied = a.on(&file, lock_byte(open_a, "a", 2, waits)).await;
     assert!(matches!(denied, OpRes::Lock(Err(Detailed::Detail(_)))), "{denied:?}");
     let tried = b.on(&file, lock_byte(open_b, "b", 1, LockType::Write)).await;
-    assert!(matches!(tried, OpRes::Lock(Err(Detailed::Detail(_)))), "nobody waits: {tried:?}");
+    assert!(matches!(tried, OpRes::Lock(Err(Detailed::Detail(_)))), "no owner waits: {tried:?}");
     let refused = b.on(&file, lock_byte(open_b, "b", 1, waits)).await;
     assert_eq!(refused, OpRes::Lock(Err(Detailed::Plain(Error::Deadlock))));
 }

@@ -82,7 +82,7 @@ async fn what_may_be_reclaimed_is_not_touched_meanwhile() {
     for ops in touches() {
         assert_eq!(b.fails(ops.clone()).await, Error::Grace, "{ops:?}");
     }
-    // What takes nothing from anybody goes on.
+    // What takes nothing from a client goes on.
     let mode = Attrs { mode: Some(0o600), ..Attrs::default() }.into();
     b.ok(on_file(Op::Setattr(setattr::Args { stateid, attrs: mode }))).await;
     assert!(matches!(a.on(&file, previous()).await, OpRes::Open(Ok(_))));

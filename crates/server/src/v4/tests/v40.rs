@@ -124,7 +124,7 @@ async fn an_owner_that_may_be_a_forgotten_one_has_to_confirm() {
     let client_id = introduce(&mut c).await;
     let process = Process { client_id, name: "process" };
     let (file, opened) = process.open(&mut c, 5).await;
-    assert!(!opened.flags.contains(ResultFlags::CONFIRM), "nobody was forgotten");
+    assert!(!opened.flags.contains(ResultFlags::CONFIRM), "no owner was forgotten");
     let close = |stateid, seqid| Op::Close(close::Args { seqid, open_stateid: stateid });
     let closed = on(&mut c, &file, close(opened.stateid, 6)).await;
     assert!(matches!(closed, OpRes::Close(Ok(_))), "{closed:?}");
@@ -148,7 +148,7 @@ async fn an_owner_that_may_be_a_forgotten_one_has_to_confirm() {
     let locked = on(&mut c, &file, Op::Lock(args)).await;
     assert!(matches!(locked, OpRes::Lock(Err(Detailed::Plain(Error::BadStateId)))), "{locked:?}");
 
-    // What the client really asks: whatever its number, the other one is void.
+    // What the client really asks: with any number, the other one is void.
     let (_, opened) = process.open(&mut c, 50).await;
     assert!(opened.flags.contains(ResultFlags::CONFIRM));
     let confirm = |stateid: StateId, seqid| {

@@ -365,7 +365,7 @@ async fn a_host_that_waits_is_called_when_its_lock_is_granted() {
     f.release(&b, f.lock(2, 0, 0)).await;
     assert!(matches!(c.news().await, Told::Granted(g) if g.lock == f.lock(3, 0, 6)));
 
-    // Whoever cancels is not called.
+    // A host that cancels is not called.
     assert_eq!(f.take(&a, f.lock(1, 0, 0), WAIT).await, Status::Blocked);
     let args =
         CancelArgs { cookie: "x".into(), block: true, exclusive: true, lock: f.lock(1, 0, 0) };
@@ -527,7 +527,7 @@ async fn a_host_that_restarts_loses_its_locks_and_nobody_else_does() {
     notify_by_connection(&f, &b, 7).await;
     assert_eq!(f.take(&a, f.lock(1, 0, 20), EXCLUSIVE).await, Status::Granted);
 
-    // It monitors for nobody.
+    // It monitors for no other program.
     let mut client = connect(f.addr, a.ip).await;
     let stat = nsm::StatName { name: "box".into() };
     let res: nsm::StatRes = client.call(nsm::ID, nsm::Procedure::Stat as u32, &stat).await.unwrap();
@@ -580,7 +580,7 @@ async fn a_datagram_that_a_host_did_not_send_frees_nothing() {
     assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
     asked(&mut a).await;
     f.knows(&a, Some(3)).await;
-    // Whatever run it names, the host says that it is the one of before.
+    // With any run that it names, the host says that it is the one of before.
     for run in [3, 5] {
         notify_by_datagram(&f, &a, run).await;
         asked(&mut a).await;

@@ -8,10 +8,11 @@
 //!    least one sees the other (the operations are sequentially consistent).
 
 use crate::handle::Node;
-use crate::state::delegation::{DelegationKind, Touch};
+use crate::state::tables::delegation::{DelegationKind, Touch};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 
 /// Counters; files share them.
 const BUCKETS: usize = 2048;
@@ -34,12 +35,12 @@ impl Default for Filter {
 
 /// Proof that a file is counted as being changed without an open; it is not delegated meanwhile.
 #[derive(Debug)]
-pub struct Changing {
+pub struct ChangeGuard {
     filter: Arc<Filter>,
     bucket: usize,
 }
 
-impl Drop for Changing {
+impl Drop for ChangeGuard {
     fn drop(&mut self) {
         self.filter.changing[self.bucket].fetch_sub(1, SeqCst);
     }
@@ -59,10 +60,10 @@ impl Filter {
     }
 
     /// Keeps `node` from being delegated as long as what this returns lives.
-    pub fn begin_change(self: &Arc<Self>, node: Node) -> Changing {
+    pub fn begin_change(self: &Arc<Self>, node: Node) -> ChangeGuard {
         let bucket = bucket(node);
         self.changing[bucket].fetch_add(1, SeqCst);
-        Changing { filter: self.clone(), bucket }
+        ChangeGuard { filter: self.clone(), bucket }
     }
 
     /// Counts a delegation. Says whether no call is changing the file.
