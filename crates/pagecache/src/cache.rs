@@ -4,10 +4,9 @@
 //! 2. At most a part of the arena is dirty, so there is always something that reads can turn
 //!    over. Writeback and fills in flight need no more memory to finish.
 //! 3. Reclaim has a thread, which ends with the last handle. Each store has its own threads, which
-//!    end when it is not mounted any more and nothing of it is dirty (`lane.rs`).
+//!    end when it is not mounted any more and nothing of it is dirty (`writeback/lane.rs`).
 
 use crate::fs::{CachedFs, FsShared};
-use crate::lane::{Lane, Visit};
 use crate::mapping::Mapping;
 use crate::mapping::closed_file::ClosedFile;
 use crate::memory::allocator::Supply;
@@ -18,6 +17,7 @@ use crate::memory::shrinker::Room;
 use crate::reclaim::s3fifo::Queues;
 use crate::stats::{Counters, Stats};
 use crate::wait::WaitQueue;
+use crate::writeback::lane::{Lane, Visit};
 use crate::writeback::throttle::Dirty;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};

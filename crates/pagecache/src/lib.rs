@@ -115,11 +115,11 @@
 mod cache;
 mod file;
 mod fs;
-mod lane;
 mod mapping;
 mod memory;
 #[cfg(all(test, any(loom, shuttle)))]
 mod model;
+pub(crate) mod ranges;
 mod reclaim;
 mod stats;
 mod tasks;

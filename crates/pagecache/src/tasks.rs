@@ -1,5 +1,5 @@
 //! Work that has to be finished whatever becomes of the caller. Each store has a queue and a thread
-//! for it of its own (`lane.rs`).
+//! for it of its own (`writeback/lane.rs`).
 //!
 //! 1. An operation that changes a store and then the cache must not stop in between. The caller
 //!    polls it like any future; when the caller goes away, the thread of its store polls it to its

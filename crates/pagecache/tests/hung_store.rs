@@ -1,4 +1,4 @@
-//! A store whose calls block the threads that make them, beside one that works (`lane.rs`): the latter
+//! A store whose calls block the threads that make them, beside one that works (`writeback/lane.rs`): the latter
 //! has its dirty pages written, its files closed and its threads ended all the same.
 
 mod common;

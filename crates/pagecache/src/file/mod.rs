@@ -5,18 +5,16 @@
 //! 2. An error of writeback, or of the store's sync, is told once to every file that was open when it
 //!    happened, and to files opened later until one has been told (I9, `writeback/errseq.rs`).
 
-pub(crate) mod fill;
 pub(crate) mod read;
 pub(crate) mod readahead;
 pub(crate) mod segments;
-pub(crate) mod truncate;
 pub(crate) mod write;
 
-use crate::file::fill::Purpose;
 use crate::file::readahead::Readahead;
 use crate::fs::FsShared;
 use crate::mapping::Mapping;
-use crate::reclaim::uncached::NO_PAGE;
+use crate::mapping::fill::Purpose;
+use crate::mapping::prune::NO_PAGE;
 use crate::stats::Stats;
 use std::ops::Range;
 use std::sync::Arc;

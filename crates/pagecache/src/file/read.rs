@@ -11,14 +11,14 @@
 //!    what it has.
 //! 3. A read that is dropped half-way leaves nothing stuck, and prunes what it brought in.
 
-use crate::file::fill::Purpose;
 use crate::file::readahead::{Bounds, Plan};
 use crate::file::{File, Open};
+use crate::mapping::fill::Purpose;
+use crate::mapping::prune::Pruner;
 use crate::mapping::{FrameList, HOLE, Mapping, PageNow, Snapshot, Stop, stops_of};
 use crate::memory::arena::flag;
 use crate::memory::budget::STEP_PAGES;
 use crate::memory::epoch::Guard;
-use crate::reclaim::uncached::Pruner;
 use crate::stats::Count;
 use std::ops::Range;
 use weir_base::sync::atomic::Ordering;

@@ -13,11 +13,11 @@
 //! when they were collected, so shared slices of them stay valid and unchanged.
 
 use crate::file::File;
-use crate::file::fill::frame_slices;
-use crate::mapping::ranges::RangeSet;
+use crate::mapping::fill::frame_slices;
 use crate::mapping::{FrameList, HOLE, Mapping, Snapshot, Stop, stops_of};
 use crate::memory::arena::{Arena, flag, runs as frame_runs};
 use crate::memory::epoch::Guard;
+use crate::ranges::RangeSet;
 use crate::stats::Count;
 use smallvec::SmallVec;
 use std::io::IoSlice;

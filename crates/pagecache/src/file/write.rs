@@ -16,10 +16,10 @@
 use crate::file::read::pages_of;
 use crate::file::{File, Open};
 use crate::mapping::index::{Fill, Slot};
+use crate::mapping::writeback::is_worth_waking;
 use crate::mapping::{Mapping, Snapshot, Stop};
 use crate::memory::arena::{Frames, flag};
 use crate::stats::Count;
-use crate::writeback::is_worth_waking;
 use std::sync::Arc;
 use std::time::SystemTime;
 use weir_base::PAGE_SIZE;

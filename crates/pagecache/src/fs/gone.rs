@@ -6,7 +6,7 @@
 //! 3. The store's file is closed by the store's tasks: room is made for any store.
 
 use super::{Entry, FsShared};
-use crate::mapping::deferred_close::Idle;
+use crate::fs::deferred_close::Idle;
 use weir_base::sync::atomic::Ordering;
 use weir_vfs::Unnamed;
 

@@ -8,15 +8,16 @@
 //! 3. A file without names and without opens loses its pages, dirty ones too: nobody can read them.
 //! 4. The change attribute shown of a file never goes back, whether it has a mapping or not.
 
+pub(crate) mod deferred_close;
 mod gone;
 mod unmount;
 
 use crate::cache::Cache;
 use crate::file::File;
-use crate::lane::Lane;
+use crate::fs::deferred_close::Idle;
 use crate::mapping::Mapping;
-use crate::mapping::deferred_close::Idle;
 use crate::writeback::errseq::Untold;
+use crate::writeback::lane::Lane;
 use crate::writeback::throttle::StoreDirty;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};

@@ -7,8 +7,8 @@
 //! 3. If it is not, the store is asked again: the file may have been emptied and written anew in
 //!    between. After a few answers that contradict the size the read fails.
 
-use crate::file::fill::Fill;
 use crate::mapping::Mapping;
+use crate::mapping::fill::Fill;
 use crate::memory::arena::Frames;
 use crate::stats::Count;
 use std::sync::Arc;

@@ -17,20 +17,22 @@
 
 pub(crate) mod attribute_overlay;
 pub(crate) mod closed_file;
-pub(crate) mod deferred_close;
 pub(crate) mod early_eof;
+pub(crate) mod fill;
 pub(crate) mod index;
 pub(crate) mod invalidate_lock;
-pub(crate) mod ranges;
+pub(crate) mod prune;
 pub(crate) mod revalidate;
+pub(crate) mod truncate;
+pub(crate) mod writeback;
 
 use crate::cache::Shared;
-use crate::file::fill::Fill;
 use crate::mapping::attribute_overlay::Times;
+use crate::mapping::fill::Fill;
 use crate::mapping::index::{Found, Garbage, Index, LEAF_SLOTS, Leaf, Slot};
-use crate::mapping::ranges::RangeSet;
 use crate::memory::arena::flag;
 use crate::memory::epoch::Guard;
+use crate::ranges::RangeSet;
 use crate::stats::{Count, FileCounters};
 use crate::wait::WaitQueue;
 use crate::writeback::errseq::WriteErrors;

@@ -9,8 +9,8 @@
 //! 4. Write access is given up only while no open file may write and nothing is dirty.
 
 use crate::mapping::index;
-use crate::mapping::ranges::RangeSet;
 use crate::mapping::{Mapping, State};
+use crate::ranges::RangeSet;
 use crate::stats::Count;
 use std::sync::Arc;
 use weir_base::sync::atomic::Ordering;

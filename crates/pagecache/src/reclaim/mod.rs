@@ -1,4 +1,3 @@
-//! Which pages leave the cache: S3-FIFO under pressure, and the pages of uncached operations.
+//! Which pages leave the cache under memory pressure.
 
 pub(crate) mod s3fifo;
-pub(crate) mod uncached;

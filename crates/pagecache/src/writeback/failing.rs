@@ -4,7 +4,7 @@
 //!    of the file that has been failing for longer, in the same write or not, takes none of it.
 //! 2. Pages that begin to fail within [`TOGETHER`] of each other share a time, the earliest.
 
-use crate::mapping::ranges::RangeSet;
+use crate::ranges::RangeSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 

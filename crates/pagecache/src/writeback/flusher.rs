@@ -7,17 +7,17 @@
 //!    something to do with it before that moves the time forward; and the files with pages that
 //!    nobody has begun to write are known, for when all are to be written.
 //! 3. A file is taken off the list when it is clean, at a look; until then the list keeps it.
-//! 4. Each store has a list and a flusher of its own (`lane.rs`).
+//! 4. Each store has a list and a flusher of its own (`writeback/lane.rs`).
 //!
 //! Lock order: a mapping's state, then the list.
 
 use crate::cache::Shared;
 use crate::fs::FsShared;
-use crate::lane::Lane;
-use crate::mapping::ranges::RangeSet;
+use crate::mapping::writeback::Ask;
 use crate::mapping::{Mapping, State};
+use crate::ranges::RangeSet;
 use crate::stats::Count;
-use crate::writeback::Ask;
+use crate::writeback::lane::Lane;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

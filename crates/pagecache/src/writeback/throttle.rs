@@ -11,8 +11,8 @@
 //!    several.
 //! 3. Before that, a writer pauses for writes of its own file only.
 
-use crate::lane::Lane;
 use crate::mapping::Mapping;
+use crate::writeback::lane::Lane;
 use std::sync::Arc;
 use weir_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

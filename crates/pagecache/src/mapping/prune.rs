@@ -15,9 +15,9 @@
 use crate::file::Open;
 use crate::file::read::pages_of;
 use crate::mapping::index::Slot;
-use crate::mapping::ranges::RangeSet;
 use crate::mapping::{Edit, Mapping};
 use crate::memory::arena::flag;
+use crate::ranges::RangeSet;
 use crate::stats::Count;
 use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;

@@ -1,0 +1,430 @@
+//! Writeback: how dirty pages come into the store.
+//!
+//! 1. A page is marked as under writeback, and pinned, from the moment that the store is asked to
+//!    write it until the store has answered; meanwhile neither reclaim nor pruning drops it (I3).
+//!    A write to it makes a new frame, and waits for nothing.
+//! 2. A page has one write in flight at most; a newer version waits for it.
+//! 3. A write that fails with an error that may pass leaves its pages dirty. The flusher tries it
+//!    again, less and less often, for as long as [`Config::write_patience`](crate::Config) says,
+//!    counted for each page from its first failure (`writeback/failing.rs`); a sync waits for that.
+//! 4. After that, or at once where the error will not pass (no space, file too large, ...), the pages
+//!    are dropped, as Linux does, and every open file is told once (I9): a read sees what the store
+//!    has. So nothing blocks other writers for ever, and nothing is written long after over what
+//!    others have put there. A page that was written again meanwhile stays, and is tried by itself.
+//! 5. Writes are clipped at the end of file.
+//! 6. Nothing here needs memory for pages.
+//!
+//! `writeback/flusher.rs` says when.
+
+use crate::cache::Shared;
+use crate::file::segments::io_slices;
+use crate::mapping::index::{Fill, Slot};
+use crate::mapping::{Mapping, State};
+use crate::memory::arena::flag;
+use crate::ranges::RangeSet;
+use crate::stats::Count;
+use crate::writeback::errseq::may_pass;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use weir_base::PAGE_SIZE;
+use weir_base::sync::atomic::Ordering;
+use weir_vfs::{Caller, Capabilities, Error, Result, SetAttr, SetTime, Source, WriteOp};
+
+/// Pages in one write to the store at most: 1 MiB.
+const WRITE_PAGES: u64 = 256;
+/// Writes of one file in flight at most.
+const WINDOW: usize = 8;
+/// While so many are, pages that uncached writes leave wait for company,
+const BUSY: usize = 2;
+/// until there are so many: 256 KiB.
+const BATCH_PAGES: u64 = 64;
+/// First and longest wait after a failure.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+/// Frames that the store writes from.
+struct DirtyPages {
+    shared: Arc<Shared>,
+    frames: Vec<u32>,
+    len: usize,
+}
+
+impl Source for DirtyPages {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn slices<'a>(&'a self, from: usize, to: usize, out: &mut Vec<IoSlice<'a>>) {
+        assert!(from <= to && to <= self.len);
+        // SAFETY: pinned until `self` is dropped, and clipped at the end of file, below which
+        // everything is below the marks.
+        unsafe { io_slices(&self.shared.arena, &self.frames, from, to, out) };
+    }
+}
+
+impl Drop for DirtyPages {
+    fn drop(&mut self) {
+        self.shared.unpin(self.frames.iter().copied());
+    }
+}
+
+/// Whether to respect that the file is being changed as a whole, or that writes failed lately.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// The flusher, for uncached writes alone: keep away from files that fail, and from the page
+    /// in the middle of which such a write ended.
+    Urgent,
+    /// The flusher, or a sync that has tried before: keep away from files that fail.
+    Background,
+    /// Somebody waits for it.
+    Now,
+}
+
+/// Whether the flusher is to be woken for what an uncached write left. A few pages are not worth it
+/// while the store is busy with the file: the end of what it writes wakes the flusher, which then
+/// takes all that has come together.
+pub(crate) fn is_worth_waking(state: &State) -> bool {
+    let in_flight = state.writeback.len();
+    in_flight < BUSY || (in_flight < WINDOW && state.dirty.len() >= BATCH_PAGES)
+}
+
+impl State {
+    /// Pages are written, or dropped: their writes do not fail any more.
+    pub(crate) fn no_longer_failing(&mut self, pages: Range<u64>) {
+        self.failing.remove(pages);
+        if self.failing.is_empty() {
+            self.retry_at = None;
+            self.failures = 0;
+        }
+    }
+}
+
+impl Mapping {
+    /// Asks the store to write dirty pages of `pages`, as many as the window has room for, and
+    /// adds them to `begun`.
+    pub(crate) fn start_writeback(
+        self: &Arc<Self>,
+        pages: Range<u64>,
+        ask: Ask,
+        begun: &mut RangeSet,
+    ) {
+        let mut cursor = pages.start;
+        loop {
+            let op = {
+                let mut state = self.state.lock();
+                if ask != Ask::Now && state.retry_at.is_some_and(|t| t > self.shared.now()) {
+                    return;
+                }
+                let Some(run) = state.dirty.first_from(cursor).filter(|r| r.start < pages.end)
+                else {
+                    return;
+                };
+                if state.exclusive || state.writeback.len() >= WINDOW {
+                    return;
+                }
+                let mut run = run.start..run.end.min(run.start + WRITE_PAGES).min(pages.end);
+                if let Some(busy) = state.writeback_of(&run) {
+                    if busy.start <= run.start {
+                        cursor = busy.end;
+                        continue;
+                    }
+                    run.end = busy.start;
+                }
+                if ask == Ask::Urgent
+                    && let Some(half) = state.half_written.filter(|half| run.contains(half))
+                {
+                    if half == run.start {
+                        cursor = half + 1;
+                        continue;
+                    }
+                    run.end = half;
+                }
+                cursor = run.end;
+                state.dirty.remove(run.clone());
+                begun.insert(run.clone());
+                let number = state.next_write;
+                state.next_write += 1;
+                state.writeback.insert(number, run.clone());
+                state.times.begin();
+                let edit = self.edit();
+                let arena = &self.shared.arena;
+                let mut frames = Vec::with_capacity((run.end - run.start) as usize);
+                let mut lent = 0;
+                for page in run.clone() {
+                    let Some(frame) = edit.frame_at(page) else {
+                        unreachable!("dirty page {page} has no frame")
+                    };
+                    arena.pin(frame);
+                    let meta = arena.meta(frame);
+                    meta.clear(flag::DIRTY);
+                    meta.set(flag::WRITEBACK);
+                    lent += usize::from(meta.has(flag::UNCACHED));
+                    frames.push(frame);
+                }
+                drop(edit);
+                let start = run.start * PAGE_SIZE as u64;
+                let len = (run.end * PAGE_SIZE as u64).min(self.size()) - start;
+                let shared = self.shared.clone();
+                let source = DirtyPages { shared, frames: frames.clone(), len: len as usize };
+                let mapping = self.clone();
+                let uncached = lent == frames.len();
+                self.shared.uncached_io.fetch_add(lent, Ordering::SeqCst);
+                WriteOp::new(start, Box::new(source), move |source, result| {
+                    mapping.end_writeback(number, &run, &frames, source, result);
+                    mapping.shared.uncached_io.fetch_sub(lent, Ordering::SeqCst);
+                })
+                .uncached(uncached)
+            };
+            self.file().submit_write(op);
+        }
+    }
+
+    fn end_writeback(
+        self: &Arc<Self>,
+        number: u64,
+        run: &Range<u64>,
+        frames: &[u32],
+        source: Box<dyn Source>,
+        result: Result<()>,
+    ) {
+        let end = run.start * PAGE_SIZE as u64 + source.len() as u64;
+        // Drops the pins, so that the pages below may be pruned.
+        drop(source);
+        let shared = &self.shared;
+        let arena = &shared.arena;
+        let pages = run.end - run.start;
+        let mut state = self.state.lock();
+        state.writeback.remove(&number);
+        state.times.end();
+        let now = shared.now();
+        let mut lost = RangeSet::default();
+        if let Err(error) = result {
+            for page in run.clone().filter(|&page| !self.is_to_try_again(&state, page, error, now))
+            {
+                lost.insert(page..page + 1);
+            }
+        }
+        let mut edit = self.edit();
+        // What is lost goes at one moment for readers.
+        let window = (!lost.is_empty()).then(|| self.window());
+        let (mut again, mut pruned, mut dropped) = (0, 0, 0);
+        for (page, &frame) in run.clone().zip(frames) {
+            // Another frame: written again meanwhile, and dirty on its own account.
+            if edit.slot(page) != Slot::Frame(frame) {
+                // Whoever waits for this write waits for the next.
+                if result.is_err() && !lost.contains(page) && state.dirty.contains(page) {
+                    state.failing.insert(page, now);
+                }
+                continue;
+            }
+            let meta = arena.meta(frame);
+            meta.clear(flag::WRITEBACK);
+            match result {
+                Ok(()) => pruned += usize::from(self.prune_page(page, &mut edit)),
+                Err(_) if !lost.contains(page) => {
+                    meta.set(flag::DIRTY);
+                    again += state.dirty.insert(page..page + 1);
+                    state.failing.insert(page, now);
+                }
+                // Appended to in place meanwhile.
+                Err(_) if state.dirty.contains(page) => {}
+                Err(_) => {
+                    edit.evict(page);
+                    dropped += 1;
+                }
+            }
+        }
+        if let Some(window) = window {
+            let size = self.size_without(&state);
+            if size < self.size() {
+                edit.replace(size.div_ceil(PAGE_SIZE as u64)..u64::MAX, Fill::Empty);
+                window.set_size(size);
+            }
+        }
+        edit.finish(&mut state);
+        self.note_pruned(pruned);
+        shared.queues.lock().cleaned(arena, frames.iter().copied());
+        match result {
+            Ok(()) => {
+                state.stored_size = state.stored_size.max(end);
+                state.no_longer_failing(run.clone());
+                self.count(Count::WritebackOps, 1);
+                self.count(Count::WritebackPages, pages);
+            }
+            Err(error) => {
+                self.count(Count::WritebackErrors, 1);
+                self.count(Count::WritebackLostPages, dropped);
+                if lost.len() < pages {
+                    let wait = (RETRY.0 * (1 << state.failures.min(10))).min(RETRY.1);
+                    state.failures += 1;
+                    state.retry_at = Some(now + wait);
+                    tracing::debug!("write to file {} failed: {error}", self.id.ino);
+                }
+                if !lost.is_empty() {
+                    self.note_loss(&mut state, &lost, dropped, error);
+                }
+            }
+        }
+        let waits = u64::from(state.half_written.is_some_and(|page| state.dirty.contains(page)));
+        if state.dirty.len() == waits {
+            state.urgent = false;
+        } else if state.writeback.is_empty() {
+            state.dirty_since = Some(shared.now());
+        }
+        self.sub_dirty(pages - again);
+        self.note_progress(&mut state);
+        drop(state);
+        shared.collect();
+        self.changed.notify();
+        shared.cleaned.notify();
+        shared.notify_waiting();
+        self.lane().kick();
+    }
+
+    /// Whether a page whose write failed with this error is tried again.
+    fn is_to_try_again(&self, state: &State, page: u64, error: Error, now: Instant) -> bool {
+        let failing = state.failing.since(page).map_or(Duration::ZERO, |since| now - since);
+        may_pass(error) && failing < self.shared.write_patience
+    }
+
+    /// The file's size without what is lost: as long as the store has it, or as what is still to be
+    /// written makes it.
+    pub(crate) fn size_without(&self, state: &State) -> u64 {
+        let dirty = state.dirty.end();
+        let written = state.writeback.values().map(|run| run.end).max().unwrap_or(0);
+        let unwritten = dirty.max(written).saturating_mul(PAGE_SIZE as u64);
+        state.stored_size.max(unwritten).min(self.size())
+    }
+
+    /// Pages of `lost` were dropped since they cannot be written.
+    fn note_loss(self: &Arc<Self>, state: &mut State, lost: &RangeSet, dropped: u64, error: Error) {
+        lost.iter().for_each(|run| state.no_longer_failing(run));
+        self.note_error_in(state, error);
+        // What is read from now on is other data.
+        state.times.modified(SystemTime::now());
+        self.list_dirty(state);
+        tracing::error!(
+            "lost {dropped} pages that were written to file {}, from byte {} on: {error}",
+            self.id.ino,
+            lost.iter().next().map_or(0, |run| run.start * PAGE_SIZE as u64),
+        );
+    }
+
+    /// Writes back what is dirty now in `pages`, and waits until the store has it.
+    ///
+    /// # Errors
+    /// That of the last write that failed for good meanwhile.
+    pub(crate) async fn write_back(self: &Arc<Self>, pages: Range<u64>) -> Result<()> {
+        let within = |run: &Range<u64>| run.start.max(pages.start)..run.end.min(pages.end);
+        let (asked, mut todo, mut writes, errors) = {
+            let state = self.state.lock();
+            let mut todo = RangeSet::default();
+            state.dirty.iter().for_each(|run| _ = todo.insert(within(&run)));
+            let mut asked = todo.clone();
+            // What is under writeback already counts, too.
+            state.writeback.values().for_each(|run| _ = asked.insert(within(run)));
+            (asked, todo, state.next_write, state.errors.count())
+        };
+        let mut ask = Ask::Now;
+        loop {
+            let ticket = self.changed.ticket();
+            let mut begun = RangeSet::default();
+            for run in todo.iter() {
+                self.start_writeback(run, ask, &mut begun);
+            }
+            for run in begun.iter() {
+                todo.remove(run);
+            }
+            {
+                let state = self.state.lock();
+                if state.errors.count() != errors {
+                    return Err(state.errors.last());
+                }
+                // What somebody else has begun, or has dropped, is done with here, too; what has
+                // failed is tried again, here or by the flusher.
+                todo = todo.intersection(&state.dirty);
+                let failed = state.failing.among(&asked);
+                if !begun.is_empty() || !todo.is_empty() {
+                    writes = state.next_write;
+                }
+                for run in failed.iter() {
+                    ask = Ask::Background;
+                    writes = state.next_write;
+                    todo.insert(run);
+                }
+                let pending = state
+                    .writeback
+                    .iter()
+                    .any(|(&n, r)| n < writes && r.start < pages.end && pages.start < r.end);
+                if todo.is_empty() && !pending {
+                    return Ok(());
+                }
+            }
+            self.changed.wait(ticket).await;
+        }
+    }
+
+    /// Sets the store's modification time to that of the last write, once everything is written,
+    /// unless the store sets it itself.
+    pub(crate) async fn settle(self: &Arc<Self>) {
+        let wanted = |mapping: &Self| {
+            let state = mapping.state.lock();
+            let gone = mapping.unlinked.load(Ordering::Relaxed);
+            state.times.pending().filter(|_| state.is_clean() && !gone)
+        };
+        if wanted(self).is_none() {
+            return;
+        }
+        if self.store.capabilities().contains(Capabilities::WRITE_TIMES) {
+            let mut state = self.state.lock();
+            if state.is_clean() {
+                state.times.left_to_store();
+            }
+            return;
+        }
+        let mapping = self.clone();
+        let work = async move {
+            let _exclusive = mapping.exclude().await;
+            if mapping.others_came_first().await {
+                return;
+            }
+            let Some(mtime) = wanted(&mapping) else { return };
+            let generation = {
+                let mut state = mapping.state.lock();
+                state.times.begin();
+                state.times.generation()
+            };
+            let set = SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
+            let result = mapping.store.setattr(&Caller::Own, mapping.id, &set).await;
+            let mut state = mapping.state.lock();
+            state.times.end();
+            if let Ok(attr) = result {
+                state.times.settled(generation + 1, mtime, &attr);
+            }
+        };
+        crate::tasks::finish(&self.lane().tasks, work).await;
+    }
+
+    /// Whether others have changed the file since the last look, as far as the store can tell: then
+    /// its modification time is theirs, and not to be set back. We have the file to ourselves.
+    async fn others_came_first(&self) -> bool {
+        if self.file().changes_by_others().is_none() {
+            return false;
+        }
+        let Ok((attr, others)) = self.stored_attr().await else { return true };
+        let mut state = self.state.lock();
+        let moved = state.times.others_moved(others);
+        if moved {
+            self.count(Count::OutsideChanges, 1);
+            if state.is_clean() && state.times.changed_outside(&attr, false, true) {
+                self.invalidate(&mut state, attr.size);
+            } else {
+                // Written to since it was found clean. No later look tells of the change again.
+                state.times.adopt_others(&attr);
+                self.drop_unproven(&mut state);
+            }
+        }
+        moved
+    }
+}
