@@ -24,7 +24,7 @@
 //! Four ideas carry it:
 //!
 //! * **A published page does not change.** A write makes a new frame and swaps the slot; the old
-//!   frame is used again when nobody can still see it (an epoch has passed, and no pin is left).
+//!   frame is used again when no reader can still see it (an epoch has passed, and no pin is left).
 //!   So a reader that has looked up its frames copies them at leisure, a page under writeback may
 //!   be written, and a page queued on a socket cannot tear.
 //! * **A hit is a snapshot.** The reader enters an epoch, collects the slots of its range and the
@@ -102,6 +102,22 @@
 //! The invariants I1 to I11 are stated at the top of the files that keep them, and listed with
 //! their tests in `docs/SEMANTICS.md`; locks and epochs in `docs/LOCKING.md`.
 //!
+//! Layers, from the top:
+//!
+//! ```text
+//! fs - a store seen through a cache: names, attributes, open and idle files, unmount
+//! cache file - the cache's budget and threads; an open file: read, write, segments, read-ahead
+//! mapping - a file's pages: index, fills, writeback, truncate, attributes
+//! writeback - when dirty pages are written, and how many there may be
+//! memory reclaim - frames, their allocator, epochs, eviction
+//! tasks thread wait stats ranges - what all use
+//! ```
+//!
+//! A call upwards goes through a trait of the lower layer: memory management calls a mapping as
+//! `FrameOwner`, a mounted store as `Shrinkable` and writeback as `Flushers`; a flusher calls a
+//! mapping as `DirtyFile` and a mounted store as `IdleFiles`; an open file calls its mounted store as
+//! `Mount`.
+//!
 //! # Model checking
 //!
 //! Synchronisation comes in through `weir_base::sync`, so the shipped code can be checked:
@@ -119,10 +135,11 @@ mod mapping;
 mod memory;
 #[cfg(all(test, any(loom, shuttle)))]
 mod model;
-pub(crate) mod ranges;
+mod ranges;
 mod reclaim;
 mod stats;
 mod tasks;
+mod thread;
 mod wait;
 mod writeback;
 

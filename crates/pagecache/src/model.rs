@@ -29,7 +29,7 @@ mod core {
             let Slot::Frame(frame) = self.index.get(0, guard) else {
                 panic!("the page is always there")
             };
-            // SAFETY: loom checks that nobody writes it meanwhile.
+            // SAFETY: loom checks that no thread writes it meanwhile.
             let seen = self.frames[frame as usize].with(|f| unsafe { *f });
             assert!(seen == 10 || seen == 11, "frame {frame} has {seen}");
         }
@@ -61,7 +61,7 @@ mod core {
             world.domain.advance();
             world.domain.advance();
             if world.domain.passed(tag) {
-                // SAFETY: nobody can see it any more; loom checks.
+                // SAFETY: no reader can see it any more; loom checks.
                 world.frames[0].with_mut(|f| unsafe { *f = 99 });
             }
             reader.join().unwrap();
@@ -164,8 +164,8 @@ mod lent {
 /// and reclaim, in thousands of random schedules.
 #[cfg(shuttle)]
 mod whole {
-    use crate::cache::{Config, Shared};
-    use crate::fs::CachedFs;
+    use crate::cache::Config;
+    use crate::memory::Memory;
     use crate::memory::arena::Frames;
     use crate::{Cache, File};
     use shuttle::thread;
@@ -174,17 +174,18 @@ mod whole {
     use weir_vfs::{Access, Caller, IoFlags, SetAttr};
 
     /// A cache of 16 pages without threads of its own.
-    fn rig() -> (Arc<Shared>, File) {
+    fn rig() -> (Arc<Memory>, File) {
         let config =
             Config { budget_bytes: 1, fast_read: true, readahead_bytes: 0, ..Config::default() };
-        let shared = Shared::new(&config).unwrap();
-        let fs = CachedFs::new(Cache::without_threads(shared.clone()), MemoryFs::new());
+        let cache = Cache::without_threads(&config).unwrap();
+        let memory = cache.memory().clone();
+        let fs = cache.mount(MemoryFs::new());
         let file = crate::block_on(async {
             let set = SetAttr::default();
             let made = fs.create(&Caller::Own, fs.root(), b"f", &set, true).await.unwrap();
             fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await.unwrap()
         });
-        (shared, file)
+        (memory, file)
     }
 
     fn check(model: impl Fn() + Send + Sync + 'static) {
@@ -194,7 +195,7 @@ mod whole {
     #[test]
     fn i5_a_read_sees_all_of_a_write_or_nothing() {
         check(|| {
-            let (shared, file) = rig();
+            let (memory, file) = rig();
             file.write_at(&[1; 8192], 0, IoFlags::empty()).unwrap();
             let writer = {
                 let file = file.clone();
@@ -207,8 +208,8 @@ mod whole {
             let reclaimer = thread::spawn(move || {
                 // Frames let go of by the writer are used again at once, for other bytes.
                 for _ in 0..3 {
-                    shared.collect();
-                    let mut frames: Option<Frames> = shared.try_alloc(10, 1, false);
+                    memory.collect();
+                    let mut frames: Option<Frames> = memory.try_alloc(10, 1, false);
                     if let Some(frames) = &mut frames {
                         for index in 0..frames.len() {
                             frames.write(index, 0, &[0xEE; 4096]);
@@ -262,7 +263,7 @@ mod whole {
     #[test]
     fn i2_claim_and_prune_race() {
         check(|| {
-            let (shared, file) = rig();
+            let (memory, file) = rig();
             file.write_at(&[7; 8192], 0, IoFlags::empty()).unwrap();
             file.sync(true).unwrap();
             file.advise(0, 0, weir_vfs::Advice::DontNeed).unwrap();
@@ -279,8 +280,8 @@ mod whole {
             assert_eq!(buf, [7; 4096]);
             uncached.join().unwrap();
             drop(file);
-            shared.collect();
-            let stats = shared.stats.sum();
+            memory.collect();
+            let stats = memory.stats.sum();
             assert_eq!(stats.lost_pages, 0);
             assert!(stats.pruned_pages + stats.claimed_pages <= stats.uncached_pages);
         });

@@ -61,7 +61,7 @@ counters! {
     fill_errors FillErrors,
     /// Pages found to be holes.
     hole_pages HolePages,
-    /// Reads that waited for a read that somebody else had begun.
+    /// Reads that waited for a read that another caller had begun.
     fill_joins FillJoins,
     /// Pages brought in ahead of their use.
     readahead_pages ReadaheadPages,

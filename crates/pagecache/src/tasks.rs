@@ -1,10 +1,10 @@
-//! Work that has to be finished whatever becomes of the caller. Each store has a queue and a thread
+//! Work that has to be finished also if the caller goes away. Each store has a queue and a thread
 //! for it of its own (`writeback/lane.rs`).
 //!
 //! 1. An operation that changes a store and then the cache must not stop in between. The caller
 //!    polls it like any future; when the caller goes away, the thread of its store polls it to its
 //!    end ([`finish`]).
-//! 2. A task that panics ends alone: what it held is let go of as it unwinds, whoever waits for it
+//! 2. A task that panics ends alone: what it held is let go of as it unwinds, its waiters
 //!    looks again, and the thread goes on with the others.
 
 use std::collections::VecDeque;
@@ -54,7 +54,7 @@ impl Tasks {
         queue.alive += 1;
         if !queue.running {
             let tasks = self.clone();
-            match crate::cache::try_spawn_thread("weir-tasks", move || tasks.run()) {
+            match crate::thread::try_spawn("weir-tasks", move || tasks.run()) {
                 Ok(()) => queue.running = true,
                 // The next task tries again.
                 Err(error) => tracing::error!("cannot start thread weir-tasks: {error}"),

@@ -1,7 +1,7 @@
 //! Waiting, for threads and futures alike.
 //!
 //! 1. No wake-up is lost: a [`Ticket`] taken before the condition is looked at stops matching as
-//!    soon as somebody notifies, so the wait that follows returns at once.
+//!    soon as a thread notifies, so the wait that follows returns at once.
 //! 2. A dropped [`Wait`] leaves nothing behind.
 
 use std::future::Future;
@@ -34,7 +34,7 @@ impl WaitQueue {
         Ticket(self.round.load(SeqCst))
     }
 
-    /// Waits until somebody has notified since `ticket` was taken.
+    /// Waits until a thread has notified since `ticket` was taken.
     pub(crate) fn wait(&self, ticket: Ticket) -> Wait<'_> {
         Wait { queue: self, ticket, key: None }
     }

@@ -1,5 +1,5 @@
 //! Files that another program cuts off in the store: a read ends where they end, and never with zeros
-//! that nobody wrote.
+//! that no program wrote.
 
 mod common;
 
@@ -23,7 +23,9 @@ fn lent(file: &File, flags: IoFlags) -> Vec<u8> {
     loop {
         let found = file.read_segments(bytes.len() as u64, LEN, flags).unwrap();
         for segment in &found.segments {
-            let Segment::Data { pages, .. } = segment else { panic!("a hole that nobody made") };
+            let Segment::Data { pages, .. } = segment else {
+                panic!("a hole that no program made")
+            };
             let mut slices = Vec::new();
             pages.slices(0, &mut slices);
             slices.iter().for_each(|slice| bytes.extend_from_slice(slice));

@@ -54,7 +54,7 @@ fn run(seed: u64, ops: u64, pages: u64, late: bool) {
         read_full(&file, 0, oracle.len() + 1, IoFlags::empty()) == oracle,
         "seed {seed} at rest"
     );
-    // With 16 pages in all, even an uncached operation has to take a page from somebody.
+    // With 16 pages in all, even an uncached operation has to take a page of a cached one.
     assert!(pages < 4096 || rig.cache.stats().lost_pages == 0, "seed {seed}");
 }
 

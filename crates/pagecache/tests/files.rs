@@ -91,7 +91,7 @@ fn i5_a_fill_that_reads_while_the_file_is_cut_off_publishes_nothing() {
 }
 
 #[test]
-fn i8_a_hole_uses_no_frame_whatever_its_length() {
+fn i8_a_hole_of_any_length_uses_no_frame() {
     let rig = Rig::new(64);
     let file = rig.create("f");
     file.truncate(2 << 40).unwrap();
@@ -397,8 +397,8 @@ fn rights_are_asked_of_the_store_and_files_are_opened_for_what_was_asked() {
     let file = rig.create("f");
     let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
     block_on(rig.fs.setattr(&Caller::Own, file.id(), &set)).unwrap();
-    let nobody = Caller::As(weir_vfs::Cred { uid: 65534, gid: 65534, groups: vec![] });
-    let refused = block_on(rig.fs.open(&nobody, file.id(), Access::READ));
+    let stranger = Caller::As(weir_vfs::Cred { uid: 65534, gid: 65534, groups: vec![] });
+    let refused = block_on(rig.fs.open(&stranger, file.id(), Access::READ));
     assert!(matches!(refused, Err(Error::AccessDenied)));
     let dir = block_on(rig.fs.open(&Caller::Own, rig.fs.root(), Access::READ));
     assert!(matches!(dir, Err(Error::IsDirectory)));

@@ -49,7 +49,7 @@ fn i9_what_cannot_be_written_for_good_is_dropped_and_told_each_open_file_once() 
         let _ = one.sync(true);
         assert_eq!(two.write_at(b"x", 100, NONE), Err(error));
         assert_eq!(two.write_at(b"x", 100, NONE), Ok(1), "told already");
-        assert_eq!(three.sync(true), Err(error), "not told yet, whatever the others know");
+        assert_eq!(three.sync(true), Err(error), "not told yet, though the others are");
         for file in [&one, &two, &three] {
             assert_eq!(file.sync(true), Ok(()));
         }
@@ -68,7 +68,7 @@ fn i9_what_may_yet_be_written_is_kept_and_a_sync_waits_for_it() {
         until("two failures", || rig.cache.stats().writeback_errors > 1);
         assert!(!sync.is_finished());
         assert_eq!(read_full(&file, 0, 100, NONE), b"precious");
-        // Nobody is told of what is not lost.
+        // No open file is told of what is not lost.
         write_all(&file, b"P", 0);
         fail(&rig.store, Error::Io, 0);
         assert_eq!(sync.join().unwrap(), Ok(()));
@@ -90,14 +90,14 @@ fn i9_a_store_that_fails_on_is_tried_for_a_while_and_then_the_data_is_dropped() 
     assert!(rig.cache.stats().writeback_errors > 1, "tried again");
     assert_eq!((rig.cache.dirty_bytes(), one.size()), (0, 0));
     assert_eq!(one.sync(true), Ok(()));
-    // Also if nobody asks.
+    // Also if no caller asks.
     two.write_at(&[1; 4096], 0, IoFlags::UNCACHED).unwrap();
     until("the loss", || rig.cache.dirty_bytes() == 0);
     assert_eq!(two.sync(true), Err(Error::Io));
 }
 
 #[test]
-fn i9_a_page_is_tried_for_as_long_whatever_other_pages_of_its_file_have_failed_before() {
+fn i9_a_page_is_tried_for_as_long_even_if_other_pages_of_its_file_have_failed_before() {
     // The flusher tries about every 500 ms.
     let rig = patient(Duration::from_millis(1200));
     let file = rig.create("f");
@@ -180,7 +180,7 @@ fn i9_an_error_of_the_stores_sync_is_told_to_every_open_file() {
 }
 
 #[test]
-fn i9_an_error_that_nobody_was_told_of_is_told_to_who_opens_the_file_next() {
+fn i9_an_error_that_no_open_file_was_told_of_is_told_to_the_next_one() {
     let rig = Rig::new(64);
     let file = rig.create("f");
     let id = file.id();
@@ -191,7 +191,7 @@ fn i9_an_error_that_nobody_was_told_of_is_told_to_who_opens_the_file_next() {
     fail(&rig.store, Error::Quota, 0);
     let (one, two) = (rig.open(id), rig.open(id));
     assert_eq!(one.sync(true), Err(Error::Quota));
-    assert_eq!(two.sync(true), Err(Error::Quota), "opened before anybody was told");
+    assert_eq!(two.sync(true), Err(Error::Quota), "opened before any open file was told");
     let three = rig.open(id);
     for file in [one, two, three] {
         assert_eq!(file.sync(true), Ok(()));
@@ -220,7 +220,7 @@ fn a_page_that_is_written_again_while_its_write_fails_is_tried_by_itself() {
     assert_eq!(rig.cache.stats().writeback_lost_pages, 0);
 }
 
-/// Writes four times the budget to a file of a rig of 1,024 pages, whatever becomes of it.
+/// Writes four times the budget to a file of a rig of 1,024 pages, lost or not.
 fn write_much(file: &weir_pagecache::File) {
     for n in 0..64 {
         let _ = file.write_at(&[n as u8; 64 * 4096], n * 64 * PAGE, NONE);

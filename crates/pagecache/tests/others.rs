@@ -73,7 +73,7 @@ fn page_at(file: &File, page: usize) -> Vec<u8> {
 /// Whether the kernel tells here what others do to open files (fanotify(7)); some containers refuse it.
 fn kernel_tells() -> bool {
     let flags = libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_CLOEXEC;
-    // SAFETY: takes numbers only; the descriptor is one that nobody else has.
+    // SAFETY: takes numbers only; the descriptor is one that no other thread has.
     let told = unsafe {
         let queue = libc::fanotify_init(flags, libc::O_RDONLY as u32);
         queue >= 0 && libc::close(queue) == 0
@@ -288,7 +288,7 @@ fn the_time_of_modification_that_others_set_is_not_set_back() {
     });
     assert!(fs::metadata(&path).unwrap().modified().unwrap() >= theirs);
     assert!(block_on(file.getattr()).unwrap().mtime >= theirs);
-    // With nobody else at work the time is that of the write, not of when it went to the store.
+    // With no other program at work the time is that of the write, not of when it went to the store.
     let before = SystemTime::now();
     file.write_at(&[3; PAGE], 0, NONE).unwrap();
     let after = SystemTime::now();
@@ -314,7 +314,7 @@ fn a_file_that_was_written_can_be_executed_seconds_after_it_was_closed() {
     let path = dir.path().join("program");
     let file = create(&fs, "program", 0o755);
     file.write_at(b"#!/bin/sh\nexit 7\n", 0, NONE).unwrap();
-    // Somebody else reads it all the while.
+    // Another thread reads it all the while.
     let reader = open(&fs, "program", Access::READ);
     drop(file);
     until("its execution", || match Command::new(&path).status() {

@@ -150,7 +150,7 @@ fn i5_no_bytes_past_the_end_or_of_before_a_truncate() {
 
 /// I7: many threads, more in demand than the budget has, pages lent and kept for a while.
 #[test]
-fn i7_the_budget_holds_and_nobody_is_stuck() {
+fn i7_the_budget_holds_and_no_operation_is_stuck() {
     let rig = Rig::new(64);
     rig.store.set_late(true);
     let file = rig.create("f");

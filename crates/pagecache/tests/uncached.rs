@@ -54,7 +54,7 @@ fn i1_a_stream_of_uncached_writes_goes_on_in_the_frames_that_it_has_used() {
         file.sync(true).unwrap();
         most = most.max(rig.cache.used_bytes());
     }
-    // Were they free again only when somebody lacks memory, it would be all 960.
+    // Were they free again only when an operation lacks memory, it would be all 960.
     assert!(most < 480 * PAGE, "{} frames in use", most / PAGE);
     assert_eq!(file.stats().pruned_pages, 960);
 }
@@ -70,7 +70,7 @@ fn a_stream_of_overwrites_goes_on_in_the_frames_that_it_has_used() {
             file.write_at(&pattern(2 * 4096, round), round % 32 * 2 * PAGE, flags).unwrap();
             most = most.max(rig.cache.used_bytes() - before);
         }
-        // Were they free again only when somebody lacks memory, it would be all 2000.
+        // Were they free again only when an operation lacks memory, it would be all 2000.
         assert!(most < 400 * PAGE, "{} frames more", most / PAGE);
         assert_eq!(file.resident(), [0..64 * PAGE]);
     }

@@ -5,16 +5,16 @@
 //! 2. An error of writeback, or of the store's sync, is told once to every file that was open when it
 //!    happened, and to files opened later until one has been told (I9, `writeback/errseq.rs`).
 
+pub(crate) mod pruner;
 pub(crate) mod read;
 pub(crate) mod readahead;
 pub(crate) mod segments;
 pub(crate) mod write;
 
+use crate::file::pruner::NO_PAGE;
 use crate::file::readahead::Readahead;
-use crate::fs::FsShared;
 use crate::mapping::Mapping;
 use crate::mapping::fill::Purpose;
-use crate::mapping::prune::NO_PAGE;
 use crate::stats::Stats;
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,7 +23,13 @@ use weir_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir_base::{PAGE_SIZE, pages_spanning};
 use weir_vfs::{Access, Advice, Attr, Capabilities, Error, Extent, FileId, Result};
 
-/// An open file: its own read-ahead state, advice and error cursor, over shared pages. Cheap to
+/// The mounted store that a file was opened through. An open file keeps it.
+pub(crate) trait Mount: Send + Sync {
+    /// Counts one open file less.
+    fn close(&self, mapping: &Arc<Mapping>);
+}
+
+/// An open file: its own read-ahead state, advice and error cursor, over memory pages. Cheap to
 /// clone; clones are the same open file.
 #[derive(Clone)]
 pub struct File {
@@ -32,7 +38,7 @@ pub struct File {
 
 pub(crate) struct Open {
     pub(crate) mapping: Arc<Mapping>,
-    fs: Arc<FsShared>,
+    mount: Arc<dyn Mount>,
     pub(crate) access: Access,
     pub(crate) readahead: Mutex<Readahead>,
     /// Advised to leave no trace: operations are uncached.
@@ -50,7 +56,7 @@ impl Drop for Open {
         if self.access.contains(Access::WRITE) {
             self.mapping.writers.fetch_sub(1, Ordering::SeqCst);
         }
-        self.fs.close(&self.mapping);
+        self.mount.close(&self.mapping);
     }
 }
 
@@ -63,7 +69,7 @@ impl Open {
 
 impl File {
     /// An open file over a mapping whose count of opens already includes it.
-    pub(crate) fn new(fs: Arc<FsShared>, mapping: Arc<Mapping>, access: Access) -> Self {
+    pub(crate) fn new(mount: Arc<dyn Mount>, mapping: Arc<Mapping>, access: Access) -> Self {
         let seen_error = mapping.state.lock().errors.cursor();
         if access.contains(Access::WRITE) {
             mapping.writers.fetch_add(1, Ordering::SeqCst);
@@ -71,7 +77,7 @@ impl File {
         Self {
             open: Arc::new(Open {
                 mapping,
-                fs,
+                mount,
                 access,
                 readahead: Mutex::default(),
                 noreuse: AtomicBool::new(false),
@@ -96,7 +102,7 @@ impl File {
         self.open.access
     }
 
-    /// Whether the file's last name was removed through this cache: whoever keeps the file open
+    /// Whether the file's last name was removed through this cache: a program that keeps it open
     /// without need keeps its space.
     pub fn is_unlinked(&self) -> bool {
         self.open.mapping.unlinked.load(Ordering::Relaxed)
@@ -113,7 +119,7 @@ impl File {
     /// Writes back and makes durable (with attributes, unless `data_only`).
     ///
     /// # Errors
-    /// Data that was written is lost, through whatever open file: the error of its write to the store,
+    /// Data that was written is lost, through any open file: the error of its write to the store,
     /// told to each open file once; those of the store's sync, told likewise.
     pub async fn sync_async(&self, data_only: bool) -> Result<()> {
         self.sync_range_async(0..u64::MAX, data_only).await
@@ -190,7 +196,7 @@ impl File {
     }
 
     /// Makes a range zeros that take no data, on space that is reserved if `reserve`; extends the file
-    /// to the range's end, and never makes it shorter, whatever else writes to it at the same time.
+    /// to the range's end, and never makes it shorter, also if others write to it at the same time.
     ///
     /// # Errors
     /// [`Error::NotSupported`] if the store knows no holes, or cannot reserve; as for
@@ -223,7 +229,7 @@ impl File {
         to_offset: u64,
     ) -> Result<()> {
         self.for_writing()?;
-        if !Arc::ptr_eq(&self.open.fs, &from.open.fs) {
+        if !Arc::ptr_eq(&self.open.mapping.dirty.store, &from.open.mapping.dirty.store) {
             return Err(Error::CrossDevice);
         }
         let cloned =
@@ -242,7 +248,7 @@ impl File {
 
     /// Takes advice, as posix_fadvise(2) does. Starts work, and waits for none.
     ///
-    /// For this open file, whatever the range:
+    /// For this open file, in any range:
     /// * `Normal`: read-ahead as its reads suggest. Takes all that follows back.
     /// * `Sequential`: the largest window from the first read on.
     /// * `Random`: no read-ahead.
@@ -257,7 +263,7 @@ impl File {
     pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Result<()> {
         let open = &self.open;
         let mapping = &open.mapping;
-        let shared = &mapping.shared;
+        let memory = &mapping.memory;
         let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
         match advice {
             Advice::Normal | Advice::Sequential | Advice::Random => {
@@ -273,14 +279,14 @@ impl File {
             Advice::WillNeed => {
                 let pages = pages_spanning(offset, end.min(self.size()).saturating_sub(offset));
                 let uncached = open.noreuse.load(Ordering::Relaxed);
-                let mut left = shared.arena.frames() as usize / 2;
+                let mut left = memory.arena.frames() as usize / 2;
                 mapping.fill_missing(pages, Purpose { uncached, mark: None }, &mut |want| {
                     let want = want.min(left);
                     left -= want;
                     match uncached {
                         _ if want == 0 => None,
-                        true => shared.alloc_spare(want, uncached),
-                        false => shared.try_alloc(want, 1, uncached),
+                        true => memory.alloc_spare(want, uncached),
+                        false => memory.try_alloc(want, 1, uncached),
                     }
                 });
             }
@@ -322,5 +328,17 @@ impl File {
     /// What happened to this file's pages since its mapping was made.
     pub fn stats(&self) -> Stats {
         self.open.mapping.counters.sum()
+    }
+
+    /// How often written data of this file was lost, or may have been, since its mapping was made:
+    /// see [`CachedFs::write_errors`](crate::CachedFs::write_errors).
+    pub fn write_errors(&self) -> u64 {
+        self.open.mapping.state.lock().errors.count()
+    }
+
+    /// How often written data of any file of the same store was lost, or may have been: the count that
+    /// [`CachedFs::write_errors`](crate::CachedFs::write_errors) gives, which outlives mappings.
+    pub fn store_write_errors(&self) -> u64 {
+        self.open.mapping.dirty.store.errors.load(Ordering::SeqCst)
     }
 }

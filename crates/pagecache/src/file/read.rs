@@ -11,10 +11,10 @@
 //!    what it has.
 //! 3. A read that is dropped half-way leaves nothing stuck, and prunes what it brought in.
 
+use crate::file::pruner::Pruner;
 use crate::file::readahead::{Bounds, Plan};
 use crate::file::{File, Open};
 use crate::mapping::fill::Purpose;
-use crate::mapping::prune::Pruner;
 use crate::mapping::{FrameList, HOLE, Mapping, PageNow, Snapshot, Stop, stops_of};
 use crate::memory::arena::flag;
 use crate::memory::budget::STEP_PAGES;
@@ -102,7 +102,7 @@ impl File {
             let at = offset + done as u64;
             let want = (buf.len() - done).min(STEP_BYTES);
             let (snapshot, page) = {
-                let guard = mapping.shared.epoch.enter();
+                let guard = mapping.memory.epoch.enter();
                 let mut frames = FrameList::new();
                 let snapshot = {
                     let mut state = mapping.state.lock();
@@ -199,7 +199,7 @@ impl Open {
         snapshot: &Snapshot,
     ) -> Result<()> {
         let mapping = &self.mapping;
-        let shared = &mapping.shared;
+        let memory = &mapping.memory;
         if let Stop::InFlight(number) = snapshot.stop {
             let Some(fill) = mapping.fill_in_flight(number) else { return Ok(()) };
             mapping.count(Count::FillJoins, 1);
@@ -218,7 +218,7 @@ impl Open {
         let together = page..if behind { plan.remove(0).end } else { last };
         let mark = behind.then_some(last);
         let want = (together.end - page) as usize;
-        let frames = shared.alloc(want.min(shared.limits().step), 1, uncached).await;
+        let frames = memory.alloc(want.min(memory.limits().step), 1, uncached).await;
         let next = page + frames.len() as u64;
         let ticket = mapping.changed.ticket();
         let fill = mapping.start_fill(page, frames, Purpose { uncached, mark });
@@ -239,14 +239,14 @@ impl Open {
     /// Reads ahead from `page` on, whose flag asked for it; waits for nothing.
     pub(crate) fn read_ahead(&self, page: u64, uncached: bool) {
         let mapping = &self.mapping;
-        let shared = &mapping.shared;
+        let memory = &mapping.memory;
         let marked = {
             let _state = mapping.state.lock();
             mapping.edit().frame_at(page)
         };
         if let Some(frame) = marked {
             // Should the frame have gone meanwhile, a later page asks in its stead.
-            shared.arena.meta(frame).clear(flag::READAHEAD);
+            memory.arena.meta(frame).clear(flag::READAHEAD);
         }
         let bounds = self.readahead_bounds(mapping.size(), uncached);
         let missing = mapping.missing_after(page, (page + 2 * bounds.window).min(bounds.end));
@@ -265,24 +265,24 @@ impl Open {
 
     /// What read-ahead has to keep within.
     fn readahead_bounds(&self, size: u64, uncached: bool) -> Bounds {
-        let shared = &self.mapping.shared;
+        let memory = &self.mapping.memory;
         let total = if uncached {
-            // Uncached streams live on the reserve of free frames, so that they cost nobody a page.
-            shared.limits().reserve as u64
+            // Uncached streams live on the reserve of free frames, so that they evict no page of others.
+            memory.limits().reserve as u64
         } else {
-            u64::from(shared.arena.frames() / 4)
+            u64::from(memory.arena.frames() / 4)
         };
-        let window = shared.readahead_pages.min(u64::from(shared.arena.frames() / 8));
+        let window = memory.readahead_pages.min(u64::from(memory.arena.frames() / 8));
         Bounds { window, total, end: size.div_ceil(PAGE_SIZE as u64) }
     }
 
     /// Begins fills for what is missing of a range of read-ahead, and tells the stream if there is
     /// not the memory for all of it.
     fn fill_ahead(&self, pages: Range<u64>, mark: Option<u64>, uncached: bool) -> bool {
-        let shared = &self.mapping.shared;
+        let memory = &self.mapping.memory;
         let reached =
             self.mapping.fill_missing(pages.clone(), Purpose { uncached, mark }, &mut |want| {
-                shared.alloc_spare(want, uncached)
+                memory.alloc_spare(want, uncached)
             });
         if reached < pages.end {
             self.readahead.lock().fell_short(reached);
@@ -292,8 +292,8 @@ impl Open {
 }
 
 impl Mapping {
-    /// Copies the resident prefix of a range without a lock, without waiting, without telling
-    /// anybody.
+    /// Copies the resident prefix of a range without a lock, without waiting, and without a
+    /// trace in shared memory.
     #[inline]
     pub(crate) fn read_resident(
         &self,
@@ -301,12 +301,12 @@ impl Mapping {
         offset: u64,
         uncached: bool,
     ) -> Option<usize> {
-        let shared = &*self.shared;
-        if !self.fast || !shared.fast_read.load(Ordering::Relaxed) {
-            shared.stats.add(Count::FallbackOff, 1);
+        let memory = &*self.memory;
+        if !self.fast || !memory.fast_read.load(Ordering::Relaxed) {
+            memory.stats.add(Count::FallbackOff, 1);
             return None;
         }
-        let guard = shared.epoch.enter();
+        let guard = memory.epoch.enter();
         let stop_at = stops_of(uncached);
         let from = offset as usize & (PAGE_SIZE - 1);
         if buf.len() <= PAGE_SIZE - from
@@ -322,22 +322,22 @@ impl Mapping {
     /// those that a list of frames takes.
     #[inline]
     fn read_page(&self, page: &PageNow<'_>, buf: &mut [u8], offset: u64, uncached: bool) {
-        let shared = &*self.shared;
+        let memory = &*self.memory;
         let from = offset as usize & (PAGE_SIZE - 1);
         if stream::goes_on(self, offset, buf.len()) {
             let ahead = from + stream::AHEAD;
             if ahead < PAGE_SIZE {
-                shared.arena.prefetch(page.frame, ahead, buf.len());
+                memory.arena.prefetch(page.frame, ahead, buf.len());
             } else if let Some(next) = page.next() {
-                shared.arena.prefetch(next, ahead - PAGE_SIZE, buf.len());
+                memory.arena.prefetch(next, ahead - PAGE_SIZE, buf.len());
             }
         }
         // SAFETY: the epoch keeps the frame, and everything below the end of file is below its mark.
-        buf.copy_from_slice(unsafe { shared.arena.bytes(page.frame, from, buf.len()) });
+        buf.copy_from_slice(unsafe { memory.arena.bytes(page.frame, from, buf.len()) });
         if !uncached && page.flags & (flag::REFERENCED | flag::UNCACHED) != flag::REFERENCED {
             self.touch(&[page.frame], uncached);
         }
-        shared.stats.add_all([(Count::FastReads, 1), (Count::FastReadBytes, buf.len() as u64)]);
+        memory.stats.add_all([(Count::FastReads, 1), (Count::FastReadBytes, buf.len() as u64)]);
     }
 
     /// The fast path for any other read.
@@ -349,21 +349,21 @@ impl Mapping {
         offset: u64,
         uncached: bool,
     ) -> Option<usize> {
-        let shared = &*self.shared;
+        let memory = &*self.memory;
         let mut frames = FrameList::new();
         let want = buf.len().min(STEP_BYTES);
         let stop_at = stops_of(uncached);
         let Some(snapshot) = self.snapshot(guard, offset, want, stop_at, &mut frames) else {
-            shared.stats.add(Count::FallbackWriter, 1);
+            memory.stats.add(Count::FallbackWriter, 1);
             return None;
         };
         if snapshot.len == 0 {
-            shared.stats.add(self.fallback(&snapshot), 1);
+            memory.stats.add(self.fallback(&snapshot), 1);
             return None;
         }
         self.copy(&frames, offset, &mut buf[..snapshot.len]);
         self.touch(&frames, uncached);
-        shared.stats.add_all([(Count::FastReads, 1), (Count::FastReadBytes, snapshot.len as u64)]);
+        memory.stats.add_all([(Count::FastReads, 1), (Count::FastReadBytes, snapshot.len as u64)]);
         Some(snapshot.len)
     }
 
@@ -404,7 +404,7 @@ impl Mapping {
             } else {
                 // SAFETY: the epoch keeps the frames, and a snapshot ends at the end of file,
                 // below which everything is below the marks.
-                to.copy_from_slice(unsafe { self.shared.arena.bytes(first, from, len) });
+                to.copy_from_slice(unsafe { self.memory.arena.bytes(first, from, len) });
             }
             at += len;
             index += run;
@@ -419,24 +419,24 @@ impl Mapping {
         if uncached {
             return;
         }
-        let shared = &*self.shared;
+        let memory = &*self.memory;
         for &frame in frames {
             if frame == HOLE {
                 continue;
             }
-            let flags = shared.arena.flags(frame);
+            let flags = memory.arena.flags(frame);
             if flags & (flag::REFERENCED | flag::UNCACHED) == flag::REFERENCED {
                 continue;
             }
-            let meta = shared.arena.meta(frame);
+            let meta = memory.arena.meta(frame);
             if flags & flag::UNCACHED != 0 && meta.clear(flag::UNCACHED) != 0 {
                 self.count(Count::ClaimedPages, 1);
             }
-            let age = shared
+            let age = memory
                 .clock
                 .load(Ordering::Relaxed)
                 .wrapping_sub(meta.stamp.load(Ordering::Relaxed));
-            if age >= shared.limits().correlated {
+            if age >= memory.limits().correlated {
                 meta.set(flag::REFERENCED);
             }
         }

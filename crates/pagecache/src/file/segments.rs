@@ -3,17 +3,16 @@
 //! 1. Segments are a snapshot like any read (I5): contiguous, in order, from the request's offset,
 //!    clipped at the end of file as of that moment. Data and holes are of the same moment, so there
 //!    are no false holes.
-//! 2. Lent pages are pinned by count. They cannot change, hold back nobody's epoch, and count
+//! 2. Lent pages are pinned by count. They cannot change, hold back no epoch, and count
 //!    against the budget until dropped (I7).
 //!    Those that an uncached operation brought in are pruned when given back.
 //! 3. Only a last segment that is a hole may reach past the request: to where the hole ends, as far
 //!    as the cache knows, or to the end of file.
 //!
 //! Soundness: [`Pages`] holds a pin on each of its frames, and its bytes were below their marks
-//! when they were collected, so shared slices of them stay valid and unchanged.
+//! when they were collected, so memory slices of them stay valid and unchanged.
 
 use crate::file::File;
-use crate::mapping::fill::frame_slices;
 use crate::mapping::{FrameList, HOLE, Mapping, Snapshot, Stop, stops_of};
 use crate::memory::arena::{Arena, flag, runs as frame_runs};
 use crate::memory::epoch::Guard;
@@ -94,7 +93,7 @@ impl Pages {
     /// `from` is past the end.
     pub fn slices<'a>(&'a self, from: usize, out: &mut Vec<IoSlice<'a>>) {
         assert!(from <= self.len);
-        let arena: &'a Arena = &self.mapping.shared.arena;
+        let arena: &'a Arena = &self.mapping.memory.arena;
         let (mut from, mut left) = (from + self.skip, self.len - from);
         for &(frame, count) in &self.runs {
             let run = count as usize * PAGE_SIZE;
@@ -118,7 +117,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        self.mapping.shared.unpin_runs(self.runs.iter().copied());
+        self.mapping.memory.unpin_runs(self.runs.iter().copied());
         if let Some(first) = self.prune {
             let count: u32 = self.runs.iter().map(|&(_, count)| count).sum();
             let mut pages = RangeSet::default();
@@ -151,8 +150,8 @@ impl File {
     pub fn read_segments_resident(&self, offset: u64, len: usize) -> Option<Segments> {
         let mapping = &self.open.mapping;
         let uncached = self.open.check_read(IoFlags::empty()).ok()?;
-        if !mapping.fast || !mapping.shared.fast_read.load(Ordering::Relaxed) {
-            mapping.shared.stats.add(Count::FallbackOff, 1);
+        if !mapping.fast || !mapping.memory.fast_read.load(Ordering::Relaxed) {
+            mapping.memory.stats.add(Count::FallbackOff, 1);
             return None;
         }
         mapping.lend_resident(offset, len.min(LEND_BYTES), uncached)
@@ -173,21 +172,21 @@ impl File {
         let mapping = &open.mapping;
         let len = len.min(LEND_BYTES);
         if mapping.fast
-            && mapping.shared.fast_read.load(Ordering::Relaxed)
+            && mapping.memory.fast_read.load(Ordering::Relaxed)
             && let Some(segments) = mapping.lend_resident(offset, len, uncached)
         {
             return Ok(segments);
         }
         // All of it is pinned at once; an uncached operation takes no more than its part.
-        let piece = mapping.shared.limits().piece * PAGE_SIZE;
+        let piece = mapping.memory.limits().piece * PAGE_SIZE;
         let len = if uncached { len.min(piece) } else { len };
         let nowait = flags.contains(IoFlags::NOWAIT);
         // How often one may look again and find no more, before a prefix is good enough.
         let mut most = 0;
-        let mut rounds = 2 * len.div_ceil(PAGE_SIZE * mapping.shared.limits().step) + 4;
+        let mut rounds = 2 * len.div_ceil(PAGE_SIZE * mapping.memory.limits().step) + 4;
         loop {
             let (snapshot, page) = {
-                let guard = mapping.shared.epoch.enter();
+                let guard = mapping.memory.epoch.enter();
                 let mut frames = FrameList::new();
                 let mut state = mapping.state.lock();
                 let snapshot = mapping.snapshot_locked(
@@ -239,16 +238,16 @@ impl Mapping {
         len: usize,
         uncached: bool,
     ) -> Option<Segments> {
-        let shared = &*self.shared;
-        let guard = shared.epoch.enter();
+        let memory = &*self.memory;
+        let guard = memory.epoch.enter();
         let mut frames = FrameList::new();
         let stop_at = stops_of(uncached);
         let Some(snapshot) = self.snapshot(&guard, offset, len, stop_at, &mut frames) else {
-            shared.stats.add(Count::FallbackWriter, 1);
+            memory.stats.add(Count::FallbackWriter, 1);
             return None;
         };
         if snapshot.stop != Stop::Complete {
-            shared.stats.add(self.fallback(&snapshot), 1);
+            memory.stats.add(self.fallback(&snapshot), 1);
             return None;
         }
         let segments = self.lend(
@@ -259,7 +258,7 @@ impl Mapping {
             uncached,
         );
         self.touch(&frames, uncached);
-        shared.stats.add_all([(Count::FastReads, 1), (Count::FastReadBytes, snapshot.len as u64)]);
+        memory.stats.add_all([(Count::FastReads, 1), (Count::FastReadBytes, snapshot.len as u64)]);
         Some(segments)
     }
 
@@ -287,7 +286,7 @@ impl Mapping {
             } else {
                 let mut runs: SmallVec<[(u32, u32); 4]> = SmallVec::new();
                 for (first, count) in frame_runs(&rest[..count]) {
-                    self.shared.arena.pin_run(first, count as u32);
+                    self.memory.arena.pin_run(first, count as u32);
                     runs.push((first, count as u32));
                 }
                 let prune = uncached.then_some(start / PAGE_SIZE as u64);
@@ -311,22 +310,5 @@ impl Mapping {
             }
         }
         segments
-    }
-}
-
-/// A piece of frames that a store writes from, as [`IoSlice`]s.
-///
-/// # Safety
-/// The frames are pinned for `'a`, and the bytes are below their marks.
-pub(crate) unsafe fn io_slices<'a>(
-    arena: &'a Arena,
-    frames: &'a [u32],
-    from: usize,
-    to: usize,
-    out: &mut Vec<IoSlice<'a>>,
-) {
-    for (at, len) in frame_slices(arena, frames, from, to) {
-        // SAFETY: the caller's word.
-        out.push(IoSlice::new(unsafe { std::slice::from_raw_parts(at, len) }));
     }
 }

@@ -6,7 +6,7 @@
 //!    1 MiB at least unless the budget is tiny; a longer call is several steps.
 //! 2. The part of a page that a write leaves alone is copied under the lock, from the page as it
 //!    is then. If that is not resident it is read first, with nothing held.
-//! 3. Bytes past the high-water mark of the last page are seen by nobody: an append fills them in
+//! 3. Bytes past the high-water mark of the last page are seen by no reader: an append fills them in
 //!    place.
 //! 4. A page that an uncached write brings in is marked; one that was there stays as it was (I4).
 //!    Such pages are handed to the flusher before the call returns; the caller waits only when a
@@ -26,8 +26,6 @@ use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
 use weir_vfs::{Access, Error, IoFlags, Result};
 
-/// Largest offset after a write: that of the kernel.
-pub(crate) const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 /// Pages that uncached writes of one file leave behind before the writer waits: 16 MiB, or as many
 /// as there are in reserve.
 const UNCACHED_WINDOW: u64 = 4096;
@@ -93,7 +91,7 @@ impl File {
         if !append && offset.checked_add(buf.len() as u64).is_none_or(|e| e > max_size) {
             return Err(Error::TooBig);
         }
-        let limits = open.mapping.shared.limits();
+        let limits = open.mapping.memory.limits();
         // A call that is several steps anyway takes smaller ones rather than pages of others.
         let long = uncached && buf.len() > limits.step * PAGE_SIZE;
         let step = if long { limits.step.min(limits.piece) } else { limits.step };
@@ -124,7 +122,7 @@ impl Open {
         step: usize,
     ) -> Result<usize> {
         let mapping = &self.mapping;
-        let shared = &mapping.shared;
+        let memory = &mapping.memory;
         let nowait = flags.contains(IoFlags::NOWAIT);
         self.throttle(nowait, uncached).await?;
         let mut in_place = true;
@@ -132,7 +130,7 @@ impl Open {
         loop {
             let offset = at.unwrap_or_else(|| mapping.size());
             let head = offset as usize & (PAGE_SIZE - 1);
-            let step = step.min(shared.limits().step);
+            let step = step.min(memory.limits().step);
             let len = buf.len().min(step * PAGE_SIZE - head);
             if offset + len as u64 > mapping.max_size() {
                 return Err(Error::TooBig);
@@ -144,9 +142,9 @@ impl Open {
             let first = pages.start + u64::from(in_place);
             let count = (pages.end - first) as usize;
             let mut frames = match count {
-                0 => Frames::none(&shared.arena),
-                n if nowait => shared.try_alloc(n, n, uncached).ok_or(Error::WouldBlock)?,
-                n => shared.alloc(n, n, uncached).await,
+                0 => Frames::none(&memory.arena),
+                n if nowait => memory.try_alloc(n, n, uncached).ok_or(Error::WouldBlock)?,
+                n => memory.alloc(n, n, uncached).await,
             };
             if frames.len() < count {
                 // The budget has become smaller, and so has the step.
@@ -180,20 +178,20 @@ impl Open {
     /// Waits while too much is dirty, in proportion; tells of writeback errors meanwhile.
     async fn throttle(&self, nowait: bool, uncached: bool) -> Result<()> {
         let mapping = &self.mapping;
-        let shared = &mapping.shared;
+        let memory = &mapping.memory;
         let mut waited = false;
         loop {
-            let ticket = shared.cleaned.ticket();
-            let dirty = shared.dirty.pages();
-            let limits = shared.limits();
+            let ticket = mapping.writeback().cleaned.ticket();
+            let dirty = mapping.writeback().pages();
+            let limits = memory.limits();
             let (background, hard) = (limits.dirty_background, limits.dirty_hard);
-            let mut full = mapping.is_over_its_share();
-            if shared.trees_are_large() {
-                shared.make_room();
-                full |= mapping.store_is_dirty() && shared.trees_are_large();
+            let mut full = mapping.dirty.is_over_its_share(&limits);
+            if memory.index_is_large() {
+                memory.shrink_metadata();
+                full |= mapping.dirty.store.is_dirty() && memory.index_is_large();
             }
             // Between the limits, a writer lets some writeback pass: once.
-            let pause = !waited && mapping.is_to_pause();
+            let pause = !waited && mapping.dirty.is_to_pause(&limits);
             let window = uncached && {
                 let mut state = mapping.state.lock();
                 let half = state.half_written.is_some_and(|page| state.dirty.contains(page));
@@ -218,11 +216,11 @@ impl Open {
             }
             self.unseen_error()?;
             if !waited {
-                shared.stats.add(Count::ThrottleWaits, 1);
+                memory.stats.add(Count::ThrottleWaits, 1);
                 waited = true;
             }
-            shared.kick_flushers();
-            shared.cleaned.wait(ticket).await;
+            memory.kick_flushers();
+            mapping.writeback().cleaned.wait(ticket).await;
         }
     }
 }
@@ -234,7 +232,7 @@ impl Mapping {
         let bytes = match self.edit().slot(page) {
             // SAFETY: in its slot while we hold the lock, which who fills in past the mark holds,
             // too.
-            Slot::Frame(frame) => unsafe { self.shared.arena.bytes(frame, 0, PAGE_SIZE) }.to_vec(),
+            Slot::Frame(frame) => unsafe { self.memory.arena.bytes(frame, 0, PAGE_SIZE) }.to_vec(),
             Slot::Hole => vec![0; PAGE_SIZE],
             Slot::Empty | Slot::InFlight(_) => return None,
         };
@@ -245,8 +243,8 @@ impl Mapping {
     /// is to be filled in place.
     fn commit(self: &Arc<Self>, step: Step<'_>, mut frames: Frames, bases: &[Base]) -> Commit {
         let Step { buf, offset, append, in_place, uncached } = step;
-        let shared = &self.shared;
-        let arena = &shared.arena;
+        let memory = &self.memory;
+        let arena = &memory.arena;
         let end = offset + buf.len() as u64;
         let pages = pages_of(offset, buf.len());
         let first = pages.start + u64::from(in_place);
@@ -319,11 +317,11 @@ impl Mapping {
         if let Some((frame, head)) = in_place_at {
             let len = buf.len().min(PAGE_SIZE - head);
             // SAFETY: past the mark, so no reader looks at these bytes, and within the frame; we
-            // hold the lock, so nobody else writes them.
+            // hold the lock, so no other thread writes them.
             unsafe { std::ptr::copy_nonoverlapping(buf.as_ptr(), arena.ptr(frame).add(head), len) };
         }
         let mut new_pages = 0;
-        let at_work = uncached.then(|| shared.at_work());
+        let at_work = uncached.then(|| memory.reserve.at_work());
         let window = self.window();
         if let Some((frame, head)) = in_place_at {
             let meta = arena.meta(frame);
@@ -332,7 +330,7 @@ impl Mapping {
             if !uncached {
                 meta.clear(flag::UNCACHED);
             }
-            shared.stats.add(Count::AppendsInPlace, 1);
+            memory.stats.add(Count::AppendsInPlace, 1);
         }
         for (index, page) in (first..pages.end).enumerate() {
             let start = page * PAGE_SIZE as u64;
@@ -376,14 +374,14 @@ impl Mapping {
         let wake = uncached && is_worth_waking(&state);
         drop(state);
         drop(at_work);
-        shared.collect_some();
+        memory.collect_some();
         self.count(Count::UncachedPages, new_pages);
-        shared.stats.add(Count::WrittenBytes, buf.len() as u64);
+        memory.stats.add(Count::WrittenBytes, buf.len() as u64);
         if wake {
             self.lane().kick();
         }
-        // Written, these pages are memory for whoever waits for some.
-        shared.notify_waiting();
+        // Once written back, these pages can be reclaimed for operations that wait for memory.
+        memory.waiters.notify();
         Commit::Done(buf.len())
     }
 }

@@ -3,7 +3,7 @@
 //! A file that this program has open for writing cannot be executed on its machine (ETXTBSY), the
 //! space of one that is removed there is not freed, and its file system cannot be unmounted.
 //!
-//! 1. The store's file of a file that nobody has had open for [`CLOSE_AFTER`] is closed, once what is
+//! 1. The store's file of a file that no program has had open for [`CLOSE_AFTER`] is closed, once what is
 //!    dirty is written and the file was looked at after that; its pages stay. If the looks prove nothing
 //!    for [`GIVE_UP_AFTER`], since others keep changing the file, its pages go and it is closed.
 //! 2. Write access to one that others still have open is given up so long after the last open file
@@ -13,6 +13,7 @@
 
 use crate::fs::{FsShared, Table};
 use crate::mapping::Mapping;
+use crate::writeback::lane::IdleFiles;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_base::sync::atomic::Ordering;
@@ -25,7 +26,7 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 /// Files that are looked at in a round.
 const ROUND: usize = 256;
 
-/// Since when nobody has a file open.
+/// Since when no program has a file open.
 #[derive(Clone, Copy)]
 pub(crate) struct Idle {
     pub(crate) since: Instant,
@@ -39,14 +40,12 @@ impl Idle {
     }
 }
 
-impl FsShared {
-    /// Closes what has been idle for long enough, or has it prepared. The flusher calls it.
-    /// Gives the files that are to be closed.
-    pub(crate) fn close_idle(self: &Arc<Self>, now: Instant) -> Vec<Arc<dyn OpenFile>> {
+impl IdleFiles for FsShared {
+    fn close_idle(self: Arc<Self>, now: Instant) -> Vec<Arc<dyn OpenFile>> {
         if !self.store.names_change_here() {
             return Vec::new();
         }
-        let shared = self.cache.shared();
+        let metadata = &self.cache.memory().metadata;
         let tasks = &self.dirty.lane.tasks;
         let mut closed = Vec::new();
         let mut prepare = Vec::new();
@@ -71,7 +70,7 @@ impl FsShared {
                     closed.push(file);
                 }
                 None => {
-                    table.wait_on(id, Idle { due: now + CLOSE_AFTER / 4, ..idle }, shared.tick());
+                    table.wait_on(id, Idle { due: now + CLOSE_AFTER / 4, ..idle }, metadata.tick());
                     prepare.push(mapping);
                 }
             }
@@ -88,7 +87,7 @@ impl FsShared {
             tasks.spawn(async move { mapping.prepare_to_close().await });
         }
         for mapping in unwritten {
-            let fs = Arc::downgrade(self);
+            let fs = Arc::downgrade(&self);
             tasks.spawn(async move {
                 mapping.write_back(0..u64::MAX).await.ok();
                 mapping.settle().await;
@@ -102,14 +101,19 @@ impl FsShared {
         }
         closed
     }
+
+    fn with_list(&self, f: &mut dyn FnMut(bool) -> bool) -> bool {
+        let table = self.table.lock();
+        f(table.has_idle())
+    }
 }
 
 impl Table {
-    /// Nobody may write to a file any more that others have open. Of stores from which nothing is closed,
-    /// nothing is noted: nobody would take it out again.
+    /// Notes a file that is open, but no longer for writing. Not for stores of which files are not
+    /// closed: the flusher would never take the note out again.
     pub(crate) fn note_written(&mut self, mapping: &Arc<Mapping>) {
         if mapping.store.names_change_here() && mapping.holds_write_access() {
-            self.written.insert(mapping.id, mapping.shared.now());
+            self.written.insert(mapping.id, Instant::now());
             mapping.lane().start();
         }
     }
@@ -171,7 +175,7 @@ mod tests {
         let mut now = Instant::now();
         for _ in 0..3000 {
             now += CLOSE_AFTER;
-            fs.shared.close_idle(now);
+            fs.shared.clone().close_idle(now);
         }
         assert!(tasks.alive() <= 1100, "{} tasks wait for the store", tasks.alive());
         drop(go_on);

@@ -7,18 +7,17 @@
 
 use super::{Entry, FsShared};
 use crate::fs::deferred_close::Idle;
+use crate::memory::metadata::Shrinkable;
+use std::sync::Arc;
 use weir_base::sync::atomic::Ordering;
 use weir_vfs::Unnamed;
 
-impl FsShared {
-    /// When the file was closed that was closed longest ago.
-    pub(crate) fn oldest_idle(&self) -> Option<u64> {
+impl Shrinkable for FsShared {
+    fn oldest_idle(&self) -> Option<u64> {
         self.table.lock().idle.keys().next().copied()
     }
 
-    /// Lets the mapping go that was closed longest ago, with its pages, and says whether it did; one
-    /// that is busy gets another turn.
-    pub(crate) fn let_one_go(&self) -> bool {
+    fn drop_oldest_idle(&self) -> bool {
         let mut table = self.table.lock();
         let Some(id) = table.idle.values().next().copied() else { return false };
         table.leave_idle(id);
@@ -27,7 +26,11 @@ impl FsShared {
             !state.is_clean() || state.exclusive
         });
         if busy {
-            table.enter_idle(id, self.cache.shared().tick(), Idle::new(self.cache.shared().now()));
+            table.enter_idle(
+                id,
+                self.cache.memory().metadata.tick(),
+                Idle::new(self.cache.memory().now()),
+            );
             return false;
         }
         let Some(Entry { mapping, .. }) = table.mappings.remove(&id) else { return false };
@@ -48,7 +51,20 @@ impl FsShared {
         true
     }
 
-    /// A name is gone; if it was the file's last, and nobody has it open, its pages go. No name can
+    fn is_behind(&self) -> bool {
+        self.dirty.lane.is_behind()
+    }
+
+    fn release(self: Arc<Self>) {
+        if let Some(fs) = Arc::into_inner(self) {
+            let tasks = fs.dirty.lane.tasks.clone();
+            tasks.spawn(async move { drop(fs) });
+        }
+    }
+}
+
+impl FsShared {
+    /// A name is gone; if it was the file's last, and no program has it open, its pages go. No name can
     /// be given to a file again that has none.
     pub(super) fn lost_name(&self, unnamed: Option<Unnamed>) {
         let Some(Unnamed { id, .. }) = unnamed.filter(|unnamed| unnamed.nlink == 0) else {

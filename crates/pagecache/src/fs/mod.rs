@@ -1,11 +1,11 @@
 //! A store seen through a cache.
 //!
-//! 1. A file has one mapping, whoever opens it how often. It outlives its last close with all its
+//! 1. A file has one mapping, however often it is open. It outlives its last close with all its
 //!    pages, until memory is wanted; opening it again asks the store for its attributes, so that a
-//!    change behind the cache's back is noticed. The store's file is closed when nobody has had the
+//!    change behind the cache's back is noticed. The store's file is closed when no program has had the
 //!    file open for some seconds (`idle`), and stays open for the last [`IDLE_FILES`] only.
 //! 2. A mapping with something dirty is never let go of, so a file never has two.
-//! 3. A file without names and without opens loses its pages, dirty ones too: nobody can read them.
+//! 3. A file without names and without opens loses its pages, dirty ones too: no program can read them.
 //! 4. The change attribute shown of a file never goes back, whether it has a mapping or not.
 
 pub(crate) mod deferred_close;
@@ -13,12 +13,13 @@ mod gone;
 mod unmount;
 
 use crate::cache::Cache;
-use crate::file::File;
+use crate::file::{File, Mount};
 use crate::fs::deferred_close::Idle;
 use crate::mapping::Mapping;
+use crate::memory::metadata::Shrinkable;
 use crate::writeback::errseq::Untold;
 use crate::writeback::lane::Lane;
-use crate::writeback::throttle::StoreDirty;
+use crate::writeback::throttle::StoreWriteback;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -43,7 +44,7 @@ pub struct CachedFs {
 pub(crate) struct FsShared {
     pub(crate) cache: Cache,
     pub(crate) store: Arc<dyn FileSystem>,
-    pub(crate) dirty: Arc<StoreDirty>,
+    pub(crate) dirty: Arc<StoreWriteback>,
     pub(crate) table: Mutex<Table>,
     /// How far the change attribute shown was ahead of the store's when a mapping was let go of.
     lead: AtomicU64,
@@ -52,11 +53,11 @@ pub(crate) struct FsShared {
 #[derive(Default)]
 pub(crate) struct Table {
     pub(crate) mappings: HashMap<FileId, Entry>,
-    /// Those that nobody has open, by the cache's clock, oldest first.
+    /// Those that no program has open, by the cache's clock, oldest first.
     idle: BTreeMap<u64, FileId>,
     /// Of these, the ones whose store file is open.
     pub(crate) idle_open: BTreeMap<u64, (FileId, Idle)>,
-    /// Files that somebody has open, but nobody for writing any more, since when.
+    /// Files that are open, but no longer for writing, and since when.
     pub(crate) written: HashMap<FileId, Instant>,
     /// Errors of files that have no mapping any more.
     pub(crate) untold: Untold,
@@ -64,18 +65,27 @@ pub(crate) struct Table {
 
 pub(crate) struct Entry {
     pub(crate) mapping: Arc<Mapping>,
-    /// Its key in `idle`, while nobody has it open.
+    /// Its key in `idle`, while no program has it open.
     idle_since: Option<u64>,
+}
+
+impl Cache {
+    /// Mounts a store: makes its files available through this cache.
+    pub fn mount(&self, store: Arc<dyn FileSystem>) -> CachedFs {
+        CachedFs::new(self.clone(), store)
+    }
 }
 
 impl CachedFs {
     pub(crate) fn new(cache: Cache, store: Arc<dyn FileSystem>) -> Self {
         let shared = Arc::new_cyclic(|fs| {
-            let lane = Lane::new(cache.shared(), fs.clone());
-            let dirty = Arc::new(StoreDirty::new(lane));
+            let idle: Weak<FsShared> = Weak::clone(fs);
+            let lane = Lane::new(cache.memory(), cache.writeback(), idle);
+            let dirty = Arc::new(StoreWriteback::new(cache.writeback().clone(), lane));
             FsShared { cache, store, dirty, table: Mutex::default(), lead: AtomicU64::new(0) }
         });
-        shared.cache.shared().stores.lock().push(Arc::downgrade(&shared));
+        let store: Arc<dyn Shrinkable> = shared.clone();
+        shared.cache.memory().metadata.stores.lock().push(Arc::downgrade(&store));
         Self { shared }
     }
 
@@ -92,6 +102,14 @@ impl CachedFs {
     /// The store itself.
     pub fn store(&self) -> &Arc<dyn FileSystem> {
         &self.shared.store
+    }
+
+    /// How often since the mount written data of its files was lost, or may have been: a write to the
+    /// store failed for good, or the store's sync failed. It grows before any caller is told, and
+    /// before the data is gone from the cache. A server that compares it from a write to the write's
+    /// sync knows whether to have the client write again.
+    pub fn write_errors(&self) -> u64 {
+        self.shared.dirty.errors.load(Ordering::SeqCst)
     }
 
     /// The root directory.
@@ -133,15 +151,15 @@ impl CachedFs {
         Ok(file)
     }
 
-    /// The file's mapping, counted as opened once more, and whether nobody had it open.
+    /// The file's mapping, counted as opened once more, and whether no program had it open.
     async fn mapping(&self, id: FileId, access: Access) -> Result<(Arc<Mapping>, bool)> {
         if let Some(found) = self.shared.reopen(id) {
             return Ok(found);
         }
-        self.shared.cache.shared().make_room();
+        self.shared.cache.memory().shrink_metadata();
         let fs = &self.shared;
         let lead = fs.lead.load(Ordering::Relaxed);
-        let new = Mapping::open(fs.cache.shared(), &fs.store, &fs.dirty, id, access, lead).await?;
+        let new = Mapping::open(fs.cache.memory(), &fs.store, &fs.dirty, id, access, lead).await?;
         Ok((fs.enter(new), false))
     }
 
@@ -287,13 +305,13 @@ impl CachedFs {
         let created = Created { attr: self.shared.overlaid(attr), created };
         let Some(made) = made else { return Ok((created, None)) };
         let fs = &self.shared;
-        fs.cache.shared().make_room();
+        fs.cache.memory().shrink_metadata();
         let lead = fs.lead.load(Ordering::Relaxed);
         let id = created.attr.id;
         let mapping =
-            Mapping::of_open(fs.cache.shared(), &fs.store, &fs.dirty, id, made, lead).await?;
+            Mapping::of_open(fs.cache.memory(), &fs.store, &fs.dirty, id, made, lead).await?;
         let file = File::new(fs.clone(), fs.enter(mapping), access);
-        // Somebody else may have opened it first.
+        // Another caller may have opened it first.
         file.open.mapping.upgrade(access).await?;
         if !access.contains(Access::WRITE) {
             fs.table.lock().note_written(&file.open.mapping);
@@ -524,7 +542,7 @@ impl CachedFs {
     }
 }
 
-/// A [`CachedFs`] for as long as somebody else keeps it, or has a file of it open.
+/// A [`CachedFs`] for as long as another owner keeps it, or has a file of it open.
 #[derive(Clone)]
 pub struct WeakFs {
     shared: Weak<FsShared>,
@@ -552,7 +570,7 @@ impl FsShared {
         self.table.lock().reopen(id)
     }
 
-    /// Enters a new mapping, or gives the one that somebody else has entered meanwhile.
+    /// Enters a new mapping, or gives the one that another caller has entered meanwhile.
     fn enter(&self, new: Arc<Mapping>) -> Arc<Mapping> {
         let mut table = self.table.lock();
         if let Some((mapping, _)) = table.reopen(new.id) {
@@ -564,8 +582,23 @@ impl FsShared {
         new
     }
 
-    /// One open file less.
-    pub(crate) fn close(&self, mapping: &Arc<Mapping>) {
+    /// The store's attributes with what the cache knows.
+    fn overlaid(&self, mut attr: Attr) -> Attr {
+        if attr.kind == FileKind::Regular {
+            match self.live(attr.id) {
+                Some(mapping) => mapping.overlay(&mut attr, None, None),
+                None => {
+                    let lead = self.lead.load(Ordering::Relaxed);
+                    attr.change = attr.change.saturating_add(lead);
+                }
+            }
+        }
+        attr
+    }
+}
+
+impl Mount for FsShared {
+    fn close(&self, mapping: &Arc<Mapping>) {
         let mut table = self.table.lock();
         if mapping.opens.fetch_sub(1, Ordering::Relaxed) > 1 {
             if mapping.writers.load(Ordering::SeqCst) == 0 {
@@ -580,8 +613,8 @@ impl FsShared {
             drop(gone);
             return;
         }
-        let tick = self.cache.shared().tick();
-        table.enter_idle(mapping.id, tick, Idle::new(self.cache.shared().now()));
+        let tick = self.cache.memory().metadata.tick();
+        table.enter_idle(mapping.id, tick, Idle::new(self.cache.memory().now()));
         // What is let go of is closed, and frees its pages, without the table's lock.
         let mut closed = Vec::new();
         // One that is busy gets another turn; so a close looks at two.
@@ -601,7 +634,7 @@ impl FsShared {
                 Some(file) => closed.push((file, oldest)),
                 None => {
                     table.leave_idle(id);
-                    table.enter_idle(id, self.cache.shared().tick(), idle);
+                    table.enter_idle(id, self.cache.memory().metadata.tick(), idle);
                 }
             }
         }
@@ -609,19 +642,12 @@ impl FsShared {
         mapping.prune_left();
         drop(closed);
     }
+}
 
-    /// The store's attributes with what the cache knows.
-    fn overlaid(&self, mut attr: Attr) -> Attr {
-        if attr.kind == FileKind::Regular {
-            match self.live(attr.id) {
-                Some(mapping) => mapping.overlay(&mut attr, None, None),
-                None => {
-                    let lead = self.lead.load(Ordering::Relaxed);
-                    attr.change = attr.change.saturating_add(lead);
-                }
-            }
-        }
-        attr
+impl Drop for FsShared {
+    fn drop(&mut self) {
+        // The flusher writes what is left, and ends. Its thread may have failed to start before.
+        self.dirty.lane.kick();
     }
 }
 

@@ -46,6 +46,7 @@ impl CachedFs {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
+    use crate::memory::metadata::Shrinkable;
     use crate::{Cache, Config};
     use std::pin::pin;
     use std::task::{Context, Waker};
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_outlives_its_mapping_until_somebody_is_told() {
+    fn an_error_outlives_its_mapping_until_an_open_file_is_told() {
         let store = Fault::over(MemoryFs::new(), 1);
         let fs = Cache::new(Config::default()).unwrap().mount(store.clone());
         let access = Access::READ | Access::WRITE;
@@ -128,7 +129,7 @@ mod tests {
                 }
                 drop(file);
                 store.clear();
-                while !fs.shared.let_one_go() {
+                while !fs.shared.drop_oldest_idle() {
                     yield_now();
                 }
                 id
@@ -139,7 +140,7 @@ mod tests {
         let (one, two) = (open(), open());
         assert_eq!((one.sync(true), two.sync(true)), (Err(Error::Quota), Err(Error::Quota)));
         drop((one, two));
-        while !fs.shared.let_one_go() {
+        while !fs.shared.drop_oldest_idle() {
             yield_now();
         }
         assert_eq!(open().sync(true), Ok(()), "told already");

@@ -2,7 +2,7 @@
 //!
 //! 1. A write changes them at once: mtime and ctime move, and the change attribute grows with
 //!    every call.
-//! 2. Our own writeback changes them in the store, too. That is not a change that anybody made, so
+//! 2. Our own writeback changes them in the store, too. That is not a change that a program made, so
 //!    what is shown stays the same.
 //! 3. A change in the store that we did not cause is recognised when nothing of ours is under way,
 //!    and shown as a value never shown before. A store that counts changes by others tells of those
@@ -64,7 +64,7 @@ impl Times {
         self.stored.map_or(0, |stored| self.shown.saturating_sub(stored))
     }
 
-    /// Somebody wrote, truncated, punched: data changed in the cache.
+    /// A caller wrote, truncated or punched: data changed in the cache.
     pub(crate) fn modified(&mut self, now: SystemTime) {
         self.shown += 1;
         self.mtime = Some(now);

@@ -1,9 +1,16 @@
 //! What an idle mapping has in place of its store's file.
 
+use std::sync::{Arc, LazyLock};
 use weir_vfs::{Access, Attr, Error, OpenFile, ReadOp, Result, WriteOp};
 
-/// Open for nothing; whoever opens the mapping again opens the store's file first.
-pub(crate) struct ClosedFile;
+/// The one that all mappings share.
+pub(crate) fn shared() -> Arc<dyn OpenFile> {
+    static CLOSED: LazyLock<Arc<ClosedFile>> = LazyLock::new(|| Arc::new(ClosedFile));
+    CLOSED.clone()
+}
+
+/// Open for nothing: opening the mapping again opens the store's file first.
+struct ClosedFile;
 
 #[async_trait::async_trait]
 impl OpenFile for ClosedFile {

@@ -1,8 +1,8 @@
 //! Files that are cut off in the store behind the cache's back, as a fill finds out.
 //!
 //! 1. A read of the store that meets the end of file where the file is known to have gone on is no
-//!    hole. Nobody wrote those zeros: the store is asked for the file's size.
-//! 2. If the file is shorter now, so is ours, and whoever reads sees its new end. What is dirty stays,
+//!    hole. No program wrote those zeros: the store is asked for the file's size.
+//! 2. If the file is shorter now, so is ours, and readers see its new end. What is dirty stays,
 //!    and makes the file as long again as it reaches, when it is written.
 //! 3. If it is not, the store is asked again: the file may have been emptied and written anew in
 //!    between. After a few answers that contradict the size the read fails.

@@ -8,18 +8,16 @@
 //!    believed only if nothing was changed since the read began, and nothing written back either: a
 //!    page may have been written, and dropped, since the store looked.
 //! 4. A fill ends even if everybody who wanted it has left.
-//! 5. One that was in flight when somebody began to change the file as a whole publishes nothing:
-//!    nobody knows whether it read before that or after.
+//! 5. One that was in flight when a change of the file as a whole began publishes nothing:
+//!    it may have read before that change or after.
 //!
 //! Soundness: the buffer handed to the store writes into frames that are not published; they
 //! belong to the fill until the store has given the buffer back.
 
-use crate::file::readahead::PIECE;
-use crate::file::write::MAX_FILE_BYTES;
 use crate::mapping::index::{self, Found, Slot};
 use crate::mapping::invalidate_lock::Exclusive;
-use crate::mapping::{Edit, Mapping};
-use crate::memory::arena::{Arena, Frames, flag, runs};
+use crate::mapping::{Edit, MAX_FILE_BYTES, Mapping};
+use crate::memory::arena::{Arena, Frames, flag};
 use crate::ranges::RangeSet;
 use crate::stats::Count;
 use std::io::IoSliceMut;
@@ -32,6 +30,9 @@ use weir_vfs::{Buffer, Error, Layout, ReadOp, Result, SegmentKind};
 
 /// Known holes up to this many pages are read through rather than around: 64 KiB.
 const READ_THROUGH_PAGES: u64 = 16;
+
+/// Pages brought in at a time: 1 MiB. Each piece of a read-ahead has a mark.
+pub(crate) const PIECE: u64 = 256;
 
 /// A read of the store in flight.
 pub(crate) struct Fill {
@@ -172,7 +173,7 @@ impl Mapping {
         // The last page that a file can have ends one byte behind its largest size.
         let most = MAX_FILE_BYTES.saturating_sub(start);
         let buffer = FrameBuffer {
-            arena: self.shared.arena.clone(),
+            arena: self.memory.arena.clone(),
             runs: frames.runs().collect(),
             len: (frames.len() * PAGE_SIZE).min(usize::try_from(most).unwrap_or(usize::MAX)),
         };
@@ -201,9 +202,9 @@ impl Mapping {
         let mut page = self.missing_from(pages.start, end);
         while page < end {
             let want = (end - page).min(PIECE) as usize;
-            let want = want.min(self.shared.limits().step);
+            let want = want.min(self.memory.limits().step);
             let Some(frames) = alloc(want) else { return page };
-            // Somebody else may have begun to bring the page in.
+            // Another caller may have begun to read the page.
             let after = self.start_fill(page, frames, purpose).map_or(page + 1, |f| f.pages().end);
             page = self.missing_from(after, end);
         }
@@ -217,7 +218,7 @@ impl Mapping {
 
     /// The first page from `page` on that is neither there nor on its way, or `end`.
     fn missing_from(&self, mut page: u64, end: u64) -> u64 {
-        let guard = self.shared.epoch.enter();
+        let guard = self.memory.epoch.enter();
         while page < end {
             page = match self.index.lookup(page, &guard) {
                 Found::Empty(_) => return page,
@@ -266,7 +267,7 @@ impl Mapping {
         drop(state);
         drop(frames);
         self.changed.notify();
-        self.shared.notify_waiting();
+        self.memory.waiters.notify();
     }
 
     fn publish(
@@ -299,7 +300,7 @@ impl Mapping {
             while extents.first().is_some_and(|e| e.end <= from) {
                 extents = &extents[1..];
             }
-            // Zero whatever of the page is not data; if that is all of it, it is a hole.
+            // Zero all of the page that is not data; if that is all of it, it is a hole.
             let mut at = from;
             let mut has_data = false;
             for extent in extents.iter().take_while(|e| e.start < to) {
@@ -420,22 +421,4 @@ unsafe impl Buffer for FrameBuffer {
             }
         }
     }
-}
-
-/// The bytes `from..to` of a list of frames, neighbours joined, as (address, length).
-pub(crate) fn frame_slices<'a>(
-    arena: &'a Arena,
-    frames: &'a [u32],
-    from: usize,
-    to: usize,
-) -> impl Iterator<Item = (*const u8, usize)> + 'a {
-    let mut at = 0;
-    runs(frames).filter_map(move |(frame, count)| {
-        let run = at..at + count * PAGE_SIZE;
-        at = run.end;
-        let (start, end) = (from.max(run.start), to.min(run.end));
-        // Wrapping: the caller says whether the bytes may be looked at.
-        (start < end)
-            .then(|| (arena.ptr(frame).cast_const().wrapping_add(start - run.start), end - start))
-    })
 }

@@ -157,7 +157,7 @@ unsafe impl Send for Garbage {}
 impl Drop for Garbage {
     fn drop(&mut self) {
         // SAFETY: made by `Box::into_raw` as the type that its height says, unlinked, and its epoch
-        // has passed, so that nobody else refers to it; its children were taken out before.
+        // has passed, so that no reader refers to it; its children were taken out before.
         unsafe {
             if self.height == 0 {
                 drop(Box::from_raw(self.node.cast::<Leaf>()));
@@ -307,7 +307,7 @@ impl Index {
     /// Puts `slot` at `page` and returns what was there. The mapping's lock is held.
     pub(crate) fn set(&self, page: u64, slot: Slot, garbage: &mut Vec<Garbage>) -> Slot {
         // Most changes neither make a leaf nor empty one, so that nothing above it changes.
-        // SAFETY: nobody else unlinks nodes meanwhile.
+        // SAFETY: no other thread unlinks nodes meanwhile.
         if let Found::Leaf(leaf) = unsafe { self.find(page) }
             && (slot != Slot::Empty || leaf.used.load(Ordering::Relaxed) > 1)
         {
@@ -490,7 +490,7 @@ fn replace_below(
     let whole = range.start <= base && range.end >= base + span(height);
     if whole && (empty || hole || with != Fill::HoleWhereEmpty) {
         let new = if with == Fill::Empty { ptr::null_mut() } else { hole_mark() };
-        // Unlinked first, so that whoever finds a child below finds it while inside an epoch that
+        // Unlinked first, so that a reader that finds a child below does so while inside an epoch that
         // began before.
         child.store(new, Ordering::Release);
         if !empty && !hole {

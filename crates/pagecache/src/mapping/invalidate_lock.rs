@@ -23,7 +23,7 @@ impl Drop for Exclusive {
         self.mapping.note_progress(&mut state);
         drop(state);
         self.mapping.changed.notify();
-        self.mapping.shared.collect_some();
+        self.mapping.memory.collect_some();
         if passed_over {
             self.mapping.lane().kick();
         }
@@ -79,7 +79,7 @@ impl Mapping {
         let sequence = self.sequence.load(Ordering::Relaxed);
         debug_assert!(sequence & 1 == 0);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
-        // Whoever sees one of the stores that follow sees the odd number.
+        // A reader that sees one of the stores that follow sees the odd number.
         fence(Ordering::Release);
         Window { mapping: self, sequence }
     }

@@ -17,37 +17,43 @@
 
 pub(crate) mod attribute_overlay;
 pub(crate) mod closed_file;
+pub(crate) mod dirty;
 pub(crate) mod early_eof;
 pub(crate) mod fill;
 pub(crate) mod index;
 pub(crate) mod invalidate_lock;
+pub(crate) mod owner;
 pub(crate) mod prune;
 pub(crate) mod revalidate;
 pub(crate) mod truncate;
 pub(crate) mod writeback;
 
-use crate::cache::Shared;
 use crate::mapping::attribute_overlay::Times;
 use crate::mapping::fill::Fill;
 use crate::mapping::index::{Found, Garbage, Index, LEAF_SLOTS, Leaf, Slot};
+use crate::memory::Memory;
 use crate::memory::arena::flag;
 use crate::memory::epoch::Guard;
+use crate::memory::owner::FrameOwner;
 use crate::ranges::RangeSet;
 use crate::stats::{Count, FileCounters};
 use crate::wait::WaitQueue;
 use crate::writeback::errseq::WriteErrors;
 use crate::writeback::failing::Failing;
 use crate::writeback::flusher::Listed;
-use crate::writeback::throttle::{FileDirty, StoreDirty};
+use crate::writeback::throttle::{FileDirty, StoreWriteback};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 use weir_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use weir_base::sync::{Mutex, MutexGuard, RwLock};
 use weir_base::{PAGE_SIZE, pages_spanning};
 use weir_vfs::{Access, Caller, Capabilities, Error, FileId, FileSystem, OpenFile, Result};
+
+/// Largest size of a file, in bytes: that of the kernel.
+pub(crate) const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 
 /// Stands for a hole in a [`FrameList`].
 pub(crate) const HOLE: u32 = u32::MAX;
@@ -57,7 +63,7 @@ pub(crate) type FrameList = SmallVec<[u32; 264]>;
 
 /// A file in the cache.
 pub(crate) struct Mapping {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) memory: Arc<Memory>,
     pub(crate) store: Arc<dyn FileSystem>,
     pub(crate) id: FileId,
     number: AtomicU32,
@@ -80,14 +86,14 @@ pub(crate) struct Mapping {
     /// What of it is dirty, in pages, and its store's count.
     pub(crate) dirty: FileDirty,
     pub(crate) counters: FileCounters,
-    /// Uncached reads may have left pages behind that nobody came to read.
+    /// Uncached reads may have left pages behind that no read has used.
     pub(crate) marks_left: AtomicBool,
 }
 
 impl Mapping {
     /// Largest size that the file may have, in bytes.
     pub(crate) fn max_size(&self) -> u64 {
-        self.store.max_file_size().min(i64::MAX as u64)
+        self.store.max_file_size().min(MAX_FILE_BYTES)
     }
 }
 
@@ -186,22 +192,22 @@ impl Mapping {
     /// # Errors
     /// Those of the store; [`Error::IsDirectory`] and [`Error::Invalid`] for what is not a file.
     pub(crate) async fn open(
-        shared: &Arc<Shared>,
+        memory: &Arc<Memory>,
         store: &Arc<dyn FileSystem>,
-        dirty: &Arc<StoreDirty>,
+        dirty: &Arc<StoreWriteback>,
         id: FileId,
         access: Access,
         change_lead: u64,
     ) -> Result<Arc<Self>> {
         let file = store.open(&Caller::Own, id, access | Access::READ).await?;
-        Self::of_open(shared, store, dirty, id, file, change_lead).await
+        Self::of_open(memory, store, dirty, id, file, change_lead).await
     }
 
     /// The mapping of a file that the store has open, for reading at least.
     pub(crate) async fn of_open(
-        shared: &Arc<Shared>,
+        memory: &Arc<Memory>,
         store: &Arc<dyn FileSystem>,
-        dirty: &Arc<StoreDirty>,
+        dirty: &Arc<StoreWriteback>,
         id: FileId,
         file: Arc<dyn OpenFile>,
         change_lead: u64,
@@ -215,7 +221,7 @@ impl Mapping {
             _ => return Err(Error::Invalid),
         }
         let mapping = Arc::new(Self {
-            shared: shared.clone(),
+            memory: memory.clone(),
             store: store.clone(),
             id,
             number: AtomicU32::new(0),
@@ -251,13 +257,13 @@ impl Mapping {
             counters: FileCounters::default(),
             marks_left: AtomicBool::new(false),
         });
-        let number = shared.register(Arc::downgrade(&mapping));
+        let number = memory.owners.register(Arc::downgrade(&mapping) as Weak<dyn FrameOwner>);
         mapping.number.store(number, Ordering::Relaxed);
-        shared.room.files.fetch_add(OWN_BYTES, Ordering::Relaxed);
+        memory.metadata.files.fetch_add(OWN_BYTES, Ordering::Relaxed);
         Ok(mapping)
     }
 
-    /// The store's open file. It is one as long as somebody has the file open or anything is dirty.
+    /// The store's open file. It is one as long as a program has the file open or anything is dirty.
     pub(crate) fn file(&self) -> Arc<dyn OpenFile> {
         self.file.read().clone()
     }
@@ -282,7 +288,7 @@ impl Mapping {
     /// Counts for the cache and for the file.
     pub(crate) fn count(&self, count: Count, n: u64) {
         if n > 0 {
-            self.shared.stats.add(count, n);
+            self.memory.stats.add(count, n);
             self.counters.add(count, n);
         }
     }
@@ -334,7 +340,7 @@ impl Mapping {
         let Found::Leaf(leaf) = self.index.lookup(page, guard) else { return None };
         let index = page as usize & (LEAF_SLOTS - 1);
         let Slot::Frame(frame) = leaf.slot(index) else { return None };
-        let flags = self.shared.arena.flags(frame);
+        let flags = self.memory.arena.flags(frame);
         fence(Ordering::Acquire);
         let steady = sequence & 1 == 0 && self.sequence.load(Ordering::Relaxed) == sequence;
         let whole = size >= len as u64 && offset <= size - len as u64;
@@ -390,7 +396,7 @@ impl Mapping {
                     while page < leaf_end {
                         match leaf.slot(page as usize & (LEAF_SLOTS - 1)) {
                             Slot::Frame(frame) => {
-                                if stop_at != 0 && self.shared.arena.flags(frame) & stop_at != 0 {
+                                if stop_at != 0 && self.memory.arena.flags(frame) & stop_at != 0 {
                                     stop = Stop::Marked;
                                     break 'walk;
                                 }
@@ -422,7 +428,7 @@ impl Mapping {
     pub(crate) fn edit(&self) -> Edit<'_> {
         Edit {
             mapping: self,
-            guard: self.shared.epoch.enter(),
+            guard: self.memory.epoch.enter(),
             bytes: self.index.bytes(),
             frames: Vec::new(),
             garbage: Vec::new(),
@@ -438,7 +444,7 @@ impl Mapping {
         }
         let page = old / PAGE_SIZE as u64;
         if let Some(frame) = edit.frame_at(page) {
-            let meta = self.shared.arena.meta(frame);
+            let meta = self.memory.arena.meta(frame);
             let visible = (new - page * PAGE_SIZE as u64).min(PAGE_SIZE as u64) as usize;
             meta.set_mark(visible.max(meta.mark()));
         }
@@ -447,21 +453,21 @@ impl Mapping {
     /// Marks pages as dirty. The lock is held.
     pub(crate) fn mark_dirty(&self, state: &mut State, pages: Range<u64>) {
         if state.is_clean() {
-            state.dirty_since = Some(self.shared.now());
+            state.dirty_since = Some(self.memory.now());
         }
         let new = state.dirty.insert(pages);
-        self.add_dirty(new);
+        self.dirty.add(new);
     }
 
     /// Forgets that pages are dirty, since they are going away. The lock is held.
     pub(crate) fn forget_dirty(&self, state: &mut State, pages: Range<u64>) {
         let gone = state.dirty.remove(pages.clone());
         state.no_longer_failing(pages);
-        self.sub_dirty(gone);
+        self.dirty.sub(gone);
         if gone > 0 {
             self.note_progress(state);
             self.lane().kick();
-            self.shared.cleaned.notify();
+            self.writeback().cleaned.notify();
         }
     }
 
@@ -472,14 +478,14 @@ impl Mapping {
         self.evict_clean(&mut edit, pages);
         edit.finish(&mut state);
         drop(state);
-        self.shared.collect_some();
+        self.memory.collect_some();
     }
 
     /// The same, as a part of a change. The lock is held.
     pub(crate) fn evict_clean(&self, edit: &mut Edit<'_>, pages: Range<u64>) {
         let mut clean = Vec::new();
         edit.visit(&mut |page, frame| {
-            let busy = self.shared.arena.meta(frame).has(flag::DIRTY | flag::WRITEBACK);
+            let busy = self.memory.arena.meta(frame).has(flag::DIRTY | flag::WRITEBACK);
             if pages.contains(&page) && !busy {
                 clean.push(page);
             }
@@ -492,30 +498,30 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Nobody reads any more, so no epoch is needed; pins keep their frames.
+        // No thread reads any more, so no epoch is needed; pins keep their frames.
         let mut frames = Vec::new();
-        let guard = self.shared.epoch.enter();
+        let guard = self.memory.epoch.enter();
         self.index.visit(0..u64::MAX >> 1, &guard, &mut |_, slot| {
             if let Slot::Frame(frame) = slot {
                 frames.push(frame);
             }
         });
         drop(guard);
-        let shared = &self.shared;
+        let memory = &self.memory;
         {
-            let mut queues = shared.queues.lock();
+            let mut queues = memory.queues.lock();
             for &frame in &frames {
-                queues.remove(&shared.arena, frame);
+                queues.remove(&memory.arena, frame);
             }
         }
         let state = self.state.lock();
         // Dirty pages are left only when the file itself is gone.
-        self.sub_dirty(state.dirty.len());
+        self.dirty.sub(state.dirty.len());
         drop(state);
-        shared.unpin(frames.into_iter());
-        shared.unregister(self.number.load(Ordering::Relaxed));
-        shared.room.files.fetch_sub(OWN_BYTES, Ordering::Relaxed);
-        shared.room.trees.fetch_sub(self.index.bytes(), Ordering::Relaxed);
+        memory.unpin(frames.into_iter());
+        memory.owners.unregister(self.number.load(Ordering::Relaxed));
+        memory.metadata.files.fetch_sub(OWN_BYTES, Ordering::Relaxed);
+        memory.metadata.nodes.fetch_sub(self.index.bytes(), Ordering::Relaxed);
     }
 }
 
@@ -561,13 +567,13 @@ impl Edit<'_> {
 
     /// Puts a frame at a page. One that replaces another takes over its place in reclaim's queue.
     pub(crate) fn put(&mut self, page: u64, frame: u32) {
-        let shared = &self.mapping.shared;
-        let meta = shared.arena.meta(frame);
+        let memory = &self.mapping.memory;
+        let meta = memory.arena.meta(frame);
         meta.mapping.store(self.mapping.number.load(Ordering::Relaxed), Ordering::Relaxed);
         meta.page.store(page, Ordering::Relaxed);
         match self.mapping.index.set(page, Slot::Frame(frame), &mut self.garbage) {
             Slot::Frame(old) => {
-                shared.queues.lock().replace(&shared.arena, old, frame, &shared.clock);
+                memory.queues.lock().replace(&memory.arena, old, frame, &memory.clock);
                 self.frames.push(old);
             }
             _ => self.entered.push((frame, page)),
@@ -603,21 +609,22 @@ impl Edit<'_> {
 
     /// Tells reclaim about new pages and old ones, and hands over what was let go of.
     pub(crate) fn finish(self, _state: &mut State) {
-        let shared = &self.mapping.shared;
+        let memory = &self.mapping.memory;
         // Wraps where the index shrinks, and so does the sum.
         let grown = self.mapping.index.bytes().wrapping_sub(self.bytes);
-        shared.room.trees.fetch_add(grown, Ordering::Relaxed);
+        memory.metadata.nodes.fetch_add(grown, Ordering::Relaxed);
         if !self.entered.is_empty() || !self.frames.is_empty() {
-            let mut queues = shared.queues.lock();
+            let mut queues = memory.queues.lock();
             for &(frame, page) in &self.entered {
-                queues.insert(&shared.arena, frame, self.mapping.key(page), &shared.clock);
+                queues.insert(&memory.arena, frame, self.mapping.key(page), &memory.clock);
             }
             for &frame in &self.frames {
-                queues.remove(&shared.arena, frame);
+                queues.remove(&memory.arena, frame);
             }
         }
         if !self.frames.is_empty() || !self.garbage.is_empty() {
-            shared.retire(self.frames, self.garbage);
+            let nodes = (!self.garbage.is_empty()).then(|| Box::new(self.garbage) as Box<dyn Send>);
+            memory.retire(self.frames, nodes);
         }
     }
 }

@@ -8,89 +8,21 @@
 //!    operation or its close: a stream of misaligned reads or writes would otherwise read it again
 //!    and again. It is one page per open file.
 //! 4. Pruning never waits: if the file is busy, reclaim does it (such pages go first there).
-//! 5. They live on the reserve of free frames, so that they cost nobody a page: a long call is done
+//! 5. They live on the reserve of free frames, so that they evict no page of others: a long call is done
 //!    in pieces that fit in it, each pruned before the next. One that finds it used up waits for
 //!    others of its kind, and takes pages of others only if none of these gets on.
 
-use crate::file::Open;
-use crate::file::read::pages_of;
 use crate::mapping::index::Slot;
 use crate::mapping::{Edit, Mapping};
 use crate::memory::arena::flag;
 use crate::ranges::RangeSet;
 use crate::stats::Count;
-use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
-
-/// Prunes what an uncached read has used, when it ends, and also if it is dropped before its end.
-pub(crate) struct Pruner<'a> {
-    open: &'a Open,
-    uncached: bool,
-    used: RangeSet,
-    end: u64,
-}
-
-impl<'a> Pruner<'a> {
-    pub(crate) fn new(open: &'a Open, uncached: bool) -> Self {
-        Self { open, uncached, used: RangeSet::default(), end: 0 }
-    }
-
-    /// Notes that `len` bytes at `offset` were copied.
-    pub(crate) fn used(&mut self, offset: u64, len: usize) {
-        if self.uncached && len > 0 {
-            self.used.insert(pages_of(offset, len));
-            self.end = offset + len as u64;
-            if self.used.len() >= self.open.mapping.shared.limits().piece as u64 {
-                self.prune();
-            }
-        }
-    }
-
-    fn prune(&mut self) {
-        if self.used.is_empty() {
-            return;
-        }
-        let mapping = &self.open.mapping;
-        let half_read = !self.end.is_multiple_of(PAGE_SIZE as u64) && self.end < mapping.size();
-        let page = self.end / PAGE_SIZE as u64;
-        let was =
-            self.open.half_read.swap(if half_read { page } else { NO_PAGE }, Ordering::Relaxed);
-        if was != NO_PAGE {
-            self.used.insert(was..was + 1);
-        }
-        if half_read {
-            self.used.remove(page..page + 1);
-        }
-        mapping.prune(&self.used);
-        self.used = RangeSet::default();
-    }
-}
-
-impl Drop for Pruner<'_> {
-    fn drop(&mut self) {
-        self.prune();
-    }
-}
-
-/// No page is half read.
-pub(crate) const NO_PAGE: u64 = u64::MAX;
-
-impl Open {
-    /// Drops the page that the last uncached read left half read; there is no next one.
-    pub(crate) fn prune_half_read(&self) {
-        let page = self.half_read.swap(NO_PAGE, Ordering::Relaxed);
-        if page != NO_PAGE {
-            let mut pages = RangeSet::default();
-            pages.insert(page..page + 1);
-            self.mapping.prune(&pages);
-        }
-    }
-}
 
 impl Mapping {
     /// Drops those of the pages that an uncached operation brought in.
     pub(crate) fn prune(&self, pages: &RangeSet) {
-        let _at_work = self.shared.at_work();
+        let _at_work = self.memory.reserve.at_work();
         let Some(mut state) = self.state.try_lock() else {
             self.count(Count::PruneSkips, 1);
             return;
@@ -101,19 +33,19 @@ impl Mapping {
         edit.finish(&mut state);
         drop(state);
         self.note_pruned(pruned);
-        self.shared.collect();
+        self.memory.collect();
     }
 
-    /// Drops the page if it carries the mark and nobody needs it; says whether it did, which the
+    /// Drops the page if it carries the mark and is not in use; says whether it did, which the
     /// caller counts. The lock is held.
     pub(crate) fn prune_page(&self, page: u64, edit: &mut Edit<'_>) -> bool {
         let Slot::Frame(frame) = edit.slot(page) else { return false };
-        let meta = self.shared.arena.meta(frame);
+        let meta = self.memory.arena.meta(frame);
         // A cached reader claims the page by taking the mark away, without the lock: the one that takes it
         // away decides.
         let done_with = meta.flags() & (flag::UNCACHED | flag::DIRTY | flag::WRITEBACK)
             == flag::UNCACHED
-            && !self.shared.arena.is_pinned(frame)
+            && !self.memory.arena.is_pinned(frame)
             && meta.clear(flag::UNCACHED) != 0;
         if done_with {
             edit.evict(page);
@@ -125,7 +57,7 @@ impl Mapping {
     pub(crate) fn note_pruned(&self, pages: usize) {
         if pages > 0 {
             self.count(Count::PrunedPages, pages as u64);
-            self.shared.supply.pruned.fetch_add(pages as u64, Ordering::Relaxed);
+            self.memory.reserve.pruned.fetch_add(pages as u64, Ordering::Relaxed);
         }
     }
 
@@ -138,7 +70,7 @@ impl Mapping {
         let mut marked = Vec::new();
         let mut edit = self.edit();
         edit.visit(&mut |page, frame| {
-            if self.shared.arena.meta(frame).has(flag::UNCACHED) {
+            if self.memory.arena.meta(frame).has(flag::UNCACHED) {
                 marked.push(page);
             }
         });

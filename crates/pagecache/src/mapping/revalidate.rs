@@ -4,12 +4,12 @@
 //!    of ours is under way, and at any time by the store's count of them, if it keeps one.
 //! 2. After such a change no page stays but those that are dirty or under writeback, and nothing
 //!    that is being read is published.
-//! 3. The store's file of a file that nobody has open is closed only after a look, after the last
+//! 3. The store's file of a file that no program has open is closed only after a look, after the last
 //!    change of ours, that a later one can be compared with: else a change meanwhile would go unseen.
 //! 4. Write access is given up only while no open file may write and nothing is dirty.
 
-use crate::mapping::index;
 use crate::mapping::{Mapping, State};
+use crate::mapping::{closed_file, index};
 use crate::ranges::RangeSet;
 use crate::stats::Count;
 use std::sync::Arc;
@@ -97,22 +97,22 @@ impl Mapping {
         }
         let file = self.store.open(&Caller::Own, self.id, access | Access::READ).await?;
         let mut open = self.file.write();
-        // Unless somebody else has come first.
+        // Unless another caller has come first.
         if !open.access().contains(access) {
             *open = file;
         }
         Ok(())
     }
 
-    /// Takes the store's file away, to be closed, unless it is in use: nobody opens this one
-    /// meanwhile.
+    /// Takes the store's file away, to be closed, unless it is in use. The caller sees to it that the
+    /// file is not opened meanwhile.
     pub(crate) fn take_file(&self) -> Option<Arc<dyn OpenFile>> {
         let mut state = self.state.lock();
         if !state.is_clean() || state.exclusive || !state.fills.is_empty() {
             return None;
         }
         state.times.close();
-        Some(std::mem::replace(&mut *self.file.write(), self.shared.closed.clone()))
+        Some(std::mem::replace(&mut *self.file.write(), closed_file::shared()))
     }
 
     /// Whether the store's file may be closed: a look at it later can be compared with the last one.

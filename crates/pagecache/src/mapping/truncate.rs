@@ -11,10 +11,9 @@
 //! 5. Only [`Mapping::truncate`] makes a file shorter. What makes it longer compares its size under
 //!    the exclusion, so that a write that was acknowledged meanwhile stays.
 
-use crate::file::write::MAX_FILE_BYTES;
 use crate::mapping::index::{Fill, Slot};
 use crate::mapping::invalidate_lock::Exclusive;
-use crate::mapping::{Edit, Mapping, State};
+use crate::mapping::{Edit, MAX_FILE_BYTES, Mapping, State};
 use crate::memory::arena::{Frames, flag};
 use crate::tasks::finish;
 use std::ops::Range;
@@ -119,7 +118,7 @@ impl Mapping {
             };
             mapping.in_store(&exclusive, change).await?;
             mapping.punched(&exclusive, offset..end, frames);
-            let none = Frames::none(&mapping.shared.arena);
+            let none = Frames::none(&mapping.memory.arena);
             mapping.resized(&exclusive, end, size.max(end), none);
             Ok(())
         };
@@ -136,7 +135,7 @@ impl Mapping {
             let file = mapping.file();
             mapping.in_store(&exclusive, file.allocate(offset, len)).await?;
             let size = mapping.size().max(end);
-            let none = Frames::none(&mapping.shared.arena);
+            let none = Frames::none(&mapping.memory.arena);
             mapping.resized(&exclusive, end, size, none);
             Ok(())
         };
@@ -189,7 +188,7 @@ impl Mapping {
 
     /// Frames for pages that are cut, at most `n`.
     async fn edge_frames(self: &Arc<Self>, n: usize) -> Frames {
-        self.shared.alloc(n, n, false).await
+        self.memory.alloc(n, n, false).await
     }
 
     /// Runs a change of the store, noted as ours; what is being filled in publishes nothing any more.
@@ -284,8 +283,8 @@ impl Mapping {
         self.modified(edit, &mut state);
     }
 
-    /// Zeroes a part of a page, in frame number `spare` of `frames`; whoever is filling it starts
-    /// again. The lock is held.
+    /// Zeroes a part of a page, in frame number `spare` of `frames`; a fill in flight of that page
+    /// publishes nothing. The lock is held.
     fn cut_page(
         &self,
         edit: &mut Edit<'_>,
@@ -297,7 +296,7 @@ impl Mapping {
     ) {
         match edit.slot(page) {
             Slot::Frame(old) => {
-                let arena = &self.shared.arena;
+                let arena = &self.memory.arena;
                 // SAFETY: in its slot while we hold the lock, which who fills in past the mark
                 // holds, too.
                 let bytes = unsafe { arena.bytes(old, 0, PAGE_SIZE) };

@@ -16,11 +16,10 @@
 //!
 //! `writeback/flusher.rs` says when.
 
-use crate::cache::Shared;
-use crate::file::segments::io_slices;
 use crate::mapping::index::{Fill, Slot};
 use crate::mapping::{Mapping, State};
-use crate::memory::arena::flag;
+use crate::memory::Memory;
+use crate::memory::arena::{Arena, flag, runs};
 use crate::ranges::RangeSet;
 use crate::stats::Count;
 use crate::writeback::errseq::may_pass;
@@ -45,7 +44,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 
 /// Frames that the store writes from.
 struct DirtyPages {
-    shared: Arc<Shared>,
+    memory: Arc<Memory>,
     frames: Vec<u32>,
     len: usize,
 }
@@ -59,13 +58,13 @@ impl Source for DirtyPages {
         assert!(from <= to && to <= self.len);
         // SAFETY: pinned until `self` is dropped, and clipped at the end of file, below which
         // everything is below the marks.
-        unsafe { io_slices(&self.shared.arena, &self.frames, from, to, out) };
+        unsafe { io_slices(&self.memory.arena, &self.frames, from, to, out) };
     }
 }
 
 impl Drop for DirtyPages {
     fn drop(&mut self) {
-        self.shared.unpin(self.frames.iter().copied());
+        self.memory.unpin(self.frames.iter().copied());
     }
 }
 
@@ -77,7 +76,7 @@ pub(crate) enum Ask {
     Urgent,
     /// The flusher, or a sync that has tried before: keep away from files that fail.
     Background,
-    /// Somebody waits for it.
+    /// A caller waits for it.
     Now,
 }
 
@@ -113,7 +112,7 @@ impl Mapping {
         loop {
             let op = {
                 let mut state = self.state.lock();
-                if ask != Ask::Now && state.retry_at.is_some_and(|t| t > self.shared.now()) {
+                if ask != Ask::Now && state.retry_at.is_some_and(|t| t > self.memory.now()) {
                     return;
                 }
                 let Some(run) = state.dirty.first_from(cursor).filter(|r| r.start < pages.end)
@@ -148,7 +147,7 @@ impl Mapping {
                 state.writeback.insert(number, run.clone());
                 state.times.begin();
                 let edit = self.edit();
-                let arena = &self.shared.arena;
+                let arena = &self.memory.arena;
                 let mut frames = Vec::with_capacity((run.end - run.start) as usize);
                 let mut lent = 0;
                 for page in run.clone() {
@@ -165,14 +164,14 @@ impl Mapping {
                 drop(edit);
                 let start = run.start * PAGE_SIZE as u64;
                 let len = (run.end * PAGE_SIZE as u64).min(self.size()) - start;
-                let shared = self.shared.clone();
-                let source = DirtyPages { shared, frames: frames.clone(), len: len as usize };
+                let memory = self.memory.clone();
+                let source = DirtyPages { memory, frames: frames.clone(), len: len as usize };
                 let mapping = self.clone();
                 let uncached = lent == frames.len();
-                self.shared.uncached_io.fetch_add(lent, Ordering::SeqCst);
+                self.memory.reserve.io.fetch_add(lent, Ordering::SeqCst);
                 WriteOp::new(start, Box::new(source), move |source, result| {
                     mapping.end_writeback(number, &run, &frames, source, result);
-                    mapping.shared.uncached_io.fetch_sub(lent, Ordering::SeqCst);
+                    mapping.memory.reserve.io.fetch_sub(lent, Ordering::SeqCst);
                 })
                 .uncached(uncached)
             };
@@ -191,13 +190,13 @@ impl Mapping {
         let end = run.start * PAGE_SIZE as u64 + source.len() as u64;
         // Drops the pins, so that the pages below may be pruned.
         drop(source);
-        let shared = &self.shared;
-        let arena = &shared.arena;
+        let memory = &self.memory;
+        let arena = &memory.arena;
         let pages = run.end - run.start;
         let mut state = self.state.lock();
         state.writeback.remove(&number);
         state.times.end();
-        let now = shared.now();
+        let now = memory.now();
         let mut lost = RangeSet::default();
         if let Err(error) = result {
             for page in run.clone().filter(|&page| !self.is_to_try_again(&state, page, error, now))
@@ -212,7 +211,7 @@ impl Mapping {
         for (page, &frame) in run.clone().zip(frames) {
             // Another frame: written again meanwhile, and dirty on its own account.
             if edit.slot(page) != Slot::Frame(frame) {
-                // Whoever waits for this write waits for the next.
+                // A sync that waits for this write waits for the next.
                 if result.is_err() && !lost.contains(page) && state.dirty.contains(page) {
                     state.failing.insert(page, now);
                 }
@@ -244,7 +243,7 @@ impl Mapping {
         }
         edit.finish(&mut state);
         self.note_pruned(pruned);
-        shared.queues.lock().cleaned(arena, frames.iter().copied());
+        memory.queues.lock().cleaned(arena, frames.iter().copied());
         match result {
             Ok(()) => {
                 state.stored_size = state.stored_size.max(end);
@@ -270,22 +269,22 @@ impl Mapping {
         if state.dirty.len() == waits {
             state.urgent = false;
         } else if state.writeback.is_empty() {
-            state.dirty_since = Some(shared.now());
+            state.dirty_since = Some(memory.now());
         }
-        self.sub_dirty(pages - again);
+        self.dirty.sub(pages - again);
         self.note_progress(&mut state);
         drop(state);
-        shared.collect();
+        memory.collect();
         self.changed.notify();
-        shared.cleaned.notify();
-        shared.notify_waiting();
+        self.writeback().cleaned.notify();
+        memory.waiters.notify();
         self.lane().kick();
     }
 
     /// Whether a page whose write failed with this error is tried again.
     fn is_to_try_again(&self, state: &State, page: u64, error: Error, now: Instant) -> bool {
         let failing = state.failing.since(page).map_or(Duration::ZERO, |since| now - since);
-        may_pass(error) && failing < self.shared.write_patience
+        may_pass(error) && failing < self.writeback().patience
     }
 
     /// The file's size without what is lost: as long as the store has it, or as what is still to be
@@ -341,7 +340,7 @@ impl Mapping {
                 if state.errors.count() != errors {
                     return Err(state.errors.last());
                 }
-                // What somebody else has begun, or has dropped, is done with here, too; what has
+                // What another thread has begun, or has dropped, is done with here, too; what has
                 // failed is tried again, here or by the flusher.
                 todo = todo.intersection(&state.dirty);
                 let failed = state.failing.among(&asked);
@@ -427,4 +426,39 @@ impl Mapping {
         }
         moved
     }
+}
+
+/// A piece of frames that a store writes from, as [`IoSlice`]s.
+///
+/// # Safety
+/// The frames are pinned for `'a`, and the bytes are below their marks.
+unsafe fn io_slices<'a>(
+    arena: &'a Arena,
+    frames: &'a [u32],
+    from: usize,
+    to: usize,
+    out: &mut Vec<IoSlice<'a>>,
+) {
+    for (at, len) in frame_slices(arena, frames, from, to) {
+        // SAFETY: the caller's word.
+        out.push(IoSlice::new(unsafe { std::slice::from_raw_parts(at, len) }));
+    }
+}
+
+/// The bytes `from..to` of a list of frames, neighbours joined, as (address, length).
+fn frame_slices<'a>(
+    arena: &'a Arena,
+    frames: &'a [u32],
+    from: usize,
+    to: usize,
+) -> impl Iterator<Item = (*const u8, usize)> + 'a {
+    let mut at = 0;
+    runs(frames).filter_map(move |(frame, count)| {
+        let run = at..at + count * PAGE_SIZE;
+        at = run.end;
+        let (start, end) = (from.max(run.start), to.min(run.end));
+        // Wrapping: the caller says whether the bytes may be looked at.
+        (start < end)
+            .then(|| (arena.ptr(frame).cast_const().wrapping_add(start - run.start), end - start))
+    })
 }

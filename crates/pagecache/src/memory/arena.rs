@@ -8,7 +8,7 @@
 //!    written again until the frame was free in between.
 //! 3. A published frame carries one reference for the slot that it is in, dropped when the epoch
 //!    in which it was taken out has passed, and one for each pin. At zero it is free. There is no
-//!    other rule: whoever takes the last reference away frees it.
+//!    other rule: the thread that drops the last reference frees it.
 //! 4. The references of two neighbours share a word, 32 bits each, so that lending a long run is one
 //!    atomic addition for every two frames. No count reaches 2^32, as a pin costs its holder memory;
 //!    so nothing is carried from one to the other.
@@ -17,7 +17,7 @@
 //! for 64 MiB of pages stay in the processor's caches when the rest of the metadata would not.
 //!
 //! Soundness: frame bytes are reached through raw pointers into the one mapping, which lives as
-//! long as the arena. Shared slices cover bytes below the mark only, which nobody writes (2).
+//! long as the arena. Shared slices cover bytes below the mark only, which no thread writes (2).
 
 use crate::memory::frame_bitmap::FreeList;
 use crate::memory::region;
@@ -37,11 +37,11 @@ pub(crate) mod flag {
     pub(crate) const DIRTY: u16 = 1;
     /// A write to the store is reading it.
     pub(crate) const WRITEBACK: u16 = 2;
-    /// An uncached operation brought it in and nobody has claimed it.
+    /// An uncached operation brought it in and no cached access has claimed it.
     pub(crate) const UNCACHED: u16 = 4;
     /// It was used since reclaim last looked.
     pub(crate) const REFERENCED: u16 = 8;
-    /// Whoever reads it should start the next read-ahead.
+    /// The read that reaches it starts the next read-ahead.
     pub(crate) const READAHEAD: u16 = 16;
     /// Which queue of reclaim it is in; see `reclaim/s3fifo.rs`.
     pub(crate) const QUEUE: u16 = 0x60;
@@ -206,7 +206,7 @@ impl Arena {
         !self.free.list.lock().is_free(frame)
     }
 
-    /// How often frames were given back: whether it changes tells whether anybody gets on.
+    /// How often frames were given back: it changes as long as operations make progress.
     pub(crate) fn returns(&self) -> u32 {
         self.free.returns.load(Ordering::Relaxed)
     }
@@ -247,7 +247,7 @@ impl Arena {
     /// of the bytes are below their frames' marks.
     #[inline]
     pub(crate) unsafe fn bytes(&self, frame: u32, from: usize, len: usize) -> &[u8] {
-        // SAFETY: inside the mapping by the caller's word; nobody writes below the marks.
+        // SAFETY: inside the mapping by the caller's word; no thread writes below the marks.
         unsafe { std::slice::from_raw_parts(self.ptr(frame).add(from), len) }
     }
 
@@ -309,7 +309,7 @@ impl Arena {
         }
     }
 
-    /// Whether anybody but the slot may hold the frame.
+    /// Whether the frame may have references besides its slot's.
     pub(crate) fn is_pinned(&self, frame: u32) -> bool {
         count_in(self.refs(frame).load(Ordering::Acquire), frame) > 1
     }
@@ -360,7 +360,7 @@ impl Arena {
         }
     }
 
-    /// Gives frames back that nobody refers to, and their memory if they are above the limit.
+    /// Gives frames back that have no reference left, and their memory if they are above the limit.
     fn give_back(&self, frames: &[u32]) {
         if frames.is_empty() {
             return;
@@ -386,11 +386,11 @@ impl Arena {
         self.free.returns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives the memory of frames, in order, back to the system. Nobody refers to them, and nobody
-    /// is handed them meanwhile.
+    /// Gives the memory of frames, in order, back to the system. They have no reference, and are
+    /// not handed out meanwhile.
     fn release(&self, frames: &[u32]) {
         for (first, count) in runs(frames) {
-            // SAFETY: neighbouring frames that nobody refers to.
+            // SAFETY: neighbouring frames without references.
             unsafe { region::release(self.ptr(first), count * PAGE_SIZE) };
         }
     }

@@ -4,7 +4,7 @@
 //!    [`Domain::passed`] says so: every reader that could have found it has left since.
 //! 2. Entering writes one cache line that belongs to the thread alone.
 //! 3. Readers inside never wait and are never waited for by other readers; one that stays inside
-//!    holds back reuse in its own domain, so nobody stays inside across I/O or a lock that is held
+//!    holds back reuse in its own domain, so no thread stays inside across I/O or a lock that is held
 //!    across I/O.
 //! 4. Each cache is a domain, with epochs of its own. A thread has one line for all domains, and its
 //!    announcement names the domain that it is in; so entering costs the same however many there
@@ -135,7 +135,7 @@ impl Domain {
                 return false;
             }
         }
-        // Somebody else may have come first; then it has moved, too.
+        // Another thread may have come first; then it has moved, too.
         let next = now + STEP;
         let _ = self.moment.compare_exchange(now, next, Ordering::SeqCst, Ordering::SeqCst);
         true

@@ -1,6 +1,6 @@
 //! Which pages go when memory is short: S3-FIFO with one reference bit.
 //!
-//! 1. Only clean pages that nobody has pinned are dropped (I3).
+//! 1. Only clean pages that are not pinned are dropped (I3).
 //! 2. Pages that an uncached operation brought in lie in a queue of their own, go first, and never
 //!    enter the main queue unless claimed.
 //! 3. New pages enter the small queue (a tenth of all). Those used again later move to the main
@@ -9,23 +9,19 @@
 //!    queue and leaves the main one alone.
 //! 4. A use that follows the insertion closely does not count: a stream that reads a page in
 //!    eight pieces uses it once.
-//! 5. A look is paid for by somebody: it drops the page; or takes away the reference that a read
+//! 5. A look has one of three results: it drops the page; or takes away the reference that a read
 //!    left; or finds the page dirty and parks it (a flag, and out of the list) until the write
 //!    that cleans it puts it back where it was, at the end. Only pinned pages are looked at again
 //!    and again, and a call in the foreground gives up after a few hundred looks.
 //!
 //! Lock order: a mapping's state, then the queues. Reclaim takes candidates out under the queues'
-//! lock, lets go of it, and then takes the mapping's; so nobody reclaims holding a mapping's lock.
+//! lock, lets go of it, and then takes the mapping's; so no thread reclaims holding a mapping's lock.
 
-use crate::cache::Shared;
 use crate::memory::arena::{Arena, NONE, flag};
-use crate::stats::Count;
 use weir_base::sync::atomic::{AtomicU32, Ordering};
 
-/// Pages taken out under one hold of the queues' lock.
-const BATCH: usize = 64;
 /// Pages looked at under one hold of it.
-const HOLD: usize = 4 * BATCH;
+pub(super) const HOLD: usize = 256;
 
 /// In which queue a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +37,7 @@ pub(crate) enum Queue {
 impl Queue {
     /// The queue that the page belongs to; in its list unless parked. `None` while it is out for
     /// inspection.
-    fn of(arena: &Arena, frame: u32) -> Option<Self> {
+    pub(super) fn of(arena: &Arena, frame: u32) -> Option<Self> {
         match (arena.meta(frame).flags() & flag::QUEUE) >> flag::QUEUE_SHIFT {
             1 => Some(Self::Small),
             2 => Some(Self::Main),
@@ -52,7 +48,7 @@ impl Queue {
 }
 
 /// Flags of a page that is not in the store yet.
-const UNWRITTEN: u16 = flag::DIRTY | flag::WRITEBACK;
+pub(super) const UNWRITTEN: u16 = flag::DIRTY | flag::WRITEBACK;
 
 #[derive(Clone, Copy)]
 struct List {
@@ -80,7 +76,7 @@ const EMPTY: List = List { head: NONE, tail: NONE, len: 0 };
 /// The queues, as lists through the frames' metadata; new pages come in at the head.
 pub(crate) struct Queues {
     lists: [List; 3],
-    ghosts: Ghosts,
+    pub(super) ghosts: Ghosts,
 }
 
 impl Queues {
@@ -162,7 +158,7 @@ impl Queues {
     }
 
     /// Puts a page back that was at the end of its queue: there, or aside until it is clean.
-    fn put_back(&mut self, arena: &Arena, queue: Queue, frame: u32) {
+    pub(super) fn put_back(&mut self, arena: &Arena, queue: Queue, frame: u32) {
         let meta = arena.meta(frame);
         let list = &mut self.lists[queue as usize - 1];
         meta.set((queue as u16) << flag::QUEUE_SHIFT);
@@ -176,8 +172,8 @@ impl Queues {
         list.len += 1;
     }
 
-    /// Notes that pages may have become clean. To be told after their flags were cleared: whoever
-    /// parks a page looks at its flags under this lock, so either it sees them cleared, or this
+    /// Notes that pages may have become clean. To be told after their flags were cleared: the reclaimer
+    /// that parks a page looks at its flags under this lock, so either it sees them cleared, or this
     /// sees it parked.
     pub(crate) fn cleaned(&mut self, arena: &Arena, frames: impl Iterator<Item = u32>) {
         for frame in frames {
@@ -193,12 +189,17 @@ impl Queues {
     }
 
     /// Pages in all queues.
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.lists.iter().map(|l| l.len as usize).sum()
     }
 
     /// Takes up to `want` pages out that have not been used since they were last looked at.
-    fn candidates(&mut self, arena: &Arena, want: usize, pass: &mut Pass) -> Vec<Candidate> {
+    pub(super) fn candidates(
+        &mut self,
+        arena: &Arena,
+        want: usize,
+        pass: &mut Pass,
+    ) -> Vec<Candidate> {
         let mut found = Vec::new();
         let mut hold = HOLD;
         while found.len() < want && hold > 0 {
@@ -206,7 +207,7 @@ impl Queues {
             let queue = if uncached > 0 && pass.uncached_looks > 0 {
                 pass.uncached_looks -= 1;
                 Queue::Uncached
-            } else if pass.reach == Reach::Uncached || small + main == 0 {
+            } else if pass.uncached_only || small + main == 0 {
                 break;
             } else {
                 match pass.pinned_in {
@@ -249,45 +250,28 @@ impl Queues {
     }
 }
 
-/// From which queues reclaim takes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// What uncached operations left.
-    Uncached,
-    /// All.
-    All,
-}
-
 /// What one call of reclaim may still do.
-struct Pass {
-    reach: Reach,
+pub(super) struct Pass {
+    /// Only from the queue of uncached pages.
+    pub(super) uncached_only: bool,
     /// Pages to look at.
-    looks: usize,
+    pub(super) looks: usize,
     /// Of these, in the queue of uncached pages: so that pinned ones there do not hide the others.
-    uncached_looks: usize,
+    pub(super) uncached_looks: usize,
     /// Where the last page looked at was pinned: the next look is elsewhere, for the same reason.
-    pinned_in: Option<Queue>,
-}
-
-/// How long to look for pages that may go.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Effort {
-    /// A few hundred looks: somebody waits, and will be woken by the background if it is in vain.
-    Foreground,
-    /// At every page, if need be.
-    Background,
+    pub(super) pinned_in: Option<Queue>,
 }
 
 /// A page that may go.
-struct Candidate {
-    frame: u32,
-    queue: Queue,
-    mapping: u32,
-    page: u64,
+pub(super) struct Candidate {
+    pub(super) frame: u32,
+    pub(super) queue: Queue,
+    pub(super) mapping: u32,
+    pub(super) page: u64,
 }
 
 /// Pages that were dropped lately: a table of fingerprints, each with the time of its drop.
-struct Ghosts {
+pub(super) struct Ghosts {
     /// As much of it is used as the budget needs.
     table: Vec<(u32, u32)>,
     now: u32,
@@ -306,7 +290,7 @@ impl Ghosts {
         (key as usize & mask, (key >> 32) as u32 | 1)
     }
 
-    fn remember(&mut self, key: u64) {
+    pub(super) fn remember(&mut self, key: u64) {
         let (at, print) = self.place(key);
         self.now = self.now.wrapping_add(1);
         self.table[at] = (print, self.now);
@@ -321,67 +305,5 @@ impl Ghosts {
             self.table[at].0 = 0;
         }
         hit
-    }
-}
-
-impl Shared {
-    /// Drops up to `want` pages and returns how many it dropped; they are free as soon as their
-    /// epoch has passed.
-    pub(crate) fn reclaim(&self, want: usize, reach: Reach, effort: Effort) -> usize {
-        let looks = match effort {
-            Effort::Foreground => 4 * want + HOLD,
-            Effort::Background => 2 * self.queues.lock().len(),
-        };
-        let mut pass = Pass { reach, looks, uncached_looks: looks / 2, pinned_in: None };
-        let mut dropped = 0;
-        while dropped < want {
-            let before = pass.looks;
-            let n = (want - dropped).min(BATCH);
-            let candidates = self.queues.lock().candidates(&self.arena, n, &mut pass);
-            if pass.looks == before {
-                break;
-            }
-            for group in candidates.chunk_by(|a, b| a.mapping == b.mapping) {
-                dropped += self.drop_candidates(group);
-            }
-        }
-        self.stats.add(Count::ReclaimLooks, (looks - pass.looks) as u64);
-        dropped
-    }
-
-    /// Drops those candidates, all of one mapping, that are clean and not pinned.
-    fn drop_candidates(&self, group: &[Candidate]) -> usize {
-        // No mapping: it is being dropped, and its pages with it.
-        let Some(mapping) = self.mapping(group[0].mapping) else { return 0 };
-        let mut state = mapping.state.lock();
-        let mut edit = mapping.edit();
-        let mut dropped = 0;
-        for candidate in group {
-            if edit.frame_at(candidate.page) != Some(candidate.frame) {
-                continue;
-            }
-            let meta = self.arena.meta(candidate.frame);
-            if meta.has(UNWRITTEN) || self.arena.is_pinned(candidate.frame) {
-                let mut queues = self.queues.lock();
-                if Queue::of(&self.arena, candidate.frame).is_none() {
-                    queues.put_back(&self.arena, candidate.queue, candidate.frame);
-                }
-                continue;
-            }
-            edit.evict(candidate.page);
-            dropped += 1;
-            let count = match candidate.queue {
-                Queue::Small => {
-                    self.queues.lock().ghosts.remember(mapping.key(candidate.page));
-                    Count::ReclaimedSmall
-                }
-                Queue::Main => Count::ReclaimedMain,
-                Queue::Uncached => Count::ReclaimedUncached,
-            };
-            self.stats.add(count, 1);
-        }
-        edit.finish(&mut state);
-        drop(state);
-        dropped
     }
 }

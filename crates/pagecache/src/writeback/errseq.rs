@@ -1,14 +1,11 @@
 //! Errors of writeback and of the store's sync, told to each open file once.
 //!
-//! 1. Each error is told to every open file that was open when it happened, whatever the others
+//! 1. Each error is told to every open file that was open when it happened, whether or not the others
 //!    have been told, as Linux's `errseq_t` does.
 //! 2. As long as no open file has been told, an error is also told to files opened later, also if the
 //!    file's mapping is let go of in between ([`Untold`]), and at last to who unmounts the store.
 //! 3. Several errors that an open file has not been told of are told as one, the last.
 
-use crate::file::File;
-use crate::fs::CachedFs;
-use crate::mapping::{Mapping, State};
 use std::collections::HashMap;
 use weir_base::sync::atomic::{AtomicU64, Ordering};
 use weir_vfs::{Error, FileId, Result};
@@ -79,7 +76,10 @@ impl Untold {
     pub(crate) fn keep(&mut self, id: FileId, errors: &WriteErrors) {
         match errors.untold() {
             Some(error) if self.files.len() < UNTOLD_FILES => _ = self.files.insert(id, error),
-            Some(error) => tracing::error!("nobody will be told of file {}: {error}", id.ino),
+            Some(error) => tracing::error!(
+                "no open file will be told of this error of file {}: {error}",
+                id.ino
+            ),
             None => {}
         }
     }
@@ -99,43 +99,6 @@ impl Untold {
     /// One of all; none is kept.
     pub(crate) fn take(&mut self) -> Option<Error> {
         self.files.drain().map(|(_, error)| error).last()
-    }
-}
-
-impl Mapping {
-    /// A write of the file to its store, or a sync of it, has failed for good.
-    pub(crate) fn note_error(&self, error: Error) {
-        self.note_error_in(&mut self.state.lock(), error);
-    }
-
-    /// The same with the lock held.
-    pub(crate) fn note_error_in(&self, state: &mut State, error: Error) {
-        self.dirty.store.errors.fetch_add(1, Ordering::SeqCst);
-        state.errors.note(error);
-    }
-}
-
-impl CachedFs {
-    /// How often since the mount written data of its files was lost, or may have been: a write to the
-    /// store failed for good, or the store's sync failed. It grows before any caller is told, and
-    /// before the data is gone from the cache. A server that compares it from a write to the write's
-    /// sync knows whether to have the client write again.
-    pub fn write_errors(&self) -> u64 {
-        self.shared.dirty.errors.load(Ordering::SeqCst)
-    }
-}
-
-impl File {
-    /// How often written data of this file was lost, or may have been, since its mapping was made:
-    /// see [`CachedFs::write_errors`](crate::CachedFs::write_errors).
-    pub fn write_errors(&self) -> u64 {
-        self.open.mapping.state.lock().errors.count()
-    }
-
-    /// How often written data of any file of the same store was lost, or may have been: the count that
-    /// [`CachedFs::write_errors`](crate::CachedFs::write_errors) gives, which outlives mappings.
-    pub fn store_write_errors(&self) -> u64 {
-        self.open.mapping.dirty.store.errors.load(Ordering::SeqCst)
     }
 }
 

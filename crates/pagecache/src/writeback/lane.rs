@@ -7,30 +7,42 @@
 //! 2. A store has two threads at most: `weir-flush`, from the first file that is dirty or idle until
 //!    there has been nothing to do for two seconds, and `weir-tasks`, as long as there are tasks. A
 //!    cache has one more, `weir-reclaim`.
-//! 3. The flusher of a store that nobody has mounted any more writes what is dirty at once, and ends
+//! 3. The flusher of a store that is not mounted any more writes what is dirty at once, and ends
 //!    when nothing is.
-//! 4. Whoever gives the flusher something to do holds the lock of the list that it puts it in; the
+//! 4. A thread that gives the flusher something to do holds the lock of the list that it is put in; the
 //!    thread ends with these locks held and the lists empty. So none is left without a thread.
 
-use crate::cache::{Shared, Signal, survive, try_spawn_thread};
-use crate::fs::FsShared;
-use crate::mapping::Mapping;
+use crate::memory::Memory;
 use crate::tasks::Tasks;
+use crate::thread::{self, Signal};
 use crate::writeback::flusher::DirtyFiles;
-use std::ops::Deref;
+use crate::writeback::throttle::Writeback;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use weir_vfs::OpenFile;
 
 /// Tasks of a store that are not done, at which nothing is let go of for other stores' sake, and no
 /// file is prepared to be closed.
 const BACKLOG: usize = 1024;
 
+/// A mounted store's files that no program has open, as its flusher sees them.
+pub(crate) trait IdleFiles: Send + Sync {
+    /// Takes the store's files away that have been idle for long enough, or prepares that. The
+    /// caller closes them.
+    fn close_idle(self: Arc<Self>, now: Instant) -> Vec<Arc<dyn OpenFile>>;
+
+    /// Calls `f` under the lock of the list of idle files, with whether there are any.
+    fn with_list(&self, f: &mut dyn FnMut(bool) -> bool) -> bool;
+}
+
 /// The background work of one store.
 pub(crate) struct Lane {
     this: Weak<Lane>,
-    shared: Weak<Shared>,
-    pub(crate) fs: Weak<FsShared>,
+    memory: Weak<Memory>,
+    pub(super) writeback: Arc<Writeback>,
+    pub(super) idle: Weak<dyn IdleFiles>,
     /// Files that may have something dirty.
     pub(crate) files: Mutex<DirtyFiles>,
     pub(crate) flusher: Signal,
@@ -45,11 +57,16 @@ pub(crate) struct Lane {
 
 impl Lane {
     /// The lane of a store that is being mounted.
-    pub(crate) fn new(shared: &Arc<Shared>, fs: Weak<FsShared>) -> Arc<Self> {
+    pub(crate) fn new(
+        memory: &Arc<Memory>,
+        writeback: &Arc<Writeback>,
+        idle: Weak<dyn IdleFiles>,
+    ) -> Arc<Self> {
         let lane = Arc::new_cyclic(|this| Self {
             this: this.clone(),
-            shared: Arc::downgrade(shared),
-            fs,
+            memory: Arc::downgrade(memory),
+            writeback: writeback.clone(),
+            idle,
             files: Mutex::default(),
             flusher: Signal::default(),
             running: AtomicBool::new(false),
@@ -57,7 +74,7 @@ impl Lane {
             urgent_seen: AtomicU64::new(0),
             tasks: Arc::default(),
         });
-        let mut lanes = shared.lanes.write();
+        let mut lanes = writeback.lanes.write();
         lanes.retain(|lane| lane.strong_count() > 0);
         lanes.push(Arc::downgrade(&lane));
         lane
@@ -79,15 +96,21 @@ impl Lane {
         if cfg!(shuttle) || self.running.swap(true, Ordering::SeqCst) {
             return;
         }
-        let (Some(lane), Some(shared)) = (self.this.upgrade(), self.shared.upgrade()) else {
+        let (Some(lane), Some(memory)) = (self.this.upgrade(), self.memory.upgrade()) else {
             return;
         };
-        let run = move || survive("weir-flush", || lane.flush_loop(&shared));
-        if let Err(error) = try_spawn_thread("weir-flush", run) {
+        let run = move || thread::restart_on_panic("weir-flush", || lane.flush_loop(&memory));
+        if let Err(error) = thread::try_spawn("weir-flush", run) {
             // The next kick tries again.
             tracing::error!("cannot start thread weir-flush: {error}");
             self.running.store(false, Ordering::SeqCst);
         }
+    }
+
+    /// Whether the flusher has made a round since an uncached operation last gave it work.
+    pub(super) fn has_seen_all(&self) -> bool {
+        !self.running.load(Ordering::SeqCst)
+            || self.urgent_seen.load(Ordering::SeqCst) == self.urgent.load(Ordering::SeqCst)
     }
 
     /// Whether so much is waiting for the store that no more is to be added for others' sake.
@@ -98,70 +121,6 @@ impl Lane {
     /// How many tasks may be added that can as well be added later.
     pub(crate) fn room_for_tasks(&self) -> usize {
         BACKLOG.saturating_sub(self.tasks.alive())
-    }
-}
-
-impl Drop for FsShared {
-    fn drop(&mut self) {
-        // The flusher writes what is left, and ends. Its thread may have failed to start before.
-        self.dirty.lane.kick();
-    }
-}
-
-impl Mapping {
-    /// Its store's.
-    pub(crate) fn lane(&self) -> &Arc<Lane> {
-        &self.dirty.store.lane
-    }
-}
-
-impl Shared {
-    /// The lanes of the stores that are mounted, or have dirty files.
-    pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
-        self.lanes.read().iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// Has all flushers look now.
-    pub(crate) fn kick_flushers(&self) {
-        for lane in self.lanes() {
-            lane.kick();
-        }
-    }
-
-    /// Whether each flusher has looked since an uncached operation last had something for it to do.
-    pub(crate) fn flushers_have_seen_all(&self) -> bool {
-        let seen = |lane: &Arc<Lane>| {
-            !lane.running.load(Ordering::SeqCst)
-                || lane.urgent_seen.load(Ordering::SeqCst) == lane.urgent.load(Ordering::SeqCst)
-        };
-        self.lanes().iter().all(seen)
-    }
-}
-
-/// A mapping in the hands of a thread that works for all stores.
-pub(crate) struct Visit(Option<Arc<Mapping>>);
-
-impl Visit {
-    pub(crate) fn new(mapping: Arc<Mapping>) -> Self {
-        Self(Some(mapping))
-    }
-}
-
-impl Deref for Visit {
-    type Target = Arc<Mapping>;
-
-    fn deref(&self) -> &Arc<Mapping> {
-        self.0.as_ref().expect("taken out when it is dropped")
-    }
-}
-
-impl Drop for Visit {
-    fn drop(&mut self) {
-        // The end of a mapping closes the store's file, which may block.
-        if let Some(mapping) = self.0.take().and_then(Arc::into_inner) {
-            let tasks = mapping.lane().tasks.clone();
-            tasks.spawn(async move { drop(mapping) });
-        }
     }
 }
 

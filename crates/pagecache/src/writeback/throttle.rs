@@ -11,106 +11,147 @@
 //!    several.
 //! 3. Before that, a writer pauses for writes of its own file only.
 
-use crate::mapping::Mapping;
+use crate::memory::Flushers;
+use crate::memory::budget::Limits;
+use crate::wait::WaitQueue;
 use crate::writeback::lane::Lane;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use weir_base::sync::RwLock;
 use weir_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What is dirty of one store, what became of it, and who writes it.
-pub(crate) struct StoreDirty {
-    pages: AtomicU64,
-    pub(crate) lane: Arc<Lane>,
-    /// Times that writes or syncs of its files failed for good.
-    pub(crate) errors: AtomicU64,
-}
-
-impl StoreDirty {
-    pub(crate) fn new(lane: Arc<Lane>) -> Self {
-        Self { pages: AtomicU64::new(0), lane, errors: AtomicU64::new(0) }
-    }
-}
-
-/// What is dirty in a cache.
-#[derive(Default)]
-pub(crate) struct Dirty {
+/// Writeback of a cache: what is dirty in all, and the lanes of its stores.
+pub(crate) struct Writeback {
     pages: AtomicU64,
     /// Stores with dirty pages.
     stores: AtomicUsize,
+    /// Notified when writeback has made progress, or has failed.
+    pub(crate) cleaned: WaitQueue,
+    /// See [`Config::write_patience`](crate::Config).
+    pub(crate) patience: Duration,
+    /// Lanes of the mounted stores, and of unmounted stores with dirty files.
+    pub(super) lanes: RwLock<Vec<Weak<Lane>>>,
 }
 
-impl Dirty {
+impl Writeback {
+    pub(crate) fn new(patience: Duration) -> Self {
+        Self {
+            pages: AtomicU64::new(0),
+            stores: AtomicUsize::new(0),
+            cleaned: WaitQueue::default(),
+            patience,
+            lanes: RwLock::default(),
+        }
+    }
+
     /// Pages dirty or under writeback.
     pub(crate) fn pages(&self) -> u64 {
         self.pages.load(Ordering::SeqCst)
     }
-}
 
-/// What a file has dirty, and its store.
-pub(crate) struct FileDirty {
-    pages: AtomicU64,
-    pub(crate) store: Arc<StoreDirty>,
-}
-
-impl FileDirty {
-    pub(crate) fn new(store: Arc<StoreDirty>) -> Self {
-        Self { pages: AtomicU64::new(0), store }
+    /// The lanes of the stores that are mounted, or have dirty files.
+    pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
+        self.lanes.read().iter().filter_map(Weak::upgrade).collect()
     }
 }
 
-impl Mapping {
-    /// So many of the file's pages are dirty that were not.
-    pub(crate) fn add_dirty(&self, pages: u64) {
+impl Flushers for Writeback {
+    fn kick(&self) {
+        for lane in self.lanes() {
+            lane.kick();
+        }
+    }
+
+    fn hurry(&self) {
+        for lane in self.lanes() {
+            lane.urgent.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn have_seen_all(&self) -> bool {
+        self.lanes().iter().all(|lane| lane.has_seen_all())
+    }
+}
+
+/// Writeback of one store: what is dirty, and its lane.
+pub(crate) struct StoreWriteback {
+    pub(crate) cache: Arc<Writeback>,
+    pages: AtomicU64,
+    pub(crate) lane: Arc<Lane>,
+    /// Writes and syncs of its files that failed for good.
+    pub(crate) errors: AtomicU64,
+}
+
+impl StoreWriteback {
+    pub(crate) fn new(cache: Arc<Writeback>, lane: Arc<Lane>) -> Self {
+        Self { cache, pages: AtomicU64::new(0), lane, errors: AtomicU64::new(0) }
+    }
+
+    /// Whether anything of the store is dirty.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.pages.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// What a file has dirty, and the writeback of its store.
+pub(crate) struct FileDirty {
+    pages: AtomicU64,
+    pub(crate) store: Arc<StoreWriteback>,
+}
+
+impl FileDirty {
+    pub(crate) fn new(store: Arc<StoreWriteback>) -> Self {
+        Self { pages: AtomicU64::new(0), store }
+    }
+
+    /// Counts `pages` of the file that have become dirty.
+    pub(crate) fn add(&self, pages: u64) {
         if pages == 0 {
             return;
         }
-        let all = &self.shared.dirty;
-        self.dirty.pages.fetch_add(pages, Ordering::SeqCst);
-        if self.dirty.store.pages.fetch_add(pages, Ordering::SeqCst) == 0 {
+        let all = &self.store.cache;
+        self.pages.fetch_add(pages, Ordering::SeqCst);
+        if self.store.pages.fetch_add(pages, Ordering::SeqCst) == 0 {
             all.stores.fetch_add(1, Ordering::SeqCst);
         }
         all.pages.fetch_add(pages, Ordering::SeqCst);
     }
 
-    /// So many are not any more.
-    pub(crate) fn sub_dirty(&self, pages: u64) {
+    /// Counts `pages` that are no longer dirty.
+    pub(crate) fn sub(&self, pages: u64) {
         if pages == 0 {
             return;
         }
-        let all = &self.shared.dirty;
-        self.dirty.pages.fetch_sub(pages, Ordering::SeqCst);
-        if self.dirty.store.pages.fetch_sub(pages, Ordering::SeqCst) == pages {
+        let all = &self.store.cache;
+        self.pages.fetch_sub(pages, Ordering::SeqCst);
+        if self.store.pages.fetch_sub(pages, Ordering::SeqCst) == pages {
             all.stores.fetch_sub(1, Ordering::SeqCst);
         }
         all.pages.fetch_sub(pages, Ordering::SeqCst);
     }
 
-    /// Whether anything of the file's store is dirty.
-    pub(crate) fn store_is_dirty(&self) -> bool {
-        self.dirty.store.pages.load(Ordering::SeqCst) > 0
-    }
-
-    /// Whether a writer of the file is to wait for one write of it to end, as much is dirty in all.
-    pub(crate) fn is_to_pause(&self) -> bool {
-        let limits = self.shared.limits();
+    /// Whether a writer of the file pauses until one write of it to the store ends.
+    pub(crate) fn is_to_pause(&self, limits: &Limits) -> bool {
         let (background, hard) = (limits.dirty_background, limits.dirty_hard);
         let middle = background + (hard - background.min(hard)) / 2;
-        self.shared.dirty.pages() > middle && self.dirty.pages.load(Ordering::SeqCst) > 0
+        self.store.cache.pages() > middle && self.pages.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether a writer of the file is to wait until less is dirty.
-    pub(crate) fn is_over_its_share(&self) -> bool {
-        let hard = self.shared.limits().dirty_hard;
-        let all = &self.shared.dirty;
+    /// Whether a writer of the file waits until less is dirty.
+    pub(crate) fn is_over_its_share(&self, limits: &Limits) -> bool {
+        let hard = limits.dirty_hard;
+        let all = &self.store.cache;
         if all.pages() < hard {
             return false;
         }
-        let store = self.dirty.store.pages.load(Ordering::SeqCst);
-        // This one counts, too, though it may have nothing dirty yet.
+        let store = self.store.pages.load(Ordering::SeqCst);
+        // This store counts, too, though it may have nothing dirty yet.
         let others = all.stores.load(Ordering::SeqCst).saturating_sub(usize::from(store > 0));
         let reserve = hard / 2;
         let part = reserve / (others as u64 + 1);
-        let file = self.dirty.pages.load(Ordering::SeqCst);
-        // Else each of several stores could have as much as one alone, and nothing would stay clean.
+        let file = self.pages.load(Ordering::SeqCst);
+        // Without this bound each of several stores could have as much dirty as a single one, and
+        // nothing would stay clean.
         let most = store >= hard + part / 2 || all.pages() >= hard + reserve + part / 2;
         store >= part.max(1) && (file >= (part / 16).max(1) || most)
     }

@@ -5,11 +5,11 @@
 //!    and then, and its next read is expected anywhere in what was read ahead for it.
 //! 2. A stream is sequential from the second read that goes on where another ended (or the first
 //!    of all, at the front of the file), and strided, forwards or backwards, from the fourth read
-//!    at equal distances. Whatever else is read causes no read-ahead.
+//!    at equal distances. No other read causes read-ahead.
 //! 3. Each stream has a window of its own. It doubles when the stream arrives at what was read
 //!    ahead or outruns it, up to the limit, and halves when what was read ahead is not there:
 //!    dropped before its use, or never brought in for want of memory. From then on it grows past
-//!    that size by an eighth at a time only. A window of several [`PIECE`]s slides: a piece is
+//!    that size by an eighth at a time only. A window of several pieces of 1 MiB slides: a piece is
 //!    brought in whenever one was read, so that the store always has most of a window to do while
 //!    little more than a window of memory is in use.
 //! 4. A stream that jumps begins anew. Streams that were left with pages read ahead for nothing
@@ -41,8 +41,6 @@ const STREAMS: usize = 8;
 const RECENT: usize = 16;
 /// Smallest first window, in pages.
 const FIRST: u64 = 8;
-/// Pages brought in at a time: 1 MiB. Each piece has a mark.
-pub(crate) const PIECE: u64 = 256;
 /// A stream that none of so many last misses and marks belonged to does not count for the limit.
 const ACTIVE: u64 = 32;
 /// How often a first window is halved at most.

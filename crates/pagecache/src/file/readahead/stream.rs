@@ -1,6 +1,7 @@
 //! One stream: where its next reads are, and what to bring in for them.
 
-use super::{PAGE, PIECE, Plan};
+use super::{PAGE, Plan};
+use crate::mapping::fill::PIECE;
 use std::ops::Range;
 
 /// Reads of a strided stream that are brought in at once, at most.

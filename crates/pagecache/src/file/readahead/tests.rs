@@ -4,6 +4,7 @@
 
 use super::stream::STRIDES;
 use super::*;
+use crate::mapping::fill::PIECE;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -302,7 +303,7 @@ proptest! {
         prop_assert!(waste <= 2 * WINDOW * lens.len() as u64, "{waste} pages for nothing");
     }
 
-/// Whatever is read, plans stay in the file, after what was asked for or strided, within
+/// For any sequence of reads, plans stay in the file, after what was asked for or strided, within
     /// the window, and memory is bounded: see the assertions of `Model::read`.
     #[test]
     fn any_trace_keeps_the_bounds(

@@ -1,0 +1,155 @@
+//! A mapping's place in the flusher's list: what gives the flusher something to do, and its look at a
+//! file.
+//!
+//! Lock order: a mapping's state, then the list.
+
+use crate::mapping::writeback::Ask;
+use crate::mapping::{Mapping, State};
+use crate::ranges::RangeSet;
+use crate::writeback::flusher::{AGE, DirtyFile};
+use crate::writeback::lane::Lane;
+use crate::writeback::throttle::Writeback;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+use weir_base::sync::atomic::Ordering;
+use weir_vfs::{Error, Result};
+
+impl Mapping {
+    /// The lane of its store.
+    pub(crate) fn lane(&self) -> &Arc<Lane> {
+        &self.dirty.store.lane
+    }
+
+    /// The cache's writeback.
+    pub(crate) fn writeback(&self) -> &Writeback {
+        &self.dirty.store.cache
+    }
+
+    /// Notes that a write of the file to its store, or a sync of it, has failed for good.
+    pub(crate) fn note_error(&self, error: Error) {
+        self.note_error_in(&mut self.state.lock(), error);
+    }
+
+    /// [`note_error`](Self::note_error) with the lock held.
+    pub(crate) fn note_error_in(&self, state: &mut State, error: Error) {
+        self.dirty.store.errors.fetch_add(1, Ordering::SeqCst);
+        state.errors.note(error);
+    }
+
+    /// Asks the flusher to write what is dirty now, at any age.
+    pub(crate) fn flush_soon(&self) {
+        let mut state = self.state.lock();
+        if !state.dirty.is_empty() {
+            self.hurry(&mut state);
+            drop(state);
+            self.lane().kick();
+        }
+    }
+
+    /// The open file that wrote uncached is closed: what it left half-written goes, too.
+    pub(crate) fn flush_half_written(&self) {
+        let mut state = self.state.lock();
+        if state.half_written.take().is_some() {
+            self.hurry(&mut state);
+            drop(state);
+            self.lane().kick();
+        }
+    }
+
+    /// Puts the file in the flusher's list: something is dirty, or its times are to be settled. The
+    /// lock is held.
+    pub(crate) fn list_dirty(self: &Arc<Self>, state: &mut State) {
+        if state.listed.is_none() {
+            let due = Instant::now() + AGE;
+            let lane = self.lane();
+            let mut list = lane.files.lock();
+            state.listed = Some(list.enter(self.clone(), due));
+            lane.start();
+        }
+        self.note_unbegun(state);
+    }
+
+    /// What is dirty is to be written now, at any age. The lock is held, and the flusher
+    /// kicked afterwards.
+    pub(crate) fn hurry(&self, state: &mut State) {
+        state.urgent = true;
+        self.look_at(state, None);
+    }
+
+    /// Something has become clean, or can be written again. The lock is held, and the flusher kicked
+    /// afterwards.
+    pub(crate) fn note_progress(&self, state: &mut State) {
+        if !state.dirty.is_empty() {
+            self.lane().urgent.fetch_add(1, Ordering::SeqCst);
+        }
+        match state.retry_at {
+            Some(retry_at) if !state.is_clean() => self.look_at(state, Some(retry_at)),
+            _ => {
+                self.note_unbegun(state);
+                if state.urgent || state.is_clean() {
+                    self.look_at(state, None);
+                }
+            }
+        }
+    }
+
+    /// Has the flusher look at the file at this time, or now, if it would not before.
+    fn look_at(&self, state: &mut State, at: Option<Instant>) {
+        let Some(listed) = &mut state.listed else { return };
+        let at = at.unwrap_or_else(|| Instant::now());
+        if at < listed.due {
+            self.lane().files.lock().set_due(listed, at);
+        }
+    }
+
+    fn note_unbegun(&self, state: &mut State) {
+        if let Some(listed) = state.listed.as_mut().filter(|listed| !listed.unbegun)
+            && !state.dirty.is_empty()
+        {
+            self.lane().files.lock().set_unbegun(listed, true);
+        }
+    }
+}
+
+impl DirtyFile for Mapping {
+    fn flush(self: Arc<Self>, pressed: bool, now: Instant) {
+        let mut state = self.state.lock();
+        // Only the flusher takes a file off the list.
+        let Some(mut listed) = state.listed.take() else { return };
+        if state.is_clean() {
+            self.lane().files.lock().leave(&listed);
+            drop(state);
+            let settled = self.clone();
+            self.lane().tasks.spawn(async move { settled.settle().await });
+            return;
+        }
+        let since = state.dirty_since.unwrap_or(now);
+        let failed = state.retry_at.filter(|&retry_at| retry_at > now);
+        let ask = if pressed || now - since >= AGE || !state.failing.is_empty() {
+            Some(Ask::Background)
+        } else {
+            state.urgent.then_some(Ask::Urgent)
+        };
+        // The flusher looks again at what is not begun now when a write of the file ends, and in any
+        // case after a while.
+        let next = failed.unwrap_or(if now - since >= AGE { now + AGE } else { since + AGE });
+        {
+            let mut list = self.lane().files.lock();
+            list.set_due(&mut listed, next);
+            // What is in no hurry stays unbegun.
+            let unbegun = ask != Some(Ask::Background) && !state.dirty.is_empty();
+            list.set_unbegun(&mut listed, unbegun);
+        }
+        state.listed = Some(listed);
+        drop(state);
+        if let Some(ask) = ask {
+            self.start_writeback(0..u64::MAX, ask, &mut RangeSet::default());
+        }
+    }
+
+    fn write_all_back(self: Arc<Self>) -> Pin<Box<dyn Future<Output = Result<()>> + Send>> {
+        Box::pin(async move { self.write_back(0..u64::MAX).await })
+    }
+}

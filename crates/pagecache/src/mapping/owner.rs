@@ -1,0 +1,82 @@
+//! What memory management asks of a mapping (see [`FrameOwner`]).
+
+use crate::mapping::Mapping;
+use crate::mapping::index::{self, Found};
+use crate::memory::arena::flag;
+use crate::memory::owner::FrameOwner;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use weir_base::PAGE_SIZE;
+use weir_base::sync::atomic::Ordering;
+
+impl FrameOwner for Mapping {
+    fn evict(
+        &self,
+        pages: &mut dyn Iterator<Item = (u64, u32)>,
+        may_go: &mut dyn FnMut(usize, u64) -> bool,
+    ) -> usize {
+        let mut state = self.state.lock();
+        let mut edit = self.edit();
+        let mut evicted = 0;
+        for (index, (page, frame)) in pages.enumerate() {
+            if edit.frame_at(page) == Some(frame) && may_go(index, self.key(page)) {
+                edit.evict(page);
+                evicted += 1;
+            }
+        }
+        edit.finish(&mut state);
+        evicted
+    }
+
+    fn move_pages(&self, from: &[u32]) {
+        let arena = &self.memory.arena;
+        let Some(mut to) = arena.take(from.len(), 1) else { return };
+        let mut state = self.state.lock();
+        let mut edit = self.edit();
+        for (index, &old) in from.iter().take(to.len()).enumerate() {
+            let meta = arena.meta(old);
+            let page = meta.page.load(Ordering::Relaxed);
+            // A page under writeback is pinned, too.
+            if edit.frame_at(page) != Some(old) || arena.is_pinned(old) {
+                continue;
+            }
+            // SAFETY: the frame is in its slot while we hold the lock, and bytes past the mark are
+            // written under that lock only.
+            to.write(index, 0, unsafe { arena.bytes(old, 0, PAGE_SIZE) });
+            let flags = meta.flags() & (flag::DIRTY | flag::UNCACHED | flag::READAHEAD);
+            let new = to.publish(index, flags, meta.mark());
+            edit.put(page, new);
+        }
+        edit.finish(&mut state);
+    }
+
+    /// Where the mapping is longer than the store's file, a fill finds the hole by that.
+    fn forget_holes(&self, mut page: u64, looks: &mut usize) -> ControlFlow<u64> {
+        let mut state = self.state.lock();
+        if state.exclusive {
+            return ControlFlow::Continue(());
+        }
+        let mut edit = self.edit();
+        while *looks > 0 && page < u64::MAX {
+            *looks -= 1;
+            let (end, holes) = match edit.lookup(page) {
+                Found::Empty(end) => (end, false),
+                Found::Hole(end) => (end, true),
+                Found::Leaf(leaf) => (leaf.end(page), leaf.holds_no_page()),
+            };
+            if holes {
+                edit.replace(page..end, index::Fill::Empty);
+            }
+            page = end;
+        }
+        edit.finish(&mut state);
+        if page < u64::MAX { ControlFlow::Break(page) } else { ControlFlow::Continue(()) }
+    }
+
+    fn release(self: Arc<Self>) {
+        if let Some(mapping) = Arc::into_inner(self) {
+            let tasks = mapping.lane().tasks.clone();
+            tasks.spawn(async move { drop(mapping) });
+        }
+    }
+}

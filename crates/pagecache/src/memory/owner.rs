@@ -1,0 +1,89 @@
+//! From a frame back to the file whose page it holds.
+
+use std::ops::{ControlFlow, Deref};
+use std::sync::{Arc, Weak};
+use weir_base::sync::RwLock;
+
+/// A file, as memory management sees it. Each call takes the file's lock for a short step.
+pub(crate) trait FrameOwner: Send + Sync {
+    /// Evicts those of `pages` that are still in the frame given with them, and for which `may_go`
+    /// agrees, called with the entry's index and the page's key. Returns how many were evicted.
+    fn evict(
+        &self,
+        pages: &mut dyn Iterator<Item = (u64, u32)>,
+        may_go: &mut dyn FnMut(usize, u64) -> bool,
+    ) -> usize;
+
+    /// Moves pages out of these frames into lower ones, except pages that are pinned.
+    fn move_pages(&self, from: &[u32]);
+
+    /// Forgets holes from `page` on, and counts `looks` down for each entry of the index that it
+    /// visits. Breaks with the page to continue at when none are left.
+    fn forget_holes(&self, page: u64, looks: &mut usize) -> ControlFlow<u64>;
+
+    /// Drops a reference. The last one closes the store's file, which may block, so the store's own
+    /// thread does it.
+    fn release(self: Arc<Self>);
+}
+
+/// Files by number, so that a frame can name its own in four bytes.
+#[derive(Default)]
+pub(crate) struct Owners {
+    table: RwLock<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    owners: Vec<Option<Weak<dyn FrameOwner>>>,
+    vacant: Vec<u32>,
+}
+
+impl Owners {
+    /// Gives a file its number.
+    pub(crate) fn register(&self, owner: Weak<dyn FrameOwner>) -> u32 {
+        let mut table = self.table.write();
+        if let Some(number) = table.vacant.pop() {
+            table.owners[number as usize] = Some(owner);
+            return number;
+        }
+        table.owners.push(Some(owner));
+        table.owners.len() as u32 - 1
+    }
+
+    /// Takes the number back of a file that is being dropped.
+    pub(crate) fn unregister(&self, number: u32) {
+        let mut table = self.table.write();
+        table.owners[number as usize] = None;
+        table.vacant.push(number);
+    }
+
+    /// All numbers are below this one.
+    pub(crate) fn end(&self) -> u32 {
+        self.table.read().owners.len() as u32
+    }
+
+    /// The file of this number, unless it is being dropped.
+    pub(crate) fn get(&self, number: u32) -> Option<Visit> {
+        let owner = self.table.read().owners.get(number as usize)?.as_ref()?.upgrade()?;
+        Some(Visit(Some(owner)))
+    }
+}
+
+/// A file in the hands of a thread that works for all stores.
+pub(crate) struct Visit(Option<Arc<dyn FrameOwner>>);
+
+impl Deref for Visit {
+    type Target = Arc<dyn FrameOwner>;
+
+    fn deref(&self) -> &Arc<dyn FrameOwner> {
+        self.0.as_ref().expect("taken out when it is dropped")
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if let Some(owner) = self.0.take() {
+            owner.release();
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Frames and index nodes that readers without a lock may still see. They are free once the epoch
+//! in which they were unlinked has passed.
+
+use crate::memory::epoch::Domain;
+use std::collections::VecDeque;
+use weir_base::sync::Mutex;
+use weir_base::sync::atomic::{AtomicUsize, Ordering};
+
+/// What was unlinked and is not free yet, the longest ago first.
+#[derive(Default)]
+pub(crate) struct RetireList {
+    list: Mutex<VecDeque<Retired>>,
+    frames: AtomicUsize,
+}
+
+/// What one change of a file's index unlinked.
+pub(crate) struct Retired {
+    tag: u64,
+    pub(crate) frames: Vec<u32>,
+    /// Nodes of the index; dropping them frees them.
+    nodes: Option<Box<dyn Send>>,
+}
+
+impl RetireList {
+    /// Adds what was unlinked before `tag` was taken.
+    pub(crate) fn push(&self, tag: u64, frames: Vec<u32>, nodes: Option<Box<dyn Send>>) {
+        let mut list = self.list.lock();
+        self.frames.fetch_add(frames.len(), Ordering::SeqCst);
+        list.push_back(Retired { tag, frames, nodes });
+    }
+
+    /// Whether nothing is in the list.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.lock().is_empty()
+    }
+
+    /// Frames in the list.
+    pub(crate) fn frames(&self) -> usize {
+        self.frames.load(Ordering::SeqCst)
+    }
+
+    /// Takes out what no reader can see any more. Its frames count until they are
+    /// [freed](Self::freed).
+    pub(crate) fn take_passed(&self, epoch: &Domain) -> Vec<Retired> {
+        let mut passed = Vec::new();
+        let mut list = self.list.lock();
+        while list.front().is_some_and(|retired| epoch.passed(retired.tag)) {
+            passed.extend(list.pop_front());
+        }
+        passed
+    }
+
+    /// The references to the frames of `passed` were dropped; frees the nodes.
+    pub(crate) fn freed(&self, passed: Vec<Retired>) {
+        let frames = passed.iter().map(|retired| retired.frames.len()).sum();
+        self.frames.fetch_sub(frames, Ordering::SeqCst);
+        drop(passed.into_iter().filter_map(|retired| retired.nodes).collect::<Vec<_>>());
+    }
+}

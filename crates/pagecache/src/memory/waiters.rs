@@ -1,0 +1,92 @@
+//! The queue of operations that wait for memory: cached operations first, each kind in order of
+//! arrival. Uncached operations come last, since they wait for each other.
+
+use crate::wait::WaitQueue;
+use std::collections::BTreeSet;
+use weir_base::sync::Mutex;
+use weir_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+
+/// Operations that wait for memory.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    queue: Mutex<Queue>,
+    /// How many are in the queue.
+    count: AtomicUsize,
+    /// Counts what may have made memory free or reclaimable while an operation waited, and
+    /// arrivals in the queue.
+    moved: AtomicU64,
+    /// Notified when memory was freed, or can now be.
+    pub(crate) freed: WaitQueue,
+}
+
+#[derive(Default)]
+struct Queue {
+    next: u64,
+    waiting: BTreeSet<(bool, u64)>,
+}
+
+impl Waiters {
+    /// Whether any operation waits.
+    pub(crate) fn any(&self) -> bool {
+        self.count.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether a newcomer need not wait behind others.
+    pub(crate) fn lets_pass(&self, uncached: bool) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+            || match self.queue.lock().waiting.first() {
+                None => true,
+                Some(&(first_uncached, _)) => first_uncached && !uncached,
+            }
+    }
+
+    /// A count that changes with each chance for a waiter to get memory.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved.load(Ordering::SeqCst)
+    }
+
+    /// Enters the queue.
+    pub(crate) fn enter(&self, uncached: bool) -> Place<'_> {
+        let mut queue = self.queue.lock();
+        let number = (uncached, queue.next);
+        queue.next += 1;
+        queue.waiting.insert(number);
+        self.count.store(queue.waiting.len(), Ordering::SeqCst);
+        self.moved.fetch_add(1, Ordering::SeqCst);
+        drop(queue);
+        Place { waiters: self, number }
+    }
+
+    /// Wakes the waiters: frames are free, or can be reclaimed from here on.
+    pub(crate) fn notify(&self) {
+        // An operation that enters the queue after this looks for memory after it, too.
+        fence(Ordering::SeqCst);
+        if self.any() {
+            self.moved.fetch_add(1, Ordering::SeqCst);
+            self.freed.notify();
+        }
+    }
+}
+
+/// A place in the queue; left on drop.
+pub(crate) struct Place<'a> {
+    waiters: &'a Waiters,
+    number: (bool, u64),
+}
+
+impl Place<'_> {
+    /// Whether it is this operation's turn.
+    pub(crate) fn is_first(&self) -> bool {
+        self.waiters.queue.lock().waiting.first() == Some(&self.number)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.waiters.queue.lock();
+        queue.waiting.remove(&self.number);
+        self.waiters.count.store(queue.waiting.len(), Ordering::SeqCst);
+        drop(queue);
+        self.waiters.notify();
+    }
+}

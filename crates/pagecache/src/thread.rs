@@ -1,0 +1,46 @@
+//! Threads of a cache: how they start, survive a panic, sleep and are woken.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+use weir_base::sync::{Condvar, Mutex};
+
+/// Starts a thread of the cache.
+pub(crate) fn try_spawn(name: &str, f: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name.into()).spawn(f).map(drop)
+}
+
+/// Runs a thread's loop to its end, and restarts it after a panic: without its flusher or its
+/// reclaimer, a cache would silently stop taking writes.
+pub(crate) fn restart_on_panic(name: &str, run: impl Fn()) {
+    while catch_unwind(AssertUnwindSafe(&run)).is_err() {
+        tracing::error!("bug: thread {name} of the page cache panicked; it is restarted");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Wakes one thread. A wake-up that comes before the thread sleeps is not lost.
+#[derive(Default)]
+pub(crate) struct Signal {
+    kicked: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Signal {
+    /// Wakes the thread, or keeps it from falling asleep.
+    pub(crate) fn kick(&self) {
+        let mut kicked = self.kicked.lock();
+        if !*kicked {
+            *kicked = true;
+            self.wake.notify_one();
+        }
+    }
+
+    /// Sleeps until kicked, at most `at_most`.
+    pub(crate) fn sleep(&self, at_most: Duration) {
+        let mut kicked = self.kicked.lock();
+        if !*kicked {
+            let _ = self.wake.wait_for(&mut kicked, at_most);
+        }
+        *kicked = false;
+    }
+}
