@@ -49,7 +49,9 @@ struct DirtyPages {
     len: usize,
 }
 
-impl Source for DirtyPages {
+// SAFETY: the frames are pinned until `self` is dropped, and `shared` keeps their arena, in which frames
+// never move; a page under writeback is not written to.
+unsafe impl Source for DirtyPages {
     fn len(&self) -> usize {
         self.len
     }
