@@ -3,6 +3,7 @@
 //! asks for the copy, as far as the export's cache policy goes.
 
 use crate::export::Served;
+use crate::operation::set_id;
 use crate::v4::context::FileIo;
 use crate::v4::status::of_vfs;
 use std::io::IoSlice;
@@ -10,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use weir_nfs::v4::Error;
 use weir_pagecache::{File, Segment};
-use weir_vfs::SegmentKind;
+use weir_vfs::{Caller, SegmentKind};
 
 /// Most bytes of data in a piece.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -21,6 +22,8 @@ pub(crate) struct Copying {
     export: Arc<Served>,
     /// Whose copy it is.
     peer: IpAddr,
+    /// On whose behalf.
+    caller: Caller,
     source: FileIo,
     destination: FileIo,
     from: u64,
@@ -49,14 +52,14 @@ pub(crate) struct Step {
 
 impl Copying {
     /// A copy of `len` bytes, from a file and an offset to others of the same export, for a client at
-    /// `peer`.
+    /// `peer` and one of its users.
     pub(crate) fn new(
-        (export, peer): (Arc<Served>, IpAddr),
+        (export, peer, caller): (Arc<Served>, IpAddr, Caller),
         (source, from): (FileIo, u64),
         (destination, to): (FileIo, u64),
         len: u64,
     ) -> Self {
-        Self { export, peer, source, destination, from, to, left: len }
+        Self { export, peer, caller, source, destination, from, to, left: len }
     }
 
     /// The file that is copied to.
@@ -103,6 +106,11 @@ impl Copying {
     /// # Errors
     /// What the store says; the pieces before are copied.
     pub(crate) async fn write(&mut self, piece: Piece) -> Result<Step, Error> {
+        // The file may have become a program that runs as its owner since the piece before.
+        if matches!(&self.caller, Caller::As(cred) if cred.uid != 0) {
+            let attr = self.destination.file.getattr().await.map_err(of_vfs)?;
+            set_id::shed(self.export.fs(), &self.caller, &attr).await.map_err(of_vfs)?;
+        }
         let step = match piece {
             Piece::End => Step::default(),
             Piece::Hole(bytes) => {

@@ -71,7 +71,8 @@ pub(crate) async fn copy(cx: &mut Context, args: copy::Args) -> copy::Res {
     let verifier = cx.services.verifier.get(&destination.file);
     let export = cx.current.map(|node| cx.exports.share(node.export).map_err(of_handle));
     let export = export.unwrap_or(Err(Error::NoFilehandle)).map_err(Detailed::Plain)?;
-    let whose = (export, cx.peer.addr().ip());
+    let caller = cx.current().map_err(Detailed::Plain)?.caller;
+    let whose = (export, cx.peer.addr().ip(), caller);
     let mut copying = Copying::new(whose, (source, from), (destination, to), len);
     let client = cx.known_client().filter(|&id| cx.state().can_call(id));
     if let Some(client) = client

@@ -230,3 +230,44 @@ async fn who_denies_a_copy_its_file_does_not_wait_for_the_source_and_nothing_is_
     let found = f.fs.lookup(&weir_vfs::Caller::Own, f.fs.root(), b"destination").await.unwrap();
     assert_eq!(found.size, 0);
 }
+
+#[tokio::test]
+async fn a_copy_in_the_background_clears_set_user_id_that_is_set_after_it_began() {
+    const LEN: u64 = 65 << 20;
+    let (cache, fault) = (cache(), Fault::over(MemoryFs::new(), 1));
+    let mut exported = export(&cache, "/x", ExportOptions::default());
+    exported.fs = cache.mount(fault.clone());
+    fill(&exported, "source", LEN).await;
+    fill(&exported, "destination", 0).await;
+    let f = serve(vec![exported]).await;
+    let mut c = f.callable("client").await;
+    c.service.is_silent = true;
+    let source = c.handle_of("/x/source").await;
+    let to = c.handle_of("/x/destination").await;
+    let id = f.fs.lookup(&weir_vfs::Caller::Own, f.fs.root(), b"destination").await.unwrap().id;
+    let mode = async |mode| {
+        let set = weir_vfs::SetAttr { mode: Some(mode), ..Default::default() };
+        f.fs.setattr(&weir_vfs::Caller::Own, id, &set).await.unwrap();
+    };
+    mode(0o666).await;
+    c.cred = OpaqueAuth::from(&AuthSys { uid: 5, gid: 5, ..AuthSys::default() });
+    fault.add(Rule { call: Call::Read, when: When::Always, what: What::Hold });
+    let files = [(source, StateId::ANONYMOUS), (to.clone(), StateId::ANONYMOUS)];
+    let copied = start(&mut c, &files, false).await;
+    let [name] = copied.response.callback_id[..] else { panic!("{copied:?}") };
+    while fault.held() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    mode(0o4777).await;
+    fault.clear();
+    fault.release();
+    let ended = loop {
+        match c.on(&to, Op::OffloadStatus(name)).await {
+            OpRes::OffloadStatus(Ok(progress)) if progress.complete.is_empty() => {}
+            OpRes::OffloadStatus(Ok(progress)) => break progress,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((ended.count, &ended.complete[..]), (LEN, &[0][..]));
+    assert_eq!(f.fs.getattr(id).await.unwrap().mode, 0o777);
+}
