@@ -1,4 +1,4 @@
-//! Arguments that several commands have: locations, mount options, names of a list.
+//! Arguments that several commands share: locations, mount options, names out of a list.
 
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use weir_client::MountOptions;
@@ -11,7 +11,7 @@ use weir_tools::size::Size;
 #[derive(clap::Args)]
 pub(crate) struct MountArgs {
     /// Mount options for nfs:// locations, as for mount.nfs: vers=, rsize=, wsize=, nconnect=,
-    /// timeo=, soft, noreadplus, uncached, port=, mountport=; those of a URL come on top
+    /// timeo=, soft, noreadplus, uncached, port=, mountport=; options in a URL take precedence
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", allow_hyphen_values = true)]
     options: Vec<String>,
     /// Memory for the page cache: 512M, 2GiB, or 50% of memory [default: a quarter of memory, at
@@ -21,7 +21,7 @@ pub(crate) struct MountArgs {
 }
 
 impl MountArgs {
-    /// No stores yet, with these options.
+    /// An empty set of mounts with these options.
     pub(crate) fn mounts(&self) -> Result<Mounts> {
         let mut options = MountOptions::default();
         for list in &self.options {
@@ -31,17 +31,17 @@ impl MountArgs {
     }
 }
 
-/// Parses a location of any bytes.
+/// Parses a location, which may contain any bytes.
 pub(crate) fn location() -> impl TypedValueParser<Value = Location> {
     OsStringValueParser::new().try_map(Location::parse)
 }
 
-/// Parses a location and keeps whether it ends in a slash.
+/// Parses a location, and records whether it ends with a slash.
 pub(crate) fn written() -> impl TypedValueParser<Value = Written> {
     OsStringValueParser::new().try_map(Written::parse)
 }
 
-/// Parses one of a list of names, each with its help (or none) and its value.
+/// Parses one name out of a list; each has a help text (possibly empty) and a value.
 pub(crate) fn one_of<T: Copy + Send + Sync + 'static>(
     values: &'static [(&'static str, &'static str, T)],
 ) -> impl TypedValueParser<Value = T> {

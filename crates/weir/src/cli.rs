@@ -1,7 +1,7 @@
-//! The arguments as clap sees them, and what becomes of a command's result.
+//! The command line, and the exit code of a command.
 //!
-//! Exit codes: 0 done; 1 something failed (said on standard error); 2 the command line makes no
-//! sense; 130 interrupted; what `weir lock` runs has its own.
+//! Exit codes: 0 success; 1 failure (reported on standard error); 2 invalid command line; 130
+//! interrupted. `weir lock` exits with the code of the command that it runs.
 
 use crate::commands::{
     bench, cat, check, completions, cp, df, du, lock, ls, man, map, mkdir, mv, rm, serve, stat,
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 use weir_tools::failure::{Failure, Result};
 
-/// Serves, copies and looks at big and sparse files, over NFS and locally.
+/// Serves, copies and inspects large and sparse files, over NFS and locally.
 #[derive(Parser)]
 #[command(name = "weir", version, propagate_version = true, subcommand_required = true)]
 #[command(arg_required_else_help = true, max_term_width = 100)]
@@ -50,12 +50,12 @@ enum Command {
     Man(man::Args),
 }
 
-/// Parses the command line, runs the command, says what failed.
+/// Parses the command line, runs the command, and reports its failure.
 pub(crate) fn main() -> ExitCode {
     let command = Cli::parse().command;
     let log = match &command {
         Command::Serve(args) => args.log(),
-        // What a server answered says more than the error that becomes of it.
+        // Warnings carry the server's answer, which the final error may not.
         _ => "warn",
     };
     let ended = log_to_stderr(log).and_then(|()| run(command));
@@ -94,14 +94,14 @@ fn run(command: Command) -> Result<Ended> {
     }
 }
 
-/// Logs what `filter` lets through; `WEIR_LOG` in the environment overrides it.
+/// Logs what passes `filter`; the environment variable `WEIR_LOG` overrides it.
 fn log_to_stderr(filter: &str) -> Result<()> {
     let own = std::env::var("WEIR_LOG").ok();
     let filter = own.as_deref().unwrap_or(filter);
     if let Some(wrong) = wrong_directive(filter) {
-        let failure = Failure::new(format!("log as {filter}"), format!("{wrong} is no level"));
-        let advice = "there are off, error, warn, info, debug and trace; for one module, write it \
-                      like weir_server=debug,info";
+        let failure = Failure::new(format!("log as {filter}"), format!("{wrong} is not a level"));
+        let advice = "the levels are off, error, warn, info, debug and trace; for one module, write \
+                      weir_server=debug,info";
         return Err(failure.advice(advice));
     }
     let filter = EnvFilter::try_new(filter)
@@ -111,17 +111,17 @@ fn log_to_stderr(filter: &str) -> Result<()> {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(colour)
-        // It would say so on the standard error that cannot be written, and panic.
+        // It would report them on the same unwritable standard error, and panic.
         .log_internal_errors(false)
         .init();
     Ok(())
 }
 
-/// A part of a filter that names no level where one has to be; the library takes a lone word for a
-/// module of that name, and logs nothing.
+/// The part of a filter that lacks a valid level. The library takes a single unknown word for a
+/// module's name, and logs nothing.
 fn wrong_directive(filter: &str) -> Option<&str> {
     let is_level = |level: &str| level.parse::<tracing::metadata::LevelFilter>().is_ok();
-    // Filters by span and field are the library's to judge.
+    // The library validates filters by span and field.
     filter.split(',').map(str::trim).find(|part| match part.rsplit_once('=') {
         _ if part.is_empty() || part.contains(['[', '{', '}', ']']) => false,
         Some((_, level)) => !is_level(level),

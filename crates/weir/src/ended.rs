@@ -1,13 +1,13 @@
 //! How a command ended, which becomes its exit code.
 
-/// How a command that ran ended.
+/// The result of a command that ran.
 pub(crate) enum Ended {
-    /// Everything that was asked for is done.
+    /// The command did everything requested.
     Done,
-    /// Something failed, and was said already.
+    /// Something failed, and was already reported.
     Failed,
     /// The user interrupted it.
     Interrupted,
-    /// A command that was run for the user ended with this code.
+    /// The command that `weir lock` ran ended with this code.
     With(u8),
 }

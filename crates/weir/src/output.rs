@@ -1,4 +1,4 @@
-//! How attributes, names, times and sizes look: to people, and as JSON.
+//! Formats attributes, names, times and sizes as text and as JSON.
 
 use crate::ended::Ended;
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ use weir_vfs::{Attr, FileKind};
 /// A file's attributes as JSON.
 #[derive(Serialize)]
 pub(crate) struct FileJson {
-    /// Where it was found.
+    /// The path of the file.
     pub(crate) path: String,
     /// The bytes of `path` in hexadecimal, where they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,14 +76,14 @@ impl FileJson {
     }
 }
 
-/// Bytes as text, and as hexadecimal where the text cannot say them.
+/// Bytes as text, and in hexadecimal if they are not UTF-8.
 pub(crate) fn text_and_hex(bytes: &[u8]) -> (String, Option<String>) {
     let hex = || bytes.iter().map(|b| format!("{b:02x}")).collect();
     let lossy = std::str::from_utf8(bytes).is_err();
     (String::from_utf8_lossy(bytes).into_owned(), lossy.then(hex))
 }
 
-/// Prints a value as JSON; integers beyond 2^53 as texts, as most readers would round them.
+/// Prints a value as JSON, with integers beyond 2^53 as strings because most readers would round them.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<Ended> {
     let text = json(value).map_err(io::Error::from);
     let mut text = text.asked(|| "write JSON".into())?;
@@ -98,10 +98,10 @@ fn json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The largest integer up to which a double has them all (RFC 8259, section 6).
+/// The largest integer such that a double represents all up to it exactly (RFC 8259, section 6).
 const MOST_EXACT: u64 = 1 << 53;
 
-/// JSON for people, whose integers every reader reads as they are.
+/// Pretty-printed JSON whose integers every reader reads exactly.
 struct Exact(PrettyFormatter<'static>);
 
 macro_rules! as_pretty {
@@ -134,7 +134,7 @@ impl Formatter for Exact {
     }
 }
 
-/// Serializes a sum that may be more than 64 bits take, as [`print_json`] does the others.
+/// Serializes a sum that may exceed 64 bits, in the same way as [`print_json`] does other integers.
 pub(crate) fn number<S: Serializer>(number: &u128, serializer: S) -> Result<S::Ok, S::Error> {
     match u64::try_from(*number) {
         Ok(number) => serializer.serialize_u64(number),
@@ -142,19 +142,19 @@ pub(crate) fn number<S: Serializer>(number: &u128, serializer: S) -> Result<S::O
     }
 }
 
-/// Says a line on standard error. One that cannot be written (a reader that has gone away, a full
-/// disk) is lost: the command goes on, and its exit code says how it ended.
+/// Writes a line to standard error. A line that cannot be written (a closed pipe, a full disk) is
+/// lost: the command continues, and its exit code reports the result.
 pub(crate) fn say(line: impl fmt::Display) {
     // One write, so that the lines of several threads and processes stay whole.
     let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Says a failure on standard error.
+/// Writes a failure to standard error.
 pub(crate) fn complain(failure: &Failure) {
     say(format_args!("weir: {failure}"));
 }
 
-/// Writes to standard output; a reader that has gone away (`| head`) is no failure.
+/// Writes to standard output. A closed pipe (`| head`) is no failure.
 pub(crate) fn print(bytes: &[u8]) -> Result<Ended> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -204,7 +204,7 @@ fn utc(time: SystemTime) -> String {
     Timestamp::try_from(time).map_or_else(|_| "?".into(), |t| t.to_string())
 }
 
-/// The permission bits that this process does not give to new files.
+/// This process's umask.
 pub(crate) fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));

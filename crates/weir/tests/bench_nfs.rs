@@ -108,7 +108,7 @@ fn an_interrupted_run_leaves_nothing_behind() {
     assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "something stays behind");
 }
 
-/// Whatever the load does when the server goes, and while it cleans up.
+/// At any point of the load, also while it cleans up.
 #[test]
 fn a_run_whose_server_is_gone_ends_when_it_is_told_to() {
     let scratch = scratch();
@@ -134,7 +134,7 @@ fn a_run_whose_server_is_gone_ends_when_it_is_told_to() {
     }
 }
 
-/// Files on what is there, over loopback: what anybody may do.
+/// Files on an existing file system, over loopback: needs no root.
 const OWN: [&str; 6] = ["--fs", "own", "--link", "unlimited", "--size", "1M"];
 
 #[test]

@@ -27,7 +27,7 @@ fn a_command_line_that_makes_no_sense_is_code_2() {
 fn what_fails_is_said_with_what_to_do() {
     let says = fail(1, ["ls", "-o", "vers=9", "nfs://127.0.0.1/"]);
     assert!(says.contains("vers=9") && says.contains("3, 4, 4.0, 4.1 and 4.2"), "{says}");
-    // Port 1 of loopback: nobody is there.
+    // No server listens on port 1 of loopback.
     let says = fail(1, ["ls", "-o", "soft,retrans=0,timeo=10", "nfs://127.0.0.1:1/"]);
     assert!(says.contains("cannot mount nfs://127.0.0.1:1/"), "{says}");
     assert!(says.contains("check that the server runs"), "{says}");

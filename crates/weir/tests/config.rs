@@ -97,7 +97,7 @@ fn a_file_is_checked_without_serving() {
 
     setup.write("", &[("a", ""), ("gone", "")]);
     let said = fail(1, check(&[]));
-    assert!(said.contains("weir.toml:11:8: ") && said.contains("make the directory"), "{said}");
+    assert!(said.contains("weir.toml:11:8: ") && said.contains("create the directory"), "{said}");
     // The command line and the file do not say the same thing twice.
     let both = weir(check(&["--read-only"])).output().unwrap();
     assert_eq!(both.status.code(), Some(2), "{}", text(&both));
@@ -118,14 +118,14 @@ fn a_reload_changes_what_can_be_and_names_what_cannot() {
         "budget = \"32M\"\nlease = 90\nthreads = 3\nversions = [4.2]",
         &[("c", ""), ("a", "read_only = true")],
     );
-    let log = setup.reload(&server, "/b is not exported any more");
+    let log = setup.reload(&server, "/b: export removed");
     for said in [
-        "/c is exported now",
-        "/a is exported otherwise",
-        "the budget is 32.00 MiB",
-        "the lease is 90s",
-        "`threads` changes when the server is started again",
-        "`versions` changes when the server is started again",
+        "/c: export added",
+        "/a: export options changed",
+        "budget changed to 32.00 MiB",
+        "lease changed to 90s",
+        "`threads` changes when the server restarts",
+        "`versions` changes when the server restarts",
     ] {
         assert!(log.contains(said), "{said}: {log}");
     }
@@ -139,8 +139,8 @@ fn a_reload_changes_what_can_be_and_names_what_cannot() {
 
     // And back.
     setup.write("budget = \"32M\"\nlease = 60", &[("a", ""), ("b", "")]);
-    let log = setup.reload(&server, "/b is exported now");
-    assert!(log.contains("`lease` stays 90s until the server is started again"), "{log}");
+    let log = setup.reload(&server, "/b: export added");
+    assert!(log.contains("`lease` stays 90s until the server restarts"), "{log}");
     assert_eq!(run(["cat", &server.url("b/in-b", "vers=4.1")]), "b");
     run(["touch", &server.url("a/new", "vers=4.2")]);
 }
@@ -165,7 +165,7 @@ fn a_bad_file_changes_nothing() {
         ("[", vec![], "weir.toml:4:"),
     ] {
         setup.write(server_part, &exports);
-        let log = setup.reload(&server, "what was configured before goes on");
+        let log = setup.reload(&server, "keeping the previous configuration");
         assert!(log.contains(said), "{said}: {log}");
         assert_eq!(names(&server, ""), ["a"]);
         assert_eq!(names(&server, "a"), ["in-a"]);
@@ -184,7 +184,7 @@ fn without_a_file_there_is_nothing_to_reload() {
     command.arg(setup.path("state")).arg(setup.path("a"));
     command.stderr(fs::File::create(setup.path("log")).unwrap());
     let server = Server::spawn(command);
-    setup.reload(&server, "told to reload, but started without a configuration file");
+    setup.reload(&server, "ignoring SIGHUP: the server has no configuration file");
     assert_eq!(names(&server, ""), ["in-a"]);
 }
 

@@ -198,7 +198,7 @@ fn where_copies_go() {
     assert!(at("lb").is_symlink());
 
     for (args, says) in [
-        (&["a", "b", "nowhere"][..], "it is not a directory, and there are several files"),
+        (&["a", "b", "nowhere"][..], "it is not a directory, and there are several sources"),
         (&["a", "nowhere/"], "there is no such directory; make it first"),
         (&["a", "nowhere/x"], "no such file or directory"),
         (&["missing", "x"], "cannot copy missing: no such file or directory; check the path"),

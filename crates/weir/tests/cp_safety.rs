@@ -372,7 +372,7 @@ fn an_interrupted_copy_says_what_is_left() {
     assert_eq!(output.status.code(), Some(130), "{}", text(&output));
     let part = to.join(&names(&to)[0]);
     let says = format!(
-        "weir: interrupted\nweir: {} is unfinished; the same command goes on with it, or remove it\n",
+        "weir: interrupted\nweir: {} is unfinished; repeat the command to continue it, or remove it\n",
         part.display()
     );
     assert_eq!(text(&output), says);
@@ -397,7 +397,7 @@ fn an_interrupted_copy_in_place_is_said_to_be_incomplete() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", text(&output));
     let says = format!(
-        "weir: interrupted\nweir: {} was written in place and is incomplete now\n",
+        "weir: interrupted\nweir: {} was overwritten in place and is incomplete\n",
         to.display()
     );
     assert_eq!(text(&output), says);
@@ -427,8 +427,8 @@ fn a_second_interrupt_ends_a_copy_at_once() {
         let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
         assert_eq!(said.next().unwrap().unwrap(), "weir: interrupted");
         kill_process(pid, Signal::INT).unwrap();
-        assert_eq!(said.next().unwrap().unwrap(), "weir: interrupted again, so ended at once");
-        let left = format!("/{part} is left behind; remove it");
+        assert_eq!(said.next().unwrap().unwrap(), "weir: interrupted again, ending at once");
+        let left = format!("/{part} is left over; remove it");
         assert!(said.next().unwrap().unwrap().ends_with(&left), "{left}");
         assert_eq!(child.wait().unwrap().code(), Some(130));
         drop(server);

@@ -51,7 +51,7 @@ fn a_copy_goes_on_over_restarts_of_the_server() {
                 false => (original.as_os_str(), url.clone().into(), &export),
             };
             let begun = Instant::now();
-            // A file takes whatever is said, and is there to be read when the copy gets stuck.
+            // Output goes to a file, which can be read when the copy hangs.
             let says = dir.path().join("says");
             let mut cp = weir(["cp".as_ref(), from, to.as_os_str()])
                 .env("WEIR_LOG", "info")

@@ -125,7 +125,7 @@ fn garbage_in_well_formed_records() {
         let mut payload = call(seed, NFS, version, procedure);
         payload.extend(noise(seed.into(), 4 * (seed as usize % 200)));
         stream.write_all(&record(&payload)).unwrap();
-        // Whatever the answer says, it answers this call.
+        // The answer is to this call, with any content.
         match reply(&mut stream) {
             Some(words) => assert_eq!(words[..2], [seed, 1]),
             None => stream = setup.connect(),

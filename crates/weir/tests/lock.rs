@@ -35,10 +35,10 @@ fn rules(at: &str, dir: &Path) {
     assert_eq!(run(["lock", "--test", at]), "exclusive 10-19\n");
     assert_eq!(run(["lock", "--test", "--range", "20-", at]), "free\n");
     let says = fail(1, ["lock", "--nonblock", "--range", "0-10", at, "false"]);
-    assert!(says.contains("somebody else holds a lock"), "{says}");
+    assert!(says.contains("another owner holds a conflicting lock"), "{says}");
     let begun = Instant::now();
     let says = fail(1, ["lock", "--wait", "1", at, "false"]);
-    assert!(says.contains("somebody else holds a lock"), "{says}");
+    assert!(says.contains("another owner holds a conflicting lock"), "{says}");
     assert!(begun.elapsed() >= Duration::from_secs(1));
     // Options after the command's name are the command's.
     assert_eq!(run(["lock", "--range", "0-9", at, "echo", "-n", "--range"]), "--range");
@@ -57,7 +57,7 @@ fn a_local_file_is_locked_while_a_command_runs() {
     rules(dir.path().join("file").to_str().unwrap(), dir.path());
 }
 
-/// A server that forgot the lock may have given it to somebody else since.
+/// A server that forgot the lock may have granted it to another client since.
 #[test]
 fn a_lost_lock_is_said_and_its_command_told_to_end() {
     for version in ["4.0", "4.2"] {
@@ -81,7 +81,7 @@ fn a_lost_lock_is_said_and_its_command_told_to_end() {
         let _again = Server::start(&export, &["--squash", "none", "--bind", &bind]);
         let output = held.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{version}: {}", text(&output));
-        assert!(text(&output).contains("cannot keep the lock of"), "{}", text(&output));
+        assert!(text(&output).contains("cannot keep the lock on"), "{}", text(&output));
         assert!(ended.exists(), "{version}: the command was told");
     }
 }

@@ -320,7 +320,7 @@ fn a_port_without_an_nfs_server_is_given_up_soon() {
     };
     let curt = |_: &mut TcpStream| {};
     let other = |client: &mut TcpStream| {
-        // Whoever asks may have gone already.
+        // The client may have closed the connection already.
         let _ = client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     };
     let peers: [fn(&mut TcpStream); 3] = [silent, curt, other];

@@ -23,14 +23,14 @@ fn files_and_trees_and_never_what_a_link_points_to() {
     assert!(dir.path().join("kept/file").exists());
     assert!(fail(1, ["rm".into(), at("gone")]).contains("no such file or directory"));
     run(["rm".into(), "-f".into(), at("gone")]);
-    assert!(fail(1, ["rm", "-r", "/"]).contains("it has no name; name what is in it"));
+    assert!(fail(1, ["rm", "-r", "/"]).contains("it has no name; name the files in it"));
 }
 
 #[test]
 fn what_cannot_be_removed_does_not_keep_the_rest() {
     let dir = scratch();
     let tree = dir.path().join("tree");
-    // A directory of somebody else: nobody else may take out of it what is in it.
+    // Another user's directory: this user may not remove its entries.
     for path in ["a/locked/kept", "z/gone", "m/gone"] {
         let path = tree.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -116,7 +116,7 @@ fn without_a_port_the_next_free_one_is_taken_aloud() {
     let dir = scratch();
     let export = dir.path().join("export");
     fs::create_dir(&export).unwrap();
-    // An address of this test's own; held here if nobody else has its port.
+    // An address of this test's own; this test takes its port if it is free.
     let _held = TcpListener::bind("127.0.0.53:2049");
     let state = dir.path().join("state");
     let mut child = common::weir(arguments(&state, &["--bind", "127.0.0.53", "--json"], &export))
@@ -134,7 +134,7 @@ fn without_a_port_the_next_free_one_is_taken_aloud() {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
     let said = common::text(&output);
-    assert!(said.contains(&format!("port 2049 may not be had, using {port}")), "{said}");
+    assert!(said.contains(&format!("port 2049 is not available, using {port}")), "{said}");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn what_cannot_be_served_is_said() {
     fs::write(&file, "").unwrap();
     let state = dir.path().join("state");
     let says = fail(1, arguments(&state, &[], &file));
-    assert!(says.contains("it is not a directory; name the directory that it is in"), "{says}");
+    assert!(says.contains("it is not a directory; name the directory that contains it"), "{says}");
     let says = fail(1, arguments(&state, &[], &dir.path().join("missing")));
     assert!(says.contains("no such file or directory; check the path"), "{says}");
     let says = fail(1, arguments(&state, &["--bind", "192.0.2.77:0"], dir.path()));
@@ -169,7 +169,7 @@ fn what_cannot_be_meant_is_refused_with_what_to_do() {
     fs::create_dir(&export).unwrap();
     let path = export.to_str().unwrap();
     for (code, options, says) in [
-        (1, ["--log", "loud"], "loud is no level; there are off, error, warn, info, debug"),
+        (1, ["--log", "loud"], "loud is not a level; the levels are off, error, warn, info, debug"),
         (1, ["--budget", "8191P"], "this machine, or this program's control group, has "),
         (1, ["--budget", "3"], "16.00 MiB at least; did you mean 3M or 3G?"),
         (2, ["--threads", "0"], "take 1 to 1024, or leave it out"),
@@ -192,7 +192,7 @@ fn what_cannot_be_meant_is_refused_with_what_to_do() {
 #[test]
 fn who_squashed_root_is_is_said_where_it_may_not_write() {
     if !rustix::process::geteuid().is_root() {
-        println!("not root: whoever clients are, all is done as this user");
+        println!("not root: the server makes all calls as this user");
         return;
     }
     let dir = scratch();

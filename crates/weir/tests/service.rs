@@ -204,7 +204,7 @@ fn root_keeps_the_privileges_that_clients_users_take_and_no_others() {
     }
     assert!(threads > 2, "{threads} threads");
 
-    // Users are themselves, groups beyond the first count, and nobody keeps another's rights.
+    // Each user acts as itself, further groups count, and no call keeps another caller's rights.
     let mut root = Client::connect(server.port, 0, &[]);
     let top = root.mount("/");
     let file = root.lookup(&top, "secret");
@@ -265,8 +265,8 @@ fn a_user_without_privileges_serves_as_itself() {
     let top = client.mount("/");
     client.create(&top, "made");
     assert_eq!(fs::metadata(served.join("made")).unwrap().uid(), 1234);
-    // Root may do all that anyway; other users have no part in this user's files, whoever they say
-    // they are.
+    // Root may do all that anyway; other users have no access to this user's files, whichever user they
+    // claim to be.
     assert_eq!(Client::connect(server.port, 77, &[]).mount("/"), top);
     for claimed in [0, 1234, 1235] {
         let mut other = Client::connect_as(1235, server.port, claimed, &[]);

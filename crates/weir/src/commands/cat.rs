@@ -1,4 +1,4 @@
-//! `weir cat`: files to standard output. Into a regular file, holes go as holes.
+//! `weir cat`: writes files to standard output. If that is a regular file, holes stay holes.
 
 use super::with_mounts;
 use crate::arguments::{MountArgs, location};
@@ -18,7 +18,7 @@ use weir_tools::size::Size;
 use weir_tools::text::kind_name;
 use weir_vfs::{Access, Caller, FileKind, IoFlags};
 
-/// Bytes asked of the cache at a time.
+/// Bytes of one read from the cache.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Write files to standard output
@@ -27,18 +27,18 @@ const CHUNK_BYTES: u64 = 1 << 20;
 Examples:
   weir cat nfs://filer/notes.txt
   weir cat --offset 1GiB --length 64K nfs://filer/disk.img | xxd | less
-  weir cat nfs://filer/disk.img > disk.img      holes stay holes, as the output is a file")]
+  weir cat nfs://filer/disk.img > disk.img      keeps holes, because the output is a file")]
 pub(crate) struct Args {
     /// The files
     #[arg(value_name = "LOCATION", required = true, value_parser = location())]
     locations: Vec<Location>,
-    /// Where to begin in each file
+    /// Offset to start at in each file
     #[arg(long, value_name = "SIZE", default_value = "0")]
     offset: Size,
-    /// How much to write of each file [default: to its end]
+    /// Bytes to write of each file [default: up to its end]
     #[arg(long, value_name = "SIZE")]
     length: Option<Size>,
-    /// Leave the page cache, here and at the server, as it was
+    /// Leave the page cache unchanged, here and at the server
     #[arg(long)]
     uncached: bool,
     #[command(flatten)]
@@ -107,11 +107,11 @@ async fn cat(
         }
     }
     source::unchanged(&file, attr, &place.shown).await?;
-    // What changed at once after that was not read.
+    // The file became shorter between the check and the last read.
     if at < end.min(attr.size) { Err(source::changed(&place.shown)) } else { Ok(Ended::Done) }
 }
 
-/// Writes out a file whose size does not say how much is in it.
+/// Writes out a file whose size does not describe its content.
 fn cat_stream(mut stream: File, location: &Location, args: &Args, out: &mut Out) -> Result<Ended> {
     let asked = || format!("read {location}");
     let mut skip = args.offset.of(0);
@@ -136,8 +136,8 @@ fn cat_stream(mut stream: File, location: &Location, args: &Args, out: &mut Out)
     Ok(Ended::Done)
 }
 
-/// What a write to standard output comes to. A reader that has seen enough (`| head`) ends the
-/// command without a word, with the code of a program that SIGPIPE ended.
+/// The result of a write to standard output. A closed pipe (`| head`) ends the command silently,
+/// with the exit code of a program that SIGPIPE ended.
 fn written(result: io::Result<()>) -> Result<Ended> {
     match result {
         Ok(()) => Ok(Ended::Done),
@@ -146,12 +146,12 @@ fn written(result: io::Result<()>) -> Result<Ended> {
     }
 }
 
-/// Standard output, which can have holes if it is a regular file, or not.
+/// Standard output, which can have holes if it is a regular file.
 struct Out {
     file: File,
-    /// Whether a hole at the end of what was written so far may be skipped.
+    /// Whether a seek may replace zeros at the end of the output.
     sparse: bool,
-    /// Zeros that are due but not written yet, because a hole may do.
+    /// Zeros that are not written yet, because a hole may replace them.
     due: u64,
 }
 
@@ -171,7 +171,7 @@ impl Out {
         self.file.write_all(bytes)
     }
 
-    /// Writes what is between `at` and `end`, and moves `at` on.
+    /// Writes the bytes between `at` and `end`, and advances `at`.
     fn segments(&mut self, found: &Segments, at: &mut u64, end: u64) -> io::Result<()> {
         for segment in &found.segments {
             match segment {
@@ -194,8 +194,7 @@ impl Out {
         Ok(())
     }
 
-    /// Brings about the zeros that are due: by moving on where nothing is in the way, else by
-    /// writing them.
+    /// Produces the pending zeros: by a seek at the end of the file, otherwise by writing them.
     fn settle(&mut self) -> io::Result<()> {
         if self.due == 0 {
             return Ok(());
@@ -217,7 +216,7 @@ impl Out {
         Ok(())
     }
 
-    /// Settles, and makes a file as long as it should be when it ends in a hole.
+    /// Settles, and extends a file that ends in a hole to its length.
     fn finish(mut self) -> io::Result<()> {
         self.settle()?;
         if self.sparse {

@@ -1,4 +1,4 @@
-//! `weir check`: holds a server's READ_PLUS, locks, stateids, directories and leases against their RFCs.
+//! `weir check`: tests a server's READ_PLUS, locks, stateids, directories and leases against the RFCs.
 
 use super::runtime;
 use crate::ended::Ended;
@@ -10,28 +10,28 @@ use weir_client::check::{self, Finding, Verdict};
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_tools::failure::{Failure, Result};
 
-/// Check how an NFSv4.2 server keeps the rules: of READ_PLUS, locks, stateids, directories
+/// Test an NFSv4.2 server against the RFCs: READ_PLUS, locks, stateids, directories
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
-  weir check nfs://filer/scratch                  the rules, one a line
-  weir check --leases nfs://filer/scratch         and what becomes of silent clients
+  weir check nfs://filer/scratch                  one rule a line
+  weir check --leases nfs://filer/scratch         also tests silent clients
   weir check --json nfs://filer/ | jq '.[] | select(.verdict == \"fail\")'
 
-Files of known layout are made in a directory of their own below the one named, read by raw
-READ_PLUS calls, and every reply is compared with what was written and with RFC 7862 section 15.10.
-Locks are tried by two clients (RFC 8881 section 18.10), stateids that are no good with READ_PLUS
-(section 8.2.4), directories in replies of all sizes while they change (section 18.23), and with
---leases a client that falls silent (sections 8.3 and 8.4). A note says that the server is within its
-rights and could do better. Exit code 1 says that a rule is broken. docs/CHECK.md explains each rule.")]
+The check creates a directory below URL, writes files of known layout, reads them with raw READ_PLUS
+calls, and compares every reply with the files and with RFC 7862 section 15.10. Two clients test locks
+(RFC 8881 section 18.10). The check sends invalid stateids with READ_PLUS (section 8.2.4), and reads
+directories in replies of all sizes while they change (section 18.23). With --leases it tests a client
+that falls silent (sections 8.3 and 8.4). A note means that the server is within its rights and could
+do better. Exit code 1 means that the server breaks a rule. docs/CHECK.md explains each rule.")]
 pub(crate) struct Args {
-    /// A directory on the server that may be written to
+    /// A writable directory on the server
     #[arg(value_name = "URL")]
     url: NfsUrl,
-    /// Examine leases, too: takes as long as the server's, or three times that where it does not end
+    /// Also test leases: takes one lease of the server, or three if a lease does not expire
     #[arg(long)]
     leases: bool,
-    /// An array of rules and verdicts, as JSON
+    /// Print an array of rules and verdicts as JSON
     #[arg(long)]
     json: bool,
 }
@@ -47,7 +47,7 @@ struct Row<'a> {
 
 pub(crate) fn run(args: Args) -> Result<Ended> {
     let mut url = args.url.clone();
-    // The query comes last, and the check is of this version only.
+    // Appended last, so that it overrides the URL: the check tests this version only.
     url.query = format!("{}&vers=4.2", url.query);
     let findings = runtime()?.block_on(async {
         let mut clients = Clients { url, mounts: Vec::new() };
@@ -78,7 +78,7 @@ async fn examine(clients: &mut Clients, leases: bool) -> weir_client::Result<Vec
     Ok(findings)
 }
 
-/// Clients of the server that is checked.
+/// Clients of the tested server.
 struct Clients {
     url: NfsUrl,
     mounts: Vec<Arc<NfsFs>>,
@@ -91,7 +91,7 @@ impl Clients {
         Ok(nfs)
     }
 
-    /// Leaves none of them behind at the server, whatever came of the check.
+    /// Removes all clients from the server, also after an error.
     async fn unmount(self) {
         for nfs in self.mounts.into_iter().rev() {
             nfs.unmount().await;

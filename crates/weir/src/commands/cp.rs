@@ -1,4 +1,4 @@
-//! `weir cp`: resolves what goes where; the copying itself is in `copy/`.
+//! `weir cp`: resolves sources and destinations; `weir_tools::copy` does the copying.
 
 use super::with_mounts;
 use crate::arguments::{MountArgs, one_of, written};
@@ -22,34 +22,35 @@ use weir_tools::size::Size;
 use weir_tools::text::size_text;
 use weir_vfs::{Attr, Caller, Capabilities, Error, FileKind, IoFlags};
 
-/// Copy files and trees, local or over NFS, sparse in and sparse out
+/// Copy files and trees, locally or over NFS, keeping holes
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
   weir cp disk.img nfs://filer/images/            a file into a directory
-  weir cp nfs://filer/images/disk.img .           and back; holes stay holes
+  weir cp nfs://filer/images/disk.img .           and back; keeps holes
   weir cp -r nfs://filer/images ./images          a tree
-  weir cp -rp --uncached a/ nfs://filer/backup/   with owners and times, leaving caches alone
-  weir cp -rp --continue big/ nfs://filer/big/    again and again, until it is all there
-  weir cp --checksum disk.img nfs://filer/        read back what was stored, and compare
+  weir cp -rp --uncached a/ nfs://filer/backup/   with owners and times, caches unchanged
+  weir cp -rp --continue big/ nfs://filer/big/    repeat it until it is complete
+  weir cp --checksum disk.img nfs://filer/        read the copy back and compare
   weir cp disk.img copy.img --json | jq .hole_bytes
 
-A file appears under its name when all of it is there and durable, and its source is what it was
-before: it is written under a temporary name (.weir-*.part) beside it and renamed. So a file that
-exists is replaced, and not written over: it keeps its mode and owner, but other hard links to it keep
-the old data. With --in-place it is written over, and incomplete if that fails.
+weir cp writes each copy under a temporary name (.weir-*.part) in the destination directory, and
+renames it when it is complete and durable and its source is unchanged. It thus replaces an existing
+file: the copy gets the file's mode and owner, and other hard links to the file keep the old data.
+With --in-place it overwrites the file instead, which is incomplete if the copy fails.
 
--p keeps what the destination can hold. What it cannot (extended attributes, by name, with those that
-programs run with and systems act by: security.*, trusted.*; access control lists; times) is said, which
-as with `cp -a` does not make the copy a failure. NFS takes users' attributes only. Ctrl-C ends a copy in order and says what is left, a second one ends it at once.
+-p keeps what the destination supports. weir cp reports what it does not support: extended
+attributes by name (also security.* and trusted.*), access control lists, times. As with `cp -a`, that
+is no failure. NFS supports only extended attributes of users. Ctrl-C removes unfinished files and
+reports what is left; a second Ctrl-C ends the program at once.
 
-Pages of zeros become holes (--sparse=always), so that a copy takes no more space than
-`cp --sparse=always` would make it take. Exit code 1 says that something was not copied.")]
+Pages of zeros become holes (--sparse=always), so that a copy takes no more space than one by
+`cp --sparse=always`. Exit code 1 means that something was not copied.")]
 pub(crate) struct Args {
-    /// What to copy, then where to: a directory, or the name of the copy
+    /// The sources, then the destination: a directory, or the name of the copy
     #[arg(value_name = "LOCATION", required = true, num_args = 2.., value_parser = written())]
     locations: Vec<Written>,
-    /// Directories with all that is in them; symbolic links and special files as such
+    /// Copy directories with their content; copy symbolic links and special files as such
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
     /// Keep mode, owner, times, hard links, access control lists and extended attributes
@@ -58,48 +59,48 @@ pub(crate) struct Args {
     /// Which zeros become holes
     #[arg(long, value_parser = one_of(SPARSE), value_name = "WHEN", default_value = "always")]
     sparse: Sparse,
-    /// Leave the page cache, here and at the server, as it was
+    /// Leave the page cache unchanged, here and at the server
     #[arg(long)]
     uncached: bool,
-    /// Files copied at a time
+    /// Number of files to copy at the same time
     #[arg(short, long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
-    /// Go on where an earlier `cp --continue` ended: files that are there with the same size and
-    /// time are left alone (so use -p), and begun ones are gone on with
+    /// Continue an interrupted `cp --continue`: skip files that exist with the same size and time (so
+    /// use -p), and continue partial ones
     #[arg(long = "continue")]
     resume: bool,
-    /// With --continue: how much may have to be copied again
+    /// With --continue: the most data to copy again after an interruption
     #[arg(long, value_name = "SIZE", default_value = "256M", requires = "resume")]
     checkpoint: Size,
-    /// Write over files that exist, rather than replace them: they keep their other names, and are
-    /// incomplete if that fails
+    /// Overwrite existing files rather than replace them: they keep their hard links, and are
+    /// incomplete if the copy fails
     #[arg(long, conflicts_with = "resume")]
     in_place: bool,
-    /// Read each copy back from where it is stored, and compare
+    /// Read each copy back from the destination, and compare
     #[arg(long)]
     checksum: bool,
-    /// Show what each file did to the page cache: pages brought in, pruned, claimed by others,
-    /// and pages of others lost
+    /// Show for each file the pages brought into the page cache, pruned, claimed by others, and
+    /// evicted from others
     #[arg(long)]
     stats: bool,
-    /// What was done, as JSON
+    /// Print a summary as JSON
     #[arg(long)]
     json: bool,
-    /// No progress bar
+    /// Show no progress bar
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
     mount: MountArgs,
 }
 
-/// Which zeros become holes, by name.
+/// Names of the choices of zeros that become holes.
 const SPARSE: &[(&str, &str, Sparse)] = &[
     ("auto", "Holes of the source", Sparse::Auto),
     ("always", "Holes of the source, and pages of zeros", Sparse::Always),
     ("never", "None: zeros are written out", Sparse::Never),
 ];
 
-/// The bar on a terminal; what fails is said above it.
+/// The progress bar on a terminal; failures are printed above it.
 struct Bar(ProgressBar);
 
 impl Progress for Bar {
@@ -143,8 +144,8 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         let progress = if talks { progress_bar() } else { ProgressBar::hidden() };
         let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), Bar(progress.clone())));
         failures.into_iter().for_each(|failure| copier.failed_before(failure));
-        // From before anything is there that an interrupted copy removes, to the end of the program, for
-        // what comes after the copy may hang, too.
+        // Installed before the copy creates files that an interrupt has to remove. It stays until the
+        // program ends, because unmounting may hang, too.
         if let Ok(signals) = Signals::listen() {
             tokio::spawn(interrupt(signals, Arc::clone(&copier)));
         }
@@ -175,34 +176,34 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     })
 }
 
-/// What is copied to what.
+/// Pairs of source and destination.
 struct Plan {
     pairs: Vec<(Place, Place)>,
     /// The store that all copies go to.
     into: CachedFs,
 }
 
-/// Resolves the locations; a source that cannot be copied is said, and is in the second value.
+/// Resolves the locations. The second value has a failure for each source that cannot be copied.
 async fn plan(
     mounts: &mut Mounts,
     locations: &[Written],
     options: &Options,
 ) -> Result<(Plan, Vec<Failure>)> {
     let Some((last, sources)) = locations.split_last() else {
-        return Err(Failure::new("copy", "nothing was named"));
+        return Err(Failure::new("copy", "no source is given"));
     };
     let Written { location: last, ends_in_slash } = last;
     let to = mounts.place(last, Links::Follow).await?;
     let into = to.attr.clone().filter(|a| a.kind == FileKind::Directory);
     if into.is_none() && sources.len() > 1 {
-        let failed = "it is not a directory, and there are several files to copy";
+        let failed = "it is not a directory, and there are several sources";
         return Err(Failure::new(format!("copy to {last}"), failed).advice("make it first"));
     }
     check_uncached(&to, options)?;
     let mut pairs = Vec::new();
     let mut failures = Vec::new();
     if into.is_none() && *ends_in_slash {
-        // What is to be made of a directory may be written so.
+        // A directory that the copy creates may be written with a slash.
         let source = mounts.place(&sources[0].location, Links::Stay).await?;
         let kind = source.existing("copy")?.kind;
         if kind != FileKind::Directory {
@@ -244,7 +245,7 @@ async fn pair(
             };
             to
         }
-        // What is in a root, or in `.`, goes into the directory itself.
+        // A root or `.` has no name: its content goes into the directory itself.
         (Some(_), None) => to.clone(),
         (None, _) => to.clone(),
     };
@@ -264,7 +265,7 @@ async fn pair(
     Ok((from, to))
 }
 
-/// Whether a place is inside of a directory, as far as its store knows what it is inside of.
+/// Whether a place is inside a directory, as far as its store knows the parents.
 async fn is_inside(place: &Place, dir: &Attr) -> weir_vfs::Result<bool> {
     let mut at = place.fs.getattr(place.dir).await?;
     loop {
@@ -279,7 +280,7 @@ async fn is_inside(place: &Place, dir: &Attr) -> weir_vfs::Result<bool> {
     }
 }
 
-/// The same beyond the directory that was opened as a store, for a local location.
+/// The same above the directory that was opened as a store, for a local location.
 fn is_inside_locally(location: &Location, dir: &Attr) -> bool {
     let Location::Local(path) = location else { return false };
     let there = |path: &Path| -> Option<PathBuf> { path.canonicalize().ok() };
@@ -303,13 +304,15 @@ fn check_uncached(place: &Place, options: &Options) -> Result<()> {
     let able = place.fs.store().capabilities().contains(Capabilities::UNCACHED);
     if options.flags.contains(IoFlags::UNCACHED) && !able {
         let asked = format!("copy {} uncached", place.shown);
-        return Err(Failure::new(asked, "its store cannot").advice("leave out --uncached"));
+        return Err(
+            Failure::new(asked, "its store does not support it").advice("leave out --uncached")
+        );
     }
     Ok(())
 }
 
-/// How long an interrupted copy has to remove what is unfinished and to tell servers, in which one
-/// that does not answer is waited for.
+/// Time that an interrupted copy has to remove unfinished files and to release its servers' state,
+/// and that it waits for a server that does not answer.
 const ORDERLY_END: Duration = Duration::from_secs(5);
 
 /// The signals that end a copy.
@@ -331,35 +334,35 @@ impl Signals {
     }
 }
 
-/// The first signal ends the copy in an orderly way, the second at once.
+/// The first signal makes the copy remove its unfinished files and end; the second ends the program.
 async fn interrupt(mut signals: Signals, copier: Arc<Copier>) {
     signals.told().await;
     copier.interrupt();
-    // From here on the copy may end the program itself.
+    // The copy normally ends the program before this returns.
     let again = tokio::time::timeout(ORDERLY_END, signals.told()).await;
     say(match again {
-        Ok(()) => "weir: interrupted again, so ended at once",
-        Err(_) => "weir: ended, as what is unfinished could not be removed in time",
+        Ok(()) => "weir: interrupted again, ending at once",
+        Err(_) => "weir: ending; unfinished files could not be removed in time",
     });
     say_what_is_left(&copier);
     std::process::exit(130);
 }
 
-/// Says, once, what an interrupted copy left and what to do about that.
+/// Reports, once, the files that an interrupted copy left, and what to do with them.
 fn say_what_is_left(copier: &Copier) {
     if copier.was_told() {
         return;
     }
     for file in copier.incomplete() {
-        say(format_args!("weir: {file} was written in place and is incomplete now"));
+        say(format_args!("weir: {file} was overwritten in place and is incomplete"));
     }
     let (unfinished, begun) = copier.left();
     for file in &unfinished {
-        say(format_args!("weir: {file} is left behind; remove it"));
+        say(format_args!("weir: {file} is left over; remove it"));
     }
     for file in &begun {
         say(format_args!(
-            "weir: {file} is unfinished; the same command goes on with it, or remove it"
+            "weir: {file} is unfinished; repeat the command to continue it, or remove it"
         ));
     }
 }

@@ -1,4 +1,4 @@
-//! `weir df`: space on file systems.
+//! `weir df`: shows the space on file systems.
 
 use super::{each, with_mounts};
 use crate::arguments::{MountArgs, location};
@@ -11,7 +11,7 @@ use weir_tools::location::Location;
 use weir_tools::mounts::Links;
 use weir_tools::text::size_text;
 
-/// Show the space on file systems, local or of NFS servers
+/// Show the space on local and NFS file systems
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// Files or directories on the file systems
     #[arg(value_name = "LOCATION", default_value = ".", value_parser = location())]
     locations: Vec<Location>,
-    /// An array of file systems, as JSON
+    /// Print an array of file systems as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -69,7 +69,7 @@ fn table(spaces: &[Space]) -> String {
     let mut out =
         format!("{:>12} {:>12} {:>12} {:>5}  {}\n", "Size", "Used", "Available", "Use", "Location");
     for space in spaces {
-        // As df(1) has it: what is reserved for root counts for neither.
+        // As in df(1): space reserved for root counts as neither.
         let reachable = space.used_bytes + space.available_bytes;
         let share = space.used_bytes as f64 * 100.0 / reachable.max(1) as f64;
         // Writing to a string does not fail.

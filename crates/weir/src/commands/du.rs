@@ -1,4 +1,4 @@
-//! `weir du`: the space that trees take.
+//! `weir du`: shows the space that trees use.
 
 use super::{each, with_mounts};
 use crate::arguments::{MountArgs, location};
@@ -13,11 +13,11 @@ use weir_tools::mounts::{Links, Place};
 use weir_tools::text::size_text;
 use weir_vfs::{Attr, FileKind};
 
-/// Show the space that files and trees take, beside their size
+/// Show the space that files and trees use, and their size
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
-  weir du nfs://filer/images          what sparse files take, and what they would without holes
+  weir du nfs://filer/images          space of sparse files, and their size with holes
   weir du --json . | jq '.[].allocated_bytes'
 
 A file with several names counts once.")]
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// Files and directories
     #[arg(value_name = "LOCATION", default_value = ".", value_parser = location())]
     locations: Vec<Location>,
-    /// An array of sums, as JSON
+    /// Print an array of sums as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -37,7 +37,7 @@ struct Sum {
     path: String,
     #[serde(serialize_with = "number")]
     allocated_bytes: u128,
-    /// Sizes are of holes, too, and so may be more in all than any one is.
+    /// Sizes include holes, so that their sum may exceed 64 bits.
     #[serde(serialize_with = "number")]
     size_bytes: u128,
     files: u64,
@@ -66,7 +66,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     })
 }
 
-/// Adds what is at a place. What cannot be read is said, and makes this false.
+/// Adds a file or tree to `sum`. Returns false if it could not read, and reported, some of it.
 async fn measure(place: Place, attr: Attr, sum: &mut Sum, seen: &mut HashSet<(u64, u64)>) -> bool {
     let mut all = true;
     let mut ahead = vec![(place, attr)];
@@ -112,7 +112,7 @@ fn table(sums: &[Sum]) -> String {
     out
 }
 
-/// A sum for people: sizes beyond 16 EiB have no name.
+/// A sum as text; `size_text` ends at 16 EiB.
 fn total_text(bytes: u128) -> String {
     match u64::try_from(bytes) {
         Ok(bytes) => size_text(bytes),

@@ -1,4 +1,4 @@
-//! `weir lock`: holds a byte-range lock of a file while a command runs, as flock(1) does.
+//! `weir lock`: holds a byte-range lock on a file while a command runs, as flock(1) does.
 
 use super::with_mounts;
 use crate::arguments::{MountArgs, location};
@@ -17,25 +17,25 @@ use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Mounts};
 use weir_vfs::{Access, Caller, Error, Lock, LockOwner, LockRange, OpenFile, SetAttr, TO_END};
 
-/// Hold a lock of a file while a command runs
+/// Hold a lock on a file while a command runs
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
   weir lock nfs://filer/jobs/nightly.lock ./nightly.sh
-  weir lock --nonblock nfs://filer/jobs/nightly.lock ./nightly.sh || echo 'somebody else is at it'
+  weir lock --nonblock nfs://filer/jobs/nightly.lock ./nightly.sh || echo 'another host is running it'
   weir lock --shared --range 4096-8191 nfs://filer/images/disk.img ./back-up.sh
   weir lock --test nfs://filer/images/disk.img
 
-The lock is a byte-range lock, as of fcntl(2): it keeps out whoever locks the same bytes, over any
-version of NFS or on the server itself, and nobody else. A file that is not there is made. The exit
-code is the command's, or 1 if the lock could not be had, or was lost: a server takes it away when it
-heard nothing for a lease, and does not give it back. The command gets SIGTERM then. --test says
-`free`, or which lock is in the way, as `shared` or `exclusive` and its bytes.")]
+The lock is an advisory byte-range lock, as of fcntl(2): it conflicts with other locks of the same
+bytes, over any version of NFS or on the server itself. weir lock creates the file if it does not
+exist. It exits with the command's code, or with 1 if it cannot get the lock or loses it: a server
+revokes a lock when it has heard nothing from the client for a lease. weir lock then sends SIGTERM to the
+command. --test prints `free`, or the conflicting lock as `shared` or `exclusive` and its bytes.")]
 pub(crate) struct Args {
     /// The file
     #[arg(value_name = "LOCATION", value_parser = location())]
     location: Location,
-    /// The command, and its arguments
+    /// The command and its arguments
     #[arg(
         value_name = "COMMAND",
         trailing_var_arg = true,
@@ -43,26 +43,26 @@ pub(crate) struct Args {
         required_unless_present = "test"
     )]
     command: Vec<OsString>,
-    /// Share the bytes with others who share them
+    /// Take a shared lock
     #[arg(short, long)]
     shared: bool,
-    /// Fail if the lock is not free
+    /// Fail at once if the lock is not free
     #[arg(short, long, conflicts_with = "wait")]
     nonblock: bool,
-    /// Wait so many seconds for it at most [default: for ever]
+    /// Wait at most this many seconds for the lock [default: no limit]
     #[arg(short, long, value_name = "SECONDS")]
     wait: Option<u64>,
-    /// The bytes, the last one included: 0-99, or 100- for all from 100 on [default: all]
+    /// The bytes to lock: 0-99 (inclusive), or 100- for all from 100 on [default: all]
     #[arg(long, value_name = "FIRST-LAST")]
     range: Option<Bytes>,
-    /// Take no lock, but say which one would be in the way
+    /// Take no lock; print the lock that would conflict
     #[arg(short, long, conflicts_with_all = ["command", "nonblock", "wait"])]
     test: bool,
     #[command(flatten)]
     mount: MountArgs,
 }
 
-/// Bytes as people write them: `FIRST-LAST` or `FIRST-`.
+/// A byte range on the command line: `FIRST-LAST` or `FIRST-`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bytes(LockRange);
 
@@ -81,7 +81,7 @@ impl FromStr for Bytes {
     }
 }
 
-/// Whoever runs a command has one owner of locks.
+/// This process uses one lock owner.
 const OWNER: LockOwner = LockOwner(1);
 
 pub(crate) fn run(args: Args) -> Result<Ended> {
@@ -97,13 +97,13 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
             return Ok(Ended::Interrupted);
         }
         let ended = hold(&file, lock, &args, &mut signals).await;
-        // Given up before the mount goes, so that nobody waits for it longer than the command runs.
+        // Unlocked before the unmount, so that other clients do not wait for that.
         let asked = || format!("unlock {}", args.location);
         tokio::select! {
             given_up = file.unlock(OWNER, range) => given_up.asked(asked)?,
             () = signals.any() => {
                 let failure = Failure::new(asked(), "the server does not answer");
-                let advice = "it is free when the server notices: with NFSv4 in a lease";
+                let advice = "the server releases it when the lease expires (NFSv4)";
                 complain(&failure.advice(advice));
                 return Ok(Ended::Interrupted);
             }
@@ -112,7 +112,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     })
 }
 
-/// What asks this program to end.
+/// Signals that end this program.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -151,7 +151,7 @@ async fn open(mounts: &mut Mounts, args: &Args) -> Result<Arc<dyn OpenFile>> {
 }
 
 async fn test(file: &dyn OpenFile, lock: Lock, location: &Location) -> Result<Ended> {
-    let found = file.test_lock(OWNER, lock).await.asked(|| format!("test a lock of {location}"))?;
+    let found = file.test_lock(OWNER, lock).await.asked(|| format!("test a lock on {location}"))?;
     let text = match found {
         None => "free\n".to_owned(),
         Some(Lock { range, exclusive }) => {
@@ -167,7 +167,7 @@ async fn test(file: &dyn OpenFile, lock: Lock, location: &Location) -> Result<En
     Ok(Ended::Done)
 }
 
-/// Takes the lock; says whether it did, and was not interrupted.
+/// Takes the lock. Returns false if a signal interrupted the wait.
 async fn take(file: &dyn OpenFile, lock: Lock, args: &Args, signals: &mut Signals) -> Result<bool> {
     let asked = || format!("lock {}", args.location);
     let patience = args.wait.map_or(Duration::MAX, Duration::from_secs);
@@ -178,14 +178,14 @@ async fn take(file: &dyn OpenFile, lock: Lock, args: &Args, signals: &mut Signal
     };
     match taken {
         Err(Error::WouldBlock) => {
-            let failure = Failure::new(asked(), "somebody else holds a lock of it");
-            Err(failure.advice("`weir lock --test` says which"))
+            let failure = Failure::new(asked(), "another owner holds a conflicting lock");
+            Err(failure.advice("`weir lock --test` shows it"))
         }
         taken => taken.asked(asked).map(|()| true),
     }
 }
 
-/// Runs the command under the lock. If that is lost, the command is told to end.
+/// Runs the command under the lock. If the lock is lost, sends SIGTERM to the command.
 async fn hold(
     file: &Arc<dyn OpenFile>,
     lock: Lock,
@@ -197,7 +197,7 @@ async fn hold(
     let mut child = Command::new(program).args(rest).spawn().asked(running)?;
     let id = rustix::process::Pid::from_child(&child);
     let tell_to_end = || {
-        // It may have ended.
+        // The command may have ended already.
         let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
     };
     let mut end = tokio::task::spawn_blocking(move || Child::wait(&mut child));
@@ -207,14 +207,14 @@ async fn hold(
     let status = loop {
         tokio::select! {
             status = &mut end => break status,
-            // The terminal interrupts both; what the command does about it is its own affair.
+            // The terminal interrupts both; the command decides what to do.
             _ = signals.interrupt.recv() => {}
             _ = signals.terminate.recv() => tell_to_end(),
             error = &mut loss, if !is_lost => {
                 is_lost = true;
-                let asked = format!("keep the lock of {}", args.location);
-                let failure = Failure::new(asked, format!("the server has it no more ({error})"));
-                complain(&failure.advice("somebody else may have had it; the command is told to end"));
+                let asked = format!("keep the lock on {}", args.location);
+                let failure = Failure::new(asked, format!("the server no longer has it ({error})"));
+                complain(&failure.advice("another owner may have had it; sending SIGTERM to the command"));
                 tell_to_end();
             }
         }
@@ -224,12 +224,12 @@ async fn hold(
     Ok(if is_lost { Ended::Failed } else { ended_as(status) })
 }
 
-/// Resolves when the server does not have the lock any more: it took it away when the lease had
-/// expired, say, or restarted and did not give it back. To ask for it again is to look: who holds a
-/// lock gets it again, and a client whose locks were taken away does not.
+/// Resolves when the server no longer has the lock: it revoked the lock when the lease expired, say,
+/// or restarted and refused the reclaim. The poll requests the same lock again: the server grants it
+/// to its holder, and refuses a client whose locks were revoked.
 async fn lost(file: &Arc<dyn OpenFile>, lock: Lock, location: &Location) -> Error {
     if let Location::Local(_) = location {
-        // The kernel takes none away.
+        // The kernel revokes no locks.
         return std::future::pending().await;
     }
     loop {
@@ -241,10 +241,10 @@ async fn lost(file: &Arc<dyn OpenFile>, lock: Lock, location: &Location) -> Erro
     }
 }
 
-/// How often the server is asked whether it has the lock.
+/// Interval of the polls.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// As shells have it: a command that a signal ended counts as 128 and its number.
+/// The exit code of a command, as in shells: 128 plus the signal that ended it.
 fn ended_as(status: ExitStatus) -> Ended {
     let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     Ended::With(u8::try_from(code).unwrap_or(1))

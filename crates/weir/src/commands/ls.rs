@@ -12,38 +12,38 @@ use weir_tools::mounts::{Links, Mounts, Place};
 use weir_tools::text::shown;
 use weir_vfs::{Attr, Caller, FileKind};
 
-/// List directories, local or of an NFS server
+/// List local and NFS directories
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 #[command(after_long_help = "\
 Examples:
   weir ls nfs://filer/images
   weir ls -l nfs://filer:3049/images -o vers=3
-  weir ls -lh .                       sizes and the space that sparse files really take
+  weir ls -lh .                       sizes, and the space that sparse files use
   weir ls --json nfs://filer/ | jq -r '.[] | select(.size_bytes > 1e9) | .path'
 
 With -l, the columns are: permissions, links, owner, group, space in use, size, time of the last
 change, name.")]
 pub(crate) struct Args {
-    /// What to list
+    /// The files and directories
     #[arg(value_name = "LOCATION", default_value = ".", value_parser = location())]
     locations: Vec<Location>,
-    /// One line for each file, with its attributes
+    /// Print one line for each file, with its attributes
     #[arg(short, long)]
     long: bool,
-    /// Names that begin with a dot, too
+    /// Include names that begin with a dot
     #[arg(short, long)]
     all: bool,
-    /// A directory itself, not what is in it
+    /// List a directory itself, not its entries
     #[arg(short, long)]
     directory: bool,
-    /// Sizes like 1.50 GiB, with -l
+    /// With -l, print sizes like 1.50 GiB
     #[arg(short = 'h', long)]
     human: bool,
-    /// Numeric owners and groups, with -l
+    /// With -l, print numeric owners and groups
     #[arg(short, long)]
     numeric: bool,
-    /// An array of files with all their attributes, as JSON
+    /// Print an array of files with all attributes as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     help: Option<bool>,
 }
 
-/// A file to show: its name, and where the name of a symbolic link leads.
+/// A listed file, and the target of a symbolic link.
 struct Listed {
     name: Vec<u8>,
     attr: Attr,
@@ -96,15 +96,15 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     })
 }
 
-/// What is to be shown of a location, and whether these are a directory's entries. An entry that
-/// cannot be looked at is said, makes `failed` true, and does not keep the others from being shown.
+/// The files to list for a location, and whether they are a directory's entries. An entry that
+/// cannot be read is reported and sets `failed`; the others are still listed.
 async fn list(
     mounts: &mut Mounts,
     location: &Location,
     args: &Args,
     failed: &mut bool,
 ) -> Result<(bool, Vec<Listed>)> {
-    // A link to a directory is listed as the directory, unless it is asked about itself.
+    // A link to a directory is listed as the directory, unless -d or -l is given.
     let links = if args.directory || args.long { Links::Stay } else { Links::Follow };
     let place = mounts.place(location, links).await?;
     let attr = place.existing("list")?.clone();
@@ -136,7 +136,7 @@ async fn target(place: &Place, attr: &Attr) -> Result<Option<Vec<u8>>> {
     target.asked(|| format!("read the symbolic link {}", place.shown)).map(Some)
 }
 
-/// Lays files out in columns.
+/// Prints files in columns.
 struct Table<'a> {
     args: &'a Args,
     names: Names,
@@ -175,7 +175,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Programs get a name's very bytes, people something that their terminal stands.
+    /// A name: its exact bytes in a pipe, escaped on a terminal.
     fn name(&self, name: &[u8]) -> Vec<u8> {
         if self.terminal { shown(name).into_bytes() } else { name.to_vec() }
     }

@@ -9,7 +9,7 @@ use weir_tools::failure::{Asked, Result};
 /// Write the manual pages weir.1, weir-cp.1 and so on
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory to write them to
+    /// The directory to write them to
     dir: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! `weir map`: looks at a file's data, holes and cached pages; `map/` draws them.
+//! `weir map`: shows a file's data, holes and cached pages; `weir_tools::map` draws them.
 
 use super::with_mounts;
 use crate::arguments::{MountArgs, location};
@@ -16,32 +16,32 @@ use weir_tools::mounts::{Links, Mounts};
 use weir_tools::text::kind_name;
 use weir_vfs::{Access, Caller, FileKind};
 
-/// Rows of a picture, at most.
+/// Most rows of a picture.
 const ROWS: usize = 8;
 
-/// Draw which parts of a file are data, holes, cached
+/// Draw which parts of a file are data, holes, and cached
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
   weir map disk.img
-  weir map nfs://filer/images/disk.img            what the server says (SEEK, NFSv4.2)
+  weir map nfs://filer/images/disk.img            as the server reports it (SEEK, NFSv4.2)
   weir map disk.img --svg disk.svg
   weir map disk.img --json | jq '.extents[] | select(.kind == \"hole\")'
 
-The height of a block is the share of data in it. The line below shows what is cached: of a local
-file, by the kernel; of a file on a server, by this process. Servers without SEEK (before NFSv4.2)
-do not say where holes are: all is shown as data.")]
+The height of a block is the share of data in it. The line below shows cached pages: of a local file,
+those in the kernel's cache; of a file on a server, those in this process's cache. A server without
+SEEK (before NFSv4.2) does not report holes, so the whole file appears as data.")]
 pub(crate) struct Args {
     /// The file
     #[arg(value_name = "LOCATION", value_parser = location())]
     location: Location,
-    /// Write a picture to this file
+    /// Write an SVG picture to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// All extents and cached ranges, as JSON
+    /// Print all extents and cached ranges as JSON
     #[arg(long)]
     json: bool,
-    /// Columns of the picture [default: the terminal's]
+    /// Columns of the picture [default: of the terminal]
     #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(20..=1000))]
     width: Option<u16>,
     /// Draw with #, + and . only
@@ -84,7 +84,7 @@ async fn look(mounts: &mut Mounts, args: &Args, cells: usize) -> Result<Map> {
         let failure = Failure::new(asked(), format!("it is a {}", kind_name(attr.kind)));
         return Err(failure.advice("name a regular file"));
     }
-    // What the kernel has cached is looked at first: the rest might add to it.
+    // The kernel's cache is read first, because opening the file might add pages to it.
     let kernel = match &args.location {
         Location::Local(path) => kernels(path, attr.size, cells),
         Location::Nfs(_) => None,

@@ -1,4 +1,4 @@
-//! `weir mkdir`: makes directories.
+//! `weir mkdir`: creates directories.
 
 use super::{each, with_mounts};
 use crate::arguments::{MountArgs, location};
@@ -9,17 +9,17 @@ use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Mounts};
 use weir_vfs::{Caller, Error, FileKind, SetAttr};
 
-/// Make directories
+/// Create directories
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
   weir mkdir nfs://filer/images/new
-  weir mkdir -p nfs://filer/images/a/b/c          with all that lead there; fine if it is there")]
+  weir mkdir -p nfs://filer/images/a/b/c          with missing parents; succeeds if it exists")]
 pub(crate) struct Args {
     /// The directories
     #[arg(value_name = "LOCATION", required = true, value_parser = location())]
     locations: Vec<Location>,
-    /// With the directories above; one that is there already is fine
+    /// Create missing parents, and accept existing directories
     #[arg(short, long)]
     parents: bool,
     #[command(flatten)]
@@ -32,7 +32,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
             if !args.parents {
                 return mkdir(mounts, location, false).await;
             }
-            // From the innermost that is there, outside in.
+            // Create from the innermost existing directory inwards.
             let mut missing = vec![location.clone()];
             while let Some(above) = missing.last().and_then(Location::parent) {
                 match mounts.place(&above, Links::Follow).await {
@@ -50,7 +50,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
 }
 
 async fn mkdir(mounts: &mut Mounts, location: &Location, may_exist: bool) -> Result<()> {
-    let make = || format!("make the directory {location}");
+    let make = || format!("create the directory {location}");
     let place = mounts.place(location, Links::Follow).await?;
     let name = match (&place.attr, &place.name) {
         (Some(attr), _) if may_exist && attr.kind == FileKind::Directory => return Ok(()),
@@ -59,7 +59,7 @@ async fn mkdir(mounts: &mut Mounts, location: &Location, may_exist: bool) -> Res
     };
     let set = SetAttr { mode: Some(0o777 & !umask()), ..SetAttr::default() };
     match place.fs.mkdir(&Caller::Own, place.dir, name, &set).await {
-        // Somebody else was faster.
+        // Another process created it meanwhile.
         Err(Error::Exists) if may_exist => Ok(()),
         made => made.map(drop).asked(make),
     }

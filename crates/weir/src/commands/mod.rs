@@ -1,4 +1,4 @@
-//! One file per command: raw arguments become resolved ones, then the work, then the output.
+//! One file per command: it resolves the arguments, does the work, and prints the result.
 
 use crate::arguments::MountArgs;
 use crate::ended::Ended;
@@ -30,10 +30,10 @@ pub(crate) mod stat;
 pub(crate) mod touch;
 pub(crate) mod tree;
 
-/// How long system calls may take that are still under way when a command is done.
+/// Time that system calls in progress get when a command ends.
 const LAST_CALLS: Duration = Duration::from_secs(2);
 
-/// Runs a command's work with what it opens, and gives back what servers hold for it.
+/// Runs a command's work, and then releases the state that servers hold for it.
 pub(crate) fn with_mounts<T>(
     args: &MountArgs,
     work: impl AsyncFnOnce(&mut Mounts) -> Result<T>,
@@ -45,7 +45,7 @@ pub(crate) fn with_mounts<T>(
         let end = async {
             match &done {
                 Ok(_) => mounts.flush_and_unmount().await,
-                // What failed first is what is worth saying.
+                // The first failure is the one to report.
                 Err(_) => mounts.unmount().await,
             }
         };
@@ -55,7 +55,7 @@ pub(crate) fn with_mounts<T>(
         };
         done.and_then(|done| ended.map(|()| done))
     });
-    // What is still under way was given up: on a file system that hangs it may never end.
+    // Calls in progress were abandoned: on a file system that hangs they may never return.
     runtime.shutdown_timeout(LAST_CALLS);
     done
 }
@@ -68,12 +68,12 @@ async fn interrupted() {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         },
-        // Without them the kernel ends the program.
+        // Without handlers the kernel ends the program.
         _ => std::future::pending().await,
     }
 }
 
-/// Does something to each location, and says what fails; the others are still done.
+/// Runs `work` for each location. A failure is reported, and does not stop the others.
 pub(crate) async fn each<'a>(
     locations: &'a [Location],
     mut work: impl AsyncFnMut(&'a Location) -> Result<()>,
@@ -88,15 +88,15 @@ pub(crate) async fn each<'a>(
     ended
 }
 
-/// The executor that a command runs on.
+/// The executor for a command.
 pub(crate) fn runtime() -> Result<Runtime> {
     runtime_with(None)
 }
 
-/// The executor with so many threads, or as many as is usual.
+/// An executor with `threads` threads, or the default number.
 pub(crate) fn runtime_with(threads: Option<NonZeroUsize>) -> Result<Runtime> {
-    // A local store does its metadata calls on the calling thread, so a few more threads than
-    // processors keep the others going.
+    // A local store makes its metadata calls on the calling thread, so at least four threads keep
+    // other tasks running.
     let usual = || std::thread::available_parallelism().map_or(4, |n| n.get().max(4));
     let threads = threads.map_or_else(usual, NonZeroUsize::get);
     let mut builder = tokio::runtime::Builder::new_multi_thread();

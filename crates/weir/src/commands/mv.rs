@@ -1,4 +1,4 @@
-//! `weir mv`: renames, within one file system or server.
+//! `weir mv`: renames files within one file system or server.
 
 use super::with_mounts;
 use crate::arguments::{MountArgs, location, written};
@@ -12,21 +12,21 @@ use weir_tools::location::{Location, Written};
 use weir_tools::mounts::{Links, Mounts};
 use weir_vfs::{Caller, Error, FileKind, RenameFlags};
 
-/// Rename a file or directory, or move it, within one file system
+/// Rename or move a file or directory within one file system
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
   weir mv nfs://filer/images/new.img nfs://filer/images/disk.img
   weir mv nfs://filer/images/disk.img nfs://filer/old/          into a directory
-  weir mv -n a b                                  never over something that is there")]
+  weir mv -n a b                                  never replaces an existing file")]
 pub(crate) struct Args {
-    /// What to move
+    /// The file or directory to move
     #[arg(value_name = "FROM", value_parser = location())]
     from: Location,
-    /// Where to: a directory, or the new name
+    /// The destination: a directory, or the new name
     #[arg(value_name = "TO", value_parser = written())]
     to: Written,
-    /// Replace nothing
+    /// Do not replace an existing file
     #[arg(short, long)]
     no_clobber: bool,
     #[command(flatten)]
@@ -53,7 +53,7 @@ fn elsewhere(args: &Args) -> Failure {
         .advice("copy it with `weir cp -rp`, then remove it with `weir rm -r`")
 }
 
-/// The kernel renames what is local.
+/// The kernel renames local files.
 fn local(from: &Path, to: &Path, args: &Args) -> Result<()> {
     let to = match from.file_name() {
         Some(name) if to.is_dir() => to.join(name),
@@ -71,21 +71,21 @@ fn local(from: &Path, to: &Path, args: &Args) -> Result<()> {
 }
 
 async fn remote(mounts: &mut Mounts, from: &NfsUrl, to: &NfsUrl, args: &Args) -> Result<()> {
-    // Both ends have to be reached through one mount: of the directory that holds both.
+    // One mount has to reach both ends: that of the directory above both.
     let shared = from.path.iter().zip(&to.path).take_while(|(a, b)| a == b).count();
     let shared = shared.min(from.path.len().saturating_sub(1)).min(to.path.len());
     let root = NfsUrl { path: from.path[..shared].to_vec(), ..from.clone() };
     mounts.place(&Location::Nfs(root), Links::Follow).await?;
     let source = mounts.place(&args.from, Links::Stay).await?;
     let kind = source.existing("move")?.kind;
-    // A link to a directory is that directory, as for mv(1); any other link is what is replaced.
+    // A link to a directory stands for the directory, as in mv(1); any other link is replaced itself.
     let led = mounts.place(&args.to.location, Links::Follow).await;
     if let Err(failure) = &led
         && !failure.is_of(Error::NotFound)
         && let Ok(there) = mounts.place(&args.to.location, Links::Stay).await
         && there.attr.is_some()
     {
-        // Where the link leads may be a directory.
+        // The link's target may be a directory.
         return Err(failure.clone());
     }
     let into = led.ok().filter(|p| p.attr.as_ref().is_some_and(|a| a.kind == FileKind::Directory));

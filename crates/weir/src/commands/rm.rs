@@ -16,15 +16,15 @@ use weir_vfs::{Attr, Caller, Error, FileKind};
 Examples:
   weir rm nfs://filer/images/old.img
   weir rm -r nfs://filer/images/old
-  weir rm -f nfs://filer/images/perhaps.img       fine if it is not there")]
+  weir rm -f nfs://filer/images/perhaps.img       succeeds if it does not exist")]
 pub(crate) struct Args {
-    /// What to remove
+    /// The files
     #[arg(value_name = "LOCATION", required = true, value_parser = location())]
     locations: Vec<Location>,
-    /// Directories with all that is in them
+    /// Remove directories with their content
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// What is not there is fine
+    /// Ignore missing files
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     with_mounts(&args.mount, async |mounts| {
         let mut left = false;
         let ended = each(&args.locations, async |location| {
-            // A directory is named in the one that holds it.
+            // A directory is removed by its name in its parent.
             let place = match (location.parent(), location.name()) {
                 (Some(above), Some(name)) => {
                     let above = mounts.place(&above, Links::Follow).await?;
@@ -50,7 +50,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
                 }
                 _ => {
                     let failure = Failure::new(format!("remove {location}"), "it has no name");
-                    return Err(failure.advice("name what is in it"));
+                    return Err(failure.advice("name the files in it"));
                 }
             };
             match place.attr.clone() {
@@ -58,7 +58,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
                 None => place.existing("remove").map(drop),
                 Some(attr) if attr.kind == FileKind::Directory && !args.recursive => {
                     let failure = Failure::new(format!("remove {location}"), "it is a directory");
-                    Err(failure.advice("use -r to remove it with all that is in it"))
+                    Err(failure.advice("use -r to remove it with its content"))
                 }
                 Some(attr) => {
                     left |= !remove(place, attr).await;
@@ -71,12 +71,12 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     })
 }
 
-/// Removes what is at a place: each directory is met twice, before and after what is in it. What
-/// cannot be removed is said, and makes this false; all else goes.
+/// Removes a file or tree; it visits each directory twice, before and after its entries. Returns
+/// false if it could not remove, and reported, some files; it removes all others.
 async fn remove(place: Place, attr: Attr) -> bool {
     let mut all = true;
     let mut ahead = vec![(place, attr, false)];
-    // Directories in which something stays, which therefore stay, too.
+    // Directories with an entry that stays, which therefore stay, too.
     let mut kept = HashSet::new();
     while let Some((place, attr, emptied)) = ahead.pop() {
         let name = place.name.as_deref().unwrap_or_default();
@@ -87,7 +87,7 @@ async fn remove(place: Place, attr: Attr) -> bool {
                         ahead.push((place, attr, true));
                         ahead.extend(children.into_iter().map(|(p, attr)| (p, attr, false)));
                     }
-                    // One that is empty can be removed all the same.
+                    // An unreadable directory can still be removed if it is empty.
                     Err(failure) => match place.fs.rmdir(&Caller::Own, place.dir, name).await {
                         Ok(()) | Err(Error::NotFound) => {}
                         Err(_) => {
@@ -107,7 +107,7 @@ async fn remove(place: Place, attr: Attr) -> bool {
             _ => place.fs.unlink(&Caller::Own, place.dir, name).await,
         };
         match removed {
-            // Somebody else was faster.
+            // Another process removed it meanwhile.
             Ok(()) | Err(Error::NotFound) => {}
             Err(error) => {
                 complain(&Failure::of(format!("remove {}", place.shown), error));

@@ -1,4 +1,4 @@
-//! `weir stat`: all attributes of a file.
+//! `weir stat`: shows all attributes of a file.
 
 use super::ls::Names;
 use super::with_mounts;
@@ -22,10 +22,10 @@ pub(crate) struct Args {
     /// The files
     #[arg(value_name = "LOCATION", required = true, value_parser = location())]
     locations: Vec<Location>,
-    /// Where a symbolic link points, not the link itself
+    /// Show the target of a symbolic link, not the link
     #[arg(short = 'L', long)]
     dereference: bool,
-    /// An array of files, as JSON
+    /// Print an array of files as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -114,7 +114,7 @@ fn describe(
     }
 }
 
-/// How sparse a regular file is.
+/// The share of a regular file's size that is allocated.
 fn share(attr: &Attr) -> String {
     if attr.kind != FileKind::Regular || attr.allocated >= attr.size {
         return String::new();

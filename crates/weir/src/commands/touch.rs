@@ -1,4 +1,4 @@
-//! `weir touch`: makes empty files, or sets the times of files to now.
+//! `weir touch`: creates empty files, or sets the times of existing ones to now.
 
 use super::{each, with_mounts};
 use crate::arguments::{MountArgs, location};
@@ -9,7 +9,7 @@ use weir_tools::location::Location;
 use weir_tools::mounts::Links;
 use weir_vfs::{Caller, Error, SetAttr, SetTime};
 
-/// Set the times of files to now, and make those that are not there
+/// Set the times of files to now, and create missing files
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// The files
     #[arg(value_name = "LOCATION", required = true, value_parser = location())]
     locations: Vec<Location>,
-    /// Make no files
+    /// Do not create files
     #[arg(short = 'c', long)]
     no_create: bool,
     #[command(flatten)]

@@ -20,17 +20,17 @@ pub(crate) struct Args {
     /// The directories
     #[arg(value_name = "LOCATION", default_value = ".", value_parser = location())]
     locations: Vec<Location>,
-    /// Levels to go down
+    /// Number of levels to descend
     #[arg(short = 'L', long, value_name = "N", default_value = "255")]
     levels: usize,
-    /// Names that begin with a dot, too
+    /// Include names that begin with a dot
     #[arg(short, long)]
     all: bool,
     #[command(flatten)]
     mount: MountArgs,
 }
 
-/// A line to be drawn: what stands before the name, and before the names below it.
+/// A line to draw, with the text before its name and before the names below it.
 struct Line {
     place: Place,
     attr: Attr,
@@ -54,7 +54,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     })
 }
 
-/// Draws what is in a directory. What cannot be read is said, and makes this false.
+/// Draws a directory's entries. Returns false if it could not read, and reported, some of them.
 async fn draw(place: Place, attr: Attr, args: &Args) -> Result<bool> {
     let mut all = true;
     let mut ahead = below(&place, &attr, "", 0, args).await?;
@@ -88,7 +88,7 @@ async fn draw(place: Place, attr: Attr, args: &Args) -> Result<bool> {
     Ok(all)
 }
 
-/// The lines for what is in a directory, the first one last.
+/// The lines of a directory's entries, in reverse order.
 async fn below(
     place: &Place,
     attr: &Attr,

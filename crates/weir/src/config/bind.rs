@@ -1,10 +1,10 @@
-//! Where to listen, as people write it: `0.0.0.0:2049`, `[::1]:2049`, `192.0.2.1` or `2049`.
+//! Parses an address to listen on: `0.0.0.0:2049`, `[::1]:2049`, `192.0.2.1` or `2049`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
-/// What was given of address and port.
+/// An address, a port, or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bind {
     pub(crate) address: Option<IpAddr>,

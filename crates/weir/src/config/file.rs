@@ -1,8 +1,8 @@
 //! The configuration file (TOML); `dist/weir.toml` explains every key.
 //!
-//! 1. A file is taken as a whole or not at all; what is wrong is said with its line and column.
-//! 2. Directories are looked at when the file is read, so that one that is not there is found
-//!    before anything has changed.
+//! 1. A file takes effect as a whole or not at all; errors name line and column.
+//! 2. Reading the file checks its directories, so that a missing one is an error before anything
+//!    changes.
 
 use super::problem::Problem;
 use super::{Bind, CacheArg, DurabilityArg, ExportSettings, NOBODY, Settings, SquashArg};
@@ -22,12 +22,12 @@ use weir_tools::failure::{Asked, Result};
 use weir_tools::memory::check_budget;
 use weir_tools::size::Size;
 
-/// The leases that make sense, in seconds.
+/// Valid leases, in seconds.
 pub(crate) const LEASE_SECONDS: std::ops::RangeInclusive<u32> = 5..=3600;
-/// Most threads that make sense.
+/// Most threads.
 pub(crate) const MAX_THREADS: usize = 1024;
 
-/// Reads a configuration file, and looks at the directories that it names.
+/// Reads a configuration file, and checks its directories.
 pub(crate) fn load(path: &Path) -> Result<Settings> {
     let text = std::fs::read_to_string(path)
         .asked(|| format!("read the configuration {}", path.display()))?;
@@ -39,7 +39,7 @@ pub(crate) fn load(path: &Path) -> Result<Settings> {
     Ok(settings)
 }
 
-/// The directory that a path leads to.
+/// The directory at a path, without symbolic links.
 fn look(path: &Path) -> std::result::Result<PathBuf, (String, &'static str)> {
     let shown = path.display();
     match path.canonicalize() {
@@ -50,8 +50,12 @@ fn look(path: &Path) -> std::result::Result<PathBuf, (String, &'static str)> {
                 "change its permissions, or run the server as a user who may read it",
             )),
         },
-        Ok(_) => Err((format!("{shown} is not a directory"), "name the one that it is in")),
-        Err(error) => Err((format!("{shown}: {error}"), "make the directory, or mend the path")),
+        Ok(_) => {
+            Err((format!("{shown} is not a directory"), "name the directory that contains it"))
+        }
+        Err(error) => {
+            Err((format!("{shown}: {error}"), "create the directory, or correct the path"))
+        }
     }
 }
 
@@ -61,11 +65,11 @@ pub(crate) fn readable(dir: &Path) -> std::io::Result<()> {
     Ok(accessat(CWD, dir, Access::READ_OK | Access::EXEC_OK, AtFlags::EACCESS)?)
 }
 
-/// What a text says, and where in it each export's directory is named.
+/// The settings in a text, and the place of each export's directory in it.
 fn parse(text: &str) -> std::result::Result<(Settings, Vec<Range<usize>>), Problem> {
     let File { server, exports } = toml::from_str(text)?;
     if exports.is_empty() {
-        return Err(Problem::of_all("nothing is exported")
+        return Err(Problem::of_all("there is no export")
             .advice("add an [[export]] with the path of a directory"));
     }
     let mut settings = server.settings()?;
@@ -84,7 +88,7 @@ fn parse(text: &str) -> std::result::Result<(Settings, Vec<Range<usize>>), Probl
     }
     let paths: Vec<&str> = names.iter().map(|(name, _)| &**name).collect();
     if let Some((outer, inner)) = clash(&paths) {
-        // Said of the later one, whichever that is.
+        // The error names the later export.
         let (_, place) = &names[outer.max(inner)];
         let what = match paths[outer] == paths[inner] {
             true => format!("two exports have the name {}", paths[inner]),
@@ -186,7 +190,7 @@ impl Server {
         let versions = match self.versions {
             Some(versions) if versions.get_ref().0.is_empty() => {
                 return Err(Problem::at(versions.span(), "no version is offered")
-                    .advice("leave it out to offer all"));
+                    .advice("leave the key out to offer all"));
             }
             Some(versions) => versions
                 .into_inner()
@@ -247,8 +251,8 @@ impl Export {
             Some(name) => name.into_inner(),
             None => match dir.to_str() {
                 Some("/") | None => {
-                    return Err(Problem::at(place, "this directory's path is no name for it")
-                        .advice("give it one, like name = \"/all\""));
+                    return Err(Problem::at(place, "this directory's path cannot be its name")
+                        .advice("add a name, like name = \"/all\""));
                 }
                 Some(path) => path.to_owned(),
             },
@@ -267,16 +271,16 @@ impl Export {
     }
 }
 
-/// A path that means the same wherever the server is started.
+/// An absolute path.
 fn whole_path(path: Spanned<PathBuf>) -> std::result::Result<PathBuf, Problem> {
     if path.get_ref().is_absolute() {
         return Ok(path.into_inner());
     }
-    let what = format!("{} depends on where the server is started", path.get_ref().display());
-    Err(Problem::at(path.span(), what).advice("write the path from the root on"))
+    let what = format!("{} is not an absolute path", path.get_ref().display());
+    Err(Problem::at(path.span(), what).advice("write the path from the root"))
 }
 
-/// What is written as a text.
+/// A value that the file writes as a string.
 struct Text<T>(T);
 
 impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Text<T> {
@@ -287,7 +291,7 @@ impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Text<T> {
             type Value = T;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text, in quotes")
+                f.write_str("a string, in quotes")
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
@@ -303,7 +307,7 @@ impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Text<T> {
     }
 }
 
-/// One of something, or a list.
+/// A single value or a list.
 struct OneOrMany<T>(Vec<T>);
 
 impl<T> Default for OneOrMany<T> {
@@ -520,10 +524,10 @@ mod tests {
     fn what_is_wrong_is_said_with_its_place_and_what_to_do() {
         let export = "[[export]]\npath = \"/a\"\n";
         for (text, said) in [
-            ("", "weir.toml: nothing is exported; add an [[export]]"),
+            ("", "weir.toml: there is no export; add an [[export]]"),
             ("[server]\nbudgt = \"1G\"", ":2:1: unknown key `budgt`; did you mean `budget`?"),
             ("[sever]", ":1:2: unknown key `sever`; did you mean `server`?"),
-            ("[[export]]\npath = \"/a\"\nroot = 1", ":3:1: unknown key `root`; there are path,"),
+            ("[[export]]\npath = \"/a\"\nroot = 1", ":3:1: unknown key `root`; valid are path,"),
             ("[[export]]\nname = \"/a\"", ":1:1: an export without a directory; add path"),
             (
                 "[export]\npath = \"/a\"",
@@ -533,12 +537,12 @@ mod tests {
                 "[[export]]\npath = \"/a\"\nread_only = \"yes\"",
                 ":3:13: \"yes\" where true or false",
             ),
-            ("[[export]]\npath = 5", ":2:8: 5 where a text is needed; put it in quotes"),
+            ("[[export]]\npath = 5", ":2:8: 5 where a string is needed; put it in quotes"),
             ("[[export]]\npath = \"/a\"\nanon_uid = -1", ":3:12: -1 is too small or too large"),
             ("[server]\nbudget = 3", ":2:10: cannot use a budget of 3 B: a page cache takes 16.00"),
             ("[server]\nbudget = \"15E\"", ":2:10: cannot use a budget of 15.00 EiB: this machine"),
-            ("[[export]]\npath = \"a\"", ":2:8: a depends on where the server is started"),
-            ("[[export]]\npath = \"/\"", ":2:8: this directory's path is no name for it; give"),
+            ("[[export]]\npath = \"a\"", ":2:8: a is not an absolute path"),
+            ("[[export]]\npath = \"/\"", ":2:8: this directory's path cannot be its name; add"),
             ("[server]\nbudget = \"much\"", ":2:10: \"much\": not a size; write it like"),
             ("[server]\nlease = 1", ":2:9: a lease of 1 s; take one of 5 to 3600"),
             ("[server]\nlease = \"x\"", ":2:9: \"x\" where a whole number is needed; write"),
@@ -595,7 +599,7 @@ mod tests {
         };
         write(&dir.path().join("none"));
         let refused = load(&file).unwrap_err().to_string();
-        assert!(refused.contains("weir.toml:4:8: ") && refused.contains("make the directory"));
+        assert!(refused.contains("weir.toml:4:8: ") && refused.contains("create the directory"));
         write(&file);
         assert!(load(&file).unwrap_err().to_string().contains("is not a directory"));
         std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();

@@ -1,7 +1,7 @@
-//! What `weir serve` is to do: one type, whether it comes from the command line or from a file.
+//! The settings of `weir serve`: one type for the command line and the configuration file.
 //!
-//! - `file`: the configuration file, and what can be wrong with it. `bind`: where to listen.
-//! - `problem`: where in the file something is wrong, and what to do.
+//! - `file`: the configuration file and its errors. `bind`: addresses to listen on.
+//! - `problem`: an error in the file, with its place and the remedy.
 
 mod bind;
 mod file;
@@ -20,37 +20,37 @@ use weir_server::{AdmissionOptions, Durability, Versions};
 use weir_tools::memory::budget_bytes;
 use weir_tools::size::Size;
 
-/// The most memory that the cache takes unless it is told to take more, in bytes.
+/// The largest default budget, in bytes.
 const BUDGET_CAP_BYTES: u64 = 16 << 30;
 
-/// What to serve, where and how.
+/// Exports and options of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
-    /// Where to listen; nothing: on loopback, at the usual port or the next one that is free.
+    /// Addresses to listen on; if empty, loopback at the default port or the next free one.
     pub(crate) listen: Vec<Bind>,
     /// Memory for the page cache.
     pub(crate) budget: Option<Size>,
-    /// The longest stream that stays in the cache of an `auto` export; a share is of the budget.
+    /// The longest stream that an `auto` export caches; a percentage is of the budget.
     pub(crate) stream_limit: Size,
-    /// Threads that serve calls.
+    /// Number of threads that serve calls.
     pub(crate) threads: Option<NonZeroUsize>,
-    /// How long a silent client keeps what it has.
+    /// Time that a silent client keeps its state.
     pub(crate) lease: Duration,
-    /// Which versions of the protocol are offered.
+    /// Versions of the protocol to offer.
     pub(crate) versions: Versions,
-    /// Where to keep what must survive a restart.
+    /// Directory for state that survives a restart.
     pub(crate) state_dir: Option<PathBuf>,
-    /// Tell rpcbind where the server is.
+    /// Register with rpcbind.
     pub(crate) rpcbind: bool,
-    /// Give delegations to clients.
+    /// Grant delegations.
     pub(crate) delegations: bool,
-    /// Where counters are to be read.
+    /// Address of the metrics server.
     pub(crate) metrics: Option<SocketAddr>,
-    /// The domain of users' and groups' names.
+    /// Domain of the names of users and groups.
     pub(crate) id_domain: Option<String>,
-    /// Whose calls are believed.
+    /// Which callers to trust.
     pub(crate) admission: AdmissionOptions,
-    /// What is served.
+    /// The exports.
     pub(crate) exports: Vec<ExportSettings>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Settings {
 pub(crate) struct ExportSettings {
     /// The directory, without symbolic links.
     pub(crate) dir: PathBuf,
-    /// Where clients find it.
+    /// The path that clients mount.
     pub(crate) name: String,
     pub(crate) read_only: bool,
     pub(crate) squash: SquashArg,
@@ -70,16 +70,16 @@ pub(crate) struct ExportSettings {
     pub(crate) durability: DurabilityArg,
 }
 
-/// Whose identities are not taken as they come.
+/// Users of clients that become the anonymous user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum SquashArg {
     /// The superuser
     #[default]
     Root,
-    /// Everybody
+    /// Every user
     All,
-    /// Nobody
+    /// No user
     None,
 }
 
@@ -93,27 +93,27 @@ impl From<SquashArg> for Squash {
     }
 }
 
-/// What stays in the page cache.
+/// Data that the page cache keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum CacheArg {
-    /// All that is used, as far as the budget goes
+    /// All data, within the budget
     #[default]
     Cached,
-    /// Nothing
+    /// No data
     Uncached,
-    /// All but long streams
+    /// All data except long streams
     Auto,
 }
 
-/// What a reply to a change of names, attributes or sizes promises.
+/// Durability of a change of names, attributes or sizes when the server replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum DurabilityArg {
     /// The change survives a power failure
     #[default]
     Sync,
-    /// A power failure may undo what was answered in the seconds before it
+    /// A power failure may undo changes of the last seconds
     Relaxed,
 }
 
@@ -126,7 +126,7 @@ impl From<DurabilityArg> for Durability {
     }
 }
 
-/// The user and the group of nobody.
+/// The anonymous user and group by default.
 pub(crate) const NOBODY: u32 = 65534;
 
 impl Default for Settings {

@@ -1,10 +1,10 @@
-//! Where in a configuration file something is wrong, why, and what to do about it.
+//! An error in a configuration file: its place, its cause, and the remedy.
 
 use std::ops::Range;
 use std::path::Path;
 use weir_tools::failure::Failure;
 
-/// Something that is wrong, at a place in the text.
+/// An error at a place in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     span: Option<Range<usize>>,
@@ -13,12 +13,12 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// `what` is wrong with the text at these bytes.
+    /// The error `what` at these bytes of the text.
     pub(super) fn at(span: Range<usize>, what: impl Into<String>) -> Self {
         Self { span: Some(span), what: what.into(), advice: None }
     }
 
-    /// `what` is wrong with the text as a whole.
+    /// The error `what` of the whole text.
     pub(super) fn of_all(what: impl Into<String>) -> Self {
         Self { span: None, what: what.into(), advice: None }
     }
@@ -28,7 +28,7 @@ impl Problem {
         self
     }
 
-    /// Says it, with file, line and column.
+    /// The error as a failure that names file, line and column.
     pub(super) fn tell(self, file: &Path, text: &str) -> Failure {
         let file = file.display();
         let place = match self.span {
@@ -60,7 +60,7 @@ impl From<toml::de::Error> for Problem {
     }
 }
 
-/// What serde's messages mean, and what to do: they speak of types, not of files.
+/// Translates serde's messages, which name Rust types, and adds the remedy.
 fn in_other_words(message: &str) -> Option<(String, String)> {
     let said = |what: String, advice: &str| Some((what, advice.to_owned()));
     if message.starts_with("missing field `path`") {
@@ -97,10 +97,10 @@ fn in_other_words(message: &str) -> Option<(String, String)> {
             said(format!("{found} is too small or too large"), "choose another number")
         }
         ("invalid type", expected) if expected.ends_with("string") => {
-            said(format!("{found} where a text is needed"), "put it in quotes")
+            said(format!("{found} where a string is needed"), "put it in quotes")
         }
         ("invalid type", expected) => {
-            Some((format!("{found} is not what is needed"), format!("write {expected}")))
+            Some((format!("{found} is not valid here"), format!("write {expected}")))
         }
         _ => None,
     }
@@ -115,7 +115,7 @@ fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     (line, column)
 }
 
-/// A name that nothing has, and those that there are, out of serde's message.
+/// An unknown name, and the known ones, out of serde's message.
 #[derive(Debug, PartialEq, Eq)]
 struct Misnamed<'a> {
     kind: &'static str,
@@ -142,7 +142,7 @@ impl<'a> Misnamed<'a> {
             .min();
         let advice = match close {
             Some((_, known)) => format!("did you mean `{known}`?"),
-            None => format!("there are {}", known.join(", ")),
+            None => format!("valid are {}", known.join(", ")),
         };
         (format!("unknown {kind} `{name}`"), Some(advice))
     }
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(what, "unknown key `budgt`");
         assert_eq!(advice.unwrap(), "did you mean `budget`?");
         let (_, advice) = told("unknown variant `xyz`, expected `root` or `all`");
-        assert_eq!(advice.unwrap(), "there are root, all");
+        assert_eq!(advice.unwrap(), "valid are root, all");
         assert_eq!(Misnamed::read("invalid type"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What is served, how to mount it, and what to beware of.
+//! The output at start: exports, mount commands, and warnings.
 
 use super::listen::NFS_PORT;
 use crate::config::{CacheArg, DurabilityArg, ExportSettings, Settings, SquashArg};
@@ -14,7 +14,7 @@ use weir_server::export::{ClientAccess, ClientRule};
 use weir_tools::failure::Result;
 use weir_tools::text::size_text;
 
-/// Says what is served, now that it is, at these addresses.
+/// Prints the exports and how to mount them at these addresses.
 pub(super) fn started(
     settings: &Settings,
     state_dir: &Path,
@@ -25,7 +25,7 @@ pub(super) fn started(
     let Some(first) = addresses.first() else { return Ok(()) };
     let (host, port) = (reachable_host(first.ip()), first.port());
     let whole = format!("mount -t nfs -o vers=4.2,proto=tcp,port={port} {host}:/ /mnt");
-    // The lock manager's port is only known from rpcbind.
+    // A client learns the lock manager's port from rpcbind only.
     let nolock = if settings.rpcbind { "" } else { ",nolock" };
     let single = |export: &ExportSettings| {
         format!(
@@ -69,7 +69,7 @@ pub(super) fn started(
             let example = several.first().map(single).unwrap_or_default();
             format!(
                 "Serving at {first}, with {budget} of page cache:\n{lines}\
-                 Mount all of it, or a single one, with\n  {whole}\n  {example}\n"
+                 Mount all exports, or one of them, with\n  {whole}\n  {example}\n"
             )
         }
     };
@@ -79,7 +79,7 @@ pub(super) fn started(
     Ok(())
 }
 
-/// Says what a configuration comes to, without serving it.
+/// Prints the settings of a configuration.
 pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
     let listen: Vec<String> = settings.listen.iter().map(ToString::to_string).collect();
     let state_dir = settings.state_dir.as_ref().map(|dir| dir.to_string_lossy());
@@ -114,14 +114,14 @@ pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
          versions  {versions}\n\
          state     {state}\n\
          rpcbind   {rpcbind}\n\
-         believes  {believes}\n",
+         trusts    {believes}\n",
         budget = size_text(settings.budget_bytes()),
         limit = size_text(settings.stream_limit.of(settings.budget_bytes())),
         lease = settings.lease.as_secs(),
         versions = settings.versions,
-        state = state_dir.unwrap_or("the usual directory".into()),
+        state = state_dir.unwrap_or("the default directory".into()),
         believes = believes(settings.admission),
-        rpcbind = if settings.rpcbind { "is told" } else { "is not told" },
+        rpcbind = if settings.rpcbind { "registered" } else { "not registered" },
     );
     for export in &settings.exports {
         text.push_str(&format!("export    {}\n", export_line(export)));
@@ -135,14 +135,14 @@ pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
 
 fn believes(AdmissionOptions { secure, auth_none, manage_gids }: AdmissionOptions) -> String {
     format!(
-        "{}; {}; groups as {}",
+        "{}; {}; groups from {}",
         if secure {
-            "privileged ports, and users of this machine for themselves"
+            "privileged ports, and this machine's users as themselves"
         } else {
             "any client"
         },
         if auth_none { "AUTH_NONE is the anonymous user" } else { "AUTH_NONE is refused" },
-        if manage_gids { "this machine knows them" } else { "clients say" },
+        if manage_gids { "this machine" } else { "clients" },
     )
 }
 
@@ -155,13 +155,13 @@ fn export_line(export: &ExportSettings) -> String {
     };
     let squash = match squash {
         SquashArg::Root => format!("root is {anon_uid}:{anon_gid}"),
-        SquashArg::All => format!("everybody is {anon_uid}:{anon_gid}"),
+        SquashArg::All => format!("every user is {anon_uid}:{anon_gid}"),
         SquashArg::None => "root is root".into(),
     };
     let cache = match cache {
         CacheArg::Cached => "cached",
         CacheArg::Uncached => "uncached",
-        CacheArg::Auto => "cached but for long streams",
+        CacheArg::Auto => "cached except long streams",
     };
     format!("{name}  {}  {mode}, {squash}, {cache}", dir.display())
 }
@@ -204,19 +204,19 @@ fn warn(settings: &Settings, addresses: &[SocketAddr]) {
         let name = &open.name;
         match (beyond, settings.admission.secure) {
             (Some(beyond), true) => tracing::warn!(
-                "listening beyond this machine: the superuser of any machine that reaches {beyond} \
-                 may claim to be any user of {name}; keep it behind a firewall, name its clients' \
-                 networks, or squash all and make it read-only"
+                "listening beyond loopback: the superuser of any machine that reaches {beyond} \
+                 may act as any user on {name}; use a firewall, list the clients' networks, or \
+                 squash all users and export it read-only"
             ),
             (Some(beyond), false) => tracing::warn!(
-                "listening beyond this machine without `secure`: every program that reaches {beyond} \
-                 may claim to be any user of {name}; keep it behind a firewall, name its clients' \
-                 networks, or squash all and make it read-only"
+                "listening beyond loopback without `secure`: every program that reaches {beyond} \
+                 may act as any user on {name}; use a firewall, list the clients' networks, or \
+                 squash all users and export it read-only"
             ),
             (None, false) => tracing::warn!(
-                "serving without `secure`: every user of this machine may claim to be any user of \
-                 {name}, {} included",
-                if geteuid().is_root() { "the superuser where it is not squashed" } else { "you" }
+                "serving without `secure`: every user of this machine may act as any user on \
+                 {name}, including {}",
+                if geteuid().is_root() { "the superuser, unless squashed" } else { "you" }
             ),
             (None, true) => {}
         }
@@ -225,8 +225,8 @@ fn warn(settings: &Settings, addresses: &[SocketAddr]) {
         |export: &&ExportSettings| !export.read_only && export.durability == DurabilityArg::Relaxed;
     for export in settings.exports.iter().filter(relaxed) {
         tracing::warn!(
-            "durability is relaxed in {}: a power failure may undo files made, removed, renamed or \
-             changed in the seconds before it, though clients were told that they are safe",
+            "durability is relaxed in {}: a power failure may undo creates, removes, renames and \
+             changes of the last seconds that clients were told are durable",
             export.name
         );
     }
@@ -235,15 +235,15 @@ fn warn(settings: &Settings, addresses: &[SocketAddr]) {
     }
     let asked_port = settings.listen.iter().any(|bind| bind.port.is_some());
     if let Some(address) = addresses.first().filter(|a| !asked_port && a.port() != NFS_PORT) {
-        tracing::warn!("port {NFS_PORT} may not be had, using {}", address.port());
+        tracing::warn!("port {NFS_PORT} is not available, using {}", address.port());
     }
 }
 
-/// Says whom clients' root is, where that user cannot write: the first thing that is tried is often
-/// a copy by root.
+/// Warns if the user that clients' root is squashed to cannot write: the first test of a new export
+/// is often a copy by root.
 fn warn_of_squash(export: &ExportSettings) {
     let who = match export.squash {
-        // Another than root does everything as itself.
+        // A server that does not run as root makes all calls as its own user.
         SquashArg::None => return,
         _ if !geteuid().is_root() => return,
         SquashArg::Root => "clients' root",
@@ -256,10 +256,10 @@ fn warn_of_squash(export: &ExportSettings) {
         false if dir.gid() == gid => 0o030,
         false => 0o003,
     };
-    // A list of access control may allow what the mode does not; then this says too much.
+    // An ACL may allow what the mode does not; then this warning is wrong.
     if uid != 0 && dir.mode() & bits != bits {
         tracing::warn!(
-            "{who} is user {uid} in {} (squash), who may not write to {}: copy as a user who may, \
+            "{who} is squashed to user {uid} in {}, which may not write to {}: copy as another user, \
              chown it to {uid}:{gid}, or serve it with --squash none (squash = \"none\")",
             export.name,
             export.dir.display()
@@ -267,7 +267,7 @@ fn warn_of_squash(export: &ExportSettings) {
     }
 }
 
-/// What a client may call this machine: its name, where it listens on all addresses.
+/// The host in URLs for clients: this machine's name if the server listens on all addresses.
 fn reachable_host(ip: IpAddr) -> String {
     match ip {
         ip if ip.is_unspecified() => {

@@ -1,4 +1,4 @@
-//! The sockets that clients connect to: those that systemd hands over, or our own.
+//! The listening sockets: those that systemd passes, or the server's own.
 
 use crate::config::Bind;
 use socket2::{Domain, Socket, Type};
@@ -8,10 +8,10 @@ use weir_tools::failure::{Asked, Failure, Result};
 
 /// The port of NFS.
 pub(super) const NFS_PORT: u16 = 2049;
-/// Ports tried after it, when it may not be had and none was asked for.
+/// Ports to try next if it is not available and no port was given.
 const OTHER_PORTS: std::ops::Range<u16> = 2050..2150;
 
-/// The sockets to serve: those handed over, if there are any, else at the addresses asked for.
+/// The sockets to serve: those that systemd passed, or else sockets at the configured addresses.
 pub(super) fn listeners(asked: &[Bind]) -> Result<Vec<TcpListener>> {
     let handed = handed_over()?;
     if !handed.is_empty() {
@@ -20,12 +20,12 @@ pub(super) fn listeners(asked: &[Bind]) -> Result<Vec<TcpListener>> {
     if asked.is_empty() {
         return Ok(vec![listen(Bind::default(), false)?]);
     }
-    // `[::]` stands for all of IPv4, too, unless `0.0.0.0` is asked for beside it.
+    // `[::]` includes IPv4, unless `0.0.0.0` is configured as well.
     let with_v4 = asked.iter().any(|bind| bind.ip().is_ipv4());
     asked.iter().map(|bind| listen(*bind, with_v4 && bind.ip().is_ipv6())).collect()
 }
 
-/// The sockets that systemd listens on for this process, if it does (sd_listen_fds(3)).
+/// The sockets that systemd passed to this process, if any (sd_listen_fds(3)).
 fn handed_over() -> Result<Vec<TcpListener>> {
     let mut handed = listenfd::ListenFd::from_env();
     let taken = (0..handed.len()).map(|at| {
@@ -35,7 +35,7 @@ fn handed_over() -> Result<Vec<TcpListener>> {
     Ok(taken.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// Listens at the port asked for, or at the usual one, or at the next one that is free.
+/// Listens at the configured port, or else at the default port or the next free one.
 fn listen(bind: Bind, only_v6: bool) -> Result<TcpListener> {
     let listen = |port| listen_at(SocketAddr::new(bind.ip(), port), only_v6);
     let asked = |port| move || format!("listen on {}", SocketAddr::new(bind.ip(), port));
@@ -47,12 +47,12 @@ fn listen(bind: Bind, only_v6: bool) -> Result<TcpListener> {
         result => return result.asked(asked(NFS_PORT)),
     }
     OTHER_PORTS.map(listen).find_map(Result::ok).ok_or_else(|| {
-        let failed = format!("neither that port nor {OTHER_PORTS:?} can be had");
+        let failed = format!("neither that port nor {OTHER_PORTS:?} is available");
         Failure::new(asked(NFS_PORT)(), failed).advice("choose a port with --bind")
     })
 }
 
-/// Listens at an address; with `only_v6`, not for IPv4 as well.
+/// Listens at an address; with `only_v6`, for IPv6 only.
 fn listen_at(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
     if !only_v6 {
         return TcpListener::bind(address);
@@ -74,13 +74,13 @@ fn refused(asked: String, error: &io::Error) -> Failure {
     let failure = Failure::new(asked, error.to_string());
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            failure.advice("another server has that port; stop it, or choose another with --bind")
+            failure.advice("another server uses that port; stop it, or choose another with --bind")
         }
         io::ErrorKind::PermissionDenied => {
-            failure.advice("ports below 1024 are root's; choose another with --bind")
+            failure.advice("ports below 1024 need root; choose another with --bind")
         }
         io::ErrorKind::AddrNotAvailable => {
-            failure.advice("this machine has no such address; 0.0.0.0 stands for all it has")
+            failure.advice("this machine has no such address; use 0.0.0.0 for all its addresses")
         }
         _ => failure,
     }

@@ -1,7 +1,7 @@
-//! `weir serve`: what is asked for on the command line or in a file, and then `service`.
+//! `weir serve`: turns the command line or a configuration file into settings, and runs `service`.
 //!
-//! - `listen`, `state_dir`, `stores`, `privileges`: what a server needs. `announce`: what it says.
-//! - `service`: the running server, and what signals do to it.
+//! - `listen`, `state_dir`, `stores`, `privileges`: sockets, directories and rights of the server.
+//! - `announce`: the output at start. `service`: the running server and its signals.
 
 mod announce;
 mod listen;
@@ -29,16 +29,16 @@ use weir_tools::size::Size;
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
-  weir serve /srv/images                          for this machine, on port 2049 or the next free
+  weir serve /srv/images                          to this machine, on port 2049 or the next free one
   weir serve --bind 0.0.0.0 --clients 192.0.2.0/24 /srv/images
   weir serve --bind 192.0.2.1:3049 --read-only --squash all /srv/images
   weir serve --budget 50% --cache auto --log debug /srv/images
   weir serve --config /etc/weir.toml              several directories
-  weir serve --config /etc/weir.toml --check      what it says, without serving
+  weir serve --config /etc/weir.toml --check      print the settings without serving
 
-A directory given here is mounted as `/`; what to type is printed at start. With a configuration
-file, each directory has a name of its own: NFSv4 clients find all of them below `/`, NFSv3 clients
-mount each by its name. A small one:
+Clients mount a directory given here as `/`; weir serve prints the mount command. In a configuration
+file, each directory has a name: NFSv4 clients see all directories below `/`, and NFSv3 clients mount
+each by its name. An example:
 
   [server]
   listen = \"0.0.0.0:2049\"
@@ -53,100 +53,98 @@ mount each by its name. A small one:
   [[export]]
   path = \"/srv/projects\"
 
-`dist/weir.toml` explains every key. What is wrong in a file is said with line and column. SIGHUP has
-the server read its file again, without disturbing clients: exports and their options change at
-once, what needs a restart is named in the log, and a file with something wrong in it changes
-nothing.
+`dist/weir.toml` explains every key. Errors in the file are reported with line and column. On SIGHUP the
+server reads the file again: exports and their options change at once, clients keep their open files,
+and the log names settings that need a restart. A file with an error changes nothing.
 
-NFSv3, 4.0, 4.1, 4.2 and the MOUNT protocol share one port, and nothing else is needed: no rpcbind
-(though --rpcbind uses it), no root. Run as root, files are used as the user that a client names,
-after --squash, and all privileges that this does not take are given up; run as anybody else, all is
-done as that user. SIGTERM and SIGINT write out what is dirty and end the server; SIGUSR1 logs what was
-done so far, by operation.")]
+NFSv3, 4.0, 4.1, 4.2 and the MOUNT protocol share one port. The server needs neither root nor rpcbind
+(--rpcbind registers it there). Run as root, it accesses files as the user that a client sends, after
+--squash, and drops all privileges that this does not need. Run as another user, it accesses all files
+as that user. SIGTERM and SIGINT write out dirty data and end the server; SIGUSR1 logs statistics by
+operation.")]
 pub(crate) struct Args {
-    /// The directory
+    /// The directory to serve
     #[arg(value_name = "DIR", required_unless_present = "config", conflicts_with = "config")]
     dir: Option<PathBuf>,
-    /// Serve what this file says; DIR and the options on what to serve and how are in there, then
+    /// Take DIR and the options on exports and server from this file instead
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Say what would be served, or what is wrong with it, and end
+    /// Print the settings or the errors in them, and exit
     #[arg(long)]
     check: bool,
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
     export: ExportArgs,
-    /// Where counters are read in Prometheus's format, at /metrics: an address and port, or a port
-    /// of this machine alone
+    /// Serve metrics in Prometheus's format at /metrics: an address and port, or a port of the
+    /// loopback address
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<Bind>,
-    /// Tell NFSv4 clients the names of owners and groups, as name@DOMAIN [default: their numbers]
+    /// Send NFSv4 clients owners and groups as name@DOMAIN [default: as numbers]
     #[arg(long, value_name = "DOMAIN")]
     id_domain: Option<String>,
-    /// What to log: error, warn, info, debug, trace, or by module as in weir_server=debug,info
+    /// Log level: error, warn, info, debug or trace; by module, as in weir_server=debug,info
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
-    /// Say what is served as JSON
+    /// Print the exports as JSON
     #[arg(long)]
     json: bool,
 }
 
 #[derive(clap::Args)]
 struct ServerArgs {
-    /// Address, port or both to listen on; may be given several times [default: 127.0.0.1:2049, or
-    /// its next free port]
+    /// Address, port or both to listen on; may be repeated [default: 127.0.0.1:2049, or
+    /// the next free port]
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "config")]
     bind: Vec<Bind>,
     /// Memory for the page cache: 512M, 2GiB, or 50% of memory [default: a quarter of memory, at
     /// most 16G]
     #[arg(long, value_name = "SIZE", conflicts_with = "config")]
     budget: Option<Size>,
-    /// With --cache auto, the longest stream that stays in the cache: 1G, or 25% of the budget
+    /// With --cache auto, the longest stream that is cached: 1G, or 25% of the budget
     /// [default: 25%]
     #[arg(long, value_name = "SIZE", conflicts_with = "config")]
     stream_limit: Option<Size>,
-    /// Threads that serve calls [default: one for each processor, at least 4]
+    /// Number of threads that serve calls [default: one for each processor, at least 4]
     #[arg(long, value_name = "N", conflicts_with = "config", value_parser = threads)]
     threads: Option<NonZeroUsize>,
-    /// How long a silent client keeps its opens and locks, in seconds
+    /// Lease: time that a silent client keeps its opens and locks, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "90", conflicts_with = "config")]
     #[arg(value_parser = clap::value_parser!(u32).range(
         i64::from(*LEASE_SECONDS.start())..=i64::from(*LEASE_SECONDS.end())
     ))]
     lease: u32,
-    /// Versions of NFS that are offered: 3, 4.0, 4.1, 4.2, or 4 for all of 4 [default: all]
+    /// Versions of NFS to offer: 3, 4.0, 4.1, 4.2, or 4 for 4.0 to 4.2 [default: all]
     #[arg(long, value_name = "VERSION", value_delimiter = ',', conflicts_with = "config")]
     versions: Vec<Versions>,
-    /// Where to keep what must survive a restart [default: a directory for each DIR below
+    /// Directory for state that survives a restart [default: one for each DIR, below
     /// /var/lib/weir for root, else below $XDG_STATE_HOME/weir or ~/.local/state/weir]
     #[arg(long, value_name = "DIR", conflicts_with = "config")]
     state_dir: Option<PathBuf>,
-    /// Tell this machine's rpcbind where the server is, for `showmount` and for clients that are
-    /// not told a port
+    /// Register with this machine's rpcbind, for `showmount` and for clients without port options
     #[arg(long, conflicts_with = "config")]
     rpcbind: bool,
-    /// Give clients no delegations: every open of theirs asks the server
+    /// Grant no delegations: clients send every open to the server
     #[arg(long, conflicts_with = "config")]
     no_delegations: bool,
-    /// Believe any client to be any user: also from ports of 1024 and above, and on this machine
+    /// Let any client act as any user, also from ports of 1024 and above, and on this machine from
     /// programs of other users
     #[arg(long, conflicts_with = "config")]
     insecure: bool,
-    /// Refuse calls without a credential (AUTH_NONE) rather than take them as the anonymous user's
+    /// Refuse calls without a credential (AUTH_NONE) instead of making them as the anonymous user
     #[arg(long, conflicts_with = "config")]
     refuse_auth_none: bool,
-    /// Look up the groups of users on this machine, for users with more than the 16 that NFS carries
+    /// Look up users' groups on this machine, for users in more than the 16 groups that NFS sends
     #[arg(long, conflicts_with = "config")]
     manage_gids: bool,
 }
 
 #[derive(clap::Args)]
 struct ExportArgs {
-    /// Clients may change nothing
+    /// Refuse all changes by clients
     #[arg(long, conflicts_with = "config")]
     read_only: bool,
-    /// Which clients' users become the anonymous one
+    /// Users of clients to treat as the anonymous user
     #[arg(long, value_enum, value_name = "WHO", default_value = "root", conflicts_with = "config")]
     squash: SquashArg,
     /// The anonymous user
@@ -155,21 +153,21 @@ struct ExportArgs {
     /// The anonymous group
     #[arg(long, value_name = "GID", default_value_t = NOBODY, conflicts_with = "config")]
     anon_gid: u32,
-    /// Networks whose clients may use it, like 192.0.2.0/24,2001:db8::/32 [default: all]
+    /// Networks of clients to admit, like 192.0.2.0/24,2001:db8::/32 [default: all]
     #[arg(long, value_name = "NETWORK", value_delimiter = ',', conflicts_with = "config")]
     clients: Vec<Network>,
-    /// What stays in the page cache
+    /// Data to keep in the page cache
     #[arg(long, value_enum, value_name = "WHAT", default_value = "cached")]
     #[arg(conflicts_with = "config")]
     cache: CacheArg,
-    /// What a reply to a change of names, attributes or sizes promises
+    /// Durability of a change of names, attributes or sizes when the server replies
     #[arg(long, value_enum, value_name = "WHAT", default_value = "sync")]
     #[arg(conflicts_with = "config")]
     durability: DurabilityArg,
 }
 
 impl Args {
-    /// What to log.
+    /// The log filter.
     pub(crate) fn log(&self) -> &str {
         &self.log
     }
@@ -192,7 +190,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     service::run(service::Start { settings, config, first, json })
 }
 
-/// What the command line says of keys that a configuration file has, too: it comes first.
+/// Options that override keys of the configuration file.
 pub(super) struct First {
     metrics: Option<SocketAddr>,
     id_domain: Option<String>,
@@ -207,7 +205,7 @@ impl First {
     }
 }
 
-/// Where counters are to be read; only from this machine, unless an address is given.
+/// The address of the metrics server: loopback, unless an address is given.
 fn metrics_address(bind: Bind) -> Result<SocketAddr> {
     bind.with_port().ok_or_else(|| {
         Failure::new("serve --metrics", "no port is given")
@@ -215,13 +213,13 @@ fn metrics_address(bind: Bind) -> Result<SocketAddr> {
     })
 }
 
-/// A number of threads as people write it.
+/// Parses a number of threads.
 fn threads(text: &str) -> Result<NonZeroUsize, String> {
     let count = text.parse().ok().and_then(NonZeroUsize::new).filter(|n| n.get() <= MAX_THREADS);
     count.ok_or_else(|| format!("take 1 to {MAX_THREADS}, or leave it out"))
 }
 
-/// What the command line says.
+/// The settings on the command line.
 fn settings(args: Args) -> Result<Settings> {
     let Args { dir, server, export, .. } = args;
     check_budget(server.budget)?;
@@ -265,7 +263,7 @@ fn find(dir: &Path) -> Result<PathBuf> {
     let dir = dir.canonicalize().asked(|| format!("serve {shown}"))?;
     if !dir.is_dir() {
         let failure = Failure::new(format!("serve {shown}"), "it is not a directory");
-        return Err(failure.advice("name the directory that it is in"));
+        return Err(failure.advice("name the directory that contains it"));
     }
     readable(&dir).asked(|| format!("serve {shown}"))?;
     Ok(dir)

@@ -1,10 +1,10 @@
-//! Root's privileges, given up but for those that serving files takes.
+//! Drops root's privileges, except those needed to serve files.
 //!
-//! 1. They are given up before the first thread is started, for all threads, and for good: out of
-//!    the bounding set as well, and no program that is executed gets any back.
-//! 2. What is kept is what acting as the users that clients are takes ([`KEPT`]). A thread that
-//!    does act as one has none of it then: the kernel takes the rights over files away with the
-//!    user (capabilities(7)).
+//! 1. The server drops them before it starts the first thread, for all threads and for good: it also
+//!    removes them from the bounding set, so that no executed program gets them back.
+//! 2. It keeps the privileges needed to act as clients' users ([`KEPT`]). A thread that acts as a
+//!    user has none of them: with the user id the kernel clears the rights over files
+//!    (capabilities(7)).
 
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set,
@@ -12,8 +12,7 @@ use rustix::thread::{
 };
 use tracing::{debug, info, warn};
 
-/// Taking on users and groups; and what root may do to files, which is what a client that is root
-/// is let do where it is not squashed.
+/// Setting user and group ids, and root's rights over files, for clients' unsquashed root.
 const KEPT: CapabilitySet = CapabilitySet::SETUID
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::CHOWN)
@@ -23,16 +22,16 @@ const KEPT: CapabilitySet = CapabilitySet::SETUID
     .union(CapabilitySet::FSETID)
     .union(CapabilitySet::MKNOD);
 
-/// Gives up what is not needed. What cannot be given up is said, and kept.
+/// Drops unneeded privileges. Logs those that it cannot drop.
 pub(super) fn give_up() {
     if let Err(error) = set_no_new_privs(true) {
-        debug!("programs that are executed may gain privileges: {error}");
+        debug!("cannot set no_new_privs: {error}");
     }
     let Ok(now) = capabilities(None) else { return };
     if now.permitted.is_empty() {
         return;
     }
-    // Before the right to do so is gone itself.
+    // First, because dropping CAP_SETPCAP removes the right to do this.
     for unneeded in (CapabilitySet::all() - KEPT).iter() {
         if capability_is_in_bounding_set(unneeded).unwrap_or(false)
             && let Err(error) = remove_capability_from_bounding_set(unneeded)
@@ -44,8 +43,8 @@ pub(super) fn give_up() {
     let sets =
         CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     match set_capabilities(None, sets) {
-        Ok(()) if kept == KEPT => info!("privileges but for {kept:?} are given up"),
-        Ok(()) => info!("privileges but for {kept:?} are given up, or were not there"),
-        Err(error) => warn!("cannot give up privileges: {error}"),
+        Ok(()) if kept == KEPT => info!("dropped all privileges except {kept:?}"),
+        Ok(()) => info!("dropped all privileges except {kept:?}, or had none"),
+        Err(error) => warn!("cannot drop privileges: {error}"),
     }
 }

@@ -1,8 +1,8 @@
-//! The running server: started, told to reload, told to stop.
+//! The running server: start, reload and stop.
 //!
-//! 1. A reload changes nothing until all of the new configuration is known to be good.
-//! 2. What takes a restart to change is named in the log; the rest is changed.
-//! 3. Who started the server is told when it serves, when it reloads and when it stops.
+//! 1. A reload changes nothing until the whole new configuration is validated.
+//! 2. The log names changed settings that need a restart; all others take effect.
+//! 3. The service manager is notified when the server serves, reloads and stops.
 
 use super::stores::{Stores, refused, warn_of_key};
 use super::{First, announce, listen, privileges, state_dir};
@@ -23,18 +23,18 @@ use weir_server::{Server, ServerConfig};
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::text::size_text;
 
-/// How a server is started.
+/// The arguments of a server's start.
 pub(super) struct Start {
     pub(super) settings: Settings,
-    /// Where the settings are from, and are read again.
+    /// The file of the settings, read again on reload.
     pub(super) config: Option<PathBuf>,
-    /// What comes before them.
+    /// Options that override the file.
     pub(super) first: First,
-    /// Say what is served as JSON.
+    /// Print the exports as JSON.
     pub(super) json: bool,
 }
 
-/// Serves until told to stop.
+/// Serves until a signal stops the server.
 pub(super) fn run(start: Start) -> Result<Ended> {
     let signals = Signals::new()?;
     let settings = &start.settings;
@@ -46,17 +46,18 @@ pub(super) fn run(start: Start) -> Result<Ended> {
     warn_of_key(settings, &state_dir);
     let listeners = listen::listeners(&settings.listen)?;
     raise_descriptor_limit();
-    // Before the first thread is started, as privileges are a thread's own.
+    // Before the first thread starts, because each thread has its own privileges.
     privileges::give_up();
     runtime_with(settings.threads)?.block_on(serve(start, signals, &state_dir, listeners))
 }
 
-/// Every connection and every open file is a descriptor, and shells allow 1,024 by default.
+/// Raises the limit on descriptors: every connection and every open file takes one, and shells allow
+/// 1,024 by default.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        warn!("cannot have more than {:?} descriptors: {error}", limit.current);
+        warn!("cannot raise the limit of {:?} descriptors: {error}", limit.current);
     }
 }
 
@@ -103,19 +104,19 @@ async fn serve(
     Ok(Ended::Done)
 }
 
-/// Makes the counters readable at an address, and logs them on SIGUSR1.
+/// Serves the metrics at an address, and logs them on SIGUSR1.
 async fn count(report: Report, address: Option<SocketAddr>) -> Result<()> {
     if let Some(address) = address {
         let listener = tokio::net::TcpListener::bind(address).await;
         let listener = listener.asked(|| format!("listen at {address} for metrics"))?;
-        info!("counters are at http://{}/metrics", listener.local_addr().unwrap_or(address));
+        info!("metrics are at http://{}/metrics", listener.local_addr().unwrap_or(address));
         tokio::spawn(weir_server::report::serve(report.clone(), listener));
     }
     let mut asked =
         signal(SignalKind::user_defined1()).asked(|| "listen for SIGUSR1".to_owned())?;
     tokio::spawn(async move {
         while asked.recv().await.is_some() {
-            info!("so far:\n{}", report.summary());
+            info!("statistics:\n{}", report.summary());
         }
     });
     Ok(())
@@ -132,14 +133,14 @@ fn status(settings: &Settings, addresses: &[SocketAddr]) -> String {
     format!("serving {} at {}", exports.join(" "), at.join(" "))
 }
 
-/// Tells systemd, if it started this (sd_notify(3)).
+/// Notifies systemd, if it started this process (sd_notify(3)).
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        debug!("systemd was not told: {error}");
+        debug!("cannot notify systemd: {error}");
     }
 }
 
-/// What the server is told from outside.
+/// Signals that control the server.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -147,8 +148,8 @@ struct Signals {
 }
 
 impl Signals {
-    /// From here on, whoever tells the server to stop is heard, if only once it has started. The
-    /// runtime that this takes has no threads and does not last: signals are the process's.
+    /// Installs the handlers: a signal during start takes effect once the server has started. The
+    /// temporary runtime has no threads; handlers belong to the process and outlive it.
     fn new() -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
         let runtime = runtime.asked(|| "listen to signals".into())?;
@@ -161,7 +162,7 @@ impl Signals {
         })
     }
 
-    /// Does as told. Told to stop twice, the process ends at once.
+    /// Follows the signals. A second one to stop ends the process at once.
     async fn follow(mut self, mut reloads: Reloads) {
         loop {
             tokio::select! {
@@ -173,7 +174,7 @@ impl Signals {
         reloads.server.stop();
         drop(reloads);
         stop(&mut self.interrupt, &mut self.terminate).await;
-        error!("told to stop twice: ending without writing out what is dirty");
+        error!("second signal to stop: ending without writing out dirty data");
         std::process::exit(1);
     }
 }
@@ -185,7 +186,7 @@ async fn stop(interrupt: &mut Signal, terminate: &mut Signal) {
     }
 }
 
-/// What a reload changes.
+/// The state that a reload changes.
 struct Reloads {
     server: Server,
     stores: Stores,
@@ -195,10 +196,10 @@ struct Reloads {
 }
 
 impl Reloads {
-    /// Reads the configuration again and applies it; if it is bad, all stays as it is.
+    /// Reads the configuration again and applies it. A configuration with an error changes nothing.
     async fn reload(&mut self) {
         let Some(config) = self.config.clone() else {
-            info!("told to reload, but started without a configuration file (--config)");
+            info!("ignoring SIGHUP: the server has no configuration file (--config)");
             return;
         };
         if let Ok(state) = NotifyState::monotonic_usec_now() {
@@ -209,7 +210,7 @@ impl Reloads {
             Err(failure) => Err(failure),
         };
         if let Err(failure) = applied {
-            error!("{failure}; what was configured before goes on");
+            error!("{failure}; keeping the previous configuration");
         }
         notify(&[NotifyState::Ready]);
     }
@@ -221,21 +222,21 @@ impl Reloads {
         self.keep_fixed(&mut settings);
         if settings.budget_bytes() != self.settings.budget_bytes() {
             match self.stores.cache().set_budget(settings.budget_bytes()) {
-                Ok(()) => info!("the budget is {}", size_text(settings.budget_bytes())),
+                Ok(()) => info!("budget changed to {}", size_text(settings.budget_bytes())),
                 Err(error) => {
                     let budget = size_text(self.settings.budget_bytes());
-                    warn!("`budget` stays {budget} until the server is started again: {error}");
+                    warn!("`budget` stays {budget} until the server restarts: {error}");
                     settings.budget = self.settings.budget;
                 }
             }
         }
         if settings.lease != self.settings.lease {
             match self.server.set_lease(settings.lease) {
-                Ok(()) => info!("the lease is {:?}", settings.lease),
+                Ok(()) => info!("lease changed to {:?}", settings.lease),
                 Err(_) => {
                     warn!(
-                        "`lease` stays {:?} until the server is started again: clients know it, \
-                         and would be late by a shorter one",
+                        "`lease` stays {:?} until the server restarts: clients know it, and would renew \
+                         a shorter one too late",
                         self.settings.lease
                     );
                     settings.lease = self.settings.lease;
@@ -244,23 +245,23 @@ impl Reloads {
         }
         if settings.admission != self.settings.admission {
             self.server.set_admission(settings.admission);
-            info!("clients are believed by new rules: {:?}", settings.admission);
+            info!("admission rules changed: {:?}", settings.admission);
         }
         let before = std::mem::replace(&mut self.settings, settings);
         if log_exports(&before.exports, &self.settings.exports)
             && let Err(error) = self.stores.cache().flush().await
         {
-            error!("what is dirty of an export that is gone cannot be written out: {error}");
+            error!("cannot write out dirty data of a removed export: {error}");
         }
         Ok(())
     }
 
-    /// Puts back what takes a restart to change, and says so.
+    /// Restores settings that need a restart, and logs them.
     fn keep_fixed(&self, new: &mut Settings) {
         macro_rules! keep {
             ($($field:ident)*) => {
                 $(if new.$field != self.settings.$field {
-                    warn!("`{}` changes when the server is started again", stringify!($field));
+                    warn!("`{}` changes when the server restarts", stringify!($field));
                     new.$field = self.settings.$field.clone();
                 })*
             };
@@ -269,19 +270,19 @@ impl Reloads {
     }
 }
 
-/// Says what is exported now and was not before, and so on; whether some directory is let go of.
+/// Logs added, changed and removed exports. Returns whether a directory is no longer exported.
 fn log_exports(before: &[ExportSettings], after: &[ExportSettings]) -> bool {
     let by_name: HashMap<&str, &ExportSettings> =
         before.iter().map(|export| (&*export.name, export)).collect();
     for export in after {
         match by_name.get(&*export.name) {
-            None => info!("{} is exported now", export.name),
-            Some(was) if *was != export => info!("{} is exported otherwise", export.name),
+            None => info!("{}: export added", export.name),
+            Some(was) if *was != export => info!("{}: export options changed", export.name),
             Some(_) => {}
         }
     }
     for export in before.iter().filter(|was| after.iter().all(|now| now.name != was.name)) {
-        info!("{} is not exported any more", export.name);
+        info!("{}: export removed", export.name);
     }
     before.iter().any(|was| after.iter().all(|now| now.dir != was.dir))
 }

@@ -1,5 +1,5 @@
-//! Where the server keeps what must survive a restart: the key to all filehandles is among it, so only
-//! the server's own user may look into it.
+//! The directory for state that survives a restart. It holds the key to all filehandles, so only the
+//! server's own user may read it.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io;
@@ -8,8 +8,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use weir_tools::failure::{Asked, Failure, Result};
 
-/// The directory asked for, or the usual one; made if it is not there. `below` is the name in it
-/// of one of several servers' state.
+/// The given directory or the default one, created if it does not exist. `below` names one server's
+/// state in the default directory.
 pub(super) fn make(asked: Option<&Path>, below: Option<&str>) -> Result<PathBuf> {
     let dir = match asked {
         Some(dir) => dir.to_owned(),
@@ -34,16 +34,16 @@ pub(super) fn make(asked: Option<&Path>, below: Option<&str>) -> Result<PathBuf>
     dir.canonicalize().asked(|| format!("find the state directory {shown}"))
 }
 
-/// Makes the directory, with those above it, for this user alone, or finds it so.
+/// Creates the directory and its parents, private to this user, or verifies that it is private.
 ///
 /// # Errors
-/// It cannot be made; or it is there and other users can look into it or own it: the error says what to do.
+/// It cannot be created; or it exists and other users own it or can read it: the error says what to do.
 fn make_private(path: &Path) -> io::Result<()> {
     if let Some(above) = path.parent() {
         std::fs::create_dir_all(above)?;
     }
     match DirBuilder::new().mode(0o700).create(path) {
-        // Whatever the umask left of it.
+        // The umask may have cleared bits.
         Ok(()) => return std::fs::set_permissions(path, Permissions::from_mode(0o700)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(error),
@@ -56,7 +56,7 @@ fn make_private(path: &Path) -> io::Result<()> {
     let own = rustix::process::geteuid().as_raw();
     if found.uid() != own {
         return refused(format!(
-            "it belongs to user {}, not to user {own}, who runs the server: choose another directory, \
+            "it belongs to user {}, not to user {own}, which runs the server: choose another directory, \
              or chown it",
             found.uid()
         ));
@@ -76,13 +76,12 @@ fn usual(root: bool, xdg: Option<PathBuf>, home: Option<PathBuf>) -> Option<Path
     if root {
         return Some("/var/lib/weir".into());
     }
-    // The base directory specification has relative paths ignored.
+    // The XDG base directory specification ignores relative paths.
     let base = xdg.filter(|p| p.is_absolute()).or_else(|| Some(home?.join(".local/state")))?;
     Some(base.join("weir"))
 }
 
-/// A name for a directory's state: of the directory's own name, and a hash of its whole path, so
-/// that no two are alike.
+/// A unique name for a directory's state: its own name, and a hash of its path.
 pub(super) fn name_of(dir: &Path) -> String {
     let hash = dir.as_os_str().as_bytes().iter().fold(0xCBF2_9CE4_8422_2325_u64, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)

@@ -1,8 +1,8 @@
-//! The directories being served, behind one page cache.
+//! The stores of the served directories, behind one page cache.
 //!
-//! 1. A directory is open once, however many exports it is behind: they share its pages.
-//! 2. The server keeps them, not this table: one that is not exported any more is closed when the
-//!    last call that uses it is done, so that it can be unmounted.
+//! 1. Exports of the same directory share one store and its pages.
+//! 2. The server owns the stores, not this table: a store that is no longer exported is closed when
+//!    the last call that uses it ends, so that its file system can be unmounted.
 
 use super::state_dir;
 use crate::config::Settings;
@@ -18,13 +18,13 @@ use weir_tools::text::size_text;
 
 pub(super) struct Stores {
     cache: Cache,
-    /// Where each keeps what it knows of its files.
+    /// The directory for the stores' logs of file identities.
     state_dir: PathBuf,
     open: HashMap<PathBuf, WeakFs>,
 }
 
 impl Stores {
-    /// No directories yet, and a cache of `budget_bytes`.
+    /// An empty table, with a cache of `budget_bytes`.
     pub(super) fn new(budget_bytes: u64, state_dir: &Path) -> Result<Self> {
         let config = Config {
             budget_bytes,
@@ -41,10 +41,10 @@ impl Stores {
         &self.cache
     }
 
-    /// The exports of a configuration, their directories opened.
+    /// Opens the directories of a configuration, and returns its exports.
     ///
     /// # Errors
-    /// One cannot be opened; those that were open before still are.
+    /// A directory cannot be opened; those that were open before stay open.
     pub(super) fn exports(&mut self, settings: &Settings) -> Result<Vec<Export>> {
         warn_of_nested(settings);
         let mut exports = Vec::new();
@@ -75,14 +75,14 @@ impl Stores {
     }
 }
 
-/// Says where the same files are served from two directories, of which each has pages of its own.
+/// Warns if two exports contain the same files, because each directory has its own pages.
 fn warn_of_nested(settings: &Settings) {
     for inner in &settings.exports {
         for outer in &settings.exports {
             if inner.dir != outer.dir && inner.dir.starts_with(&outer.dir) {
                 warn!(
-                    "{} is served within {} and by itself: each has a cache of its own, and what \
-                     is changed through one is seen late through the other",
+                    "{} is served both inside {} and on its own: they have separate caches, so \
+                     changes through one show late in the other",
                     inner.dir.display(),
                     outer.dir.display()
                 );
@@ -91,19 +91,19 @@ fn warn_of_nested(settings: &Settings) {
     }
 }
 
-/// Says when the key of all filehandles is served.
+/// Warns if an export contains the key to all filehandles.
 pub(super) fn warn_of_key(settings: &Settings, state_dir: &Path) {
     for export in settings.exports.iter().filter(|export| state_dir.starts_with(&export.dir)) {
         warn!(
-            "the state directory {} is inside of {}, which is served, and the key to all \
-             filehandles is in it; choose another one",
+            "the state directory {} is inside the export {}, so clients can read the key to all \
+             filehandles; choose another one",
             state_dir.display(),
             export.dir.display()
         );
     }
 }
 
-/// What the server makes of exports that it cannot serve.
+/// The failure for exports that the server refuses.
 pub(super) fn refused(error: &weir_server::ServerError) -> Failure {
     Failure::new("serve", error.to_string())
 }
