@@ -1,15 +1,15 @@
-# attributes.sh VERS EXPORT: access control lists, extended attributes and umasks on a mount. What getfacl says here
-# of directory `v$VERS` is printed between marks, to be held against what it says of the files themselves.
+# attributes.sh VERS EXPORT: access control lists, extended attributes and umasks on a mount. The script prints getfacl's
+# output for directory `v$VERS` between marks; the test compares it with getfacl's output on the exported files.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 vers=$1 export=$2
-# has FILE PATTERN: a line of the file's list is like that.
+# has FILE PATTERN: a line of the file's ACL matches.
 has() { local list; list=$(nfs4_getfacl "$1"); grep -q -- "$2" <<<"$list" || fail "$1 has no $2: $list"; }
 
 mount_weir "$vers"
 mkdir "$M/v$vers"; cd "$M/v$vers"
 
 if [[ $vers == 3 ]]; then
-  # POSIX lists, as they are.
+  # POSIX ACLs over NFSv3, unmapped.
   echo hello >f; setfacl -m u:1000:rwx,g:100:r-x,m::rw- f
   grep -q '^user:1000:rwx' <<<"$(getfacl -cn f)" || fail "f: $(getfacl -cn f)"
   touch g; setfacl -m u:1000:rw g; chmod 640 g
@@ -20,10 +20,10 @@ if [[ $vers == 3 ]]; then
   mkdir e; setfacl -d -m u:1000:rwx e; setfacl -k e; (umask 027; touch e/plain)
   if setfacl -d -m u:1000:rwx f 2>/dev/null; then fail 'a file has a default list'; fi
   ln -s f link
-  # What was there is seen.
+  # Existing ACLs show.
   (cd "$M/native"; getfacl -nR .) >/run/native
 else
-  # NFSv4 lists, mapped.
+  # NFSv4 ACLs, mapped.
   touch f; chmod 640 f
   [[ $(nfs4_getfacl f | tr '\n' ' ') == *'A::OWNER@:rwatTcCy A::GROUP@:rtcy A::EVERYONE@:tcy'* ]] || fail "$(nfs4_getfacl f)"
   nfs4_setfacl -a A::1000:RWX f; nfs4_setfacl -a A:g:100:R f
@@ -36,13 +36,13 @@ else
   nfs4_setfacl -a A:fdi:1000:RWX d; nfs4_setfacl -a A:fdi:OWNER@:RWX d; nfs4_setfacl -a A:fdi:GROUP@:RX d
   (umask 077; touch d/heir; mkdir d/sub; touch d/sub/heir)
   has d/heir '^A::1000:'
-  # What POSIX has no word for is refused, and nothing changes.
+  # The server refuses what POSIX cannot express, and changes nothing.
   nfs4_getfacl f >/run/before
   if nfs4_setfacl -a U:S:EVERYONE@:r f 2>/dev/null; then fail 'an audit entry is taken'; fi
   if nfs4_setfacl -a A:n:1000:r d 2>/dev/null; then fail 'a flag that POSIX has not is taken'; fi
   if nfs4_setfacl -a D::EVERYONE@:t f 2>/dev/null; then fail 'attributes are hidden from nobody'; fi
   nfs4_getfacl f | cmp - /run/before || fail 'what was refused was done'
-  # Umasks have no say where a list is inherited, and the last word elsewhere.
+  # The umask applies except where an ACL is inherited.
   (cd "$M/native"; umask 027; echo x >with/made; mkdir with/sub; echo x >without/made; mkdir without/sub)
 fi
 

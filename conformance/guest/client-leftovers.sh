@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# client-leftovers.sh WEIR HOST DIR: commands of weir's client at the kernel's server, natively; then the server (which
-# runs DIR/do, see knfsd-locks.sh) says which clients it knows: none, after any command that ended in order, or, of
-# version 4.0, one that has nothing.
+# client-leftovers.sh WEIR HOST DIR: runs commands of weir's client natively against knfsd. The guest then lists knfsd's
+# clients (it runs DIR/do, see knfsd-locks.sh): there must be none after a command that ended in order, or, over
+# version 4.0, one without state.
 set -euo pipefail
 weir=$1 host=$2 dir=$3
 fail() { echo "FAIL: $*"; exit 1; }
@@ -15,7 +15,7 @@ clients() { at_server 'cat /proc/fs/nfsd/clients/*/info 2>/dev/null'; }
 echo hello >"$dir/file"
 for version in 4.1 4.2; do
   url() { echo "nfs://$host/$1?vers=$version"; }
-  # Of files, of directories, of what is there and what is not; some fail.
+  # On files, directories and missing names; some of these commands fail.
   "$weir" cp "$dir/file" "$(url file)"
   "$weir" cat "$(url file)" | cmp - "$dir/file"
   "$weir" lock "$(url file)" true
@@ -30,14 +30,14 @@ for version in 4.1 4.2; do
   left=$(clients)
   [[ -z $left ]] || fail "vers=$version leaves: $left"
 done
-# It can be seen while there is one.
+# A client shows while its command runs.
 "$weir" lock "nfs://$host/lock?vers=4.2" sh -c "touch $dir/locked; while [ ! -e $dir/free ]; do sleep 0.1; done" & lock=$!
 while [[ ! -e $dir/locked ]]; do sleep 0.1; done
 clients | grep -q weir || fail 'a client that is there is not seen'
 touch "$dir/free"; wait $lock
 left=$(clients)
 [[ -z $left ]] || fail "a lock leaves: $left"
-# A client of version 4.0 ends with its lease, but what it had open and locked is gone before: opcode 39.
+# A client of version 4.0 ends with its lease, but releases opens and locks before (RELEASE_LOCKOWNER, opcode 39).
 released() { at_server 'awk "/^proc4ops/ { print \$(39 + 3) }" /proc/net/rpc/nfsd'; }
 before=$(released)
 "$weir" lock "nfs://$host/lock?vers=4.0" true

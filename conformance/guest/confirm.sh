@@ -1,11 +1,11 @@
-# confirm.sh: a client of version 4.0 whose owners the server has forgotten (lease of five seconds) confirms new ones
-# with OPEN_CONFIRM, and goes on as before.
+# confirm.sh: a client of version 4.0 whose open owners the server has forgotten (lease of five seconds) confirms new
+# ones with OPEN_CONFIRM and continues.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 mount_weir 4.0
 echo first >$M/f
 [[ $(counted OPEN_CONFIRM 1) == 0 ]] || fail 'a first owner had to confirm'
 for round in 1 2; do
-  # Another owner keeps the client's lease; this one is idle, and forgotten on both sides.
+  # Another owner renews the client's lease; this one is idle, and both sides forget it.
   perl -e '$> = 1000; open(my $f, "<", "/run/mnt/f") or die "open: $!"; sleep 15' || fail 'the other owner'
   before=$(counted OPEN_CONFIRM 1)
   echo "round $round" >>$M/f

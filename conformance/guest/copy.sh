@@ -1,9 +1,9 @@
-# copy.sh DIR: a long file with holes is copied by the server, in the background: no byte crosses the wire.
-# DIR is the exported directory, seen directly for comparison.
+# copy.sh DIR: the server copies a long file with holes in the background: no byte crosses the wire.
+# DIR is the exported directory, read directly for comparison.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 dir=$1
 mount_weir 4.2
-# One call for all of it; cp would ask for each piece of data.
+# One copy_file_range(2) for the whole file; cp would copy each extent.
 perl -e '
   my ($from, $to) = @ARGV;
   open(my $in, "<", $from) or die; open(my $out, ">", $to) or die;

@@ -1,5 +1,5 @@
-# delegation.sh VERS DIR: files that are opened again are delegated, and come back when NFSv3 or a program
-# of the server's machine changes them; DIR is the exported directory, seen directly.
+# delegation.sh VERS DIR: the server delegates files that a client opens again, and recalls them when NFSv3 or a program
+# of the server's machine changes them. DIR is the exported directory, accessed directly.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 vers=$1 dir=$2 N=/run/mnt3
 mkdir -p $N
@@ -7,10 +7,10 @@ mount -t nfs -o vers=3,proto=tcp,port=2049,mountport=2049,mountproto=tcp,nolock,
 mount_weir "$vers"
 printf 'first' >"$M/read"
 
-# opens: opens that the server was asked for, by name and by handle.
+# opens: number of opens sent to the server, by name and by handle.
 opens() { echo $(($(counted OPEN 1) + $(counted OPEN_NOATTR 1))); }
 
-# The second open brings the delegation; those after it are the client's own.
+# The second open gets the delegation; the client serves later ones itself.
 for i in 1 2; do [[ $(cat "$M/read") == first ]] || fail "read $i"; done
 before=$(opens)
 for i in 1 2 3 4 5 6 7 8 9 10; do [[ $(cat "$M/read") == first ]] || fail "reread $i"; done

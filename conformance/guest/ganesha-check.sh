@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ganesha-check.sh WEIR DIR: nfs-ganesha in namespaces of its own, and `weir check` of it; what that found goes to DIR/found.
+# ganesha-check.sh WEIR DIR: runs `weir check` on nfs-ganesha in its own namespaces; the findings go to DIR/found.
 set -euo pipefail
 weir=$1 dir=$2
 ip link set lo up

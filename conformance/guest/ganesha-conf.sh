@@ -1,5 +1,5 @@
-# Sourced. ganesha_conf DIR CORE NFSV4 writes DIR/ganesha.conf for a server of DIR/export, under the same path,
-# with lines of its own for two blocks.
+# Sourced. ganesha_conf DIR CORE NFSV4 writes DIR/ganesha.conf, which exports DIR/export under the same path;
+# CORE and NFSV4 are added to the blocks of these names.
 ganesha_conf() {
   mkdir -p "$1/export" /run/ganesha
   cat >"$1/ganesha.conf" <<END
@@ -12,7 +12,7 @@ EXPORT {
 END
 }
 
-# ganesha_answers WEIR DIR: waits until the server does.
+# ganesha_answers WEIR DIR: waits until the server answers.
 ganesha_answers() {
   for _ in $(seq 100); do
     "$1" ls -o soft,retrans=0,timeo=10 "nfs://127.0.0.1$2/export" >/dev/null 2>&1 && return

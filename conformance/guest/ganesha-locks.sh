@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ganesha-locks.sh PART WEIR DIR: nfs-ganesha, with its lock manager, port mapper and status monitor, in namespaces of
-# its own, and weir's client in others, each a machine to the other; runs client-locks.sh in the client's.
+# ganesha-locks.sh PART WEIR DIR: runs nfs-ganesha, with its lock manager, port mapper and status monitor, and weir's client
+# in two sets of namespaces, as two machines; runs client-locks.sh in the client's.
 set -euo pipefail
 part=$1 weir=$2 dir=$3 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/ganesha-conf.sh"
@@ -15,7 +15,7 @@ ip link add name server type veth peer name client netns client
 ip addr add 192.0.2.1/24 dev server; ip link set server up
 ip -n client addr add 192.0.2.2/24 dev client; ip -n client link set client up; ip -n client link set lo up
 ganesha_conf "$dir" 'Enable_NLM = true;' 'Lease_Lifetime = 10; Grace_Period = 15;'
-# registered SERVICE: waits until the port mapper knows it; who comes before the port mapper gives up at once.
+# registered SERVICE: waits until the port mapper knows it; a service that starts before the port mapper fails at once.
 registered() { for _ in $(seq 100); do rpcinfo -p 2>/dev/null | grep -qw "$1" && return; sleep 0.1; done; echo "no $1"; exit 1; }
 rpcbind -w -f & mapper=$!
 registered portmapper

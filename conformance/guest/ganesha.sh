@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# nfs-ganesha beside weir's client, natively, in namespaces of its own (network and mounts), so that
-# it and its port mapper meet nobody else's.
-#   ganesha.sh WEIR FILES DIR: FILES go to the server and back with each version, into DIR/VERSION.
+# ganesha.sh WEIR FILES DIR: runs nfs-ganesha and weir's client natively in their own network and mount namespaces, so
+# that they do not use the machine's port mapper. Copies FILES to the server and back with each version, into DIR/VERSION.
 set -euo pipefail
 weir=$1 files=$2 dir=$3
 ip link set lo up

@@ -1,6 +1,6 @@
-# kill9.sh DIR VERS: writes and fsyncs while the server is killed and restarted; DIR is the exported
-# directory, seen directly. The server's loop sends it the signal that DIR.kill names, alternately KILL and TERM, and
-# tells of the signal and how the server ended in DIR.killed.
+# kill9.sh DIR VERS: writes and fsyncs while the server is killed and restarted; DIR is the exported directory,
+# accessed directly. The script writes a signal, alternately KILL and TERM, to DIR.kill; the server's loop sends it, and
+# writes the signal and the server's exit status to DIR.killed.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 dir=$1 vers=$2
 mount_weir "$vers"
@@ -12,11 +12,11 @@ my $kills = 0;
 for my $i (1 .. 120) {
   my $record = sprintf("%08d:%s\n", $i, 'x' x (8000 + $i));
   syswrite($f, $record) == length($record) or die "write $i: $!";
-  # What is asked of it is for a server that serves, not for one that is starting.
+  # Only a server that has started is killed.
   if ($i % 40 == 20) { killed(); $f->sync or die "fsync $i: $!"; open(my $k, '>', "$dir.asked") or die; print $k $kills++ % 2 ? "TERM" : "KILL"; close $k; rename "$dir.asked", "$dir.kill" or die }
   if ($i % 5 == 0) {
     $f->sync or die "fsync $i: $!";
-    # What fsync acknowledged must be in the server's own file by now.
+    # Data that fsync acknowledged must now be in the exported file.
     my $want = tell_size($i);
     my $have = -s "$dir/log";
     die "fsync of record $i acknowledged, but the file has $have bytes of $want" if $have < $want;
@@ -25,7 +25,7 @@ for my $i (1 .. 120) {
 close $f or die "close: $!";
 killed();
 print "wrote 120 records, asked for $kills kills\n";
-# Waits until the last kill asked for has come.
+# Waits for the last requested kill.
 sub killed { select(undef, undef, undef, 0.01) while -e "$dir.kill" }
 sub tell_size { my $n = shift; my $s = 0; $s += 8 + 1 + 8000 + $_ + 1 for 1 .. $n; $s }
 P

@@ -1,6 +1,5 @@
-# knfsd-locks.sh HARNESS DIR: starts the kernel's server on /dev/ubda, with its lock manager, and waits until the native
-# client at the other end has written DIR/done; restarts the server when DIR/restart appears, and runs DIR/do when that
-# does, into DIR/did.
+# knfsd-locks.sh HARNESS DIR: starts knfsd with its lock manager on /dev/ubda, and waits until the native client has
+# written DIR/done. It restarts knfsd when DIR/restart appears, and runs DIR/do when that appears, with output to DIR/did.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 harness=$1 dir=$2
 mkdir -p /run/exp; mount /dev/ubda /run/exp
@@ -11,7 +10,7 @@ touch "$dir/up"
 for _ in $(seq 1200); do
   [[ -e $dir/done ]] && break
   if [[ -e $dir/restart ]]; then
-    # lockd ends with the last thread, and both begin with a time of grace.
+    # lockd ends with the last nfsd thread, and both begin with a grace period.
     rm "$dir/restart"; rpc.nfsd 0; sleep 1; rpc.nfsd -L 15 -G 15 8; touch "$dir/restarted"
   fi
   if [[ -e $dir/do ]]; then

@@ -1,5 +1,5 @@
-# knfsd.sh HARNESS FILES OUT: starts the kernel's server on /dev/ubda with FILES in it, and waits until the
-# native client at the other end has written OUT.done.
+# knfsd.sh HARNESS FILES OUT: starts knfsd on /dev/ubda with FILES in it, and waits until the native client has
+# written OUT.done.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 harness=$1 files=$2 out=$3
 mkdir -p /run/exp; mount /dev/ubda /run/exp

@@ -1,6 +1,6 @@
-# lease.sh HELD_BY TAKEN_BY: a client of version HELD_BY is cut off while it has a file locked; one of version TAKEN_BY
-# gets the lock when the lease is over, not before, and what the first one then writes is refused. The server listens
-# at 192.0.2.3, too, with a lease of five seconds; clients of two versions are two clients to it.
+# lease.sh HELD_BY TAKEN_BY: a client of version HELD_BY loses its network while it has a file locked. A client of version
+# TAKEN_BY gets the lock when the lease expires, not before, and the server refuses later writes of the first client. The
+# server also listens at 192.0.2.3, with a lease of five seconds; mounts of two versions are two clients.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 held_by=$1 taken_by=$2
 M2=/run/mnt2
@@ -8,7 +8,7 @@ mkdir -p $M2
 S=192.0.2.3 mount_weir "$held_by"
 mount_weir "$taken_by" '' $M2
 
-# try_lock FILE: takes and keeps the lock on descriptor 6, or fails at once.
+# try_lock FILE: takes the lock on descriptor 6, or fails at once.
 try_lock() { exec 6>>"$1"; flock -n 6; }
 
 echo first >$M/f
@@ -18,7 +18,7 @@ perl -e '
   open(my $f, "+<", "/run/mnt/f") or die "open: $!"; flock($f, LOCK_EX) or die "lock: $!";
   open(my $g, "+<", "/run/mnt/f") or die; print "locked\n";
   open(my $go, "<", "/run/go"); <$go>;
-  # The lock is lost: neither may this go through, nor may it hang.
+  # The lock is lost: this must fail, and must not hang.
   $SIG{ALRM} = sub { print "hangs\n"; exit 1 }; alarm 90;
   sysseek $f, 0, 0; my $n = syswrite $f, "stale lock"; my $written = defined $n && close $f;
   print $written ? "written\n" : "refused: $!\n";' >/run/holder &
@@ -44,7 +44,7 @@ echo second >$M2/f; sync $M2/f
 echo >/run/go; wait $holder || fail "the holder: $(cat /run/holder)"
 grep -q '^refused: Input/output error' /run/holder || fail "what was written under the lost lock: $(cat /run/holder)"
 [[ $(cat $M2/f) == second ]] || fail "the file holds $(cat $M2/f)"
-# It goes on as any client then: it sees the file as it is, waits for the lock, and gets it.
+# The first client then works again: it sees the file's content, waits for the lock, and gets it.
 [[ $(cat $M/f) == second ]] || fail "the client that was cut off reads $(cat $M/f)"
 if (exec 7>>$M/f; flock -n 7); then fail 'the lock is held'; fi
 exec 6>&-

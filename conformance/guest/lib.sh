@@ -1,4 +1,4 @@
-# Sourced by the guest scripts: mounting, and what the client counted.
+# Sourced by the guest scripts: mounts, and the client's counters.
 set -euo pipefail
 M=/run/mnt
 S=192.0.2.1
@@ -20,7 +20,7 @@ counted() {
     END { if (!found) print 0 }' /proc/self/mountstats
 }
 
-# received: bytes that READ and READ_PLUS replies brought so far.
+# received: bytes of READ and READ_PLUS replies.
 received() { echo $(($(counted READ 5) + $(counted READ_PLUS 5))); }
 
 drop_caches() { sync; echo 3 >/proc/sys/vm/drop_caches; }

@@ -1,6 +1,6 @@
 # locks.sh PART DIR [VERS OTHER SECONDS]: locks of the kernel's client, v3 (NLM, with lockd and statd) at $M and v4.2
-# at $M2, or the versions named, on the same files. PART: rules, restart, waits, stress. DIR is the exported directory, seen
-# directly; the server's loop kills it when DIR.kill appears, and says so in DIR.killed.
+# at $M2, or the given versions, on the same files. PART: rules, restart, waits, stress. DIR is the exported directory, accessed
+# directly; the server's loop kills the server when DIR.kill appears, and then creates DIR.killed.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 part=$1 dir=$2 vers=${3-3} other=${4-4.2} seconds=${5-5}
 M2=/run/mnt2
@@ -37,7 +37,7 @@ elif command == "hold":
         time.sleep(0.05)
     fcntl.lockf(fd, fcntl.LOCK_UN, length, start)
 elif command == "count":
-    # Adds to the number at START, for LENGTH seconds, under a lock of KIND, and tells how often.
+    # Increments the number at START for LENGTH seconds under a lock of KIND, and prints how often.
     def lock(how):
         if kind == "flock":
             fcntl.flock(fd, how)
@@ -69,13 +69,13 @@ elif command == "cross":
         print("deadlock" if error.errno == 35 else error)
 P
 locks() { python3 /run/locks.py "$@"; }
-# hold NAME FILE KIND START LENGTH: takes a lock, in the background, until `release NAME`.
+# hold NAME FILE KIND START LENGTH: holds a lock in the background until `release NAME`.
 hold() { local name=$1; shift; rm -f /run/$name.{ready,stop}; locks hold "$@" /run/$name.ready /run/$name.stop & }
 holds() { [[ -e /run/$1.ready ]]; }
 await() { local i; for i in $(seq $(($2 * 10))); do holds "$1" && return; sleep 0.1; done; fail "$1 did not get its lock in $2 s"; }
 release() { touch /run/$1.stop; }
 expect() { local want=$1; shift; local got; got=$(locks "$@"); [[ $got == "$want" ]] || fail "$*: $got, not $want"; }
-# settle: waits until the locks released above are given up.
+# settle: waits until the released locks are unlocked.
 settle() { wait; }
 
 rules() {
@@ -88,20 +88,20 @@ rules() {
     expect free try "$b/f" w 150 0
     expect free try "$b/f" w 0 100
     expect "w 100 50" test "$b/f" r 0 0
-    # Whoever waits gets it when it is freed: over v3 by the server's call, long before the client
-    # would ask again (30 s); over v4.2 when it is told to ask.
+    # A waiter gets the lock when it is released: over v3 by the server's call, long before the client
+    # would retry (30 s); over v4.2 by the server's notification.
     hold two "$b/f" w 0 0; sleep 3
     holds two && fail "a lock over $a was taken over $b, too"
     begun=$SECONDS; release one; await two 20
     [[ $((SECONDS - begun)) -gt 8 ]] && fail "granted after $((SECONDS - begun)) s"
     expect busy try "$a/f" r 5 5
     release two; settle
-    # Readers share.
+    # Shared locks do not conflict.
     hold one "$a/f" r 0 0; await one 20
     expect free try "$b/f" r 7 7
     expect busy try "$b/f" w 7 7
     release one; settle
-    # flock(2) is a lock of the whole file.
+    # flock(2) locks the whole file.
     flock "$a/f" sleep 4 & sleep 2
     if flock -n "$b/f" true; then fail "flock over $a does not hold over $b"; fi
     expect busy try "$b/f" w 0 1
@@ -111,10 +111,10 @@ rules() {
   echo 'locks rules: ok'
 }
 
-# asked MOUNT: how many LOCK requests a mount has sent.
+# asked MOUNT: number of LOCK requests that a mount has sent.
 asked() { awk -v m="$1" '$1 == "device" {here = $5 == m} here && $1 == "LOCK:" {print $2}' /proc/self/mountstats; }
 
-# deadlock NAME FILE FILE2 START2: of two that wait for each other, one is told, and the other gets its lock.
+# deadlock NAME FILE FILE2 START2: of two processes that wait for each other, one gets EDEADLK and the other its lock.
 deadlock() {
   rm -f /run/{left,right}.{ready,go,out}
   locks cross "$2" w 0 1 "$3" "$4" /run/left.ready /run/left.go >/run/left.out &
@@ -125,7 +125,7 @@ deadlock() {
   [[ $(sort /run/{left,right}.out | xargs) == 'deadlock granted' ]] || fail "$1: $(cat /run/{left,right}.out)"
 }
 
-# Clients of v4.1 and v4.2 that wait are told when the lock is free: left alone, this client asks every 30 s.
+# The server notifies waiting clients of v4.1 and v4.2 when the lock is free; without that, Linux's client polls every 30 s.
 waits() {
   local M3=/run/mnt3 before
   mkdir -p $M3
@@ -152,14 +152,14 @@ waits() {
   echo 'locks waits: ok'
 }
 
-# Both clients hold locks while the server is killed; both have them again afterwards.
+# Both clients hold locks while the server is killed, and have them again afterwards.
 restart() {
   hold three "$M/f" w 0 10; hold four "$M2/f" w 10 10; hold five "$M2/g" w 0 0
   await three 20; await four 20; await five 20
   touch "$dir.kill"
   for _ in $(seq 200); do [[ -s $dir.killed ]] && break; sleep 0.1; done
   [[ -s $dir.killed ]] || fail 'the server was not killed'
-  # New locks wait for the end of grace, whether they are in the way or not.
+  # New locks wait for the end of the grace period, conflicting or not.
   begun=$SECONDS
   expect busy try "$M/f" w 10 1
   expect busy try "$M2/f" w 9 1
@@ -174,8 +174,8 @@ restart() {
   echo 'locks restart: ok'
 }
 
-# Processes at both mounts add to the same numbers under locks of each kind; none of it is lost. Beside them stress-ng
-# locks files of its own at each.
+# Processes on both mounts increment the same numbers under locks of each kind; no increment is lost. Meanwhile stress-ng
+# locks its own files on each mount.
 stress() {
   local kind at i mount pids=()
   printf '%016d%016d' 0 0 >$M/flock; cp $M/flock $M/posix; cp $M/flock $M/ofd; sync $M/*
@@ -186,7 +186,7 @@ stress() {
     fi
     for kind in flock posix ofd; do
       for at in 0 16; do
-        # flock(2) has the whole file.
+        # flock(2) locks the whole file.
         [[ $kind == flock && $at == 16 ]] || { locks count "$mount/$kind" $kind $at "$seconds" >/run/count-${mount##*/}-$kind-$at & pids+=($!); }
       done
     done

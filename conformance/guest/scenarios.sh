@@ -1,11 +1,11 @@
-# scenarios.sh EXPORT VERS LOCAL WEIR SOURCE ENTRIES SECONDS [NAME...]: runs the scenarios of scenarios/*.sh, each a function, or those named.
-# EXPORT is the exported directory, seen directly; LOCAL a disk with a file system of the same type in it; WEIR the
-# binary; SOURCE a tar file of a program to build, or empty; ENTRIES and SECONDS say how much of some is done.
+# scenarios.sh EXPORT VERS LOCAL WEIR SOURCE ENTRIES SECONDS [NAME...]: runs the functions in scenarios/*.sh, or those named.
+# EXPORT is the exported directory, accessed directly; LOCAL a disk with a file system of the same type; WEIR the
+# binary; SOURCE a tar file of a program to build, or empty; ENTRIES and SECONDS scale some scenarios.
 #
-# A scenario runs in an empty directory and prints what it sees: once on LOCAL, once through a mount, and the two
-# must be the same. It knows $vers (`local` on LOCAL) and the names of its directory: $here, $there (through a mount
-# by a second client, which keeps no attributes) and $direct (as the server's programs see it). What must hold and no
-# local file system can tell is asserted with `fail`; `skip WHY` ends a scenario that does not apply.
+# A scenario runs in an empty directory and prints what it sees, once on LOCAL and once through a mount; the two outputs
+# must be equal. It has $vers (`local` on LOCAL) and three paths of its directory: $here, $there (through a mount
+# by a second client, without an attribute cache) and $direct (on the server's machine). It asserts with `fail` what a
+# local file system cannot show. `skip WHY` ends a scenario that does not apply.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 for family in "$(dirname "${BASH_SOURCE[0]}")"/scenarios/*.sh; do source "$family"; done
 export_dir=$1 version=$2 disk=$3 weir=$4 source_tar=$5 entries=$6 stress_seconds=$7
@@ -14,17 +14,17 @@ names=("$@")
 ((${#names[@]})) || mapfile -t names <<<"$(grep -ohP '^[a-z_0-9]+(?=\(\) \{ # scenario)' "$(dirname "${BASH_SOURCE[0]}")"/scenarios/*.sh)"
 
 skip() { echo "$*" >&9; exit 77; }
-# since VERS: whether this version knows what came with VERS; a local file system knows all.
+# since VERS: whether this version has the features of VERS; a local file system has all.
 since() { [[ $vers == local || ! $vers < $1 ]]; }
-# try COMMAND...: its output, or in what it failed.
+# try COMMAND...: prints its output or its error.
 try() {
   local output
   if output=$("$@" 2>&1); then echo "ok: $output"; else echo "failed: ${output##*: }"; fi
 }
-# as UID COMMAND...: as another user, of the group with the same number.
+# as UID COMMAND...: runs as another user, in the group with the same number.
 as() { setpriv --reuid "$1" --regid "$1" --clear-groups -- "${@:2}"; }
 
-# transcript NAME: runs a scenario in the directory that the variables name.
+# transcript NAME: runs a scenario in the directory of these variables.
 transcript() {
   rm -rf "$here"; mkdir -m 755 "$here"
   (set -euo pipefail; cd "$here"; "$1") 9>/run/skipped
@@ -34,7 +34,7 @@ M2=/run/mnt2
 mkdir -p $M2 /run/local
 mount "$disk" /run/local
 mount_weir "$version"
-# One more mount of the same version would be the same client to the server, with the same delegations.
+# Another mount of the same version would be the same client to the server, with the same delegations.
 case $version in 4.1) other=4.2 ;; 4.*) other=4.1 ;; *) other=$version ;; esac
 mount_weir "$other" nosharecache,actimeo=0 $M2
 for name in "${names[@]}"; do

@@ -1,5 +1,5 @@
-# sparse.sh DIR: reads prepared sparse files with vers=4.2 and 4.1 and says what crossed the wire.
-# DIR is the exported directory, seen directly for comparison.
+# sparse.sh DIR: reads prepared sparse files with vers=4.2 and 4.1, and prints the bytes on the wire.
+# DIR is the exported directory, read directly for comparison.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 dir=$1
 for vers in 4.2 4.1; do

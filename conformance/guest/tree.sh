@@ -14,7 +14,7 @@ diff -r --no-dereference /run/in in || fail 'the tree differs after a remount'
 cmp /run/a /run/b || fail 'modes, sizes or links differ'
 mkdir /run/out; cp -a in/. /run/out; diff -r --no-dereference /run/in /run/out || fail 'the tree differs copied out'
 
-# A git clone, checked by git itself.
+# A git clone, verified by git.
 git -c safe.directory='*' clone -q --no-hardlinks "$repo" clone
 git -c safe.directory='*' -C clone fsck --full 2>&1 | grep -iE 'error|missing|corrupt' && fail 'git fsck'
 [[ -z $(git -c safe.directory='*' -C clone status --porcelain) ]] || fail 'git status is not clean'

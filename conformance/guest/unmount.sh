@@ -1,12 +1,12 @@
-# unmount.sh DIR: a server that is killed right after its only client unmounted gives files out at once when it
-# is back, without waiting out a grace period that nobody needs. DIR is the exported directory, seen directly.
+# unmount.sh DIR: a server that is killed right after its only client unmounted has no grace period when it restarts,
+# because no client can reclaim. DIR is the exported directory, accessed directly.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 dir=$1
 for vers in 4.1 4.2 4.0; do
   mount_weir $vers
   echo "$vers" >"$M/file"; cat "$M/file" "$M/file" >/dev/null
   umount $M
-  # In minor version 0 nobody says goodbye: the server forgets who has had nothing for ten seconds.
+  # Minor version 0 has no DESTROY_CLIENTID: the server forgets a client that had no state for ten seconds.
   if [[ $vers == 4.0 ]]; then sleep 15; fi
   echo KILL >"$dir.signal"; mv "$dir.signal" "$dir.kill"
   while [[ -e $dir.kill ]]; do sleep 0.1; done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# weir-locks.sh PART WEIR EXPORT DIR: client-locks.sh with a weir server of EXPORT and a port mapper, in a network of its own.
+# weir-locks.sh PART WEIR EXPORT DIR: runs client-locks.sh with a weir server of EXPORT and a port mapper in their own network namespace.
 set -euo pipefail
 part=$1 weir=$2 export=$3 dir=$4
 ip link set lo up

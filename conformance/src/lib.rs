@@ -1,4 +1,4 @@
-//! Runs the `weir` binary against real peers, each found on the machine or skipped aloud.
+//! Runs the `weir` binary against real peers. A peer that the machine lacks is skipped, with a message.
 //!
 //! - The Linux kernel's NFS client and server, in a guest that the program `run` in the directory
 //!   named by `WEIR_LINUX` boots: `run [--disk IMAGE] [--server COMMAND] SCRIPT ARG...`. Guest
@@ -40,7 +40,7 @@ pub fn weir() -> &'static Path {
     })
 }
 
-/// Where a program is, if it is on the path, in a system directory or among this workspace's tools.
+/// The path of a program on the path, in a system directory, or among this workspace's tools.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -49,20 +49,20 @@ pub fn program(name: &str) -> Option<PathBuf> {
         .find(|p| p.is_file())
 }
 
-/// Says that a suite is skipped, and why; past the test harness, which keeps what passing tests print.
+/// Prints that a suite is skipped, and why, past the test harness, which captures the output of passing tests.
 pub fn skip(why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }
 
-/// One of as many places as there are processors. A test with a guest, or with servers that take leases
-/// away from clients, holds one: a machine that is too busy lets leases run out.
+/// One of as many slots as there are processors. A test with a guest, or with servers whose leases
+/// expire, holds one: on a machine that is too busy, leases expire unintentionally.
 pub struct Turn(());
 
 static TURNS_TAKEN: Mutex<usize> = Mutex::new(0);
 static TURN_FREE: Condvar = Condvar::new();
 
 impl Turn {
-    /// Waits for a place.
+    /// Waits for a slot.
     pub fn take() -> Self {
         let places = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let taken = TURNS_TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,14 +81,14 @@ impl Drop for Turn {
     }
 }
 
-/// A Linux kernel to boot; each takes a processor, so each has a [`Turn`].
+/// A Linux kernel to boot. Each guest takes a processor, so each holds a [`Turn`].
 pub struct Guest {
     run: PathBuf,
     _turn: Turn,
 }
 
 impl Guest {
-    /// The guest runner; `None`, said aloud, where there is none, or where it cannot work.
+    /// The guest runner; `None`, with a message, if there is none or it cannot work.
     pub fn find() -> Option<Self> {
         let run = match std::env::var_os("WEIR_LINUX") {
             Some(dir) => PathBuf::from(dir).join("run"),
@@ -111,7 +111,7 @@ impl Guest {
         Some(Self { run, _turn: Turn::take() })
     }
 
-    /// The directory of the guest runner, which also holds what starts the kernel's server.
+    /// The directory of the guest runner, which also contains the script that starts knfsd.
     pub fn harness(&self) -> &Path {
         self.run.parent().unwrap_or(Path::new("."))
     }
@@ -132,8 +132,7 @@ impl Guest {
     }
 }
 
-/// What a program printed, and what it complained of; a guest's console ends its lines with a
-/// carriage return, too.
+/// A program's output and errors, without the carriage returns of a guest's console.
 pub fn text_of(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     let text = [String::from_utf8_lossy(out), String::from_utf8_lossy(err)].concat();
@@ -159,7 +158,7 @@ fn state_dir(dir: &Path) -> PathBuf {
     dir.with_extension("state")
 }
 
-/// A `weir serve` on a free loopback port; ended when dropped.
+/// A `weir serve` on a free loopback port; dropping it ends the server.
 pub struct Server {
     child: Child,
     /// The port that it listens on.

@@ -1,4 +1,4 @@
-# Two clients: what one closed, the other opens.
+# Two clients: one opens what the other closed.
 
 close_to_open() { # scenario
   perl -e '
@@ -12,7 +12,7 @@ close_to_open() { # scenario
 
 changes_behind_the_server() { # scenario
   [[ $vers != local ]] || skip 'there is no server'
-  # New files each time: one that a client opens again and again is delegated to it, and then it does not ask.
+  # New files each time: the server delegates a file that a client opens repeatedly, and then the client does not ask.
   local i text
   for i in $(seq 1 12); do
     echo 'before 0000' >"$direct/f$i"; cat "f$i" "$there/f$i" >/dev/null

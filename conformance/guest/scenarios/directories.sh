@@ -25,7 +25,7 @@ deep_directories() { # scenario
   mkdir a; (cd a; mkdir b; rmdir b; ls -A); try rmdir a/..; try rmdir a/.; mkdir a/c; try rmdir a; rmdir a/c a; try rmdir a; touch f; try rmdir f; try rm -d nothing
 }
 
-# The test made the entries beside the scenarios' directories before the server started.
+# The test creates the entries beside the scenarios' directories before it starts the server.
 hundred_thousand_entries() { # scenario
   [[ $vers != local ]] || skip 'made for the mount only'
   local many=$here/../many start=$SECONDS
@@ -33,11 +33,11 @@ hundred_thousand_entries() { # scenario
   [[ $(ls -f "$there/../many" | sort -u | wc -l) == 100002 ]] || fail 'names are listed twice'
   [[ $(cat "$many/entry-077777") == '' && ! -e $many/entry-100000 ]] || fail 'an entry'
   touch "$many/entry-new"; [[ $(ls -f "$many" | wc -l) == 100003 ]] || fail 'a new entry is not listed'; rm "$many/entry-new"
-  # Some seconds, tens on a machine that builds beside it; what is quadratic takes an hour.
+  # Takes seconds, or tens of seconds on a busy machine; quadratic code would take an hour.
   ((SECONDS - start < 300)) || fail "took $((SECONDS - start)) s"
 }
 
-# Making and removing many.
+# Creates and removes many files.
 many_entries_made_and_removed() { # scenario
   perl -e 'my $n = $ARGV[0]; my $start = time; for (1 .. $n) { open(my $f, ">", "e$_") or die "e$_: $!" } opendir(my $d, "."); my $count = grep { /^e/ } readdir $d; print "all\n" if $count == $n;
     unlink "e$_" or die "e$_: $!" for 1 .. $n; rewinddir $d; print scalar(grep { /^e/ } readdir $d), "\n"; print "slow\n" if time - $start > 120 + $n / 100' "$entries"

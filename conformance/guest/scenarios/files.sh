@@ -1,4 +1,4 @@
-# What files hold: open ones, mapped ones, large ones, their times.
+# File content: open, mapped and large files, and times.
 
 unlinked_while_open() { # scenario
   perl -MFcntl -e '
@@ -8,13 +8,13 @@ unlinked_while_open() { # scenario
     open(my $g, ">", "x"); print $g "another"; close $g; sysseek $f, 0, 0; sysread $f, $b, 99; print "$b\n";
     close $f or print "close: $!\n"; open($g, "<", "x"); print <$g>, "\n"'
   ls -A; rm x
-  # A file that was never written, two openers, and one removed by being renamed over.
+  # A file never written, a file with two openers, and a file replaced by a rename.
   exec 5>a 6<a; rm a; echo text >&5; read -r line <&6; echo "$line"; exec 5>&- 6<&-; ls -A
   echo old >o; exec 5<o; echo new >n; mv n o; read -r line <&5; echo "$line $(cat o)"; exec 5<&-; ls -A
   mkdir d; exec 5>d/f; rm d/f; exec 5>&-; rmdir d; ls -A
 }
 
-# A file removed or replaced elsewhere: what is open goes on as it was or says that it is stale, and is never another.
+# A file removed or replaced by another client: an open file stays as it was or becomes stale, never another file.
 removed_elsewhere() { # scenario
   [[ $vers != local ]] || skip 'there is no elsewhere'
   local way
@@ -24,7 +24,7 @@ removed_elsewhere() { # scenario
     perl -e 'open(my $f, "<&=5"); my $n = sysread($f, my $b, 100, 0); die "read <$b>\n" if defined $n && $b ne "the first\n";
       die "$!\n" unless defined $n || $!{ESTALE} || $!{EIO}; my @s = stat $f; die "stat: $!\n" unless @s || $!{ESTALE}' || fail "an open file, $way"
     exec 5<&-
-    # What other programs do to a delegated file the server notices in seconds.
+    # The server notices changes of a delegated file by local programs within seconds.
     if [[ $way == "$direct" ]]; then for _ in $(seq 100); do [[ $(cat f) != 'the other' ]] || break; sleep 0.2; done; fi
     [[ $(cat f) == 'the other' ]] || fail "the new file, $way: $(cat f 2>&1)"
     rm -f f; [[ ! -e $way/f ]] || fail 'remains'
@@ -36,16 +36,16 @@ removed_elsewhere() { # scenario
 mapped() { # scenario
   xfs_io -f -c 'truncate 300000' -c 'mmap -rw 0 300000' -c 'mwrite -S 0x61 4097 8191' -c 'mwrite -S 0x62 299990 10' -c 'msync -s' m
   md5sum <m; md5sum <"$there/m"; cat "$there/m" | tr -d '\0' | wc -c
-  # Written by write(2), read by mapping; and while mapped.
+  # Written with write(2) and read through a mapping, before and while mapped.
   xfs_io -c 'mmap -rw 0 300000' -c 'mread 4090 4' -c 'pwrite -q -S 0x63 4090 20' -c 'mread -v 4088 24' m | grep -v ops
-  # Not msynced: closing is enough.
+  # No msync(2): closing writes the pages back.
   xfs_io -c 'mmap -rw 0 300000' -c 'mwrite -S 0x64 100000 100000' m; md5sum <"$there/m"
-  # Private mappings change nothing; past the end there is nothing.
+  # Private mappings do not change the file, nor do stores past its end.
   xfs_io -r -c 'mmap -rwp 0 4096' m 2>/dev/null; truncate -s 5000 m; xfs_io -c 'mmap -r 0 8192' -c 'mread -v 4990 20' m | grep -v ops; md5sum <m
   truncate -s 9000 m; xfs_io -c 'mmap -rw 0 9000' -c 'mwrite -S 0x65 8999 1' m; tail -c 4001 "$there/m" | od -c | head
 }
 
-# O_DIRECT beside the page cache, by the same and by another client.
+# O_DIRECT beside cached I/O, by the same client and by another.
 direct_io() { # scenario
   xfs_io -f -d -c 'pwrite -q -S 0x71 0 1048576' -c 'pwrite -q -S 0x72 8192 4096' -c 'pwrite -q -S 0x73 2097152 65536' f
   stat -c %s f; md5sum <f; md5sum <"$there/f"; xfs_io -d -r -c 'pread -v 8192 4096' f | grep -v ops | md5sum
@@ -53,7 +53,7 @@ direct_io() { # scenario
   xfs_io -d -c 'pwrite -q -S 0x75 4096 4096' "$there/f"; head -c 9000 f | tail -c +4000 | md5sum
   dd if=f of=g bs=1M iflag=direct oflag=direct status=none 2>/dev/null || dd if=f of=g bs=64k iflag=direct status=none; cmp f g && echo same
   truncate -s 10000 f; xfs_io -d -r -c 'pread 8192 4096' f | head -1; xfs_io -d -r -c 'pread 12288 4096' f | head -1
-  # Many writers of one file, each with its own blocks.
+  # Several writers of one file, each with its own blocks.
   for i in 0 1 2 3; do xfs_io -f -d -c "pwrite -q -b 65536 -S 0x3$i $((i * 262144)) 262144" h & done; wait; md5sum <h
 }
 

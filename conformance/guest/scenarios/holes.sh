@@ -1,6 +1,6 @@
-# Sparse files and what version 4.2 brought for them.
+# Sparse files, and the operations of version 4.2 for them.
 
-# map FILE: its data and holes.
+# map FILE: prints its data and holes.
 map() { xfs_io -r -c 'seek -a -r 0' "$1"; }
 
 hole_maps() { # scenario
@@ -21,13 +21,13 @@ fallocates() { # scenario
   fallocate -p -o 100001 -l 55555 f; md5sum <f; md5sum <"$there/f"; map f
   try fallocate -p -o 5000000 -l 4096 f; stat -c %s f; fallocate -o 2000000 -l 1000 f; stat -c %s f; md5sum <"$there/f"
   fallocate -n -o 4000000 -l 100000 f 2>/dev/null || true; stat -c %s f
-  # It looks at whole blocks of the size that stat tells, which is 1 MiB here.
+  # It compares whole blocks of st_blksize, which is 1 MiB here.
   perl -e 'print "e" x 1048576, "\0" x 3145728, "f" x 1048576' >g; fallocate -d g; map g; md5sum <"$there/g"
   try fallocate -p -o 0 -l 0 f; chmod 444 f; try as 1000 fallocate -l 1M f
   fallocate -p -o 0 -l 1048576 f; md5sum <f
 }
 
-# What a version cannot do it refuses cleanly, and nothing happens.
+# Operations that a version lacks fail without an effect.
 fallocates_refused() { # scenario
   [[ $vers != local ]] || skip 'a local file system can do more'
   echo text >f; local how ways=(-c -i -z)

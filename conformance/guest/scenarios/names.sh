@@ -1,4 +1,4 @@
-# Names, links and what is no regular file.
+# Names, links and special files.
 
 names_long() { # scenario
   local name=$(printf 'n%.0s' {1..255}) accents=$(printf 'é%.0s' {1..127})

@@ -1,4 +1,4 @@
-# Programs that use files in earnest.
+# Programs with demanding use of files.
 
 builds_a_program() { # scenario
   [[ $vers != local ]] || skip 'known to build'
@@ -12,8 +12,7 @@ builds_a_program() { # scenario
   rm -r */ /run/tree; [[ -z $(ls -A) ]] || fail 'left over'
 }
 
-# A source tree of thousands of files, in its long form: 300 directories with a program part, its headers and what
-# belongs to it, 5,100 files in all.
+# A source tree; in its long form, 300 directories with a part of a program each, 5,100 files in all.
 builds_a_large_tree() { # scenario
   [[ $vers != local ]] || skip 'known to build'
   command -v gcc make >/dev/null || skip 'needs gcc and make'
@@ -35,7 +34,7 @@ builds_a_large_tree() { # scenario
   [[ $(find . -type f | wc -l) == $((parts * 16 + 3)) && $(find "$there" -type l | wc -l) == "$parts" ]] || fail "$(find . -type f | wc -l) files"
   make -s check >/run/make.log 2>&1 || { tail /run/make.log; fail 'it does not build, or its test fails'; }
   make -q program || fail "make would build again: $(make -n program | head -3)"
-  # Its new time is seen when the file is opened; until then attributes may be remembered.
+  # Opening the file shows its new time; until then the client may use cached attributes.
   sleep 1.1; touch "$there/part007/h3.h"; cat part007/h3.h >/dev/null
   [[ $(make -n program | grep -c -- -c) == 1 ]] || fail "a header was touched by the other client, and make would: $(make -n program | head -3)"
   make -s check || fail 'its test fails'
@@ -49,7 +48,7 @@ stress() { # scenario
   [[ $vers != local ]] || skip 'known to pass'
   command -v stress-ng >/dev/null || skip 'needs stress-ng'
   local more=; if [[ $vers == 4.2 ]]; then more='--fallocate 1 --fallocate-bytes 4M'; fi
-  # One round of these is thousands of links.
+  # One round makes thousands of links.
   if ((stress_seconds > 30)); then more+=' --link 1 --symlink 1'; fi
   stress-ng --temp-path . --timeout "$stress_seconds" --verify --oom-avoid --no-rand-seed --metrics-brief \
     --hdd 1 --hdd-bytes 4M --dentry 1 --dentries 100 --rename 1 --seek 1 --seek-size 4M --sync-file 1 --sync-file-bytes 4M \

@@ -1,5 +1,5 @@
-//! Access control lists, extended attributes and umasks through the Linux client, held against what
-//! the exported file system says itself.
+//! Access control lists, extended attributes and umasks through the Linux client, compared with those
+//! of the exported file system.
 
 use conformance::{Guest, scratch, serve_command, skip};
 use std::collections::BTreeSet;
@@ -53,7 +53,7 @@ fn lists_below(dir: &Path) -> BTreeSet<String> {
     lists(&String::from_utf8(listed.stdout).unwrap())
 }
 
-/// What `getfacl` says of each file, without its remarks on what is effective.
+/// The output of `getfacl` for each file, without its comments on effective rights.
 fn lists(text: &str) -> BTreeSet<String> {
     let line = |line: &str| match line.split_once("\t") {
         Some((entry, _)) => entry.to_owned(),
@@ -63,15 +63,15 @@ fn lists(text: &str) -> BTreeSet<String> {
     files.map(|file| file.lines().map(line).collect::<Vec<_>>().join("\n")).collect()
 }
 
-/// What the guest printed between marks.
+/// The guest's output between marks.
 fn between<'a>(text: &'a str, mark: &str) -> &'a str {
     let begun = text.split_once(&format!("BEGIN {mark}\n"));
     let (_, rest) = begun.unwrap_or_else(|| panic!("no {mark}: {text}"));
     rest.split_once(&format!("END {mark}\n")).unwrap().0
 }
 
-/// Makes natively what the guest has made on the mount (minor version 2 sends the umask along;
-/// before that, clients take it off themselves), and compares.
+/// Creates natively what the guest created on the mount, and compares. (Minor version 2 sends the
+/// umask; clients of earlier versions apply it themselves.)
 fn umasks_are_as_on_the_file_system(native: &Path, vers: &str) {
     let script = "umask 027; for d in with without; do echo x >$d/here; mkdir $d/here.d; done";
     let made = Command::new("sh").args(["-c", script]).current_dir(native).status();

@@ -1,4 +1,4 @@
-//! `weir check` of servers that are not Weir: what docs/CHECK.md says of them.
+//! `weir check` of other servers, compared with docs/CHECK.md.
 
 use conformance::{Guest, program, scratch, skip, weir};
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Rule to verdict, as the file of JSON at `path` has them.
+/// The verdict of each rule in the JSON file at `path`.
 fn found(path: &Path) -> BTreeMap<String, String> {
     let text = std::fs::read_to_string(path).unwrap();
     let rows: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
@@ -22,7 +22,7 @@ fn as_documented(found: &BTreeMap<String, String>, server: &str) {
     };
     let mut rows = text.lines().filter(|line| line.starts_with('|')).map(cells);
     let heading = rows.next().unwrap();
-    // Below it is a row of dashes.
+    // The next row has the dashes below the heading.
     rows.next();
     let column = heading.iter().position(|cell| cell.starts_with(server)).unwrap();
     let told: BTreeMap<String, String> =
@@ -52,7 +52,7 @@ fn ganesha_keeps_and_breaks_the_rules_that_are_documented() {
     as_documented(&found(&dir.path().join("found")), "nfs-ganesha");
 }
 
-/// The kernel's server, which keeps nothing of a client that has ended, either.
+/// Checks knfsd, and that it keeps no state of clients that have ended.
 #[test]
 fn knfsd_keeps_and_breaks_the_rules_that_are_documented() {
     let Some(guest) = Guest::find() else { return };

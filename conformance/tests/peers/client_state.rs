@@ -1,6 +1,6 @@
-//! What Weir's client has at other servers, and at Weir's. Locks (`weir lock`): those of every version
-//! keep each other out, whoever waits is called by the server, and a restart of the server loses none.
-//! Delegations. And nothing, once it has ended.
+//! State of Weir's client at other servers and at Weir's. Locks (`weir lock`) of all versions conflict,
+//! the server notifies waiters, and a restart of the server loses no lock. The client gets and returns
+//! delegations, and leaves no state when it has ended.
 
 use conformance::{Guest, Turn, program, scratch, skip, text_of, weir};
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 const SCRIPTS: &str = "conformance/guest";
 
-/// Runs a script natively, in a network and with mounts of its own.
+/// Runs a script natively, in its own network and mount namespaces.
 fn run_unshared(script: &str, args: &[&str]) -> Option<String> {
     let _turn = Turn::take();
     for needed in ["rpcbind", "rpc.statd", "unshare", "ip"] {
@@ -31,7 +31,7 @@ fn run_unshared(script: &str, args: &[&str]) -> Option<String> {
     Some(text)
 }
 
-/// Whoever waits over version 3 for a lock that version 4 holds is called when it is free.
+/// The server calls a client that waits over version 3 for a lock held over version 4.
 fn is_called(text: &str) {
     let told = |line: &&str| line.starts_with("GRANTED 4.2:3 ") && !line.ends_with("told 0");
     assert!(text.lines().any(|line| told(&line)), "{text}");
@@ -61,8 +61,8 @@ fn locks_at_ganesha_live_through_its_restart() {
     ganesha("restart");
 }
 
-/// Runs `client` natively beside the kernel's server, which exports /run/exp and does what files in
-/// the directory ask for; returns what both printed.
+/// Runs `client` natively beside knfsd, which exports /run/exp and follows requests in files of the
+/// directory; returns the output of both.
 fn beside_knfsd(client: impl FnOnce(&str) -> String) -> Option<String> {
     let _turn = Turn::take();
     let guest = Guest::find()?;
@@ -78,7 +78,7 @@ fn beside_knfsd(client: impl FnOnce(&str) -> String) -> Option<String> {
     File::create(&image).unwrap().set_len(256 << 20).unwrap();
     let mkfs = Command::new(program("mkfs.ext4").unwrap()).args(["-q", "-F"]).arg(&image).status();
     assert!(mkfs.unwrap().success());
-    // The port mapper keeps its socket and lock in /run: they are of this client alone.
+    // The port mapper keeps its socket and lock in /run, which is private to this client.
     let client = format!(
         "exec unshare --mount --pid --fork --kill-child bash -c 'trap \"touch {at}/done\" EXIT; \
          mount -t tmpfs tmpfs /run; mkdir /run/rpcbind; rpcbind -w; \
@@ -101,7 +101,7 @@ fn knfsd(part: &str) {
 
 #[test]
 fn locks_at_knfsd_keep_each_other_out() {
-    // Linux 6.12 calls nobody: it forgets who waits at once, whatever it answers.
+    // Linux 6.12 sends no CB_NOTIFY_LOCK: it answers that it may, and forgets the waiter at once.
     knfsd("rules");
 }
 
@@ -110,8 +110,7 @@ fn locks_at_knfsd_live_through_its_restart() {
     knfsd("restart");
 }
 
-/// The kernel's server delegates files to the client, and recalls them when a program of its own
-/// machine writes to them.
+/// knfsd delegates files to the client, and recalls them when a program of its machine writes to them.
 #[test]
 fn knfsd_delegates_files_and_recalls_them() {
     let peer = client_test("peer");
@@ -141,7 +140,7 @@ fn knfsd_keeps_nothing_of_a_client_that_has_ended() {
     }
 }
 
-/// Builds a test of the client crate; where it is.
+/// Builds a test of the client crate, and returns its path.
 fn client_test(name: &str) -> PathBuf {
     let output = Command::new(env!("CARGO"))
         .args(["test", "--quiet", "--package", "weir-client", "--test", name, "--no-run"])

@@ -1,5 +1,5 @@
-//! Several exports of `weir serve --config` under the Linux kernel's client: one tree over NFSv4,
-//! each by its path over NFSv3, and another configuration while they are in use.
+//! Several exports of `weir serve --config` under the Linux kernel's client: as one tree over NFSv4, by
+//! path over NFSv3, and with a reload while they are in use.
 
 use conformance::{Guest, scratch, weir};
 use std::fs;
@@ -19,7 +19,7 @@ fn config(base: &Path) -> String {
     )
 }
 
-/// The configuration that it is told of later: one more, one less.
+/// The configuration after the reload, with one export added and one removed.
 fn other(base: &Path) -> String {
     let text = config(base);
     let (first, shut) = text.split_once("[[export]]\npath = ").unwrap_or_default();
@@ -52,8 +52,8 @@ fn several_exports_in_one_tree_and_each_by_itself() {
     fs::write(base.join("alpha/sub/below"), "below\n").unwrap();
     fs::write(base.join("weir.toml"), config(base)).unwrap();
     fs::write(base.join("other.toml"), other(base)).unwrap();
-    // The port mapper keeps its socket and lock in /run: they are of this server alone.
-    // `unshare` takes no notice of being told to end; all of it ends with the test's directory.
+    // The port mapper keeps its socket and lock in /run, which is private to this server.
+    // `unshare` ignores SIGTERM; all processes end when the test's directory is removed.
     let serving = format!(
         "{weir} serve --config {b}/weir.toml & pid=$!; while [[ -e {b} ]] && kill -0 $pid; do \
          if [[ -e {b}/reload ]]; then rm {b}/reload; kill -HUP $pid; fi; sleep 0.1; done",

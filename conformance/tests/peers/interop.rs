@@ -1,4 +1,4 @@
-//! Weir's client with other servers, in every version: a tree goes there and back, and is compared
+//! Weir's client with other servers, in every version: copies a tree there and back, and compares it
 //! byte for byte.
 
 use conformance::{Guest, program, scratch, skip, weir};

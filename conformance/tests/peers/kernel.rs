@@ -22,7 +22,7 @@ fn linux_client_copies_trees_in_and_out() {
     }
 }
 
-/// A git repository with some history, as this checkout's own may be shallow or a worktree.
+/// A git repository with some history; this checkout's own may be shallow or a worktree.
 fn tiny_repository() -> tempfile::TempDir {
     let dir = scratch();
     let git = |args: &[&str]| {
@@ -107,8 +107,8 @@ fn what_fsync_acknowledged_survives_the_servers_end() {
     }
 }
 
-/// A server of `export` that gets the signal in the file `EXPORT.kill` when that appears, and is
-/// started again.
+/// A server of `export` that gets the signal named in the file `EXPORT.kill` when that appears, and
+/// restarts.
 fn killable(export: &Path, options: &str) -> String {
     let serve = serve_command(export, options);
     let serve = serve.strip_prefix("exec ").unwrap();

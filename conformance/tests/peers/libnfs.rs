@@ -29,8 +29,8 @@ fn libnfs_tools_list_read_and_write() {
     assert!(listing.contains("3000000") && listing.contains("file"), "{listing}");
     assert_eq!(run(&cat, &[&url("sub/file")]), bytes);
 
-    // A file in the export's root: libnfs mounts the empty path above it. (It does not go on with such
-    // a path by itself where it looks for mounts below, which is its default.)
+    // A file in the export's root: libnfs mounts the empty path. (By default it also looks for nested
+    // mounts, and fails on an empty path.)
     std::fs::write(export.join("top"), &bytes[..5000]).unwrap();
     for top in [format!("{}&auto-traverse-mounts=0", url("top")), url("/top")] {
         assert_eq!(run(&cat, &[&top]), &bytes[..5000], "{top}");

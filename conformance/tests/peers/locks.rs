@@ -4,7 +4,7 @@
 use conformance::{Guest, scratch, serve_command, weir};
 use std::path::Path;
 
-/// The guest, if the programs that v3's locks need are there.
+/// The guest, if the programs for locks over v3 are installed.
 fn find() -> Option<Guest> {
     let guest = Guest::find()?;
     for needed in ["rpcbind", "rpc.statd", "python3", "flock"] {
@@ -16,19 +16,18 @@ fn find() -> Option<Guest> {
     Some(guest)
 }
 
-/// A server that clients find by a port mapper of its own, and that is killed and started again
-/// when `export.kill` appears.
+/// A server with its own port mapper, which is killed and restarted when `export.kill` appears.
 fn server(export: &Path) -> String {
     let serve = serve_command(export, "--lease 10 --rpcbind");
     let serve = serve.strip_prefix("exec ").unwrap();
     let base = export.display();
-    // `unshare` takes no notice of being told to end; all of it ends with the test's directory.
+    // `unshare` ignores SIGTERM; all processes end when the test's directory is removed.
     let serving = format!(
         "while [[ -e {base} ]]; do {serve} & pid=$!; \
          while [[ -e {base} ]] && kill -0 $pid 2>/dev/null; do if [[ -e {base}.kill ]]; then rm {base}.kill; \
          kill -9 $pid; wait $pid; echo killed >>{base}.killed; fi; sleep 0.05; done; done"
     );
-    // The port mapper keeps its socket and lock in /run: they are of this server alone.
+    // The port mapper keeps its socket and lock in /run, which is private to this server.
     format!(
         "exec unshare --mount --pid --fork --kill-child bash -c \
          'mount -t tmpfs tmpfs /run; mkdir /run/rpcbind; rpcbind; {serving}'"
@@ -56,7 +55,7 @@ fn locks_are_reclaimed_when_the_server_was_killed() {
     run("restart", &[]);
 }
 
-/// With `WEIR_LONG=1`, a minute of it for each pair.
+/// With `WEIR_LONG=1`, one minute for each pair.
 #[test]
 fn nothing_is_lost_that_two_mounts_count_under_locks() {
     let long = std::env::var_os("WEIR_LONG").is_some_and(|v| !v.is_empty());

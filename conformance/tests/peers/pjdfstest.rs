@@ -1,5 +1,5 @@
-//! pjdfstest through the Linux client: what fails must fail on the exported file system, too, or be
-//! listed with a reason in `conformance/pjdfstest.skip`.
+//! pjdfstest through the Linux client: a test may fail only if it fails on the exported file system, too,
+//! or is listed with a reason in `conformance/pjdfstest.skip`.
 
 use conformance::{Guest, program, scratch, serve_command, skip, workspace};
 use std::collections::BTreeSet;

@@ -1,17 +1,17 @@
-//! What files, directories and clients do through the Linux client's mounts, in every version, held
-//! against a local file system of the same type: see `conformance/guest/scenarios.sh`.
+//! Scenarios with files, directories and clients on the Linux client's mounts, in every version, compared
+//! with a local file system of the same type: see `conformance/guest/scenarios.sh`.
 //!
 //! `WEIR_SCENARIOS="name name"` runs only these. `WEIR_LONG=1` runs the long forms: a hundred
 //! thousand files made and removed, a source tree of 5,100 files, a minute of stress-ng.
-//! `WEIR_SOURCE` is the tar file of the
-//! program that is built, bzip2's source; without it, it is fetched once with apt-get.
+//! `WEIR_SOURCE` is the tar file of the program to build, bzip2's source; without it, the test fetches it
+//! once with apt-get.
 
 use conformance::{Guest, program, scratch, serve_command, skip, weir, workspace};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Entries of a directory that is there before the server starts.
+/// Entries of a directory that exists before the server starts.
 const MANY: u32 = 100_000;
 
 #[test]

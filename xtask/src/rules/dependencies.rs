@@ -1,4 +1,4 @@
-//! A dependency that no code names is none.
+//! Every dependency is named by code.
 
 use crate::tree;
 use anyhow::Result;

@@ -1,4 +1,4 @@
-//! A file begins with what it is and, where it keeps any, its invariants.
+//! A file begins with a `//!` header: its subject and its invariants.
 
 use crate::tree;
 use anyhow::Result;

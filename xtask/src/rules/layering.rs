@@ -1,4 +1,4 @@
-//! Which crate may see which. The table is the picture in docs/ARCHITECTURE.md.
+//! Which crate may depend on which; docs/ARCHITECTURE.md shows the same table.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;

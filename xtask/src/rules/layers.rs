@@ -1,6 +1,6 @@
 //! Layers inside a crate. Its `lib.rs` lists its top-level modules under a line that ends with "Layers,
-//! from the top:", one layer a line. A module names modules of its own layer and of those below, and
-//! the list is whole.
+//! from the top:", one layer a line. A module may name modules of its own layer and of those below.
+//! The list contains every top-level module.
 
 use crate::modules;
 use anyhow::Result;

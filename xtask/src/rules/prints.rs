@@ -1,12 +1,12 @@
 //! The library's print macros panic when the stream cannot be written (a closed pipe, a full disk),
-//! and a panic in the middle of a copy leaves half of it behind. What is shipped prints through
-//! `output::print` and `output::say`, which do not.
+//! and a panic in the middle of a copy leaves half of it behind. Shipped code prints through
+//! `output::print` and `output::say`, which do not panic.
 
 use crate::tree::sources;
 use anyhow::Result;
 use std::path::Path;
 
-/// Put together here, so that this file does not break its own rule.
+/// Split, so that this file does not break its own rule.
 const MACROS: [&str; 4] = ["print", "println", "eprint", "eprintln"];
 
 pub(super) fn check(root: &Path) -> Result<Vec<String>> {
@@ -17,7 +17,7 @@ pub(super) fn check(root: &Path) -> Result<Vec<String>> {
     Ok(shipped.flat_map(|source| calls(&source.path.display().to_string(), &source.text)).collect())
 }
 
-/// The places of a text, up to its tests, that call one of the macros.
+/// The lines before a file's tests that call one of the macros.
 fn calls(path: &str, text: &str) -> Vec<String> {
     let shipped = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
     let mut found = Vec::new();

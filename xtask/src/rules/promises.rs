@@ -1,6 +1,5 @@
-//! docs/SEMANTICS.md: each promise names the tests that prove it, and each name is a function with a
-//! `#[test]` of its own, or one of the suite that every store passes. `name_*` stands for all tests that
-//! begin so. A promise is an item of a list, which ends with `(test: name)` or
+//! docs/SEMANTICS.md: each promise names the tests that prove it. Each name is a function with its own
+//! `#[test]`, or one of the suite that every store passes. `name_*` matches all tests with that prefix. A promise is an item of a list, which ends with `(test: name)` or
 //! `(tests: name, name)`, or a row of a table whose last column is headed `test`.
 
 use crate::tree;
@@ -29,7 +28,7 @@ pub(super) fn check(root: &Path) -> Result<Vec<String>> {
                 Some(start) => known.iter().any(|test| test.starts_with(start)),
                 None => known.contains(function),
             };
-            // One word may be anything.
+            // A single word may be something other than a test.
             if !is_known && function.contains('_') {
                 findings.push(format!("there is no test `{test}`"));
             }
@@ -90,7 +89,7 @@ fn rows(text: &str) -> Vec<Promise> {
     rows
 }
 
-/// What stands between backquotes and may be a function's name; neither files, variables nor commands.
+/// The texts in backquotes that may be functions' names, rather than files, variables or commands.
 fn quoted(text: &str) -> Vec<String> {
     let is_name = |text: &&str| {
         let of_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_:*".contains(c);
@@ -99,7 +98,7 @@ fn quoted(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).filter(is_name).map(str::to_owned).collect()
 }
 
-/// Functions that follow an attribute that makes them tests (`#[test]`, `#[tokio::test]`).
+/// The functions with `#[test]` or `#[tokio::test]`.
 fn tests_in(text: &str, is_suite: bool) -> Vec<&str> {
     let mut tests = Vec::new();
     let mut is_test = false;

@@ -1,4 +1,4 @@
-//! A file that no `mod` line leads to is not built, and not tested.
+//! Every file is reached by `mod` lines; a file that is not is neither built nor tested.
 
 use crate::modules;
 use anyhow::Result;

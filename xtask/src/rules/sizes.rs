@@ -1,5 +1,5 @@
-//! Sizes are a smell, not a law: a file may have 700 lines; one that needs more is listed in
-//! `xtask/sizes.txt` with its allowance, and the list only shrinks.
+//! A file may have 700 lines. `xtask/sizes.txt` lists files that need more with their allowance, and
+//! only shrinks.
 
 use crate::tree;
 use anyhow::{Context, Result};

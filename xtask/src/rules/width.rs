@@ -1,4 +1,4 @@
-//! Lines are no wider than rustfmt makes code; comments and texts are not rustfmt's to break.
+//! Comment lines have at most 120 columns; rustfmt does not break comments.
 
 use crate::tree;
 use anyhow::Result;
@@ -11,7 +11,7 @@ pub(super) fn check(root: &Path) -> Result<Vec<String>> {
     let mut findings = Vec::new();
     for source in tree::sources(root)? {
         for (number, line) in source.text.lines().enumerate() {
-            // A literal that rustfmt leaves alone may be what it has to be.
+            // A string literal may need its width.
             if line.chars().count() > WIDEST && line.trim_start().starts_with("//") {
                 findings.push(format!("{}:{}: too wide", source.path.display(), number + 1));
             }

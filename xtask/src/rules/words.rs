@@ -1,16 +1,16 @@
-//! No unfinished work is committed, and the actor of a sentence has a name.
+//! No unfinished work is committed, and sentences name their actors.
 
 use crate::tree;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Put together here so that this file does not trip over itself.
+/// Split, so that this file does not break its own rule.
 const UNFINISHED: &[[&str; 2]] =
     &[["TO", "DO"], ["FIX", "ME"], ["XX", "X:"], ["unimple", "mented!("]];
 
-/// Words that stand where a name should: the flusher, the caller, another client. `xtask/words.txt`
-/// lists the files that still have some, with their number, and only shrinks.
+/// Words used instead of an actor's name (the flusher, the caller, another client). `xtask/words.txt`
+/// lists the number of them in each file that has some, and only shrinks.
 const NAMELESS: &[[&str; 2]] =
     &[["who", "ever"], ["some", "body"], ["no", "body"], ["any", "body"], ["what", "ever"]];
 
