@@ -1,6 +1,7 @@
 //! docs/SEMANTICS.md: each promise names the tests that prove it. Each name is a function with its own
-//! `#[test]`, or one of the suite that every store passes. `name_*` matches all tests with that prefix. A promise is an item of a list, which ends with `(test: name)` or
-//! `(tests: name, name)`, or a row of a table whose last column is headed `test`.
+//! `#[test]`, or one of the suite that every store passes. `name_*` matches all tests with that prefix.
+//! A promise is an item of a list, which ends with `(test: name)` or `(tests: name, name)`, or a row of
+//! a table whose last column is headed `test`.
 
 use crate::tree;
 use anyhow::{Context, Result};
