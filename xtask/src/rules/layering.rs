@@ -17,10 +17,8 @@ const MAY_SEE: &[(&str, &[&str])] = &[
     ("weir-client", &["base", "vfs", "xdr", "rpc", "nfs"]),
     ("weir-server", &["base", "vfs", "xdr", "rpc", "nfs", "pagecache"]),
     ("weir-tools", &["base", "vfs", "pagecache", "stores", "client"]),
-    (
-        "weir",
-        &["base", "vfs", "xdr", "rpc", "nfs", "pagecache", "stores", "client", "server", "tools"],
-    ),
+    ("weir-bench", &["vfs", "pagecache", "stores", "client", "server", "tools"]),
+    ("weir", &["vfs", "pagecache", "stores", "client", "server", "tools", "bench", "check"]),
     ("conformance", &[]),
     ("xtask", &[]),
 ];

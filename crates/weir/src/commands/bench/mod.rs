@@ -1,26 +1,16 @@
 //! `weir bench`: how fast the page cache and NFS are here, beside others, in the same run.
 
 mod cached;
-mod host;
-mod hot;
-mod interrupt;
-mod kernel;
-mod limit;
-mod load;
-mod measure;
-mod peers;
 mod readplus;
-mod report;
-mod scratch;
 mod serve;
-mod streams;
-mod svg;
-mod text;
 mod uncached;
 
 use crate::ended::Ended;
+use crate::output::{print, say};
 use clap::Subcommand;
-use weir_tools::failure::Result;
+use tokio::signal::unix::{SignalKind, signal};
+use weir_bench::{Observer, interrupt};
+use weir_tools::failure::{Asked, Result};
 
 /// Measure the page cache beside the kernel's, and NFS servers side by side
 #[derive(clap::Args)]
@@ -44,15 +34,12 @@ enum What {
     Serve(serve::Args),
     #[command(name = "readplus")]
     ReadPlus(readplus::Args),
-    /// A client in a process of its own, so that it can be in another network.
+    /// What a benchmark starts in a process of its own.
     #[command(hide = true)]
-    Read(readplus::reader::Args),
-    /// A server that does what it is told, for `serve` and `readplus`.
-    #[command(hide = true)]
-    Host(host::Args),
-    /// The kernel's side of `uncached`, in a process of its own so that its memory can be limited.
-    #[command(hide = true)]
-    Kernel(kernel::Args),
+    Helper {
+        name: String,
+        settings: String,
+    },
 }
 
 pub(crate) fn run(args: Args) -> Result<Ended> {
@@ -61,8 +48,50 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         What::Uncached(args) => uncached::run(&args),
         What::Serve(args) => serve::run(&args),
         What::ReadPlus(args) => readplus::run(&args),
-        What::Read(args) => readplus::reader::run(&args),
-        What::Host(args) => host::run(&args),
-        What::Kernel(args) => kernel::run(&args),
+        What::Helper { name, settings } => {
+            weir_bench::helper(&name, &settings).map(|()| Ended::Done)
+        }
+    }
+}
+
+/// Tells people how a run goes.
+struct Teller {
+    /// Figures are not told as they come.
+    is_quiet: bool,
+}
+
+impl Observer for Teller {
+    fn progress(&self, text: &str) {
+        if !self.is_quiet {
+            // Without a listener the run goes on, and the report is written all the same.
+            let _ = print(text.as_bytes());
+        }
+    }
+
+    fn notice(&self, text: &str) {
+        say(format_args!("weir: {text}"));
+    }
+}
+
+/// Does `work` with signals caught: told to stop, the benchmark takes down what it made, and returns.
+fn with_interrupts(work: impl FnOnce() -> Result<Ended>) -> Result<Ended> {
+    let mut threads = tokio::runtime::Builder::new_multi_thread();
+    let runtime = threads.worker_threads(1).enable_all().build();
+    let runtime = runtime.asked(|| "start threads".into())?;
+    let listen = |kind| {
+        let _inside = runtime.enter();
+        signal(kind).asked(|| "listen to signals".into())
+    };
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        let mut signals = listen(kind)?;
+        runtime.spawn(async move {
+            while signals.recv().await.is_some() {
+                interrupt::stop();
+            }
+        });
+    }
+    match work() {
+        Err(_) if interrupt::is_interrupted() => Ok(Ended::Interrupted),
+        ended => ended,
     }
 }
