@@ -98,7 +98,7 @@ impl Mapping {
     /// Has the flusher look at the file at this time, or now, if it would not before.
     fn look_at(&self, state: &mut State, at: Option<Instant>) {
         let Some(listed) = &mut state.listed else { return };
-        let at = at.unwrap_or_else(|| Instant::now());
+        let at = at.unwrap_or_else(Instant::now);
         if at < listed.due {
             self.lane().files.lock().set_due(listed, at);
         }

@@ -109,7 +109,7 @@ impl Copying {
         // The file may have become a program that runs as its owner since the piece before.
         if matches!(&self.caller, Caller::As(cred) if cred.uid != 0) {
             let attr = self.destination.file.getattr().await.map_err(of_vfs)?;
-            set_id::shed(self.export.fs(), &self.caller, &attr).await.map_err(of_vfs)?;
+            set_id::clear(self.export.fs(), &self.caller, &attr).await.map_err(of_vfs)?;
         }
         let step = match piece {
             Piece::End => Step::default(),
