@@ -8,6 +8,7 @@ mod dependencies;
 mod headers;
 mod layering;
 mod layers;
+mod paths;
 mod prints;
 mod promises;
 mod reachable;
@@ -28,6 +29,7 @@ pub(crate) const ALL: &[(&str, Rule)] = &[
     ("every promise in docs/SEMANTICS.md names a test that exists", promises::check),
     ("every dependency is named by code", dependencies::check),
     ("no line is wider than the rest", width::check),
+    ("every path that the documents name is there", paths::check),
     ("no file outgrows its allowance", sizes::check),
     ("no unfinished work is committed, and sentences name their actors", words::check),
 ];
