@@ -29,8 +29,7 @@ pub struct Cached {
 }
 
 /// What is cached of the first `size` bytes, and of each of `parts`, which are whole pages; `None`
-/// where the kernel does not say. Ranges are told one by one as far as [`MOST_RANGES`] go; counts
-/// are of all.
+/// where the kernel does not say. At most 65,536 ranges are listed; the counts are of all.
 pub fn cached(file: &File, size: u64, parts: impl Iterator<Item = Range<u64>>) -> Option<Cached> {
     let bytes = |part: &Range<u64>| {
         let pages = count(file, &(part.start / PAGE..part.end.div_ceil(PAGE)))?;

@@ -102,7 +102,7 @@ impl Default for ExportOptions {
 /// A tree that clients may mount.
 #[derive(Clone)]
 pub struct Export {
-    /// The path under which clients mount it: see [`check_path`].
+    /// The path under which clients mount it: see [`check_path`](super::check_path).
     pub path: String,
     /// The directory behind it, which may be mounted by its own path in NFSv3, too. With another
     /// one, filehandles of before are stale.
