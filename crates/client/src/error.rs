@@ -90,6 +90,9 @@ pub enum Error {
         /// The version or versions tried.
         asked: String,
     },
+    /// A [`raw`](crate::raw) call on a mount of another version, or on a file of another store.
+    #[error("{0} needs a mount with vers=4 (READ_PLUS: 4.2)")]
+    NoSuchCall(&'static str),
     /// The mount is gone, or the program asked for something that its options forbid.
     #[error("{0}")]
     Local(weir_vfs::Error),
@@ -103,7 +106,7 @@ impl Error {
             Self::TimedOut { .. } | Self::NoAnswer { .. } => weir_vfs::Error::TimedOut,
             Self::Url { .. } | Self::Option { .. } => weir_vfs::Error::Invalid,
             Self::Refused { refusal: Refusal::Auth(_), .. } => weir_vfs::Error::AccessDenied,
-            Self::Version { .. } => weir_vfs::Error::NotSupported,
+            Self::Version { .. } | Self::NoSuchCall(_) => weir_vfs::Error::NotSupported,
             Self::Connect { .. } | Self::Refused { .. } | Self::Protocol { .. } => {
                 weir_vfs::Error::Io
             }

@@ -107,6 +107,7 @@
 //!
 //! ```text
 //! check            - rules that servers are held to
+//! raw              - single calls, for conformance tests
 //! fs               - the traits of `weir_vfs`
 //! io locks         - operations on open files: one as many calls
 //! files            - what a mount knows of its files: attributes, opens, own changes
@@ -133,6 +134,7 @@ mod locks;
 mod mount;
 mod options;
 mod protocol;
+pub mod raw;
 mod retried;
 mod transport;
 mod v3;

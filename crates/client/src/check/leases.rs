@@ -3,7 +3,7 @@
 
 use super::locks::{ONE, exclusive};
 use super::{Examiner, Finding, Verdict};
-use crate::NfsFs;
+use crate::{NfsFs, raw};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_vfs::{Access, Caller, Error, FileSystem, Lock, LockRange};
@@ -32,12 +32,12 @@ impl Examiner<'_> {
             });
         }
         let [theirs, gone] = &files[..] else { return Err(Error::Io.into()) };
-        let lease = silent.fall_silent(true).ok_or(Error::NotSupported)?;
+        let lease = raw::fall_silent(silent, true)?;
         let (kept, lost) = (exclusive(0, 100), exclusive(200, 300));
         known.file.lock(ONE, kept, false).await?;
         gone.file.lock(ONE, lost, false).await?;
         let begun = Instant::now();
-        let before = gone.stateid()?;
+        let before = raw::stateid(&*gone.file)?;
 
         let mut findings = Vec::new();
         let mut find = |rule, verdict| findings.push(Finding { rule, verdict });
@@ -71,7 +71,7 @@ impl Examiner<'_> {
             Ok(()) => Verdict::Fail(format!("its lock is gone {}", waited(begun.elapsed()))),
         };
         find("a client that renews its lease keeps its locks", verdict);
-        silent.fall_silent(false);
+        raw::fall_silent(silent, false)?;
         if free_after.is_some() {
             let refused = ["NFS4ERR_EXPIRED", "NFS4ERR_BAD_STATEID", "NFS4ERR_STALE_STATEID"];
             find(

@@ -1,8 +1,7 @@
 //! Byte-range locks (RFC 8881 section 18.10, RFC 7530 section 16.10), with a second client.
 
 use super::{Examiner, Finding, Verdict, judge};
-use crate::NfsFs;
-use crate::fs::file::NfsFile;
+use crate::{NfsFs, raw};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_nfs::v4::types::{LockDenied, LockType};
@@ -141,8 +140,8 @@ impl Both {
     }
 
     async fn is_told(&self) -> Result<Verdict, Error> {
-        let file = self.theirs.as_any().downcast_ref::<NfsFile>().ok_or(Error::NotSupported)?;
-        let ask = async || file.raw_test_lock(ONE, exclusive(0, TO_END)).await.map_err(Error::from);
+        let all = exclusive(0, TO_END);
+        let ask = async || raw::test_lock(&*self.theirs, ONE, all).await.map_err(Error::from);
         let mut verdict = Verdict::Pass;
         for lock in [exclusive(10, 20), shared(30, TO_END)] {
             self.ours.lock(ONE, lock, false).await?;

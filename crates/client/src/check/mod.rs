@@ -14,8 +14,7 @@ mod locks;
 mod rules;
 mod stateids;
 
-use crate::NfsFs;
-use crate::fs::file::NfsFile;
+use crate::{NfsFs, raw};
 use std::sync::Arc;
 use weir_nfs::v4::op::read_plus::{ReadPlus, Segment};
 use weir_vfs::{Access, Caller, Error, FileId, FileSystem, OpenFile, SetAttr, Source, WriteOp};
@@ -317,8 +316,7 @@ impl Known {
     }
 
     async fn ask(&self, offset: u64, count: u64) -> crate::Result<ReadPlus> {
-        let file = self.file.as_any().downcast_ref::<NfsFile>().ok_or(Error::NotSupported)?;
-        file.raw_read_plus(offset, count.min(u32::MAX.into()) as u32).await
+        raw::read_plus(&*self.file, offset, count.min(u32::MAX.into()) as u32).await
     }
 
     /// Reads the whole file in steps of each of the sizes.

@@ -1,10 +1,10 @@
 //! Stateids that are no good (RFC 8881 section 8.2.4), tried with READ_PLUS.
 
 use super::{Examiner, Finding, Known, Verdict};
-use crate::fs::file::NfsFile;
+use crate::raw;
 use std::time::Duration;
 use weir_nfs::v4::types::StateId;
-use weir_vfs::{Access, Caller, Error, FileSystem};
+use weir_vfs::{Access, Caller, FileSystem};
 
 /// How long the CLOSE of a file may take, which is sent in the background.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -15,7 +15,7 @@ impl Examiner<'_> {
         let other = self.make("stateids of another", &[(true, 10)]).await?;
         let mut findings = Vec::new();
         let mut find = |rule, verdict| findings.push(Finding { rule, verdict });
-        let own = known.stateid()?;
+        let own = raw::stateid(&*known.file)?;
         let random = getrandom::u64().unwrap_or(1).to_be_bytes();
         let mut invented = own;
         invented.other[..8].copy_from_slice(&random);
@@ -28,7 +28,7 @@ impl Examiner<'_> {
             "a stateid that nobody was given is refused",
             known.under(invented, Some(bad_or_stale)).await,
         );
-        let verdict = known.under(other.stateid()?, Some(bad)).await;
+        let verdict = known.under(raw::stateid(&*other.file)?, Some(bad)).await;
         find("the stateid of another file is refused", verdict);
         let ahead = StateId { seqid: own.seqid.wrapping_add(7), ..own };
         find("a stateid from the future is refused", known.under(ahead, Some(bad)).await);
@@ -41,9 +41,9 @@ impl Examiner<'_> {
         let id = self.create("upgraded").await?;
         let reads = self.nfs.open(&Caller::Own, id, Access::READ).await?;
         let reads = Known { id, file: reads, bytes: Vec::new() };
-        let before = reads.stateid()?;
+        let before = raw::stateid(&*reads.file)?;
         let writes = self.nfs.open(&Caller::Own, id, Access::WRITE).await?;
-        let after = reads.stateid()?;
+        let after = raw::stateid(&*reads.file)?;
         let verdict = match after.other == before.other && after.seqid == before.seqid + 1 {
             true => reads.under(before, Some(&["NFS4ERR_OLD_STATEID"])).await,
             false => Verdict::Fail(format!("{before:?} became {after:?} by an upgrade")),
@@ -57,21 +57,9 @@ impl Examiner<'_> {
 }
 
 impl Known {
-    fn nfs_file(&self) -> crate::Result<&NfsFile> {
-        self.file.as_any().downcast_ref::<NfsFile>().ok_or(Error::NotSupported.into())
-    }
-
-    pub(super) fn stateid(&self) -> crate::Result<StateId> {
-        self.nfs_file()?.raw_stateid().ok_or(Error::NotSupported.into())
-    }
-
     /// Reads under a stateid, which is taken, or refused in one of the ways that are expected.
     pub(super) async fn under(&self, stateid: StateId, refused: Option<&[&str]>) -> Verdict {
-        let read = match self.nfs_file() {
-            Ok(file) => file.raw_read_under(stateid).await,
-            Err(error) => Err(error),
-        };
-        match (read, refused) {
+        match (raw::read_under(&*self.file, stateid).await, refused) {
             (Ok(()), None) => Verdict::Pass,
             (Ok(()), Some(_)) => Verdict::Fail("it was taken".into()),
             (Err(error), Some(expected)) => {

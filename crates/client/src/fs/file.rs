@@ -9,8 +9,6 @@ use crate::protocol::{ChangeSpan, OpenContext};
 use async_trait::async_trait;
 use std::future::Future;
 use std::sync::Arc;
-use weir_nfs::v4::op::read_plus::ReadPlus;
-use weir_nfs::v4::types::{LockDenied, StateId};
 use weir_vfs::{
     Access, Attr, Error, Extent, Lock, LockOwner, LockRange, OpenFile, ReadOp, Result, SegmentKind,
     SetAttr, WriteOp,
@@ -18,54 +16,16 @@ use weir_vfs::{
 
 /// A regular file over NFS.
 pub(crate) struct NfsFile {
-    opened: Arc<Opened>,
+    pub(crate) opened: Arc<Opened>,
     writes: Arc<Writes>,
     /// Keeps the mount alive; let go of last.
-    mount: Arc<Mount>,
+    pub(crate) mount: Arc<Mount>,
 }
 
 impl NfsFile {
     pub(crate) fn new(mount: Arc<Mount>, opened: Opened) -> Self {
         let opened = Arc::new(opened);
         Self { writes: Writes::new(Arc::clone(&opened)), opened, mount }
-    }
-
-    /// The stateid that the file is open under.
-    pub(crate) fn raw_stateid(&self) -> Option<StateId> {
-        self.opened.protocol.raw_stateid(&self.opened.open)
-    }
-
-    /// One READ_PLUS under any stateid.
-    pub(crate) async fn raw_read_under(&self, stateid: StateId) -> crate::Result<()> {
-        let opened = Arc::clone(&self.opened);
-        self.mount
-            .try_run(|_| async move { opened.protocol.raw_read_under(&opened.open, stateid).await })
-            .await
-    }
-
-    /// One READ_PLUS, as the server answers it.
-    pub(crate) async fn raw_read_plus(&self, offset: u64, count: u32) -> crate::Result<ReadPlus> {
-        let opened = Arc::clone(&self.opened);
-        self.mount
-            .try_run(
-                |_| async move { opened.protocol.raw_read_plus(&opened.open, offset, count).await },
-            )
-            .await
-    }
-
-    /// A lock that is in the way of this one, as the server tells it.
-    pub(crate) async fn raw_test_lock(
-        &self,
-        owner: LockOwner,
-        lock: Lock,
-    ) -> crate::Result<Option<LockDenied>> {
-        let opened = Arc::clone(&self.opened);
-        let locker = opened.lockers.get(owner);
-        self.mount
-            .try_run(
-                |_| async move { opened.protocol.raw_test_lock(&opened.open, locker, lock).await },
-            )
-            .await
     }
 
     /// Does what changes the file.

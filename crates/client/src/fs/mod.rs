@@ -19,13 +19,12 @@ use crate::fs::file::NfsFile;
 use crate::fs::handles::Handles;
 use crate::fs::mount_state::{Mount, MountState, Runtime};
 use crate::mount;
-use crate::protocol::{Handle, Node, OpenContext, Permissions, Place, Special, broken};
+use crate::protocol::{Handle, Node, OpenContext, Permissions, Place, Protocol, Special, broken};
 use crate::{MountOptions, NfsUrl, Version};
 use async_trait::async_trait;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 use weir_rpc::{AuthSys, OpaqueAuth};
 use weir_vfs::{
     Access, Attr, Caller, Capabilities, Created, Cred, DirEntry, DirPage, Error, FileId, FileKind,
@@ -124,9 +123,9 @@ impl NfsFs {
         }
     }
 
-    /// Has the lease renewed no more, or again; returns how long it is, where there is one.
-    pub(crate) fn fall_silent(&self, silent: bool) -> Option<Duration> {
-        self.mount.state.protocol.fall_silent(silent)
+    /// The version of the protocol that the mount speaks.
+    pub(crate) fn protocol(&self) -> &dyn Protocol {
+        &*self.mount.state.protocol
     }
 
     /// The node behind a result that has one is remembered under its id.

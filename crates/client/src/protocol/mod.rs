@@ -18,10 +18,8 @@ pub(crate) use types::{
 use crate::error::{Error, Result, Violation};
 use crate::transport::ReadTarget;
 use async_trait::async_trait;
+use std::any::Any;
 use std::sync::Arc;
-use std::time::Duration;
-use weir_nfs::v4::op::read_plus::ReadPlus;
-use weir_nfs::v4::types::{LockDenied, StateId};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
     Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange, RenameFlags,
@@ -30,7 +28,7 @@ use weir_vfs::{
 
 /// One version of the protocol, spoken with one server.
 #[async_trait]
-pub(crate) trait Protocol: Send + Sync + 'static {
+pub(crate) trait Protocol: Any + Send + Sync + 'static {
     /// The server's name, for messages.
     fn server(&self) -> &Arc<str>;
     fn capabilities(&self) -> Capabilities;
@@ -137,31 +135,6 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     async fn release_locker(&self, _: &OpenContext, _: Locker) {}
     /// One READ or READ_PLUS into its place.
     async fn read(&self, open: &OpenContext, target: ReadTarget) -> Result<Layout>;
-    /// One READ_PLUS, as the server answers it.
-    async fn raw_read_plus(&self, _: &OpenContext, _offset: u64, _count: u32) -> Result<ReadPlus> {
-        Err(weir_vfs::Error::NotSupported.into())
-    }
-    /// The stateid that a file is open under.
-    fn raw_stateid(&self, _: &OpenContext) -> Option<StateId> {
-        None
-    }
-    /// One READ_PLUS under any stateid.
-    async fn raw_read_under(&self, _: &OpenContext, _: StateId) -> Result<()> {
-        Err(weir_vfs::Error::NotSupported.into())
-    }
-    /// A lock that is in the way of this one, as the server tells it.
-    async fn raw_test_lock(
-        &self,
-        _: &OpenContext,
-        _: Locker,
-        _: Lock,
-    ) -> Result<Option<LockDenied>> {
-        Err(weir_vfs::Error::NotSupported.into())
-    }
-    /// Suspends or resumes lease renewal. Returns the length of the lease.
-    fn fall_silent(&self, _silent: bool) -> Option<Duration> {
-        None
-    }
     /// One WRITE, durable if the request asks for that.
     async fn write(&self, open: &OpenContext, request: WriteRequest) -> Result<Written>;
     /// Makes writes durable; returns the verifier.

@@ -42,7 +42,7 @@ pub(crate) struct V4 {
     pub(in crate::v4) about: OnceLock<About>,
     pub(in crate::v4) owners: Owners,
     pub(in crate::v4) verifiers: Verifiers,
-    /// The lease is not renewed (see [`Protocol::fall_silent`](crate::protocol::Protocol)).
+    /// The lease is not renewed (see [`fall_silent`](Self::fall_silent)).
     pub(in crate::v4) silent: AtomicBool,
     /// The mount ends: no session is made any more, and no client introduced.
     pub(in crate::v4) ended: AtomicBool,

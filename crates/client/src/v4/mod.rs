@@ -15,6 +15,7 @@ mod io;
 mod namespace;
 mod open_names;
 mod ops;
+mod raw;
 mod requests;
 mod session;
 mod state;

@@ -11,17 +11,15 @@ use crate::protocol::{
     WriteRequest, Written,
 };
 use crate::transport::{Connection, ReadTarget};
-use crate::v4::state::open_state::{is_gone, open_state};
+use crate::v4::state::open_state::is_gone;
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 use weir_nfs::Data;
 use weir_nfs::v4::attr::XATTR_SUPPORT;
 use weir_nfs::v4::op;
 use weir_nfs::v4::op::access::Rights;
-use weir_nfs::v4::op::read_plus::ReadPlus;
-use weir_nfs::v4::types::{Content, LockDenied, StableHow, StateId};
+use weir_nfs::v4::types::{Content, StableHow, StateId};
 use weir_nfs::v4::{Attrs, Bitmap, Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
@@ -392,38 +390,6 @@ impl Protocol for V4 {
             return Ok(layout);
         }
         self.read_plain(open, &target).await
-    }
-
-    async fn raw_read_plus(&self, open: &OpenContext, offset: u64, count: u32) -> Result<ReadPlus> {
-        let ops = |stateid| {
-            let args = op::read::Args { stateid, offset, count };
-            vec![putfh(&open.handle), Op::ReadPlus(args)]
-        };
-        take!(self, self.call_open(open, "READ_PLUS", ops).await?, ReadPlus)
-    }
-
-    fn raw_stateid(&self, open: &OpenContext) -> Option<StateId> {
-        open_state(open).map(|state| state.stateid(false))
-    }
-
-    async fn raw_read_under(&self, open: &OpenContext, stateid: StateId) -> Result<()> {
-        let args = op::read::Args { stateid, offset: 0, count: 1 };
-        let ops = [putfh(&open.handle), Op::ReadPlus(args)];
-        self.call(&open.cred, "READ_PLUS", &ops).await.map(drop)
-    }
-
-    async fn raw_test_lock(
-        &self,
-        open: &OpenContext,
-        locker: Locker,
-        lock: Lock,
-    ) -> Result<Option<LockDenied>> {
-        self.denied(open, locker, lock).await
-    }
-
-    fn fall_silent(&self, silent: bool) -> Option<Duration> {
-        self.silent.store(silent, Relaxed);
-        self.lease()
     }
 
     async fn write(&self, open: &OpenContext, request: WriteRequest) -> Result<Written> {

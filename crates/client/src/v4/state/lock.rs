@@ -139,7 +139,7 @@ impl V4 {
     }
 
     /// A conflicting lock, as in the server's reply.
-    pub(in crate::v4) async fn denied(
+    pub(crate) async fn denied(
         &self,
         open: &OpenContext,
         locker: Locker,

@@ -1,0 +1,35 @@
+//! Single calls of `weir_client::raw` to Weir's own server.
+
+mod common;
+
+use common::Served;
+use std::sync::Arc;
+use weir_client::raw;
+use weir_nfs::v4::types::StateId;
+use weir_stores::testing::new_file;
+use weir_vfs::{FileSystem, Lock, LockOwner, LockRange};
+
+#[tokio::test]
+async fn raw_calls_that_a_version_does_not_have_fail() {
+    let served = Served::start();
+    for (vers, failing) in [("3", 5), ("4.1", 2), ("4.2", 0)] {
+        let nfs = served.mount(&format!("vers={vers}")).await;
+        let file = new_file(&(nfs.clone() as Arc<dyn FileSystem>), nfs.root(), vers).await;
+        let all = Lock { range: LockRange::ALL, exclusive: true };
+        let calls = [
+            raw::read_plus(&*file, 0, 1).await.err(),
+            raw::read_under(&*file, raw::stateid(&*file).unwrap_or(StateId::ANONYMOUS)).await.err(),
+            raw::stateid(&*file).err(),
+            raw::test_lock(&*file, LockOwner(1), all).await.err(),
+            raw::fall_silent(&nfs, false).err(),
+        ];
+        let errors: Vec<_> = calls.into_iter().flatten().collect();
+        assert_eq!(errors.len(), failing, "vers={vers}: {errors:?}");
+        for error in errors {
+            let text = error.to_string();
+            assert!(text.ends_with("needs a mount with vers=4 (READ_PLUS: 4.2)"), "{text}");
+            assert_eq!(error.to_vfs(), weir_vfs::Error::NotSupported);
+        }
+        nfs.unmount().await;
+    }
+}
