@@ -106,7 +106,6 @@
 //! Layers, from the top:
 //!
 //! ```text
-//! check            - rules that servers are held to
 //! raw              - single calls, for conformance tests
 //! fs               - the traits of `weir_vfs`
 //! io locks         - operations on open files: one as many calls
@@ -125,7 +124,6 @@
 #![forbid(unsafe_code)]
 
 mod backoff;
-pub mod check;
 mod error;
 mod files;
 mod fs;

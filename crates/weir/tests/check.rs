@@ -1,4 +1,4 @@
-//! `weir check` of a server that is not there. (The rules are tested with the client crate.)
+//! `weir check` of a server that is not there. (The rules are tested with the crate weir-check.)
 
 use std::process::Command;
 

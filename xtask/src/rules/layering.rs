@@ -17,6 +17,7 @@ const MAY_SEE: &[(&str, &[&str])] = &[
     ("weir-client", &["base", "vfs", "xdr", "rpc", "nfs"]),
     ("weir-server", &["base", "vfs", "xdr", "rpc", "nfs", "pagecache"]),
     ("weir-tools", &["base", "vfs", "pagecache", "stores", "client"]),
+    ("weir-check", &["vfs", "nfs", "client"]),
     ("weir-bench", &["vfs", "pagecache", "stores", "client", "server", "tools"]),
     ("weir", &["vfs", "pagecache", "stores", "client", "server", "tools", "bench", "check"]),
     ("conformance", &[]),

@@ -6,7 +6,7 @@ use crate::output::{print, print_json};
 use serde::Serialize;
 use std::fmt::Write;
 use std::sync::Arc;
-use weir_client::check::{self, Finding, Verdict};
+use weir_check::{Finding, Verdict};
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_tools::failure::{Failure, Result};
 
@@ -70,10 +70,10 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
 
 async fn examine(clients: &mut Clients, leases: bool) -> weir_client::Result<Vec<Finding>> {
     let (ours, theirs) = (clients.another().await?, clients.another().await?);
-    let mut findings = check::all(&ours, &theirs).await?;
+    let mut findings = weir_check::all(&ours, &theirs).await?;
     if leases {
         let silent = clients.another().await?;
-        findings.extend(check::leases(&ours, &theirs, &silent).await?);
+        findings.extend(weir_check::leases(&ours, &theirs, &silent).await?);
     }
     Ok(findings)
 }

@@ -8,14 +8,16 @@
 //! 1. What is read is never trusted: each reply is compared with what was written, byte by byte.
 //! 2. A server may choose to send data for a hole; that is a note, not a failure.
 
+#![forbid(unsafe_code)]
+
 mod directories;
 mod leases;
 mod locks;
 mod rules;
 mod stateids;
 
-use crate::{NfsFs, raw};
 use std::sync::Arc;
+use weir_client::{NfsFs, raw};
 use weir_nfs::v4::op::read_plus::{ReadPlus, Segment};
 use weir_vfs::{Access, Caller, Error, FileId, FileSystem, OpenFile, SetAttr, Source, WriteOp};
 
@@ -51,7 +53,7 @@ impl Finding {
 ///
 /// # Errors
 /// The files could not be made, or the mount is not of version 4.2.
-pub async fn read_plus(nfs: &Arc<NfsFs>) -> crate::Result<Vec<Finding>> {
+pub async fn read_plus(nfs: &Arc<NfsFs>) -> weir_client::Result<Vec<Finding>> {
     Examiner::begin(nfs).await?.examine(None).await
 }
 
@@ -63,7 +65,7 @@ pub async fn read_plus(nfs: &Arc<NfsFs>) -> crate::Result<Vec<Finding>> {
 ///
 /// # Panics
 /// Outside of a tokio runtime.
-pub async fn all(nfs: &Arc<NfsFs>, other: &Arc<NfsFs>) -> crate::Result<Vec<Finding>> {
+pub async fn all(nfs: &Arc<NfsFs>, other: &Arc<NfsFs>) -> weir_client::Result<Vec<Finding>> {
     Examiner::begin(nfs).await?.examine(Some(other)).await
 }
 
@@ -79,7 +81,7 @@ pub async fn leases(
     nfs: &Arc<NfsFs>,
     other: &Arc<NfsFs>,
     silent: &Arc<NfsFs>,
-) -> crate::Result<Vec<Finding>> {
+) -> weir_client::Result<Vec<Finding>> {
     let mut examiner = Examiner::begin(nfs).await?;
     let findings = examiner.leases(other, silent).await;
     examiner.clean_up(findings).await
@@ -105,20 +107,23 @@ const MIB: usize = 1 << 20;
 const BLOCKS: [usize; 2] = [4 * KIB, 32 * KIB];
 
 impl Examiner<'_> {
-    async fn begin(nfs: &Arc<NfsFs>) -> crate::Result<Examiner<'_>> {
+    async fn begin(nfs: &Arc<NfsFs>) -> weir_client::Result<Examiner<'_>> {
         let name = format!("weir-check-{:016x}", getrandom::u64().unwrap_or(0)).into_bytes();
         let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
         let dir = nfs.mkdir(&Caller::Own, nfs.root(), &name, &set).await?.id;
         Ok(Examiner { nfs, name, dir, made: Vec::new() })
     }
 
-    async fn examine(mut self, other: Option<&Arc<NfsFs>>) -> crate::Result<Vec<Finding>> {
+    async fn examine(mut self, other: Option<&Arc<NfsFs>>) -> weir_client::Result<Vec<Finding>> {
         let findings = self.findings(other).await;
         self.clean_up(findings).await
     }
 
     /// Removes what was made; that this can be done is a rule, too.
-    async fn clean_up(self, findings: crate::Result<Vec<Finding>>) -> crate::Result<Vec<Finding>> {
+    async fn clean_up(
+        self,
+        findings: weir_client::Result<Vec<Finding>>,
+    ) -> weir_client::Result<Vec<Finding>> {
         let mut findings = findings?;
         let mut removed = Ok(());
         for file in &self.made {
@@ -138,10 +143,10 @@ impl Examiner<'_> {
         Ok(each)
     }
 
-    async fn findings(&mut self, other: Option<&Arc<NfsFs>>) -> crate::Result<Vec<Finding>> {
+    async fn findings(&mut self, other: Option<&Arc<NfsFs>>) -> weir_client::Result<Vec<Finding>> {
         let Some(other) = other else { return self.rules().await };
         let mut findings = Vec::new();
-        let mut add = |rule, part: crate::Result<Vec<Finding>>| match part {
+        let mut add = |rule, part: weir_client::Result<Vec<Finding>>| match part {
             Ok(part) => findings.extend(part),
             // The other parts are examined all the same.
             Err(error) => {
@@ -155,7 +160,7 @@ impl Examiner<'_> {
         Ok(findings)
     }
 
-    async fn rules(&mut self) -> crate::Result<Vec<Finding>> {
+    async fn rules(&mut self) -> weir_client::Result<Vec<Finding>> {
         let mut findings = Vec::new();
         let mut find = |rule, verdict| findings.push(Finding { rule, verdict });
         let data = self.make("data", &[(true, MIB + 123)]).await?;
@@ -217,7 +222,7 @@ impl Examiner<'_> {
     }
 
     /// Makes a file of data and holes of the given lengths.
-    async fn make(&mut self, name: &str, layout: &[(bool, usize)]) -> crate::Result<Known> {
+    async fn make(&mut self, name: &str, layout: &[(bool, usize)]) -> weir_client::Result<Known> {
         let id = self.create(name).await?;
         let file = self.nfs.open(&Caller::Own, id, Access::READ | Access::WRITE).await?;
         let mut known = Known { id, file, bytes: Vec::new() };
@@ -236,7 +241,7 @@ impl Examiner<'_> {
         Ok(known)
     }
 
-    async fn create(&mut self, name: &str) -> crate::Result<FileId> {
+    async fn create(&mut self, name: &str) -> weir_client::Result<FileId> {
         let name = name.as_bytes().to_vec();
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         let made = self.nfs.create(&Caller::Own, self.dir, &name, &set, true).await?;
@@ -244,14 +249,14 @@ impl Examiner<'_> {
         Ok(made.attr.id)
     }
 
-    async fn zeros(&mut self) -> crate::Result<Verdict> {
+    async fn zeros(&mut self) -> weir_client::Result<Verdict> {
         let mut file = self.make("zeros", &[(true, 64 * KIB)]).await?;
         file.write(16 * KIB, &vec![0; 32 * KIB]).await?;
         Ok(file.in_steps(&[4 * KIB, 64 * KIB]).await)
     }
 
     /// A hole is filled block by block; after each, no reply may say that there is none.
-    async fn filled_hole(&mut self) -> crate::Result<Verdict> {
+    async fn filled_hole(&mut self) -> weir_client::Result<Verdict> {
         let mut file = self.make("filled", &[(false, MIB)]).await?;
         for block in (0..256).map(|i| i * 37 % 256) {
             let at = block * 4 * KIB;
@@ -273,7 +278,7 @@ impl Examiner<'_> {
         Ok(file.in_steps(&[64 * KIB]).await)
     }
 
-    async fn punched(&mut self) -> crate::Result<Verdict> {
+    async fn punched(&mut self) -> weir_client::Result<Verdict> {
         let mut file = self.make("punched", &[(true, 256 * KIB)]).await?;
         match file.file.punch_hole(64 * KIB as u64 + 5, 100_000).await {
             Ok(()) => {}
@@ -286,7 +291,7 @@ impl Examiner<'_> {
         Ok(file.in_steps(&[4 * KIB, 100_000, MIB]).await)
     }
 
-    async fn regrown(&mut self) -> crate::Result<Verdict> {
+    async fn regrown(&mut self) -> weir_client::Result<Verdict> {
         let mut file = self.make("regrown", &[(true, 100_000)]).await?;
         file.file.set_size(10_001).await?;
         file.file.set_size(50_000).await?;
@@ -299,13 +304,13 @@ impl Examiner<'_> {
 const STEPS: [usize; 5] = [511, 4 * KIB, 64 * KIB, MIB, 4 * MIB];
 
 impl Known {
-    async fn write(&mut self, at: usize, bytes: &[u8]) -> crate::Result<()> {
+    async fn write(&mut self, at: usize, bytes: &[u8]) -> weir_client::Result<()> {
         self.write_bytes(at, bytes).await?;
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
 
-    async fn write_bytes(&self, at: usize, bytes: &[u8]) -> crate::Result<()> {
+    async fn write_bytes(&self, at: usize, bytes: &[u8]) -> weir_client::Result<()> {
         let (tx, rx) = tokio::sync::oneshot::channel();
         let done = move |_: Box<dyn Source>, result| {
             // Whoever asked may have gone.
@@ -315,7 +320,7 @@ impl Known {
         rx.await.unwrap_or(Err(Error::Io)).map_err(Into::into)
     }
 
-    async fn ask(&self, offset: u64, count: u64) -> crate::Result<ReadPlus> {
+    async fn ask(&self, offset: u64, count: u64) -> weir_client::Result<ReadPlus> {
         raw::read_plus(&*self.file, offset, count.min(u32::MAX.into()) as u32).await
     }
 

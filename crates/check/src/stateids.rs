@@ -1,8 +1,8 @@
 //! Stateids that are no good (RFC 8881 section 8.2.4), tried with READ_PLUS.
 
-use super::{Examiner, Finding, Known, Verdict};
-use crate::raw;
+use crate::{Examiner, Finding, Known, Verdict};
 use std::time::Duration;
+use weir_client::raw;
 use weir_nfs::v4::types::StateId;
 use weir_vfs::{Access, Caller, FileSystem};
 
@@ -10,7 +10,7 @@ use weir_vfs::{Access, Caller, FileSystem};
 const CLOSING: Duration = Duration::from_secs(1);
 
 impl Examiner<'_> {
-    pub(super) async fn stateids(&mut self) -> crate::Result<Vec<Finding>> {
+    pub(crate) async fn stateids(&mut self) -> weir_client::Result<Vec<Finding>> {
         let known = self.make("stateids", &[(true, 10_000)]).await?;
         let other = self.make("stateids of another", &[(true, 10)]).await?;
         let mut findings = Vec::new();
@@ -58,7 +58,7 @@ impl Examiner<'_> {
 
 impl Known {
     /// Reads under a stateid, which is taken, or refused in one of the ways that are expected.
-    pub(super) async fn under(&self, stateid: StateId, refused: Option<&[&str]>) -> Verdict {
+    pub(crate) async fn under(&self, stateid: StateId, refused: Option<&[&str]>) -> Verdict {
         match (raw::read_under(&*self.file, stateid).await, refused) {
             (Ok(()), None) => Verdict::Pass,
             (Ok(()), Some(_)) => Verdict::Fail("it was taken".into()),

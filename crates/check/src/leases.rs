@@ -1,11 +1,11 @@
 //! Leases (RFC 8881 sections 8.3 and 8.4): what becomes of the locks of a client that falls silent,
 //! and of one that does not.
 
-use super::locks::{ONE, exclusive};
-use super::{Examiner, Finding, Verdict};
-use crate::{NfsFs, raw};
+use crate::locks::{ONE, exclusive};
+use crate::{Examiner, Finding, Verdict};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use weir_client::{NfsFs, raw};
 use weir_vfs::{Access, Caller, Error, FileSystem, Lock, LockRange};
 
 /// How often a lock of the silent client is asked for.
@@ -14,18 +14,18 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 const PATIENCE_LEASES: u32 = 3;
 
 impl Examiner<'_> {
-    pub(super) async fn leases(
+    pub(crate) async fn leases(
         &mut self,
         other: &Arc<NfsFs>,
         silent: &Arc<NfsFs>,
-    ) -> crate::Result<Vec<Finding>> {
+    ) -> weir_client::Result<Vec<Finding>> {
         let known = self.make("leased", &[(true, 1000)]).await?;
         let both = Access::READ | Access::WRITE;
         let mut files = Vec::new();
         for nfs in [other, silent] {
             let dir = nfs.lookup(&Caller::Own, nfs.root(), &self.name).await?;
             let id = nfs.lookup(&Caller::Own, dir.id, b"leased").await?.id;
-            files.push(super::Known {
+            files.push(crate::Known {
                 id,
                 file: nfs.open(&Caller::Own, id, both).await?,
                 bytes: Vec::new(),

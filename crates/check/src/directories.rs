@@ -1,6 +1,6 @@
 //! Directories in pieces (RFC 8881 section 18.23): cookies, small replies, changes in between.
 
-use super::{Examiner, Finding, Verdict};
+use crate::{Examiner, Finding, Verdict};
 use std::collections::BTreeMap;
 use weir_vfs::{Caller, DirEntry, FileId, FileSystem, SetAttr};
 
@@ -10,7 +10,7 @@ const FILES: usize = 150;
 const MOST_ENTRIES: usize = 10 * FILES;
 
 impl Examiner<'_> {
-    pub(super) async fn directories(&mut self) -> crate::Result<Vec<Finding>> {
+    pub(crate) async fn directories(&mut self) -> weir_client::Result<Vec<Finding>> {
         let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
         let dir = self.nfs.mkdir(&Caller::Own, self.dir, b"many", &set).await?.id;
         let findings = self.listings(dir).await;
@@ -22,7 +22,7 @@ impl Examiner<'_> {
         findings
     }
 
-    async fn listings(&self, dir: FileId) -> crate::Result<Vec<Finding>> {
+    async fn listings(&self, dir: FileId) -> weir_client::Result<Vec<Finding>> {
         let mut findings = Vec::new();
         let mut find = |rule, verdict| findings.push(Finding { rule, verdict });
         find("an empty directory ends at once", judge(&self.list(dir, 0, 100).await?, 0..0));
@@ -76,7 +76,7 @@ impl Examiner<'_> {
         dir: FileId,
         mut cookie: u64,
         count: usize,
-    ) -> crate::Result<Vec<DirEntry>> {
+    ) -> weir_client::Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         loop {
             let page = self.nfs.readdir(&Caller::Own, dir, cookie, count, true).await?;

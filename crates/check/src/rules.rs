@@ -59,6 +59,6 @@ const SECTIONS: [(&str, &str); 54] = [
 ];
 
 /// The section that a rule is from; empty for none that is known.
-pub(super) fn section(rule: &str) -> &'static str {
+pub(crate) fn section(rule: &str) -> &'static str {
     SECTIONS.iter().find(|(known, _)| *known == rule).map_or("", |(_, section)| section)
 }

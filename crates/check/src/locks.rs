@@ -1,20 +1,20 @@
 //! Byte-range locks (RFC 8881 section 18.10, RFC 7530 section 16.10), with a second client.
 
-use super::{Examiner, Finding, Verdict, judge};
-use crate::{NfsFs, raw};
+use crate::{Examiner, Finding, Verdict, judge};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use weir_client::{NfsFs, raw};
 use weir_nfs::v4::types::{LockDenied, LockType};
 use weir_vfs::{Access, Caller, Error, FileSystem, Lock, LockOwner, LockRange, OpenFile, TO_END};
 
-pub(super) const ONE: LockOwner = LockOwner(1);
+pub(crate) const ONE: LockOwner = LockOwner(1);
 const TWO: LockOwner = LockOwner(2);
 /// The end of a file as large as offsets of 63 bits allow.
 const LARGEST: Option<u64> = Some(1 << 63);
 /// How long the locks of a file that was closed may take to go.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub(super) fn exclusive(start: u64, end: u64) -> Lock {
+pub(crate) fn exclusive(start: u64, end: u64) -> Lock {
     Lock { range: LockRange { start, end }, exclusive: true }
 }
 
@@ -29,7 +29,7 @@ struct Both {
 }
 
 impl Examiner<'_> {
-    pub(super) async fn locks(&mut self, other: &Arc<NfsFs>) -> crate::Result<Vec<Finding>> {
+    pub(crate) async fn locks(&mut self, other: &Arc<NfsFs>) -> weir_client::Result<Vec<Finding>> {
         let known = self.make("locked", &[(true, 100_000)]).await?;
         let found = other.lookup(&Caller::Own, other.root(), &self.name).await?;
         let id = other.lookup(&Caller::Own, found.id, b"locked").await?.id;
