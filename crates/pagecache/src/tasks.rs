@@ -4,8 +4,8 @@
 //! 1. An operation that changes a store and then the cache must not stop in between. The caller
 //!    polls it like any future; when the caller goes away, the thread of its store polls it to its
 //!    end ([`finish`]).
-//! 2. A task that panics ends alone: what it held is let go of as it unwinds, its waiters
-//!    looks again, and the thread goes on with the others.
+//! 2. A task that panics ends alone: what it held is dropped as it unwinds, its waiters
+//!    look again, and the thread goes on with the others.
 
 use std::collections::VecDeque;
 use std::future::Future;

@@ -10,7 +10,7 @@
 //!    as the cache knows, or to the end of file.
 //!
 //! Soundness: [`Pages`] holds a pin on each of its frames, and its bytes were below their marks
-//! when they were collected, so memory slices of them stay valid and unchanged.
+//! when they were collected, so shared slices of them stay valid and unchanged.
 
 use crate::file::File;
 use crate::mapping::{FrameList, HOLE, Mapping, Snapshot, Stop, stops_of};
