@@ -139,6 +139,8 @@ mod ranges;
 mod reclaim;
 mod stats;
 mod tasks;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod testing;
 mod thread;
 mod wait;
 mod writeback;

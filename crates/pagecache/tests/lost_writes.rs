@@ -3,7 +3,9 @@
 mod common;
 
 use common::{Rig, Shaky, block_on, pattern, read_full, until, write_all};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use weir_pagecache::{Cache, Config};
 use weir_vfs::{Access, Caller, Error, FileSystem, IoFlags, SetAttr};
@@ -317,4 +319,26 @@ fn a_file_that_hangs_does_not_stop_writers_of_others_in_its_store() {
     other.sync(true).unwrap();
     drop(freed);
     block_on(rig.cache.flush()).unwrap();
+}
+
+#[test]
+fn setting_times_does_not_wait_for_what_is_written_meanwhile() {
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    let switches = &rig.store.switches;
+    let _freed = Freed(&rig.store);
+    fail(&rig.store, Error::NoSpace, 100);
+    switches.hold_writes.store(true, Ordering::SeqCst);
+    write_all(&file, b"x", 0);
+    let set = SetAttr { mtime: Some(weir_vfs::SetTime::Now), ..SetAttr::default() };
+    let mut setattr = pin!(rig.fs.setattr(&Caller::Own, file.id(), &set));
+    let mut poll = || setattr.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll().is_pending());
+    // Another client writes on: each of its writes is lost, too.
+    write_all(&file, b"y", 0);
+    switches.hold_writes.store(false, Ordering::SeqCst);
+    until("the loss", || file.write_errors() > 0);
+    switches.hold_writes.store(true, Ordering::SeqCst);
+    assert!(matches!(poll(), Poll::Ready(Ok(_))));
+    assert!(rig.cache.dirty_bytes() > 0);
 }

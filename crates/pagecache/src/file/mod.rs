@@ -29,7 +29,7 @@ pub(crate) trait Mount: Send + Sync {
     fn close(&self, mapping: &Arc<Mapping>);
 }
 
-/// An open file: its own read-ahead state, advice and error cursor, over memory pages. Cheap to
+/// An open file: its own read-ahead state, advice and error cursor, over shared pages. Cheap to
 /// clone; clones are the same open file.
 #[derive(Clone)]
 pub struct File {
@@ -137,9 +137,8 @@ impl File {
         let synced = match written {
             Ok(()) => {
                 mapping.settle().await;
-                let synced = mapping.file().sync(data_only).await;
-                // The store has told this one call; others' data may be lost as well.
-                synced.inspect_err(|&error| mapping.note_error(error))
+                let file = mapping.file();
+                mapping.make_durable(file.sync(data_only)).await
             }
             lost => lost,
         };

@@ -47,6 +47,8 @@ impl IdleFiles for FsShared {
         }
         let metadata = &self.cache.memory().metadata;
         let tasks = &self.dirty.lane.tasks;
+        // If the store hangs, what there is no room for is looked at again when it does not.
+        let room = self.dirty.lane.room_for_tasks();
         let mut closed = Vec::new();
         let mut prepare = Vec::new();
         let mut table = self.table.lock();
@@ -75,21 +77,20 @@ impl IdleFiles for FsShared {
                 }
             }
         }
-        let mut unwritten = Vec::new();
-        let written = table.written.extract_if(|_, since| now - *since >= CLOSE_AFTER);
-        let written: Vec<_> = written.map(|(id, _)| id).collect();
-        for id in written {
-            unwritten.extend(table.mappings.get(&id).map(|e| e.mapping.clone()));
-        }
+        prepare.truncate(room);
+        let due = table.written.extract_if(|_, since| now - *since >= CLOSE_AFTER);
+        let due: Vec<_> = due.take(room - prepare.len()).map(|(id, _)| id).collect();
+        let unwanted: Vec<_> =
+            due.iter().filter_map(|id| Some(table.mappings.get(id)?.mapping.clone())).collect();
         drop(table);
-        // If the store hangs, these are looked at again when it does not.
-        for mapping in prepare.into_iter().take(self.dirty.lane.room_for_tasks()) {
+        for mapping in prepare {
             tasks.spawn(async move { mapping.prepare_to_close().await });
         }
-        for mapping in unwritten {
+        for mapping in unwanted {
             let fs = Arc::downgrade(&self);
             tasks.spawn(async move {
-                mapping.write_back(0..u64::MAX).await.ok();
+                // Open files are told of what is lost.
+                let _ = mapping.write_or_lose(0..u64::MAX).await;
                 mapping.settle().await;
                 mapping.drop_write_access().await;
                 if mapping.holds_write_access()
@@ -150,36 +151,35 @@ impl Mapping {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::{Cache, Config};
-    use std::sync::mpsc;
-    use weir_stores::fault::{Call, Fault, Rule, What, When};
-    use weir_stores::memory::MemoryFs;
-    use weir_vfs::{Caller, IoFlags, SetAttr};
+    use crate::testing::Rig;
+    use weir_stores::fault::{Call, What};
+    use weir_vfs::{Caller, IoFlags};
 
     #[test]
     fn tasks_of_a_store_that_hangs_do_not_pile_up() {
-        let store = Fault::over(MemoryFs::new(), 1);
-        let fs = Cache::new(Config::default()).unwrap().mount(store.clone());
-        store.add(Rule { call: Call::Write, when: When::Always, what: What::Hold });
-        let file = pollster::block_on(async {
-            let set = SetAttr::default();
-            let made = fs.create(&Caller::Own, fs.root(), b"f", &set, true).await.unwrap();
-            fs.open(&Caller::Own, made.attr.id, Access::WRITE).await.unwrap()
-        });
-        file.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
-        drop(file);
-        let tasks = &fs.shared.dirty.lane.tasks;
-        // As a call of the store does that does not return.
-        let (go_on, hung) = mpsc::channel::<()>();
-        tasks.spawn(async move { _ = hung.recv() });
+        let rig = Rig::new();
+        rig.always(Call::Write, What::Hold);
+        let closed = rig.create("f");
+        closed.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
+        drop(closed);
+        let open_to_write = rig.create("g");
+        let open = pollster::block_on(rig.fs.open(&Caller::Own, open_to_write.id(), Access::READ));
+        drop(open_to_write);
+        let mapping = &open.as_ref().unwrap().open.mapping;
+        let shared = &rig.fs.shared;
+        let tasks = &shared.dirty.lane.tasks;
+        let go_on = rig.hang_tasks();
         let mut now = Instant::now();
         for _ in 0..3000 {
             now += CLOSE_AFTER;
-            fs.shared.clone().close_idle(now);
+            // As at each close of an open file that might write.
+            shared.table.lock().note_written(mapping);
+            shared.clone().close_idle(now);
         }
         assert!(tasks.alive() <= 1100, "{} tasks wait for the store", tasks.alive());
+        assert!(shared.table.lock().written.contains_key(&mapping.id), "it is looked at again");
         drop(go_on);
-        store.clear();
-        store.release();
+        rig.store.clear();
+        rig.store.release();
     }
 }

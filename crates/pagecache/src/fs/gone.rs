@@ -1,8 +1,8 @@
 //! Mappings that go: the longest closed, and those of files without a name.
 //!
 //! 1. A mapping goes only while nothing is dirty; that of a file without a name goes in any case.
-//! 2. What outlives it: how far its change attribute was ahead, and an error of which no open file has
-//!    been told.
+//! 2. What outlives it: how far its change attribute was ahead, an error of which no open file has been
+//!    told, and that its data in the store is not synced.
 //! 3. The store's file is closed by the store's tasks: room is made for any store.
 
 use super::{Entry, FsShared};
@@ -38,6 +38,7 @@ impl Shrinkable for FsShared {
             let state = mapping.state.lock();
             self.lead.fetch_max(state.times.lead(), Ordering::Relaxed);
             table.untold.keep(id, &state.errors);
+            table.unsynced.keep(id, &state.durability);
         }
         drop(table);
         // The caller may work for another store than the one that closes the file.
@@ -72,6 +73,7 @@ impl FsShared {
         };
         let mut table = self.table.lock();
         table.untold.forget(id);
+        table.unsynced.forget(id);
         let Some(entry) = table.mappings.get(&id) else { return };
         entry.mapping.unlinked.store(true, Ordering::Relaxed);
         if entry.idle_since.is_none() {

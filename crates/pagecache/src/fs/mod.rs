@@ -3,7 +3,7 @@
 //! 1. A file has one mapping, however often it is open. It outlives its last close with all its
 //!    pages, until memory is wanted; opening it again asks the store for its attributes, so that a
 //!    change behind the cache's back is noticed. The store's file is closed when no program has had the
-//!    file open for some seconds (`idle`), and stays open for the last [`IDLE_FILES`] only.
+//!    file open for some seconds (`fs/deferred_close.rs`), and stays open for the last [`IDLE_FILES`] only.
 //! 2. A mapping with something dirty is never let go of, so a file never has two.
 //! 3. A file without names and without opens loses its pages, dirty ones too: no program can read them.
 //! 4. The change attribute shown of a file never goes back, whether it has a mapping or not.
@@ -17,6 +17,7 @@ use crate::file::{File, Mount};
 use crate::fs::deferred_close::Idle;
 use crate::mapping::Mapping;
 use crate::memory::metadata::Shrinkable;
+use crate::writeback::durability::Unsynced;
 use crate::writeback::errseq::Untold;
 use crate::writeback::lane::Lane;
 use crate::writeback::throttle::StoreWriteback;
@@ -59,8 +60,9 @@ pub(crate) struct Table {
     pub(crate) idle_open: BTreeMap<u64, (FileId, Idle)>,
     /// Files that are open, but no longer for writing, and since when.
     pub(crate) written: HashMap<FileId, Instant>,
-    /// Errors of files that have no mapping any more.
+    /// Errors of files that have no mapping any more, and which of these are not synced.
     pub(crate) untold: Untold,
+    pub(crate) unsynced: Unsynced,
 }
 
 pub(crate) struct Entry {
@@ -198,7 +200,7 @@ impl CachedFs {
         let times = rest.mtime.is_some() || rest.atime.is_some();
         if times {
             // Else writeback would move the times afterwards. Open files are told of what is lost.
-            while mapping.write_back(0..u64::MAX).await.is_err() {}
+            let _ = mapping.write_or_lose(0..u64::MAX).await;
         }
         let caller = caller.clone();
         let tasks = mapping.lane().tasks.clone();
@@ -418,15 +420,21 @@ impl CachedFs {
     /// Makes everything done to directory or file `id` durable; dirty data of a file, too.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the store, and of writing data back. No open file counts as told by this call: each is
+    /// still told of data that is lost, and of a sync that failed.
     pub async fn sync_node(&self, id: FileId) -> Result<()> {
         if let Some(mapping) = self.shared.live(id) {
             mapping.write_back(0..u64::MAX).await?;
             mapping.settle().await;
-            let synced = self.store().sync_node(id).await;
-            return synced.inspect_err(|&error| mapping.note_error(error));
+            return mapping.make_durable(self.store().sync_node(id)).await;
         }
-        self.store().sync_node(id).await
+        // Before the sync: the file may be opened, written to and closed during it.
+        let kept = self.shared.table.lock().unsynced.forget(id);
+        let synced = self.store().sync_node(id).await;
+        if kept && synced.is_err() {
+            self.shared.table.lock().unsynced.put_back(id);
+        }
+        synced
     }
 
     /// Reads an extended attribute, by its full name (`user.x`).
@@ -486,7 +494,7 @@ impl CachedFs {
             mapping.uncached.store(uncached, Ordering::Relaxed);
             if uncached {
                 // What cannot be written is dropped, and open files are told.
-                let _ = mapping.write_back(0..u64::MAX).await;
+                let _ = mapping.write_or_lose(0..u64::MAX).await;
                 mapping.drop_clean(0..u64::MAX);
             }
         }
@@ -577,7 +585,11 @@ impl FsShared {
             return mapping;
         }
         new.opens.fetch_add(1, Ordering::Relaxed);
-        table.untold.pass_on(new.id, &mut new.state.lock().errors);
+        {
+            let mut state = new.state.lock();
+            table.untold.pass_on(new.id, &mut state.errors);
+            table.unsynced.pass_on(new.id, &mut state.durability);
+        }
         table.mappings.insert(new.id, Entry { mapping: new.clone(), idle_since: None });
         new
     }
@@ -665,7 +677,10 @@ impl Table {
             self.idle.insert(tick, id);
             if !entry.mapping.file().access().is_empty() {
                 self.idle_open.insert(tick, (id, idle));
-                entry.mapping.lane().start();
+                // The flusher closes nothing of other stores.
+                if entry.mapping.store.names_change_here() {
+                    entry.mapping.lane().start();
+                }
             }
         }
     }

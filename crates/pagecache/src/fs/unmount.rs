@@ -1,10 +1,13 @@
 //! The end of a store's use through the cache.
 //!
-//! 1. What was written is at the store before the store is unmounted, or the caller is told; also of
-//!    what was lost before, if no open file has been told.
+//! 1. What was written is at the store, and synced, before the store is unmounted, or the caller is told;
+//!    also of what was lost before, if no open file has been told.
+//! 2. What the flusher has written and no caller has synced is synced, too, also if the store's file is
+//!    closed, or the mapping gone (of as many files as [`Unsynced`](crate::writeback::durability::Unsynced)
+//!    keeps).
 
 use crate::fs::CachedFs;
-use weir_vfs::Result;
+use weir_vfs::{Error, FileId, Result};
 
 impl CachedFs {
     /// Writes back everything that was written to the store's files, and ends the use of the store
@@ -20,59 +23,71 @@ impl CachedFs {
         };
         let mut result = Ok(());
         for mapping in mappings {
-            let dirty = {
+            let unsynced = {
                 let state = mapping.state.lock();
                 // Once it is clean, it may be closed if it is idle: it is kept for the sync.
-                (!state.is_clean()).then(|| mapping.file())
+                (!state.is_clean() || !state.durability.is_synced()).then(|| mapping.file())
             };
-            if let Some(file) = dirty {
-                let written = mapping.write_back(0..u64::MAX).await;
-                let synced = match written {
-                    Ok(()) => file.sync(false).await,
-                    Err(error) => Err(error),
+            if let Some(file) = unsynced {
+                // Of what is left when some is lost, all that the store takes is synced.
+                let written = mapping.write_or_lose(0..u64::MAX).await;
+                let is_open = !file.access().is_empty();
+                let sync = async {
+                    if is_open {
+                        file.sync(false).await
+                    } else {
+                        self.sync_closed(mapping.id).await
+                    }
                 };
-                result = result.and(synced);
+                let synced = mapping.make_durable(sync).await;
+                result = result.and(written).and(synced);
             }
             // Looked at last: a write may fail between the looks at what is dirty.
             let untold = mapping.state.lock().errors.untold();
             result = result.and(untold.map_or(Ok(()), Err));
         }
-        let untold = self.shared.table.lock().untold.take();
+        let (unsynced, untold) = {
+            let mut table = self.shared.table.lock();
+            (table.unsynced.take(), table.untold.take())
+        };
+        for id in unsynced {
+            result = result.and(self.sync_closed(id).await);
+        }
         result = result.and(untold.map_or(Ok(()), Err));
         let unmounted = self.store().unmount().await;
         result.and(unmounted)
+    }
+
+    /// Has the store sync a file that it does not have open.
+    async fn sync_closed(&self, id: FileId) -> Result<()> {
+        match self.store().sync_node(id).await {
+            // Another program has removed it, or moved it, since it was closed.
+            Err(Error::NotFound | Error::Stale | Error::WouldBlock) => Ok(()),
+            synced => synced,
+        }
     }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use crate::memory::metadata::Shrinkable;
-    use crate::{Cache, Config};
+    use crate::testing::{Rig, poll_once};
     use std::pin::pin;
-    use std::task::{Context, Waker};
     use std::thread::yield_now;
-    use weir_stores::fault::{Call, Fault, Rule, What, When};
-    use weir_stores::memory::MemoryFs;
-    use weir_vfs::{Access, Caller, Error, IoFlags, SetAttr};
+    use weir_stores::fault::{Call, What};
+    use weir_vfs::{Error, IoFlags};
 
     #[test]
     fn unmount_syncs_a_file_that_is_closed_meanwhile() {
-        let store = Fault::over(MemoryFs::new(), 1);
-        let cache = Cache::new(Config::default()).unwrap();
-        let fs = cache.mount(store.clone());
-        let file = pollster::block_on(async {
-            let set = SetAttr::default();
-            let made = fs.create(&Caller::Own, fs.root(), b"f", &set, true).await.unwrap();
-            fs.open(&Caller::Own, made.attr.id, Access::WRITE).await.unwrap()
-        });
-        store.add(Rule { call: Call::Write, when: When::Always, what: What::Hold });
+        let rig = Rig::new();
+        let file = rig.create("f");
+        rig.always(Call::Write, What::Hold);
         file.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
         let mapping = file.open.mapping.clone();
         drop(file);
-        let mut unmount = pin!(fs.unmount());
-        let mut cx = Context::from_waker(Waker::noop());
-        assert!(unmount.as_mut().poll(&mut cx).is_pending());
-        store.release();
+        let mut unmount = pin!(rig.fs.unmount());
+        assert!(poll_once(unmount.as_mut()).is_pending());
+        rig.store.release();
         // As the flusher does, when it has been idle for long enough.
         while mapping.take_file().is_none() {
             yield_now();
@@ -82,69 +97,93 @@ mod tests {
 
     #[test]
     fn unmount_tells_of_a_write_that_fails_meanwhile() {
-        let store = Fault::over(MemoryFs::new(), 1);
-        let cache = Cache::new(Config::default()).unwrap();
-        let fs = cache.mount(store.clone());
-        let file = pollster::block_on(async {
-            let set = SetAttr::default();
-            let made = fs.create(&Caller::Own, fs.root(), b"f", &set, true).await.unwrap();
-            fs.open(&Caller::Own, made.attr.id, Access::WRITE).await.unwrap()
-        });
-        store.add(Rule { call: Call::Sync, when: When::Always, what: What::Hold });
+        let rig = Rig::new();
+        let file = rig.create("f");
+        rig.always(Call::Sync, What::Hold);
         file.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
-        let mut unmount = pin!(fs.unmount());
-        let mut cx = Context::from_waker(Waker::noop());
-        while store.held() == 0 {
-            assert!(unmount.as_mut().poll(&mut cx).is_pending());
+        let mut unmount = pin!(rig.fs.unmount());
+        while rig.store.held() == 0 {
+            assert!(poll_once(unmount.as_mut()).is_pending());
         }
-        store.add(Rule { call: Call::Write, when: When::Always, what: What::Fail(Error::Quota) });
+        rig.always(Call::Write, What::Fail(Error::Quota));
         file.write_at(&[2; 4096], 0, IoFlags::UNCACHED).unwrap();
-        while cache.dirty_bytes() > 0 {
-            yield_now();
-        }
-        store.clear();
-        store.release();
+        rig.until_clean();
+        rig.store.clear();
+        rig.store.release();
         assert_eq!(pollster::block_on(unmount), Err(Error::Quota));
     }
 
     #[test]
-    fn an_error_outlives_its_mapping_until_an_open_file_is_told() {
-        let store = Fault::over(MemoryFs::new(), 1);
-        let fs = Cache::new(Config::default()).unwrap().mount(store.clone());
-        let access = Access::READ | Access::WRITE;
-        let lose = |name: &[u8]| {
-            pollster::block_on(async {
-                let set = SetAttr::default();
-                let made = fs.create(&Caller::Own, fs.root(), name, &set, true).await.unwrap();
-                let id = made.attr.id;
-                let file = fs.open(&Caller::Own, id, access).await.unwrap();
-                store.add(Rule {
-                    call: Call::Write,
-                    when: When::Always,
-                    what: What::Fail(Error::Quota),
-                });
-                file.write_at(&[1; 4096], 0, IoFlags::UNCACHED).unwrap();
-                while fs.cache().dirty_bytes() > 0 {
-                    yield_now();
-                }
-                drop(file);
-                store.clear();
-                while !fs.shared.drop_oldest_idle() {
-                    yield_now();
-                }
-                id
-            })
+    fn unmount_syncs_what_the_flusher_wrote() {
+        let written = || {
+            let rig = Rig::new();
+            let file = rig.create("f");
+            file.write_at(&[1; 4096], 0, IoFlags::UNCACHED).unwrap();
+            rig.until_clean();
+            (rig, file)
         };
-        let id = lose(b"f");
-        let open = || pollster::block_on(fs.open(&Caller::Own, id, access)).unwrap();
-        let (one, two) = (open(), open());
-        assert_eq!((one.sync(true), two.sync(true)), (Err(Error::Quota), Err(Error::Quota)));
-        drop((one, two));
-        while !fs.shared.drop_oldest_idle() {
+        let unmount = |rig: &Rig, call| {
+            rig.always(call, What::Fail(Error::Quota));
+            pollster::block_on(rig.fs.unmount())
+        };
+        let (rig, open) = written();
+        assert_eq!(unmount(&rig, Call::Sync), Err(Error::Quota));
+        rig.store.clear();
+        assert_eq!(open.sync(true), Err(Error::Quota), "the open file is told, too");
+        assert_eq!(unmount(&rig, Call::Sync), Ok(()), "synced since");
+
+        let (rig, file) = written();
+        let mapping = file.open.mapping.clone();
+        drop(file);
+        while mapping.take_file().is_none() {
             yield_now();
         }
-        assert_eq!(open().sync(true), Ok(()), "told already");
-        lose(b"g");
-        assert_eq!(pollster::block_on(fs.unmount()), Err(Error::Quota));
+        assert_eq!(unmount(&rig, Call::SyncNode), Err(Error::Quota), "its file is closed");
+
+        for forget in [false, true] {
+            let (rig, file) = written();
+            let id = file.id();
+            drop(file);
+            while !rig.fs.shared.drop_oldest_idle() {
+                yield_now();
+            }
+            match forget {
+                false => {
+                    assert_eq!(unmount(&rig, Call::SyncNode), Err(Error::Quota), "no mapping")
+                }
+                true => {
+                    pollster::block_on(rig.fs.sync_node(id)).unwrap();
+                    assert_eq!(unmount(&rig, Call::SyncNode), Ok(()), "synced without a mapping");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_outlives_its_mapping_until_an_open_file_is_told() {
+        let rig = Rig::new();
+        let lose = |name: &str| {
+            let file = rig.create(name);
+            rig.always(Call::Write, What::Fail(Error::Quota));
+            file.write_at(&[1; 4096], 0, IoFlags::UNCACHED).unwrap();
+            rig.until_clean();
+            let id = file.id();
+            drop(file);
+            rig.store.clear();
+            while !rig.fs.shared.drop_oldest_idle() {
+                yield_now();
+            }
+            id
+        };
+        let id = lose("f");
+        let (one, two) = (rig.open(id), rig.open(id));
+        assert_eq!((one.sync(true), two.sync(true)), (Err(Error::Quota), Err(Error::Quota)));
+        drop((one, two));
+        while !rig.fs.shared.drop_oldest_idle() {
+            yield_now();
+        }
+        assert_eq!(rig.open(id).sync(true), Ok(()), "told already");
+        lose("g");
+        assert_eq!(pollster::block_on(rig.fs.unmount()), Err(Error::Quota));
     }
 }

@@ -120,9 +120,16 @@ impl DirtyFile for Mapping {
         let Some(mut listed) = state.listed.take() else { return };
         if state.is_clean() {
             self.lane().files.lock().leave(&listed);
+            // One that waits behind a store that hangs settles what is written until it begins.
+            let queued = std::mem::replace(&mut state.settle_queued, true);
             drop(state);
-            let settled = self.clone();
-            self.lane().tasks.spawn(async move { settled.settle().await });
+            if !queued {
+                let settled = self.clone();
+                self.lane().tasks.spawn(async move {
+                    settled.state.lock().settle_queued = false;
+                    settled.settle().await;
+                });
+            }
             return;
         }
         let since = state.dirty_since.unwrap_or(now);
@@ -150,6 +157,33 @@ impl DirtyFile for Mapping {
     }
 
     fn write_all_back(self: Arc<Self>) -> Pin<Box<dyn Future<Output = Result<()>> + Send>> {
-        Box::pin(async move { self.write_back(0..u64::MAX).await })
+        Box::pin(async move { self.write_or_lose(0..u64::MAX).await })
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::testing::Rig;
+    use weir_vfs::IoFlags;
+
+    #[test]
+    fn tasks_that_settle_times_do_not_pile_up() {
+        let rig = Rig::new();
+        let file = rig.create("f");
+        let mapping = &file.open.mapping;
+        let go_on = rig.hang_tasks();
+        for _ in 0..100 {
+            file.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
+            pollster::block_on(mapping.write_back(0..u64::MAX)).unwrap();
+            mapping.clone().flush(false, Instant::now());
+        }
+        let alive = mapping.lane().tasks.alive();
+        assert_eq!(alive, 2, "the one that hangs, and one behind it");
+        drop(go_on);
+        // It settles what was written after it was queued.
+        while mapping.state.lock().times.pending().is_some() {
+            std::thread::yield_now();
+        }
     }
 }

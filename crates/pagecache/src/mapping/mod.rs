@@ -38,6 +38,7 @@ use crate::memory::owner::FrameOwner;
 use crate::ranges::RangeSet;
 use crate::stats::{Count, FileCounters};
 use crate::wait::WaitQueue;
+use crate::writeback::durability::Durability;
 use crate::writeback::errseq::WriteErrors;
 use crate::writeback::failing::Failing;
 use crate::writeback::flusher::Listed;
@@ -126,6 +127,9 @@ pub(crate) struct State {
     pub(crate) stored_size: u64,
     pub(crate) exclusive: bool,
     pub(crate) times: Times,
+    /// A task that settles the times is queued, and has not begun.
+    pub(crate) settle_queued: bool,
+    pub(crate) durability: Durability,
 }
 
 impl State {
@@ -248,6 +252,8 @@ impl Mapping {
                 stored_size: attr.size,
                 exclusive: false,
                 times: Times::new(&attr, change_lead, others),
+                settle_queued: false,
+                durability: Durability::default(),
             }),
             changed: WaitQueue::default(),
             opens: AtomicUsize::new(0),

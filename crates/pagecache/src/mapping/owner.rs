@@ -1,7 +1,7 @@
 //! What memory management asks of a mapping (see [`FrameOwner`]).
 
-use crate::mapping::Mapping;
 use crate::mapping::index::{self, Found};
+use crate::mapping::{Mapping, closed_file};
 use crate::memory::arena::flag;
 use crate::memory::owner::FrameOwner;
 use std::ops::ControlFlow;
@@ -73,10 +73,44 @@ impl FrameOwner for Mapping {
         if page < u64::MAX { ControlFlow::Break(page) } else { ControlFlow::Continue(()) }
     }
 
+    /// Pages are free at once: only what may block, the end of the store's file and perhaps of the store,
+    /// waits for the store's tasks.
     fn release(self: Arc<Self>) {
         if let Some(mapping) = Arc::into_inner(self) {
             let tasks = mapping.lane().tasks.clone();
-            tasks.spawn(async move { drop(mapping) });
+            let file = std::mem::replace(&mut *mapping.file.write(), closed_file::shared());
+            let store = mapping.store.clone();
+            drop(mapping);
+            tasks.spawn(async move { drop((file, store)) });
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::testing::Rig;
+    use std::thread::yield_now;
+    use weir_vfs::IoFlags;
+
+    #[test]
+    fn pages_are_free_at_once_though_the_store_hangs() {
+        let rig = Rig::new();
+        let file = rig.create("f");
+        file.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
+        file.sync(true).unwrap();
+        let (mapping, cache) = (file.open.mapping.clone(), rig.fs.cache().clone());
+        drop(file);
+        rig.fs.shared.table.lock().mappings.clear();
+        // The flusher lists it until it has looked at it.
+        while Arc::strong_count(&mapping) > 1 {
+            mapping.lane().kick();
+            yield_now();
+        }
+        assert_eq!(cache.used_bytes(), 4096);
+        let go_on = rig.hang_tasks();
+        FrameOwner::release(mapping);
+        assert_eq!(cache.used_bytes(), 0);
+        drop(go_on);
     }
 }

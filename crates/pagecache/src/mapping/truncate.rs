@@ -30,7 +30,9 @@ struct Noted<'a>(&'a Mapping);
 
 impl Drop for Noted<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().times.end();
+        let mut state = self.0.state.lock();
+        state.times.end();
+        state.durability.changed();
     }
 }
 

@@ -23,6 +23,7 @@ use crate::memory::arena::{Arena, flag, runs};
 use crate::ranges::RangeSet;
 use crate::stats::Count;
 use crate::writeback::errseq::may_pass;
+use crate::writeback::failing::Failing;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,8 +50,8 @@ struct DirtyPages {
     len: usize,
 }
 
-// SAFETY: the frames are pinned until `self` is dropped, and `shared` keeps their arena, in which frames
-// never move; a page under writeback is not written to.
+// SAFETY: the frames are pinned until `self` is dropped, and `memory` keeps their arena, in which frames
+// never move; bytes of a published page below the length are not written to.
 unsafe impl Source for DirtyPages {
     fn len(&self) -> usize {
         self.len
@@ -80,6 +81,13 @@ pub(crate) enum Ask {
     Background,
     /// A caller waits for it.
     Now,
+}
+
+/// What a caller that waits for writeback does when a write has failed for good.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OnLoss {
+    Stop,
+    GoOn,
 }
 
 /// Whether the flusher is to be woken for what an uncached write left. A few pages are not worth it
@@ -249,6 +257,7 @@ impl Mapping {
         match result {
             Ok(()) => {
                 state.stored_size = state.stored_size.max(end);
+                state.durability.changed();
                 state.no_longer_failing(run.clone());
                 self.count(Count::WritebackOps, 1);
                 self.count(Count::WritebackPages, pages);
@@ -312,13 +321,31 @@ impl Mapping {
         );
     }
 
-    /// Writes back what is dirty now in `pages`, and waits until the store has it.
+    /// Writes back what is dirty now in `pages`, and waits until the store has it. Stops when a write
+    /// of the file fails for good: pages that can be written may then be dirty still.
     ///
     /// # Errors
     /// That of the last write that failed for good meanwhile.
     pub(crate) async fn write_back(self: &Arc<Self>, pages: Range<u64>) -> Result<()> {
+        self.write_what_is_dirty(pages, OnLoss::Stop).await
+    }
+
+    /// Writes back what is dirty now in `pages`, and waits until the store has each page, or the page is
+    /// lost. It does not wait for what is written to the file meanwhile.
+    ///
+    /// # Errors
+    /// That of the last write that failed for good meanwhile.
+    pub(crate) async fn write_or_lose(self: &Arc<Self>, pages: Range<u64>) -> Result<()> {
+        self.write_what_is_dirty(pages, OnLoss::GoOn).await
+    }
+
+    async fn write_what_is_dirty(
+        self: &Arc<Self>,
+        pages: Range<u64>,
+        on_loss: OnLoss,
+    ) -> Result<()> {
         let within = |run: &Range<u64>| run.start.max(pages.start)..run.end.min(pages.end);
-        let (asked, mut todo, mut writes, errors) = {
+        let (mut asked, mut todo, mut writes, mut errors) = {
             let state = self.state.lock();
             let mut todo = RangeSet::default();
             state.dirty.iter().for_each(|run| _ = todo.insert(within(&run)));
@@ -327,6 +354,9 @@ impl Mapping {
             state.writeback.values().for_each(|run| _ = asked.insert(within(run)));
             (asked, todo, state.next_write, state.errors.count())
         };
+        let mut result = Ok(());
+        // Those of `asked` whose writes have failed, and since when.
+        let mut retried = Failing::default();
         let mut ask = Ask::Now;
         loop {
             let ticket = self.changed.ticket();
@@ -334,22 +364,28 @@ impl Mapping {
             for run in todo.iter() {
                 self.start_writeback(run, ask, &mut begun);
             }
-            for run in begun.iter() {
-                todo.remove(run);
-            }
             {
                 let state = self.state.lock();
                 if state.errors.count() != errors {
-                    return Err(state.errors.last());
+                    errors = state.errors.count();
+                    result = Err(state.errors.last());
+                    if on_loss == OnLoss::Stop {
+                        return result;
+                    }
                 }
-                // What another thread has begun, or has dropped, is done with here, too; what has
-                // failed is tried again, here or by the flusher.
-                todo = todo.intersection(&state.dirty);
-                let failed = state.failing.among(&asked);
-                if !begun.is_empty() || !todo.is_empty() {
+                // Also where another thread has begun the write.
+                if !todo.is_empty() {
                     writes = state.next_write;
                 }
-                for run in failed.iter() {
+                for run in begun.iter() {
+                    todo.remove(run);
+                }
+                // What another thread has begun, or has dropped, is done with here, too; what has
+                // failed is tried again, here or by the flusher. A page that fails anew was written or
+                // lost in between: it has been written to again, which no caller of this waits for.
+                todo = todo.intersection(&state.dirty);
+                retried.move_from(&mut asked, &state.failing);
+                for run in retried.still_in(&state.failing).iter() {
                     ask = Ask::Background;
                     writes = state.next_write;
                     todo.insert(run);
@@ -359,11 +395,23 @@ impl Mapping {
                     .iter()
                     .any(|(&n, r)| n < writes && r.start < pages.end && pages.start < r.end);
                 if todo.is_empty() && !pending {
-                    return Ok(());
+                    return result;
                 }
             }
             self.changed.wait(ticket).await;
         }
+    }
+
+    /// Runs a sync of the file by the store. An error is noted for open files: the store has told this
+    /// one call, and data that others wrote may be lost as well.
+    pub(crate) async fn make_durable(&self, sync: impl Future<Output = Result<()>>) -> Result<()> {
+        let begun = self.state.lock().durability.begin();
+        let synced = sync.await;
+        match synced {
+            Ok(()) => self.state.lock().durability.synced(begun),
+            Err(error) => self.note_error(error),
+        }
+        synced
     }
 
     /// Sets the store's modification time to that of the last write, once everything is written,
@@ -463,4 +511,76 @@ fn frame_slices<'a>(
         (start < end)
             .then(|| (arena.ptr(frame).cast_const().wrapping_add(start - run.start), end - start))
     })
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::testing::{Rig, poll_once};
+    use std::pin::{Pin, pin};
+    use weir_stores::fault::{Call, Rule, What, When};
+    use weir_vfs::{FileId, IoFlags, UNCACHED_MARK, UNCACHED_XATTR, XattrMode};
+
+    type Asked = for<'a> fn(&'a Rig, FileId) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+    #[test]
+    fn a_loss_does_not_keep_the_other_pages_of_the_file_from_being_written() {
+        let calls: [Asked; 3] = [
+            |rig, _| Box::pin(async { assert_eq!(rig.fs.unmount().await, Err(Error::Quota)) }),
+            |rig, _| {
+                Box::pin(async { assert_eq!(rig.fs.cache().flush().await, Err(Error::Quota)) })
+            },
+            |rig, id| {
+                Box::pin(async move {
+                    let mode = XattrMode::Either;
+                    let set = (UNCACHED_XATTR, UNCACHED_MARK);
+                    rig.fs.set_xattr(&Caller::Own, id, set.0, set.1, mode).await.unwrap();
+                })
+            },
+        ];
+        for call in calls {
+            let rig = Rig::new();
+            let file = rig.create("f");
+            let first = When::Touching(0..4096);
+            let fail = What::Fail(Error::Quota);
+            rig.store.add(Rule { call: Call::Write, when: first, what: fail });
+            rig.always(Call::Write, What::Hold);
+            for page in [0, 2] {
+                file.write_at(&[1; 4096], page * 4096, IoFlags::empty()).unwrap();
+            }
+            let mut call = call(&rig, file.id());
+            assert!(poll_once(&mut call).is_pending());
+            assert_eq!((file.write_errors(), rig.store.held()), (1, 1));
+            rig.store.release();
+            pollster::block_on(call);
+            assert!(file.open.mapping.state.lock().is_clean());
+            assert_eq!(
+                pollster::block_on(rig.fs.store().getattr(file.id())).unwrap().size,
+                3 * 4096
+            );
+        }
+    }
+
+    #[test]
+    fn a_sync_waits_for_a_write_that_another_thread_begins() {
+        let rig = Rig::new();
+        let file = rig.create("f");
+        rig.always(Call::Write, What::Hold);
+        // One run more than may be in flight.
+        for run in 0..=WINDOW as u64 {
+            file.write_at(&[1; 4096], run * 8192, IoFlags::empty()).unwrap();
+        }
+        let mapping = &file.open.mapping;
+        let mut sync = pin!(mapping.write_back(0..u64::MAX));
+        assert!(poll_once(sync.as_mut()).is_pending());
+        assert_eq!(rig.store.held(), WINDOW);
+        rig.store.release_one();
+        // As the flusher does.
+        mapping.start_writeback(0..u64::MAX, Ask::Background, &mut RangeSet::default());
+        for left in (1..=WINDOW).rev() {
+            assert!(poll_once(sync.as_mut()).is_pending(), "{left} writes are not in the store");
+            rig.store.release_one();
+        }
+        assert_eq!(poll_once(sync.as_mut()), std::task::Poll::Ready(Ok(())));
+    }
 }

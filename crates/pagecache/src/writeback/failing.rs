@@ -51,12 +51,57 @@ impl Failing {
         self.since.iter().find(|(_, pages)| pages.contains(page)).map(|&(since, _)| since)
     }
 
-    /// Those of `pages` that are failing.
-    pub(crate) fn among(&self, pages: &RangeSet) -> RangeSet {
-        let mut failing = RangeSet::default();
-        for (_, set) in &self.since {
-            pages.intersection(set).iter().for_each(|run| _ = failing.insert(run));
+    /// Takes those of `pages` that are failing in `other` over, with their times.
+    pub(crate) fn move_from(&mut self, pages: &mut RangeSet, other: &Self) {
+        for (since, failing) in &other.since {
+            let new = pages.intersection(failing);
+            if new.is_empty() {
+                continue;
+            }
+            let index = self.since.iter().position(|(known, _)| known == since);
+            let index = index.unwrap_or_else(|| {
+                self.since.push((*since, RangeSet::default()));
+                self.since.len() - 1
+            });
+            for run in new.iter() {
+                pages.remove(run.clone());
+                self.since[index].1.insert(run);
+            }
         }
-        failing
+    }
+
+    /// Pages that have been failing in `other`, too, since the same time.
+    pub(crate) fn still_in(&self, other: &Self) -> RangeSet {
+        let mut still = RangeSet::default();
+        for (since, pages) in &self.since {
+            for (_, failing) in other.since.iter().filter(|(known, _)| known == since) {
+                pages.intersection(failing).iter().for_each(|run| _ = still.insert(run));
+            }
+        }
+        still
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_anew_is_not_what_failed_before() {
+        let pages = |set: &RangeSet| set.iter().flatten().collect::<Vec<_>>();
+        let start = Instant::now();
+        let mut failing = Failing::default();
+        failing.insert(1, start);
+        failing.insert(2, start + 2 * TOGETHER);
+        let (mut asked, mut seen) = (RangeSet::default(), Failing::default());
+        asked.insert(0..3);
+        seen.move_from(&mut asked, &failing);
+        assert_eq!(pages(&asked), [0]);
+        assert_eq!(pages(&seen.still_in(&failing)), [1, 2]);
+        // The first is lost, written to again, and fails again.
+        failing.remove(1..2);
+        failing.insert(1, start + 4 * TOGETHER);
+        seen.move_from(&mut asked, &failing);
+        assert_eq!(pages(&seen.still_in(&failing)), [2]);
     }
 }

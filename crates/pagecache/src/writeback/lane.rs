@@ -127,30 +127,62 @@ impl Lane {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use crate::{Cache, Config};
+    use std::sync::Arc;
     use std::thread::yield_now;
     use weir_base::sync::atomic::Ordering;
     use weir_stores::memory::MemoryFs;
-    use weir_vfs::{Access, Caller, IoFlags, SetAttr};
+    use weir_vfs::{Access, Caller, FileSystem, FileSystemDecorator, IoFlags, SetAttr};
+
+    fn running(fs: &crate::CachedFs) -> bool {
+        fs.shared.dirty.lane.running.load(Ordering::SeqCst)
+    }
+
+    fn make(fs: &crate::CachedFs, name: &[u8], access: Access) -> crate::File {
+        pollster::block_on(async {
+            let set = SetAttr::default();
+            let made = fs.create(&Caller::Own, fs.root(), name, &set, true).await.unwrap();
+            fs.open(&Caller::Own, made.attr.id, access).await.unwrap()
+        })
+    }
 
     #[test]
     fn a_store_has_a_flusher_while_there_is_something_to_do() {
         let cache = Cache::new(Config::default()).unwrap();
         let (fs, unused) = (cache.mount(MemoryFs::new()), cache.mount(MemoryFs::new()));
-        let running = |fs: &crate::CachedFs| fs.shared.dirty.lane.running.load(Ordering::SeqCst);
         let mut open = Vec::new();
         for name in [b"f", b"g"] {
             assert!(!running(&fs) && !running(&unused));
-            let file = pollster::block_on(async {
-                let set = SetAttr::default();
-                let made = fs.create(&Caller::Own, fs.root(), name, &set, true).await.unwrap();
-                fs.open(&Caller::Own, made.attr.id, Access::WRITE).await.unwrap()
-            });
+            let file = make(&fs, name, Access::WRITE);
             file.write_at(&[1; 4096], 0, IoFlags::UNCACHED).unwrap();
             assert!(running(&fs) && !running(&unused));
             while cache.dirty_bytes() > 0 || running(&fs) {
                 yield_now();
             }
             open.push(file);
+        }
+    }
+
+    /// A store that programs of other machines change.
+    struct Remote(Arc<MemoryFs>);
+
+    impl FileSystemDecorator for Remote {
+        fn below(&self) -> &dyn FileSystem {
+            &*self.0
+        }
+
+        fn names_change_here(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_store_whose_files_are_not_closed_needs_no_flusher_for_files_that_were_read() {
+        let cache = Cache::new(Config::default()).unwrap();
+        let (here, remote) =
+            (cache.mount(MemoryFs::new()), cache.mount(Arc::new(Remote(MemoryFs::new()))));
+        for (fs, closes) in [(&here, true), (&remote, false)] {
+            drop(make(fs, b"f", Access::READ));
+            assert_eq!(running(fs), closes);
         }
     }
 }

@@ -1,0 +1,59 @@
+//! What unit tests share: a cache over a store whose calls fail, or are held back, by rule.
+
+use crate::{Cache, CachedFs, Config, File};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::task::{Context, Poll, Waker};
+use std::thread::yield_now;
+use weir_stores::fault::{Call, Fault, Rule, What, When};
+use weir_stores::memory::MemoryFs;
+use weir_vfs::{Access, Caller, FileId, SetAttr};
+
+pub(crate) struct Rig {
+    pub(crate) store: Arc<Fault>,
+    pub(crate) fs: CachedFs,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        let store = Fault::over(MemoryFs::new(), 1);
+        let fs = Cache::new(Config::default()).unwrap().mount(store.clone());
+        Self { store, fs }
+    }
+
+    /// A new file, open for reading and writing.
+    pub(crate) fn create(&self, name: &str) -> File {
+        let (name, set) = (name.as_bytes(), SetAttr::default());
+        let made = self.fs.create(&Caller::Own, self.fs.root(), name, &set, true);
+        self.open(pollster::block_on(made).unwrap().attr.id)
+    }
+
+    pub(crate) fn open(&self, id: FileId) -> File {
+        let access = Access::READ | Access::WRITE;
+        pollster::block_on(self.fs.open(&Caller::Own, id, access)).unwrap()
+    }
+
+    /// Has this happen to all such calls, unless a rule from before says otherwise.
+    pub(crate) fn always(&self, call: Call, what: What) {
+        self.store.add(Rule { call, when: When::Always, what });
+    }
+
+    /// Until nothing is dirty.
+    pub(crate) fn until_clean(&self) {
+        while self.fs.cache().dirty_bytes() > 0 {
+            yield_now();
+        }
+    }
+
+    /// Blocks the thread of the store's tasks until the result is dropped, as a call of a store does that
+    /// hangs.
+    pub(crate) fn hang_tasks(&self) -> Sender<()> {
+        let (go_on, hung) = channel::<()>();
+        self.fs.shared.dirty.lane.tasks.spawn(async move { _ = hung.recv() });
+        go_on
+    }
+}
+
+pub(crate) fn poll_once<F: Future + Unpin>(mut future: F) -> Poll<F::Output> {
+    std::pin::Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop()))
+}

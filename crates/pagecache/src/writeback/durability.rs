@@ -1,0 +1,101 @@
+//! What the store has of a file, and has not been asked to sync.
+//!
+//! 1. A sync covers what the store had been given when it began: a change that ends during a sync is left
+//!    for the next.
+
+use std::collections::HashSet;
+use weir_vfs::FileId;
+
+/// Files without a mapping of which it is known that they are not synced, at most: hardly a megabyte.
+const UNSYNCED_FILES: usize = 16 << 10;
+
+/// How far a file's data in the store is synced.
+#[derive(Debug, Default)]
+pub(crate) struct Durability {
+    /// Counts our changes of the data in the store that have ended.
+    changes: u64,
+    /// As many of them a sync has covered.
+    synced: u64,
+}
+
+/// What a sync covers, by the count of changes when it began.
+#[derive(Clone, Copy)]
+pub(crate) struct Covered(u64);
+
+impl Durability {
+    /// The store has been given something.
+    pub(crate) fn changed(&mut self) {
+        self.changes += 1;
+    }
+
+    /// A sync begins.
+    pub(crate) fn begin(&self) -> Covered {
+        Covered(self.changes)
+    }
+
+    /// It has ended well.
+    pub(crate) fn synced(&mut self, covered: Covered) {
+        self.synced = self.synced.max(covered.0);
+    }
+
+    pub(crate) fn is_synced(&self) -> bool {
+        self.synced == self.changes
+    }
+}
+
+/// Files without a mapping that are not synced.
+#[derive(Default)]
+pub(crate) struct Unsynced {
+    files: HashSet<FileId>,
+}
+
+impl Unsynced {
+    /// The file's mapping is about to go. Of too many files it is not known.
+    pub(crate) fn keep(&mut self, id: FileId, durability: &Durability) {
+        if !durability.is_synced() && self.files.len() < UNSYNCED_FILES {
+            self.files.insert(id);
+        }
+    }
+
+    /// The file has a mapping again.
+    pub(crate) fn pass_on(&mut self, id: FileId, durability: &mut Durability) {
+        if self.files.remove(&id) {
+            durability.changed();
+        }
+    }
+
+    /// The file is gone, or is being synced. Says whether it was kept.
+    pub(crate) fn forget(&mut self, id: FileId) -> bool {
+        self.files.remove(&id)
+    }
+
+    /// A sync of the file has failed.
+    pub(crate) fn put_back(&mut self, id: FileId) {
+        self.files.insert(id);
+    }
+
+    /// All of them; none is kept.
+    pub(crate) fn take(&mut self) -> HashSet<FileId> {
+        std::mem::take(&mut self.files)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_covers_what_had_ended_when_it_began() {
+        let mut durability = Durability::default();
+        assert!(durability.is_synced());
+        durability.changed();
+        let (first, second) = (durability.begin(), durability.begin());
+        durability.changed();
+        durability.synced(first);
+        assert!(!durability.is_synced(), "the second change ended during the sync");
+        let third = durability.begin();
+        durability.synced(third);
+        durability.synced(second);
+        assert!(durability.is_synced(), "a sync that ends late takes nothing back");
+    }
+}
