@@ -11,7 +11,8 @@ const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o0010;
 
-/// Takes away what `caller`'s change of the file's data takes away.
+/// Takes away what `caller`'s change of the file's data takes away. The program itself does it, so call this only
+/// for a caller that is known to have the right to change the data, or has changed it.
 ///
 /// # Errors
 /// Those of the store.

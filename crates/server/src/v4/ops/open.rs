@@ -470,13 +470,16 @@ async fn truncate(
     file: &File,
     access: Access,
 ) -> Result<(), Error> {
-    let attr = file.getattr().await.map_err(of_vfs)?;
-    set_id::clear(target.fs(), &target.caller, &attr).await.map_err(of_vfs)?;
+    let fs = target.fs();
     if access.contains(Access::WRITE) {
+        let attr = file.getattr().await.map_err(of_vfs)?;
+        set_id::clear(fs, &target.caller, &attr).await.map_err(of_vfs)?;
         file.truncate_async(0).await.map_err(of_vfs)?;
     } else {
+        // Only the store says whether a caller that opens the file to read it may truncate it.
         let set = SetAttr { size: Some(0), ..SetAttr::default() };
-        target.fs().setattr(&target.caller, target.node.id, &set).await.map_err(of_vfs)?;
+        let attr = fs.setattr(&target.caller, target.node.id, &set).await.map_err(of_vfs)?;
+        set_id::clear(fs, &target.caller, &attr).await.map_err(of_vfs)?;
     }
     cx.changed(&[target.node]);
     cx.commit_changes().await

@@ -143,6 +143,34 @@ async fn a_stolen_stateid_gives_nobody_a_right() {
 }
 
 #[tokio::test]
+async fn an_open_that_may_not_truncate_takes_no_set_user_id() {
+    let f = open_to_all().await;
+    let (own, root) = (weir_vfs::Caller::Own, f.fs.root());
+    let set = |mode, size| weir_vfs::SetAttr { mode: Some(mode), size, ..Default::default() };
+    let id = f.fs.create(&own, root, b"file", &set(0o4755, None), true).await.unwrap().attr.id;
+    let mut c = client_as(&f, "c", OTHER).await;
+    let attrs = Attrs { size: Some(0), ..Attrs::default() };
+    let how = open::How::Create(open::CreateHow::Unchecked(attrs.into()));
+    let by_name = open_as(0, 0, open::ShareAccess::READ, how);
+    let by_handle = match by_name.clone() {
+        Op::Open(args) => Op::Open(open::Args { claim: open::Claim::Fh, ..args }),
+        other => other,
+    };
+    let found = vec![Op::Putrootfh(()), Op::Lookup("file".into())];
+    for open in [vec![Op::Putrootfh(()), by_name], [found, vec![by_handle]].concat()] {
+        f.fs.setattr(&own, id, &set(0o4755, Some(10))).await.unwrap();
+        assert_eq!(c.fails(open.clone()).await, Error::Access);
+        let attr = f.fs.getattr(id).await.unwrap();
+        assert_eq!((attr.mode, attr.size), (0o4755, 10));
+        // Who may write the file truncates it, and the bits go.
+        f.fs.setattr(&own, id, &set(0o4757, None)).await.unwrap();
+        c.ok(open).await;
+        let attr = f.fs.getattr(id).await.unwrap();
+        assert_eq!((attr.mode, attr.size), (0o757, 0));
+    }
+}
+
+#[tokio::test]
 async fn a_close_that_is_sent_again_is_answered_to_who_sent_it() {
     let f = open_to_all().await;
     let mut c = f.connect("old", 0).await;
