@@ -6,7 +6,9 @@
 //!
 //! 1. What is taken for the outcome of the first request is what the request asked for, to the file.
 //! 2. A new file that must not have existed is told by a verifier that its request carried.
-//! 3. A directory that is in its own way cannot be told from another one's; that stays an error.
+//! 3. A directory that is in its own way cannot be told from another one's; that stays an error. It carries no
+//!    verifier, and another process of the same user may have made it in the meantime, as a lock for instance:
+//!    neither owner, time nor emptiness would tell, and two processes would hold the lock.
 
 use crate::error::Result;
 use crate::protocol::{Handle, Node, Place, Protocol};

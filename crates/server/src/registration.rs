@@ -60,7 +60,7 @@ pub async fn register(
     for &id in programs {
         let ProgramId { program, version } = id;
         if matches!(program, nlm::PROGRAM | nsm::PROGRAM)
-            && let Some(other) = client.port_of(id).await.map_err(unreachable)?
+            && let Some(other) = known_port(&mut client, id).await.map_err(unreachable)?
             && other != port
             && answers(SocketAddr::new(mapper.ip(), other), Source::ANY, id, LIMITS).await
         {
@@ -80,6 +80,15 @@ pub async fn register(
         registered.push(id);
     }
     Ok(registered)
+}
+
+/// The port at which the mapper says a program is. A mapper that does not tell is taken to know none: it may take
+/// registrations all the same.
+async fn known_port(client: &mut PortMapper, id: ProgramId) -> Result<Option<u16>, net::Error> {
+    match client.port_of(id).await {
+        Err(net::Error::Refused(_) | net::Error::Results(_)) => Ok(None),
+        port => port,
+    }
 }
 
 /// Takes back what [`register`] did.
@@ -118,6 +127,16 @@ mod tests {
     #[derive(Default)]
     struct Mapper {
         mappings: Mutex<Vec<Mapping>>,
+        telling: Mutex<Telling>,
+    }
+
+    /// How a mapper answers when it is asked for a port.
+    #[derive(Clone, Copy, Debug, Default)]
+    enum Telling {
+        #[default]
+        Tells,
+        Refuses,
+        AnswersMalformed,
     }
 
     #[async_trait]
@@ -147,6 +166,11 @@ mod tests {
                     known
                 }
                 3 => {
+                    match *self.telling.lock() {
+                        Telling::Tells => {}
+                        Telling::Refuses => return Err(Refusal::NoSuchProcedure),
+                        Telling::AnswersMalformed => return Ok(reply),
+                    }
                     let port = mappings.iter().find(|m| same(m)).map_or(0, |m| m.port);
                     reply.put(&port);
                     return Ok(reply);
@@ -231,6 +255,16 @@ mod tests {
         register(addr, &ours, theirs).await.unwrap();
         assert_eq!(register(addr, &ours, 2049).await.unwrap(), []);
         assert_eq!(*mapper.mappings.lock(), mapped(theirs));
+    }
+
+    #[tokio::test]
+    async fn a_mapper_that_tells_no_ports_takes_registrations() {
+        let (mapper, addr) = mapper().await;
+        let ours = [nlm::ID, nsm::ID];
+        for telling in [Telling::Refuses, Telling::AnswersMalformed] {
+            *mapper.telling.lock() = telling;
+            assert_eq!(register(addr, &ours, 2049).await.unwrap(), ours, "{telling:?}");
+        }
     }
 
     #[tokio::test]

@@ -260,6 +260,37 @@ async fn set_user_id_is_taken_away_and_leaves_what_programs_set_meanwhile() {
 }
 
 #[tokio::test]
+async fn a_mode_that_a_caller_sets_leaves_the_files_capabilities() {
+    if !is_root() {
+        return eprintln!("not tested: only root may give a file capabilities");
+    }
+    // CAP_NET_BIND_SERVICE, effective and permitted (linux/capability.h, `vfs_cap_data` of revision 2).
+    let mut capabilities = [0; 20];
+    capabilities[..4].copy_from_slice(&0x0200_0001_u32.to_le_bytes());
+    capabilities[4..8].copy_from_slice(&(1_u32 << 10).to_le_bytes());
+    let dir = temp_dir();
+    let store = open(dir.path());
+    let set = SetAttr { mode: Some(0o755), uid: Some(4001), ..SetAttr::default() };
+    let id = store.create(&OWN, store.root(), b"file", &set, true).await.unwrap().attr.id;
+    let owner = Caller::As(Cred { uid: 4001, gid: 4001, groups: Vec::new() });
+    let path = dir.path().join("file");
+    let name = "security.capability";
+    let flags = rustix::fs::XattrFlags::empty();
+    let set =
+        |mode, mask| SetAttr { mode: Some(mode), mode_mask: Some(mask), ..SetAttr::default() };
+    for (caller, keeps) in [(&owner, true), (&OWN, false)] {
+        store.setattr(&OWN, id, &set(0o4755, 0o7777)).await.unwrap();
+        if let Err(error) = rustix::fs::setxattr(&path, name, &capabilities, flags) {
+            return eprintln!("not tested: no capabilities in {}: {error}", path.display());
+        }
+        let cleared = store.setattr(caller, id, &set(0, 0o4000)).await.unwrap();
+        assert_eq!(cleared.mode, 0o755);
+        let has = rustix::fs::getxattr(&path, name, &mut [0; 20]).is_ok();
+        assert_eq!(has, keeps, "{caller:?}");
+    }
+}
+
+#[tokio::test]
 async fn callers_act_as_themselves() {
     if !is_root() {
         return eprintln!("not tested: only root may act as others");

@@ -249,6 +249,15 @@ impl Encoder {
         out.freeze()
     }
 
+    /// Copies the payloads into the message, and drops them. Marks from behind the first payload are void then.
+    pub fn own_payloads(&mut self) {
+        if !self.message.splices.is_empty() {
+            self.message.inline = self.copy_since(0).into();
+            self.message.splices.clear();
+            self.spliced = 0;
+        }
+    }
+
     /// The finished message.
     pub fn finish(self) -> Message {
         self.message
@@ -280,6 +289,23 @@ mod tests {
             let got: Vec<u8> = slices.iter().flat_map(|s| s.to_vec()).collect();
             assert_eq!(got, &expected[from..], "from {from}");
         }
+    }
+
+    #[test]
+    fn payloads_that_are_owned_leave_the_message_as_it_was() {
+        let mut e = Encoder::new();
+        let mark = e.mark();
+        e.u32(7);
+        let payload = Arc::new(Bytes::from_static(b"hello"));
+        e.payload(payload.clone());
+        let len = e.len();
+        e.own_payloads();
+        assert_eq!((e.len(), Arc::strong_count(&payload)), (len, 1));
+        e.payload(Arc::new(Bytes::from_static(b"more")));
+        e.patch_u32(mark, 8);
+        let expected = b"\0\0\0\x08\0\0\0\x05hello\0\0\0\0\0\0\x04more";
+        assert_eq!(e.len(), expected.len());
+        assert_eq!(&e.finish().to_bytes()[..], expected);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //!
 //! 1. A call that is not idempotent is repeated under the same xid and from the same port, for the
 //!    server's reply cache; where that fails, what the first one did is recognised
-//!    ([`repeated`](crate::retried)).
+//!    ([`retried`](crate::retried)).
 
 mod convert;
 mod mount;

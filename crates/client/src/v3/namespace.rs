@@ -1,5 +1,5 @@
 //! Operations that make and take away names. Each counts once: where a server answers a repetition as
-//! if it were another call, what the first one did is recognised ([`repeated`](crate::retried)).
+//! if it were another call, what the first one did is recognised ([`retried`](crate::retried)).
 
 use super::convert::{Status, handle_of, set_attr};
 use super::{V3, dir_op};

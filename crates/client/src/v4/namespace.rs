@@ -1,6 +1,6 @@
 //! Operations that make and remove names. Each counts once: where a server answers a repetition as if
 //! it were another request (it has no sessions, or lost them with a restart), the client recognises
-//! what the first one did ([`repeated`](crate::retried)).
+//! what the first one did ([`retried`](crate::retried)).
 
 use super::attr::set_attrs;
 use super::client::V4;

@@ -1,7 +1,8 @@
 //! Where a connection comes from, as far as the server can tell by itself.
 
 use super::socket_owner;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::sync::OnceLock;
 
 /// Ports that only a superuser binds, where a machine has no other bound.
@@ -37,7 +38,7 @@ impl Origin {
 
     /// The origin of a datagram that says that it is `from` there.
     pub(crate) async fn of_datagram(from: SocketAddr) -> Self {
-        let place = if is_own_address(from.ip()) {
+        let place = if is_own_address(from) {
             Locality::Here(socket_owner::find_sender(from).await)
         } else {
             Locality::Elsewhere
@@ -54,7 +55,7 @@ impl Origin {
         let place = match owner {
             Some(owner) => Locality::Here(Some(owner)),
             None if is_same_machine(peer, local) => Locality::Here(None),
-            None if may_be_users() && is_own_address(peer.ip()) => Locality::Here(None),
+            None if may_be_users() && is_own_address(peer) => Locality::Here(None),
             None => Locality::Elsewhere,
         };
         Self::at(place, peer.port(), first_here)
@@ -117,9 +118,20 @@ fn is_same_machine(peer: SocketAddr, local: SocketAddr) -> bool {
     peer.is_loopback() || peer == local
 }
 
-/// Whether an address is one of this machine's: only those are bound.
-fn is_own_address(address: IpAddr) -> bool {
-    UdpSocket::bind((address.to_canonical(), 0)).is_ok()
+/// Whether an address may be one of this machine's: only those are bound.
+fn is_own_address(address: SocketAddr) -> bool {
+    let any_port = match (address.ip().to_canonical(), address) {
+        // A link-local address is bound on its link alone.
+        (IpAddr::V6(ip), SocketAddr::V6(v6)) => SocketAddrV6::new(ip, 0, 0, v6.scope_id()).into(),
+        (ip, _) => SocketAddr::new(ip, 0),
+    };
+    UdpSocket::bind(any_port).map_or_else(|error| !is_foreign(&error), |_| true)
+}
+
+/// Whether an address could not be bound because it is another machine's. Any other error (no file descriptor is
+/// free, for one) says nothing of the address.
+fn is_foreign(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable
 }
 
 /// The first port that users of this machine may bind (ip(7), `ip_unprivileged_port_start`), 1024
@@ -136,6 +148,7 @@ fn first_unprivileged_here() -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::io::Errno;
     use std::net::{TcpListener, TcpStream};
 
     #[tokio::test]
@@ -167,12 +180,39 @@ mod tests {
         // As if neither were the other's, nor of the loopback network.
         let own = "[::ffff:127.0.0.1]:700".parse().expect("one");
         let [other, local] = ["192.0.2.7:700", "192.0.2.1:2049"].map(|a| a.parse().expect("one"));
-        assert!(is_own_address("127.0.0.1".parse().expect("one")));
+        assert!(is_own_address("127.0.0.1:700".parse().expect("one")));
         for first_here in [0, 700] {
             let origin = Origin::seen([own, local], None, first_here);
             assert_eq!(origin, Origin::new(Locality::Here(None), false));
             let origin = Origin::seen([other, local], None, first_here);
             assert_eq!(origin, Origin::new(Locality::Elsewhere, true));
+        }
+    }
+
+    #[test]
+    fn only_the_kernels_word_makes_an_address_another_machines() {
+        assert!(!is_own_address("192.0.2.7:700".parse().expect("one")));
+        for (error, foreign) in [
+            (Errno::ADDRNOTAVAIL, true),
+            (Errno::MFILE, false),
+            (Errno::NFILE, false),
+            (Errno::NOBUFS, false),
+            (Errno::INVAL, false),
+        ] {
+            assert_eq!(is_foreign(&error.into()), foreign, "{error}");
+        }
+        // Without its link, such an address is not bound anywhere.
+        assert!(is_own_address("[fe80::7]:700".parse().expect("one")));
+        // With it, those of the machine are known (proc_net(5), `if_inet6`).
+        let own = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+        for line in own.lines().filter(|line| line.starts_with("fe80")) {
+            let mut words = line.split_whitespace();
+            let hex = |word: Option<&str>| u128::from_str_radix(word.expect("there"), 16);
+            let ip = hex(words.next()).expect("an address");
+            let link = hex(words.next()).expect("a link") as u32;
+            let at = |ip: u128| SocketAddr::V6(SocketAddrV6::new(ip.into(), 700, 0, link));
+            assert!(is_own_address(at(ip)), "{line}");
+            assert!(!is_own_address(at(ip ^ 0xff00)), "{line}");
         }
     }
 

@@ -215,8 +215,8 @@ impl Recalls {
             }
             if !pending {
                 // One that wrote under a delegation which was taken away.
-                self.copies.quiesce(node).await;
-                return Ok(());
+                let quiet = timeout_at(deadline, self.copies.quiesce(node)).await;
+                return quiet.map_err(|_| weir_vfs::Error::WouldBlock);
             }
             if timeout_at(deadline, gone).await.is_err() {
                 return Err(weir_vfs::Error::WouldBlock);

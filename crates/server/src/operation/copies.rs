@@ -25,7 +25,7 @@ use weir_pagecache::File;
 const MAX_RUNNING: usize = 32;
 /// Copies of one client that run, or that it has not been told the end of.
 const MAX_OF_CLIENT: usize = 8;
-/// How long OFFLOAD_CANCEL waits for a step before the client is told to come back.
+/// How long OFFLOAD_CANCEL and OPEN wait for a step before the client is told to come back.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
 /// A copy in the background.
@@ -101,6 +101,10 @@ impl Copies {
 
     /// Waits until no copy writes to a file that it may not write to any more: for those to whom the
     /// file, or a lock of it, was given just now.
+    ///
+    /// That takes as long as a store that hangs. A request for a lock is not told to come back instead
+    /// ([`quiesce_soon`](Self::quiesce_soon)): it has the lock, and to take that back would not give its owner what it
+    /// held of the range before. Only requests for the one file wait, whose store is the one that hangs.
     pub(crate) async fn quiesce(&self, node: Node) {
         let jobs: Vec<Arc<Job>> = {
             let jobs = self.jobs.lock();
@@ -112,6 +116,14 @@ impl Copies {
                 drop(job.turn.lock().await);
             }
         }
+    }
+
+    /// The same, for a request that can be undone.
+    ///
+    /// # Errors
+    /// [`Error::Delay`]: a step takes long.
+    pub(crate) async fn quiesce_soon(&self, node: Node) -> Result<(), Error> {
+        timeout(PATIENCE, self.quiesce(node)).await.map_err(|_| Error::Delay)
     }
 
     /// How far a copy is; one that has ended is forgotten once its client knows.

@@ -17,8 +17,21 @@ const GROUP_EXECUTE: u32 = 0o0010;
 /// # Errors
 /// Those of the store.
 pub(crate) async fn clear(fs: &CachedFs, caller: &Caller, attr: &Attr) -> Result<()> {
+    clear_except(fs, caller, attr, 0).await
+}
+
+/// The same, but for the bits of the mode in `kept`, which the caller set as it made the change.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) async fn clear_except(
+    fs: &CachedFs,
+    caller: &Caller,
+    attr: &Attr,
+    kept: u32,
+) -> Result<()> {
     let Caller::As(cred) = caller else { return Ok(()) };
-    let cleared = set_id_bits(attr, cred);
+    let cleared = set_id_bits(attr, cred) & !kept;
     if cleared == 0 {
         return Ok(());
     }

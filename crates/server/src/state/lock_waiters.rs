@@ -11,7 +11,8 @@
 //!
 //! 1. No range is kept free for a waiter: it is told, and asks again.
 //! 2. At most [`MAX_OF_FILE`] wait for one file and [`MAX`] altogether; a request that finds no place is
-//!    denied as all are, and asks again as all do.
+//!    denied as all are, and asks again as all do. So does a client of which [`MAX`] others that are to be told
+//!    are ahead.
 //! 3. No client says that it waits no more. A wait is taken to be over when its owner makes another
 //!    request of locks, when the open under which it asked is closed, or when it has not asked for
 //!    as long as a client that waits may take ([`Wait::again`]): only an owner that waits is counted
@@ -20,7 +21,7 @@
 use crate::handle::Node;
 use crate::state::table::State;
 use crate::state::tables::lock::{Holder, LockOwner};
-use crate::state::tables::lock_waiters::{Freed, MAX_CIRCLE, MAX_STEPS, Wait, Wanted};
+use crate::state::tables::lock_waiters::{Freed, MAX, MAX_CIRCLE, MAX_STEPS, Wait, Wanted};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +36,7 @@ impl<F: Clone> State<F> {
 
     /// Clients that are to be told now that a lock may be free.
     pub fn take_freed(&mut self) -> Vec<Freed> {
-        std::mem::take(&mut self.lock_waiters.freed)
+        std::mem::take(&mut self.lock_waiters.freed).into_iter().collect()
     }
 
     /// Tells those that wait for ranges of a file which no owner holds any more.
@@ -52,9 +53,8 @@ impl<F: Clone> State<F> {
         for (owner, wait) in free {
             self.lock_waiters.leave(&owner, wait.wanted);
             let LockOwner { client, name } = owner;
-            let freed = Freed { client, owner: name, node };
-            if !self.lock_waiters.freed.contains(&freed) {
-                self.lock_waiters.freed.push(freed);
+            if self.lock_waiters.freed.len() < MAX {
+                self.lock_waiters.freed.replace(Freed { client, owner: name, node });
             }
             self.lock_waiters.tell.notify_one();
         }
@@ -306,6 +306,27 @@ mod tests {
         holder.unlock(&mut state, 5);
         assert_eq!(state.take_freed(), []);
         assert!(state.lock_waiters.files.is_empty() && state.lock_waiters.owners.is_empty());
+    }
+
+    #[test]
+    fn who_is_to_be_told_is_listed_once_and_their_number_is_bounded() {
+        let mut state = state_after(&[]);
+        let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
+        let mut holder = Process::new(&mut state, a, "holder");
+        let mut waits = Process::new(&mut state, b, "waits");
+        let mut wait_and_free = |state: &mut State| {
+            holder.lock(state, 0, T0).unwrap();
+            assert!(is_denied(waits.lock(state, 0, T0)));
+            holder.unlock(state, 0);
+        };
+        (0..3).for_each(|_| wait_and_free(&mut state));
+        assert_eq!(state.take_freed().len(), 1);
+        for number in 0..MAX {
+            let owner = Bytes::from(number.to_be_bytes().to_vec());
+            state.lock_waiters.freed.insert(Freed { client: a, owner, node: NODE });
+        }
+        wait_and_free(&mut state);
+        assert_eq!(state.take_freed().len(), MAX);
     }
 
     #[test]

@@ -5,9 +5,9 @@
 //! for every procedure, which returns its results as a value.
 //!
 //! 1. A call that is not idempotent is executed once, however often it is sent
-//!    (`replies`).
+//!    (`reply_cache`).
 //! 2. The protocol has no opens: every READ and WRITE checks the caller's rights, with files kept
-//!    open in between (`files`).
+//!    open in between (`open_files`).
 //! 3. Delegations of NFSv4's clients are recalled before a file is touched; who must wait for them
 //!    long gets JUKEBOX ([`Recalls`](crate::Recalls)).
 //! 4. Data of an UNSTABLE WRITE may be lost only if the write verifier changes; it does with

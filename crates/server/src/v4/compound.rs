@@ -6,6 +6,7 @@
 //!    kept, on every way out.
 //! 3. What an operation changed of names, attributes and sizes is on disk before the next one begins.
 //! 4. What a compound took from other clients is off the disk before its reply goes out.
+//! 5. No operation waits for memory while the reply holds pages of an earlier one: those are copied before.
 
 use super::context::{Context, InSession};
 use super::ops;
@@ -101,6 +102,9 @@ async fn execute(
             Ok(op) => {
                 let code = op.code();
                 row = Row::V4(Some(code));
+                if !takes_no_memory(code) {
+                    reply.own_payloads();
+                }
                 match gate(cx, header, code, results, used) {
                     Ok(()) => {
                         let mut result = ops::dispatch(cx, op).await;
@@ -187,6 +191,20 @@ fn gate(
         return Err(too_big);
     }
     Ok(())
+}
+
+/// Whether an operation, one that clients send after a READ, never waits for memory or for room in the peer's
+/// replies.
+fn takes_no_memory(code: OpCode) -> bool {
+    matches!(
+        code,
+        OpCode::Getattr
+            | OpCode::Getfh
+            | OpCode::Putfh
+            | OpCode::Putrootfh
+            | OpCode::Restorefh
+            | OpCode::Savefh
+    )
 }
 
 async fn write_records(cx: &Context) -> Result<(), Refusal> {

@@ -77,6 +77,9 @@ fn nanos_of(time: &StatxTimestamp) -> u64 {
 /// chown(2) takes set-user-ID from a regular file, and set-group-ID if its group may execute it, also where
 /// it is told to change no owner: in one step, and leaving the other bits as others set them. Bits of a mask
 /// that are as `caller` wants them already are left, unless the kernel is to say whether that caller may set them.
+///
+/// chown(2) also takes a file's capabilities (capabilities(7)). That is right where the program clears the bits,
+/// because a change of the data takes them, too; a caller that sets a mode keeps them.
 pub(super) fn set_mode(file: BorrowedFd<'_>, set: &SetAttr, caller: &Caller) -> Result<()> {
     let Some(mut mode) = set.mode else { return Ok(()) };
     if let Some(mask) = set.mode_mask {
@@ -87,7 +90,8 @@ pub(super) fn set_mode(file: BorrowedFd<'_>, set: &SetAttr, caller: &Caller) -> 
         {
             return Ok(());
         }
-        if mode & mask == 0 && kind_of(&before) == FileKind::Regular {
+        let may_chown = *caller == Caller::Own || !has_capabilities(file);
+        if mode & mask == 0 && kind_of(&before) == FileKind::Regular && may_chown {
             for _ in 0..CHOWNS {
                 let taken = taken_by_chown(u32::from(before.stx_mode));
                 if taken == 0 || taken & !mask != 0 {
@@ -105,6 +109,11 @@ pub(super) fn set_mode(file: BorrowedFd<'_>, set: &SetAttr, caller: &Caller) -> 
     }
     rustix::fs::chmod(&*proc_path(file), Mode::from_raw_mode(mode & 0o7777))
         .map_err(|error| io::Error::from(error).into())
+}
+
+fn has_capabilities(file: BorrowedFd<'_>) -> bool {
+    let found = rustix::fs::getxattr_query(&*proc_path(file), c"security.capability");
+    found.is_ok_and(|bytes| bytes > 0)
 }
 
 /// How often chown(2) is tried before its file system is taken for one where it takes nothing away: others

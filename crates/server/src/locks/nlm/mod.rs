@@ -9,7 +9,8 @@
 //! 2. What a transition took from others is off the disk before the reply, or the GRANTED call, that
 //!    gives it away.
 //! 3. What a user of this machine takes is that user's alone: another one that names the same owner is
-//!    another owner. Hosts, and this machine's superuser, name the owners of all their users.
+//!    another owner. Hosts, and this machine's superuser, name the owners of all their users. Such a user does
+//!    not wait in line: the machine's lock manager, which is called back, is not the user's.
 //! 4. A request may come twice, and then gets the same answer: an owner that holds a lock may take it
 //!    again, and giving up what one does not hold succeeds.
 
@@ -65,6 +66,8 @@ struct Request<'a> {
     route: Route,
     /// The one user of this machine that the caller may be.
     user: Option<u32>,
+    /// Whether the lock manager of the host is the caller's.
+    may_wait: bool,
 }
 
 impl Nlm4 {
@@ -228,7 +231,7 @@ impl Request<'_> {
             range: range(&lock)?,
             exclusive,
             reclaim,
-            wait: block.then_some(to),
+            wait: (block && self.may_wait).then_some(to),
         };
         let touch = if exclusive { Touch::Change } else { Touch::Read };
         let (services, fs) = (&self.nlm.services, self.fs(node)?);
@@ -385,7 +388,8 @@ impl Program for Nlm4 {
         let Call { mut args, peer, .. } = call;
         let [host, server] = [peer.addr(), peer.local_addr()].map(|addr| addr.ip().to_canonical());
         let (route, user) = (Route { host, server }, peer.origin().only_user());
-        let request = Request { nlm: &self, identity, route, user };
+        let may_wait = user.is_none() || peer.origin().speaks_for_machine();
+        let request = Request { nlm: &self, identity, route, user, may_wait };
         // What the other half of a call in two halves says.
         let answer = |procedure, results: Bytes| {
             self.callbacks.answer(&self.services, request.route, procedure, results);

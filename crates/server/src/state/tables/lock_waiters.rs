@@ -4,6 +4,7 @@ use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName};
 use crate::state::stateid::StateKey;
 use crate::state::tables::lock::LockOwner;
+use hashlink::LinkedHashSet;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,7 +72,7 @@ impl Wait {
 }
 
 /// A client whose owner is to be told that a lock may be free.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Freed {
     /// The client.
     pub client: ClientId,
@@ -89,7 +90,8 @@ pub(in crate::state) struct LockWaiters {
     pub(in crate::state) listed: usize,
     /// What each owner waits for, as far as is known.
     pub(in crate::state) owners: HashMap<LockOwner, Wait>,
-    pub(in crate::state) freed: Vec<Freed>,
+    /// Who is to be told, in order; at most [`MAX`].
+    pub(in crate::state) freed: LinkedHashSet<Freed>,
     pub(in crate::state) tell: Arc<Notify>,
 }
 

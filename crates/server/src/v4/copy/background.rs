@@ -17,7 +17,8 @@
 //! 4. It runs under the stateids of its COPY and in its export: each piece is written after a look whether
 //!    they are there still, and allow it; under special stateids, whether no share reservation forbids it. Who
 //!    is given a file after that has changed waits for the writes that were under way then
-//!    ([`Copies::quiesce`]), and no other follows. No client waits for the source's store.
+//!    ([`Copies::quiesce`]), and no other follows. No client waits for the source's store, and a copy that waits
+//!    for it looks every [`LOOK_EVERY`] whether it may still go on.
 //! 5. Once OFFLOAD_CANCEL is answered nothing is written, and the client is told nothing.
 //! 6. A piece is written with the job's turn held ([`Job::turn`]), and the client told with
 //!    [`Job::telling`] held.
@@ -27,7 +28,7 @@ use crate::handle::{HANDLE_BYTES, Node};
 use crate::operation::copies::{Copies, Forbidden, Job};
 use crate::state::{ChangeGuard, ClientId, State, StateKey, Use};
 use crate::storage::write_verifier::WriteVerifier;
-use crate::v4::copy::piecewise::{Copying, Piece, Step};
+use crate::v4::copy::piecewise::{Copying, Step};
 use crate::v4::status::of_state;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -45,6 +46,8 @@ use weir_xdr::List;
 const TELLINGS: usize = 5;
 /// How long to wait before it is told again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How often a copy that waits for its source looks whether it may still go on.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A copy to be done in the background.
 pub(crate) struct Order {
@@ -91,11 +94,12 @@ impl Background {
         let verifier = self.verifier.get(copying.destination());
         let ended = loop {
             let piece = tokio::select! {
-                piece = copying.read() => piece,
-                () = job.cancel.cancelled() => Ok(Piece::End),
+                piece = copying.read() => Some(piece),
+                () = job.cancel.cancelled() => None,
+                () = self.is_to_end(&job) => None,
             };
             let turn = job.turn.lock().await;
-            if job.cancel.is_cancelled() || self.state.lock().clients.get(client).is_err() {
+            if job.cancel.is_cancelled() || self.is_client_gone(&job) {
                 self.copies.remove(key);
                 return;
             }
@@ -105,6 +109,8 @@ impl Background {
                     Forbidden::State(error) => of_state(error),
                 });
             }
+            // What forbade the copy may be gone again.
+            let Some(piece) = piece else { continue };
             let step = match piece {
                 Ok(piece) => copying.write(piece).await,
                 Err(error) => Err(error),
@@ -156,5 +162,19 @@ impl Background {
         let lease = self.state.lock().limits().lease;
         sleep(lease).await;
         self.copies.remove(key);
+    }
+
+    /// Resolves when a copy's client is gone, or its files are not its client's to use any more.
+    async fn is_to_end(&self, job: &Job) {
+        loop {
+            sleep(LOOK_EVERY).await;
+            if self.is_client_gone(job) || self.copies.check(job).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn is_client_gone(&self, job: &Job) -> bool {
+        self.state.lock().clients.get(job.client).is_err()
     }
 }

@@ -1,6 +1,8 @@
 //! A copy within the server, piece by piece, through the page cache: holes stay holes and cost
 //! nothing, however long they are; bytes cross no wire. Reads and writes are those of the client that
 //! asks for the copy, as far as the export's cache policy goes.
+//!
+//! A piece owns its bytes: a copy that waits, for memory above all, holds no pages of the cache.
 
 use crate::export::Served;
 use crate::operation::set_id;
@@ -10,7 +12,7 @@ use std::io::IoSlice;
 use std::net::IpAddr;
 use std::sync::Arc;
 use weir_nfs::v4::Error;
-use weir_pagecache::{File, Segment};
+use weir_pagecache::{File, Segment, Segments};
 use weir_vfs::{Caller, SegmentKind};
 
 /// Most bytes of data in a piece.
@@ -31,14 +33,22 @@ pub(crate) struct Copying {
     left: u64,
 }
 
-/// A part of the source.
+/// A part of the source, from where the copy is.
 pub(crate) enum Piece {
     /// There is no more.
     End,
     /// Bytes of a hole.
     Hole(u64),
-    /// Data, and how many bytes of it are asked for.
-    Data(Vec<Segment>, u64),
+    /// Data, and holes of which the cache knows within it.
+    Data(Vec<Part>),
+}
+
+/// A part of [`Piece::Data`].
+pub(crate) enum Part {
+    /// Bytes of data.
+    Bytes(Vec<u8>),
+    /// Bytes of a hole.
+    Hole(u64),
 }
 
 /// What a step copied.
@@ -93,7 +103,7 @@ impl Copying {
                 let len = (extent.end - self.from).min(self.left).min(PIECE_BYTES) as usize;
                 let flags = self.export.read_flags(self.peer, source, self.from, len);
                 let read = source.read_segments_async(self.from, len, flags).await;
-                Ok(Piece::Data(read.map_err(of_vfs)?.segments, len as u64))
+                Ok(Piece::Data(copied(read.map_err(of_vfs)?, len as u64)))
             }
             // The file was made shorter meanwhile.
             Err(weir_vfs::Error::NoSuchRange) => Ok(Piece::End),
@@ -106,6 +116,9 @@ impl Copying {
     /// # Errors
     /// What the store says; the pieces before are copied.
     pub(crate) async fn write(&mut self, piece: Piece) -> Result<Step, Error> {
+        if matches!(piece, Piece::End) {
+            return Ok(Step::default());
+        }
         // The file may have become a program that runs as its owner since the piece before.
         if matches!(&self.caller, Caller::As(cred) if cred.uid != 0) {
             let attr = self.destination.file.getattr().await.map_err(of_vfs)?;
@@ -118,8 +131,8 @@ impl Copying {
                 zeroed.map_err(of_vfs)?;
                 Step { bytes, data: 0 }
             }
-            Piece::Data(segments, len) => {
-                let bytes = self.write_data(segments, len).await.map_err(of_vfs)?;
+            Piece::Data(parts) => {
+                let bytes = self.write_data(parts).await.map_err(of_vfs)?;
                 Step { bytes, data: bytes }
             }
         };
@@ -129,32 +142,52 @@ impl Copying {
         Ok(step)
     }
 
-    /// Writes up to `len` bytes; says how many.
-    async fn write_data(&self, segments: Vec<Segment>, len: u64) -> weir_vfs::Result<u64> {
+    /// Writes as many of the bytes as the cache takes; says how many.
+    async fn write_data(&self, parts: Vec<Part>) -> weir_vfs::Result<u64> {
         let destination = &self.destination.file;
         let mut copied = 0;
-        for segment in segments {
+        for part in parts {
             let to = self.to + copied;
-            match segment {
-                Segment::Data { pages, .. } => {
-                    let mut bytes = Vec::with_capacity(pages.len());
-                    let mut slices: Vec<IoSlice<'_>> = Vec::new();
-                    pages.slices(0, &mut slices);
-                    slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
+            match part {
+                Part::Bytes(bytes) => {
                     let flags = self.export.write_flags(self.peer, destination, to, bytes.len());
                     let written = destination.write_at_async(&bytes, to, flags).await?;
                     copied += written as u64;
                     if written < bytes.len() {
-                        return Ok(copied);
+                        break;
                     }
                 }
-                Segment::Hole { start, end } => {
-                    let hole = (end - start).min(len - copied);
-                    destination.zero_range_async(to, hole, false).await?;
-                    copied += hole;
+                Part::Hole(len) => {
+                    destination.zero_range_async(to, len, false).await?;
+                    copied += len;
                 }
             }
         }
         Ok(copied)
     }
+}
+
+/// A copy of what was read, at most `len` bytes of the file; the pages go back to the cache.
+fn copied(found: Segments, len: u64) -> Vec<Part> {
+    let mut left = len;
+    let mut parts = Vec::with_capacity(found.segments.len());
+    for segment in found.segments {
+        parts.push(match segment {
+            Segment::Data { pages, .. } => {
+                let mut bytes = Vec::with_capacity(pages.len());
+                let mut slices: Vec<IoSlice<'_>> = Vec::new();
+                pages.slices(0, &mut slices);
+                slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
+                left -= bytes.len() as u64;
+                Part::Bytes(bytes)
+            }
+            // The last one may reach past what was asked for.
+            Segment::Hole { start, end } => {
+                let hole = (end - start).min(left);
+                left -= hole;
+                Part::Hole(hole)
+            }
+        });
+    }
+    parts
 }

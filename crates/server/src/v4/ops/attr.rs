@@ -90,8 +90,10 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
         cx.services.exports.rights().changed(target.node);
         cx.changed(&[target.node]);
         let attr = attr.map_err(of_vfs)?;
-        if set.size.is_some() && (set.mode.is_none() || set.mode_mask.is_some()) {
-            set_id::clear(fs, &target.caller, &attr).await.map_err(of_vfs)?;
+        if set.size.is_some() {
+            let kept = set.mode.map_or(0, |_| set.mode_mask.unwrap_or(u32::MAX));
+            let cleared = set_id::clear_except(fs, &target.caller, &attr, kept).await;
+            cleared.map_err(of_vfs)?;
         }
         *done = wanted.asked.difference(More::ALL);
     }

@@ -221,7 +221,7 @@ async fn open_for(
         if !cx.services.serves(node) {
             return Err(Error::Stale);
         }
-        cx.services.copies.quiesce(node).await;
+        cx.services.copies.quiesce_soon(node).await?;
         if found.truncate { truncate(cx, &target, &file, share.access).await } else { Ok(()) }
     };
     if let Err(error) = ready.await {

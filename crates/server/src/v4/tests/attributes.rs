@@ -222,6 +222,31 @@ async fn changes_of_data_clear_set_group_id_unless_the_caller_is_of_the_group() 
     }
 }
 
+#[tokio::test]
+async fn a_change_of_size_leaves_the_bits_that_the_same_request_sets() {
+    let f = Fixture::new().await;
+    let (own, root) = (Caller::Own, f.fs.root());
+    let (uid, gid) = (Some(5), Some(5));
+    let made = |mode| weir_vfs::SetAttr { mode: Some(mode), uid, gid, ..Default::default() };
+    let id = f.fs.create(&own, root, b"file", &made(0o644), true).await.unwrap().attr.id;
+    let mut c = client_of(&f, "a", 5, Vec::new()).await;
+    let file = lookup(&mut c, "file").await;
+    let masked = |mode, mask| Some(ModeMasked { mode, mask });
+    for (before, set_masked, after) in [
+        (0o755, masked(0o4000, 0o4000), 0o4755),
+        (0o2775, masked(0o4000, 0o4000), 0o4775),
+        (0o6775, masked(0o2000, 0o2000), 0o2775),
+        (0o6775, masked(0o020, 0o020), 0o775),
+        (0o6775, None, 0o775),
+    ] {
+        f.fs.setattr(&own, id, &made(before)).await.unwrap();
+        let attrs = Attrs { size: Some(9), mode_set_masked: set_masked, ..Attrs::default() };
+        let what = format!("{before:o} {set_masked:?}");
+        assert_eq!(set(&mut c, &file, attrs).await.status, Ok(()), "{what}");
+        assert_eq!(f.fs.getattr(id).await.unwrap().mode, after, "{what}");
+    }
+}
+
 async fn set(c: &mut Client, file: &FileHandle, attrs: impl Into<Fattr>) -> setattr::Res {
     let args = setattr::Args { stateid: StateId::ANONYMOUS, attrs: attrs.into() };
     match c.on(file, Op::Setattr(args)).await {

@@ -232,6 +232,132 @@ async fn who_denies_a_copy_its_file_does_not_wait_for_the_source_and_nothing_is_
 }
 
 #[tokio::test]
+async fn a_copy_that_may_not_go_on_ends_although_its_source_hangs() {
+    let (cache, fault) = (cache(), Fault::over(MemoryFs::new(), 1));
+    let mut exported = export(&cache, "/x", ExportOptions::default());
+    exported.fs = cache.mount(fault.clone());
+    fill(&exported, "source", 65 << 20).await;
+    fill(&exported, "destination", 0).await;
+    let f = serve(vec![exported]).await;
+    let (mut c, mut other) = (f.callable("client").await, f.client("other").await);
+    c.service.is_silent = true;
+    let source = c.handle_of("/x/source").await;
+    let to = c.handle_of("/x/destination").await;
+    fault.add(Rule { call: Call::Read, when: When::Always, what: What::Hold });
+    let files = [(source, StateId::ANONYMOUS), (to.clone(), StateId::ANONYMOUS)];
+    let copied = start(&mut c, &files, false).await;
+    let [name] = copied.response.callback_id[..] else { panic!("{copied:?}") };
+    let mut ops = walk("/x");
+    const DENY_WRITE: u32 = 2;
+    ops.push(other.open_op("destination", DENY_WRITE));
+    other.ok(ops).await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), async {
+        loop {
+            match c.on(&to, Op::OffloadStatus(name)).await {
+                OpRes::OffloadStatus(Ok(progress)) if progress.complete.is_empty() => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                OpRes::OffloadStatus(Ok(progress)) => break progress,
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    let ended = ended.await.expect("it waits for the source");
+    assert_eq!((ended.count, &ended.complete[..]), (0, &[Error::Locked as u32][..]));
+    fault.clear();
+    fault.release();
+}
+
+#[tokio::test]
+async fn an_open_is_told_to_come_back_while_a_copy_writes_to_a_store_that_hangs() {
+    let (cache, fault) = (cache(), Fault::over(MemoryFs::new(), 1));
+    let mut exported = export(&cache, "/x", ExportOptions::default());
+    exported.fs = cache.mount(fault.clone());
+    fill(&exported, "source", 65 << 20).await;
+    fill(&exported, "destination", 8192).await;
+    let f = serve(vec![exported]).await;
+    let (mut c, mut other) = (f.callable("client").await, f.client("other").await);
+    c.service.is_silent = true;
+    let source = c.handle_of("/x/source").await;
+    let to = c.handle_of("/x/destination").await;
+    // The first piece is in the cache, so the copy waits for the page in the middle of which it begins to write.
+    c.stream(&source, 1 << 20).await;
+    fault.add(Rule { call: Call::Read, when: When::Always, what: What::Hold });
+    let args = copy::Args {
+        source: StateId::ANONYMOUS,
+        destination: StateId::ANONYMOUS,
+        source_offset: 0,
+        destination_offset: 1,
+        count: 0,
+        consecutive: true,
+        synchronous: false,
+        source_servers: List::default(),
+    };
+    let ops = vec![Op::Putfh(source), Op::Savefh(()), Op::Putfh(to), Op::Copy(args)];
+    let copied = c.ok(ops).await.pop();
+    assert!(matches!(&copied, Some(OpRes::Copy(Ok(copied)))
+        if !copied.requirements.synchronous));
+    while fault.held() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    const DENY_WRITE: u32 = 2;
+    let mut ops = walk("/x");
+    ops.push(other.open_op("destination", DENY_WRITE));
+    let refused = tokio::time::timeout(Duration::from_secs(60), other.fails(ops.clone())).await;
+    assert_eq!(refused.expect("it waits for the store"), Error::Delay);
+    fault.clear();
+    fault.release();
+    other.ok(ops).await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_copy_asks_the_store_nothing_and_so_cannot_fail() {
+    const LEN: u64 = 65 << 20;
+    let (cache, fault) = (cache(), Fault::over(MemoryFs::new(), 1));
+    let mut exported = export(&cache, "/x", ExportOptions::default());
+    exported.fs = cache.mount(fault.clone());
+    fill(&exported, "source", LEN).await;
+    fill(&exported, "destination", 0).await;
+    let f = serve(vec![exported]).await;
+    let mut c = f.callable("client").await;
+    c.service.is_silent = true;
+    let source = c.handle_of("/x/source").await;
+    let to = c.handle_of("/x/destination").await;
+    let id = f.fs.lookup(&weir_vfs::Caller::Own, f.fs.root(), b"destination").await.unwrap().id;
+    let set = weir_vfs::SetAttr { mode: Some(0o666), ..Default::default() };
+    f.fs.setattr(&weir_vfs::Caller::Own, id, &set).await.unwrap();
+    c.cred = OpaqueAuth::from(&AuthSys { uid: 5, gid: 5, ..AuthSys::default() });
+    let last = LEN - 4096..LEN;
+    fault.add(Rule { call: Call::Read, when: When::Touching(last), what: What::Hold });
+    let files = [(source, StateId::ANONYMOUS), (to.clone(), StateId::ANONYMOUS)];
+    let copied = start(&mut c, &files, false).await;
+    let [name] = copied.response.callback_id[..] else { panic!("{copied:?}") };
+    // The last piece waits, and all before are written.
+    let all_but_one = LEN - (1 << 20);
+    loop {
+        let progress = c.on(&to, Op::OffloadStatus(name)).await;
+        let OpRes::OffloadStatus(Ok(progress)) = progress else { panic!("{progress:?}") };
+        if progress.count == all_but_one && fault.held() > 0 {
+            break;
+        }
+    }
+    // The piece itself looks at the destination's attributes once, before it is written.
+    for _ in 0..16 {
+        let what = What::Fail(weir_vfs::Error::Io);
+        fault.add(Rule { call: Call::Getattr, when: When::Nth(1), what });
+    }
+    fault.release();
+    let ended = loop {
+        match c.on(&to, Op::OffloadStatus(name)).await {
+            OpRes::OffloadStatus(Ok(progress)) if progress.complete.is_empty() => {}
+            OpRes::OffloadStatus(Ok(progress)) => break progress,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((ended.count, &ended.complete[..]), (LEN, &[0][..]));
+}
+
+#[tokio::test]
 async fn a_copy_in_the_background_clears_set_user_id_that_is_set_after_it_began() {
     const LEN: u64 = 65 << 20;
     let (cache, fault) = (cache(), Fault::over(MemoryFs::new(), 1));

@@ -269,7 +269,8 @@ pub(super) async fn fill(export: &Export, name: &str, len: u64) {
     let file = fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await.unwrap();
     let block = vec![7; 1 << 20];
     for offset in (0..len).step_by(block.len()) {
-        file.write_at_async(&block, offset, weir_vfs::IoFlags::UNCACHED).await.unwrap();
+        let bytes = &block[..(len - offset).min(block.len() as u64) as usize];
+        file.write_at_async(bytes, offset, weir_vfs::IoFlags::UNCACHED).await.unwrap();
     }
     file.sync_async(false).await.unwrap();
 }

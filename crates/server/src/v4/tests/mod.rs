@@ -12,6 +12,7 @@ mod files;
 mod habits;
 mod interleavings;
 mod locks;
+mod memory;
 mod metrics;
 mod recovery;
 mod sparse;

@@ -1,5 +1,5 @@
 //! Users of the server's own machine, who call for themselves from any port. Only the superuser can make
-//! sockets of other users, so without it these tests do nothing.
+//! sockets of other users, so without it these tests say that they skip, or fail if `WEIR_EXPECT_ROOT` is set.
 
 use super::*;
 use std::os::fd::AsFd;
@@ -10,11 +10,13 @@ fn give(socket: impl AsFd, uid: u32) -> bool {
     rustix::process::geteuid().is_root() && rustix::fs::fchown(socket, Some(owner), None).is_ok()
 }
 
-/// A connection of a user from a host's address.
+/// A connection of a user from a host's address; `None`, said, if this process may not make one.
 async fn connect(f: &Fixture, ip: IpAddr, uid: u32) -> Option<RpcClient> {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::new(ip, 0)).unwrap();
     if !give(&socket, uid) {
+        assert!(std::env::var_os("WEIR_EXPECT_ROOT").is_none(), "not the superuser");
+        eprintln!("skipped: only the superuser makes sockets of other users");
         return None;
     }
     let stream = socket.connect(f.addr).await.unwrap();
@@ -30,7 +32,11 @@ where
 }
 
 async fn take(client: &mut RpcClient, lock: nlm::Lock) -> Status {
-    let (cookie, block, exclusive, reclaim) = ("c".into(), false, true, false);
+    take_or_wait(client, lock, false).await
+}
+
+async fn take_or_wait(client: &mut RpcClient, lock: nlm::Lock, block: bool) -> Status {
+    let (cookie, exclusive, reclaim) = ("c".into(), true, false);
     let args = LockArgs { cookie, block, exclusive, lock, reclaim, state: 1 };
     call::<call::Lock>(client, &args).await.status
 }
@@ -64,6 +70,23 @@ async fn users_of_this_machine_free_no_locks_of_others() {
     let mut again = connect(&f, host.ip, 1001).await.unwrap();
     assert_eq!(release(&mut again, lock()).await, Status::Granted);
     assert_eq!(take(&mut b, lock()).await, Status::Granted);
+}
+
+#[tokio::test]
+async fn users_of_this_machine_do_not_wait_for_calls_to_its_lock_manager() {
+    let f = shared_file().await;
+    let (mut host, other) = (f.host(1).await, f.host(2).await);
+    let Some(mut a) = connect(&f, host.ip, 1001).await else { return };
+    let mut b = connect(&f, host.ip, 1002).await.unwrap();
+    let lock = || f.lock(1, 0, 10);
+    assert_eq!(take(&mut a, lock()).await, Status::Granted);
+    assert_eq!(take_or_wait(&mut b, lock(), true).await, Status::Denied);
+    // The machine itself waits.
+    assert_eq!(f.take(&host, lock(), WAIT).await, Status::Blocked);
+    assert_eq!(release(&mut a, lock()).await, Status::Granted);
+    assert!(matches!(host.news().await, Told::Granted(_)));
+    assert_eq!(f.release(&host, lock()).await, Status::Granted);
+    assert_eq!(f.take(&other, lock(), EXCLUSIVE).await, Status::Granted, "no user is in line");
 }
 
 #[tokio::test]
