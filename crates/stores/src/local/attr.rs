@@ -8,6 +8,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_vfs::{Attr, Caller, FileId, FileKind, Result, SetAttr, SetTime};
 
@@ -80,7 +81,12 @@ fn nanos_of(time: &StatxTimestamp) -> u64 {
 ///
 /// chown(2) also takes a file's capabilities (capabilities(7)). That is right where the program clears the bits,
 /// because a change of the data takes them, too; a caller that sets a mode keeps them.
-pub(super) fn set_mode(file: BorrowedFd<'_>, set: &SetAttr, caller: &Caller) -> Result<()> {
+pub(super) fn set_mode(
+    file: BorrowedFd<'_>,
+    set: &SetAttr,
+    caller: &Caller,
+    chown_clears: &ChownClears,
+) -> Result<()> {
     let Some(mut mode) = set.mode else { return Ok(()) };
     if let Some(mask) = set.mode_mask {
         let found = || sys::stat_fd(file, ATTR_MASK).map_err(io::Error::from);
@@ -99,8 +105,14 @@ pub(super) fn set_mode(file: BorrowedFd<'_>, set: &SetAttr, caller: &Caller) -> 
                 }
                 rustix::fs::chownat(file, c"", None, None, AtFlags::EMPTY_PATH)
                     .map_err(io::Error::from)?;
+                let all_taken = u32::from(before.stx_mode) & mask & !taken == 0;
+                if all_taken && chown_clears.is_known_for(&before) {
+                    // If the bits are there, another has set them since.
+                    return Ok(());
+                }
                 before = found()?;
                 if u32::from(before.stx_mode) & mask == 0 {
+                    chown_clears.learn(&before);
                     return Ok(());
                 }
             }
@@ -119,6 +131,25 @@ fn has_capabilities(file: BorrowedFd<'_>) -> bool {
 /// How often chown(2) is tried before its file system is taken for one where it takes nothing away: others
 /// may set the bits again meanwhile.
 const CHOWNS: usize = 32;
+
+/// The file system on which chown(2) was last seen to take away set-user-ID or set-group-ID, by its device.
+#[derive(Debug, Default)]
+pub(super) struct ChownClears(AtomicU64);
+
+impl ChownClears {
+    fn device(stat: &Statx) -> u64 {
+        // No file system has device 0.
+        u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor)
+    }
+
+    fn is_known_for(&self, stat: &Statx) -> bool {
+        self.0.load(Ordering::Relaxed) == Self::device(stat)
+    }
+
+    fn learn(&self, stat: &Statx) {
+        self.0.store(Self::device(stat), Ordering::Relaxed);
+    }
+}
 
 fn taken_by_chown(mode: u32) -> u32 {
     const GROUP_EXECUTE: u32 = 0o0010;
