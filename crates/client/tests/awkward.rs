@@ -122,3 +122,49 @@ async fn a_server_whose_verifiers_never_match_is_written_to_durably() {
         nfs.unmount().await;
     }
 }
+
+/// It stands for two opens, both of which have to be taken back first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clone_in_flight_survives_a_restart_and_so_do_the_locks() {
+    let mut served = Served::start();
+    let between = Between::to(served.addr).await;
+    let nfs = mount(&between, "vers=4.2").await;
+    let fs: Arc<dyn FileSystem> = nfs.clone();
+    let from = new_file(&fs, fs.root(), "from").await;
+    write(&*from, 0, &[7; 4096]).await.unwrap();
+    let to = new_file(&fs, fs.root(), "to").await;
+    let lock = Lock { range: LockRange::ALL, exclusive: true };
+    to.lock(LockOwner(1), lock, false).await.unwrap();
+    let cloning = {
+        let (from, to) = (Arc::clone(&from), Arc::clone(&to));
+        tokio::spawn(async move { to.clone_range(&*from, 0, 4096, 0).await })
+    };
+    soon(between.cut_at(OpCode::Clone)).await;
+    served.restart();
+    between.go_on();
+    assert_eq!(soon(cloning).await.unwrap(), Ok(()));
+    assert_eq!(read_all(&*to, 8192).await, [7; 4096]);
+    assert_eq!(soon(to.unlock(LockOwner(1), LockRange::ALL)).await, Ok(()));
+    nfs.unmount().await;
+}
+
+/// Its pages are not kept either, so neither a sync nor an unmount waits for the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_to_a_soft_mount_fails_when_the_server_is_gone() {
+    for version in ["3", "4.0", "4.2"] {
+        let mut served = Served::start();
+        let port = served.addr.port();
+        let options = format!("vers={version}&mountport={port}&soft&timeo=5&retrans=1");
+        let nfs = served.mount(&options).await;
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let file = new_file(&fs, fs.root(), "file").await;
+        soon(write(&*file, 0, b"there")).await.unwrap();
+        let runtime = served.runtime.take().unwrap();
+        let end = move || runtime.shutdown_timeout(Duration::from_secs(10));
+        std::thread::scope(|s| s.spawn(end).join()).unwrap();
+        let late = soon(write(&*file, 0, b"not there")).await;
+        assert!(late.is_err(), "NFSv{version}");
+        drop(file);
+        soon(nfs.unmount()).await;
+    }
+}

@@ -14,7 +14,9 @@
 //!    is possible, so that a server's replay cache recognises it; its reply says that it was.
 //! 3. Calls are sent in the order of submission, again after a reconnect.
 //! 4. A reply is only matched to a call that waits; a reply to none is passed over.
-//! 5. A call's time runs from when it was sent whole. Until then it runs from when the connection
+//! 5. The message of a call whose time is up is dropped, wherever it waits: the payload of a WRITE goes
+//!    back to its owner then. That runs the owner's code, so it never happens under the table's lock.
+//! 6. A call's time runs from when it was sent whole. Until then it runs from when the connection
 //!    last took bytes, so that a slow way with much to send is not mistaken for a dead one.
 
 use super::connect::{abort, connect};
@@ -143,12 +145,12 @@ impl Connection {
     /// Ends the connection; calls that wait, and later ones, fail.
     pub(crate) fn end(&self) {
         self.task.abort();
-        let calls = {
+        let dropped = {
             let mut table = self.shared.table.lock();
             table.ended = true;
-            std::mem::take(&mut table.calls)
+            (std::mem::take(&mut table.calls), std::mem::take(&mut table.unsent))
         };
-        drop(calls);
+        drop(dropped);
     }
 }
 
@@ -326,7 +328,8 @@ impl Shared {
 
     /// Puts every call that has no answer on the queue again, in the order of submission.
     fn requeue(&self) {
-        let table = &mut *self.table.lock();
+        let mut guard = self.table.lock();
+        let table = &mut *guard;
         // One that still waits to be sent cannot have reached the server; of one that was being sent
         // that is not certain.
         let unsent: HashSet<u32> =
@@ -341,7 +344,9 @@ impl Shared {
             call.sent = None;
             Outgoing { message: Arc::clone(&call.message), xid: Some(xid) }
         });
-        table.unsent = again.collect();
+        let before = std::mem::replace(&mut table.unsent, again.collect());
+        drop(guard);
+        drop(before);
         self.submitted.notify_one();
     }
 
@@ -349,12 +354,19 @@ impl Shared {
     async fn watch(&self) {
         loop {
             sleep(self.patience.timeo / 4).await;
-            self.expire();
-            let table = self.table.lock();
-            let waited = |call: &Call| call.waited(call.sent, table.progress);
-            let late = table.calls.values().find(|call| waited(call) > self.patience.timeo);
-            if let Some(call) = late {
-                tracing::warn!("{}: no answer to {}", self.peer.name, call.operation);
+            // Before calls expire: with `retrans=0` a call is late and expires at the same time.
+            let late = {
+                let table = self.table.lock();
+                let waited = |call: &Call| call.waited(call.sent, table.progress);
+                let mut calls = table.calls.values();
+                calls.find(|call| waited(call) > self.patience.timeo).map(|call| call.operation)
+            };
+            let was_being_sent = self.expire();
+            if let Some(operation) = late {
+                tracing::warn!("{}: no answer to {operation}", self.peer.name);
+                return;
+            }
+            if was_being_sent {
                 return;
             }
         }
@@ -367,23 +379,39 @@ impl Shared {
         }
     }
 
-    /// Fails soft calls whose time is up.
-    fn expire(&self) {
+    /// Fails soft calls whose time is up. Says whether the connection was sending one of them: it refers
+    /// to that one's message until it is made anew.
+    fn expire(&self) -> bool {
         if self.patience.hard {
-            return;
+            return false;
         }
         let limit = self.patience.timeo * (self.patience.retrans + 1);
-        let expired: Vec<_> = {
+        let (expired, unsent) = {
             let table = &mut *self.table.lock();
             let progress = table.progress;
             let late = |call: &mut Call| call.waited(call.first_sent, progress) > limit;
-            table.calls.extract_if(|_, call| late(call)).map(|(_, call)| call).collect()
+            let expired: HashMap<u32, Call> =
+                table.calls.extract_if(|_, call| late(call)).collect();
+            let is_expired = |xid: Option<u32>| xid.is_some_and(|xid| expired.contains_key(&xid));
+            let unsent = match expired.is_empty() {
+                true => VecDeque::new(),
+                false => {
+                    let all = std::mem::take(&mut table.unsent).into_iter();
+                    let (unsent, kept) = all.partition(|outgoing| is_expired(outgoing.xid));
+                    table.unsent = kept;
+                    unsent
+                }
+            };
+            (expired, unsent)
         };
-        for call in expired {
+        let being_sent = expired.values().filter(|call| call.sent.is_none()).count() > unsent.len();
+        drop(unsent);
+        for call in expired.into_values() {
             let error =
                 Error::TimedOut { server: Arc::clone(&self.peer.name), operation: call.operation };
             self.answer(call, Err(error));
         }
+        being_sent
     }
 
     fn answer(&self, call: Call, result: Result<Reply>) {
@@ -432,19 +460,22 @@ impl Shared {
                     self.counters.sent.fetch_add(n as u64, Relaxed);
                     skip += n;
                     let now = Instant::now();
+                    let mut whole = 0;
                     let mut table = self.table.lock();
                     table.progress = Some(now);
-                    while let Some(front) = batch.front()
-                        && skip >= front.message.len()
+                    while let Some(outgoing) = batch.get(whole)
+                        && skip >= outgoing.message.len()
                     {
-                        skip -= front.message.len();
+                        skip -= outgoing.message.len();
                         // One whose time is up is not waited for any more.
-                        if let Some(call) = front.xid.and_then(|xid| table.calls.get_mut(&xid)) {
+                        if let Some(call) = outgoing.xid.and_then(|xid| table.calls.get_mut(&xid)) {
                             call.sent = Some(now);
                             call.first_sent.get_or_insert(now);
                         }
-                        batch.pop_front();
+                        whole += 1;
                     }
+                    drop(table);
+                    batch.drain(..whole);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => socket.writable().await?,
                 Err(e) => return Err(e),
@@ -458,8 +489,11 @@ impl Shared {
             stream.begin(MAX_RECORD_BYTES).await?;
             match self.receive_message(&mut stream).await {
                 Ok(()) => {}
+                // Neither a reply to a call nor a callback that could be answered: a server that sends
+                // one may send any number of them.
                 Err(Failure::Record(violation)) => {
-                    tracing::warn!("{}: unreadable message: {violation}", self.peer.name);
+                    let message = format!("unreadable message: {violation}");
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, message));
                 }
                 Err(Failure::Stream(error)) => return Err(error),
             }

@@ -3,7 +3,7 @@
 //!
 //! 1. At most [`STAGING_BYTES`] are buffered, even if the server announces a longer record.
 //! 2. An error inside a record ([`Failure::Record`]) leaves the stream at a known place: the rest
-//!    of the record is skipped and the connection goes on. An error of the stream
+//!    of a reply is skipped and the connection goes on. An error of the stream
 //!    ([`Failure::Stream`]) ends the connection.
 //! 3. Payload is taken from the staging buffer as far as it was already received with a header;
 //!    the rest is received in place, together with the header that follows it, in one call.
@@ -114,6 +114,9 @@ impl<'a> RecordStream<'a> {
     }
 
     async fn next_fragment(&mut self) -> io::Result<()> {
+        // A fragment may be empty, so a server can send any number of them without a pause; the other
+        // tasks, and the one that watches the connection's time, still get their turn.
+        tokio::task::consume_budget().await;
         let mut header = [0; RECORD_HEADER_BYTES];
         for byte in &mut header {
             while self.head == self.tail {

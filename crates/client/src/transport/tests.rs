@@ -4,6 +4,7 @@
 use super::*;
 use crate::error::{Error, Violation};
 use proptest::prelude::*;
+use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -432,6 +433,175 @@ fn a_call_is_sent_again_from_the_same_port_and_its_reply_says_so() {
     });
 }
 
+/// A payload that says when it is dropped: the pages of a WRITE can then be used again.
+struct Pages(Vec<u8>, mpsc::Sender<()>);
+
+impl weir_xdr::Payload for Pages {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn slices<'a>(&'a self, from: usize, out: &mut Vec<IoSlice<'a>>) {
+        out.push(IoSlice::new(&self.0[from..]));
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let _ = self.1.send(());
+    }
+}
+
+/// A WRITE of `len` bytes, and what tells that its payload was dropped.
+fn write_of(len: usize) -> (Request, mpsc::Receiver<()>) {
+    let (dropped, is_dropped) = mpsc::channel();
+    let expect = Expect::Results { max_bytes: 100 };
+    let mut request = Request::new((100_003, 3, 7), &OpaqueAuth::NONE, "WRITE", expect);
+    request.encoder().payload(Arc::new(Pages(vec![7; len], dropped)));
+    (request, is_dropped)
+}
+
+#[test]
+fn the_payload_of_a_soft_call_goes_back_when_its_time_is_up() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let peer = peer_at("gone", listener.local_addr().unwrap());
+        let patience = Patience { hard: false, ..PATIENCE };
+        let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
+        let (request, is_dropped) = write_of(100);
+        let gone = async {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            read_call(&mut socket).await.unwrap();
+            // From here on connections are refused.
+            drop(listener);
+        };
+        let call = tokio::time::timeout(Duration::from_secs(20), connection.call(request));
+        let (answer, ()) = tokio::join!(call, gone);
+        assert!(matches!(answer, Ok(Err(Error::TimedOut { .. }))), "{answer:?}");
+        assert_eq!(is_dropped.try_recv(), Ok(()));
+    });
+}
+
+#[test]
+fn the_payload_of_a_soft_call_goes_back_from_a_connection_that_takes_no_more_bytes() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let peer = peer_at("stuck", listener.local_addr().unwrap());
+        let patience = Patience { retrans: 0, hard: false, ..PATIENCE };
+        let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
+        // More than the buffers of a connection hold.
+        let (request, is_dropped) = write_of(64 << 20);
+        let server = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            socket.read_exact(&mut [0; 100]).await.unwrap();
+            drop(socket);
+            let mut held = Vec::new();
+            loop {
+                held.push(listener.accept().await.unwrap());
+            }
+        });
+        let call = tokio::time::timeout(Duration::from_secs(20), connection.call(request));
+        let answer = call.await;
+        assert!(matches!(answer, Ok(Err(Error::TimedOut { .. }))), "{answer:?}");
+        let back = async {
+            while is_dropped.try_recv().is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_secs(20), back).await.is_ok());
+        server.abort();
+    });
+}
+
+#[test]
+fn the_payload_of_a_call_goes_back_when_the_connection_is_ended() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connection = connect(&listener).await;
+        let (request, is_dropped) = write_of(100);
+        // The call is polled first, so it waits to be sent.
+        let (answer, ()) = tokio::join!(connection.call(request), async { connection.end() });
+        assert!(answer.is_err());
+        assert_eq!(is_dropped.try_recv(), Ok(()));
+    });
+}
+
+/// A call is late and expires at the same time.
+#[test]
+fn a_dead_connection_is_made_anew_without_retransmissions_too() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let peer = peer_at("dead", listener.local_addr().unwrap());
+        let patience = Patience { retrans: 0, hard: false, ..PATIENCE };
+        let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
+        let server = tokio::spawn(async move {
+            let _silent = listener.accept().await.unwrap();
+            loop {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                while let Some(xid) = read_call(&mut socket).await {
+                    let _ = socket.write_all(&record(&reply(xid, &[]), usize::MAX)).await;
+                }
+            }
+        });
+        let null = || {
+            let expect = Expect::Results { max_bytes: 0 };
+            Request::new((100_003, 4, 0), &OpaqueAuth::NONE, "NULL", expect)
+        };
+        let answered = async { while connection.call(null()).await.is_err() {} };
+        assert!(tokio::time::timeout(Duration::from_secs(20), answered).await.is_ok());
+        server.abort();
+    });
+}
+
+#[test]
+fn a_server_that_floods_empty_fragments_does_not_keep_the_clients_thread() {
+    use std::io::Write;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = peer_at("flood", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        while let Ok((mut socket, _)) = listener.accept() {
+            std::thread::spawn(move || while socket.write_all(&[0; 64 << 10]).is_ok() {});
+        }
+    });
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || {
+        let answer = run(async {
+            let patience = Patience { hard: false, ..PATIENCE };
+            let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
+            let expect = Expect::Results { max_bytes: 0 };
+            let request = Request::new((100_003, 4, 0), &OpaqueAuth::NONE, "NULL", expect);
+            connection.call(request).await
+        });
+        done.send(answer).unwrap();
+    });
+    let answer = is_done.recv_timeout(Duration::from_secs(20)).expect("it ends");
+    assert!(matches!(answer, Err(Error::TimedOut { .. })), "{answer:?}");
+}
+
+#[test]
+fn a_record_without_an_xid_ends_the_connection() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let peer = peer_at("babbler", listener.local_addr().unwrap());
+        let patience = Patience { timeo: Duration::from_secs(3600), ..PATIENCE };
+        let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
+        let server = tokio::spawn(async move {
+            let (mut first, _) = listener.accept().await.unwrap();
+            read_call(&mut first).await.unwrap();
+            first.write_all(&record(&[1, 2, 3], usize::MAX)).await.unwrap();
+            let (mut socket, _) = listener.accept().await.unwrap();
+            while let Some(xid) = read_call(&mut socket).await {
+                socket.write_all(&record(&reply(xid, &[]), usize::MAX)).await.unwrap();
+            }
+        });
+        let expect = Expect::Results { max_bytes: 0 };
+        let request = Request::new((100_003, 4, 0), &OpaqueAuth::NONE, "NULL", expect);
+        let answer = tokio::time::timeout(Duration::from_secs(20), connection.call(request)).await;
+        assert!(answer.expect("it is sent again").unwrap().resent);
+        server.abort();
+    });
+}
+
 /// Time in the queue is not the server's silence: one that takes much, slowly, is there.
 #[test]
 fn a_slow_way_with_much_to_send_is_not_given_up() {
@@ -441,7 +611,7 @@ fn a_slow_way_with_much_to_send_is_not_given_up() {
         listener.bind(([127, 0, 0, 1], 0).into()).unwrap();
         let listener = listener.listen(4).unwrap();
         let addr = listener.local_addr().unwrap();
-        let patience = Patience { timeo: Duration::from_millis(400), retrans: 0, hard: false };
+        let patience = Patience { timeo: Duration::from_secs(2), retrans: 0, hard: false };
         let counters: Arc<Counters> = Arc::default();
         let opened = Connection::open(peer_at("slow", addr), patience, counters.clone(), None);
         let connection = Arc::new(opened.await.unwrap());
@@ -451,7 +621,7 @@ fn a_slow_way_with_much_to_send_is_not_given_up() {
                 socket.write_all(&record(&reply(xid, &[]), usize::MAX)).await.unwrap();
             }
         });
-        let calls = (0..4).map(|_| {
+        let calls = (0..8).map(|_| {
             let connection = Arc::clone(&connection);
             tokio::spawn(async move {
                 let expect = Expect::Results { max_bytes: 0 };
@@ -469,7 +639,8 @@ fn a_slow_way_with_much_to_send_is_not_given_up() {
     });
 }
 
-/// As [`read_call`], with pauses that sum up to more than a call may take.
+/// As [`read_call`], with pauses that sum up to more than a call may take. What the socket's buffers hold
+/// of a call that was sent whole takes only a part of that time, so that a busy machine may be late.
 async fn read_slowly(socket: &mut TcpStream) -> Option<u32> {
     let mut marker = [0; 4];
     socket.read_exact(&mut marker).await.ok()?;
@@ -477,7 +648,7 @@ async fn read_slowly(socket: &mut TcpStream) -> Option<u32> {
     let mut call = vec![0; len];
     for piece in call.chunks_mut(512 << 10) {
         socket.read_exact(piece).await.ok()?;
-        tokio::time::sleep(Duration::from_millis(40)).await;
+        tokio::time::sleep(Duration::from_millis(60)).await;
     }
     Some(u32::from_be_bytes(*call.first_chunk()?))
 }
