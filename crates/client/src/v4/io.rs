@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::protocol::OpenContext;
 use crate::transport::ReadTarget;
 use crate::v4::session::answer::Answer;
-use crate::v4::state::open_state::{is_state_lost, open_state};
+use crate::v4::state::open_state::{OpenState, is_state_lost, open_state};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use weir_nfs::v4::op;
@@ -35,15 +35,32 @@ impl V4 {
         ops: impl Fn(StateId) -> Vec<Op>,
         target: Option<&ReadTarget>,
     ) -> Result<Answer> {
+        self.exchange_opens([open], operation, |[stateid]| ops(stateid), target).await
+    }
+
+    /// The same under the states of several opens; the last one's credential is presented.
+    pub(super) async fn exchange_opens<const N: usize>(
+        &self,
+        opens: [&OpenContext; N],
+        operation: &'static str,
+        ops: impl Fn([StateId; N]) -> Vec<Op>,
+        target: Option<&ReadTarget>,
+    ) -> Result<Answer> {
+        let states = opens.map(open_state);
+        let cred = opens.last().map_or(&self.own, |open| &open.cred);
         let mut reopened = 0;
         loop {
-            let stateid = self.stateid_of(open);
-            if open_state(open).is_some_and(|state| state.known.lock().locks.are_lost()) {
+            let stateids = opens.map(|open| self.stateid_of(open));
+            if states.iter().flatten().any(|state| state.known.lock().locks.are_lost()) {
                 return Err(weir_vfs::Error::Io.into());
             }
-            let answer = self.exchange(&open.cred, operation, &ops(stateid), target).await?;
-            match (answer.status, open_state(open)) {
-                (Err(error), Some(state)) if is_state_lost(error) && reopened < MAX_REOPENS => {
+            let answer = self.exchange(cred, operation, &ops(stateids), target).await?;
+            match answer.status {
+                Err(error)
+                    if is_state_lost(error)
+                        && reopened < MAX_REOPENS
+                        && states.iter().any(Option::is_some) =>
+                {
                     tracing::info!("{}: {operation}: {error}; reopening the file", self.server);
                     if error == Nfs4Error::StaleStateId && !self.has_sessions() {
                         // The server restarted, and everything can be reclaimed.
@@ -52,12 +69,40 @@ impl V4 {
                     if reopened >= QUICK_REOPENS {
                         tokio::time::sleep(PAUSE).await;
                     }
-                    self.reopen(state, stateid).await?;
+                    self.reopen_lost(&states, &stateids).await?;
                     reopened += 1;
                 }
                 _ => return Ok(answer),
             }
         }
+    }
+
+    /// Opens again those files whose state the server does not have; `sent` are the stateids of which it
+    /// refused one.
+    async fn reopen_lost(&self, states: &[Option<&OpenState>], sent: &[StateId]) -> Result<()> {
+        let opens: Vec<_> =
+            states.iter().zip(sent).filter_map(|(s, id)| Some(((*s)?, *id))).collect();
+        // One that was opened anew since may be the one that was refused.
+        if opens.iter().any(|(state, sent)| state.stateid(self.has_sessions()) != *sent) {
+            return Ok(());
+        }
+        let mut lost = vec![true; opens.len()];
+        if opens.len() > 1 {
+            // To open a file anew gives up its locks, so not without need.
+            let ids: Vec<StateId> = opens.iter().map(|(_, sent)| *sent).collect();
+            let results =
+                self.call(&self.own, "TEST_STATEID", &[Op::TestStateid(ids.into())]).await?;
+            if let [OpRes::TestStateid(Ok(tested))] = &results[..] {
+                let bad: Vec<bool> = tested.iter().map(|status| status.is_err()).collect();
+                if bad.len() == lost.len() && bad.contains(&true) {
+                    lost = bad;
+                }
+            }
+        }
+        for ((state, sent), _) in opens.into_iter().zip(lost).filter(|(_, lost)| *lost) {
+            self.reopen(state, sent).await?;
+        }
+        Ok(())
     }
 
     pub(super) fn stateid_of(&self, open: &OpenContext) -> StateId {

@@ -494,8 +494,7 @@ impl Protocol for V4 {
         len: u64,
         to_offset: u64,
     ) -> Result<ChangeSpan> {
-        let source = self.stateid_of(from);
-        let ops = |destination| {
+        let ops = |[source, destination]: [StateId; 2]| {
             vec![
                 putfh(&from.handle),
                 Op::Savefh(()),
@@ -511,7 +510,9 @@ impl Protocol for V4 {
                 getattr(super::attr::CHANGES),
             ]
         };
-        Ok(span_of(&self.call_open(to, "CLONE", ops).await?))
+        let answer = self.exchange_opens([from, to], "CLONE", ops, None).await?;
+        self.checked("CLONE", answer.status)?;
+        Ok(span_of(&answer.results))
     }
 
     async fn get_xattr(&self, cred: &OpaqueAuth, handle: &Handle, name: &[u8]) -> Result<Vec<u8>> {
