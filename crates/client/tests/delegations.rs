@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Served, opened};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use weir_client::{MountOptions, NfsFs, NfsUrl};
+use weir_stores::local::{LocalFs, LocalOptions};
 use weir_stores::testing::{new_file, write};
 use weir_vfs::{Access, Caller, FileSystem};
 
@@ -71,6 +73,51 @@ async fn a_delegated_file_is_opened_without_asking_until_another_client_changes_
             nfs.unmount().await;
         }
     }
+}
+
+/// The server cannot tell this mount's changes from those of a local program then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_local_program_writes_to_a_file_that_is_open_for_writing_is_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut served = Served::start();
+    served.store = LocalFs::open(dir.path(), LocalOptions::default()).unwrap();
+    served.restart();
+    for version in ["4.1", "4.2"] {
+        let ours = served.mount(&format!("vers={version}&actimeo=0")).await;
+        let id = delegated(&ours, &ours, version).await;
+        assert_eq!(sent(&ours, look(&ours, id)).await, (0, 10), "NFSv{version}");
+        let writer = ours.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap();
+        assert_eq!(writer.getattr().await.unwrap().size, 10);
+        for size in [20, 30] {
+            let local = std::fs::File::options().append(true).open(dir.path().join(version));
+            local.unwrap().write_all(&[3; 10]).unwrap();
+            let seen = async {
+                while ours.getattr(id).await.unwrap().size != size {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            let seen = tokio::time::timeout(Duration::from_secs(20), seen).await;
+            assert!(seen.is_ok(), "NFSv{version}: {size}");
+        }
+        drop(writer);
+        ours.unmount().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mount_that_wants_no_delegations_asks_each_time() {
+    let served = Served::start();
+    let url: NfsUrl = format!("nfs://{}/?vers=4.2", served.addr).parse().unwrap();
+    let options = MountOptions { delegations: false, ..MountOptions::default() };
+    let ours = NfsFs::mount(&url, &options).await.unwrap();
+    let id = delegated(&ours, &ours, "file").await;
+    let file = ours.open(&Caller::Own, id, Access::READ).await.unwrap();
+    for _ in 0..3 {
+        let (bytes, attr) = sent(&ours, file.getattr()).await;
+        assert!(bytes > 0 && attr.is_ok());
+    }
+    drop(file);
+    ours.unmount().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

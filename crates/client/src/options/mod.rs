@@ -79,6 +79,9 @@ pub struct MountOptions {
     /// `actimeo=` (seconds in text): how long attributes may be used again, except that an open
     /// looks; 0, the default, asks each time.
     pub actimeo: Duration,
+    /// Whether files may be delegated to this mount (the default), whose attributes are then used again
+    /// until the server recalls the delegation, whatever `actimeo` says. There is no text for it.
+    pub delegations: bool,
     /// `resvport` (the default) or `noresvport`: bind a port below 1024 if that is permitted, as
     /// servers ask for by default.
     pub resvport: bool,
@@ -107,6 +110,7 @@ impl Default for MountOptions {
             uncached: false,
             ro: false,
             actimeo: Duration::ZERO,
+            delegations: true,
             resvport: true,
             uid: rustix::process::geteuid().as_raw(),
             gid: None,

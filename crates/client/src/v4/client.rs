@@ -32,6 +32,8 @@ pub(crate) struct V4 {
     pub(in crate::v4) recovering: tokio::sync::Mutex<()>,
     pub(in crate::v4) opens: Opens,
     pub(in crate::v4) delegations: Arc<Delegations>,
+    /// Files that are opened to read may be delegated.
+    pub(in crate::v4) wants_delegations: bool,
     pub(in crate::v4) counters: Arc<Counters>,
     pub(in crate::v4) names: Names,
     pub(in crate::v4) readplus: AtomicBool,
@@ -72,6 +74,7 @@ impl V4 {
             recovering: tokio::sync::Mutex::default(),
             opens: Opens::default(),
             delegations,
+            wants_delegations: terms.options.delegations && minor > 0,
             counters: Arc::clone(&terms.counters),
             names: Names::default(),
             readplus: AtomicBool::new(terms.options.readplus && minor >= 2),

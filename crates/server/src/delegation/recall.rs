@@ -337,10 +337,11 @@ impl Recalls {
 
     async fn look_at(self: &Arc<Self>, export: u16, files: Vec<Delegated>) {
         let Ok(export) = self.exports.table().share(export) else { return };
-        for (key, node, known) in files {
+        for (_, node, known) in files {
             match (export.fs().getattr(node.id).await, known) {
-                (Ok(attr), None) => self.state.lock().set_known_change(key, attr.change),
                 (Ok(attr), Some(known)) if attr.change == known => {}
+                // Where its client changes the file, too, a local program's change cannot be told from
+                // the client's.
                 _ => {
                     self.recall(node, Touch::Change, None);
                 }

@@ -37,6 +37,9 @@ impl V4 {
         loop {
             let state = self.opens.entry(handle);
             let _turn = state.turn.lock().await;
+            if access.contains(Access::WRITE) {
+                self.give_back_held(handle).await;
+            }
             let delegated = self.grant_of(handle).is_some();
             let (closed, suffices, granted) = {
                 let known = state.known.lock();
@@ -100,7 +103,7 @@ impl V4 {
             }
             return Err(weir_vfs::Error::Stale.into());
         }
-        match self.has_sessions() {
+        match self.wants_delegations {
             true => self.delegations.take(&state.handle, &opened.delegation, reconnects),
             false => self.delegations.refuse(&state.handle, &opened.delegation),
         }
@@ -188,7 +191,8 @@ impl V4 {
     /// Arguments of OPEN, for this client's one owner with sessions.
     pub(in crate::v4) fn open_args(&self, access: Access, how: How, claim: Claim) -> Args {
         let only_reads = access == Access::READ && claim == Claim::Fh;
-        let mut share_access = match self.has_sessions() && !only_reads {
+        let wanted = self.wants_delegations && only_reads;
+        let mut share_access = match self.has_sessions() && !wanted {
             true => ShareAccess::WANT_NO_DELEG,
             false => ShareAccess::empty(),
         };

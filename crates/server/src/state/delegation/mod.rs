@@ -326,20 +326,15 @@ impl<F: Clone> State<F> {
     }
 
     /// The next `most` read delegations to be held against their files, with the change attribute
-    /// that their clients know.
+    /// that their clients know; `None`: the client changes the file itself, or opened it to do so.
     pub fn delegations_to_look_at(&mut self, most: usize) -> Vec<(StateKey, Node, Option<u64>)> {
         let after = self.delegations.looked_at.take();
         let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        let writes_itself = |d: &Delegation<F>| {
-            let mut opens = self.opens_of(d.node);
-            opens.any(|(_, o)| o.client == d.client && o.share.access.contains(Access::WRITE))
-        };
         let batch: Vec<_> = self
             .delegations
             .by_key
             .range((from, std::ops::Bound::Unbounded))
             .filter(|(_, d)| d.phase == Phase::Held && d.kind == DelegationKind::Read)
-            .filter(|(_, d)| !writes_itself(d))
             .take(most)
             .map(|(key, d)| (*key, d.node, d.change))
             .collect();
@@ -347,15 +342,6 @@ impl<F: Clone> State<F> {
             self.delegations.looked_at = batch.last().map(|(key, ..)| *key);
         }
         batch
-    }
-
-    /// Notes which change attribute the client of a delegation knows by now.
-    pub fn set_known_change(&mut self, key: StateKey, change: u64) {
-        if let Some(d) = self.delegations.by_key.get_mut(&key)
-            && d.change.is_none()
-        {
-            d.change = Some(change);
-        }
     }
 
     /// Periodic: takes away what was not given back in a lease. Says whether there was any.

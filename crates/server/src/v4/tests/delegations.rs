@@ -384,6 +384,18 @@ async fn a_change_behind_the_servers_back_recalls_within_seconds() {
     assert_ne!(a.on(&file, asked()).await, before);
 }
 
+/// Its changes could not be told from those of a local program.
+#[tokio::test]
+async fn a_delegate_that_opens_the_file_to_write_is_asked_to_give_it_back() {
+    let f = Fixture::new().await;
+    let mut a = f.callable("a").await;
+    let file = a.make("file").await;
+    let held = a.delegated(&file, WANT_READ).await;
+    let writer = open_as(ShareAccess::WRITE, Claim::Fh);
+    assert!(matches!(a.on(&file, writer).await, OpRes::Open(Ok(_))));
+    a.give_back(&file, held).await;
+}
+
 #[tokio::test]
 async fn minor_version_0_is_called_where_it_listens() {
     let f = Fixture::new().await;

@@ -17,7 +17,9 @@
 //!    renewed, the server says that it cannot call back or took something away), it does not.
 //! 3. A delegation is given back without the file's turn, which a request may hold that the server
 //!    answers only then.
-//! 4. At most `MOST` are held; whichever was not used for longest goes first.
+//! 4. A file is not held under one while this mount opens it for writing: the server cannot tell this
+//!    mount's changes from those of local programs then.
+//! 5. At most `MOST` are held; whichever was not used for longest goes first.
 //!
 //! Write delegations are not asked for: data is written back before close anyway. In minor version 0
 //! a client cannot ask for one, and the server would have to connect to this process to recall it
@@ -64,11 +66,17 @@ impl V4 {
 
     /// Gives back the delegation of a file that is about to lose a name.
     pub(in crate::v4) async fn give_back_file(&self, handle: &Handle) {
-        let held = self.delegations.table.lock().held.remove(handle);
-        if let Some(held) = held {
-            self.give_back(handle, held.stateid).await;
+        if self.give_back_held(handle).await {
             self.close_idle(handle).await;
         }
+    }
+
+    /// Gives back the delegation of a file, if there is one; what it kept open stays open.
+    pub(in crate::v4) async fn give_back_held(&self, handle: &Handle) -> bool {
+        let held = self.delegations.table.lock().held.remove(handle);
+        let Some(held) = held else { return false };
+        self.give_back(handle, held.stateid).await;
+        true
     }
 
     /// Gives back all, for the end of the mount.
