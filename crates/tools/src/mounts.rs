@@ -259,8 +259,9 @@ impl Mounts {
     /// A mounted directory on the way to `url`, its path, and the rest of the way.
     async fn remote_fs(&mut self, url: &NfsUrl) -> Result<(CachedFs, Vec<Vec<u8>>, Vec<Vec<u8>>)> {
         let options = url.options(&self.options).map_err(|error| mount_failure(url, &error))?;
-        // Checks whether a file has changed must reach the server, so attributes are not cached here.
-        let options = MountOptions { actimeo: Duration::ZERO, ..options };
+        // Checks whether a file has changed must reach the server, so attributes are not cached here: a
+        // server may notice only seconds later that a local program changes a file that it delegated.
+        let options = MountOptions { actimeo: Duration::ZERO, delegations: false, ..options };
         for remote in &self.remote {
             if let Some(rest) = url.path.strip_prefix(&remote.path[..])
                 && (&remote.host, &remote.options) == (&url.host, &options)

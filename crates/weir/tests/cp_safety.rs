@@ -12,6 +12,11 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::Duration;
+use weir_client::MountOptions;
+use weir_tools::copy::source;
+use weir_tools::location::Location;
+use weir_tools::mounts::{Links, Mounts};
+use weir_vfs::{Access, Caller};
 
 const MIB: u64 = 1 << 20;
 
@@ -151,6 +156,39 @@ fn a_file_that_a_program_of_the_server_changes_is_no_file_to_read() {
             assert_eq!(names(&to), [""; 0], "{options}, {name}");
             fs::remove_dir(&to).unwrap();
         }
+    }
+}
+
+/// A client that opens a file again may be given a delegation of it, under which it would ask for no
+/// attributes; the server notices a local program's change only seconds later.
+#[test]
+fn a_file_that_is_opened_again_is_looked_at_all_the_same() {
+    let dir = scratch();
+    let from = dir.path().join("from");
+    let server = Server::start(dir.path(), &["--squash", "none"]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for version in ["4.1", "4.2"] {
+        fs::write(&from, "before").unwrap();
+        let url = server.url("from", &format!("vers={version}"));
+        let location = Location::parse(url.into()).unwrap();
+        runtime.block_on(async {
+            let mut mounts = Mounts::new(None, MountOptions::default()).unwrap();
+            let place = mounts.place(&location, Links::Follow).await.unwrap();
+            let id = place.existing("read").unwrap().id;
+            let open = || place.fs.open(&Caller::Own, id, Access::READ);
+            for _ in 0..5 {
+                drop(open().await.unwrap());
+                // It is closed in the background, and a file that is open is not opened again.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            let file = open().await.unwrap();
+            let before = source::look(&file).await.unwrap();
+            fs::write(&from, "after all").unwrap();
+            let failure = source::unchanged(&file, &before, "it").await.unwrap_err();
+            assert!(failure.to_string().contains("it changed while it was read"), "{failure}");
+            drop(file);
+            mounts.unmount().await.unwrap();
+        });
     }
 }
 
