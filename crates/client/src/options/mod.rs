@@ -79,8 +79,9 @@ pub struct MountOptions {
     /// `actimeo=` (seconds in text): how long attributes may be used again, except that an open
     /// looks; 0, the default, asks each time.
     pub actimeo: Duration,
-    /// Whether files may be delegated to this mount (the default), whose attributes are then used again
-    /// until the server recalls the delegation, whatever `actimeo` says. There is no text for it.
+    /// Whether the server may delegate files to this mount (the default). The mount then uses their
+    /// attributes until the server recalls the delegation, also for longer than `actimeo`. Options in text
+    /// do not change it.
     pub delegations: bool,
     /// `resvport` (the default) or `noresvport`: bind a port below 1024 if that is permitted, as
     /// servers ask for by default.
