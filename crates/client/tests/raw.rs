@@ -4,8 +4,9 @@ mod common;
 
 use common::Served;
 use std::sync::Arc;
-use weir_client::raw;
+use weir_client::{MountOptions, raw};
 use weir_nfs::v4::types::StateId;
+use weir_nfs::v4::{Error, Op, OpRes};
 use weir_stores::testing::new_file;
 use weir_vfs::{FileSystem, Lock, LockOwner, LockRange};
 
@@ -32,4 +33,26 @@ async fn raw_calls_that_a_version_does_not_have_fail() {
         }
         nfs.unmount().await;
     }
+}
+
+#[tokio::test]
+async fn a_session_sends_any_compound_and_returns_any_status() {
+    let served = Served::start();
+    let url = format!("nfs://{}/", served.addr).parse().unwrap();
+    for minor in [1, 2] {
+        let connection =
+            raw::Connection::open(&url, &MountOptions::default(), minor).await.unwrap();
+        let session = raw::Session::begin(connection).await.unwrap();
+        let reply = session.call(&[Op::Putrootfh(()), Op::Getfh(())]).await.unwrap();
+        assert!(matches!(reply.results[..], [OpRes::Putrootfh(Ok(())), OpRes::Getfh(Ok(_))]));
+        let lookup = Op::Lookup("none".into());
+        let reply = session.call(&[Op::Putrootfh(()), lookup, Op::Getfh(())]).await.unwrap();
+        assert_eq!((reply.status, reply.results.len()), (Err(Error::NoEnt), 2));
+        let reply = session.connection().call(&[Op::Putrootfh(())]).await.unwrap();
+        assert_eq!(reply.status, Err(Error::OpNotInSession));
+        session.end().await.unwrap();
+    }
+    let connection = raw::Connection::open(&url, &MountOptions::default(), 3).await.unwrap();
+    let error = raw::Session::begin(connection).await.err().unwrap();
+    assert!(error.to_string().ends_with("EXCHANGE_ID: NFS4ERR_MINOR_VERS_MISMATCH"), "{error}");
 }

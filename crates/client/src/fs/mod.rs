@@ -19,13 +19,15 @@ use crate::fs::file::NfsFile;
 use crate::fs::handles::Handles;
 use crate::fs::mount_state::{Mount, MountState, Runtime};
 use crate::mount;
-use crate::protocol::{Handle, Node, OpenContext, Permissions, Place, Protocol, Special, broken};
+use crate::protocol::{
+    Handle, Node, OpenContext, Permissions, Place, Protocol, Special, auth_sys, broken,
+};
 use crate::{MountOptions, NfsUrl, Version};
 use async_trait::async_trait;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use weir_rpc::{AuthSys, OpaqueAuth};
+use weir_rpc::OpaqueAuth;
 use weir_vfs::{
     Access, Attr, Caller, Capabilities, Created, Cred, DirEntry, DirPage, Error, FileId, FileKind,
     FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, Unnamed, XattrMode,
@@ -555,11 +557,4 @@ fn check_name(name: &[u8]) -> Result<()> {
         (false, true) => Err(Error::NameTooLong),
         (false, false) => Ok(()),
     }
-}
-
-/// AUTH_SYS takes 16 groups besides the first (RFC 5531 appendix A); the rest are left out.
-fn auth_sys(uid: u32, gid: u32, groups: &[u32]) -> OpaqueAuth {
-    let gids: Vec<u32> = groups.iter().copied().filter(|g| *g != gid).take(16).collect();
-    let machine_name = rustix::system::uname().nodename().to_bytes().into();
-    OpaqueAuth::from(&AuthSys { stamp: 0, machine_name, uid, gid, gids: gids.into() })
 }

@@ -26,27 +26,7 @@ pub(crate) const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Mounts with the newest version that both sides take.
 pub(crate) async fn mount(url: NfsUrl, options: MountOptions, own: OpaqueAuth) -> Result<Mounted> {
-    let port = options.port.unwrap_or(PORT);
-    let name: Arc<str> = match url.host.contains(':') {
-        true => format!("[{}]:{port}", url.host).into(),
-        false => format!("{}:{port}", url.host).into(),
-    };
-    let unreachable =
-        |source| Error::Connect { server: Arc::clone(&name), source: Arc::new(source) };
-    let addrs = tokio::net::lookup_host((url.host.as_str(), port)).await.map_err(unreachable)?;
-    let terms = Terms {
-        peer: Peer {
-            name: Arc::clone(&name),
-            addrs: addrs.collect(),
-            resvport: options.resvport,
-            locate: None,
-            heard: Arc::default(),
-        },
-        patience: Patience { timeo: options.timeo, retrans: options.retrans, hard: options.hard },
-        counters: Arc::default(),
-        own,
-        options,
-    };
+    let terms = terms(&url, options, own).await?;
     let asked = terms.options.versions();
     let begun = terms.peer.first(async {
         for version in &asked {
@@ -61,7 +41,32 @@ pub(crate) async fn mount(url: NfsUrl, options: MountOptions, own: OpaqueAuth) -
         return Ok(mounted);
     }
     let asked = asked.iter().map(Version::to_string).collect::<Vec<_>>().join(", ");
-    Err(Error::Version { server: name, asked })
+    Err(Error::Version { server: terms.peer.name, asked })
+}
+
+/// Looks up the server's addresses, and says how to talk to it.
+pub(crate) async fn terms(url: &NfsUrl, options: MountOptions, own: OpaqueAuth) -> Result<Terms> {
+    let port = options.port.unwrap_or(PORT);
+    let name: Arc<str> = match url.host.contains(':') {
+        true => format!("[{}]:{port}", url.host).into(),
+        false => format!("{}:{port}", url.host).into(),
+    };
+    let unreachable =
+        |source| Error::Connect { server: Arc::clone(&name), source: Arc::new(source) };
+    let addrs = tokio::net::lookup_host((url.host.as_str(), port)).await.map_err(unreachable)?;
+    Ok(Terms {
+        peer: Peer {
+            name: Arc::clone(&name),
+            addrs: addrs.collect(),
+            resvport: options.resvport,
+            locate: None,
+            heard: Arc::default(),
+        },
+        patience: Patience { timeo: options.timeo, retrans: options.retrans, hard: options.hard },
+        counters: Arc::default(),
+        own,
+        options,
+    })
 }
 
 /// `None` when the server does not offer the version.

@@ -20,7 +20,7 @@ use crate::transport::ReadTarget;
 use async_trait::async_trait;
 use std::any::Any;
 use std::sync::Arc;
-use weir_rpc::OpaqueAuth;
+use weir_rpc::{AuthSys, OpaqueAuth};
 use weir_vfs::{
     Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange, RenameFlags,
     SetAttr, XattrMode,
@@ -217,4 +217,11 @@ pub(crate) async fn rename_with(
 /// A bad answer to `operation`.
 pub(crate) fn broken(server: &Arc<str>, operation: &'static str, violation: Violation) -> Error {
     Error::Protocol { server: Arc::clone(server), operation, violation }
+}
+
+/// AUTH_SYS takes 16 groups besides the first (RFC 5531 appendix A); the rest are left out.
+pub(crate) fn auth_sys(uid: u32, gid: u32, groups: &[u32]) -> OpaqueAuth {
+    let gids: Vec<u32> = groups.iter().copied().filter(|g| *g != gid).take(16).collect();
+    let machine_name = rustix::system::uname().nodename().to_bytes().into();
+    OpaqueAuth::from(&AuthSys { stamp: 0, machine_name, uid, gid, gids: gids.into() })
 }

@@ -205,7 +205,7 @@ fn number(owner: &[u8], known: &HashMap<Vec<u8>, u32>) -> u32 {
     number.or_else(|| known.get(name).copied()).unwrap_or(UNKNOWN_ID)
 }
 
-pub(super) fn neutral(error: Nfs4Error) -> Error {
+pub(crate) fn neutral(error: Nfs4Error) -> Error {
     match error {
         Nfs4Error::Perm => Error::NotPermitted,
         Nfs4Error::NoEnt => Error::NotFound,

@@ -9,7 +9,7 @@
 //! - [`open_names`]: the names that minor version 0 opens files by;
 //! - [`attr`]: attributes to and from the neutral ones.
 
-mod attr;
+pub(crate) mod attr;
 pub(crate) mod client;
 mod io;
 mod namespace;

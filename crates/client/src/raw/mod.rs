@@ -1,9 +1,14 @@
 //! Single calls to an NFSv4 server, for conformance tests.
 //!
-//! Each returns what the server answers, before this client interprets it or recovers from an error. A
-//! program that wants a file's data uses [`NfsFs`] instead. READ_PLUS is an operation of version 4.2; the
-//! others work in every minor version. A call that the mount's version does not have, or on a file of
-//! another file system, fails with [`Error::NoSuchCall`].
+//! [`Connection`] and [`Session`] send any compound, and share nothing with a mount. The functions make one
+//! call each for a mount, or for an open file of one. All return what the server answers, before this
+//! client interprets it or recovers from an error; a program that wants a file's data uses [`NfsFs`]
+//! instead. A function that the mount's version does not have, or for a file of another file system, fails
+//! with [`Error::NoSuchCall`]: READ_PLUS is an operation of version 4.2.
+
+mod session;
+
+pub use session::{Connection, Reply, Session, create_session, exchange_id, new_client};
 
 use crate::error::{Error, Result};
 use crate::fs::NfsFs;

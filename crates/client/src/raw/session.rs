@@ -1,0 +1,216 @@
+//! Compounds over a connection, and in a session, of their own.
+
+use crate::error::{Error, Result, Violation};
+use crate::mount::terms;
+use crate::protocol::{auth_sys, broken};
+use crate::transport::{Connection as Transport, Expect, Request};
+use crate::{MountOptions, NfsUrl};
+use std::sync::Arc;
+use weir_nfs::v4::op::create_session::{self, ChannelAttrs};
+use weir_nfs::v4::op::{exchange_id, reclaim_complete, sequence};
+use weir_nfs::v4::types::{CallbackSec, ClientId, ClientOwner, SessionId, Status};
+use weir_nfs::v4::{self, CompoundHeader, CompoundResHeader, Op, OpRes};
+use weir_rpc::OpaqueAuth;
+use weir_xdr::Decoder;
+
+/// A connection to an NFSv4 server that sends compounds as they are. No mount shares it.
+pub struct Connection {
+    transport: Transport,
+    cred: OpaqueAuth,
+    minor: u32,
+}
+
+/// The reply to a compound.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The status of the compound: that of the last operation done.
+    pub status: Status,
+    /// The result of each operation, up to and including the first that failed.
+    pub results: Vec<OpRes>,
+}
+
+impl Connection {
+    /// Connects to the server of `url`, to send compounds of a minor version. The URL's path is not used.
+    ///
+    /// # Errors
+    /// [`Error::Connect`], [`Error::Option`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn open(url: &NfsUrl, options: &MountOptions, minor: u32) -> Result<Self> {
+        let options = url.options(options)?;
+        let (uid, gid, groups) = options.identity();
+        let cred = auth_sys(uid, gid, &groups);
+        let terms = terms(url, options, cred.clone()).await?;
+        let transport = Transport::open(terms.peer, terms.patience, terms.counters, None).await?;
+        Ok(Self { transport, cred, minor })
+    }
+
+    /// Sends one compound, and returns the reply, of any status. If the connection breaks, the
+    /// compound is sent again on a new one.
+    ///
+    /// # Errors
+    /// The server does not answer, refuses the call, or its answer cannot be decoded.
+    pub async fn call(&self, ops: &[Op]) -> Result<Reply> {
+        let program = (v4::PROGRAM, v4::VERSION, v4::PROC_COMPOUND);
+        let expect = Expect::Results { max_bytes: MAX_RESULT_BYTES };
+        let mut request = Request::new(program, &self.cred, "COMPOUND", expect);
+        let encoder = request.encoder();
+        let operations = ops.len() as u32;
+        encoder.put(&CompoundHeader { tag: "".into(), minor_version: self.minor, operations });
+        ops.iter().for_each(|op| encoder.put(op));
+        let reply = self.transport.call(request).await?;
+        let bad = |error: weir_xdr::Error| self.broken(error.into());
+        let mut d = Decoder::new(reply.body);
+        let header: CompoundResHeader = d.get().map_err(bad)?;
+        if header.results > operations {
+            return Err(self.broken(Violation::WrongOperation));
+        }
+        let results = (0..header.results).map(|_| OpRes::decode_next(&mut d));
+        let results = results.collect::<weir_xdr::Result<_>>().map_err(bad)?;
+        Ok(Reply { status: header.status, results })
+    }
+
+    /// The error for a reply without the result that the call must have.
+    fn unexpected(&self, operation: &'static str, reply: &Reply) -> Error {
+        match reply.status {
+            Err(status) => Error::Status {
+                server: Arc::clone(self.transport.server()),
+                operation,
+                status: status.name().to_owned(),
+                error: crate::v4::attr::neutral(status),
+            },
+            Ok(()) => self.broken(Violation::WrongOperation),
+        }
+    }
+
+    fn broken(&self, violation: Violation) -> Error {
+        broken(self.transport.server(), "COMPOUND", violation)
+    }
+}
+
+/// A client id and a session with one slot (RFC 8881 section 2.10), without a backchannel: a server grants
+/// it no delegations. Compounds are sent one after another.
+pub struct Session {
+    connection: Connection,
+    client: ClientId,
+    session: SessionId,
+    /// Of the slot's next compound.
+    sequence: tokio::sync::Mutex<u32>,
+}
+
+impl Session {
+    /// Introduces a client that the server does not know, and creates its session.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses one of EXCHANGE_ID, CREATE_SESSION and RECLAIM_COMPLETE.
+    pub async fn begin(connection: Connection) -> Result<Self> {
+        let reply = connection.call(&[Op::ExchangeId(exchange_id(new_client()))]).await?;
+        let Some(OpRes::ExchangeId(Ok(exchanged))) = reply.results.first() else {
+            return Err(connection.unexpected("EXCHANGE_ID", &reply));
+        };
+        let client = exchanged.client_id;
+        let create = create_session(client, exchanged.sequence_id);
+        let reply = connection.call(&[Op::CreateSession(create)]).await?;
+        let Some(OpRes::CreateSession(Ok(created))) = reply.results.first() else {
+            return Err(connection.unexpected("CREATE_SESSION", &reply));
+        };
+        let session = created.session;
+        let begun = Self { connection, client, session, sequence: 1.into() };
+        let complete = Op::ReclaimComplete(reclaim_complete::Args { one_fs: false });
+        let reply = begun.call(&[complete]).await?;
+        match reply.status {
+            Ok(()) => Ok(begun),
+            Err(_) => Err(begun.connection.unexpected("RECLAIM_COMPLETE", &reply)),
+        }
+    }
+
+    /// Sends one compound, SEQUENCE before it; the reply is without the result of SEQUENCE.
+    ///
+    /// # Errors
+    /// As of [`Connection::call`]; the server refuses SEQUENCE.
+    pub async fn call(&self, ops: &[Op]) -> Result<Reply> {
+        let mut sequence = self.sequence.lock().await;
+        let first = Op::Sequence(sequence::Args {
+            session: self.session,
+            sequence_id: *sequence,
+            slot: 0,
+            highest_slot: 0,
+            cache_this: false,
+        });
+        let ops: Vec<Op> = std::iter::once(first).chain(ops.iter().cloned()).collect();
+        let mut reply = self.connection.call(&ops).await?;
+        match reply.results.first() {
+            Some(OpRes::Sequence(Ok(_))) => {
+                reply.results.remove(0);
+                *sequence += 1;
+                Ok(reply)
+            }
+            _ => Err(self.connection.unexpected("SEQUENCE", &reply)),
+        }
+    }
+
+    /// The connection, for compounds outside of the session.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Ends the session and the client. A server refuses the latter while the client has state.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses.
+    pub async fn end(self) -> Result<()> {
+        let operations = [
+            ("DESTROY_SESSION", Op::DestroySession(self.session)),
+            ("DESTROY_CLIENTID", Op::DestroyClientid(self.client)),
+        ];
+        for (operation, op) in operations {
+            let reply = self.connection.call(&[op]).await?;
+            if reply.status.is_err() {
+                return Err(self.connection.unexpected(operation, &reply));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A client that no server knows.
+pub fn new_client() -> ClientOwner {
+    let random = getrandom::u64().unwrap_or_else(|_| std::process::id().into());
+    let owner = format!("weir raw {random:016x}").as_bytes().into();
+    ClientOwner { verifier: random.to_be_bytes(), owner }
+}
+
+/// The arguments that introduce `client`.
+pub fn exchange_id(client: ClientOwner) -> exchange_id::Args {
+    exchange_id::Args {
+        client,
+        flags: exchange_id::Flags::USE_NON_PNFS,
+        state_protect: exchange_id::StateProtect::None,
+        impl_id: Vec::new().into(),
+    }
+}
+
+/// The arguments that create a session with one slot.
+pub fn create_session(client_id: ClientId, sequence_id: u32) -> create_session::Args {
+    let channel = ChannelAttrs {
+        max_request_size: MAX_RESULT_BYTES as u32,
+        max_response_size: MAX_RESULT_BYTES as u32,
+        max_response_size_cached: 4096,
+        max_operations: 16,
+        max_requests: 1,
+        ..ChannelAttrs::default()
+    };
+    create_session::Args {
+        client_id,
+        sequence_id,
+        flags: create_session::Flags::empty(),
+        fore: channel.clone(),
+        back: channel,
+        cb_program: 0x4000_0000,
+        sec_parms: vec![CallbackSec::None].into(),
+    }
+}
+
+/// Most bytes of a reply.
+const MAX_RESULT_BYTES: usize = 64 << 10;
