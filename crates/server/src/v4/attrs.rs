@@ -411,6 +411,7 @@ impl ToSet {
             None => None,
         };
         let id = async |kind, name: &Option<Name>| match name {
+            Some(name) if name.is_empty() => Err(Error::Inval),
             Some(name) => match ids.number(kind, name).await {
                 // Not an owner: chown(2)'s word for leaving it as it is.
                 Some(u32::MAX) => Err(Error::Inval),

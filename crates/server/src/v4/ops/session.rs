@@ -57,6 +57,9 @@ pub(crate) async fn create_session(
     cx: &mut Context,
     args: create_session::Args,
 ) -> create_session::Res {
+    if !create_session::Flags::all().contains(args.flags) {
+        return Err(Error::Inval);
+    }
     let id = ClientId(args.client_id);
     let now = cx.now();
     let created = {

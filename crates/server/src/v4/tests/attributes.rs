@@ -319,6 +319,7 @@ async fn every_settable_attribute_is_set_and_read_back() {
         (Attrs { mode: Some(0o10000), ..none() }, Error::Inval),
         (Attrs { mode_umask: Some(ModeUmask { mode: 0, umask: 0 }), ..none() }, Error::Inval),
         (Attrs { owner: Some("no such user@here".into()), ..none() }, Error::BadOwner),
+        (Attrs { owner: Some("".into()), ..none() }, Error::Inval),
         (Attrs { size: Some(u64::MAX), ..none() }, Error::FBig),
     ] {
         let res = set(&mut c, &file, attrs.clone()).await;
