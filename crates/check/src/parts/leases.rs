@@ -1,46 +1,88 @@
 //! Leases (RFC 8881 sections 8.3 and 8.4): what becomes of the locks of a client that falls silent,
 //! and of one that does not.
 
-use crate::locks::{ONE, exclusive};
-use crate::{Examiner, Finding, Verdict};
+use super::locks::{ONE, exclusive};
+use crate::examiner::{Examiner, Silence};
+use crate::rule::{Rule, rule};
+use crate::verdict::{Result, Verdict};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_client::{NfsFs, raw};
-use weir_vfs::{Access, Caller, Error, FileSystem, Lock, LockRange};
+use weir_vfs::{Error, Lock, OpenFile};
+
+pub(crate) const RULES: &[Rule] = &[
+    rule!(
+        "a client that was silent for a lease is in nobody's way",
+        "RFC 8881 8.4.3",
+        "another client gets its lock after one lease and within three",
+        in_the_way
+    ),
+    rule!(
+        "a client that renews its lease keeps its locks",
+        "RFC 8881 8.3",
+        "during the same test, with SEQUENCE",
+        kept
+    ),
+    rule!(
+        "a stateid of before the lease ran out is refused",
+        "RFC 8881 8.2.4",
+        "EXPIRED, BAD_STATEID or STALE_STATEID when the silent client returns",
+        stateid
+    ),
+    rule!(
+        "a lock that went to another is not given back",
+        "RFC 8881 9.11",
+        "the silent client requests it again, and reclaims after the grace period",
+        given_back
+    ),
+];
 
 /// How often a lock of the silent client is asked for.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// How long after its lease a silent client's lock is in the way at most, in leases.
 const PATIENCE_LEASES: u32 = 3;
 
-impl Examiner<'_> {
-    pub(crate) async fn leases(
-        &mut self,
-        other: &Arc<NfsFs>,
-        silent: &Arc<NfsFs>,
-    ) -> weir_client::Result<Vec<Finding>> {
+async fn in_the_way(examiner: &mut Examiner) -> Result<Verdict> {
+    Ok(examiner.silence().await?.in_the_way.clone())
+}
+
+async fn kept(examiner: &mut Examiner) -> Result<Verdict> {
+    Ok(examiner.silence().await?.kept.clone())
+}
+
+async fn stateid(examiner: &mut Examiner) -> Result<Verdict> {
+    Ok(examiner.silence().await?.stateid.clone())
+}
+
+async fn given_back(examiner: &mut Examiner) -> Result<Verdict> {
+    Ok(examiner.silence().await?.given_back.clone())
+}
+
+impl Examiner {
+    /// What the rules of this part judge, tried once because it takes a lease.
+    async fn silence(&mut self) -> Result<&Silence> {
+        let silence = match self.silence.take() {
+            Some(silence) => silence,
+            None => {
+                let silent = self.another().await?;
+                let silence = self.fall_silent(&silent).await;
+                silent.unmount().await;
+                silence?
+            }
+        };
+        Ok(self.silence.insert(silence))
+    }
+
+    async fn fall_silent(&mut self, silent: &Arc<NfsFs>) -> Result<Silence> {
         let known = self.make("leased", &[(true, 1000)]).await?;
-        let both = Access::READ | Access::WRITE;
-        let mut files = Vec::new();
-        for nfs in [other, silent] {
-            let dir = nfs.lookup(&Caller::Own, nfs.root(), &self.name).await?;
-            let id = nfs.lookup(&Caller::Own, dir.id, b"leased").await?.id;
-            files.push(crate::Known {
-                id,
-                file: nfs.open(&Caller::Own, id, both).await?,
-                bytes: Vec::new(),
-            });
-        }
-        let [theirs, gone] = &files[..] else { return Err(Error::Io.into()) };
+        let theirs = self.opened_by(&self.theirs, &known.name).await?;
+        let gone = self.opened_by(silent, &known.name).await?;
         let lease = raw::fall_silent(silent, true)?;
         let (kept, lost) = (exclusive(0, 100), exclusive(200, 300));
         known.file.lock(ONE, kept, false).await?;
         gone.file.lock(ONE, lost, false).await?;
         let begun = Instant::now();
-        let before = raw::stateid(&*gone.file)?;
-
-        let mut findings = Vec::new();
-        let mut find = |rule, verdict| findings.push(Finding { rule, verdict });
+        let before = gone.stateid()?;
         let free_after = loop {
             let asked = begun.elapsed();
             match theirs.file.lock(ONE, lost, false).await {
@@ -55,41 +97,36 @@ impl Examiner<'_> {
         let waited = |time: Duration| format!("after {time:.0?} of a lease of {lease:.0?}");
         // The answer that granted it may have been under way while the lease ran out.
         let early = |time: Duration| time + ASK_AGAIN * 2 < lease;
-        find(
-            "a client that was silent for a lease is in nobody's way",
-            match free_after {
-                Some(time) if early(time) => {
-                    Verdict::Fail(format!("its lock went to another {}", waited(time)))
-                }
-                Some(_) => Verdict::Pass,
-                None => Verdict::Fail(format!("its lock holds {}", waited(begun.elapsed()))),
-            },
-        );
-        let verdict = match theirs.file.lock(ONE, kept, false).await {
+        let in_the_way = match free_after {
+            Some(time) if early(time) => {
+                Verdict::Fail(format!("its lock went to another {}", waited(time)))
+            }
+            Some(_) => Verdict::Pass,
+            None => Verdict::Fail(format!("its lock holds {}", waited(begun.elapsed()))),
+        };
+        let kept = match theirs.file.lock(ONE, kept, false).await {
             Err(Error::WouldBlock) => Verdict::Pass,
             Err(error) => Verdict::Fail(error.to_string()),
             Ok(()) => Verdict::Fail(format!("its lock is gone {}", waited(begun.elapsed()))),
         };
-        find("a client that renews its lease keeps its locks", verdict);
         raw::fall_silent(silent, false)?;
-        if free_after.is_some() {
-            let refused = ["NFS4ERR_EXPIRED", "NFS4ERR_BAD_STATEID", "NFS4ERR_STALE_STATEID"];
-            find(
-                "a stateid of before the lease ran out is refused",
-                gone.under(before, Some(&refused)).await,
-            );
-            find("a lock that went to another is not given back", again(&gone.file, lost).await);
-        }
-        for file in [&known.file, &theirs.file, &gone.file] {
-            // Some are lost, and closing the file is enough.
-            let _ = file.unlock(ONE, LockRange::ALL).await;
-        }
-        Ok(findings)
+        let (stateid, given_back) = match free_after {
+            Some(_) => {
+                let refused = ["NFS4ERR_EXPIRED", "NFS4ERR_BAD_STATEID", "NFS4ERR_STALE_STATEID"];
+                let stateid = gone.read_under(before, Some(&refused)).await;
+                (stateid, again(&*gone.file, lost).await)
+            }
+            None => {
+                let untried = || Verdict::Note("not tried: the lease has not ended".into());
+                (untried(), untried())
+            }
+        };
+        Ok(Silence { in_the_way, kept, stateid, given_back })
     }
 }
 
-/// Whether a lock that somebody else has by now is refused to who had it before.
-async fn again(file: &Arc<dyn weir_vfs::OpenFile>, lost: Lock) -> Verdict {
+/// Whether a lock that another client has by now is refused to the client that had it before.
+async fn again(file: &dyn OpenFile, lost: Lock) -> Verdict {
     match file.lock(ONE, lost, false).await {
         // The client itself says so when the server has told it that the lock is lost.
         Err(Error::WouldBlock | Error::Io) => Verdict::Pass,

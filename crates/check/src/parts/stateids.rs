@@ -1,75 +1,195 @@
-//! Stateids that are no good (RFC 8881 section 8.2.4), tried with READ_PLUS.
+//! Stateids (RFC 8881 section 8.2): the special ones, those that are no good, and earlier ones of an open.
 
-use crate::{Examiner, Finding, Known, Verdict};
-use std::time::Duration;
-use weir_client::raw;
+use crate::examiner::{Examiner, Known};
+use crate::raw_open::{RawOpen, ShareAccess, granted, refused};
+use crate::rule::{Rule, rule};
+use crate::verdict::{Result, Verdict};
+use weir_nfs::v4::Error;
 use weir_nfs::v4::types::StateId;
 use weir_vfs::{Access, Caller, FileSystem};
 
-/// How long the CLOSE of a file may take, which is sent in the background.
-const CLOSING: Duration = Duration::from_secs(1);
+pub(crate) const RULES: &[Rule] = &[
+    rule!("an open's own stateid is taken", "RFC 8881 8.2.4", "READ_PLUS under it", own),
+    rule!(
+        "no state at all (all zeros) is taken",
+        "RFC 8881 8.2.3",
+        "the anonymous stateid",
+        anonymous
+    ),
+    rule!(
+        "a stateid that nobody was given is refused",
+        "RFC 8881 8.2.4",
+        "random bytes: BAD_STATEID or STALE_STATEID",
+        invented
+    ),
+    rule!("the stateid of another file is refused", "RFC 8881 8.2.4", "BAD_STATEID", of_another),
+    rule!(
+        "a stateid from the future is refused",
+        "RFC 8881 8.2.4",
+        "a sequence number 7 ahead: BAD_STATEID",
+        ahead
+    ),
+    rule!(
+        "the stateid that goes past locks (all ones) is taken",
+        "RFC 8881 8.2.3",
+        "the READ bypass stateid",
+        bypass
+    ),
+    rule!(
+        "the current stateid is refused where there is none",
+        "RFC 8881 8.2.3",
+        "a compound without OPEN: BAD_STATEID",
+        current
+    ),
+    rule!("the invalid stateid is refused", "RFC 8881 8.2.3", "BAD_STATEID", invalid),
+    rule!(
+        "a stateid from before an upgrade is refused as old",
+        "RFC 8881 8.2.2",
+        "opened to read, then to write: OLD_STATEID",
+        before_an_upgrade
+    ),
+    rule!(
+        "the stateid of a closed file is refused",
+        "RFC 8881 8.2.4",
+        "BAD_STATEID",
+        of_a_closed_file
+    ),
+    rule!(
+        "READ refuses a stateid from before an upgrade",
+        "RFC 8881 8.2.2",
+        "opened to read, then to write by the same owner: OLD_STATEID",
+        old_in_read
+    ),
+    rule!(
+        "OPEN_DOWNGRADE refuses a stateid from before an upgrade",
+        "RFC 8881 8.2.2",
+        "the same: OLD_STATEID, and the open keeps its access",
+        old_in_downgrade
+    ),
+    rule!(
+        "CLOSE refuses a stateid from before an upgrade",
+        "RFC 8881 8.2.2",
+        "the same: OLD_STATEID, and the file stays open",
+        old_in_close
+    ),
+    rule!(
+        "a stateid with sequence number 0 stands for the newest",
+        "RFC 8881 8.2.2",
+        "READ and CLOSE after the same upgrade",
+        newest
+    ),
+];
 
-impl Examiner<'_> {
-    pub(crate) async fn stateids(&mut self) -> weir_client::Result<Vec<Finding>> {
-        let known = self.make("stateids", &[(true, 10_000)]).await?;
-        let other = self.make("stateids of another", &[(true, 10)]).await?;
-        let mut findings = Vec::new();
-        let mut find = |rule, verdict| findings.push(Finding { rule, verdict });
-        let own = raw::stateid(&*known.file)?;
-        let random = getrandom::u64().unwrap_or(1).to_be_bytes();
-        let mut invented = own;
-        invented.other[..8].copy_from_slice(&random);
-        let bad = &["NFS4ERR_BAD_STATEID"][..];
-        // It may look like one of an earlier run of the server.
-        let bad_or_stale = &["NFS4ERR_BAD_STATEID", "NFS4ERR_STALE_STATEID"][..];
-        find("an open's own stateid is taken", known.under(own, None).await);
-        find("no state at all (all zeros) is taken", known.under(StateId::ANONYMOUS, None).await);
-        find(
-            "a stateid that nobody was given is refused",
-            known.under(invented, Some(bad_or_stale)).await,
-        );
-        let verdict = known.under(raw::stateid(&*other.file)?, Some(bad)).await;
-        find("the stateid of another file is refused", verdict);
-        let ahead = StateId { seqid: own.seqid.wrapping_add(7), ..own };
-        find("a stateid from the future is refused", known.under(ahead, Some(bad)).await);
-        let bypass = known.under(StateId::READ_BYPASS, None).await;
-        find("the stateid that goes past locks (all ones) is taken", bypass);
-        let current = known.under(StateId::CURRENT, Some(bad)).await;
-        find("the current stateid is refused where there is none", current);
-        find("the invalid stateid is refused", known.under(StateId::INVALID, Some(bad)).await);
-        // A file that is open to read, and then to write as well, has a newer one.
-        let id = self.create("upgraded").await?;
-        let reads = self.nfs.open(&Caller::Own, id, Access::READ).await?;
-        let reads = Known { id, file: reads, bytes: Vec::new() };
-        let before = raw::stateid(&*reads.file)?;
-        let writes = self.nfs.open(&Caller::Own, id, Access::WRITE).await?;
-        let after = raw::stateid(&*reads.file)?;
-        let verdict = match after.other == before.other && after.seqid == before.seqid + 1 {
-            true => reads.under(before, Some(&["NFS4ERR_OLD_STATEID"])).await,
-            false => Verdict::Fail(format!("{before:?} became {after:?} by an upgrade")),
-        };
-        find("a stateid from before an upgrade is refused as old", verdict);
-        drop((reads, writes));
-        tokio::time::sleep(CLOSING).await;
-        find("the stateid of a closed file is refused", known.under(after, Some(bad)).await);
-        Ok(findings)
+const BAD: &[&str] = &["NFS4ERR_BAD_STATEID"];
+/// A stateid may look like one of an earlier run of the server.
+const BAD_OR_STALE: &[&str] = &["NFS4ERR_BAD_STATEID", "NFS4ERR_STALE_STATEID"];
+
+/// A file that is open.
+async fn opened(examiner: &mut Examiner) -> Result<Known> {
+    examiner.make("stateids", &[(true, 10_000)]).await
+}
+
+async fn own(examiner: &mut Examiner) -> Result<Verdict> {
+    let known = opened(examiner).await?;
+    Ok(known.read_under(known.stateid()?, None).await)
+}
+
+async fn anonymous(examiner: &mut Examiner) -> Result<Verdict> {
+    Ok(opened(examiner).await?.read_under(StateId::ANONYMOUS, None).await)
+}
+
+async fn invented(examiner: &mut Examiner) -> Result<Verdict> {
+    let known = opened(examiner).await?;
+    let mut stateid = known.stateid()?;
+    stateid.other[..8].copy_from_slice(&getrandom::u64().unwrap_or(1).to_be_bytes());
+    Ok(known.read_under(stateid, Some(BAD_OR_STALE)).await)
+}
+
+async fn of_another(examiner: &mut Examiner) -> Result<Verdict> {
+    let (known, other) = (opened(examiner).await?, opened(examiner).await?);
+    Ok(known.read_under(other.stateid()?, Some(BAD)).await)
+}
+
+async fn ahead(examiner: &mut Examiner) -> Result<Verdict> {
+    let known = opened(examiner).await?;
+    let own = known.stateid()?;
+    let ahead = StateId { seqid: own.seqid.wrapping_add(7), ..own };
+    Ok(known.read_under(ahead, Some(BAD)).await)
+}
+
+async fn bypass(examiner: &mut Examiner) -> Result<Verdict> {
+    Ok(opened(examiner).await?.read_under(StateId::READ_BYPASS, None).await)
+}
+
+async fn current(examiner: &mut Examiner) -> Result<Verdict> {
+    Ok(opened(examiner).await?.read_under(StateId::CURRENT, Some(BAD)).await)
+}
+
+async fn invalid(examiner: &mut Examiner) -> Result<Verdict> {
+    Ok(opened(examiner).await?.read_under(StateId::INVALID, Some(BAD)).await)
+}
+
+async fn before_an_upgrade(examiner: &mut Examiner) -> Result<Verdict> {
+    let (id, name) = examiner.create("upgraded").await?;
+    let file = examiner.ours.open(&Caller::Own, id, Access::READ).await?;
+    let reads = Known { name, file, bytes: Vec::new() };
+    let before = reads.stateid()?;
+    let _writes = examiner.ours.open(&Caller::Own, id, Access::WRITE).await?;
+    let after = reads.stateid()?;
+    Ok(match after.other == before.other && after.seqid == before.seqid + 1 {
+        true => reads.read_under(before, Some(&["NFS4ERR_OLD_STATEID"])).await,
+        false => Verdict::Fail(format!("{before:?} became {after:?} by an upgrade")),
+    })
+}
+
+async fn of_a_closed_file(examiner: &mut Examiner) -> Result<Verdict> {
+    let (_, name) = examiner.create("closed").await?;
+    let raw = examiner.raw().await?;
+    let open = raw.opened("owner", &name, ShareAccess::READ).await?;
+    let closed = raw.close(&open.handle, open.stateid).await?;
+    if closed.is_err() {
+        return Ok(granted(closed));
+    }
+    Ok(refused(raw.read(&open.handle, open.stateid).await?, &[Error::BadStateId]))
+}
+
+/// The stateids of an open before and after an upgrade from reading to reading and writing.
+async fn upgraded(examiner: &mut Examiner) -> Result<(RawOpen, StateId)> {
+    let (_, name) = examiner.create("upgraded").await?;
+    let raw = examiner.raw().await?;
+    let before = raw.opened("owner", &name, ShareAccess::READ).await?.stateid;
+    let after = raw.opened("owner", &name, ShareAccess::WRITE).await?;
+    match after.stateid.other == before.other && after.stateid.seqid == before.seqid + 1 {
+        true => Ok((after, before)),
+        false => Err(format!("{before:?} became {:?} by an upgrade", after.stateid).into()),
     }
 }
 
-impl Known {
-    /// Reads under a stateid, which is taken, or refused in one of the ways that are expected.
-    pub(crate) async fn under(&self, stateid: StateId, refused: Option<&[&str]>) -> Verdict {
-        match (raw::read_under(&*self.file, stateid).await, refused) {
-            (Ok(()), None) => Verdict::Pass,
-            (Ok(()), Some(_)) => Verdict::Fail("it was taken".into()),
-            (Err(error), Some(expected)) => {
-                let text = error.to_string();
-                match expected.iter().any(|status| text.contains(status)) {
-                    true => Verdict::Pass,
-                    false => Verdict::Note(format!("{text}, not {}", expected[0])),
-                }
-            }
-            (Err(error), None) => Verdict::Fail(error.to_string()),
-        }
-    }
+async fn old_in_read(examiner: &mut Examiner) -> Result<Verdict> {
+    let (open, before) = upgraded(examiner).await?;
+    let raw = examiner.raw().await?;
+    let verdict = refused(raw.read(&open.handle, before).await?, &[Error::OldStateId]);
+    Ok(verdict.max(granted(raw.close(&open.handle, open.stateid).await?)))
+}
+
+async fn old_in_downgrade(examiner: &mut Examiner) -> Result<Verdict> {
+    let (open, before) = upgraded(examiner).await?;
+    let raw = examiner.raw().await?;
+    let verdict = refused(raw.downgrade(&open.handle, before).await?, &[Error::OldStateId]);
+    Ok(verdict.max(granted(raw.close(&open.handle, open.stateid).await?)))
+}
+
+async fn old_in_close(examiner: &mut Examiner) -> Result<Verdict> {
+    let (open, before) = upgraded(examiner).await?;
+    let raw = examiner.raw().await?;
+    let verdict = refused(raw.close(&open.handle, before).await?, &[Error::OldStateId]);
+    Ok(verdict.max(granted(raw.close(&open.handle, open.stateid).await?)))
+}
+
+async fn newest(examiner: &mut Examiner) -> Result<Verdict> {
+    let (open, _) = upgraded(examiner).await?;
+    let raw = examiner.raw().await?;
+    let newest = StateId { seqid: 0, ..open.stateid };
+    let read = granted(raw.read(&open.handle, newest).await?);
+    Ok(read.max(granted(raw.close(&open.handle, newest).await?)))
 }

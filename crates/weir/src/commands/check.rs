@@ -1,21 +1,21 @@
-//! `weir check`: tests a server's READ_PLUS, locks, stateids, directories and leases against the RFCs.
+//! `weir check`: tests a server against the RFCs, and lists the rules.
 
 use super::runtime;
 use crate::ended::Ended;
 use crate::output::{print, print_json};
 use serde::Serialize;
 use std::fmt::Write;
-use std::sync::Arc;
-use weir_check::{Finding, Verdict};
-use weir_client::{MountOptions, NfsFs, NfsUrl};
+use weir_check::{Finding, Options, Rule, Verdict};
+use weir_client::NfsUrl;
 use weir_tools::failure::{Failure, Result};
 
-/// Test an NFSv4.2 server against the RFCs: READ_PLUS, locks, stateids, directories
+/// Test an NFSv4.2 server against the RFCs: READ_PLUS, locks, stateids, opens, directories
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
   weir check nfs://filer/scratch                  one rule a line
   weir check --leases nfs://filer/scratch         also tests silent clients
+  weir check --list                               the rules
   weir check --json nfs://filer/ | jq '.[] | select(.verdict == \"fail\")'
 
 The check creates a directory below URL, writes files of known layout, reads them with raw READ_PLUS
@@ -26,14 +26,17 @@ that falls silent (sections 8.3 and 8.4). A note means that the server is within
 do better. Exit code 1 means that the server breaks a rule. docs/CHECK.md explains each rule.")]
 pub(crate) struct Args {
     /// A writable directory on the server
-    #[arg(value_name = "URL")]
-    url: NfsUrl,
+    #[arg(value_name = "URL", required_unless_present = "list")]
+    url: Option<NfsUrl>,
     /// Also test leases: takes one lease of the server, or three if a lease does not expire
     #[arg(long)]
     leases: bool,
     /// Print an array of rules and verdicts as JSON
     #[arg(long)]
     json: bool,
+    /// Print the rules and how each is tested, and test no server
+    #[arg(long, conflicts_with_all = ["url", "leases"])]
+    list: bool,
 }
 
 #[derive(Serialize)]
@@ -45,58 +48,54 @@ struct Row<'a> {
     why: Option<&'a str>,
 }
 
+#[derive(Serialize)]
+struct ListRow {
+    rule: &'static str,
+    section: &'static str,
+    test: &'static str,
+}
+
 pub(crate) fn run(args: Args) -> Result<Ended> {
-    let mut url = args.url.clone();
-    // Appended last, so that it overrides the URL: the check tests this version only.
-    url.query = format!("{}&vers=4.2", url.query);
-    let findings = runtime()?.block_on(async {
-        let mut clients = Clients { url, mounts: Vec::new() };
-        let findings = examine(&mut clients, args.leases).await;
-        clients.unmount().await;
-        findings
-    });
+    match &args.url {
+        Some(url) => examine(url, &args),
+        None => list(args.json),
+    }
+}
+
+fn examine(url: &NfsUrl, args: &Args) -> Result<Ended> {
+    let mut options = Options::default();
+    options.leases = args.leases;
+    let report = runtime()?.block_on(weir_check::run(url, &options));
     let failed =
-        |error: weir_client::Error| Failure::new(format!("check {}", args.url), error.to_string());
-    let findings = findings.map_err(failed)?;
-    let rows: Vec<Row<'_>> = findings.iter().map(row).collect();
+        |error: weir_client::Error| Failure::new(format!("check {url}"), error.to_string());
+    let report = report.map_err(failed)?;
+    let rows: Vec<Row<'_>> = report.findings.iter().map(row).collect();
     if args.json {
         print_json(&rows)?;
     } else {
         print(table(&rows).as_bytes())?;
     }
-    let broken = findings.iter().any(|f| matches!(f.verdict, Verdict::Fail(_)));
-    Ok(if broken { Ended::Failed } else { Ended::Done })
+    Ok(if report.has_failures() { Ended::Failed } else { Ended::Done })
 }
 
-async fn examine(clients: &mut Clients, leases: bool) -> weir_client::Result<Vec<Finding>> {
-    let (ours, theirs) = (clients.another().await?, clients.another().await?);
-    let mut findings = weir_check::all(&ours, &theirs).await?;
-    if leases {
-        let silent = clients.another().await?;
-        findings.extend(weir_check::leases(&ours, &theirs, &silent).await?);
-    }
-    Ok(findings)
-}
-
-/// Clients of the tested server.
-struct Clients {
-    url: NfsUrl,
-    mounts: Vec<Arc<NfsFs>>,
-}
-
-impl Clients {
-    async fn another(&mut self) -> weir_client::Result<Arc<NfsFs>> {
-        let nfs = NfsFs::mount(&self.url, &MountOptions::default()).await?;
-        self.mounts.push(Arc::clone(&nfs));
-        Ok(nfs)
-    }
-
-    /// Removes all clients from the server, also after an error.
-    async fn unmount(self) {
-        for nfs in self.mounts.into_iter().rev() {
-            nfs.unmount().await;
+fn list(json: bool) -> Result<Ended> {
+    let row = |&Rule { name, source, test, .. }: &'static Rule| ListRow {
+        rule: name,
+        section: source,
+        test,
+    };
+    let rows: Vec<_> = weir_check::rules().map(row).collect();
+    if json {
+        print_json(&rows)?;
+    } else {
+        let mut out = String::new();
+        for ListRow { rule, section, test } in rows {
+            // Writing to a string does not fail.
+            let _ = writeln!(out, "| {rule} | {section} | {test} |");
         }
+        print(out.as_bytes())?;
     }
+    Ok(Ended::Done)
 }
 
 fn row(finding: &Finding) -> Row<'_> {
@@ -105,7 +104,7 @@ fn row(finding: &Finding) -> Row<'_> {
         Verdict::Note(why) => ("note", Some(why.as_str())),
         Verdict::Fail(why) => ("fail", Some(why.as_str())),
     };
-    Row { rule: finding.rule, section: finding.section(), verdict, why }
+    Row { rule: finding.rule.name, section: finding.rule.source, verdict, why }
 }
 
 fn table(rows: &[Row<'_>]) -> String {

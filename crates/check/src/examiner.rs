@@ -1,0 +1,250 @@
+//! The clients of one examination, the directory that it has on the server, and what is made there.
+
+use crate::Options;
+use crate::compare::judge;
+use crate::raw_open::RawClient;
+use crate::verdict::{Result, Verdict};
+use std::sync::Arc;
+use weir_client::{NfsFs, NfsUrl, raw};
+use weir_nfs::v4::op::read_plus::ReadPlus;
+use weir_nfs::v4::types::StateId;
+use weir_vfs::{Access, Caller, Error, FileId, FileSystem, OpenFile, SetAttr, Source, WriteOp};
+
+/// One examination of a server.
+pub(crate) struct Examiner {
+    /// The first client, and another.
+    pub(crate) ours: Arc<NfsFs>,
+    pub(crate) theirs: Arc<NfsFs>,
+    url: NfsUrl,
+    options: Options,
+    raw: Option<RawClient>,
+    /// The directory, at the root of the mounts.
+    name: Vec<u8>,
+    pub(crate) dir: FileId,
+    made: Vec<Made>,
+    /// Numbers the names of files.
+    files: usize,
+    /// A directory of many files, and the outcome of the test of leases: both are made once.
+    pub(crate) many: Option<FileId>,
+    pub(crate) silence: Option<Silence>,
+}
+
+/// What became of a client that stopped renewing its lease, and of another that did not.
+pub(crate) struct Silence {
+    pub(crate) in_the_way: Verdict,
+    pub(crate) kept: Verdict,
+    pub(crate) stateid: Verdict,
+    pub(crate) given_back: Verdict,
+}
+
+/// A name that must be removed in the end.
+struct Made {
+    dir: FileId,
+    name: Vec<u8>,
+    is_dir: bool,
+}
+
+/// A file, and every byte that it has.
+pub(crate) struct Known {
+    pub(crate) name: Vec<u8>,
+    pub(crate) file: Arc<dyn OpenFile>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Examiner {
+    pub(crate) async fn begin(url: &NfsUrl, options: &Options) -> weir_client::Result<Self> {
+        let mut url = url.clone();
+        // Appended last, so that it overrides the URL: the rules are of this version.
+        url.query = format!("{}&vers=4.2", url.query);
+        let ours = NfsFs::mount(&url, &options.mount).await?;
+        let name = format!("weir-check-{:016x}", getrandom::u64().unwrap_or(0)).into_bytes();
+        let begun = async {
+            let theirs = NfsFs::mount(&url, &options.mount).await?;
+            let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+            match ours.mkdir(&Caller::Own, ours.root(), &name, &set).await {
+                Ok(made) => Ok((theirs, made.id)),
+                Err(error) => {
+                    theirs.unmount().await;
+                    Err(error.into())
+                }
+            }
+        };
+        match begun.await {
+            Ok((theirs, dir)) => Ok(Self {
+                made: vec![Made { dir: ours.root(), name: name.clone(), is_dir: true }],
+                ours,
+                theirs,
+                url,
+                options: options.clone(),
+                raw: None,
+                name,
+                dir,
+                files: 0,
+                many: None,
+                silence: None,
+            }),
+            Err(error) => {
+                ours.unmount().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes what was made, and the clients; that the former can be done is a rule, too.
+    pub(crate) async fn end(&mut self) -> Verdict {
+        if let Some(raw) = self.raw.take() {
+            raw.end().await;
+        }
+        let mut removed = Ok(());
+        for Made { dir, name, is_dir } in std::mem::take(&mut self.made).into_iter().rev() {
+            let outcome = match is_dir {
+                true => self.ours.rmdir(&Caller::Own, dir, &name).await,
+                false => self.ours.unlink(&Caller::Own, dir, &name).await,
+            };
+            // A test may have removed it, or failed before it made it.
+            removed = removed.and(outcome.or_else(|error| match error {
+                Error::NotFound => Ok(()),
+                error => Err(error),
+            }));
+        }
+        self.theirs.unmount().await;
+        self.ours.unmount().await;
+        removed.map_or_else(|error| Verdict::Fail(error.to_string()), |()| Verdict::Pass)
+    }
+
+    /// One more client.
+    pub(crate) async fn another(&self) -> weir_client::Result<Arc<NfsFs>> {
+        NfsFs::mount(&self.url, &self.options.mount).await
+    }
+
+    /// A connection for compounds outside of any session.
+    pub(crate) async fn connection(&self) -> weir_client::Result<raw::Connection> {
+        raw::Connection::open(&self.url, &self.options.mount, 2).await
+    }
+
+    /// The client that sends compounds as they are.
+    pub(crate) async fn raw(&mut self) -> Result<&RawClient> {
+        let raw = match self.raw.take() {
+            Some(raw) => raw,
+            None => {
+                let path = self.url.path.iter().chain([&self.name]);
+                RawClient::begin(self.connection().await?, path).await?
+            }
+        };
+        Ok(self.raw.insert(raw))
+    }
+
+    /// A name that nothing has yet in the directory; what has it later is removed in the end.
+    pub(crate) fn new_name(&mut self, purpose: &str) -> Vec<u8> {
+        self.files += 1;
+        let name = format!("{purpose}-{}", self.files).into_bytes();
+        self.made.push(Made { dir: self.dir, name: name.clone(), is_dir: false });
+        name
+    }
+
+    /// Makes an empty file.
+    pub(crate) async fn create(&mut self, purpose: &str) -> Result<(FileId, Vec<u8>)> {
+        let name = self.new_name(purpose);
+        self.create_in(self.dir, &name).await.map(|id| (id, name))
+    }
+
+    async fn create_in(&self, dir: FileId, name: &[u8]) -> Result<FileId> {
+        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        Ok(self.ours.create(&Caller::Own, dir, name, &set, true).await?.attr.id)
+    }
+
+    /// Makes an empty directory.
+    pub(crate) async fn make_dir(&mut self, purpose: &str) -> Result<(FileId, Vec<u8>)> {
+        let name = self.new_name(purpose);
+        if let Some(made) = self.made.last_mut() {
+            made.is_dir = true;
+        }
+        let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+        let made = self.ours.mkdir(&Caller::Own, self.dir, &name, &set).await?;
+        Ok((made.id, name))
+    }
+
+    /// Makes an empty file of this name in a directory of the examination.
+    pub(crate) async fn fill(&mut self, dir: FileId, name: &[u8]) -> Result<()> {
+        self.create_in(dir, name).await?;
+        self.made.push(Made { dir, name: name.to_vec(), is_dir: false });
+        Ok(())
+    }
+
+    /// Makes a file of data and holes of the given lengths.
+    pub(crate) async fn make(&mut self, purpose: &str, layout: &[(bool, usize)]) -> Result<Known> {
+        let (id, name) = self.create(purpose).await?;
+        let file = self.ours.open(&Caller::Own, id, Access::READ | Access::WRITE).await?;
+        let mut known = Known { name, file, bytes: Vec::new() };
+        let size: usize = layout.iter().map(|(_, len)| len).sum();
+        known.file.set_size(size as u64).await?;
+        known.bytes.resize(size, 0);
+        let mut at = 0;
+        for &(data, len) in layout {
+            if data {
+                // No byte is zero, and neighbouring pages differ.
+                let bytes = (at..at + len).map(|i| (i / 509 + i) as u8 | 1).collect::<Vec<_>>();
+                known.write(at, &bytes).await?;
+            }
+            at += len;
+        }
+        Ok(known)
+    }
+
+    /// The file of this name, opened by another client to read and write.
+    pub(crate) async fn opened_by(&self, nfs: &NfsFs, name: &[u8]) -> Result<Known> {
+        let dir = nfs.lookup(&Caller::Own, nfs.root(), &self.name).await?.id;
+        let id = nfs.lookup(&Caller::Own, dir, name).await?.id;
+        let file = nfs.open(&Caller::Own, id, Access::READ | Access::WRITE).await?;
+        Ok(Known { name: name.to_vec(), file, bytes: Vec::new() })
+    }
+}
+
+impl Known {
+    pub(crate) async fn write(&mut self, at: usize, bytes: &[u8]) -> Result<()> {
+        self.write_bytes(at, bytes).await?;
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    pub(crate) async fn write_bytes(&self, at: usize, bytes: &[u8]) -> Result<()> {
+        let (tx, rx) = tokio::sync::oneshot::channel();
+        let done = move |_: Box<dyn Source>, result| {
+            // The caller may have gone.
+            let _ = tx.send(result);
+        };
+        self.file.submit_write(WriteOp::new(at as u64, Box::new(bytes.to_vec()), done));
+        Ok(rx.await.unwrap_or(Err(Error::Io))?)
+    }
+
+    pub(crate) async fn read_plus(&self, offset: u64, count: u64) -> weir_client::Result<ReadPlus> {
+        raw::read_plus(&*self.file, offset, count.min(u32::MAX.into()) as u32).await
+    }
+
+    /// Reads, and compares the reply with the file; where the reply ends.
+    pub(crate) async fn judged(&self, offset: u64, count: u64) -> std::result::Result<u64, String> {
+        let asked = |fault: String| format!("{count} bytes at {offset}: {fault}");
+        let reply = self.read_plus(offset, count).await.map_err(|e| asked(e.to_string()))?;
+        judge(&reply, &self.bytes, offset, count).map_err(asked)
+    }
+
+    pub(crate) fn stateid(&self) -> weir_client::Result<StateId> {
+        raw::stateid(&*self.file)
+    }
+
+    /// Reads under a stateid, which the server must take, or refuse with one of some errors.
+    pub(crate) async fn read_under(&self, stateid: StateId, refused: Option<&[&str]>) -> Verdict {
+        match (raw::read_under(&*self.file, stateid).await, refused) {
+            (Ok(()), None) => Verdict::Pass,
+            (Ok(()), Some(_)) => Verdict::Fail("it was taken".into()),
+            (Err(error), Some(expected)) => {
+                let text = error.to_string();
+                match expected.iter().any(|status| text.contains(status)) {
+                    true => Verdict::Pass,
+                    false => Verdict::Note(format!("{text}, not {}", expected[0])),
+                }
+            }
+            (Err(error), None) => Verdict::Fail(error.to_string()),
+        }
+    }
+}

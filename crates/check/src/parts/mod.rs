@@ -1,0 +1,44 @@
+//! The rules, a file for each part: a table of rules, then the function of each in the same order.
+
+pub(crate) mod attributes;
+pub(crate) mod directories;
+pub(crate) mod leases;
+pub(crate) mod locks;
+pub(crate) mod opens;
+pub(crate) mod read_plus;
+pub(crate) mod sessions;
+pub(crate) mod stateids;
+
+use crate::examiner::Examiner;
+use crate::rule::{Part, rule};
+use crate::verdict::{Result, Verdict};
+
+/// The parts of every examination, in order.
+pub(crate) const PARTS: &[Part] = &[
+    Part { rules: read_plus::RULES, first_is_needed: true },
+    Part { rules: locks::RULES, first_is_needed: true },
+    Part { rules: stateids::RULES, first_is_needed: false },
+    Part { rules: opens::RULES, first_is_needed: false },
+    Part { rules: attributes::RULES, first_is_needed: false },
+    Part { rules: sessions::RULES, first_is_needed: false },
+    Part { rules: directories::RULES, first_is_needed: false },
+];
+
+/// The part that takes as long as the server's lease.
+pub(crate) const LEASES: Part = Part { rules: leases::RULES, first_is_needed: false };
+
+/// What ends every examination.
+pub(crate) const LAST: Part = Part {
+    rules: &[rule!(
+        "what was made can be removed",
+        "RFC 8881 18.25.3",
+        "every file, then the directory",
+        removal
+    )],
+    first_is_needed: false,
+};
+
+/// Removes everything, and the examination's clients.
+async fn removal(examiner: &mut Examiner) -> Result<Verdict> {
+    Ok(examiner.end().await)
+}

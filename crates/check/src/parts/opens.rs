@@ -1,0 +1,119 @@
+//! OPEN (RFC 8881 section 18.16): share reservations, and files that are not regular ones.
+
+use crate::examiner::Examiner;
+use crate::raw_open::{ShareAccess, ShareDeny, granted, refused};
+use crate::rule::{Rule, rule};
+use crate::verdict::{Result, Verdict};
+use weir_nfs::v4::Error;
+use weir_vfs::{Caller, FileKind, FileSystem, SetAttr};
+
+pub(crate) const RULES: &[Rule] = &[
+    rule!(
+        "an open that denies access to others denies it to the client's other owners",
+        "RFC 8881 9.7",
+        "one owner denies writing; another opens to write: SHARE_DENIED; to read: granted",
+        denied
+    ),
+    rule!(
+        "an open that would deny what another owner has open is refused",
+        "RFC 8881 9.7",
+        "one owner reads; another opens and denies reading: SHARE_DENIED",
+        would_deny
+    ),
+    rule!(
+        "what an open denied is free after its CLOSE",
+        "RFC 8881 9.7",
+        "the open that was refused, again",
+        free_after_close
+    ),
+    rule!("OPEN of a directory is refused", "RFC 8881 18.16.4", "ISDIR", directory),
+    rule!("OPEN of a symbolic link is refused", "RFC 8881 18.16.4", "SYMLINK", symlink),
+    rule!(
+        "OPEN of a named pipe is refused",
+        "RFC 8881 18.16.4",
+        "SYMLINK or WRONG_TYPE; if the server makes no pipes, a note",
+        pipe
+    ),
+    rule!(
+        "OPEN of a socket is refused",
+        "RFC 8881 18.16.4",
+        "SYMLINK or WRONG_TYPE; if the server makes no sockets, a note",
+        socket
+    ),
+];
+
+const NONE: ShareDeny = ShareDeny::empty();
+
+async fn denied(examiner: &mut Examiner) -> Result<Verdict> {
+    let (_, name) = examiner.create("denied").await?;
+    let raw = examiner.raw().await?;
+    let Ok(first) = raw.open("first", &name, ShareAccess::READ, ShareDeny::WRITE).await? else {
+        return Ok(Verdict::Fail("an open that denies writing is refused".into()));
+    };
+    let writes = raw.open("second", &name, ShareAccess::WRITE, NONE).await?.map(drop);
+    let reads = raw.open("second", &name, ShareAccess::READ, NONE).await?;
+    let mut verdict = refused(writes, &[Error::ShareDenied]).max(granted(reads.clone().map(drop)));
+    for open in [Ok(first), reads].into_iter().flatten() {
+        verdict = verdict.max(granted(raw.close(&open.handle, open.stateid).await?));
+    }
+    Ok(verdict)
+}
+
+async fn would_deny(examiner: &mut Examiner) -> Result<Verdict> {
+    let (_, name) = examiner.create("denied").await?;
+    let raw = examiner.raw().await?;
+    let first = raw.opened("first", &name, ShareAccess::READ).await?;
+    let denies = raw.open("second", &name, ShareAccess::READ, ShareDeny::READ).await?.map(drop);
+    let verdict = refused(denies, &[Error::ShareDenied]);
+    Ok(verdict.max(granted(raw.close(&first.handle, first.stateid).await?)))
+}
+
+async fn free_after_close(examiner: &mut Examiner) -> Result<Verdict> {
+    let (_, name) = examiner.create("denied").await?;
+    let raw = examiner.raw().await?;
+    let Ok(first) = raw.open("first", &name, ShareAccess::READ, ShareDeny::BOTH).await? else {
+        return Ok(Verdict::Fail("an open that denies reading and writing is refused".into()));
+    };
+    let closed = granted(raw.close(&first.handle, first.stateid).await?);
+    let second = match raw.open("second", &name, ShareAccess::BOTH, NONE).await? {
+        Ok(open) => raw.close(&open.handle, open.stateid).await?,
+        Err(error) => Err(error),
+    };
+    Ok(closed.max(granted(second)))
+}
+
+async fn directory(examiner: &mut Examiner) -> Result<Verdict> {
+    let (_, name) = examiner.make_dir("directory").await?;
+    open_refused(examiner, &name, &[Error::IsDir]).await
+}
+
+async fn symlink(examiner: &mut Examiner) -> Result<Verdict> {
+    let name = examiner.new_name("link");
+    let set = SetAttr::default();
+    examiner.ours.symlink(&Caller::Own, examiner.dir, &name, b"target", &set).await?;
+    open_refused(examiner, &name, &[Error::Symlink]).await
+}
+
+async fn pipe(examiner: &mut Examiner) -> Result<Verdict> {
+    special(examiner, FileKind::Fifo).await
+}
+
+async fn socket(examiner: &mut Examiner) -> Result<Verdict> {
+    special(examiner, FileKind::Socket).await
+}
+
+async fn special(examiner: &mut Examiner, kind: FileKind) -> Result<Verdict> {
+    let name = examiner.new_name("special");
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let made = examiner.ours.mknod(&Caller::Own, examiner.dir, &name, kind, (0, 0), &set).await;
+    if let Err(error) = made {
+        return Ok(Verdict::Note(format!("it cannot be made: {error}")));
+    }
+    open_refused(examiner, &name, &[Error::Symlink, Error::WrongType]).await
+}
+
+async fn open_refused(examiner: &mut Examiner, name: &[u8], expected: &[Error]) -> Result<Verdict> {
+    let raw = examiner.raw().await?;
+    let opened = raw.open("owner", name, ShareAccess::READ, NONE).await?;
+    Ok(refused(opened.map(drop), expected))
+}

@@ -1,0 +1,153 @@
+//! A client whose opens are sent as they are, and the verdict about a status.
+
+use crate::verdict::{self, Result, Verdict};
+use std::time::Duration;
+use weir_client::raw;
+use weir_nfs::v4::op::{close, open, open_downgrade, read};
+use weir_nfs::v4::types::{FileHandle, StateId, StateOwner, Status};
+use weir_nfs::v4::{Error, Op, OpRes};
+
+pub(crate) use weir_nfs::v4::op::open::{ShareAccess, ShareDeny};
+
+/// How often a call that the server puts off is sent, and the pause: in all, longer than grace periods.
+const TRIES: u32 = 600;
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// A client of its own, in the directory of the examination.
+pub(crate) struct RawClient {
+    session: raw::Session,
+    dir: FileHandle,
+}
+
+/// A file that is open.
+#[derive(Clone, Debug)]
+pub(crate) struct RawOpen {
+    pub(crate) handle: FileHandle,
+    pub(crate) stateid: StateId,
+}
+
+impl RawClient {
+    /// Begins a session, and looks the directory up.
+    pub(crate) async fn begin(
+        connection: raw::Connection,
+        path: impl Iterator<Item = &Vec<u8>>,
+    ) -> Result<Self> {
+        let session = raw::Session::begin(connection).await?;
+        let mut client = Self { session, dir: FileHandle::copy_from(b"") };
+        let mut first = Op::Putrootfh(());
+        for name in std::iter::once(None).chain(path.map(Some)) {
+            let lookup = name.map(|name| Op::Lookup(name[..].into()));
+            let ops: Vec<_> =
+                [Some(first), lookup, Some(Op::Getfh(()))].into_iter().flatten().collect();
+            let mut reply = client.call(&ops).await?;
+            client.dir = match reply.results.pop() {
+                Some(OpRes::Getfh(Ok(handle))) => handle,
+                _ => return Err(unexpected("LOOKUP", reply.status)),
+            };
+            first = Op::Putfh(client.dir.clone());
+        }
+        Ok(client)
+    }
+
+    /// Ends the client. What it has open, the server may keep until its lease ends.
+    pub(crate) async fn end(self) {
+        // A server that is at fault in other ways may refuse.
+        let _ = self.session.end().await;
+    }
+
+    /// Sends a compound, again as long as the server puts it off.
+    pub(crate) async fn call(&self, ops: &[Op]) -> Result<raw::Reply> {
+        let mut reply = self.session.call(ops).await?;
+        for _ in 0..TRIES {
+            if !matches!(reply.status, Err(Error::Delay | Error::Grace)) {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+            reply = self.session.call(ops).await?;
+        }
+        Ok(reply)
+    }
+
+    /// Opens a file of the directory that is there.
+    pub(crate) async fn open(
+        &self,
+        owner: &str,
+        name: &[u8],
+        share_access: ShareAccess,
+        share_deny: ShareDeny,
+    ) -> Result<std::result::Result<RawOpen, Error>> {
+        let open = Op::Open(open::Args {
+            seqid: 0,
+            share_access: share_access | ShareAccess::WANT_NO_DELEG,
+            share_deny,
+            owner: StateOwner { client_id: 0, owner: owner.as_bytes().into() },
+            how: open::How::NoCreate,
+            claim: open::Claim::Null(name.into()),
+        });
+        let reply = self.call(&[Op::Putfh(self.dir.clone()), open, Op::Getfh(())]).await?;
+        if let Err(error) = reply.status {
+            return Ok(Err(error));
+        }
+        match &reply.results[..] {
+            [_, OpRes::Open(Ok(opened)), OpRes::Getfh(Ok(handle))] => {
+                Ok(Ok(RawOpen { handle: handle.clone(), stateid: opened.stateid }))
+            }
+            _ => Err(unexpected("OPEN", reply.status)),
+        }
+    }
+
+    /// [`open`](Self::open) of what must succeed, denying nothing.
+    pub(crate) async fn opened(
+        &self,
+        owner: &str,
+        name: &[u8],
+        share_access: ShareAccess,
+    ) -> Result<RawOpen> {
+        let opened = self.open(owner, name, share_access, ShareDeny::empty()).await?;
+        opened.map_err(|error| unexpected("OPEN", Err(error)))
+    }
+
+    /// Reads a byte under a stateid.
+    pub(crate) async fn read(&self, handle: &FileHandle, stateid: StateId) -> Result<Status> {
+        let read = Op::Read(read::Args { stateid, offset: 0, count: 1 });
+        Ok(self.call(&[Op::Putfh(handle.clone()), read]).await?.status)
+    }
+
+    pub(crate) async fn close(&self, handle: &FileHandle, stateid: StateId) -> Result<Status> {
+        let close = Op::Close(close::Args { seqid: 0, open_stateid: stateid });
+        Ok(self.call(&[Op::Putfh(handle.clone()), close]).await?.status)
+    }
+
+    /// Gives up all access but that to read.
+    pub(crate) async fn downgrade(&self, handle: &FileHandle, stateid: StateId) -> Result<Status> {
+        let downgrade = Op::OpenDowngrade(open_downgrade::Args {
+            open_stateid: stateid,
+            seqid: 0,
+            share_access: ShareAccess::READ,
+            share_deny: ShareDeny::empty(),
+        });
+        Ok(self.call(&[Op::Putfh(handle.clone()), downgrade]).await?.status)
+    }
+}
+
+/// A server must refuse with one of these errors, of which the first is the best.
+pub(crate) fn refused(status: Status, expected: &[Error]) -> Verdict {
+    match status {
+        Ok(()) => Verdict::Fail("it was granted".into()),
+        Err(error) if expected.contains(&error) => Verdict::Pass,
+        Err(error) => Verdict::Note(format!("{error}, not {}", expected[0])),
+    }
+}
+
+/// A server must not refuse.
+pub(crate) fn granted(status: Status) -> Verdict {
+    status.map_or_else(|error| Verdict::Fail(error.to_string()), |()| Verdict::Pass)
+}
+
+/// The error for an operation that must succeed.
+fn unexpected(operation: &str, status: Status) -> verdict::Error {
+    match status {
+        Err(error) => format!("{operation}: {error}").into(),
+        Ok(()) => format!("{operation}: results of other operations").into(),
+    }
+}
