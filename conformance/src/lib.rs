@@ -11,20 +11,26 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 /// The workspace's root directory.
 pub fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// The `weir` binary, built if it is out of date.
+/// The `weir` binary: the file that `WEIR_BINARY` names (from the workspace's root), or else one that cargo builds if
+/// it is out of date.
 ///
 /// # Panics
-/// It does not build.
+/// `WEIR_BINARY` names no file, or the build fails.
 pub fn weir() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
+        if let Some(binary) = std::env::var_os("WEIR_BINARY") {
+            let binary = workspace().join(binary);
+            assert!(binary.is_file(), "WEIR_BINARY: there is no {}", binary.display());
+            return binary;
+        }
         // Tests lie in TARGET/PROFILE/deps; the binary belongs two directories up.
         let test = std::env::current_exe().expect("a test has a path");
         let profile = test.ancestors().nth(2).expect("tests lie in TARGET/PROFILE/deps");
@@ -54,37 +60,9 @@ pub fn skip(why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }
 
-/// One of as many slots as there are processors. A test with a guest, or with servers whose leases
-/// expire, holds one: on a machine that is too busy, leases expire unintentionally.
-pub struct Turn(());
-
-static TURNS_TAKEN: Mutex<usize> = Mutex::new(0);
-static TURN_FREE: Condvar = Condvar::new();
-
-impl Turn {
-    /// Waits for a slot.
-    pub fn take() -> Self {
-        let places = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let taken = TURNS_TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut taken = TURN_FREE
-            .wait_while(taken, |taken| *taken >= places)
-            .unwrap_or_else(PoisonError::into_inner);
-        *taken += 1;
-        Self(())
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        *TURNS_TAKEN.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        TURN_FREE.notify_one();
-    }
-}
-
-/// A Linux kernel to boot. Each guest takes a processor, so each holds a [`Turn`].
+/// A Linux kernel to boot. A guest takes a processor for itself.
 pub struct Guest {
     run: PathBuf,
-    _turn: Turn,
 }
 
 impl Guest {
@@ -108,7 +86,7 @@ impl Guest {
             skip(&format!("the Linux guest needs {missing}"));
             return None;
         }
-        Some(Self { run, _turn: Turn::take() })
+        Some(Self { run })
     }
 
     /// The directory of the guest runner, which also contains the script that starts knfsd.

@@ -2,7 +2,7 @@
 //! the server notifies waiters, and a restart of the server loses no lock. The client gets and returns
 //! delegations, and leaves no state when it has ended.
 
-use conformance::{Guest, Turn, program, scratch, skip, text_of, weir};
+use conformance::{Guest, program, scratch, skip, text_of, weir};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,7 +11,6 @@ const SCRIPTS: &str = "conformance/guest";
 
 /// Runs a script natively, in its own network and mount namespaces.
 fn run_unshared(script: &str, args: &[&str]) -> Option<String> {
-    let _turn = Turn::take();
     for needed in ["rpcbind", "rpc.statd", "unshare", "ip"] {
         if program(needed).is_none() {
             skip(&format!("locks of the client need {needed}"));
@@ -64,7 +63,6 @@ fn locks_at_ganesha_live_through_its_restart() {
 /// Runs `client` natively beside knfsd, which exports /run/exp and follows requests in files of the
 /// directory; returns the output of both.
 fn beside_knfsd(client: impl FnOnce(&str) -> String) -> Option<String> {
-    let _turn = Turn::take();
     let guest = Guest::find()?;
     for needed in ["exportfs", "rpcbind", "rpc.statd", "mkfs.ext4"] {
         if program(needed).is_none() {

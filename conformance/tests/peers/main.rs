@@ -1,5 +1,6 @@
-//! Weir against real peers. The suites are one program, so that they run side by side, as many as
-//! there are processors ([`conformance::Turn`]): they mostly wait, for guests, leases and graces.
+//! Weir against real peers. The suites are one program, so that they run side by side: they mostly wait, for
+//! guests, leases and graces. The test harness runs as many tests at a time as there are processors; with
+//! more (`--test-threads`), leases expire unintentionally.
 
 mod attributes;
 mod check;

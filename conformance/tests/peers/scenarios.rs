@@ -10,6 +10,7 @@ use conformance::{Guest, program, scratch, serve_command, skip, weir, workspace}
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// Entries of a directory that exists before the server starts.
 const MANY: u32 = 100_000;
@@ -124,8 +125,14 @@ fn formatted_disk(dir: &Path) -> PathBuf {
     image
 }
 
-/// A program's source, with a makefile that knows `check`, as a tar file.
-fn source() -> Option<PathBuf> {
+/// A program's source, with a makefile that knows `check`, as a tar file. One test downloads it, and the
+/// others wait for that.
+fn source() -> Option<&'static Path> {
+    static SOURCE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    SOURCE.get_or_init(find_source).as_deref()
+}
+
+fn find_source() -> Option<PathBuf> {
     if let Some(tar) = std::env::var_os("WEIR_SOURCE") {
         return Some(tar.into());
     }
