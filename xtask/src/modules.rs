@@ -16,8 +16,11 @@ pub(crate) struct Module {
     pub(crate) file: PathBuf,
     /// Only tests and models are built with it.
     pub(crate) is_test: bool,
-    /// Modules of the same crate that its code names, those of its own tests left out.
+    /// Modules of the same crate that its code names, those of its own tests left out. A name that a module
+    /// re-exports (`use crate::Cache`) counts as one of the module that declares it.
     pub(crate) names: BTreeSet<ModulePath>,
+    /// What it imports, for itself, its children, or others: the name that it gives, and the path.
+    imports: Vec<(String, ModulePath)>,
 }
 
 /// A library or binary: what `src/lib.rs` or `src/main.rs` is made of.
@@ -88,23 +91,45 @@ fn read(
         read(root, &child, &child_path, is_test || child_is_test, modules)?;
     }
     let file = file.to_owned();
-    modules.insert(path.to_vec(), Module { file, is_test, names: collector.names });
+    let Collector { names, imports, .. } = collector;
+    modules.insert(path.to_vec(), Module { file, is_test, names, imports });
     Ok(())
 }
 
 /// Shortens every named path to the module that it leads into.
 fn resolve(modules: &mut BTreeMap<ModulePath, Module>) {
-    let known: BTreeSet<ModulePath> = modules.keys().cloned().collect();
+    let imports = modules.iter().map(|(path, module)| (path.clone(), module.imports.clone()));
+    let imports = imports.collect::<BTreeMap<_, _>>();
     for (path, module) in modules {
         let named = std::mem::take(&mut module.names);
         module.names = named
             .into_iter()
-            .filter_map(|named| {
-                let end = (1..=named.len()).rev().find(|end| known.contains(&named[..*end]))?;
-                Some(named[..end].to_vec())
-            })
-            .filter(|named| named != path)
+            .map(|named| declared_in(named, &imports))
+            .filter(|named| !named.is_empty() && named != path)
             .collect();
+    }
+}
+
+/// The module that a path leads into, or, if that imports the next name, the module that declares it.
+fn declared_in(
+    mut named: ModulePath,
+    modules: &BTreeMap<ModulePath, Vec<(String, ModulePath)>>,
+) -> ModulePath {
+    let mut seen = BTreeSet::new();
+    loop {
+        let end = (0..=named.len()).rev().find(|end| modules.contains_key(&named[..*end]));
+        let (module, rest) = named.split_at(end.unwrap_or(0));
+        // `use serde::{self}` would lead from a module to itself, for ever.
+        let Some((name, rest)) =
+            rest.split_first().filter(|(name, _)| seen.insert((module.to_vec(), (*name).clone())))
+        else {
+            return module.to_vec();
+        };
+        let imports = modules.get(module).map(Vec::as_slice).unwrap_or_default();
+        match imports.iter().find(|(import, _)| import == name) {
+            Some((_, path)) => named = [path, rest].concat(),
+            None => return module.to_vec(),
+        }
     }
 }
 
@@ -117,29 +142,32 @@ struct Collector {
     inline: usize,
     children: Vec<(String, bool)>,
     names: BTreeSet<ModulePath>,
+    imports: Vec<(String, ModulePath)>,
 }
 
 impl Collector {
     /// Notes a path, given by its segments.
     fn name(&mut self, segments: &[String]) {
-        let Some(first) = segments.first() else { return };
-        let path = match first.as_str() {
+        self.names.extend(self.below_root(segments));
+    }
+
+    /// A path, given by its segments, below the root of the crate.
+    fn below_root(&self, segments: &[String]) -> Option<ModulePath> {
+        let first = segments.first()?;
+        Some(match first.as_str() {
             "crate" => segments[1..].to_vec(),
             "super" => {
                 let up = segments.iter().take_while(|segment| *segment == "super").count();
-                let Some(up_from_file) = up.checked_sub(self.inline).filter(|up| *up > 0) else {
-                    return;
-                };
-                let Some(keep) = self.module.len().checked_sub(up_from_file) else { return };
+                let up_from_file = up.checked_sub(self.inline).filter(|up| *up > 0)?;
+                let keep = self.module.len().checked_sub(up_from_file)?;
                 let rest = &segments[up..];
                 [&self.module[..keep], rest].concat()
             }
             "self" => [&self.module[..], &segments[1..]].concat(),
             // A child, or else a name from elsewhere, which leads to no module of this crate.
             _ if self.inline == 0 => [&self.module[..], segments].concat(),
-            _ => return,
-        };
-        self.names.insert(path);
+            _ => return None,
+        })
     }
 
     fn name_tree(&mut self, prefix: &mut Vec<String>, tree: &UseTree) {
@@ -152,12 +180,29 @@ impl Collector {
             UseTree::Group(group) => {
                 group.items.iter().for_each(|tree| self.name_tree(prefix, tree));
             }
-            UseTree::Name(name) if name.ident == "self" => self.name(prefix),
-            UseTree::Name(name) => self.name(&[&prefix[..], &[name.ident.to_string()]].concat()),
+            UseTree::Name(name) if name.ident == "self" => {
+                let of = prefix.last().cloned().unwrap_or_default();
+                self.import(prefix, of);
+            }
+            UseTree::Name(name) => {
+                let name = name.ident.to_string();
+                self.import(&[&prefix[..], std::slice::from_ref(&name)].concat(), name);
+            }
             UseTree::Rename(name) => {
-                self.name(&[&prefix[..], &[name.ident.to_string()]].concat());
+                let path = [&prefix[..], &[name.ident.to_string()]].concat();
+                self.import(&path, name.rename.to_string());
             }
             UseTree::Glob(_) => self.name(prefix),
+        }
+    }
+
+    /// Notes a path that gets the name `name` in this module.
+    fn import(&mut self, segments: &[String], name: String) {
+        self.name(segments);
+        if self.inline == 0
+            && let Some(path) = self.below_root(segments)
+        {
+            self.imports.push((name, path));
         }
     }
 
@@ -241,4 +286,50 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
             && !condition.starts_with("not")
             && ["test", "loom", "shuttle", "fuzzing"].iter().any(|word| condition.contains(word))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> ModulePath {
+        text.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// What the module `of` names, given each module with its text.
+    fn names(modules: &[(&str, &str)], of: &str) -> Vec<String> {
+        let read = |(module, text): &(&str, &str)| {
+            let mut collector = Collector { module: path(module), ..Collector::default() };
+            collector.visit_file(&syn::parse_file(text).unwrap());
+            let Collector { names, imports, .. } = collector;
+            (path(module), Module { file: PathBuf::new(), is_test: false, names, imports })
+        };
+        let mut modules = modules.iter().map(read).collect();
+        resolve(&mut modules);
+        modules[&path(of)].names.iter().map(|named| named.join("::")).collect()
+    }
+
+    #[test]
+    fn a_name_that_the_root_exports_is_one_of_the_module_that_declares_it() {
+        let root = ("", "mod a; mod b; pub use a::{A, deep::D as Deep}; use std::fs::File;");
+        let modules = |text| {
+            [root, ("a", "mod deep; pub struct A;"), ("a::deep", "pub struct D;"), ("b", text)]
+        };
+        for (text, named) in [
+            ("use crate::A;", vec!["a"]),
+            ("fn f() -> crate::A {}", vec!["a"]),
+            ("use crate::{Deep, File};", vec!["a::deep"]),
+            ("fn f() { super::Deep::new() }", vec!["a::deep"]),
+            ("use serde::{self}; use io::x::io; fn f() { serde::x(io::y) }", vec![]),
+        ] {
+            assert_eq!(names(&modules(text), "b"), named, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_a_parent_imports_is_not_the_parents() {
+        let modules = [("", "mod a;"), ("a", "mod b; mod c; use b::B;"), ("a::b", "pub struct B;")];
+        let child = ("a::c", "use super::B;");
+        assert_eq!(names(&[modules[0], modules[1], modules[2], child], "a::c"), ["a::b"]);
+    }
 }

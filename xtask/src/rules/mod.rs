@@ -8,6 +8,7 @@ mod dependencies;
 mod headers;
 mod layering;
 mod layers;
+mod members;
 mod paths;
 mod prints;
 mod promises;
@@ -30,6 +31,7 @@ pub(crate) const ALL: &[(&str, Rule)] = &[
     ("every dependency is named by code", dependencies::check),
     ("no line is wider than the rest", width::check),
     ("every path that the documents name is there", paths::check),
+    ("every `Type::member` that docs/LOCKING.md names is there", members::check),
     ("no file outgrows its allowance", sizes::check),
     ("no unfinished work is committed, and sentences name their actors", words::check),
 ];

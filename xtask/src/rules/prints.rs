@@ -17,13 +17,18 @@ pub(super) fn check(root: &Path) -> Result<Vec<String>> {
     Ok(shipped.flat_map(|source| calls(&source.path.display().to_string(), &source.text)).collect())
 }
 
-/// The lines before a file's tests that call one of the macros.
+/// The lines that call one of the macros, those of inline test modules left out.
 fn calls(path: &str, text: &str) -> Vec<String> {
-    let shipped = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
     let mut found = Vec::new();
-    for (number, line) in shipped.lines().enumerate() {
+    let mut is_test = false;
+    let mut before = "";
+    for (number, line) in text.lines().enumerate() {
+        // `mod tests;` is a file of its own, and what follows it is not tests.
+        let begins = before == "#[cfg(test)]" && line.starts_with("mod ") && !line.ends_with(';');
+        is_test = (is_test || begins) && before != "}";
+        before = line;
         let code = line.trim_start();
-        if code.starts_with("//") {
+        if is_test || code.starts_with("//") {
             continue;
         }
         let words = code.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '!');
@@ -44,10 +49,18 @@ mod tests {
     fn calls_are_found_and_the_like_is_not() {
         let text = "fn f() {\n    eprintln!(\"x\");\n    match x { _ => println!() }\n}\n";
         assert_eq!(calls("a.rs", text).len(), 2);
-        for fine in
-            ["// println!(x)", "print(x)", "writeln!(out)", "\n#[cfg(test)]\nmod t { print!() }"]
-        {
+        let fine = ["// println!(x)", "print(x)", "writeln!(out)"];
+        for fine in fine.into_iter().chain(["#[cfg(test)]\nmod t {\n    print!()\n}\n"]) {
             assert_eq!(calls("a.rs", fine), [""; 0], "{fine}");
+        }
+    }
+
+    #[test]
+    fn what_follows_a_test_module_is_checked() {
+        let inline = "#[cfg(test)]\nmod tests {\n    print!()\n}\n";
+        for tests in ["#[cfg(test)]\nmod tests;\n", inline] {
+            let text = format!("use a;\n{tests}\nfn f() {{\n    print!()\n}}\n");
+            assert_eq!(calls("a.rs", &text).len(), 1, "{text}");
         }
     }
 }
