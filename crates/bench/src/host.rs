@@ -6,13 +6,13 @@
 //!
 //! and says for both how many bytes of data are resident afterwards.
 
-use crate::process;
+use crate::process::{self, PathBytes};
 use crate::scratch::forget;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::io::BufRead;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tokio::net::TcpListener;
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_server::export::{Export, ExportOptions, Squash};
@@ -32,8 +32,8 @@ pub(crate) const NAME: &str = "host";
 /// What to serve.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Settings {
-    pub(crate) dir: PathBuf,
-    pub(crate) state_dir: PathBuf,
+    pub(crate) dir: PathBytes,
+    pub(crate) state_dir: PathBytes,
     pub(crate) address: IpAddr,
     /// Of the page cache; as usual if not given.
     pub(crate) budget_bytes: Option<u64>,
@@ -58,14 +58,14 @@ pub(crate) fn run(args: &Settings) -> Result<()> {
     });
     let options =
         LocalOptions { state_dir: Some(args.state_dir.join("files")), ..LocalOptions::default() };
-    std::fs::create_dir_all(&args.state_dir).asked(|| "make the state directory".into())?;
-    let store = LocalFs::open(&args.dir, options).asked(|| format!("serve {shown}"))?;
+    std::fs::create_dir_all(&*args.state_dir).asked(|| "make the state directory".into())?;
+    let store = LocalFs::open(&*args.dir, options).asked(|| format!("serve {shown}"))?;
     let fs = cache.asked(|| "set up a page cache".into())?.mount(store);
     let durability = if args.relaxed { Durability::Relaxed } else { Durability::Sync };
     let options = ExportOptions { squash: Squash::Nobody, durability, ..ExportOptions::default() };
-    let source = args.dir.clone();
+    let source = args.dir.to_path_buf();
     let export = Export { path: "/".into(), source, fs: fs.clone(), options };
-    let server = Server::new(ServerConfig::new(vec![export], &args.state_dir))
+    let server = Server::new(ServerConfig::new(vec![export], &*args.state_dir))
         .map_err(|error| Failure::new(format!("serve {shown}"), error.to_string()))?;
     let listener = runtime
         .block_on(TcpListener::bind((args.address, 0)))

@@ -160,8 +160,8 @@ impl Peer {
         relaxed: bool,
     ) -> Result<Self> {
         let settings = host::Settings {
-            dir: dir.to_path_buf(),
-            state_dir: state.to_path_buf(),
+            dir: dir.to_path_buf().into(),
+            state_dir: state.to_path_buf().into(),
             address: place.address,
             budget_bytes: budget,
             relaxed,

@@ -1,9 +1,11 @@
 //! This program once more, as a process that helps a benchmark.
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use weir_tools::failure::{Asked, Failure, Result};
 
 /// This program.
@@ -24,6 +26,37 @@ pub(crate) fn settings<T: DeserializeOwned>(text: &str) -> Result<T> {
         .map_err(|error| Failure::new("understand a helper's settings", error.to_string()))
 }
 
+/// A path in a helper's settings. It travels as bytes, because JSON has no text for every path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<u8>", into = "Vec<u8>")]
+pub(crate) struct PathBytes(PathBuf);
+
+impl From<PathBuf> for PathBytes {
+    fn from(path: PathBuf) -> Self {
+        Self(path)
+    }
+}
+
+impl From<Vec<u8>> for PathBytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(OsString::from_vec(bytes).into())
+    }
+}
+
+impl From<PathBytes> for Vec<u8> {
+    fn from(path: PathBytes) -> Self {
+        path.0.into_os_string().into_vec()
+    }
+}
+
+impl std::ops::Deref for PathBytes {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
 /// Writes a line to standard output, where the process that started this one reads it.
 pub(crate) fn answer(line: &str) -> Result<()> {
     let mut out = io::stdout().lock();
@@ -42,5 +75,15 @@ mod tests {
         assert_eq!([&*bench, &*helper, &*name], ["bench", "helper", "x"]);
         assert_eq!(settings::<(u32, String)>(&text).unwrap(), (7, "a b".into()));
         assert!(settings::<u32>("{").is_err());
+    }
+
+    #[test]
+    fn a_path_of_any_bytes_comes_as_it_went() {
+        let path = PathBuf::from(OsString::from_vec(b"/a/\xff b".to_vec()));
+        let files = vec![PathBytes::from(path.clone())];
+        let [.., text] = arguments("x", &files).unwrap();
+        let came = settings::<Vec<PathBytes>>(&text).unwrap();
+        assert_eq!(came, files);
+        assert_eq!(*came[0], *path);
     }
 }

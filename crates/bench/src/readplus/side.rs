@@ -236,8 +236,9 @@ fn in_kernel_cache(state: State, path: &Path) -> Result<Value> {
         State::Cached => drop(std::io::copy(&mut file, &mut std::io::sink()).asked(asked)?),
     }
     let size = file.metadata().asked(asked)?.len();
-    let found = cached(&file, size, std::iter::empty())
-        .ok_or_else(|| Failure::new(asked(), "this kernel does not say what is in it"))?;
+    let found = cached(&file, size, std::iter::empty()).ok_or_else(|| {
+        Failure::new(asked(), "this kernel does not report which pages it caches")
+    })?;
     Ok(serde_json::json!({ "resident_bytes": found.bytes }))
 }
 

@@ -9,7 +9,7 @@
 
 use super::limit::Limit;
 use super::streams::{self, Meter, Outcome};
-use crate::process;
+use crate::process::{self, PathBytes};
 use io_uring::{IoUring, opcode, types};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::ReadWriteFlags;
@@ -17,7 +17,6 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Write};
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use weir_tools::failure::{Asked, Failure, Result};
@@ -45,7 +44,7 @@ pub(crate) struct Streams {
     /// Operations in flight by stream, with direct I/O.
     pub(crate) depth: usize,
     pub(crate) millis: u64,
-    pub(crate) files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBytes>,
 }
 
 /// RWF_DONTCACHE of preadv2(2).
@@ -62,7 +61,7 @@ pub(crate) fn run(args: &Streams) -> Result<()> {
         .map(|path| {
             let flags = OFlags::RDWR | OFlags::CLOEXEC | direct;
             let open = || {
-                let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+                let file = File::from(rustix::fs::open(&**path, flags, Mode::empty())?);
                 let size = file.metadata()?.len();
                 Ok::<_, io::Error>((file, size))
             };

@@ -11,6 +11,7 @@ pub(crate) mod streams;
 use crate::cache::open_for;
 use crate::measure::{median, paired};
 use crate::observer::Observer;
+use crate::process::PathBytes;
 use crate::report::{Target, block_name, table, targets};
 use crate::scratch::{Scratch, forget};
 use crate::svg;
@@ -292,7 +293,7 @@ impl Bench<'_> {
             block: self.block,
             depth: self.depth as usize,
             millis: self.time.as_millis() as u64,
-            files: self.files.clone(),
+            files: self.files.iter().cloned().map(PathBytes::from).collect(),
         };
         let limit = (how != How::Direct).then_some(self.budget + PROCESS_BYTES);
         kernel::in_a_process(&args, limit, self.each_second())
