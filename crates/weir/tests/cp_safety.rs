@@ -291,7 +291,7 @@ fn a_checksum_covers_what_an_earlier_run_copied() {
         File::options().write(true).open(&part).unwrap().write_all_at(b"spoilt", 77).unwrap();
         let args = ["cp", "--continue", "--checksum", "--checkpoint", "1M"].map(Path::new);
         let says = fail(1, args.into_iter().chain([from, to]));
-        assert!(says.contains("what is stored is not what was written"), "{says}");
+        assert!(says.contains("the stored data differs from the written data"), "{says}");
         assert!(!to.join("from").exists());
     };
     begun(again, true);
@@ -472,4 +472,33 @@ fn a_second_interrupt_ends_a_copy_at_once() {
         drop(server);
         fs::remove_file(export.join(part)).unwrap();
     }
+}
+
+#[test]
+fn an_interrupted_copy_that_is_cleaned_up_does_not_wait_for_a_server() {
+    let dir = scratch();
+    let (export, to) = (dir.path().join("export"), dir.path().join("to"));
+    for dir in [&export, &to] {
+        fs::create_dir(dir).unwrap();
+    }
+    sparse(&export.join("from"), 256 * MIB, [(0, 256 * MIB)]);
+    let server = Server::start(&export, &["--squash", "none"]);
+    let url = server.url("from", "vers=4.2");
+    let mut command = weir(["cp".as_ref(), url.as_ref(), to.as_os_str()]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    within(Duration::from_secs(60), || {
+        assert!(child.try_wait().unwrap().is_none(), "it was done before it was interrupted");
+        names(&to).iter().any(|name| name.ends_with(".part")).then_some(())
+    });
+    server.signal(Signal::STOP);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    server.signal(Signal::CONT);
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output));
+    assert_eq!(
+        text(&output),
+        "weir: interrupted\nweir: ending; a server does not answer\n",
+        "the copy of a stopped server's file"
+    );
+    assert_eq!(names(&to), [""; 0]);
 }

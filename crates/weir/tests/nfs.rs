@@ -393,7 +393,7 @@ fn a_copy_that_was_corrupted_on_its_way_is_found_by_its_checksum() {
         let url = format!("nfs://127.0.0.1:{port}/copy?mountport={port}&{manner}");
         let args = ["cp".as_ref(), "--checksum".as_ref(), file.as_os_str(), url.as_ref()];
         let says = fail(1, args);
-        assert!(says.contains("what is stored is not what was written"), "{manner}: {says}");
+        assert!(says.contains("the stored data differs from the written data"), "{manner}: {says}");
     }
 }
 

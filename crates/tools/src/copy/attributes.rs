@@ -152,19 +152,26 @@ async fn own(to: &Place, now: &Attr, like: &Attr) -> weir_vfs::Result<Owned> {
     }
 }
 
-/// Names of the extended attributes that a copy is to have.
+/// Names of the extended attributes that a copy is to have. A server may refuse to list those of anything but a
+/// file or directory (NFS4ERR_WRONG_TYPE and NFS4ERR_INVAL as [`Error::Invalid`], NFS4ERR_SYMLINK as
+/// [`Error::Loop`]): there are none then.
 async fn xattr_names(
     copier: &Copier,
     like: Like<'_>,
     to: &Place,
 ) -> weir_vfs::Result<Vec<Vec<u8>>> {
+    let has_users_attributes = matches!(like.attr.kind, FileKind::Regular | FileKind::Directory);
     match like.place.fs.list_xattrs(&Caller::Own, like.attr.id).await {
         Ok(mut names) => {
             names.retain(|name| name != OF_ITS_INODE);
             Ok(names)
         }
         Err(Error::NotSupported) => Ok(Vec::new()),
-        Err(Error::AccessDenied | Error::NotPermitted) => {
+        Err(Error::Invalid | Error::Loop) if !has_users_attributes => Ok(Vec::new()),
+        Err(error)
+            if !has_users_attributes
+                || matches!(error, Error::AccessDenied | Error::NotPermitted) =>
+        {
             copier.lost(Lost::Xattrs, to);
             Ok(Vec::new())
         }

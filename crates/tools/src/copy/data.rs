@@ -175,7 +175,7 @@ async fn verify(copier: &Copier, pair: &Pair<'_>, size: u64, expected: Digest) -
     pair.to.advise(0, size, Advice::DontNeed).asked(asked)?;
     let digest = digest_of(copier, pair.to, 0..size, asked).await?;
     if digest != expected {
-        let failed = "what is stored is not what was written";
+        let failed = "the stored data differs from the written data";
         let advice = "its storage or the way to it corrupts data; trust neither";
         return Err(Failure::new(format!("copy to {}", pair.to_shown), failed).advice(advice));
     }

@@ -257,11 +257,11 @@ impl Walk<'_> {
         self.clear(to).await.asked(write)?;
         let set = SetAttr::default();
         let made = to.fs.symlink(&Caller::Own, to.dir, name, &target, &set).await.asked(write)?;
+        self.copier.changed.lock().insert(to.dir);
         if self.copier.options.preserve {
             let source = Like { place: from, attr };
             attributes::set_of_link(self.copier, source, to, &made).await.asked(write)?;
         }
-        self.copier.changed.lock().insert(to.dir);
         add(&self.copier.tally.symlinks, 1);
         Ok(())
     }
@@ -273,8 +273,8 @@ impl Walk<'_> {
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         let made = to.fs.mknod(&Caller::Own, to.dir, name, attr.kind, attr.rdev, &set);
         let made = made.await.asked(write)?;
-        attributes::set(self.copier, Like { place: from, attr }, to, made.id).await.asked(write)?;
         self.copier.changed.lock().insert(to.dir);
+        attributes::set(self.copier, Like { place: from, attr }, to, made.id).await.asked(write)?;
         add(&self.copier.tally.special_files, 1);
         Ok(())
     }

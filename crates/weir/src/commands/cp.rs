@@ -342,6 +342,7 @@ async fn interrupt(mut signals: Signals, copier: Arc<Copier>) {
     let again = tokio::time::timeout(ORDERLY_END, signals.told()).await;
     say(match again {
         Ok(()) => "weir: interrupted again, ending at once",
+        Err(_) if copier.left().0.is_empty() => "weir: ending; a server does not answer",
         Err(_) => "weir: ending; unfinished files could not be removed in time",
     });
     say_what_is_left(&copier);

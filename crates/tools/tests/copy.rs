@@ -1,0 +1,119 @@
+//! Copies between stores that a test makes.
+
+use async_trait::async_trait;
+use std::sync::{Arc, Mutex};
+use weir_pagecache::{Cache, CachedFs, Config};
+use weir_stores::memory::MemoryFs;
+use weir_tools::copy::{Copier, Options};
+use weir_tools::mounts::Place;
+use weir_vfs::{
+    Attr, Caller, Error, FileId, FileKind, FileSystem, FileSystemDecorator, Result, SetAttr,
+    XattrMode,
+};
+
+/// A store that lists the extended attributes of files and directories, and answers `for_others` for links and
+/// special files.
+struct ListsForFiles {
+    store: Arc<MemoryFs>,
+    for_others: Error,
+}
+
+#[async_trait]
+impl FileSystemDecorator for ListsForFiles {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.store
+    }
+
+    async fn list_xattrs(&self, caller: &Caller, id: FileId) -> Result<Vec<Vec<u8>>> {
+        match self.store.getattr(id).await?.kind {
+            FileKind::Regular | FileKind::Directory => self.store.list_xattrs(caller, id).await,
+            _ => Err(self.for_others),
+        }
+    }
+}
+
+/// A store that sets no attributes, and notes which directories are synced.
+struct SetsNothing {
+    store: Arc<MemoryFs>,
+    synced: Mutex<Vec<FileId>>,
+}
+
+#[async_trait]
+impl FileSystemDecorator for SetsNothing {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.store
+    }
+
+    async fn setattr(&self, _: &Caller, _: FileId, _: &SetAttr) -> Result<Attr> {
+        Err(Error::Io)
+    }
+
+    async fn sync_node(&self, id: FileId) -> Result<()> {
+        self.synced.lock().unwrap().push(id);
+        self.store.sync_node(id).await
+    }
+}
+
+/// The file `name` in the root, as far as it exists.
+async fn place(fs: &CachedFs, name: &str) -> Place {
+    let attr = fs.lookup(&Caller::Own, fs.root(), name.as_bytes()).await.ok();
+    let name = name.as_bytes().to_vec();
+    Place { fs: fs.clone(), dir: fs.root(), shown: "tree".into(), name: Some(name), attr }
+}
+
+/// A server may answer LISTXATTRS with NFS4ERR_WRONG_TYPE or NFS4ERR_INVAL for anything but a file or directory.
+#[tokio::test]
+async fn links_are_copied_from_a_store_that_lists_no_attributes_of_links() {
+    for (for_others, is_said) in [
+        (Error::Invalid, false),
+        (Error::Loop, false),
+        (Error::AccessDenied, true),
+        (Error::Io, true),
+    ] {
+        let (own, set) = (Caller::Own, SetAttr::default());
+        let store = MemoryFs::new();
+        let tree = store.mkdir(&own, store.root(), b"tree", &set).await.unwrap().id;
+        let file = store.create(&own, tree, b"file", &set, true).await.unwrap();
+        let id = file.attr.id;
+        store.set_xattr(&own, id, b"user.a", b"1", XattrMode::Either).await.unwrap();
+        store.symlink(&own, tree, b"link", b"file", &set).await.unwrap();
+        store.mknod(&own, tree, b"pipe", FileKind::Fifo, (0, 0), &set).await.unwrap();
+
+        let cache = Cache::new(Config::default()).unwrap();
+        let from = cache.mount(Arc::new(ListsForFiles { store, for_others }));
+        let to = cache.mount(MemoryFs::new());
+        let options = Options { recursive: true, preserve: true, ..Options::default() };
+        let copier = Arc::new(Copier::new(options, cache.budget_bytes(), ()));
+        let pair = (place(&from, "tree").await, place(&to, "copy").await);
+        copier.copy(vec![pair], &to).await;
+
+        assert!(!copier.failed(), "{for_others}");
+        assert_eq!(copier.not_preserved().is_empty(), !is_said, "{for_others}");
+        let copy = to.lookup(&own, to.root(), b"copy").await.unwrap().id;
+        let link = to.lookup(&own, copy, b"link").await.unwrap();
+        assert_eq!(to.readlink(&own, link.id).await.unwrap(), b"file");
+        assert_eq!(to.lookup(&own, copy, b"pipe").await.unwrap().kind, FileKind::Fifo);
+        let file = to.lookup(&own, copy, b"file").await.unwrap();
+        assert_eq!(to.get_xattr(&own, file.id, b"user.a").await.unwrap(), b"1");
+    }
+}
+
+#[tokio::test]
+async fn a_directory_is_synced_also_if_a_new_entry_did_not_get_its_attributes() {
+    let (own, set) = (Caller::Own, SetAttr::default());
+    let from = MemoryFs::new();
+    from.symlink(&own, from.root(), b"link", b"file", &set).await.unwrap();
+    from.mknod(&own, from.root(), b"pipe", FileKind::Fifo, (0, 0), &set).await.unwrap();
+    let cache = Cache::new(Config::default()).unwrap();
+    let from = cache.mount(from);
+    for name in ["link", "pipe"] {
+        let store = Arc::new(SetsNothing { store: MemoryFs::new(), synced: Mutex::default() });
+        let to = cache.mount(store.clone());
+        let options = Options { recursive: true, preserve: true, ..Options::default() };
+        let copier = Arc::new(Copier::new(options, cache.budget_bytes(), ()));
+        let pair = (place(&from, name).await, place(&to, name).await);
+        copier.copy(vec![pair], &to).await;
+        assert!(copier.failed(), "{name}");
+        assert_eq!(*store.synced.lock().unwrap(), [to.root()], "{name}");
+    }
+}
