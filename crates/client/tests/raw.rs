@@ -4,7 +4,9 @@ mod common;
 
 use common::Served;
 use std::sync::Arc;
+use std::time::Duration;
 use weir_client::{MountOptions, raw};
+use weir_nfs::v4::op::read;
 use weir_nfs::v4::types::StateId;
 use weir_nfs::v4::{Error, Op, OpRes};
 use weir_stores::testing::new_file;
@@ -55,4 +57,38 @@ async fn a_session_sends_any_compound_and_returns_any_status() {
     let connection = raw::Connection::open(&url, &MountOptions::default(), 3).await.unwrap();
     let error = raw::Session::begin(connection).await.err().unwrap();
     assert!(error.to_string().ends_with("EXCHANGE_ID: NFS4ERR_MINOR_VERS_MISMATCH"), "{error}");
+}
+
+/// Minor version 0 requires STALE_STATEID (RFC 7530 section 9.1.4.4); with sessions the client id is another
+/// one, and BAD_STATEID is right, too (RFC 8881 section 8.2.4).
+#[tokio::test]
+async fn a_stateid_of_before_the_servers_restart_is_refused() {
+    let mut served = Served::start();
+    let nfs = served.mount("vers=4.2").await;
+    let file = new_file(&(nfs.clone() as Arc<dyn FileSystem>), nfs.root(), "file").await;
+    let stateid = raw::stateid(&*file).unwrap();
+    // So that it does not reclaim its state.
+    raw::fall_silent(&nfs, true).unwrap();
+    served.restart();
+
+    let url = format!("nfs://{}/", served.addr).parse().unwrap();
+    let read = Op::Read(read::Args { stateid, offset: 0, count: 1 });
+    let ops = [Op::Putrootfh(()), Op::Lookup("file".into()), read];
+    let connection = raw::Connection::open(&url, &MountOptions::default(), 0).await.unwrap();
+    let status = settled(async || connection.call(&ops).await.unwrap()).await;
+    assert_eq!(status, Err(Error::StaleStateId));
+    let connection = raw::Connection::open(&url, &MountOptions::default(), 2).await.unwrap();
+    let session = raw::Session::begin(connection).await.unwrap();
+    let status = settled(async || session.call(&ops).await.unwrap()).await;
+    assert!(matches!(status, Err(Error::StaleStateId | Error::BadStateId)), "{status:?}");
+}
+
+/// The status of a call after the server's grace period.
+async fn settled(call: impl AsyncFn() -> raw::Reply) -> Result<(), Error> {
+    loop {
+        match call().await.status {
+            Err(Error::Grace | Error::Delay) => tokio::time::sleep(Duration::from_millis(50)).await,
+            status => return status,
+        }
+    }
 }
