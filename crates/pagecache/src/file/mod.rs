@@ -312,7 +312,7 @@ impl File {
         let mapping = &self.open.mapping;
         let state = mapping.state.lock();
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        mapping.edit().visit(&mut |page, _| {
+        mapping.edit(&state).visit(&mut |page, _| {
             let start = page * PAGE_SIZE as u64;
             let end = start + PAGE_SIZE as u64;
             match ranges.last_mut() {

@@ -228,7 +228,7 @@ impl Open {
         match fill {
             Some(fill) => mapping.join(&fill).await,
             None => {
-                if mapping.state.lock().exclusive {
+                if mapping.state.lock().invalidating {
                     mapping.changed.wait(ticket).await;
                 }
                 Ok(())
@@ -241,8 +241,8 @@ impl Open {
         let mapping = &self.mapping;
         let memory = &mapping.memory;
         let marked = {
-            let _state = mapping.state.lock();
-            mapping.edit().frame_at(page)
+            let state = mapping.state.lock();
+            mapping.edit(&state).frame_at(page)
         };
         if let Some(frame) = marked {
             // Should the frame have gone meanwhile, a later page asks in its stead.

@@ -1,21 +1,21 @@
 //! Writing, top to bottom: [`write`](File::write_at) -> `throttle` -> `write_step` (prepare new
 //! frames, then `commit`) -> writeback in the background.
 //!
-//! 1. New bytes go into new frames, without a lock; the commit swaps the slots in one window. So
-//!    writers copy in parallel, and a reader sees all of a step or nothing of it (I5). A step is
+//! 1. New bytes go into new frames, without a lock; the commit swaps the slots in one write section of the
+//!    sequence counter ([`WriteSeqcount`](crate::mapping::invalidate_lock::WriteSeqcount)). So writers copy in parallel, and a reader sees all of a step or nothing of it (I5). A step is
 //!    1 MiB at least unless the budget is tiny; a longer call is several steps.
 //! 2. The part of a page that a write leaves alone is copied under the lock, from the page as it
 //!    is then. If that is not resident it is read first, with nothing held.
 //! 3. Bytes past the high-water mark of the last page are seen by no reader: an append fills them in
 //!    place.
 //! 4. A page that an uncached write brings in is marked; one that was there stays as it was (I4).
-//!    Such pages are handed to the flusher before the call returns; the caller waits only when a
-//!    bounded window of them is full (I11). The last page waits for the next call if the write
+//!    Such pages are handed to the flusher before the call returns; the caller waits only when
+//!    [`UNCACHED_UNWRITTEN`] of them are there (I11). The last page waits for the next call if the write
 //!    ends in the middle of it.
 
 use crate::file::read::pages_of;
 use crate::file::{File, Open};
-use crate::mapping::index::{Fill, Slot};
+use crate::mapping::index::{Replacement, Slot};
 use crate::mapping::writeback::is_worth_waking;
 use crate::mapping::{Mapping, Snapshot, Stop};
 use crate::memory::arena::{Frames, flag};
@@ -28,7 +28,7 @@ use weir_vfs::{Access, Error, IoFlags, Result};
 
 /// Pages that uncached writes of one file leave behind before the writer waits: 16 MiB, or as many
 /// as there are in reserve.
-const UNCACHED_WINDOW: u64 = 4096;
+const UNCACHED_UNWRITTEN: u64 = 4096;
 
 /// A page that a write will change in part, as it was at some moment. Kept aside, so that the
 /// write gets on even if memory is so short that the page is gone again before the commit.
@@ -192,13 +192,13 @@ impl Open {
             }
             // Between the limits, a writer lets some writeback pass: once.
             let pause = !waited && mapping.dirty.is_to_pause(&limits);
-            let window = uncached && {
+            let behind = uncached && {
                 let mut state = mapping.state.lock();
                 let half = state.half_written.is_some_and(|page| state.dirty.contains(page));
-                let behind = state.dirty.len() - u64::from(half)
+                let unwritten = state.dirty.len() - u64::from(half)
                     + state.writeback.values().map(|r| r.end - r.start).sum::<u64>();
-                let most = UNCACHED_WINDOW.min(limits.reserve as u64);
-                let full = behind >= most.min(hard / 2).max(1);
+                let most = UNCACHED_UNWRITTEN.min(limits.reserve as u64);
+                let full = unwritten >= most.min(hard / 2).max(1);
                 // Pages that cached writes left count, too, and are in no hurry by themselves.
                 if full {
                     mapping.hurry(&mut state);
@@ -208,11 +208,11 @@ impl Open {
             if dirty > background {
                 mapping.lane().kick();
             }
-            if !full && !pause && !window {
+            if !full && !pause && !behind {
                 return Ok(());
             }
             if nowait {
-                return if full || window { Err(Error::WouldBlock) } else { Ok(()) };
+                return if full || behind { Err(Error::WouldBlock) } else { Ok(()) };
             }
             self.unseen_error()?;
             if !waited {
@@ -228,8 +228,8 @@ impl Open {
 impl Mapping {
     /// A copy of a page, if it is resident.
     fn base(&self, page: u64) -> Option<Base> {
-        let _state = self.state.lock();
-        let bytes = match self.edit().slot(page) {
+        let state = self.state.lock();
+        let bytes = match self.edit(&state).slot(page) {
             // SAFETY: in its slot while we hold the lock, which who fills in past the mark holds,
             // too.
             Slot::Frame(frame) => unsafe { self.memory.arena.bytes(frame, 0, PAGE_SIZE) }.to_vec(),
@@ -249,14 +249,14 @@ impl Mapping {
         let pages = pages_of(offset, buf.len());
         let first = pages.start + u64::from(in_place);
         let mut state = self.state.lock();
-        if state.exclusive {
+        if state.invalidating {
             return Commit::Excluded;
         }
         let size = self.size();
         if append && offset != size {
             return Commit::Moved;
         }
-        let mut edit = self.edit();
+        let mut edit = self.edit(&state);
         // The page to be filled in place, and where.
         let mut in_place_at = None;
         if in_place {
@@ -322,7 +322,7 @@ impl Mapping {
         }
         let mut new_pages = 0;
         let at_work = uncached.then(|| memory.reserve.at_work());
-        let window = self.window();
+        let seqcount = self.write_seqcount();
         if let Some((frame, head)) = in_place_at {
             let meta = arena.meta(frame);
             meta.set_mark((head + buf.len()).min(PAGE_SIZE));
@@ -353,14 +353,14 @@ impl Mapping {
         }
         if new_size > size {
             // What lies between the old end and the write was never written.
-            edit.replace(size.div_ceil(PAGE_SIZE as u64)..pages.start, Fill::HoleWhereEmpty);
+            edit.replace(size.div_ceil(PAGE_SIZE as u64)..pages.start, Replacement::HoleWhereEmpty);
             self.raise_mark(&edit, size, new_size);
-            window.set_size(new_size);
+            seqcount.set_size(new_size);
         }
-        drop(window);
+        drop(seqcount);
         edit.finish(&mut state);
         self.mark_dirty(&mut state, pages.clone());
-        state.times.modified(SystemTime::now());
+        state.overlay.modified(SystemTime::now());
         self.list_dirty(&mut state);
         if uncached {
             let ends_inside = !end.is_multiple_of(PAGE_SIZE as u64);

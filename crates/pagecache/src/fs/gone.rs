@@ -23,7 +23,7 @@ impl Shrinkable for FsShared {
         table.leave_idle(id);
         let busy = table.mappings.get(&id).is_some_and(|e| {
             let state = e.mapping.state.lock();
-            !state.is_clean() || state.exclusive
+            !state.is_clean() || state.invalidating
         });
         if busy {
             table.enter_idle(
@@ -36,7 +36,7 @@ impl Shrinkable for FsShared {
         let Some(Entry { mapping, .. }) = table.mappings.remove(&id) else { return false };
         {
             let state = mapping.state.lock();
-            self.lead.fetch_max(state.times.lead(), Ordering::Relaxed);
+            self.lead.fetch_max(state.overlay.lead(), Ordering::Relaxed);
             table.untold.keep(id, &state.errors);
             table.unsynced.keep(id, &state.durability);
         }

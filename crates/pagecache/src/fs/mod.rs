@@ -205,13 +205,13 @@ impl CachedFs {
         let caller = caller.clone();
         let tasks = mapping.lane().tasks.clone();
         let work = async move {
-            let _exclusive = mapping.exclude().await;
-            mapping.state.lock().times.begin();
+            let _exclusive = mapping.lock_invalidate().await;
+            mapping.state.lock().overlay.begin();
             let result = mapping.store.setattr(&caller, id, &rest).await;
             let mut state = mapping.state.lock();
-            state.times.end();
+            state.overlay.end();
             let mut attr = result?;
-            state.times.attributes_set(&attr, rest.mtime.is_some());
+            state.overlay.attributes_set(&attr, rest.mtime.is_some());
             drop(state);
             mapping.overlay(&mut attr, None, None);
             Ok(attr)
@@ -534,15 +534,15 @@ impl CachedFs {
         let Some(mapping) = self.shared.live(id) else { return change.await };
         let tasks = mapping.lane().tasks.clone();
         let work = async move {
-            let _exclusive = mapping.exclude().await;
-            mapping.state.lock().times.begin();
+            let _exclusive = mapping.lock_invalidate().await;
+            mapping.state.lock().overlay.begin();
             let changed = change.await;
             let attr = mapping.stored_attr().await;
             let mut state = mapping.state.lock();
-            state.times.end();
+            state.overlay.end();
             changed?;
             if let Ok((attr, _)) = &attr {
-                state.times.attributes_set(attr, false);
+                state.overlay.attributes_set(attr, false);
             }
             Ok(())
         };

@@ -18,7 +18,7 @@ const PROVEN: Duration = Duration::from_millis(2500);
 
 /// What is shown of a file's times, and what is known of the store's.
 #[derive(Debug)]
-pub(crate) struct Times {
+pub(crate) struct AttributeOverlay {
     /// The change attribute that is shown.
     shown: u64,
     /// The store's, as of our last change of it; `None` while that is not known.
@@ -37,7 +37,7 @@ pub(crate) struct Times {
     proven: bool,
 }
 
-impl Times {
+impl AttributeOverlay {
     /// Those of a file that is first seen now; the change attribute shown is ahead of the store's
     /// by `lead`.
     pub(crate) fn new(attr: &Attr, lead: u64, others: Option<u64>) -> Self {

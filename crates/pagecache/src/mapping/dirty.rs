@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(alive, 2, "the one that hangs, and one behind it");
         drop(go_on);
         // It settles what was written after it was queued.
-        while mapping.state.lock().times.pending().is_some() {
+        while mapping.state.lock().overlay.pending().is_some() {
             std::thread::yield_now();
         }
     }

@@ -81,10 +81,10 @@ impl Mapping {
     async fn attr_between_changes(&self) -> Result<Attr> {
         let mut looks = 0;
         loop {
-            let seen = self.state.lock().times.generation();
+            let seen = self.state.lock().overlay.generation();
             let (attr, _) = self.stored_attr().await?;
             looks += 1;
-            if looks == LOOKS || self.state.lock().times.generation() == seen {
+            if looks == LOOKS || self.state.lock().overlay.generation() == seen {
                 return Ok(attr);
             }
         }
@@ -95,12 +95,12 @@ impl Mapping {
         // Others have read the old file, too.
         let mut state = self.state.lock();
         fill.disown();
-        if state.exclusive || attr.size >= state.stored_size {
+        if state.invalidating || attr.size >= state.stored_size {
             return;
         }
         self.count(Count::OutsideChanges, 1);
-        if !state.times.changed_outside(attr, true, true) {
-            state.times.modified(SystemTime::now());
+        if !state.overlay.changed_outside(attr, true, true) {
+            state.overlay.modified(SystemTime::now());
         }
         if state.is_clean() {
             self.invalidate(&mut state, attr.size);
@@ -108,11 +108,11 @@ impl Mapping {
         }
         state.stored_size = attr.size;
         let size = self.size_without(&state);
-        let mut edit = self.edit();
-        let window = self.window();
+        let mut edit = self.edit(&state);
+        let seqcount = self.write_seqcount();
         self.evict_clean(&mut edit, 0..u64::MAX);
-        window.set_size(size);
-        drop(window);
+        seqcount.set_size(size);
+        drop(seqcount);
         edit.finish(&mut state);
     }
 }

@@ -15,7 +15,7 @@
 //! belong to the fill until the store has given the buffer back.
 
 use crate::mapping::index::{self, Found, Slot};
-use crate::mapping::invalidate_lock::Exclusive;
+use crate::mapping::invalidate_lock::InvalidateLock;
 use crate::mapping::{Edit, MAX_FILE_BYTES, Mapping};
 use crate::memory::arena::{Arena, Frames, flag};
 use crate::ranges::RangeSet;
@@ -120,11 +120,11 @@ impl Mapping {
     ) -> Option<Arc<Fill>> {
         let fill = {
             let mut state = self.state.lock();
-            if state.exclusive {
+            if state.invalidating {
                 return None;
             }
             let end = self.size().div_ceil(PAGE_SIZE as u64).min(first + frames.len() as u64);
-            let mut edit = self.edit();
+            let mut edit = self.edit(&state);
             let number = state.next_fill;
             let (mut page, mut last) = (first, first);
             while page < end {
@@ -239,7 +239,7 @@ impl Mapping {
     pub(crate) fn end_fill(&self, fill: &Fill, mut frames: Frames, result: Result<Layout>) {
         let mut state = self.state.lock();
         state.fills.retain(|f| f.number != fill.number);
-        let mut edit = self.edit();
+        let mut edit = self.edit(&state);
         let result = match result {
             Ok(_) if fill.is_disowned() => Ok(()),
             Ok(layout) => {
@@ -360,12 +360,12 @@ impl Mapping {
             last.end / PAGE_SIZE as u64
         };
         if end > fill.pages.end {
-            edit.replace(fill.pages.end..end, index::Fill::HoleWhereEmpty);
+            edit.replace(fill.pages.end..end, index::Replacement::HoleWhereEmpty);
         }
     }
 
     /// Has what is in flight publish nothing: the store is about to be changed.
-    pub(crate) fn disown_fills(&self, _exclusive: &Exclusive) {
+    pub(crate) fn disown_fills(&self, _held: &InvalidateLock) {
         for fill in &self.state.lock().fills {
             fill.disown();
         }

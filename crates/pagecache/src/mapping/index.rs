@@ -180,7 +180,7 @@ pub(crate) enum Found<'g> {
 
 /// What [`Index::replace`] puts in place of a range.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fill {
+pub(crate) enum Replacement {
     /// Empties all slots.
     Empty,
     /// Makes all of it a hole.
@@ -336,14 +336,14 @@ impl Index {
     pub(crate) fn replace(
         &self,
         range: Range<u64>,
-        with: Fill,
+        with: Replacement,
         removed: &mut dyn FnMut(u64, Slot),
         garbage: &mut Vec<Garbage>,
     ) {
         if range.is_empty() {
             return;
         }
-        if with != Fill::Empty {
+        if with != Replacement::Empty {
             self.grow(range.end - 1);
         }
         let (node, height) = Self::untag(self.root.load(Ordering::Relaxed));
@@ -475,7 +475,7 @@ fn replace_below(
     height: u32,
     base: u64,
     range: Range<u64>,
-    with: Fill,
+    with: Replacement,
     removed: &mut dyn FnMut(u64, Slot),
     garbage: &mut Vec<Garbage>,
     made: &mut usize,
@@ -484,12 +484,12 @@ fn replace_below(
     let empty = before.is_null();
     let hole = before == hole_mark();
     // Nothing to do: already so.
-    if (hole && with != Fill::Empty) || (empty && with == Fill::Empty) {
+    if (hole && with != Replacement::Empty) || (empty && with == Replacement::Empty) {
         return;
     }
     let whole = range.start <= base && range.end >= base + span(height);
-    if whole && (empty || hole || with != Fill::HoleWhereEmpty) {
-        let new = if with == Fill::Empty { ptr::null_mut() } else { hole_mark() };
+    if whole && (empty || hole || with != Replacement::HoleWhereEmpty) {
+        let new = if with == Replacement::Empty { ptr::null_mut() } else { hole_mark() };
         // Unlinked first, so that a reader that finds a child below does so while inside an epoch that
         // began before.
         child.store(new, Ordering::Release);
@@ -505,10 +505,10 @@ fn replace_below(
         for page in range.start.max(base)..range.end.min(base + span(0)) {
             let index = (page - base) as usize;
             let old = leaf.slot(index);
-            if with == Fill::HoleWhereEmpty && old != Slot::Empty {
+            if with == Replacement::HoleWhereEmpty && old != Slot::Empty {
                 continue;
             }
-            leaf.put(index, if with == Fill::Empty { Slot::Empty } else { Slot::Hole });
+            leaf.put(index, if with == Replacement::Empty { Slot::Empty } else { Slot::Hole });
             if matches!(old, Slot::Frame(_) | Slot::InFlight(_)) {
                 removed(page, old);
             }
@@ -589,7 +589,7 @@ mod tests {
         let (domain, mut garbage) = (Domain::new(), Vec::new());
         let guard = domain.enter();
         let pages = (2u64 << 40) >> 12;
-        index.replace(3..pages - 3, Fill::Hole, &mut |_, _| {}, &mut garbage);
+        index.replace(3..pages - 3, Replacement::Hole, &mut |_, _| {}, &mut garbage);
         assert_eq!(index.get(2, &guard), Slot::Empty);
         assert_eq!(index.get(pages / 2, &guard), Slot::Hole);
         assert_eq!(index.hole_end(3, u64::MAX, &guard), pages - 3);
@@ -599,7 +599,7 @@ mod tests {
         let mut removed = Vec::new();
         index.replace(
             0..u64::MAX >> 12,
-            Fill::Empty,
+            Replacement::Empty,
             &mut |p, s| removed.push((p, s)),
             &mut garbage,
         );
@@ -650,7 +650,7 @@ mod tests {
                         prop_assert_eq!(old, was);
                     }
                     Op::Replace(start, end, kind) => {
-                        let with = [Fill::Empty, Fill::Hole, Fill::HoleWhereEmpty][kind as usize];
+                        let with = [Replacement::Empty, Replacement::Hole, Replacement::HoleWhereEmpty][kind as usize];
                         let mut removed = Vec::new();
                         index.replace(
                             start..end, with, &mut |p, s| removed.push((p, s)), &mut garbage);
@@ -658,14 +658,14 @@ mod tests {
                         for &p in all.iter().filter(|p| (start..end).contains(p)) {
                             let was = model.get(&p).copied().unwrap_or(Slot::Empty);
                             let busy = matches!(was, Slot::Frame(_) | Slot::InFlight(_));
-                            if with == Fill::HoleWhereEmpty && was != Slot::Empty {
+                            if with == Replacement::HoleWhereEmpty && was != Slot::Empty {
                                 continue;
                             }
                             if busy {
                                 expected.push((p, was));
                             }
                             model.insert(
-                                p, if with == Fill::Empty { Slot::Empty } else { Slot::Hole });
+                                p, if with == Replacement::Empty { Slot::Empty } else { Slot::Hole });
                         }
                         prop_assert_eq!(removed, expected);
                     }

@@ -1,8 +1,8 @@
 //! What keeps others out of a file.
 //!
-//! 1. [`Exclusive`], for changes of it as a whole (truncate, hole punch, attributes): one has it at
+//! 1. [`InvalidateLock`], for changes of it as a whole (truncate, hole punch, attributes): one has it at
 //!    a time, with no writeback in flight, and no fill, writeback or write begins meanwhile.
-//! 2. [`Window`], for the moment in which slots or size change under the lock: readers without it
+//! 2. [`WriteSeqcount`], for the moment in which slots or size change under the lock: readers without it
 //!    look again.
 
 use crate::mapping::Mapping;
@@ -10,14 +10,14 @@ use std::sync::Arc;
 use weir_base::sync::atomic::{Ordering, fence};
 
 /// The right to change the file as a whole.
-pub(crate) struct Exclusive {
+pub(crate) struct InvalidateLock {
     mapping: Arc<Mapping>,
 }
 
-impl Drop for Exclusive {
+impl Drop for InvalidateLock {
     fn drop(&mut self) {
         let mut state = self.mapping.state.lock();
-        state.exclusive = false;
+        state.invalidating = false;
         // Writeback may have come by meanwhile.
         let passed_over = !state.dirty.is_empty();
         self.mapping.note_progress(&mut state);
@@ -31,19 +31,19 @@ impl Drop for Exclusive {
 }
 
 /// While it lives, readers without the lock look again.
-pub(crate) struct Window<'a> {
+pub(crate) struct WriteSeqcount<'a> {
     mapping: &'a Mapping,
     sequence: u64,
 }
 
-impl Window<'_> {
+impl WriteSeqcount<'_> {
     /// Changes the size.
     pub(crate) fn set_size(&self, size: u64) {
         self.mapping.size.store(size, Ordering::Relaxed);
     }
 }
 
-impl Drop for Window<'_> {
+impl Drop for WriteSeqcount<'_> {
     fn drop(&mut self) {
         self.mapping.sequence.store(self.sequence + 2, Ordering::Release);
     }
@@ -52,35 +52,35 @@ impl Drop for Window<'_> {
 impl Mapping {
     /// Takes the right to change the file as a whole: waits for others who have it and for
     /// writeback in flight, and keeps fills, writeback and writes from beginning.
-    pub(crate) async fn exclude(self: &Arc<Self>) -> Exclusive {
+    pub(crate) async fn lock_invalidate(self: &Arc<Self>) -> InvalidateLock {
         loop {
             let ticket = self.changed.ticket();
             {
                 let mut state = self.state.lock();
-                if !state.exclusive {
-                    state.exclusive = true;
+                if !state.invalidating {
+                    state.invalidating = true;
                     break;
                 }
             }
             self.changed.wait(ticket).await;
         }
-        let exclusive = Exclusive { mapping: self.clone() };
+        let held = InvalidateLock { mapping: self.clone() };
         loop {
             let ticket = self.changed.ticket();
             if self.state.lock().writeback.is_empty() {
-                return exclusive;
+                return held;
             }
             self.changed.wait(ticket).await;
         }
     }
 
     /// Makes readers that look now look again, until the guard is dropped. The lock is held.
-    pub(crate) fn window(&self) -> Window<'_> {
+    pub(crate) fn write_seqcount(&self) -> WriteSeqcount<'_> {
         let sequence = self.sequence.load(Ordering::Relaxed);
         debug_assert!(sequence & 1 == 0);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
         // A reader that sees one of the stores that follow sees the odd number.
         fence(Ordering::Release);
-        Window { mapping: self, sequence }
+        WriteSeqcount { mapping: self, sequence }
     }
 }

@@ -10,7 +10,7 @@
 //!    last page past the end of file.
 //! 4. A fill publishes into a slot only if its own number is still there. Who changes a page or
 //!    takes it away takes the number away, so a late fill cannot bring back old bytes.
-//! 5. While `exclusive` is set (truncate, hole punch, ...) no fill, writeback or write begins; it
+//! 5. While `invalidating` is set (truncate, hole punch, ...) no fill, writeback or write begins; it
 //!    is set only with no writeback in flight.
 //! 6. What is shown past the store's end of file as zeros was never written (`mapping/early_eof.rs`).
 //! 7. The store never has two writes of the same page in flight.
@@ -28,7 +28,7 @@ pub(crate) mod revalidate;
 pub(crate) mod truncate;
 pub(crate) mod writeback;
 
-use crate::mapping::attribute_overlay::Times;
+use crate::mapping::attribute_overlay::AttributeOverlay;
 use crate::mapping::fill::Fill;
 use crate::mapping::index::{Found, Garbage, Index, LEAF_SLOTS, Leaf, Slot};
 use crate::memory::Memory;
@@ -77,7 +77,7 @@ pub(crate) struct Mapping {
     pub(crate) index: Index,
     pub(crate) file: RwLock<Arc<dyn OpenFile>>,
     pub(crate) state: Mutex<State>,
-    /// A fill or writeback ended, or `exclusive` was cleared.
+    /// A fill or writeback ended, or `invalidating` was cleared.
     pub(crate) changed: WaitQueue,
     /// Open [`File`](crate::File)s, and those of them that may write.
     pub(crate) opens: AtomicUsize,
@@ -125,8 +125,9 @@ pub(crate) struct State {
     /// The store's file was at least so long when it was last heard of, in bytes: what it says ends
     /// before that was cut off behind our back.
     pub(crate) stored_size: u64,
-    pub(crate) exclusive: bool,
-    pub(crate) times: Times,
+    /// A change of the file as a whole holds the invalidate lock, or waits for writeback to end.
+    pub(crate) invalidating: bool,
+    pub(crate) overlay: AttributeOverlay,
     /// A task that settles the times is queued, and has not begun.
     pub(crate) settle_queued: bool,
     pub(crate) durability: Durability,
@@ -250,8 +251,8 @@ impl Mapping {
                 failures: 0,
                 errors: WriteErrors::default(),
                 stored_size: attr.size,
-                exclusive: false,
-                times: Times::new(&attr, change_lead, others),
+                invalidating: false,
+                overlay: AttributeOverlay::new(&attr, change_lead, others),
                 settle_queued: false,
                 durability: Durability::default(),
             }),
@@ -316,7 +317,7 @@ impl Mapping {
                 std::hint::spin_loop();
                 continue;
             }
-            // The size is read inside of the window, so it belongs to the slots.
+            // The size is read inside of the read section, so it belongs to the slots.
             let size = self.size.load(Ordering::Relaxed);
             frames.clear();
             let (len, stop) = self.walk(guard, offset, len, size, stop_at, frames);
@@ -340,7 +341,7 @@ impl Mapping {
         stop_at: u16,
     ) -> Option<PageNow<'g>> {
         let sequence = self.sequence.load(Ordering::Acquire);
-        // The size is read inside of the window, so it belongs to the slot.
+        // The size is read inside of the read section, so it belongs to the slot.
         let size = self.size.load(Ordering::Relaxed);
         let page = offset / PAGE_SIZE as u64;
         let Found::Leaf(leaf) = self.index.lookup(page, guard) else { return None };
@@ -430,8 +431,9 @@ impl Mapping {
         ((page * PAGE_SIZE as u64).saturating_sub(offset).min(len) as usize, stop)
     }
 
-    /// Begins to change slots. The lock is held, by the rule of this module.
-    pub(crate) fn edit(&self) -> Edit<'_> {
+    /// Begins to look up and change slots. `_locked` proves that the caller holds the lock: a state
+    /// is reached through its guard only.
+    pub(crate) fn edit(&self, _locked: &State) -> Edit<'_> {
         Edit {
             mapping: self,
             guard: self.memory.epoch.enter(),
@@ -480,7 +482,7 @@ impl Mapping {
     /// Drops the clean pages of a range.
     pub(crate) fn drop_clean(&self, pages: Range<u64>) {
         let mut state = self.state.lock();
-        let mut edit = self.edit();
+        let mut edit = self.edit(&state);
         self.evict_clean(&mut edit, pages);
         edit.finish(&mut state);
         drop(state);
@@ -599,7 +601,7 @@ impl Edit<'_> {
     }
 
     /// Replaces a whole range.
-    pub(crate) fn replace(&mut self, pages: Range<u64>, with: index::Fill) {
+    pub(crate) fn replace(&mut self, pages: Range<u64>, with: index::Replacement) {
         let frames = &mut self.frames;
         self.mapping.index.replace(
             pages,

@@ -16,7 +16,7 @@ impl FrameOwner for Mapping {
         may_go: &mut dyn FnMut(usize, u64) -> bool,
     ) -> usize {
         let mut state = self.state.lock();
-        let mut edit = self.edit();
+        let mut edit = self.edit(&state);
         let mut evicted = 0;
         for (index, (page, frame)) in pages.enumerate() {
             if edit.frame_at(page) == Some(frame) && may_go(index, self.key(page)) {
@@ -32,7 +32,7 @@ impl FrameOwner for Mapping {
         let arena = &self.memory.arena;
         let Some(mut to) = arena.take(from.len(), 1) else { return };
         let mut state = self.state.lock();
-        let mut edit = self.edit();
+        let mut edit = self.edit(&state);
         for (index, &old) in from.iter().take(to.len()).enumerate() {
             let meta = arena.meta(old);
             let page = meta.page.load(Ordering::Relaxed);
@@ -53,10 +53,10 @@ impl FrameOwner for Mapping {
     /// Where the mapping is longer than the store's file, a fill finds the hole by that.
     fn forget_holes(&self, mut page: u64, looks: &mut usize) -> ControlFlow<u64> {
         let mut state = self.state.lock();
-        if state.exclusive {
+        if state.invalidating {
             return ControlFlow::Continue(());
         }
-        let mut edit = self.edit();
+        let mut edit = self.edit(&state);
         while *looks > 0 && page < u64::MAX {
             *looks -= 1;
             let (end, holes) = match edit.lookup(page) {
@@ -65,7 +65,7 @@ impl FrameOwner for Mapping {
                 Found::Leaf(leaf) => (leaf.end(page), leaf.holds_no_page()),
             };
             if holes {
-                edit.replace(page..end, index::Fill::Empty);
+                edit.replace(page..end, index::Replacement::Empty);
             }
             page = end;
         }

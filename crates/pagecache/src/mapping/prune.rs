@@ -27,7 +27,7 @@ impl Mapping {
             self.count(Count::PruneSkips, 1);
             return;
         };
-        let mut edit = self.edit();
+        let mut edit = self.edit(&state);
         let pruned =
             pages.iter().flatten().filter(|&page| self.prune_page(page, &mut edit)).count();
         edit.finish(&mut state);
@@ -68,7 +68,7 @@ impl Mapping {
         }
         let mut state = self.state.lock();
         let mut marked = Vec::new();
-        let mut edit = self.edit();
+        let mut edit = self.edit(&state);
         edit.visit(&mut |page, frame| {
             if self.memory.arena.meta(frame).has(flag::UNCACHED) {
                 marked.push(page);

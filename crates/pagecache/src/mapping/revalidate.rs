@@ -29,7 +29,7 @@ impl Mapping {
 
     /// Attributes as they are with what the cache knows.
     pub(crate) async fn getattr(self: &Arc<Self>) -> Result<Attr> {
-        let seen = self.state.lock().times.generation();
+        let seen = self.state.lock().overlay.generation();
         let (mut attr, others) = self.stored_attr().await?;
         self.overlay(&mut attr, Some(seen), others);
         Ok(attr)
@@ -40,31 +40,31 @@ impl Mapping {
     /// changes by others it had counted then.
     pub(crate) fn overlay(&self, attr: &mut Attr, seen: Option<u64>, others: Option<u64>) {
         let mut state = self.state.lock();
-        let quiet = state.is_clean() && !state.exclusive;
-        let current = quiet && seen == Some(state.times.generation());
+        let quiet = state.is_clean() && !state.invalidating;
+        let current = quiet && seen == Some(state.overlay.generation());
         // While the file is changed as a whole, the next look tells.
-        let moved = !state.exclusive && state.times.others_moved(others);
+        let moved = !state.invalidating && state.overlay.others_moved(others);
         let resized = attr.size != self.size();
-        if current && state.times.changed_outside(attr, resized, moved) {
+        if current && state.overlay.changed_outside(attr, resized, moved) {
             self.count(Count::OutsideChanges, 1);
             self.invalidate(&mut state, attr.size);
         } else if moved {
             self.count(Count::OutsideChanges, 1);
-            state.times.adopt_others(attr);
+            state.overlay.adopt_others(attr);
             self.drop_unproven(&mut state);
         }
-        state.times.present(attr);
+        state.overlay.present(attr);
         attr.size = self.size();
     }
 
     /// Drops every clean page and every hole, and sets the size: the file has changed behind our
     /// back. Nothing is dirty; the lock is held.
     pub(crate) fn invalidate(&self, state: &mut State, size: u64) {
-        let mut edit = self.edit();
-        let window = self.window();
-        edit.replace(0..u64::MAX, index::Fill::Empty);
-        window.set_size(size);
-        drop(window);
+        let mut edit = self.edit(state);
+        let seqcount = self.write_seqcount();
+        edit.replace(0..u64::MAX, index::Replacement::Empty);
+        seqcount.set_size(size);
+        drop(seqcount);
         edit.finish(state);
         state.stored_size = size;
     }
@@ -76,17 +76,17 @@ impl Mapping {
         for run in state.dirty.iter().chain(state.writeback.values().cloned()) {
             kept.insert(run);
         }
-        let mut edit = self.edit();
-        let window = self.window();
+        let mut edit = self.edit(state);
+        let seqcount = self.write_seqcount();
         let mut at = 0;
         for run in kept.iter() {
             if at < run.start {
-                edit.replace(at..run.start, index::Fill::Empty);
+                edit.replace(at..run.start, index::Replacement::Empty);
             }
             at = run.end;
         }
-        edit.replace(at..u64::MAX, index::Fill::Empty);
-        drop(window);
+        edit.replace(at..u64::MAX, index::Replacement::Empty);
+        drop(seqcount);
         edit.finish(state);
     }
 
@@ -108,16 +108,16 @@ impl Mapping {
     /// file is not opened meanwhile.
     pub(crate) fn take_file(&self) -> Option<Arc<dyn OpenFile>> {
         let mut state = self.state.lock();
-        if !state.is_clean() || state.exclusive || !state.fills.is_empty() {
+        if !state.is_clean() || state.invalidating || !state.fills.is_empty() {
             return None;
         }
-        state.times.close();
+        state.overlay.close();
         Some(std::mem::replace(&mut *self.file.write(), closed_file::shared()))
     }
 
     /// Whether the store's file may be closed: a look at it later can be compared with the last one.
     pub(crate) fn may_close(&self) -> bool {
-        self.state.lock().times.is_proven()
+        self.state.lock().overlay.is_proven()
     }
 
     /// Brings the file to where its store file may be closed.
@@ -131,7 +131,7 @@ impl Mapping {
     /// Forgets what cannot be proven: the next look at the file is as the first.
     pub(crate) fn forget_clean(&self) {
         let mut state = self.state.lock();
-        if !state.exclusive {
+        if !state.invalidating {
             self.drop_unproven(&mut state);
         }
     }
@@ -148,7 +148,7 @@ impl Mapping {
         // One whose last name is gone cannot be opened again: it stays as it is.
         let Ok(file) = self.store.open(&Caller::Own, self.id, Access::READ).await else { return };
         let state = self.state.lock();
-        if !state.is_clean() || state.exclusive || !unwanted(self) {
+        if !state.is_clean() || state.invalidating || !unwanted(self) {
             return;
         }
         let old = {

@@ -4,15 +4,15 @@
 //!    flight to the store but fills, which publish nothing any more: they may have read before the
 //!    store was changed, or after. So the store never sees a write beside another operation on the
 //!    same range, nothing stale is published afterwards, and nothing new before (I5).
-//! 2. The store is changed first, then slots and size in one window. If the store refuses, nothing
-//!    has happened. Until then readers see the file as it was.
+//! 2. The store is changed first, then slots and size in one write section of the sequence counter. If the store
+//!    refuses, nothing has happened. Until then readers see the file as it was.
 //! 3. Once begun, it is finished even if the caller goes away.
 //! 4. The frames for the pages at the edges are taken beforehand, with nothing held.
 //! 5. Only [`Mapping::truncate`] makes a file shorter. What makes it longer compares its size under
 //!    the exclusion, so that a write that was acknowledged meanwhile stays.
 
-use crate::mapping::index::{Fill, Slot};
-use crate::mapping::invalidate_lock::Exclusive;
+use crate::mapping::index::{Replacement, Slot};
+use crate::mapping::invalidate_lock::InvalidateLock;
 use crate::mapping::{Edit, MAX_FILE_BYTES, Mapping, State};
 use crate::memory::arena::{Frames, flag};
 use crate::tasks::finish;
@@ -31,7 +31,7 @@ struct Noted<'a>(&'a Mapping);
 impl Drop for Noted<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
-        state.times.end();
+        state.overlay.end();
         state.durability.changed();
     }
 }
@@ -45,10 +45,10 @@ impl Mapping {
         let mapping = self.clone();
         let work = async move {
             let frames = mapping.edge_frames(1).await;
-            let exclusive = mapping.exclude().await;
+            let invalidate_lock = mapping.lock_invalidate().await;
             let file = mapping.file();
-            mapping.in_store(&exclusive, file.set_size(size)).await?;
-            mapping.resized(&exclusive, size, size, frames);
+            mapping.in_store(&invalidate_lock, file.set_size(size)).await?;
+            mapping.resized(&invalidate_lock, size, size, frames);
             Ok(())
         };
         finish(&self.lane().tasks, work).await
@@ -60,7 +60,7 @@ impl Mapping {
         let mapping = self.clone();
         let work = async move {
             let frames = mapping.edge_frames(2).await;
-            let exclusive = mapping.exclude().await;
+            let invalidate_lock = mapping.lock_invalidate().await;
             let file = mapping.file();
             // Pages that were never written back may be what makes the file as long as it is. The
             // store has to know of that length before they go.
@@ -72,8 +72,8 @@ impl Mapping {
                 }
                 file.punch_hole(offset, len).await
             };
-            mapping.in_store(&exclusive, change).await?;
-            mapping.punched(&exclusive, offset..end, frames);
+            mapping.in_store(&invalidate_lock, change).await?;
+            mapping.punched(&invalidate_lock, offset..end, frames);
             Ok(())
         };
         finish(&self.lane().tasks, work).await
@@ -94,7 +94,7 @@ impl Mapping {
         let mapping = self.clone();
         let work = async move {
             let frames = mapping.edge_frames(2).await;
-            let exclusive = mapping.exclude().await;
+            let invalidate_lock = mapping.lock_invalidate().await;
             let file = mapping.file();
             let size = mapping.size();
             // Space first: without it nothing is changed. What is past the end is zeros then.
@@ -118,10 +118,10 @@ impl Mapping {
                 }
                 Ok(())
             };
-            mapping.in_store(&exclusive, change).await?;
-            mapping.punched(&exclusive, offset..end, frames);
+            mapping.in_store(&invalidate_lock, change).await?;
+            mapping.punched(&invalidate_lock, offset..end, frames);
             let none = Frames::none(&mapping.memory.arena);
-            mapping.resized(&exclusive, end, size.max(end), none);
+            mapping.resized(&invalidate_lock, end, size.max(end), none);
             Ok(())
         };
         finish(&self.lane().tasks, work).await
@@ -133,12 +133,12 @@ impl Mapping {
         let end = offset.checked_add(len).filter(|&e| e <= max_size).ok_or(Error::TooBig)?;
         let mapping = self.clone();
         let work = async move {
-            let exclusive = mapping.exclude().await;
+            let invalidate_lock = mapping.lock_invalidate().await;
             let file = mapping.file();
-            mapping.in_store(&exclusive, file.allocate(offset, len)).await?;
+            mapping.in_store(&invalidate_lock, file.allocate(offset, len)).await?;
             let size = mapping.size().max(end);
             let none = Frames::none(&mapping.memory.arena);
-            mapping.resized(&exclusive, end, size, none);
+            mapping.resized(&invalidate_lock, end, size, none);
             Ok(())
         };
         finish(&self.lane().tasks, work).await
@@ -163,8 +163,8 @@ impl Mapping {
                 // other.
                 let (a, b) =
                     if mapping.id <= from.id { (&mapping, &from) } else { (&from, &mapping) };
-                let first = a.exclude().await;
-                let second = if same { None } else { Some(b.exclude().await) };
+                let first = a.lock_invalidate().await;
+                let second = if same { None } else { Some(b.lock_invalidate().await) };
                 if !mapping.state.lock().is_clean() || !from.state.lock().is_clean() {
                     drop((first, second));
                     continue;
@@ -178,10 +178,11 @@ impl Mapping {
                     return Err(Error::TooBig);
                 }
                 let (file, source) = (mapping.file(), from.file());
-                let exclusive = second.as_ref().filter(|_| mapping.id > from.id).unwrap_or(&first);
+                let invalidate_lock =
+                    second.as_ref().filter(|_| mapping.id > from.id).unwrap_or(&first);
                 let change = file.clone_range(&*source, offset, len, to);
-                mapping.in_store(exclusive, change).await?;
-                mapping.cloned(exclusive, to..end);
+                mapping.in_store(invalidate_lock, change).await?;
+                mapping.cloned(invalidate_lock, to..end);
                 return Ok(());
             }
         };
@@ -196,11 +197,11 @@ impl Mapping {
     /// Runs a change of the store, noted as ours; what is being filled in publishes nothing any more.
     async fn in_store(
         &self,
-        exclusive: &Exclusive,
+        invalidate_lock: &InvalidateLock,
         change: impl Future<Output = Result<()>>,
     ) -> Result<()> {
-        self.disown_fills(exclusive);
-        self.state.lock().times.begin();
+        self.disown_fills(invalidate_lock);
+        self.state.lock().overlay.begin();
         // Also if the store panics, or the caller goes away.
         let _noted = Noted(self);
         change.await
@@ -209,18 +210,18 @@ impl Mapping {
     /// The store's file is `stored` bytes long, or longer: the cache's is `size` bytes long now.
     fn resized(
         self: &Arc<Self>,
-        _exclusive: &Exclusive,
+        _held: &InvalidateLock,
         stored: u64,
         size: u64,
         mut frames: Frames,
     ) {
         let mut state = self.state.lock();
         let old = self.size();
-        let mut edit = self.edit();
-        let window = self.window();
+        let mut edit = self.edit(&state);
+        let seqcount = self.write_seqcount();
         if size < old {
             let kept = size.div_ceil(PAGE);
-            edit.replace(kept..u64::MAX, Fill::Empty);
+            edit.replace(kept..u64::MAX, Replacement::Empty);
             self.forget_dirty(&mut state, kept..u64::MAX);
             if !size.is_multiple_of(PAGE) {
                 let cut = (size % PAGE) as usize;
@@ -228,20 +229,20 @@ impl Mapping {
             }
         } else {
             self.raise_mark(&edit, old, size);
-            edit.replace(old.div_ceil(PAGE)..size.div_ceil(PAGE), Fill::HoleWhereEmpty);
+            edit.replace(old.div_ceil(PAGE)..size.div_ceil(PAGE), Replacement::HoleWhereEmpty);
         }
-        window.set_size(size);
-        drop(window);
+        seqcount.set_size(size);
+        drop(seqcount);
         state.stored_size = if size < old { size } else { state.stored_size.max(stored) };
         self.modified(edit, &mut state);
     }
 
     /// The store has made a hole: the cache's pages follow.
-    fn punched(self: &Arc<Self>, _exclusive: &Exclusive, hole: Range<u64>, mut frames: Frames) {
+    fn punched(self: &Arc<Self>, _held: &InvalidateLock, hole: Range<u64>, mut frames: Frames) {
         let mut state = self.state.lock();
         let size = self.size();
-        let mut edit = self.edit();
-        let window = self.window();
+        let mut edit = self.edit(&state);
+        let seqcount = self.write_seqcount();
         let end = hole.end.min(size);
         if hole.start < end {
             // Whole pages; the last one of the file counts as whole if all that it has is punched.
@@ -252,7 +253,7 @@ impl Mapping {
                 state.stored_size = state.stored_size.max(size);
             }
             if !whole.is_empty() {
-                edit.replace(whole.clone(), Fill::Hole);
+                edit.replace(whole.clone(), Replacement::Hole);
                 self.forget_dirty(&mut state, whole.clone());
             }
             let mut spare = 0;
@@ -267,20 +268,20 @@ impl Mapping {
                 spare += 1;
             }
         }
-        drop(window);
+        drop(seqcount);
         self.modified(edit, &mut state);
     }
 
     /// The store has new content in a range: the cache forgets the old.
-    fn cloned(self: &Arc<Self>, _exclusive: &Exclusive, range: Range<u64>) {
+    fn cloned(self: &Arc<Self>, _held: &InvalidateLock, range: Range<u64>) {
         let mut state = self.state.lock();
         let size = self.size();
-        let mut edit = self.edit();
-        let window = self.window();
-        edit.replace(range.start / PAGE..range.end.div_ceil(PAGE), Fill::Empty);
+        let mut edit = self.edit(&state);
+        let seqcount = self.write_seqcount();
+        edit.replace(range.start / PAGE..range.end.div_ceil(PAGE), Replacement::Empty);
         self.raise_mark(&edit, size, size.max(range.end));
-        window.set_size(size.max(range.end));
-        drop(window);
+        seqcount.set_size(size.max(range.end));
+        drop(seqcount);
         state.stored_size = state.stored_size.max(range.end);
         self.modified(edit, &mut state);
     }
@@ -315,7 +316,7 @@ impl Mapping {
 
     fn modified(self: &Arc<Self>, edit: Edit<'_>, state: &mut State) {
         edit.finish(state);
-        state.times.modified(SystemTime::now());
+        state.overlay.modified(SystemTime::now());
         self.list_dirty(state);
         self.lane().kick();
     }
@@ -330,7 +331,7 @@ impl Mapping {
             }
             let found = self.extent_within(offset, size).await;
             // While the file is changed as a whole the store is ahead of it.
-            let ahead = self.state.lock().exclusive;
+            let ahead = self.state.lock().invalidating;
             if !ahead && self.size() >= size {
                 return found;
             }

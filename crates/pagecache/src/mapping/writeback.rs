@@ -16,7 +16,7 @@
 //!
 //! `writeback/flusher.rs` says when.
 
-use crate::mapping::index::{Fill, Slot};
+use crate::mapping::index::{Replacement, Slot};
 use crate::mapping::{Mapping, State};
 use crate::memory::Memory;
 use crate::memory::arena::{Arena, flag, runs};
@@ -35,7 +35,7 @@ use weir_vfs::{Caller, Capabilities, Error, Result, SetAttr, SetTime, Source, Wr
 /// Pages in one write to the store at most: 1 MiB.
 const WRITE_PAGES: u64 = 256;
 /// Writes of one file in flight at most.
-const WINDOW: usize = 8;
+const MAX_IN_FLIGHT: usize = 8;
 /// While so many are, pages that uncached writes leave wait for company,
 const BUSY: usize = 2;
 /// until there are so many: 256 KiB.
@@ -95,7 +95,7 @@ enum OnLoss {
 /// takes all that has come together.
 pub(crate) fn is_worth_waking(state: &State) -> bool {
     let in_flight = state.writeback.len();
-    in_flight < BUSY || (in_flight < WINDOW && state.dirty.len() >= BATCH_PAGES)
+    in_flight < BUSY || (in_flight < MAX_IN_FLIGHT && state.dirty.len() >= BATCH_PAGES)
 }
 
 impl State {
@@ -110,7 +110,7 @@ impl State {
 }
 
 impl Mapping {
-    /// Asks the store to write dirty pages of `pages`, as many as the window has room for, and
+    /// Asks the store to write dirty pages of `pages`, as many as may be in flight, and
     /// adds them to `begun`.
     pub(crate) fn start_writeback(
         self: &Arc<Self>,
@@ -129,7 +129,7 @@ impl Mapping {
                 else {
                     return;
                 };
-                if state.exclusive || state.writeback.len() >= WINDOW {
+                if state.invalidating || state.writeback.len() >= MAX_IN_FLIGHT {
                     return;
                 }
                 let mut run = run.start..run.end.min(run.start + WRITE_PAGES).min(pages.end);
@@ -155,8 +155,8 @@ impl Mapping {
                 let number = state.next_write;
                 state.next_write += 1;
                 state.writeback.insert(number, run.clone());
-                state.times.begin();
-                let edit = self.edit();
+                state.overlay.begin();
+                let edit = self.edit(&state);
                 let arena = &self.memory.arena;
                 let mut frames = Vec::with_capacity((run.end - run.start) as usize);
                 let mut lent = 0;
@@ -205,7 +205,7 @@ impl Mapping {
         let pages = run.end - run.start;
         let mut state = self.state.lock();
         state.writeback.remove(&number);
-        state.times.end();
+        state.overlay.end();
         let now = memory.now();
         let mut lost = RangeSet::default();
         if let Err(error) = result {
@@ -214,9 +214,9 @@ impl Mapping {
                 lost.insert(page..page + 1);
             }
         }
-        let mut edit = self.edit();
+        let mut edit = self.edit(&state);
         // What is lost goes at one moment for readers.
-        let window = (!lost.is_empty()).then(|| self.window());
+        let seqcount = (!lost.is_empty()).then(|| self.write_seqcount());
         let (mut again, mut pruned, mut dropped) = (0, 0, 0);
         for (page, &frame) in run.clone().zip(frames) {
             // Another frame: written again meanwhile, and dirty on its own account.
@@ -244,11 +244,11 @@ impl Mapping {
                 }
             }
         }
-        if let Some(window) = window {
+        if let Some(seqcount) = seqcount {
             let size = self.size_without(&state);
             if size < self.size() {
-                edit.replace(size.div_ceil(PAGE_SIZE as u64)..u64::MAX, Fill::Empty);
-                window.set_size(size);
+                edit.replace(size.div_ceil(PAGE_SIZE as u64)..u64::MAX, Replacement::Empty);
+                seqcount.set_size(size);
             }
         }
         edit.finish(&mut state);
@@ -312,7 +312,7 @@ impl Mapping {
         lost.iter().for_each(|run| state.no_longer_failing(run));
         self.note_error_in(state, error);
         // What is read from now on is other data.
-        state.times.modified(SystemTime::now());
+        state.overlay.modified(SystemTime::now());
         self.list_dirty(state);
         tracing::error!(
             "lost {dropped} pages that were written to file {}, from byte {} on: {error}",
@@ -420,7 +420,7 @@ impl Mapping {
         let wanted = |mapping: &Self| {
             let state = mapping.state.lock();
             let gone = mapping.unlinked.load(Ordering::Relaxed);
-            state.times.pending().filter(|_| state.is_clean() && !gone)
+            state.overlay.pending().filter(|_| state.is_clean() && !gone)
         };
         if wanted(self).is_none() {
             return;
@@ -428,28 +428,28 @@ impl Mapping {
         if self.store.capabilities().contains(Capabilities::WRITE_TIMES) {
             let mut state = self.state.lock();
             if state.is_clean() {
-                state.times.left_to_store();
+                state.overlay.left_to_store();
             }
             return;
         }
         let mapping = self.clone();
         let work = async move {
-            let _exclusive = mapping.exclude().await;
+            let _exclusive = mapping.lock_invalidate().await;
             if mapping.others_came_first().await {
                 return;
             }
             let Some(mtime) = wanted(&mapping) else { return };
             let generation = {
                 let mut state = mapping.state.lock();
-                state.times.begin();
-                state.times.generation()
+                state.overlay.begin();
+                state.overlay.generation()
             };
             let set = SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
             let result = mapping.store.setattr(&Caller::Own, mapping.id, &set).await;
             let mut state = mapping.state.lock();
-            state.times.end();
+            state.overlay.end();
             if let Ok(attr) = result {
-                state.times.settled(generation + 1, mtime, &attr);
+                state.overlay.settled(generation + 1, mtime, &attr);
             }
         };
         crate::tasks::finish(&self.lane().tasks, work).await;
@@ -463,14 +463,14 @@ impl Mapping {
         }
         let Ok((attr, others)) = self.stored_attr().await else { return true };
         let mut state = self.state.lock();
-        let moved = state.times.others_moved(others);
+        let moved = state.overlay.others_moved(others);
         if moved {
             self.count(Count::OutsideChanges, 1);
-            if state.is_clean() && state.times.changed_outside(&attr, false, true) {
+            if state.is_clean() && state.overlay.changed_outside(&attr, false, true) {
                 self.invalidate(&mut state, attr.size);
             } else {
                 // Written to since it was found clean. No later look tells of the change again.
-                state.times.adopt_others(&attr);
+                state.overlay.adopt_others(&attr);
                 self.drop_unproven(&mut state);
             }
         }
@@ -567,17 +567,17 @@ mod tests {
         let file = rig.create("f");
         rig.always(Call::Write, What::Hold);
         // One run more than may be in flight.
-        for run in 0..=WINDOW as u64 {
+        for run in 0..=MAX_IN_FLIGHT as u64 {
             file.write_at(&[1; 4096], run * 8192, IoFlags::empty()).unwrap();
         }
         let mapping = &file.open.mapping;
         let mut sync = pin!(mapping.write_back(0..u64::MAX));
         assert!(poll_once(sync.as_mut()).is_pending());
-        assert_eq!(rig.store.held(), WINDOW);
+        assert_eq!(rig.store.held(), MAX_IN_FLIGHT);
         rig.store.release_one();
         // As the flusher does.
         mapping.start_writeback(0..u64::MAX, Ask::Background, &mut RangeSet::default());
-        for left in (1..=WINDOW).rev() {
+        for left in (1..=MAX_IN_FLIGHT).rev() {
             assert!(poll_once(sync.as_mut()).is_pending(), "{left} writes are not in the store");
             rig.store.release_one();
         }

@@ -16,10 +16,28 @@
 //! The flags of all frames lie side by side, two bytes each, since a hit has to look at them: 32 KiB
 //! for 64 MiB of pages stay in the processor's caches when the rest of the metadata would not.
 //!
+//! What guards each flag of a published frame. All accesses are relaxed atomics; the guard says which
+//! other state a flag agrees with. "State" is the lock of the mapping that the frame belongs to.
+//!
+//! | flag | set under | cleared under | read without a lock by |
+//! | --- | --- | --- | --- |
+//! | `DIRTY` | state (agrees with `State::dirty`) | state | reclaim; it looks again under state |
+//! | `WRITEBACK` | state (agrees with `State::writeback`) | state | reclaim, likewise |
+//! | `UNCACHED` | before publication | no lock (a) | fast reads |
+//! | `REFERENCED` | no lock, by cached reads (b) | the queues' lock, by reclaim | fast reads |
+//! | `READAHEAD` | before publication | no lock, by the read that starts the next read-ahead | fast reads |
+//! | `QUEUE`, `PARKED` | the queues' lock | the queues' lock | no thread |
+//!
+//! (a) A cached access claims the page, a prune (under state) drops it: the one whose `fetch_and` clears
+//! the flag decides. (b) A frame that replaces another takes it over, under the queues' lock.
+//!
+//! A frame that was given back has no flags; the allocator's lock orders that before its next use.
+//! The index's slot is stored with release ordering after a frame's first flags, mark and bytes.
+//!
 //! Soundness: frame bytes are reached through raw pointers into the one mapping, which lives as
 //! long as the arena. Shared slices cover bytes below the mark only, which no thread writes (2).
 
-use crate::memory::frame_bitmap::FreeList;
+use crate::memory::frame_bitmap::FrameBitmap;
 use crate::memory::region;
 use crossbeam_utils::CachePadded;
 use std::ptr::NonNull;
@@ -143,7 +161,7 @@ pub(crate) struct Arena {
 }
 
 struct Free {
-    list: Mutex<FreeList>,
+    list: Mutex<FrameBitmap>,
     /// Keeps the limit as it is.
     resizing: Mutex<()>,
     /// What the list says, for those who need no more.
@@ -175,7 +193,7 @@ impl Arena {
             refs: unsafe { region::zeroed_table(reserved.div_ceil(2) as usize) },
             limit: AtomicU32::new(limit),
             free: CachePadded::new(Free {
-                list: Mutex::new(FreeList::new(reserved, limit)),
+                list: Mutex::new(FrameBitmap::new(reserved, limit)),
                 resizing: Mutex::new(()),
                 used: AtomicU32::new(0),
                 returns: AtomicU32::new(0),

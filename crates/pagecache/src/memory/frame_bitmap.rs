@@ -5,7 +5,7 @@
 //!    stream that recycles its frames stays in a small, cache-warm part of the arena.
 
 /// A bitmap with a summary above it.
-pub(crate) struct FreeList {
+pub(crate) struct FrameBitmap {
     /// One bit per frame.
     words: Vec<u64>,
     /// One bit per word that has a bit.
@@ -18,7 +18,7 @@ pub(crate) struct FreeList {
     touched: u32,
 }
 
-impl FreeList {
+impl FrameBitmap {
     /// `frames` free ones, of which `limit` may be used.
     pub(crate) fn new(frames: u32, limit: u32) -> Self {
         let words = (frames as usize).div_ceil(64);

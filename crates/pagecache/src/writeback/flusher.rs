@@ -9,6 +9,27 @@
 //! 3. A file is taken off the list when it is clean, at a look; until then the list keeps it.
 //! 4. Each store has a list and a flusher of its own (`writeback/lane.rs`).
 //!
+//! States of a file, and the functions that change them:
+//!
+//! ```text
+//!                 list_dirty (first dirty page, or changed times)
+//!      unlisted -----------------------------------------------> listed, due after AGE
+//!         ^                                                          |     ^
+//!         |                       hurry, note_progress, retry_at:    |     | flush: begins writes, due
+//!         |                       due earlier (look_at)              v     | again after AGE, or at retry_at
+//!         +---------------------------------------------------- flush (the flusher's look)
+//!            file is clean: leaves the list, and settles times
+//! ```
+//!
+//! A listed file is also in `unbegun` while it has pages of which no write has begun (`note_unbegun`
+//! enters it, `flush` takes it out). States of the flusher's thread:
+//!
+//! ```text
+//!      no thread --(start: first listed or idle file)--> sleeping <--> round
+//!          ^                                                            |
+//!          +--(ends: both lists empty for LINGER, or store unmounted)---+
+//! ```
+//!
 //! Lock order: a mapping's state, then the list.
 
 use crate::memory::Memory;
