@@ -110,7 +110,7 @@
 //! mapping - a file's pages: index, fills, writeback, truncate, attributes
 //! writeback - when dirty pages are written, and how many there may be
 //! memory reclaim - frames, their allocator, epochs, eviction
-//! tasks thread wait stats ranges - what all use
+//! cache_policy tasks thread wait stats ranges - what all use
 //! ```
 //!
 //! A call upwards goes through a trait of the lower layer: memory management calls a mapping as
@@ -129,6 +129,7 @@
 //! ```
 
 mod cache;
+mod cache_policy;
 mod file;
 mod fs;
 mod mapping;

@@ -165,6 +165,7 @@ mod lent {
 #[cfg(shuttle)]
 mod whole {
     use crate::cache::Config;
+    use crate::cache_policy::CachePolicy;
     use crate::memory::Memory;
     use crate::memory::arena::Frames;
     use crate::{Cache, File};
@@ -209,7 +210,7 @@ mod whole {
                 // Frames let go of by the writer are used again at once, for other bytes.
                 for _ in 0..3 {
                     memory.collect();
-                    let mut frames: Option<Frames> = memory.try_alloc(10, 1, false);
+                    let mut frames: Option<Frames> = memory.try_alloc(10, 1, CachePolicy::Cached);
                     if let Some(frames) = &mut frames {
                         for index in 0..frames.len() {
                             frames.write(index, 0, &[0xEE; 4096]);

@@ -11,6 +11,7 @@ pub(crate) mod readahead;
 pub(crate) mod segments;
 pub(crate) mod write;
 
+use crate::cache_policy::CachePolicy;
 use crate::file::pruner::NO_PAGE;
 use crate::file::readahead::Readahead;
 use crate::mapping::Mapping;
@@ -277,15 +278,15 @@ impl File {
             }
             Advice::WillNeed => {
                 let pages = pages_spanning(offset, end.min(self.size()).saturating_sub(offset));
-                let uncached = open.noreuse.load(Ordering::Relaxed);
+                let policy = CachePolicy::uncached_if(open.noreuse.load(Ordering::Relaxed));
                 let mut left = memory.arena.frames() as usize / 2;
-                mapping.fill_missing(pages, Purpose { uncached, mark: None }, &mut |want| {
+                mapping.fill_missing(pages, Purpose { policy, mark: None }, &mut |want| {
                     let want = want.min(left);
                     left -= want;
-                    match uncached {
+                    match policy {
                         _ if want == 0 => None,
-                        true => memory.alloc_spare(want, uncached),
-                        false => memory.try_alloc(want, 1, uncached),
+                        CachePolicy::Uncached => memory.alloc_spare(want, policy),
+                        CachePolicy::Cached => memory.try_alloc(want, 1, policy),
                     }
                 });
             }

@@ -3,6 +3,7 @@
 //! The page in the middle of which an uncached read ended stays until the open file's next uncached read
 //! or its close.
 
+use crate::cache_policy::CachePolicy;
 use crate::file::Open;
 use crate::file::read::pages_of;
 use crate::ranges::RangeSet;
@@ -15,19 +16,19 @@ pub(crate) const NO_PAGE: u64 = u64::MAX;
 /// Prunes what an uncached read has used, when it ends, and also if it is dropped before its end.
 pub(crate) struct Pruner<'a> {
     open: &'a Open,
-    uncached: bool,
+    policy: CachePolicy,
     used: RangeSet,
     end: u64,
 }
 
 impl<'a> Pruner<'a> {
-    pub(crate) fn new(open: &'a Open, uncached: bool) -> Self {
-        Self { open, uncached, used: RangeSet::default(), end: 0 }
+    pub(crate) fn new(open: &'a Open, policy: CachePolicy) -> Self {
+        Self { open, policy, used: RangeSet::default(), end: 0 }
     }
 
     /// Notes that `len` bytes at `offset` were copied.
     pub(crate) fn used(&mut self, offset: u64, len: usize) {
-        if self.uncached && len > 0 {
+        if self.policy.is_uncached() && len > 0 {
             self.used.insert(pages_of(offset, len));
             self.end = offset + len as u64;
             if self.used.len() >= self.open.mapping.memory.limits().piece as u64 {

@@ -11,6 +11,7 @@
 //!    what it has.
 //! 3. A read that is dropped half-way leaves nothing stuck, and prunes what it brought in.
 
+use crate::cache_policy::CachePolicy;
 use crate::file::pruner::Pruner;
 use crate::file::readahead::{Bounds, Plan};
 use crate::file::{File, Open};
@@ -71,18 +72,18 @@ impl File {
 
     /// The fast path alone: copies the resident prefix, or `None` when it does not apply.
     pub fn read_resident(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
-        self.open.mapping.read_resident(buf, offset, false)
+        self.open.mapping.read_resident(buf, offset, CachePolicy::Cached)
     }
 
     /// All of the read, if it can be had at once.
     #[inline]
     fn read_now(&self, buf: &mut [u8], offset: u64, flags: IoFlags) -> Result<Option<usize>> {
-        let uncached = self.open.check_read(flags)?;
+        let policy = self.open.check_read(flags)?;
         if buf.is_empty() {
             return Ok(Some(0));
         }
         let mapping = &*self.open.mapping;
-        let Some(done) = mapping.read_resident(buf, offset, uncached) else { return Ok(None) };
+        let Some(done) = mapping.read_resident(buf, offset, policy) else { return Ok(None) };
         // Less than asked for, and not at the end: the filling way does all of it, from one
         // snapshot.
         let whole = done == buf.len() || offset + done as u64 == mapping.size();
@@ -92,9 +93,9 @@ impl File {
     async fn read_filling(&self, buf: &mut [u8], offset: u64, flags: IoFlags) -> Result<usize> {
         let open = &*self.open;
         let mapping = &open.mapping;
-        let uncached = open.check_read(flags)?;
+        let policy = open.check_read(flags)?;
         let nowait = flags.contains(IoFlags::NOWAIT);
-        let mut pruner = Pruner::new(open, uncached);
+        let mut pruner = Pruner::new(open, policy);
         let mut done = 0;
         let mut since = None;
         let mut restarts = 0;
@@ -127,7 +128,7 @@ impl File {
                 }
                 since = Some(snapshot.sequence);
                 mapping.copy(&frames, at, &mut buf[done..done + snapshot.len]);
-                mapping.touch(&frames, uncached);
+                mapping.touch(&frames, policy);
                 (snapshot, at + snapshot.len as u64)
             };
             pruner.used(at, snapshot.len);
@@ -139,14 +140,14 @@ impl File {
                 continue;
             }
             if snapshot.stop == Stop::Marked {
-                open.read_ahead(page / PAGE_SIZE as u64, uncached);
+                open.read_ahead(page / PAGE_SIZE as u64, policy);
                 continue;
             }
             if nowait {
                 return if done > 0 { Ok(done) } else { Err(Error::WouldBlock) };
             }
             let asked = offset..offset + buf.len() as u64;
-            open.bring_in(page / PAGE_SIZE as u64, &asked, uncached, &snapshot).await?;
+            open.bring_in(page / PAGE_SIZE as u64, &asked, policy, &snapshot).await?;
         }
         drop(pruner);
         Ok(done)
@@ -154,20 +155,20 @@ impl File {
 }
 
 impl Open {
-    /// Checks the flags of a read; says whether it is uncached.
+    /// Checks the flags of a read, and says what becomes of its pages.
     #[inline]
-    pub(crate) fn check_read(&self, flags: IoFlags) -> Result<bool> {
+    pub(crate) fn check_read(&self, flags: IoFlags) -> Result<CachePolicy> {
         if !self.access.contains(Access::READ) {
             return Err(Error::BadFile);
         }
         if flags.is_empty() {
-            return Ok(self.leaves_no_trace());
+            return Ok(self.default_policy());
         }
         self.check_flags(flags)
     }
 
-    /// Checks flags of any operation (I10); says whether it is uncached.
-    pub(crate) fn check_flags(&self, flags: IoFlags) -> Result<bool> {
+    /// Checks flags of any operation (I10), and says what becomes of its pages.
+    pub(crate) fn check_flags(&self, flags: IoFlags) -> Result<CachePolicy> {
         if !IoFlags::all().contains(flags) || flags.contains(IoFlags::APPEND | IoFlags::NOAPPEND) {
             return Err(Error::Invalid);
         }
@@ -179,14 +180,16 @@ impl Open {
         {
             return Err(Error::NotSupported);
         }
-        Ok(flags.contains(IoFlags::UNCACHED) || self.leaves_no_trace())
+        let asked = CachePolicy::uncached_if(flags.contains(IoFlags::UNCACHED));
+        Ok(asked.max(self.default_policy()))
     }
 
-    /// Whether operations are uncached without a flag of their own, as the open file was advised or
-    /// the file is marked.
+    /// The policy of operations without a flag of their own: uncached if the open file was advised
+    /// so, or the file is marked.
     #[inline]
-    fn leaves_no_trace(&self) -> bool {
-        self.noreuse.load(Ordering::Relaxed) || self.mapping.uncached.load(Ordering::Relaxed)
+    fn default_policy(&self) -> CachePolicy {
+        let noreuse = self.noreuse.load(Ordering::Relaxed);
+        CachePolicy::uncached_if(noreuse || self.mapping.uncached.load(Ordering::Relaxed))
     }
 
     /// Brings in the page at which a snapshot stopped, and with it what else is missing of the bytes
@@ -195,7 +198,7 @@ impl Open {
         &self,
         page: u64,
         asked: &Range<u64>,
-        uncached: bool,
+        policy: CachePolicy,
         snapshot: &Snapshot,
     ) -> Result<()> {
         let mapping = &self.mapping;
@@ -203,7 +206,7 @@ impl Open {
         if let Stop::InFlight(number) = snapshot.stop {
             let Some(fill) = mapping.fill_in_flight(number) else { return Ok(()) };
             mapping.count(Count::FillJoins, 1);
-            if !uncached {
+            if !policy.is_uncached() {
                 fill.claim(page);
             }
             // If it fails, the next round finds the page empty and asks itself.
@@ -211,19 +214,19 @@ impl Open {
             return Ok(());
         }
         let last = asked.end.min(snapshot.size).div_ceil(PAGE_SIZE as u64).max(page + 1);
-        let bounds = self.readahead_bounds(snapshot.size, uncached);
+        let bounds = self.readahead_bounds(snapshot.size, policy);
         let mut plan = self.readahead.lock().miss(asked, page, bounds);
         // What goes on right behind is read together with what was asked for.
         let behind = plan.first().is_some_and(|ahead| ahead.start == last);
         let together = page..if behind { plan.remove(0).end } else { last };
         let mark = behind.then_some(last);
         let want = (together.end - page) as usize;
-        let frames = memory.alloc(want.min(memory.limits().step), 1, uncached).await;
+        let frames = memory.alloc(want.min(memory.limits().step), 1, policy).await;
         let next = page + frames.len() as u64;
         let ticket = mapping.changed.ticket();
-        let fill = mapping.start_fill(page, frames, Purpose { uncached, mark });
-        if next >= together.end || self.fill_ahead(next..together.end, mark, uncached) {
-            self.fill_planned(plan, uncached);
+        let fill = mapping.start_fill(page, frames, Purpose { policy, mark });
+        if next >= together.end || self.fill_ahead(next..together.end, mark, policy) {
+            self.fill_planned(plan, policy);
         }
         match fill {
             Some(fill) => mapping.join(&fill).await,
@@ -237,7 +240,7 @@ impl Open {
     }
 
     /// Reads ahead from `page` on, whose flag asked for it; waits for nothing.
-    pub(crate) fn read_ahead(&self, page: u64, uncached: bool) {
+    pub(crate) fn read_ahead(&self, page: u64, policy: CachePolicy) {
         let mapping = &self.mapping;
         let memory = &mapping.memory;
         let marked = {
@@ -248,25 +251,25 @@ impl Open {
             // Should the frame have gone meanwhile, a later page asks in its stead.
             memory.arena.meta(frame).clear(flag::READAHEAD);
         }
-        let bounds = self.readahead_bounds(mapping.size(), uncached);
+        let bounds = self.readahead_bounds(mapping.size(), policy);
         let missing = mapping.missing_after(page, (page + 2 * bounds.window).min(bounds.end));
         let plan = self.readahead.lock().marked(page, missing, bounds);
-        self.fill_planned(plan, uncached);
+        self.fill_planned(plan, policy);
     }
 
-    fn fill_planned(&self, plan: Plan, uncached: bool) {
+    fn fill_planned(&self, plan: Plan, policy: CachePolicy) {
         for pages in plan {
             let mark = Some(pages.start);
-            if !self.fill_ahead(pages, mark, uncached) {
+            if !self.fill_ahead(pages, mark, policy) {
                 return;
             }
         }
     }
 
     /// What read-ahead has to keep within.
-    fn readahead_bounds(&self, size: u64, uncached: bool) -> Bounds {
+    fn readahead_bounds(&self, size: u64, policy: CachePolicy) -> Bounds {
         let memory = &self.mapping.memory;
-        let total = if uncached {
+        let total = if policy.is_uncached() {
             // Uncached streams live on the reserve of free frames, so that they evict no page of others.
             memory.limits().reserve as u64
         } else {
@@ -278,11 +281,11 @@ impl Open {
 
     /// Begins fills for what is missing of a range of read-ahead, and tells the stream if there is
     /// not the memory for all of it.
-    fn fill_ahead(&self, pages: Range<u64>, mark: Option<u64>, uncached: bool) -> bool {
+    fn fill_ahead(&self, pages: Range<u64>, mark: Option<u64>, policy: CachePolicy) -> bool {
         let memory = &self.mapping.memory;
         let reached =
-            self.mapping.fill_missing(pages.clone(), Purpose { uncached, mark }, &mut |want| {
-                memory.alloc_spare(want, uncached)
+            self.mapping.fill_missing(pages.clone(), Purpose { policy, mark }, &mut |want| {
+                memory.alloc_spare(want, policy)
             });
         if reached < pages.end {
             self.readahead.lock().fell_short(reached);
@@ -299,7 +302,7 @@ impl Mapping {
         &self,
         buf: &mut [u8],
         offset: u64,
-        uncached: bool,
+        policy: CachePolicy,
     ) -> Option<usize> {
         let memory = &*self.memory;
         if !self.fast || !memory.fast_read.load(Ordering::Relaxed) {
@@ -307,21 +310,21 @@ impl Mapping {
             return None;
         }
         let guard = memory.epoch.enter();
-        let stop_at = stops_of(uncached);
+        let stop_at = stops_of(policy);
         let from = offset as usize & (PAGE_SIZE - 1);
         if buf.len() <= PAGE_SIZE - from
             && let Some(page) = self.page_now(&guard, offset, buf.len(), stop_at)
         {
-            self.read_page(&page, buf, offset, uncached);
+            self.read_page(&page, buf, offset, policy);
             return Some(buf.len());
         }
-        self.read_pages(&guard, buf, offset, uncached)
+        self.read_pages(&guard, buf, offset, policy)
     }
 
     /// The fast path for what lies in one page and is there: most reads, in far fewer steps than
     /// those that a list of frames takes.
     #[inline]
-    fn read_page(&self, page: &PageNow<'_>, buf: &mut [u8], offset: u64, uncached: bool) {
+    fn read_page(&self, page: &PageNow<'_>, buf: &mut [u8], offset: u64, policy: CachePolicy) {
         let memory = &*self.memory;
         let from = offset as usize & (PAGE_SIZE - 1);
         if stream::goes_on(self, offset, buf.len()) {
@@ -334,8 +337,10 @@ impl Mapping {
         }
         // SAFETY: the epoch keeps the frame, and everything below the end of file is below its mark.
         buf.copy_from_slice(unsafe { memory.arena.bytes(page.frame, from, buf.len()) });
-        if !uncached && page.flags & (flag::REFERENCED | flag::UNCACHED) != flag::REFERENCED {
-            self.touch(&[page.frame], uncached);
+        if !policy.is_uncached()
+            && page.flags & (flag::REFERENCED | flag::UNCACHED) != flag::REFERENCED
+        {
+            self.touch(&[page.frame], policy);
         }
         memory.stats.add_all([(Count::FastReads, 1), (Count::FastReadBytes, buf.len() as u64)]);
     }
@@ -347,12 +352,12 @@ impl Mapping {
         guard: &Guard,
         buf: &mut [u8],
         offset: u64,
-        uncached: bool,
+        policy: CachePolicy,
     ) -> Option<usize> {
         let memory = &*self.memory;
         let mut frames = FrameList::new();
         let want = buf.len().min(STEP_BYTES);
-        let stop_at = stops_of(uncached);
+        let stop_at = stops_of(policy);
         let Some(snapshot) = self.snapshot(guard, offset, want, stop_at, &mut frames) else {
             memory.stats.add(Count::FallbackWriter, 1);
             return None;
@@ -362,7 +367,7 @@ impl Mapping {
             return None;
         }
         self.copy(&frames, offset, &mut buf[..snapshot.len]);
-        self.touch(&frames, uncached);
+        self.touch(&frames, policy);
         memory.stats.add_all([(Count::FastReads, 1), (Count::FastReadBytes, snapshot.len as u64)]);
         Some(snapshot.len)
     }
@@ -415,8 +420,8 @@ impl Mapping {
     /// Notes that pages were used: cached reads leave a reference and claim what uncached
     /// operations brought in; uncached ones leave no trace (I1).
     #[inline]
-    pub(crate) fn touch(&self, frames: &[u32], uncached: bool) {
-        if uncached {
+    pub(crate) fn touch(&self, frames: &[u32], policy: CachePolicy) {
+        if policy.is_uncached() {
             return;
         }
         let memory = &*self.memory;

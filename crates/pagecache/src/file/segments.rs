@@ -12,6 +12,7 @@
 //! Soundness: [`Pages`] holds a pin on each of its frames, and its bytes were below their marks
 //! when they were collected, so shared slices of them stay valid and unchanged.
 
+use crate::cache_policy::CachePolicy;
 use crate::file::File;
 use crate::mapping::{FrameList, HOLE, Mapping, Snapshot, Stop, stops_of};
 use crate::memory::arena::{Arena, flag, runs as frame_runs};
@@ -149,12 +150,12 @@ impl File {
     /// Without waiting: `None` when something of the range is not resident.
     pub fn read_segments_resident(&self, offset: u64, len: usize) -> Option<Segments> {
         let mapping = &self.open.mapping;
-        let uncached = self.open.check_read(IoFlags::empty()).ok()?;
+        let policy = self.open.check_read(IoFlags::empty()).ok()?;
         if !mapping.fast || !mapping.memory.fast_read.load(Ordering::Relaxed) {
             mapping.memory.stats.add(Count::FallbackOff, 1);
             return None;
         }
-        mapping.lend_resident(offset, len.min(LEND_BYTES), uncached)
+        mapping.lend_resident(offset, len.min(LEND_BYTES), policy)
     }
 
     /// [`read_segments`](Self::read_segments) for tasks.
@@ -168,18 +169,18 @@ impl File {
         flags: IoFlags,
     ) -> Result<Segments> {
         let open = &*self.open;
-        let uncached = open.check_read(flags)?;
+        let policy = open.check_read(flags)?;
         let mapping = &open.mapping;
         let len = len.min(LEND_BYTES);
         if mapping.fast
             && mapping.memory.fast_read.load(Ordering::Relaxed)
-            && let Some(segments) = mapping.lend_resident(offset, len, uncached)
+            && let Some(segments) = mapping.lend_resident(offset, len, policy)
         {
             return Ok(segments);
         }
         // All of it is pinned at once; an uncached operation takes no more than its part.
         let piece = mapping.memory.limits().piece * PAGE_SIZE;
-        let len = if uncached { len.min(piece) } else { len };
+        let len = if policy.is_uncached() { len.min(piece) } else { len };
         let nowait = flags.contains(IoFlags::NOWAIT);
         // How often one may look again and find no more, before a prefix is good enough.
         let mut most = 0;
@@ -200,13 +201,13 @@ impl File {
                 let whole = snapshot.stop == Stop::Complete;
                 let enough = snapshot.len > 0 && (nowait || rounds == 0);
                 if whole || (enough && snapshot.stop != Stop::Marked) {
-                    mapping.touch(&frames, uncached);
+                    mapping.touch(&frames, policy);
                     let segments = mapping.lend(
                         &guard,
                         offset..offset.saturating_add(len as u64),
                         &frames,
                         &snapshot,
-                        uncached,
+                        policy,
                     );
                     return Ok(segments);
                 }
@@ -219,14 +220,14 @@ impl File {
                 rounds = rounds.saturating_sub(1);
             }
             if snapshot.stop == Stop::Marked {
-                open.read_ahead(page, uncached);
+                open.read_ahead(page, policy);
                 continue;
             }
             if nowait {
                 return Err(Error::WouldBlock);
             }
             let asked = offset..offset.saturating_add(len as u64);
-            open.bring_in(page, &asked, uncached, &snapshot).await?;
+            open.bring_in(page, &asked, policy, &snapshot).await?;
         }
     }
 }
@@ -236,12 +237,12 @@ impl Mapping {
         self: &Arc<Self>,
         offset: u64,
         len: usize,
-        uncached: bool,
+        policy: CachePolicy,
     ) -> Option<Segments> {
         let memory = &*self.memory;
         let guard = memory.epoch.enter();
         let mut frames = FrameList::new();
-        let stop_at = stops_of(uncached);
+        let stop_at = stops_of(policy);
         let Some(snapshot) = self.snapshot(&guard, offset, len, stop_at, &mut frames) else {
             memory.stats.add(Count::FallbackWriter, 1);
             return None;
@@ -255,9 +256,9 @@ impl Mapping {
             offset..offset.saturating_add(len as u64),
             &frames,
             &snapshot,
-            uncached,
+            policy,
         );
-        self.touch(&frames, uncached);
+        self.touch(&frames, policy);
         memory.stats.add_all([(Count::FastReads, 1), (Count::FastReadBytes, snapshot.len as u64)]);
         Some(segments)
     }
@@ -269,7 +270,7 @@ impl Mapping {
         asked: Range<u64>,
         frames: &[u32],
         snapshot: &Snapshot,
-        uncached: bool,
+        policy: CachePolicy,
     ) -> Segments {
         let mut segments = Segments::default();
         let offset = asked.start;
@@ -289,7 +290,7 @@ impl Mapping {
                     self.memory.arena.pin_run(first, count as u32);
                     runs.push((first, count as u32));
                 }
-                let prune = uncached.then_some(start / PAGE_SIZE as u64);
+                let prune = policy.is_uncached().then_some(start / PAGE_SIZE as u64);
                 let pages = Pages { mapping: self.clone(), runs, skip, len, prune };
                 segments.segments.push(Segment::Data { start, pages });
             }

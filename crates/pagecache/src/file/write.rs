@@ -2,8 +2,9 @@
 //! frames, then `commit`) -> writeback in the background.
 //!
 //! 1. New bytes go into new frames, without a lock; the commit swaps the slots in one write section of the
-//!    sequence counter ([`WriteSeqcount`](crate::mapping::invalidate_lock::WriteSeqcount)). So writers copy in parallel, and a reader sees all of a step or nothing of it (I5). A step is
-//!    1 MiB at least unless the budget is tiny; a longer call is several steps.
+//!    sequence counter ([`WriteSeqcount`](crate::mapping::invalidate_lock::WriteSeqcount)). So writers copy
+//!    in parallel, and a reader sees all of a step or nothing of it (I5). A step is 1 MiB at least unless
+//!    the budget is tiny; a longer call is several steps.
 //! 2. The part of a page that a write leaves alone is copied under the lock, from the page as it
 //!    is then. If that is not resident it is read first, with nothing held.
 //! 3. Bytes past the high-water mark of the last page are seen by no reader: an append fills them in
@@ -13,13 +14,15 @@
 //!    [`UNCACHED_UNWRITTEN`] of them are there (I11). The last page waits for the next call if the write
 //!    ends in the middle of it.
 
+use crate::cache_policy::CachePolicy;
 use crate::file::read::pages_of;
 use crate::file::{File, Open};
 use crate::mapping::index::{Replacement, Slot};
 use crate::mapping::writeback::is_worth_waking;
-use crate::mapping::{Mapping, Snapshot, Stop};
+use crate::mapping::{Edit, Mapping, Snapshot, State, Stop};
 use crate::memory::arena::{Frames, flag};
 use crate::stats::Count;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
 use weir_base::PAGE_SIZE;
@@ -48,7 +51,37 @@ struct Step<'a> {
     append: bool,
     /// The first page is to be filled in place.
     in_place: bool,
-    uncached: bool,
+    policy: CachePolicy,
+}
+
+impl Step<'_> {
+    fn end(&self) -> u64 {
+        self.offset + self.buf.len() as u64
+    }
+
+    fn pages(&self) -> Range<u64> {
+        pages_of(self.offset, self.buf.len())
+    }
+
+    /// Pages that get a new frame.
+    fn new_pages(&self) -> Range<u64> {
+        let pages = self.pages();
+        pages.start + u64::from(self.in_place)..pages.end
+    }
+
+    /// The bytes of a page that it writes.
+    fn part_of(&self, page: u64) -> Range<usize> {
+        let start = page * PAGE_SIZE as u64;
+        let end = self.end().min(start + PAGE_SIZE as u64);
+        (self.offset.max(start) - start) as usize..(end - start) as usize
+    }
+}
+
+/// The last page of a file, as far as an append fills it in place.
+struct Tail {
+    frame: u32,
+    /// The first byte of it that is filled in.
+    head: usize,
 }
 
 /// How an attempt to commit a step ended.
@@ -84,7 +117,7 @@ impl File {
         if !open.access.contains(Access::WRITE) {
             return Err(Error::BadFile);
         }
-        let uncached = open.check_flags(flags)?;
+        let policy = open.check_flags(flags)?;
         open.unseen_error()?;
         let append = flags.contains(IoFlags::APPEND);
         let max_size = open.mapping.max_size();
@@ -93,12 +126,12 @@ impl File {
         }
         let limits = open.mapping.memory.limits();
         // A call that is several steps anyway takes smaller ones rather than pages of others.
-        let long = uncached && buf.len() > limits.step * PAGE_SIZE;
+        let long = policy.is_uncached() && buf.len() > limits.step * PAGE_SIZE;
         let step = if long { limits.step.min(limits.piece) } else { limits.step };
         let mut done = 0;
         while done < buf.len() {
             let at = (!append).then_some(offset + done as u64);
-            match open.write_step(&buf[done..], at, flags, uncached, step).await {
+            match open.write_step(&buf[done..], at, flags, policy, step).await {
                 Ok(n) => done += n,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -112,51 +145,48 @@ impl File {
 }
 
 impl Open {
-    /// Writes as much of `buf` as one step of at most `step` pages takes.
+    /// Writes as much of `buf` as one step of at most `max_pages` pages takes.
     async fn write_step(
         &self,
         buf: &[u8],
         at: Option<u64>,
         flags: IoFlags,
-        uncached: bool,
-        step: usize,
+        policy: CachePolicy,
+        max_pages: usize,
     ) -> Result<usize> {
         let mapping = &self.mapping;
         let memory = &mapping.memory;
         let nowait = flags.contains(IoFlags::NOWAIT);
-        self.throttle(nowait, uncached).await?;
+        self.throttle(nowait, policy).await?;
         let mut in_place = true;
         let mut bases: Vec<Base> = Vec::new();
         loop {
             let offset = at.unwrap_or_else(|| mapping.size());
             let head = offset as usize & (PAGE_SIZE - 1);
-            let step = step.min(memory.limits().step);
-            let len = buf.len().min(step * PAGE_SIZE - head);
+            let max_pages = max_pages.min(memory.limits().step);
+            let len = buf.len().min(max_pages * PAGE_SIZE - head);
             if offset + len as u64 > mapping.max_size() {
                 return Err(Error::TooBig);
             }
-            let buf = &buf[..len];
-            let pages = pages_of(offset, len);
             // An append may fill the last page in place, which then needs no frame.
             in_place &= head > 0 && offset >= mapping.size();
-            let first = pages.start + u64::from(in_place);
-            let count = (pages.end - first) as usize;
+            let step = Step { buf: &buf[..len], offset, append: at.is_none(), in_place, policy };
+            let pages = step.new_pages();
+            let count = (pages.end - pages.start) as usize;
             let mut frames = match count {
                 0 => Frames::none(&memory.arena),
-                n if nowait => memory.try_alloc(n, n, uncached).ok_or(Error::WouldBlock)?,
-                n => memory.alloc(n, n, uncached).await,
+                n if nowait => memory.try_alloc(n, n, policy).ok_or(Error::WouldBlock)?,
+                n => memory.alloc(n, n, policy).await,
             };
             if frames.len() < count {
                 // The budget has become smaller, and so has the step.
                 continue;
             }
-            for (index, page) in (first..pages.end).enumerate() {
-                let start = (page * PAGE_SIZE as u64).max(offset);
-                let end = ((page + 1) * PAGE_SIZE as u64).min(offset + len as u64);
-                let part = &buf[(start - offset) as usize..(end - offset) as usize];
-                frames.write(index, start as usize & (PAGE_SIZE - 1), part);
+            for (index, page) in pages.enumerate() {
+                let part = step.part_of(page);
+                let from = (page * PAGE_SIZE as u64 + part.start as u64 - offset) as usize;
+                frames.write(index, part.start, &buf[from..from + part.len()]);
             }
-            let step = Step { buf, offset, append: at.is_none(), in_place, uncached };
             let ticket = mapping.changed.ticket();
             match mapping.commit(step, frames, &bases) {
                 Commit::Done(n) => return Ok(n),
@@ -167,7 +197,7 @@ impl Open {
                 Commit::Needs(page, stop) => {
                     let snapshot = Snapshot { sequence: 0, size: mapping.size(), len: 0, stop };
                     let needed = page * PAGE_SIZE as u64..(page + 1) * PAGE_SIZE as u64;
-                    self.bring_in(page, &needed, uncached, &snapshot).await?;
+                    self.bring_in(page, &needed, policy, &snapshot).await?;
                     bases.retain(|base| base.page != page);
                     bases.extend(mapping.base(page));
                 }
@@ -176,7 +206,7 @@ impl Open {
     }
 
     /// Waits while too much is dirty, in proportion; tells of writeback errors meanwhile.
-    async fn throttle(&self, nowait: bool, uncached: bool) -> Result<()> {
+    async fn throttle(&self, nowait: bool, policy: CachePolicy) -> Result<()> {
         let mapping = &self.mapping;
         let memory = &mapping.memory;
         let mut waited = false;
@@ -192,7 +222,7 @@ impl Open {
             }
             // Between the limits, a writer lets some writeback pass: once.
             let pause = !waited && mapping.dirty.is_to_pause(&limits);
-            let behind = uncached && {
+            let behind = policy.is_uncached() && {
                 let mut state = mapping.state.lock();
                 let half = state.half_written.is_some_and(|page| state.dirty.contains(page));
                 let unwritten = state.dirty.len() - u64::from(half)
@@ -242,105 +272,153 @@ impl Mapping {
     /// Makes prepared frames the file's pages from the first on, or from the second if the first
     /// is to be filled in place.
     fn commit(self: &Arc<Self>, step: Step<'_>, mut frames: Frames, bases: &[Base]) -> Commit {
-        let Step { buf, offset, append, in_place, uncached } = step;
         let memory = &self.memory;
-        let arena = &memory.arena;
-        let end = offset + buf.len() as u64;
-        let pages = pages_of(offset, buf.len());
-        let first = pages.start + u64::from(in_place);
         let mut state = self.state.lock();
         if state.invalidating {
             return Commit::Excluded;
         }
         let size = self.size();
-        if append && offset != size {
+        if step.append && step.offset != size {
             return Commit::Moved;
         }
         let mut edit = self.edit(&state);
-        // The page to be filled in place, and where.
-        let mut in_place_at = None;
-        if in_place {
-            let head = offset as usize & (PAGE_SIZE - 1);
-            match edit.frame_at(pages.start) {
-                Some(frame) if offset >= size && arena.meta(frame).mark() <= head => {
-                    in_place_at = Some((frame, head));
-                }
-                _ => return Commit::Moved,
-            }
+        let tail = if step.in_place { self.tail(&step, size, &edit) } else { None };
+        if step.in_place && tail.is_none() {
+            return Commit::Moved;
         }
-        // Complete the pages at the edges from what is there now.
-        for (index, page) in (first..pages.end).enumerate() {
+        if let Err((page, stop)) = self.complete_edges(&step, size, &edit, bases, &mut frames) {
+            return Commit::Needs(page, stop);
+        }
+        if let Some(tail) = &tail {
+            self.fill_tail(&step, tail);
+        }
+        let at_work = step.policy.is_uncached().then(|| memory.reserve.at_work());
+        let new_size = size.max(step.end());
+        // From here on readers look again, until all of the step is there.
+        let seqcount = self.write_seqcount();
+        if let Some(tail) = &tail {
+            self.show_tail(&step, tail);
+        }
+        let entered = self.publish_pages(&step, new_size, frames, &mut edit);
+        if new_size > size {
+            // What lies between the old end and the write was never written.
+            let between = size.div_ceil(PAGE_SIZE as u64)..step.pages().start;
+            edit.replace(between, Replacement::HoleWhereEmpty);
+            self.raise_mark(&edit, size, new_size);
+            seqcount.set_size(new_size);
+        }
+        drop(seqcount);
+        edit.finish(&mut state);
+        let wake = self.note_written(&step, &mut state);
+        drop(state);
+        drop(at_work);
+        memory.collect_some();
+        self.count(Count::UncachedPages, entered);
+        memory.stats.add(Count::WrittenBytes, step.buf.len() as u64);
+        if wake {
+            self.lane().kick();
+        }
+        // Once written back, these pages can be reclaimed for operations that wait for memory.
+        memory.waiters.notify();
+        Commit::Done(step.buf.len())
+    }
+
+    /// The frame that a step continues in place, if it can: it begins at or past the end of file, in a
+    /// page of which no reader sees anything from there on.
+    fn tail(&self, step: &Step<'_>, size: u64, edit: &Edit<'_>) -> Option<Tail> {
+        let head = step.offset as usize & (PAGE_SIZE - 1);
+        let frame = edit.frame_at(step.pages().start)?;
+        let unseen = step.offset >= size && self.memory.arena.meta(frame).mark() <= head;
+        unseen.then_some(Tail { frame, head })
+    }
+
+    /// Completes the prepared frames at the step's edges from what the file's pages are now. Fails with the
+    /// page that has to be resident first.
+    fn complete_edges(
+        &self,
+        step: &Step<'_>,
+        size: u64,
+        edit: &Edit<'_>,
+        bases: &[Base],
+        frames: &mut Frames,
+    ) -> std::result::Result<(), (u64, Stop)> {
+        for (index, page) in step.new_pages().enumerate() {
             let start = page * PAGE_SIZE as u64;
-            let from = (offset.max(start) - start) as usize;
-            let to = (end.min(start + PAGE_SIZE as u64) - start) as usize;
-            if from == 0 && to == PAGE_SIZE {
+            let part = step.part_of(page);
+            if part.len() == PAGE_SIZE {
                 continue;
             }
             // Nothing of the old page is left if the write covers it up to the end of file.
-            let old =
-                if from == 0 && start + to as u64 >= size { Slot::Hole } else { edit.slot(page) };
-            let aside = || {
-                let sequence = self.sequence();
-                bases.iter().find(|b| b.page == page && b.sequence == sequence)
-            };
+            let covered = part.start == 0 && start + part.end as u64 >= size;
+            let old = if covered { Slot::Hole } else { edit.slot(page) };
             let bytes = match old {
                 // SAFETY: in its slot while we hold the lock. What is past the mark is zero, and
                 // only a commit, which we are, could fill it in.
-                Slot::Frame(frame) => Some(unsafe { arena.bytes(frame, 0, PAGE_SIZE) }),
-                Slot::Empty | Slot::InFlight(_) if start < size => match aside() {
-                    Some(base) => Some(&*base.bytes),
-                    None => {
-                        return Commit::Needs(
-                            page,
-                            if let Slot::InFlight(fill) = old {
-                                Stop::InFlight(fill)
-                            } else {
-                                Stop::Missing
-                            },
-                        );
-                    }
-                },
+                Slot::Frame(frame) => Some(unsafe { self.memory.arena.bytes(frame, 0, PAGE_SIZE) }),
+                Slot::Empty | Slot::InFlight(_) if start < size => {
+                    let sequence = self.sequence();
+                    let aside = bases.iter().find(|b| b.page == page && b.sequence == sequence);
+                    let stop = match old {
+                        Slot::InFlight(fill) => Stop::InFlight(fill),
+                        _ => Stop::Missing,
+                    };
+                    Some(&*aside.ok_or((page, stop))?.bytes)
+                }
                 _ => None,
             };
             match bytes {
                 Some(bytes) => {
-                    frames.write(index, 0, &bytes[..from]);
-                    frames.write(index, to, &bytes[to..]);
+                    frames.write(index, 0, &bytes[..part.start]);
+                    frames.write(index, part.end, &bytes[part.end..]);
                 }
                 None => {
-                    frames.zero(index, 0, from);
-                    frames.zero(index, to, PAGE_SIZE);
+                    frames.zero(index, 0, part.start);
+                    frames.zero(index, part.end, PAGE_SIZE);
                 }
             }
         }
-        let new_size = size.max(end);
-        if let Some((frame, head)) = in_place_at {
-            let len = buf.len().min(PAGE_SIZE - head);
-            // SAFETY: past the mark, so no reader looks at these bytes, and within the frame; we
-            // hold the lock, so no other thread writes them.
-            unsafe { std::ptr::copy_nonoverlapping(buf.as_ptr(), arena.ptr(frame).add(head), len) };
+        Ok(())
+    }
+
+    /// Copies the step's first bytes behind those of the last page, where no reader looks yet.
+    fn fill_tail(&self, step: &Step<'_>, tail: &Tail) {
+        let len = step.buf.len().min(PAGE_SIZE - tail.head);
+        // SAFETY: past the mark, so no reader looks at these bytes, and within the frame; the caller of
+        // `commit` holds the lock, so no other thread writes them.
+        unsafe {
+            let to = self.memory.arena.ptr(tail.frame).add(tail.head);
+            std::ptr::copy_nonoverlapping(step.buf.as_ptr(), to, len);
         }
-        let mut new_pages = 0;
-        let at_work = uncached.then(|| memory.reserve.at_work());
-        let seqcount = self.write_seqcount();
-        if let Some((frame, head)) = in_place_at {
-            let meta = arena.meta(frame);
-            meta.set_mark((head + buf.len()).min(PAGE_SIZE));
-            meta.set(flag::DIRTY);
-            if !uncached {
-                meta.clear(flag::UNCACHED);
-            }
-            memory.stats.add(Count::AppendsInPlace, 1);
+    }
+
+    /// Makes the bytes that were filled in visible.
+    fn show_tail(&self, step: &Step<'_>, tail: &Tail) {
+        let meta = self.memory.arena.meta(tail.frame);
+        meta.set_mark((tail.head + step.buf.len()).min(PAGE_SIZE));
+        meta.set(flag::DIRTY);
+        if !step.policy.is_uncached() {
+            meta.clear(flag::UNCACHED);
         }
-        for (index, page) in (first..pages.end).enumerate() {
-            let start = page * PAGE_SIZE as u64;
-            let mark = (new_size - start).min(PAGE_SIZE as u64) as usize;
+        self.memory.stats.add(Count::AppendsInPlace, 1);
+    }
+
+    /// Puts the step's frames into their slots. Returns how many pages an uncached write has brought in.
+    fn publish_pages(
+        &self,
+        step: &Step<'_>,
+        new_size: u64,
+        mut frames: Frames,
+        edit: &mut Edit<'_>,
+    ) -> u64 {
+        let mut entered = 0;
+        for (index, page) in step.new_pages().enumerate() {
+            let mark = (new_size - page * PAGE_SIZE as u64).min(PAGE_SIZE as u64) as usize;
             let mut flags = flag::DIRTY;
-            if uncached {
+            if step.policy.is_uncached() {
                 let marked = match edit.frame_at(page) {
-                    Some(old) => arena.meta(old).has(flag::UNCACHED),
+                    Some(old) => self.memory.arena.meta(old).has(flag::UNCACHED),
                     None => {
-                        new_pages += 1;
+                        entered += 1;
                         true
                     }
                 };
@@ -351,37 +429,24 @@ impl Mapping {
             let frame = frames.publish(index, flags, mark);
             edit.put(page, frame);
         }
-        if new_size > size {
-            // What lies between the old end and the write was never written.
-            edit.replace(size.div_ceil(PAGE_SIZE as u64)..pages.start, Replacement::HoleWhereEmpty);
-            self.raise_mark(&edit, size, new_size);
-            seqcount.set_size(new_size);
-        }
-        drop(seqcount);
-        edit.finish(&mut state);
-        self.mark_dirty(&mut state, pages.clone());
+        entered
+    }
+
+    /// Notes the step's pages as dirty, for the flusher. Says whether that is to be woken now.
+    fn note_written(self: &Arc<Self>, step: &Step<'_>, state: &mut State) -> bool {
+        self.mark_dirty(state, step.pages());
         state.overlay.modified(SystemTime::now());
-        self.list_dirty(&mut state);
-        if uncached {
-            let ends_inside = !end.is_multiple_of(PAGE_SIZE as u64);
-            let half = ends_inside.then_some(end / PAGE_SIZE as u64);
-            state.half_written = half;
-            if half.is_none_or(|page| state.dirty.len() > 1 || !state.dirty.contains(page)) {
-                self.hurry(&mut state);
-            }
-            self.lane().urgent.fetch_add(1, Ordering::SeqCst);
+        self.list_dirty(state);
+        if !step.policy.is_uncached() {
+            return false;
         }
-        let wake = uncached && is_worth_waking(&state);
-        drop(state);
-        drop(at_work);
-        memory.collect_some();
-        self.count(Count::UncachedPages, new_pages);
-        memory.stats.add(Count::WrittenBytes, buf.len() as u64);
-        if wake {
-            self.lane().kick();
+        let ends_inside = !step.end().is_multiple_of(PAGE_SIZE as u64);
+        let half = ends_inside.then_some(step.end() / PAGE_SIZE as u64);
+        state.half_written = half;
+        if half.is_none_or(|page| state.dirty.len() > 1 || !state.dirty.contains(page)) {
+            self.hurry(state);
         }
-        // Once written back, these pages can be reclaimed for operations that wait for memory.
-        memory.waiters.notify();
-        Commit::Done(buf.len())
+        self.lane().urgent.fetch_add(1, Ordering::SeqCst);
+        is_worth_waking(state)
     }
 }

@@ -14,6 +14,7 @@
 //! Soundness: the buffer handed to the store writes into frames that are not published; they
 //! belong to the fill until the store has given the buffer back.
 
+use crate::cache_policy::CachePolicy;
 use crate::mapping::index::{self, Found, Slot};
 use crate::mapping::invalidate_lock::InvalidateLock;
 use crate::mapping::{Edit, MAX_FILE_BYTES, Mapping};
@@ -46,7 +47,7 @@ pub(crate) struct Fill {
     pub(crate) asked: AtomicU32,
     /// The number of the next write to the store then, unless one was in flight.
     next_write: Option<u64>,
-    uncached: bool,
+    policy: CachePolicy,
     /// The first page that was not asked for, if the fill reads ahead: the first one with data from
     /// there on is marked.
     mark: Option<u64>,
@@ -65,8 +66,8 @@ struct Outcome {
 /// What a fill is for.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Purpose {
-    /// An uncached operation wants it.
-    pub(crate) uncached: bool,
+    /// That of the operation that wants it.
+    pub(crate) policy: CachePolicy,
     /// From this page on it reads ahead; reading the first of those is to start the next read-ahead.
     pub(crate) mark: Option<u64>,
 }
@@ -102,7 +103,7 @@ impl Fill {
 
     /// Says that a cached read wants a page of it to stay.
     pub(crate) fn claim(&self, page: u64) {
-        if self.uncached {
+        if self.policy.is_uncached() {
             self.outcome.lock().claimed.insert(page..page + 1);
         }
     }
@@ -152,7 +153,7 @@ impl Mapping {
                 stored_size: state.stored_size,
                 asked: AtomicU32::new(0),
                 next_write: state.writeback.is_empty().then_some(state.next_write),
-                uncached: purpose.uncached,
+                policy: purpose.policy,
                 mark: purpose.mark,
                 outcome: Mutex::default(),
             });
@@ -187,7 +188,7 @@ impl Mapping {
                 result => mapping.end_fill(&ended, frames, result),
             }
         });
-        self.file().submit_read(op.uncached(fill.uncached));
+        self.file().submit_read(op.uncached(fill.policy.is_uncached()));
     }
 
     /// Begins fills for what is missing of a range, in frames that `alloc` gives, as far as it
@@ -318,7 +319,7 @@ impl Mapping {
             }
             frames.zero(index, (at - from) as usize, PAGE_SIZE);
             let mut flags = 0;
-            if fill.uncached {
+            if fill.policy.is_uncached() {
                 if claimed.contains(page) {
                     kept += 1;
                 } else {
@@ -339,7 +340,7 @@ impl Mapping {
         self.count(Count::FillPages, data_pages);
         self.count(Count::HolePages, hole_pages);
         self.count(Count::ReadaheadPages, ahead);
-        if fill.uncached {
+        if fill.policy.is_uncached() {
             self.marks_left.store(true, Ordering::Relaxed);
             self.count(Count::UncachedPages, data_pages);
             self.count(Count::ClaimedPages, kept);

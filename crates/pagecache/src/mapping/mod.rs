@@ -28,6 +28,7 @@ pub(crate) mod revalidate;
 pub(crate) mod truncate;
 pub(crate) mod writeback;
 
+use crate::cache_policy::CachePolicy;
 use crate::mapping::attribute_overlay::AttributeOverlay;
 use crate::mapping::fill::Fill;
 use crate::mapping::index::{Found, Garbage, Index, LEAF_SLOTS, Leaf, Slot};
@@ -643,6 +644,6 @@ const OWN_BYTES: usize = size_of::<Mapping>() + 192;
 
 /// Flags at which a read leaves the fast path.
 #[inline]
-pub(crate) const fn stops_of(uncached: bool) -> u16 {
-    if uncached { flag::READAHEAD | flag::UNCACHED } else { flag::READAHEAD }
+pub(crate) const fn stops_of(policy: CachePolicy) -> u16 {
+    if policy.is_uncached() { flag::READAHEAD | flag::UNCACHED } else { flag::READAHEAD }
 }

@@ -11,6 +11,7 @@
 //! 5. Only [`Mapping::truncate`] makes a file shorter. What makes it longer compares its size under
 //!    the exclusion, so that a write that was acknowledged meanwhile stays.
 
+use crate::cache_policy::CachePolicy;
 use crate::mapping::index::{Replacement, Slot};
 use crate::mapping::invalidate_lock::InvalidateLock;
 use crate::mapping::{Edit, MAX_FILE_BYTES, Mapping, State};
@@ -191,7 +192,7 @@ impl Mapping {
 
     /// Frames for pages that are cut, at most `n`.
     async fn edge_frames(self: &Arc<Self>, n: usize) -> Frames {
-        self.memory.alloc(n, n, false).await
+        self.memory.alloc(n, n, CachePolicy::Cached).await
     }
 
     /// Runs a change of the store, noted as ours; what is being filled in publishes nothing any more.

@@ -17,6 +17,7 @@
 //!
 //! [`lost_pages`]: crate::Stats::lost_pages
 
+use crate::cache_policy::CachePolicy;
 use crate::memory::Memory;
 use crate::memory::arena::Frames;
 use crate::memory::patience::Patience;
@@ -31,13 +32,13 @@ const COLLECT: usize = 32;
 impl Memory {
     /// Takes up to `want` frames, at least `min`, and waits for them if necessary. Fewer than `min`
     /// if the budget becomes so small meanwhile that a step asks for less.
-    pub(crate) async fn alloc(&self, want: usize, min: usize, uncached: bool) -> Frames {
-        if let Some(frames) = self.try_alloc(want, min, uncached) {
+    pub(crate) async fn alloc(&self, want: usize, min: usize, policy: CachePolicy) -> Frames {
+        if let Some(frames) = self.try_alloc(want, min, policy) {
             return frames;
         }
         self.stats.add(Count::MemoryWaits, 1);
-        let place = self.waiters.enter(uncached);
-        if uncached {
+        let place = self.waiters.enter(policy);
+        if policy.is_uncached() {
             // The flushers look again, now also for pages that were left half-written.
             self.flushers.hurry();
         }
@@ -48,13 +49,13 @@ impl Memory {
             let ticket = self.waiters.freed.ticket();
             let moved = self.waiters.moved();
             let min = min.min(self.limits().step);
-            let take_others = !uncached || patience.is_over(self);
+            let take_others = !policy.is_uncached() || patience.is_over(self);
             if place.is_first()
-                && let Some(frames) = self.grab(want, min, uncached, take_others)
+                && let Some(frames) = self.grab(want, min, policy, take_others)
             {
                 return frames;
             }
-            if !uncached {
+            if !policy.is_uncached() {
                 self.background.short.store(true, Ordering::SeqCst);
             }
             if woken_at.replace(moved) != Some(moved) {
@@ -67,26 +68,26 @@ impl Memory {
 
     /// Takes up to `want` frames, at least `min`, if that is possible without waiting and no other
     /// operation waits.
-    pub(crate) fn try_alloc(&self, want: usize, min: usize, uncached: bool) -> Option<Frames> {
+    pub(crate) fn try_alloc(&self, want: usize, min: usize, policy: CachePolicy) -> Option<Frames> {
         self.shrink_metadata();
-        if !self.waiters.lets_pass(uncached) {
+        if !self.waiters.lets_pass(policy) {
             return None;
         }
-        self.grab(want, min, uncached, !uncached)
+        self.grab(want, min, policy, !policy.is_uncached())
     }
 
     /// Takes up to `want` free frames for read-ahead. It reclaims nothing: the page reclaimed might be
     /// the one that the read-ahead is for.
-    pub(crate) fn alloc_spare(&self, want: usize, uncached: bool) -> Option<Frames> {
+    pub(crate) fn alloc_spare(&self, want: usize, policy: CachePolicy) -> Option<Frames> {
         if self.waiters.any() || self.index_is_large() {
             return None;
         }
-        let take = || Some(self.arena.take(want, 1)?.lend(uncached));
+        let take = || Some(self.arena.take(want, 1)?.lend(policy));
         let frames = take().or_else(|| {
             self.collect();
             take()
         });
-        if !uncached && self.arena.free_frames() < self.limits().free_low {
+        if !policy.is_uncached() && self.arena.free_frames() < self.limits().free_low {
             self.run_short();
         }
         frames
@@ -101,26 +102,32 @@ impl Memory {
 
     /// Takes free frames, or makes some free: for an uncached operation from pages that such
     /// operations left, and from pages of cached operations only with `take_others`.
-    fn grab(&self, want: usize, min: usize, uncached: bool, take_others: bool) -> Option<Frames> {
-        let take = || Some(self.arena.take(want, min)?.lend(uncached));
+    fn grab(
+        &self,
+        want: usize,
+        min: usize,
+        policy: CachePolicy,
+        take_others: bool,
+    ) -> Option<Frames> {
+        let take = || Some(self.arena.take(want, min)?.lend(policy));
         let frames = take().or_else(|| {
             self.collect();
             take()
         });
         if frames.is_some() {
             // Uncached operations give their frames back by themselves.
-            if !uncached && self.arena.free_frames() < self.limits().free_low {
+            if !policy.is_uncached() && self.arena.free_frames() < self.limits().free_low {
                 self.run_short();
             }
             return frames;
         }
-        let _at_work = uncached.then(|| self.reserve.at_work());
+        let _at_work = policy.is_uncached().then(|| self.reserve.at_work());
         // Enough is on its way, and what is reclaimed now would wait for the same epoch.
         if self.arena.free_frames() as usize + self.retired.frames() >= min {
             return None;
         }
         self.stats.add(Count::ReclaimDirect, 1);
-        if uncached && self.reclaim(want, Reach::Uncached, Effort::Foreground) > 0 {
+        if policy.is_uncached() && self.reclaim(want, Reach::Uncached, Effort::Foreground) > 0 {
             self.collect();
             // If this fails, the operation waits for the epoch.
             return take();
@@ -128,10 +135,10 @@ impl Memory {
         if !take_others {
             return None;
         }
-        let enough = if uncached { min } else { want.max(32) };
+        let enough = if policy.is_uncached() { min } else { want.max(32) };
         let enough = enough.min(self.arena.frames() as usize / 4).max(min);
         let dropped = self.reclaim(enough, Reach::All, Effort::Foreground);
-        if uncached {
+        if policy.is_uncached() {
             self.stats.add(Count::LostPages, dropped as u64);
         }
         self.collect();

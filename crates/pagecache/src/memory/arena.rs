@@ -37,6 +37,7 @@
 //! Soundness: frame bytes are reached through raw pointers into the one mapping, which lives as
 //! long as the arena. Shared slices cover bytes below the mark only, which no thread writes (2).
 
+use crate::cache_policy::CachePolicy;
 use crate::memory::frame_bitmap::FrameBitmap;
 use crate::memory::region;
 use crossbeam_utils::CachePadded;
@@ -293,7 +294,7 @@ impl Arena {
         list.take(count, &mut frames);
         self.free.used.store(list.used(), Ordering::Relaxed);
         drop(list);
-        Some(Frames { arena: self.clone(), frames, uncached: false })
+        Some(Frames { arena: self.clone(), frames, policy: CachePolicy::Cached })
     }
 
     /// The word with the references to a frame.
@@ -458,14 +459,14 @@ impl Drop for Arena {
 pub(crate) struct Frames {
     arena: Arc<Arena>,
     frames: Vec<u32>,
-    /// They are counted as lent to an uncached operation.
-    uncached: bool,
+    /// That of the operation that has them: to an uncached one they are counted as lent.
+    policy: CachePolicy,
 }
 
 impl Frames {
     /// None at all.
     pub(crate) fn none(arena: &Arc<Arena>) -> Self {
-        Self { arena: arena.clone(), frames: Vec::new(), uncached: false }
+        Self { arena: arena.clone(), frames: Vec::new(), policy: CachePolicy::Cached }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -473,16 +474,16 @@ impl Frames {
     }
 
     /// Counts them as [`lent`](Arena::lent).
-    pub(crate) fn lend(mut self, uncached: bool) -> Self {
-        self.uncached = uncached;
-        if uncached {
+    pub(crate) fn lend(mut self, policy: CachePolicy) -> Self {
+        self.policy = policy;
+        if policy.is_uncached() {
             self.arena.free.lent.fetch_add(self.frames.len() as u32, Ordering::SeqCst);
         }
         self
     }
 
     fn returned(&self, count: usize) {
-        if self.uncached {
+        if self.policy.is_uncached() {
             self.arena.free.lent.fetch_sub(count as u32, Ordering::SeqCst);
         }
     }

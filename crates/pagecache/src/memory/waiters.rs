@@ -1,6 +1,7 @@
 //! The queue of operations that wait for memory: cached operations first, each kind in order of
 //! arrival. Uncached operations come last, since they wait for each other.
 
+use crate::cache_policy::CachePolicy;
 use crate::wait::WaitQueue;
 use std::collections::BTreeSet;
 use weir_base::sync::Mutex;
@@ -22,7 +23,7 @@ pub(crate) struct Waiters {
 #[derive(Default)]
 struct Queue {
     next: u64,
-    waiting: BTreeSet<(bool, u64)>,
+    waiting: BTreeSet<(CachePolicy, u64)>,
 }
 
 impl Waiters {
@@ -32,11 +33,11 @@ impl Waiters {
     }
 
     /// Whether a newcomer need not wait behind others.
-    pub(crate) fn lets_pass(&self, uncached: bool) -> bool {
+    pub(crate) fn lets_pass(&self, policy: CachePolicy) -> bool {
         self.count.load(Ordering::Relaxed) == 0
             || match self.queue.lock().waiting.first() {
                 None => true,
-                Some(&(first_uncached, _)) => first_uncached && !uncached,
+                Some(&(first, _)) => policy < first,
             }
     }
 
@@ -46,9 +47,9 @@ impl Waiters {
     }
 
     /// Enters the queue.
-    pub(crate) fn enter(&self, uncached: bool) -> Place<'_> {
+    pub(crate) fn enter(&self, policy: CachePolicy) -> Place<'_> {
         let mut queue = self.queue.lock();
-        let number = (uncached, queue.next);
+        let number = (policy, queue.next);
         queue.next += 1;
         queue.waiting.insert(number);
         self.count.store(queue.waiting.len(), Ordering::SeqCst);
@@ -71,7 +72,7 @@ impl Waiters {
 /// A place in the queue; left on drop.
 pub(crate) struct Place<'a> {
     waiters: &'a Waiters,
-    number: (bool, u64),
+    number: (CachePolicy, u64),
 }
 
 impl Place<'_> {
