@@ -8,6 +8,7 @@
 mod core {
     use crate::mapping::index::{Index, Slot};
     use crate::memory::epoch::{Domain, Guard};
+    use crate::memory::frame_no::FrameNo;
     use loom::cell::UnsafeCell;
     use weir_base::sync::{Arc, thread};
 
@@ -30,7 +31,7 @@ mod core {
                 panic!("the page is always there")
             };
             // SAFETY: loom checks that no thread writes it meanwhile.
-            let seen = self.frames[frame as usize].with(|f| unsafe { *f });
+            let seen = self.frames[frame.index()].with(|f| unsafe { *f });
             assert!(seen == 10 || seen == 11, "frame {frame} has {seen}");
         }
     }
@@ -49,14 +50,14 @@ mod core {
             };
             let world = Arc::new(world);
             let mut garbage = Vec::new();
-            world.index.set(0, Slot::Frame(0), &mut garbage);
+            world.index.set(0, Slot::Frame(FrameNo(0)), &mut garbage);
             let readers = world.clone();
             let reader = thread::spawn(move || reader(&readers));
             let others = world.clone();
             let other = other.map(|other| thread::spawn(move || other(&others)));
             // SAFETY: not published yet; loom checks.
             world.frames[1].with_mut(|f| unsafe { *f = 11 });
-            world.index.set(0, Slot::Frame(1), &mut garbage);
+            world.index.set(0, Slot::Frame(FrameNo(1)), &mut garbage);
             let tag = world.domain.now();
             world.domain.advance();
             world.domain.advance();
@@ -109,13 +110,14 @@ mod core {
 #[cfg(loom)]
 mod lent {
     use crate::memory::arena::Arena;
+    use crate::memory::frame_no::FrameNo;
     use std::sync::Arc;
     use weir_base::sync::thread;
 
     /// Frames in all.
     const FRAMES: u32 = 5;
     /// The run: its first frame shares a word of references with one that is not lent.
-    const RUN: (u32, u32) = (1, 4);
+    const RUN: (FrameNo, u32) = (FrameNo(1), 4);
 
     /// Runs two borrowers of one run, of whom the second begins when the first may just be ending.
     fn check(preemptions: usize, replaced: &'static [u32]) {
@@ -125,7 +127,7 @@ mod lent {
             let arena = Arc::new(Arena::new(FRAMES, FRAMES).unwrap());
             let mut frames = arena.take(FRAMES as usize, FRAMES as usize).unwrap();
             for index in 0..FRAMES {
-                assert_eq!(frames.publish(index as usize, 0, 4096), index);
+                assert_eq!(frames.publish(index as usize, 0, 4096), FrameNo(index));
             }
             drop(frames);
             arena.pin_run(RUN.0, RUN.1);
@@ -135,8 +137,9 @@ mod lent {
             });
             arena.pin_run(RUN.0, RUN.1);
             // Other frames take the place of these, and the epoch passes.
-            arena.unpin(replaced.iter().copied());
-            let lent = || replaced.iter().copied().filter(|&frame| frame >= RUN.0);
+            let replaced = || replaced.iter().copied().map(FrameNo);
+            arena.unpin(replaced());
+            let lent = || replaced().filter(|&frame| frame >= RUN.0);
             for frame in lent() {
                 assert!(arena.is_used(frame), "frame {frame} is lent, and free");
             }
@@ -145,7 +148,11 @@ mod lent {
                 assert!(arena.is_used(frame), "frame {frame} is lent, and free");
             }
             arena.unpin_runs([RUN].into_iter());
-            assert_eq!(arena.used_frames(), FRAMES - replaced.len() as u32, "each is freed once");
+            assert_eq!(
+                arena.used_frames(),
+                FRAMES - replaced().count() as u32,
+                "each is freed once"
+            );
         });
     }
 

@@ -20,6 +20,7 @@ use crate::mapping::{FrameList, HOLE, Mapping, PageNow, Snapshot, Stop, stops_of
 use crate::memory::arena::flag;
 use crate::memory::budget::STEP_PAGES;
 use crate::memory::epoch::Guard;
+use crate::memory::frame_no::FrameNo;
 use crate::stats::Count;
 use std::ops::Range;
 use weir_base::sync::atomic::Ordering;
@@ -384,7 +385,7 @@ impl Mapping {
     /// Copies `buf.len()` bytes at `offset` out of the frames of a snapshot. The caller is in the
     /// epoch in which it was taken.
     #[inline]
-    pub(crate) fn copy(&self, frames: &[u32], offset: u64, buf: &mut [u8]) {
+    pub(crate) fn copy(&self, frames: &[FrameNo], offset: u64, buf: &mut [u8]) {
         let mut from = offset as usize & (PAGE_SIZE - 1);
         let mut at = 0;
         let mut index = 0;
@@ -398,7 +399,7 @@ impl Mapping {
                     run += 1;
                 }
             } else {
-                while run < needed && frames[index + run] == first + run as u32 {
+                while run < needed && frames[index + run] == first.plus(run as u32) {
                     run += 1;
                 }
             }
@@ -420,7 +421,7 @@ impl Mapping {
     /// Notes that pages were used: cached reads leave a reference and claim what uncached
     /// operations brought in; uncached ones leave no trace (I1).
     #[inline]
-    pub(crate) fn touch(&self, frames: &[u32], policy: CachePolicy) {
+    pub(crate) fn touch(&self, frames: &[FrameNo], policy: CachePolicy) {
         if policy.is_uncached() {
             return;
         }

@@ -17,6 +17,7 @@ use crate::file::File;
 use crate::mapping::{FrameList, HOLE, Mapping, Snapshot, Stop, stops_of};
 use crate::memory::arena::{Arena, flag, runs as frame_runs};
 use crate::memory::epoch::Guard;
+use crate::memory::frame_no::FrameNo;
 use crate::ranges::RangeSet;
 use crate::stats::Count;
 use smallvec::SmallVec;
@@ -69,7 +70,7 @@ pub enum Segment {
 pub struct Pages {
     mapping: Arc<Mapping>,
     /// Runs of neighbouring frames: (first, how many).
-    runs: SmallVec<[(u32, u32); 4]>,
+    runs: SmallVec<[(FrameNo, u32); 4]>,
     /// Where in the first frame the bytes begin.
     skip: usize,
     len: usize,
@@ -268,7 +269,7 @@ impl Mapping {
         self: &Arc<Self>,
         guard: &Guard,
         asked: Range<u64>,
-        frames: &[u32],
+        frames: &[FrameNo],
         snapshot: &Snapshot,
         policy: CachePolicy,
     ) -> Segments {
@@ -285,7 +286,7 @@ impl Mapping {
             if hole {
                 segments.segments.push(Segment::Hole { start, end: start + len as u64 });
             } else {
-                let mut runs: SmallVec<[(u32, u32); 4]> = SmallVec::new();
+                let mut runs: SmallVec<[(FrameNo, u32); 4]> = SmallVec::new();
                 for (first, count) in frame_runs(&rest[..count]) {
                     self.memory.arena.pin_run(first, count as u32);
                     runs.push((first, count as u32));

@@ -21,6 +21,7 @@ use crate::mapping::index::{Replacement, Slot};
 use crate::mapping::writeback::is_worth_waking;
 use crate::mapping::{Edit, Mapping, Snapshot, State, Stop};
 use crate::memory::arena::{Frames, flag};
+use crate::memory::frame_no::FrameNo;
 use crate::stats::Count;
 use std::ops::Range;
 use std::sync::Arc;
@@ -79,7 +80,7 @@ impl Step<'_> {
 
 /// The last page of a file, as far as an append fills it in place.
 struct Tail {
-    frame: u32,
+    frame: FrameNo,
     /// The first byte of it that is filled in.
     head: usize,
 }

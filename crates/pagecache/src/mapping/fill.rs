@@ -19,6 +19,7 @@ use crate::mapping::index::{self, Found, Slot};
 use crate::mapping::invalidate_lock::InvalidateLock;
 use crate::mapping::{Edit, MAX_FILE_BYTES, Mapping};
 use crate::memory::arena::{Arena, Frames, flag};
+use crate::memory::frame_no::FrameNo;
 use crate::ranges::RangeSet;
 use crate::stats::Count;
 use std::io::IoSliceMut;
@@ -392,7 +393,7 @@ impl Mapping {
 /// Frames of a fill, as the store sees them.
 struct FrameBuffer {
     arena: Arc<Arena>,
-    runs: Vec<(u32, usize)>,
+    runs: Vec<(FrameNo, usize)>,
     len: usize,
 }
 

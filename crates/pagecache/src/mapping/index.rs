@@ -15,6 +15,7 @@
 //! only as garbage whose epoch has passed or with the index itself.
 
 use crate::memory::epoch::Guard;
+use crate::memory::frame_no::FrameNo;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr;
@@ -34,7 +35,7 @@ pub(crate) enum Slot {
     /// Nothing is known.
     Empty,
     /// The page is in this frame.
-    Frame(u32),
+    Frame(FrameNo),
     /// The page is a hole: reads as zeros, has no frame.
     Hole,
     /// The fill of this number will bring it.
@@ -45,7 +46,7 @@ impl Slot {
     pub(crate) const fn encode(self) -> u64 {
         match self {
             Self::Empty => 0,
-            Self::Frame(frame) => (frame as u64) << 2 | 1,
+            Self::Frame(frame) => (frame.0 as u64) << 2 | 1,
             Self::Hole => 2,
             Self::InFlight(fill) => fill << 2 | 3,
         }
@@ -53,7 +54,7 @@ impl Slot {
 
     pub(crate) const fn decode(word: u64) -> Self {
         match word & 3 {
-            1 => Self::Frame((word >> 2) as u32),
+            1 => Self::Frame(FrameNo((word >> 2) as u32)),
             2 => Self::Hole,
             3 => Self::InFlight(word >> 2),
             _ => Self::Empty,
@@ -593,7 +594,7 @@ mod tests {
         assert_eq!(index.get(2, &guard), Slot::Empty);
         assert_eq!(index.get(pages / 2, &guard), Slot::Hole);
         assert_eq!(index.hole_end(3, u64::MAX, &guard), pages - 3);
-        index.set(pages / 2, Slot::Frame(7), &mut garbage);
+        index.set(pages / 2, Slot::Frame(FrameNo(7)), &mut garbage);
         assert_eq!(index.hole_end(3, u64::MAX, &guard), pages / 2);
         assert_eq!(index.hole_end(pages / 2 + 1, u64::MAX, &guard), pages - 3);
         let mut removed = Vec::new();
@@ -603,7 +604,7 @@ mod tests {
             &mut |p, s| removed.push((p, s)),
             &mut garbage,
         );
-        assert_eq!(removed, [(pages / 2, Slot::Frame(7))]);
+        assert_eq!(removed, [(pages / 2, Slot::Frame(FrameNo(7)))]);
         assert_eq!(index.get(pages / 2, &guard), Slot::Empty);
         assert!(garbage.len() < 20, "{} nodes", garbage.len());
         assert_eq!(index.bytes(), 0);
@@ -641,7 +642,7 @@ mod tests {
                     Op::Set(page, kind) => {
                         let slot = match kind {
                             0 => Slot::Empty,
-                            1 => Slot::Frame(n as u32),
+                            1 => Slot::Frame(FrameNo(n as u32)),
                             2 => Slot::Hole,
                             _ => Slot::InFlight(n as u64),
                         };

@@ -35,6 +35,7 @@ use crate::mapping::index::{Found, Garbage, Index, LEAF_SLOTS, Leaf, Slot};
 use crate::memory::Memory;
 use crate::memory::arena::flag;
 use crate::memory::epoch::Guard;
+use crate::memory::frame_no::FrameNo;
 use crate::memory::owner::FrameOwner;
 use crate::ranges::RangeSet;
 use crate::stats::{Count, FileCounters};
@@ -58,10 +59,10 @@ use weir_vfs::{Access, Caller, Capabilities, Error, FileId, FileSystem, OpenFile
 pub(crate) const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 
 /// Stands for a hole in a [`FrameList`].
-pub(crate) const HOLE: u32 = u32::MAX;
+pub(crate) const HOLE: FrameNo = FrameNo::NONE;
 
 /// Frames of consecutive pages, holes as [`HOLE`].
-pub(crate) type FrameList = SmallVec<[u32; 264]>;
+pub(crate) type FrameList = SmallVec<[FrameNo; 264]>;
 
 /// A file in the cache.
 pub(crate) struct Mapping {
@@ -175,7 +176,7 @@ pub(crate) struct Snapshot {
 
 /// A page that has a frame, as it was at one moment.
 pub(crate) struct PageNow<'g> {
-    pub(crate) frame: u32,
+    pub(crate) frame: FrameNo,
     pub(crate) flags: u16,
     leaf: &'g Leaf,
     index: usize,
@@ -184,7 +185,7 @@ pub(crate) struct PageNow<'g> {
 impl PageNow<'_> {
     /// The next page's frame, as far as the same leaf knows it.
     #[inline]
-    pub(crate) fn next(&self) -> Option<u32> {
+    pub(crate) fn next(&self) -> Option<FrameNo> {
         match self.leaf.slot(self.index + 1) {
             Slot::Frame(frame) if self.index + 1 < LEAF_SLOTS => Some(frame),
             _ => None,
@@ -541,9 +542,9 @@ pub(crate) struct Edit<'a> {
     /// Memory of the index before.
     bytes: usize,
     /// Frames that slots let go of, in reclaim's queues until the change is finished.
-    frames: Vec<u32>,
+    frames: Vec<FrameNo>,
     garbage: Vec<Garbage>,
-    entered: SmallVec<[(u32, u64); 8]>,
+    entered: SmallVec<[(FrameNo, u64); 8]>,
 }
 
 impl Edit<'_> {
@@ -558,7 +559,7 @@ impl Edit<'_> {
     }
 
     /// Calls `visit` with every page that has a frame, and the frame.
-    pub(crate) fn visit(&self, visit: &mut dyn FnMut(u64, u32)) {
+    pub(crate) fn visit(&self, visit: &mut dyn FnMut(u64, FrameNo)) {
         self.mapping.index.visit(0..u64::MAX >> 1, &self.guard, &mut |page, slot| {
             if let Slot::Frame(frame) = slot {
                 visit(page, frame);
@@ -567,7 +568,7 @@ impl Edit<'_> {
     }
 
     /// The frame of a page, if it has one.
-    pub(crate) fn frame_at(&self, page: u64) -> Option<u32> {
+    pub(crate) fn frame_at(&self, page: u64) -> Option<FrameNo> {
         match self.slot(page) {
             Slot::Frame(frame) => Some(frame),
             _ => None,
@@ -575,7 +576,7 @@ impl Edit<'_> {
     }
 
     /// Puts a frame at a page. One that replaces another takes over its place in reclaim's queue.
-    pub(crate) fn put(&mut self, page: u64, frame: u32) {
+    pub(crate) fn put(&mut self, page: u64, frame: FrameNo) {
         let memory = &self.mapping.memory;
         let meta = memory.arena.meta(frame);
         meta.mapping.store(self.mapping.number.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -3,6 +3,7 @@
 use crate::mapping::index::{self, Found};
 use crate::mapping::{Mapping, closed_file};
 use crate::memory::arena::flag;
+use crate::memory::frame_no::FrameNo;
 use crate::memory::owner::FrameOwner;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use weir_base::sync::atomic::Ordering;
 impl FrameOwner for Mapping {
     fn evict(
         &self,
-        pages: &mut dyn Iterator<Item = (u64, u32)>,
+        pages: &mut dyn Iterator<Item = (u64, FrameNo)>,
         may_go: &mut dyn FnMut(usize, u64) -> bool,
     ) -> usize {
         let mut state = self.state.lock();
@@ -28,7 +29,7 @@ impl FrameOwner for Mapping {
         evicted
     }
 
-    fn move_pages(&self, from: &[u32]) {
+    fn move_pages(&self, from: &[FrameNo]) {
         let arena = &self.memory.arena;
         let Some(mut to) = arena.take(from.len(), 1) else { return };
         let mut state = self.state.lock();

@@ -20,6 +20,7 @@ use crate::mapping::index::{Replacement, Slot};
 use crate::mapping::{Mapping, State};
 use crate::memory::Memory;
 use crate::memory::arena::{Arena, flag, runs};
+use crate::memory::frame_no::FrameNo;
 use crate::ranges::RangeSet;
 use crate::stats::Count;
 use crate::writeback::errseq::may_pass;
@@ -46,7 +47,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// Frames that the store writes from.
 struct DirtyPages {
     memory: Arc<Memory>,
-    frames: Vec<u32>,
+    frames: Vec<FrameNo>,
     len: usize,
 }
 
@@ -193,7 +194,7 @@ impl Mapping {
         self: &Arc<Self>,
         number: u64,
         run: &Range<u64>,
-        frames: &[u32],
+        frames: &[FrameNo],
         source: Box<dyn Source>,
         result: Result<()>,
     ) {
@@ -484,7 +485,7 @@ impl Mapping {
 /// The frames are pinned for `'a`, and the bytes are below their marks.
 unsafe fn io_slices<'a>(
     arena: &'a Arena,
-    frames: &'a [u32],
+    frames: &'a [FrameNo],
     from: usize,
     to: usize,
     out: &mut Vec<IoSlice<'a>>,
@@ -498,7 +499,7 @@ unsafe fn io_slices<'a>(
 /// The bytes `from..to` of a list of frames, neighbours joined, as (address, length).
 fn frame_slices<'a>(
     arena: &'a Arena,
-    frames: &'a [u32],
+    frames: &'a [FrameNo],
     from: usize,
     to: usize,
 ) -> impl Iterator<Item = (*const u8, usize)> + 'a {

@@ -20,6 +20,7 @@
 use crate::cache_policy::CachePolicy;
 use crate::memory::Memory;
 use crate::memory::arena::Frames;
+use crate::memory::frame_no::FrameNo;
 use crate::memory::patience::Patience;
 use crate::reclaim::{Effort, Reach};
 use crate::stats::Count;
@@ -146,7 +147,7 @@ impl Memory {
     }
 
     /// Takes over frames, and nodes of the index, that a change of a file's index has unlinked.
-    pub(crate) fn retire(&self, frames: Vec<u32>, nodes: Option<Box<dyn Send>>) {
+    pub(crate) fn retire(&self, frames: Vec<FrameNo>, nodes: Option<Box<dyn Send>>) {
         self.retired.push(self.epoch.now(), frames, nodes);
     }
 
@@ -171,13 +172,13 @@ impl Memory {
     }
 
     /// Drops references to frames.
-    pub(crate) fn unpin(&self, frames: impl Iterator<Item = u32>) {
+    pub(crate) fn unpin(&self, frames: impl Iterator<Item = FrameNo>) {
         self.arena.unpin(frames);
         self.waiters.notify();
     }
 
     /// Drops references to runs of frames.
-    pub(crate) fn unpin_runs(&self, runs: impl Iterator<Item = (u32, u32)>) {
+    pub(crate) fn unpin_runs(&self, runs: impl Iterator<Item = (FrameNo, u32)>) {
         self.arena.unpin_runs(runs);
         self.waiters.notify();
     }

@@ -39,6 +39,7 @@
 
 use crate::cache_policy::CachePolicy;
 use crate::memory::frame_bitmap::FrameBitmap;
+use crate::memory::frame_no::FrameNo;
 use crate::memory::region;
 use crossbeam_utils::CachePadded;
 use std::ptr::NonNull;
@@ -46,9 +47,6 @@ use std::sync::Arc;
 use weir_base::PAGE_SIZE;
 use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
-
-/// No frame.
-pub(crate) const NONE: u32 = u32::MAX;
 
 /// Flags of a frame.
 pub(crate) mod flag {
@@ -82,8 +80,8 @@ pub(crate) struct Rest {
     /// Page number within the mapping.
     pub(crate) page: AtomicU64,
     /// Neighbours in a queue of reclaim; under its lock.
-    pub(crate) prev: AtomicU32,
-    pub(crate) next: AtomicU32,
+    prev: AtomicU32,
+    next: AtomicU32,
 }
 
 /// What is known about a frame.
@@ -131,6 +129,24 @@ impl Rest {
         debug_assert!(mark <= PAGE_SIZE);
         self.mark.store(mark as u32, Ordering::Relaxed);
     }
+
+    /// The frame before it in its queue.
+    pub(crate) fn prev(&self) -> FrameNo {
+        FrameNo(self.prev.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_prev(&self, frame: FrameNo) {
+        self.prev.store(frame.0, Ordering::Relaxed);
+    }
+
+    /// The frame behind it in its queue.
+    pub(crate) fn next(&self) -> FrameNo {
+        FrameNo(self.next.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_next(&self, frame: FrameNo) {
+        self.next.store(frame.0, Ordering::Relaxed);
+    }
 }
 
 /// One reference to both frames of a word.
@@ -138,14 +154,14 @@ const BOTH: u64 = (1 << 32) | 1;
 
 /// One reference to a frame, where its word has it.
 #[inline]
-const fn one(frame: u32) -> u64 {
-    1 << (32 * (frame & 1))
+const fn one(frame: FrameNo) -> u64 {
+    1 << (32 * (frame.0 & 1))
 }
 
 /// The references to a frame that its word says.
 #[inline]
-const fn count_in(word: u64, frame: u32) -> u32 {
-    (word >> (32 * (frame & 1))) as u32
+const fn count_in(word: u64, frame: FrameNo) -> u32 {
+    (word >> (32 * (frame.0 & 1))) as u32
 }
 
 /// The frames.
@@ -221,7 +237,7 @@ impl Arena {
 
     /// Whether the frame is not free.
     #[cfg(all(test, loom))]
-    pub(crate) fn is_used(&self, frame: u32) -> bool {
+    pub(crate) fn is_used(&self, frame: FrameNo) -> bool {
         !self.free.list.lock().is_free(frame)
     }
 
@@ -241,22 +257,22 @@ impl Arena {
     }
 
     #[inline]
-    pub(crate) fn meta(&self, frame: u32) -> Meta<'_> {
-        Meta { flags: &self.flags[frame as usize], rest: &self.rest[frame as usize] }
+    pub(crate) fn meta(&self, frame: FrameNo) -> Meta<'_> {
+        Meta { flags: &self.flags[frame.index()], rest: &self.rest[frame.index()] }
     }
 
     /// The frame's flags.
     #[inline]
-    pub(crate) fn flags(&self, frame: u32) -> u16 {
-        self.flags[frame as usize].load(Ordering::Relaxed)
+    pub(crate) fn flags(&self, frame: FrameNo) -> u16 {
+        self.flags[frame.index()].load(Ordering::Relaxed)
     }
 
     /// Where the frame's bytes begin.
     #[inline]
-    pub(crate) fn ptr(&self, frame: u32) -> *mut u8 {
-        debug_assert!(frame < self.reserved());
+    pub(crate) fn ptr(&self, frame: FrameNo) -> *mut u8 {
+        debug_assert!(frame.0 < self.reserved());
         // SAFETY: within the mapping, as frames are numbered below its length in pages.
-        unsafe { self.base.as_ptr().add(frame as usize * PAGE_SIZE) }
+        unsafe { self.base.as_ptr().add(frame.index() * PAGE_SIZE) }
     }
 
     /// The first `len` bytes from byte `from` of the run of frames that begins at `frame`.
@@ -265,14 +281,14 @@ impl Arena {
     /// The caller keeps the frames from being freed (a pin, or an epoch guard) while it uses them, and all
     /// of the bytes are below their frames' marks.
     #[inline]
-    pub(crate) unsafe fn bytes(&self, frame: u32, from: usize, len: usize) -> &[u8] {
+    pub(crate) unsafe fn bytes(&self, frame: FrameNo, from: usize, len: usize) -> &[u8] {
         // SAFETY: inside the mapping by the caller's word; no thread writes below the marks.
         unsafe { std::slice::from_raw_parts(self.ptr(frame).add(from), len) }
     }
 
     /// Asks the processor for `len` bytes from byte `from` of a frame, which will be read soon.
     #[inline]
-    pub(crate) fn prefetch(&self, frame: u32, from: usize, len: usize) {
+    pub(crate) fn prefetch(&self, frame: FrameNo, from: usize, len: usize) {
         #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
         for at in (from..from + len).step_by(64) {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -299,23 +315,23 @@ impl Arena {
 
     /// The word with the references to a frame.
     #[inline]
-    fn refs(&self, frame: u32) -> &AtomicU64 {
-        &self.refs[frame as usize / 2]
+    fn refs(&self, frame: FrameNo) -> &AtomicU64 {
+        &self.refs[frame.index() / 2]
     }
 
     /// Adds a reference. The caller holds one already, or found the frame in a slot while inside
     /// an epoch or under the mapping's lock.
     #[inline]
-    pub(crate) fn pin(&self, frame: u32) {
+    pub(crate) fn pin(&self, frame: FrameNo) {
         self.refs(frame).fetch_add(one(frame), Ordering::Relaxed);
     }
 
     /// Adds a reference to each frame of a run; the same is true for them.
     #[inline]
-    pub(crate) fn pin_run(&self, first: u32, count: u32) {
-        let end = first + count;
-        let (inner_start, inner_end) = (first.next_multiple_of(2), end & !1);
-        if first < inner_start && first < end {
+    pub(crate) fn pin_run(&self, first: FrameNo, count: u32) {
+        let end = first.0 + count;
+        let (inner_start, inner_end) = (first.0.next_multiple_of(2), end & !1);
+        if first.0 < inner_start && first.0 < end {
             self.pin(first);
         }
         if inner_start < inner_end {
@@ -324,17 +340,17 @@ impl Arena {
             }
         }
         if inner_end < end && inner_end >= inner_start {
-            self.pin(inner_end);
+            self.pin(FrameNo(inner_end));
         }
     }
 
     /// Whether the frame may have references besides its slot's.
-    pub(crate) fn is_pinned(&self, frame: u32) -> bool {
+    pub(crate) fn is_pinned(&self, frame: FrameNo) -> bool {
         count_in(self.refs(frame).load(Ordering::Acquire), frame) > 1
     }
 
     /// Drops references, one per entry; frees the frames that have none left. Returns how many.
-    pub(crate) fn unpin(&self, frames: impl Iterator<Item = u32>) -> usize {
+    pub(crate) fn unpin(&self, frames: impl Iterator<Item = FrameNo>) -> usize {
         let mut freed = Vec::new();
         for frame in frames {
             self.drop_reference(frame, &mut freed);
@@ -344,33 +360,33 @@ impl Arena {
     }
 
     /// Takes back what [`pin_run`](Self::pin_run) gave. Returns how many frames it freed.
-    pub(crate) fn unpin_runs(&self, runs: impl Iterator<Item = (u32, u32)>) -> usize {
+    pub(crate) fn unpin_runs(&self, runs: impl Iterator<Item = (FrameNo, u32)>) -> usize {
         let mut freed = Vec::new();
         for (first, count) in runs {
-            let end = first + count;
+            let end = first.plus(count);
             let mut frame = first;
             while frame < end {
-                if frame & 1 == 1 || frame + 1 == end {
+                if frame.0 & 1 == 1 || frame.plus(1) == end {
                     self.drop_reference(frame, &mut freed);
-                    frame += 1;
+                    frame = frame.plus(1);
                     continue;
                 }
                 // Release what was read of them, acquire what others released.
                 let was = self.refs(frame).fetch_sub(BOTH, Ordering::AcqRel);
-                for frame in [frame, frame + 1] {
+                for frame in [frame, frame.plus(1)] {
                     debug_assert!(count_in(was, frame) > 0, "frame {frame} has no reference");
                     if count_in(was, frame) == 1 {
                         freed.push(frame);
                     }
                 }
-                frame += 2;
+                frame = frame.plus(2);
             }
         }
         self.give_back(&freed);
         freed.len()
     }
 
-    fn drop_reference(&self, frame: u32, freed: &mut Vec<u32>) {
+    fn drop_reference(&self, frame: FrameNo, freed: &mut Vec<FrameNo>) {
         // Release what was read of it, acquire what others released.
         let was = self.refs(frame).fetch_sub(one(frame), Ordering::AcqRel);
         debug_assert!(count_in(was, frame) > 0, "frame {frame} has no reference");
@@ -380,15 +396,15 @@ impl Arena {
     }
 
     /// Gives frames back that have no reference left, and their memory if they are above the limit.
-    fn give_back(&self, frames: &[u32]) {
+    fn give_back(&self, frames: &[FrameNo]) {
         if frames.is_empty() {
             return;
         }
         let mut above = Vec::new();
         let mut list = self.free.list.lock();
         for &frame in frames {
-            self.flags[frame as usize].store(0, Ordering::Relaxed);
-            if frame >= list.limit() {
+            self.flags[frame.index()].store(0, Ordering::Relaxed);
+            if frame.0 >= list.limit() {
                 above.push(frame);
             } else {
                 list.put(frame);
@@ -407,7 +423,7 @@ impl Arena {
 
     /// Gives the memory of frames, in order, back to the system. They have no reference, and are
     /// not handed out meanwhile.
-    fn release(&self, frames: &[u32]) {
+    fn release(&self, frames: &[FrameNo]) {
         for (first, count) in runs(frames) {
             // SAFETY: neighbouring frames without references.
             unsafe { region::release(self.ptr(first), count * PAGE_SIZE) };
@@ -425,7 +441,7 @@ impl Arena {
 
     /// Gives the memory of free frames above the limit back to the system; returns the frames above
     /// it that are in use.
-    pub(crate) fn release_above(&self) -> Vec<u32> {
+    pub(crate) fn release_above(&self) -> Vec<FrameNo> {
         // Free frames above the limit stay free as long as it does not move.
         let _resizing = self.free.resizing.lock();
         let above = self.free.list.lock().above();
@@ -433,7 +449,7 @@ impl Arena {
         for start in above.clone().step_by(RELEASE) {
             let part = start..(start + RELEASE as u32).min(above.end);
             let list = self.free.list.lock();
-            let (free, busy): (Vec<u32>, Vec<u32>) = part.partition(|&f| list.is_free(f));
+            let (free, busy): (Vec<_>, Vec<_>) = part.map(FrameNo).partition(|&f| list.is_free(f));
             drop(list);
             used.extend(busy);
             self.release(&free);
@@ -458,7 +474,7 @@ impl Drop for Arena {
 /// Frames that are not published: the owner may write them.
 pub(crate) struct Frames {
     arena: Arc<Arena>,
-    frames: Vec<u32>,
+    frames: Vec<FrameNo>,
     /// That of the operation that has them: to an uncached one they are counted as lent.
     policy: CachePolicy,
 }
@@ -521,8 +537,8 @@ impl Frames {
 
     /// Takes frame number `index` out for publication, with one reference, the slot's. Every
     /// frame that is not taken out is given back on drop.
-    pub(crate) fn publish(&mut self, index: usize, flags: u16, mark: usize) -> u32 {
-        let frame = std::mem::replace(&mut self.frames[index], NONE);
+    pub(crate) fn publish(&mut self, index: usize, flags: u16, mark: usize) -> FrameNo {
+        let frame = std::mem::replace(&mut self.frames[index], FrameNo::NONE);
         let meta = self.arena.meta(frame);
         meta.flags.store(flags, Ordering::Relaxed);
         meta.set_mark(mark);
@@ -533,22 +549,22 @@ impl Frames {
     }
 
     /// The frames as writable slices, neighbours joined.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = (u32, usize)> + '_ {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (FrameNo, usize)> + '_ {
         runs(&self.frames)
     }
 }
 
 impl Drop for Frames {
     fn drop(&mut self) {
-        self.frames.retain(|&f| f != NONE);
+        self.frames.retain(|&f| f != FrameNo::NONE);
         self.arena.give_back(&self.frames);
         self.returned(self.frames.len());
     }
 }
 
 /// Joins neighbouring frames: (first, how many).
-pub(crate) fn runs(frames: &[u32]) -> impl Iterator<Item = (u32, usize)> + '_ {
-    frames.chunk_by(|a, b| a.wrapping_add(1) == *b).map(|run| (run[0], run.len()))
+pub(crate) fn runs(frames: &[FrameNo]) -> impl Iterator<Item = (FrameNo, usize)> + '_ {
+    frames.chunk_by(|a, b| a.plus(1) == *b).map(|run| (run[0], run.len()))
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -559,7 +575,7 @@ mod tests {
     fn frames_come_in_runs_and_go_back() {
         let arena = Arc::new(Arena::new(200, 200).unwrap());
         let mut a = arena.take(150, 1).unwrap();
-        assert_eq!(a.runs().collect::<Vec<_>>(), [(0, 150)]);
+        assert_eq!(a.runs().collect::<Vec<_>>(), [(FrameNo(0), 150)]);
         assert!(arena.take(51, 51).is_none());
         let b = arena.take(300, 1).unwrap();
         assert_eq!(b.len(), 50);
@@ -583,20 +599,21 @@ mod tests {
         for (first, count) in [(5, 40), (4, 40), (5, 39), (4, 39), (7, 1), (8, 1), (7, 2), (8, 0)] {
             let arena = Arc::new(Arena::new(101, 101).unwrap());
             let mut frames = arena.take(51, 51).unwrap();
-            let published: Vec<u32> = (0..51).map(|i| frames.publish(i, 0, PAGE_SIZE)).collect();
-            assert_eq!(published, (0..51).collect::<Vec<_>>());
+            let published: Vec<_> = (0..51).map(|i| frames.publish(i, 0, PAGE_SIZE)).collect();
+            assert_eq!(published, (0..51).map(FrameNo).collect::<Vec<_>>());
             let lent = first..first + count;
-            arena.pin_run(first, count);
-            arena.pin_run(16, 16);
+            arena.pin_run(FrameNo(first), count);
+            arena.pin_run(FrameNo(16), 16);
             for frame in 0..51 {
                 let pinned = lent.contains(&frame) || (16..32).contains(&frame);
-                assert_eq!(arena.is_pinned(frame), pinned, "{frame} of {first}, {count}");
+                assert_eq!(arena.is_pinned(FrameNo(frame)), pinned, "{frame} of {first}, {count}");
             }
             let alone = (0..51).filter(|f| !lent.contains(f) && !(16..32).contains(f)).count();
             assert_eq!(arena.unpin(published.into_iter()), alone);
             let both = lent.clone().filter(|f| (16..32).contains(f)).count();
-            assert_eq!(arena.unpin_runs([(first, count)].into_iter()), count as usize - both);
-            assert_eq!(arena.unpin_runs([(16, 16)].into_iter()), 16);
+            let run = (FrameNo(first), count);
+            assert_eq!(arena.unpin_runs([run].into_iter()), count as usize - both);
+            assert_eq!(arena.unpin_runs([(FrameNo(16), 16)].into_iter()), 16);
             assert_eq!(arena.free_frames(), 101);
         }
     }

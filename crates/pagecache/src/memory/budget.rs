@@ -8,6 +8,7 @@
 //! 3. A higher budget holds at once, up to the address space reserved at start.
 
 use crate::memory::Memory;
+use crate::memory::frame_no::FrameNo;
 use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
 
@@ -93,7 +94,7 @@ impl Memory {
             return;
         }
         self.background.resizing.store(true, Ordering::SeqCst);
-        let number = |frame: &u32| self.arena.meta(*frame).mapping.load(Ordering::Relaxed);
+        let number = |frame: &FrameNo| self.arena.meta(*frame).mapping.load(Ordering::Relaxed);
         for group in above.chunk_by(|a, b| number(a) == number(b)) {
             if let Some(owner) = self.owners.get(number(&group[0])) {
                 group.chunks(MOVE).for_each(|frames| owner.move_pages(frames));

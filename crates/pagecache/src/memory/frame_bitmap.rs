@@ -4,6 +4,8 @@
 //!    out first; so a frame at or above the limit is handed out only if the limit was higher, and a
 //!    stream that recycles its frames stays in a small, cache-warm part of the arena.
 
+use crate::memory::frame_no::FrameNo;
+
 /// A bitmap with a summary above it.
 pub(crate) struct FrameBitmap {
     /// One bit per frame.
@@ -70,21 +72,21 @@ impl FrameBitmap {
         self.touched = self.touched.min(self.limit);
     }
 
-    pub(crate) fn is_free(&self, frame: u32) -> bool {
-        self.words[frame as usize / 64] & (1 << (frame % 64)) != 0
+    pub(crate) fn is_free(&self, frame: FrameNo) -> bool {
+        self.words[frame.index() / 64] & (1 << (frame.0 % 64)) != 0
     }
 
-    pub(crate) fn put(&mut self, frame: u32) {
-        let word = frame as usize / 64;
+    pub(crate) fn put(&mut self, frame: FrameNo) {
+        let word = frame.index() / 64;
         debug_assert!(!self.is_free(frame), "frame {frame} freed twice");
-        self.words[word] |= 1 << (frame % 64);
+        self.words[word] |= 1 << (frame.0 % 64);
         self.summary[word / 64] |= 1 << (word % 64);
         self.hint = self.hint.min(word / 64);
         self.used -= 1;
     }
 
     /// Takes the `count` lowest free frames; the caller knows that as many are available.
-    pub(crate) fn take(&mut self, mut count: usize, out: &mut Vec<u32>) {
+    pub(crate) fn take(&mut self, mut count: usize, out: &mut Vec<FrameNo>) {
         self.used += count as u32;
         while count > 0 {
             while self.summary[self.hint] == 0 {
@@ -93,7 +95,7 @@ impl FrameBitmap {
             let index = self.hint * 64 + self.summary[self.hint].trailing_zeros() as usize;
             let word = &mut self.words[index];
             while *word != 0 && count > 0 {
-                out.push((index * 64) as u32 + word.trailing_zeros());
+                out.push(FrameNo((index * 64) as u32 + word.trailing_zeros()));
                 *word &= *word - 1;
                 count -= 1;
             }
@@ -102,7 +104,7 @@ impl FrameBitmap {
             }
         }
         if let Some(&last) = out.last() {
-            self.touched = self.touched.max(last + 1);
+            self.touched = self.touched.max(last.0 + 1);
         }
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod background;
 pub(crate) mod budget;
 pub(crate) mod epoch;
 pub(crate) mod frame_bitmap;
+pub(crate) mod frame_no;
 pub(crate) mod metadata;
 pub(crate) mod owner;
 pub(crate) mod patience;

@@ -1,5 +1,6 @@
 //! From a frame back to the file whose page it holds.
 
+use crate::memory::frame_no::FrameNo;
 use std::ops::{ControlFlow, Deref};
 use std::sync::{Arc, Weak};
 use weir_base::sync::RwLock;
@@ -10,12 +11,12 @@ pub(crate) trait FrameOwner: Send + Sync {
     /// agrees, called with the entry's index and the page's key. Returns how many were evicted.
     fn evict(
         &self,
-        pages: &mut dyn Iterator<Item = (u64, u32)>,
+        pages: &mut dyn Iterator<Item = (u64, FrameNo)>,
         may_go: &mut dyn FnMut(usize, u64) -> bool,
     ) -> usize;
 
     /// Moves pages out of these frames into lower ones, except pages that are pinned.
-    fn move_pages(&self, from: &[u32]);
+    fn move_pages(&self, from: &[FrameNo]);
 
     /// Forgets holes from `page` on, and counts `looks` down for each entry of the index that it
     /// visits. Breaks with the page to continue at when none are left.

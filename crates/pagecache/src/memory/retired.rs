@@ -2,6 +2,7 @@
 //! in which they were unlinked has passed.
 
 use crate::memory::epoch::Domain;
+use crate::memory::frame_no::FrameNo;
 use std::collections::VecDeque;
 use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicUsize, Ordering};
@@ -16,14 +17,14 @@ pub(crate) struct RetireList {
 /// What one change of a file's index unlinked.
 pub(crate) struct Retired {
     tag: u64,
-    pub(crate) frames: Vec<u32>,
+    pub(crate) frames: Vec<FrameNo>,
     /// Nodes of the index; dropping them frees them.
     nodes: Option<Box<dyn Send>>,
 }
 
 impl RetireList {
     /// Adds what was unlinked before `tag` was taken.
-    pub(crate) fn push(&self, tag: u64, frames: Vec<u32>, nodes: Option<Box<dyn Send>>) {
+    pub(crate) fn push(&self, tag: u64, frames: Vec<FrameNo>, nodes: Option<Box<dyn Send>>) {
         let mut list = self.list.lock();
         self.frames.fetch_add(frames.len(), Ordering::SeqCst);
         list.push_back(Retired { tag, frames, nodes });

@@ -17,7 +17,8 @@
 //! Lock order: a mapping's state, then the queues. Reclaim takes candidates out under the queues'
 //! lock, lets go of it, and then takes the mapping's; so no thread reclaims holding a mapping's lock.
 
-use crate::memory::arena::{Arena, NONE, flag};
+use crate::memory::arena::{Arena, flag};
+use crate::memory::frame_no::FrameNo;
 use weir_base::sync::atomic::{AtomicU32, Ordering};
 
 /// Pages looked at under one hold of it.
@@ -37,7 +38,7 @@ pub(crate) enum Queue {
 impl Queue {
     /// The queue that the page belongs to; in its list unless parked. `None` while it is out for
     /// inspection.
-    pub(super) fn of(arena: &Arena, frame: u32) -> Option<Self> {
+    pub(super) fn of(arena: &Arena, frame: FrameNo) -> Option<Self> {
         match (arena.meta(frame).flags() & flag::QUEUE) >> flag::QUEUE_SHIFT {
             1 => Some(Self::Small),
             2 => Some(Self::Main),
@@ -52,26 +53,26 @@ pub(super) const UNWRITTEN: u16 = flag::DIRTY | flag::WRITEBACK;
 
 #[derive(Clone, Copy)]
 struct List {
-    head: u32,
-    tail: u32,
+    head: FrameNo,
+    tail: FrameNo,
     len: u32,
 }
 
 impl List {
     /// Lets the page `prev` (or the head) point at `first`, and `next` (or the tail) at `last`.
-    fn relink(&mut self, arena: &Arena, [prev, first]: [u32; 2], [last, next]: [u32; 2]) {
+    fn relink(&mut self, arena: &Arena, [prev, first]: [FrameNo; 2], [last, next]: [FrameNo; 2]) {
         match prev {
-            NONE => self.head = first,
-            prev => arena.meta(prev).next.store(first, Ordering::Relaxed),
+            FrameNo::NONE => self.head = first,
+            prev => arena.meta(prev).set_next(first),
         }
         match next {
-            NONE => self.tail = last,
-            next => arena.meta(next).prev.store(last, Ordering::Relaxed),
+            FrameNo::NONE => self.tail = last,
+            next => arena.meta(next).set_prev(last),
         }
     }
 }
 
-const EMPTY: List = List { head: NONE, tail: NONE, len: 0 };
+const EMPTY: List = List { head: FrameNo::NONE, tail: FrameNo::NONE, len: 0 };
 
 /// The queues, as lists through the frames' metadata; new pages come in at the head.
 pub(crate) struct Queues {
@@ -92,7 +93,7 @@ impl Queues {
     }
 
     /// Enters a page that is new in the cache.
-    pub(crate) fn insert(&mut self, arena: &Arena, frame: u32, key: u64, clock: &AtomicU32) {
+    pub(crate) fn insert(&mut self, arena: &Arena, frame: FrameNo, key: u64, clock: &AtomicU32) {
         let uncached = arena.meta(frame).has(flag::UNCACHED);
         let queue = if uncached {
             Queue::Uncached
@@ -106,7 +107,7 @@ impl Queues {
     }
 
     /// Puts `new` where `old` is, as old and as used as that.
-    pub(crate) fn replace(&mut self, arena: &Arena, old: u32, new: u32, clock: &AtomicU32) {
+    pub(crate) fn replace(&mut self, arena: &Arena, old: FrameNo, new: FrameNo, clock: &AtomicU32) {
         let (was, now) = (arena.meta(old), arena.meta(new));
         now.set(was.flags() & flag::REFERENCED);
         now.stamp.store(was.stamp.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -123,10 +124,9 @@ impl Queues {
                 self.put_back(arena, queue, new);
             }
             Some(queue) => {
-                let (prev, next) =
-                    (was.prev.load(Ordering::Relaxed), was.next.load(Ordering::Relaxed));
-                now.prev.store(prev, Ordering::Relaxed);
-                now.next.store(next, Ordering::Relaxed);
+                let (prev, next) = (was.prev(), was.next());
+                now.set_prev(prev);
+                now.set_next(next);
                 self.lists[queue as usize - 1].relink(arena, [prev, new], [new, next]);
                 was.clear(flag::QUEUE);
                 now.set((queue as u16) << flag::QUEUE_SHIFT);
@@ -135,30 +135,29 @@ impl Queues {
     }
 
     /// Takes a page out, if it is in a queue.
-    pub(crate) fn remove(&mut self, arena: &Arena, frame: u32) {
+    pub(crate) fn remove(&mut self, arena: &Arena, frame: FrameNo) {
         let Some(queue) = Queue::of(arena, frame) else { return };
         let meta = arena.meta(frame);
         if meta.clear(flag::PARKED | flag::QUEUE) & flag::PARKED == 0 {
-            let (prev, next) =
-                (meta.prev.load(Ordering::Relaxed), meta.next.load(Ordering::Relaxed));
+            let (prev, next) = (meta.prev(), meta.next());
             let list = &mut self.lists[queue as usize - 1];
             list.relink(arena, [prev, next], [prev, next]);
             list.len -= 1;
         }
     }
 
-    fn push(&mut self, arena: &Arena, queue: Queue, frame: u32) {
+    fn push(&mut self, arena: &Arena, queue: Queue, frame: FrameNo) {
         let list = &mut self.lists[queue as usize - 1];
         let meta = arena.meta(frame);
-        meta.prev.store(NONE, Ordering::Relaxed);
-        meta.next.store(list.head, Ordering::Relaxed);
-        list.relink(arena, [NONE, frame], [frame, list.head]);
+        meta.set_prev(FrameNo::NONE);
+        meta.set_next(list.head);
+        list.relink(arena, [FrameNo::NONE, frame], [frame, list.head]);
         list.len += 1;
         meta.set((queue as u16) << flag::QUEUE_SHIFT);
     }
 
     /// Puts a page back that was at the end of its queue: there, or aside until it is clean.
-    pub(super) fn put_back(&mut self, arena: &Arena, queue: Queue, frame: u32) {
+    pub(super) fn put_back(&mut self, arena: &Arena, queue: Queue, frame: FrameNo) {
         let meta = arena.meta(frame);
         let list = &mut self.lists[queue as usize - 1];
         meta.set((queue as u16) << flag::QUEUE_SHIFT);
@@ -166,16 +165,16 @@ impl Queues {
             meta.set(flag::PARKED);
             return;
         }
-        meta.next.store(NONE, Ordering::Relaxed);
-        meta.prev.store(list.tail, Ordering::Relaxed);
-        list.relink(arena, [list.tail, frame], [frame, NONE]);
+        meta.set_next(FrameNo::NONE);
+        meta.set_prev(list.tail);
+        list.relink(arena, [list.tail, frame], [frame, FrameNo::NONE]);
         list.len += 1;
     }
 
     /// Notes that pages may have become clean. To be told after their flags were cleared: the reclaimer
     /// that parks a page looks at its flags under this lock, so either it sees them cleared, or this
     /// sees it parked.
-    pub(crate) fn cleaned(&mut self, arena: &Arena, frames: impl Iterator<Item = u32>) {
+    pub(crate) fn cleaned(&mut self, arena: &Arena, frames: impl Iterator<Item = FrameNo>) {
         for frame in frames {
             let meta = arena.meta(frame);
             if meta.has(flag::PARKED)
@@ -264,7 +263,7 @@ pub(super) struct Pass {
 
 /// A page that may go.
 pub(super) struct Candidate {
-    pub(super) frame: u32,
+    pub(super) frame: FrameNo,
     pub(super) queue: Queue,
     pub(super) mapping: u32,
     pub(super) page: u64,
