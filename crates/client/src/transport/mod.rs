@@ -1,7 +1,6 @@
 //! Calls over TCP: one [`Connection`] per socket, made anew when it breaks, with every call that
 //! had no answer sent again under the same xid.
 
-mod answer;
 mod connect;
 mod connection;
 mod payload;
@@ -9,7 +8,6 @@ mod peer;
 mod read_in_flight;
 mod record;
 
-pub(crate) use answer::answer;
 pub(crate) use connection::{CallbackService, Connection, Reply, Request};
 pub(crate) use payload::{Expect, ReadTarget, ResultForm};
 pub(crate) use peer::{Counters, Locate, Patience, Peer};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::time::sleep;
+use weir_rpc::net::Source;
 
 /// A server, and how to connect to it.
 #[derive(Clone, Debug)]
@@ -40,6 +41,11 @@ impl Peer {
     /// The port that it is reached at.
     pub(crate) fn port(&self) -> u16 {
         self.addrs.first().map_or(0, SocketAddr::port)
+    }
+
+    /// Where connections to it come from.
+    pub(crate) fn source(&self) -> Source {
+        Source { reserved: self.resvport, ..Source::ANY }
     }
 
     /// Waits for `first`, the outcome of a first exchange, for as long as a server that is there

@@ -53,8 +53,7 @@ impl V3 {
         if service.is_none()
             && let Err(Error::Refused { refusal: Refusal::ProgramUnavailable, .. }) = answer
         {
-            let (program, version) = (mount::PROGRAM, mount::VERSION);
-            let found = self.connect_to_program(program, version, "MNT", &terms.counters);
+            let found = self.connect_to_program(mount::ID, "MNT", &terms.counters);
             service = Some(found.await?);
             answer = self.ask(service.as_ref(), &args).await;
         }

@@ -361,7 +361,7 @@ impl V3 {
         match self.call_on(&own, &self.own, Procedure::Null, &()).await {
             Ok(()) => Ok(own),
             Err(Error::Refused { refusal: Refusal::ProgramUnavailable, .. }) => {
-                self.connect_to_program(nlm::PROGRAM, nlm::VERSION, "NLM", counters).await
+                self.connect_to_program(nlm::ID, "NLM", counters).await
             }
             Err(error) => Err(error),
         }

@@ -5,35 +5,33 @@
 //!    program's, answers already, or where there is no port mapper, there is no service, and
 //!    whoever waits asks again every second.
 //! 2. Anybody may call. A call makes somebody ask the server, and no more.
-//! 3. At most [`MOST_CONNECTIONS`] are open; one that is silent for [`IDLE`], or sends a record of
-//!    over [`MAX_BYTES`], is closed.
+//! 3. Callers cost no more than [`LIMITS`] ([`serve`]).
 
 use super::V3;
-use super::program;
-use crate::transport::{self, Connection, Counters, Patience, Peer};
-use bytes::BytesMut;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot};
-use tokio::time::timeout;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use weir_base::sync::Mutex;
 use weir_nfs::nlm::{self, Procedure, Res, Status, TestArgs};
-use weir_rpc::rpcbind::{self, Mapping};
-use weir_rpc::{AcceptStatus, CallHeader, OpaqueAuth, RecordReader, ReplyHeader, VersionRange};
-use weir_xdr::{Bytes, Decoder, Encoder, Message};
+use weir_rpc::net::{self, ClientLimits, PortMapper, ServiceLimits, Source, answers, serve};
+use weir_rpc::rpcbind::{self, TCP};
+use weir_rpc::{AcceptStatus, CallHeader, answer};
+use weir_xdr::{Decoder, Encoder};
 
-/// Most connections at a time.
-const MOST_CONNECTIONS: usize = 64;
-/// Longest record, in bytes.
-const MAX_BYTES: usize = 8192;
-/// How long a connection may be silent: longer than lock managers keep theirs.
-const IDLE: Duration = Duration::from_secs(600);
-/// How long this machine's programs may take to answer.
-const PATIENCE: Patience = Patience { timeo: Duration::from_secs(2), retrans: 0, hard: false };
+/// What callers may cost.
+const LIMITS: ServiceLimits = ServiceLimits {
+    connections: 64,
+    record_bytes: 8192,
+    // Longer than lock managers keep theirs.
+    idle: Duration::from_secs(600),
+    deadline: Duration::from_secs(30),
+};
+/// What this machine's programs may cost.
+const LOCAL: ClientLimits =
+    ClientLimits { deadline: Duration::from_secs(2), ..ClientLimits::SMALL };
 
 /// The mounts that are told, while there are any.
 static SERVICE: Mutex<Option<Service>> = Mutex::new(None);
@@ -106,7 +104,7 @@ async fn start() -> Result<Service, String> {
                     let _ = started.send(Ok(()));
                     listening.serve(stopped).await;
                 }
-                Err(why) => drop(started.send(Err(why))),
+                Err(why) => drop(started.send(Err(why.to_string()))),
             }
         });
     };
@@ -116,147 +114,76 @@ async fn start() -> Result<Service, String> {
     Ok(Service { mounts: Vec::new(), stop, thread })
 }
 
-/// The socket, and the port mapper that knows of it.
-struct Listening {
-    listener: TcpListener,
-    mapper: Connection,
+/// Why there can be no service.
+#[derive(Debug, thiserror::Error)]
+enum Unavailable {
+    #[error("another lock manager of this machine is at port {0}")]
+    Taken(u16),
+    #[error("the port mapper does not register it")]
+    Refused,
+    #[error("{0}")]
+    Local(#[from] io::Error),
+    #[error("the port mapper cannot be asked: {0}")]
+    Mapper(#[from] net::Error),
 }
 
+/// A socket that the port mapper knows.
+struct Listening(TcpListener);
+
 impl Listening {
-    async fn begin() -> Result<Self, String> {
-        let mapper = connect(rpcbind::PORT).await.map_err(|error| error.to_string())?;
-        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await;
-        let listener = listener.map_err(|error| error.to_string())?;
-        let port = listener.local_addr().map_err(|error| error.to_string())?.port();
-        let known = program::port_of(&mapper, nlm::PROGRAM, nlm::VERSION).await;
-        if let Some(other) = known.map_err(|error| error.to_string())? {
-            if answers(other).await {
-                return Err(format!("another lock manager of this machine is at port {other}"));
+    async fn begin() -> Result<Self, Unavailable> {
+        let mut mapper = connect_to_mapper().await?;
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
+        if let Some(other) = mapper.port_of(nlm::ID).await? {
+            if answers(local(other), Source::RESERVED, nlm::ID, LOCAL).await {
+                return Err(Unavailable::Taken(other));
             }
             tracing::debug!("the lock manager at port {other} is gone");
-            unset(&mapper).await.map_err(|error| error.to_string())?;
+            mapper.unset(nlm::ID).await?;
         }
-        let set = mapping(port);
-        let set = program::ask_mapper(&mapper, rpcbind::Procedure::Set, "SET", &set);
-        match set.await {
-            Ok(true) => Ok(Self { listener, mapper }),
-            Ok(false) => Err("the port mapper does not register it".into()),
-            Err(error) => Err(error.to_string()),
+        match mapper.set(nlm::ID, TCP, listener.local_addr()?.port()).await? {
+            true => Ok(Self(listener)),
+            false => Err(Unavailable::Refused),
         }
     }
 
     async fn serve(self, stopped: oneshot::Receiver<()>) {
-        let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-        let accepting = async {
-            loop {
-                let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
-                match self.listener.accept().await {
-                    Ok((stream, from)) => {
-                        tokio::spawn(async move {
-                            if let Err(error) = converse(stream).await {
-                                tracing::debug!("{from}: {error}");
-                            }
-                            drop(permit);
-                        });
-                    }
-                    Err(error) => {
-                        tracing::debug!("cannot be called: {error}");
-                        tokio::time::sleep(Duration::from_secs(1)).await;
-                    }
-                }
-            }
-        };
         tokio::select! {
-            () = accepting => {}
+            never = serve(self.0, LIMITS, |call| answer(call, nlm::ID, execute)) => match never {},
             _ = stopped => {}
         }
-        if let Err(error) = unset(&self.mapper).await {
+        let unset = async { connect_to_mapper().await?.unset(nlm::ID).await };
+        if let Err::<_, net::Error>(error) = unset.await {
             tracing::debug!("{error}");
         }
     }
 }
 
-async fn connect(port: u16) -> crate::Result<Connection> {
-    let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
-    let (name, heard) = (at.to_string().into(), Arc::default());
-    let peer = Peer { name, addrs: vec![at], resvport: true, locate: None, heard };
-    Connection::open(peer, PATIENCE, Arc::new(Counters::default()), None).await
+async fn connect_to_mapper() -> Result<PortMapper, net::Error> {
+    PortMapper::connect(local(rpcbind::PORT), Source::RESERVED, LOCAL).await
 }
 
-async fn answers(port: u16) -> bool {
-    let which = (nlm::PROGRAM, nlm::VERSION, Procedure::Null as u32);
-    match connect(port).await {
-        Ok(there) => {
-            program::call::<()>(&there, &OpaqueAuth::NONE, which, "NULL", &()).await.is_ok()
-        }
-        Err(_) => false,
-    }
+fn local(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
 }
 
-async fn unset(mapper: &Connection) -> crate::Result<bool> {
-    program::ask_mapper(mapper, rpcbind::Procedure::Unset, "UNSET", &mapping(0)).await
-}
-
-fn mapping(port: u16) -> Mapping {
-    let (program, version) = (nlm::PROGRAM, nlm::VERSION);
-    Mapping { program, version, protocol: rpcbind::TCP, port: port.into() }
-}
-
-/// Answers one caller until it hangs up.
-async fn converse(mut stream: TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let mut records = RecordReader::new(MAX_BYTES);
-    let mut input = BytesMut::new();
-    loop {
-        let record = records.next_record(&mut input).map_err(io::Error::other)?;
-        match record {
-            Some(record) => match answer(record) {
-                Some(reply) => {
-                    timeout(IDLE, stream.write_all(&reply.to_bytes())).await??;
-                }
-                None => return Ok(()),
-            },
-            None => {
-                if timeout(IDLE, stream.read_buf(&mut input)).await?? == 0 {
-                    return Ok(());
-                }
+/// Executes a call: reads its arguments, and puts its results.
+fn execute(header: &CallHeader, d: &mut Decoder, e: &mut Encoder) -> Result<(), AcceptStatus> {
+    match Procedure::from_number(header.procedure) {
+        Some(Procedure::Null) => {}
+        Some(asked @ (Procedure::Granted | Procedure::GrantedMsg)) => {
+            let args: TestArgs = d.get()?;
+            let (mount, status) = tell(&args.lock);
+            let res = Res { cookie: args.cookie, status };
+            if asked == Procedure::Granted {
+                e.put(&res);
+            } else if let Some(mount) = mount {
+                tokio::spawn(async move { mount.answer_grant(res).await });
             }
         }
+        _ => return Err(AcceptStatus::ProcUnavail),
     }
-}
-
-/// `None`: not a call.
-fn answer(record: Bytes) -> Option<Message> {
-    transport::answer(record, put_reply)
-}
-
-fn put_reply(header: &CallHeader, d: &mut Decoder, e: &mut Encoder) {
-    let reply = |status| ReplyHeader::accepted(header.xid, status);
-    let versions = VersionRange { low: nlm::VERSION, high: nlm::VERSION };
-    let procedure = Procedure::from_number(header.procedure);
-    match (header.program, header.version, procedure) {
-        (nlm::PROGRAM, nlm::VERSION, Some(Procedure::Null)) => e.put(&reply(AcceptStatus::Success)),
-        (
-            nlm::PROGRAM,
-            nlm::VERSION,
-            Some(asked @ (Procedure::Granted | Procedure::GrantedMsg)),
-        ) => match d.get::<TestArgs>() {
-            Ok(args) => {
-                e.put(&reply(AcceptStatus::Success));
-                let (mount, status) = tell(&args.lock);
-                let res = Res { cookie: args.cookie, status };
-                if asked == Procedure::Granted {
-                    e.put(&res);
-                } else if let Some(mount) = mount {
-                    tokio::spawn(async move { mount.answer_grant(res).await });
-                }
-            }
-            Err(_) => e.put(&reply(AcceptStatus::GarbageArgs)),
-        },
-        (nlm::PROGRAM, nlm::VERSION, _) => e.put(&reply(AcceptStatus::ProcUnavail)),
-        (nlm::PROGRAM, ..) => e.put(&reply(AcceptStatus::ProgMismatch(versions))),
-        _ => e.put(&reply(AcceptStatus::ProgUnavail)),
-    }
+    Ok(())
 }
 
 /// Tells whoever waits for a lock that it is granted.
@@ -272,25 +199,21 @@ fn tell(lock: &nlm::Lock) -> (Option<Arc<V3>>, Status) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_rpc::OpaqueAuth;
     use weir_xdr::Opaque;
 
-    fn call(program: u32, version: u32, procedure: u32, args: &[u8]) -> Bytes {
-        let mut e = weir_xdr::Encoder::new();
-        let (cred, verf) = (OpaqueAuth::NONE, OpaqueAuth::NONE);
-        e.put(&CallHeader { xid: 7, program, version, procedure, cred, verf });
-        e.raw(args);
-        e.finish().to_bytes()
-    }
-
-    fn status_of(reply: Option<Message>) -> (Option<AcceptStatus>, Decoder) {
-        let mut d = Decoder::new(reply.unwrap().to_bytes().slice(4..));
-        let header: ReplyHeader = d.get().unwrap();
-        assert_eq!(header.xid, 7);
-        let status = match header.body {
-            weir_rpc::ReplyBody::Accepted(accepted) => Some(accepted.status),
-            weir_rpc::ReplyBody::Denied(_) => None,
+    fn call(procedure: u32, args: &[u8]) -> (Result<(), AcceptStatus>, Decoder) {
+        let header = CallHeader {
+            xid: 7,
+            program: nlm::PROGRAM,
+            version: nlm::VERSION,
+            procedure,
+            cred: OpaqueAuth::NONE,
+            verf: OpaqueAuth::NONE,
         };
-        (status, d)
+        let (mut d, mut e) = (Decoder::new(args.to_vec().into()), Encoder::new());
+        let executed = execute(&header, &mut d, &mut e);
+        (executed, Decoder::new(e.finish().to_bytes()))
     }
 
     #[test]
@@ -305,24 +228,15 @@ mod tests {
         };
         let cookie = Opaque::copy_from(b"cookie");
         let args = TestArgs { cookie: cookie.clone(), exclusive: true, lock };
-        let mut e = weir_xdr::Encoder::new();
+        let mut e = Encoder::new();
         e.put(&args);
         let args = e.finish().to_bytes();
-        let (status, mut d) = status_of(answer(call(nlm::PROGRAM, 4, 5, &args)));
-        assert_eq!(status, Some(AcceptStatus::Success));
-        assert_eq!(d.get(), Ok(Res { cookie, status: Status::Denied }));
-        for (which, expected) in [
-            ((nlm::PROGRAM, 4, 0), AcceptStatus::Success),
-            ((nlm::PROGRAM, 4, 2), AcceptStatus::ProcUnavail),
-            ((nlm::PROGRAM, 4, 99), AcceptStatus::ProcUnavail),
-            ((nlm::PROGRAM, 3, 0), AcceptStatus::ProgMismatch(VersionRange { low: 4, high: 4 })),
-            ((100_003, 3, 0), AcceptStatus::ProgUnavail),
-        ] {
-            let (status, _) = status_of(answer(call(which.0, which.1, which.2, &[])));
-            assert_eq!(status, Some(expected), "{which:?}");
-        }
-        let (status, _) = status_of(answer(call(nlm::PROGRAM, 4, 10, &args[..20])));
-        assert_eq!(status, Some(AcceptStatus::GarbageArgs));
-        assert!(answer(Bytes::from_static(b"neither call nor reply")).is_none());
+        let (executed, mut results) = call(5, &args);
+        assert_eq!(executed, Ok(()));
+        assert_eq!(results.get(), Ok(Res { cookie, status: Status::Denied }));
+        assert_eq!(call(0, &[]).0, Ok(()));
+        assert_eq!(call(2, &[]).0, Err(AcceptStatus::ProcUnavail));
+        assert_eq!(call(99, &[]).0, Err(AcceptStatus::ProcUnavail));
+        assert_eq!(call(10, &args[..20]).0, Err(AcceptStatus::GarbageArgs));
     }
 }

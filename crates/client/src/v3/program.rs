@@ -3,20 +3,19 @@
 use super::V3;
 use crate::error::{Error, Refusal, Result};
 use crate::protocol::broken;
-use crate::transport::{Connection, Counters, Expect, Locate, Patience, Peer, Request};
-use std::io;
+use crate::transport::{Connection, Counters, Expect, Locate, Peer, Request};
 use std::sync::Arc;
 use std::time::Duration;
-use weir_rpc::OpaqueAuth;
-use weir_rpc::rpcbind::{self, Mapping};
+use weir_rpc::net::{self, ClientLimits, PortMapper};
+use weir_rpc::{OpaqueAuth, ProgramId, rpcbind};
 use weir_xdr::{Decode, Decoder, Encode};
 
 /// Program, version, procedure.
 pub(super) type Which = (u32, u32, u32);
 
-/// How long a port mapper may take to answer one who connects again, and again.
-const MAPPER_PATIENCE: Patience =
-    Patience { timeo: Duration::from_secs(5), retrans: 0, hard: false };
+/// What a port mapper may cost.
+const MAPPER: ClientLimits =
+    ClientLimits { deadline: Duration::from_secs(10), ..ClientLimits::SMALL };
 /// Room for results.
 const MAX_BYTES: usize = 4096;
 
@@ -36,26 +35,21 @@ pub(super) async fn call<T: Decode>(
     d.get().map_err(|error| broken(connection.server(), name, error.into()))
 }
 
-/// Asks a port mapper for the TCP port of a program; `None`: it knows of none.
-pub(super) async fn port_of(
-    mapper: &Connection,
-    program: u32,
-    version: u32,
-) -> Result<Option<u16>> {
-    let args = Mapping { program, version, protocol: rpcbind::TCP, port: 0 };
-    let port: u32 = ask_mapper(mapper, rpcbind::Procedure::GetPort, "GETPORT", &args).await?;
-    Ok(u16::try_from(port).ok().filter(|port| *port != 0))
-}
-
-/// Calls a procedure of a port mapper.
-pub(super) async fn ask_mapper<T: Decode>(
-    mapper: &Connection,
-    procedure: rpcbind::Procedure,
-    name: &'static str,
-    args: &Mapping,
-) -> Result<T> {
-    let which = (rpcbind::PROGRAM, rpcbind::VERSION, procedure as u32);
-    call(mapper, &OpaqueAuth::NONE, which, name, args).await
+/// Asks the server's port mapper for the TCP port of a program.
+async fn find(peer: &Peer, id: ProgramId) -> std::result::Result<u16, net::Error> {
+    let mut last = net::Error::NotRegistered(id);
+    for mapper in at_port(peer, rpcbind::PORT).addrs {
+        let asked = async {
+            let mut mapper = PortMapper::connect(mapper, peer.source(), MAPPER).await?;
+            mapper.port_of(id).await?.ok_or(net::Error::NotRegistered(id))
+        };
+        match asked.await {
+            // It is not at this address.
+            Err(error @ (net::Error::Socket(_) | net::Error::TimedOut(_))) => last = error,
+            outcome => return outcome,
+        }
+    }
+    Err(last)
 }
 
 impl V3 {
@@ -63,31 +57,33 @@ impl V3 {
     /// whenever the connection was lost.
     pub(super) async fn connect_to_program(
         &self,
-        program: u32,
-        version: u32,
+        id: ProgramId,
         name: &'static str,
         counters: &Arc<Counters>,
     ) -> Result<Connection> {
-        let mapper = self.connect_at(rpcbind::PORT, counters).await?;
-        let found = port_of(&mapper, program, version).await?;
-        let port = found.ok_or_else(|| Error::Refused {
-            server: Arc::clone(&self.server),
-            operation: name,
-            refusal: Refusal::ProgramUnavailable,
-        })?;
+        let found = find(&self.peer, id).await;
+        let port = found.map_err(|error| self.not_found(error, name))?;
         let mut peer = at_port(&self.peer, port);
-        let of_mapper = at_port(&self.peer, rpcbind::PORT);
+        let server = self.peer.clone();
         peer.locate = Some(Locate(Arc::new(move || {
-            let (mapper, counters) = (of_mapper.clone(), Arc::default());
-            Box::pin(async move {
-                let mapper = Connection::open(mapper, MAPPER_PATIENCE, counters, None).await;
-                let mapper = mapper.map_err(io::Error::other)?;
-                let port = port_of(&mapper, program, version).await;
-                port.map_err(io::Error::other)?
-                    .ok_or_else(|| io::Error::other("the port mapper does not know it"))
-            })
+            let server = server.clone();
+            Box::pin(async move { Ok(find(&server, id).await?) })
         })));
         Connection::open(peer, self.patience, Arc::clone(counters), None).await
+    }
+
+    /// Why a program's port is not known, for `operation`.
+    fn not_found(&self, error: net::Error, operation: &'static str) -> Error {
+        let mapper = || at_port(&self.peer, rpcbind::PORT).name;
+        match error {
+            net::Error::NotRegistered(_) => Error::Refused {
+                server: Arc::clone(&self.server),
+                operation,
+                refusal: Refusal::ProgramUnavailable,
+            },
+            net::Error::TimedOut(_) => Error::NoAnswer { server: mapper() },
+            error => Error::Connect { server: mapper(), source: Arc::new(error.into()) },
+        }
     }
 
     /// Connects to another port of the server.

@@ -28,14 +28,15 @@ impl PortMapper {
     /// # Errors
     /// [`Error::NotRegistered`], or what [`RpcClient::call`] and connecting fail with.
     pub async fn find(
-        mapper: SocketAddr,
+        mut mapper: SocketAddr,
         source: Source,
         id: ProgramId,
         limits: ClientLimits,
     ) -> Result<RpcClient, Error> {
         let port = Self::connect(mapper, source, limits).await?.port_of(id).await?;
-        let port = port.ok_or(Error::NotRegistered(id))?;
-        RpcClient::connect(SocketAddr::new(mapper.ip(), port), source, limits).await
+        // Its scope, if it has one, is the program's too.
+        mapper.set_port(port.ok_or(Error::NotRegistered(id))?);
+        RpcClient::connect(mapper, source, limits).await
     }
 
     /// The TCP port of a program; `None`: none is registered.

@@ -1,7 +1,6 @@
 //! The delegations of a mount, and the callback service for them.
 
 use crate::protocol::{Handle, LockWaiters, Locker};
-use crate::transport;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -14,7 +13,7 @@ use weir_nfs::v4::{
     CB_VERSION, CbCompoundHeader, CbOp, CbOpRes, CompoundResHeader, Error as Nfs4Error,
     PROC_CB_COMPOUND, PROC_CB_NULL,
 };
-use weir_rpc::{AcceptStatus, CallHeader, ReplyHeader};
+use weir_rpc::{AcceptStatus, CallHeader, ProgramId};
 use weir_xdr::{Bytes, Decoder, Encoder, Message};
 
 /// Most delegations held.
@@ -212,29 +211,29 @@ impl Delegations {
 
     /// Answers a call of the server's.
     pub(in crate::v4) fn answer(&self, call: Bytes) -> Option<Message> {
-        transport::answer(call, |header, d, e| self.put_reply(header, d, e))
+        let id = ProgramId { program: CALLBACK_PROGRAM, version: CB_VERSION };
+        weir_rpc::answer(call, id, |header, d, e| self.execute(header, d, e))
     }
 
-    pub(in crate::v4) fn put_reply(&self, header: &CallHeader, d: &mut Decoder, e: &mut Encoder) {
-        let reply = |status| ReplyHeader::accepted(header.xid, status);
+    fn execute(
+        &self,
+        header: &CallHeader,
+        d: &mut Decoder,
+        e: &mut Encoder,
+    ) -> Result<(), AcceptStatus> {
         match header.procedure {
-            _ if (header.program, header.version) != (CALLBACK_PROGRAM, CB_VERSION) => {
-                e.put(&reply(AcceptStatus::ProgUnavail));
+            PROC_CB_NULL => {}
+            PROC_CB_COMPOUND => {
+                let compound: CbCompoundHeader = d.get()?;
+                let results = self.compound(d, compound.operations);
+                let status = results.last().map_or(Ok(()), CbOpRes::status);
+                let count = results.len() as u32;
+                e.put(&CompoundResHeader { status, tag: compound.tag, results: count });
+                results.iter().for_each(|result| e.put(result));
             }
-            PROC_CB_NULL => e.put(&reply(AcceptStatus::Success)),
-            PROC_CB_COMPOUND => match d.get::<CbCompoundHeader>() {
-                Ok(compound) => {
-                    e.put(&reply(AcceptStatus::Success));
-                    let results = self.compound(d, compound.operations);
-                    let status = results.last().map_or(Ok(()), CbOpRes::status);
-                    let count = results.len() as u32;
-                    e.put(&CompoundResHeader { status, tag: compound.tag, results: count });
-                    results.iter().for_each(|result| e.put(result));
-                }
-                Err(_) => e.put(&reply(AcceptStatus::GarbageArgs)),
-            },
-            _ => e.put(&reply(AcceptStatus::ProcUnavail)),
+            _ => return Err(AcceptStatus::ProcUnavail),
         }
+        Ok(())
     }
 
     pub(in crate::v4) fn compound(&self, d: &mut Decoder, operations: u32) -> Vec<CbOpRes> {

@@ -5,7 +5,7 @@ use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType};
 use weir_nfs::v4::cb::{recall, recall_any};
 use weir_nfs::v4::op::open::{ReadDelegation, SpaceLimit, WriteDelegation};
 use weir_nfs::v4::types::StateOwner;
-use weir_rpc::{OpaqueAuth, ReplyBody};
+use weir_rpc::{OpaqueAuth, ReplyBody, ReplyHeader};
 use weir_xdr::Encoder;
 
 const SESSION: SessionId = [7; 16];
