@@ -2,14 +2,19 @@
 
 mod common;
 
+use async_trait::async_trait;
 use common::between::{Between, falsified};
 use common::{Served, opened};
 use std::sync::Arc;
 use std::time::Duration;
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_nfs::v4::OpCode;
+use weir_stores::memory::MemoryFs;
 use weir_stores::testing::{new_file, read_all, write};
-use weir_vfs::{Caller, FileSystem, Lock, LockOwner, LockRange};
+use weir_vfs::{
+    Caller, Error, FileSystem, FileSystemDecorator, FileSystemMethod, Lock, LockOwner, LockRange,
+    SetAttr,
+};
 
 async fn mount(between: &Between, options: &str) -> Arc<NfsFs> {
     let url: NfsUrl = format!("nfs://{}/?{options}", between.addr).parse().unwrap();
@@ -146,6 +151,39 @@ async fn a_clone_in_flight_survives_a_restart_and_so_do_the_locks() {
     assert_eq!(read_all(&*to, 8192).await, [7; 4096]);
     assert_eq!(soon(to.unlock(LockOwner(1), LockRange::ALL)).await, Ok(()));
     nfs.unmount().await;
+}
+
+/// A store in which names can neither be made nor found.
+struct Undecided(Arc<dyn FileSystem>);
+
+#[async_trait]
+impl FileSystemDecorator for Undecided {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.0
+    }
+
+    async fn before(&self, method: FileSystemMethod) -> weir_vfs::Result<()> {
+        match method {
+            FileSystemMethod::Create | FileSystemMethod::CreateOpen => Err(Error::Exists),
+            FileSystemMethod::Lookup => Err(Error::NotFound),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_there_to_be_made_and_not_to_be_found_is_not_tried_for_ever() {
+    let mut served = Served::start();
+    served.store = Arc::new(Undecided(MemoryFs::new()));
+    served.restart();
+    for version in ["3", "4.0", "4.2"] {
+        let options = format!("vers={version}&mountport={}", served.addr.port());
+        let nfs = served.mount(&options).await;
+        let set = SetAttr::default();
+        let made = soon(nfs.create(&Caller::Own, nfs.root(), b"file", &set, false)).await;
+        assert_eq!(made.err(), Some(Error::Exists), "NFSv{version}");
+        nfs.unmount().await;
+    }
 }
 
 /// Its pages are not kept either, so neither a sync nor an unmount waits for the server.

@@ -27,6 +27,7 @@ use async_trait::async_trait;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
     Access, Attr, Caller, Capabilities, Created, Cred, DirEntry, DirPage, Error, FileId, FileKind,
@@ -338,7 +339,7 @@ impl FileSystem for NfsFs {
         exclusive: bool,
     ) -> Result<Created> {
         let ((dir_handle, name), cred) = (self.place(dir, name)?, self.cred(caller));
-        loop {
+        for _ in 0..MAX_CREATES {
             let (parent, set) = (dir_handle.clone(), set.clone());
             let (new, cred) = (name.clone(), Arc::clone(&cred));
             let make = self.node(|state| async move {
@@ -356,7 +357,13 @@ impl FileSystem for NfsFs {
                 Err(Error::NotFound) => {}
                 Err(error) => return Err(error),
             }
+            let pause = |_| async {
+                tokio::time::sleep(CREATE_PAUSE).await;
+                Ok(())
+            };
+            self.mount.run(pause).await?;
         }
+        Err(Error::Exists)
     }
 
     async fn mkdir(
@@ -545,6 +552,10 @@ impl FileSystem for NfsFs {
         self.changing(id, remove).await
     }
 }
+
+/// How often a name may be there for CREATE and not for LOOKUP, and the pause before it is tried again.
+const MAX_CREATES: u32 = 16;
+const CREATE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Longest name. Some servers cannot read a call with a longer one (Linux over NFSv3).
 const MAX_NAME_BYTES: usize = 255;

@@ -1,10 +1,10 @@
 //! NFSv3 (RFC 1813): stateless, so that a call that was not answered is simply sent again.
 //!
 //! - [`mount`]: from a path to a filehandle, with MOUNT;
-//! - [`lock`]: locks, by NLM; [`granted`]: the server's calls about them;
+//! - [`nlm`]: locks; [`nlm_callback`]: the server's calls about them;
 //! - [`program`]: where these programs are;
 //! - [`convert`]: attributes and errors to and from the neutral ones;
-//! - [`name`]: the operations that change names; here: the others.
+//! - [`namespace`]: the operations that change names; here: the others.
 //!
 //! 1. A call that is not idempotent is repeated under the same xid and from the same port, for the
 //!    server's reply cache; where that fails, what the first one did is recognised

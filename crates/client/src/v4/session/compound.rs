@@ -138,7 +138,7 @@ impl V4 {
             let reply = self.send(cred, operation, None, ops, target).await?;
             return Ok(Self::step(self.decode(operation, &reply)?));
         }
-        let Some(slot) = session.slots.acquire().await else {
+        let Some(mut slot) = session.slots.acquire().await else {
             return Ok(Step::Recover { resent: false });
         };
         let begin = Op::Sequence(sequence::Args {
@@ -149,6 +149,7 @@ impl V4 {
             cache_this: ops.iter().any(|op| !op.code().is_idempotent()),
         });
         let sent = Instant::now();
+        slot.begin();
         // From here on a failure without an outcome drops the slot, which gives the session up.
         let reply = self.send(cred, operation, Some(begin), ops, target).await?;
         let mut answer = self.decode(operation, &reply)?;

@@ -3,7 +3,8 @@
 //!
 //! 1. A slot is used by one call at a time, and its next call is numbered one higher than the last
 //!    that the server executed.
-//! 2. A slot whose last call has no known outcome is never used again; its session is given up.
+//! 2. A slot whose call was sent and has no known outcome is never used again; its session is given up.
+//!    One that is dropped before that is free again.
 //! 3. Waiting calls get slots in the order in which they came.
 
 use std::collections::VecDeque;
@@ -41,6 +42,8 @@ pub(in crate::v4) struct Slot {
     /// The highest slot in use.
     pub(in crate::v4) highest: u32,
     released: bool,
+    /// The server may have its call.
+    sent: bool,
 }
 
 /// Most slots that a client uses, even if the server offers more.
@@ -126,13 +129,23 @@ impl Table {
             sequence: self.slots[id].sequence,
             highest: highest as u32,
             released: false,
+            sent: false,
         })
     }
 }
 
 impl Slot {
+    /// Its call is about to be sent.
+    pub(in crate::v4) fn begin(&mut self) {
+        self.sent = true;
+    }
+
     /// Gives the slot back; `executed` says whether the server took note of the call's number.
     pub(in crate::v4) fn release(mut self, executed: bool) {
+        self.free(executed);
+    }
+
+    fn free(&mut self, executed: bool) {
         self.released = true;
         let mut table = self.slots.table.lock();
         let slot = &mut table.slots[self.id as usize];
@@ -144,8 +157,11 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if !self.released {
-            self.slots.kill();
+        match (self.released, self.sent) {
+            (true, _) => {}
+            (false, true) => self.slots.kill(),
+            // A waiter was dropped when it had been given this slot, and did not know it yet.
+            (false, false) => self.free(false),
         }
     }
 }
@@ -167,11 +183,12 @@ mod tests {
         let c = waiting.now_or_never().flatten().unwrap();
         assert_eq!((c.id, c.sequence), (0, 2));
         b.release(false);
-        let d = take().flatten().unwrap();
+        let mut d = take().flatten().unwrap();
         assert_eq!((d.id, d.sequence), (1, 1));
         slots.set_target(2);
         assert_eq!(take().flatten().map(|slot| slot.release(true)), Some(()));
         c.release(true);
+        d.begin();
         drop(d);
         assert!(take().flatten().is_none());
     }
@@ -185,5 +202,18 @@ mod tests {
         drop(abandoned);
         held.release(true);
         assert_eq!(slots.acquire().now_or_never().flatten().map(|s| s.sequence), Some(2));
+    }
+
+    #[test]
+    fn a_slot_that_was_given_to_an_abandoned_waiter_is_free_again() {
+        let slots = Slots::new(1);
+        let held = slots.acquire().now_or_never().flatten().unwrap();
+        let mut abandoned = Box::pin(slots.acquire());
+        assert!(abandoned.as_mut().now_or_never().is_none());
+        let mut next = Box::pin(slots.acquire());
+        assert!(next.as_mut().now_or_never().is_none());
+        held.release(true);
+        drop(abandoned);
+        assert_eq!(next.now_or_never().flatten().map(|slot| slot.sequence), Some(2));
     }
 }
