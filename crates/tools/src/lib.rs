@@ -46,6 +46,7 @@
 pub mod copy;
 pub mod failure;
 pub mod kernel_cache;
+mod listing;
 pub mod location;
 pub mod map;
 pub mod memory;

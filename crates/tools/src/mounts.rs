@@ -9,6 +9,7 @@
 //!    absolute one is refused: each machine that mounts it resolves it for itself.
 
 use crate::failure::{Asked, Failure, Result, usual_advice};
+use crate::listing::Listing;
 use crate::location::Location;
 use crate::memory::{READAHEAD_BYTES, budget_bytes, check_budget};
 use crate::size::Size;
@@ -24,8 +25,6 @@ use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::local::{LocalFs, LocalOptions};
 use weir_vfs::{Attr, Caller, Error, FileId, FileKind, FileSystem};
 
-/// Entries read from a directory at a time.
-const ENTRIES: usize = 1000;
 /// Most symbolic links followed to one file, as Linux has it.
 const MOST_LINKS: usize = 40;
 
@@ -95,16 +94,28 @@ impl Place {
 }
 
 impl Place {
+    /// Does `work` on what is here, whose identity is `id`. Where the store has forgotten that, as the NFS
+    /// client does with files that it has not used for long when it knows a million others, it is looked
+    /// up again by its name, once.
+    pub async fn found_again<T, F>(&self, id: FileId, work: impl Fn() -> F) -> weir_vfs::Result<T>
+    where
+        F: Future<Output = weir_vfs::Result<T>>,
+    {
+        let outcome = work().await;
+        let (Err(Error::Stale), Some(name)) = (&outcome, &self.name) else { return outcome };
+        match self.fs.lookup(&Caller::Own, self.dir, name).await {
+            Ok(found) if found.id == id => work().await,
+            _ => outcome,
+        }
+    }
+
     /// What is in the directory at this place, whose identity is `id`, in order of names.
     pub async fn children(&self, id: FileId) -> Result<Vec<(Self, Attr)>> {
         let asked = || format!("list {}", self.shown);
         let mut children = Vec::new();
-        let mut cookie = 0;
-        loop {
-            let page = self.fs.readdir(&Caller::Own, id, cookie, ENTRIES, true).await;
-            let page = page.asked(asked)?;
-            let last = page.entries.last().map(|e| e.cookie);
-            for entry in page.entries {
+        let mut listing = Listing::at(self, id);
+        while let Some(entries) = listing.next().await.asked(asked)? {
+            for entry in entries {
                 let attr = match entry.attr {
                     Some(attr) => Some(attr),
                     None => {
@@ -115,10 +126,6 @@ impl Place {
                 if let Some(attr) = attr {
                     children.push((self.child(id, &entry.name, Some(attr.clone())), attr));
                 }
-            }
-            match last {
-                Some(last) if !page.eof => cookie = last,
-                _ => break,
             }
         }
         children.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));

@@ -11,6 +11,7 @@
 //! 5. Where files cannot be locked, none is resumable.
 
 use super::copier::{Copier, Left};
+use crate::listing::Listing;
 use crate::mounts::Place;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -23,8 +24,6 @@ use weir_vfs::{
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Entries read from a directory at a time.
-const ENTRIES: usize = 1000;
 /// The only one to lock a file through this process's open of it.
 const OWNER: LockOwner = LockOwner(1);
 /// Of a file being written, and no other.
@@ -314,21 +313,15 @@ async fn create(place: &Place, name: &[u8]) -> Result<Attr> {
 /// Begun files for the name of `key` of other runs, those with the most first.
 async fn begun(place: &Place, key: Key) -> Result<Vec<(Key, u64, Vec<u8>)>> {
     let mut begun = Vec::new();
-    let mut cookie = 0;
-    loop {
-        let page = place.fs.readdir(&Caller::Own, place.dir, cookie, ENTRIES, false).await?;
-        let last = page.entries.last().map(|e| e.cookie);
-        for entry in page.entries {
+    let mut listing = Listing::of_names(&place.fs, place.dir);
+    while let Some(entries) = listing.next().await? {
+        for entry in entries {
             if let Some((found, durable)) = Key::parse(&entry.name)
                 && found.name == key.name
                 && found.run != key.run
             {
                 begun.push((found, durable, entry.name));
             }
-        }
-        match last {
-            Some(last) if !page.eof => cookie = last,
-            _ => break,
         }
     }
     begun.sort_by_key(|(_, durable, _)| std::cmp::Reverse(*durable));

@@ -7,6 +7,7 @@ use super::attributes::{self, Like};
 use super::copier::{Copier, add};
 use super::{file, source};
 use crate::failure::{Asked, Failure, Result};
+use crate::listing::Listing;
 use crate::mounts::Place;
 use crate::text::kind_name;
 use std::collections::{HashMap, HashSet};
@@ -16,9 +17,6 @@ use tokio::task::{JoinError, JoinSet};
 use weir_pagecache::CachedFs;
 use weir_vfs::{Attr, Caller, Error, FileId, FileKind, RenameFlags, SetAttr};
 use xxhash_rust::xxh3::xxh3_128;
-
-/// Entries read from a directory at a time.
-const ENTRIES: usize = 1000;
 
 /// Where the copy of a file with several names is, once it is made.
 type Copied = Arc<OnceLock<FileId>>;
@@ -210,12 +208,9 @@ impl Walk<'_> {
             }
             _ => return Err(Error::NotDirectory).asked(make),
         };
-        let mut cookie = 0;
-        loop {
-            let page = from.fs.readdir(&Caller::Own, attr.id, cookie, ENTRIES, true).await;
-            let page = page.asked(|| format!("list {}", from.shown))?;
-            let last = page.entries.last().map(|e| e.cookie);
-            for entry in page.entries {
+        let mut listing = Listing::at(from, attr.id);
+        while let Some(entries) = listing.next().await.asked(|| format!("list {}", from.shown))? {
+            for entry in entries {
                 let source = from.child(attr.id, &entry.name, None);
                 let found = match entry.attr {
                     Some(attr) => Some(attr),
@@ -229,11 +224,8 @@ impl Walk<'_> {
                 }
                 self.entry(source, found, target).await;
             }
-            match last {
-                Some(last) if !page.eof => cookie = last,
-                _ => return Ok(()),
-            }
         }
+        Ok(())
     }
 
     /// Whether a directory of the source is one that the copies go to.
@@ -252,7 +244,8 @@ impl Walk<'_> {
     async fn symlink(&self, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
         let write = || format!("make the symbolic link {}", to.shown);
         let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
-        let target = from.fs.readlink(&Caller::Own, attr.id).await;
+        let read = || from.fs.readlink(&Caller::Own, attr.id);
+        let target = from.found_again(attr.id, read).await;
         let target = target.asked(|| format!("read the symbolic link {}", from.shown))?;
         self.clear(to).await.asked(write)?;
         let set = SetAttr::default();
@@ -297,7 +290,8 @@ impl Walk<'_> {
             }
         }
         for (place, attr, to, id) in self.made.iter().rev() {
-            let set = attributes::set(self.copier, Like { place, attr }, to, *id).await;
+            let set = || attributes::set(self.copier, Like { place, attr }, to, *id);
+            let set = to.found_again(*id, || place.found_again(attr.id, set)).await;
             match set.asked(|| format!("set the attributes of {}", to.shown)) {
                 Ok(()) => {
                     self.copier.changed.lock().insert(*id);

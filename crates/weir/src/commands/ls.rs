@@ -132,7 +132,8 @@ async fn target(place: &Place, attr: &Attr) -> Result<Option<Vec<u8>>> {
     if attr.kind != FileKind::Symlink {
         return Ok(None);
     }
-    let target = place.fs.readlink(&Caller::Own, attr.id).await;
+    let read = || place.fs.readlink(&Caller::Own, attr.id);
+    let target = place.found_again(attr.id, read).await;
     target.asked(|| format!("read the symbolic link {}", place.shown)).map(Some)
 }
 

@@ -63,7 +63,8 @@ async fn draw(place: Place, attr: Attr, args: &Args) -> Result<bool> {
         let about = match line.attr.kind {
             FileKind::Regular => format!("  ({})", size_text(line.attr.size)),
             FileKind::Symlink => {
-                let target = line.place.fs.readlink(&Caller::Own, line.attr.id).await;
+                let read = || line.place.fs.readlink(&Caller::Own, line.attr.id);
+                let target = line.place.found_again(line.attr.id, read).await;
                 match target.asked(|| format!("read {}", line.place.shown)) {
                     Ok(target) => format!(" -> {}", shown(&target)),
                     Err(failure) => {

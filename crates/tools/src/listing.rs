@@ -1,0 +1,350 @@
+//! Reading a directory to its end.
+//!
+//! 1. A page says by its last cookie where the next one begins. A server whose cookies go round would be
+//!    asked for ever, so a listing fails as soon as it meets a cookie again: not later than after three
+//!    times as many pages as there are different ones (Brent's cycle detection, in constant memory).
+//! 2. A store may have forgotten the directory since it was found. It is looked up again by its name.
+
+use crate::mounts::Place;
+use weir_pagecache::CachedFs;
+use weir_vfs::{Caller, DirEntry, DirPage, Error, FileId, Result};
+
+/// Entries read at a time.
+const ENTRIES: usize = 1000;
+
+/// A directory that is being read.
+pub(crate) struct Listing<'a> {
+    from: From<'a>,
+    dir: FileId,
+    with_attr: bool,
+    cookie: u64,
+    met: Met,
+    ended: bool,
+}
+
+/// Where the directory is.
+enum From<'a> {
+    Place(&'a Place),
+    Store(&'a CachedFs),
+}
+
+impl<'a> Listing<'a> {
+    /// Of the directory at `place`, whose identity is `id`, with attributes.
+    pub(crate) fn at(place: &'a Place, id: FileId) -> Self {
+        Self::new(From::Place(place), id, true)
+    }
+
+    /// Of the names in a directory of a store.
+    pub(crate) fn of_names(fs: &'a CachedFs, id: FileId) -> Self {
+        Self::new(From::Store(fs), id, false)
+    }
+
+    fn new(from: From<'a>, dir: FileId, with_attr: bool) -> Self {
+        Self { from, dir, with_attr, cookie: 0, met: Met::default(), ended: false }
+    }
+
+    /// The next entries, or `None` at the end.
+    ///
+    /// # Errors
+    /// The store's; [`Error::Io`] where the listing has no end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<DirEntry>>> {
+        if self.ended {
+            return Ok(None);
+        }
+        let page = match self.from {
+            From::Place(place) => place.found_again(self.dir, || self.page(&place.fs)).await?,
+            From::Store(fs) => self.page(fs).await?,
+        };
+        match page.entries.last() {
+            Some(last) if !page.eof => {
+                if self.met.again(last.cookie) {
+                    return Err(Error::Io);
+                }
+                self.cookie = last.cookie;
+            }
+            _ => self.ended = true,
+        }
+        Ok(Some(page.entries))
+    }
+
+    async fn page(&self, fs: &CachedFs) -> Result<DirPage> {
+        fs.readdir(&Caller::Own, self.dir, self.cookie, ENTRIES, self.with_attr).await
+    }
+}
+
+/// Which cookies were met: one of them, exchanged ever more rarely.
+struct Met {
+    cookie: u64,
+    /// Cookies met since.
+    since: u64,
+    /// It is exchanged after so many.
+    keep: u64,
+}
+
+impl Default for Met {
+    fn default() -> Self {
+        // A listing begins with cookie 0.
+        Self { cookie: 0, since: 0, keep: 1 }
+    }
+}
+
+impl Met {
+    /// Whether a cookie was met before, for certain.
+    fn again(&mut self, cookie: u64) -> bool {
+        if cookie == self.cookie {
+            return true;
+        }
+        self.since += 1;
+        if self.since == self.keep {
+            *self = Self { cookie, since: 0, keep: self.keep * 2 };
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copy::{Copier, Options};
+    use async_trait::async_trait;
+    use parking_lot::Mutex;
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+    use weir_pagecache::{Cache, Config};
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::{Attr, FileKind, FileSystem, FileSystemDecorator, SetAttr};
+
+    #[test]
+    fn a_cookie_that_comes_again_is_met_soon_and_others_are_not() {
+        for before in 0..40 {
+            for round in 1..40 {
+                let mut met = Met::default();
+                let cookie =
+                    |n: u64| 1 + if n < before { n } else { before + (n - before) % round };
+                let pages = (0..).find(|n| met.again(cookie(*n))).unwrap();
+                assert!(pages >= before + round, "{before} and {round}: too early");
+                assert!(pages <= 3 * (before + round) + 1, "{before} and {round}: {pages} pages");
+            }
+        }
+        let mut met = Met::default();
+        assert!(!(1..100_000).any(|cookie| met.again(cookie)));
+    }
+
+    /// A store whose directories go on with their beginning.
+    struct Endless(Arc<dyn FileSystem>);
+
+    #[async_trait]
+    impl FileSystemDecorator for Endless {
+        fn below(&self) -> &dyn FileSystem {
+            &*self.0
+        }
+
+        async fn readdir(
+            &self,
+            caller: &Caller,
+            dir: FileId,
+            cookie: u64,
+            _: usize,
+            with_attr: bool,
+        ) -> Result<DirPage> {
+            let mut page = self.0.readdir(caller, dir, cookie, 2, with_attr).await?;
+            if std::mem::take(&mut page.eof) {
+                page = self.0.readdir(caller, dir, 0, 2, with_attr).await?;
+            }
+            Ok(page)
+        }
+    }
+
+    /// A store that forgets files, as the NFS client does when it knows too many.
+    struct Forgetful {
+        below: Arc<dyn FileSystem>,
+        /// Its number among file systems.
+        fsid: u64,
+        known: Mutex<VecDeque<FileId>>,
+    }
+
+    impl Forgetful {
+        const MOST: usize = 4;
+
+        fn over(below: Arc<dyn FileSystem>, fsid: u64) -> Arc<dyn FileSystem> {
+            Arc::new(Self { below, fsid, known: Mutex::default() })
+        }
+
+        /// A use keeps a file known, as it was the last one.
+        fn knows(&self, id: FileId) -> Result<()> {
+            let mut known = self.known.lock();
+            match known.iter().position(|k| *k == id) {
+                _ if id == self.below.root() => {}
+                Some(at) => {
+                    known.remove(at);
+                    known.push_back(id);
+                }
+                None => return Err(Error::Stale),
+            }
+            Ok(())
+        }
+
+        /// Remembers a file that it found or made.
+        fn found(&self, attr: Attr) -> Attr {
+            self.remember(attr.id);
+            Attr { fsid: self.fsid, ..attr }
+        }
+
+        fn remember(&self, id: FileId) {
+            let mut known = self.known.lock();
+            known.retain(|k| *k != id);
+            known.push_back(id);
+            if known.len() > Self::MOST {
+                known.pop_front();
+            }
+        }
+    }
+
+    #[async_trait]
+    impl FileSystemDecorator for Forgetful {
+        fn below(&self) -> &dyn FileSystem {
+            &*self.below
+        }
+
+        async fn getattr(&self, id: FileId) -> Result<Attr> {
+            self.knows(id)?;
+            self.below.getattr(id).await.map(|attr| self.found(attr))
+        }
+
+        async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
+            self.knows(id)?;
+            self.below.setattr(caller, id, set).await.map(|attr| self.found(attr))
+        }
+
+        async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
+            self.knows(dir)?;
+            self.below.lookup(caller, dir, name).await.map(|attr| self.found(attr))
+        }
+
+        async fn mkdir(
+            &self,
+            caller: &Caller,
+            dir: FileId,
+            name: &[u8],
+            set: &SetAttr,
+        ) -> Result<Attr> {
+            self.knows(dir)?;
+            self.below.mkdir(caller, dir, name, set).await.map(|attr| self.found(attr))
+        }
+
+        async fn readdir(
+            &self,
+            caller: &Caller,
+            dir: FileId,
+            cookie: u64,
+            most: usize,
+            with_attr: bool,
+        ) -> Result<DirPage> {
+            self.knows(dir)?;
+            let mut page = self.below.readdir(caller, dir, cookie, most, with_attr).await?;
+            for entry in &mut page.entries {
+                entry.attr = entry.attr.take().map(|attr| self.found(attr));
+            }
+            // It was the one used last.
+            self.remember(dir);
+            Ok(page)
+        }
+
+        async fn symlink(
+            &self,
+            caller: &Caller,
+            dir: FileId,
+            name: &[u8],
+            target: &[u8],
+            set: &SetAttr,
+        ) -> Result<Attr> {
+            self.knows(dir)?;
+            let made = self.below.symlink(caller, dir, name, target, set).await;
+            made.map(|attr| self.found(attr))
+        }
+
+        async fn readlink(&self, caller: &Caller, id: FileId) -> Result<Vec<u8>> {
+            self.knows(id)?;
+            self.below.readlink(caller, id).await
+        }
+    }
+
+    fn cache() -> Cache {
+        Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() }).unwrap()
+    }
+
+    /// The root of a store.
+    async fn root(fs: &CachedFs) -> Place {
+        let (dir, attr) = (fs.root(), Some(fs.getattr(fs.root()).await.unwrap()));
+        Place { fs: fs.clone(), dir, name: None, attr, shown: "root".into() }
+    }
+
+    const DIRECTORIES: usize = 20;
+
+    /// A tree with more directories than [`Forgetful`] knows.
+    async fn tree() -> Arc<dyn FileSystem> {
+        let fs: Arc<dyn FileSystem> = MemoryFs::new();
+        let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+        for n in 0..DIRECTORIES {
+            let name = format!("directory {n}").into_bytes();
+            let dir = fs.mkdir(&Caller::Own, fs.root(), &name, &set).await.unwrap().id;
+            fs.symlink(&Caller::Own, dir, b"link", b"target", &set).await.unwrap();
+            let name = format!("link {n}").into_bytes();
+            fs.symlink(&Caller::Own, fs.root(), &name, b"target", &set).await.unwrap();
+        }
+        fs
+    }
+
+    #[tokio::test]
+    async fn a_directory_whose_cookies_go_round_is_not_listed_for_ever() {
+        let fs = cache().mount(Arc::new(Endless(tree().await)));
+        let place = root(&fs).await;
+        let failure = place.children(fs.root()).await.err().unwrap();
+        assert!(failure.to_string().contains("list root"), "{failure}");
+        let mut names = Listing::of_names(&fs, fs.root());
+        let error = loop {
+            match names.next().await {
+                Ok(page) => assert!(page.is_some()),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, Error::Io);
+    }
+
+    #[tokio::test]
+    async fn what_the_store_has_forgotten_is_looked_up_again() {
+        let fs = cache().mount(Forgetful::over(tree().await, 1));
+        let place = root(&fs).await;
+        let children = place.children(fs.root()).await.unwrap();
+        assert_eq!(children.len(), 2 * DIRECTORIES);
+        let mut forgotten = 0;
+        for (child, attr) in children {
+            if attr.kind == FileKind::Directory {
+                assert_eq!(child.children(attr.id).await.unwrap().len(), 1);
+                continue;
+            }
+            let read = || fs.readlink(&Caller::Own, attr.id);
+            forgotten += usize::from(read().await == Err(Error::Stale));
+            assert_eq!(child.found_again(attr.id, read).await.unwrap(), b"target");
+        }
+        assert!(forgotten > 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_tree_of_more_directories_than_stores_remember_is_copied() {
+        let cache = cache();
+        let from = cache.mount(Forgetful::over(tree().await, 1));
+        let target: Arc<dyn FileSystem> = MemoryFs::new();
+        let to = cache.mount(Forgetful::over(Arc::clone(&target), 2));
+        let options = Options { recursive: true, preserve: true, ..Options::default() };
+        let copier = Arc::new(Copier::new(options, cache.budget_bytes(), ()));
+        copier.copy(vec![(root(&from).await, root(&to).await)], &to).await;
+        assert_eq!(*copier.failures.lock(), []);
+        for n in 0..DIRECTORIES {
+            let name = format!("directory {n}").into_bytes();
+            let dir = target.lookup(&Caller::Own, target.root(), &name).await.unwrap().id;
+            let link = target.lookup(&Caller::Own, dir, b"link").await.unwrap().id;
+            assert_eq!(target.readlink(&Caller::Own, link).await.unwrap(), b"target");
+        }
+    }
+}
