@@ -12,7 +12,7 @@ use weir_vfs::{Error, Lock, OpenFile};
 
 pub(crate) const RULES: &[Rule] = &[
     rule!(
-        "a client that was silent for a lease is in nobody's way",
+        "a client that was silent for a lease blocks no other client",
         "RFC 8881 8.4.3",
         "another client gets its lock after one lease and within three",
         in_the_way
@@ -24,13 +24,13 @@ pub(crate) const RULES: &[Rule] = &[
         kept
     ),
     rule!(
-        "a stateid of before the lease ran out is refused",
+        "a stateid from before the lease expired is refused",
         "RFC 8881 8.2.4",
         "EXPIRED, BAD_STATEID or STALE_STATEID when the silent client returns",
         stateid
     ),
     rule!(
-        "a lock that went to another is not given back",
+        "a lock that went to another client is not returned",
         "RFC 8881 9.11",
         "the silent client requests it again, and reclaims after the grace period",
         given_back

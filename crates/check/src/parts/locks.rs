@@ -36,7 +36,7 @@ pub(crate) const RULES: &[Rule] = &[
         to_the_end
     ),
     rule!(
-        "whoever tests is told which lock is in the way",
+        "a lock test reports the conflicting lock",
         "RFC 8881 18.11.3",
         "LOCKT's offset, length and type; a lock to the end reported up to 2^63 is a note",
         is_told
@@ -48,7 +48,7 @@ pub(crate) const RULES: &[Rule] = &[
         changes
     ),
     rule!(
-        "what is given up of a lock is free, the rest is held",
+        "an unlocked part of a lock is free, the rest stays locked",
         "RFC 8881 18.12.3",
         "LOCKU in the middle",
         splits
@@ -60,13 +60,13 @@ pub(crate) const RULES: &[Rule] = &[
         owners
     ),
     rule!(
-        "locks go with the open file",
+        "CLOSE releases the open file's locks",
         "RFC 8881 18.2.3",
         "free within 20 s of the CLOSE",
         go_with_the_file
     ),
     rule!(
-        "READ_PLUS goes on under somebody else's lock",
+        "READ_PLUS works under another client's lock",
         "RFC 8881 9.1.2",
         "read while another client has it locked; LOCKED (mandatory locks) is a note",
         read_plus_goes_on

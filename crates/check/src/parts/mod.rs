@@ -30,7 +30,7 @@ pub(crate) const LEASES: Part = Part { rules: leases::RULES, first_is_needed: fa
 /// What ends every examination.
 pub(crate) const LAST: Part = Part {
     rules: &[rule!(
-        "what was made can be removed",
+        "created files and directories can be removed",
         "RFC 8881 18.25.3",
         "every file, then the directory",
         removal

@@ -21,7 +21,7 @@ pub(crate) const RULES: &[Rule] = &[
         would_deny
     ),
     rule!(
-        "what an open denied is free after its CLOSE",
+        "access that an open denied is granted after its CLOSE",
         "RFC 8881 9.7",
         "the open that was refused, again",
         free_after_close

@@ -62,7 +62,7 @@ pub(crate) const RULES: &[Rule] = &[
     ),
     rule!("counts of a byte or two", "RFC 7862 15.10.3", "the same, 2 bytes each", small_counts),
     rule!(
-        "a reply stays within the session's limit, whatever the count",
+        "a reply stays within the session's limit, for any count",
         "RFC 8881 2.10.6.4",
         "2^32 - 1 bytes requested from 3 MiB of data and holes",
         large_counts
@@ -117,7 +117,7 @@ pub(crate) const RULES: &[Rule] = &[
         punched_hole
     ),
     rule!(
-        "what was cut off does not come back",
+        "truncated data does not come back",
         "RFC 8881 18.30.3",
         "truncated, then extended: zeros",
         regrown

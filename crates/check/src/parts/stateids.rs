@@ -9,15 +9,15 @@ use weir_nfs::v4::types::StateId;
 use weir_vfs::{Access, Caller, FileSystem};
 
 pub(crate) const RULES: &[Rule] = &[
-    rule!("an open's own stateid is taken", "RFC 8881 8.2.4", "READ_PLUS under it", own),
+    rule!("an open's own stateid is accepted", "RFC 8881 8.2.4", "READ_PLUS under it", own),
     rule!(
-        "no state at all (all zeros) is taken",
+        "the anonymous stateid (all zeros) is accepted",
         "RFC 8881 8.2.3",
-        "the anonymous stateid",
+        "READ_PLUS under it",
         anonymous
     ),
     rule!(
-        "a stateid that nobody was given is refused",
+        "a stateid that the server never issued is refused",
         "RFC 8881 8.2.4",
         "random bytes: BAD_STATEID or STALE_STATEID",
         invented
@@ -30,9 +30,9 @@ pub(crate) const RULES: &[Rule] = &[
         ahead
     ),
     rule!(
-        "the stateid that goes past locks (all ones) is taken",
+        "the READ bypass stateid (all ones) is accepted",
         "RFC 8881 8.2.3",
-        "the READ bypass stateid",
+        "READ_PLUS under it",
         bypass
     ),
     rule!(
