@@ -424,6 +424,45 @@ fn i1_many_uncached_streams_at_once_take_no_page_of_others() {
     assert_eq!(hot.resident(), before);
 }
 
+/// The reserve is in the hands of a store that takes 100 ms for each operation, and so its frames
+/// come back later than an uncached call waits while nothing is under way.
+#[test]
+fn i1_uncached_streams_of_a_slow_store_take_no_page_of_others() {
+    let rig = Rig::new(2048);
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let written = pattern(1 << 20, 25);
+    let cold = names.map(|name| rig.cold(name, &written));
+    let hot = full_of_others(&rig);
+    let before = hot.resident();
+    rig.store.switches.slow.store(100, Ordering::SeqCst);
+    rig.store.set_late(true);
+    std::thread::scope(|scope| {
+        for file in &cold {
+            let written = &written;
+            scope.spawn(move || {
+                for at in (0..written.len()).step_by(1 << 19) {
+                    let found = read_full(file, at as u64, 1 << 19, UNCACHED);
+                    assert!(found == written[at..at + (1 << 19)]);
+                }
+            });
+        }
+    });
+    assert_eq!(rig.cache.stats().lost_pages, 0, "reads");
+    std::thread::scope(|scope| {
+        for file in &cold {
+            let written = &written;
+            scope.spawn(move || {
+                for at in (0..written.len()).step_by(1 << 19) {
+                    let bytes = &written[at..at + (1 << 19)];
+                    file.write_at(bytes, at as u64, UNCACHED).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(rig.cache.stats().lost_pages, 0, "writes");
+    assert_eq!(hot.resident(), before);
+}
+
 #[test]
 fn i1_no_page_of_others_is_lost_in_a_budget_of_any_size() {
     for pages in [16, 17, 64, 300, 512, 2048, 8192] {

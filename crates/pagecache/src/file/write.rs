@@ -27,7 +27,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
 use weir_base::PAGE_SIZE;
-use weir_base::sync::atomic::Ordering;
 use weir_vfs::{Access, Error, IoFlags, Result};
 
 /// Pages that uncached writes of one file leave behind before the writer waits: 16 MiB, or as many
@@ -293,7 +292,6 @@ impl Mapping {
         if let Some(tail) = &tail {
             self.fill_tail(&step, tail);
         }
-        let at_work = step.policy.is_uncached().then(|| memory.reserve.at_work());
         let new_size = size.max(step.end());
         // From here on readers look again, until all of the step is there.
         let seqcount = self.write_seqcount();
@@ -312,7 +310,6 @@ impl Mapping {
         edit.finish(&mut state);
         let wake = self.note_written(&step, &mut state);
         drop(state);
-        drop(at_work);
         memory.collect_some();
         self.count(Count::UncachedPages, entered);
         memory.stats.add(Count::WrittenBytes, step.buf.len() as u64);
@@ -447,7 +444,6 @@ impl Mapping {
         if half.is_none_or(|page| state.dirty.len() > 1 || !state.dirty.contains(page)) {
             self.hurry(state);
         }
-        self.lane().urgent.fetch_add(1, Ordering::SeqCst);
         is_worth_waking(state)
     }
 }

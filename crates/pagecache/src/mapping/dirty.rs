@@ -81,9 +81,6 @@ impl Mapping {
     /// Something has become clean, or can be written again. The lock is held, and the flusher kicked
     /// afterwards.
     pub(crate) fn note_progress(&self, state: &mut State) {
-        if !state.dirty.is_empty() {
-            self.lane().urgent.fetch_add(1, Ordering::SeqCst);
-        }
         match state.retry_at {
             Some(retry_at) if !state.is_clean() => self.look_at(state, Some(retry_at)),
             _ => {

@@ -22,7 +22,6 @@ use weir_base::sync::atomic::Ordering;
 impl Mapping {
     /// Drops those of the pages that an uncached operation brought in.
     pub(crate) fn prune(&self, pages: &RangeSet) {
-        let _at_work = self.memory.reserve.at_work();
         let Some(mut state) = self.state.try_lock() else {
             self.count(Count::PruneSkips, 1);
             return;
@@ -57,7 +56,6 @@ impl Mapping {
     pub(crate) fn note_pruned(&self, pages: usize) {
         if pages > 0 {
             self.count(Count::PrunedPages, pages as u64);
-            self.memory.reserve.pruned.fetch_add(pages as u64, Ordering::Relaxed);
         }
     }
 

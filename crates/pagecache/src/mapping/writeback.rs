@@ -179,10 +179,10 @@ impl Mapping {
                 let source = DirtyPages { memory, frames: frames.clone(), len: len as usize };
                 let mapping = self.clone();
                 let uncached = lent == frames.len();
-                self.memory.reserve.io.fetch_add(lent, Ordering::SeqCst);
+                self.memory.reserve_writes.fetch_add(lent, Ordering::SeqCst);
                 WriteOp::new(start, Box::new(source), move |source, result| {
                     mapping.end_writeback(number, &run, &frames, source, result);
-                    mapping.memory.reserve.io.fetch_sub(lent, Ordering::SeqCst);
+                    mapping.memory.reserve_writes.fetch_sub(lent, Ordering::SeqCst);
                 })
                 .uncached(uncached)
             };

@@ -39,10 +39,6 @@ impl Memory {
         }
         self.stats.add(Count::MemoryWaits, 1);
         let place = self.waiters.enter(policy);
-        if policy.is_uncached() {
-            // The flushers look again, now also for pages that were left half-written.
-            self.flushers.hurry();
-        }
         fence(Ordering::SeqCst);
         let mut patience = Patience::new(self);
         let mut woken_at = None;
@@ -122,7 +118,6 @@ impl Memory {
             }
             return frames;
         }
-        let _at_work = policy.is_uncached().then(|| self.reserve.at_work());
         // Enough is on its way, and what is reclaimed now would wait for the same epoch.
         if self.arena.free_frames() as usize + self.retired.frames() >= min {
             return None;

@@ -18,7 +18,6 @@ pub(crate) mod metadata;
 pub(crate) mod owner;
 pub(crate) mod patience;
 pub(crate) mod region;
-pub(crate) mod reserve;
 pub(crate) mod retired;
 pub(crate) mod shrinker;
 pub(crate) mod waiters;
@@ -27,7 +26,6 @@ use crate::memory::arena::Arena;
 use crate::memory::epoch::Domain;
 use crate::memory::metadata::Metadata;
 use crate::memory::owner::Owners;
-use crate::memory::reserve::Reserve;
 use crate::memory::retired::RetireList;
 use crate::memory::waiters::Waiters;
 use crate::reclaim::s3fifo::Queues;
@@ -37,18 +35,12 @@ use crate::wait::WaitQueue;
 use std::sync::Arc;
 use std::time::Instant;
 use weir_base::sync::Mutex;
-use weir_base::sync::atomic::{AtomicBool, AtomicU32};
+use weir_base::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
 /// What memory management asks of writeback: only clean pages can be reclaimed.
 pub(crate) trait Flushers: Send + Sync {
     /// Wakes the flusher of each store.
     fn kick(&self);
-
-    /// Notes for each flusher that an uncached operation waits for memory: it writes half-written pages, too.
-    fn hurry(&self);
-
-    /// Whether each flusher has made a round since an uncached operation last gave it work.
-    fn have_seen_all(&self) -> bool;
 }
 
 /// Frames, what is known of them, and the operations that wait for some.
@@ -69,7 +61,8 @@ pub(crate) struct Memory {
     pub(crate) owners: Owners,
     pub(crate) retired: RetireList,
     pub(crate) waiters: Waiters,
-    pub(crate) reserve: Reserve,
+    /// Pages that uncached writes have in flight to a store.
+    pub(crate) reserve_writes: AtomicUsize,
     pub(crate) metadata: Metadata,
     pub(crate) background: Background,
     flushers: Arc<dyn Flushers>,
@@ -110,7 +103,7 @@ impl Memory {
             owners: Owners::default(),
             retired: RetireList::default(),
             waiters: Waiters::default(),
-            reserve: Reserve::default(),
+            reserve_writes: AtomicUsize::new(0),
             metadata: Metadata::default(),
             background: Background::default(),
             flushers,

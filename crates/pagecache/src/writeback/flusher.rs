@@ -129,8 +129,6 @@ impl Lane {
         let mut busy = memory.now();
         loop {
             self.flusher.sleep(TICK);
-            // First: who counts here has put the file, or itself, where it is found below.
-            let urgent = self.urgent.load(Ordering::SeqCst);
             let idle = self.idle.upgrade();
             let stopping = idle.is_none();
             let pressed = stopping
@@ -142,7 +140,6 @@ impl Lane {
             for mapping in self.to_look_at(memory, stopping, pressed, now) {
                 mapping.flush(pressed, now);
             }
-            self.urgent_seen.store(urgent, Ordering::SeqCst);
             if memory.waiters.any() {
                 memory.waiters.freed.notify();
             }

@@ -20,7 +20,7 @@ use crate::writeback::throttle::Writeback;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 use weir_base::sync::Mutex;
-use weir_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use weir_base::sync::atomic::{AtomicBool, Ordering};
 use weir_vfs::OpenFile;
 
 /// Tasks of a store that are not done, at which nothing is let go of for other stores' sake, and no
@@ -48,10 +48,6 @@ pub(crate) struct Lane {
     pub(crate) flusher: Signal,
     /// The flusher has a thread.
     pub(crate) running: AtomicBool,
-    /// How often uncached operations had something for the flusher to do, and how often of that it
-    /// has looked.
-    pub(crate) urgent: AtomicU64,
-    pub(crate) urgent_seen: AtomicU64,
     pub(crate) tasks: Arc<Tasks>,
 }
 
@@ -70,8 +66,6 @@ impl Lane {
             files: Mutex::default(),
             flusher: Signal::default(),
             running: AtomicBool::new(false),
-            urgent: AtomicU64::new(0),
-            urgent_seen: AtomicU64::new(0),
             tasks: Arc::default(),
         });
         let mut lanes = writeback.lanes.write();
@@ -105,12 +99,6 @@ impl Lane {
             tracing::error!("cannot start thread weir-flush: {error}");
             self.running.store(false, Ordering::SeqCst);
         }
-    }
-
-    /// Whether the flusher has made a round since an uncached operation last gave it work.
-    pub(super) fn has_seen_all(&self) -> bool {
-        !self.running.load(Ordering::SeqCst)
-            || self.urgent_seen.load(Ordering::SeqCst) == self.urgent.load(Ordering::SeqCst)
     }
 
     /// Whether so much is waiting for the store that no more is to be added for others' sake.

@@ -61,16 +61,6 @@ impl Flushers for Writeback {
             lane.kick();
         }
     }
-
-    fn hurry(&self) {
-        for lane in self.lanes() {
-            lane.urgent.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    fn have_seen_all(&self) -> bool {
-        self.lanes().iter().all(|lane| lane.has_seen_all())
-    }
 }
 
 /// Writeback of one store: what is dirty, and its lane.

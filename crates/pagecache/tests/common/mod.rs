@@ -55,6 +55,8 @@ pub struct Switches {
     pub hold_writes_below: AtomicU64,
     /// Operations are completed on other threads, late and out of order.
     pub late: AtomicBool,
+    /// How long each of them takes then beside that, in milliseconds.
+    pub slow: AtomicU64,
     /// Reads and writes wait until this is switched off.
     pub hold_reads: AtomicBool,
     pub hold_writes: AtomicBool,
@@ -189,8 +191,9 @@ impl ShakyFile {
             });
         } else if switches.late.load(Ordering::SeqCst) {
             let seed = switches.seed.fetch_add(1, Ordering::SeqCst);
+            let slow = switches.slow.load(Ordering::SeqCst);
             let job: Job = Box::new(move || {
-                let pause = Random(seed).below(60);
+                let pause = Random(seed).below(60) + 1000 * slow;
                 if pause > 20 {
                     thread::sleep(Duration::from_micros(pause));
                 }
