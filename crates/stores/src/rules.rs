@@ -1,6 +1,6 @@
 //! Rules that every store keeps alike: which names are legal, who may do what.
 
-use weir_vfs::{Acl, AclWho, Caller, Cred, Error, Result, SetAttr};
+use weir_vfs::{Acl, AclWho, Caller, Cred, Error, Permissions, Result, SetAttr};
 
 /// Longest name, in bytes, that a store takes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
@@ -10,10 +10,6 @@ pub(crate) const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 pub(crate) const DEFAULT_FILE_MODE: u32 = 0o644;
 /// Permission bits of a new directory whose creator named none.
 pub(crate) const DEFAULT_DIR_MODE: u32 = 0o755;
-
-pub(crate) const READ: u32 = 4;
-pub(crate) const WRITE: u32 = 2;
-pub(crate) const EXEC: u32 = 1;
 
 /// Refuses what is no single component.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
@@ -60,29 +56,35 @@ pub(crate) struct Ownership {
     pub(crate) acl: Option<Acl>,
 }
 
-/// Which of the rights in `mask` the caller has by mode and access control list (access(2)).
-pub(crate) fn granted(caller: &Caller, file: &Ownership, mask: u32) -> u32 {
+/// What a caller needs to change a directory's names.
+pub(crate) const CHANGE_NAMES: Permissions = Permissions::WRITE.union(Permissions::EXECUTE);
+
+/// Which of the permissions in `mask` the caller has by mode and access control list (access(2)).
+pub(crate) fn granted(caller: &Caller, file: &Ownership, mask: Permissions) -> Permissions {
     granted_to(restricted(caller), file, mask)
 }
 
 /// The same of an identity, or (`None`) of one that may do everything.
-pub(crate) fn granted_to(restricted: Option<&Cred>, file: &Ownership, mask: u32) -> u32 {
+pub(crate) fn granted_to(
+    restricted: Option<&Cred>,
+    file: &Ownership,
+    mask: Permissions,
+) -> Permissions {
     let Some(cred) = restricted else {
         // The superuser executes only files with an execute bit set, but searches every directory.
-        let exec = file.is_dir || file.mode & 0o111 != 0;
-        return mask & if exec { READ | WRITE | EXEC } else { READ | WRITE };
+        let executes = file.is_dir || file.mode & 0o111 != 0;
+        return if executes { mask } else { mask - Permissions::EXECUTE };
     };
-    if permits(cred, file, mask & 7) {
-        return mask & 7;
+    if permits(cred, file, mask) {
+        return mask;
     }
-    let each = [READ, WRITE, EXEC].into_iter();
-    each.filter(|right| mask & right != 0 && permits(cred, file, *right)).sum()
+    mask.iter().filter(|one| permits(cred, file, *one)).collect()
 }
 
-/// Whether the first class of users that an identity belongs to has all of these rights.
-fn permits(cred: &Cred, file: &Ownership, rights: u32) -> bool {
+/// Whether the first class of users that an identity belongs to has all of these permissions.
+fn permits(cred: &Cred, file: &Ownership, wanted: Permissions) -> bool {
     if let Some(acl) = &file.acl {
-        return permits_by_list(cred, file, acl, rights);
+        return permits_by_list(cred, file, acl, wanted);
     }
     let class = if cred.uid == file.uid {
         6
@@ -91,18 +93,19 @@ fn permits(cred: &Cred, file: &Ownership, rights: u32) -> bool {
     } else {
         0
     };
-    file.mode >> class & rights == rights
+    Permissions::from_bits_truncate(file.mode >> class).contains(wanted)
 }
 
-/// The same by an access control list. Of the groups, one has to have all of the rights.
-fn permits_by_list(cred: &Cred, file: &Ownership, acl: &Acl, rights: u32) -> bool {
-    let of = |who| acl.get(who).map(u32::from);
-    let mask = of(AclWho::Mask).unwrap_or(7);
+/// The same by an access control list. Of the groups, one has to have all of the permissions.
+fn permits_by_list(cred: &Cred, file: &Ownership, acl: &Acl, wanted: Permissions) -> bool {
+    let listed = |rights| Permissions::from_bits_truncate(u32::from(rights));
+    let of = |who| acl.get(who).map(listed);
+    let mask = of(AclWho::Mask).unwrap_or(Permissions::all());
     if cred.uid == file.uid {
-        return of(AclWho::Owner).unwrap_or(0) & rights == rights;
+        return of(AclWho::Owner).unwrap_or_default().contains(wanted);
     }
     if let Some(user) = of(AclWho::User(cred.uid)) {
-        return user & mask & rights == rights;
+        return (user & mask).contains(wanted);
     }
     let mut groups = acl.entries().iter().filter(|(who, _)| match *who {
         AclWho::Group => is_member(cred, file.gid),
@@ -110,13 +113,13 @@ fn permits_by_list(cred: &Cred, file: &Ownership, acl: &Acl, rights: u32) -> boo
         _ => false,
     });
     let Some(first) = groups.next() else {
-        return of(AclWho::Other).unwrap_or(0) & rights == rights;
+        return of(AclWho::Other).unwrap_or_default().contains(wanted);
     };
-    std::iter::once(first).chain(groups).any(|&(_, r)| u32::from(r) & mask & rights == rights)
+    std::iter::once(first).chain(groups).any(|&(_, r)| (listed(r) & mask).contains(wanted))
 }
 
-/// Fails unless the caller has every right in `mask`.
-pub(crate) fn require(caller: &Caller, file: &Ownership, mask: u32) -> Result<()> {
+/// Fails unless the caller has every permission in `mask`.
+pub(crate) fn require(caller: &Caller, file: &Ownership, mask: Permissions) -> Result<()> {
     let has = match restricted(caller) {
         Some(cred) => permits(cred, file, mask),
         None => granted(caller, file, mask) == mask,
@@ -146,6 +149,11 @@ pub(crate) fn restricted(caller: &Caller) -> Option<&Cred> {
 mod tests {
     use super::*;
 
+    const ALL: Permissions = Permissions::all();
+    const NONE: Permissions = Permissions::empty();
+    const READ: Permissions = Permissions::READ;
+    const WRITE: Permissions = Permissions::WRITE;
+
     #[test]
     fn names_are_single_components() {
         for bad in [&b""[..], b".", b"..", b"a/b", b"a\0"] {
@@ -161,13 +169,13 @@ mod tests {
     fn the_first_class_that_matches_decides() {
         let file = Ownership { mode: 0o074, uid: 1, gid: 2, is_dir: false, acl: None };
         let who = |uid, gid, groups: &[u32]| Caller::As(Cred { uid, gid, groups: groups.to_vec() });
-        assert_eq!(granted(&who(1, 2, &[]), &file, 7), 0, "the owner is not also the group");
-        assert_eq!(granted(&who(3, 2, &[]), &file, 7), 7);
-        assert_eq!(granted(&who(3, 9, &[2]), &file, 7), 7);
-        assert_eq!(granted(&who(3, 9, &[]), &file, 7), READ);
-        assert_eq!(granted(&who(0, 0, &[]), &file, 7), 7);
+        assert_eq!(granted(&who(1, 2, &[]), &file, ALL), NONE, "the owner is not also the group");
+        assert_eq!(granted(&who(3, 2, &[]), &file, ALL), ALL);
+        assert_eq!(granted(&who(3, 9, &[2]), &file, ALL), ALL);
+        assert_eq!(granted(&who(3, 9, &[]), &file, ALL), READ);
+        assert_eq!(granted(&who(0, 0, &[]), &file, ALL), ALL);
         let private = Ownership { mode: 0o600, ..file };
-        assert_eq!(granted(&Caller::Own, &private, 7), READ | WRITE);
+        assert_eq!(granted(&Caller::Own, &private, ALL), READ | WRITE);
     }
 
     #[test]
@@ -184,10 +192,10 @@ mod tests {
         let file =
             Ownership { mode: 0o761, uid: 1, gid: 2, is_dir: false, acl: Some(acl.unwrap()) };
         let who = |uid, groups: &[u32]| Caller::As(Cred { uid, gid: 99, groups: groups.to_vec() });
-        assert_eq!(granted(&who(1, &[]), &file, 7), 7, "the mask is not the owner's");
-        assert_eq!(granted(&who(5, &[]), &file, 7), 6, "but a named user's");
-        assert_eq!(granted(&who(6, &[2, 8]), &file, 7), 0);
-        assert_eq!(granted(&who(9, &[]), &file, 7), EXEC);
+        assert_eq!(granted(&who(1, &[]), &file, ALL), ALL, "the mask is not the owner's");
+        assert_eq!(granted(&who(5, &[]), &file, ALL), READ | WRITE, "but a named user's");
+        assert_eq!(granted(&who(6, &[2, 8]), &file, ALL), NONE);
+        assert_eq!(granted(&who(9, &[]), &file, ALL), Permissions::EXECUTE);
         let both = who(9, &[2, 8]);
         assert_eq!(granted(&both, &file, READ), READ);
         assert_eq!(granted(&both, &file, WRITE), WRITE);

@@ -8,8 +8,8 @@ use tempfile::TempDir;
 use weir_stores::local::{IoEngine, LocalFs, LocalOptions};
 use weir_stores::testing::{bytes_of, new_file, read, read_all, write};
 use weir_vfs::{
-    Access, Acl, AclKind, AclWho, Caller, Cred, Error, FileId, FileKind, FileSystem, SegmentKind,
-    SetAttr, SetTime,
+    Access, Acl, AclKind, AclWho, Caller, Cred, Error, FileId, FileKind, FileSystem, Permissions,
+    SegmentKind, SetAttr, SetTime,
 };
 
 const OWN: Caller = Caller::Own;
@@ -39,6 +39,8 @@ async fn content(fs: &Arc<dyn FileSystem>, id: FileId) -> Vec<u8> {
     let file = fs.open(&OWN, id, Access::READ).await.unwrap();
     read_all(&*file, 1 << 16).await
 }
+
+const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -305,14 +307,21 @@ async fn callers_act_as_themselves() {
     let home = store.mkdir(&OWN, store.root(), b"home", &set(0o1777)).await.unwrap().id;
     let made = store.create(&alice, home, b"hers", &set(0o640), false).await.unwrap().attr;
     assert_eq!((made.uid, made.gid, made.mode), (4001, 4001, 0o640));
-    assert_eq!(store.access(&alice, made.id, 7).await.unwrap(), 6);
-    assert_eq!(store.access(&bob, made.id, 7).await.unwrap(), 0);
+    assert_eq!(store.access(&alice, made.id, Permissions::all()).await.unwrap(), READ_WRITE);
+    assert_eq!(
+        store.access(&bob, made.id, Permissions::all()).await.unwrap(),
+        Permissions::empty()
+    );
     assert_eq!(store.open(&bob, made.id, Access::READ).await.err(), Some(Error::AccessDenied));
     assert_eq!(store.setattr(&bob, made.id, &set(0o666)).await.unwrap_err(), Error::NotPermitted);
     assert_eq!(store.unlink(&bob, home, b"hers").await, Err(Error::NotPermitted), "sticky");
     let give = SetAttr { gid: Some(5000), ..SetAttr::default() };
     assert_eq!(store.setattr(&alice, made.id, &give).await.unwrap().gid, 5000);
-    assert_eq!(store.access(&bob, made.id, 7).await.unwrap(), 4, "by a supplementary group");
+    assert_eq!(
+        store.access(&bob, made.id, Permissions::all()).await.unwrap(),
+        Permissions::READ,
+        "by a supplementary group"
+    );
     store.open(&bob, made.id, Access::READ).await.unwrap();
     let give = SetAttr { uid: Some(4002), ..SetAttr::default() };
     assert_eq!(store.setattr(&alice, made.id, &give).await.unwrap_err(), Error::NotPermitted);
@@ -332,14 +341,16 @@ async fn callers_act_as_themselves() {
         ];
         let list = Acl::new(entries).unwrap();
         store.set_acl(&OWN, listed, AclKind::Access, Some(&list)).await.unwrap();
-        assert_eq!(store.access(&bob, listed, 7).await.unwrap(), u32::from(rights), "{rights}");
-        assert_eq!(store.access(&bob, listed, 5).await.unwrap(), u32::from(rights) & 5);
-        assert_eq!(store.access(&alice, listed, 7).await.unwrap(), 6);
+        let his = Permissions::from_bits_retain(rights.into());
+        for asked in [Permissions::all(), Permissions::READ | Permissions::EXECUTE] {
+            assert_eq!(store.access(&bob, listed, asked).await.unwrap(), his & asked, "{rights}");
+        }
+        assert_eq!(store.access(&alice, listed, Permissions::all()).await.unwrap(), READ_WRITE);
     }
     // The thread is its own again after each call, failed ones too.
     fs::write(dir.path().join("roots"), "x").unwrap();
     assert_eq!(fs::metadata(dir.path().join("roots")).unwrap().uid(), 0);
-    assert_eq!(store.access(&OWN, made.id, 7).await.unwrap(), 6);
+    assert_eq!(store.access(&OWN, made.id, Permissions::all()).await.unwrap(), READ_WRITE);
 }
 
 #[tokio::test]

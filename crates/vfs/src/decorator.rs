@@ -5,8 +5,8 @@
 
 use crate::{
     Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirPage, Extent, FileId, FileKind,
-    FileSystem, FsStat, Lock, LockOwner, LockRange, OpenFile, ReadOp, RenameFlags, Result, SetAttr,
-    Unnamed, WriteOp, XattrMode,
+    FileSystem, FsStat, Lock, LockOwner, LockRange, OpenFile, Permissions, ReadOp, RenameFlags,
+    Result, SetAttr, Unnamed, WriteOp, XattrMode,
 };
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ decorator! {
         Statfs: fn statfs() -> FsStat;
         Getattr: fn getattr(id: FileId) -> Attr;
         Setattr: fn setattr(caller: &Caller, id: FileId, set: &SetAttr) -> Attr;
-        Access: fn access(caller: &Caller, id: FileId, mask: u32) -> u32;
+        Access: fn access(caller: &Caller, id: FileId, mask: Permissions) -> Permissions;
         Lookup: fn lookup(caller: &Caller, dir: FileId, name: &[u8]) -> Attr;
         Parent: fn parent(dir: FileId) -> Attr;
         Readdir: fn readdir(

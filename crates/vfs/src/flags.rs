@@ -62,6 +62,29 @@ bitflags::bitflags! {
     }
 }
 
+bitflags::bitflags! {
+    /// What a caller may do with a file, with the values of access(2).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Permissions: u32 {
+        /// Executing a file, searching a directory.
+        const EXECUTE = 1;
+        /// Writing.
+        const WRITE = 2;
+        /// Reading.
+        const READ = 4;
+    }
+}
+
+impl From<Access> for Permissions {
+    /// What an open for this access needs.
+    fn from(access: Access) -> Self {
+        let mut needed = Self::empty();
+        needed.set(Self::READ, access.contains(Access::READ));
+        needed.set(Self::WRITE, access.contains(Access::WRITE));
+        needed
+    }
+}
+
 /// How a range is going to be used (posix_fadvise(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Advice {

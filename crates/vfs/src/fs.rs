@@ -2,7 +2,7 @@
 
 use crate::{
     Access, Acl, AclKind, Attr, Capabilities, Cred, Error, Extent, FileId, FsStat, Lock, LockOwner,
-    LockRange, ReadOp, Result, SegmentKind, SetAttr, WriteOp,
+    LockRange, Permissions, ReadOp, Result, SegmentKind, SetAttr, WriteOp,
 };
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -119,8 +119,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Sets attributes and returns them as they are afterwards.
     async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr>;
 
-    /// Which of the rights read (4), write (2) and execute or search (1) the caller has.
-    async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32>;
+    /// Which of the permissions in `mask` the caller has.
+    async fn access(&self, caller: &Caller, id: FileId, mask: Permissions) -> Result<Permissions>;
 
     /// Finds a name in a directory.
     async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr>;

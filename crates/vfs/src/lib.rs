@@ -28,7 +28,7 @@ pub use acl::{Acl, AclKind, AclRights, AclWho, acl_xattr, tag_of, who_of};
 pub use attr::{Attr, Cred, FileId, FileKind, FsStat, SetAttr, SetTime};
 pub use decorator::{FileSystemDecorator, FileSystemMethod, OpenFileDecorator, OpenFileMethod};
 pub use error::{Error, Result};
-pub use flags::{Access, Advice, Capabilities, IoFlags};
+pub use flags::{Access, Advice, Capabilities, IoFlags, Permissions};
 pub use fs::{
     Caller, Created, DirEntry, DirPage, FileSystem, OpenFile, RenameFlags, UNCACHED_MARK,
     UNCACHED_XATTR, Unnamed, XattrMode,

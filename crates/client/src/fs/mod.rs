@@ -19,9 +19,7 @@ use crate::fs::file::NfsFile;
 use crate::fs::handles::Handles;
 use crate::fs::mount_state::{Mount, MountState, Runtime};
 use crate::mount;
-use crate::protocol::{
-    Handle, Node, OpenContext, Permissions, Place, Protocol, Special, auth_sys, broken,
-};
+use crate::protocol::{Handle, Node, OpenContext, Place, Protocol, Special, auth_sys, broken};
 use crate::{MountOptions, NfsUrl, Version};
 use async_trait::async_trait;
 use std::future::Future;
@@ -31,7 +29,7 @@ use std::time::Duration;
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
     Access, Attr, Caller, Capabilities, Created, Cred, DirEntry, DirPage, Error, FileId, FileKind,
-    FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, Unnamed, XattrMode,
+    FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr, Unnamed, XattrMode,
 };
 
 /// An NFS export, mounted.
@@ -267,13 +265,10 @@ impl FileSystem for NfsFs {
         self.changing(id, set).await
     }
 
-    async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32> {
+    async fn access(&self, caller: &Caller, id: FileId, mask: Permissions) -> Result<Permissions> {
         let (handle, cred) = (self.handle(id)?, self.cred(caller));
         self.mount
-            .run(|state| async move {
-                let wanted = Permissions::from_bits_truncate(mask);
-                Ok(state.protocol.access(&cred, &handle, wanted).await?.bits())
-            })
+            .run(|state| async move { state.protocol.access(&cred, &handle, mask).await })
             .await
     }
 

@@ -11,8 +11,8 @@ mod types;
 pub(crate) use lock_waiters::{LockCallback, LockWaiters};
 pub(crate) use terms::Terms;
 pub(crate) use types::{
-    ChangeSpan, Entry, Handle, Limits, Locker, Node, OpenContext, Page, Permissions, Place,
-    Special, WriteRequest, Written, file_id,
+    ChangeSpan, Entry, Handle, Limits, Locker, Node, OpenContext, Page, Place, Special,
+    WriteRequest, Written, file_id,
 };
 
 use crate::error::{Error, Result, Violation};
@@ -22,8 +22,8 @@ use std::any::Any;
 use std::sync::Arc;
 use weir_rpc::{AuthSys, OpaqueAuth};
 use weir_vfs::{
-    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange, RenameFlags,
-    SetAttr, XattrMode,
+    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange, Permissions,
+    RenameFlags, SetAttr, XattrMode,
 };
 
 /// One version of the protocol, spoken with one server.
@@ -178,9 +178,7 @@ pub(crate) async fn open_stateless(
         FileKind::Symlink => return Err(weir_vfs::Error::Loop.into()),
         _ => return Err(weir_vfs::Error::Invalid.into()),
     }
-    let mut wanted = Permissions::empty();
-    wanted.set(Permissions::READ, access.contains(Access::READ));
-    wanted.set(Permissions::WRITE, access.contains(Access::WRITE));
+    let wanted = Permissions::from(access);
     match protocol.access(&cred, handle, wanted).await? == wanted {
         true => Ok(OpenContext { cred, handle: handle.clone(), state: None }),
         false => Err(weir_vfs::Error::AccessDenied.into()),

@@ -70,17 +70,6 @@ pub(crate) struct WriteRequest {
     pub(crate) durable: bool,
 }
 
-bitflags::bitflags! {
-    /// Permissions to check for a caller, with the values of access(2).
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct Permissions: u32 {
-        const READ = 4;
-        const WRITE = 2;
-        /// Executing a file, searching a directory.
-        const EXECUTE = 1;
-    }
-}
-
 /// What a server said of a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {

@@ -24,8 +24,8 @@ use crate::protocol::LockWaiters;
 use crate::protocol::Terms;
 use crate::protocol::cookie_verifiers::Verifiers;
 use crate::protocol::{
-    Entry, Handle, Limits, Locker, Node, OpenContext, Page, Permissions, Place, Protocol, Special,
-    WriteRequest, Written, broken,
+    Entry, Handle, Limits, Locker, Node, OpenContext, Page, Place, Protocol, Special, WriteRequest,
+    Written, broken,
 };
 use crate::transport::{
     Connection, Expect, Patience, Peer, ReadTarget, Reply, Request, ResultForm,
@@ -43,8 +43,8 @@ use weir_nfs::v3::types::{Created, DirOp};
 use weir_nfs::v3::{self, Call, Error as Nfs3Error, Procedure};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
-    Access, Attr, Capabilities, Extent, FsStat, Layout, Lock, LockRange, RenameFlags, SetAttr,
-    XattrMode,
+    Access, Attr, Capabilities, Extent, FsStat, Layout, Lock, LockRange, Permissions, RenameFlags,
+    SetAttr, XattrMode,
 };
 use weir_xdr::Decoder;
 

@@ -7,8 +7,8 @@ use crate::error::{Result, Violation};
 use crate::protocol::ChangeSpan;
 use crate::protocol::LockWaiters;
 use crate::protocol::{
-    Entry, Handle, Limits, Locker, Node, OpenContext, Page, Permissions, Place, Protocol, Special,
-    WriteRequest, Written,
+    Entry, Handle, Limits, Locker, Node, OpenContext, Page, Place, Protocol, Special, WriteRequest,
+    Written,
 };
 use crate::transport::{Connection, ReadTarget};
 use crate::v4::state::open_state::is_gone;
@@ -23,8 +23,8 @@ use weir_nfs::v4::types::{Content, StableHow, StateId};
 use weir_nfs::v4::{Attrs, Bitmap, Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
-    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange, RenameFlags,
-    SegmentKind, SetAttr, XattrMode,
+    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange, Permissions,
+    RenameFlags, SegmentKind, SetAttr, XattrMode,
 };
 
 impl V4 {

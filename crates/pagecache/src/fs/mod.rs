@@ -28,7 +28,7 @@ use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicU64, Ordering};
 use weir_vfs::{
     Access, Acl, AclKind, Attr, Caller, Created, DirPage, Error, FileId, FileKind, FileSystem,
-    FsStat, RenameFlags, Result, SetAttr, XattrMode,
+    FsStat, Permissions, RenameFlags, Result, SetAttr, XattrMode,
 };
 
 /// Files of a store that stay open after their last close.
@@ -134,13 +134,10 @@ impl CachedFs {
     /// [`Error::AccessDenied`] if `caller` may not; [`Error::IsDirectory`], [`Error::Invalid`] for
     /// what is not a regular file; those of the store.
     pub async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<File> {
-        let mut mask = 0;
-        for (bit, right) in [(Access::READ, 4), (Access::WRITE, 2)] {
-            if access.contains(bit) {
-                mask |= right;
-            }
-        }
-        if *caller != Caller::Own && self.store().access(caller, id, mask).await? & mask != mask {
+        let needed = Permissions::from(access);
+        if *caller != Caller::Own
+            && !self.store().access(caller, id, needed).await?.contains(needed)
+        {
             return Err(Error::AccessDenied);
         }
         let (mapping, was_idle) = self.mapping(id, access).await?;
@@ -219,11 +216,16 @@ impl CachedFs {
         crate::tasks::finish(&tasks, work).await
     }
 
-    /// Which of the rights read (4), write (2) and execute or search (1) the caller has.
+    /// Which of the permissions in `mask` the caller has.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32> {
+    pub async fn access(
+        &self,
+        caller: &Caller,
+        id: FileId,
+        mask: Permissions,
+    ) -> Result<Permissions> {
         self.store().access(caller, id, mask).await
     }
 

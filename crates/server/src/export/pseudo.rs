@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use weir_vfs::{
     Access, Attr, Caller, Capabilities, Created, DirEntry, DirPage, Error, FileId, FileKind,
-    FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr,
+    FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr,
 };
 
-const READ_AND_SEARCH: u32 = 5;
+const READ_AND_SEARCH: Permissions = Permissions::READ.union(Permissions::EXECUTE);
 /// Cookies are places in the directory plus this, for 0, 1 and 2 have meanings of their own.
 const COOKIE_SHIFT: u64 = 3;
 
@@ -138,7 +138,7 @@ impl FileSystem for PseudoFs {
         Err(Error::ReadOnly)
     }
 
-    async fn access(&self, _: &Caller, id: FileId, mask: u32) -> Result<u32> {
+    async fn access(&self, _: &Caller, id: FileId, mask: Permissions) -> Result<Permissions> {
         self.dir(id)?;
         Ok(mask & READ_AND_SEARCH)
     }
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(fs.parent(b.id).await.unwrap().id, id_of("/srv"));
         assert_eq!(fs.parent(fs.root()).await.unwrap().id, fs.root());
         assert_eq!(fs.lookup(&Caller::Own, b.id, b"x").await, Err(Error::NotFound));
-        assert_eq!(fs.access(&Caller::Own, b.id, 7).await, Ok(5));
+        assert_eq!(fs.access(&Caller::Own, b.id, Permissions::all()).await, Ok(READ_AND_SEARCH));
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 use weir_pagecache::File;
-use weir_vfs::{Access, Caller, Error, FileId, Result};
+use weir_vfs::{Access, Caller, Error, FileId, Permissions, Result};
 
 /// How long a right that was granted is not asked for again.
 const HOLDS: Duration = Duration::from_secs(1);
@@ -22,9 +22,6 @@ const SHARDS: usize = 16;
 const SHARD_RIGHTS: usize = 1024;
 /// Counters of changes; files share them.
 const BUCKETS: usize = 1024;
-
-/// A right of access(2): to execute a file, to search a directory.
-const EXECUTE: u32 = 1;
 
 /// Whose right to what. The caller is known by a hash under a secret key: it has many groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,8 +107,7 @@ impl Served {
     /// open: as its mode and lists allow; its owner always, who may have opened it before it took its
     /// own permission away (RFC 1813 section 4.4); and who may execute it may read it to that end.
     pub(crate) async fn may(&self, caller: &Caller, id: FileId, access: Access) -> Result<bool> {
-        let mask = mask(access);
-        if self.fs().access(caller, id, mask).await? & mask == mask {
+        if self.has(caller, id, access.into()).await? {
             return Ok(true);
         }
         self.may_nevertheless(caller, id, access).await
@@ -158,7 +154,7 @@ impl Served {
     /// Whether a caller may find what lies in a directory: only then is it told more of that than
     /// names.
     pub(crate) async fn may_search(&self, caller: &Caller, dir: FileId) -> Result<bool> {
-        Ok(self.fs().access(caller, dir, EXECUTE).await? == EXECUTE)
+        self.has(caller, dir, Permissions::EXECUTE).await
     }
 
     /// Whether a caller may read or write a file although its mode and lists do not allow it, as
@@ -169,7 +165,11 @@ impl Served {
 
     /// Whether a caller may execute the file that it wants to read.
     async fn may_execute(&self, caller: &Caller, id: FileId, access: Access) -> Result<bool> {
-        Ok(access == Access::READ && self.fs().access(caller, id, EXECUTE).await? == EXECUTE)
+        Ok(access == Access::READ && self.has(caller, id, Permissions::EXECUTE).await?)
+    }
+
+    async fn has(&self, caller: &Caller, id: FileId, wanted: Permissions) -> Result<bool> {
+        Ok(self.fs().access(caller, id, wanted).await?.contains(wanted))
     }
 
     async fn owns(&self, caller: &Caller, id: FileId) -> Result<bool> {
@@ -178,10 +178,4 @@ impl Served {
             Caller::As(cred) => Ok(self.fs().getattr(id).await?.uid == cred.uid),
         }
     }
-}
-
-/// The rights of access(2) that an access needs.
-fn mask(access: Access) -> u32 {
-    let of = |bit, right| if access.contains(bit) { right } else { 0 };
-    of(Access::READ, 4) | of(Access::WRITE, 2)
 }

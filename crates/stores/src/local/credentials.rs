@@ -16,7 +16,7 @@ use rustix::fs::Statx;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use std::io;
 use std::marker::PhantomData;
-use weir_vfs::{Caller, Cred, Error, Result};
+use weir_vfs::{Caller, Cred, Error, Permissions, Result};
 
 /// The user as whom accepted data is written: any but the superuser (65,534 usually owns no files).
 const WRITER: u32 = 65_534;
@@ -61,8 +61,8 @@ impl Identity {
         self.can_switch
     }
 
-    /// Which rights (as of access(2)) a file's mode gives a caller: a guess at what the kernel says.
-    pub(super) fn likely_rights(&self, caller: &Caller, file: &Statx) -> u32 {
+    /// Which permissions a file's mode gives a caller: a guess at what the kernel says.
+    pub(super) fn likely_permissions(&self, caller: &Caller, file: &Statx) -> Permissions {
         let cred = match caller {
             Caller::As(cred) if self.can_switch => cred,
             _ => &self.own,
@@ -75,7 +75,7 @@ impl Identity {
             is_dir: mode & libc::S_IFMT == libc::S_IFDIR,
             acl: None,
         };
-        rules::granted_to(Some(cred).filter(|cred| cred.uid != 0), &ownership, 7)
+        rules::granted_to(Some(cred).filter(|cred| cred.uid != 0), &ownership, Permissions::all())
     }
 
     /// Takes on the caller's identity, where the process may; else calls stay the process's own.

@@ -9,7 +9,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use weir_base::stable_hash;
-use weir_vfs::{Lock, LockRange, TO_END};
+use weir_vfs::{Lock, LockRange, Permissions, TO_END};
 
 /// What `name_to_handle_at` yields, besides its header.
 const MAX_HANDLE_BYTES: usize = 128;
@@ -193,19 +193,21 @@ pub(super) fn lock(
     Ok(Some(Lock { range: LockRange { start, end }, exclusive }))
 }
 
-/// Which rights of a mask the effective identity has to an open file. The mode says what is `likely`,
+/// Which permissions of a mask the effective identity has to an open file. The mode says what is `likely`,
 /// the kernel what is so (lists, privileges): mostly in two questions, one for what is granted and
 /// one for what is not.
-pub(super) fn granted(file: BorrowedFd<'_>, mask: u32, likely: u32) -> io::Result<u32> {
-    let mut granted = 0;
-    for part in [mask & likely, mask & !likely].into_iter().filter(|part| *part != 0) {
+pub(super) fn granted(
+    file: BorrowedFd<'_>,
+    mask: Permissions,
+    likely: Permissions,
+) -> io::Result<Permissions> {
+    let mut granted = Permissions::empty();
+    for part in [mask & likely, mask - likely].into_iter().filter(|part| !part.is_empty()) {
         if may_access(file, part)? {
             granted |= part;
-        } else if !part.is_power_of_two() {
-            for right in [1, 2, 4].into_iter().filter(|right| part & right != 0) {
-                if may_access(file, right)? {
-                    granted |= right;
-                }
+        } else if part.iter().count() > 1 {
+            for one in part.iter() {
+                granted.set(one, may_access(file, one)?);
             }
         }
     }
@@ -213,14 +215,14 @@ pub(super) fn granted(file: BorrowedFd<'_>, mask: u32, likely: u32) -> io::Resul
 }
 
 /// faccessat2(2) with the effective identity, on an open file.
-pub(super) fn may_access(file: BorrowedFd<'_>, mask: u32) -> io::Result<bool> {
+pub(super) fn may_access(file: BorrowedFd<'_>, mask: Permissions) -> io::Result<bool> {
     // SAFETY: the path is a constant C string.
     let result = unsafe {
         libc::syscall(
             libc::SYS_faccessat2,
             file.as_raw_fd(),
             c"".as_ptr(),
-            mask,
+            mask.bits(),
             libc::AT_EACCESS | libc::AT_EMPTY_PATH,
         )
     };

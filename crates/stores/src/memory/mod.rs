@@ -10,7 +10,7 @@ mod node;
 mod tree;
 
 use crate::rules::{
-    self, DEFAULT_DIR_MODE, DEFAULT_FILE_MODE, EXEC, MAX_FILE_BYTES, MAX_NAME_BYTES, READ, WRITE,
+    self, CHANGE_NAMES, DEFAULT_DIR_MODE, DEFAULT_FILE_MODE, MAX_FILE_BYTES, MAX_NAME_BYTES,
     check_name, is_member, is_owner, require, restricted,
 };
 use async_trait::async_trait;
@@ -25,7 +25,8 @@ use tree::Tree;
 use weir_base::PAGE_SIZE;
 use weir_vfs::{
     Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirEntry, DirPage, Error, FileId,
-    FileKind, FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, SetTime, XattrMode,
+    FileKind, FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr, SetTime,
+    XattrMode,
 };
 
 /// Longest target of a symbolic link, in bytes.
@@ -101,7 +102,7 @@ impl MemoryFs {
         if tree.dir(dir)?.get(name).is_some() {
             return Err(Error::Exists);
         }
-        require(caller, &parent.ownership(), WRITE | EXEC)?;
+        require(caller, &parent.ownership(), CHANGE_NAMES)?;
         if tree.len() >= self.options.max_files {
             return Err(Error::NoSpace);
         }
@@ -160,12 +161,12 @@ fn may_set(caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
         }
         for time in [set.atime, set.mtime].into_iter().flatten().filter(|_| !owner) {
             match time {
-                SetTime::Now => require(caller, file, WRITE)?,
+                SetTime::Now => require(caller, file, Permissions::WRITE)?,
                 SetTime::To(_) => return Err(Error::NotPermitted),
             }
         }
         if set.size.is_some() && !owner {
-            require(caller, file, WRITE)?;
+            require(caller, file, Permissions::WRITE)?;
         }
     }
     if set.size.is_some() { node.content().map(drop) } else { Ok(()) }
@@ -185,7 +186,7 @@ fn apply(node: &Node, set: &SetAttr) -> Result<()> {
 /// Fails unless the caller may take names of `node` out of `dir`.
 fn may_remove(tree: &Tree, caller: &Caller, dir: FileId, node: &Node) -> Result<()> {
     let parent = &tree.node(dir)?.ownership();
-    require(caller, parent, WRITE | EXEC)?;
+    require(caller, parent, CHANGE_NAMES)?;
     let sticky = parent.mode & 0o1000 != 0;
     if sticky && !is_owner(caller, parent) && !is_owner(caller, &node.ownership()) {
         return Err(Error::NotPermitted);
@@ -240,7 +241,7 @@ impl FileSystem for MemoryFs {
         Ok(node.attr())
     }
 
-    async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32> {
+    async fn access(&self, caller: &Caller, id: FileId, mask: Permissions) -> Result<Permissions> {
         Ok(rules::granted(caller, &self.node(id)?.ownership(), mask))
     }
 
@@ -248,7 +249,7 @@ impl FileSystem for MemoryFs {
         check_name(name)?;
         let tree = self.tree.read();
         tree.dir(dir)?;
-        require(caller, &tree.node(dir)?.ownership(), EXEC)?;
+        require(caller, &tree.node(dir)?.ownership(), Permissions::EXECUTE)?;
         Ok(tree.child(dir, name)?.attr())
     }
 
@@ -267,7 +268,7 @@ impl FileSystem for MemoryFs {
     ) -> Result<DirPage> {
         let tree = self.tree.read();
         let entries = tree.dir(dir)?;
-        require(caller, &tree.node(dir)?.ownership(), READ)?;
+        require(caller, &tree.node(dir)?.ownership(), Permissions::READ)?;
         let mut page = DirPage { entries: Vec::new(), eof: true };
         for (cookie, name, id) in entries.after(cookie) {
             if page.entries.len() == max_entries {
@@ -302,7 +303,7 @@ impl FileSystem for MemoryFs {
         check_name(name)?;
         let mut tree = self.tree.write();
         if let Some(id) = tree.dir(dir)?.get(name) {
-            require(caller, &tree.node(dir)?.ownership(), EXEC)?;
+            require(caller, &tree.node(dir)?.ownership(), Permissions::EXECUTE)?;
             if exclusive {
                 return Err(Error::Exists);
             }
@@ -371,7 +372,7 @@ impl FileSystem for MemoryFs {
         if tree.dir(dir)?.get(name).is_some() {
             return Err(Error::Exists);
         }
-        require(caller, &tree.node(dir)?.ownership(), WRITE | EXEC)?;
+        require(caller, &tree.node(dir)?.ownership(), CHANGE_NAMES)?;
         if node.meta.lock().nlink >= MAX_LINKS {
             return Err(Error::TooManyLinks);
         }
@@ -409,7 +410,7 @@ impl FileSystem for MemoryFs {
         may_remove(&tree, caller, from_dir, &node)?;
         match &target {
             Some(target) => may_remove(&tree, caller, to_dir, target)?,
-            None => require(caller, &tree.node(to_dir)?.ownership(), WRITE | EXEC)?,
+            None => require(caller, &tree.node(to_dir)?.ownership(), CHANGE_NAMES)?,
         }
         if node.is_dir() && tree.is_within(to_dir, node.id) {
             return Err(Error::Invalid);
@@ -438,14 +439,7 @@ impl FileSystem for MemoryFs {
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
         let node = self.node(id)?;
         node.content()?;
-        let mut mask = 0;
-        if access.contains(Access::READ) {
-            mask |= READ;
-        }
-        if access.contains(Access::WRITE) {
-            mask |= WRITE;
-        }
-        require(caller, &node.ownership(), mask)?;
+        require(caller, &node.ownership(), access.into())?;
         Ok(Arc::new(MemoryFile { node, access, id: OpenId::new() }))
     }
 
@@ -455,7 +449,7 @@ impl FileSystem for MemoryFs {
 
     async fn get_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {
         let node = self.node(id)?;
-        require(caller, &node.ownership(), READ)?;
+        require(caller, &node.ownership(), Permissions::READ)?;
         let meta = node.meta.lock();
         meta.xattrs.get(name).cloned().ok_or(Error::NoAttribute)
     }
@@ -478,7 +472,7 @@ impl FileSystem for MemoryFs {
             return Err(Error::TooBig);
         }
         let node = self.node(id)?;
-        require(caller, &node.ownership(), WRITE)?;
+        require(caller, &node.ownership(), Permissions::WRITE)?;
         let mut meta = node.meta.lock();
         match (mode, meta.xattrs.contains_key(name)) {
             (XattrMode::Create, true) => return Err(Error::Exists),
@@ -500,7 +494,7 @@ impl FileSystem for MemoryFs {
 
     async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
         let node = self.node(id)?;
-        require(caller, &node.ownership(), WRITE)?;
+        require(caller, &node.ownership(), Permissions::WRITE)?;
         let mut meta = node.meta.lock();
         meta.xattrs.remove(name).ok_or(Error::NoAttribute)?;
         meta.touch();

@@ -41,7 +41,7 @@ use weir_nfs::nlm::{
     TestRes, UnlockArgs,
 };
 use weir_pagecache::CachedFs;
-use weir_vfs::{Access, Caller, FileKind};
+use weir_vfs::{Access, Caller, FileKind, Permissions};
 use weir_xdr::{Bytes, Encoder, Opaque};
 
 /// How often hosts without locks are looked for.
@@ -170,9 +170,9 @@ impl Request<'_> {
             Caller::Own => true,
             Caller::As(cred) => cred.uid == attr.uid,
         };
-        const READ_OR_WRITE: u32 = 6;
-        let may = export.fs().access(&admitted.caller, node.id, READ_OR_WRITE).await;
-        if !owns && may.map_err(of_vfs)? == 0 {
+        let wanted = Permissions::READ | Permissions::WRITE;
+        let may = export.fs().access(&admitted.caller, node.id, wanted).await;
+        if !owns && may.map_err(of_vfs)?.is_empty() {
             return Err(Status::Failed);
         }
         Ok(node)

@@ -7,11 +7,7 @@ use weir_nfs::v3::op::access::{self, Granted, Rights};
 use weir_nfs::v3::op::{getattr, setattr};
 use weir_nfs::v3::types::{Time, WccData};
 use weir_nfs::v3::{Error, Failure};
-use weir_vfs::{Access, Attr, FileKind, SetAttr};
-
-const READ: u32 = 4;
-const WRITE: u32 = 2;
-const EXECUTE: u32 = 1;
+use weir_vfs::{Access, Attr, FileKind, Permissions, SetAttr};
 
 pub(in crate::v3) async fn getattr(request: &Request<'_>, args: getattr::Args) -> getattr::Res {
     let file = request.target(&args.object)?;
@@ -65,9 +61,9 @@ pub(in crate::v3) async fn access(request: &Request<'_>, args: access::Args) -> 
     let file = request.target(&args.object)?;
     let attr = file.getattr().await?;
     let fs = file.fs();
-    match fs.access(&file.caller, file.id(), READ | WRITE | EXECUTE).await {
-        Ok(mask) => {
-            let mut rights = rights(mask, attr.kind == FileKind::Directory);
+    match fs.access(&file.caller, file.id(), Permissions::all()).await {
+        Ok(has) => {
+            let mut rights = rights(has, attr.kind == FileKind::Directory);
             if file.check_writable().is_err() {
                 rights -= Rights::MODIFY | Rights::EXTEND | Rights::DELETE;
             }
@@ -79,18 +75,18 @@ pub(in crate::v3) async fn access(request: &Request<'_>, args: access::Args) -> 
     }
 }
 
-/// What permission bits mean for a file or a directory. A name is changed by a caller that may write to
+/// What permissions mean for a file or a directory. A name is changed by a caller that may write to
 /// its directory and search it.
-fn rights(mask: u32, is_dir: bool) -> Rights {
+fn rights(has: Permissions, is_dir: bool) -> Rights {
     let mut rights = Rights::empty();
-    rights.set(Rights::READ, mask & READ != 0);
+    rights.set(Rights::READ, has.contains(Permissions::READ));
     if is_dir {
-        let change = mask & WRITE != 0 && mask & EXECUTE != 0;
-        rights.set(Rights::LOOKUP, mask & EXECUTE != 0);
+        let change = has.contains(Permissions::WRITE | Permissions::EXECUTE);
+        rights.set(Rights::LOOKUP, has.contains(Permissions::EXECUTE));
         rights.set(Rights::MODIFY | Rights::EXTEND | Rights::DELETE, change);
     } else {
-        rights.set(Rights::EXECUTE, mask & EXECUTE != 0);
-        rights.set(Rights::MODIFY | Rights::EXTEND, mask & WRITE != 0);
+        rights.set(Rights::EXECUTE, has.contains(Permissions::EXECUTE));
+        rights.set(Rights::MODIFY | Rights::EXTEND, has.contains(Permissions::WRITE));
     }
     rights
 }
@@ -102,10 +98,11 @@ mod tests {
     #[test]
     fn rights_of_files_and_directories() {
         let change = Rights::MODIFY | Rights::EXTEND;
-        assert_eq!(rights(7, false), Rights::READ | change | Rights::EXECUTE);
-        assert_eq!(rights(7, true), Rights::READ | Rights::LOOKUP | change | Rights::DELETE);
-        assert_eq!(rights(READ | WRITE, true), Rights::READ);
-        assert_eq!(rights(EXECUTE, true), Rights::LOOKUP);
-        assert_eq!(rights(WRITE, false), change);
+        let all = Permissions::all();
+        assert_eq!(rights(all, false), Rights::READ | change | Rights::EXECUTE);
+        assert_eq!(rights(all, true), Rights::READ | Rights::LOOKUP | change | Rights::DELETE);
+        assert_eq!(rights(Permissions::READ | Permissions::WRITE, true), Rights::READ);
+        assert_eq!(rights(Permissions::EXECUTE, true), Rights::LOOKUP);
+        assert_eq!(rights(Permissions::WRITE, false), change);
     }
 }

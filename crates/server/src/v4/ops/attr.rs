@@ -12,7 +12,7 @@ use weir_nfs::v4::op::access::{Granted, Rights};
 use weir_nfs::v4::op::{access, getattr, nverify, setattr, verify};
 use weir_nfs::v4::types::StateId;
 use weir_nfs::v4::{Bitmap, Error};
-use weir_vfs::{Access, FileKind, SetAttr};
+use weir_vfs::{Access, FileKind, Permissions, SetAttr};
 use weir_xdr::Encoder;
 
 pub(crate) async fn getattr(cx: &mut Context, asked: getattr::Args) -> getattr::Res {
@@ -164,37 +164,41 @@ pub(crate) async fn nverify(cx: &mut Context, args: nverify::Args) -> nverify::R
     if compare(cx, &args).await? { Err(Error::Same) } else { Ok(()) }
 }
 
-/// Which file system rights (read 4, write 2, execute or search 1) give which of the protocol's.
-const OF_DIRECTORY: [(Rights, u32); 7] = [
-    (Rights::READ, 4),
-    (Rights::LOOKUP, 1),
-    (Rights::MODIFY, 3),
-    (Rights::EXTEND, 3),
-    (Rights::DELETE, 3),
-    (Rights::XAREAD.union(Rights::XALIST), 4),
-    (Rights::XAWRITE, 2),
+/// Names are changed by callers that may write to the directory and search it.
+const CHANGE_NAMES: Permissions = Permissions::WRITE.union(Permissions::EXECUTE);
+
+/// Which of the protocol's rights need which permissions of the file system.
+const OF_DIRECTORY: [(Rights, Permissions); 7] = [
+    (Rights::READ, Permissions::READ),
+    (Rights::LOOKUP, Permissions::EXECUTE),
+    (Rights::MODIFY, CHANGE_NAMES),
+    (Rights::EXTEND, CHANGE_NAMES),
+    (Rights::DELETE, CHANGE_NAMES),
+    (Rights::XAREAD.union(Rights::XALIST), Permissions::READ),
+    (Rights::XAWRITE, Permissions::WRITE),
 ];
-const OF_FILE: [(Rights, u32); 6] = [
-    (Rights::READ, 4),
-    (Rights::MODIFY, 2),
-    (Rights::EXTEND, 2),
-    (Rights::EXECUTE, 1),
-    (Rights::XAREAD.union(Rights::XALIST), 4),
-    (Rights::XAWRITE, 2),
+const OF_FILE: [(Rights, Permissions); 6] = [
+    (Rights::READ, Permissions::READ),
+    (Rights::MODIFY, Permissions::WRITE),
+    (Rights::EXTEND, Permissions::WRITE),
+    (Rights::EXECUTE, Permissions::EXECUTE),
+    (Rights::XAREAD.union(Rights::XALIST), Permissions::READ),
+    (Rights::XAWRITE, Permissions::WRITE),
 ];
 
 pub(crate) async fn access(cx: &mut Context, asked: access::Args) -> access::Res {
     let target = cx.current()?;
     let attr = target.attr().await?;
     let table = if attr.kind == FileKind::Directory { &OF_DIRECTORY[..] } else { &OF_FILE[..] };
-    let mut has = target.fs().access(&target.caller, target.node.id, 7).await.map_err(of_vfs)?;
+    let all = Permissions::all();
+    let mut has = target.fs().access(&target.caller, target.node.id, all).await.map_err(of_vfs)?;
     if target.read_only {
-        has &= !2;
+        has.remove(Permissions::WRITE);
     }
     let (mut supported, mut rights) = (Rights::empty(), Rights::empty());
     for &(right, needs) in table {
         supported |= right;
-        if has & needs == needs {
+        if has.contains(needs) {
             rights |= right;
         }
     }

@@ -18,7 +18,7 @@ use crate::local::sys;
 use crate::local::sys::proc_path;
 use crate::local::tree::nodes::{Nodes, Seen};
 use crate::local::tree::{Pinned, Tree, c_name, stat};
-use crate::rules::{DEFAULT_DIR_MODE, DEFAULT_FILE_MODE, WRITE, check_name, check_owners};
+use crate::rules::{DEFAULT_DIR_MODE, DEFAULT_FILE_MODE, check_name, check_owners};
 use async_trait::async_trait;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Uid};
@@ -28,8 +28,8 @@ use std::path::Path;
 use std::sync::Arc;
 use weir_vfs::{
     Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirEntry, DirPage, Error, FileId,
-    FileKind, FileSystem, FsStat, OpenFile, RenameFlags, Result, SetAttr, SetTime, Unnamed,
-    XattrMode,
+    FileKind, FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr, SetTime,
+    Unnamed, XattrMode,
 };
 
 /// Cookies are positions of the kernel's plus this, for 0, 1 and 2 have meanings of their own.
@@ -309,7 +309,7 @@ impl LocalFs {
             let _as_caller = self.identity.assume(caller)?;
             self.apply(caller, file, &SetAttr { atime: None, mtime: None, ..set.clone() })?;
             match set_times(file, atime, mtime) {
-                Err(Error::NotPermitted) if sys::may_access(file, WRITE)? => {}
+                Err(Error::NotPermitted) if sys::may_access(file, Permissions::WRITE)? => {}
                 done => return done,
             }
         }
@@ -377,11 +377,11 @@ impl FileSystem for LocalFs {
         Ok(self.attr(id, &stat(file.as_fd(), c"")?))
     }
 
-    async fn access(&self, caller: &Caller, id: FileId, mask: u32) -> Result<u32> {
+    async fn access(&self, caller: &Caller, id: FileId, mask: Permissions) -> Result<Permissions> {
         let pinned = self.tree.pin(id)?;
         let file = pinned.file.as_fd();
         let _as_caller = self.identity.assume(caller)?;
-        Ok(sys::granted(file, mask & 7, self.identity.likely_rights(caller, &pinned.stat))?)
+        Ok(sys::granted(file, mask, self.identity.likely_permissions(caller, &pinned.stat))?)
     }
 
     async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
