@@ -430,13 +430,19 @@ impl CachedFs {
             mapping.settle().await;
             return mapping.make_durable(self.store().sync_node(id)).await;
         }
-        // Before the sync: the file may be opened, written to and closed during it.
-        let kept = self.shared.table.lock().unsynced.forget(id);
-        let synced = self.store().sync_node(id).await;
-        if kept && synced.is_err() {
-            self.shared.table.lock().unsynced.put_back(id);
-        }
-        synced
+        let shared = self.shared.clone();
+        let store = self.store().clone();
+        let work = async move {
+            // Before the sync: the file may be opened, written to and closed during it.
+            let kept = shared.table.lock().unsynced.forget(id);
+            let synced = store.sync_node(id).await;
+            if kept && synced.is_err() {
+                shared.table.lock().unsynced.put_back(id);
+            }
+            synced
+        };
+        // To its end also if the caller goes away: the file is either synced or noted as not.
+        crate::tasks::finish(&self.shared.dirty.lane.tasks, work).await
     }
 
     /// Reads an extended attribute, by its full name (`user.x`).

@@ -61,8 +61,9 @@ impl CachedFs {
     /// Has the store sync a file that it does not have open.
     async fn sync_closed(&self, id: FileId) -> Result<()> {
         match self.store().sync_node(id).await {
-            // Another program has removed it, or moved it, since it was closed.
-            Err(Error::NotFound | Error::Stale | Error::WouldBlock) => Ok(()),
+            // Another program has removed it since it was closed. One that was moved, and is still searched for
+            // (WouldBlock), is not synced, and the caller has to know.
+            Err(Error::NotFound | Error::Stale) => Ok(()),
             synced => synced,
         }
     }
