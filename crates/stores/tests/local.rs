@@ -283,6 +283,8 @@ async fn a_mode_that_a_caller_sets_leaves_the_files_capabilities() {
     for (caller, keeps) in [(&owner, true), (&OWN, false)] {
         store.setattr(&OWN, id, &set(0o4755, 0o7777)).await.unwrap();
         if let Err(error) = rustix::fs::setxattr(&path, name, &capabilities, flags) {
+            let skips = std::env::var_os("WEIR_EXPECT_ROOT").is_none();
+            assert!(skips, "no capabilities in {}: {error}", path.display());
             return eprintln!("not tested: no capabilities in {}: {error}", path.display());
         }
         let cleared = store.setattr(caller, id, &set(0, 0o4000)).await.unwrap();

@@ -8,7 +8,6 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_vfs::{Attr, Caller, FileId, FileKind, Result, SetAttr, SetTime};
 
@@ -81,12 +80,7 @@ fn nanos_of(time: &StatxTimestamp) -> u64 {
 ///
 /// chown(2) also takes a file's capabilities (capabilities(7)). That is right where the program clears the bits,
 /// because a change of the data takes them, too; a caller that sets a mode keeps them.
-pub(super) fn set_mode(
-    file: BorrowedFd<'_>,
-    set: &SetAttr,
-    caller: &Caller,
-    chown_clears: &ChownClears,
-) -> Result<()> {
+pub(super) fn set_mode(file: BorrowedFd<'_>, set: &SetAttr, caller: &Caller) -> Result<()> {
     let Some(mut mode) = set.mode else { return Ok(()) };
     if let Some(mask) = set.mode_mask {
         let found = || sys::stat_fd(file, ATTR_MASK).map_err(io::Error::from);
@@ -106,13 +100,12 @@ pub(super) fn set_mode(
                 rustix::fs::chownat(file, c"", None, None, AtFlags::EMPTY_PATH)
                     .map_err(io::Error::from)?;
                 let all_taken = u32::from(before.stx_mode) & mask & !taken == 0;
-                if all_taken && chown_clears.is_known_for(&before) {
+                if all_taken && chown_clears(file) {
                     // If the bits are there, another has set them since.
                     return Ok(());
                 }
                 before = found()?;
                 if u32::from(before.stx_mode) & mask == 0 {
-                    chown_clears.learn(&before);
                     return Ok(());
                 }
             }
@@ -132,23 +125,12 @@ fn has_capabilities(file: BorrowedFd<'_>) -> bool {
 /// may set the bits again meanwhile.
 const CHOWNS: usize = 32;
 
-/// The file system on which chown(2) was last seen to take away set-user-ID or set-group-ID, by its device.
-#[derive(Debug, Default)]
-pub(super) struct ChownClears(AtomicU64);
-
-impl ChownClears {
-    fn device(stat: &Statx) -> u64 {
-        // No file system has device 0.
-        u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor)
-    }
-
-    fn is_known_for(&self, stat: &Statx) -> bool {
-        self.0.load(Ordering::Relaxed) == Self::device(stat)
-    }
-
-    fn learn(&self, stat: &Statx) {
-        self.0.store(Self::device(stat), Ordering::Relaxed);
-    }
+/// Whether the file is on a file system of which it is known that chown(2) takes the bits away. On others (a
+/// network's, FUSE) a look at the mode afterwards cannot tell whether chown took them or the file's owner.
+fn chown_clears(file: BorrowedFd<'_>) -> bool {
+    /// ext2 to ext4, XFS, btrfs, tmpfs, F2FS (statfs(2)).
+    const KNOWN: [i64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010];
+    rustix::fs::fstatfs(file).is_ok_and(|fs| KNOWN.contains(&fs.f_type))
 }
 
 fn taken_by_chown(mode: u32) -> u32 {

@@ -4,7 +4,7 @@
 mod names;
 mod xattr;
 
-use crate::local::attr::{ChownClears, kind_of, set_mode, set_times};
+use crate::local::attr::{kind_of, set_mode, set_times};
 use crate::local::changes::directories::Directories;
 use crate::local::changes::watch::Watch;
 use crate::local::credentials::Identity;
@@ -47,7 +47,6 @@ pub struct LocalFs {
     directories: Directories,
     /// Held over a change of a file's mode or owner, of which some read the mode first; by inode number.
     modes: [Mutex<()>; MODE_LOCKS],
-    chown_clears: ChownClears,
     /// What the process's umask takes away from modes, and so has to be set again.
     umask: u32,
     capabilities: Capabilities,
@@ -92,7 +91,6 @@ impl LocalFs {
             identity,
             directories: Directories::new(stamps.fine),
             modes: std::array::from_fn(|_| Mutex::default()),
-            chown_clears: ChownClears::default(),
             umask: process_umask(),
             capabilities,
         }))
@@ -290,7 +288,7 @@ impl LocalFs {
             rustix::fs::chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH)
                 .map_err(io::Error::from)?;
         }
-        set_mode(file, set, caller, &self.chown_clears)?;
+        set_mode(file, set, caller)?;
         set_times(file, set.atime, set.mtime)
     }
 
