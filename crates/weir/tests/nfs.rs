@@ -66,7 +66,10 @@ fn nothing_of_a_command_is_left_at_the_server() {
     // One that needs several clients, and gets the first of them only.
     for clients in [1, 2] {
         let port = way_to(server.port, clients, |_| {});
-        let said = fail(1, ["check", "--leases", &format!("nfs://127.0.0.1:{port}/")]);
+        let url = format!("nfs://127.0.0.1:{port}/");
+        let checked = weir(["check", "--leases", &url]).output().unwrap();
+        let said = text(&checked);
+        assert_eq!(checked.status.code(), Some(1), "{said}");
         assert!(said.contains(&format!("cannot reach 127.0.0.1:{port}")), "{said}");
         let made = succeeded("create_session");
         assert_eq!(succeeded("destroy_session"), made, "{clients} clients");

@@ -168,10 +168,7 @@ async fn xattr_names(
         }
         Err(Error::NotSupported) => Ok(Vec::new()),
         Err(Error::Invalid | Error::Loop) if !has_users_attributes => Ok(Vec::new()),
-        Err(error)
-            if !has_users_attributes
-                || matches!(error, Error::AccessDenied | Error::NotPermitted) =>
-        {
+        Err(Error::AccessDenied | Error::NotPermitted) => {
             copier.lost(Lost::Xattrs, to);
             Ok(Vec::new())
         }
