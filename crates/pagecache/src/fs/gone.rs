@@ -10,7 +10,7 @@ use crate::fs::deferred_close::Idle;
 use crate::memory::metadata::Shrinkable;
 use std::sync::Arc;
 use weir_base::sync::atomic::Ordering;
-use weir_vfs::Unnamed;
+use weir_vfs::{FileId, Result, Unnamed};
 
 impl Shrinkable for FsShared {
     fn oldest_idle(&self) -> Option<u64> {
@@ -65,6 +65,17 @@ impl Shrinkable for FsShared {
 }
 
 impl FsShared {
+    /// Has the store sync a file that has no mapping, or a directory.
+    pub(super) async fn sync_gone(self: Arc<Self>, id: FileId) -> Result<()> {
+        // Before the sync: the file may be opened, written to and closed during it.
+        let kept = self.table.lock().unsynced.forget(id);
+        let synced = self.store.sync_node(id).await;
+        if kept && synced.is_err() {
+            self.table.lock().unsynced.put_back(id);
+        }
+        synced
+    }
+
     /// A name is gone; if it was the file's last, and no program has it open, its pages go. No name can
     /// be given to a file again that has none.
     pub(super) fn lost_name(&self, unnamed: Option<Unnamed>) {

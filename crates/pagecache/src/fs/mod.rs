@@ -430,19 +430,9 @@ impl CachedFs {
             mapping.settle().await;
             return mapping.make_durable(self.store().sync_node(id)).await;
         }
-        let shared = self.shared.clone();
-        let store = self.store().clone();
-        let work = async move {
-            // Before the sync: the file may be opened, written to and closed during it.
-            let kept = shared.table.lock().unsynced.forget(id);
-            let synced = store.sync_node(id).await;
-            if kept && synced.is_err() {
-                shared.table.lock().unsynced.put_back(id);
-            }
-            synced
-        };
+        let sync = self.shared.clone().sync_gone(id);
         // To its end also if the caller goes away: the file is either synced or noted as not.
-        crate::tasks::finish(&self.shared.dirty.lane.tasks, work).await
+        crate::tasks::finish(&self.shared.dirty.lane.tasks, sync).await
     }
 
     /// Reads an extended attribute, by its full name (`user.x`).
