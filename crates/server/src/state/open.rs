@@ -20,7 +20,7 @@ use crate::state::stateid::{StateId, StateKey, StateRef, check_seq, next_seq};
 use crate::state::table::State;
 use crate::state::tables::delegation::Touch;
 use crate::state::tables::lock::LockOwner;
-use crate::state::tables::open::{Claim, Io, Open, OpenRequest, Opened, Use};
+use crate::state::tables::open::{Claim, Io, Open, OpenRequest, Opened, OpenedBefore, Use};
 use std::time::Duration;
 use weir_vfs::Access;
 
@@ -41,9 +41,6 @@ impl<F: Clone> State<F> {
         }
         if self.delegations.conflict(node, share.touch(), Some(client)) {
             return Err(StateError::Delegated);
-        }
-        if share.touch() == Touch::Change {
-            self.delegations.changed_by(client, node);
         }
         self.clear_shares(node, Some((client, &owner)), share, now)?;
         if self.nlm_share_conflict(node, None, share) {
@@ -81,6 +78,9 @@ impl<F: Clone> State<F> {
                 key
             }
         };
+        if share.touch() == Touch::Change {
+            self.delegations.changed_by(client, node);
+        }
         let open = self.opens.get_mut(&key).ok_or(StateError::BadStateId)?;
         open.share = open.share.union(share);
         if made {
@@ -103,7 +103,13 @@ impl<F: Clone> State<F> {
     /// What an owner has open of a file, for [`undo_open`](Self::undo_open).
     pub fn opened(&self, client: ClientId, owner: &OwnerName, node: Node) -> Opened {
         let mine = self.opens_of(node).find(|(_, o)| o.client == client && o.owner == *owner);
-        Opened(mine.map(|(_, open)| (open.seq, open.share, open.opened.clone())))
+        Opened(mine.map(|(_, open)| OpenedBefore {
+            seq: open.seq,
+            share: open.share,
+            opened: open.opened.clone(),
+            by: open.by.clone(),
+            made_by: open.made_by.clone(),
+        }))
     }
 
     /// Takes an open back of which the client is not told, so that the owner has what it had before;
@@ -112,8 +118,11 @@ impl<F: Clone> State<F> {
         let Some(open) = self.opens.get_mut(&id.key).filter(|open| open.seq == id.seq) else {
             return;
         };
-        let Some((seq, share, opened)) = before.0 else { return self.drop_open(id.key) };
+        let Some(OpenedBefore { seq, share, opened, by, made_by }) = before.0 else {
+            return self.drop_open(id.key);
+        };
         (open.seq, open.share, open.opened) = (seq, share, opened);
+        (open.by, open.made_by) = (by, made_by);
         if !share.access.contains(Access::READ) {
             open.reader = None;
         }

@@ -367,9 +367,15 @@ fn an_open_that_is_taken_back_leaves_what_was_open_before() {
     let first = state.open(request(a, READ), T0).unwrap();
     let before_upgrade = state.opened(a, &name, NODE);
     let alone = Share { access: Access::WRITE, deny: Access::WRITE };
-    let second = state.open(request(a, alone), T0).unwrap();
+    let opener =
+        |state: &State<char>| state.io(Some(a), first, NODE, Access::READ).unwrap().opened_by;
+    let first_opener = opener(&state);
+    let another =
+        OpenRequest { by: Principal { uid: 7, ..principal() }, made: true, ..request(a, alone) };
+    let second = state.open(another, T0).unwrap();
     state.undo_open(second, before_upgrade.clone());
-    assert!(state.io(Some(a), first, NODE, Access::READ).is_ok());
+    assert_eq!(opener(&state), first_opener, "who was refused has opened nothing");
+    assert_eq!(state.io(Some(a), first, NODE, Access::READ).unwrap().made_by, None);
     assert_eq!(state.io(Some(a), first, NODE, Access::WRITE).unwrap_err(), StateError::OpenMode);
     assert_eq!(state.anonymous_io(NODE, Access::WRITE, T0), Ok(()), "nothing is denied");
     assert_eq!(state.downgrade(a, first, NODE, alone), Err(StateError::NotASubset));

@@ -388,7 +388,7 @@ impl Program for Nlm4 {
         let Call { mut args, peer, .. } = call;
         let [host, server] = [peer.addr(), peer.local_addr()].map(|addr| addr.ip().to_canonical());
         let (route, user) = (Route { host, server }, peer.origin().only_user());
-        let may_wait = user.is_none() || peer.origin().speaks_for_machine();
+        let may_wait = peer.origin().speaks_for_machine() || peer.origin().is_privileged();
         let request = Request { nlm: &self, identity, route, user, may_wait };
         // What the other half of a call in two halves says.
         let answer = |procedure, results: Bytes| {

@@ -73,9 +73,19 @@ pub struct OpenRequest<F> {
     pub file: F,
 }
 
-/// What an owner has open of a file, at a moment: its sequence number, and shares.
+/// What an owner has open of a file, at a moment.
 #[derive(Clone, Debug)]
-pub struct Opened(pub(in crate::state) Option<(u32, Share, Vec<Share>)>);
+pub struct Opened(pub(in crate::state) Option<OpenedBefore>);
+
+/// Of an open that is there already: what the next OPEN of its owner changes.
+#[derive(Clone, Debug)]
+pub(in crate::state) struct OpenedBefore {
+    pub(in crate::state) seq: u32,
+    pub(in crate::state) share: Share,
+    pub(in crate::state) opened: Vec<Share>,
+    pub(in crate::state) by: Principal,
+    pub(in crate::state) made_by: Option<Principal>,
+}
 
 /// What I/O under a stateid is done with.
 #[derive(Clone, Debug)]

@@ -305,6 +305,11 @@ async fn an_open_is_told_to_come_back_while_a_copy_writes_to_a_store_that_hangs(
     ops.push(other.open_op("destination", DENY_WRITE));
     let refused = tokio::time::timeout(Duration::from_secs(60), other.fails(ops.clone())).await;
     assert_eq!(refused.expect("it waits for the store"), Error::Delay);
+    let mut third = f.client("third").await;
+    let mut its_ops = walk("/x");
+    its_ops.push(third.open_op("destination", DENY_WRITE));
+    let refused = third.fails(its_ops).await;
+    assert_eq!(refused, Error::Delay, "the open that was refused denies nothing");
     fault.clear();
     fault.release();
     other.ok(ops).await;
