@@ -52,10 +52,16 @@ impl V4 {
                 continue;
             }
             if !suffices && let Err(error) = self.send_open(&state, &cred, granted | access).await {
-                let mut known = state.known.lock();
-                if known.count == 0 {
-                    known.closed = true;
-                    self.opens.remove(handle);
+                let was_opened_by = {
+                    let mut known = state.known.lock();
+                    known.closed = known.count == 0;
+                    known.cred.clone().filter(|_| known.closed && !granted.is_empty())
+                };
+                match was_opened_by {
+                    // It was idle, and kept open by a delegation that may be gone now.
+                    Some(cred) => self.send_close(&state, &cred).await,
+                    None if state.known.lock().closed => self.opens.remove(handle),
+                    None => {}
                 }
                 return Err(error);
             }
