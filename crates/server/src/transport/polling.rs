@@ -39,23 +39,25 @@ pub(super) struct Polling {
     found: u32,
     /// When the last replies went out, until the next call comes.
     replied: Option<Instant>,
+    /// Reads the clock; tests have one of their own.
+    now: fn() -> Instant,
 }
 
 impl Default for Polling {
     fn default() -> Self {
-        Self { lookers: &LOOKERS, credit: 0, found: 0, replied: None }
+        Self { lookers: &LOOKERS, credit: 0, found: 0, replied: None, now: Instant::now }
     }
 }
 
 impl Polling {
     /// Replies have gone out, and none is left.
     pub(super) fn replied(&mut self) {
-        self.replied = Some(Instant::now());
+        self.replied = Some((self.now)());
     }
 
     /// Bytes came while no thread looked.
     pub(super) fn arrived(&mut self) {
-        match self.replied.take().map(|replied| replied.elapsed()) {
+        match self.replied.take().map(|replied| (self.now)().duration_since(replied)) {
             Some(after) if after < SOON => self.credit = (self.credit + 1).min(MOST_CREDIT),
             Some(_) => self.credit = self.credit.saturating_sub(1),
             None => {}
@@ -78,7 +80,7 @@ impl Polling {
             return None;
         }
         let _place = self.lookers.join()?;
-        let end = Instant::now() + PATIENCE;
+        let end = (self.now)() + PATIENCE;
         loop {
             match read() {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
@@ -89,7 +91,7 @@ impl Polling {
                     return Some(read);
                 }
             }
-            if Instant::now() >= end {
+            if (self.now)() >= end {
                 self.credit = self.credit.saturating_sub(LOSS);
                 return None;
             }
@@ -125,12 +127,25 @@ impl Drop for Place<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
+    }
+
+    /// The test's clock: each reading is a microsecond after the one before, however long the
+    /// test is kept from running.
+    fn now() -> Instant {
+        let now = NOW.get().map_or_else(Instant::now, |last| last + Duration::from_micros(1));
+        NOW.set(Some(now));
+        now
+    }
 
     /// One that has been answered just now, and is the only one that polls.
     fn polling(credit: u32) -> Polling {
         let lookers = Lookers { now: AtomicUsize::new(0), most: LazyLock::new(|| 1) };
-        let (lookers, replied) = (Box::leak(Box::new(lookers)), Some(Instant::now()));
-        Polling { lookers, credit, found: 0, replied }
+        let lookers = Box::leak(Box::new(lookers));
+        Polling { lookers, credit, found: 0, replied: Some(now()), now }
     }
 
     /// Whether a call is found that is there after a few times in vain.
@@ -152,7 +167,7 @@ mod tests {
         polling.arrived();
         assert_eq!(polling.credit, TRUST);
         assert!(!look(&mut polling, 0), "nothing was answered, so nothing is due");
-        polling.replied = Instant::now().checked_sub(SOON);
+        polling.replied = now().checked_sub(SOON);
         polling.arrived();
         assert_eq!(polling.credit, TRUST - 1, "that one came late");
     }
@@ -166,9 +181,9 @@ mod tests {
             polling.replied();
         }
         assert!(polling.is_steady());
-        let begin = Instant::now();
+        let begin = now();
         assert!(!look(&mut polling, u32::MAX));
-        assert!(begin.elapsed() >= PATIENCE);
+        assert!(now() - begin >= PATIENCE);
         assert_eq!(polling.credit, MOST_CREDIT - LOSS);
         assert!(!polling.is_steady());
         assert!(!(0..4).any(|_| look(&mut polling, u32::MAX)));

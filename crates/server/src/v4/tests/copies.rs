@@ -5,7 +5,7 @@ use super::*;
 use crate::export::CachePolicy;
 use std::time::{Duration, Instant};
 use weir_nfs::v4::CbOp;
-use weir_nfs::v4::op::{copy, read, write};
+use weir_nfs::v4::op::{copy, offload_status, read, write};
 use weir_nfs::v4::types::StableHow;
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
@@ -13,6 +13,8 @@ use weir_stores::memory::MemoryFs;
 /// Longer than what is copied before a COPY is answered; all of it but the ends is a hole.
 const LEN: u64 = 300 << 20;
 const END: &[u8] = b"the end";
+/// Of the source of [`with_faults`]: also longer than what is copied before a COPY is answered.
+const FAULTY_LEN: u64 = 65 << 20;
 
 /// A long file with a little data, another one, and their stateids.
 async fn two_files(c: &mut Client) -> [(FileHandle, StateId); 2] {
@@ -27,14 +29,24 @@ async fn two_files(c: &mut Client) -> [(FileHandle, StateId); 2] {
 
 async fn start(
     c: &mut Client,
+    files: &[(FileHandle, StateId); 2],
+    synchronous: bool,
+) -> copy::Copied {
+    start_at(c, files, 0, synchronous).await
+}
+
+/// Starts a copy of all of the first file to this offset of the second.
+async fn start_at(
+    c: &mut Client,
     [(source, from), (destination, to)]: &[(FileHandle, StateId); 2],
+    destination_offset: u64,
     synchronous: bool,
 ) -> copy::Copied {
     let args = copy::Args {
         source: *from,
         destination: *to,
         source_offset: 0,
-        destination_offset: 0,
+        destination_offset,
         count: 0,
         consecutive: true,
         synchronous,
@@ -46,6 +58,27 @@ async fn start(
     match results.pop() {
         Some(OpRes::Copy(Ok(copied))) => copied,
         other => panic!("{other:?}"),
+    }
+}
+
+/// A server of `/x/source`, all data, and `/x/destination` of `len` bytes, on a store with faults.
+async fn with_faults(len: u64) -> (Fixture, Arc<Fault>) {
+    let (cache, fault) = (cache(), Fault::over(MemoryFs::new(), 1));
+    let mut exported = export(&cache, "/x", ExportOptions::default());
+    exported.fs = cache.mount(fault.clone());
+    fill(&exported, "source", FAULTY_LEN).await;
+    fill(&exported, "destination", len).await;
+    (serve(vec![exported]).await, fault)
+}
+
+/// What became of the copy `name` to the file `to`, once it has ended.
+async fn ended(c: &mut Client, to: &FileHandle, name: StateId) -> offload_status::Progress {
+    loop {
+        match c.on(to, Op::OffloadStatus(name)).await {
+            OpRes::OffloadStatus(Ok(progress)) if progress.complete.is_empty() => {}
+            OpRes::OffloadStatus(Ok(progress)) => return progress,
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -195,12 +228,7 @@ async fn a_copy_in_an_export_that_does_not_cache_takes_nothing_from_others() {
 
 #[tokio::test]
 async fn who_denies_a_copy_its_file_does_not_wait_for_the_source_and_nothing_is_written() {
-    let (cache, fault) = (cache(), Fault::over(MemoryFs::new(), 1));
-    let mut exported = export(&cache, "/x", ExportOptions::default());
-    exported.fs = cache.mount(fault.clone());
-    fill(&exported, "source", 65 << 20).await;
-    fill(&exported, "destination", 0).await;
-    let f = serve(vec![exported]).await;
+    let (f, fault) = with_faults(0).await;
     let (mut c, mut other) = (f.callable("client").await, f.client("other").await);
     c.service.is_silent = true;
     let source = c.handle_of("/x/source").await;
@@ -219,13 +247,7 @@ async fn who_denies_a_copy_its_file_does_not_wait_for_the_source_and_nothing_is_
     assert!(matches!(opened.expect("it waits")[..], [.., OpRes::Open(Ok(_))]));
     fault.clear();
     fault.release();
-    let ended = loop {
-        match c.on(&to, Op::OffloadStatus(name)).await {
-            OpRes::OffloadStatus(Ok(progress)) if progress.complete.is_empty() => {}
-            OpRes::OffloadStatus(Ok(progress)) => break progress,
-            other => panic!("{other:?}"),
-        }
-    };
+    let ended = ended(&mut c, &to, name).await;
     assert_eq!((ended.count, &ended.complete[..]), (0, &[Error::Locked as u32][..]));
     let found = f.fs.lookup(&weir_vfs::Caller::Own, f.fs.root(), b"destination").await.unwrap();
     assert_eq!(found.size, 0);
@@ -233,12 +255,7 @@ async fn who_denies_a_copy_its_file_does_not_wait_for_the_source_and_nothing_is_
 
 #[tokio::test]
 async fn a_copy_that_may_not_go_on_ends_although_its_source_hangs() {
-    let (cache, fault) = (cache(), Fault::over(MemoryFs::new(), 1));
-    let mut exported = export(&cache, "/x", ExportOptions::default());
-    exported.fs = cache.mount(fault.clone());
-    fill(&exported, "source", 65 << 20).await;
-    fill(&exported, "destination", 0).await;
-    let f = serve(vec![exported]).await;
+    let (f, fault) = with_faults(0).await;
     let (mut c, mut other) = (f.callable("client").await, f.client("other").await);
     c.service.is_silent = true;
     let source = c.handle_of("/x/source").await;
@@ -251,17 +268,7 @@ async fn a_copy_that_may_not_go_on_ends_although_its_source_hangs() {
     const DENY_WRITE: u32 = 2;
     ops.push(other.open_op("destination", DENY_WRITE));
     other.ok(ops).await;
-    let ended = tokio::time::timeout(Duration::from_secs(60), async {
-        loop {
-            match c.on(&to, Op::OffloadStatus(name)).await {
-                OpRes::OffloadStatus(Ok(progress)) if progress.complete.is_empty() => {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-                OpRes::OffloadStatus(Ok(progress)) => break progress,
-                other => panic!("{other:?}"),
-            }
-        }
-    });
+    let ended = tokio::time::timeout(Duration::from_secs(60), ended(&mut c, &to, name));
     let ended = ended.await.expect("it waits for the source");
     assert_eq!((ended.count, &ended.complete[..]), (0, &[Error::Locked as u32][..]));
     fault.clear();
@@ -270,12 +277,7 @@ async fn a_copy_that_may_not_go_on_ends_although_its_source_hangs() {
 
 #[tokio::test]
 async fn an_open_is_told_to_come_back_while_a_copy_writes_to_a_store_that_hangs() {
-    let (cache, fault) = (cache(), Fault::over(MemoryFs::new(), 1));
-    let mut exported = export(&cache, "/x", ExportOptions::default());
-    exported.fs = cache.mount(fault.clone());
-    fill(&exported, "source", 65 << 20).await;
-    fill(&exported, "destination", 8192).await;
-    let f = serve(vec![exported]).await;
+    let (f, fault) = with_faults(8192).await;
     let (mut c, mut other) = (f.callable("client").await, f.client("other").await);
     c.service.is_silent = true;
     let source = c.handle_of("/x/source").await;
@@ -283,20 +285,8 @@ async fn an_open_is_told_to_come_back_while_a_copy_writes_to_a_store_that_hangs(
     // The first piece is in the cache, so the copy waits for the page in the middle of which it begins to write.
     c.stream(&source, 1 << 20).await;
     fault.add(Rule { call: Call::Read, when: When::Always, what: What::Hold });
-    let args = copy::Args {
-        source: StateId::ANONYMOUS,
-        destination: StateId::ANONYMOUS,
-        source_offset: 0,
-        destination_offset: 1,
-        count: 0,
-        consecutive: true,
-        synchronous: false,
-        source_servers: List::default(),
-    };
-    let ops = vec![Op::Putfh(source), Op::Savefh(()), Op::Putfh(to), Op::Copy(args)];
-    let copied = c.ok(ops).await.pop();
-    assert!(matches!(&copied, Some(OpRes::Copy(Ok(copied)))
-        if !copied.requirements.synchronous));
+    let files = [(source, StateId::ANONYMOUS), (to, StateId::ANONYMOUS)];
+    assert!(!start_at(&mut c, &files, 1, false).await.requirements.synchronous);
     while fault.held() == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -317,13 +307,7 @@ async fn an_open_is_told_to_come_back_while_a_copy_writes_to_a_store_that_hangs(
 
 #[tokio::test]
 async fn the_end_of_a_copy_asks_the_store_nothing_and_so_cannot_fail() {
-    const LEN: u64 = 65 << 20;
-    let (cache, fault) = (cache(), Fault::over(MemoryFs::new(), 1));
-    let mut exported = export(&cache, "/x", ExportOptions::default());
-    exported.fs = cache.mount(fault.clone());
-    fill(&exported, "source", LEN).await;
-    fill(&exported, "destination", 0).await;
-    let f = serve(vec![exported]).await;
+    let (f, fault) = with_faults(0).await;
     let mut c = f.callable("client").await;
     c.service.is_silent = true;
     let source = c.handle_of("/x/source").await;
@@ -332,13 +316,13 @@ async fn the_end_of_a_copy_asks_the_store_nothing_and_so_cannot_fail() {
     let set = weir_vfs::SetAttr { mode: Some(0o666), ..Default::default() };
     f.fs.setattr(&weir_vfs::Caller::Own, id, &set).await.unwrap();
     c.cred = OpaqueAuth::from(&AuthSys { uid: 5, gid: 5, ..AuthSys::default() });
-    let last = LEN - 4096..LEN;
+    let last = FAULTY_LEN - 4096..FAULTY_LEN;
     fault.add(Rule { call: Call::Read, when: When::Touching(last), what: What::Hold });
     let files = [(source, StateId::ANONYMOUS), (to.clone(), StateId::ANONYMOUS)];
     let copied = start(&mut c, &files, false).await;
     let [name] = copied.response.callback_id[..] else { panic!("{copied:?}") };
     // The last piece waits, and all before are written.
-    let all_but_one = LEN - (1 << 20);
+    let all_but_one = FAULTY_LEN - (1 << 20);
     loop {
         let progress = c.on(&to, Op::OffloadStatus(name)).await;
         let OpRes::OffloadStatus(Ok(progress)) = progress else { panic!("{progress:?}") };
@@ -352,25 +336,13 @@ async fn the_end_of_a_copy_asks_the_store_nothing_and_so_cannot_fail() {
         fault.add(Rule { call: Call::Getattr, when: When::Nth(1), what });
     }
     fault.release();
-    let ended = loop {
-        match c.on(&to, Op::OffloadStatus(name)).await {
-            OpRes::OffloadStatus(Ok(progress)) if progress.complete.is_empty() => {}
-            OpRes::OffloadStatus(Ok(progress)) => break progress,
-            other => panic!("{other:?}"),
-        }
-    };
-    assert_eq!((ended.count, &ended.complete[..]), (LEN, &[0][..]));
+    let ended = ended(&mut c, &to, name).await;
+    assert_eq!((ended.count, &ended.complete[..]), (FAULTY_LEN, &[0][..]));
 }
 
 #[tokio::test]
 async fn a_copy_in_the_background_clears_set_user_id_that_is_set_after_it_began() {
-    const LEN: u64 = 65 << 20;
-    let (cache, fault) = (cache(), Fault::over(MemoryFs::new(), 1));
-    let mut exported = export(&cache, "/x", ExportOptions::default());
-    exported.fs = cache.mount(fault.clone());
-    fill(&exported, "source", LEN).await;
-    fill(&exported, "destination", 0).await;
-    let f = serve(vec![exported]).await;
+    let (f, fault) = with_faults(0).await;
     let mut c = f.callable("client").await;
     c.service.is_silent = true;
     let source = c.handle_of("/x/source").await;
@@ -392,13 +364,7 @@ async fn a_copy_in_the_background_clears_set_user_id_that_is_set_after_it_began(
     mode(0o4777).await;
     fault.clear();
     fault.release();
-    let ended = loop {
-        match c.on(&to, Op::OffloadStatus(name)).await {
-            OpRes::OffloadStatus(Ok(progress)) if progress.complete.is_empty() => {}
-            OpRes::OffloadStatus(Ok(progress)) => break progress,
-            other => panic!("{other:?}"),
-        }
-    };
-    assert_eq!((ended.count, &ended.complete[..]), (LEN, &[0][..]));
+    let ended = ended(&mut c, &to, name).await;
+    assert_eq!((ended.count, &ended.complete[..]), (FAULTY_LEN, &[0][..]));
     assert_eq!(f.fs.getattr(id).await.unwrap().mode, 0o777);
 }
