@@ -67,10 +67,11 @@ async fn what_was_done_is_neither_denied_nor_done_again_when_its_reply_was_lost(
 
         losing.lose(PROGRAM, rename);
         let replace = RenameFlags::Replace;
-        let renamed = soon(nfs.rename(ME, dir, b"second", dir, b"third", replace)).await;
+        let renamed =
+            soon(nfs.rename(ME, dir.entry(b"second"), dir.entry(b"third"), replace)).await;
         assert!(losing.has_lost() && renamed.is_ok(), "{version}: {renamed:?}");
         assert_eq!(nfs.lookup(ME, dir, b"third").await.unwrap().id, id, "{version}");
-        let missing = nfs.rename(ME, dir, b"second", dir, b"third", replace).await;
+        let missing = nfs.rename(ME, dir.entry(b"second"), dir.entry(b"third"), replace).await;
         assert_eq!(missing, Err(Error::NotFound), "{version}");
 
         for name in [&b"third"[..], b"file", b"symlink"] {
@@ -111,7 +112,9 @@ async fn what_was_done_is_not_denied_when_the_server_restarted_after_it() {
                     1 => client.link(ME, made.unwrap(), root, b"second").await,
                     2 => {
                         let replace = RenameFlags::Replace;
-                        client.rename(ME, root, b"second", root, b"third", replace).await?;
+                        client
+                            .rename(ME, root.entry(b"second"), root.entry(b"third"), replace)
+                            .await?;
                         client.lookup(ME, root, b"third").await
                     }
                     _ => {
@@ -167,7 +170,10 @@ async fn what_takes_the_place_of_a_file_that_is_being_made_stays() {
         let (store, set) = (Arc::clone(&served.store), SetAttr::default());
         let other = store.create(ME, store.root(), b"other", &set, true).await.unwrap().attr.id;
         let replace = RenameFlags::Replace;
-        store.rename(ME, store.root(), b"other", store.root(), b"file", replace).await.unwrap();
+        store
+            .rename(ME, store.root().entry(b"other"), store.root().entry(b"file"), replace)
+            .await
+            .unwrap();
         // It has forgotten that it set the attributes.
         served.restart();
         drop(closed);

@@ -387,7 +387,7 @@ fn a_removed_file_lives_until_its_last_close_and_is_not_written_back() {
     drop(file);
     drop(rig.create("h"));
     let replace = weir_vfs::RenameFlags::Replace;
-    block_on(rig.fs.rename(&Caller::Own, root, b"h", root, b"g", replace)).unwrap();
+    block_on(rig.fs.rename(&Caller::Own, root.entry(b"h"), root.entry(b"g"), replace)).unwrap();
     until("all memory", || rig.cache.used_bytes() == 0 && rig.cache.dirty_bytes() == 0);
 }
 

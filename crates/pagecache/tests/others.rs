@@ -440,13 +440,19 @@ fn a_rename_of_the_file_amid_one_over_its_name_keeps_it_and_what_is_dirty() {
         (&fault, Call::Rename),
         move || {
             let (root, replace) = (renaming.root(), RenameFlags::Replace);
-            block_on(renaming.rename(&OWN, root, b"other", root, b"a", replace)).unwrap();
+            block_on(renaming.rename(&OWN, root.entry(b"other"), root.entry(b"a"), replace))
+                .unwrap();
         },
         || {
             // Not by way of what is held.
             fault.clear();
-            block_on(fs.rename(&OWN, fs.root(), b"a", fs.root(), b"b", RenameFlags::Replace))
-                .unwrap();
+            block_on(fs.rename(
+                &OWN,
+                fs.root().entry(b"a"),
+                fs.root().entry(b"b"),
+                RenameFlags::Replace,
+            ))
+            .unwrap();
         },
     );
     assert_eq!(page_or_less(&open(&fs, "b", RW)), b"precious");

@@ -64,10 +64,8 @@ async fn handles_outlive_the_program() {
     }
     fs.rename(
         &OWN,
-        find(&fs, fs.root(), "d0/d1").await,
-        b"d2",
-        fs.root(),
-        b"moved",
+        find(&fs, fs.root(), "d0/d1").await.entry(b"d2"),
+        fs.root().entry(b"moved"),
         Default::default(),
     )
     .await

@@ -64,7 +64,7 @@ async fn directories_move(dir: &Path) {
         shown.push(fs.lookup(&OWN, root, b"d").await.unwrap().change);
         fs.unlink(&OWN, at, &b).await.unwrap();
         shown.push(fs.getattr(at).await.unwrap().change);
-        fs.rename(&OWN, at, &a, at, &b, RenameFlags::Replace).await.unwrap();
+        fs.rename(&OWN, at.entry(&a), at.entry(&b), RenameFlags::Replace).await.unwrap();
         shown.push(fs.getattr(at).await.unwrap().change);
         fs.mkdir(&OWN, at, &a, &set).await.unwrap();
         shown.push(fs.getattr(at).await.unwrap().change);
@@ -196,7 +196,13 @@ fn a_file_that_gets_a_name_while_it_loses_one_is_found() {
                 barrier.wait();
                 runtime.block_on(async {
                     if over {
-                        fs.rename_counted(&OWN, root, b"c", root, b"a", RenameFlags::Replace).await
+                        fs.rename_counted(
+                            &OWN,
+                            root.entry(b"c"),
+                            root.entry(b"a"),
+                            RenameFlags::Replace,
+                        )
+                        .await
                     } else {
                         fs.unlink_counted(&OWN, root, b"a").await
                     }

@@ -8,7 +8,7 @@ use weir_tools::copy::{Copier, Options};
 use weir_tools::mounts::Place;
 use weir_vfs::{
     Attr, Caller, Error, FileId, FileKind, FileSystem, FileSystemDecorator, Result, SetAttr,
-    XattrMode,
+    SpecialFile, XattrMode,
 };
 
 /// A store that lists the extended attributes of files and directories, and answers `for_others` for links and
@@ -77,7 +77,7 @@ async fn links_are_copied_from_a_store_that_lists_no_attributes_of_links() {
         let id = file.attr.id;
         store.set_xattr(&own, id, b"user.a", b"1", XattrMode::Either).await.unwrap();
         store.symlink(&own, tree, b"link", b"file", &set).await.unwrap();
-        store.mknod(&own, tree, b"pipe", FileKind::Fifo, (0, 0), &set).await.unwrap();
+        store.mknod(&own, tree, b"pipe", SpecialFile::Fifo, &set).await.unwrap();
 
         let cache = Cache::new(Config::default()).unwrap();
         let from = cache.mount(Arc::new(ListsForFiles { store, for_others }));
@@ -103,7 +103,7 @@ async fn a_directory_is_synced_also_if_a_new_entry_did_not_get_its_attributes() 
     let (own, set) = (Caller::Own, SetAttr::default());
     let from = MemoryFs::new();
     from.symlink(&own, from.root(), b"link", b"file", &set).await.unwrap();
-    from.mknod(&own, from.root(), b"pipe", FileKind::Fifo, (0, 0), &set).await.unwrap();
+    from.mknod(&own, from.root(), b"pipe", SpecialFile::Fifo, &set).await.unwrap();
     let cache = Cache::new(Config::default()).unwrap();
     let from = cache.mount(from);
     for name in ["link", "pipe"] {

@@ -4,9 +4,9 @@
 //! the traits, so that a new method cannot be forgotten.
 
 use crate::{
-    Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirPage, Extent, FileId, FileKind,
+    Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirPage, EntryName, Extent, FileId,
     FileSystem, FsStat, Lock, LockOwner, LockRange, OpenFile, Permissions, ReadOp, RenameFlags,
-    Result, SetAttr, Unnamed, WriteOp, XattrMode,
+    Result, SetAttr, SpecialFile, Unnamed, WriteOp, XattrMode,
 };
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ decorator! {
             caller: &Caller, dir: FileId, name: &[u8], target: &[u8], set: &SetAttr
         ) -> Attr;
         Mknod: fn mknod(
-            caller: &Caller, dir: FileId, name: &[u8], kind: FileKind, rdev: (u32, u32), set: &SetAttr
+            caller: &Caller, dir: FileId, name: &[u8], node: SpecialFile, set: &SetAttr
         ) -> Attr;
         Link: fn link(caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Attr;
         Unlink: fn unlink(caller: &Caller, dir: FileId, name: &[u8]) -> ();
@@ -123,10 +123,10 @@ decorator! {
         ) -> Option<Unnamed>;
         Rmdir: fn rmdir(caller: &Caller, dir: FileId, name: &[u8]) -> ();
         Rename: fn rename(
-            caller: &Caller, from_dir: FileId, from: &[u8], to_dir: FileId, to: &[u8], flags: RenameFlags
+            caller: &Caller, from: EntryName<'_>, to: EntryName<'_>, flags: RenameFlags
         ) -> ();
         RenameCounted: fn rename_counted(
-            caller: &Caller, from_dir: FileId, from: &[u8], to_dir: FileId, to: &[u8], flags: RenameFlags
+            caller: &Caller, from: EntryName<'_>, to: EntryName<'_>, flags: RenameFlags
         ) -> Option<Unnamed>;
         Open: fn open(caller: &Caller, id: FileId, access: Access) -> Arc<dyn OpenFile>;
         SyncNode: fn sync_node(id: FileId) -> ();

@@ -1,8 +1,8 @@
 //! The traits that a store implements.
 
 use crate::{
-    Access, Acl, AclKind, Attr, Capabilities, Cred, Error, Extent, FileId, FsStat, Lock, LockOwner,
-    LockRange, Permissions, ReadOp, Result, SegmentKind, SetAttr, WriteOp,
+    Access, Acl, AclKind, Attr, Capabilities, Cred, Error, Extent, FileId, FileKind, FsStat, Lock,
+    LockOwner, LockRange, Permissions, ReadOp, Result, SegmentKind, SetAttr, WriteOp,
 };
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -28,6 +28,66 @@ pub struct DirEntry {
     pub attr: Option<Attr>,
     /// Inode number.
     pub ino: u64,
+}
+
+/// A name in a directory, as a caller gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EntryName<'a> {
+    /// The directory.
+    pub dir: FileId,
+    /// The name; any bytes but NUL and slash.
+    pub name: &'a [u8],
+}
+
+impl FileId {
+    /// The entry of this directory with the name `name`.
+    pub fn entry(self, name: &[u8]) -> EntryName<'_> {
+        EntryName { dir: self, name }
+    }
+}
+
+/// A file that is neither a regular file nor a directory nor a link (mknod(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpecialFile {
+    /// Block device, with its (major, minor) number.
+    Block(u32, u32),
+    /// Character device, with its (major, minor) number.
+    Char(u32, u32),
+    /// Named pipe.
+    Fifo,
+    /// Socket.
+    Socket,
+}
+
+impl SpecialFile {
+    /// What a file with these attributes is, if it is one.
+    pub fn of(attr: &Attr) -> Option<Self> {
+        match (attr.kind, attr.rdev) {
+            (FileKind::Block, (major, minor)) => Some(Self::Block(major, minor)),
+            (FileKind::Char, (major, minor)) => Some(Self::Char(major, minor)),
+            (FileKind::Fifo, _) => Some(Self::Fifo),
+            (FileKind::Socket, _) => Some(Self::Socket),
+            (FileKind::Regular | FileKind::Directory | FileKind::Symlink, _) => None,
+        }
+    }
+
+    /// Its type.
+    pub fn kind(self) -> FileKind {
+        match self {
+            Self::Block(..) => FileKind::Block,
+            Self::Char(..) => FileKind::Char,
+            Self::Fifo => FileKind::Fifo,
+            Self::Socket => FileKind::Socket,
+        }
+    }
+
+    /// Its device number (major, minor); (0, 0) of what is no device.
+    pub fn rdev(self) -> (u32, u32) {
+        match self {
+            Self::Block(major, minor) | Self::Char(major, minor) => (major, minor),
+            Self::Fifo | Self::Socket => (0, 0),
+        }
+    }
 }
 
 /// Some of a directory's names, `.` and `..` left out.
@@ -180,14 +240,13 @@ pub trait FileSystem: Send + Sync + 'static {
         set: &SetAttr,
     ) -> Result<Attr>;
 
-    /// Makes a device, pipe or socket; `rdev` is (major, minor).
+    /// Makes a device, pipe or socket.
     async fn mknod(
         &self,
         caller: &Caller,
         dir: FileId,
         name: &[u8],
-        kind: crate::FileKind,
-        rdev: (u32, u32),
+        node: SpecialFile,
         set: &SetAttr,
     ) -> Result<Attr>;
 
@@ -230,10 +289,8 @@ pub trait FileSystem: Send + Sync + 'static {
     async fn rename(
         &self,
         caller: &Caller,
-        from_dir: FileId,
-        from: &[u8],
-        to_dir: FileId,
-        to: &[u8],
+        from: EntryName<'_>,
+        to: EntryName<'_>,
         flags: RenameFlags,
     ) -> Result<()>;
 
@@ -242,17 +299,15 @@ pub trait FileSystem: Send + Sync + 'static {
     async fn rename_counted(
         &self,
         caller: &Caller,
-        from_dir: FileId,
-        from: &[u8],
-        to_dir: FileId,
-        to: &[u8],
+        from: EntryName<'_>,
+        to: EntryName<'_>,
         flags: RenameFlags,
     ) -> Result<Option<Unnamed>> {
         let victim = match flags {
-            RenameFlags::Replace => self.lookup(&Caller::Own, to_dir, to).await.ok(),
+            RenameFlags::Replace => self.lookup(&Caller::Own, to.dir, to.name).await.ok(),
             RenameFlags::NoReplace | RenameFlags::Exchange => None,
         };
-        self.rename(caller, from_dir, from, to_dir, to, flags).await?;
+        self.rename(caller, from, to, flags).await?;
         Ok(match victim {
             Some(victim) => self.count_names(victim.id).await,
             None => None,

@@ -30,8 +30,8 @@ pub use decorator::{FileSystemDecorator, FileSystemMethod, OpenFileDecorator, Op
 pub use error::{Error, Result};
 pub use flags::{Access, Advice, Capabilities, IoFlags, Permissions};
 pub use fs::{
-    Caller, Created, DirEntry, DirPage, FileSystem, OpenFile, RenameFlags, UNCACHED_MARK,
-    UNCACHED_XATTR, Unnamed, XattrMode,
+    Caller, Created, DirEntry, DirPage, EntryName, FileSystem, OpenFile, RenameFlags, SpecialFile,
+    UNCACHED_MARK, UNCACHED_XATTR, Unnamed, XattrMode,
 };
 pub use io::{Buffer, ReadOp, Source, WriteOp};
 pub use lock::{Lock, LockConflict, LockOwner, LockRange, RangeLocks, TO_END};

@@ -403,8 +403,8 @@ async fn one(fs: &NfsFs, dir: FileId, work: Work, index: u32) -> weir_vfs::Resul
         }
         Work::Stat => fs.lookup(own, dir, name).await.map(drop),
         Work::Rename => {
-            fs.rename(own, dir, name, dir, other, RenameFlags::Replace).await?;
-            fs.rename(own, dir, other, dir, name, RenameFlags::Replace).await
+            fs.rename(own, dir.entry(name), dir.entry(other), RenameFlags::Replace).await?;
+            fs.rename(own, dir.entry(other), dir.entry(name), RenameFlags::Replace).await
         }
         _ => fs.unlink(own, dir, name).await,
     }

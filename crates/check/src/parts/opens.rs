@@ -5,7 +5,7 @@ use crate::raw_open::{ShareAccess, ShareDeny, granted, refused};
 use crate::rule::{Rule, rule};
 use crate::verdict::{Result, Verdict};
 use weir_nfs::v4::Error;
-use weir_vfs::{Caller, FileKind, FileSystem, SetAttr};
+use weir_vfs::{Caller, FileSystem, SetAttr, SpecialFile};
 
 pub(crate) const RULES: &[Rule] = &[
     rule!(
@@ -95,17 +95,17 @@ async fn symlink(examiner: &mut Examiner) -> Result<Verdict> {
 }
 
 async fn pipe(examiner: &mut Examiner) -> Result<Verdict> {
-    special(examiner, FileKind::Fifo).await
+    special(examiner, SpecialFile::Fifo).await
 }
 
 async fn socket(examiner: &mut Examiner) -> Result<Verdict> {
-    special(examiner, FileKind::Socket).await
+    special(examiner, SpecialFile::Socket).await
 }
 
-async fn special(examiner: &mut Examiner, kind: FileKind) -> Result<Verdict> {
+async fn special(examiner: &mut Examiner, node: SpecialFile) -> Result<Verdict> {
     let name = examiner.new_name("special");
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    let made = examiner.ours.mknod(&Caller::Own, examiner.dir, &name, kind, (0, 0), &set).await;
+    let made = examiner.ours.mknod(&Caller::Own, examiner.dir, &name, node, &set).await;
     if let Err(error) = made {
         return Ok(Verdict::Note(format!("it cannot be made: {error}")));
     }

@@ -28,8 +28,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
-    Access, Attr, Caller, Capabilities, Created, Cred, DirEntry, DirPage, Error, FileId, FileKind,
-    FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr, Unnamed, XattrMode,
+    Access, Attr, Caller, Capabilities, Created, Cred, DirEntry, DirPage, EntryName, Error, FileId,
+    FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr, SpecialFile, Unnamed,
+    XattrMode,
 };
 
 /// An NFS export, mounted.
@@ -199,7 +200,7 @@ impl NfsFs {
             let special = match &special {
                 NewNode::Directory => Special::Directory,
                 NewNode::Symlink(target) => Special::Symlink(target),
-                NewNode::Device(kind, rdev) => Special::Device(*kind, *rdev),
+                NewNode::Special(file) => Special::File(*file),
             };
             state.protocol.make(&cred, place, special).await
         }))
@@ -210,7 +211,7 @@ impl NfsFs {
 enum NewNode {
     Directory,
     Symlink(Vec<u8>),
-    Device(FileKind, (u32, u32)),
+    Special(SpecialFile),
 }
 
 #[async_trait]
@@ -387,16 +388,10 @@ impl FileSystem for NfsFs {
         caller: &Caller,
         dir: FileId,
         name: &[u8],
-        kind: FileKind,
-        rdev: (u32, u32),
+        node: SpecialFile,
         set: &SetAttr,
     ) -> Result<Attr> {
-        match kind {
-            FileKind::Block | FileKind::Char | FileKind::Fifo | FileKind::Socket => {
-                self.make(caller, dir, name, set, NewNode::Device(kind, rdev)).await
-            }
-            FileKind::Regular | FileKind::Directory | FileKind::Symlink => Err(Error::Invalid),
-        }
+        self.make(caller, dir, name, set, NewNode::Special(node)).await
     }
 
     async fn link(&self, caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Result<Attr> {
@@ -448,13 +443,11 @@ impl FileSystem for NfsFs {
     async fn rename(
         &self,
         caller: &Caller,
-        from_dir: FileId,
-        from: &[u8],
-        to_dir: FileId,
-        to: &[u8],
+        from: EntryName<'_>,
+        to: EntryName<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        let (from, to) = (self.place(from_dir, from)?, self.place(to_dir, to)?);
+        let (from, to) = (self.place(from.dir, from.name)?, self.place(to.dir, to.name)?);
         let cred = self.cred(caller);
         let rename = self.mount.run(|state| async move {
             state.protocol.rename(&cred, (&from.0, &from.1), (&to.0, &to.1), flags).await

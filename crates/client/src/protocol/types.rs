@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 use weir_base::stable_hash;
 use weir_rpc::OpaqueAuth;
-use weir_vfs::{Attr, FileId, FileKind, LockOwner, SetAttr};
+use weir_vfs::{Attr, FileId, LockOwner, SetAttr, SpecialFile};
 use weir_xdr::{Bytes, Payload};
 
 /// A filehandle: opaque bytes that name a file to its server.
@@ -51,7 +51,7 @@ pub(crate) struct Place<'a> {
 pub(crate) enum Special<'a> {
     Directory,
     Symlink(&'a [u8]),
-    Device(FileKind, (u32, u32)),
+    File(SpecialFile),
 }
 
 /// The change attribute before and after a change, where the server told.

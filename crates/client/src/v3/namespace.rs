@@ -10,7 +10,7 @@ use weir_nfs::v3::op::{create, link, mkdir, mknod, remove, rename, rmdir, symlin
 use weir_nfs::v3::types::Device;
 use weir_nfs::v3::{Error as Nfs3Error, Procedure};
 use weir_rpc::OpaqueAuth;
-use weir_vfs::{Attr, FileKind, RenameFlags};
+use weir_vfs::{Attr, RenameFlags, SpecialFile};
 
 impl V3 {
     /// Makes a regular file that must not exist.
@@ -67,13 +67,14 @@ impl V3 {
                     }
                 }
             }
-            Special::Device(kind, (major, minor)) => {
-                let data = mknod::DeviceData { set, device: Device { major, minor } };
-                let what = match kind {
-                    FileKind::Block => mknod::What::Blk(data),
-                    FileKind::Char => mknod::What::Chr(data),
-                    FileKind::Socket => mknod::What::Sock(data.set),
-                    _ => mknod::What::Fifo(data.set),
+            Special::File(file) => {
+                let device =
+                    |major, minor, set| mknod::DeviceData { set, device: Device { major, minor } };
+                let what = match file {
+                    SpecialFile::Block(major, minor) => mknod::What::Blk(device(major, minor, set)),
+                    SpecialFile::Char(major, minor) => mknod::What::Chr(device(major, minor, set)),
+                    SpecialFile::Socket => mknod::What::Sock(set),
+                    SpecialFile::Fifo => mknod::What::Fifo(set),
                 };
                 self.call(cred, mknod::Args { target, what }).await?
             }

@@ -13,7 +13,7 @@ use weir_nfs::v4::op::open::{Claim, CreateHow, CreateVerifier, How};
 use weir_nfs::v4::types::{SpecData, StateId};
 use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
-use weir_vfs::{Access, Attr, FileKind, RenameFlags, SetAttr};
+use weir_vfs::{Access, Attr, FileKind, RenameFlags, SetAttr, SpecialFile};
 
 impl V4 {
     /// Makes a regular file that must not exist.
@@ -79,12 +79,12 @@ impl V4 {
         let kind = match special {
             Special::Directory => Kind::Directory,
             Special::Symlink(target) => Kind::Symlink(target.into()),
-            Special::Device(kind, (major, minor)) => match kind {
-                FileKind::Block => Kind::Block(SpecData { major, minor }),
-                FileKind::Char => Kind::Char(SpecData { major, minor }),
-                FileKind::Socket => Kind::Socket,
-                _ => Kind::Fifo,
-            },
+            Special::File(SpecialFile::Block(major, minor)) => {
+                Kind::Block(SpecData { major, minor })
+            }
+            Special::File(SpecialFile::Char(major, minor)) => Kind::Char(SpecData { major, minor }),
+            Special::File(SpecialFile::Socket) => Kind::Socket,
+            Special::File(SpecialFile::Fifo) => Kind::Fifo,
         };
         let args =
             op::create::Args { kind, name: place.name.into(), attrs: set_attrs(place.set).into() };

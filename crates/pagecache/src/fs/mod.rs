@@ -27,8 +27,8 @@ use std::time::Instant;
 use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicU64, Ordering};
 use weir_vfs::{
-    Access, Acl, AclKind, Attr, Caller, Created, DirPage, Error, FileId, FileKind, FileSystem,
-    FsStat, Permissions, RenameFlags, Result, SetAttr, XattrMode,
+    Access, Acl, AclKind, Attr, Caller, Created, DirPage, EntryName, Error, FileId, FileKind,
+    FileSystem, FsStat, Permissions, RenameFlags, Result, SetAttr, SpecialFile, XattrMode,
 };
 
 /// Files of a store that stay open after their last close.
@@ -352,7 +352,7 @@ impl CachedFs {
         self.store().symlink(caller, dir, name, target, set).await
     }
 
-    /// Makes a device, pipe or socket; `rdev` is (major, minor).
+    /// Makes a device, pipe or socket.
     ///
     /// # Errors
     /// Those of the store.
@@ -361,11 +361,10 @@ impl CachedFs {
         caller: &Caller,
         dir: FileId,
         name: &[u8],
-        kind: FileKind,
-        rdev: (u32, u32),
+        node: SpecialFile,
         set: &SetAttr,
     ) -> Result<Attr> {
-        self.store().mknod(caller, dir, name, kind, rdev, set).await
+        self.store().mknod(caller, dir, name, node, set).await
     }
 
     /// Makes another name for a file.
@@ -407,14 +406,11 @@ impl CachedFs {
     pub async fn rename(
         &self,
         caller: &Caller,
-        from_dir: FileId,
-        from: &[u8],
-        to_dir: FileId,
-        to: &[u8],
+        from: EntryName<'_>,
+        to: EntryName<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        let unnamed =
-            self.store().rename_counted(caller, from_dir, from, to_dir, to, flags).await?;
+        let unnamed = self.store().rename_counted(caller, from, to, flags).await?;
         self.shared.lost_name(unnamed);
         Ok(())
     }

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 use weir_vfs::{
-    Access, Attr, Caller, Capabilities, Created, DirEntry, DirPage, Error, FileId, FileKind,
-    FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr,
+    Access, Attr, Caller, Capabilities, Created, DirEntry, DirPage, EntryName, Error, FileId,
+    FileKind, FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr, SpecialFile,
 };
 
 const READ_AND_SEARCH: Permissions = Permissions::READ.union(Permissions::EXECUTE);
@@ -211,8 +211,7 @@ impl FileSystem for PseudoFs {
         _: &Caller,
         _: FileId,
         _: &[u8],
-        _: FileKind,
-        _: (u32, u32),
+        _: SpecialFile,
         _: &SetAttr,
     ) -> Result<Attr> {
         Err(Error::ReadOnly)
@@ -233,10 +232,8 @@ impl FileSystem for PseudoFs {
     async fn rename(
         &self,
         _: &Caller,
-        _: FileId,
-        _: &[u8],
-        _: FileId,
-        _: &[u8],
+        _: EntryName<'_>,
+        _: EntryName<'_>,
         _: RenameFlags,
     ) -> Result<()> {
         Err(Error::ReadOnly)

@@ -24,9 +24,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tree::Tree;
 use weir_base::PAGE_SIZE;
 use weir_vfs::{
-    Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirEntry, DirPage, Error, FileId,
-    FileKind, FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr, SetTime,
-    XattrMode,
+    Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirEntry, DirPage, EntryName, Error,
+    FileId, FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr, SetTime,
+    SpecialFile, XattrMode,
 };
 
 /// Longest target of a symbolic link, in bytes.
@@ -347,18 +347,14 @@ impl FileSystem for MemoryFs {
         caller: &Caller,
         dir: FileId,
         name: &[u8],
-        kind: FileKind,
-        rdev: (u32, u32),
+        node: SpecialFile,
         set: &SetAttr,
     ) -> Result<Attr> {
-        let device = matches!(kind, FileKind::Block | FileKind::Char);
-        if !device && !matches!(kind, FileKind::Fifo | FileKind::Socket) {
-            return Err(Error::Invalid);
-        }
+        let device = matches!(node, SpecialFile::Block(..) | SpecialFile::Char(..));
         if device && restricted(caller).is_some() {
             return Err(Error::NotPermitted);
         }
-        let body = Body::Special(kind, if device { rdev } else { (0, 0) });
+        let body = Body::Special(node);
         self.make(&mut self.tree.write(), caller, dir, name, body, set)
     }
 
@@ -391,38 +387,36 @@ impl FileSystem for MemoryFs {
     async fn rename(
         &self,
         caller: &Caller,
-        from_dir: FileId,
-        from: &[u8],
-        to_dir: FileId,
-        to: &[u8],
+        from: EntryName<'_>,
+        to: EntryName<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        check_name(from)?;
-        check_name(to)?;
+        check_name(from.name)?;
+        check_name(to.name)?;
         let mut tree = self.tree.write();
-        tree.dir(to_dir)?;
-        let node = tree.child(from_dir, from)?.clone();
-        let target = match tree.child(to_dir, to) {
+        tree.dir(to.dir)?;
+        let node = tree.child(from.dir, from.name)?.clone();
+        let target = match tree.child(to.dir, to.name) {
             Ok(target) => Some(target.clone()),
             Err(Error::NotFound) => None,
             Err(error) => return Err(error),
         };
-        may_remove(&tree, caller, from_dir, &node)?;
+        may_remove(&tree, caller, from.dir, &node)?;
         match &target {
-            Some(target) => may_remove(&tree, caller, to_dir, target)?,
-            None => require(caller, &tree.node(to_dir)?.ownership(), CHANGE_NAMES)?,
+            Some(target) => may_remove(&tree, caller, to.dir, target)?,
+            None => require(caller, &tree.node(to.dir)?.ownership(), CHANGE_NAMES)?,
         }
-        if node.is_dir() && tree.is_within(to_dir, node.id) {
+        if node.is_dir() && tree.is_within(to.dir, node.id) {
             return Err(Error::Invalid);
         }
         match (target, flags) {
             (Some(_), RenameFlags::NoReplace) => return Err(Error::Exists),
             (None, RenameFlags::Exchange) => return Err(Error::NotFound),
             (Some(target), RenameFlags::Exchange) => {
-                if target.is_dir() && tree.is_within(from_dir, target.id) {
+                if target.is_dir() && tree.is_within(from.dir, target.id) {
                     return Err(Error::Invalid);
                 }
-                tree.exchange((from_dir, from), (to_dir, to));
+                tree.exchange(from, to);
                 return Ok(());
             }
             // Two names of one file: POSIX leaves both.
@@ -432,7 +426,7 @@ impl FileSystem for MemoryFs {
             }
             (None, _) => {}
         }
-        tree.rename((from_dir, from), (to_dir, to));
+        tree.rename(from, to);
         Ok(())
     }
 

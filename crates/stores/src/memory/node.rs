@@ -6,7 +6,9 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
-use weir_vfs::{Acl, AclKind, Attr, Caller, Error, FileId, FileKind, Result, SetAttr, SetTime};
+use weir_vfs::{
+    Acl, AclKind, Attr, Caller, Error, FileId, FileKind, Result, SetAttr, SetTime, SpecialFile,
+};
 
 /// A file. Lock order: `body`, then `meta`; `meta` is held for moments only.
 #[derive(Debug)]
@@ -22,7 +24,7 @@ pub(super) enum Body {
     File(Regular),
     Directory,
     Symlink(Vec<u8>),
-    Special(FileKind, (u32, u32)),
+    Special(SpecialFile),
 }
 
 /// Attributes that are not the content's.
@@ -149,7 +151,7 @@ impl Node {
             Body::File(_) => FileKind::Regular,
             Body::Directory => FileKind::Directory,
             Body::Symlink(_) => FileKind::Symlink,
-            Body::Special(kind, _) => *kind,
+            Body::Special(file) => file.kind(),
         }
     }
 
@@ -223,7 +225,7 @@ impl Node {
             gid: meta.gid,
             size,
             allocated,
-            rdev: if let Body::Special(_, rdev) = self.body { rdev } else { (0, 0) },
+            rdev: if let Body::Special(file) = self.body { file.rdev() } else { (0, 0) },
             fsid: 0,
             atime: meta.atime,
             mtime: meta.mtime,

@@ -7,7 +7,7 @@
 use super::node::{Body, Meta, Node};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use weir_vfs::{Error, FileId, Result};
+use weir_vfs::{EntryName, Error, FileId, Result};
 
 /// Cookies 0, 1 and 2 have meanings of their own in NFS.
 const FIRST_COOKIE: u64 = 3;
@@ -140,25 +140,25 @@ impl Tree {
     }
 
     /// Moves a name; a file that had the target name loses it.
-    pub(super) fn rename(&mut self, from: (FileId, &[u8]), to: (FileId, &[u8])) {
-        let Some(id) = self.dirs.get(&from.0).and_then(|d| d.get(from.1)) else { return };
-        let replaced = self.dirs.get(&to.0).and_then(|d| d.get(to.1));
-        self.unset(from.0, from.1);
-        self.set(to.0, to.1, id);
+    pub(super) fn rename(&mut self, from: EntryName<'_>, to: EntryName<'_>) {
+        let Some(id) = self.dirs.get(&from.dir).and_then(|d| d.get(from.name)) else { return };
+        let replaced = self.dirs.get(&to.dir).and_then(|d| d.get(to.name));
+        self.unset(from.dir, from.name);
+        self.set(to.dir, to.name, id);
         if let Some(replaced) = replaced {
-            self.drop_link(to.0, replaced);
+            self.drop_link(to.dir, replaced);
         }
-        self.moved(id, from.0, to.0);
+        self.moved(id, from.dir, to.dir);
     }
 
     /// Swaps two names.
-    pub(super) fn exchange(&mut self, a: (FileId, &[u8]), b: (FileId, &[u8])) {
-        let find = |(dir, name): (FileId, &[u8])| self.dirs.get(&dir).and_then(|d| d.get(name));
+    pub(super) fn exchange(&mut self, a: EntryName<'_>, b: EntryName<'_>) {
+        let find = |at: EntryName<'_>| self.dirs.get(&at.dir).and_then(|d| d.get(at.name));
         let (Some(a_id), Some(b_id)) = (find(a), find(b)) else { return };
-        self.set(a.0, a.1, b_id);
-        self.set(b.0, b.1, a_id);
-        self.moved(a_id, a.0, b.0);
-        self.moved(b_id, b.0, a.0);
+        self.set(a.dir, a.name, b_id);
+        self.set(b.dir, b.name, a_id);
+        self.moved(a_id, a.dir, b.dir);
+        self.moved(b_id, b.dir, a.dir);
     }
 
     /// After `id` has gone from one directory to another.

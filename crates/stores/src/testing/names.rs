@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use weir_vfs::{
     Acl, AclKind, AclWho, Capabilities, DirEntry, Error, FileId, FileKind, FileSystem, RenameFlags,
-    SetAttr, SetTime, XattrMode,
+    SetAttr, SetTime, SpecialFile, XattrMode,
 };
 
 pub(super) async fn all(fs: &Arc<dyn FileSystem>) {
@@ -207,10 +207,10 @@ async fn symlinks_are_kept_and_not_followed(fs: &Arc<dyn FileSystem>, dir: FileI
 }
 
 async fn special_files(fs: &Arc<dyn FileSystem>, dir: FileId) {
-    let fifo = fs.mknod(&own(), dir, b"fifo", FileKind::Fifo, (0, 0), &mode(0o600)).await.unwrap();
+    let fifo = fs.mknod(&own(), dir, b"fifo", SpecialFile::Fifo, &mode(0o600)).await.unwrap();
     assert_eq!((fifo.kind, fifo.mode), (FileKind::Fifo, 0o600));
     assert_eq!(find(fs, dir, "fifo").await, Some(fifo.id));
-    let socket = fs.mknod(&own(), dir, b"sock", FileKind::Socket, (0, 0), &mode(0o600)).await;
+    let socket = fs.mknod(&own(), dir, b"sock", SpecialFile::Socket, &mode(0o600)).await;
     assert_eq!(socket.unwrap().kind, FileKind::Socket);
     let read = fs.open(&own(), fifo.id, weir_vfs::Access::READ).await;
     assert!(read.is_err(), "only regular files have data");
@@ -242,8 +242,8 @@ async fn removal_tells_directories_from_files(fs: &Arc<dyn FileSystem>, dir: Fil
 }
 
 async fn renames_move_replace_and_exchange(fs: &Arc<dyn FileSystem>, dir: FileId) {
-    let rename = async |from_dir, from: &str, to_dir, to: &str, flags| {
-        fs.rename(&own(), from_dir, from.as_bytes(), to_dir, to.as_bytes(), flags).await
+    let rename = async |from_dir: FileId, from: &str, to_dir: FileId, to: &str, flags| {
+        fs.rename(&own(), from_dir.entry(from.as_bytes()), to_dir.entry(to.as_bytes()), flags).await
     };
     use RenameFlags::{Exchange, NoReplace, Replace};
     let dir = mkdir(fs, dir, "rename").await;
@@ -290,12 +290,12 @@ async fn identities_stay_through_renames(fs: &Arc<dyn FileSystem>, dir: FileId) 
     let top = mkdir(fs, dir, "top").await;
     let mid = mkdir(fs, top, "mid").await;
     let leaf = make(fs, mid, "leaf").await;
-    fs.rename(&own(), dir, b"top", dir, b"summit", RenameFlags::Replace).await.unwrap();
+    fs.rename(&own(), dir.entry(b"top"), dir.entry(b"summit"), RenameFlags::Replace).await.unwrap();
     assert_eq!(attr(fs, leaf).await.id, leaf, "below a renamed directory");
     assert_eq!(fs.lookup(&own(), mid, b"leaf").await.unwrap().id, leaf);
-    fs.rename(&own(), top, b"mid", dir, b"moved", RenameFlags::Replace).await.unwrap();
+    fs.rename(&own(), top.entry(b"mid"), dir.entry(b"moved"), RenameFlags::Replace).await.unwrap();
     assert_eq!(fs.parent(mid).await.unwrap().id, dir);
-    fs.rename(&own(), mid, b"leaf", top, b"blatt", RenameFlags::Replace).await.unwrap();
+    fs.rename(&own(), mid.entry(b"leaf"), top.entry(b"blatt"), RenameFlags::Replace).await.unwrap();
     assert_eq!(attr(fs, leaf).await.id, leaf);
     assert_eq!(find(fs, top, "blatt").await, Some(leaf));
     assert_eq!(find(fs, mid, "leaf").await, None);

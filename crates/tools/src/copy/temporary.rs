@@ -235,7 +235,12 @@ impl<'a> Temporary<'a> {
         let own = key.temporary(start);
         place
             .fs
-            .rename(&Caller::Own, place.dir, &name, place.dir, &own, RenameFlags::Replace)
+            .rename(
+                &Caller::Own,
+                place.dir.entry(&name),
+                place.dir.entry(&own),
+                RenameFlags::Replace,
+            )
             .await?;
         Ok(Some((id, start, theirs)))
     }
@@ -282,7 +287,7 @@ impl<'a> Temporary<'a> {
     async fn rename(&self, to: &[u8]) -> Result<()> {
         let (fs, dir) = (&self.place.fs, self.place.dir);
         let from = self.name.lock().clone();
-        fs.rename(&Caller::Own, dir, &from, dir, to, RenameFlags::Replace).await?;
+        fs.rename(&Caller::Own, dir.entry(&from), dir.entry(to), RenameFlags::Replace).await?;
         *self.name.lock() = to.to_vec();
         Ok(())
     }

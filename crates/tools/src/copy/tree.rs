@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use weir_pagecache::CachedFs;
-use weir_vfs::{Attr, Caller, Error, FileId, FileKind, RenameFlags, SetAttr};
+use weir_vfs::{Attr, Caller, Error, FileId, FileKind, RenameFlags, SetAttr, SpecialFile};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Where the copy of a file with several names is, once it is made.
@@ -262,9 +262,10 @@ impl Walk<'_> {
     async fn special(&self, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
         let write = || format!("make the {} {}", kind_name(attr.kind), to.shown);
         let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
+        let node = SpecialFile::of(attr).ok_or(Error::Invalid).asked(write)?;
         self.clear(to).await.asked(write)?;
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-        let made = to.fs.mknod(&Caller::Own, to.dir, name, attr.kind, attr.rdev, &set);
+        let made = to.fs.mknod(&Caller::Own, to.dir, name, node, &set);
         let made = made.await.asked(write)?;
         self.copier.changed.lock().insert(to.dir);
         attributes::set(self.copier, Like { place: from, attr }, to, made.id).await.asked(write)?;
@@ -334,7 +335,8 @@ impl Walk<'_> {
         let temporary = self.copier.link_name();
         to.fs.link(&Caller::Own, id, to.dir, &temporary).await?;
         let replace = RenameFlags::Replace;
-        let renamed = to.fs.rename(&Caller::Own, to.dir, &temporary, to.dir, name, replace).await;
+        let renamed =
+            to.fs.rename(&Caller::Own, to.dir.entry(&temporary), to.dir.entry(name), replace).await;
         // Nothing is renamed where both are names of one file already (rename(2)).
         match to.fs.unlink(&Caller::Own, to.dir, &temporary).await {
             Ok(()) | Err(Error::NotFound) => renamed,

@@ -107,6 +107,7 @@ async fn remote(mounts: &mut Mounts, from: &NfsUrl, to: &NfsUrl, args: &Args) ->
         return Err(Failure::new(asked(args), "a root cannot be moved"));
     };
     let flags = if args.no_clobber { RenameFlags::NoReplace } else { RenameFlags::Replace };
-    let renamed = source.fs.rename(&Caller::Own, source.dir, old, target.dir, new, flags);
+    let renamed =
+        source.fs.rename(&Caller::Own, source.dir.entry(old), target.dir.entry(new), flags);
     renamed.await.asked(|| asked(args))
 }

@@ -10,7 +10,7 @@ use weir_nfs::v3::op::mknod::{self, What};
 use weir_nfs::v3::op::{mkdir, symlink};
 use weir_nfs::v3::types::{Device, SetAttr};
 use weir_nfs::v3::{Error, Failure};
-use weir_vfs::{Attr, Created, FileKind};
+use weir_vfs::{Attr, Created, SpecialFile};
 
 pub(in crate::v3) async fn create(request: &Request<'_>, args: create::Args) -> create::Res {
     let dir = request.target(&args.target.dir)?;
@@ -96,11 +96,15 @@ pub(in crate::v3) async fn symlink(request: &Request<'_>, args: symlink::Args) -
 
 pub(in crate::v3) async fn mknod(request: &Request<'_>, args: mknod::Args) -> mknod::Res {
     let dir = request.target(&args.target.dir)?;
-    let (kind, device, set) = match args.what {
-        What::Blk(data) => (FileKind::Block, data.device, data.set),
-        What::Chr(data) => (FileKind::Char, data.device, data.set),
-        What::Sock(set) => (FileKind::Socket, Device::default(), set),
-        What::Fifo(set) => (FileKind::Fifo, Device::default(), set),
+    let (node, set) = match args.what {
+        What::Blk(mknod::DeviceData { device: Device { major, minor }, set }) => {
+            (SpecialFile::Block(major, minor), set)
+        }
+        What::Chr(mknod::DeviceData { device: Device { major, minor }, set }) => {
+            (SpecialFile::Char(major, minor), set)
+        }
+        What::Sock(set) => (SpecialFile::Socket, set),
+        What::Fifo(set) => (SpecialFile::Fifo, set),
         What::Reg | What::Dir | What::Lnk => {
             return Err(Failure { status: Error::BadType, rest: dir.wcc().await });
         }
@@ -109,8 +113,7 @@ pub(in crate::v3) async fn mknod(request: &Request<'_>, args: mknod::Args) -> mk
     let made = async {
         check_new(&dir, &args.target.name)?;
         let (name, set) = (&args.target.name, new_attr(&set)?);
-        let rdev = (device.major, device.minor);
-        let made = dir.fs().mknod(&dir.caller, dir.id(), name, kind, rdev, &set).await;
+        let made = dir.fs().mknod(&dir.caller, dir.id(), name, node, &set).await;
         made.map_err(convert::error)
     };
     let made = made.await;

@@ -22,7 +22,8 @@ pub(in crate::v3) async fn rename(request: &Request<'_>, args: Args) -> Res {
         }
         let (old, new) = (&args.from.name, &args.to.name);
         let flags = RenameFlags::Replace;
-        let renamed = from.fs().rename(&from.caller, from.id(), old, to.id(), new, flags).await;
+        let renamed =
+            from.fs().rename(&from.caller, from.id().entry(old), to.id().entry(new), flags).await;
         renamed.map_err(convert::error)
     };
     let renamed = renamed.await;

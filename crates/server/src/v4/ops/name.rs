@@ -9,7 +9,7 @@ use crate::v4::status::of_vfs;
 use weir_nfs::v4::Error;
 use weir_nfs::v4::op::{create, link, lookup, lookupp, readlink, remove, rename};
 use weir_nfs::v4::types::SpecData;
-use weir_vfs::{Attr, FileKind, RenameFlags};
+use weir_vfs::{Attr, FileKind, RenameFlags, SpecialFile};
 
 /// Refuses what can be no name (RFC 8881 section 14.5): names are bytes, of any encoding.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Error> {
@@ -82,20 +82,17 @@ pub(crate) async fn create(cx: &mut Context, args: create::Args) -> create::Res 
         _ => FileKind::Fifo,
     })?;
     let (fs, caller, id, name) = (dir.fs(), &dir.caller, dir.node.id, &args.name[..]);
-    let special = |kind, device: SpecData| (kind, (device.major, device.minor));
     let made = match args.kind {
         create::Kind::Directory => fs.mkdir(caller, id, name, set).await,
         create::Kind::Symlink(text) => fs.symlink(caller, id, name, &text, set).await,
-        create::Kind::Block(device) => {
-            let (kind, rdev) = special(FileKind::Block, device);
-            fs.mknod(caller, id, name, kind, rdev, set).await
+        create::Kind::Block(SpecData { major, minor }) => {
+            fs.mknod(caller, id, name, SpecialFile::Block(major, minor), set).await
         }
-        create::Kind::Char(device) => {
-            let (kind, rdev) = special(FileKind::Char, device);
-            fs.mknod(caller, id, name, kind, rdev, set).await
+        create::Kind::Char(SpecData { major, minor }) => {
+            fs.mknod(caller, id, name, SpecialFile::Char(major, minor), set).await
         }
-        create::Kind::Socket => fs.mknod(caller, id, name, FileKind::Socket, (0, 0), set).await,
-        create::Kind::Fifo => fs.mknod(caller, id, name, FileKind::Fifo, (0, 0), set).await,
+        create::Kind::Socket => fs.mknod(caller, id, name, SpecialFile::Socket, set).await,
+        create::Kind::Fifo => fs.mknod(caller, id, name, SpecialFile::Fifo, set).await,
         _ => return Err(Error::BadType),
     };
     let made = made.map_err(of_vfs)?;
@@ -166,8 +163,9 @@ pub(crate) async fn rename(cx: &mut Context, args: rename::Args) -> rename::Res 
     }
     let _claims = cx.claim_names(&[from.named(&args.from), to.named(&args.to)], false).await?;
     let (fs, flags) = (to.fs(), RenameFlags::Replace);
-    let renamed =
-        fs.rename(&to.caller, from.node.id, &args.from, to.node.id, &args.to, flags).await;
+    let renamed = fs
+        .rename(&to.caller, from.node.id.entry(&args.from), to.node.id.entry(&args.to), flags)
+        .await;
     renamed.map_err(|error| match error {
         // A directory over a file, or a file over a directory (RFC 8881 section 18.26.3).
         weir_vfs::Error::IsDirectory | weir_vfs::Error::NotDirectory => Error::Exist,

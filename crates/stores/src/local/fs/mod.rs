@@ -27,9 +27,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use weir_vfs::{
-    Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirEntry, DirPage, Error, FileId,
-    FileKind, FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr, SetTime,
-    Unnamed, XattrMode,
+    Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirEntry, DirPage, EntryName, Error,
+    FileId, FileKind, FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr,
+    SetTime, SpecialFile, Unnamed, XattrMode,
 };
 
 /// Cookies are positions of the kernel's plus this, for 0, 1 and 2 have meanings of their own.
@@ -509,20 +509,18 @@ impl FileSystem for LocalFs {
         caller: &Caller,
         dir: FileId,
         name: &[u8],
-        kind: FileKind,
-        rdev: (u32, u32),
+        node: SpecialFile,
         set: &SetAttr,
     ) -> Result<Attr> {
         use rustix::fs::FileType;
-        let (kind, device) = match kind {
-            FileKind::Block => (FileType::BlockDevice, rustix::fs::makedev(rdev.0, rdev.1)),
-            FileKind::Char => (FileType::CharacterDevice, rustix::fs::makedev(rdev.0, rdev.1)),
-            FileKind::Fifo => (FileType::Fifo, 0),
-            FileKind::Socket => (FileType::Socket, 0),
-            FileKind::Regular | FileKind::Directory | FileKind::Symlink => {
-                return Err(Error::Invalid);
-            }
+        let kind = match node {
+            SpecialFile::Block(..) => FileType::BlockDevice,
+            SpecialFile::Char(..) => FileType::CharacterDevice,
+            SpecialFile::Fifo => FileType::Fifo,
+            SpecialFile::Socket => FileType::Socket,
         };
+        let (major, minor) = node.rdev();
+        let device = rustix::fs::makedev(major, minor);
         if set.size.is_some() {
             return Err(Error::Invalid);
         }
@@ -572,25 +570,21 @@ impl FileSystem for LocalFs {
     async fn rename(
         &self,
         caller: &Caller,
-        from_dir: FileId,
-        from: &[u8],
-        to_dir: FileId,
-        to: &[u8],
+        from: EntryName<'_>,
+        to: EntryName<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.move_name(caller, (from_dir, from), (to_dir, to), flags).map(drop)
+        self.move_name(caller, from, to, flags).map(drop)
     }
 
     async fn rename_counted(
         &self,
         caller: &Caller,
-        from_dir: FileId,
-        from: &[u8],
-        to_dir: FileId,
-        to: &[u8],
+        from: EntryName<'_>,
+        to: EntryName<'_>,
         flags: RenameFlags,
     ) -> Result<Option<Unnamed>> {
-        self.move_name(caller, (from_dir, from), (to_dir, to), flags)
+        self.move_name(caller, from, to, flags)
     }
 
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {

@@ -16,16 +16,13 @@ use rustix::fs::{AtFlags, RenameFlags as KernelRename, Statx};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use weir_vfs::{Caller, Error, FileId, RenameFlags, Result, Unnamed};
+use weir_vfs::{Caller, EntryName, Error, FileId, RenameFlags, Result, Unnamed};
 
 /// A file that is held over a change of its names, and its attributes from before.
 struct Held {
     file: OwnedFd,
     before: Statx,
 }
-
-/// A directory, and a name in it.
-pub(super) type Name<'a> = (FileId, &'a [u8]);
 
 impl LocalFs {
     /// Removes a name.
@@ -46,21 +43,21 @@ impl LocalFs {
         };
         self.directories.changed(dir);
         removed?;
-        Ok(held.and_then(|held| self.lost_name((dir, name), &held)))
+        Ok(held.and_then(|held| self.lost_name(dir.entry(name), &held)))
     }
 
     /// Moves a name; the file that it replaced, if there was one.
     pub(super) fn move_name(
         &self,
         caller: &Caller,
-        from: Name<'_>,
-        to: Name<'_>,
+        from: EntryName<'_>,
+        to: EntryName<'_>,
         flags: RenameFlags,
     ) -> Result<Option<Unnamed>> {
-        check_name(from.1)?;
-        check_name(to.1)?;
-        let (from_fd, to_fd) = (self.tree.dir(from.0)?, self.tree.dir(to.0)?);
-        let (from_name, to_name) = (c_name(from.1)?, c_name(to.1)?);
+        check_name(from.name)?;
+        check_name(to.name)?;
+        let (from_fd, to_fd) = (self.tree.dir(from.dir)?, self.tree.dir(to.dir)?);
+        let (from_name, to_name) = (c_name(from.name)?, c_name(to.name)?);
         let moving = self.hold(from_fd.as_fd(), &from_name);
         let target = self.hold(to_fd.as_fd(), &to_name);
         let renamed = {
@@ -73,8 +70,8 @@ impl LocalFs {
             rustix::fs::renameat_with(&*from_fd, &*from_name, &*to_fd, &*to_name, kernel)
                 .map_err(io::Error::from)
         };
-        self.directories.changed(from.0);
-        self.directories.changed(to.0);
+        self.directories.changed(from.dir);
+        self.directories.changed(to.dir);
         renamed?;
         if let (Some(moving), Some(target)) = (&moving, &target)
             && moving.before.stx_ino == target.before.stx_ino
@@ -102,7 +99,7 @@ impl LocalFs {
     }
 
     /// A file that is held lost a name, and may have lost its last one.
-    fn lost_name(&self, name: Name<'_>, held: &Held) -> Option<Unnamed> {
+    fn lost_name(&self, entry: EntryName<'_>, held: &Held) -> Option<Unnamed> {
         let nlink = match stat(held.file.as_fd(), c"") {
             Ok(after) => after.stx_nlink,
             Err(Error::Stale | Error::NotFound) => 0,
@@ -110,7 +107,7 @@ impl LocalFs {
         };
         let ino = held.before.stx_ino;
         let id = self.tree.nodes.by_ino(ino);
-        self.tree.nodes.forget(ino, name.0.ino, name.1, nlink == 0);
+        self.tree.nodes.forget(ino, entry.dir.ino, entry.name, nlink == 0);
         if let Some(id) = id.filter(|_| nlink == 0) {
             self.tree.gone(id);
         }
@@ -118,10 +115,10 @@ impl LocalFs {
     }
 
     /// A file went from one name to another.
-    fn moved(&self, file: &Statx, from: Name<'_>, to: Name<'_>) {
+    fn moved(&self, file: &Statx, from: EntryName<'_>, to: EntryName<'_>) {
         let Some(id) = self.tree.nodes.by_ino(file.stx_ino) else { return };
-        let place = nodes::Place { dir: to.0.ino, name: to.1.into() };
-        self.tree.nodes.forget(file.stx_ino, from.0.ino, from.1, false);
+        let place = nodes::Place { dir: to.dir.ino, name: to.name.into() };
+        self.tree.nodes.forget(file.stx_ino, from.dir.ino, from.name, false);
         self.tree.nodes.moved(id, place);
     }
 }
