@@ -385,9 +385,7 @@ async fn what_is_put_off_until_the_end_of_grace_is_done_then() {
 async fn a_soft_mount_fails_when_the_server_is_gone() {
     let mut served = Served::start();
     let nfs = served.mount("vers=4.2,soft,timeo=10,retrans=1").await;
-    if let Some(runtime) = served.runtime.take() {
-        runtime.shutdown_background();
-    }
+    served.end();
     let error = nfs.getattr(nfs.root()).await.unwrap_err();
     assert_eq!(error, weir_vfs::Error::TimedOut);
 }

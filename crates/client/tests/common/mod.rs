@@ -16,7 +16,7 @@ use weir_vfs::{Access, Caller, FileSystem, OpenFile};
 
 /// A server on threads of its own, so that it can be ended as by `kill -9`.
 pub(crate) struct Served {
-    pub(crate) runtime: Option<tokio::runtime::Runtime>,
+    runtime: Option<tokio::runtime::Runtime>,
     pub(crate) addr: SocketAddr,
     pub(crate) store: Arc<dyn FileSystem>,
     pub(crate) cache: Option<Cache>,
@@ -54,9 +54,7 @@ impl Served {
     }
 
     fn restart_here(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(Duration::from_secs(10));
-        }
+        self.end();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -84,11 +82,17 @@ impl Served {
         self.runtime = Some(runtime);
     }
 
+    /// Ends the server without notice to its clients; it answers nothing after this.
+    pub(crate) fn end(&mut self) {
+        let Some(runtime) = self.runtime.take() else { return };
+        // On a thread of its own, because a test's may be driving an executor.
+        let end = move || runtime.shutdown_timeout(Duration::from_secs(10));
+        std::thread::scope(|s| s.spawn(end).join()).unwrap();
+    }
+
     /// Loses what the server knows of clients; to be followed by a restart.
     pub(crate) fn forget(&mut self) {
-        let runtime = self.runtime.take().unwrap();
-        let ended = move || runtime.shutdown_timeout(Duration::from_secs(10));
-        std::thread::scope(|s| s.spawn(ended).join()).unwrap();
+        self.end();
         std::fs::remove_file(self.state.path().join("state.redb")).unwrap();
     }
 
