@@ -70,13 +70,13 @@ impl FromStr for Wanted {
 
 /// Where servers are started: the network that they are in, and their address there.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Host {
     /// A named network namespace, if not this process's.
     pub(crate) namespace: Option<String>,
     pub(crate) address: IpAddr,
 }
 
-impl Place {
+impl Host {
     /// Loopback.
     pub(crate) const LOCAL: Self =
         Self { namespace: None, address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
@@ -136,24 +136,19 @@ impl Peer {
     }
 
     /// This program with relaxed durability, as [`weir`](Self::weir).
-    pub(crate) fn weir_relaxed(place: &Place, dir: &Path, state: &Path) -> Result<Self> {
-        let mut peer = Self::weir_with(place, dir, state, None, true)?;
+    pub(crate) fn weir_relaxed(host: &Host, dir: &Path, state: &Path) -> Result<Self> {
+        let mut peer = Self::weir_with(host, dir, state, None, true)?;
         (peer.name, peer.promise) = ("weir-relaxed".into(), RELAXED);
         Ok(peer)
     }
 
     /// This program, serving `dir`, with its state in `state`.
-    pub(crate) fn weir(
-        place: &Place,
-        dir: &Path,
-        state: &Path,
-        budget: Option<u64>,
-    ) -> Result<Self> {
-        Self::weir_with(place, dir, state, budget, false)
+    pub(crate) fn weir(host: &Host, dir: &Path, state: &Path, budget: Option<u64>) -> Result<Self> {
+        Self::weir_with(host, dir, state, budget, false)
     }
 
     fn weir_with(
-        place: &Place,
+        host: &Host,
         dir: &Path,
         state: &Path,
         budget: Option<u64>,
@@ -162,27 +157,27 @@ impl Peer {
         let settings = host::Settings {
             dir: dir.to_path_buf().into(),
             state_dir: state.to_path_buf().into(),
-            address: place.address,
+            address: host.address,
             budget_bytes: budget,
             relaxed,
         };
-        let mut command = place.command(process::program()?);
+        let mut command = host.command(process::program()?);
         let mut running = Running::start(command.args(process::arguments(host::NAME, &settings)?))?;
         let port = running.answer()?["port"].as_u64().unwrap_or(0);
-        let url = format!("nfs://{}:{port}/?mountport={port}", url_host(place.address));
+        let url = format!("nfs://{}:{port}/?mountport={port}", url_host(host.address));
         Self::started("weir", SYNC, &url, running, Vec::new())
     }
 
     /// nfs-ganesha, serving `dir`, with its files in `state`.
-    pub(crate) fn ganesha(place: &Place, dir: &Path, state: &Path) -> Result<Self> {
+    pub(crate) fn ganesha(host: &Host, dir: &Path, state: &Path) -> Result<Self> {
         let asked = || "start nfs-ganesha".to_owned();
         fs::create_dir_all(state).asked(asked)?;
         // Version 3 has to be registered, or it does not start.
         let mapper = Path::new("/run/rpcbind.sock").exists();
-        let (port, mountport) = (place.free_port()?, place.free_port()?);
+        let (port, mountport) = (host.free_port()?, host.free_port()?);
         let mountport = if port == mountport { port + 1 } else { mountport };
         let conf = state.join("ganesha.conf");
-        let (dir, shown, address) = (dir.display(), state.display(), place.address);
+        let (dir, shown, address) = (dir.display(), state.display(), host.address);
         let protocols = if mapper { "3, 4" } else { "4" };
         let text = format!(
             "NFS_CORE_PARAM {{ NFS_Port = {port}; MNT_Port = {mountport}; Bind_addr = {address};\n\
@@ -194,7 +189,7 @@ impl Peer {
              FSAL {{ Name = VFS; }} }}\n"
         );
         fs::write(&conf, text).asked(asked)?;
-        let mut command = place.command("ganesha.nfsd");
+        let mut command = host.command("ganesha.nfsd");
         command.args(["-F", "-N", "NIV_WARN", "-f"]).arg(&conf);
         command.arg("-L").arg(state.join("log")).arg("-p").arg(state.join("pid"));
         let mut running = Running::start(&mut command).map_err(|failure| {
@@ -205,7 +200,7 @@ impl Peer {
             let said = log.lines().rev().find(|l| l.contains("FATAL") || l.contains("MAJ"));
             return Err(failure.advice(said.unwrap_or("see whether it runs by itself").to_owned()));
         }
-        let url = format!("nfs://{}:{port}/export?mountport={mountport}", url_host(place.address));
+        let url = format!("nfs://{}:{port}/export?mountport={mountport}", url_host(host.address));
         let lacks = if mapper { Vec::new() } else { vec![Version::V3] };
         Self::started("ganesha", RELAXED, &url, running, lacks)
     }
@@ -407,7 +402,7 @@ mod tests {
 
     #[test]
     fn what_was_started_is_ended() {
-        let mut running = Running::start(Place::LOCAL.command("sleep").arg("60")).unwrap();
+        let mut running = Running::start(Host::LOCAL.command("sleep").arg("60")).unwrap();
         let id = running.id();
         assert!(!running.has_ended());
         drop(running);

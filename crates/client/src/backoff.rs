@@ -1,4 +1,4 @@
-//! Pauses before something is tried again: what a server puts off (DELAY, GRACE, JUKEBOX), or a
+//! Backoff before something is tried again: what a server puts off (DELAY, GRACE, JUKEBOX), or a
 //! connection to one that is away.
 //!
 //! 1. They double, up to a second. That is what a client may wait longer than it would have to when a
@@ -12,25 +12,25 @@ const FIRST_TO_CONNECT: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(1);
 const SOFT_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The pauses of one request.
-pub(crate) struct Pauses {
+/// How long one request waits between its attempts.
+pub(crate) struct Backoff {
     hard: bool,
     next: Duration,
     passed: Duration,
 }
 
-impl Pauses {
-    /// Those of a mount that is `hard`, or soft.
+impl Backoff {
+    /// For a request of a mount that is `hard`, or soft.
     pub(crate) fn new(hard: bool) -> Self {
         Self { hard, next: FIRST, passed: Duration::ZERO }
     }
 
-    /// Those of what never gives up, or for another reason.
+    /// For what never gives up, or gives up for another reason.
     pub(crate) fn endless() -> Self {
         Self::new(true)
     }
 
-    /// Those between attempts to connect, which cost a server that is just starting more than a call.
+    /// Between attempts to connect, which cost a server that is just starting more than a call.
     pub(crate) fn to_connect() -> Self {
         Self { next: FIRST_TO_CONNECT, ..Self::endless() }
     }

@@ -7,7 +7,7 @@
 //! 4. Locks are given up before the file is closed.
 
 use crate::files::opened::Opened;
-use crate::protocol::{LockCallback, Locker};
+use crate::protocol::{LockCallback, OpenLockOwner};
 use std::sync::Arc;
 use std::time::Duration;
 use weir_vfs::{Lock, LockOwner, LockRange};
@@ -20,7 +20,7 @@ const RETRY: std::ops::RangeInclusive<Duration> =
 /// A granted lock. Dropping it gives the lock up, unless it was [kept](Self::keep).
 pub(crate) struct Granted {
     opened: Option<Arc<Opened>>,
-    locker: Locker,
+    owner: OpenLockOwner,
     range: LockRange,
 }
 
@@ -33,9 +33,9 @@ impl Granted {
 impl Drop for Granted {
     fn drop(&mut self) {
         let Some(opened) = self.opened.take() else { return };
-        let (locker, range) = (self.locker, self.range);
+        let (owner, range) = (self.owner, self.range);
         Arc::clone(&opened.deferred).spawn(async move {
-            if let Err(error) = opened.protocol.unlock(&opened.open, locker, range).await {
+            if let Err(error) = opened.protocol.unlock(&opened.open, owner, range).await {
                 tracing::debug!("{error}");
             }
         });
@@ -49,9 +49,9 @@ pub(crate) async fn request(
     lock: Lock,
     waits: bool,
 ) -> crate::Result<Option<Granted>> {
-    let locker = opened.lockers.get(owner);
-    let granted = opened.protocol.lock(&opened.open, locker, lock, waits).await?;
-    Ok(granted.then(|| Granted { opened: Some(opened), locker, range: lock.range }))
+    let owner = opened.owners.get(owner);
+    let granted = opened.protocol.lock(&opened.open, owner, lock, waits).await?;
+    Ok(granted.then(|| Granted { opened: Some(opened), owner, range: lock.range }))
 }
 
 /// A request that waits for a lock. Dropping it withdraws the request, unless it has
@@ -59,7 +59,7 @@ pub(crate) async fn request(
 pub(crate) struct WaitingRequest {
     opened: Arc<Opened>,
     id: u64,
-    locker: Locker,
+    owner: OpenLockOwner,
     lock: Lock,
     callback: Arc<LockCallback>,
     pause: Duration,
@@ -69,9 +69,9 @@ pub(crate) struct WaitingRequest {
 impl WaitingRequest {
     /// Registers the request; callbacks from now on count.
     pub(crate) fn begin(opened: Arc<Opened>, owner: LockOwner, lock: Lock) -> Self {
-        let locker = opened.lockers.get(owner);
-        let (id, callback) = opened.protocol.lock_waiters().add(locker, lock);
-        Self { opened, id, locker, lock, callback, pause: *RETRY.start(), has_lock: false }
+        let owner = opened.owners.get(owner);
+        let (id, callback) = opened.protocol.lock_waiters().add(owner, lock);
+        Self { opened, id, owner, lock, callback, pause: *RETRY.start(), has_lock: false }
     }
 
     /// Resolves, on a runtime, when the request is to be sent again.
@@ -97,10 +97,10 @@ impl Drop for WaitingRequest {
             return;
         }
         let opened = Arc::clone(&self.opened);
-        let (locker, lock, granted) = (self.locker, self.lock, self.callback.is_granted());
+        let (owner, lock, granted) = (self.owner, self.lock, self.callback.is_granted());
         self.opened.deferred.spawn(async move {
             let protocol = &opened.protocol;
-            if let Err(error) = protocol.withdraw_lock(&opened.open, locker, lock, granted).await {
+            if let Err(error) = protocol.withdraw_lock(&opened.open, owner, lock, granted).await {
                 tracing::debug!("{error}");
             }
         });

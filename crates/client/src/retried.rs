@@ -11,7 +11,7 @@
 //!    neither owner, time nor emptiness would tell, and two processes would hold the lock.
 
 use crate::error::Result;
-use crate::protocol::{Handle, Node, Place, Protocol};
+use crate::protocol::{Handle, NewEntry, Node, Protocol};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{Attr, FileKind, SetAttr, SetTime};
 
@@ -27,18 +27,18 @@ pub(crate) fn verifier() -> [u8; 8] {
 pub(crate) async fn complete(
     protocol: &dyn Protocol,
     cred: &OpaqueAuth,
-    place: &Place<'_>,
+    entry: &NewEntry<'_>,
     node: &Node,
 ) -> Result<Attr> {
     let set = SetAttr {
-        atime: place.set.atime.or(Some(SetTime::Now)),
-        mtime: place.set.mtime.or(Some(SetTime::Now)),
-        ..place.set.clone()
+        atime: entry.set.atime.or(Some(SetTime::Now)),
+        mtime: entry.set.mtime.or(Some(SetTime::Now)),
+        ..entry.set.clone()
     };
     let attr = protocol.setattr(cred, &node.handle, None, &set).await;
-    if attr.is_err() && has_name(protocol, cred, &node.attr, (place.dir, place.name)).await {
+    if attr.is_err() && has_name(protocol, cred, &node.attr, (entry.dir, entry.name)).await {
         // What failed first is what is worth saying.
-        let _ = protocol.remove(cred, place.dir, place.name, false).await;
+        let _ = protocol.remove(cred, entry.dir, entry.name, false).await;
     }
     attr.map(|(attr, _)| attr)
 }
@@ -70,10 +70,10 @@ pub(crate) async fn linked(
 pub(crate) async fn symlink_made(
     protocol: &dyn Protocol,
     cred: &OpaqueAuth,
-    place: &Place<'_>,
+    entry: &NewEntry<'_>,
     target: &[u8],
 ) -> Option<Node> {
-    let node = protocol.lookup(cred, place.dir, place.name).await.ok()?;
+    let node = protocol.lookup(cred, entry.dir, entry.name).await.ok()?;
     if node.attr.kind != FileKind::Symlink {
         return None;
     }

@@ -554,7 +554,7 @@ async fn locks_of_every_version_keep_each_other_out() {
 
 /// Any number of owners come and go while the file stays open and locked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lockers_that_have_gone_take_no_room_at_the_server() {
+async fn lock_owners_that_have_gone_take_no_room_at_the_server() {
     let mut served = Served::start();
     served.locks = 4;
     served.restart();

@@ -6,7 +6,7 @@
 
 use super::network::Rate;
 use crate::interrupt;
-use crate::peers::{Place, Running};
+use crate::peers::{Host, Running};
 use crate::scratch::call;
 use serde_json::Value;
 use std::fs;
@@ -53,7 +53,7 @@ impl Guest {
         let harness = harness()?;
         let script = control.join("guest.sh");
         fs::write(&script, SCRIPT).asked(|| format!("write {}", script.display()))?;
-        let mut command = Place::LOCAL.command(harness.join("run"));
+        let mut command = Host::LOCAL.command(harness.join("run"));
         command.args(["--mem", &mem_mib.to_string(), "--timeout", "86400"]);
         if let Some(disk) = disk {
             command.arg("--disk").arg(disk);
@@ -77,8 +77,8 @@ impl Guest {
     }
 
     /// The native side of its network.
-    pub(crate) fn native(&self) -> Place {
-        Place { namespace: Some(self.namespace()), address: NATIVE }
+    pub(crate) fn native(&self) -> Host {
+        Host { namespace: Some(self.namespace()), address: NATIVE }
     }
 
     /// Has it do something, and returns what it says.

@@ -1,7 +1,7 @@
 //! A network of two: a namespace for the server and one for the client, joined by a link of a
 //! given rate; gone when dropped.
 
-use crate::peers::Place;
+use crate::peers::Host;
 use crate::scratch::call;
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -94,13 +94,13 @@ impl Network {
     }
 
     /// Where the server belongs.
-    pub(crate) fn server(&self) -> Place {
-        Place { namespace: Some(self.server.clone()), address: SERVER.into() }
+    pub(crate) fn server(&self) -> Host {
+        Host { namespace: Some(self.server.clone()), address: SERVER.into() }
     }
 
     /// Where the client belongs.
-    pub(crate) fn client(&self) -> Place {
-        Place { namespace: Some(self.client.clone()), address: CLIENT.into() }
+    pub(crate) fn client(&self) -> Host {
+        Host { namespace: Some(self.client.clone()), address: CLIENT.into() }
     }
 }
 

@@ -5,7 +5,7 @@ use super::network::{Network, Rate};
 use super::options::{ClientKind, Options};
 use super::reader;
 use super::report::Reading;
-use crate::peers::{Peer, Place, Running, Wanted};
+use crate::peers::{Host, Peer, Running, Wanted};
 use crate::process;
 use crate::scratch::{Image, Scratch, forget};
 use serde_json::Value;
@@ -59,7 +59,7 @@ pub(crate) struct Sides {
     v3_url: Option<NfsUrl>,
     keeper: Keeper,
     client: ClientKind,
-    place: Place,
+    host: Host,
     _scratch: Scratch,
 }
 
@@ -79,7 +79,7 @@ impl Sides {
         let (control, state) = (scratch.dir("control")?, scratch.dir("state")?);
         let mut keeper = Keeper::Kernel(dir.to_path_buf());
         let (mut guest, mut network) = (None, None);
-        let (mut at_server, mut at_client) = (Place::LOCAL, Place::LOCAL);
+        let (mut at_server, mut at_client) = (Host::LOCAL, Host::LOCAL);
         if args.client.in_guest() || args.server == Wanted::Knfsd {
             if args.client.in_guest() && args.server == Wanted::Knfsd {
                 let failure = Failure::new("measure", "both sides would be in the guest");
@@ -148,7 +148,7 @@ impl Sides {
             v3_url,
             keeper,
             client: args.client,
-            place: at_client,
+            host: at_client,
             _scratch: scratch,
         })
     }
@@ -197,7 +197,7 @@ impl Sides {
                     name: name.into(),
                     version: version.to_string(),
                 };
-                let mut command = self.place.command(process::program()?);
+                let mut command = self.host.command(process::program()?);
                 command.args(process::arguments(reader::NAME, &settings)?);
                 let mut reader = Running::start(&mut command)?;
                 let said = reader.answer()?;

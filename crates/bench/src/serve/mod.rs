@@ -9,7 +9,7 @@ pub use load::{Amount, Work};
 
 use crate::measure::{median, paired};
 use crate::observer::Observer;
-use crate::peers::{Peer, Place, Wanted};
+use crate::peers::{Host, Peer, Wanted};
 use crate::report::table;
 use crate::scratch::Scratch;
 use crate::versions::versions;
@@ -112,11 +112,9 @@ fn start(options: &Options, scratch: &Scratch) -> Result<Vec<Peer>> {
     for (index, wanted) in options.servers.iter().enumerate() {
         let dir = |name: &str| scratch.dir(&format!("{name}-{index}"));
         let mut peer = match wanted {
-            Wanted::Weir => Peer::weir(&Place::LOCAL, &dir("weir")?, &dir("state")?, None)?,
-            Wanted::WeirRelaxed => {
-                Peer::weir_relaxed(&Place::LOCAL, &dir("weir")?, &dir("state")?)?
-            }
-            Wanted::Ganesha => Peer::ganesha(&Place::LOCAL, &dir("ganesha")?, &dir("state")?)?,
+            Wanted::Weir => Peer::weir(&Host::LOCAL, &dir("weir")?, &dir("state")?, None)?,
+            Wanted::WeirRelaxed => Peer::weir_relaxed(&Host::LOCAL, &dir("weir")?, &dir("state")?)?,
+            Wanted::Ganesha => Peer::ganesha(&Host::LOCAL, &dir("ganesha")?, &dir("state")?)?,
             Wanted::Knfsd => {
                 let failure = Failure::new("start knfsd", "it needs a kernel of its own");
                 return Err(failure.advice("name one that runs by its URL"));

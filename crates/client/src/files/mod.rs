@@ -4,6 +4,6 @@
 pub(crate) mod attribute_cache;
 pub(crate) mod change_spans;
 pub(crate) mod deferred_close;
-pub(crate) mod lockers;
+pub(crate) mod lock_owners;
 pub(crate) mod opened;
 pub(crate) mod silly_rename;

@@ -5,7 +5,7 @@
 use crate::files::attribute_cache::AttributeCache;
 use crate::files::change_spans::OwnChanges;
 use crate::files::deferred_close::Deferred;
-use crate::files::lockers::Lockers;
+use crate::files::lock_owners::LockOwners;
 use crate::files::silly_rename::OpenFiles;
 use crate::protocol::{OpenContext, Protocol};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) struct Opened {
     pub(crate) open_files: Arc<OpenFiles>,
     pub(crate) attributes: Arc<AttributeCache>,
     pub(crate) changes: Arc<OwnChanges>,
-    pub(crate) lockers: Lockers,
+    pub(crate) owners: LockOwners,
     pub(crate) deferred: Arc<Deferred>,
 }
 
@@ -29,16 +29,16 @@ impl Drop for Opened {
     fn drop(&mut self) {
         let (protocol, open) = (Arc::clone(&self.protocol), self.open.clone());
         let silly_renamed = self.open_files.closed(self.id);
-        let lockers = self.lockers.all();
+        let owners = self.owners.all();
         self.deferred.spawn(async move {
-            for &locker in &lockers {
-                if let Err(error) = protocol.unlock(&open, locker, LockRange::ALL).await {
+            for &owner in &owners {
+                if let Err(error) = protocol.unlock(&open, owner, LockRange::ALL).await {
                     tracing::debug!("{error}");
                 }
             }
             protocol.close(open.clone()).await;
-            for locker in lockers {
-                protocol.release_locker(&open, locker).await;
+            for owner in owners {
+                protocol.release_lock_owner(&open, owner).await;
             }
             if let Some(silly_renamed) = silly_renamed {
                 silly_renamed.remove(&*protocol).await;

@@ -188,17 +188,17 @@ impl OpenFile for NfsFile {
 
     async fn test_lock(&self, owner: LockOwner, lock: Lock) -> Result<Option<Lock>> {
         let opened = Arc::clone(&self.opened);
-        let locker = opened.lockers.get(owner);
+        let owner = opened.owners.get(owner);
         self.mount
-            .run(|_| async move { opened.protocol.test_lock(&opened.open, locker, lock).await })
+            .run(|_| async move { opened.protocol.test_lock(&opened.open, owner, lock).await })
             .await
     }
 
     async fn unlock(&self, owner: LockOwner, range: LockRange) -> Result<()> {
         let opened = Arc::clone(&self.opened);
-        let locker = opened.lockers.get(owner);
+        let owner = opened.owners.get(owner);
         self.mount
-            .run(move |_| async move { opened.protocol.unlock(&opened.open, locker, range).await })
+            .run(move |_| async move { opened.protocol.unlock(&opened.open, owner, range).await })
             .await
     }
 

@@ -13,13 +13,13 @@ use crate::error::Violation;
 use crate::files::attribute_cache::AttributeCache;
 use crate::files::change_spans::OwnChanges;
 use crate::files::deferred_close::Deferred;
-use crate::files::lockers::Lockers;
+use crate::files::lock_owners::LockOwners;
 use crate::files::opened::Opened;
 use crate::fs::file::NfsFile;
 use crate::fs::handles::Handles;
 use crate::fs::mount_state::{Mount, MountState, Runtime};
 use crate::mount;
-use crate::protocol::{Handle, Node, OpenContext, Place, Protocol, Special, auth_sys, broken};
+use crate::protocol::{Handle, NewEntry, Node, OpenContext, Protocol, Special, auth_sys, broken};
 use crate::{MountOptions, NfsUrl, Version};
 use async_trait::async_trait;
 use std::future::Future;
@@ -196,13 +196,13 @@ impl NfsFs {
     ) -> Result<Attr> {
         let ((dir, name), cred, set) = (self.place(dir, name)?, self.cred(caller), set.clone());
         self.renaming(self.node(|state| async move {
-            let place = Place { dir: &dir, name: &name, set: &set };
+            let entry = NewEntry { dir: &dir, name: &name, set: &set };
             let special = match &special {
                 NewNode::Directory => Special::Directory,
                 NewNode::Symlink(target) => Special::Symlink(target),
                 NewNode::Special(file) => Special::File(*file),
             };
-            state.protocol.make(&cred, place, special).await
+            state.protocol.make(&cred, entry, special).await
         }))
         .await
     }
@@ -339,8 +339,8 @@ impl FileSystem for NfsFs {
             let (parent, set) = (dir_handle.clone(), set.clone());
             let (new, cred) = (name.clone(), Arc::clone(&cred));
             let make = self.node(|state| async move {
-                let place = Place { dir: &parent, name: &new, set: &set };
-                state.protocol.create(&cred, place, exclusive).await
+                let entry = NewEntry { dir: &parent, name: &new, set: &set };
+                state.protocol.create(&cred, entry, exclusive).await
             });
             match self.renaming(make).await {
                 Ok(attr) => return Ok(Created { attr, created: true }),
@@ -482,7 +482,7 @@ impl FileSystem for NfsFs {
                     open_files,
                     attributes,
                     changes,
-                    lockers: Lockers::new(),
+                    owners: LockOwners::new(),
                     deferred: Arc::clone(&state.deferred),
                 })
             })

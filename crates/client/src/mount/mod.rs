@@ -1,7 +1,7 @@
 //! From a URL to a conversation: addresses, version, the path's root.
 
 use crate::error::{Error, Result};
-use crate::protocol::{Node, Protocol, Terms};
+use crate::protocol::{Node, Protocol, ProtocolConfig};
 use crate::transport::{Counters, Patience, Peer};
 use crate::v3::V3;
 use crate::v4::client::V4;
@@ -26,12 +26,12 @@ pub(crate) const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Mounts with the newest version that both sides take.
 pub(crate) async fn mount(url: NfsUrl, options: MountOptions, own: OpaqueAuth) -> Result<Mounted> {
-    let terms = terms(&url, options, own).await?;
-    let asked = terms.options.versions();
-    let begun = terms.peer.first(async {
+    let config = protocol_config(&url, options, own).await?;
+    let asked = config.options.versions();
+    let begun = config.peer.first(async {
         for version in &asked {
-            if let Some((protocol, root)) = begin(&terms, *version, &url).await? {
-                let counters = Arc::clone(&terms.counters);
+            if let Some((protocol, root)) = begin(&config, *version, &url).await? {
+                let counters = Arc::clone(&config.counters);
                 return Ok(Some(Mounted { protocol, version: *version, root, counters }));
             }
         }
@@ -41,11 +41,15 @@ pub(crate) async fn mount(url: NfsUrl, options: MountOptions, own: OpaqueAuth) -
         return Ok(mounted);
     }
     let asked = asked.iter().map(Version::to_string).collect::<Vec<_>>().join(", ");
-    Err(Error::Version { server: terms.peer.name, asked })
+    Err(Error::Version { server: config.peer.name, asked })
 }
 
 /// Looks up the server's addresses, and says how to talk to it.
-pub(crate) async fn terms(url: &NfsUrl, options: MountOptions, own: OpaqueAuth) -> Result<Terms> {
+pub(crate) async fn protocol_config(
+    url: &NfsUrl,
+    options: MountOptions,
+    own: OpaqueAuth,
+) -> Result<ProtocolConfig> {
     let port = options.port.unwrap_or(PORT);
     let name: Arc<str> = match url.host.contains(':') {
         true => format!("[{}]:{port}", url.host).into(),
@@ -54,7 +58,7 @@ pub(crate) async fn terms(url: &NfsUrl, options: MountOptions, own: OpaqueAuth) 
     let unreachable =
         |source| Error::Connect { server: Arc::clone(&name), source: Arc::new(source) };
     let addrs = tokio::net::lookup_host((url.host.as_str(), port)).await.map_err(unreachable)?;
-    Ok(Terms {
+    Ok(ProtocolConfig {
         peer: Peer {
             name: Arc::clone(&name),
             addrs: addrs.collect(),
@@ -71,19 +75,19 @@ pub(crate) async fn terms(url: &NfsUrl, options: MountOptions, own: OpaqueAuth) 
 
 /// `None` when the server does not offer the version.
 async fn begin(
-    terms: &Terms,
+    config: &ProtocolConfig,
     version: Version,
     url: &NfsUrl,
 ) -> Result<Option<(Arc<dyn Protocol>, Node)>> {
     match version.minor() {
         Some(minor) => {
-            let Some(protocol) = V4::begin(terms, minor).await? else { return Ok(None) };
+            let Some(protocol) = V4::begin(config, minor).await? else { return Ok(None) };
             let root = protocol.root(&url.path).await;
             rooted(protocol, root).await
         }
         None => {
-            let Some(protocol) = V3::begin(terms).await? else { return Ok(None) };
-            let root = protocol.root(terms, &url.path).await;
+            let Some(protocol) = V3::begin(config).await? else { return Ok(None) };
+            let root = protocol.root(config, &url.path).await;
             rooted(protocol, root).await
         }
     }

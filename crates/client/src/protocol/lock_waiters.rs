@@ -1,7 +1,7 @@
 //! Lock requests that wait until another owner gives up its lock, and the server's callbacks about
 //! them (CB_NOTIFY_LOCK, NLM_GRANTED).
 
-use super::types::Locker;
+use super::types::OpenLockOwner;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -19,7 +19,7 @@ pub(crate) struct LockWaiters {
 }
 
 struct Waiter {
-    locker: Locker,
+    owner: OpenLockOwner,
     lock: Lock,
     callback: Arc<LockCallback>,
 }
@@ -46,9 +46,9 @@ impl LockCallback {
 
 impl LockWaiters {
     /// Registers a request; its id is for [`remove`](Self::remove).
-    pub(crate) fn add(&self, locker: Locker, lock: Lock) -> (u64, Arc<LockCallback>) {
+    pub(crate) fn add(&self, owner: OpenLockOwner, lock: Lock) -> (u64, Arc<LockCallback>) {
         let (id, callback) = (self.next_id.fetch_add(1, Relaxed), Arc::default());
-        let waiter = Waiter { locker, lock, callback: Arc::clone(&callback) };
+        let waiter = Waiter { owner, lock, callback: Arc::clone(&callback) };
         self.waiters.lock().insert(id, waiter);
         (id, callback)
     }
@@ -57,18 +57,18 @@ impl LockWaiters {
         self.waiters.lock().remove(&id);
     }
 
-    /// The server says that locks for which `locker` waits may be free (CB_NOTIFY_LOCK).
-    pub(crate) fn may_be_free(&self, locker: Locker) {
+    /// The server says that locks for which `owner` waits may be free (CB_NOTIFY_LOCK).
+    pub(crate) fn may_be_free(&self, owner: OpenLockOwner) {
         let waiters = self.waiters.lock();
-        let of_locker = waiters.values().filter(|waiter| waiter.locker == locker);
-        of_locker.for_each(|waiter| waiter.callback.called.notify_one());
+        let of_owner = waiters.values().filter(|waiter| waiter.owner == owner);
+        of_owner.for_each(|waiter| waiter.callback.called.notify_one());
     }
 
     /// The server says that it granted a lock (NLM_GRANTED). Returns whether a request still waits
     /// for it.
-    pub(crate) fn granted(&self, locker: Locker, range: LockRange) -> bool {
+    pub(crate) fn granted(&self, owner: OpenLockOwner, range: LockRange) -> bool {
         let waiters = self.waiters.lock();
-        let matches = |waiter: &&Waiter| (waiter.locker, waiter.lock.range) == (locker, range);
+        let matches = |waiter: &&Waiter| (waiter.owner, waiter.lock.range) == (owner, range);
         let Some(waiter) = waiters.values().find(matches) else { return false };
         waiter.callback.granted.store(true, Relaxed);
         waiter.callback.called.notify_one();

@@ -3,15 +3,15 @@
 //! An implementation is one mount in one version. It handles reconnection, recovery of sessions and
 //! reclaim of state itself; its callers see only errors that the version cannot recover from.
 
+mod config;
 pub(crate) mod cookie_verifiers;
 mod lock_waiters;
-mod terms;
 mod types;
 
+pub(crate) use config::ProtocolConfig;
 pub(crate) use lock_waiters::{LockCallback, LockWaiters};
-pub(crate) use terms::Terms;
 pub(crate) use types::{
-    ChangeSpan, Entry, Handle, Limits, Locker, Node, OpenContext, Page, Place, Special,
+    ChangeSpan, Entry, Handle, Limits, NewEntry, Node, OpenContext, OpenLockOwner, Page, Special,
     WriteRequest, Written, file_id,
 };
 
@@ -64,9 +64,14 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
     async fn readlink(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<u8>>;
     /// Makes a regular file that must not exist.
     /// `exclusive`: a repetition of the request recognises the file that the first one made.
-    async fn create(&self, cred: &OpaqueAuth, place: Place<'_>, exclusive: bool) -> Result<Node>;
-    async fn make(&self, cred: &OpaqueAuth, place: Place<'_>, special: Special<'_>)
+    async fn create(&self, cred: &OpaqueAuth, entry: NewEntry<'_>, exclusive: bool)
     -> Result<Node>;
+    async fn make(
+        &self,
+        cred: &OpaqueAuth,
+        entry: NewEntry<'_>,
+        special: Special<'_>,
+    ) -> Result<Node>;
     async fn link(
         &self,
         cred: &OpaqueAuth,
@@ -106,7 +111,7 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
     async fn lock(
         &self,
         open: &OpenContext,
-        locker: Locker,
+        owner: OpenLockOwner,
         lock: Lock,
         waits: bool,
     ) -> Result<bool>;
@@ -116,7 +121,7 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
     async fn withdraw_lock(
         &self,
         _: &OpenContext,
-        _: Locker,
+        _: OpenLockOwner,
         _: Lock,
         _granted: bool,
     ) -> Result<()> {
@@ -126,13 +131,18 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
     async fn test_lock(
         &self,
         open: &OpenContext,
-        locker: Locker,
+        owner: OpenLockOwner,
         lock: Lock,
     ) -> Result<Option<Lock>>;
-    /// Gives up what a locker holds of a range.
-    async fn unlock(&self, open: &OpenContext, locker: Locker, range: LockRange) -> Result<()>;
+    /// Gives up what a lock owner holds of a range.
+    async fn unlock(
+        &self,
+        open: &OpenContext,
+        owner: OpenLockOwner,
+        range: LockRange,
+    ) -> Result<()>;
     /// Releases a lock owner that holds nothing, where the version has a request for that.
-    async fn release_locker(&self, _: &OpenContext, _: Locker) {}
+    async fn release_lock_owner(&self, _: &OpenContext, _: OpenLockOwner) {}
     /// One READ or READ_PLUS into its place.
     async fn read(&self, open: &OpenContext, target: ReadTarget) -> Result<Layout>;
     /// One WRITE, durable if the request asks for that.

@@ -41,7 +41,7 @@ pub(crate) struct Page {
 }
 
 /// Where a new name goes, and what it is made with.
-pub(crate) struct Place<'a> {
+pub(crate) struct NewEntry<'a> {
     pub(crate) dir: &'a Handle,
     pub(crate) name: &'a [u8],
     pub(crate) set: &'a SetAttr,
@@ -102,15 +102,15 @@ pub(crate) struct OpenContext {
 
 /// Who holds locks: an owner of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Locker {
+pub(crate) struct OpenLockOwner {
     /// The open file, by a number that no other of this program has.
     pub(crate) open: u64,
     pub(crate) owner: LockOwner,
-    /// Stands for both: no other locker of this program has it, and hardly one of this machine.
+    /// Stands for both: no other lock owner of this program has it, and hardly one of this machine.
     pub(crate) number: u32,
 }
 
-impl Locker {
+impl OpenLockOwner {
     pub(crate) fn to_bytes(self) -> [u8; 20] {
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&self.open.to_be_bytes());

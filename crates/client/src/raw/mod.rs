@@ -70,9 +70,9 @@ pub async fn test_lock(
 ) -> Result<Option<LockDenied>> {
     let file = nfs_file(file, "LOCKT")?;
     let opened = Arc::clone(&file.opened);
-    let locker = opened.lockers.get(owner);
+    let owner = opened.owners.get(owner);
     let call =
-        |_| async move { v4(&*opened.protocol, "LOCKT")?.denied(&opened.open, locker, lock).await };
+        |_| async move { v4(&*opened.protocol, "LOCKT")?.denied(&opened.open, owner, lock).await };
     file.mount.try_run(call).await
 }
 

@@ -1,7 +1,7 @@
 //! Compounds over a connection, and in a session, of their own.
 
 use crate::error::{Error, Result, Violation};
-use crate::mount::terms;
+use crate::mount::protocol_config;
 use crate::protocol::{auth_sys, broken};
 use crate::transport::{Connection as Transport, Expect, Request};
 use crate::{MountOptions, NfsUrl};
@@ -41,8 +41,9 @@ impl Connection {
         let options = url.options(options)?;
         let (uid, gid, groups) = options.identity();
         let cred = auth_sys(uid, gid, &groups);
-        let terms = terms(url, options, cred.clone()).await?;
-        let transport = Transport::open(terms.peer, terms.patience, terms.counters, None).await?;
+        let config = protocol_config(url, options, cred.clone()).await?;
+        let transport =
+            Transport::open(config.peer, config.patience, config.counters, None).await?;
         Ok(Self { transport, cred, minor })
     }
 

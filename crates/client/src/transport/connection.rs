@@ -23,7 +23,7 @@ use super::connect::{abort, connect};
 use super::payload::{self, Expect, ReadTarget, ResultForm};
 use super::peer::{Counters, Patience, Peer};
 use super::record::{Failure, IN_PLACE_BYTES, RecordStream};
-use crate::backoff::Pauses;
+use crate::backoff::Backoff;
 use crate::error::{Error, Refusal, Result, Violation};
 use crate::options::MAX_TRANSFER;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -272,7 +272,7 @@ impl Shared {
     /// Serves calls for as long as the connection's owner lives.
     async fn run(self: Arc<Self>, first: TcpStream) {
         let mut socket = first;
-        let mut pauses = Pauses::endless();
+        let mut backoff = Backoff::endless();
         loop {
             let answered = self.answered.load(Relaxed);
             let broken = tokio::select! {
@@ -285,12 +285,12 @@ impl Shared {
             abort(socket);
             self.requeue();
             if self.answered.load(Relaxed) != answered {
-                pauses = Pauses::endless();
+                backoff = Backoff::endless();
             }
             let again = async {
                 // A server that accepts connections but answers no call is retried after a pause.
                 if self.answered.load(Relaxed) == answered {
-                    pauses.wait().await;
+                    backoff.wait().await;
                 }
                 self.reconnect(port).await
             };
@@ -303,7 +303,7 @@ impl Shared {
 
     /// Connects again, from `port` if that can be had.
     async fn reconnect(&self, port: Option<u16>) -> TcpStream {
-        let mut pauses = Pauses::to_connect();
+        let mut backoff = Backoff::to_connect();
         let mut said = false;
         loop {
             match connect(&self.peer, port).await {
@@ -322,7 +322,7 @@ impl Shared {
                 }
                 Err(_) => {}
             }
-            pauses.wait().await;
+            backoff.wait().await;
         }
     }
 

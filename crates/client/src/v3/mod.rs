@@ -17,15 +17,15 @@ mod nlm;
 mod nlm_callback;
 mod program;
 
-use crate::backoff::Pauses;
+use crate::backoff::Backoff;
 use crate::error::{Error, Result, Violation};
 use crate::protocol::ChangeSpan;
 use crate::protocol::LockWaiters;
-use crate::protocol::Terms;
+use crate::protocol::ProtocolConfig;
 use crate::protocol::cookie_verifiers::Verifiers;
 use crate::protocol::{
-    Entry, Handle, Limits, Locker, Node, OpenContext, Page, Place, Protocol, Special, WriteRequest,
-    Written, broken,
+    Entry, Handle, Limits, NewEntry, Node, OpenContext, OpenLockOwner, Page, Protocol, Special,
+    WriteRequest, Written, broken,
 };
 use crate::transport::{
     Connection, Expect, Patience, Peer, ReadTarget, Reply, Request, ResultForm,
@@ -85,28 +85,28 @@ const MAX_TEXT_BYTES: usize = 65536;
 
 impl V3 {
     /// Connects; `None` when the server does not offer the version.
-    pub(crate) async fn begin(terms: &Terms) -> Result<Option<Arc<Self>>> {
+    pub(crate) async fn begin(config: &ProtocolConfig) -> Result<Option<Arc<Self>>> {
         let mut connections = Vec::new();
-        for _ in 0..terms.options.nconnect {
-            let (peer, counters) = (terms.peer.clone(), Arc::clone(&terms.counters));
-            connections.push(Connection::open(peer, terms.patience, counters, None).await?);
+        for _ in 0..config.options.nconnect {
+            let (peer, counters) = (config.peer.clone(), Arc::clone(&config.counters));
+            connections.push(Connection::open(peer, config.patience, counters, None).await?);
         }
         let random = getrandom::u64().unwrap_or_else(|_| std::process::id().into());
         let v3 = Arc::new_cyclic(|me| Self {
-            server: Arc::clone(&terms.peer.name),
+            server: Arc::clone(&config.peer.name),
             connections,
             next_connection: AtomicUsize::new(0),
-            own: terms.own.clone(),
-            hard: terms.options.hard,
+            own: config.own.clone(),
+            hard: config.options.hard,
             asked: Limits {
-                read: terms.options.rsize as usize,
-                write: terms.options.wsize as usize,
+                read: config.options.rsize as usize,
+                write: config.options.wsize as usize,
             },
             about: OnceLock::new(),
             verifiers: Verifiers::default(),
             mounted: OnceLock::new(),
-            peer: terms.peer.clone(),
-            patience: terms.patience,
+            peer: config.peer.clone(),
+            patience: config.patience,
             unique: random.to_be_bytes(),
             locks: nlm::Locks::default(),
             me: me.clone(),
@@ -159,13 +159,13 @@ impl V3 {
         A::Res: weir_xdr::Decode,
         F: Status,
     {
-        let (mut pauses, mut resent) = (Pauses::new(self.hard), false);
+        let (mut backoff, mut resent) = (Backoff::new(self.hard), false);
         loop {
             let reply = self.send(cred, &args, None).await?;
             let result: A::Res = self.decode(A::PROCEDURE, &reply)?;
             resent |= reply.resent;
             match &result {
-                Err(failure) if failure.status() == Nfs3Error::Jukebox && pauses.wait().await => {}
+                Err(failure) if failure.status() == Nfs3Error::Jukebox && backoff.wait().await => {}
                 _ => return Ok((result, resent)),
             }
         }
@@ -211,7 +211,7 @@ impl V3 {
     async fn created(
         &self,
         cred: &OpaqueAuth,
-        place: &Place<'_>,
+        entry: &NewEntry<'_>,
         created: Created,
     ) -> Result<Node> {
         match (created.handle, created.attr) {
@@ -220,7 +220,7 @@ impl V3 {
                 let attr = attr_of(&attr, &handle);
                 Ok(Node { handle, attr })
             }
-            _ => self.lookup(cred, place.dir, place.name).await,
+            _ => self.lookup(cred, entry.dir, entry.name).await,
         }
     }
 
@@ -400,17 +400,22 @@ impl Protocol for V3 {
         Ok(link.target.to_vec())
     }
 
-    async fn create(&self, cred: &OpaqueAuth, place: Place<'_>, exclusive: bool) -> Result<Node> {
-        self.create_file(cred, place, exclusive).await
+    async fn create(
+        &self,
+        cred: &OpaqueAuth,
+        entry: NewEntry<'_>,
+        exclusive: bool,
+    ) -> Result<Node> {
+        self.create_file(cred, entry, exclusive).await
     }
 
     async fn make(
         &self,
         cred: &OpaqueAuth,
-        place: Place<'_>,
+        entry: NewEntry<'_>,
         special: Special<'_>,
     ) -> Result<Node> {
-        self.make_name(cred, place, special).await
+        self.make_name(cred, entry, special).await
     }
 
     async fn link(
@@ -457,11 +462,11 @@ impl Protocol for V3 {
     async fn lock(
         &self,
         open: &OpenContext,
-        locker: Locker,
+        owner: OpenLockOwner,
         lock: Lock,
         waits: bool,
     ) -> Result<bool> {
-        self.lock_range(open, locker, lock, waits).await
+        self.lock_range(open, owner, lock, waits).await
     }
 
     fn lock_waiters(&self) -> &LockWaiters {
@@ -471,24 +476,29 @@ impl Protocol for V3 {
     async fn withdraw_lock(
         &self,
         open: &OpenContext,
-        locker: Locker,
+        owner: OpenLockOwner,
         lock: Lock,
         granted: bool,
     ) -> Result<()> {
-        self.cancel(open, locker, lock, granted).await
+        self.cancel(open, owner, lock, granted).await
     }
 
     async fn test_lock(
         &self,
         open: &OpenContext,
-        locker: Locker,
+        owner: OpenLockOwner,
         lock: Lock,
     ) -> Result<Option<Lock>> {
-        self.lock_in_the_way(open, locker, lock).await
+        self.lock_in_the_way(open, owner, lock).await
     }
 
-    async fn unlock(&self, open: &OpenContext, locker: Locker, range: LockRange) -> Result<()> {
-        self.unlock_range(open, locker, range).await
+    async fn unlock(
+        &self,
+        open: &OpenContext,
+        owner: OpenLockOwner,
+        range: LockRange,
+    ) -> Result<()> {
+        self.unlock_range(open, owner, range).await
     }
 
     async fn read(&self, open: &OpenContext, target: ReadTarget) -> Result<Layout> {
@@ -498,14 +508,14 @@ impl Protocol for V3 {
             offset: target.offset,
             count: target.len as u32,
         };
-        let mut pauses = Pauses::new(self.hard);
+        let mut backoff = Backoff::new(self.hard);
         loop {
             let reply = self.send(&open.cred, &args, Some(&target)).await?;
             match reply.read {
                 Some(Ok(layout)) => return Ok(layout),
                 Some(Err(violation)) => return Err(broken(&self.server, "read", violation)),
                 None => match self.decode::<Nfs3Error>(Procedure::Read, &reply)? {
-                    Nfs3Error::Jukebox if pauses.wait().await => {}
+                    Nfs3Error::Jukebox if backoff.wait().await => {}
                     error => return Err(self.failed(Procedure::Read, error)),
                 },
             }

@@ -2,7 +2,7 @@
 
 use super::{V3, program};
 use crate::error::{Error, Refusal, Result};
-use crate::protocol::Terms;
+use crate::protocol::ProtocolConfig;
 use crate::protocol::{Handle, Node, Protocol};
 use crate::transport::Connection;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ pub(super) struct Asked {
 impl V3 {
     /// Mounts the directory at `path`: the longest part of it that the server exports, and the
     /// rest by name.
-    pub(crate) async fn root(&self, terms: &Terms, path: &[Vec<u8>]) -> Result<Node> {
+    pub(crate) async fn root(&self, config: &ProtocolConfig, path: &[Vec<u8>]) -> Result<Node> {
         let mut refused = None;
         for exported in (0..=path.len()).rev() {
             let (mount_path, rest) = path.split_at(exported);
-            let handle = match self.mnt(terms, mount_path).await {
+            let handle = match self.mnt(config, mount_path).await {
                 Ok(handle) => handle,
                 Err(error @ Error::Status { .. }) => {
                     // The first answer is about what was asked for.
@@ -41,19 +41,19 @@ impl V3 {
         Err(refused.unwrap_or_else(|| weir_vfs::Error::NotFound.into()))
     }
 
-    async fn mnt(&self, terms: &Terms, path: &[Vec<u8>]) -> Result<Handle> {
+    async fn mnt(&self, config: &ProtocolConfig, path: &[Vec<u8>]) -> Result<Handle> {
         let text = [&b"/"[..], &path.join(&b'/')].concat();
         let args = Mnt { path: text.as_slice().into() };
-        let mut service = match terms.options.mountport {
+        let mut service = match config.options.mountport {
             // Many servers have both programs on one port.
             None => None,
-            Some(port) => Some(self.connect_at(port, &terms.counters).await?),
+            Some(port) => Some(self.connect_at(port, &config.counters).await?),
         };
         let mut answer = self.ask(service.as_ref(), &args).await;
         if service.is_none()
             && let Err(Error::Refused { refusal: Refusal::ProgramUnavailable, .. }) = answer
         {
-            let found = self.connect_to_program(mount::ID, "MNT", &terms.counters);
+            let found = self.connect_to_program(mount::ID, "MNT", &config.counters);
             service = Some(found.await?);
             answer = self.ask(service.as_ref(), &args).await;
         }

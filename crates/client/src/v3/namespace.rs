@@ -4,7 +4,7 @@
 use super::convert::{Status, handle_of, set_attr};
 use super::{V3, dir_op};
 use crate::error::Result;
-use crate::protocol::{Handle, Node, Place, Protocol, Special};
+use crate::protocol::{Handle, NewEntry, Node, Protocol, Special};
 use crate::retried;
 use weir_nfs::v3::op::{create, link, mkdir, mknod, remove, rename, rmdir, symlink};
 use weir_nfs::v3::types::Device;
@@ -17,10 +17,10 @@ impl V3 {
     pub(super) async fn create_file(
         &self,
         cred: &OpaqueAuth,
-        place: Place<'_>,
+        entry: NewEntry<'_>,
         exclusive: bool,
     ) -> Result<Node> {
-        let target = || dir_op(place.dir, place.name);
+        let target = || dir_op(entry.dir, entry.name);
         if exclusive {
             let how = create::How::Exclusive(retried::verifier());
             let (outcome, _) = self.outcome(cred, create::Args { target: target(), how }).await?;
@@ -29,25 +29,25 @@ impl V3 {
                 Err(failure) if failure.status() == Nfs3Error::NotSupp => {}
                 Err(failure) => return Err(self.failed(Procedure::Create, failure.status())),
                 Ok(created) => {
-                    let mut node = self.created(cred, &place, created).await?;
-                    node.attr = retried::complete(self, cred, &place, &node).await?;
+                    let mut node = self.created(cred, &entry, created).await?;
+                    node.attr = retried::complete(self, cred, &entry, &node).await?;
                     return Ok(node);
                 }
             }
         }
-        let how = create::How::Guarded(set_attr(place.set));
+        let how = create::How::Guarded(set_attr(entry.set));
         let created = self.call(cred, create::Args { target: target(), how }).await?;
-        self.created(cred, &place, created).await
+        self.created(cred, &entry, created).await
     }
 
     /// Makes what is not a regular file.
     pub(super) async fn make_name(
         &self,
         cred: &OpaqueAuth,
-        place: Place<'_>,
+        entry: NewEntry<'_>,
         special: Special<'_>,
     ) -> Result<Node> {
-        let (target, set) = (dir_op(place.dir, place.name), set_attr(place.set));
+        let (target, set) = (dir_op(entry.dir, entry.name), set_attr(entry.set));
         let created = match special {
             Special::Directory => self.call(cred, mkdir::Args { target, set }).await?,
             Special::Symlink(path) => {
@@ -59,7 +59,7 @@ impl V3 {
                         if failure.status() == Nfs3Error::Exist
                             && resent
                             && let Some(node) =
-                                retried::symlink_made(self, cred, &place, path).await
+                                retried::symlink_made(self, cred, &entry, path).await
                         {
                             return Ok(node);
                         }
@@ -79,7 +79,7 @@ impl V3 {
                 self.call(cred, mknod::Args { target, what }).await?
             }
         };
-        self.created(cred, &place, created).await
+        self.created(cred, &entry, created).await
     }
 
     /// Makes another name for a file.

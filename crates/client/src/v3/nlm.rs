@@ -11,10 +11,10 @@
 
 use super::convert::handle_of;
 use super::{V3, program};
-use crate::backoff::Pauses;
+use crate::backoff::Backoff;
 use crate::error::{Error, Refusal, Result};
 use crate::protocol::LockWaiters;
-use crate::protocol::{Handle, Locker, OpenContext};
+use crate::protocol::{Handle, OpenContext, OpenLockOwner};
 use crate::transport::{Connection, Counters};
 use crate::v3::nlm_callback::Hearing;
 use std::collections::HashMap;
@@ -57,7 +57,7 @@ struct How {
 
 struct FileLocks {
     cred: Arc<OpaqueAuth>,
-    held: RangeLocks<Locker>,
+    held: RangeLocks<OpenLockOwner>,
     lost: bool,
 }
 
@@ -93,17 +93,17 @@ impl V3 {
     pub(super) async fn lock_range(
         &self,
         open: &OpenContext,
-        locker: Locker,
+        owner: OpenLockOwner,
         lock: Lock,
         waits: bool,
     ) -> Result<bool> {
         self.check_locks(&open.handle)?;
         let mut how = How { block: waits && self.locks.are_told(), reclaim: false };
-        let mut status = self.request(&open.cred, &open.handle, locker, lock, how).await?;
+        let mut status = self.request(&open.cred, &open.handle, owner, lock, how).await?;
         // To be called takes a place that the machine has once: it is not taken for nothing.
         if status == Status::Denied && waits && !how.block && self.hears_of_grants().await {
             how.block = true;
-            status = self.request(&open.cred, &open.handle, locker, lock, how).await?;
+            status = self.request(&open.cred, &open.handle, owner, lock, how).await?;
         }
         match status {
             Status::Granted => {}
@@ -118,7 +118,7 @@ impl V3 {
                 lost: false,
             });
             // No other owner of this mount has it, or the server would not have granted it.
-            let _ = file.held.lock(&locker, lock.range, lock.exclusive);
+            let _ = file.held.lock(&owner, lock.range, lock.exclusive);
         }
         if !std::mem::replace(&mut *self.locks.looking.lock(), true) {
             tokio::spawn(look(self.me.clone()));
@@ -129,15 +129,15 @@ impl V3 {
     pub(super) async fn lock_in_the_way(
         &self,
         open: &OpenContext,
-        locker: Locker,
+        owner: OpenLockOwner,
         lock: Lock,
     ) -> Result<Option<Lock>> {
-        let mut pauses = Pauses::new(self.hard);
+        let mut backoff = Backoff::new(self.hard);
         loop {
             let args = TestArgs {
                 cookie: self.cookie(),
                 exclusive: lock.exclusive,
-                lock: self.wire_lock(&open.cred, &open.handle, locker, lock.range),
+                lock: self.wire_lock(&open.cred, &open.handle, owner, lock.range),
             };
             let res = self.nlm::<call::Test>(&open.cred, &args).await?;
             return match res.reply {
@@ -147,7 +147,7 @@ impl V3 {
                         .ok_or_else(|| self.refused("NLM TEST", Status::Failed))?;
                     Ok(Some(Lock { range, exclusive: holder.exclusive }))
                 }
-                TestReply::DeniedGracePeriod if pauses.wait().await => continue,
+                TestReply::DeniedGracePeriod if backoff.wait().await => continue,
                 TestReply::StaleHandle => Err(self.refused("NLM TEST", Status::StaleHandle)),
                 TestReply::DeniedGracePeriod => {
                     Err(self.refused("NLM TEST", Status::DeniedGracePeriod))
@@ -160,23 +160,23 @@ impl V3 {
     pub(super) async fn unlock_range(
         &self,
         open: &OpenContext,
-        locker: Locker,
+        owner: OpenLockOwner,
         range: LockRange,
     ) -> Result<()> {
         let args = UnlockArgs {
             cookie: self.cookie(),
-            lock: self.wire_lock(&open.cred, &open.handle, locker, range),
+            lock: self.wire_lock(&open.cred, &open.handle, owner, range),
         };
-        let mut pauses = Pauses::new(self.hard);
+        let mut backoff = Backoff::new(self.hard);
         let status = loop {
             let status = self.nlm::<call::Unlock>(&open.cred, &args).await?.status;
             // Linux's server gives nothing up before its grace is over.
-            if status != Status::DeniedGracePeriod || !pauses.wait().await {
+            if status != Status::DeniedGracePeriod || !backoff.wait().await {
                 break status;
             }
         };
         if let Some(file) = self.locks.files.lock().get_mut(&open.handle) {
-            file.held.unlock(&locker, range);
+            file.held.unlock(&owner, range);
             file.lost &= !file.held.is_empty();
         }
         self.locks.files.lock().retain(|_, file| !file.held.is_empty());
@@ -190,7 +190,7 @@ impl V3 {
     pub(super) async fn cancel(
         &self,
         open: &OpenContext,
-        locker: Locker,
+        owner: OpenLockOwner,
         lock: Lock,
         granted: bool,
     ) -> Result<()> {
@@ -201,15 +201,15 @@ impl V3 {
             cookie: self.cookie(),
             block: true,
             exclusive: lock.exclusive,
-            lock: self.wire_lock(&open.cred, &open.handle, locker, lock.range),
+            lock: self.wire_lock(&open.cred, &open.handle, owner, lock.range),
         };
-        let mut pauses = Pauses::new(self.hard);
+        let mut backoff = Backoff::new(self.hard);
         // Refused if there is no such request, or no more.
         while self.nlm::<call::Cancel>(&open.cred, &args).await?.status == Status::DeniedGracePeriod
-            && pauses.wait().await
+            && backoff.wait().await
         {}
         match granted {
-            true => self.unlock_range(open, locker, lock.range).await,
+            true => self.unlock_range(open, owner, lock.range).await,
             false => Ok(()),
         }
     }
@@ -227,9 +227,9 @@ impl V3 {
     /// Handles NLM_GRANTED: the status to answer, whether a request still waits for the lock. `None`:
     /// the lock owner is not of this mount.
     pub(super) fn granted(&self, lock: &nlm::Lock) -> Option<Status> {
-        let locker = Locker::from_bytes(lock.owner.0.strip_prefix(&self.unique)?)?;
+        let owner = OpenLockOwner::from_bytes(lock.owner.0.strip_prefix(&self.unique)?)?;
         let range = LockRange::from_nlm(lock.offset, lock.length)?;
-        let wanted = self.locks.waiters.granted(locker, range);
+        let wanted = self.locks.waiters.granted(owner, range);
         tracing::debug!("{}: NLM_GRANTED; a request waits for it: {wanted}", self.server);
         Some(if wanted { Status::Granted } else { Status::Denied })
     }
@@ -246,29 +246,29 @@ impl V3 {
         &self,
         cred: &OpaqueAuth,
         handle: &Handle,
-        locker: Locker,
+        owner: OpenLockOwner,
         lock: Lock,
         how: How,
     ) -> Result<Status> {
-        let mut pauses = Pauses::new(self.hard);
+        let mut backoff = Backoff::new(self.hard);
         loop {
             let args = LockArgs {
                 cookie: self.cookie(),
                 block: how.block,
                 exclusive: lock.exclusive,
-                lock: self.wire_lock(cred, handle, locker, lock.range),
+                lock: self.wire_lock(cred, handle, owner, lock.range),
                 reclaim: how.reclaim,
                 state: 1,
             };
             let status = self.nlm::<call::Lock>(cred, &args).await?.status;
-            if status != Status::DeniedGracePeriod || how.reclaim || !pauses.wait().await {
+            if status != Status::DeniedGracePeriod || how.reclaim || !backoff.wait().await {
                 return Ok(status);
             }
         }
     }
 
     /// Everything that is held.
-    fn held(&self) -> Vec<(Handle, Arc<OpaqueAuth>, Locker, Lock)> {
+    fn held(&self) -> Vec<(Handle, Arc<OpaqueAuth>, OpenLockOwner, Lock)> {
         let files = self.locks.files.lock();
         let of_file = |(handle, file)| {
             let FileLocks { cred, held, .. }: &FileLocks = file;
@@ -280,9 +280,9 @@ impl V3 {
 
     /// Gives up what is held, for the end of the mount: the server would keep it for good.
     pub(super) async fn give_up_locks(&self) {
-        for (handle, cred, locker, lock) in self.held() {
+        for (handle, cred, owner, lock) in self.held() {
             let open = OpenContext { cred, handle, state: None };
-            if let Err(error) = self.unlock_range(&open, locker, lock.range).await {
+            if let Err(error) = self.unlock_range(&open, owner, lock.range).await {
                 tracing::warn!(
                     "cannot unlock before unmounting; the server keeps the lock: {error}"
                 );
@@ -291,13 +291,13 @@ impl V3 {
     }
 
     async fn reclaim(&self) {
-        for (handle, cred, locker, lock) in self.held() {
+        for (handle, cred, owner, lock) in self.held() {
             // Not in grace: it did not restart, and the lock is still there, or it was free.
             let mut how = How { block: false, reclaim: true };
-            let mut status = self.request(&cred, &handle, locker, lock, how).await;
+            let mut status = self.request(&cred, &handle, owner, lock, how).await;
             if matches!(status, Ok(status) if status != Status::Granted) {
                 how.reclaim = false;
-                status = self.request(&cred, &handle, locker, lock, how).await;
+                status = self.request(&cred, &handle, owner, lock, how).await;
             }
             if !matches!(status, Ok(Status::Granted)) {
                 tracing::warn!("{}: a lock could not be reclaimed: {status:?}", self.server);
@@ -312,17 +312,17 @@ impl V3 {
         &self,
         cred: &OpaqueAuth,
         handle: &Handle,
-        locker: Locker,
+        owner: OpenLockOwner,
         range: LockRange,
     ) -> nlm::Lock {
         let machine = cred.auth_sys().map(|auth| auth.machine_name.0).unwrap_or_default();
-        let owner = [&self.unique[..], &locker.to_bytes()].concat();
+        let bytes = [&self.unique[..], &owner.to_bytes()].concat();
         nlm::Lock {
             caller: Opaque(machine),
             file: Opaque(handle_of(handle).0),
-            owner: Opaque::copy_from(&owner),
+            owner: Opaque::copy_from(&bytes),
             // Some servers tell owners apart by this alone.
-            process: locker.number as i32 & i32::MAX,
+            process: owner.number as i32 & i32::MAX,
             offset: range.start,
             length: range.nlm_length(),
         }

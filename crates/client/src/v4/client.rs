@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::protocol::Limits;
-use crate::protocol::Terms;
+use crate::protocol::ProtocolConfig;
 use crate::protocol::cookie_verifiers::Verifiers;
 use crate::transport::{CallbackService, Connection, Counters};
 use crate::v4::attr::{About, Owners};
@@ -52,36 +52,36 @@ pub(crate) struct V4 {
 
 impl V4 {
     /// Connects and makes a session; `None` when the server does not offer the version.
-    pub(crate) async fn begin(terms: &Terms, minor: u32) -> Result<Option<Arc<Self>>> {
+    pub(crate) async fn begin(config: &ProtocolConfig, minor: u32) -> Result<Option<Arc<Self>>> {
         let delegations: Arc<Delegations> = Arc::default();
         let mut connections = Vec::new();
-        for _ in 0..terms.options.nconnect {
-            let counters: Arc<Counters> = Arc::clone(&terms.counters);
+        for _ in 0..config.options.nconnect {
+            let counters: Arc<Counters> = Arc::clone(&config.counters);
             let service = Arc::clone(&delegations);
             let service: Arc<CallbackService> = Arc::new(move |call| service.answer(call));
-            let (peer, service) = (terms.peer.clone(), (minor > 0).then_some(service));
-            connections.push(Connection::open(peer, terms.patience, counters, service).await?);
+            let (peer, service) = (config.peer.clone(), (minor > 0).then_some(service));
+            connections.push(Connection::open(peer, config.patience, counters, service).await?);
         }
         let v4 = Arc::new(Self {
             minor,
-            server: Arc::clone(&terms.peer.name),
+            server: Arc::clone(&config.peer.name),
             connections,
             next_connection: AtomicUsize::new(0),
-            own: terms.own.clone(),
-            hard: terms.options.hard,
+            own: config.own.clone(),
+            hard: config.options.hard,
             client: Client::new(),
             session: Mutex::new(Session::none()),
             recovering: tokio::sync::Mutex::default(),
             opens: Opens::default(),
             delegations,
-            wants_delegations: terms.options.delegations && minor > 0,
-            counters: Arc::clone(&terms.counters),
+            wants_delegations: config.options.delegations && minor > 0,
+            counters: Arc::clone(&config.counters),
             names: Names::default(),
-            readplus: AtomicBool::new(terms.options.readplus && minor >= 2),
-            noreuse: AtomicBool::new(terms.options.uncached && minor >= 2),
+            readplus: AtomicBool::new(config.options.readplus && minor >= 2),
+            noreuse: AtomicBool::new(config.options.uncached && minor >= 2),
             asked: Limits {
-                read: terms.options.rsize as usize,
-                write: terms.options.wsize as usize,
+                read: config.options.rsize as usize,
+                write: config.options.wsize as usize,
             },
             about: OnceLock::new(),
             owners: Owners::of_this_machine(),

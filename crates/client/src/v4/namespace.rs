@@ -6,7 +6,7 @@ use super::attr::set_attrs;
 use super::client::V4;
 use super::requests::{getattr, node_ops, putfh, take};
 use crate::error::Result;
-use crate::protocol::{Handle, Node, Place, Protocol, Special};
+use crate::protocol::{Handle, NewEntry, Node, Protocol, Special};
 use crate::retried;
 use weir_nfs::v4::op;
 use weir_nfs::v4::op::open::{Claim, CreateHow, CreateVerifier, How};
@@ -20,30 +20,30 @@ impl V4 {
     pub(super) async fn create_file(
         &self,
         cred: &OpaqueAuth,
-        place: Place<'_>,
+        entry: NewEntry<'_>,
         exclusive: bool,
     ) -> Result<Node> {
         let how = match (exclusive, self.has_sessions()) {
-            (false, _) => CreateHow::Guarded(set_attrs(place.set).into()),
+            (false, _) => CreateHow::Guarded(set_attrs(entry.set).into()),
             (true, false) => CreateHow::Exclusive(retried::verifier()),
             (true, true) => {
                 let mode =
-                    SetAttr { mode: place.set.mode, umask: place.set.umask, ..SetAttr::default() };
+                    SetAttr { mode: entry.set.mode, umask: entry.set.umask, ..SetAttr::default() };
                 let (verifier, attrs) = (retried::verifier(), set_attrs(&mode).into());
                 CreateHow::Exclusive41(CreateVerifier { verifier, attrs })
             }
         };
         let mut node = match self.has_sessions() {
-            true => self.create_with_session(cred, &place, How::Create(how)).await?,
+            true => self.create_with_session(cred, &entry, How::Create(how)).await?,
             false => {
-                let made = self.create_without_session(cred, &place, How::Create(how)).await?;
+                let made = self.create_without_session(cred, &entry, How::Create(how)).await?;
                 let node = self.node(made, "OPEN")?;
-                self.found(&node, place.dir, place.name);
+                self.found(&node, entry.dir, entry.name);
                 node
             }
         };
         if exclusive {
-            node.attr = retried::complete(self, cred, &place, &node).await?;
+            node.attr = retried::complete(self, cred, &entry, &node).await?;
         }
         Ok(node)
     }
@@ -51,12 +51,12 @@ impl V4 {
     async fn create_with_session(
         &self,
         cred: &OpaqueAuth,
-        place: &Place<'_>,
+        entry: &NewEntry<'_>,
         how: How,
     ) -> Result<Node> {
-        let claim = Claim::Null(place.name.into());
+        let claim = Claim::Null(entry.name.into());
         let args = self.open_args(Access::READ | Access::WRITE, how, claim);
-        let mut ops = node_ops(vec![putfh(place.dir), Op::Open(args)]);
+        let mut ops = node_ops(vec![putfh(entry.dir), Op::Open(args)]);
         ops.push(Op::Close(op::close::Args { seqid: 0, open_stateid: StateId::CURRENT }));
         let results = self.call(cred, "OPEN", &ops).await?;
         let given = results.iter().find_map(|result| match result {
@@ -72,7 +72,7 @@ impl V4 {
     pub(super) async fn make_name(
         &self,
         cred: &OpaqueAuth,
-        place: Place<'_>,
+        entry: NewEntry<'_>,
         special: Special<'_>,
     ) -> Result<Node> {
         use op::create::Kind;
@@ -87,13 +87,13 @@ impl V4 {
             Special::File(SpecialFile::Fifo) => Kind::Fifo,
         };
         let args =
-            op::create::Args { kind, name: place.name.into(), attrs: set_attrs(place.set).into() };
-        let ops = node_ops(vec![putfh(place.dir), Op::Create(args)]);
+            op::create::Args { kind, name: entry.name.into(), attrs: set_attrs(entry.set).into() };
+        let ops = node_ops(vec![putfh(entry.dir), Op::Create(args)]);
         let answer = self.exchange(cred, "CREATE", &ops, None).await?;
         if answer.status == Err(Nfs4Error::Exist)
             && answer.resent
             && let Special::Symlink(target) = special
-            && let Some(node) = retried::symlink_made(self, cred, &place, target).await
+            && let Some(node) = retried::symlink_made(self, cred, &entry, target).await
         {
             return Ok(node);
         }

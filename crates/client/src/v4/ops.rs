@@ -7,8 +7,8 @@ use crate::error::{Result, Violation};
 use crate::protocol::ChangeSpan;
 use crate::protocol::LockWaiters;
 use crate::protocol::{
-    Entry, Handle, Limits, Locker, Node, OpenContext, Page, Place, Protocol, Special, WriteRequest,
-    Written,
+    Entry, Handle, Limits, NewEntry, Node, OpenContext, OpenLockOwner, Page, Protocol, Special,
+    WriteRequest, Written,
 };
 use crate::transport::{Connection, ReadTarget};
 use crate::v4::state::open_state::is_gone;
@@ -282,17 +282,22 @@ impl Protocol for V4 {
         Ok(take!(self, self.call(cred, "READLINK", &ops).await?, Readlink)?.to_vec())
     }
 
-    async fn create(&self, cred: &OpaqueAuth, place: Place<'_>, exclusive: bool) -> Result<Node> {
-        self.create_file(cred, place, exclusive).await
+    async fn create(
+        &self,
+        cred: &OpaqueAuth,
+        entry: NewEntry<'_>,
+        exclusive: bool,
+    ) -> Result<Node> {
+        self.create_file(cred, entry, exclusive).await
     }
 
     async fn make(
         &self,
         cred: &OpaqueAuth,
-        place: Place<'_>,
+        entry: NewEntry<'_>,
         special: Special<'_>,
     ) -> Result<Node> {
-        self.make_name(cred, place, special).await
+        self.make_name(cred, entry, special).await
     }
 
     async fn link(
@@ -359,28 +364,33 @@ impl Protocol for V4 {
     async fn lock(
         &self,
         open: &OpenContext,
-        locker: Locker,
+        owner: OpenLockOwner,
         lock: Lock,
         waits: bool,
     ) -> Result<bool> {
-        self.lock_range(open, locker, lock, waits).await
+        self.lock_range(open, owner, lock, waits).await
     }
 
     async fn test_lock(
         &self,
         open: &OpenContext,
-        locker: Locker,
+        owner: OpenLockOwner,
         lock: Lock,
     ) -> Result<Option<Lock>> {
-        self.lock_in_the_way(open, locker, lock).await
+        self.lock_in_the_way(open, owner, lock).await
     }
 
-    async fn unlock(&self, open: &OpenContext, locker: Locker, range: LockRange) -> Result<()> {
-        self.unlock_range(open, locker, range).await
+    async fn unlock(
+        &self,
+        open: &OpenContext,
+        owner: OpenLockOwner,
+        range: LockRange,
+    ) -> Result<()> {
+        self.unlock_range(open, owner, range).await
     }
 
-    async fn release_locker(&self, open: &OpenContext, locker: Locker) {
-        self.forget_locker(open, locker).await;
+    async fn release_lock_owner(&self, open: &OpenContext, owner: OpenLockOwner) {
+        self.forget_lock_owner(open, owner).await;
     }
 
     async fn read(&self, open: &OpenContext, target: ReadTarget) -> Result<Layout> {

@@ -132,12 +132,12 @@ impl Inner {
 }
 
 #[repr(align(64))]
-struct Mark(#[expect(dead_code, reason = "only its address is used")] u8);
+struct Sentinel(#[expect(dead_code, reason = "only its address is used")] u8);
 
-static HOLE: Mark = Mark(0);
+static HOLE: Sentinel = Sentinel(0);
 
 /// The pointer that stands for "a hole, all of it".
-fn hole_mark() -> *mut () {
+fn hole_sentinel() -> *mut () {
     ptr::from_ref(&HOLE).cast_mut().cast()
 }
 
@@ -241,7 +241,7 @@ impl Index {
             if node.is_null() {
                 return Found::Empty((page | (span(height) - 1)) + 1);
             }
-            if node == hole_mark() {
+            if node == hole_sentinel() {
                 return Found::Hole((page | (span(height) - 1)) + 1);
             }
             if height == 0 {
@@ -411,7 +411,7 @@ impl IntoInnerPtr for AtomicPtr<()> {
 /// `create` is not set.
 fn node_at(child: &AtomicPtr<()>, height: u32, create: bool, made: &mut usize) -> Option<*mut ()> {
     let old = child.load(Ordering::Relaxed);
-    let hole = old == hole_mark();
+    let hole = old == hole_sentinel();
     if !old.is_null() && !hole {
         return Some(old);
     }
@@ -443,10 +443,10 @@ fn set_below(
     made: &mut usize,
 ) -> Slot {
     let before = child.load(Ordering::Relaxed);
-    if before == hole_mark() && slot == Slot::Hole {
+    if before == hole_sentinel() && slot == Slot::Hole {
         return Slot::Hole;
     }
-    let create = slot != Slot::Empty || before == hole_mark();
+    let create = slot != Slot::Empty || before == hole_sentinel();
     let Some(node) = node_at(child, height, create, made) else { return Slot::Empty };
     let (old, used) = if height == 0 {
         // SAFETY: a node at height 0 is a leaf, alive because it is linked and we are the writer.
@@ -483,14 +483,14 @@ fn replace_below(
 ) {
     let before = child.load(Ordering::Relaxed);
     let empty = before.is_null();
-    let hole = before == hole_mark();
+    let hole = before == hole_sentinel();
     // Nothing to do: already so.
     if (hole && with != Replacement::Empty) || (empty && with == Replacement::Empty) {
         return;
     }
     let whole = range.start <= base && range.end >= base + span(height);
     if whole && (empty || hole || with != Replacement::HoleWhereEmpty) {
-        let new = if with == Replacement::Empty { ptr::null_mut() } else { hole_mark() };
+        let new = if with == Replacement::Empty { ptr::null_mut() } else { hole_sentinel() };
         // Unlinked first, so that a reader that finds a child below does so while inside an epoch that
         // began before.
         child.store(new, Ordering::Release);
@@ -558,7 +558,7 @@ fn take_down(
         let inner = unsafe { &*node.cast::<Inner>() };
         for (i, child) in inner.children.iter().enumerate() {
             let below = child.load(Ordering::Relaxed);
-            if !below.is_null() && below != hole_mark() {
+            if !below.is_null() && below != hole_sentinel() {
                 let at = base + i as u64 * span(height - 1);
                 take_down(below, height - 1, at, removed, garbage);
             }
@@ -570,7 +570,7 @@ fn take_down(
 impl Drop for Index {
     fn drop(&mut self) {
         let (node, height) = Self::untag(self.root.load(Ordering::Relaxed));
-        if !node.is_null() && node != hole_mark() {
+        if !node.is_null() && node != hole_sentinel() {
             let mut garbage = Vec::new();
             take_down(node, height, 0, &mut |_, _| {}, &mut garbage);
         }

@@ -38,7 +38,7 @@ impl Memory {
             return frames;
         }
         self.stats.add(Count::MemoryWaits, 1);
-        let place = self.waiters.enter(policy);
+        let turn = self.waiters.enter(policy);
         fence(Ordering::SeqCst);
         let mut patience = Patience::new(self);
         let mut woken_at = None;
@@ -47,7 +47,7 @@ impl Memory {
             let moved = self.waiters.moved();
             let min = min.min(self.limits().step);
             let take_others = !policy.is_uncached() || patience.is_over(self);
-            if place.is_first()
+            if turn.is_first()
                 && let Some(frames) = self.grab(want, min, policy, take_others)
             {
                 return frames;

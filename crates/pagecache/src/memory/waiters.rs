@@ -47,7 +47,7 @@ impl Waiters {
     }
 
     /// Enters the queue.
-    pub(crate) fn enter(&self, policy: CachePolicy) -> Place<'_> {
+    pub(crate) fn enter(&self, policy: CachePolicy) -> Turn<'_> {
         let mut queue = self.queue.lock();
         let number = (policy, queue.next);
         queue.next += 1;
@@ -55,7 +55,7 @@ impl Waiters {
         self.count.store(queue.waiting.len(), Ordering::SeqCst);
         self.moved.fetch_add(1, Ordering::SeqCst);
         drop(queue);
-        Place { waiters: self, number }
+        Turn { waiters: self, number }
     }
 
     /// Wakes the waiters: frames are free, or can be reclaimed from here on.
@@ -69,20 +69,20 @@ impl Waiters {
     }
 }
 
-/// A place in the queue; left on drop.
-pub(crate) struct Place<'a> {
+/// A turn in the queue; given up on drop.
+pub(crate) struct Turn<'a> {
     waiters: &'a Waiters,
     number: (CachePolicy, u64),
 }
 
-impl Place<'_> {
+impl Turn<'_> {
     /// Whether it is this operation's turn.
     pub(crate) fn is_first(&self) -> bool {
         self.waiters.queue.lock().waiting.first() == Some(&self.number)
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut queue = self.waiters.queue.lock();
         queue.waiting.remove(&self.number);

@@ -35,7 +35,7 @@ static LOOKERS: Lookers = Lookers {
 pub(super) struct Polling {
     lookers: &'static Lookers,
     credit: u32,
-    /// Looks that found a call, since one was in vain or there was no place.
+    /// Looks that found a call, since one was in vain or was not allowed.
     found: u32,
     /// When the last replies went out, until the next call comes.
     replied: Option<Instant>,
@@ -79,7 +79,7 @@ impl Polling {
         if self.credit < TRUST || self.replied.is_none() {
             return None;
         }
-        let _place = self.lookers.join()?;
+        let _looking = self.lookers.join()?;
         let end = (self.now)() + PATIENCE;
         loop {
             match read() {
@@ -107,18 +107,18 @@ struct Lookers {
 }
 
 impl Lookers {
-    /// A place among them, if there is one.
-    fn join(&self) -> Option<Place<'_>> {
+    /// Lets a connection look, unless as many look as may.
+    fn join(&self) -> Option<Looking<'_>> {
         let free = self.now.fetch_add(1, Ordering::Relaxed) < *self.most;
-        let place = Place(self);
-        free.then_some(place)
+        let looking = Looking(self);
+        free.then_some(looking)
     }
 }
 
-/// A place among those who look.
-struct Place<'a>(&'a Lookers);
+/// A connection looks; ends on drop.
+struct Looking<'a>(&'a Lookers);
 
-impl Drop for Place<'_> {
+impl Drop for Looking<'_> {
     fn drop(&mut self) {
         self.0.now.fetch_sub(1, Ordering::Relaxed);
     }

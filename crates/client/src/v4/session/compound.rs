@@ -17,7 +17,7 @@
 //! 3. A server that never lets a call through (recovery again and again) gets an error to the
 //!    caller in the end, not a loop.
 
-use crate::backoff::Pauses;
+use crate::backoff::Backoff;
 use crate::error::{Error, Result, Violation};
 use crate::protocol::broken;
 use crate::transport::{Expect, ReadTarget, Reply, Request, ResultForm};
@@ -67,7 +67,7 @@ impl V4 {
         target: Option<&ReadTarget>,
     ) -> Result<Answer> {
         let mut recoveries = 0;
-        let (mut pauses, mut recovery_pauses) = (Pauses::new(self.hard), Pauses::endless());
+        let (mut backoff, mut recovery_backoff) = (Backoff::new(self.hard), Backoff::endless());
         let (mut ops, mut before) = (Cow::Borrowed(ops), Before::default());
         loop {
             let session = self.session();
@@ -80,7 +80,7 @@ impl V4 {
                             ops = Cow::Owned(rest);
                         }
                     }
-                    if !pauses.wait().await {
+                    if !backoff.wait().await {
                         return Err(self.timed_out(operation));
                     }
                 }
@@ -91,7 +91,7 @@ impl V4 {
                 Step::Recover { resent } => {
                     before.resent |= resent;
                     if recoveries >= QUICK_RECOVERIES {
-                        recovery_pauses.wait().await;
+                        recovery_backoff.wait().await;
                     }
                     self.recover(&session).await?;
                     recoveries += 1;
@@ -109,7 +109,7 @@ impl V4 {
         operation: &'static str,
         ops: &[Op],
     ) -> Result<Answer> {
-        let (mut again, mut pauses) = (0, Pauses::new(self.hard));
+        let (mut again, mut backoff) = (0, Backoff::new(self.hard));
         loop {
             match self.exchange_once(session, cred, operation, ops, None).await? {
                 Step::Answered(answer) => return Ok(answer),
@@ -117,7 +117,7 @@ impl V4 {
                     return Err(broken(&self.server, operation, Violation::WrongSlot));
                 }
                 Step::Again => again += 1,
-                Step::Wait(_) if pauses.wait().await => {}
+                Step::Wait(_) if backoff.wait().await => {}
                 Step::Wait(_) => return Err(self.timed_out(operation)),
                 Step::Recover { .. } => {
                     return Err(self.failed(operation, Nfs4Error::DeadSession));
@@ -194,12 +194,12 @@ impl V4 {
 
     /// Sends one operation that stands alone, outside of any session.
     pub(in crate::v4) async fn call_alone(&self, operation: &'static str, op: Op) -> Result<OpRes> {
-        let mut pauses = Pauses::new(self.hard);
+        let mut backoff = Backoff::new(self.hard);
         loop {
             let reply = self.send(&self.own, operation, None, std::slice::from_ref(&op), None);
             let mut answer = self.decode(operation, &reply.await?)?;
             if answer.status == Err(Nfs4Error::Delay) {
-                match pauses.wait().await {
+                match backoff.wait().await {
                     true => continue,
                     false => return Err(self.timed_out(operation)),
                 }

@@ -23,7 +23,7 @@ pub(crate) mod resume;
 pub(crate) mod slots;
 pub(crate) mod state;
 
-use crate::backoff::Pauses;
+use crate::backoff::Backoff;
 use crate::error::{Error, Result};
 use crate::v4::client::V4;
 use crate::v4::session::slots::Slots;
@@ -71,10 +71,10 @@ impl V4 {
     }
 
     async fn establish_locked(&self) -> Result<()> {
-        let mut pauses = Pauses::endless();
+        let mut backoff = Backoff::endless();
         for attempt in 0..MAX_ATTEMPTS {
             if attempt > 0 {
-                pauses.wait().await;
+                backoff.wait().await;
             }
             let exchanged = self.exchange_id().await?;
             let known = self.client.id.lock().replace(exchanged.client_id);
@@ -196,12 +196,12 @@ impl V4 {
         if self.ended.load(Relaxed) {
             return Err(weir_vfs::Error::Io.into());
         }
-        let mut pauses = Pauses::endless();
+        let mut backoff = Backoff::endless();
         for _ in 0..MAX_ATTEMPTS {
             match self.introduce_once(known.is_some()).await {
                 // The server went away again.
                 Err(Error::Status { status, .. }) if status == Nfs4Error::StaleClientId.name() => {
-                    pauses.wait().await;
+                    backoff.wait().await;
                 }
                 outcome => return outcome,
             }

@@ -9,9 +9,9 @@
 //! 3. A server of minor version 0 that has forgotten the client is introduced to it once, however
 //!    many requests are told so; a request is repeated if there is a hope that it fares better.
 
-use crate::backoff::Pauses;
+use crate::backoff::Backoff;
 use crate::error::Result;
-use crate::protocol::Locker;
+use crate::protocol::OpenLockOwner;
 use crate::v4::client::V4;
 use crate::v4::session::answer::{Answer, Step};
 use crate::v4::session::state::Session;
@@ -25,7 +25,7 @@ use weir_rpc::OpaqueAuth;
 #[derive(Clone, Copy)]
 pub(in crate::v4) enum Counted {
     Open,
-    Lock(Locker),
+    Lock(OpenLockOwner),
 }
 
 /// A request, made anew for each attempt of what is known by then.
@@ -49,14 +49,14 @@ impl V4 {
             return self.exchange(cred, operation, &ops, None).await;
         }
         let session = self.session();
-        let (mut pauses, mut recoveries) = (Pauses::new(self.hard), 0);
+        let (mut backoff, mut recoveries) = (Backoff::new(self.hard), 0);
         loop {
             let client = self.introduce(None).await?;
             let before = state.stateid(false);
             let answer = match self.attempt(&session, client, state, cred, operation, build).await?
             {
                 Attempt::Answered(answer) => answer,
-                Attempt::Wait if pauses.wait().await => continue,
+                Attempt::Wait if backoff.wait().await => continue,
                 Attempt::Wait => return Err(self.timed_out(operation)),
             };
             match answer.status {
@@ -87,11 +87,11 @@ impl V4 {
     ) -> Result<Answer> {
         let cred = state.known.lock().cred.clone();
         let cred = cred.as_deref().unwrap_or(&self.own);
-        let mut pauses = Pauses::new(self.hard);
+        let mut backoff = Backoff::new(self.hard);
         loop {
             match self.attempt(session, client, state, cred, operation, build).await? {
                 Attempt::Answered(answer) => return Ok(answer),
-                Attempt::Wait if pauses.wait().await => {}
+                Attempt::Wait if backoff.wait().await => {}
                 Attempt::Wait => return Err(self.timed_out(operation)),
             }
         }
@@ -140,7 +140,7 @@ impl V4 {
         let mut known = state.known.lock();
         match counted {
             Counted::Open => known.seqid = known.seqid.wrapping_add(1),
-            Counted::Lock(locker) => known.locks.count(locker),
+            Counted::Lock(owner) => known.locks.count(owner),
         }
     }
 }

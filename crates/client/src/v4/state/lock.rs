@@ -18,7 +18,7 @@
 //! 4. A lock owner that is done is released here and at the server, even if the file stays open.
 
 use crate::error::Result;
-use crate::protocol::{Locker, OpenContext};
+use crate::protocol::{OpenContext, OpenLockOwner};
 use crate::v4::client::V4;
 use crate::v4::requests::putfh;
 use crate::v4::session::answer::{Answer, Step};
@@ -39,7 +39,7 @@ impl V4 {
     pub(in crate::v4) async fn lock_range(
         &self,
         open: &OpenContext,
-        locker: Locker,
+        owner: OpenLockOwner,
         lock: Lock,
         waits: bool,
     ) -> Result<bool> {
@@ -51,15 +51,15 @@ impl V4 {
             }
             let before = state.stateid(self.has_sessions());
             let build = |known: &Known, client| {
-                self.lock_ops(state, known, client, locker, lock, false, waits)
+                self.lock_ops(state, known, client, owner, lock, false, waits)
             };
             let answer = self.change(state, &open.cred, "LOCK", &build).await?;
             match answer.results.last() {
                 Some(OpRes::Lock(Ok(stateid))) => {
                     let mut known = state.known.lock();
-                    known.locks.granted(locker, *stateid);
+                    known.locks.granted(owner, *stateid);
                     // No other owner of this mount has it, or the server would not have granted it.
-                    let _ = known.locks.held.lock(&locker, lock.range, lock.exclusive);
+                    let _ = known.locks.held.lock(&owner, lock.range, lock.exclusive);
                     return Ok(true);
                 }
                 Some(OpRes::Lock(Err(Detailed::Detail(_)))) => return Ok(false),
@@ -87,24 +87,24 @@ impl V4 {
         state: &OpenState,
         known: &Known,
         client: ClientId,
-        locker: Locker,
+        owner: OpenLockOwner,
         lock: Lock,
         reclaim: bool,
         waits: bool,
     ) -> (Vec<Op>, Counted) {
         let sessions = self.has_sessions();
-        let (who, counted) = match known.locks.states.get(&locker) {
+        let (who, counted) = match known.locks.states.get(&owner) {
             Some(state) => {
                 let lock_stateid = newest(state.stateid, sessions);
                 let existing = ExistingLocker { lock_stateid, lock_seqid: state.seqid };
-                (lock::Locker::Existing(existing), Counted::Lock(locker))
+                (lock::Locker::Existing(existing), Counted::Lock(owner))
             }
             None => {
                 let new = NewLocker {
                     open_seqid: known.seqid,
                     open_stateid: known.open_stateid(sessions),
                     lock_seqid: 0,
-                    lock_owner: owner_of(client, locker),
+                    lock_owner: owner_of(client, owner),
                 };
                 (lock::Locker::New(new), Counted::Open)
             }
@@ -123,10 +123,10 @@ impl V4 {
     pub(in crate::v4) async fn lock_in_the_way(
         &self,
         open: &OpenContext,
-        locker: Locker,
+        owner: OpenLockOwner,
         lock: Lock,
     ) -> Result<Option<Lock>> {
-        let Some(denied) = self.denied(open, locker, lock).await? else { return Ok(None) };
+        let Some(denied) = self.denied(open, owner, lock).await? else { return Ok(None) };
         let exclusive = matches!(denied.kind, LockType::Write | LockType::WriteWaiting);
         // To the end of the file: all ones on the wire, but nfs-ganesha says 0, and Linux's server
         // what it takes to the largest offset of its own.
@@ -142,7 +142,7 @@ impl V4 {
     pub(crate) async fn denied(
         &self,
         open: &OpenContext,
-        locker: Locker,
+        owner: OpenLockOwner,
         lock: Lock,
     ) -> Result<Option<LockDenied>> {
         let mut client = if self.has_sessions() { 0 } else { self.introduce(None).await? };
@@ -151,7 +151,7 @@ impl V4 {
                 kind: kind_of(lock, false),
                 offset: lock.range.start,
                 length: lock.range.wire_length(),
-                owner: owner_of(client, locker),
+                owner: owner_of(client, owner),
             };
             let ops = [putfh(&open.handle), Op::Lockt(args)];
             let answer = self.exchange(&open.cred, "LOCKT", &ops, None).await?;
@@ -175,11 +175,11 @@ impl V4 {
         Err(VfsError::Io.into())
     }
 
-    /// Gives up what a locker holds of a range.
+    /// Gives up what a lock owner holds of a range.
     pub(in crate::v4) async fn unlock_range(
         &self,
         open: &OpenContext,
-        locker: Locker,
+        owner: OpenLockOwner,
         range: LockRange,
     ) -> Result<()> {
         let Some(state) = open_state(open) else { return Ok(()) };
@@ -187,16 +187,16 @@ impl V4 {
         for _ in 0..MAX_REOPENS {
             let before = {
                 let mut known = state.known.lock();
-                match known.locks.states.get(&locker) {
+                match known.locks.states.get(&owner) {
                     Some(state) => state.stateid,
                     None => {
-                        known.locks.released(locker, range);
+                        known.locks.released(owner, range);
                         return Ok(());
                     }
                 }
             };
             let build = |known: &Known, _: ClientId| {
-                let found = known.locks.states.get(&locker);
+                let found = known.locks.states.get(&owner);
                 let found = found.copied().unwrap_or(LockState { stateid: before, seqid: 0 });
                 let args = locku::Args {
                     kind: LockType::Write,
@@ -205,21 +205,21 @@ impl V4 {
                     offset: range.start,
                     length: range.wire_length(),
                 };
-                (vec![putfh(&state.handle), Op::Locku(args)], Counted::Lock(locker))
+                (vec![putfh(&state.handle), Op::Locku(args)], Counted::Lock(owner))
             };
             let answer = self.change(state, &open.cred, "LOCKU", &build).await?;
             let mut known = state.known.lock();
             match (answer.results.last(), answer.status) {
                 (Some(OpRes::Locku(Ok(stateid))), _) => {
-                    known.locks.granted(locker, *stateid);
-                    known.locks.released(locker, range);
+                    known.locks.granted(owner, *stateid);
+                    known.locks.released(owner, range);
                     return Ok(());
                 }
                 (_, Err(error)) if is_state_lost(error) => {
-                    let now = known.locks.states.get(&locker).map(|state| state.stateid);
+                    let now = known.locks.states.get(&owner).map(|state| state.stateid);
                     if now == Some(before) {
                         // The server has no such locks: as good as given up.
-                        known.locks.states.remove(&locker);
+                        known.locks.states.remove(&owner);
                     }
                 }
                 (_, status) => {
@@ -235,27 +235,27 @@ impl V4 {
     /// before, RFC 8881 section 18.2.)
     pub(in crate::v4) async fn give_up_locks(&self, open: &OpenContext) {
         let Some(state) = open_state(open) else { return };
-        let lockers: Vec<Locker> = state.known.lock().locks.held.owners().copied().collect();
-        for locker in lockers {
-            if let Err(error) = self.unlock_range(open, locker, LockRange::ALL).await {
+        let owners: Vec<OpenLockOwner> = state.known.lock().locks.held.owners().copied().collect();
+        for owner in owners {
+            if let Err(error) = self.unlock_range(open, owner, LockRange::ALL).await {
                 tracing::debug!("{error}");
             }
         }
     }
 
-    /// Has the server forget a locker that comes no more, once: what it did not hear of goes with the
+    /// Has the server forget a lock owner that has ended, once: what it did not hear of goes with the
     /// lease (RFC 7530 section 16.37), or with the open (RFC 8881 section 18.38).
-    pub(in crate::v4) async fn forget_locker(&self, open: &OpenContext, locker: Locker) {
+    pub(in crate::v4) async fn forget_lock_owner(&self, open: &OpenContext, owner: OpenLockOwner) {
         let Some(state) = open_state(open) else { return };
         let (stateid, is_open) = {
             let mut known = state.known.lock();
-            let Some(stateid) = known.locks.forget(locker) else { return };
+            let Some(stateid) = known.locks.forget(owner) else { return };
             (stateid, known.is_open())
         };
         let (operation, op) = match (self.has_sessions(), self.client.id()) {
             (true, _) if is_open => ("FREE_STATEID", Op::FreeStateid(newest(stateid, true))),
             (false, Some(client)) => {
-                ("RELEASE_LOCKOWNER", Op::ReleaseLockowner(owner_of(client, locker)))
+                ("RELEASE_LOCKOWNER", Op::ReleaseLockowner(owner_of(client, owner)))
             }
             _ => return,
         };
@@ -274,18 +274,18 @@ impl V4 {
         client: ClientId,
         state: &OpenState,
     ) -> Result<()> {
-        let held: Vec<(Locker, Lock)> = {
+        let held: Vec<(OpenLockOwner, Lock)> = {
             let known = state.known.lock();
             known.locks.held.all().map(|(who, lock)| (*who, lock)).collect()
         };
-        for (locker, lock) in held {
+        for (owner, lock) in held {
             let build = |known: &Known, client| {
-                self.lock_ops(state, known, client, locker, lock, true, false)
+                self.lock_ops(state, known, client, owner, lock, true, false)
             };
             let answer = self.change_in(session, client, state, "LOCK", &build).await?;
             match answer.results.last() {
                 Some(OpRes::Lock(Ok(stateid))) => {
-                    state.known.lock().locks.granted(locker, *stateid);
+                    state.known.lock().locks.granted(owner, *stateid);
                 }
                 _ if self.is_begun_anew(answer.status) => {
                     return Err(self.failed("LOCK", weir_nfs::v4::Error::StaleClientId));
@@ -319,6 +319,6 @@ fn kind_of(lock: Lock, waits: bool) -> LockType {
     }
 }
 
-fn owner_of(client_id: ClientId, locker: Locker) -> StateOwner {
-    StateOwner { client_id, owner: locker.to_bytes().as_slice().into() }
+fn owner_of(client_id: ClientId, owner: OpenLockOwner) -> StateOwner {
+    StateOwner { client_id, owner: owner.to_bytes().as_slice().into() }
 }

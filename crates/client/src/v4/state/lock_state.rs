@@ -1,6 +1,6 @@
 //! The locks of an open file, as far as the client knows them.
 
-use crate::protocol::Locker;
+use crate::protocol::OpenLockOwner;
 use std::collections::HashMap;
 use weir_nfs::v4::types::StateId;
 use weir_vfs::{LockRange, RangeLocks};
@@ -8,8 +8,8 @@ use weir_vfs::{LockRange, RangeLocks};
 /// The locks of an open file.
 #[derive(Default)]
 pub(in crate::v4) struct Locks {
-    pub(in crate::v4) states: HashMap<Locker, LockState>,
-    pub(in crate::v4) held: RangeLocks<Locker>,
+    pub(in crate::v4) states: HashMap<OpenLockOwner, LockState>,
+    pub(in crate::v4) held: RangeLocks<OpenLockOwner>,
     pub(in crate::v4) lost: bool,
 }
 
@@ -27,7 +27,7 @@ impl Locks {
         self.lost
     }
 
-    /// Whether the server knows of no locker.
+    /// Whether the server knows of no lock owner.
     pub(in crate::v4) fn are_unused(&self) -> bool {
         self.states.is_empty() && !self.lost
     }
@@ -43,25 +43,25 @@ impl Locks {
         self.states.clear();
     }
 
-    pub(in crate::v4) fn count(&mut self, locker: Locker) {
-        if let Some(state) = self.states.get_mut(&locker) {
+    pub(in crate::v4) fn count(&mut self, owner: OpenLockOwner) {
+        if let Some(state) = self.states.get_mut(&owner) {
             state.seqid = state.seqid.wrapping_add(1);
         }
     }
 
-    pub(in crate::v4) fn granted(&mut self, locker: Locker, stateid: StateId) {
+    pub(in crate::v4) fn granted(&mut self, owner: OpenLockOwner, stateid: StateId) {
         // The first request, which made the owner known, had number 0.
-        self.states.entry(locker).or_insert(LockState { stateid, seqid: 1 }).stateid = stateid;
+        self.states.entry(owner).or_insert(LockState { stateid, seqid: 1 }).stateid = stateid;
     }
 
-    /// Forgets a locker that holds nothing; its stateid, if the server knows it.
-    pub(in crate::v4) fn forget(&mut self, locker: Locker) -> Option<StateId> {
-        let gone = !self.held.holds(&locker);
-        gone.then(|| self.states.remove(&locker)).flatten().map(|state| state.stateid)
+    /// Forgets a lock owner that holds nothing; its stateid, if the server knows it.
+    pub(in crate::v4) fn forget(&mut self, owner: OpenLockOwner) -> Option<StateId> {
+        let gone = !self.held.holds(&owner);
+        gone.then(|| self.states.remove(&owner)).flatten().map(|state| state.stateid)
     }
 
-    pub(in crate::v4) fn released(&mut self, locker: Locker, range: LockRange) {
-        self.held.unlock(&locker, range);
+    pub(in crate::v4) fn released(&mut self, owner: OpenLockOwner, range: LockRange) {
+        self.held.unlock(&owner, range);
         self.lost &= !self.held.is_empty();
     }
 }

@@ -10,7 +10,7 @@
 //!    without is used under the anonymous stateid (RFC 7530 section 9.1.4.3).
 
 use crate::error::Result;
-use crate::protocol::{Handle, OpenContext, Place};
+use crate::protocol::{Handle, NewEntry, OpenContext};
 use crate::v4::client::V4;
 use crate::v4::requests::{node_ops, putfh};
 use crate::v4::session::state::Session;
@@ -163,17 +163,17 @@ impl V4 {
     pub(in crate::v4) async fn create_without_session(
         &self,
         cred: &OpaqueAuth,
-        place: &Place<'_>,
+        entry: &NewEntry<'_>,
         how: How,
     ) -> Result<Vec<OpRes>> {
         // An open of its own, so that nothing else of its owner is under way.
         let mut state = self.opens.new_state(&Handle(weir_xdr::Bytes::new()));
-        let claim = Claim::Null(place.name.into());
+        let claim = Claim::Null(entry.name.into());
         let build = |known: &Known, client| {
             let mut args = self.open_args(Access::WRITE, how.clone(), claim.clone());
             args.seqid = known.seqid;
             args.owner = owner_of(client, known.owner);
-            let ops = node_ops(vec![putfh(place.dir), Op::Open(args)]);
+            let ops = node_ops(vec![putfh(entry.dir), Op::Open(args)]);
             (ops, Counted::Open)
         };
         let answer = self.change(&state, cred, "OPEN", &build).await?;

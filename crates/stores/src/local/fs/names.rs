@@ -117,7 +117,7 @@ impl LocalFs {
     /// A file went from one name to another.
     fn moved(&self, file: &Statx, from: EntryName<'_>, to: EntryName<'_>) {
         let Some(id) = self.tree.nodes.by_ino(file.stx_ino) else { return };
-        let place = nodes::Place { dir: to.dir.ino, name: to.name.into() };
+        let place = nodes::Link { dir: to.dir.ino, name: to.name.into() };
         self.tree.nodes.forget(file.stx_ino, from.dir.ino, from.name, false);
         self.tree.nodes.moved(id, place);
     }

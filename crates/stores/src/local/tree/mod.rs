@@ -16,7 +16,7 @@ use super::attr::{ATTR_MASK, attr_of, birth_of, kind_of};
 use super::probe;
 use super::sys::{self, Generation, Shape};
 use crate::local::sys::proc_path;
-use crate::local::tree::nodes::{Nodes, Place, Seen};
+use crate::local::tree::nodes::{Link, Nodes, Seen};
 use crate::local::tree::search::Search;
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -69,7 +69,7 @@ pub(super) struct Tree {
 /// What the kernel says of a file's identity.
 enum ByHandle {
     /// It is there now.
-    At(Place, Box<Statx>),
+    At(Link, Box<Statx>),
     /// It is gone, or beneath the root no more.
     Gone,
     /// It may be anywhere.
@@ -439,13 +439,13 @@ impl Tree {
         self.id_by_ino(place.dir).ok_or(Error::Stale)
     }
 
-    pub(super) fn stat_place(&self, place: &Place) -> Result<Statx> {
+    pub(super) fn stat_place(&self, place: &Link) -> Result<Statx> {
         let dir = self.dir_by_ino(place.dir)?;
         stat(dir.as_fd(), &c_name(&place.name)?)
     }
 
     /// Whether what was found at a place is the file identified.
-    pub(super) fn is(&self, id: FileId, stat: &Statx, place: &Place) -> bool {
+    pub(super) fn is(&self, id: FileId, stat: &Statx, place: &Link) -> bool {
         if let Some(same) = self.is_recognised(id, stat) {
             return same;
         }
@@ -489,7 +489,7 @@ impl Tree {
 
     /// Looks for a file that is not where it was: at its other names, by the kernel's handle, then all
     /// over the tree.
-    fn find(&self, id: FileId) -> Result<(Place, Statx)> {
+    fn find(&self, id: FileId) -> Result<(Link, Statx)> {
         for place in self.nodes.other_places(id) {
             if let Ok(stat) = self.stat_place(&place)
                 && self.is(id, &stat, &place)
@@ -536,7 +536,7 @@ impl Tree {
     }
 
     /// Goes down from the root by the path that an open file has now; what is met is remembered.
-    fn place_by_path(&self, id: FileId, file: &OwnedFd) -> Option<Place> {
+    fn place_by_path(&self, id: FileId, file: &OwnedFd) -> Option<Link> {
         let (root, path) = (path_of(&self.root).ok()?, path_of(file).ok()?);
         let below = path.strip_prefix(root).ok()?;
         let (mut dir, mut dir_id) = (self.root.clone(), self.root_id);
@@ -548,7 +548,7 @@ impl Tree {
             let (found_id, seen) = self.identify(dir_id, dir.as_fd(), name, &found).ok()?;
             met.extend(seen);
             if names.peek().is_none() {
-                let place = Place { dir: dir_id.ino, name: name.into() };
+                let place = Link { dir: dir_id.ino, name: name.into() };
                 self.remember(met);
                 return (found_id == id).then_some(place);
             }
@@ -624,7 +624,7 @@ fn seen(id: FileId, dir: u64, name: &[u8], stat: &Statx) -> Seen {
     Seen {
         id,
         born: birth_of(stat),
-        place: Place { dir, name: name.into() },
+        place: Link { dir, name: name.into() },
         is_dir,
         has_other_names: !is_dir && stat.stx_nlink > 1,
     }

@@ -4,7 +4,7 @@
 //!    newest records may be missing: the log is synced within [`SYNC_AFTER`](super::nodes::SYNC_AFTER), not
 //!    before identities are given out.
 //! 2. So a log is complete only if its process ended in order, or has run since this boot of the machine: a
-//!    file beside it says which ([`Mark`]). It is taken away while records cannot be written.
+//!    file beside it says which ([`LastExit`]). It is taken away while records cannot be written.
 //! 3. A torn record at the end of the log is ignored, and so is everything behind it.
 
 use rustix::fs::{FlockOperation, flock};
@@ -44,7 +44,7 @@ pub(in crate::local) fn kind_of(is_dir: bool, linked: bool) -> u8 {
 
 /// Says how the process that used a log last has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::local) enum Mark {
+pub(in crate::local) enum LastExit {
     /// In order: everything is on disk.
     Clean,
     /// Not, or it runs; what it wrote is there while the machine's boot is this one.
@@ -53,7 +53,7 @@ pub(in crate::local) enum Mark {
     Missing,
 }
 
-impl Mark {
+impl LastExit {
     pub(in crate::local) fn read(state_dir: &Path) -> Self {
         match std::fs::read_to_string(state_dir.join(MARK_NAME)) {
             Ok(text) if text == "clean\n" => Self::Clean,
@@ -183,7 +183,7 @@ impl Log {
                 if self.failed.take().is_some() {
                     tracing::info!(dir = %self.state_dir.display(), "the node log is written again");
                     if !self.lost {
-                        self.mark(&Mark::of_this_boot());
+                        self.mark(&LastExit::of_this_boot());
                     }
                 }
             }
@@ -195,7 +195,7 @@ impl Log {
                         "cannot write the node log: handles are kept in memory, and files are searched \
                          for after a restart unless there is space in time"
                     );
-                    self.mark(&Mark::Missing);
+                    self.mark(&LastExit::Missing);
                 }
                 self.bound();
             }
@@ -209,7 +209,7 @@ impl Log {
         }
     }
 
-    pub(in crate::local) fn mark(&self, mark: &Mark) {
+    pub(in crate::local) fn mark(&self, mark: &LastExit) {
         if let Err(error) = mark.write(&self.state_dir) {
             // Without a mark the log is not believed, which is safe.
             tracing::warn!(%error, "cannot mark the node log");

@@ -8,7 +8,7 @@
 //!    [`OPEN_LEVELS`] lowest only.
 //! 3. The calling thread looks at no more than `search_entries` entries; a thread of the search's goes on.
 
-use crate::local::tree::nodes::{Place, Seen};
+use crate::local::tree::nodes::{Link, Seen};
 use crate::local::tree::{Tree, stat};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
 use std::collections::HashMap;
@@ -223,7 +223,7 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::Stale`] if it is in no place; [`Error::WouldBlock`] while the search goes on.
-    pub(in crate::local) fn search_for(&self, id: FileId) -> Result<(Place, Statx)> {
+    pub(in crate::local) fn search_for(&self, id: FileId) -> Result<(Link, Statx)> {
         {
             let mut search = self.search.lock();
             search.add(id);

@@ -1,6 +1,6 @@
 //! The delegations of a mount, and the callback service for them.
 
-use crate::protocol::{Handle, LockWaiters, Locker};
+use crate::protocol::{Handle, LockWaiters, OpenLockOwner};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -258,8 +258,8 @@ impl Delegations {
                 }
                 CbOp::NotifyLock(args) => {
                     tracing::debug!("the server says that a lock may be free");
-                    if let Some(locker) = Locker::from_bytes(&args.lock_owner.owner.0) {
-                        self.waiters.may_be_free(locker);
+                    if let Some(owner) = OpenLockOwner::from_bytes(&args.lock_owner.owner.0) {
+                        self.waiters.may_be_free(owner);
                     }
                     CbOpRes::NotifyLock(Ok(()))
                 }

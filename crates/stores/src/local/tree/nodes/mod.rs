@@ -10,7 +10,7 @@
 //! 5. Only a table that is [complete](Nodes::is_complete) says that a file is gone.
 
 use crate::local::tree::nodelog::{
-    DIRECTORY, Header, LINKED, LOG_NAME, Log, Mark, RECORD_BYTES, REMOVED, RETRY_AFTER, Record,
+    DIRECTORY, Header, LINKED, LOG_NAME, LastExit, Log, RECORD_BYTES, REMOVED, RETRY_AFTER, Record,
     encode, header, kind_of, lock, set_complete, sync_dir,
 };
 use indexmap::IndexMap;
@@ -32,9 +32,9 @@ pub(in crate::local) const SYNC_AFTER: Duration = Duration::from_secs(1);
 /// Entries that are written to a new log at a time.
 const COMPACT_STEP: usize = 4096;
 
-/// Where a file was last seen.
+/// A name of a file (a hard link), where the file was last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::local) struct Place {
+pub(in crate::local) struct Link {
     /// Inode number of the directory.
     pub(in crate::local) dir: u64,
     pub(in crate::local) name: Box<[u8]>,
@@ -46,7 +46,7 @@ struct Node {
     generation: u64,
     /// Creation time, by which a file is recognised without asking for its generation.
     born: u64,
-    place: Place,
+    place: Link,
     is_dir: bool,
     used: AtomicBool,
 }
@@ -82,7 +82,7 @@ struct Orders {
 struct Table {
     nodes: IndexMap<u64, Node>,
     /// More names of files that have several.
-    others: HashMap<u64, Vec<Place>>,
+    others: HashMap<u64, Vec<Link>>,
     /// Records that the log does not have yet, where there is one.
     records: Option<Vec<u8>>,
     /// Every identity ever given out is in the table, unless its file is gone.
@@ -96,7 +96,7 @@ struct Table {
 pub(in crate::local) struct Seen {
     pub(in crate::local) id: FileId,
     pub(in crate::local) born: u64,
-    pub(in crate::local) place: Place,
+    pub(in crate::local) place: Link,
     pub(in crate::local) is_dir: bool,
     pub(in crate::local) has_other_names: bool,
 }
@@ -121,7 +121,7 @@ impl Nodes {
         let lock = lock(state_dir)?;
         let mut table = Table { complete: true, ..Table::default() };
         let path = state_dir.join(LOG_NAME);
-        let mark = Mark::read(state_dir);
+        let mark = LastExit::read(state_dir);
         match std::fs::read(&path) {
             Ok(bytes) => {
                 table.replay(&bytes, root, max_nodes);
@@ -136,7 +136,7 @@ impl Nodes {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // A new state directory, unless something was here.
-                table.complete = mark == Mark::Missing;
+                table.complete = mark == LastExit::Missing;
             }
             Err(error) => return Err(error),
         }
@@ -148,7 +148,7 @@ impl Nodes {
         let file = put_in_place(file, &path)?;
         sync_dir(state_dir)?;
         // From here on, what is written counts for this boot.
-        Mark::of_this_boot().write(state_dir)?;
+        LastExit::of_this_boot().write(state_dir)?;
         let log = Log::new(state_dir, root, file)?;
         let shared = Arc::new(Shared { log: Some(Mutex::new(log)), ..shared });
         let keeper = std::thread::Builder::new().name("weir-nodes".into());
@@ -168,7 +168,7 @@ impl Nodes {
     }
 
     /// Where a file was last seen.
-    pub(in crate::local) fn place(&self, id: FileId) -> Option<Place> {
+    pub(in crate::local) fn place(&self, id: FileId) -> Option<Link> {
         let table = self.shared.table.read();
         let node = table.nodes.get(&id.ino).filter(|node| node.generation == id.generation)?;
         node.touch();
@@ -176,7 +176,7 @@ impl Nodes {
     }
 
     /// Other names by which a file was seen.
-    pub(in crate::local) fn other_places(&self, id: FileId) -> Vec<Place> {
+    pub(in crate::local) fn other_places(&self, id: FileId) -> Vec<Link> {
         self.shared.table.read().others.get(&id.ino).cloned().unwrap_or_default()
     }
 
@@ -215,7 +215,7 @@ impl Nodes {
     /// A name is gone; with `last`, so is the file.
     pub(in crate::local) fn forget(&self, ino: u64, dir: u64, name: &[u8], last: bool) {
         let mut table = self.shared.table.write();
-        let gone = Place { dir, name: name.into() };
+        let gone = Link { dir, name: name.into() };
         if let Some(others) = table.others.get_mut(&ino) {
             others.retain(|place| *place != gone);
         }
@@ -233,7 +233,7 @@ impl Nodes {
     }
 
     /// A file goes by another name.
-    pub(in crate::local) fn moved(&self, id: FileId, place: Place) {
+    pub(in crate::local) fn moved(&self, id: FileId, place: Link) {
         let mut table = self.shared.table.write();
         let Some(node) = table.nodes.get(&id.ino).filter(|n| n.generation == id.generation) else {
             return;
@@ -328,7 +328,7 @@ impl Shared {
             tracing::warn!(%error, "cannot sync the node log");
             let mut held = log.lock();
             held.lost = true;
-            held.mark(&Mark::Missing);
+            held.mark(&LastExit::Missing);
         }
         if compact && let Err(error) = self.compact(log) {
             tracing::warn!(%error, "cannot write the node log anew");
@@ -364,7 +364,7 @@ impl Shared {
         log.file = Arc::new(file);
         log.unsynced = true;
         if std::mem::take(&mut log.lost) {
-            log.mark(&Mark::of_this_boot());
+            log.mark(&LastExit::of_this_boot());
         }
         Ok(())
     }
@@ -401,8 +401,8 @@ impl Shared {
         let Some(log) = &self.log else { return };
         let log = self.append_to(log);
         if log.is_whole() && log.file.sync_all().is_ok() && self.table.read().complete {
-            log.mark(&Mark::Clean);
-        } else if let Err(error) = Mark::Missing.write(&log.state_dir) {
+            log.mark(&LastExit::Clean);
+        } else if let Err(error) = LastExit::Missing.write(&log.state_dir) {
             tracing::warn!(%error, "cannot mark the node log");
         }
     }
@@ -501,7 +501,7 @@ impl Table {
                 let seen = Seen {
                     id: record.id,
                     born: record.born,
-                    place: Place { dir: record.dir, name: record.name.into() },
+                    place: Link { dir: record.dir, name: record.name.into() },
                     is_dir: record.kind & DIRECTORY != 0,
                     has_other_names: record.kind & LINKED != 0,
                 };

@@ -8,7 +8,7 @@ fn seen(ino: u64, dir: u64, name: &str) -> Seen {
     Seen {
         id: FileId { ino, generation: ino * 10 },
         born: ino,
-        place: Place { dir, name: name.as_bytes().into() },
+        place: Link { dir, name: name.as_bytes().into() },
         is_dir: false,
         has_other_names: false,
     }
@@ -64,7 +64,7 @@ fn a_log_of_before_is_read_by_its_own_sums_and_written_anew() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(LOG_NAME);
     std::fs::write(&path, &log).unwrap();
-    Mark::Clean.write(dir.path()).unwrap();
+    LastExit::Clean.write(dir.path()).unwrap();
     for _ in 0..2 {
         let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
         assert_eq!(place_of(&nodes, 10), Some((2, "first".into())));
@@ -133,13 +133,13 @@ fn only_a_log_that_ended_in_order_or_in_this_boot_is_complete() {
     let nodes = open();
     nodes.remember([seen(10, 2, "file")]);
     drop(nodes);
-    assert_eq!(Mark::read(dir.path()), Mark::Clean);
+    assert_eq!(LastExit::read(dir.path()), LastExit::Clean);
     assert!(open().is_complete());
     // Killed: what it wrote is with the kernel.
-    Mark::of_this_boot().write(dir.path()).unwrap();
+    LastExit::of_this_boot().write(dir.path()).unwrap();
     assert!(open().is_complete());
     // The machine went down.
-    Mark::Boot("another boot of the machine".into()).write(dir.path()).unwrap();
+    LastExit::Boot("another boot of the machine".into()).write(dir.path()).unwrap();
     let nodes = open();
     assert_eq!((nodes.len(), nodes.is_complete()), (1, false));
     drop(nodes);
@@ -171,14 +171,14 @@ fn a_full_disk_delays_no_caller_and_is_made_up_for() {
     nodes.moved(FileId { ino: 11, generation: 110 }, seen(0, 2, "three").place);
     assert_eq!(place_of(&nodes, 10), Some((2, "one".into())));
     assert!(log.lock().is_failing());
-    assert_eq!(Mark::read(dir.path()), Mark::Missing, "the log is not to be believed now");
+    assert_eq!(LastExit::read(dir.path()), LastExit::Missing, "the log is not to be believed now");
     log.lock().file = real;
     let limit = Instant::now() + Duration::from_secs(60);
     while log.lock().is_failing() {
         assert!(Instant::now() < limit, "the keeper tries again");
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert_ne!(Mark::read(dir.path()), Mark::Missing);
+    assert_ne!(LastExit::read(dir.path()), LastExit::Missing);
     drop(nodes);
     let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
     assert_eq!(place_of(&nodes, 11), Some((2, "three".into())));

@@ -1,6 +1,6 @@
 //! The lock owners of an open file.
 
-use crate::protocol::Locker;
+use crate::protocol::OpenLockOwner;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -8,27 +8,27 @@ use weir_base::sync::Mutex;
 use weir_vfs::LockOwner;
 
 /// The lock owners of one open file, each with the number that it is given at its first use.
-pub(crate) struct Lockers {
+pub(crate) struct LockOwners {
     open: u64,
     owners: Mutex<HashMap<LockOwner, u32>>,
 }
 
-impl Lockers {
+impl LockOwners {
     /// Those of a newly opened file: none.
     pub(crate) fn new() -> Self {
         static OPENS: AtomicU64 = AtomicU64::new(1);
         Self { open: OPENS.fetch_add(1, Relaxed), owners: Mutex::default() }
     }
 
-    pub(crate) fn get(&self, owner: LockOwner) -> Locker {
+    pub(crate) fn get(&self, owner: LockOwner) -> OpenLockOwner {
         let number = *self.owners.lock().entry(owner).or_insert_with(next_number);
-        Locker { open: self.open, owner, number }
+        OpenLockOwner { open: self.open, owner, number }
     }
 
-    pub(crate) fn all(&self) -> Vec<Locker> {
+    pub(crate) fn all(&self) -> Vec<OpenLockOwner> {
         let owners = self.owners.lock();
-        let locker = |(&owner, &number)| Locker { open: self.open, owner, number };
-        owners.iter().map(locker).collect()
+        let owner = |(&owner, &number)| OpenLockOwner { open: self.open, owner, number };
+        owners.iter().map(owner).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use weir_rpc::OpaqueAuth;
 
 /// What every version needs to begin.
-pub(crate) struct Terms {
+pub(crate) struct ProtocolConfig {
     pub(crate) peer: Peer,
     pub(crate) patience: Patience,
     pub(crate) options: MountOptions,
