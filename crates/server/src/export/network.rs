@@ -1,28 +1,17 @@
 //! Networks of clients, written `192.0.2.0/24`, `2001:db8::/32`, `192.0.2.7` or `*`.
 
+use ipnet::IpNet;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::str::FromStr;
 
 /// The addresses that begin with certain bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Network {
-    /// Every address.
+    /// Every address, of either family.
     All,
-    /// Addresses of IPv4.
-    V4 {
-        /// The bits, zeros after them.
-        address: Ipv4Addr,
-        /// How many of them count.
-        prefix: u8,
-    },
-    /// Addresses of IPv6.
-    V6 {
-        /// The bits, zeros after them.
-        address: Ipv6Addr,
-        /// How many of them count.
-        prefix: u8,
-    },
+    /// Those of a network; it has no bits beyond its prefix.
+    Of(IpNet),
 }
 
 /// Why a text is no network.
@@ -42,15 +31,9 @@ pub enum NetworkError {
 impl Network {
     /// Whether an address is in it. An IPv4 address that comes as IPv6 counts as IPv4.
     pub fn contains(self, address: IpAddr) -> bool {
-        match (self, address.to_canonical()) {
-            (Self::All, _) => true,
-            (Self::V4 { address: network, prefix }, IpAddr::V4(address)) => {
-                u32::from(address) & mask4(prefix) == u32::from(network)
-            }
-            (Self::V6 { address: network, prefix }, IpAddr::V6(address)) => {
-                u128::from(address) & mask6(prefix) == u128::from(network)
-            }
-            _ => false,
+        match self {
+            Self::All => true,
+            Self::Of(network) => network.contains(&address.to_canonical()),
         }
     }
 
@@ -58,17 +41,9 @@ impl Network {
     pub fn narrowness(self) -> u8 {
         match self {
             Self::All => 0,
-            Self::V4 { prefix, .. } | Self::V6 { prefix, .. } => prefix + 1,
+            Self::Of(network) => network.prefix_len() + 1,
         }
     }
-}
-
-fn mask4(prefix: u8) -> u32 {
-    u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
-}
-
-fn mask6(prefix: u8) -> u128 {
-    u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
 }
 
 impl FromStr for Network {
@@ -79,31 +54,18 @@ impl FromStr for Network {
             return Ok(Self::All);
         }
         let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => {
-                (address, Some(prefix.parse::<u8>().map_err(|_| NetworkError::Malformed)?))
-            }
+            Some((address, prefix)) => (address, Some(prefix)),
             None => (text, None),
         };
         let address: IpAddr = address.parse().map_err(|_| NetworkError::Malformed)?;
         let bits = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.unwrap_or(bits);
-        if prefix > bits {
-            return Err(NetworkError::Prefix(bits));
-        }
-        let network = match address {
-            IpAddr::V4(a) => {
-                Self::V4 { address: Ipv4Addr::from(u32::from(a) & mask4(prefix)), prefix }
-            }
-            IpAddr::V6(a) => {
-                Self::V6 { address: Ipv6Addr::from(u128::from(a) & mask6(prefix)), prefix }
-            }
+        let prefix = match prefix {
+            Some(prefix) => prefix.parse().map_err(|_| NetworkError::Malformed)?,
+            None => bits,
         };
-        let whole = match network {
-            Self::V4 { address: masked, .. } => IpAddr::V4(masked) == address,
-            Self::V6 { address: masked, .. } => IpAddr::V6(masked) == address,
-            Self::All => true,
-        };
-        if whole { Ok(network) } else { Err(NetworkError::HostBits(network)) }
+        let network = IpNet::new(address, prefix).map_err(|_| NetworkError::Prefix(bits))?;
+        let whole = Self::Of(network.trunc());
+        if network == network.trunc() { Ok(whole) } else { Err(NetworkError::HostBits(whole)) }
     }
 }
 
@@ -111,10 +73,10 @@ impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::All => f.write_str("*"),
-            Self::V4 { address, prefix: 32 } => write!(f, "{address}"),
-            Self::V4 { address, prefix } => write!(f, "{address}/{prefix}"),
-            Self::V6 { address, prefix: 128 } => write!(f, "{address}"),
-            Self::V6 { address, prefix } => write!(f, "{address}/{prefix}"),
+            Self::Of(host) if host.prefix_len() == host.max_prefix_len() => {
+                write!(f, "{}", host.addr())
+            }
+            Self::Of(network) => write!(f, "{network}"),
         }
     }
 }
