@@ -1,4 +1,4 @@
-//! Reads of what is resident: 512 bytes to 1 MiB, fast read on and off, beside memcpy out of one
+//! Resident reads of 512 bytes to 1 MiB, with the fast path on and off, beside memcpy from one
 //! block of memory and the kernel's pread of a hot file of the same size.
 //!
 //! `cargo bench -p weir-pagecache`; the sets are 1 MiB (in the processor's cache) and 256 MiB (not).

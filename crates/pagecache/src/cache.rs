@@ -1,10 +1,10 @@
-//! The cache: one budget, its switches and its threads.
+//! The cache: a budget, its settings, and its threads.
 //!
-//! 1. The arena is the budget (I7); `memory/allocator.rs` says which operation gets frames of it.
-//! 2. At most a part of the arena is dirty, so that reads always find pages to replace. Writeback
-//!    and fills in flight need no more memory to finish.
-//! 3. Reclaim has a thread, which ends with the last handle. Each store has its own threads, which
-//!    end when it is not mounted any more and nothing of it is dirty (`writeback/lane.rs`).
+//! 1. The arena is the budget (I7); `memory/allocator.rs` decides which operation gets its frames.
+//! 2. Only a part of the arena may be dirty, so reads always find pages to replace. Writeback and
+//!    fills in flight finish without further memory.
+//! 3. Reclaim has one thread, which ends with the last handle. Each store has its own threads,
+//!    which end once the store is unmounted and has no dirty data (`writeback/lane.rs`).
 
 use crate::memory::Memory;
 use crate::memory::budget::frames_of;
@@ -19,26 +19,27 @@ use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
 use weir_vfs::Result;
 
-/// How a cache is set up.
+/// Settings of a new cache.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Hard limit on page frames in use, in flight and pinned, in bytes; at least 64 KiB is taken.
+    /// Hard limit on page frames in use, in flight and pinned, in bytes; raised to 64 KiB if lower.
     pub budget_bytes: u64,
-    /// Largest budget that [`Cache::set_budget`] can set later, in bytes. It is reserved as address
-    /// space only; 0, or less than `budget_bytes`: as much as that.
+    /// Largest budget that [`Cache::set_budget`] can set later, in bytes; raised to `budget_bytes`
+    /// if lower. The cache reserves only address space for it.
     pub max_budget_bytes: u64,
-    /// Whether cached reads may take the fast path (a run-time switch, too).
+    /// Whether cached reads may take the fast path; [`Cache::set_fast_read`] changes it.
     pub fast_read: bool,
     /// Largest read-ahead window in bytes; 0 turns read-ahead off.
     pub readahead_bytes: u64,
-    /// How long a write to a store that fails is tried again, where the error may pass (an I/O
-    /// error, for one). Then its pages are dropped, as they are at once after an error that will not
-    /// pass (no space, file too large, ...), and every open file of the file is told.
+    /// How long the cache retries a failed write to a store if the error may be transient (EIO, for
+    /// one). After that, and at once after a permanent error (no space, file too large, ...), it
+    /// drops the pages and reports the error to every open file of the file.
     pub write_patience: Duration,
 }
 
 impl Default for Config {
-    /// A budget of 256 MiB, fast reads on, read-ahead of up to 4 MiB, failing writes tried for 3 s.
+    /// A budget of 256 MiB, fast reads on, read-ahead of up to 4 MiB, failed writes retried for 3
+    /// s.
     fn default() -> Self {
         Self {
             budget_bytes: 256 << 20,
@@ -56,7 +57,7 @@ pub struct Cache {
     handle: Arc<Handle>,
 }
 
-/// Ends reclaim when the last [`Cache`], [`CachedFs`] and [`File`](crate::File) is gone.
+/// Stops reclaim when the last [`Cache`], [`CachedFs`] and [`File`](crate::File) is dropped.
 struct Handle {
     memory: Arc<Memory>,
     writeback: Arc<Writeback>,
@@ -71,7 +72,7 @@ impl Drop for Handle {
 }
 
 impl Cache {
-    /// Makes a cache and starts its thread; each store has up to two more, while they have work.
+    /// Creates a cache and starts its thread; each store has up to two more while it has work.
     ///
     /// # Errors
     /// The memory cannot be mapped, or the thread cannot be started.
@@ -86,7 +87,7 @@ impl Cache {
         Ok(cache)
     }
 
-    /// A cache without its reclaimer's thread.
+    /// A cache without its reclaim thread.
     pub(crate) fn without_threads(config: &Config) -> std::io::Result<Self> {
         let frames = frames_of(config.budget_bytes);
         let reserved = frames_of(config.max_budget_bytes).max(frames);
@@ -107,18 +108,18 @@ impl Cache {
         self.memory().stats.sum()
     }
 
-    /// Memory for pages that is in use, in flight, pinned or about to be freed, in bytes.
+    /// Memory of pages in use, in flight, pinned or waiting to be freed, in bytes.
     pub fn used_bytes(&self) -> u64 {
         u64::from(self.memory().arena.used_frames()) * PAGE_SIZE as u64
     }
 
-    /// Bytes of pages that are not yet in their stores.
+    /// Bytes of dirty pages.
     pub fn dirty_bytes(&self) -> u64 {
         self.writeback().pages() * PAGE_SIZE as u64
     }
 
-    /// Memory for what is known of files besides their pages, in bytes: at most a quarter of the
-    /// budget, or 1 MiB, besides what open files cost, less than 1 KiB each.
+    /// Memory for metadata of files, in bytes: at most a quarter of the budget or 1 MiB, whichever
+    /// is more, plus less than 1 KiB for each open file.
     pub fn index_bytes(&self) -> u64 {
         self.memory().metadata.bytes() as u64
     }
@@ -128,12 +129,13 @@ impl Cache {
         self.memory().fast_read.store(on, Ordering::Relaxed);
     }
 
-    /// Writes back every dirty page of every file and waits.
+    /// Writes back every dirty page of every file, and waits until the stores have them.
     ///
     /// # Errors
-    /// An error of a write that failed for good during this call; the data concerned is lost.
+    /// The error of a write that failed permanently during this call; its data is lost.
     pub async fn flush(&self) -> Result<()> {
-        // Each store by itself, so that one that hangs does not keep others' data from being written.
+        // One task for each store, so that a store that hangs does not delay writeback to the
+        // others.
         let flush = |files: Vec<Arc<dyn DirtyFile>>| async move {
             let mut result = Ok(());
             for file in files {
@@ -181,14 +183,13 @@ impl Cache {
         u64::from(self.memory().arena.reserved()) * PAGE_SIZE as u64
     }
 
-    /// Changes the budget, in bytes; at least 64 KiB is taken. Returns at once.
+    /// Changes the budget, in bytes; raised to 64 KiB if lower. Returns at once.
     ///
-    /// With a lower one, [`used_bytes`](Self::used_bytes) may be above it for a while: new work
-    /// waits, clean pages go, dirty ones are written first, lent ones are waited for. Then the
-    /// memory is given back to the system; see [`budget_reached`](Self::budget_reached).
+    /// After a reduction, [`used_bytes`](Self::used_bytes) may exceed the budget for a while: new
+    /// work waits, the cache drops clean pages, writes dirty ones back and waits for lent ones.
+    /// Then it returns the memory to the system; see [`budget_reached`](Self::budget_reached).
     ///
-    /// # Errors
-    /// It is more than [`max_budget_bytes`](Self::max_budget_bytes).
+    /// # Errors `bytes` is more than [`max_budget_bytes`](Self::max_budget_bytes).
     pub fn set_budget(&self, bytes: u64) -> std::io::Result<()> {
         let memory = self.memory();
         if frames_of(bytes) > memory.arena.reserved() {
@@ -211,7 +212,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Waits until no more memory is used than the budget allows, and all that was given back.
+    /// Waits until used memory is within the budget and the excess was returned to the system.
     pub async fn budget_reached(&self) {
         let memory = self.memory();
         loop {

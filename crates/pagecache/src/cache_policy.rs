@@ -1,13 +1,13 @@
-//! Whether an operation uses the cache as all others do, or leaves it as it was.
+//! Whether an operation leaves its pages in the cache.
 
-/// What becomes of the pages that an operation brings into the cache; in the order in which operations
-/// get memory.
+/// What happens to the pages that an operation brings into the cache. The order is the order in
+/// which operations get memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CachePolicy {
-    /// They stay until memory is short.
+    /// The pages stay until memory is short.
     #[default]
     Cached,
-    /// They go when the operation is done with them ([`IoFlags::UNCACHED`](weir_vfs::IoFlags)).
+    /// The operation's end drops them ([`IoFlags::UNCACHED`](weir_vfs::IoFlags)).
     Uncached,
 }
 

@@ -1,5 +1,5 @@
-//! A page cache in user space: cached reads without locks, uncached I/O per operation, holes that
-//! stay holes.
+//! A page cache in user space: cached reads without locks, uncached I/O per operation, and holes
+//! that stay holes.
 //!
 //! ```text
 //!             File::read_at           File::read_segments          File::write_at
@@ -21,19 +21,19 @@
 //!             OpenFile::submit_read        (a store)        OpenFile::submit_write
 //! ```
 //!
-//! Four ideas carry it:
+//! Four ideas:
 //!
-//! * **A published page does not change.** A write makes a new frame and swaps the slot; the old
-//!   frame is used again when no reader can still see it (an epoch has passed, and no pin is left).
-//!   So a reader that has looked up its frames copies them at leisure, a page under writeback may
-//!   be written, and a page queued on a socket cannot tear.
+//! * **A published page does not change.** A write fills a new frame and exchanges the slot; the
+//!   old frame is reused once no reader can see it (its epoch has passed, and no pin is left). So a
+//!   reader that has looked up its frames copies them without hurry, a page under writeback may be
+//!   written, and a page queued on a socket cannot tear.
 //! * **A hit is a snapshot.** The reader enters an epoch, collects the slots of its range and the
 //!   size between two looks at the mapping's sequence number, and copies. It takes no lock,
 //!   allocates nothing and writes no line that another thread writes.
-//! * **Uncached is a property of one operation** ([`IoFlags::UNCACHED`](weir_vfs::IoFlags)). It goes
-//!   through the same pages as everybody's I/O, marks those that it brings in, and drops just
-//!   these when it is done.
-//! * **A hole is a mark, not a page of zeros**, however long it is.
+//! * **Uncached is a property of one operation** ([`IoFlags::UNCACHED`](weir_vfs::IoFlags)). It
+//!   uses the same pages as all other I/O, marks those that it brings in, and drops exactly these
+//!   when it completes.
+//! * **A hole is a marker, not a page of zeros**, however long it is.
 //!
 //! ```
 //! use weir_pagecache::{Cache, Config, Segment};
@@ -52,7 +52,7 @@
 //! file.read_at_async(&mut buf, 1 << 30, IoFlags::empty()).await?;
 //! assert_eq!(&buf, b"at the end");
 //!
-//! // Borrow instead of copying; the hole is reported as such, to its end.
+//! Borrow instead of copying; a hole is reported as a hole, to its end.
 //! let found = file.read_segments_async(4096, 4096, IoFlags::UNCACHED).await?;
 //! assert!(matches!(found.segments[0], Segment::Hole { start: 4096, end } if end == 1 << 30));
 //! # Ok::<(), weir_vfs::Error>(())
@@ -61,7 +61,7 @@
 //! # }
 //! ```
 //!
-//! An uncached stream leaves the cache as it was, and the counters prove it:
+//! An uncached stream leaves the cache unchanged, as the counters show:
 //!
 //! ```
 //! use weir_pagecache::{Cache, Config};
@@ -76,12 +76,12 @@
 //!     fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await
 //! })?;
 //!
-//! // Writeback begins at once; when it is done, the pages are gone.
+//! Writeback begins at once; when it completes, the pages are dropped.
 //! file.write_at(&[7; 1 << 20], 0, IoFlags::UNCACHED)?;
 //! file.sync(true)?;
 //! assert!(file.resident().is_empty());
 //!
-//! // A stream is read ahead for, and takes its pages with it.
+//! A stream is read ahead, and drops its pages as it goes.
 //! let mut buf = [0; 64 << 10];
 //! for at in (0..1 << 20).step_by(buf.len()) {
 //!     assert_eq!(file.read_at(&mut buf, at as u64, IoFlags::UNCACHED)?, buf.len());
@@ -90,7 +90,7 @@
 //! assert!(stats.readahead_pages > 0 && stats.lost_pages == 0);
 //! assert_eq!(stats.pruned_pages, stats.uncached_pages);
 //!
-//! // What is needed soon can be asked for; a cached read then takes no lock and waits for nothing.
+//! Advice brings in pages early; a cached read then takes no lock and does not wait.
 //! file.advise(0, 256 << 10, Advice::WillNeed)?;
 //! while file.read_resident(&mut buf, 0) != Some(buf.len()) {
 //!     std::thread::yield_now();
@@ -100,7 +100,7 @@
 //! ```
 //!
 //! The invariants I1 to I11 are stated at the top of the files that keep them, and listed with
-//! their tests in `docs/SEMANTICS.md`; locks and epochs in `docs/LOCKING.md`.
+//! their tests in `docs/SEMANTICS.md`. `docs/LOCKING.md` describes locks and epochs.
 //!
 //! Layers, from the top:
 //!

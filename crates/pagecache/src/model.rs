@@ -1,9 +1,9 @@
-//! Model checks of the parts that readers take without locks; see the front page for the commands.
+//! Model checks of the lock-free parts; see the crate's front page for the commands.
 
 /// The smallest core, under loom, which tries every order that the memory model allows: a reader
 /// looks up a slot and reads the frame, while a writer publishes another frame in its place,
-/// retires the first, and writes it again once its epoch has passed. Loom reports a race if the
-/// reader can still be in it.
+/// retires the first, and overwrites it once its epoch has passed. Loom reports a race if the
+/// reader can still be reading it.
 #[cfg(loom)]
 mod core {
     use crate::mapping::index::{Index, Slot};
@@ -19,13 +19,13 @@ mod core {
         frames: [UnsafeCell<u64>; 2],
     }
 
-    // SAFETY: what is to be shown; loom watches every access.
+    // SAFETY: this is what the model checks; loom watches every access.
     unsafe impl Sync for World {}
     // SAFETY: as above.
     unsafe impl Send for World {}
 
     impl World {
-        /// What a reader does who is inside.
+        /// A reader's work inside the epoch.
         fn read(&self, guard: &Guard) {
             let Slot::Frame(frame) = self.index.get(0, guard) else {
                 panic!("the page is always there")
@@ -105,8 +105,8 @@ mod core {
     }
 }
 
-/// Frames that are lent, under loom: one borrower gives a run back while another, who has found it in
-/// the slots, borrows it too, and a page of it is replaced. What is lent is not free.
+/// Lent frames, under loom: one borrower returns a run while another, which has found it in the
+/// slots, borrows it too, and one of its pages is replaced. Lent frames are never free.
 #[cfg(loom)]
 mod lent {
     use crate::memory::arena::Arena;
@@ -114,12 +114,12 @@ mod lent {
     use std::sync::Arc;
     use weir_base::sync::thread;
 
-    /// Frames in all.
+    /// Total number of frames.
     const FRAMES: u32 = 5;
-    /// The run: its first frame shares a word of references with one that is not lent.
+    /// The run: its first frame shares its word of references with a frame that is not lent.
     const RUN: (FrameNo, u32) = (FrameNo(1), 4);
 
-    /// Runs two borrowers of one run, of whom the second begins when the first may just be ending.
+    /// Runs two borrowers of one run; the second begins when the first may be about to end.
     fn check(preemptions: usize, replaced: &'static [u32]) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(preemptions);
@@ -167,8 +167,8 @@ mod lent {
     }
 }
 
-/// The real thing under shuttle: mappings over a memory store, threads that read, write, truncate
-/// and reclaim, in thousands of random schedules.
+/// The real code under shuttle: mappings over a memory store, and threads that read, write,
+/// truncate and reclaim, in thousands of random schedules.
 #[cfg(shuttle)]
 mod whole {
     use crate::cache::Config;
@@ -214,7 +214,7 @@ mod whole {
                 })
             };
             let reclaimer = thread::spawn(move || {
-                // Frames let go of by the writer are used again at once, for other bytes.
+                // Frames that the writer has released are reused at once, with other bytes.
                 for _ in 0..3 {
                     memory.collect();
                     let mut frames: Option<Frames> = memory.try_alloc(10, 1, CachePolicy::Cached);
@@ -255,7 +255,7 @@ mod whole {
                 let mut buf = [0; 8192];
                 if let Some(n) = file.read_resident(&mut buf, 0) {
                     match n {
-                        // The fast path may end where the resident pages do.
+                        // The fast path may end at the end of the resident pages.
                         3000 | 4096 | 5000 | 6000 => {}
                         _ => panic!("a size that never was: {n}"),
                     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Page numbers as disjoint ranges that do not touch each other.
+/// Page numbers as disjoint ranges with gaps between them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RangeSet {
     /// Start to end.
@@ -12,17 +12,17 @@ pub(crate) struct RangeSet {
 }
 
 impl RangeSet {
-    /// How many numbers are in the set.
+    /// Number of pages in the set.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether none is.
+    /// Whether the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds a range; returns how many of its numbers are new.
+    /// Adds a range; returns how many of its pages are new.
     pub(crate) fn insert(&mut self, range: Range<u64>) -> u64 {
         if range.is_empty() {
             return 0;
@@ -44,7 +44,7 @@ impl RangeSet {
         self.len - before
     }
 
-    /// Takes a range out; returns how many numbers were there.
+    /// Removes a range; returns how many of its pages were in the set.
     pub(crate) fn remove(&mut self, range: Range<u64>) -> u64 {
         let before = self.len;
         while let Some((&s, &e)) = self.ranges.range(..range.end).next_back() {
@@ -63,7 +63,7 @@ impl RangeSet {
         before - self.len
     }
 
-    /// The first run at or after `from`, clipped to begin there.
+    /// The first range at or after `from`, clipped to begin there.
     pub(crate) fn first_from(&self, from: u64) -> Option<Range<u64>> {
         if let Some((_, &e)) = self.ranges.range(..=from).next_back()
             && e > from
@@ -73,7 +73,7 @@ impl RangeSet {
         self.ranges.range(from..).next().map(|(&s, &e)| s..e)
     }
 
-    /// Behind the last number; 0 if there is none.
+    /// One more than the last page; 0 if the set is empty.
     pub(crate) fn end(&self) -> u64 {
         self.ranges.last_key_value().map_or(0, |(_, &end)| end)
     }

@@ -1,25 +1,25 @@
-//! Counters: cheap to count, summed when looked at.
+//! Counters: cheap to update, summed on read.
 //!
-//! 1. A thread counts in lines of its own, with plain loads and stores, so that counting a hit
-//!    shares nothing and costs next to nothing (I6). Threads beyond [`SHARDS`] share one more set
-//!    of lines, with atomic additions.
+//! 1. A thread counts in its own cache lines, with plain loads and stores, so that counting a hit
+//!    shares no line and costs almost nothing (I6). Threads beyond [`SHARDS`] share one more set of
+//!    lines, with atomic additions.
 
 use crossbeam_utils::CachePadded;
 use weir_base::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$meta:meta])* $name:ident $variant:ident,)*) => {
-        /// What is counted.
+        /// The counters.
         #[derive(Clone, Copy, Debug)]
         pub(crate) enum Count { $($variant,)* }
 
         const COUNTS: usize = [$(Count::$variant),*].len();
         const NAMES: [&str; COUNTS] = [$(stringify!($name)),*];
 
-        /// Counters of a cache since it was made, or of one file since its mapping was.
+        /// Counters of a cache since its creation, or of a file since its mapping was created.
         ///
-        /// A file counts what is brought in, pruned, claimed, lost and written back; hits and waits
-        /// are counted by the cache alone.
+        /// A file counts pages brought in, pruned, claimed, lost and written back; only the cache
+        /// counts hits and waits.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats { $($(#[$meta])* pub $name: u64,)* }
@@ -43,53 +43,52 @@ counters! {
     fast_reads FastReads,
     /// Bytes that they copied or lent.
     fast_read_bytes FastReadBytes,
-    /// Reads that went the filling way since the fast path was switched off, or the store opted out.
+    /// Reads off the fast path because it is switched off, or the store does not allow it.
     fallback_off FallbackOff,
-    /// ... since a page was not resident.
+    /// Reads off the fast path because a page was not resident.
     fallback_missing FallbackMissing,
-    /// ... since they began at or past the end of the file.
+    /// Reads off the fast path because they began at or past the end of file.
     fallback_eof FallbackEof,
-    /// ... since writers got in between.
+    /// Reads off the fast path because a write intervened.
     fallback_writer FallbackWriter,
-    /// ... since a page asked for the next read-ahead, or is to be pruned.
+    /// Reads off the fast path because a page triggers read-ahead, or is to be pruned.
     fallback_marked FallbackMarked,
     /// Reads of the store.
     fills Fills,
-    /// Pages brought in by them.
+    /// Pages that fills published.
     fill_pages FillPages,
-    /// Reads of the store that failed.
+    /// Failed reads of the store.
     fill_errors FillErrors,
     /// Pages found to be holes.
     hole_pages HolePages,
-    /// Reads that waited for a read that another caller had begun.
+    /// Reads that waited for a fill that another caller had started.
     fill_joins FillJoins,
-    /// Pages brought in ahead of their use.
+    /// Pages read ahead.
     readahead_pages ReadaheadPages,
     /// Pages that uncached operations brought in.
     uncached_pages UncachedPages,
-    /// Of these, pages dropped when done with.
+    /// Uncached pages that the operations then dropped.
     pruned_pages PrunedPages,
-    /// Of these, pages that stay because a cached access claimed them.
+    /// Uncached pages that a cached access claimed, and that stay.
     claimed_pages ClaimedPages,
-    /// Pages of others that were dropped since an uncached operation needed memory. Stays 0, in a
-    /// budget of any size, unless what such operations use stays in use for long: a store hangs, or
-    /// who has borrowed pages keeps them.
+    /// Pages of cached operations that were evicted because an uncached operation needed memory.
+    /// Stays 0 with any budget, unless a store hangs or a borrower keeps pages lent.
     lost_pages LostPages,
-    /// Prunes that were left to reclaim, as the file was busy.
+    /// Prunes left to reclaim because the file was busy.
     prune_skips PruneSkips,
     /// Pages reclaimed from the queue of new pages.
     reclaimed_small ReclaimedSmall,
     /// Pages reclaimed from the queue of pages used more than once.
     reclaimed_main ReclaimedMain,
-    /// Pages reclaimed that uncached operations had left.
+    /// Reclaimed pages that uncached operations had left.
     reclaimed_uncached ReclaimedUncached,
-    /// Pages that reclaim looked at, whether they could go or not.
+    /// Pages examined by reclaim, whether evicted or not.
     reclaim_looks ReclaimLooks,
-    /// Passes of reclaim in the background.
+    /// Background passes of reclaim.
     reclaim_background ReclaimBackground,
-    /// Passes of reclaim by those who needed memory.
+    /// Passes of reclaim by operations that needed memory.
     reclaim_direct ReclaimDirect,
-    /// Calls that waited for memory.
+    /// Operations that waited for memory.
     memory_waits MemoryWaits,
     /// Bytes written by callers.
     written_bytes WrittenBytes,
@@ -97,23 +96,23 @@ counters! {
     appends_in_place AppendsInPlace,
     /// Writes to the store.
     writeback_ops WritebackOps,
-    /// Pages written by them.
+    /// Pages in these writes.
     writeback_pages WritebackPages,
-    /// Writes to the store that failed.
+    /// Failed writes to the store.
     writeback_errors WritebackErrors,
-    /// Pages dropped since they could not be written: data that was lost.
+    /// Pages dropped because they could not be written: lost data.
     writeback_lost_pages WritebackLostPages,
-    /// Dirty files that the flusher looked at.
+    /// The flusher's looks at dirty files.
     flush_looks FlushLooks,
-    /// Writers made to wait for writeback.
+    /// Calls that waited for writeback.
     throttle_waits ThrottleWaits,
-    /// Times that a file turned out to have changed behind the cache's back.
+    /// Detected changes of files by other programs.
     outside_changes OutsideChanges,
 }
 
-/// Threads with lines of their own: as many as there are bits in [`TAKEN`].
+/// Threads with their own lines: one for each bit in [`TAKEN`].
 const SHARDS: usize = 64;
-/// What the others share.
+/// The set of lines that the other threads share.
 const OVERFLOW: usize = SHARDS;
 
 type Values = [AtomicU64; COUNTS];
@@ -121,14 +120,14 @@ type Values = [AtomicU64; COUNTS];
 /// A cache's counters.
 pub(crate) struct Counters(Box<[CachePadded<Values>]>);
 
-/// One file's counters: only what is not on the hit path, so one line for all is fine.
+/// One file's counters: all off the hit path, so one line for all threads suffices.
 pub(crate) struct FileCounters(Values);
 
 weir_base::sync::lazy_global! {
     static TAKEN: AtomicU64 = AtomicU64::new(0);
 }
 
-/// A thread's shard, given back when the thread ends. Its sums stay; the next owner goes on there.
+/// A thread's shard, freed when the thread ends. Its sums stay; the next owner adds to them.
 struct Shard(usize);
 
 impl Shard {
@@ -143,7 +142,7 @@ impl Shard {
 impl Drop for Shard {
     fn drop(&mut self) {
         if self.0 != OVERFLOW {
-            // Release: the next owner sees the last counts.
+            // Release: the next owner sees the last values.
             TAKEN.fetch_and(!(1 << self.0), Ordering::Release);
         }
     }
@@ -164,13 +163,13 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Counts `n` more.
+    /// Adds `n`.
     #[inline]
     pub(crate) fn add(&self, count: Count, n: u64) {
         self.add_all([(count, n)]);
     }
 
-    /// Counts several things with one look for the thread's shard.
+    /// Adds to several counters with one look-up of the thread's shard.
     #[inline]
     pub(crate) fn add_all<const N: usize>(&self, counts: [(Count, u64); N]) {
         let shard = SHARD.try_with(|shard| shard.0).unwrap_or(OVERFLOW);
@@ -199,7 +198,7 @@ impl Default for FileCounters {
 }
 
 impl FileCounters {
-    /// Counts `n` more.
+    /// Adds `n`.
     pub(crate) fn add(&self, count: Count, n: u64) {
         self.0[count as usize].fetch_add(n, Ordering::Relaxed);
     }

@@ -1,11 +1,11 @@
-//! Work that has to be finished also if the caller goes away. Each store has a queue and a thread
-//! for it of its own (`writeback/lane.rs`).
+//! Work that has to complete even if the caller goes away. Each store has its own queue and thread
+//! for it (`writeback/lane.rs`).
 //!
 //! 1. An operation that changes a store and then the cache must not stop in between. The caller
-//!    polls it like any future; when the caller goes away, the thread of its store polls it to its
-//!    end ([`finish`]).
-//! 2. A task that panics ends alone: what it held is dropped as it unwinds, its waiters
-//!    look again, and the thread goes on with the others.
+//!    polls it like any future; if the caller drops it, its store's thread polls it to completion
+//!    ([`finish`]).
+//! 2. A panic ends only the task: unwinding drops what it held, its waiters look again, and the
+//!    thread continues with the others.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,7 +17,7 @@ use weir_base::sync::{Condvar, Mutex};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A thread's worth of futures.
+/// A queue of futures, and the thread that runs them.
 #[derive(Default)]
 pub(crate) struct Tasks {
     queue: Mutex<Queue>,
@@ -45,8 +45,8 @@ impl Wake for Task {
 }
 
 impl Tasks {
-    /// Runs `work` to its end, on the store's thread for such things; the thread lives as long as
-    /// there is any.
+    /// Runs `work` to completion on the store's task thread, which exists as long as there are
+    /// tasks.
     pub(crate) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         let task = Arc::new(Task { tasks: self.clone(), work: Mutex::new(Some(Box::pin(work))) });
         let mut queue = self.queue.lock();
@@ -56,7 +56,7 @@ impl Tasks {
             let tasks = self.clone();
             match crate::thread::try_spawn("weir-tasks", move || tasks.run()) {
                 Ok(()) => queue.running = true,
-                // The next task tries again.
+                // The next task retries.
                 Err(error) => tracing::error!("cannot start thread weir-tasks: {error}"),
             }
         }
@@ -64,7 +64,7 @@ impl Tasks {
         self.ready.notify_one();
     }
 
-    /// How many are not done.
+    /// Number of unfinished tasks.
     pub(crate) fn alive(&self) -> usize {
         self.queue.lock().alive
     }
@@ -97,7 +97,7 @@ impl Tasks {
                 None => false,
             };
             if done {
-                // A destructor may panic, too.
+                // Its destructor may panic, too.
                 let ended = work.take();
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(ended)));
                 self.queue.lock().alive -= 1;
@@ -106,7 +106,7 @@ impl Tasks {
     }
 }
 
-/// `work`, to be polled by the caller, and by `tasks` if the caller drops it before its end.
+/// `work`, which the caller polls; `tasks` takes over if the caller drops it early.
 pub(crate) fn finish<T: Send + 'static>(
     tasks: &Arc<Tasks>,
     work: impl Future<Output = T> + Send + 'static,
@@ -184,7 +184,7 @@ mod tests {
                 drop(wait);
             });
         }
-        // While the thread lives, and when it is started anew.
+        // While the thread exists, and after it is restarted.
         assert_eq!((rx.recv(), rx.recv()), (Ok(0), Ok(2)));
         let ended = go.clone();
         tasks.spawn(async move { drop(ended) });

@@ -1,4 +1,4 @@
-//! What unit tests share: a cache over a store whose calls fail, or are held back, by rule.
+//! Shared by unit tests: a cache over a store whose calls fail, or are held back, by rules.
 
 use crate::{Cache, CachedFs, Config, File};
 use std::sync::Arc;
@@ -33,20 +33,20 @@ impl Rig {
         pollster::block_on(self.fs.open(&Caller::Own, id, access)).unwrap()
     }
 
-    /// Has this happen to all such calls, unless a rule from before says otherwise.
+    /// Applies a rule to all such calls, unless an earlier rule matches.
     pub(crate) fn always(&self, call: Call, what: What) {
         self.store.add(Rule { call, when: When::Always, what });
     }
 
-    /// Until nothing is dirty.
+    /// Waits until nothing is dirty.
     pub(crate) fn until_clean(&self) {
         while self.fs.cache().dirty_bytes() > 0 {
             yield_now();
         }
     }
 
-    /// Blocks the thread of the store's tasks until the result is dropped, as a call of a store does that
-    /// hangs.
+    /// Blocks the thread of the store's tasks until the result is dropped, as a hung call of a
+    /// store would.
     pub(crate) fn hang_tasks(&self) -> Sender<()> {
         let (go_on, hung) = channel::<()>();
         self.fs.shared.dirty.lane.tasks.spawn(async move { _ = hung.recv() });

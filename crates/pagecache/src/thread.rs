@@ -1,4 +1,4 @@
-//! Threads of a cache: how they start, survive a panic, sleep and are woken.
+//! Threads of a cache: start, restart after a panic, sleep and wake-up.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -10,7 +10,7 @@ pub(crate) fn try_spawn(name: &str, f: impl FnOnce() + Send + 'static) -> std::i
 }
 
 /// Runs a thread's loop to its end, and restarts it after a panic: without its flusher or its
-/// reclaimer, a cache would silently stop taking writes.
+/// reclaimer, a cache would silently stop accepting writes.
 pub(crate) fn restart_on_panic(name: &str, run: impl Fn()) {
     while catch_unwind(AssertUnwindSafe(&run)).is_err() {
         tracing::error!("bug: thread {name} of the page cache panicked; it is restarted");
@@ -18,7 +18,7 @@ pub(crate) fn restart_on_panic(name: &str, run: impl Fn()) {
     }
 }
 
-/// Wakes one thread. A wake-up that comes before the thread sleeps is not lost.
+/// Wakes one thread. A wake-up before the thread sleeps is not lost.
 #[derive(Default)]
 pub(crate) struct Signal {
     kicked: Mutex<bool>,

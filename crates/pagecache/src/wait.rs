@@ -1,7 +1,7 @@
 //! Waiting, for threads and futures alike.
 //!
-//! 1. No wake-up is lost: a [`Ticket`] taken before the condition is looked at stops matching as
-//!    soon as a thread notifies, so the wait that follows returns at once.
+//! 1. No wake-up is lost: a [`Ticket`] taken before the condition is checked becomes invalid with
+//!    the next notification, so the wait that follows returns at once.
 //! 2. A dropped [`Wait`] leaves nothing behind.
 
 use std::future::Future;
@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-/// Those who wait for something to change.
+/// A queue of threads and tasks that wait for a change.
 #[derive(Default)]
 pub(crate) struct WaitQueue {
     round: AtomicU64,
@@ -24,12 +24,12 @@ struct Wakers {
     list: Vec<(u64, Waker)>,
 }
 
-/// The round of notifications that was current when the ticket was taken.
+/// The number of the last notification when the ticket was taken.
 #[derive(Clone, Copy)]
 pub(crate) struct Ticket(u64);
 
 impl WaitQueue {
-    /// To be taken before the condition is looked at.
+    /// Takes a ticket, before the condition is checked.
     pub(crate) fn ticket(&self) -> Ticket {
         Ticket(self.round.load(SeqCst))
     }
@@ -39,11 +39,11 @@ impl WaitQueue {
         Wait { queue: self, ticket, key: None }
     }
 
-    /// Wakes everybody; the condition must have been changed before.
+    /// Wakes all waiters; the caller has changed the condition before.
     pub(crate) fn notify(&self) {
         self.round.fetch_add(1, SeqCst);
-        // A waiter counts itself before it looks at the round, so one that is not seen here sees
-        // the new round.
+        // A waiter counts itself before it checks the number, so a waiter that is not counted here
+        // sees the new number.
         if self.waiting.load(SeqCst) == 0 {
             return;
         }
@@ -57,7 +57,7 @@ impl WaitQueue {
         }
     }
 
-    /// How many are waiting.
+    /// Number of waiters.
     #[cfg(all(test, not(any(loom, shuttle))))]
     fn waiting(&self) -> usize {
         self.waiting.load(SeqCst)

@@ -1,4 +1,4 @@
-//! The budget changes at run time, under load, and memory follows it.
+//! The budget changes at run time and under load, and memory use follows it.
 
 mod common;
 
@@ -10,7 +10,7 @@ use weir_vfs::IoFlags;
 
 const MIB: u64 = 1 << 20;
 
-/// One test at a time, since memory is the process's.
+/// One test at a time, as they measure the process's memory.
 fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -42,7 +42,7 @@ fn a_lower_budget_gives_memory_back_and_keeps_what_is_lent_and_dirty() {
     let before = resident_bytes();
     rig.cache.set_budget(16 * MIB).unwrap();
     assert_eq!(rig.cache.budget_bytes(), 16 * MIB);
-    // Dirty pages and lent ones are kept, and waited for, however long.
+    // Dirty and lent pages stay, and are waited for, however long.
     until("the clean pages to go", || rig.cache.used_bytes() <= 16 * MIB);
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(rig.cache.dirty_bytes(), 8 * MIB);
@@ -74,7 +74,7 @@ fn pages_that_stay_are_moved_not_dropped() {
     let bytes = pattern(40 << 20, 2);
     let file = rig.cold("f", &bytes);
     Rig::random(&file);
-    // The later half lies in high frames; of it, only the last pages stay within the budget.
+    // The second half is in high frames; only its last pages stay within the budget.
     for at in (0..bytes.len()).step_by(1 << 20) {
         read_full(&file, at as u64, 1 << 20, IoFlags::empty());
     }
@@ -106,8 +106,8 @@ fn a_budget_grows_up_to_the_reservation_and_no_further() {
     assert_eq!(file.resident().iter().map(|r| r.end - r.start).sum::<u64>(), 6 * MIB);
 }
 
-/// A writer that waits for more memory than the new budget would ever give at once goes on, in
-/// smaller steps.
+/// A writer that waits for more memory than the new budget ever allows at once continues in smaller
+/// steps.
 #[test]
 fn who_waits_for_memory_survives_a_lower_budget() {
     let _alone = alone();
@@ -134,8 +134,8 @@ fn who_waits_for_memory_survives_a_lower_budget() {
     assert!(rig.cache.used_bytes() <= MIB / 4);
 }
 
-/// Readers and writers, cached and not, while the budget goes up and down: every byte is right, and
-/// whenever a budget is reached, memory is within it.
+/// Readers and writers, cached and not, while the budget changes: every byte is right, and whenever
+/// a budget is reached, memory use is within it.
 #[test]
 fn i7_the_budget_moves_under_load() {
     let _alone = alone();

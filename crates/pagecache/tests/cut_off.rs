@@ -1,5 +1,5 @@
-//! Files that another program cuts off in the store: a read ends where they end, and never with zeros
-//! that no program wrote.
+//! Files that another program truncates in the store: a read ends at the new end, and never returns
+//! zeros that no program wrote.
 
 mod common;
 
@@ -81,7 +81,7 @@ fn a_file_that_is_cut_off_under_a_write_keeps_what_was_written() {
     let file = rig.cold("f", &bytes);
     write_all(&file, &[7; 100], 900_000);
     cut(&rig, &file, 300_000);
-    // The write is still to come, and will make the file as long as this, with a hole before it.
+    // The write is still to come, and will extend the file again, with a hole before it.
     let mut expected = bytes[..300_000].to_vec();
     expected.resize(900_000, 0);
     expected.extend([7; 100]);
@@ -89,7 +89,7 @@ fn a_file_that_is_cut_off_under_a_write_keeps_what_was_written() {
         let got = read_full(&file, 0, LEN, NONE);
         assert!(got.len() >= expected.len(), "{}", got.len());
         assert!(got[..300_000] == expected[..300_000]);
-        // The written page was whole when it was written, as the file was then.
+        // The written page was complete when it was written, for the file of that time.
         let page = 900_000 / 4096 * 4096;
         assert!(got[300_000..page].iter().all(|&b| b == 0));
         assert!(got[900_000..900_100] == [7; 100]);

@@ -1,6 +1,6 @@
-//! An exerciser in the manner of fsx: random operations on one file, uncached ones mixed in, against
-//! a plain vector; over a small budget and a store that is late and fails at times. Reproducible by
-//! seed: `WEIR_SEED=7 WEIR_OPS=1000000 cargo test -p weir-pagecache --test exerciser`.
+//! An exerciser like fsx: random operations on one file, some of them uncached, against a plain
+//! vector; with a small budget and a store that is slow and fails at times. Reproducible by seed:
+//! `WEIR_SEED=7 WEIR_OPS=1000000 cargo test -p weir-pagecache --test exerciser`.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn run(seed: u64, ops: u64, pages: u64, late: bool) {
     file.sync(false).unwrap();
     let id = file.id();
     drop(file);
-    // What is in the store is the same: read it through another cache.
+    // The store has the same bytes: read it through another cache.
     let other = weir_pagecache::Cache::new(weir_pagecache::Config::default()).unwrap();
     let fs = other.mount(rig.store.clone());
     let file = block_on(fs.open(&weir_vfs::Caller::Own, id, weir_vfs::Access::READ)).unwrap();

@@ -1,4 +1,4 @@
-//! What an open file promises besides uncached I/O: flags, holes, errors, attributes, removal.
+//! Open files apart from uncached I/O: flags, holes, errors, attributes, removal.
 
 #![allow(clippy::single_range_in_vec_init, reason = "resident pages are a list of ranges")]
 
@@ -32,7 +32,7 @@ fn i5_reads_are_clipped_at_the_end_of_file() {
     assert_eq!(file.read_at(&mut buf, u64::MAX - 3, NONE), Ok(0));
     assert_eq!(file.read_resident(&mut buf, 5), None);
     assert!(file.read_segments(5, 10, NONE).unwrap().eof);
-    // Nothing of what was truncated comes back.
+    // No truncated byte comes back.
     file.truncate(2).unwrap();
     file.truncate(10).unwrap();
     assert_eq!(read_full(&file, 0, 20, NONE), b"he\0\0\0\0\0\0\0\0");
@@ -59,8 +59,8 @@ fn i5_a_fill_that_a_truncate_overtakes_publishes_nothing() {
     assert_eq!(read_full(&file, 0, 8 * 4096, NONE), [0; 8 * 4096]);
 }
 
-/// The store is changed first, and then the cache: what is read in between is not shown, as the file
-/// still is as long as before.
+/// A truncation changes the store first, and then the cache: a read in between is not published, as
+/// the cache still shows the old length.
 #[test]
 fn i5_a_fill_that_reads_while_the_file_is_cut_off_publishes_nothing() {
     let rig = Rig::new(64);
@@ -77,8 +77,8 @@ fn i5_a_fill_that_reads_while_the_file_is_cut_off_publishes_nothing() {
         let cut = scope.spawn(|| file.truncate(0).unwrap());
         until("the store's file to be cut off", || switches.sizes.load(Ordering::SeqCst) > 0);
         switches.hold_reads.store(false, Ordering::SeqCst);
-        // The fill has read nothing; the reader waits until that is the truth, and so does who asks
-        // for the data's place.
+        // The fill has read nothing; the reader waits until the file's size agrees, and so does a
+        // caller that asks for the next data.
         until("the end of the fill", || rig.cache.used_bytes() <= PAGE);
         let extent = scope.spawn(|| block_on(file.extent_at_async(0)));
         assert_eq!(file.size(), 8 * PAGE);
@@ -102,7 +102,7 @@ fn i8_a_hole_of_any_length_uses_no_frame() {
     assert!(lent.eof);
     assert!(matches!(lent.segments[..], [Segment::Hole { start: 12345, end }] if end == 2 << 40));
     assert_eq!(rig.cache.used_bytes(), 0);
-    // The same when the store tells of the hole.
+    // The same when the store reports the hole.
     let file = rig.open(file.id());
     file.advise(0, 0, Advice::DontNeed).unwrap();
     write_all(&file, b"end", (2 << 40) - 3);
@@ -136,8 +136,8 @@ fn i9_a_failed_fill_publishes_nothing_and_the_next_one_succeeds() {
     assert_eq!(read_full(&file, 0, bytes.len(), NONE), bytes);
 }
 
-/// Stores, as system calls do, refuse to read past the largest offset, of which the last page has
-/// all bytes but one.
+/// Like system calls, stores reject reads past the largest offset; the last page up to it lacks one
+/// byte.
 #[test]
 fn the_last_page_of_the_largest_file_is_read() {
     const LAST: u64 = i64::MAX as u64;
@@ -436,7 +436,7 @@ fn a_range_is_synced_and_the_rest_stays_dirty() {
     write_all(&file, &pattern(4 * 4096, 1), 0);
     write_all(&file, &pattern(4 * 4096, 2), 20 * PAGE);
     assert_eq!(rig.cache.dirty_bytes(), 8 * PAGE);
-    // A byte of a page brings all of it.
+    // Syncing one byte of a page syncs all of it.
     block_on(file.sync_range_async(PAGE + 5..2 * PAGE + 1, true)).unwrap();
     assert_eq!(rig.cache.dirty_bytes(), 6 * PAGE);
     block_on(file.sync_range_async(0..20 * PAGE, true)).unwrap();
@@ -454,7 +454,7 @@ fn a_page_written_and_dropped_since_the_store_looked_is_no_hole() {
         write_all(&file, &page, at * PAGE);
     }
     file.sync(false).unwrap();
-    // This one knows nothing of the hole yet.
+    // This cache does not know of the hole yet.
     let cache = Cache::new(Config { budget_bytes: 1 << 20, ..Config::default() }).unwrap();
     let fs = cache.mount(rig.store.clone());
     let again = block_on(fs.open(&Caller::Own, file.id(), Access::READ | Access::WRITE)).unwrap();
@@ -500,7 +500,7 @@ fn data_between_short_holes_comes_back_in_few_reads() {
         }
         rig.store.switches.reads.load(Ordering::SeqCst) - before
     };
-    // The first time, the cache learns of the holes; that must not cut later reads into pieces.
+    // On the first read, the cache learns of the holes; that must not split later reads.
     read_again();
     let reads = read_again();
     assert!(reads <= 16, "{reads} reads for 128 pieces of data");
@@ -522,7 +522,7 @@ fn dirty_pages_are_written_back_when_they_are_old_enough_and_not_before() {
 
 #[test]
 fn writers_run_free_then_pause_for_each_call_then_wait_the_more_is_dirty() {
-    // Written in the background from 102 pages on, a pause for each call from 255, all wait at 409.
+    // Background writeback from 102 pages on, a pause per call from 255, all writers wait at 409.
     let rig = Rig::new(1024);
     let file = rig.create("f");
     let write =
@@ -571,7 +571,7 @@ fn zeros_at_the_end_of_a_file_cut_off_no_write_that_comes_meanwhile() {
     let store = Fault::over(MemoryFs::new(), 1);
     let (_cache, file) = over(store.clone());
     write_all(&file, &pattern(4 * PAGE as usize, 1), 0);
-    // Another change of the file as a whole goes first; a write and the zeros wait for it.
+    // Another change of the whole file goes first; a write and the zeroing wait for it.
     store.add(Rule { call: Call::SetSize, when: When::Nth(0), what: What::Hold });
     let write = async {
         let mut bytes = &b"acknowledged"[..];
@@ -583,7 +583,7 @@ fn zeros_at_the_end_of_a_file_cut_off_no_write_that_comes_meanwhile() {
         Ok(())
     };
     let let_go = async {
-        // Polled last: all others wait by now.
+        // Polled last: all others are waiting by now.
         assert!(store.release_one());
         Ok(())
     };
@@ -627,7 +627,7 @@ fn zeros_that_find_no_space_change_nothing() {
         assert_eq!(block_on(file.getattr()).unwrap().size, 4 * PAGE, "{call:?}");
         store.clear();
     }
-    // Space that is not there a second time is no failure: the zeros are.
+    // Failing to reserve space again is no failure: the zeros are in place.
     store.add(Rule { call: Call::Allocate, when: When::Nth(1), what: What::Fail(Error::NoSpace) });
     block_on(file.zero_range_async(PAGE, 10 * PAGE, true)).unwrap();
     let mut zeros = before[..PAGE as usize].to_vec();

@@ -1,5 +1,5 @@
-//! fsx over the page cache: the operations of that exerciser, uncached reads and writes mixed in,
-//! on one file each in memory and in a directory, with a plain file of the kernel as the oracle.
+//! fsx on the page cache: that exerciser's operations, with some uncached reads and writes, on one
+//! file each in memory and in a directory, with a plain kernel file as the oracle.
 //!
 //! Reproducible by seed. A million operations on each store:
 //! `WEIR_FSX_OPS=1000000 WEIR_FSX_SEED=1 cargo test --release -p weir-pagecache --test fsx`
@@ -80,7 +80,7 @@ impl Fsx {
         }
         self.check(0, MAX_BYTES, IoFlags::UNCACHED, ops);
         self.file.sync(false).unwrap();
-        // And so it lies in the store.
+        // The store has the same bytes.
         let cache = Cache::new(Config::default()).unwrap();
         let fs = cache.mount(self.fs.store().clone());
         self.file = open(&fs, self.file.id());

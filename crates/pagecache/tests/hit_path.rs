@@ -13,16 +13,16 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: hands everything on to the system's allocator.
+// SAFETY: forwards all calls to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -38,7 +38,7 @@ fn i6_a_hit_allocates_nothing() {
     file.sync(true).unwrap();
     let mut buf = vec![0; 1 << 20];
     for len in [512, 4096, 65536, 1 << 20] {
-        // The first read of a thread registers it.
+        // A thread's first read registers the thread.
         file.read_at(&mut buf[..len], 4096, IoFlags::empty()).unwrap();
         let before = ALLOCATIONS.get();
         for n in 0..100 {

@@ -1,5 +1,5 @@
-//! I6 as the kernel and the processor see it: resident reads in a child process that has the reading
-//! thread alone, where every system call kills, or where every write to memory is noted.
+//! I6 as the kernel and the processor see it: resident reads in a child process that has only the
+//! reading thread, where every system call kills it, or every write to memory is recorded.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -15,16 +15,16 @@ use weir_vfs::IoFlags;
 /// Bytes of the file that is read, all of them resident.
 const FILE_BYTES: usize = 2 << 20;
 const PAGE: usize = 4096;
-/// Bytes of a cache line.
+/// Size of a cache line in bytes.
 const LINE: usize = 64;
 
-/// What the reading child shares with its parent. The pages of the readers' own memory are not
-/// watched, so the buffer is here as well.
+/// Shared by the reading child and its parent. Contains the buffer, too, as the pages of the
+/// readers' own memory are not watched.
 struct Log {
     len: AtomicUsize,
-    /// Distinct lines written to.
+    /// Distinct lines that were written to.
     lines: [AtomicUsize; 4096],
-    /// Pages that are writable until the instruction under way is done.
+    /// Pages that are writable until the current instruction is done.
     open: [AtomicUsize; 4],
     buf: [u8; 64 << 10],
 }
@@ -63,10 +63,10 @@ fn i6_a_hit_writes_no_line_that_another_threads_hit_writes() {
     let (rig, file) = resident_file();
     let [one, two] = lines_of_two_readers(&file);
     println!("{} and {} lines written", one.len(), two.len());
-    // Its place in the epoch, and its counters: else nothing was watched.
+    // Its epoch line, and its counters: otherwise nothing was watched.
     assert!(one.len() >= 2 && two.len() >= 2, "{one:x?} {two:x?}");
     assert!(one.is_disjoint(&two), "both write {:x?}", &one & &two);
-    // The filling way takes the file's lock.
+    // The slow path takes the file's lock.
     rig.cache.set_fast_read(false);
     let [one, two] = lines_of_two_readers(&file);
     assert!(!one.is_disjoint(&two), "a lock is noted");
@@ -80,7 +80,7 @@ fn resident_file() -> (Rig, File) {
     (rig, file)
 }
 
-/// Reads of several lengths, cached and uncached. May be called where nothing but reading works.
+/// Reads of several lengths, cached and uncached. Callable where only reading works.
 fn read_all_ways(file: &File, log: *mut Log) {
     // SAFETY: one thread at a time has this log.
     let buf = unsafe { &mut (*log).buf };
@@ -102,7 +102,7 @@ fn lines_of_two_readers(file: &File) -> [BTreeSet<usize>; 2] {
     let barrier = Barrier::new(2);
     let watch = || {
         let log = shared_log();
-        // Registers the thread, in its place until the other one is done, too.
+        // Registers the thread, whose registration lasts until the other one is done, too.
         read_all_ways(file, log);
         let memory = writable_memory();
         barrier.wait();
@@ -125,16 +125,16 @@ fn lines_of_two_readers(file: &File) -> [BTreeSet<usize>; 2] {
 fn shared_log() -> *mut Log {
     let (access, how) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping at an address of the kernel's choice; all zeroes is a `Log`.
+    // SAFETY: a new mapping at an address that the kernel chooses; all zeros is a valid `Log`.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), size_of::<Log>(), access, how, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED);
     at.cast()
 }
 
-/// Runs `work` in a copy of this process that has this thread alone, and returns how that ended.
+/// Runs `work` in a copy of this process that has only this thread; returns the exit status.
 fn in_child(work: impl FnOnce()) -> libc::c_int {
-    // SAFETY: others may hold locks at this moment, so the child must take none of theirs: it reads
-    // what is resident and makes system calls, and never returns.
+    // SAFETY: other threads may hold locks at this moment, so the child must take none of theirs:
+    // it reads resident pages, makes system calls, and never returns.
     match unsafe { libc::fork() } {
         0 => {
             work();
@@ -150,10 +150,10 @@ fn in_child(work: impl FnOnce()) -> libc::c_int {
     }
 }
 
-/// How the child exits that may not filter its system calls.
+/// Exit status of a child that may not filter its system calls.
 const REFUSED: libc::c_int = 77;
 
-/// Any system call from here on ends the process, but for its exit.
+/// From here on, any system call except exit ends the process.
 fn forbid_system_calls() {
     let op = |code: u32, k: u32, jt: u8| libc::sock_filter { code: code as u16, jt, jf: 0, k };
     let mut filter = [
@@ -175,7 +175,7 @@ fn forbid_system_calls() {
     }
 }
 
-/// Private memory of this process that can be written, without this thread's stack and locals.
+/// The process's writable private memory, except this thread's stack and locals.
 fn writable_memory() -> Vec<(usize, usize)> {
     let (mut stack, mut len) = (std::ptr::null_mut(), 0);
     // SAFETY: asks for the attributes of the running thread, and frees them.
@@ -204,8 +204,8 @@ fn writable_memory() -> Vec<(usize, usize)> {
     memory
 }
 
-/// Notes every line of `memory` that is written to: the memory becomes read-only, and a write to it
-/// is let through alone, one instruction long.
+/// Records every line of `memory` that is written to: makes the memory read-only, and lets each
+/// write through alone, for one instruction.
 fn watch_writes(memory: &[(usize, usize)], log: *mut Log) {
     LOG.store(log, Relaxed);
     let handlers: [(_, extern "C" fn(_, _, _)); 2] =
@@ -220,7 +220,7 @@ fn watch_writes(memory: &[(usize, usize)], log: *mut Log) {
         }
     }
     for &(start, end) in memory {
-        // SAFETY: takes a right away that the handler gives back for each write.
+        // SAFETY: removes a right that the handler restores for each write.
         unsafe { libc::mprotect(start as *mut _, end - start, libc::PROT_READ) };
     }
 }
@@ -229,7 +229,7 @@ fn watch_writes(memory: &[(usize, usize)], log: *mut Log) {
 const STEP: i64 = 0x100;
 
 extern "C" fn on_write(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: set by `watch_writes`; the kernel's word on the fault and on the interrupted thread.
+    // SAFETY: set by `watch_writes`; the kernel describes the fault and the interrupted thread.
     let (log, at, context) = unsafe {
         let context = &mut *context.cast::<libc::ucontext_t>();
         (&*LOG.load(Relaxed), (*info).si_addr() as usize, context)
@@ -243,7 +243,7 @@ extern "C" fn on_write(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut
     let page = at & !(PAGE - 1);
     let slot = log.open.iter().find(|open| open.load(Relaxed) == 0);
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a page that was writable before it was watched; any other one fails.
+    // SAFETY: a page that was writable before it was watched; for any other, mprotect fails.
     let opened = unsafe { libc::mprotect(page as *mut _, PAGE, access) } == 0;
     let Some(slot) = slot.filter(|_| opened && at != 0) else {
         // SAFETY: ends the process.

@@ -1,5 +1,5 @@
-//! A store whose calls block the threads that make them, beside one that works (`writeback/lane.rs`): the latter
-//! has its dirty pages written, its files closed and its threads ended all the same.
+//! A store whose calls block the calling threads, next to one that works (`writeback/lane.rs`): the
+//! latter's dirty pages are written, its files closed, and its threads end nevertheless.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use weir_pagecache::{CachedFs, File};
 use weir_vfs::{Access, Caller, FileSystem, IoFlags, SetAttr};
 
-/// A cache over a store that is to hang, and one that works.
+/// A cache over a store that will hang, and one that works.
 struct Two {
     rig: Rig,
     healthy: Arc<Shaky>,
@@ -28,7 +28,7 @@ impl Two {
         make(&self.fs, name)
     }
 
-    /// Until a thread of the cache is stuck in the store.
+    /// Waits until a thread of the cache is stuck in the store.
     fn until_hung(&self) {
         until("the hang", || self.rig.store.switches.blocked.load(Ordering::SeqCst) > 0);
     }
@@ -60,7 +60,7 @@ fn a_store_whose_writes_block_does_not_stop_writeback_of_others() {
     two.until_hung();
     other.write_at(&pattern(8192, 2), 0, IoFlags::UNCACHED).unwrap();
     until("writeback of the other store", || stored_size(&two.healthy, "f") == 8192);
-    // Pages that no call asked for, and those that a call waits for.
+    // Dirty pages without a request, and pages that a call waits for.
     write_all(&other, &pattern(4096, 3), 8192);
     until("writeback of what has aged", || stored_size(&two.healthy, "f") == 3 * 4096);
     other.sync(true).unwrap();
@@ -93,7 +93,7 @@ fn a_store_whose_closes_block_does_not_stop_closes_and_ends_of_others() {
     write_all(&other, b"x", 0);
     drop(other);
     until("the close of the other store's file", || two.healthy.open_files() == 0);
-    // Not mounted any more, with something dirty: that is written, and its thread lets go of it.
+    // Unmounted with a dirty page: it is written, and the thread releases the store.
     write_all(&two.healthy_file("g"), b"last", 0);
     two.fs = two.rig.fs.clone();
     until("the end of the other store's threads", || Arc::strong_count(&two.healthy) == 1);

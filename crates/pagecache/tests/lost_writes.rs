@@ -1,4 +1,4 @@
-//! Writes that the store does not take (I9): who is told, what is kept, and who has to wait.
+//! Writes that the store rejects (I9): who gets the error, which data is kept, and who waits.
 
 mod common;
 
@@ -13,7 +13,7 @@ use weir_vfs::{Access, Caller, Error, FileSystem, IoFlags, SetAttr};
 const PAGE: u64 = 4096;
 const NONE: IoFlags = IoFlags::empty();
 
-/// A cache whose failing writes are tried for so long.
+/// A cache that retries failed writes for this long.
 fn patient(patience: Duration) -> Rig {
     Rig::configured(Config { budget_bytes: 1 << 20, write_patience: patience, ..Config::default() })
 }
@@ -42,12 +42,12 @@ fn i9_what_cannot_be_written_for_good_is_dropped_and_told_each_open_file_once() 
         until("the loss of all", || rig.cache.dirty_bytes() == 0);
         assert!(one.write_errors() > 0 && rig.fs.write_errors() == one.write_errors());
         assert_eq!(rig.cache.stats().writeback_lost_pages, 5);
-        // What is read is what the store has, to its end.
+        // Reads return the store's data, to its end.
         assert_eq!(one.size(), 5000);
         assert!(read_full(&one, 0, 1 << 20, NONE) == old);
         assert!(block_on(one.getattr()).unwrap().change > change, "others have to look again");
         fail(&rig.store, error, 0);
-        // The last of it may have been lost after the sync that told of the first.
+        // The last data may have been lost after the sync that reported the first error.
         let _ = one.sync(true);
         assert_eq!(two.write_at(b"x", 100, NONE), Err(error));
         assert_eq!(two.write_at(b"x", 100, NONE), Ok(1), "told already");
@@ -70,7 +70,7 @@ fn i9_what_may_yet_be_written_is_kept_and_a_sync_waits_for_it() {
         until("two failures", || rig.cache.stats().writeback_errors > 1);
         assert!(!sync.is_finished());
         assert_eq!(read_full(&file, 0, 100, NONE), b"precious");
-        // No open file is told of what is not lost.
+        // No open file gets an error for data that is not lost.
         write_all(&file, b"P", 0);
         fail(&rig.store, Error::Io, 0);
         assert_eq!(sync.join().unwrap(), Ok(()));
@@ -92,7 +92,7 @@ fn i9_a_store_that_fails_on_is_tried_for_a_while_and_then_the_data_is_dropped() 
     assert!(rig.cache.stats().writeback_errors > 1, "tried again");
     assert_eq!((rig.cache.dirty_bytes(), one.size()), (0, 0));
     assert_eq!(one.sync(true), Ok(()));
-    // Also if no caller asks.
+    // Also without a request by a caller.
     two.write_at(&[1; 4096], 0, IoFlags::UNCACHED).unwrap();
     until("the loss", || rig.cache.dirty_bytes() == 0);
     assert_eq!(two.sync(true), Err(Error::Io));
@@ -100,13 +100,13 @@ fn i9_a_store_that_fails_on_is_tried_for_a_while_and_then_the_data_is_dropped() 
 
 #[test]
 fn i9_a_page_is_tried_for_as_long_even_if_other_pages_of_its_file_have_failed_before() {
-    // The flusher tries about every 500 ms.
+    // The flusher retries about every 500 ms.
     let rig = patient(Duration::from_millis(1200));
     let file = rig.create("f");
     fail(&rig.store, Error::Io, 100);
     file.write_at(&[1; 4096], 0, IoFlags::UNCACHED).unwrap();
     until("two failures", || rig.cache.stats().writeback_errors >= 2);
-    // Goes with the other in one write, which fails.
+    // Shares a write with the other page; the write fails.
     write_all(&file, &[2; 4096], PAGE);
     until("the loss of the first", || file.write_errors() > 0);
     fail(&rig.store, Error::Io, 0);
@@ -154,7 +154,7 @@ fn i9_a_store_that_fails_for_good_does_not_keep_the_cache_alive() {
         drop(rig);
         until("a write", || store.switches.writes.load(Ordering::SeqCst) > 0);
         fail(&store, Error::Io, fails);
-        // The flusher's thread keeps the cache, and so its mappings and the store.
+        // The flusher's thread keeps the cache alive, and so its mappings and the store.
         until("the end of the flusher", || std::sync::Arc::strong_count(&store) == 1);
         let size = block_on(store.lookup(&Caller::Own, store.root(), b"f")).unwrap().size;
         assert_eq!(size, if fails == 0 { 8 } else { 0 }, "written if the store recovers in time");
@@ -175,7 +175,7 @@ fn i9_an_error_of_the_stores_sync_is_told_to_every_open_file() {
     for file in [&one, &two, &late] {
         assert_eq!(file.sync(true), Ok(()), "told, or opened after another had been");
     }
-    // With names and attributes, too.
+    // A sync of names and attributes, too.
     rig.store.switches.fail_syncs.store(1, Ordering::SeqCst);
     assert!(one.write_at(b"y", 0, IoFlags::SYNC).is_err());
     assert_eq!(two.sync(false), Err(Error::Io));
@@ -222,14 +222,14 @@ fn a_page_that_is_written_again_while_its_write_fails_is_tried_by_itself() {
     assert_eq!(rig.cache.stats().writeback_lost_pages, 0);
 }
 
-/// Writes four times the budget to a file of a rig of 1,024 pages, lost or not.
+/// Writes four times the budget, to a file of a rig of 1,024 pages, whether or not data is lost.
 fn write_much(file: &weir_pagecache::File) {
     for n in 0..64 {
         let _ = file.write_at(&[n as u8; 64 * 4096], n * 64 * PAGE, NONE);
     }
 }
 
-/// Has the store go on when it is dropped, so that a test that fails ends.
+/// Lets the store continue when it is dropped, so that a failing test ends.
 struct Freed<'a>(&'a Shaky);
 
 impl Drop for Freed<'_> {
@@ -334,7 +334,7 @@ fn setting_times_does_not_wait_for_what_is_written_meanwhile() {
     let mut setattr = pin!(rig.fs.setattr(&Caller::Own, file.id(), &set));
     let mut poll = || setattr.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll().is_pending());
-    // Another client writes on: each of its writes is lost, too.
+    // Another client keeps writing: each of its writes is lost, too.
     write_all(&file, b"y", 0);
     switches.hold_writes.store(false, Ordering::SeqCst);
     until("the loss", || file.write_errors() > 0);

@@ -1,5 +1,6 @@
-//! Many files in the cache: what each costs, and that this is bounded. `WEIR_FILES=1000000 cargo test
-//! --release -p weir-pagecache --test many_files a_million -- --nocapture` is the large run.
+//! Many files in the cache: the cost of each, and the bound on it. The large run is
+//! `WEIR_FILES=1000000 cargo test --release -p weir-pagecache --test many_files a_million --
+//! --nocapture`.
 
 mod common;
 
@@ -57,13 +58,13 @@ fn a_change_while_the_file_was_closed_is_noticed_at_open() {
 
 #[test]
 fn what_is_known_of_closed_files_and_of_holes_is_bounded() {
-    // The share of a budget as small as this is 1 MiB.
+    // With so small a budget the share is 1 MiB.
     let rig = Rig::new(64);
     for n in 0..5000u64 {
         drop(rig.create(&format!("f{n}")));
         assert!(rig.cache.index_bytes() <= (1 << 20) + 8192, "file {n}");
     }
-    // A page here and a hole there: marks, and no frame stays.
+    // Alternating pages and holes: markers, and no frame stays.
     let file = rig.create("sparse");
     file.truncate(1 << 40).unwrap();
     for n in 0..10_000u64 {
@@ -77,10 +78,10 @@ fn what_is_known_of_closed_files_and_of_holes_is_bounded() {
     assert_eq!(read_full(&file, 64 * PAGE, 3, NONE), b"x\0\0");
 }
 
-/// The share of 4,096 pages, and more than one operation adds.
+/// The share with 4,096 pages, plus more than one operation adds.
 const SHARE: u64 = 4 << 20;
 const SLACK: u64 = 64 << 10;
-/// Pages so far apart that each takes a leaf and an inner node: more than it takes itself.
+/// Pages so far apart that each needs a leaf and an inner node: more memory than its own.
 const APART: u64 = 128 << 20;
 
 #[test]
@@ -94,7 +95,7 @@ fn trees_of_pages_far_apart_are_bounded_though_dirty() {
         assert!(index <= SHARE + SLACK, "page {n}: {index} bytes");
         most_dirty = most_dirty.max(rig.cache.dirty_bytes() / PAGE);
     }
-    // The share was what bounded it.
+    // The share limited it.
     assert!(most_dirty < 4096 * 4 / 10, "{most_dirty} dirty pages");
     file.sync(true).unwrap();
     for n in 0..3000u64 {
@@ -102,7 +103,7 @@ fn trees_of_pages_far_apart_are_bounded_though_dirty() {
         let index = rig.cache.index_bytes();
         assert!(index <= SHARE + SLACK, "page {n} read: {index} bytes");
     }
-    // And one that is read again and again is still found.
+    // A page that is read again and again is still found.
     let fills = rig.cache.stats().fills;
     for _ in 0..10 {
         assert_eq!(read_full(&file, 2999 * APART, 8, NONE), 2999u64.to_le_bytes());
@@ -112,7 +113,7 @@ fn trees_of_pages_far_apart_are_bounded_though_dirty() {
 
 #[test]
 fn open_files_leave_the_rest_what_it_knows() {
-    // Open files alone take more than the share.
+    // Open files alone exceed the share.
     let rig = Rig::new(4096);
     let open: Vec<_> = (0..6000u64).map(|n| rig.create(&format!("f{n}"))).collect();
     assert!(rig.cache.index_bytes() > SHARE);
@@ -137,7 +138,7 @@ fn the_flusher_looks_at_what_is_due_and_not_at_every_dirty_file() {
     for n in 0..FILES {
         write_all(&rig.create(&format!("f{n}")), b"dirty", 0);
     }
-    // Far from so many that all are to be written; each of these has the flusher do something.
+    // Far too few to trigger a write of all; each of these gives the flusher work.
     let stream = rig.create("stream");
     let looks = rig.cache.stats().flush_looks;
     for n in 0..300 {
@@ -145,7 +146,8 @@ fn the_flusher_looks_at_what_is_due_and_not_at_every_dirty_file() {
         stream.sync(true).unwrap();
     }
     let looks = rig.cache.stats().flush_looks - looks;
-    // If this takes so long that they become old, each is looked at for that, and when it is clean.
+    // If this takes long enough for them to expire, each is looked at for that, and once it is
+    // clean.
     let most = 3 * FILES + 2000;
     assert!(looks < most, "{looks} looks at {FILES} dirty files for 300 writes to another");
     // And none is forgotten.

@@ -1,7 +1,7 @@
-//! A directory of the machine, in which other programs are at work, seen through the cache.
+//! A directory that other programs change as well, seen through the cache.
 //!
-//! The other program is this one, run again (see [`the_other_program`]): what one's own process does
-//! to a file is not what others do.
+//! The other program is this one, run again (see [`the_other_program`]): a process does not count
+//! its own changes of a file as changes by others.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::fs;
@@ -22,9 +22,9 @@ const OWN: Caller = Caller::Own;
 const NONE: IoFlags = IoFlags::empty();
 const PAGE: usize = 4096;
 const RW: Access = Access::READ.union(Access::WRITE);
-/// For the other program: it is to write what it is told on its standard input.
+/// For the other program: makes it write as instructed on its standard input.
 const WRITER: &str = "WEIR_TEST_OTHER_PROGRAM";
-/// For a test that was started again where a file system was mounted for it: the directory.
+/// For a test that was restarted where a file system is mounted for it: the directory.
 const MOUNTED: &str = "WEIR_TEST_MOUNTED";
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -70,10 +70,11 @@ fn page_at(file: &File, page: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether the kernel tells here what others do to open files (fanotify(7)); some containers refuse it.
+/// Whether the kernel reports changes by others to open files (fanotify(7)); some containers deny
+/// it.
 fn kernel_tells() -> bool {
     let flags = libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_CLOEXEC;
-    // SAFETY: takes numbers only; the descriptor is one that no other thread has.
+    // SAFETY: takes numbers only; no other thread has the descriptor.
     let told = unsafe {
         let queue = libc::fanotify_init(flags, libc::O_RDONLY as u32);
         queue >= 0 && libc::close(queue) == 0
@@ -84,8 +85,8 @@ fn kernel_tells() -> bool {
     told
 }
 
-/// Not a test by itself: writes a page of a byte each to offsets of a file, as it is told, and
-/// answers when it has.
+/// Not a test by itself: writes pages of one byte each to offsets of a file as instructed, and
+/// acknowledges each.
 #[test]
 fn the_other_program() {
     let Some(path) = std::env::var_os(WRITER) else { return };
@@ -143,8 +144,8 @@ impl Drop for Other {
     }
 }
 
-/// Runs a test again with an empty file system of this kind mounted for it, in a mount namespace of
-/// its own. Returns the directory in the run that is to do the test.
+/// Reruns a test in a mount namespace of its own with an empty file system of this kind. In the
+/// rerun, returns the directory for the test.
 fn on_mounted(kind: &str, test: &str) -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os(MOUNTED) {
         return Some(dir.into());
@@ -171,8 +172,8 @@ fn on_mounted(kind: &str, test: &str) -> Option<PathBuf> {
     None
 }
 
-/// Another program writes into a hole and over data, while the cache has both and writes elsewhere
-/// in the file: sooner or later that is seen, whenever it came.
+/// Another program writes into a hole and over data while the cache has both and writes elsewhere
+/// in the file: each such write is noticed, whenever it happens.
 fn others_are_seen_amid_our_writes(dir: &Path) {
     if !kernel_tells() {
         return;
@@ -244,7 +245,7 @@ fn our_own_changes_cost_no_page() {
     let fs = cached(dir.path());
     let file = create(&fs, "f", 0o644);
     for n in 0..50u64 {
-        // Small and large ones, at the edges of pages and within: by any way into the store.
+        // Small and large ones, at the edges of pages and within: through every path to the store.
         file.write_at(&vec![7; 1 + (n as usize % 5) * 70_000], n * 5000, NONE).unwrap();
         file.sync(n % 2 == 0).unwrap();
         block_on(file.getattr()).unwrap();
@@ -255,7 +256,7 @@ fn our_own_changes_cost_no_page() {
             block_on(fs.setattr(&OWN, file.id(), &set)).unwrap();
         }
     }
-    // What is believed of a young time stamp is looked at again when that is old.
+    // Data read under a young time stamp is checked again once the stamp is old.
     for _ in 0..8 {
         block_on(file.getattr()).unwrap();
         std::thread::sleep(Duration::from_millis(500));
@@ -276,7 +277,7 @@ fn the_time_of_modification_that_others_set_is_not_set_back() {
     file.write_at(&[1; PAGE], 0, NONE).unwrap();
     file.sync(false).unwrap();
     let mut other = Other::start(&path);
-    // Ours waits to be written, and its time to be set, when the other's comes.
+    // When the other program writes, our data and modification time are still to be written.
     file.write_at(&[2; PAGE], 0, NONE).unwrap();
     std::thread::sleep(Duration::from_millis(50));
     other.write(5, 9);
@@ -288,7 +289,7 @@ fn the_time_of_modification_that_others_set_is_not_set_back() {
     });
     assert!(fs::metadata(&path).unwrap().modified().unwrap() >= theirs);
     assert!(block_on(file.getattr()).unwrap().mtime >= theirs);
-    // With no other program at work the time is that of the write, not of when it went to the store.
+    // Without another program, the time is that of the write call, not of its writeback.
     let before = SystemTime::now();
     file.write_at(&[3; PAGE], 0, NONE).unwrap();
     let after = SystemTime::now();
@@ -298,7 +299,7 @@ fn the_time_of_modification_that_others_set_is_not_set_back() {
     assert!(before <= ours && ours <= after, "{before:?} {ours:?} {after:?}");
 }
 
-/// Descriptors of this process that are files at a path, or were.
+/// Descriptors of this process whose file is, or was, at a path.
 fn descriptors(path: &Path) -> usize {
     let path = path.to_str().unwrap();
     let open = fs::read_dir("/proc/self/fd").unwrap();
@@ -314,7 +315,7 @@ fn a_file_that_was_written_can_be_executed_seconds_after_it_was_closed() {
     let path = dir.path().join("program");
     let file = create(&fs, "program", 0o755);
     file.write_at(b"#!/bin/sh\nexit 7\n", 0, NONE).unwrap();
-    // Another thread reads it all the while.
+    // Another thread reads it all the time.
     let reader = open(&fs, "program", Access::READ);
     drop(file);
     until("its execution", || match Command::new(&path).status() {
@@ -325,7 +326,7 @@ fn a_file_that_was_written_can_be_executed_seconds_after_it_was_closed() {
         }
     });
     assert_eq!(&page_or_less(&reader), b"#!/bin/sh\nexit 7\n");
-    // And the reader may write again.
+    // And the reader can write again.
     let writer = open(&fs, "program", RW);
     writer.write_at(b"#!/bin/sh\nexit 8\n", 0, NONE).unwrap();
     writer.sync(false).unwrap();
@@ -384,7 +385,7 @@ fn a_change_by_others_to_an_idle_file_is_seen_when_it_is_opened() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// A cache over a store whose calls can be held, and a file in it with a page that is dirty.
+/// A cache over a store whose calls can be held, and a file in it with a dirty page.
 fn held_rig() -> (Arc<Fault>, CachedFs, File) {
     let fault = Fault::over(MemoryFs::new(), 1);
     let fs = Cache::new(Config::default()).unwrap().mount(fault.clone());
@@ -393,7 +394,7 @@ fn held_rig() -> (Arc<Fault>, CachedFs, File) {
     (fault, fs, file)
 }
 
-/// Runs `racing` while `call`, made by `held`, is on its way.
+/// Runs `racing` while `call`, made by `held`, is in flight.
 fn amid(
     (fault, call): (&Fault, Call),
     held: impl FnOnce() + Send + 'static,
@@ -444,7 +445,7 @@ fn a_rename_of_the_file_amid_one_over_its_name_keeps_it_and_what_is_dirty() {
                 .unwrap();
         },
         || {
-            // Not by way of what is held.
+            // Not through the held call.
             fault.clear();
             block_on(fs.rename(
                 &OWN,

@@ -1,5 +1,5 @@
-//! Read-ahead as the store sees it: which reads it gets for streams through one open file, and what
-//! each kind of advice does.
+//! Read-ahead as the store sees it: the reads that it gets for streams through one open file, and
+//! the effect of each kind of advice.
 
 #![allow(clippy::single_range_in_vec_init, reason = "resident pages are a list of ranges")]
 
@@ -22,7 +22,7 @@ fn rig_of(pages: u64) -> Rig {
     Rig::configured(Config { budget_bytes, readahead_bytes, ..Config::default() })
 }
 
-/// A cache of 64 MiB, and in its store a file of so many pages.
+/// A cache of 64 MiB, and a file of `pages` pages in its store.
 fn rig(pages: u64) -> (Rig, File, Vec<u8>) {
     let rig = rig_of(16384);
     let bytes = pattern(pages as usize * 4096, pages);
@@ -87,7 +87,7 @@ fn a_strided_stream_gets_its_next_reads_and_nothing_between() {
 fn a_random_reader_gets_none() {
     let (rig, file, bytes) = rig(8192);
     let mut random = Random(8);
-    // Each page at most once, no two of them neighbours.
+    // Each page at most once, and no two of them adjacent.
     let mut offsets: Vec<u64> = (1..512).map(|i| i * 16 + random.below(8)).collect();
     for i in (1..offsets.len()).rev() {
         offsets.swap(i, random.below(i as u64 + 1) as usize);
@@ -114,7 +114,7 @@ fn a_stream_beside_random_reads_keeps_its_window() {
 
 #[test]
 fn a_window_that_memory_has_no_room_for_shrinks() {
-    // 64 streams take turns in a budget of 1024 pages: what they all read ahead does not fit.
+    // 64 interleaved streams with a budget of 1024 pages: their read-ahead does not all fit.
     let rig = rig_of(1024);
     let bytes = pattern(8192 * 4096, 1);
     let file = rig.cold("f", &bytes);
@@ -162,7 +162,7 @@ fn willneed_brings_the_range_in_and_waits_for_nothing() {
     rig.store.take_reads();
     read(&file, &bytes, 100, 1001, CACHED);
     assert_eq!(rig.store.take_reads(), []);
-    // What is there is not read again.
+    // Resident pages are not read again.
     file.advise(90 * PAGE, 20 * PAGE, Advice::WillNeed).unwrap();
     assert_eq!(rig.store.take_reads(), [90..100]);
 }
@@ -174,7 +174,7 @@ fn willneed_takes_half_of_the_budget_at_most() {
     let other = rig.cold("g", &pattern(900 * 4096, 4));
     read_full(&other, 0, 900 * 4096, CACHED);
     rig.store.take_reads();
-    // Memory that others have just let go of may not be free yet: advice does not wait for it.
+    // Frames that others have just released may not be free yet: advice does not wait for them.
     until("the first pages", || {
         file.advise(0, 0, Advice::WillNeed).unwrap();
         let read = pages(&rig.store.take_reads());
@@ -206,7 +206,7 @@ fn noreuse_makes_operations_uncached_until_normal_and_goes_with_sequential() {
     let (rig, file, bytes) = rig(1024);
     file.advise(0, 0, Advice::NoReuse).unwrap();
     file.advise(0, 0, Advice::Sequential).unwrap();
-    // What is used stays only where a prune found the file busy.
+    // Used pages stay only where a prune found the file busy.
     let used = |pages: Range<u64>| -> u64 {
         let resident = file.resident();
         let within = |r: &Range<u64>| r.start.max(pages.start * PAGE)..r.end.min(pages.end * PAGE);
@@ -217,7 +217,7 @@ fn noreuse_makes_operations_uncached_until_normal_and_goes_with_sequential() {
         assert!(used(0..page + 1) <= rig.cache.stats().prune_skips, "page {page} stays");
     }
     assert!(rig.store.take_reads().len() < 16, "read ahead");
-    // What it needs soon is brought in for it, and goes with its use.
+    // Advice brings pages in, and their use drops them.
     file.advise(900 * PAGE, 8 * PAGE, Advice::WillNeed).unwrap();
     until("the fill", || {
         file.resident().iter().any(|r| r.start <= 900 * PAGE && r.end > 900 * PAGE)

@@ -1,4 +1,4 @@
-//! What reclaim costs: pages looked at per page freed, counted rather than timed.
+//! The cost of reclaim: pages examined per page freed, counted rather than timed.
 
 mod common;
 
@@ -13,8 +13,8 @@ fn freed(stats: &Stats) -> u64 {
     stats.reclaimed_small + stats.reclaimed_main + stats.reclaimed_uncached
 }
 
-/// A third of the cache is dirty and the store takes its time, while a stream four times the size
-/// of the cache is read: each dirty page is looked at once, not once per pass.
+/// A third of the cache is dirty and the store is slow, while a stream four times the size of the
+/// cache is read: reclaim looks at each dirty page once, not once per pass.
 #[test]
 fn pages_that_cannot_go_are_looked_at_once() {
     let rig = Rig::new(1024);
@@ -39,7 +39,7 @@ fn pages_that_cannot_go_are_looked_at_once() {
         (after.reclaim_looks - before.reclaim_looks, freed(&after) - freed(&before));
     assert!(freed >= 3000, "{freed} pages freed: not a test of reclaim");
     assert!(looks <= freed + 300, "{looks} pages looked at to free {freed}");
-    // Clean again, they are found again.
+    // Once clean, they are found again.
     rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
     slow.sync(true).unwrap();
     for at in (0..bytes.len()).step_by(8192) {
@@ -48,8 +48,9 @@ fn pages_that_cannot_go_are_looked_at_once() {
     assert_eq!(slow.resident(), [], "old and clean, and still there");
 }
 
-/// Lent pages lie in the way of a call that needs memory. It gives up after a bounded number of
-/// looks and waits; the background finds what there is, and giving the pages back wakes it, too.
+/// Lent pages are in the way of a call that needs memory. It gives up after a bounded number of
+/// looks and waits; the background reclaimer finds reclaimable pages, and returning the lent pages
+/// wakes the call, too.
 #[test]
 fn pinned_pages_do_not_hide_those_that_can_go() {
     let rig = Rig::new(256);
@@ -69,7 +70,7 @@ fn pinned_pages_do_not_hide_those_that_can_go() {
     }
 }
 
-/// Everything is lent, so a reader waits; it goes on when a single page is given back.
+/// Everything is lent, so a reader waits; it continues when a single page is returned.
 #[test]
 fn giving_a_page_back_wakes_who_waits_for_memory() {
     let rig = Rig::new(16);
@@ -86,8 +87,8 @@ fn giving_a_page_back_wakes_who_waits_for_memory() {
     });
 }
 
-/// All memory is in the hands of a store that hangs. Those who wait for some do so without keeping a
-/// processor busy, and go on as soon as it answers.
+/// A store that hangs holds all memory. Waiters for memory use no processor time meanwhile, and
+/// continue as soon as the store answers.
 #[test]
 fn waiting_for_a_store_that_hangs_costs_little() {
     const READ: usize = 32 * 4096;
@@ -111,7 +112,7 @@ fn waiting_for_a_store_that_hangs_costs_little() {
         let tries = after.reclaim_direct - before.reclaim_direct;
         let passes = after.reclaim_background - before.reclaim_background;
         rig.store.switches.hold_reads.store(false, Ordering::SeqCst);
-        // Each look of the background on their behalf is a try for each.
+        // Each look of the background reclaimer on their behalf is one try for each.
         assert!(tries < 30_000, "{tries} tries in two seconds");
         assert!(passes < 100, "{passes} passes in vain");
     });

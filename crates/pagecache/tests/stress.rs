@@ -1,8 +1,8 @@
-//! Threads against each other, every byte checked. `WEIR_STRESS_SECONDS=600 cargo test --release -p
-//! weir-pagecache --test stress eight -- --nocapture` is the long run; `WEIR_SEED` varies it.
+//! Concurrent threads, with every byte checked. The long run is `WEIR_STRESS_SECONDS=600 cargo test
+//! --release -p weir-pagecache --test stress eight -- --nocapture`; `WEIR_SEED` varies it.
 //!
-//! Each write call fills its range with records of 16 bytes that name the call; so a reader can
-//! tell whether what it sees is of one call, and whether it goes back in time.
+//! Each write call fills its range with records of 16 bytes that name the call, so a reader can
+//! tell whether it sees data of one call, and whether it goes back in time.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn seconds() -> Duration {
     Duration::from_secs_f64(text.parse().unwrap_or(1.5))
 }
 
-/// A block of the file is always written whole, in one call, with one stamp in all of it.
+/// A block of the file is always written in one call, with one stamp throughout.
 const BLOCK: usize = 5000;
 const BLOCKS: u64 = 150;
 
@@ -37,8 +37,8 @@ fn version(block: u64, bytes: &[u8]) -> u64 {
     version
 }
 
-/// I5, I7: reads of a block see one version of it, never an older one than the reader has seen
-/// before; memory stays within the budget.
+/// I5, I7: reads of a block see one version of it, and never an older one than the reader has
+/// already seen; memory stays within the budget.
 #[test]
 fn i5_reads_are_whole_and_never_go_back() {
     for late in [false, true] {
@@ -55,7 +55,8 @@ fn i5_reads_are_whole_and_never_go_back() {
                 scope.spawn(move || {
                     let mut random = Random(writer);
                     while !stop.load(Ordering::Relaxed) {
-                        // Each writer has its blocks, so that versions of a block only grow.
+                        // Each writer has its own blocks, so that the versions of a block only
+                        // increase.
                         let block = random.below(BLOCKS / 2) * 2 + writer;
                         let flags =
                             if random.chance(30) { IoFlags::UNCACHED } else { IoFlags::empty() };
@@ -99,8 +100,8 @@ fn i5_reads_are_whole_and_never_go_back() {
     }
 }
 
-/// I5: while the file grows by appends and shrinks by truncation, no reader sees bytes past the end
-/// that it was told, or bytes of a file that was truncated in between.
+/// I5: while the file grows by appends and shrinks by truncation, no reader sees bytes past the
+/// reported end, or bytes from before a truncation.
 #[test]
 fn i5_no_bytes_past_the_end_or_of_before_a_truncate() {
     let rig = Rig::new(100);
@@ -148,7 +149,7 @@ fn i5_no_bytes_past_the_end_or_of_before_a_truncate() {
     });
 }
 
-/// I7: many threads, more in demand than the budget has, pages lent and kept for a while.
+/// I7: many threads that need more than the budget, with pages lent for a while.
 #[test]
 fn i7_the_budget_holds_and_no_operation_is_stuck() {
     let rig = Rig::new(64);
@@ -202,14 +203,14 @@ fn shared_byte(at: u64) -> u8 {
     (at ^ at >> 8 ^ at >> 16) as u8 | 1
 }
 
-/// One of the eight: a file of its own to write, truncate and punch, and one that all read.
+/// One of the eight: it writes, truncates and punches its own file, and reads a shared one.
 struct Worker<'a> {
     rig: &'a Rig,
     random: Random,
     own: weir_pagecache::File,
     oracle: Vec<u8>,
     shared: weir_pagecache::File,
-    /// Where its sequential reads of the shared file stand.
+    /// Position of its sequential reads of the shared file.
     at: u64,
     bytes: u64,
 }
@@ -320,13 +321,13 @@ fn eight_threads_mix_everything() {
     );
 }
 
-/// Frames of one run are lent to many at once while pages of it are replaced, and lent again.
+/// Frames of one run are lent to many at once while its pages are replaced, and lent again.
 #[test]
 fn lent_runs_keep_their_bytes_while_their_pages_are_replaced_and_lent_again() {
     const PAGES: usize = 64;
     let rig = Rig::new(1024);
     let file = rig.create("f");
-    // Every page says which page it is; each version of it is the same byte all over.
+    // Every page contains its number; each version of it repeats one byte.
     let page = |n: usize, version: u8| {
         let mut bytes = vec![version; 4096];
         bytes[..8].copy_from_slice(&(n as u64).to_le_bytes());
@@ -334,7 +335,7 @@ fn lent_runs_keep_their_bytes_while_their_pages_are_replaced_and_lent_again() {
     };
     let all: Vec<u8> = (0..PAGES).flat_map(|n| page(n, 0)).collect();
     write_all(&file, &all, 0);
-    // Another file takes what is freed at once.
+    // Another file takes freed frames at once.
     let other = rig.create("g");
     let stop = AtomicBool::new(false);
     let lent = AtomicU64::new(0);

@@ -1,5 +1,5 @@
-//! Uncached operations: invariants I1 to I4 and I11, and one regression test for each bug that a
-//! kernel shipped with them.
+//! Uncached operations: invariants I1 to I4 and I11, and one regression test for each bug of this
+//! kind that a kernel has shipped.
 
 #![allow(clippy::single_range_in_vec_init, reason = "resident pages are a list of ranges")]
 
@@ -54,7 +54,7 @@ fn i1_a_stream_of_uncached_writes_goes_on_in_the_frames_that_it_has_used() {
         file.sync(true).unwrap();
         most = most.max(rig.cache.used_bytes());
     }
-    // Were they free again only when an operation lacks memory, it would be all 960.
+    // If only a lack of memory freed them, it would be all 960.
     assert!(most < 480 * PAGE, "{} frames in use", most / PAGE);
     assert_eq!(file.stats().pruned_pages, 960);
 }
@@ -70,7 +70,7 @@ fn a_stream_of_overwrites_goes_on_in_the_frames_that_it_has_used() {
             file.write_at(&pattern(2 * 4096, round), round % 32 * 2 * PAGE, flags).unwrap();
             most = most.max(rig.cache.used_bytes() - before);
         }
-        // Were they free again only when an operation lacks memory, it would be all 2000.
+        // If only a lack of memory freed them, it would be all 2000.
         assert!(most < 400 * PAGE, "{} frames more", most / PAGE);
         assert_eq!(file.resident(), [0..64 * PAGE]);
     }
@@ -81,7 +81,7 @@ fn i2_a_cached_access_claims_a_page() {
     let rig = Rig::new(1024);
     let bytes = pattern(16 * 4096, 3);
     let file = rig.cold("f", &bytes);
-    // A write that is held in the store keeps its page, mark and all.
+    // A write that the store holds back keeps its page, with the mark.
     rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
     assert_eq!(file.write_at(&bytes[..8192], 0, UNCACHED), Ok(8192));
     assert_eq!(file.resident(), [0..2 * PAGE]);
@@ -121,14 +121,14 @@ fn i3_kernel_bug_a_dirty_page_is_not_pruned() {
     let file = rig.create("f");
     rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
     file.write_at(&bytes, 0, UNCACHED).unwrap();
-    // Dirty or under writeback: an uncached read must not take it away.
+    // Dirty or under writeback: an uncached read must not drop it.
     assert_eq!(read_full(&file, 0, 4096, UNCACHED), bytes);
     assert_eq!(file.resident(), [0..PAGE]);
     until("writeback", || rig.store.switches.writes.load(Ordering::SeqCst) > 0);
     assert_eq!(read_full(&file, 0, 4096, UNCACHED), bytes);
     assert_eq!(file.resident(), [0..PAGE]);
     rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
-    // The mark was kept, and is acted on once the page is clean.
+    // The mark stays, and takes effect once the page is clean.
     until("the prune", || file.resident().is_empty());
     assert_eq!(read_full(&file, 0, 4096, CACHED), bytes);
 }
@@ -141,10 +141,10 @@ fn i4_kernel_bug_an_overwrite_keeps_mark_and_residency_as_they_were() {
     let file = rig.cold("f", &bytes);
     Rig::random(&file);
     read_full(&file, 0, 4096, CACHED);
-    // Uncached over cached: stays.
+    // Uncached over cached: the page stays.
     rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
     file.write_at(&[7; 100], 50, UNCACHED).unwrap();
-    // Uncached over its own: still marked, through a partial overwrite, too.
+    // Uncached over uncached: still marked, also after a partial overwrite.
     file.write_at(&[8; 4096], PAGE, UNCACHED).unwrap();
     file.write_at(&[9; 100], PAGE + 50, UNCACHED).unwrap();
     rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
@@ -159,14 +159,14 @@ fn i4_kernel_bug_an_overwrite_keeps_mark_and_residency_as_they_were() {
 
 #[test]
 fn kernel_bug_each_page_of_a_run_has_its_own_mark() {
-    // Linux lost the mark when a large folio was split; here a run has no shared state at all.
+    // Linux lost the mark when a large folio was split; here a run has no shared state.
     let rig = Rig::new(1024);
     let bytes = pattern(64 * 4096, 7);
     let file = rig.cold("f", &bytes);
     rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
     file.write_at(&bytes, 0, UNCACHED).unwrap();
     std::thread::scope(|scope| {
-        // Waits for writes on their way, which may be all or none of the pages.
+        // Waits for writes in flight, which may cover all or none of the pages.
         scope.spawn(|| file.truncate(40 * PAGE + 100).unwrap_or_else(|e| panic!("{e}")));
         rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
     });
@@ -217,12 +217,12 @@ fn kernel_bug_a_misaligned_stream_does_not_read_its_pages_again_and_again() {
 
 #[test]
 fn i11_kernel_bug_writeback_of_uncached_writes_begins_at_once_and_off_the_callers_thread() {
-    // Linux: the flusher did not pick such pages out, so they were written late; then writers
+    // Linux: the flusher did not select such pages, so they were written late; then writers
     // submitted inline and starved their neighbours.
     let rig = Rig::new(1024);
     let file = rig.create("f");
     rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
-    // Returns although the store answers no write.
+    // Returns although the store completes no write.
     file.write_at(&pattern(4096 * 8, 9), 0, UNCACHED).unwrap();
     until("writeback", || rig.store.switches.writes.load(Ordering::SeqCst) > 0);
     rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
@@ -251,12 +251,12 @@ fn i11_uncached_writes_to_a_busy_store_go_together() {
     }
     for page in 2..12 {
         file.write_at(&[2; 4096], page * PAGE, UNCACHED).unwrap();
-        // Time enough for a flusher that was woken.
+        // Enough time for a flusher that was woken.
         std::thread::sleep(Duration::from_millis(10));
     }
     rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
     until("the prune", || file.resident().is_empty());
-    // One more, but for looks of the flusher that come by themselves meanwhile.
+    // One more, apart from looks that the flusher takes by itself meanwhile.
     assert!(writes() <= 5, "{} writes", writes());
     assert_eq!(read_full(&file, 0, 12 * 4096, UNCACHED)[8192..], [2; 10 * 4096]);
 }
@@ -271,7 +271,7 @@ fn i11_kernel_bug_a_buffered_neighbour_is_not_stalled_by_uncached_writers() {
     rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Far more than its window: this one waits.
+            // Far more than its window: this call waits.
             for at in 0..64 {
                 stream.write_at(&[3; 256 * 1024], at * 256 * 1024, UNCACHED).unwrap();
             }
@@ -358,12 +358,12 @@ fn a_hot_set_survives_an_uncached_stream_untouched_and_a_cached_one_mostly() {
     assert!(left >= 340 * PAGE, "{} of 400 hot pages left", left / PAGE);
 }
 
-/// Frames that the cache keeps free for uncached operations: one step of a write at least.
+/// Frames that the cache reserves for uncached operations: at least one step of a write.
 fn reserve(pages: u64) -> u64 {
     (pages / 32).max((pages / 8).min(257))
 }
 
-/// A cache full of other people's pages but for its reserve.
+/// A cache full of other users' pages except for its reserve.
 fn full_of_others(rig: &Rig) -> weir_pagecache::File {
     let hot = rig.create("hot");
     let pages = rig.cache.budget_bytes() / PAGE;
@@ -424,8 +424,8 @@ fn i1_many_uncached_streams_at_once_take_no_page_of_others() {
     assert_eq!(hot.resident(), before);
 }
 
-/// The reserve is in the hands of a store that takes 100 ms for each operation, and so its frames
-/// come back later than an uncached call waits while nothing is under way.
+/// A store that takes 100 ms for each operation holds the reserve, so its frames return later than
+/// an uncached call would wait with nothing in progress.
 #[test]
 fn i1_uncached_streams_of_a_slow_store_take_no_page_of_others() {
     let rig = Rig::new(2048);
@@ -475,7 +475,7 @@ fn i1_no_page_of_others_is_lost_in_a_budget_of_any_size() {
                 for n in 0..4u64 {
                     let rig = &rig;
                     scope.spawn(move || {
-                        // Each write is a step of the largest size, or several.
+                        // Each write has one step of the largest size, or several.
                         let bytes = pattern((1 << 20) + 4000, n + pages);
                         let file = rig.create(&format!("{late}{n}"));
                         for at in [0, 1 << 20, 77] {
@@ -498,7 +498,7 @@ fn an_uncached_call_does_not_wait_for_a_store_that_hangs() {
     let other = rig.cold("other", &pattern(100 * 4096, 23));
     let _hot = full_of_others(&rig);
     rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
-    // All of the reserve, and what else is free.
+    // All of the reserve, and all other free frames.
     for pages in [256, 2] {
         let stuck = rig.create(&format!("stuck{pages}"));
         stuck.write_at(&pattern(pages * 4096, 24), 0, UNCACHED).unwrap();
@@ -521,13 +521,13 @@ fn i2_the_page_in_which_a_misaligned_stream_stands_stays_for_its_next_call() {
     assert_eq!(file.resident(), [PAGE..2 * PAGE], "one page of each open file");
     assert!(read_full(&two, 5 * PAGE, 100, UNCACHED) == bytes[5 * 4096..][..100]);
     assert_eq!(file.resident(), [PAGE..2 * PAGE, 5 * PAGE..6 * PAGE]);
-    // The next call goes on there, and takes it away.
+    // The next call continues there, and drops it.
     let reads = rig.store.switches.reads.load(Ordering::SeqCst);
     assert!(read_full(&one, 6000, 2000, UNCACHED) == bytes[6000..8000]);
     assert_eq!(rig.store.switches.reads.load(Ordering::SeqCst), reads, "read again");
     assert!(read_full(&one, 8000, 192, UNCACHED) == bytes[8000..8192]);
     assert_eq!(file.resident(), [5 * PAGE..6 * PAGE]);
-    // A cached read claims it like any other page, and so it stays.
+    // A cached read claims it like any other page, so it stays.
     read_full(&one, 10 * PAGE + 7, 5, UNCACHED);
     read_full(&two, 10 * PAGE, 5, CACHED);
     drop(one);
@@ -542,7 +542,7 @@ fn i2_the_page_in_which_a_stream_stands_goes_first_when_memory_is_short() {
     let file = rig.cold("f", &bytes);
     Rig::random(&file);
     read_full(&file, 100, 100, UNCACHED);
-    // As many as leave the reserve alone.
+    // As many pages as leave the reserve alone.
     for page in 1..55 {
         read_full(&file, page * PAGE, 4096, CACHED);
     }

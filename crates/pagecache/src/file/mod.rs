@@ -1,9 +1,10 @@
 //! An open file.
 //!
-//! 1. What belongs to the open file alone lies here: read-ahead, advice, and which writeback error
-//!    it has been told of. Pages and size belong to the mapping, which all open files share.
-//! 2. An error of writeback, or of the store's sync, is told once to every file that was open when it
-//!    happened, and to files opened later until one has been told (I9, `writeback/errseq.rs`).
+//! 1. The state of one open file: read-ahead, advice, and the last writeback error reported to it.
+//!    Pages and size belong to the mapping, which all open files of the file share.
+//! 2. An error of writeback, or of the store's sync, is reported once to every file that was open
+//!    when it happened, and to files opened later until one open file got it (I9,
+//!    `writeback/errseq.rs`).
 
 pub(crate) mod pruner;
 pub(crate) mod read;
@@ -24,9 +25,9 @@ use weir_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir_base::{PAGE_SIZE, pages_spanning};
 use weir_vfs::{Access, Advice, Attr, Capabilities, Error, Extent, FileId, Result};
 
-/// The mounted store that a file was opened through. An open file keeps it.
+/// The mounted store through which a file was opened. An open file keeps it alive.
 pub(crate) trait Mount: Send + Sync {
-    /// Counts one open file less.
+    /// Counts down the open files.
     fn close(&self, mapping: &Arc<Mapping>);
 }
 
@@ -42,11 +43,11 @@ pub(crate) struct Open {
     mount: Arc<dyn Mount>,
     pub(crate) access: Access,
     pub(crate) readahead: Mutex<Readahead>,
-    /// Advised to leave no trace: operations are uncached.
+    /// `NoReuse` advice was given: operations are uncached.
     pub(crate) noreuse: AtomicBool,
-    /// The page in the middle of which its last uncached read ended.
+    /// The page in the middle of which the last uncached read ended.
     pub(crate) half_read: AtomicU64,
-    /// How many errors of the file it has been told of, the last one included.
+    /// Number of the file's errors that were reported to this open file, up to the last one.
     seen_error: AtomicU64,
 }
 
@@ -62,7 +63,7 @@ impl Drop for Open {
 }
 
 impl Open {
-    /// Tells of a writeback error that this file has not been told of.
+    /// Reports a writeback error that was not yet reported to this open file.
     pub(crate) fn unseen_error(&self) -> Result<()> {
         self.mapping.state.lock().errors.tell(&self.seen_error)
     }
@@ -88,7 +89,7 @@ impl File {
         }
     }
 
-    /// Which file it is.
+    /// The file's identity.
     pub fn id(&self) -> FileId {
         self.open.mapping.id
     }
@@ -98,18 +99,18 @@ impl File {
         self.open.mapping.size()
     }
 
-    /// What it is open for.
+    /// The access that it is open for.
     pub fn access(&self) -> Access {
         self.open.access
     }
 
-    /// Whether the file's last name was removed through this cache: a program that keeps it open
-    /// without need keeps its space.
+    /// Whether the file's last name was removed through this cache. A program that keeps such a
+    /// file open keeps its space allocated.
     pub fn is_unlinked(&self) -> bool {
         self.open.mapping.unlinked.load(Ordering::Relaxed)
     }
 
-    /// Attributes, dirty data included; also after the last name is gone.
+    /// Attributes, dirty data included; works after the last name was removed, too.
     ///
     /// # Errors
     /// Those of the store.
@@ -120,13 +121,13 @@ impl File {
     /// Writes back and makes durable (with attributes, unless `data_only`).
     ///
     /// # Errors
-    /// Data that was written is lost, through any open file: the error of its write to the store,
-    /// told to each open file once; those of the store's sync, told likewise.
+    /// Written data of the file was lost (through any open file): the error of its write to the
+    /// store; or the store's sync failed. Each open file gets each error once.
     pub async fn sync_async(&self, data_only: bool) -> Result<()> {
         self.sync_range_async(0..u64::MAX, data_only).await
     }
 
-    /// The same for bytes of a range: what is dirty elsewhere need not be written back for it.
+    /// [`sync_async`](Self::sync_async) for a range of bytes; dirty pages elsewhere may stay dirty.
     ///
     /// # Errors
     /// Those of [`sync_async`](Self::sync_async).
@@ -147,11 +148,10 @@ impl File {
         synced
     }
 
-    /// Writes back, makes durable and closes. A file that is dropped instead is written back later,
-    /// and not at all if its store is gone by then.
+    /// Writes back, makes durable and closes. After a drop instead, the flusher writes the data
+    /// back later, unless the store is gone by then.
     ///
-    /// # Errors
-    /// Those of [`sync_async`](Self::sync_async); the file is closed all the same.
+    /// # Errors Those of [`sync_async`](Self::sync_async); the file is closed nevertheless.
     pub async fn close(self) -> Result<()> {
         match self.access().contains(Access::WRITE) {
             true => self.sync_async(false).await,
@@ -170,8 +170,8 @@ impl File {
     /// Sets the size: truncates, or extends with a hole.
     ///
     /// # Errors
-    /// [`Error::TooBig`]; [`Error::BadFile`] if not open for writing; those of the store, and then
-    /// nothing has happened.
+    /// [`Error::TooBig`]; [`Error::BadFile`] if not open for writing; those of the store, which
+    /// leave the file unchanged.
     pub async fn truncate_async(&self, size: u64) -> Result<()> {
         self.for_writing()?;
         self.open.mapping.truncate(size).await
@@ -185,41 +185,40 @@ impl File {
         crate::block_on(self.truncate_async(size))
     }
 
-    /// Turns a range into a hole; the size stays.
+    /// Turns a range into a hole; the size does not change.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] if the store knows no holes; as for
+    /// [`Error::NotSupported`] if the store does not support holes; those of
     /// [`truncate_async`](Self::truncate_async).
     pub async fn punch_hole_async(&self, offset: u64, len: u64) -> Result<()> {
         self.for_writing()?;
         self.open.mapping.punch_hole(offset, len).await
     }
 
-    /// Makes a range zeros that take no data, on space that is reserved if `reserve`; extends the file
-    /// to the range's end, and never makes it shorter, also if others write to it at the same time.
+    /// Replaces a range by zeros that use no data, over reserved space if `reserve`. Extends the
+    /// file to the end of the range; never shortens it, even if other callers write at the same
+    /// time.
     ///
-    /// # Errors
-    /// [`Error::NotSupported`] if the store knows no holes, or cannot reserve; as for
+    /// # Errors [`Error::NotSupported`] if the store supports no holes, or no reservation; those of
     /// [`truncate_async`](Self::truncate_async).
     pub async fn zero_range_async(&self, offset: u64, len: u64, reserve: bool) -> Result<()> {
         self.for_writing()?;
         self.open.mapping.zero_range(offset, len, reserve).await
     }
 
-    /// Reserves space for a range, extending the file to its end.
+    /// Reserves space for a range, and extends the file to its end.
     ///
-    /// # Errors
-    /// [`Error::NotSupported`] if the store cannot; as for
+    /// # Errors [`Error::NotSupported`] if the store cannot; those of
     /// [`truncate_async`](Self::truncate_async).
     pub async fn allocate_async(&self, offset: u64, len: u64) -> Result<()> {
         self.for_writing()?;
         self.open.mapping.allocate(offset, len).await
     }
 
-    /// Shares `len` bytes (0: to the end) at `offset` of `from` at `to_offset` of this file.
+    /// Shares `len` bytes (0: to the end) at `offset` of `from` with this file at `to_offset`.
     ///
     /// # Errors
-    /// [`Error::CrossDevice`] between stores; [`Error::Invalid`] past the end of `from`; as for
+    /// [`Error::CrossDevice`] between stores; [`Error::Invalid`] past the end of `from`; those of
     /// [`truncate_async`](Self::truncate_async).
     pub async fn clone_range_async(
         &self,
@@ -235,7 +234,7 @@ impl File {
         let cloned =
             self.open.mapping.clone_range(&from.open.mapping, offset, len, to_offset).await;
         if cloned.is_err() {
-            // It may be that of writing a file back first, which is told once.
+            // The error may be that of writeback before the clone, which is reported only once.
             self.open.unseen_error()?;
             from.open.unseen_error()?;
         }
@@ -246,20 +245,19 @@ impl File {
         if self.open.access.contains(Access::WRITE) { Ok(()) } else { Err(Error::BadFile) }
     }
 
-    /// Takes advice, as posix_fadvise(2) does. Starts work, and waits for none.
+    /// Applies advice as posix_fadvise(2) does. Starts work and does not wait for it.
     ///
-    /// For this open file, in any range:
-    /// * `Normal`: read-ahead as its reads suggest. Takes all that follows back.
+    /// For this open file, in every range:
+    /// * `Normal`: read-ahead according to its reads; cancels the other three.
     /// * `Sequential`: the largest window from the first read on.
     /// * `Random`: no read-ahead.
-    /// * `NoReuse`: its operations are uncached (nothing, if the store knows no such operations).
+    /// * `NoReuse`: its operations are uncached (no effect if the store does not support them).
     ///
-    /// For the range, `len` 0 meaning to the end:
-    /// * `WillNeed`: what is missing is brought in, up to a half of the budget.
-    /// * `DontNeed`: clean whole pages go at once; dirty ones begin their way to the store, and stay.
+    /// For the range (`len` 0: to the end):
+    /// * `WillNeed`: brings in missing pages, up to half of the budget.
+    /// * `DontNeed`: drops clean whole pages; starts writeback of dirty ones, which stay.
     ///
-    /// # Errors
-    /// None at present.
+    /// # Errors None at present.
     pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Result<()> {
         let open = &self.open;
         let mapping = &open.mapping;
@@ -291,7 +289,7 @@ impl File {
                 });
             }
             Advice::DontNeed => {
-                // Whole pages only, as posix_fadvise(2) has it.
+                // Whole pages only, as in posix_fadvise(2).
                 let last = if end >= self.size() { u64::MAX } else { end / PAGE_SIZE as u64 };
                 mapping.drop_clean(offset.div_ceil(PAGE_SIZE as u64)..last);
                 mapping.flush_soon();
@@ -300,7 +298,7 @@ impl File {
         Ok(())
     }
 
-    /// Data or hole at `offset` (SEEK), dirty pages included, from `offset` on.
+    /// The data or hole at `offset` (SEEK), dirty pages included; the extent begins at `offset`.
     ///
     /// # Errors
     /// [`Error::NoSuchRange`] at or past the end; those of the store.
@@ -308,7 +306,7 @@ impl File {
         self.open.mapping.extent_at(offset).await
     }
 
-    /// Which parts of the file are resident as data, in bytes, for pictures (`weir map`) and proofs.
+    /// Ranges of the file that are resident as data, in bytes, for `weir map` and for tests.
     pub fn resident(&self) -> Vec<Range<u64>> {
         let mapping = &self.open.mapping;
         let state = mapping.state.lock();
@@ -325,19 +323,19 @@ impl File {
         ranges
     }
 
-    /// What happened to this file's pages since its mapping was made.
+    /// Counters of this file since its mapping was created.
     pub fn stats(&self) -> Stats {
         self.open.mapping.counters.sum()
     }
 
-    /// How often written data of this file was lost, or may have been, since its mapping was made:
+    /// How often written data of this file was or may have been lost since its mapping was created;
     /// see [`CachedFs::write_errors`](crate::CachedFs::write_errors).
     pub fn write_errors(&self) -> u64 {
         self.open.mapping.state.lock().errors.count()
     }
 
-    /// How often written data of any file of the same store was lost, or may have been: the count that
-    /// [`CachedFs::write_errors`](crate::CachedFs::write_errors) gives, which outlives mappings.
+    /// How often written data of any file of the store was or may have been lost: the count of
+    /// [`CachedFs::write_errors`](crate::CachedFs::write_errors), which outlives mappings.
     pub fn store_write_errors(&self) -> u64 {
         self.open.mapping.dirty.store.errors.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! Pruning what an open file's uncached reads have used (`mapping/prune.rs` says which pages go).
+//! Prunes the pages that an open file's uncached reads have used (`mapping/prune.rs` says which).
 //!
 //! The page in the middle of which an uncached read ended stays until the open file's next uncached read
 //! or its close.
@@ -13,7 +13,7 @@ use weir_base::sync::atomic::Ordering;
 /// No page is half read.
 pub(crate) const NO_PAGE: u64 = u64::MAX;
 
-/// Prunes what an uncached read has used, when it ends, and also if it is dropped before its end.
+/// Prunes the pages that an uncached read has used when it ends or is cancelled.
 pub(crate) struct Pruner<'a> {
     open: &'a Open,
     policy: CachePolicy,
@@ -64,7 +64,7 @@ impl Drop for Pruner<'_> {
 }
 
 impl Open {
-    /// Drops the page that the last uncached read left half read; there is no next one.
+    /// Drops the page in which the last uncached read ended; no read follows.
     pub(crate) fn prune_half_read(&self) {
         let page = self.half_read.swap(NO_PAGE, Ordering::Relaxed);
         if page != NO_PAGE {

@@ -1,15 +1,14 @@
-//! Reading, top to bottom: [`read`](File::read_at) -> `read_resident` (the fast path; `read_page` for
-//! what lies in one page) -> `read_filling` (join fills in flight, read ahead, fill, publish) ->
-//! `copy` -> `prune`.
+//! Reading, top to bottom: [`read`](File::read_at) -> `read_resident` (the fast path; `read_page`
+//! for a read within one page) -> `read_filling` (join fills in flight, read ahead, fill, publish)
+//! -> `copy` -> `prune`.
 //!
-//! 1. The hit path takes no lock, waits for nothing, allocates nothing, writes no line that
-//!    another thread also writes, makes no system call, starts no read-ahead (I6). A page asks for
-//!    the next read-ahead by a flag that sends its first reader the filling way.
-//! 2. What a read copies is a snapshot (I5): slots and size of one moment; bytes past that size are
-//!    not copied. A read of more than one step (1 MiB), or one that has to fill in between, starts
-//!    again if the file was written meanwhile; if it is written all the time, it ends short at
-//!    what it has.
-//! 3. A read that is dropped half-way leaves nothing stuck, and prunes what it brought in.
+//! 1. The hit path takes no lock, does not wait or allocate, makes no system call, starts no
+//!    read-ahead, and writes no cache line that another thread also writes (I6). A flag on a page,
+//!    which sends the page's first reader to the slow path, starts the next read-ahead.
+//! 2. A read copies a snapshot (I5): slots and size of one moment, and no bytes past that size. A
+//!    read of several steps (1 MiB each), or one that has to fill pages in between, restarts if the
+//!    file was written meanwhile; after `RESTARTS` of these it returns what it has.
+//! 3. A cancelled read blocks no other operation, and prunes the pages that it brought in.
 
 use crate::cache_policy::CachePolicy;
 use crate::file::pruner::Pruner;
@@ -29,14 +28,14 @@ use weir_vfs::{Access, Capabilities, Error, IoFlags, Result};
 
 /// Bytes handled under one snapshot.
 const STEP_BYTES: usize = (STEP_PAGES - 1) * PAGE_SIZE;
-/// How often a read starts again because of writers before it ends short.
+/// How often a read restarts because of concurrent writes before it returns less.
 const RESTARTS: u32 = 8;
 
 impl File {
-    /// Reads into `buf` from `offset` on, and returns how much; waits if need be.
+    /// Reads into `buf` from `offset` on, and returns the number of bytes read; waits if necessary.
     ///
-    /// 0 means the end of the file. Fewer bytes than asked for are read at the end of file, when
-    /// `NOWAIT` is given, or when writers keep changing the range.
+    /// Returns 0 at or past the end of file, and less than asked at the end of file, with `NOWAIT`,
+    /// or when writers keep changing the range.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] with `NOWAIT`; [`Error::NotSupported`] and [`Error::Invalid`] for
@@ -48,14 +47,14 @@ impl File {
         }
     }
 
-    /// Out of the way of the fast path, whose code is small without it.
+    /// Separate from the fast path, to keep that path's code small.
     #[cold]
     #[inline(never)]
     fn read_waiting(&self, buf: &mut [u8], offset: u64, flags: IoFlags) -> Result<usize> {
         crate::block_on(self.read_filling(buf, offset, flags))
     }
 
-    /// [`read_at`](Self::read_at) for tasks. A task that is dropped leaves nothing behind.
+    /// [`read_at`](Self::read_at) for tasks. A cancelled call leaves no trace.
     ///
     /// # Errors
     /// Those of [`read_at`](Self::read_at).
@@ -71,12 +70,12 @@ impl File {
         }
     }
 
-    /// The fast path alone: copies the resident prefix, or `None` when it does not apply.
+    /// The fast path alone: copies the resident prefix; `None` when the fast path does not apply.
     pub fn read_resident(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
         self.open.mapping.read_resident(buf, offset, CachePolicy::Cached)
     }
 
-    /// All of the read, if it can be had at once.
+    /// The whole read, if no page of it is missing.
     #[inline]
     fn read_now(&self, buf: &mut [u8], offset: u64, flags: IoFlags) -> Result<Option<usize>> {
         let policy = self.open.check_read(flags)?;
@@ -85,8 +84,8 @@ impl File {
         }
         let mapping = &*self.open.mapping;
         let Some(done) = mapping.read_resident(buf, offset, policy) else { return Ok(None) };
-        // Less than asked for, and not at the end: the filling way does all of it, from one
-        // snapshot.
+        // Shorter than asked, and not at the end of file: the slow path does the whole read from
+        // one snapshot.
         let whole = done == buf.len() || offset + done as u64 == mapping.size();
         Ok(whole.then_some(done))
     }
@@ -156,7 +155,7 @@ impl File {
 }
 
 impl Open {
-    /// Checks the flags of a read, and says what becomes of its pages.
+    /// Checks the flags of a read, and returns the policy for its pages.
     #[inline]
     pub(crate) fn check_read(&self, flags: IoFlags) -> Result<CachePolicy> {
         if !self.access.contains(Access::READ) {
@@ -168,7 +167,7 @@ impl Open {
         self.check_flags(flags)
     }
 
-    /// Checks flags of any operation (I10), and says what becomes of its pages.
+    /// Checks the flags of any operation (I10), and returns the policy for its pages.
     pub(crate) fn check_flags(&self, flags: IoFlags) -> Result<CachePolicy> {
         if !IoFlags::all().contains(flags) || flags.contains(IoFlags::APPEND | IoFlags::NOAPPEND) {
             return Err(Error::Invalid);
@@ -185,16 +184,16 @@ impl Open {
         Ok(asked.max(self.default_policy()))
     }
 
-    /// The policy of operations without a flag of their own: uncached if the open file was advised
-    /// so, or the file is marked.
+    /// The policy of operations without a flag of their own: uncached after `NoReuse` advice, or if
+    /// the file is marked as uncached.
     #[inline]
     fn default_policy(&self) -> CachePolicy {
         let noreuse = self.noreuse.load(Ordering::Relaxed);
         CachePolicy::uncached_if(noreuse || self.mapping.uncached.load(Ordering::Relaxed))
     }
 
-    /// Brings in the page at which a snapshot stopped, and with it what else is missing of the bytes
-    /// `asked`, and what read-ahead wants; returns when the page can be looked for again.
+    /// Brings in the page at which a snapshot stopped, together with the other missing pages of the
+    /// bytes `asked` and with read-ahead. Returns when the caller can look for the page again.
     pub(crate) async fn bring_in(
         &self,
         page: u64,
@@ -210,14 +209,14 @@ impl Open {
             if !policy.is_uncached() {
                 fill.claim(page);
             }
-            // If it fails, the next round finds the page empty and asks itself.
+            // If the fill fails, the next iteration finds the page empty and starts a fill itself.
             let _ = mapping.join(&fill).await;
             return Ok(());
         }
         let last = asked.end.min(snapshot.size).div_ceil(PAGE_SIZE as u64).max(page + 1);
         let bounds = self.readahead_bounds(snapshot.size, policy);
         let mut plan = self.readahead.lock().miss(asked, page, bounds);
-        // What goes on right behind is read together with what was asked for.
+        // Read-ahead that directly follows the request goes into the same fill.
         let behind = plan.first().is_some_and(|ahead| ahead.start == last);
         let together = page..if behind { plan.remove(0).end } else { last };
         let mark = behind.then_some(last);
@@ -240,7 +239,7 @@ impl Open {
         }
     }
 
-    /// Reads ahead from `page` on, whose flag asked for it; waits for nothing.
+    /// Reads ahead from `page` on, whose flag triggered this; does not wait.
     pub(crate) fn read_ahead(&self, page: u64, policy: CachePolicy) {
         let mapping = &self.mapping;
         let memory = &mapping.memory;
@@ -249,7 +248,7 @@ impl Open {
             mapping.edit(&state).frame_at(page)
         };
         if let Some(frame) = marked {
-            // Should the frame have gone meanwhile, a later page asks in its stead.
+            // If the frame is gone by now, a later page triggers the next read-ahead.
             memory.arena.meta(frame).clear(flag::READAHEAD);
         }
         let bounds = self.readahead_bounds(mapping.size(), policy);
@@ -267,11 +266,12 @@ impl Open {
         }
     }
 
-    /// What read-ahead has to keep within.
+    /// The limits for read-ahead.
     fn readahead_bounds(&self, size: u64, policy: CachePolicy) -> Bounds {
         let memory = &self.mapping.memory;
         let total = if policy.is_uncached() {
-            // Uncached streams live on the reserve of free frames, so that they evict no page of others.
+            // Uncached streams use the reserve of free frames, and so evict no pages of other
+            // users.
             memory.limits().reserve as u64
         } else {
             u64::from(memory.arena.frames() / 4)
@@ -280,8 +280,8 @@ impl Open {
         Bounds { window, total, end: size.div_ceil(PAGE_SIZE as u64) }
     }
 
-    /// Begins fills for what is missing of a range of read-ahead, and tells the stream if there is
-    /// not the memory for all of it.
+    /// Starts fills for the missing pages of a read-ahead range, and tells the stream if memory did
+    /// not suffice.
     fn fill_ahead(&self, pages: Range<u64>, mark: Option<u64>, policy: CachePolicy) -> bool {
         let memory = &self.mapping.memory;
         let reached =
@@ -296,8 +296,8 @@ impl Open {
 }
 
 impl Mapping {
-    /// Copies the resident prefix of a range without a lock, without waiting, and without a
-    /// trace in shared memory.
+    /// Copies the resident prefix of a range without a lock or a wait, and without writing shared
+    /// memory.
     #[inline]
     pub(crate) fn read_resident(
         &self,
@@ -322,8 +322,8 @@ impl Mapping {
         self.read_pages(&guard, buf, offset, policy)
     }
 
-    /// The fast path for what lies in one page and is there: most reads, in far fewer steps than
-    /// those that a list of frames takes.
+    /// The fast path for a read within one resident page: the common case, in far fewer steps than
+    /// a list of frames takes.
     #[inline]
     fn read_page(&self, page: &PageNow<'_>, buf: &mut [u8], offset: u64, policy: CachePolicy) {
         let memory = &*self.memory;
@@ -346,7 +346,7 @@ impl Mapping {
         memory.stats.add_all([(Count::FastReads, 1), (Count::FastReadBytes, buf.len() as u64)]);
     }
 
-    /// The fast path for any other read.
+    /// The fast path for all other reads.
     #[inline(never)]
     fn read_pages(
         &self,
@@ -373,7 +373,7 @@ impl Mapping {
         Some(snapshot.len)
     }
 
-    /// Why a snapshot has nothing.
+    /// The reason why a snapshot is empty.
     pub(crate) fn fallback(&self, snapshot: &Snapshot) -> Count {
         match snapshot.stop {
             Stop::Complete => Count::FallbackEof,
@@ -382,8 +382,8 @@ impl Mapping {
         }
     }
 
-    /// Copies `buf.len()` bytes at `offset` out of the frames of a snapshot. The caller is in the
-    /// epoch in which it was taken.
+    /// Copies `buf.len()` bytes at `offset` from the frames of a snapshot. The caller is in the
+    /// epoch in which the snapshot was taken.
     #[inline]
     pub(crate) fn copy(&self, frames: &[FrameNo], offset: u64, buf: &mut [u8]) {
         let mut from = offset as usize & (PAGE_SIZE - 1);
@@ -391,7 +391,7 @@ impl Mapping {
         let mut index = 0;
         while at < buf.len() {
             let first = frames[index];
-            // Neighbouring frames are copied in one go.
+            // Adjacent frames are copied at once.
             let mut run = 1;
             let needed = (from + buf.len() - at).div_ceil(PAGE_SIZE);
             if first == HOLE {
@@ -418,8 +418,8 @@ impl Mapping {
         }
     }
 
-    /// Notes that pages were used: cached reads leave a reference and claim what uncached
-    /// operations brought in; uncached ones leave no trace (I1).
+    /// Notes the use of pages: cached reads set the reference bit and claim pages that uncached
+    /// operations brought in; uncached reads leave no trace (I1).
     #[inline]
     pub(crate) fn touch(&self, frames: &[FrameNo], policy: CachePolicy) {
         if policy.is_uncached() {
@@ -449,20 +449,20 @@ impl Mapping {
     }
 }
 
-/// Small reads that go on where the thread's last one ended: the processor's own prefetchers stop at
-/// the end of a page, and are late in the next one.
+/// Small reads that continue where the thread's last one ended: the processor's hardware
+/// prefetchers stop at the end of a page, and start late in the next one.
 mod stream {
     use super::Mapping;
     use std::cell::Cell;
 
-    /// How far ahead of a read its like is asked for, in bytes: less comes too late, more of it is
-    /// gone again by the time that it is read.
+    /// How far ahead of a small read to prefetch, in bytes. Less arrives too late; with more, part
+    /// of it is evicted again before its use.
     pub(crate) const AHEAD: usize = 2048;
-    /// Larger reads keep the processor's prefetchers busy by themselves.
+    /// For larger reads the hardware prefetchers suffice.
     const MOST: usize = 1024;
 
     thread_local! {
-        /// Where the last small read of this thread ended; of no more consequence than a prefetch.
+        /// Where the last small read of this thread ended. Only a hint for prefetching.
         static END: Cell<usize> = const { Cell::new(0) };
     }
 
@@ -477,7 +477,7 @@ mod stream {
     }
 }
 
-/// Pages of `len` bytes at `offset`, as a range.
+/// The pages that `len` bytes at `offset` touch.
 pub(crate) fn pages_of(offset: u64, len: usize) -> Range<u64> {
     pages_spanning(offset, len as u64)
 }

@@ -1,13 +1,13 @@
-//! Reading without copying: segments of pinned pages and of holes.
+//! Reads without a copy: segments of pinned pages and of holes.
 //!
-//! 1. Segments are a snapshot like any read (I5): contiguous, in order, from the request's offset,
-//!    clipped at the end of file as of that moment. Data and holes are of the same moment, so there
-//!    are no false holes.
-//! 2. Lent pages are pinned by count. They cannot change, hold back no epoch, and count
-//!    against the budget until dropped (I7).
-//!    Those that an uncached operation brought in are pruned when given back.
-//! 3. Only a last segment that is a hole may reach past the request: to where the hole ends, as far
-//!    as the cache knows, or to the end of file.
+//! 1. Segments are a snapshot like every read (I5): contiguous, in order, from the request's
+//!    offset, clipped at the end of file of that moment. Data and holes are of the same moment, so
+//!    no hole is false.
+//! 2. Lent pages are pinned by reference count. They cannot change, hold back no epoch, and count
+//!    against the budget until dropped (I7). Pages that an uncached operation brought in are pruned
+//!    when they are returned.
+//! 3. Only a trailing hole may extend past the request: to the hole's end, as far as the cache
+//!    knows it, or to the end of file.
 //!
 //! Soundness: [`Pages`] holds a pin on each of its frames, and its bytes were below their marks
 //! when they were collected, so shared slices of them stay valid and unchanged.
@@ -28,7 +28,7 @@ use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
 use weir_vfs::{Error, IoFlags, Result};
 
-/// What a read found: contiguous, in order, beginning at the request's offset.
+/// The result of a read: contiguous, in order, beginning at the request's offset.
 #[derive(Default)]
 pub struct Segments {
     /// The segments; none at or past the end of file.
@@ -38,7 +38,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Offset after the last segment, or `offset` when there are none.
+    /// Offset after the last segment, or `offset` if there are none.
     pub fn end(&self, offset: u64) -> u64 {
         match self.segments.last() {
             Some(Segment::Data { start, pages }) => start + pages.len() as u64,
@@ -48,7 +48,7 @@ impl Segments {
     }
 }
 
-/// A part of a [`Segments`].
+/// An element of [`Segments`].
 pub enum Segment {
     /// Bytes at `start`, in pinned frames.
     Data {
@@ -57,11 +57,11 @@ pub enum Segment {
         /// The bytes.
         pages: Pages,
     },
-    /// A hole, `start..end`; the last one may reach past the request.
+    /// A hole, `start..end`; the last one may extend past the request.
     Hole {
         /// Offset of the first byte in the file.
         start: u64,
-        /// Offset after the last one.
+        /// Offset after the last byte.
         end: u64,
     },
 }
@@ -69,12 +69,12 @@ pub enum Segment {
 /// Pinned, immutable bytes; count against the budget until dropped. `Send`.
 pub struct Pages {
     mapping: Arc<Mapping>,
-    /// Runs of neighbouring frames: (first, how many).
+    /// Runs of adjacent frames: (first, count).
     runs: SmallVec<[(FrameNo, u32); 4]>,
-    /// Where in the first frame the bytes begin.
+    /// Offset of the first byte in the first frame.
     skip: usize,
     len: usize,
-    /// The first page, if an uncached operation borrowed them: they go when given back.
+    /// The first page, if an uncached operation borrowed the pages: the last drop prunes them.
     prune: Option<u64>,
 }
 
@@ -84,12 +84,12 @@ impl Pages {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Appends slices that together are bytes `from..len()`.
+    /// Appends slices that together form the bytes `from..len()`.
     ///
     /// # Panics
     /// `from` is past the end.
@@ -101,7 +101,7 @@ impl Pages {
             let run = count as usize * PAGE_SIZE;
             if from < run && left > 0 {
                 let len = (run - from).min(left);
-                // SAFETY: pinned by `self`, neighbours, and below their marks (see the header).
+                // SAFETY: pinned by `self`, adjacent, and below their marks (see the header).
                 out.push(IoSlice::new(unsafe { arena.bytes(frame, from, len) }));
                 left -= len;
                 from = 0;
@@ -111,7 +111,7 @@ impl Pages {
         }
     }
 
-    /// Keeps the first `len` bytes. Frames behind them stay pinned until all are dropped.
+    /// Keeps the first `len` bytes. The frames after them stay pinned until all are dropped.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -135,12 +135,12 @@ impl std::fmt::Debug for Pages {
     }
 }
 
-/// Bytes lent at most at once.
+/// Most bytes lent at once.
 const LEND_BYTES: usize = 16 << 20;
 
 impl File {
     /// Lends pages instead of copying. Clipped at the end of file, except that a trailing hole is
-    /// reported to its own end where known. May be short where memory does not suffice for all.
+    /// reported up to its own end where known. Returns less if memory does not suffice for all.
     ///
     /// # Errors
     /// Those of [`read_at`](Self::read_at).
@@ -148,7 +148,7 @@ impl File {
         crate::block_on(self.read_segments_async(offset, len, flags))
     }
 
-    /// Without waiting: `None` when something of the range is not resident.
+    /// Lends resident pages without waiting; `None` if any page of the range is missing.
     pub fn read_segments_resident(&self, offset: u64, len: usize) -> Option<Segments> {
         let mapping = &self.open.mapping;
         let policy = self.open.check_read(IoFlags::empty()).ok()?;
@@ -179,11 +179,11 @@ impl File {
         {
             return Ok(segments);
         }
-        // All of it is pinned at once; an uncached operation takes no more than its part.
+        // The whole result is pinned at once; an uncached operation takes no more than its piece.
         let piece = mapping.memory.limits().piece * PAGE_SIZE;
         let len = if policy.is_uncached() { len.min(piece) } else { len };
         let nowait = flags.contains(IoFlags::NOWAIT);
-        // How often one may look again and find no more, before a prefix is good enough.
+        // How many more retries may find nothing new before the call returns a prefix.
         let mut most = 0;
         let mut rounds = 2 * len.div_ceil(PAGE_SIZE * mapping.memory.limits().step) + 4;
         loop {
@@ -264,7 +264,7 @@ impl Mapping {
         Some(segments)
     }
 
-    /// Pins what a snapshot found. The caller is in its epoch.
+    /// Pins the pages of a snapshot. The caller is in its epoch.
     fn lend(
         self: &Arc<Self>,
         guard: &Guard,
@@ -305,7 +305,7 @@ impl Mapping {
             let last = snapshot.size.div_ceil(PAGE_SIZE as u64);
             let reach = self.index.hole_end(*end / PAGE_SIZE as u64, last, guard);
             let reach = (reach * PAGE_SIZE as u64).min(snapshot.size);
-            // The walk came after the snapshot: believe it only if nothing was written meanwhile.
+            // The walk came after the snapshot: its result counts only if no write came between.
             if self.sequence() == snapshot.sequence {
                 *end = reach.max(*end);
                 segments.eof |= *end == snapshot.size;

@@ -1,18 +1,20 @@
 //! Writing, top to bottom: [`write`](File::write_at) -> `throttle` -> `write_step` (prepare new
 //! frames, then `commit`) -> writeback in the background.
 //!
-//! 1. New bytes go into new frames, without a lock; the commit swaps the slots in one write section of the
-//!    sequence counter ([`WriteSeqcount`](crate::mapping::invalidate_lock::WriteSeqcount)). So writers copy
-//!    in parallel, and a reader sees all of a step or nothing of it (I5). A step is 1 MiB at least unless
-//!    the budget is tiny; a longer call is several steps.
-//! 2. The part of a page that a write leaves alone is copied under the lock, from the page as it
-//!    is then. If that is not resident it is read first, with nothing held.
-//! 3. Bytes past the high-water mark of the last page are seen by no reader: an append fills them in
+//! 1. New bytes go into new frames, without a lock; the commit exchanges the slots in one write
+//!    section of the sequence counter
+//!    ([`WriteSeqcount`](crate::mapping::invalidate_lock::WriteSeqcount)). So writers copy in
+//!    parallel, and a reader sees all of a step or none of it (I5). A step is at least 1 MiB unless
+//!    the budget is tiny; a longer call has several steps.
+//! 2. Under the lock, the commit copies the part of a page that a write does not change, from the
+//!    page's current version. If that is not resident, the writer first brings it in, with no lock
+//!    held.
+//! 3. No reader sees bytes past the high-water mark of the last page: an append fills them in
 //!    place.
-//! 4. A page that an uncached write brings in is marked; one that was there stays as it was (I4).
-//!    Such pages are handed to the flusher before the call returns; the caller waits only when
-//!    [`UNCACHED_UNWRITTEN`] of them are there (I11). The last page waits for the next call if the write
-//!    ends in the middle of it.
+//! 4. A page that an uncached write brings in is marked; one that was present keeps its state (I4).
+//!    The flusher gets the marked pages before the call returns; the caller waits only while
+//!    [`UNCACHED_UNWRITTEN`] of them are unwritten (I11). If the write ends within the last page,
+//!    that page waits for the next call.
 
 use crate::cache_policy::CachePolicy;
 use crate::file::read::pages_of;
@@ -29,27 +31,27 @@ use std::time::SystemTime;
 use weir_base::PAGE_SIZE;
 use weir_vfs::{Access, Error, IoFlags, Result};
 
-/// Pages that uncached writes of one file leave behind before the writer waits: 16 MiB, or as many
-/// as there are in reserve.
+/// Unwritten pages of a file at which its uncached writers wait: 16 MiB, or the size of the reserve
+/// if that is less.
 const UNCACHED_UNWRITTEN: u64 = 4096;
 
-/// A page that a write will change in part, as it was at some moment. Kept aside, so that the
-/// write gets on even if memory is so short that the page is gone again before the commit.
+/// A copy of a page that a write will change in part. The writer keeps it so that it can proceed
+/// even if memory is so short that the page is evicted again before the commit.
 struct Base {
     page: u64,
-    /// It is the same as long as this is the mapping's sequence.
+    /// The copy is current as long as this is the mapping's sequence.
     sequence: u64,
     bytes: Vec<u8>,
 }
 
-/// What one step is to write.
+/// The input of one step.
 #[derive(Clone, Copy)]
 struct Step<'a> {
     buf: &'a [u8],
     offset: u64,
-    /// The offset is to be the end of file.
+    /// The offset has to be the end of file.
     append: bool,
-    /// The first page is to be filled in place.
+    /// The first page is filled in place.
     in_place: bool,
     policy: CachePolicy,
 }
@@ -63,13 +65,13 @@ impl Step<'_> {
         pages_of(self.offset, self.buf.len())
     }
 
-    /// Pages that get a new frame.
+    /// Pages that need a new frame.
     fn new_pages(&self) -> Range<u64> {
         let pages = self.pages();
         pages.start + u64::from(self.in_place)..pages.end
     }
 
-    /// The bytes of a page that it writes.
+    /// The bytes of a page that the step writes.
     fn part_of(&self, page: u64) -> Range<usize> {
         let start = page * PAGE_SIZE as u64;
         let end = self.end().min(start + PAGE_SIZE as u64);
@@ -77,38 +79,37 @@ impl Step<'_> {
     }
 }
 
-/// The last page of a file, as far as an append fills it in place.
+/// The last page of a file, when an append fills it in place.
 struct Tail {
     frame: FrameNo,
-    /// The first byte of it that is filled in.
+    /// The first byte to fill in.
     head: usize,
 }
 
-/// How an attempt to commit a step ended.
+/// Result of an attempt to commit a step.
 enum Commit {
-    /// It is done: so many bytes.
+    /// Committed: the number of bytes.
     Done(usize),
-    /// The end of file has moved; prepare again.
+    /// The end of file has moved: prepare the step again.
     Moved,
     /// This page has to be resident first.
     Needs(u64, Stop),
-    /// The file is being changed as a whole.
+    /// A change of the whole file is in progress.
     Excluded,
 }
 
 impl File {
-    /// Writes `buf` at `offset` (with `APPEND`: at the end), and returns how much; waits if need
-    /// be. All is written unless `NOWAIT` or an error cuts it short.
+    /// Writes `buf` at `offset` (with `APPEND`: at the end of file), and returns the number of
+    /// bytes written; waits if necessary. Writes less only with `NOWAIT` or after an error.
     ///
-    /// # Errors
-    /// A writeback error that this open file has not been told of yet; [`Error::TooBig`];
+    /// # Errors A writeback error that was not yet reported to this open file; [`Error::TooBig`];
     /// [`Error::WouldBlock`] with `NOWAIT`; [`Error::NotSupported`] and [`Error::Invalid`] for
-    /// flags; those of the store for what it is asked at once.
+    /// flags; those of the store, where the call needs it.
     pub fn write_at(&self, buf: &[u8], offset: u64, flags: IoFlags) -> Result<usize> {
         crate::block_on(self.write_at_async(buf, offset, flags))
     }
 
-    /// [`write_at`](Self::write_at) for tasks. A task that is dropped has written a prefix.
+    /// [`write_at`](Self::write_at) for tasks. A cancelled call has written a prefix.
     ///
     /// # Errors
     /// Those of [`write_at`](Self::write_at).
@@ -125,7 +126,7 @@ impl File {
             return Err(Error::TooBig);
         }
         let limits = open.mapping.memory.limits();
-        // A call that is several steps anyway takes smaller ones rather than pages of others.
+        // A call of several steps takes smaller steps rather than evict pages of other users.
         let long = policy.is_uncached() && buf.len() > limits.step * PAGE_SIZE;
         let step = if long { limits.step.min(limits.piece) } else { limits.step };
         let mut done = 0;
@@ -145,7 +146,7 @@ impl File {
 }
 
 impl Open {
-    /// Writes as much of `buf` as one step of at most `max_pages` pages takes.
+    /// Writes the start of `buf`, in one step of at most `max_pages` pages.
     async fn write_step(
         &self,
         buf: &[u8],
@@ -168,7 +169,7 @@ impl Open {
             if offset + len as u64 > mapping.max_size() {
                 return Err(Error::TooBig);
             }
-            // An append may fill the last page in place, which then needs no frame.
+            // An append may fill the last page in place; that page needs no new frame.
             in_place &= head > 0 && offset >= mapping.size();
             let step = Step { buf: &buf[..len], offset, append: at.is_none(), in_place, policy };
             let pages = step.new_pages();
@@ -179,7 +180,7 @@ impl Open {
                 n => memory.alloc(n, n, policy).await,
             };
             if frames.len() < count {
-                // The budget has become smaller, and so has the step.
+                // The budget has shrunk, and the step with it.
                 continue;
             }
             for (index, page) in pages.enumerate() {
@@ -205,7 +206,7 @@ impl Open {
         }
     }
 
-    /// Waits while too much is dirty, in proportion; tells of writeback errors meanwhile.
+    /// Waits while too many pages are dirty; returns writeback errors that occurred meanwhile.
     async fn throttle(&self, nowait: bool, policy: CachePolicy) -> Result<()> {
         let mapping = &self.mapping;
         let memory = &mapping.memory;
@@ -220,7 +221,7 @@ impl Open {
                 memory.shrink_metadata();
                 full |= mapping.dirty.store.is_dirty() && memory.index_is_large();
             }
-            // Between the limits, a writer lets some writeback pass: once.
+            // Between the limits, a writer waits once for progress of writeback.
             let pause = !waited && mapping.dirty.is_to_pause(&limits);
             let behind = policy.is_uncached() && {
                 let mut state = mapping.state.lock();
@@ -229,7 +230,7 @@ impl Open {
                     + state.writeback.values().map(|r| r.end - r.start).sum::<u64>();
                 let most = UNCACHED_UNWRITTEN.min(limits.reserve as u64);
                 let full = unwritten >= most.min(hard / 2).max(1);
-                // Pages that cached writes left count, too, and are in no hurry by themselves.
+                // Pages of cached writes count as well; nothing else would have them written soon.
                 if full {
                     mapping.hurry(&mut state);
                 }
@@ -260,8 +261,8 @@ impl Mapping {
     fn base(&self, page: u64) -> Option<Base> {
         let state = self.state.lock();
         let bytes = match self.edit(&state).slot(page) {
-            // SAFETY: in its slot while we hold the lock, which who fills in past the mark holds,
-            // too.
+            // SAFETY: the frame is in its slot while we hold the lock, and filling bytes past the
+            // mark needs that lock, too.
             Slot::Frame(frame) => unsafe { self.memory.arena.bytes(frame, 0, PAGE_SIZE) }.to_vec(),
             Slot::Hole => vec![0; PAGE_SIZE],
             Slot::Empty | Slot::InFlight(_) => return None,
@@ -269,8 +270,8 @@ impl Mapping {
         Some(Base { page, sequence: self.sequence(), bytes })
     }
 
-    /// Makes prepared frames the file's pages from the first on, or from the second if the first
-    /// is to be filled in place.
+    /// Publishes prepared frames as the step's pages, from the first page on, or from the second if
+    /// the first is filled in place.
     fn commit(self: &Arc<Self>, step: Step<'_>, mut frames: Frames, bases: &[Base]) -> Commit {
         let memory = &self.memory;
         let mut state = self.state.lock();
@@ -293,14 +294,14 @@ impl Mapping {
             self.fill_tail(&step, tail);
         }
         let new_size = size.max(step.end());
-        // From here on readers look again, until all of the step is there.
+        // From here on readers retry, until the whole step is published.
         let seqcount = self.write_seqcount();
         if let Some(tail) = &tail {
             self.show_tail(&step, tail);
         }
         let entered = self.publish_pages(&step, new_size, frames, &mut edit);
         if new_size > size {
-            // What lies between the old end and the write was never written.
+            // Pages between the old end and the write were never written.
             let between = size.div_ceil(PAGE_SIZE as u64)..step.pages().start;
             edit.replace(between, Replacement::HoleWhereEmpty);
             self.raise_mark(&edit, size, new_size);
@@ -321,8 +322,8 @@ impl Mapping {
         Commit::Done(step.buf.len())
     }
 
-    /// The frame that a step continues in place, if it can: it begins at or past the end of file, in a
-    /// page of which no reader sees anything from there on.
+    /// The frame that the step can fill in place: the step begins at or past the end of file, and
+    /// readers see no byte of the page from there on.
     fn tail(&self, step: &Step<'_>, size: u64, edit: &Edit<'_>) -> Option<Tail> {
         let head = step.offset as usize & (PAGE_SIZE - 1);
         let frame = edit.frame_at(step.pages().start)?;
@@ -330,8 +331,8 @@ impl Mapping {
         unseen.then_some(Tail { frame, head })
     }
 
-    /// Completes the prepared frames at the step's edges from what the file's pages are now. Fails with the
-    /// page that has to be resident first.
+    /// Completes the prepared frames at the step's edges from the current pages of the file. Fails
+    /// with the page that has to be resident first.
     fn complete_edges(
         &self,
         step: &Step<'_>,
@@ -346,12 +347,12 @@ impl Mapping {
             if part.len() == PAGE_SIZE {
                 continue;
             }
-            // Nothing of the old page is left if the write covers it up to the end of file.
+            // The write covers the old page up to the end of file, so it needs none of its bytes.
             let covered = part.start == 0 && start + part.end as u64 >= size;
             let old = if covered { Slot::Hole } else { edit.slot(page) };
             let bytes = match old {
-                // SAFETY: in its slot while we hold the lock. What is past the mark is zero, and
-                // only a commit, which we are, could fill it in.
+                // SAFETY: the frame is in its slot while we hold the lock. Bytes past the mark are
+                // zero, and only a commit (this one) could fill them.
                 Slot::Frame(frame) => Some(unsafe { self.memory.arena.bytes(frame, 0, PAGE_SIZE) }),
                 Slot::Empty | Slot::InFlight(_) if start < size => {
                     let sequence = self.sequence();
@@ -378,7 +379,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Copies the step's first bytes behind those of the last page, where no reader looks yet.
+    /// Copies the step's first bytes into the last page, past the bytes that readers can see.
     fn fill_tail(&self, step: &Step<'_>, tail: &Tail) {
         let len = step.buf.len().min(PAGE_SIZE - tail.head);
         // SAFETY: past the mark, so no reader looks at these bytes, and within the frame; the caller of
@@ -389,7 +390,7 @@ impl Mapping {
         }
     }
 
-    /// Makes the bytes that were filled in visible.
+    /// Makes the filled bytes visible.
     fn show_tail(&self, step: &Step<'_>, tail: &Tail) {
         let meta = self.memory.arena.meta(tail.frame);
         meta.set_mark((tail.head + step.buf.len()).min(PAGE_SIZE));
@@ -400,7 +401,8 @@ impl Mapping {
         self.memory.stats.add(Count::AppendsInPlace, 1);
     }
 
-    /// Puts the step's frames into their slots. Returns how many pages an uncached write has brought in.
+    /// Puts the step's frames into their slots. Returns how many pages an uncached write brought
+    /// in.
     fn publish_pages(
         &self,
         step: &Step<'_>,
@@ -430,7 +432,7 @@ impl Mapping {
         entered
     }
 
-    /// Notes the step's pages as dirty, for the flusher. Says whether that is to be woken now.
+    /// Marks the step's pages as dirty for the flusher. Returns whether to wake the flusher now.
     fn note_written(self: &Arc<Self>, step: &Step<'_>, state: &mut State) -> bool {
         self.mark_dirty(state, step.pages());
         state.overlay.modified(SystemTime::now());

@@ -1,15 +1,16 @@
-//! Closing the store's files of files that are not in use.
+//! Closes the store's files of files that are not in use.
 //!
-//! A file that this program has open for writing cannot be executed on its machine (ETXTBSY), the
-//! space of one that is removed there is not freed, and its file system cannot be unmounted.
+//! While this program has a file open for writing, its machine cannot execute it (ETXTBSY); while
+//! it has a removed file open, the space is not freed; and the file system cannot be unmounted.
 //!
-//! 1. The store's file of a file that no program has had open for [`CLOSE_AFTER`] is closed, once what is
-//!    dirty is written and the file was looked at after that; its pages stay. If the looks prove nothing
-//!    for [`GIVE_UP_AFTER`], since others keep changing the file, its pages go and it is closed.
-//! 2. Write access to one that others still have open is given up so long after the last open file
-//!    that may write.
-//! 3. Of stores that others change from elsewhere nothing is closed for this: an open file there
-//!    tells of changes, and opening it again costs a call.
+//! 1. When no program has had a file open for [`CLOSE_AFTER`], the flusher closes its store's file,
+//!    once dirty pages are written and the attributes were read after that; the pages stay. If the
+//!    attributes prove nothing for [`GIVE_UP_AFTER`], because other programs keep changing the
+//!    file, the cache drops the pages and closes the file.
+//! 2. If other open files remain, it gives up write access that long after the last close of an
+//!    open file that may write.
+//! 3. This does not apply to stores that other machines change: there, an open file reports
+//!    changes, and opening it again costs a call.
 
 use crate::fs::{FsShared, Table};
 use crate::mapping::Mapping;
@@ -21,16 +22,16 @@ use weir_vfs::{Access, OpenFile};
 
 /// How long the store's file stays open after the last close.
 const CLOSE_AFTER: Duration = Duration::from_secs(2);
-/// How long it stays open if nothing proves that others leave it alone.
+/// How long it stays open if nothing proves that no other program has changed it.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
-/// Files that are looked at in a round.
+/// Most files that one round looks at.
 const ROUND: usize = 256;
 
-/// Since when no program has a file open.
+/// When the last program closed a file.
 #[derive(Clone, Copy)]
 pub(crate) struct Idle {
     pub(crate) since: Instant,
-    /// When it is looked at again.
+    /// When to look at it again.
     due: Instant,
 }
 
@@ -47,7 +48,7 @@ impl IdleFiles for FsShared {
         }
         let metadata = &self.cache.memory().metadata;
         let tasks = &self.dirty.lane.tasks;
-        // If the store hangs, what there is no room for is looked at again when it does not.
+        // If the store hangs, the files that exceed the room are looked at again later.
         let room = self.dirty.lane.room_for_tasks();
         let mut closed = Vec::new();
         let mut prepare = Vec::new();
@@ -89,7 +90,7 @@ impl IdleFiles for FsShared {
         for mapping in unwanted {
             let fs = Arc::downgrade(&self);
             tasks.spawn(async move {
-                // Open files are told of what is lost.
+                // Open files get the error of what is lost.
                 let _ = mapping.write_or_lose(0..u64::MAX).await;
                 mapping.settle().await;
                 mapping.drop_write_access().await;
@@ -110,8 +111,8 @@ impl IdleFiles for FsShared {
 }
 
 impl Table {
-    /// Notes a file that is open, but no longer for writing. Not for stores of which files are not
-    /// closed: the flusher would never take the note out again.
+    /// Enters a file that is open, but no longer for writing. Not for stores whose files stay open:
+    /// the flusher would never remove the entry.
     pub(crate) fn note_written(&mut self, mapping: &Arc<Mapping>) {
         if mapping.store.names_change_here() && mapping.holds_write_access() {
             self.written.insert(mapping.id, Instant::now());
@@ -119,14 +120,14 @@ impl Table {
         }
     }
 
-    /// Whether there are files that the flusher will close.
+    /// Whether there are files for the flusher to close.
     pub(crate) fn has_idle(&self) -> bool {
         let closes =
             |id| self.mappings.get(id).is_some_and(|entry| entry.mapping.store.names_change_here());
         !self.written.is_empty() || self.idle_open.values().next().is_some_and(|(id, _)| closes(id))
     }
 
-    /// Looks at an idle file again later; its place among the idle ones stays.
+    /// Looks at an idle file again later; it keeps its place among the idle files.
     fn wait_on(&mut self, id: weir_vfs::FileId, idle: Idle, tick: u64) {
         self.leave_idle(id);
         self.enter_idle(id, tick, idle);
@@ -142,7 +143,7 @@ impl Mapping {
             && self.file().access().contains(Access::WRITE)
     }
 
-    /// Whether the store counts changes by others while it has the file open.
+    /// Whether the store counts changes by other programs while it has the file open.
     pub(crate) fn counts_others(&self) -> bool {
         self.file().changes_by_others().is_some()
     }

@@ -1,9 +1,9 @@
-//! Mappings that go: the longest closed, and those of files without a name.
+//! Drops mappings: the least recently closed ones, and those of files without a name.
 //!
-//! 1. A mapping goes only while nothing is dirty; that of a file without a name goes in any case.
-//! 2. What outlives it: how far its change attribute was ahead, an error of which no open file has been
-//!    told, and that its data in the store is not synced.
-//! 3. The store's file is closed by the store's tasks: room is made for any store.
+//! 1. A mapping is dropped only while nothing is dirty, except that of a file without a name.
+//! 2. Three things outlive it: the lead of its change attribute, an error that no open file got,
+//!    and the note that its data in the store is not synced.
+//! 3. The store's own tasks close the store's file, whichever store the room is made for.
 
 use super::{Entry, FsShared};
 use crate::fs::deferred_close::Idle;
@@ -41,12 +41,12 @@ impl Shrinkable for FsShared {
             table.unsynced.keep(id, &state.durability);
         }
         drop(table);
-        // The caller may work for another store than the one that closes the file.
+        // The caller may work for a store other than the one that closes the file.
         let tasks = &self.dirty.lane.tasks;
         match mapping.take_file() {
             Some(file) if file.access().is_empty() => {}
             Some(file) => tasks.spawn(async move { drop(file) }),
-            // A read of it is in flight.
+            // A read of the file is in flight.
             None => tasks.spawn(async move { drop(mapping) }),
         }
         true
@@ -65,7 +65,7 @@ impl Shrinkable for FsShared {
 }
 
 impl FsShared {
-    /// Has the store sync a file that has no mapping, or a directory.
+    /// Has the store sync a directory, or a file that has no mapping.
     pub(super) async fn sync_gone(self: Arc<Self>, id: FileId) -> Result<()> {
         // Before the sync: the file may be opened, written to and closed during it.
         let kept = self.table.lock().unsynced.forget(id);
@@ -76,8 +76,8 @@ impl FsShared {
         synced
     }
 
-    /// A name is gone; if it was the file's last, and no program has it open, its pages go. No name can
-    /// be given to a file again that has none.
+    /// A file has lost a name; if it was the last, and no program has the file open, its pages are
+    /// dropped. A file without a name cannot get one again.
     pub(super) fn lost_name(&self, unnamed: Option<Unnamed>) {
         let Some(Unnamed { id, .. }) = unnamed.filter(|unnamed| unnamed.nlink == 0) else {
             return;

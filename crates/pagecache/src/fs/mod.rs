@@ -1,12 +1,13 @@
 //! A store seen through a cache.
 //!
-//! 1. A file has one mapping, however often it is open. It outlives its last close with all its
-//!    pages, until memory is wanted; opening it again asks the store for its attributes, so that a
-//!    change behind the cache's back is noticed. The store's file is closed when no program has had the
-//!    file open for some seconds (`fs/deferred_close.rs`), and stays open for the last [`IDLE_FILES`] only.
-//! 2. A mapping with something dirty is never let go of, so a file never has two.
-//! 3. A file without names and without opens loses its pages, dirty ones too: no program can read them.
-//! 4. The change attribute shown of a file never goes back, whether it has a mapping or not.
+//! 1. A file has one mapping, however often it is open. The mapping outlives the last close with
+//!    all its pages, until memory is short; the next open asks the store for the attributes, and so
+//!    notices a change made behind the cache's back. The store's file is closed some seconds after
+//!    the last close (`fs/deferred_close.rs`), and stays open for the last [`IDLE_FILES`] files
+//!    only.
+//! 2. The cache never drops a mapping with dirty pages, so a file never has two mappings.
+//! 3. A file without names and opens loses its pages, dirty ones too: no program can read them.
+//! 4. The change attribute shown for a file never decreases, whether it has a mapping or not.
 
 pub(crate) mod deferred_close;
 mod gone;
@@ -31,12 +32,12 @@ use weir_vfs::{
     FileSystem, FsStat, Permissions, RenameFlags, Result, SetAttr, SpecialFile, XattrMode,
 };
 
-/// Files of a store that stay open after their last close.
+/// Most files of a store that stay open after their last close.
 const IDLE_FILES: usize = 1024;
 
-/// A store seen through the cache: the same names, attributes that include what is not written
-/// back yet, and files whose data is cached. Cheap to clone. The namespace operations mirror
-/// [`FileSystem`], as inherent async methods.
+/// A store seen through the cache: the same names, attributes that include dirty data, and files
+/// with cached data. Cheap to clone. The namespace operations mirror [`FileSystem`] as inherent
+/// async methods.
 #[derive(Clone)]
 pub struct CachedFs {
     pub(crate) shared: Arc<FsShared>,
@@ -47,27 +48,27 @@ pub(crate) struct FsShared {
     pub(crate) store: Arc<dyn FileSystem>,
     pub(crate) dirty: Arc<StoreWriteback>,
     pub(crate) table: Mutex<Table>,
-    /// How far the change attribute shown was ahead of the store's when a mapping was let go of.
+    /// The largest lead of a dropped mapping's change attribute over the store's.
     lead: AtomicU64,
 }
 
 #[derive(Default)]
 pub(crate) struct Table {
     pub(crate) mappings: HashMap<FileId, Entry>,
-    /// Those that no program has open, by the cache's clock, oldest first.
+    /// Files that no program has open, by the cache's clock, oldest first.
     idle: BTreeMap<u64, FileId>,
-    /// Of these, the ones whose store file is open.
+    /// Those of `idle` whose store file is open.
     pub(crate) idle_open: BTreeMap<u64, (FileId, Idle)>,
     /// Files that are open, but no longer for writing, and since when.
     pub(crate) written: HashMap<FileId, Instant>,
-    /// Errors of files that have no mapping any more, and which of these are not synced.
+    /// Unreported errors of files without a mapping, and which of these files are not synced.
     pub(crate) untold: Untold,
     pub(crate) unsynced: Unsynced,
 }
 
 pub(crate) struct Entry {
     pub(crate) mapping: Arc<Mapping>,
-    /// Its key in `idle`, while no program has it open.
+    /// Its key in `idle`, while no program has the file open.
     idle_since: Option<u64>,
 }
 
@@ -91,7 +92,7 @@ impl CachedFs {
         Self { shared }
     }
 
-    /// The same, without keeping it.
+    /// A weak reference.
     pub fn downgrade(&self) -> WeakFs {
         WeakFs { shared: Arc::downgrade(&self.shared) }
     }
@@ -106,10 +107,10 @@ impl CachedFs {
         &self.shared.store
     }
 
-    /// How often since the mount written data of its files was lost, or may have been: a write to the
-    /// store failed for good, or the store's sync failed. It grows before any caller is told, and
-    /// before the data is gone from the cache. A server that compares it from a write to the write's
-    /// sync knows whether to have the client write again.
+    /// How often since the mount written data of its files was or may have been lost: a write to
+    /// the store failed permanently, or the store's sync failed. The count grows before any caller
+    /// gets the error, and before the cache drops the data. A server that compares the count of a
+    /// write with that of the write's sync knows whether the client has to write again.
     pub fn write_errors(&self) -> u64 {
         self.shared.dirty.errors.load(Ordering::SeqCst)
     }
@@ -127,12 +128,12 @@ impl CachedFs {
         self.store().statfs().await
     }
 
-    /// Opens a regular file through the cache. All opens of one file share its pages. Cheap when
-    /// the file's mapping is alive (recently closed mappings are kept), as NFSv3 opens per call.
+    /// Opens a regular file through the cache. All opens of one file share its pages. Cheap if the
+    /// file still has a mapping, as NFSv3 opens per call.
     ///
     /// # Errors
-    /// [`Error::AccessDenied`] if `caller` may not; [`Error::IsDirectory`], [`Error::Invalid`] for
-    /// what is not a regular file; those of the store.
+    /// [`Error::AccessDenied`] if `caller` may not; [`Error::IsDirectory`] or [`Error::Invalid`] if
+    /// it is not a regular file; those of the store.
     pub async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<File> {
         let needed = Permissions::from(access);
         if *caller != Caller::Own
@@ -150,7 +151,7 @@ impl CachedFs {
         Ok(file)
     }
 
-    /// The file's mapping, counted as opened once more, and whether no program had it open.
+    /// The file's mapping, with one more open counted, and whether it was idle before.
     async fn mapping(&self, id: FileId, access: Access) -> Result<(Arc<Mapping>, bool)> {
         if let Some(found) = self.shared.reopen(id) {
             return Ok(found);
@@ -173,7 +174,7 @@ impl CachedFs {
         }
     }
 
-    /// Sets attributes. A size change goes through the cache; times are set after dirty data was
+    /// Sets attributes. A size change goes through the cache; times are set after dirty data is
     /// written back.
     ///
     /// # Errors
@@ -196,7 +197,8 @@ impl CachedFs {
         }
         let times = rest.mtime.is_some() || rest.atime.is_some();
         if times {
-            // Else writeback would move the times afterwards. Open files are told of what is lost.
+            // Otherwise writeback would change the times later. Open files get the error of what is
+            // lost.
             let _ = mapping.write_or_lose(0..u64::MAX).await;
         }
         let caller = caller.clone();
@@ -273,7 +275,7 @@ impl CachedFs {
         self.store().readlink(caller, id).await
     }
 
-    /// Makes a regular file, or finds it unless `exclusive`; `set` applies to a new file only.
+    /// Creates a regular file, or finds it unless `exclusive`; `set` applies to a new file only.
     ///
     /// # Errors
     /// Those of the store.
@@ -290,8 +292,8 @@ impl CachedFs {
         Ok(Created { attr: self.shared.overlaid(attr), created })
     }
 
-    /// As [`create`](Self::create); a new file is opened as well, if the store has it open from
-    /// making it, with the rights of who made it.
+    /// Like [`create`](Self::create); also opens a new file, with the creator's rights, if the
+    /// store keeps it open after creation.
     ///
     /// # Errors
     /// Those of the store.
@@ -323,7 +325,7 @@ impl CachedFs {
         Ok((created, Some(file)))
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     ///
     /// # Errors
     /// Those of the store.
@@ -337,7 +339,7 @@ impl CachedFs {
         self.store().mkdir(caller, dir, name, set).await
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     ///
     /// # Errors
     /// Those of the store.
@@ -352,7 +354,7 @@ impl CachedFs {
         self.store().symlink(caller, dir, name, target, set).await
     }
 
-    /// Makes a device, pipe or socket.
+    /// Creates a device, pipe or socket.
     ///
     /// # Errors
     /// Those of the store.
@@ -367,7 +369,7 @@ impl CachedFs {
         self.store().mknod(caller, dir, name, node, set).await
     }
 
-    /// Makes another name for a file.
+    /// Adds a name for a file.
     ///
     /// # Errors
     /// Those of the store.
@@ -381,7 +383,7 @@ impl CachedFs {
         Ok(self.shared.overlaid(self.store().link(caller, id, dir, name).await?))
     }
 
-    /// Removes a name that is not a directory's; open files live on.
+    /// Removes a name of anything but a directory; open files stay usable.
     ///
     /// # Errors
     /// Those of the store.
@@ -399,7 +401,7 @@ impl CachedFs {
         self.store().rmdir(caller, dir, name).await
     }
 
-    /// Moves a name.
+    /// Renames an entry.
     ///
     /// # Errors
     /// Those of the store.
@@ -415,11 +417,10 @@ impl CachedFs {
         Ok(())
     }
 
-    /// Makes everything done to directory or file `id` durable; dirty data of a file, too.
+    /// Makes all changes of directory or file `id` durable, including a file's dirty data.
     ///
-    /// # Errors
-    /// Those of the store, and of writing data back. No open file counts as told by this call: each is
-    /// still told of data that is lost, and of a sync that failed.
+    /// # Errors Those of the store, and of writeback. Open files still get the errors of lost data
+    /// and of a failed sync that this call returned.
     pub async fn sync_node(&self, id: FileId) -> Result<()> {
         if let Some(mapping) = self.shared.live(id) {
             mapping.write_back(0..u64::MAX).await?;
@@ -427,7 +428,8 @@ impl CachedFs {
             return mapping.make_durable(self.store().sync_node(id)).await;
         }
         let sync = self.shared.clone().sync_gone(id);
-        // To its end also if the caller goes away: the file is either synced or noted as not.
+        // Runs to its end even if the caller goes away: the file is either synced or noted as
+        // unsynced.
         crate::tasks::finish(&self.shared.dirty.lane.tasks, sync).await
     }
 
@@ -481,20 +483,20 @@ impl CachedFs {
         Ok(())
     }
 
-    /// A file whose mark has changed is used accordingly from now on; what is resident of one that
-    /// is not to be cached is written back and goes.
+    /// Applies a changed mark to the open mapping. If the file is no longer to be cached, its pages
+    /// are written back and dropped.
     async fn mark_uncached(&self, id: FileId, mark: Option<bool>) {
         if let (Some(uncached), Some(mapping)) = (mark, self.shared.live(id)) {
             mapping.uncached.store(uncached, Ordering::Relaxed);
             if uncached {
-                // What cannot be written is dropped, and open files are told.
+                // Pages that cannot be written are dropped, and open files get the error.
                 let _ = mapping.write_or_lose(0..u64::MAX).await;
                 mapping.drop_clean(0..u64::MAX);
             }
         }
     }
 
-    /// An access control list; `None` where the file's permission bits say all.
+    /// The access control list; `None` if the permission bits express all of it.
     ///
     /// # Errors
     /// Those of the store.
@@ -502,7 +504,7 @@ impl CachedFs {
         self.store().get_acl(id, kind).await
     }
 
-    /// Sets an access control list, or takes it away.
+    /// Sets or removes an access control list.
     ///
     /// # Errors
     /// Those of the store.
@@ -518,8 +520,8 @@ impl CachedFs {
         self.change_attributes(id, set).await
     }
 
-    /// Makes a change of a file's attributes that is known to be ours: it moves the change
-    /// attribute, and leaves cached data alone.
+    /// Changes a file's attributes on behalf of a caller: this advances the change attribute, and
+    /// keeps cached data.
     async fn change_attributes(
         &self,
         id: FileId,
@@ -544,14 +546,14 @@ impl CachedFs {
     }
 }
 
-/// A [`CachedFs`] for as long as another owner keeps it, or has a file of it open.
+/// A [`CachedFs`] that exists as long as it has another owner, or one of its files is open.
 #[derive(Clone)]
 pub struct WeakFs {
     shared: Weak<FsShared>,
 }
 
 impl WeakFs {
-    /// The file system, if it is still there.
+    /// The file system, if it still exists.
     pub fn upgrade(&self) -> Option<CachedFs> {
         self.shared.upgrade().map(|shared| CachedFs { shared })
     }
@@ -567,12 +569,12 @@ impl FsShared {
         self.table.lock().mappings.get(&id).map(|e| e.mapping.clone())
     }
 
-    /// The same, counted as opened once more.
+    /// The file's mapping, if it has one, with one more open counted.
     fn reopen(&self, id: FileId) -> Option<(Arc<Mapping>, bool)> {
         self.table.lock().reopen(id)
     }
 
-    /// Enters a new mapping, or gives the one that another caller has entered meanwhile.
+    /// Enters a new mapping, or returns the one that another caller has entered meanwhile.
     fn enter(&self, new: Arc<Mapping>) -> Arc<Mapping> {
         let mut table = self.table.lock();
         if let Some((mapping, _)) = table.reopen(new.id) {
@@ -588,7 +590,7 @@ impl FsShared {
         new
     }
 
-    /// The store's attributes with what the cache knows.
+    /// The store's attributes with the cache's changes applied.
     fn overlaid(&self, mut attr: Attr) -> Attr {
         if attr.kind == FileKind::Regular {
             match self.live(attr.id) {
@@ -621,16 +623,16 @@ impl Mount for FsShared {
         }
         let tick = self.cache.memory().metadata.tick();
         table.enter_idle(mapping.id, tick, Idle::new(self.cache.memory().now()));
-        // What is let go of is closed, and frees its pages, without the table's lock.
+        // Dropped files are closed, and their pages freed, without the table's lock.
         let mut closed = Vec::new();
-        // One that is busy gets another turn; so a close looks at two.
+        // A busy file becomes the last to go; so each close looks at two.
         for _ in 0..2 {
             if table.idle_open.len() <= IDLE_FILES {
                 break;
             }
             let Some((_, (id, idle))) = table.idle_open.pop_first() else { break };
             let Some(oldest) = table.mappings.get(&id).map(|e| e.mapping.clone()) else { continue };
-            // What it holds may not be proven yet, of which the flusher takes care.
+            // The flusher takes care of a file whose attributes prove nothing yet.
             let unproven = !oldest.may_close() && oldest.counts_others();
             let full = table.idle_open.len() >= 2 * IDLE_FILES;
             if unproven && full {
@@ -652,7 +654,7 @@ impl Mount for FsShared {
 
 impl Drop for FsShared {
     fn drop(&mut self) {
-        // The flusher writes what is left, and ends. Its thread may have failed to start before.
+        // The flusher writes the dirty pages, and ends. Starting its thread may have failed before.
         self.dirty.lane.kick();
     }
 }
@@ -671,7 +673,7 @@ impl Table {
             self.idle.insert(tick, id);
             if !entry.mapping.file().access().is_empty() {
                 self.idle_open.insert(tick, (id, idle));
-                // The flusher closes nothing of other stores.
+                // The flusher closes no files of other stores.
                 if entry.mapping.store.names_change_here() {
                     entry.mapping.lane().start();
                 }
@@ -679,7 +681,7 @@ impl Table {
         }
     }
 
-    /// Whether it was idle.
+    /// Removes a file from the idle ones; returns whether it was idle.
     pub(crate) fn leave_idle(&mut self, id: FileId) -> bool {
         let tick = self.mappings.get_mut(&id).and_then(|e| e.idle_since.take());
         if let Some(tick) = tick {

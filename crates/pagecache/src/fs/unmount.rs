@@ -1,21 +1,20 @@
 //! The end of a store's use through the cache.
 //!
-//! 1. What was written is at the store, and synced, before the store is unmounted, or the caller is told;
-//!    also of what was lost before, if no open file has been told.
-//! 2. What the flusher has written and no caller has synced is synced, too, also if the store's file is
-//!    closed, or the mapping gone (of as many files as [`Unsynced`](crate::writeback::durability::Unsynced)
-//!    keeps).
+//! 1. Before the store is unmounted, all written data is in the store and synced, or the caller
+//!    gets an error; also for data lost earlier, if no open file got that error.
+//! 2. This includes data that the flusher wrote and no caller synced, even if the store's file is
+//!    closed or the mapping dropped (for as many files as
+//!    [`Unsynced`](crate::writeback::durability::Unsynced) keeps).
 
 use crate::fs::CachedFs;
 use weir_vfs::{Error, FileId, Result};
 
 impl CachedFs {
-    /// Writes back everything that was written to the store's files, and ends the use of the store
+    /// Writes back all dirty data of the store's files, and ends the use of the store
     /// ([`FileSystem::unmount`](weir_vfs::FileSystem::unmount)).
     ///
-    /// # Errors
-    /// The first error of writing back or syncing a file, one of earlier writes that no open file has
-    /// been told of, or that of the store; it is unmounted all the same.
+    /// # Errors The first error of writing back or syncing a file, an earlier write error that no
+    /// open file got, or that of the store; the store is unmounted nevertheless.
     pub async fn unmount(&self) -> Result<()> {
         let mappings: Vec<_> = {
             let table = self.shared.table.lock();
@@ -25,11 +24,11 @@ impl CachedFs {
         for mapping in mappings {
             let unsynced = {
                 let state = mapping.state.lock();
-                // Once it is clean, it may be closed if it is idle: it is kept for the sync.
+                // A clean idle file may be closed at any time: hold the store's file for the sync.
                 (!state.is_clean() || !state.durability.is_synced()).then(|| mapping.file())
             };
             if let Some(file) = unsynced {
-                // Of what is left when some is lost, all that the store takes is synced.
+                // Even if some data is lost, the rest is written and synced.
                 let written = mapping.write_or_lose(0..u64::MAX).await;
                 let is_open = !file.access().is_empty();
                 let sync = async {
@@ -42,7 +41,7 @@ impl CachedFs {
                 let synced = mapping.make_durable(sync).await;
                 result = result.and(written).and(synced);
             }
-            // Looked at last: a write may fail between the looks at what is dirty.
+            // Checked last: a write may fail after the checks for dirty files.
             let untold = mapping.state.lock().errors.untold();
             result = result.and(untold.map_or(Ok(()), Err));
         }
@@ -58,11 +57,11 @@ impl CachedFs {
         result.and(unmounted)
     }
 
-    /// Has the store sync a file that it does not have open.
+    /// Has the store sync a file that is not open.
     async fn sync_closed(&self, id: FileId) -> Result<()> {
         match self.store().sync_node(id).await {
-            // Another program has removed it since it was closed. One that was moved, and is still searched for
-            // (WouldBlock), is not synced, and the caller has to know.
+            // Another program has removed it since the close. A file that was moved and is still
+            // being searched for (WouldBlock) is not synced, and the caller has to know.
             Err(Error::NotFound | Error::Stale) => Ok(()),
             synced => synced,
         }
@@ -89,7 +88,7 @@ mod tests {
         let mut unmount = pin!(rig.fs.unmount());
         assert!(poll_once(unmount.as_mut()).is_pending());
         rig.store.release();
-        // As the flusher does, when it has been idle for long enough.
+        // As the flusher does with a file that has been idle long enough.
         while mapping.take_file().is_none() {
             yield_now();
         }

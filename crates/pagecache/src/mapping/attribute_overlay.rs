@@ -1,45 +1,45 @@
-//! Times and change attribute of a file in the cache.
+//! Times and change attribute of a cached file.
 //!
-//! 1. A write changes them at once: mtime and ctime move, and the change attribute grows with
-//!    every call.
-//! 2. Our own writeback changes them in the store, too. That is not a change that a program made, so
-//!    what is shown stays the same.
-//! 3. A change in the store that we did not cause is recognised when nothing of ours is under way,
-//!    and shown as a value never shown before. A store that counts changes by others tells of those
-//!    that came with ours, too; one that does not is believed after a change of ours.
-//! 4. The modification time that others have set is never set back.
+//! 1. Each write call changes them at once: mtime and ctime move, and the change attribute grows.
+//! 2. Writeback changes them in the store as well. That is not a change by a program, so the
+//!    attributes shown stay the same.
+//! 3. Another program's change in the store is detected while none of our own changes is in
+//!    progress, and shown as a change attribute never shown before. A store that counts changes by
+//!    others also reports those that coincide with ours; with other stores the first attributes
+//!    after a change of ours are taken as ours.
+//! 4. A modification time that another program has set is never reset.
 
 use std::time::{Duration, SystemTime};
 use weir_vfs::Attr;
 
-/// A change attribute that is a time of this age proves, if it is the same later, that nothing has
+/// If a change attribute is a time stamp at least this old and later still the same, nothing has
 /// changed: file systems stamp in steps of up to two seconds, and before they copy the data.
 const PROVEN: Duration = Duration::from_millis(2500);
 
-/// What is shown of a file's times, and what is known of the store's.
+/// The times and change attribute shown for a file, and the known state of the store's.
 #[derive(Debug)]
 pub(crate) struct AttributeOverlay {
-    /// The change attribute that is shown.
+    /// The change attribute shown.
     shown: u64,
-    /// The store's, as of our last change of it; `None` while that is not known.
+    /// The store's change attribute after our last change; `None` while unknown.
     stored: Option<u64>,
-    /// Counts our changes of the file in the store, begun and ended, and those of others as a whole.
+    /// Counts begins and ends of our changes in the store, and detected changes by others.
     generation: u64,
-    /// Changes begun and not ended.
+    /// Our changes in progress.
     under_way: u32,
     mtime: Option<SystemTime>,
     ctime: Option<SystemTime>,
     /// `mtime` is not in the store yet.
     mtime_pending: bool,
-    /// How many changes by others the store had counted when we last looked.
+    /// The store's count of changes by others, as of the last look.
     others: Option<u64>,
-    /// What was last seen, with nothing of ours under way or since, proves something later.
+    /// Comparing a later look with the last one detects any change in between.
     proven: bool,
 }
 
 impl AttributeOverlay {
-    /// Those of a file that is first seen now; the change attribute shown is ahead of the store's
-    /// by `lead`.
+    /// The state of a file that is first seen now; the change attribute shown leads the store's by
+    /// `lead`.
     pub(crate) fn new(attr: &Attr, lead: u64, others: Option<u64>) -> Self {
         Self {
             shown: attr.change.saturating_add(lead),
@@ -54,12 +54,12 @@ impl AttributeOverlay {
         }
     }
 
-    /// Changes with every change of the file in the store that is known of.
+    /// A counter that advances with every known change of the file in the store.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// How far what is shown is ahead of the store.
+    /// The lead of the change attribute shown over the store's.
     pub(crate) fn lead(&self) -> u64 {
         self.stored.map_or(0, |stored| self.shown.saturating_sub(stored))
     }
@@ -72,7 +72,7 @@ impl AttributeOverlay {
         self.mtime_pending = true;
     }
 
-    /// We begin to change the file in the store.
+    /// A change of the file in the store begins.
     pub(crate) fn begin(&mut self) {
         self.generation += 1;
         self.under_way += 1;
@@ -80,14 +80,14 @@ impl AttributeOverlay {
         self.proven = false;
     }
 
-    /// We have changed it.
+    /// It has ended.
     pub(crate) fn end(&mut self) {
         self.generation += 1;
         self.under_way -= 1;
     }
 
-    /// Attributes were set through us (not the size), and are now `attr`. `mtime_set` says
-    /// whether that one was among them.
+    /// A caller set attributes (not the size) through the cache; they are now `attr`. `mtime_set`
+    /// says whether the modification time was among them.
     pub(crate) fn attributes_set(&mut self, attr: &Attr, mtime_set: bool) {
         self.shown += 1;
         self.ctime = None;
@@ -100,13 +100,13 @@ impl AttributeOverlay {
         }
     }
 
-    /// The modification time that is to be set in the store.
+    /// The modification time to set in the store.
     pub(crate) fn pending(&self) -> Option<SystemTime> {
         self.mtime.filter(|_| self.mtime_pending && self.under_way == 0)
     }
 
-    /// Everything is written back to a store that sets the times of writes itself: its own are shown
-    /// from now on.
+    /// All data is written back to a store that sets the times of writes itself: from now on the
+    /// store's times are shown.
     pub(crate) fn left_to_store(&mut self) {
         if self.under_way == 0 {
             self.mtime = None;
@@ -115,8 +115,8 @@ impl AttributeOverlay {
         }
     }
 
-    /// `mtime` is in the store now, whose attributes are `attr`; unless something of ours happened
-    /// since `generation`.
+    /// The store's modification time was set to `mtime`, and its attributes are `attr`, unless
+    /// something changed since `generation`.
     pub(crate) fn settled(&mut self, generation: u64, mtime: SystemTime, attr: &Attr) {
         if self.generation == generation {
             self.stored = Some(attr.change);
@@ -126,27 +126,27 @@ impl AttributeOverlay {
         }
     }
 
-    /// Whether others have changed the file since the last look, as the store counts.
+    /// Whether the store has counted changes by others since the last look.
     pub(crate) fn others_moved(&mut self, others: Option<u64>) -> bool {
         let Some(others) = others else { return false };
         self.others.replace(others).is_some_and(|known| known != others)
     }
 
-    /// Whether the store's attributes, read with nothing of ours under way, show a change that we
-    /// did not cause. If so, they are believed from now on. `resized` says that the size shows one,
-    /// `moved` that the store has counted one.
+    /// Whether the store's attributes, read with no change of ours in progress, show a change by
+    /// another program. If so, they apply from now on. `resized`: the size shows a change; `moved`:
+    /// the store has counted one.
     pub(crate) fn changed_outside(&mut self, attr: &Attr, resized: bool, moved: bool) -> bool {
         if self.under_way > 0 {
             return false;
         }
-        // A store that counts uses this machine's clock, or one for which nothing is proven.
+        // A store that counts stamps with this machine's clock, or with one that proves nothing.
         let is_old = || SystemTime::now().duration_since(attr.ctime).is_ok_and(|age| age >= PROVEN);
         self.proven = self.others.is_none() || is_old();
         let known = self.stored.replace(attr.change);
         if !resized && !moved && known.is_none_or(|known| known == attr.change) {
             return false;
         }
-        // A look from before this one, whose answer comes after it, is out of date.
+        // A look that began before this one and ends after it is out of date.
         self.generation += 1;
         self.shown = attr.change.max(self.shown + 1);
         self.mtime = None;
@@ -155,8 +155,8 @@ impl AttributeOverlay {
         true
     }
 
-    /// Others have changed the file, whose attributes in the store are `attr`, while something of
-    /// ours was not there yet.
+    /// Another program has changed the file, whose attributes in the store are `attr`, while data
+    /// of ours was not written yet.
     pub(crate) fn adopt_others(&mut self, attr: &Attr) {
         self.shown = attr.change.max(self.shown + 1);
         if self.mtime.is_some_and(|ours| ours <= attr.mtime) {
@@ -166,17 +166,17 @@ impl AttributeOverlay {
         self.ctime = None;
     }
 
-    /// The store's file is about to be closed: its count begins anew with the next.
+    /// The store's file is about to be closed; the next one starts its count anew.
     pub(crate) fn close(&mut self) {
         self.others = None;
     }
 
-    /// Whether the last look, with nothing of ours since, is good to compare a later one with.
+    /// Whether a later look can be compared with the last one.
     pub(crate) fn is_proven(&self) -> bool {
         self.stored.is_some() && self.proven
     }
 
-    /// Puts what is shown into the store's attributes.
+    /// Replaces the store's attributes by those shown.
     pub(crate) fn present(&self, attr: &mut Attr) {
         attr.change = self.shown;
         if let Some(mtime) = self.mtime {

@@ -1,4 +1,4 @@
-//! What an idle mapping has in place of its store's file.
+//! Placeholder for the store's file in an idle mapping.
 
 use std::sync::{Arc, LazyLock};
 use weir_vfs::{Access, Attr, Error, OpenFile, ReadOp, Result, WriteOp};
@@ -9,7 +9,7 @@ pub(crate) fn shared() -> Arc<dyn OpenFile> {
     CLOSED.clone()
 }
 
-/// Open for nothing: opening the mapping again opens the store's file first.
+/// Open for no access: opening the mapping again opens the store's file first.
 struct ClosedFile;
 
 #[async_trait::async_trait]

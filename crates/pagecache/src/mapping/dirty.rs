@@ -1,4 +1,4 @@
-//! A mapping's place in the flusher's list: what gives the flusher something to do, and its look at a
+//! A mapping's place in the flusher's list: what enters it, and what the flusher does with the
 //! file.
 //!
 //! Lock order: a mapping's state, then the list.
@@ -27,7 +27,7 @@ impl Mapping {
         &self.dirty.store.cache
     }
 
-    /// Notes that a write of the file to its store, or a sync of it, has failed for good.
+    /// Notes that a write of the file to its store, or a sync of it, has failed permanently.
     pub(crate) fn note_error(&self, error: Error) {
         self.note_error_in(&mut self.state.lock(), error);
     }
@@ -38,7 +38,7 @@ impl Mapping {
         state.errors.note(error);
     }
 
-    /// Asks the flusher to write what is dirty now, at any age.
+    /// Asks the flusher to write all dirty pages now of any age.
     pub(crate) fn flush_soon(&self) {
         let mut state = self.state.lock();
         if !state.dirty.is_empty() {
@@ -48,7 +48,7 @@ impl Mapping {
         }
     }
 
-    /// The open file that wrote uncached is closed: what it left half-written goes, too.
+    /// On close of an open file that wrote uncached: writes its half-written page, too.
     pub(crate) fn flush_half_written(&self) {
         let mut state = self.state.lock();
         if state.half_written.take().is_some() {
@@ -58,7 +58,7 @@ impl Mapping {
         }
     }
 
-    /// Puts the file in the flusher's list: something is dirty, or its times are to be settled. The
+    /// Enters the file in the flusher's list: it has dirty pages, or times to set in the store. The
     /// lock is held.
     pub(crate) fn list_dirty(self: &Arc<Self>, state: &mut State) {
         if state.listed.is_none() {
@@ -71,15 +71,15 @@ impl Mapping {
         self.note_unbegun(state);
     }
 
-    /// What is dirty is to be written now, at any age. The lock is held, and the flusher
-    /// kicked afterwards.
+    /// Makes all dirty pages due now of any age. The lock is held; the caller kicks the
+    /// flusher afterwards.
     pub(crate) fn hurry(&self, state: &mut State) {
         state.urgent = true;
         self.look_at(state, None);
     }
 
-    /// Something has become clean, or can be written again. The lock is held, and the flusher kicked
-    /// afterwards.
+    /// Pages have become clean, or can be written again. The lock is held; the caller kicks the
+    /// flusher afterwards.
     pub(crate) fn note_progress(&self, state: &mut State) {
         match state.retry_at {
             Some(retry_at) if !state.is_clean() => self.look_at(state, Some(retry_at)),
@@ -92,7 +92,7 @@ impl Mapping {
         }
     }
 
-    /// Has the flusher look at the file at this time, or now, if it would not before.
+    /// Has the flusher look at the file no later than `at`, or now.
     fn look_at(&self, state: &mut State, at: Option<Instant>) {
         let Some(listed) = &mut state.listed else { return };
         let at = at.unwrap_or_else(Instant::now);
@@ -117,7 +117,8 @@ impl DirtyFile for Mapping {
         let Some(mut listed) = state.listed.take() else { return };
         if state.is_clean() {
             self.lane().files.lock().leave(&listed);
-            // One that waits behind a store that hangs settles what is written until it begins.
+            // A task queued behind a store that hangs will also settle what is written until it
+            // starts.
             let queued = std::mem::replace(&mut state.settle_queued, true);
             drop(state);
             if !queued {
@@ -136,13 +137,13 @@ impl DirtyFile for Mapping {
         } else {
             state.urgent.then_some(Ask::Urgent)
         };
-        // The flusher looks again at what is not begun now when a write of the file ends, and in any
-        // case after a while.
+        // Pages not written now are looked at again when a write of the file ends, or at `next` at
+        // the latest.
         let next = failed.unwrap_or(if now - since >= AGE { now + AGE } else { since + AGE });
         {
             let mut list = self.lane().files.lock();
             list.set_due(&mut listed, next);
-            // What is in no hurry stays unbegun.
+            // With nothing due, the pages stay listed as unbegun.
             let unbegun = ask != Some(Ask::Background) && !state.dirty.is_empty();
             list.set_unbegun(&mut listed, unbegun);
         }
@@ -178,7 +179,7 @@ mod tests {
         let alive = mapping.lane().tasks.alive();
         assert_eq!(alive, 2, "the one that hangs, and one behind it");
         drop(go_on);
-        // It settles what was written after it was queued.
+        // The task also settles what was written after it was queued.
         while mapping.state.lock().overlay.pending().is_some() {
             std::thread::yield_now();
         }

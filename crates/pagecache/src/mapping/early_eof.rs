@@ -1,11 +1,11 @@
-//! Files that are cut off in the store behind the cache's back, as a fill finds out.
+//! Detects in a fill that another program has truncated the file in the store.
 //!
-//! 1. A read of the store that meets the end of file where the file is known to have gone on is no
-//!    hole. No program wrote those zeros: the store is asked for the file's size.
-//! 2. If the file is shorter now, so is ours, and readers see its new end. What is dirty stays,
-//!    and makes the file as long again as it reaches, when it is written.
-//! 3. If it is not, the store is asked again: the file may have been emptied and written anew in
-//!    between. After a few answers that contradict the size the read fails.
+//! 1. If a read of the store meets the end of file before the file's known end, the rest is no
+//!    hole: no program wrote those zeros. The fill asks the store for the file's size.
+//! 2. If the file is shorter now, the mapping shrinks, and readers see the new end. Dirty pages
+//!    stay, and extend the file again when they are written.
+//! 3. If it is not, the fill asks again: the file may have been emptied and rewritten in between.
+//!    After a few answers that contradict the size, the read fails.
 
 use crate::mapping::Mapping;
 use crate::mapping::fill::Fill;
@@ -16,12 +16,12 @@ use std::time::SystemTime;
 use weir_base::sync::atomic::Ordering;
 use weir_vfs::{Attr, Error, Layout, Result};
 
-/// How often the store is asked for bytes that it does not give.
+/// How often to ask the store for bytes that it does not return.
 const ASKED_AT_MOST: u32 = 4;
-/// How often it is asked for the size while we change it ourselves.
+/// How often to ask it for the size while changes of ours are in progress.
 const LOOKS: u32 = 8;
 
-/// A fill whose answer is being looked into; it fails if nothing comes of that.
+/// A fill whose early end is being checked; on drop, it fails.
 struct Doubted {
     mapping: Arc<Mapping>,
     fill: Arc<Fill>,
@@ -49,7 +49,7 @@ impl Drop for Doubted {
 }
 
 impl Mapping {
-    /// Looks at the size of the store's file, as a read of it has ended early.
+    /// Looks at the size of the store's file after a read of it ended early.
     pub(crate) fn look_at_size(self: &Arc<Self>, fill: Arc<Fill>, frames: Frames) {
         let mapping = self.clone();
         let mut doubted = Doubted { mapping: self.clone(), fill, frames: Some(frames) };
@@ -77,7 +77,7 @@ impl Mapping {
         });
     }
 
-    /// Attributes in the store, from a time in which we have not changed it ourselves, if there is one.
+    /// The store's attributes at a time when no change of ours was in progress, if there is one.
     async fn attr_between_changes(&self) -> Result<Attr> {
         let mut looks = 0;
         loop {
@@ -90,9 +90,9 @@ impl Mapping {
         }
     }
 
-    /// The store's file is shorter than it was when `fill` began: so is ours.
+    /// The store's file is shorter than when `fill` began: shrinks the mapping.
     fn cut_off(self: &Arc<Self>, attr: &Attr, fill: &Fill) {
-        // Others have read the old file, too.
+        // The fill may have read the old file, so it publishes nothing.
         let mut state = self.state.lock();
         fill.disown();
         if state.invalidating || attr.size >= state.stored_size {

@@ -1,15 +1,15 @@
-//! Fills: reads of the store in flight, and what they publish.
+//! Fills: reads of the store in flight, and the pages that they publish.
 //!
-//! 1. A fill that fails publishes nothing (I9).
-//! 2. A page is published only as far as the store said what is there; a short read leaves the
-//!    rest empty. Past the store's end of file and before ours, nothing was ever written: a hole.
-//!    That is so only as far as the store's file never was that long; see `mapping/early_eof.rs`.
-//! 3. A hole page uses no frame (I8). What the store tells of a hole beyond the request is
-//!    believed only if nothing was changed since the read began, and nothing written back either: a
-//!    page may have been written, and dropped, since the store looked.
-//! 4. A fill ends even if everybody who wanted it has left.
-//! 5. One that was in flight when a change of the file as a whole began publishes nothing:
-//!    it may have read before that change or after.
+//! 1. A failed fill publishes nothing (I9).
+//! 2. A fill publishes only pages that the store's answer covers; after a short read the rest stays
+//!    empty. What lies past the store's end of file and before ours was never written: a hole. This
+//!    requires that the store's file never was longer; see `mapping/early_eof.rs`.
+//! 3. A hole page uses no frame (I8). The fill records a hole beyond the request only if nothing
+//!    was changed or written back since the read began: otherwise a page may have been written, and
+//!    dropped again, after the store's look.
+//! 4. A fill completes even if every caller that waited for it is gone.
+//! 5. A fill in flight when a change of the whole file begins publishes nothing: it may have read
+//!    before or after that change.
 //!
 //! Soundness: the buffer handed to the store writes into frames that are not published; they
 //! belong to the fill until the store has given the buffer back.
@@ -30,27 +30,26 @@ use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicU32, Ordering};
 use weir_vfs::{Buffer, Error, Layout, ReadOp, Result, SegmentKind};
 
-/// Known holes up to this many pages are read through rather than around: 64 KiB.
+/// Fills read through known holes of up to this many pages (64 KiB).
 const READ_THROUGH_PAGES: u64 = 16;
 
-/// Pages brought in at a time: 1 MiB. Each piece of a read-ahead has a mark.
+/// Most pages of one fill: 1 MiB. Each piece of a read-ahead has a mark.
 pub(crate) const PIECE: u64 = 256;
 
 /// A read of the store in flight.
 pub(crate) struct Fill {
     pub(crate) number: u64,
     pages: Range<u64>,
-    /// The mapping's sequence when it began.
+    /// The mapping's sequence when the fill began.
     sequence: u64,
-    /// The store's file was at least so long then, in bytes.
+    /// A lower bound of the length of the store's file at that time, in bytes.
     pub(crate) stored_size: u64,
-    /// How often the store was asked.
+    /// How often the fill has asked the store.
     pub(crate) asked: AtomicU32,
-    /// The number of the next write to the store then, unless one was in flight.
+    /// The number of the next write to the store at that time, unless a write was in flight.
     next_write: Option<u64>,
     policy: CachePolicy,
-    /// The first page that was not asked for, if the fill reads ahead: the first one with data from
-    /// there on is marked.
+    /// The first page of read-ahead, if any: the first page with data from there on is marked.
     mark: Option<u64>,
     outcome: Mutex<Outcome>,
 }
@@ -60,16 +59,16 @@ struct Outcome {
     result: Option<Result<()>>,
     /// Pages of an uncached fill that a cached read waits for.
     claimed: RangeSet,
-    /// What it brings is not wanted any more.
+    /// The fill publishes nothing.
     disowned: bool,
 }
 
-/// What a fill is for.
+/// The purpose of a fill.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Purpose {
-    /// That of the operation that wants it.
+    /// The policy of the operation that needs the pages.
     pub(crate) policy: CachePolicy,
-    /// From this page on it reads ahead; reading the first of those is to start the next read-ahead.
+    /// The first page of read-ahead; the read that reaches it starts the next read-ahead.
     pub(crate) mark: Option<u64>,
 }
 
@@ -79,20 +78,19 @@ impl Fill {
         self.pages.clone()
     }
 
-    /// How it ended, once it has.
+    /// The result, once the fill has ended.
     pub(crate) fn result(&self) -> Option<Result<()>> {
         self.outcome.lock().result
     }
 
-    /// The store says that the file ends before where it is known to have ended, within the pages
-    /// asked for.
+    /// Whether the store reports an end of file before the known one, within the pages asked for.
     pub(crate) fn ends_early(&self, layout: &Layout) -> bool {
         let page = PAGE_SIZE as u64;
         let asked = self.pages.end.saturating_mul(page).min(self.stored_size);
         layout.eof && layout.end(self.pages.start * page) < asked
     }
 
-    /// Has it publish nothing: the store was changed while it read.
+    /// Keeps the fill from publishing: the store was changed while it read.
     pub(crate) fn disown(&self) {
         self.outcome.lock().disowned = true;
     }
@@ -102,7 +100,7 @@ impl Fill {
         self.outcome.lock().disowned
     }
 
-    /// Says that a cached read wants a page of it to stay.
+    /// A cached read waits for this page of the fill: it is to stay.
     pub(crate) fn claim(&self, page: u64) {
         if self.policy.is_uncached() {
             self.outcome.lock().claimed.insert(page..page + 1);
@@ -111,9 +109,9 @@ impl Fill {
 }
 
 impl Mapping {
-    /// Begins to read the empty pages from `first` on, and through short holes between them, into
-    /// `frames`. `None` if the first one is
-    /// not empty any more, or is past the end, or the file is being changed as a whole.
+    /// Starts a fill of the empty pages from `first` on, through short holes between them, in
+    /// `frames`. `None` if the first page is not empty or past the end, or if a change of the whole
+    /// file is in progress.
     pub(crate) fn start_fill(
         self: &Arc<Self>,
         first: u64,
@@ -135,8 +133,8 @@ impl Mapping {
                         edit.set(page, Slot::InFlight(number));
                         last = page + 1;
                     }
-                    // Read through: a read of the store for each piece of data between short holes
-                    // would cost more than their frames do.
+                    // Read through: one read of the store for each piece of data between short
+                    // holes would cost more than frames for the holes.
                     Slot::Hole if last > first && page - last < READ_THROUGH_PAGES => {}
                     _ => break,
                 }
@@ -167,12 +165,12 @@ impl Mapping {
         Some(fill)
     }
 
-    /// Asks the store for what a fill is to bring, in `frames`.
+    /// Submits a fill's read of the store, into `frames`.
     pub(crate) fn ask_store(self: &Arc<Self>, fill: &Arc<Fill>, frames: Frames) {
         self.count(Count::Fills, 1);
         fill.asked.fetch_add(1, Ordering::Relaxed);
         let start = fill.pages.start * PAGE_SIZE as u64;
-        // The last page that a file can have ends one byte behind its largest size.
+        // The last page of the largest possible file lacks its last byte.
         let most = MAX_FILE_BYTES.saturating_sub(start);
         let buffer = FrameBuffer {
             arena: self.memory.arena.clone(),
@@ -192,8 +190,8 @@ impl Mapping {
         self.file().submit_read(op.uncached(fill.policy.is_uncached()));
     }
 
-    /// Begins fills for what is missing of a range, in frames that `alloc` gives, as far as it
-    /// does. Returns up to which page everything is there or on its way.
+    /// Starts fills for the missing pages of a range, in frames from `alloc`, until it returns
+    /// none. Returns the end of the pages that are present or in flight.
     pub(crate) fn fill_missing(
         self: &Arc<Self>,
         pages: Range<u64>,
@@ -206,19 +204,19 @@ impl Mapping {
             let want = (end - page).min(PIECE) as usize;
             let want = want.min(self.memory.limits().step);
             let Some(frames) = alloc(want) else { return page };
-            // Another caller may have begun to read the page.
+            // Another caller may have started to fill the page.
             let after = self.start_fill(page, frames, purpose).map_or(page + 1, |f| f.pages().end);
             page = self.missing_from(after, end);
         }
         pages.end
     }
 
-    /// The first page behind `page` that is neither there nor on its way, or `end`.
+    /// The first page after `page` that is neither present nor in flight, or `end`.
     pub(crate) fn missing_after(&self, page: u64, end: u64) -> u64 {
         self.missing_from(page + 1, end.max(page + 1))
     }
 
-    /// The first page from `page` on that is neither there nor on its way, or `end`.
+    /// The first page from `page` on that is neither present nor in flight, or `end`.
     fn missing_from(&self, mut page: u64, end: u64) -> u64 {
         let guard = self.memory.epoch.enter();
         while page < end {
@@ -237,7 +235,7 @@ impl Mapping {
         end
     }
 
-    /// Publishes what a fill brought.
+    /// Publishes the pages of a fill.
     pub(crate) fn end_fill(&self, fill: &Fill, mut frames: Frames, result: Result<Layout>) {
         let mut state = self.state.lock();
         state.fills.retain(|f| f.number != fill.number);
@@ -255,7 +253,7 @@ impl Mapping {
             }
             Err(error) => Err(error),
         };
-        // What was not published is empty again.
+        // Slots of unpublished pages become empty again.
         for page in fill.pages.clone() {
             if edit.slot(page) == Slot::InFlight(fill.number) {
                 edit.evict(page);
@@ -285,7 +283,7 @@ impl Mapping {
         let start = fill.pages.start * page_bytes;
         let known = if layout.eof { u64::MAX } else { layout.end(start) };
         if known <= start {
-            // A read that brings nothing and is not at the end would be asked for ever again.
+            // A read without progress before the end of file would be repeated forever.
             return Err(Error::Io);
         }
         let (mut data_pages, mut hole_pages, mut ahead, mut kept) = (0, 0, 0, 0);
@@ -302,7 +300,7 @@ impl Mapping {
             while extents.first().is_some_and(|e| e.end <= from) {
                 extents = &extents[1..];
             }
-            // Zero all of the page that is not data; if that is all of it, it is a hole.
+            // Zero the rest of a page with data; a page without data is a hole.
             let mut at = from;
             let mut has_data = false;
             for extent in extents.iter().take_while(|e| e.start < to) {
@@ -328,7 +326,8 @@ impl Mapping {
                 }
             }
             if fill.mark.is_some_and(|mark| page >= mark) {
-                // Each piece of a long read-ahead has its mark, should the one before be a hole.
+                // Each piece of a long read-ahead has a mark, in case the previous piece was a
+                // hole.
                 if ahead == 0 {
                     flags |= flag::READAHEAD;
                 }
@@ -349,7 +348,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Marks what the layout tells of a hole past the request.
+    /// Records the part of a hole past the request.
     fn remember_hole(&self, fill: &Fill, layout: &Layout, edit: &mut Edit<'_>) {
         let Some(last) = layout.extents.last() else { return };
         if last.kind != SegmentKind::Hole || self.sequence() != fill.sequence {
@@ -366,14 +365,14 @@ impl Mapping {
         }
     }
 
-    /// Has what is in flight publish nothing: the store is about to be changed.
+    /// Keeps the fills in flight from publishing: the store is about to be changed.
     pub(crate) fn disown_fills(&self, _held: &InvalidateLock) {
         for fill in &self.state.lock().fills {
             fill.disown();
         }
     }
 
-    /// The fill of this number, while it is in flight.
+    /// The fill with this number, while it is in flight.
     pub(crate) fn fill_in_flight(&self, number: u64) -> Option<Arc<Fill>> {
         self.state.lock().fills.iter().find(|f| f.number == number).cloned()
     }
@@ -390,7 +389,7 @@ impl Mapping {
     }
 }
 
-/// Frames of a fill, as the store sees them.
+/// A fill's frames, as the store's buffer.
 struct FrameBuffer {
     arena: Arc<Arena>,
     runs: Vec<(FrameNo, usize)>,
@@ -412,8 +411,8 @@ unsafe impl Buffer for FrameBuffer {
             at = run.end;
             let (start, end) = (from.max(run.start), to.min(run.end));
             if start < end {
-                // SAFETY: inside of a run of frames that belong to the fill alone while the
-                // buffer lives; runs do not overlap, and `&mut self` keeps slices apart.
+                // SAFETY: within a run of frames that belong to the fill alone while the buffer
+                // lives; runs do not overlap, and `&mut self` keeps slices apart.
                 out.push(IoSliceMut::new(unsafe {
                     std::slice::from_raw_parts_mut(
                         self.arena.ptr(frame).add(start - run.start),

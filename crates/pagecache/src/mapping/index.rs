@@ -1,11 +1,11 @@
-//! The index of one file: from page number to slot, as a radix tree that is read without locks.
+//! The index of a file: from page number to slot, as a radix tree with lock-free readers.
 //!
 //! 1. Readers hold a guard of their cache's epochs and use atomic loads only; one writer at a time
 //!    (the mapping's lock) changes the tree.
-//! 2. A hole costs no memory for its length: an inner slot can say "all of this is a hole", so 2
+//! 2. A hole costs no memory for its length: an inner slot can mark all its pages as a hole, so 2
 //!    TiB of hole are a handful of marks (I8).
-//! 3. A node without marks is unlinked and handed to the caller as [`Garbage`], to be dropped when
-//!    its epoch has passed; so is everything beneath a subtree that is replaced as a whole.
+//! 3. A node without entries is unlinked and handed to the caller as [`Garbage`], to be dropped
+//!    when its epoch has passed; so are all nodes below a subtree that is replaced as a whole.
 //!
 //! A leaf has 64 slots (512 bytes, 256 KiB of file), so that small files cost little; inner nodes
 //! have 512 (a page each: 128 MiB, 64 GiB, 32 TiB of file). The tree is as high as its last page
@@ -29,16 +29,16 @@ const INNER_SLOTS: usize = 1 << INNER_BITS;
 /// Low bits of the root pointer that hold the tree's height.
 const HEIGHT_MASK: usize = 7;
 
-/// What a page number leads to.
+/// The state of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// Nothing is known.
+    /// Unknown.
     Empty,
     /// The page is in this frame.
     Frame(FrameNo),
     /// The page is a hole: reads as zeros, has no frame.
     Hole,
-    /// The fill of this number will bring it.
+    /// The fill with this number will publish it.
     InFlight(u64),
 }
 
@@ -65,7 +65,7 @@ impl Slot {
 /// The lowest level: slots of consecutive pages.
 pub(crate) struct Leaf {
     slots: [AtomicU64; LEAF_SLOTS],
-    /// Slots that are not empty; written under the mapping's lock.
+    /// Number of slots that are not empty; written under the mapping's lock.
     used: AtomicU32,
 }
 
@@ -78,31 +78,31 @@ impl Leaf {
         }
     }
 
-    /// The slot at `index`, which counts from the leaf's first page.
+    /// The slot at `index` from the leaf's first page.
     #[inline]
     pub(crate) fn slot(&self, index: usize) -> Slot {
         Slot::decode(self.slots[index & (LEAF_SLOTS - 1)].load(Ordering::Acquire))
     }
 
-    /// The page behind the leaf that `page` is in.
+    /// The page after the leaf that contains `page`.
     pub(crate) fn end(&self, page: u64) -> u64 {
         (page | (LEAF_SLOTS as u64 - 1)) + 1
     }
 
-    /// The first page from `page` on whose slot is not `wanted`, or the page behind the leaf.
+    /// The first page from `page` on whose slot is not `wanted`, or the page after the leaf.
     pub(crate) fn skip(&self, page: u64, wanted: impl Fn(Slot) -> bool) -> u64 {
         let first = page as usize & (LEAF_SLOTS - 1);
         page + (first..LEAF_SLOTS).take_while(|&index| wanted(self.slot(index))).count() as u64
     }
 
-    /// Whether nothing is known but holes.
+    /// Whether the leaf has no page and no fill, at most holes.
     pub(crate) fn holds_no_page(&self) -> bool {
         (0..LEAF_SLOTS).all(|index| matches!(self.slot(index), Slot::Empty | Slot::Hole))
     }
 
     fn put(&self, index: usize, slot: Slot) -> Slot {
         let old = self.slots[index].load(Ordering::Relaxed);
-        // Release: a frame's bytes are written before readers can find it.
+        // Release: readers that find a frame see its bytes.
         self.slots[index].store(slot.encode(), Ordering::Release);
         let old = Slot::decode(old);
         let used = self.used.load(Ordering::Relaxed) + u32::from(slot != Slot::Empty)
@@ -123,7 +123,7 @@ impl Inner {
         Self { children: std::array::from_fn(|_| AtomicPtr::new(all)), used: AtomicU32::new(used) }
     }
 
-    /// Recounts one child that was `old` and is now `new`.
+    /// Updates the counts for one child that was `old` and is now `new`.
     fn recount(&self, old: *mut (), new: *mut ()) {
         let used = self.used.load(Ordering::Relaxed) + u32::from(!new.is_null())
             - u32::from(!old.is_null());
@@ -136,17 +136,17 @@ struct Sentinel(#[expect(dead_code, reason = "only its address is used")] u8);
 
 static HOLE: Sentinel = Sentinel(0);
 
-/// The pointer that stands for "a hole, all of it".
+/// The pointer that marks a child as a hole throughout.
 fn hole_sentinel() -> *mut () {
     ptr::from_ref(&HOLE).cast_mut().cast()
 }
 
-/// Pages covered by a child at `height` (0: a leaf).
+/// Pages that a child at `height` covers (0: a leaf).
 const fn span(height: u32) -> u64 {
     1 << (LEAF_BITS + INNER_BITS * height)
 }
 
-/// A node that was unlinked; to be dropped when its epoch has passed.
+/// An unlinked node, to be dropped when its epoch has passed.
 pub(crate) struct Garbage {
     node: *mut (),
     height: u32,
@@ -169,24 +169,24 @@ impl Drop for Garbage {
     }
 }
 
-/// What [`Index::lookup`] found at a page.
+/// Result of [`Index::lookup`].
 pub(crate) enum Found<'g> {
     /// The leaf that holds the page's slot.
     Leaf(&'g Leaf),
-    /// A hole, up to this page at least.
+    /// A hole, at least up to this page.
     Hole(u64),
-    /// Nothing, up to this page at least.
+    /// Nothing known, at least up to this page.
     Empty(u64),
 }
 
-/// What [`Index::replace`] puts in place of a range.
+/// The new content of a range for [`Index::replace`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Replacement {
     /// Empties all slots.
     Empty,
-    /// Makes all of it a hole.
+    /// Makes all pages a hole.
     Hole,
-    /// Makes what is empty a hole, and leaves the rest.
+    /// Makes empty slots a hole, and leaves the others.
     HoleWhereEmpty,
 }
 
@@ -220,17 +220,18 @@ impl Index {
         self.root.store(node.map_addr(|a| a | height as usize), Ordering::Release);
     }
 
-    /// Finds the leaf of `page`, or how far nothing or a hole reaches.
+    /// Finds the leaf of `page`, or the end of the hole or of the empty range around it.
     #[inline]
     pub(crate) fn lookup<'g>(&self, page: u64, _guard: &'g Guard) -> Found<'g> {
         // SAFETY: the guard keeps the leaf.
         unsafe { self.find(page) }
     }
 
-    /// The same.
+    /// [`lookup`](Self::lookup) without a guard.
     ///
     /// # Safety
-    /// The leaf is not freed while it is used: the caller is in an epoch, or holds the mapping's lock.
+    /// No node is freed while the leaf is used: the caller is in an epoch, or holds the mapping's
+    /// lock.
     #[inline]
     unsafe fn find<'a>(&self, page: u64) -> Found<'a> {
         let (mut node, mut height) = Self::untag(self.root.load(Ordering::Acquire));
@@ -245,8 +246,8 @@ impl Index {
                 return Found::Hole((page | (span(height) - 1)) + 1);
             }
             if height == 0 {
-                // SAFETY: a non-null child at height 0 that is not the mark is a leaf, and the caller
-                // sees to it that it is not freed.
+                // SAFETY: a non-null child at height 0 other than the mark is a leaf, and the
+                // caller keeps it from being freed.
                 return Found::Leaf(unsafe { &*node.cast::<Leaf>() });
             }
             height -= 1;
@@ -266,8 +267,8 @@ impl Index {
         }
     }
 
-    /// The end of the run of holes that begins at `page` (`page` itself if that is none), looking
-    /// no further than `end`.
+    /// The end of the run of holes that begins at `page` (`page` itself if it is none), up to
+    /// `end`.
     pub(crate) fn hole_end(&self, mut page: u64, end: u64, guard: &Guard) -> u64 {
         while page < end {
             match self.lookup(page, guard) {
@@ -285,7 +286,7 @@ impl Index {
         page.min(end)
     }
 
-    /// Calls `visit` with every page of `range` that has a frame or is in flight, in order.
+    /// Calls `visit` with every page of `range` that has a frame or a fill in flight, in order.
     pub(crate) fn visit(&self, range: Range<u64>, guard: &Guard, visit: &mut dyn FnMut(u64, Slot)) {
         let mut page = range.start;
         while page < range.end {
@@ -305,9 +306,9 @@ impl Index {
         }
     }
 
-    /// Puts `slot` at `page` and returns what was there. The mapping's lock is held.
+    /// Stores `slot` at `page` and returns the old one. The mapping's lock is held.
     pub(crate) fn set(&self, page: u64, slot: Slot, garbage: &mut Vec<Garbage>) -> Slot {
-        // Most changes neither make a leaf nor empty one, so that nothing above it changes.
+        // Most changes neither create nor empty a leaf, so the nodes above it stay the same.
         // SAFETY: no other thread unlinks nodes meanwhile.
         if let Found::Leaf(leaf) = unsafe { self.find(page) }
             && (slot != Slot::Empty || leaf.used.load(Ordering::Relaxed) > 1)
@@ -332,8 +333,8 @@ impl Index {
         old
     }
 
-    /// Replaces a whole range, calling `removed` for every frame or fill that it takes out. The
-    /// mapping's lock is held.
+    /// Replaces a whole range, and calls `removed` for every frame or fill taken out. The mapping's
+    /// lock is held.
     pub(crate) fn replace(
         &self,
         range: Range<u64>,
@@ -362,12 +363,12 @@ impl Index {
         }
     }
 
-    /// Memory of its nodes, in bytes.
+    /// Memory of all nodes, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts nodes made and nodes taken out.
+    /// Counts nodes created and nodes unlinked.
     fn account(&self, made: usize, gone: &[Garbage]) {
         let gone: usize = gone.iter().map(|garbage| node_bytes(garbage.height)).sum();
         self.bytes.store(self.bytes() + made - gone, Ordering::Relaxed);
@@ -390,7 +391,7 @@ impl Index {
     }
 }
 
-/// Which child of a node above `height` leads to `page`.
+/// The index of the child, in a node above `height`, that leads to `page`.
 #[inline]
 fn child_of(page: u64, height: u32) -> usize {
     (page >> (LEAF_BITS + INNER_BITS * height)) as usize & (INNER_SLOTS - 1)
@@ -407,8 +408,7 @@ impl IntoInnerPtr for AtomicPtr<()> {
     }
 }
 
-/// Makes sure that `child` is a node, not null or the hole mark. `None` where nothing is there and
-/// `create` is not set.
+/// Makes `child` a node if it is null or the hole mark. Without `create`, returns `None` for null.
 fn node_at(child: &AtomicPtr<()>, height: u32, create: bool, made: &mut usize) -> Option<*mut ()> {
     let old = child.load(Ordering::Relaxed);
     let hole = old == hole_sentinel();
@@ -469,7 +469,7 @@ fn set_below(
     old
 }
 
-/// Replaces `range` within the child that covers pages from `base` on.
+/// Replaces `range` within the child whose first page is `base`.
 #[expect(clippy::too_many_arguments, reason = "where, what, and three ways in which it is told")]
 fn replace_below(
     child: &AtomicPtr<()>,
@@ -484,15 +484,15 @@ fn replace_below(
     let before = child.load(Ordering::Relaxed);
     let empty = before.is_null();
     let hole = before == hole_sentinel();
-    // Nothing to do: already so.
+    // Already in the wanted state.
     if (hole && with != Replacement::Empty) || (empty && with == Replacement::Empty) {
         return;
     }
     let whole = range.start <= base && range.end >= base + span(height);
     if whole && (empty || hole || with != Replacement::HoleWhereEmpty) {
         let new = if with == Replacement::Empty { ptr::null_mut() } else { hole_sentinel() };
-        // Unlinked first, so that a reader that finds a child below does so while inside an epoch that
-        // began before.
+        // Unlinked first, so that a reader that finds a child below is in an epoch that began
+        // before.
         child.store(new, Ordering::Release);
         if !empty && !hole {
             take_down(before, height, base, removed, garbage);
@@ -536,7 +536,7 @@ fn replace_below(
     }
 }
 
-/// Hands an unlinked subtree's contents to `removed` and its nodes to `garbage`.
+/// Passes an unlinked subtree's contents to `removed` and its nodes to `garbage`.
 fn take_down(
     node: *mut (),
     height: u32,
@@ -633,7 +633,7 @@ mod tests {
             let index = Index::default();
             let (domain, mut garbage) = (Domain::new(), Vec::new());
             let guard = domain.enter();
-            // Every page that a range's edge could touch, so that ranges stay cheap to model.
+            // Every page at which a range's edge can lie, so that ranges stay cheap to model.
             let all: Vec<u64> =
                 (0..300).chain(32_600..33_000).chain((1 << 24) - 150..(1 << 24) + 150).collect();
             let mut model: BTreeMap<u64, Slot> = BTreeMap::new();
@@ -671,7 +671,7 @@ mod tests {
                         prop_assert_eq!(removed, expected);
                     }
                 }
-                // Miri is slow, and looks at each access by itself.
+                // Miri is slow, and checks each access by itself.
                 for &p in all.iter().step_by(if cfg!(miri) { 61 } else { 1 }) {
                     prop_assert_eq!(
                         index.get(p, &guard), model.get(&p).copied().unwrap_or(Slot::Empty), "{}", p);

@@ -1,15 +1,16 @@
-//! What keeps others out of a file.
+//! Exclusion of other operations on a file.
 //!
-//! 1. [`InvalidateLock`], for changes of it as a whole (truncate, hole punch, attributes): one has it at
-//!    a time, with no writeback in flight, and no fill, writeback or write begins meanwhile.
-//! 2. [`WriteSeqcount`], for the moment in which slots or size change under the lock: readers without it
-//!    look again.
+//! 1. [`InvalidateLock`], for changes of the whole file (truncate, hole punch, attributes): it has
+//!    one holder at a time, with no writeback in flight, and no fill, writeback or write begins
+//!    meanwhile.
+//! 2. [`WriteSeqcount`], for changes of slots or size under the lock: readers without the lock
+//!    retry.
 
 use crate::mapping::Mapping;
 use std::sync::Arc;
 use weir_base::sync::atomic::{Ordering, fence};
 
-/// The right to change the file as a whole.
+/// The exclusive right to change the whole file.
 pub(crate) struct InvalidateLock {
     mapping: Arc<Mapping>,
 }
@@ -18,7 +19,7 @@ impl Drop for InvalidateLock {
     fn drop(&mut self) {
         let mut state = self.mapping.state.lock();
         state.invalidating = false;
-        // Writeback may have come by meanwhile.
+        // Writeback may have skipped the file meanwhile.
         let passed_over = !state.dirty.is_empty();
         self.mapping.note_progress(&mut state);
         drop(state);
@@ -30,7 +31,7 @@ impl Drop for InvalidateLock {
     }
 }
 
-/// While it lives, readers without the lock look again.
+/// While it exists, readers without the lock retry.
 pub(crate) struct WriteSeqcount<'a> {
     mapping: &'a Mapping,
     sequence: u64,
@@ -50,8 +51,8 @@ impl Drop for WriteSeqcount<'_> {
 }
 
 impl Mapping {
-    /// Takes the right to change the file as a whole: waits for others who have it and for
-    /// writeback in flight, and keeps fills, writeback and writes from beginning.
+    /// Acquires the right to change the whole file: waits for other holders and for writeback in
+    /// flight, and keeps fills, writeback and writes from starting.
     pub(crate) async fn lock_invalidate(self: &Arc<Self>) -> InvalidateLock {
         loop {
             let ticket = self.changed.ticket();
@@ -74,12 +75,12 @@ impl Mapping {
         }
     }
 
-    /// Makes readers that look now look again, until the guard is dropped. The lock is held.
+    /// Makes readers without the lock retry until the guard is dropped. The lock is held.
     pub(crate) fn write_seqcount(&self) -> WriteSeqcount<'_> {
         let sequence = self.sequence.load(Ordering::Relaxed);
         debug_assert!(sequence & 1 == 0);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
-        // A reader that sees one of the stores that follow sees the odd number.
+        // A reader that sees one of the following stores also sees the odd number.
         fence(Ordering::Release);
         WriteSeqcount { mapping: self, sequence }
     }

@@ -1,18 +1,18 @@
-//! A file in the cache: its size, its pages, and what is going on with them.
+//! A file in the cache: its size, its pages, and the operations in progress on them.
 //!
 //! 1. `state` is held for short steps only: never across I/O, a wait, or a copy of more than the
 //!    edges of a write. Slots, size and high-water marks change only under it.
 //! 2. `sequence` is odd while slots or size change in a way that a reader must not see half of. A
 //!    reader that collects its slots and the size between two equal even values has a snapshot
-//!    (I5). The bytes need no such check: what a published frame holds below the end of file
-//!    does not change, and the reader's epoch keeps the frame.
+//!    (I5). The bytes need no such check: the bytes of a published frame below the end of file do
+//!    not change, and the reader's epoch keeps the frame.
 //! 3. Bytes of a published frame at or past its high-water mark are zero, and so are those of the
 //!    last page past the end of file.
-//! 4. A fill publishes into a slot only if its own number is still there. Who changes a page or
-//!    takes it away takes the number away, so a late fill cannot bring back old bytes.
-//! 5. While `invalidating` is set (truncate, hole punch, ...) no fill, writeback or write begins; it
-//!    is set only with no writeback in flight.
-//! 6. What is shown past the store's end of file as zeros was never written (`mapping/early_eof.rs`).
+//! 4. A fill publishes into a slot only if the slot still has the fill's number. Every change of a
+//!    page, or its removal, replaces that number, so a late fill cannot bring back old bytes.
+//! 5. While `invalidating` is set (truncate, hole punch, ...) no fill, writeback or write begins;
+//!    it is set only with no writeback in flight.
+//! 6. Zeros shown past the store's end of file were never written (`mapping/early_eof.rs`).
 //! 7. The store never has two writes of the same page in flight.
 
 pub(crate) mod attribute_overlay;
@@ -55,13 +55,13 @@ use weir_base::sync::{Mutex, MutexGuard, RwLock};
 use weir_base::{PAGE_SIZE, pages_spanning};
 use weir_vfs::{Access, Caller, Capabilities, Error, FileId, FileSystem, OpenFile, Result};
 
-/// Largest size of a file, in bytes: that of the kernel.
+/// Largest size of a file, in bytes: the kernel's limit.
 pub(crate) const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 
-/// Stands for a hole in a [`FrameList`].
+/// Represents a hole in a [`FrameList`].
 pub(crate) const HOLE: FrameNo = FrameNo::NONE;
 
-/// Frames of consecutive pages, holes as [`HOLE`].
+/// Frames of consecutive pages, with [`HOLE`] for holes.
 pub(crate) type FrameList = SmallVec<[FrameNo; 264]>;
 
 /// A file in the cache.
@@ -70,9 +70,9 @@ pub(crate) struct Mapping {
     pub(crate) store: Arc<dyn FileSystem>,
     pub(crate) id: FileId,
     number: AtomicU32,
-    /// The store lets cached reads take the fast path.
+    /// Whether the store lets cached reads take the fast path.
     pub(crate) fast: bool,
-    /// The file is marked as one whose data is not to be cached.
+    /// The file is marked as uncached.
     pub(crate) uncached: AtomicBool,
     pub(crate) sequence: AtomicU64,
     pub(crate) size: AtomicU64,
@@ -81,56 +81,56 @@ pub(crate) struct Mapping {
     pub(crate) state: Mutex<State>,
     /// A fill or writeback ended, or `invalidating` was cleared.
     pub(crate) changed: WaitQueue,
-    /// Open [`File`](crate::File)s, and those of them that may write.
+    /// Open [`File`](crate::File)s, and how many of them may write.
     pub(crate) opens: AtomicUsize,
     pub(crate) writers: AtomicUsize,
     /// Its last name is gone.
     pub(crate) unlinked: AtomicBool,
-    /// What of it is dirty, in pages, and its store's count.
+    /// The count of its dirty pages, and that of its store.
     pub(crate) dirty: FileDirty,
     pub(crate) counters: FileCounters,
-    /// Uncached reads may have left pages behind that no read has used.
+    /// Uncached reads may have left unused pages behind.
     pub(crate) marks_left: AtomicBool,
 }
 
 impl Mapping {
-    /// Largest size that the file may have, in bytes.
+    /// Largest possible size of the file, in bytes.
     pub(crate) fn max_size(&self) -> u64 {
         self.store.max_file_size().min(MAX_FILE_BYTES)
     }
 }
 
-/// What changes under the mapping's lock.
+/// State under the mapping's lock.
 pub(crate) struct State {
     pub(crate) next_fill: u64,
     pub(crate) fills: Vec<Arc<Fill>>,
-    /// Pages whose newest bytes the store was not asked to write yet.
+    /// Dirty pages whose current bytes are not yet in a write to the store.
     pub(crate) dirty: RangeSet,
     /// When the file last turned from clean to dirty.
     pub(crate) dirty_since: Option<Instant>,
-    /// An uncached write or a sync wants it written now.
+    /// An uncached write or a sync wants dirty pages written now.
     pub(crate) urgent: bool,
-    /// The page in the middle of which the last uncached write ended: the next one probably goes
-    /// on there, so it is not written back for their sake alone.
+    /// The page in the middle of which the last uncached write ended. The next one probably
+    /// continues there, so uncached writes alone do not cause its writeback.
     pub(crate) half_written: Option<u64>,
     /// Its place in the flusher's list.
     pub(crate) listed: Option<Listed>,
     pub(crate) next_write: u64,
-    /// Writes in flight: pages.
+    /// Writes in flight: their pages by number.
     pub(crate) writeback: BTreeMap<u64, Range<u64>>,
-    /// Pages whose last write failed, and is to be tried again.
+    /// Pages whose last write failed and is retried.
     pub(crate) failing: Failing,
-    /// Not before this time again.
+    /// No retry before this time.
     pub(crate) retry_at: Option<Instant>,
     pub(crate) failures: u32,
     pub(crate) errors: WriteErrors,
-    /// The store's file was at least so long when it was last heard of, in bytes: what it says ends
-    /// before that was cut off behind our back.
+    /// A lower bound of the length of the store's file, in bytes. If the store reports an earlier
+    /// end, another program has truncated the file.
     pub(crate) stored_size: u64,
-    /// A change of the file as a whole holds the invalidate lock, or waits for writeback to end.
+    /// A change of the whole file holds the invalidate lock, or waits for writeback to end.
     pub(crate) invalidating: bool,
     pub(crate) overlay: AttributeOverlay,
-    /// A task that settles the times is queued, and has not begun.
+    /// A task that settles the times is queued and has not started.
     pub(crate) settle_queued: bool,
     pub(crate) durability: Durability,
 }
@@ -151,30 +151,30 @@ impl State {
     }
 }
 
-/// Why a collection of slots stopped.
+/// Why a walk over slots stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// At the end of the request or of the file.
+    /// It reached the end of the request or of the file.
     Complete,
-    /// At a page that is not there.
+    /// At a page that is not present.
     Missing,
-    /// At a page that this fill will bring.
+    /// At a page that this fill will publish.
     InFlight(u64),
-    /// At a page with a flag that the caller wanted to stop at.
+    /// At a page with one of the flags to stop at.
     Marked,
 }
 
-/// Slots of consecutive pages, as they were at one moment.
+/// Slots of consecutive pages at one moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Snapshot {
     pub(crate) sequence: u64,
     pub(crate) size: u64,
-    /// Bytes from the request's offset that the pages cover, clipped at the end of file.
+    /// Bytes from the request's offset on that the pages cover, clipped at the end of file.
     pub(crate) len: usize,
     pub(crate) stop: Stop,
 }
 
-/// A page that has a frame, as it was at one moment.
+/// A page with a frame, at one moment.
 pub(crate) struct PageNow<'g> {
     pub(crate) frame: FrameNo,
     pub(crate) flags: u16,
@@ -183,7 +183,7 @@ pub(crate) struct PageNow<'g> {
 }
 
 impl PageNow<'_> {
-    /// The next page's frame, as far as the same leaf knows it.
+    /// The next page's frame, if it is in the same leaf.
     #[inline]
     pub(crate) fn next(&self) -> Option<FrameNo> {
         match self.leaf.slot(self.index + 1) {
@@ -197,7 +197,7 @@ impl Mapping {
     /// Opens a file of `store` as the program itself.
     ///
     /// # Errors
-    /// Those of the store; [`Error::IsDirectory`] and [`Error::Invalid`] for what is not a file.
+    /// Those of the store; [`Error::IsDirectory`] and [`Error::Invalid`] for other kinds of files.
     pub(crate) async fn open(
         memory: &Arc<Memory>,
         store: &Arc<dyn FileSystem>,
@@ -210,7 +210,7 @@ impl Mapping {
         Self::of_open(memory, store, dirty, id, file, change_lead).await
     }
 
-    /// The mapping of a file that the store has open, for reading at least.
+    /// The mapping of a file that the store has open, at least for reading.
     pub(crate) async fn of_open(
         memory: &Arc<Memory>,
         store: &Arc<dyn FileSystem>,
@@ -219,7 +219,7 @@ impl Mapping {
         file: Arc<dyn OpenFile>,
         change_lead: u64,
     ) -> Result<Arc<Self>> {
-        // Before anything is read: what others change from here on moves it.
+        // Read first: later changes by others advance the count.
         let others = file.changes_by_others();
         let attr = file.getattr().await?;
         match attr.kind {
@@ -272,7 +272,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// The store's open file. It is one as long as a program has the file open or anything is dirty.
+    /// The store's open file. It is open while a program has the file open or pages are dirty.
     pub(crate) fn file(&self) -> Arc<dyn OpenFile> {
         self.file.read().clone()
     }
@@ -283,18 +283,18 @@ impl Mapping {
         self.size.load(Ordering::Acquire)
     }
 
-    /// The sequence number now, odd or even.
+    /// The current sequence number, odd or even.
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence.load(Ordering::Acquire)
     }
 
-    /// Identity of a page for reclaim's memory.
+    /// Identity of a page for reclaim's ghosts.
     pub(crate) fn key(&self, page: u64) -> u64 {
         let mixed = self.id.ino ^ self.id.generation.rotate_left(32) ^ page.rotate_left(20);
         (mixed ^ mixed >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Counts for the cache and for the file.
+    /// Adds to the counter of the cache and of the file.
     pub(crate) fn count(&self, count: Count, n: u64) {
         if n > 0 {
             self.memory.stats.add(count, n);
@@ -302,8 +302,8 @@ impl Mapping {
         }
     }
 
-    /// Collects the slots of the resident prefix of a range, without a lock. `None` when writers
-    /// got in between.
+    /// Collects the slots of the resident prefix of a range, without a lock. `None` if a write
+    /// intervened.
     #[inline]
     pub(crate) fn snapshot(
         &self,
@@ -319,7 +319,7 @@ impl Mapping {
                 std::hint::spin_loop();
                 continue;
             }
-            // The size is read inside of the read section, so it belongs to the slots.
+            // The size is read within the read section, so it matches the slots.
             let size = self.size.load(Ordering::Relaxed);
             frames.clear();
             let (len, stop) = self.walk(guard, offset, len, size, stop_at, frames);
@@ -331,9 +331,9 @@ impl Mapping {
         None
     }
 
-    /// The page with the `len` bytes at `offset`, which do not reach into the next one, if it is
-    /// there, all of them lie below the end of file, and it has none of the flags `stop_at`. A
-    /// snapshot, too, without a lock.
+    /// The page with the `len` bytes at `offset`, which lie within one page, if it is resident, all
+    /// of them are below the end of file, and it has none of the flags `stop_at`. Also a snapshot
+    /// without a lock.
     #[inline]
     pub(crate) fn page_now<'g>(
         &self,
@@ -343,7 +343,7 @@ impl Mapping {
         stop_at: u16,
     ) -> Option<PageNow<'g>> {
         let sequence = self.sequence.load(Ordering::Acquire);
-        // The size is read inside of the read section, so it belongs to the slot.
+        // The size is read within the read section, so it matches the slot.
         let size = self.size.load(Ordering::Relaxed);
         let page = offset / PAGE_SIZE as u64;
         let Found::Leaf(leaf) = self.index.lookup(page, guard) else { return None };
@@ -429,12 +429,12 @@ impl Mapping {
         if page == pages.end {
             return (len as usize, stop);
         }
-        // Up to the page at which it stopped; nothing if that is the first.
+        // Up to the page at which the walk stopped; 0 if that is the first.
         ((page * PAGE_SIZE as u64).saturating_sub(offset).min(len) as usize, stop)
     }
 
-    /// Begins to look up and change slots. `_locked` proves that the caller holds the lock: a state
-    /// is reached through its guard only.
+    /// Starts look-ups and changes of slots. `_locked` proves that the caller holds the lock: a
+    /// state is only reachable through its guard.
     pub(crate) fn edit(&self, _locked: &State) -> Edit<'_> {
         Edit {
             mapping: self,
@@ -446,8 +446,8 @@ impl Mapping {
         }
     }
 
-    /// Raises the high-water mark of the page that holds the end of file when that moves from
-    /// `old` to `new`: what is zero there is visible from now on. The lock is held.
+    /// Raises the high-water mark of the page at the end of file when the end moves from `old` to
+    /// `new`: the zeros there become visible. The lock is held.
     pub(crate) fn raise_mark(&self, edit: &Edit<'_>, old: u64, new: u64) {
         if new <= old || old.is_multiple_of(PAGE_SIZE as u64) {
             return;
@@ -469,7 +469,7 @@ impl Mapping {
         self.dirty.add(new);
     }
 
-    /// Forgets that pages are dirty, since they are going away. The lock is held.
+    /// Marks pages that are being removed as no longer dirty. The lock is held.
     pub(crate) fn forget_dirty(&self, state: &mut State, pages: Range<u64>) {
         let gone = state.dirty.remove(pages.clone());
         state.no_longer_failing(pages);
@@ -491,7 +491,7 @@ impl Mapping {
         self.memory.collect_some();
     }
 
-    /// The same, as a part of a change. The lock is held.
+    /// [`drop_clean`](Self::drop_clean) as part of a change. The lock is held.
     pub(crate) fn evict_clean(&self, edit: &mut Edit<'_>, pages: Range<u64>) {
         let mut clean = Vec::new();
         edit.visit(&mut |page, frame| {
@@ -508,7 +508,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // No thread reads any more, so no epoch is needed; pins keep their frames.
+        // No reader is left, so frames need no epoch; pins keep theirs.
         let mut frames = Vec::new();
         let guard = self.memory.epoch.enter();
         self.index.visit(0..u64::MAX >> 1, &guard, &mut |_, slot| {
@@ -525,7 +525,7 @@ impl Drop for Mapping {
             }
         }
         let state = self.state.lock();
-        // Dirty pages are left only when the file itself is gone.
+        // Dirty pages remain only if the file itself is gone.
         self.dirty.sub(state.dirty.len());
         drop(state);
         memory.unpin(frames.into_iter());
@@ -535,20 +535,20 @@ impl Drop for Mapping {
     }
 }
 
-/// A change of slots. To be [finished](Edit::finish) before the lock is let go.
+/// A change of slots. [Finish](Edit::finish) it before the lock is released.
 pub(crate) struct Edit<'a> {
     mapping: &'a Mapping,
     guard: Guard,
-    /// Memory of the index before.
+    /// The index's memory before the change.
     bytes: usize,
-    /// Frames that slots let go of, in reclaim's queues until the change is finished.
+    /// Frames taken out of slots; they stay in reclaim's queues until the change is finished.
     frames: Vec<FrameNo>,
     garbage: Vec<Garbage>,
     entered: SmallVec<[(FrameNo, u64); 8]>,
 }
 
 impl Edit<'_> {
-    /// Where a page's slot is.
+    /// The location of a page's slot.
     pub(crate) fn lookup(&self, page: u64) -> Found<'_> {
         self.mapping.index.lookup(page, &self.guard)
     }
@@ -558,7 +558,7 @@ impl Edit<'_> {
         self.mapping.index.get(page, &self.guard)
     }
 
-    /// Calls `visit` with every page that has a frame, and the frame.
+    /// Calls `visit` with every page that has a frame, and its frame.
     pub(crate) fn visit(&self, visit: &mut dyn FnMut(u64, FrameNo)) {
         self.mapping.index.visit(0..u64::MAX >> 1, &self.guard, &mut |page, slot| {
             if let Slot::Frame(frame) = slot {
@@ -575,7 +575,8 @@ impl Edit<'_> {
         }
     }
 
-    /// Puts a frame at a page. One that replaces another takes over its place in reclaim's queue.
+    /// Stores a frame at a page. If it replaces another, it takes over that one's place in
+    /// reclaim's queue.
     pub(crate) fn put(&mut self, page: u64, frame: FrameNo) {
         let memory = &self.mapping.memory;
         let meta = memory.arena.meta(frame);
@@ -590,7 +591,7 @@ impl Edit<'_> {
         }
     }
 
-    /// Puts something other than a frame at a page.
+    /// Stores something other than a frame at a page.
     pub(crate) fn set(&mut self, page: u64, slot: Slot) {
         if let Slot::Frame(old) = self.mapping.index.set(page, slot, &mut self.garbage) {
             self.frames.push(old);
@@ -617,10 +618,10 @@ impl Edit<'_> {
         );
     }
 
-    /// Tells reclaim about new pages and old ones, and hands over what was let go of.
+    /// Reports new and removed pages to reclaim, and retires what was unlinked.
     pub(crate) fn finish(self, _state: &mut State) {
         let memory = &self.mapping.memory;
-        // Wraps where the index shrinks, and so does the sum.
+        // The difference wraps if the index has shrunk, and so does the sum.
         let grown = self.mapping.index.bytes().wrapping_sub(self.bytes);
         memory.metadata.nodes.fetch_add(grown, Ordering::Relaxed);
         if !self.entered.is_empty() || !self.frames.is_empty() {
@@ -639,11 +640,11 @@ impl Edit<'_> {
     }
 }
 
-/// Memory of a mapping without its index: itself, and its places in the tables of files (a hash
-/// table half full, two ordered ones, the registry).
+/// Memory of a mapping without its index: the struct, and its entries in the tables of files (a
+/// half-full hash table, two ordered ones, the registry).
 const OWN_BYTES: usize = size_of::<Mapping>() + 192;
 
-/// Flags at which a read leaves the fast path.
+/// Flags that make a read leave the fast path.
 #[inline]
 pub(crate) const fn stops_of(policy: CachePolicy) -> u16 {
     if policy.is_uncached() { flag::READAHEAD | flag::UNCACHED } else { flag::READAHEAD }

@@ -1,4 +1,4 @@
-//! What memory management asks of a mapping (see [`FrameOwner`]).
+//! A mapping as memory management sees it (see [`FrameOwner`]).
 
 use crate::mapping::index::{self, Found};
 use crate::mapping::{Mapping, closed_file};
@@ -37,7 +37,7 @@ impl FrameOwner for Mapping {
         for (index, &old) in from.iter().take(to.len()).enumerate() {
             let meta = arena.meta(old);
             let page = meta.page.load(Ordering::Relaxed);
-            // A page under writeback is pinned, too.
+            // Pages under writeback are pinned, too.
             if edit.frame_at(page) != Some(old) || arena.is_pinned(old) {
                 continue;
             }
@@ -51,7 +51,7 @@ impl FrameOwner for Mapping {
         edit.finish(&mut state);
     }
 
-    /// Where the mapping is longer than the store's file, a fill finds the hole by that.
+    /// A fill finds a hole past the end of the store's file by that end alone.
     fn forget_holes(&self, mut page: u64, looks: &mut usize) -> ControlFlow<u64> {
         let mut state = self.state.lock();
         if state.invalidating {
@@ -74,8 +74,8 @@ impl FrameOwner for Mapping {
         if page < u64::MAX { ControlFlow::Break(page) } else { ControlFlow::Continue(()) }
     }
 
-    /// Pages are free at once: only what may block, the end of the store's file and perhaps of the store,
-    /// waits for the store's tasks.
+    /// Frees the pages at once; only closing the store's file, and possibly dropping the store, may
+    /// block, and so is left to the store's tasks.
     fn release(self: Arc<Self>) {
         if let Some(mapping) = Arc::into_inner(self) {
             let tasks = mapping.lane().tasks.clone();
@@ -103,7 +103,7 @@ mod tests {
         let (mapping, cache) = (file.open.mapping.clone(), rig.fs.cache().clone());
         drop(file);
         rig.fs.shared.table.lock().mappings.clear();
-        // The flusher lists it until it has looked at it.
+        // The flusher keeps it in its list until its next look.
         while Arc::strong_count(&mapping) > 1 {
             mapping.lane().kick();
             yield_now();

@@ -1,16 +1,18 @@
-//! Uncached operations: through the cache, and then the cache as it was.
+//! Uncached operations: they use the cache, and leave it as it was.
 //!
 //! 1. Only pages that uncached operations brought in carry the mark, and only those are pruned; a
-//!    cached access takes the mark away (I1, I2, I4).
-//! 2. A dirty page or one under writeback stays, mark and all, until it is clean (I3). A pinned one
-//!    stays until reclaim finds it.
+//!    cached access clears the mark (I1, I2, I4).
+//! 2. A dirty page or one under writeback stays, with its mark, until it is clean (I3). A pinned
+//!    one stays until reclaim finds it.
 //! 3. The page in the middle of which an uncached read ended stays until the open file's next
-//!    operation or its close: a stream of misaligned reads or writes would otherwise read it again
-//!    and again. It is one page per open file.
-//! 4. Pruning never waits: if the file is busy, reclaim does it (such pages go first there).
-//! 5. They live on the reserve of free frames, so that they evict no page of others: a long call is done
-//!    in pieces that fit in it, each pruned before the next. One that finds it used up waits for
-//!    others of its kind, and takes pages of others only if none of these gets on.
+//!    operation or its close: otherwise a stream of misaligned reads or writes would read it again
+//!    each time. This is one page per open file.
+//! 4. Pruning never waits: if the file is busy, it is left to reclaim (which takes such pages
+//!    first).
+//! 5. Uncached operations use the reserve of free frames, and so evict no pages of other users: a
+//!    long call runs in pieces that fit in the reserve, each pruned before the next. If the reserve
+//!    is used up, an operation waits for other uncached ones, and evicts pages of other users only
+//!    if none of these makes progress.
 
 use crate::mapping::index::Slot;
 use crate::mapping::{Edit, Mapping};
@@ -20,7 +22,7 @@ use crate::stats::Count;
 use weir_base::sync::atomic::Ordering;
 
 impl Mapping {
-    /// Drops those of the pages that an uncached operation brought in.
+    /// Drops the given pages where an uncached operation brought them in.
     pub(crate) fn prune(&self, pages: &RangeSet) {
         let Some(mut state) = self.state.try_lock() else {
             self.count(Count::PruneSkips, 1);
@@ -35,13 +37,13 @@ impl Mapping {
         self.memory.collect();
     }
 
-    /// Drops the page if it carries the mark and is not in use; says whether it did, which the
+    /// Drops the page if it carries the mark and is not in use; returns whether it did, which the
     /// caller counts. The lock is held.
     pub(crate) fn prune_page(&self, page: u64, edit: &mut Edit<'_>) -> bool {
         let Slot::Frame(frame) = edit.slot(page) else { return false };
         let meta = self.memory.arena.meta(frame);
-        // A cached reader claims the page by taking the mark away, without the lock: the one that takes it
-        // away decides.
+        // A cached reader claims the page by clearing the mark, without the lock: whichever thread
+        // clears it decides.
         let done_with = meta.flags() & (flag::UNCACHED | flag::DIRTY | flag::WRITEBACK)
             == flag::UNCACHED
             && !self.memory.arena.is_pinned(frame)
@@ -59,7 +61,7 @@ impl Mapping {
         }
     }
 
-    /// Drops what read-ahead for uncached reads has left, when the last open file goes.
+    /// On the last close, drops the unused pages that read-ahead for uncached reads brought in.
     pub(crate) fn prune_left(&self) {
         if !self.marks_left.swap(false, Ordering::Relaxed) {
             return;

@@ -1,15 +1,15 @@
-//! Changes of a file as a whole: truncate, hole punch, zeroing, allocate, clone.
+//! Changes of a whole file: truncate, hole punch, zeroing, allocate, clone.
 //!
 //! 1. Each runs alone: no fill, writeback or write of the file begins meanwhile, and none is in
-//!    flight to the store but fills, which publish nothing any more: they may have read before the
-//!    store was changed, or after. So the store never sees a write beside another operation on the
-//!    same range, nothing stale is published afterwards, and nothing new before (I5).
-//! 2. The store is changed first, then slots and size in one write section of the sequence counter. If the store
-//!    refuses, nothing has happened. Until then readers see the file as it was.
-//! 3. Once begun, it is finished even if the caller goes away.
-//! 4. The frames for the pages at the edges are taken beforehand, with nothing held.
-//! 5. Only [`Mapping::truncate`] makes a file shorter. What makes it longer compares its size under
-//!    the exclusion, so that a write that was acknowledged meanwhile stays.
+//!    flight to the store except fills, which no longer publish: they may have read before or after
+//!    the change. So the store never gets a write concurrently with another operation on the same
+//!    range, nothing stale is published afterwards, and nothing new before (I5).
+//! 2. The store is changed first, then slots and size in one write section of the sequence counter.
+//!    If the store fails, nothing has changed. Until then readers see the old file.
+//! 3. Once started, a change completes even if the caller goes away.
+//! 4. Frames for the pages at the edges are allocated beforehand, with no lock held.
+//! 5. Only [`Mapping::truncate`] makes a file shorter. Operations that extend it compare its size
+//!    under the exclusion, so that a write that was acknowledged meanwhile stays.
 
 use crate::cache_policy::CachePolicy;
 use crate::mapping::index::{Replacement, Slot};
@@ -26,7 +26,7 @@ use weir_vfs::{Error, Extent, OpenFile, Result, SegmentKind};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// A change of the store that was noted as begun, and has ended when this is dropped.
+/// A change of the store that was noted as begun; its drop notes the end.
 struct Noted<'a>(&'a Mapping);
 
 impl Drop for Noted<'_> {
@@ -55,7 +55,7 @@ impl Mapping {
         finish(&self.lane().tasks, work).await
     }
 
-    /// Turns a range into a hole; the size stays.
+    /// Turns a range into a hole; the size does not change.
     pub(crate) async fn punch_hole(self: &Arc<Self>, offset: u64, len: u64) -> Result<()> {
         let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_BYTES).ok_or(Error::TooBig)?;
         let mapping = self.clone();
@@ -63,8 +63,8 @@ impl Mapping {
             let frames = mapping.edge_frames(2).await;
             let invalidate_lock = mapping.lock_invalidate().await;
             let file = mapping.file();
-            // Pages that were never written back may be what makes the file as long as it is. The
-            // store has to know of that length before they go.
+            // Pages that were never written back may define the file's length. The store has to
+            // know that length before they are dropped.
             let size = mapping.size();
             let grown = end >= size && !mapping.state.lock().dirty.is_empty();
             let change = async {
@@ -80,8 +80,8 @@ impl Mapping {
         finish(&self.lane().tasks, work).await
     }
 
-    /// Makes a range zeros that take no data, on space that is reserved if `reserve`; the file grows to
-    /// its end, and never shrinks.
+    /// Replaces a range by zeros that use no data, over reserved space if `reserve`; extends the
+    /// file to the end of the range, and never shrinks it.
     pub(crate) async fn zero_range(
         self: &Arc<Self>,
         offset: u64,
@@ -98,7 +98,7 @@ impl Mapping {
             let invalidate_lock = mapping.lock_invalidate().await;
             let file = mapping.file();
             let size = mapping.size();
-            // Space first: without it nothing is changed. What is past the end is zeros then.
+            // Space first: without it nothing is changed. Past the end it reads as zeros.
             let change = async {
                 if reserve {
                     file.allocate(offset, len).await?;
@@ -114,7 +114,7 @@ impl Mapping {
                     return Err(error);
                 }
                 if reserve && let Err(error) = file.allocate(offset, old).await {
-                    // The zeros are there; it is the promise of space for data that is not kept.
+                    // The zeros are in place; only the reserved space for later data is lost.
                     debug!("space of zeros could not be reserved again: {error}");
                 }
                 Ok(())
@@ -128,7 +128,7 @@ impl Mapping {
         finish(&self.lane().tasks, work).await
     }
 
-    /// Reserves space for a range; the file grows to its end.
+    /// Reserves space for a range; extends the file to its end.
     pub(crate) async fn allocate(self: &Arc<Self>, offset: u64, len: u64) -> Result<()> {
         let max_size = self.max_size();
         let end = offset.checked_add(len).filter(|&e| e <= max_size).ok_or(Error::TooBig)?;
@@ -145,7 +145,7 @@ impl Mapping {
         finish(&self.lane().tasks, work).await
     }
 
-    /// Shares `len` bytes (0: to the end) at `offset` of `from` at `to` of this file.
+    /// Shares `len` bytes (0: to the end) at `offset` of `from` with this file at `to`.
     pub(crate) async fn clone_range(
         self: &Arc<Self>,
         from: &Arc<Self>,
@@ -157,11 +157,10 @@ impl Mapping {
         let work = async move {
             let same = Arc::ptr_eq(&mapping, &from);
             loop {
-                // Both files are to be in the store as they are; writers may come in between.
+                // Both files' dirty pages have to be in the store; writes may follow in between.
                 from.write_back(0..u64::MAX).await?;
                 mapping.write_back(0..u64::MAX).await?;
-                // In a fixed order, so that two clones in opposite directions do not wait for each
-                // other.
+                // In a fixed order, so that two clones in opposite directions do not deadlock.
                 let (a, b) =
                     if mapping.id <= from.id { (&mapping, &from) } else { (&from, &mapping) };
                 let first = a.lock_invalidate().await;
@@ -190,12 +189,12 @@ impl Mapping {
         finish(&self.lane().tasks, work).await
     }
 
-    /// Frames for pages that are cut, at most `n`.
+    /// Up to `n` frames for the pages at the edges of a change.
     async fn edge_frames(self: &Arc<Self>, n: usize) -> Frames {
         self.memory.alloc(n, n, CachePolicy::Cached).await
     }
 
-    /// Runs a change of the store, noted as ours; what is being filled in publishes nothing any more.
+    /// Runs a change of the store, noted as ours; fills in flight no longer publish.
     async fn in_store(
         &self,
         invalidate_lock: &InvalidateLock,
@@ -208,7 +207,7 @@ impl Mapping {
         change.await
     }
 
-    /// The store's file is `stored` bytes long, or longer: the cache's is `size` bytes long now.
+    /// The store's file has at least `stored` bytes: the mapping's size becomes `size`.
     fn resized(
         self: &Arc<Self>,
         _held: &InvalidateLock,
@@ -238,7 +237,7 @@ impl Mapping {
         self.modified(edit, &mut state);
     }
 
-    /// The store has made a hole: the cache's pages follow.
+    /// The store has punched a hole: updates the pages.
     fn punched(self: &Arc<Self>, _held: &InvalidateLock, hole: Range<u64>, mut frames: Frames) {
         let mut state = self.state.lock();
         let size = self.size();
@@ -246,11 +245,12 @@ impl Mapping {
         let seqcount = self.write_seqcount();
         let end = hole.end.min(size);
         if hole.start < end {
-            // Whole pages; the last one of the file counts as whole if all that it has is punched.
+            // Whole pages; the file's last page counts as whole if the hole covers it up to the end
+            // of file.
             let last = if end == size { size.div_ceil(PAGE) } else { end / PAGE };
             let whole = hole.start.div_ceil(PAGE)..last;
             if last == size.div_ceil(PAGE) && !state.dirty.is_empty() {
-                // `punch_hole` has told it.
+                // `punch_hole` has extended the store's file to this size.
                 state.stored_size = state.stored_size.max(size);
             }
             if !whole.is_empty() {
@@ -273,7 +273,7 @@ impl Mapping {
         self.modified(edit, &mut state);
     }
 
-    /// The store has new content in a range: the cache forgets the old.
+    /// The store has new content in a range: drops the old pages.
     fn cloned(self: &Arc<Self>, _held: &InvalidateLock, range: Range<u64>) {
         let mut state = self.state.lock();
         let size = self.size();
@@ -287,8 +287,8 @@ impl Mapping {
         self.modified(edit, &mut state);
     }
 
-    /// Zeroes a part of a page, in frame number `spare` of `frames`; a fill in flight of that page
-    /// publishes nothing. The lock is held.
+    /// Zeroes part of a page, in frame number `spare` of `frames`; a fill of that page in flight no
+    /// longer publishes it. The lock is held.
     fn cut_page(
         &self,
         edit: &mut Edit<'_>,
@@ -301,8 +301,8 @@ impl Mapping {
         match edit.slot(page) {
             Slot::Frame(old) => {
                 let arena = &self.memory.arena;
-                // SAFETY: in its slot while we hold the lock, which who fills in past the mark
-                // holds, too.
+                // SAFETY: the frame is in its slot while we hold the lock, and filling bytes past
+                // the mark needs that lock, too.
                 let bytes = unsafe { arena.bytes(old, 0, PAGE_SIZE) };
                 frames.write(spare, 0, bytes);
                 frames.zero(spare, zero.start, zero.end);
@@ -322,7 +322,7 @@ impl Mapping {
         self.lane().kick();
     }
 
-    /// Data or hole at `offset`, dirty pages included.
+    /// The data or hole at `offset`, dirty pages included.
     pub(crate) async fn extent_at(self: &Arc<Self>, offset: u64) -> Result<Extent> {
         loop {
             let ticket = self.changed.ticket();
@@ -331,7 +331,7 @@ impl Mapping {
                 return Err(Error::NoSuchRange);
             }
             let found = self.extent_within(offset, size).await;
-            // While the file is changed as a whole the store is ahead of it.
+            // During a change of the whole file, the store is ahead of the mapping.
             let ahead = self.state.lock().invalidating;
             if !ahead && self.size() >= size {
                 return found;
@@ -357,11 +357,11 @@ impl Mapping {
         found.ok_or(Error::NoSuchRange)
     }
 
-    /// The extent at `at`, or a part of it.
+    /// The extent at `at`, or part of it.
     async fn next_extent(self: &Arc<Self>, at: u64, size: u64) -> Result<Extent> {
         let page = at / PAGE;
-        // Looked up before the store is asked: what is written back in between is then data to
-        // either.
+        // Read before the store is asked: pages written back in between then count as data either
+        // way.
         let unwritten = {
             let state = self.state.lock();
             let dirty = state.dirty.first_from(page);
@@ -388,7 +388,7 @@ impl Mapping {
                 start: at,
                 end: extent.end.min(if extent.kind == SegmentKind::Hole { limit } else { size }),
             }),
-            // Past what the store has, and not written back yet: never written.
+            // Past the end of the store's file, and not dirty: never written.
             Err(Error::NoSuchRange) => {
                 Ok(Extent { kind: SegmentKind::Hole, start: at, end: limit })
             }
@@ -396,7 +396,7 @@ impl Mapping {
         }
     }
 
-    /// Drops all pages, dirty ones too: the file is gone.
+    /// Drops all pages, dirty ones too: the file no longer exists.
     pub(crate) fn discard(&self) {
         let mut state = self.state.lock();
         self.forget_dirty(&mut state, 0..u64::MAX);
@@ -405,12 +405,12 @@ impl Mapping {
     }
 }
 
-/// Makes a store's file `size` long, unless it is longer: another program may have appended to it.
+/// Makes a store's file at least `size` long; another program may have appended to it.
 async fn grow(file: &dyn OpenFile, size: u64) -> Result<()> {
     if file.getattr().await?.size < size { file.set_size(size).await } else { Ok(()) }
 }
 
-/// Takes back what made a store's file `end` long, if it still is: its size was `size` before.
+/// Undoes an extension of a store's file from `size` to `end`, if its size is still `end`.
 async fn ungrow(file: &dyn OpenFile, size: u64, end: u64) {
     let grown = end > size && file.getattr().await.is_ok_and(|attr| attr.size == end);
     if grown && let Err(error) = file.set_size(size).await {

@@ -1,16 +1,17 @@
-//! Writeback: how dirty pages come into the store.
+//! Writeback: how dirty pages get to the store.
 //!
-//! 1. A page is marked as under writeback, and pinned, from the moment that the store is asked to
-//!    write it until the store has answered; meanwhile neither reclaim nor pruning drops it (I3).
-//!    A write to it makes a new frame, and waits for nothing.
-//! 2. A page has one write in flight at most; a newer version waits for it.
-//! 3. A write that fails with an error that may pass leaves its pages dirty. The flusher tries it
-//!    again, less and less often, for as long as [`Config::write_patience`](crate::Config) says,
-//!    counted for each page from its first failure (`writeback/failing.rs`); a sync waits for that.
-//! 4. After that, or at once where the error will not pass (no space, file too large, ...), the pages
-//!    are dropped, as Linux does, and every open file is told once (I9): a read sees what the store
-//!    has. So nothing blocks other writers for ever, and nothing is written long after over what
-//!    others have put there. A page that was written again meanwhile stays, and is tried by itself.
+//! 1. A page is marked as under writeback, and pinned, from the store's write request to its
+//!    answer; meanwhile neither reclaim nor pruning drops it (I3). A write to it uses a new frame,
+//!    and does not wait.
+//! 2. A page has at most one write in flight; a newer version waits for it.
+//! 3. If a write fails with an error that may be transient, its pages stay dirty. The flusher
+//!    retries with increasing delays, for as long as [`Config::write_patience`](crate::Config)
+//!    says, counted for each page from its first failure (`writeback/failing.rs`); a sync waits for
+//!    that.
+//! 4. After that, or at once after a permanent error (no space, file too large, ...), the pages are
+//!    dropped, as in Linux, and every open file gets the error once (I9): a read sees the store's
+//!    data. So nothing blocks other writers forever, and nothing overwrites, much later, the data
+//!    of other programs. A page that was written again meanwhile stays, and is tried by itself.
 //! 5. Writes are clipped at the end of file.
 //! 6. Nothing here needs memory for pages.
 //!
@@ -33,15 +34,15 @@ use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
 use weir_vfs::{Caller, Capabilities, Error, Result, SetAttr, SetTime, Source, WriteOp};
 
-/// Pages in one write to the store at most: 1 MiB.
+/// Most pages in one write to the store: 1 MiB.
 const WRITE_PAGES: u64 = 256;
-/// Writes of one file in flight at most.
+/// Most writes of one file in flight.
 const MAX_IN_FLIGHT: usize = 8;
-/// While so many are, pages that uncached writes leave wait for company,
+/// With this many in flight, pages of uncached writes wait
 const BUSY: usize = 2;
-/// until there are so many: 256 KiB.
+/// until there are so many of them: 256 KiB.
 const BATCH_PAGES: u64 = 64;
-/// First and longest wait after a failure.
+/// First and longest delay after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// Frames that the store writes from.
@@ -72,35 +73,35 @@ impl Drop for DirtyPages {
     }
 }
 
-/// Whether to respect that the file is being changed as a whole, or that writes failed lately.
+/// Which reasons not to write now an attempt respects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// The flusher, for uncached writes alone: keep away from files that fail, and from the page
-    /// in the middle of which such a write ended.
+    /// The flusher, for uncached writes alone: skips files whose writes fail, and the page in the
+    /// middle of which such a write ended.
     Urgent,
-    /// The flusher, or a sync that has tried before: keep away from files that fail.
+    /// The flusher, or a retry of a sync: skips files whose writes fail.
     Background,
-    /// A caller waits for it.
+    /// A caller waits for the writes.
     Now,
 }
 
-/// What a caller that waits for writeback does when a write has failed for good.
+/// What a caller that waits for writeback does after a permanent failure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OnLoss {
     Stop,
     GoOn,
 }
 
-/// Whether the flusher is to be woken for what an uncached write left. A few pages are not worth it
-/// while the store is busy with the file: the end of what it writes wakes the flusher, which then
-/// takes all that has come together.
+/// Whether to wake the flusher for the pages of an uncached write. A few pages are not worth it
+/// while the store is busy with the file: the end of a write wakes the flusher, which then takes
+/// all pages that have accumulated.
 pub(crate) fn is_worth_waking(state: &State) -> bool {
     let in_flight = state.writeback.len();
     in_flight < BUSY || (in_flight < MAX_IN_FLIGHT && state.dirty.len() >= BATCH_PAGES)
 }
 
 impl State {
-    /// Pages are written, or dropped: their writes do not fail any more.
+    /// Pages were written or dropped: they no longer count as failing.
     pub(crate) fn no_longer_failing(&mut self, pages: Range<u64>) {
         self.failing.remove(pages);
         if self.failing.is_empty() {
@@ -111,8 +112,8 @@ impl State {
 }
 
 impl Mapping {
-    /// Asks the store to write dirty pages of `pages`, as many as may be in flight, and
-    /// adds them to `begun`.
+    /// Submits writes of dirty pages of `pages`, as many as may be in flight, and adds them to
+    /// `begun`.
     pub(crate) fn start_writeback(
         self: &Arc<Self>,
         pages: Range<u64>,
@@ -199,7 +200,7 @@ impl Mapping {
         result: Result<()>,
     ) {
         let end = run.start * PAGE_SIZE as u64 + source.len() as u64;
-        // Drops the pins, so that the pages below may be pruned.
+        // Drops the pins, so that the pages can be pruned below.
         drop(source);
         let memory = &self.memory;
         let arena = &memory.arena;
@@ -216,13 +217,13 @@ impl Mapping {
             }
         }
         let mut edit = self.edit(&state);
-        // What is lost goes at one moment for readers.
+        // For readers, all lost pages disappear at one moment.
         let seqcount = (!lost.is_empty()).then(|| self.write_seqcount());
         let (mut again, mut pruned, mut dropped) = (0, 0, 0);
         for (page, &frame) in run.clone().zip(frames) {
-            // Another frame: written again meanwhile, and dirty on its own account.
+            // Another frame: the page was written again, and is dirty on its own account.
             if edit.slot(page) != Slot::Frame(frame) {
-                // A sync that waits for this write waits for the next.
+                // A sync that waits for this write also waits for the next.
                 if result.is_err() && !lost.contains(page) && state.dirty.contains(page) {
                     state.failing.insert(page, now);
                 }
@@ -237,7 +238,7 @@ impl Mapping {
                     again += state.dirty.insert(page..page + 1);
                     state.failing.insert(page, now);
                 }
-                // Appended to in place meanwhile.
+                // An append filled the page in place meanwhile.
                 Err(_) if state.dirty.contains(page) => {}
                 Err(_) => {
                     edit.evict(page);
@@ -293,14 +294,14 @@ impl Mapping {
         self.lane().kick();
     }
 
-    /// Whether a page whose write failed with this error is tried again.
+    /// Whether to retry the write of a page that failed with this error.
     fn is_to_try_again(&self, state: &State, page: u64, error: Error, now: Instant) -> bool {
         let failing = state.failing.since(page).map_or(Duration::ZERO, |since| now - since);
         may_pass(error) && failing < self.writeback().patience
     }
 
-    /// The file's size without what is lost: as long as the store has it, or as what is still to be
-    /// written makes it.
+    /// The file's size without the lost pages: the store's size, or the end of the pages still to
+    /// be written, if that is more.
     pub(crate) fn size_without(&self, state: &State) -> u64 {
         let dirty = state.dirty.end();
         let written = state.writeback.values().map(|run| run.end).max().unwrap_or(0);
@@ -308,11 +309,11 @@ impl Mapping {
         state.stored_size.max(unwritten).min(self.size())
     }
 
-    /// Pages of `lost` were dropped since they cannot be written.
+    /// Notes that `dropped` pages in `lost` were dropped since they cannot be written.
     fn note_loss(self: &Arc<Self>, state: &mut State, lost: &RangeSet, dropped: u64, error: Error) {
         lost.iter().for_each(|run| state.no_longer_failing(run));
         self.note_error_in(state, error);
-        // What is read from now on is other data.
+        // Reads return different data from now on.
         state.overlay.modified(SystemTime::now());
         self.list_dirty(state);
         tracing::error!(
@@ -322,20 +323,18 @@ impl Mapping {
         );
     }
 
-    /// Writes back what is dirty now in `pages`, and waits until the store has it. Stops when a write
-    /// of the file fails for good: pages that can be written may then be dirty still.
+    /// Writes back the pages of `pages` that are dirty now, and waits until the store has them.
+    /// Stops when a write of the file fails permanently: other pages may then still be dirty.
     ///
-    /// # Errors
-    /// That of the last write that failed for good meanwhile.
+    /// # Errors That of the last permanent failure meanwhile.
     pub(crate) async fn write_back(self: &Arc<Self>, pages: Range<u64>) -> Result<()> {
         self.write_what_is_dirty(pages, OnLoss::Stop).await
     }
 
-    /// Writes back what is dirty now in `pages`, and waits until the store has each page, or the page is
-    /// lost. It does not wait for what is written to the file meanwhile.
+    /// Writes back the pages of `pages` that are dirty now, and waits until each is in the store,
+    /// or lost. Does not wait for pages that are written to meanwhile.
     ///
-    /// # Errors
-    /// That of the last write that failed for good meanwhile.
+    /// # Errors That of the last permanent failure meanwhile.
     pub(crate) async fn write_or_lose(self: &Arc<Self>, pages: Range<u64>) -> Result<()> {
         self.write_what_is_dirty(pages, OnLoss::GoOn).await
     }
@@ -351,12 +350,12 @@ impl Mapping {
             let mut todo = RangeSet::default();
             state.dirty.iter().for_each(|run| _ = todo.insert(within(&run)));
             let mut asked = todo.clone();
-            // What is under writeback already counts, too.
+            // Pages under writeback count as well.
             state.writeback.values().for_each(|run| _ = asked.insert(within(run)));
             (asked, todo, state.next_write, state.errors.count())
         };
         let mut result = Ok(());
-        // Those of `asked` whose writes have failed, and since when.
+        // Pages of `asked` whose writes have failed, and since when.
         let mut retried = Failing::default();
         let mut ask = Ask::Now;
         loop {
@@ -374,16 +373,17 @@ impl Mapping {
                         return result;
                     }
                 }
-                // Also where another thread has begun the write.
+                // Also where another thread has started the write.
                 if !todo.is_empty() {
                     writes = state.next_write;
                 }
                 for run in begun.iter() {
                     todo.remove(run);
                 }
-                // What another thread has begun, or has dropped, is done with here, too; what has
-                // failed is tried again, here or by the flusher. A page that fails anew was written or
-                // lost in between: it has been written to again, which no caller of this waits for.
+                // Pages that another thread has written or dropped are done; failed ones are
+                // retried, here or by the flusher. A page that fails for the first time now was
+                // written or lost in between, and then written to again: no caller of this waits
+                // for that.
                 todo = todo.intersection(&state.dirty);
                 retried.move_from(&mut asked, &state.failing);
                 for run in retried.still_in(&state.failing).iter() {
@@ -403,8 +403,8 @@ impl Mapping {
         }
     }
 
-    /// Runs a sync of the file by the store. An error is noted for open files: the store has told this
-    /// one call, and data that others wrote may be lost as well.
+    /// Runs the store's sync of the file, and records an error for all open files: the store
+    /// reports it to this call only, but data that others wrote may be lost as well.
     pub(crate) async fn make_durable(&self, sync: impl Future<Output = Result<()>>) -> Result<()> {
         let begun = self.state.lock().durability.begin();
         let synced = sync.await;
@@ -415,7 +415,7 @@ impl Mapping {
         synced
     }
 
-    /// Sets the store's modification time to that of the last write, once everything is written,
+    /// Once all pages are written, sets the store's modification time to that of the last write,
     /// unless the store sets it itself.
     pub(crate) async fn settle(self: &Arc<Self>) {
         let wanted = |mapping: &Self| {
@@ -457,7 +457,8 @@ impl Mapping {
     }
 
     /// Whether others have changed the file since the last look, as far as the store can tell: then
-    /// its modification time is theirs, and not to be set back. We have the file to ourselves.
+    /// the modification time is theirs, and must not be reset. The caller holds the invalidate
+    /// lock.
     async fn others_came_first(&self) -> bool {
         if self.file().changes_by_others().is_none() {
             return false;
@@ -470,7 +471,8 @@ impl Mapping {
             if state.is_clean() && state.overlay.changed_outside(&attr, false, true) {
                 self.invalidate(&mut state, attr.size);
             } else {
-                // Written to since it was found clean. No later look tells of the change again.
+                // The file was written to since it was found clean. No later look reports the
+                // change again.
                 state.overlay.adopt_others(&attr);
                 self.drop_unproven(&mut state);
             }
@@ -479,7 +481,7 @@ impl Mapping {
     }
 }
 
-/// A piece of frames that a store writes from, as [`IoSlice`]s.
+/// A piece of the frames that a store writes from, as [`IoSlice`]s.
 ///
 /// # Safety
 /// The frames are pinned for `'a`, and the bytes are below their marks.
@@ -491,12 +493,12 @@ unsafe fn io_slices<'a>(
     out: &mut Vec<IoSlice<'a>>,
 ) {
     for (at, len) in frame_slices(arena, frames, from, to) {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         out.push(IoSlice::new(unsafe { std::slice::from_raw_parts(at, len) }));
     }
 }
 
-/// The bytes `from..to` of a list of frames, neighbours joined, as (address, length).
+/// The bytes `from..to` of a list of frames, adjacent frames joined, as (address, length).
 fn frame_slices<'a>(
     arena: &'a Arena,
     frames: &'a [FrameNo],
@@ -508,7 +510,7 @@ fn frame_slices<'a>(
         let run = at..at + count * PAGE_SIZE;
         at = run.end;
         let (start, end) = (from.max(run.start), to.min(run.end));
-        // Wrapping: the caller says whether the bytes may be looked at.
+        // Wrapping: the caller decides whether the bytes may be accessed.
         (start < end)
             .then(|| (arena.ptr(frame).cast_const().wrapping_add(start - run.start), end - start))
     })

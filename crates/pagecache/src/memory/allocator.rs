@@ -26,13 +26,13 @@ use crate::reclaim::{Effort, Reach};
 use crate::stats::Count;
 use weir_base::sync::atomic::{Ordering, fence};
 
-/// Retired frames that are worth a look whether their epoch has passed: a look reads a line of each
-/// thread, and so many frames still fit in a processor's cache.
+/// Retired frames at which it pays to check whether their epoch has passed: a check reads a cache
+/// line of each thread, and this many frames still fit in a processor's cache.
 const COLLECT: usize = 32;
 
 impl Memory {
-    /// Takes up to `want` frames, at least `min`, and waits for them if necessary. Fewer than `min`
-    /// if the budget becomes so small meanwhile that a step asks for less.
+    /// Takes up to `want` frames, at least `min`, and waits for them if necessary. Returns fewer
+    /// than `min` if the budget shrinks meanwhile so far that a step asks for less.
     pub(crate) async fn alloc(&self, want: usize, min: usize, policy: CachePolicy) -> Frames {
         if let Some(frames) = self.try_alloc(want, min, policy) {
             return frames;
@@ -90,15 +90,15 @@ impl Memory {
         frames
     }
 
-    /// Wakes the background reclaimer, as cached operations use up the reserve. (Uncached ones may;
-    /// it is there for them.)
+    /// Wakes the background reclaimer when cached operations use up the reserve. (Uncached
+    /// operations are meant to use it.)
     fn run_short(&self) {
         self.background.short.store(true, Ordering::SeqCst);
         self.background.signal.kick();
     }
 
-    /// Takes free frames, or makes some free: for an uncached operation from pages that such
-    /// operations left, and from pages of cached operations only with `take_others`.
+    /// Takes free frames, or frees some: for an uncached operation from pages that such operations
+    /// left, and from pages of cached operations only with `take_others`.
     fn grab(
         &self,
         want: usize,
@@ -112,13 +112,13 @@ impl Memory {
             take()
         });
         if frames.is_some() {
-            // Uncached operations give their frames back by themselves.
+            // Uncached operations return their frames by themselves.
             if !policy.is_uncached() && self.arena.free_frames() < self.limits().free_low {
                 self.run_short();
             }
             return frames;
         }
-        // Enough is on its way, and what is reclaimed now would wait for the same epoch.
+        // Enough frames wait for their epoch; a page reclaimed now would wait for the same epoch.
         if self.arena.free_frames() as usize + self.retired.frames() >= min {
             return None;
         }
@@ -141,12 +141,12 @@ impl Memory {
         take()
     }
 
-    /// Takes over frames, and nodes of the index, that a change of a file's index has unlinked.
+    /// Takes over frames and index nodes that a change of a file's index has unlinked.
     pub(crate) fn retire(&self, frames: Vec<FrameNo>, nodes: Option<Box<dyn Send>>) {
         self.retired.push(self.epoch.now(), frames, nodes);
     }
 
-    /// [`collect`](Self::collect), if enough frames are retired.
+    /// Calls [`collect`](Self::collect) if enough frames are retired.
     pub(crate) fn collect_some(&self) {
         if self.retired.frames() >= COLLECT {
             self.collect();
@@ -155,7 +155,7 @@ impl Memory {
 
     /// Frees retired frames whose epoch has passed.
     pub(crate) fn collect(&self) {
-        // After two steps everything has passed that no reader can see.
+        // Two steps pass everything that no reader can see.
         self.epoch.advance();
         self.epoch.advance();
         let passed = self.retired.take_passed(&self.epoch);

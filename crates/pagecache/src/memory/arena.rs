@@ -1,17 +1,17 @@
-//! Page frames: one mapping of memory, and a few words about each frame beside it.
+//! Page frames: one mapping of memory, and a few words of metadata for each frame.
 //!
 //! 1. The arena is the budget (I7): every cached byte lies in it, and frames in use, in flight,
-//!    pinned or waiting for their epoch are simply frames that are not free. The budget can be
-//!    any part of the address space mapped at start; frames above it have no memory once free.
+//!    pinned or waiting for their epoch are simply not free. The budget can be any part of the
+//!    address space mapped at start; frames above it have no memory once free.
 //! 2. A frame has one owner while it is not published (a [`Frames`]); bytes are written only then,
-//!    or past its high-water mark under its mapping's lock. What is below the mark is never
-//!    written again until the frame was free in between.
-//! 3. A published frame carries one reference for the slot that it is in, dropped when the epoch
-//!    in which it was taken out has passed, and one for each pin. At zero it is free. There is no
-//!    other rule: the thread that drops the last reference frees it.
-//! 4. The references of two neighbours share a word, 32 bits each, so that lending a long run is one
-//!    atomic addition for every two frames. No count reaches 2^32, as a pin costs its holder memory;
-//!    so nothing is carried from one to the other.
+//!    or past its high-water mark under its mapping's lock. Bytes below the mark are never written
+//!    again until the frame was free in between.
+//! 3. A published frame has one reference for its slot, dropped when the epoch of its removal from
+//!    the slot has passed, and one for each pin. At zero it is free. There is no other rule: the
+//!    thread that drops the last reference frees it.
+//! 4. The reference counts of two adjacent frames share a word, 32 bits each, so that lending a
+//!    long run is one atomic addition for every two frames. No count reaches 2^32, as a pin costs
+//!    its holder memory; so no carry crosses from one to the other.
 //!
 //! The flags of all frames lie side by side, two bytes each, since a hit has to look at them: 32 KiB
 //! for 64 MiB of pages stay in the processor's caches when the rest of the metadata would not.
@@ -28,10 +28,10 @@
 //! | `READAHEAD` | before publication | no lock, by the read that starts the next read-ahead | fast reads |
 //! | `QUEUE`, `PARKED` | the queues' lock | the queues' lock | no thread |
 //!
-//! (a) A cached access claims the page, a prune (under state) drops it: the one whose `fetch_and` clears
-//! the flag decides. (b) A frame that replaces another takes it over, under the queues' lock.
+//! (a) A cached access claims the page, a prune (under state) drops it: the one whose `fetch_and`
+//! clears the flag decides. (b) A replacement frame takes it over, under the queues' lock.
 //!
-//! A frame that was given back has no flags; the allocator's lock orders that before its next use.
+//! A free frame has no flags; the allocator's lock orders clearing them before its next use.
 //! The index's slot is stored with release ordering after a frame's first flags, mark and bytes.
 //!
 //! Soundness: frame bytes are reached through raw pointers into the one mapping, which lives as
@@ -54,28 +54,28 @@ pub(crate) mod flag {
     pub(crate) const DIRTY: u16 = 1;
     /// A write to the store is reading it.
     pub(crate) const WRITEBACK: u16 = 2;
-    /// An uncached operation brought it in and no cached access has claimed it.
+    /// An uncached operation brought it in, and no cached access has claimed it.
     pub(crate) const UNCACHED: u16 = 4;
-    /// It was used since reclaim last looked.
+    /// It was used since reclaim's last look.
     pub(crate) const REFERENCED: u16 = 8;
     /// The read that reaches it starts the next read-ahead.
     pub(crate) const READAHEAD: u16 = 16;
     /// Which queue of reclaim it is in; see `reclaim/s3fifo.rs`.
     pub(crate) const QUEUE: u16 = 0x60;
-    /// Where [`QUEUE`] begins.
+    /// Shift of [`QUEUE`].
     pub(crate) const QUEUE_SHIFT: u32 = 5;
     /// Out of its queue's list until it is clean; see `reclaim/s3fifo.rs`.
     pub(crate) const PARKED: u16 = 0x80;
 }
 
-/// What is known about a frame, besides its flags.
+/// A frame's metadata besides its flags.
 #[derive(Default)]
 pub(crate) struct Rest {
-    /// The furthest byte that was ever published.
+    /// The end of the bytes that were ever published.
     mark: AtomicU32,
-    /// Number of the mapping that the frame belongs to, in the cache's registry.
+    /// Number of the frame's mapping in the cache's registry.
     pub(crate) mapping: AtomicU32,
-    /// When it came in, on reclaim's clock of insertions.
+    /// Time of insertion, on reclaim's clock.
     pub(crate) stamp: AtomicU32,
     /// Page number within the mapping.
     pub(crate) page: AtomicU64,
@@ -84,7 +84,7 @@ pub(crate) struct Rest {
     next: AtomicU32,
 }
 
-/// What is known about a frame.
+/// A frame's metadata.
 #[derive(Clone, Copy)]
 pub(crate) struct Meta<'a> {
     flags: &'a AtomicU16,
@@ -112,14 +112,14 @@ impl Meta<'_> {
         self.flags.fetch_or(flags, Ordering::Relaxed);
     }
 
-    /// Clears flags; returns those that were set.
+    /// Clears flags; returns those of them that were set.
     pub(crate) fn clear(&self, flags: u16) -> u16 {
         self.flags.fetch_and(!flags, Ordering::Relaxed) & flags
     }
 }
 
 impl Rest {
-    /// The furthest byte that was ever published, 0 to [`PAGE_SIZE`].
+    /// The end of the bytes that were ever published, 0 to [`PAGE_SIZE`].
     pub(crate) fn mark(&self) -> usize {
         self.mark.load(Ordering::Relaxed) as usize
     }
@@ -130,7 +130,7 @@ impl Rest {
         self.mark.store(mark as u32, Ordering::Relaxed);
     }
 
-    /// The frame before it in its queue.
+    /// The previous frame in its queue.
     pub(crate) fn prev(&self) -> FrameNo {
         FrameNo(self.prev.load(Ordering::Relaxed))
     }
@@ -139,7 +139,7 @@ impl Rest {
         self.prev.store(frame.0, Ordering::Relaxed);
     }
 
-    /// The frame behind it in its queue.
+    /// The next frame in its queue.
     pub(crate) fn next(&self) -> FrameNo {
         FrameNo(self.next.load(Ordering::Relaxed))
     }
@@ -152,13 +152,13 @@ impl Rest {
 /// One reference to both frames of a word.
 const BOTH: u64 = (1 << 32) | 1;
 
-/// One reference to a frame, where its word has it.
+/// One reference to a frame, at its position in the word.
 #[inline]
 const fn one(frame: FrameNo) -> u64 {
     1 << (32 * (frame.0 & 1))
 }
 
-/// The references to a frame that its word says.
+/// The number of references to a frame in its word.
 #[inline]
 const fn count_in(word: u64, frame: FrameNo) -> u32 {
     (word >> (32 * (frame.0 & 1))) as u32
@@ -169,9 +169,9 @@ pub(crate) struct Arena {
     base: NonNull<u8>,
     flags: Box<[AtomicU16]>,
     rest: Box<[Rest]>,
-    /// References: the slots' and the pins; frames `2 * i` and `2 * i + 1` are in word `i`.
+    /// References by slots and pins; frames `2 * i` and `2 * i + 1` share word `i`.
     refs: Box<[AtomicU64]>,
-    /// How many frames may be used.
+    /// Number of frames that may be used.
     limit: AtomicU32,
     /// On lines of its own, as readers need the fields above.
     free: CachePadded<Free>,
@@ -179,11 +179,11 @@ pub(crate) struct Arena {
 
 struct Free {
     list: Mutex<FrameBitmap>,
-    /// Keeps the limit as it is.
+    /// Held while the limit must not change.
     resizing: Mutex<()>,
-    /// What the list says, for those who need no more.
+    /// A copy of the list's count, for readers without its lock.
     used: AtomicU32,
-    /// How often frames were given back.
+    /// Counts returns of frames.
     returns: AtomicU32,
     /// Frames that uncached operations have taken and not published.
     lent: AtomicU32,
@@ -219,18 +219,18 @@ impl Arena {
         })
     }
 
-    /// How many frames may be used.
+    /// Number of frames that may be used.
     #[inline]
     pub(crate) fn frames(&self) -> u32 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// How many could be, with another limit.
+    /// Largest possible number of frames.
     pub(crate) fn reserved(&self) -> u32 {
         self.flags.len() as u32
     }
 
-    /// How many are used; more than may be while a lower limit is being reached.
+    /// Number of used frames; above the limit while a lower one is being reached.
     pub(crate) fn used_frames(&self) -> u32 {
         self.free.used.load(Ordering::Relaxed)
     }
@@ -241,7 +241,7 @@ impl Arena {
         !self.free.list.lock().is_free(frame)
     }
 
-    /// How often frames were given back: it changes as long as operations make progress.
+    /// Counts returns of frames: it advances as long as operations make progress.
     pub(crate) fn returns(&self) -> u32 {
         self.free.returns.load(Ordering::Relaxed)
     }
@@ -251,7 +251,7 @@ impl Arena {
         self.free.lent.load(Ordering::SeqCst)
     }
 
-    /// How many can be had.
+    /// Number of frames available now.
     pub(crate) fn free_frames(&self) -> u32 {
         self.frames().saturating_sub(self.used_frames())
     }
@@ -282,11 +282,11 @@ impl Arena {
     /// of the bytes are below their frames' marks.
     #[inline]
     pub(crate) unsafe fn bytes(&self, frame: FrameNo, from: usize, len: usize) -> &[u8] {
-        // SAFETY: inside the mapping by the caller's word; no thread writes below the marks.
+        // SAFETY: within the mapping, guaranteed by the caller; no thread writes below the marks.
         unsafe { std::slice::from_raw_parts(self.ptr(frame).add(from), len) }
     }
 
-    /// Asks the processor for `len` bytes from byte `from` of a frame, which will be read soon.
+    /// Prefetches `len` bytes from byte `from` of a frame.
     #[inline]
     pub(crate) fn prefetch(&self, frame: FrameNo, from: usize, len: usize) {
         #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
@@ -313,7 +313,7 @@ impl Arena {
         Some(Frames { arena: self.clone(), frames, policy: CachePolicy::Cached })
     }
 
-    /// The word with the references to a frame.
+    /// The word with a frame's references.
     #[inline]
     fn refs(&self, frame: FrameNo) -> &AtomicU64 {
         &self.refs[frame.index() / 2]
@@ -326,7 +326,7 @@ impl Arena {
         self.refs(frame).fetch_add(one(frame), Ordering::Relaxed);
     }
 
-    /// Adds a reference to each frame of a run; the same is true for them.
+    /// Adds a reference to each frame of a run, under the same conditions.
     #[inline]
     pub(crate) fn pin_run(&self, first: FrameNo, count: u32) {
         let end = first.0 + count;
@@ -349,7 +349,7 @@ impl Arena {
         count_in(self.refs(frame).load(Ordering::Acquire), frame) > 1
     }
 
-    /// Drops references, one per entry; frees the frames that have none left. Returns how many.
+    /// Drops one reference per entry; frees the frames that have none left. Returns how many.
     pub(crate) fn unpin(&self, frames: impl Iterator<Item = FrameNo>) -> usize {
         let mut freed = Vec::new();
         for frame in frames {
@@ -359,7 +359,7 @@ impl Arena {
         freed.len()
     }
 
-    /// Takes back what [`pin_run`](Self::pin_run) gave. Returns how many frames it freed.
+    /// Undoes [`pin_run`](Self::pin_run). Returns how many frames it freed.
     pub(crate) fn unpin_runs(&self, runs: impl Iterator<Item = (FrameNo, u32)>) -> usize {
         let mut freed = Vec::new();
         for (first, count) in runs {
@@ -371,7 +371,7 @@ impl Arena {
                     frame = frame.plus(1);
                     continue;
                 }
-                // Release what was read of them, acquire what others released.
+                // Releases our reads of them, and acquires those of others.
                 let was = self.refs(frame).fetch_sub(BOTH, Ordering::AcqRel);
                 for frame in [frame, frame.plus(1)] {
                     debug_assert!(count_in(was, frame) > 0, "frame {frame} has no reference");
@@ -387,7 +387,7 @@ impl Arena {
     }
 
     fn drop_reference(&self, frame: FrameNo, freed: &mut Vec<FrameNo>) {
-        // Release what was read of it, acquire what others released.
+        // Releases our reads of it, and acquires those of others.
         let was = self.refs(frame).fetch_sub(one(frame), Ordering::AcqRel);
         debug_assert!(count_in(was, frame) > 0, "frame {frame} has no reference");
         if count_in(was, frame) == 1 {
@@ -395,7 +395,7 @@ impl Arena {
         }
     }
 
-    /// Gives frames back that have no reference left, and their memory if they are above the limit.
+    /// Frees frames without references, and releases the memory of those above the limit.
     fn give_back(&self, frames: &[FrameNo]) {
         if frames.is_empty() {
             return;
@@ -421,8 +421,8 @@ impl Arena {
         self.free.returns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives the memory of frames, in order, back to the system. They have no reference, and are
-    /// not handed out meanwhile.
+    /// Returns the memory of frames, in ascending order, to the system. They have no references,
+    /// and are not handed out meanwhile.
     fn release(&self, frames: &[FrameNo]) {
         for (first, count) in runs(frames) {
             // SAFETY: neighbouring frames without references.
@@ -430,8 +430,9 @@ impl Arena {
         }
     }
 
-    /// Sets how many frames may be used: at least 1, at most [`reserved`](Self::reserved). More may
-    /// be used until the rest of them has been given back; meanwhile none is handed out.
+    /// Sets the number of frames that may be used: at least 1, at most
+    /// [`reserved`](Self::reserved). If more are in use, none is handed out until enough were
+    /// returned.
     pub(crate) fn set_limit(&self, limit: u32) {
         let _resizing = self.free.resizing.lock();
         let mut list = self.free.list.lock();
@@ -439,8 +440,8 @@ impl Arena {
         self.limit.store(list.limit(), Ordering::Relaxed);
     }
 
-    /// Gives the memory of free frames above the limit back to the system; returns the frames above
-    /// it that are in use.
+    /// Returns the memory of free frames above the limit to the system; returns the frames above it
+    /// that are in use.
     pub(crate) fn release_above(&self) -> Vec<FrameNo> {
         // Free frames above the limit stay free as long as it does not move.
         let _resizing = self.free.resizing.lock();
@@ -461,7 +462,7 @@ impl Arena {
     }
 }
 
-/// Frames looked at under one hold of the lock when memory is given back.
+/// Most frames examined under one hold of the lock when memory is returned.
 const RELEASE: usize = 16384;
 
 impl Drop for Arena {
@@ -475,12 +476,12 @@ impl Drop for Arena {
 pub(crate) struct Frames {
     arena: Arc<Arena>,
     frames: Vec<FrameNo>,
-    /// That of the operation that has them: to an uncached one they are counted as lent.
+    /// The owner's policy: frames of an uncached operation count as lent.
     policy: CachePolicy,
 }
 
 impl Frames {
-    /// None at all.
+    /// No frames.
     pub(crate) fn none(arena: &Arc<Arena>) -> Self {
         Self { arena: arena.clone(), frames: Vec::new(), policy: CachePolicy::Cached }
     }
@@ -504,7 +505,7 @@ impl Frames {
         }
     }
 
-    /// Gives all but the first `len` back.
+    /// Returns all but the first `len`.
     pub(crate) fn truncate(&mut self, len: usize) {
         if len < self.frames.len() {
             let rest = self.frames.split_off(len);
@@ -535,8 +536,8 @@ impl Frames {
         unsafe { std::ptr::write_bytes(start.add(from), 0, to - from) };
     }
 
-    /// Takes frame number `index` out for publication, with one reference, the slot's. Every
-    /// frame that is not taken out is given back on drop.
+    /// Takes frame number `index` out for publication, with one reference, for the slot. Drop
+    /// returns every frame that was not taken out.
     pub(crate) fn publish(&mut self, index: usize, flags: u16, mark: usize) -> FrameNo {
         let frame = std::mem::replace(&mut self.frames[index], FrameNo::NONE);
         let meta = self.arena.meta(frame);
@@ -548,7 +549,7 @@ impl Frames {
         frame
     }
 
-    /// The frames as writable slices, neighbours joined.
+    /// The frames as runs of adjacent ones.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (FrameNo, usize)> + '_ {
         runs(&self.frames)
     }
@@ -562,7 +563,7 @@ impl Drop for Frames {
     }
 }
 
-/// Joins neighbouring frames: (first, how many).
+/// Joins adjacent frames: (first, count).
 pub(crate) fn runs(frames: &[FrameNo]) -> impl Iterator<Item = (FrameNo, usize)> + '_ {
     frames.chunk_by(|a, b| a.plus(1) == *b).map(|run| (run[0], run.len()))
 }
@@ -595,7 +596,7 @@ mod tests {
 
     #[test]
     fn each_frame_of_a_lent_run_is_freed_with_its_own_last_reference() {
-        // Runs that begin and end at either half of a word, and are as short as may be.
+        // Runs that begin and end in either half of a word, and runs as short as possible.
         for (first, count) in [(5, 40), (4, 40), (5, 39), (4, 39), (7, 1), (8, 1), (7, 2), (8, 0)] {
             let arena = Arc::new(Arena::new(101, 101).unwrap());
             let mut frames = arena.take(51, 51).unwrap();

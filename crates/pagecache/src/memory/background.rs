@@ -1,5 +1,5 @@
 //! The background reclaimer, one thread per cache: keeps some frames free, so that few operations
-//! have to reclaim themselves, frees retired frames, and carries a change of the budget through.
+//! have to reclaim, frees retired frames, and carries out changes of the budget.
 
 use crate::memory::Memory;
 use crate::reclaim::{Effort, Reach};
@@ -32,7 +32,7 @@ impl Memory {
             // Set before `short` is cleared, so that an observer finds at least one of the two.
             state.reclaiming.store(true, Ordering::SeqCst);
             let short = state.short.swap(false, Ordering::SeqCst) || resizing;
-            // Pages that a pass has left are unwritten or pinned until something moves.
+            // Without progress since the last pass, all that is left is dirty or pinned.
             let tried = !resizing && in_vain == Some(moved);
             if short && !tried && used + self.limits().free_low > frames {
                 self.stats.add(Count::ReclaimBackground, 1);
@@ -52,7 +52,7 @@ impl Memory {
     }
 }
 
-/// Since when nothing has moved for the waiters.
+/// A period without progress for the waiters.
 struct Lull {
     moved: u64,
     since: Instant,

@@ -1,18 +1,18 @@
-//! The budget, which can be changed at run time.
+//! The budget, which can change at run time.
 //!
-//! 1. A lower budget holds for new work at once: no frame is handed out until fewer are used than it
-//!    allows (I7). Clean pages are reclaimed, dirty ones written first, and pinned ones waited for;
+//! 1. A lower budget applies to new work at once: no frame is handed out until usage is below it
+//!    (I7). Clean pages are reclaimed, dirty ones written first, and pinned ones waited for;
 //!    nothing is lost.
-//! 2. Then pages that lie in frames above the budget are moved below it, as a write moves a page,
-//!    and the memory of all frames above it is given back to the system.
-//! 3. A higher budget holds at once, up to the address space reserved at start.
+//! 2. Then the cache moves pages from frames above the budget to lower ones, as a write moves a
+//!    page, and returns the memory of all frames above it to the system.
+//! 3. A higher budget applies at once, up to the address space reserved at start.
 
 use crate::memory::Memory;
 use crate::memory::frame_no::FrameNo;
 use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
 
-/// Amounts that follow from the budget, in pages.
+/// Limits derived from the budget, in pages.
 pub(crate) struct Limits {
     /// Dirty pages at which writeback begins in the background.
     pub(crate) dirty_background: u64,
@@ -20,19 +20,19 @@ pub(crate) struct Limits {
     pub(crate) dirty_hard: u64,
     /// Free frames below which reclaim begins in the background.
     pub(crate) free_low: u32,
-    /// Free frames at which it stops.
+    /// Free frames at which background reclaim stops.
     pub(crate) free_high: u32,
-    /// Frames that one step of an operation asks for at most.
+    /// Most frames that one step of an operation asks for.
     pub(crate) step: usize,
-    /// Free frames that are there for uncached operations: a step of a write at least, whose pages
-    /// are all taken before the first is dropped.
+    /// Free frames reserved for uncached operations: at least one step of a write, whose pages are
+    /// all allocated before the first is dropped.
     pub(crate) reserve: usize,
-    /// Frames that a part of a long uncached operation uses at most: half of the reserve, so that
-    /// two get on side by side.
+    /// Most frames that a piece of a long uncached operation uses: half of the reserve, so that two
+    /// operations run in parallel.
     pub(crate) piece: usize,
     /// Memory for mappings and their indexes, in bytes.
     pub(crate) index_bytes: usize,
-    /// Uses that follow the insertion by less than this many insertions do not count.
+    /// A page's uses within this many insertions after its own do not count.
     pub(crate) correlated: u32,
 }
 
@@ -69,19 +69,18 @@ pub(crate) fn frames_of(bytes: u64) -> u32 {
 const MOVE: usize = 64;
 
 impl Memory {
-    /// Amounts that follow from the budget.
+    /// Limits derived from the budget.
     #[inline]
     pub(crate) fn limits(&self) -> Limits {
         let frames = self.arena.frames();
         let mut limits = Limits::new(frames);
-        // What is read ahead is first used late, and that is no second use.
+        // The first use of a page comes late after read-ahead, and does not count as a second one.
         let ahead = self.readahead_pages.min(u64::from(frames / 8)) as u32;
         limits.correlated = limits.correlated.max(2 * ahead);
         limits
     }
 
-    /// Goes on with a change of the budget, after reclaim; to be called again as long as it is not
-    /// reached.
+    /// Continues a change of the budget, after reclaim; to be called until the budget is reached.
     pub(crate) fn resize(&self) {
         if self.arena.used_frames() > self.arena.frames() {
             return;

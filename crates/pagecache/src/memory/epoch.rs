@@ -1,19 +1,19 @@
-//! Epochs: when may memory that lock-free readers can still see be used again?
+//! Epochs: when can memory that lock-free readers may still see be reused?
 //!
-//! 1. What was unlinked and then tagged with [`Domain::now`] is safe to reuse once
+//! 1. Memory that was unlinked and then tagged with [`Domain::now`] is safe to reuse once
 //!    [`Domain::passed`] says so: every reader that could have found it has left since.
 //! 2. Entering writes one cache line that belongs to the thread alone.
-//! 3. Readers inside never wait and are never waited for by other readers; one that stays inside
-//!    holds back reuse in its own domain, so no thread stays inside across I/O or a lock that is held
-//!    across I/O.
-//! 4. Each cache is a domain, with epochs of its own. A thread has one line for all domains, and its
-//!    announcement names the domain that it is in; so entering costs the same however many there
-//!    are, and a reader who is interrupted in one cache holds back nothing of another. Who enters a
-//!    second domain while inside of one is announced as being everywhere, until it has left both.
+//! 3. Readers inside never wait, and no other reader waits for them; a reader that stays inside
+//!    holds back reuse in its own domain, so no thread stays inside across I/O or a lock that is
+//!    held across I/O.
+//! 4. Each cache is a domain with its own epochs. A thread has one line for all domains, which
+//!    names the domain that it is in; so entering costs the same however many there are, and a
+//!    reader that is interrupted in one cache holds back nothing of another. A thread that enters a
+//!    second domain while inside one is announced as everywhere, until it has left both.
 //!
 //! The scheme is the classic one with three epochs. It is our own rather than a crate's because
-//! the budget counts frames that wait for their epoch, so they have to be countable, and
-//! recoverable by whichever thread is short of memory.
+//! frames that wait for their epoch count against the budget, so any thread that is short of memory
+//! must be able to count and recover them.
 //!
 //! Soundness: the one `unsafe` block is a guard's way back to its thread's line. Guards cannot
 //! leave their thread, and do not outlive it, as no thread-local holds one.
@@ -23,14 +23,14 @@ use std::cell::Cell;
 use weir_base::sync::atomic::{AtomicU64, Ordering, fence};
 use weir_base::sync::{Arc, RwLock};
 
-/// Not inside of any domain.
+/// Inside no domain.
 const OUTSIDE: u64 = 0;
 /// Inside of more than one.
 const EVERYWHERE: u64 = u64::MAX;
-/// Low bits of a moment: which domain; the others: which epoch of it.
+/// Low bits of a moment: the number of the domain; high bits: its epoch.
 const ID_BITS: u32 = 16;
 const ID_MASK: u64 = (1 << ID_BITS) - 1;
-/// From one epoch to the next.
+/// Difference between two consecutive epochs.
 const STEP: u64 = 1 << ID_BITS;
 
 weir_base::sync::lazy_global! {
@@ -56,7 +56,7 @@ impl Local {
         Self { entered, depth: Cell::new(0) }
     }
 
-    /// Enters a domain, being inside of one already.
+    /// Enters a domain while inside one.
     #[cold]
     fn nest(&self, domain: &Domain) {
         let entered = self.entered.load(Ordering::Relaxed);
@@ -78,27 +78,27 @@ weir_base::sync::thread_local! {
     static LOCAL: Local = Local::register();
 }
 
-/// While it lives, nothing that this thread finds in an index of the domain is used again.
+/// While it exists, nothing that this thread finds in an index of the domain is reused.
 pub(crate) struct Guard {
     /// Keeps the guard on its thread.
     local: *const Local,
 }
 
-/// What is read, unlinked and used again together: a cache.
+/// A set of data that is read, unlinked and reused together: a cache.
 pub(crate) struct Domain {
-    /// The epoch, and which domain it is.
+    /// The epoch and the domain's number.
     moment: CachePadded<AtomicU64>,
 }
 
 impl Domain {
     pub(crate) fn new() -> Self {
-        // Where two have the same number, readers of one hold back the other, and that is all: a
-        // moment is compared with those of its own domain. 0 and the mask stand for none and all.
+        // If two domains have the same number, readers of one hold back the other; nothing worse,
+        // as a moment is only compared within its own domain. 0 and the mask mean none and all.
         let number = DOMAINS.fetch_add(1, Ordering::Relaxed) % (ID_MASK - 1) + 1;
         Self { moment: CachePadded::new(AtomicU64::new(STEP | number)) }
     }
 
-    /// Enters; nests.
+    /// Enters the domain; may be nested.
     #[inline]
     pub(crate) fn enter(&self) -> Guard {
         LOCAL.with(|local| {
@@ -113,13 +113,13 @@ impl Domain {
         })
     }
 
-    /// The tag for something that has just been unlinked.
+    /// The tag for memory that was just unlinked.
     pub(crate) fn now(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.moment.load(Ordering::SeqCst)
     }
 
-    /// Whether everybody who could have found what was tagged `tag` has left.
+    /// Whether all readers that could have found memory tagged `tag` have left.
     pub(crate) fn passed(&self, tag: u64) -> bool {
         self.moment.load(Ordering::SeqCst) >= tag + 2 * STEP
     }
@@ -135,7 +135,7 @@ impl Domain {
                 return false;
             }
         }
-        // Another thread may have come first; then it has moved, too.
+        // Another thread may have been faster; then the epoch has advanced, too.
         let next = now + STEP;
         let _ = self.moment.compare_exchange(now, next, Ordering::SeqCst, Ordering::SeqCst);
         true
@@ -196,7 +196,7 @@ mod tests {
         domain.passed(tag)
     }
 
-    /// Waits: threads of other tests may be everywhere for a moment.
+    /// Waits: other tests' threads may be everywhere for a moment.
     fn passes_in_the_end(domain: &Domain, tag: u64) {
         while !passes(domain, tag) {
             std::thread::yield_now();
@@ -235,7 +235,7 @@ mod tests {
     fn domains_of_the_same_number_are_safe_though_not_apart() {
         let moment = || CachePadded::new(AtomicU64::new((7 * STEP) | 3));
         let (one, two) = (Domain { moment: moment() }, Domain { moment: moment() });
-        // Threads of other tests may be everywhere for a moment.
+        // Other tests' threads may be everywhere for a moment.
         while !two.advance() {
             std::thread::yield_now();
         }

@@ -1,7 +1,7 @@
-//! Which frames are free, and how many may be used.
+//! The free frames, and how many may be used.
 //!
-//! 1. No frame is handed out while as many are used as the limit says. The lowest ones are handed
-//!    out first; so a frame at or above the limit is handed out only if the limit was higher, and a
+//! 1. No frame is handed out while as many are used as the limit allows. The lowest free ones go
+//!    first; so a frame at or above the limit is handed out only if the limit was higher, and a
 //!    stream that recycles its frames stays in a small, cache-warm part of the arena.
 
 use crate::memory::frame_no::FrameNo;
@@ -10,18 +10,18 @@ use crate::memory::frame_no::FrameNo;
 pub(crate) struct FrameBitmap {
     /// One bit per frame.
     words: Vec<u64>,
-    /// One bit per word that has a bit.
+    /// One bit per word that is not zero.
     summary: Vec<u64>,
-    /// No summary word below this one has a bit.
+    /// All summary words below this one are zero.
     hint: usize,
     used: u32,
     limit: u32,
-    /// No frame from here on was handed out since it was without memory.
+    /// From here on, no frame was handed out since its memory was last released.
     touched: u32,
 }
 
 impl FrameBitmap {
-    /// `frames` free ones, of which `limit` may be used.
+    /// All of `frames` are free; `limit` of them may be used.
     pub(crate) fn new(frames: u32, limit: u32) -> Self {
         let words = (frames as usize).div_ceil(64);
         let mut list = Self {
@@ -32,7 +32,7 @@ impl FrameBitmap {
             limit,
             touched: 0,
         };
-        // The last words have bits for less than all.
+        // The last words may be partly filled.
         if !frames.is_multiple_of(64) {
             list.words[words - 1] = (1 << (frames % 64)) - 1;
         }
@@ -42,22 +42,22 @@ impl FrameBitmap {
         list
     }
 
-    /// How many are not free.
+    /// Number of used frames.
     pub(crate) fn used(&self) -> u32 {
         self.used
     }
 
-    /// How many may be used.
+    /// Number of frames that may be used.
     pub(crate) fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Says how many may be used; more may be used already.
+    /// Sets the number of frames that may be used; more may be in use.
     pub(crate) fn set_limit(&mut self, limit: u32) {
         self.limit = limit;
     }
 
-    /// How many can be had.
+    /// Number of frames available now.
     pub(crate) fn available(&self) -> u32 {
         self.limit.saturating_sub(self.used)
     }
@@ -67,7 +67,7 @@ impl FrameBitmap {
         self.limit..self.touched.max(self.limit)
     }
 
-    /// Frames at or above the limit have no memory.
+    /// Notes that frames at or above the limit have no memory.
     pub(crate) fn released_above(&mut self) {
         self.touched = self.touched.min(self.limit);
     }
@@ -85,7 +85,7 @@ impl FrameBitmap {
         self.used -= 1;
     }
 
-    /// Takes the `count` lowest free frames; the caller knows that as many are available.
+    /// Takes the `count` lowest free frames; the caller has checked that as many are available.
     pub(crate) fn take(&mut self, mut count: usize, out: &mut Vec<FrameNo>) {
         self.used += count as u32;
         while count > 0 {

@@ -1,4 +1,4 @@
-//! Numbers of page frames, a type of their own: a page's number cannot pass for its frame's, nor a count of
+//! Page frame numbers. A separate type keeps them apart from page numbers and from counts of
 //! frames.
 
 /// The number of a frame in its arena.
@@ -10,13 +10,13 @@ impl FrameNo {
     /// No frame.
     pub(crate) const NONE: Self = Self(u32::MAX);
 
-    /// Its place in a table of all frames.
+    /// Its index in a table of all frames.
     #[inline]
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The frame that lies so many behind this one.
+    /// The frame `count` positions after this one.
     #[inline]
     pub(crate) const fn plus(self, count: u32) -> Self {
         Self(self.0.wrapping_add(count))

@@ -1,5 +1,5 @@
-//! Memory for what is known of files besides their pages: mappings, and the nodes of their indexes.
-//! `memory/shrinker.rs` bounds it.
+//! Memory for metadata of files: mappings, and the nodes of their indexes. `memory/shrinker.rs`
+//! bounds it.
 
 use std::sync::{Arc, Weak};
 use weir_base::sync::Mutex;
@@ -7,27 +7,27 @@ use weir_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A mounted store, as the shrinker sees it.
 pub(crate) trait Shrinkable: Send + Sync {
-    /// When the file that was closed longest ago was closed, by [`Metadata::tick`].
+    /// The time of the least recent close among the idle files, by [`Metadata::tick`].
     fn oldest_idle(&self) -> Option<u64>;
 
-    /// Drops the mapping of the file that was closed longest ago, with its pages. Says whether it
-    /// did; a file that is busy becomes the last to go.
+    /// Drops the mapping of the least recently closed file, with its pages. Returns whether it did;
+    /// a busy file becomes the last to go.
     fn drop_oldest_idle(&self) -> bool;
 
-    /// Whether so much work is queued for the store that no more is to be added for other stores'
-    /// sake.
+    /// Whether the store has such a backlog of work that none may be added to make room for other
+    /// stores.
     fn is_behind(&self) -> bool;
 
-    /// Drops a reference. The last use of a store may block, so the store's own thread does it.
+    /// Drops a reference. The last one may block, so the store's own thread drops it.
     fn release(self: Arc<Self>);
 }
 
-/// What is in use.
+/// Metadata in use.
 #[derive(Default)]
 pub(crate) struct Metadata {
-    /// By mappings without their indexes, in bytes.
+    /// Memory of mappings without their indexes, in bytes.
     pub(crate) files: AtomicUsize,
-    /// By index nodes, in bytes.
+    /// Memory of index nodes, in bytes.
     pub(crate) nodes: AtomicUsize,
     /// Where the next scan for holes to forget continues. The thread that shrinks holds the lock.
     pub(super) cursor: Mutex<Cursor>,
@@ -36,7 +36,7 @@ pub(crate) struct Metadata {
     ticks: AtomicU64,
 }
 
-/// A page of the file of this number.
+/// A page of the file with this number.
 #[derive(Default)]
 pub(super) struct Cursor {
     pub(super) owner: u32,
@@ -44,12 +44,12 @@ pub(super) struct Cursor {
 }
 
 impl Metadata {
-    /// All that is in use, in bytes.
+    /// All metadata in use, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.files.load(Ordering::Relaxed) + self.nodes.load(Ordering::Relaxed)
     }
 
-    /// The next moment, for the order in which files were closed.
+    /// The next tick, which orders the closes of files.
     pub(crate) fn tick(&self) -> u64 {
         self.ticks.fetch_add(1, Ordering::Relaxed)
     }

@@ -1,9 +1,8 @@
-//! Memory of a cache: page frames, which of them are free, which operation gets how many, and when a
-//! frame is free again.
+//! A cache's memory: page frames, their allocation to operations, and when a frame is free again.
 //!
-//! [`Memory`] puts the parts together. Each part lies in a file of its own and knows nothing of
-//! [`Memory`]; the files that implement its methods (`allocator`, `background`, `budget`,
-//! `shrinker`, `reclaim/`) know all parts. Memory management calls up through three traits only:
+//! [`Memory`] combines the parts. Each part has its own file and does not depend on [`Memory`]; the
+//! files that implement its methods (`allocator`, `background`, `budget`, `shrinker`, `reclaim/`)
+//! use all parts. Memory management calls up through three traits only:
 //! [`FrameOwner`](owner::FrameOwner) for a file whose page a frame holds,
 //! [`Shrinkable`](metadata::Shrinkable) for a mounted store, and [`Flushers`] for writeback.
 
@@ -43,10 +42,10 @@ pub(crate) trait Flushers: Send + Sync {
     fn kick(&self);
 }
 
-/// Frames, what is known of them, and the operations that wait for some.
+/// Frames, their metadata, and the operations that wait for frames.
 pub(crate) struct Memory {
     pub(crate) arena: Arc<Arena>,
-    /// Tells when retired frames can be used again.
+    /// Decides when retired frames can be reused.
     pub(crate) epoch: Domain,
     pub(crate) stats: Counters,
     /// Whether cached reads may take the fast path.
@@ -55,7 +54,7 @@ pub(crate) struct Memory {
     pub(crate) readahead_pages: u64,
     /// Reclaim's queues.
     pub(crate) queues: Mutex<Queues>,
-    /// Insertions into the queues so far, for ages.
+    /// Counts insertions into the queues, as a clock for ages.
     pub(crate) clock: AtomicU32,
     /// The files whose pages the frames hold.
     pub(crate) owners: Owners,
@@ -72,7 +71,7 @@ pub(crate) struct Memory {
 #[derive(Default)]
 pub(crate) struct Background {
     pub(crate) signal: Signal,
-    /// Cached operations have found too few frames free.
+    /// Cached operations found too few free frames.
     short: AtomicBool,
     /// The reclaimer is in a pass.
     reclaiming: AtomicBool,

@@ -1,4 +1,4 @@
-//! From a frame back to the file whose page it holds.
+//! Finds the file whose page a frame holds.
 
 use crate::memory::frame_no::FrameNo;
 use std::ops::{ControlFlow, Deref};
@@ -7,8 +7,8 @@ use weir_base::sync::RwLock;
 
 /// A file, as memory management sees it. Each call takes the file's lock for a short step.
 pub(crate) trait FrameOwner: Send + Sync {
-    /// Evicts those of `pages` that are still in the frame given with them, and for which `may_go`
-    /// agrees, called with the entry's index and the page's key. Returns how many were evicted.
+    /// Evicts those of `pages` that are still in the given frame and for which `may_go` returns
+    /// true, called with the entry's index and the page's key. Returns how many were evicted.
     fn evict(
         &self,
         pages: &mut dyn Iterator<Item = (u64, FrameNo)>,
@@ -18,16 +18,16 @@ pub(crate) trait FrameOwner: Send + Sync {
     /// Moves pages out of these frames into lower ones, except pages that are pinned.
     fn move_pages(&self, from: &[FrameNo]);
 
-    /// Forgets holes from `page` on, and counts `looks` down for each entry of the index that it
-    /// visits. Breaks with the page to continue at when none are left.
+    /// Forgets holes from `page` on, and decrements `looks` for each index entry that it visits. At
+    /// zero, breaks with the page to continue at.
     fn forget_holes(&self, page: u64, looks: &mut usize) -> ControlFlow<u64>;
 
     /// Drops a reference. The last one closes the store's file, which may block, so the store's own
-    /// thread does it.
+    /// thread drops it.
     fn release(self: Arc<Self>);
 }
 
-/// Files by number, so that a frame can name its own in four bytes.
+/// Files by number, so that a frame can name its file in four bytes.
 #[derive(Default)]
 pub(crate) struct Owners {
     table: RwLock<Table>,
@@ -40,7 +40,7 @@ struct Table {
 }
 
 impl Owners {
-    /// Gives a file its number.
+    /// Assigns a number to a file.
     pub(crate) fn register(&self, owner: Weak<dyn FrameOwner>) -> u32 {
         let mut table = self.table.write();
         if let Some(number) = table.vacant.pop() {
@@ -51,26 +51,26 @@ impl Owners {
         table.owners.len() as u32 - 1
     }
 
-    /// Takes the number back of a file that is being dropped.
+    /// Frees the number of a file that is being dropped.
     pub(crate) fn unregister(&self, number: u32) {
         let mut table = self.table.write();
         table.owners[number as usize] = None;
         table.vacant.push(number);
     }
 
-    /// All numbers are below this one.
+    /// One more than the largest number.
     pub(crate) fn end(&self) -> u32 {
         self.table.read().owners.len() as u32
     }
 
-    /// The file of this number, unless it is being dropped.
+    /// The file with this number, unless it is being dropped.
     pub(crate) fn get(&self, number: u32) -> Option<Visit> {
         let owner = self.table.read().owners.get(number as usize)?.as_ref()?.upgrade()?;
         Some(Visit(Some(owner)))
     }
 }
 
-/// A file in the hands of a thread that works for all stores.
+/// A file that a thread shared by all stores works on.
 pub(crate) struct Visit(Option<Arc<dyn FrameOwner>>);
 
 impl Deref for Visit {

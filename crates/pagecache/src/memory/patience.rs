@@ -4,27 +4,27 @@ use crate::memory::Memory;
 use std::time::{Duration, Instant};
 use weir_base::sync::atomic::Ordering;
 
-/// How long it waits while a store is at work and no frame is given back.
+/// Limit of a wait without returned frames while a store is working.
 const STUCK: Duration = Duration::from_millis(250);
-/// How long it waits while no store is at work and no frame is given back: only threads are in the
-/// way then, which hold frames for microseconds, or readers that hold lent pages as long as they like.
+/// Limit of a wait without returned frames while no store is working: then the frames are held by
+/// threads, for microseconds, or by readers of lent pages, for as long as they like.
 const ALONE: Duration = Duration::from_millis(50);
-/// How long it waits in all.
+/// Limit of the whole wait.
 const AT_MOST: Duration = Duration::from_secs(2);
-/// Cap on the time credited between two looks: on a busy machine, or one that was suspended, the
-/// other operations have not run any more than this one has.
+/// Cap on the time credited between two looks: on a busy machine, or after a suspend, the other
+/// operations have run no more than this one.
 const CREDIT: Duration = Duration::from_millis(1);
 
-/// Whether it still makes sense for an uncached operation to wait for others of its kind.
+/// Decides how long an uncached operation waits for others of its kind.
 pub(super) struct Patience {
     looked: Instant,
-    /// In all.
+    /// The whole wait.
     waited: Duration,
-    /// Since frames were last seen to be given back.
+    /// Time since the last returned frame was seen.
     stuck: Duration,
-    /// Since that, or since a store was last seen at work.
+    /// Time since then, or since a store was last seen working.
     alone: Duration,
-    /// How often frames had been given back then.
+    /// The arena's count of returns at that look.
     returns: u32,
 }
 
@@ -39,8 +39,8 @@ impl Patience {
         }
     }
 
-    /// Looks again, and says whether the wait is over. It ends in any case after two seconds, since
-    /// a store that hangs must not hold up the files of other stores for ever.
+    /// Looks again, and returns whether the wait is over. It ends after two seconds at the latest,
+    /// since a store that hangs must not block the files of other stores forever.
     pub(super) fn is_over(&mut self, memory: &Memory) -> bool {
         let now = memory.now();
         let passed = (now - std::mem::replace(&mut self.looked, now)).min(CREDIT);
@@ -57,8 +57,7 @@ impl Patience {
     }
 }
 
-/// Whether a store is at work for an uncached operation: frames are being filled, or writes are in
-/// flight.
+/// Whether a store is working for an uncached operation: fills or writes are in flight.
 fn is_store_at_work(memory: &Memory) -> bool {
     memory.arena.lent() > 0 || memory.reserve_writes.load(Ordering::SeqCst) > 0
 }

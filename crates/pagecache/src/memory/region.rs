@@ -12,7 +12,7 @@ mod imp {
 
     pub(crate) fn map(len: usize) -> std::io::Result<NonNull<u8>> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+        // SAFETY: a fresh anonymous mapping at an address that the kernel chooses.
         let at = unsafe {
             mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)
         }?;
@@ -22,25 +22,25 @@ mod imp {
     }
 
     /// # Safety
-    /// Mapped by [`map`] with this length, and not referred to any more.
+    /// Mapped by [`map`] with this length, and no longer referenced.
     pub(crate) unsafe fn unmap(at: NonNull<u8>, len: usize) {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let _ = unsafe { munmap(at.as_ptr().cast(), len) };
     }
 
-    /// Gives memory back to the system; the bytes are zero when they are touched again.
+    /// Returns memory to the system; the bytes read as zero afterwards.
     ///
     /// # Safety
-    /// Within a mapping made by [`map`], at whole pages, and not referred to.
+    /// Whole pages of a mapping made by [`map`], and not referenced.
     pub(crate) unsafe fn release(at: *mut u8, len: usize) {
-        // SAFETY: the caller's word. Refusal leaves the memory as it is.
+        // SAFETY: guaranteed by the caller. If the kernel refuses, the memory stays as it is.
         let _ = unsafe { madvise(at.cast(), len, Advice::LinuxDontNeed) };
     }
 }
 
 #[cfg(any(miri, loom, shuttle))]
 mod imp {
-    //! The arena's memory, from the allocator: for checkers that know no system calls.
+    //! The arena's memory, from the allocator: for model checkers without system calls.
 
     use std::alloc::{Layout, alloc_zeroed, dealloc};
     use std::ptr::NonNull;
@@ -57,30 +57,30 @@ mod imp {
     }
 
     /// # Safety
-    /// Mapped by [`map`] with this length, and not referred to any more.
+    /// Mapped by [`map`] with this length, and no longer referenced.
     pub(crate) unsafe fn unmap(at: NonNull<u8>, len: usize) {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { dealloc(at.as_ptr(), layout(len)) };
     }
 
     /// Does nothing.
     ///
     /// # Safety
-    /// Within a mapping made by [`map`], at whole pages, and not referred to.
+    /// Whole pages of a mapping made by [`map`], and not referenced.
     pub(crate) unsafe fn release(_at: *mut u8, _len: usize) {}
 }
 
-/// A table of `len` zeroes, in memory that is committed only as far as it is touched.
+/// A table of `len` zeros, in memory that is committed only where it is touched.
 ///
 /// # Safety
-/// All zeroes is a value of the type.
+/// All zeros is a valid value of the type.
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) unsafe fn zeroed_table<T: Default>(len: usize) -> Box<[T]> {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { Box::new_zeroed_slice(len).assume_init() }
 }
 
-/// The same for atomics that are more than their value.
+/// The same for checkers whose atomics are more than their value.
 ///
 /// # Safety
 /// As above.

@@ -7,14 +7,14 @@ use std::collections::VecDeque;
 use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicUsize, Ordering};
 
-/// What was unlinked and is not free yet, the longest ago first.
+/// Unlinked frames and nodes that are not free yet, oldest first.
 #[derive(Default)]
 pub(crate) struct RetireList {
     list: Mutex<VecDeque<Retired>>,
     frames: AtomicUsize,
 }
 
-/// What one change of a file's index unlinked.
+/// The frames and nodes that one change of a file's index unlinked.
 pub(crate) struct Retired {
     tag: u64,
     pub(crate) frames: Vec<FrameNo>,
@@ -23,14 +23,14 @@ pub(crate) struct Retired {
 }
 
 impl RetireList {
-    /// Adds what was unlinked before `tag` was taken.
+    /// Adds frames and nodes that were unlinked before `tag` was taken.
     pub(crate) fn push(&self, tag: u64, frames: Vec<FrameNo>, nodes: Option<Box<dyn Send>>) {
         let mut list = self.list.lock();
         self.frames.fetch_add(frames.len(), Ordering::SeqCst);
         list.push_back(Retired { tag, frames, nodes });
     }
 
-    /// Whether nothing is in the list.
+    /// Whether the list is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.list.lock().is_empty()
     }
@@ -40,8 +40,8 @@ impl RetireList {
         self.frames.load(Ordering::SeqCst)
     }
 
-    /// Takes out what no reader can see any more. Its frames count until they are
-    /// [freed](Self::freed).
+    /// Takes out what no reader can see any more. [`frames`](Self::frames) still counts its frames
+    /// until [`freed`](Self::freed).
     pub(crate) fn take_passed(&self, epoch: &Domain) -> Vec<Retired> {
         let mut passed = Vec::new();
         let mut list = self.list.lock();

@@ -1,12 +1,14 @@
 //! The shrinker: bounds the memory for mappings and for the nodes of their indexes.
 //!
-//! 1. It has a share of its own beside the budget. The files that were closed longest ago go first,
-//!    with their pages. Then the shrinker forgets holes, as the store can be asked for them again.
-//!    If that frees nothing, pages lie so far apart that their index nodes take more memory than
-//!    they do: it reclaims some pages, and writers wait until dirty ones are written.
-//! 2. Open files are not bounded. Index nodes make up for them only down to a quarter of the share;
-//!    otherwise a cache with many open files would keep no pages at all.
-//! 3. A call does a bounded amount of work, since an operation waits for it; the next call continues.
+//! 1. Metadata has a share of its own in addition to the budget. Above it, the shrinker first drops
+//!    the least recently closed files with their pages. Then it forgets holes, as the store can be
+//!    asked for them again. If that frees nothing, pages are so scattered that their index nodes
+//!    take more memory than they do: it reclaims some pages, and writers wait until dirty ones are
+//!    written.
+//! 2. Open files are not bounded. Index nodes compensate for them only down to a quarter of the
+//!    share; otherwise a cache with many open files would keep no pages at all.
+//! 3. A call does a bounded amount of work, since an operation waits for it; the next call
+//!    continues.
 
 use crate::memory::Memory;
 use crate::memory::metadata::{Cursor, Shrinkable};
@@ -14,13 +16,13 @@ use crate::reclaim::{Effort, Reach};
 use std::ops::ControlFlow;
 use weir_base::sync::atomic::Ordering;
 
-/// Mappings dropped, or pages reclaimed, in one call at most.
+/// Most mappings dropped, or pages reclaimed, in one call.
 const BATCH: usize = 64;
-/// Entries of indexes visited in one call at most.
+/// Most index entries visited in one call.
 const LOOKS: usize = 1024;
 
 impl Memory {
-    /// Whether the share is exceeded, and index nodes are a part of the reason.
+    /// Whether the share is exceeded, and index nodes contribute to that.
     pub(crate) fn index_is_large(&self) -> bool {
         let share = self.limits().index_bytes;
         self.metadata.nodes.load(Ordering::Relaxed) > share / 4 && self.metadata.bytes() > share
@@ -36,7 +38,7 @@ impl Memory {
         let stores = self.metadata.stores();
         let mut dropped = false;
         for _ in 0..BATCH {
-            // Files of a store that hangs would only be queued for that store.
+            // Closing files of a store that hangs would only lengthen its backlog.
             let able = stores.iter().filter(|store| !store.is_behind());
             let oldest = able.filter_map(|store| Some((store.oldest_idle()?, store)));
             let Some((_, store)) = oldest.min_by_key(|&(tick, _)| tick) else { break };
@@ -56,7 +58,7 @@ impl Memory {
         self.collect();
     }
 
-    /// Forgets holes of files in turn.
+    /// Forgets holes, file by file.
     fn forget_holes(&self, cursor: &mut Cursor) {
         let end = self.owners.end();
         let mut looks = LOOKS;

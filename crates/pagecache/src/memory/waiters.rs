@@ -11,12 +11,12 @@ use weir_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 #[derive(Default)]
 pub(crate) struct Waiters {
     queue: Mutex<Queue>,
-    /// How many are in the queue.
+    /// Number of operations in the queue.
     count: AtomicUsize,
-    /// Counts what may have made memory free or reclaimable while an operation waited, and
-    /// arrivals in the queue.
+    /// Counts events that may have freed memory or made it reclaimable while an operation waited,
+    /// and arrivals in the queue.
     moved: AtomicU64,
-    /// Notified when memory was freed, or can now be.
+    /// Notified when memory was freed or has become reclaimable.
     pub(crate) freed: WaitQueue,
 }
 
@@ -32,7 +32,7 @@ impl Waiters {
         self.count.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether a newcomer need not wait behind others.
+    /// Whether a new operation need not wait behind others.
     pub(crate) fn lets_pass(&self, policy: CachePolicy) -> bool {
         self.count.load(Ordering::Relaxed) == 0
             || match self.queue.lock().waiting.first() {
@@ -41,7 +41,7 @@ impl Waiters {
             }
     }
 
-    /// A count that changes with each chance for a waiter to get memory.
+    /// A counter that advances with each chance for a waiter to get memory.
     pub(crate) fn moved(&self) -> u64 {
         self.moved.load(Ordering::SeqCst)
     }
@@ -58,9 +58,9 @@ impl Waiters {
         Turn { waiters: self, number }
     }
 
-    /// Wakes the waiters: frames are free, or can be reclaimed from here on.
+    /// Wakes the waiters: frames are free, or have become reclaimable.
     pub(crate) fn notify(&self) {
-        // An operation that enters the queue after this looks for memory after it, too.
+        // An operation that enters the queue after this also looks for memory after it.
         fence(Ordering::SeqCst);
         if self.any() {
             self.moved.fetch_add(1, Ordering::SeqCst);
@@ -69,7 +69,7 @@ impl Waiters {
     }
 }
 
-/// A turn in the queue; given up on drop.
+/// A place in the queue; left on drop.
 pub(crate) struct Turn<'a> {
     waiters: &'a Waiters,
     number: (CachePolicy, u64),

@@ -13,7 +13,7 @@ use crate::stats::Count;
 /// Candidates taken out of the queues under one hold of their lock.
 const BATCH: usize = 64;
 
-/// From which queues reclaim takes.
+/// The queues that reclaim takes pages from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// Pages that uncached operations left.
@@ -22,18 +22,19 @@ pub(crate) enum Reach {
     All,
 }
 
-/// How long to look for pages that may go.
+/// How long to search for reclaimable pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// A few hundred looks: an operation waits, and the background will wake it if they are in vain.
+    /// A few hundred looks: an operation waits, and the background reclaimer continues if they
+    /// fail.
     Foreground,
     /// Looks at every page, if necessary.
     Background,
 }
 
 impl Memory {
-    /// Evicts up to `want` pages and returns how many; their frames are free as soon as their epoch
-    /// has passed.
+    /// Evicts up to `want` pages and returns how many; their frames are free once their epoch has
+    /// passed.
     pub(crate) fn reclaim(&self, want: usize, reach: Reach, effort: Effort) -> usize {
         let looks = match effort {
             Effort::Foreground => 4 * want + HOLD,

@@ -1,30 +1,30 @@
-//! Which pages go when memory is short: S3-FIFO with one reference bit.
+//! Chooses the pages to evict when memory is short: S3-FIFO with one reference bit.
 //!
 //! 1. Only clean pages that are not pinned are dropped (I3).
-//! 2. Pages that an uncached operation brought in lie in a queue of their own, go first, and never
-//!    enter the main queue unless claimed.
-//! 3. New pages enter the small queue (a tenth of all). Those used again later move to the main
-//!    queue; those that were not are dropped and remembered for a while (the ghosts), and should
-//!    one be missed soon, it enters the main queue at once. So a scan passes through the small
-//!    queue and leaves the main one alone.
-//! 4. A use that follows the insertion closely does not count: a stream that reads a page in
-//!    eight pieces uses it once.
-//! 5. A look has one of three results: it drops the page; or takes away the reference that a read
-//!    left; or finds the page dirty and parks it (a flag, and out of the list) until the write
-//!    that cleans it puts it back where it was, at the end. Only pinned pages are looked at again
-//!    and again, and a call in the foreground gives up after a few hundred looks.
+//! 2. Pages that an uncached operation brought in have their own queue, go first, and never enter
+//!    the main queue unless claimed.
+//! 3. New pages enter the small queue (a tenth of all). Pages that are used again later move to the
+//!    main queue; the others are dropped and remembered for a while (the ghosts), and a ghost that
+//!    is soon missed enters the main queue at once. So a scan passes through the small queue and
+//!    leaves the main one alone.
+//! 4. A use soon after the insertion does not count: a stream that reads a page in eight pieces
+//!    uses it once.
+//! 5. A look at a page has one of three results: it drops the page; or clears its reference bit; or
+//!    finds it dirty and parks it (a flag, and removal from the list) until the write that cleans
+//!    it returns it to the end of its queue. Only pinned pages are looked at repeatedly, and a call
+//!    in the foreground gives up after a few hundred looks.
 //!
 //! Lock order: a mapping's state, then the queues. Reclaim takes candidates out under the queues'
-//! lock, lets go of it, and then takes the mapping's; so no thread reclaims holding a mapping's lock.
+//! lock, releases it, and then takes the mapping's; so no thread reclaims holding a mapping's lock.
 
 use crate::memory::arena::{Arena, flag};
 use crate::memory::frame_no::FrameNo;
 use weir_base::sync::atomic::{AtomicU32, Ordering};
 
-/// Pages looked at under one hold of it.
+/// Most pages examined under one hold of the queues' lock.
 pub(super) const HOLD: usize = 256;
 
-/// In which queue a page is.
+/// The queue of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
     /// New pages.
@@ -36,8 +36,7 @@ pub(crate) enum Queue {
 }
 
 impl Queue {
-    /// The queue that the page belongs to; in its list unless parked. `None` while it is out for
-    /// inspection.
+    /// The page's queue, in whose list it is unless parked. `None` while it is out for inspection.
     pub(super) fn of(arena: &Arena, frame: FrameNo) -> Option<Self> {
         match (arena.meta(frame).flags() & flag::QUEUE) >> flag::QUEUE_SHIFT {
             1 => Some(Self::Small),
@@ -48,7 +47,7 @@ impl Queue {
     }
 }
 
-/// Flags of a page that is not in the store yet.
+/// Flags of a dirty page, or one under writeback.
 pub(super) const UNWRITTEN: u16 = flag::DIRTY | flag::WRITEBACK;
 
 #[derive(Clone, Copy)]
@@ -59,7 +58,7 @@ struct List {
 }
 
 impl List {
-    /// Lets the page `prev` (or the head) point at `first`, and `next` (or the tail) at `last`.
+    /// Makes the page `prev` (or the head) point at `first`, and `next` (or the tail) at `last`.
     fn relink(&mut self, arena: &Arena, [prev, first]: [FrameNo; 2], [last, next]: [FrameNo; 2]) {
         match prev {
             FrameNo::NONE => self.head = first,
@@ -87,12 +86,12 @@ impl Queues {
         queues
     }
 
-    /// The cache has so many frames from now on.
+    /// Adapts to a cache of so many frames.
     pub(crate) fn resize(&mut self, frames: u32) {
         self.ghosts.memory = frames;
     }
 
-    /// Enters a page that is new in the cache.
+    /// Adds a page that is new in the cache.
     pub(crate) fn insert(&mut self, arena: &Arena, frame: FrameNo, key: u64, clock: &AtomicU32) {
         let uncached = arena.meta(frame).has(flag::UNCACHED);
         let queue = if uncached {
@@ -106,7 +105,7 @@ impl Queues {
         self.push(arena, queue, frame);
     }
 
-    /// Puts `new` where `old` is, as old and as used as that.
+    /// Puts `new` in the place of `old`, with its age and its reference bit.
     pub(crate) fn replace(&mut self, arena: &Arena, old: FrameNo, new: FrameNo, clock: &AtomicU32) {
         let (was, now) = (arena.meta(old), arena.meta(new));
         now.set(was.flags() & flag::REFERENCED);
@@ -134,7 +133,7 @@ impl Queues {
         }
     }
 
-    /// Takes a page out, if it is in a queue.
+    /// Removes a page, if it is in a queue.
     pub(crate) fn remove(&mut self, arena: &Arena, frame: FrameNo) {
         let Some(queue) = Queue::of(arena, frame) else { return };
         let meta = arena.meta(frame);
@@ -156,7 +155,7 @@ impl Queues {
         meta.set((queue as u16) << flag::QUEUE_SHIFT);
     }
 
-    /// Puts a page back that was at the end of its queue: there, or aside until it is clean.
+    /// Returns a page to the end of its queue, or parks it until it is clean.
     pub(super) fn put_back(&mut self, arena: &Arena, queue: Queue, frame: FrameNo) {
         let meta = arena.meta(frame);
         let list = &mut self.lists[queue as usize - 1];
@@ -171,9 +170,9 @@ impl Queues {
         list.len += 1;
     }
 
-    /// Notes that pages may have become clean. To be told after their flags were cleared: the reclaimer
-    /// that parks a page looks at its flags under this lock, so either it sees them cleared, or this
-    /// sees it parked.
+    /// Unparks pages that have become clean. Call it after their flags were cleared: the reclaimer
+    /// that parks a page checks its flags under this lock, so either it sees them cleared, or this
+    /// call sees the page parked.
     pub(crate) fn cleaned(&mut self, arena: &Arena, frames: impl Iterator<Item = FrameNo>) {
         for frame in frames {
             let meta = arena.meta(frame);
@@ -192,7 +191,7 @@ impl Queues {
         self.lists.iter().map(|l| l.len as usize).sum()
     }
 
-    /// Takes up to `want` pages out that have not been used since they were last looked at.
+    /// Takes out up to `want` pages that were not used since the last look at them.
     pub(super) fn candidates(
         &mut self,
         arena: &Arena,
@@ -249,19 +248,19 @@ impl Queues {
     }
 }
 
-/// What one call of reclaim may still do.
+/// Remaining effort of one reclaim call.
 pub(super) struct Pass {
-    /// Only from the queue of uncached pages.
+    /// Only take pages from the queue of uncached pages.
     pub(super) uncached_only: bool,
-    /// Pages to look at.
+    /// Remaining looks at pages.
     pub(super) looks: usize,
-    /// Of these, in the queue of uncached pages: so that pinned ones there do not hide the others.
+    /// Remaining looks at uncached pages: pinned ones there must not hide the other queues.
     pub(super) uncached_looks: usize,
-    /// Where the last page looked at was pinned: the next look is elsewhere, for the same reason.
+    /// The queue whose page was pinned at the last look: look elsewhere next, for the same reason.
     pub(super) pinned_in: Option<Queue>,
 }
 
-/// A page that may go.
+/// A page that may be evicted.
 pub(super) struct Candidate {
     pub(super) frame: FrameNo,
     pub(super) queue: Queue,
@@ -269,12 +268,12 @@ pub(super) struct Candidate {
     pub(super) page: u64,
 }
 
-/// Pages that were dropped lately: a table of fingerprints, each with the time of its drop.
+/// Recently dropped pages: a table of fingerprints, each with the time of its drop.
 pub(super) struct Ghosts {
-    /// As much of it is used as the budget needs.
+    /// The part of it in use depends on the budget.
     table: Vec<(u32, u32)>,
     now: u32,
-    /// How long one is remembered, in drops.
+    /// How long a page is remembered, in drops.
     memory: u32,
 }
 
@@ -295,7 +294,7 @@ impl Ghosts {
         self.table[at] = (print, self.now);
     }
 
-    /// Whether `key` was dropped lately; forgets it.
+    /// Whether `key` was dropped recently; forgets it.
     fn take(&mut self, key: u64) -> bool {
         let (at, print) = self.place(key);
         let (was, when) = self.table[at];

@@ -1,29 +1,29 @@
-//! What the store has of a file, and has not been asked to sync.
+//! Which data a store has of a file but has not synced.
 //!
-//! 1. A sync covers what the store had been given when it began: a change that ends during a sync is left
-//!    for the next.
+//! 1. A sync covers the changes that had ended when it began; a change that ends during a sync is
+//!    left for the next.
 
 use std::collections::HashSet;
 use weir_vfs::FileId;
 
-/// Files without a mapping of which it is known that they are not synced, at most: hardly a megabyte.
+/// Most files without a mapping that are known to be unsynced: less than a megabyte.
 const UNSYNCED_FILES: usize = 16 << 10;
 
-/// How far a file's data in the store is synced.
+/// Whether a file's data in the store is synced.
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
-    /// Counts our changes of the data in the store that have ended.
+    /// Number of our changes of the data in the store that have ended.
     changes: u64,
-    /// As many of them a sync has covered.
+    /// How many of them a sync has covered.
     synced: u64,
 }
 
-/// What a sync covers, by the count of changes when it began.
+/// The changes that a sync covers, by their number when it began.
 #[derive(Clone, Copy)]
 pub(crate) struct Covered(u64);
 
 impl Durability {
-    /// The store has been given something.
+    /// A change of the store's data has ended.
     pub(crate) fn changed(&mut self) {
         self.changes += 1;
     }
@@ -33,7 +33,7 @@ impl Durability {
         Covered(self.changes)
     }
 
-    /// It has ended well.
+    /// It has succeeded.
     pub(crate) fn synced(&mut self, covered: Covered) {
         self.synced = self.synced.max(covered.0);
     }
@@ -50,7 +50,7 @@ pub(crate) struct Unsynced {
 }
 
 impl Unsynced {
-    /// The file's mapping is about to go. Of too many files it is not known.
+    /// The file's mapping is about to be dropped. If there are too many files, the fact is lost.
     pub(crate) fn keep(&mut self, id: FileId, durability: &Durability) {
         if !durability.is_synced() && self.files.len() < UNSYNCED_FILES {
             self.files.insert(id);
@@ -64,7 +64,7 @@ impl Unsynced {
         }
     }
 
-    /// The file is gone, or is being synced. Says whether it was kept.
+    /// The file is gone, or is being synced. Returns whether it was kept.
     pub(crate) fn forget(&mut self, id: FileId) -> bool {
         self.files.remove(&id)
     }
@@ -74,7 +74,7 @@ impl Unsynced {
         self.files.insert(id);
     }
 
-    /// All of them; none is kept.
+    /// Takes out all files.
     pub(crate) fn take(&mut self) -> HashSet<FileId> {
         std::mem::take(&mut self.files)
     }

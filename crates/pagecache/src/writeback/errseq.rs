@@ -1,16 +1,17 @@
-//! Errors of writeback and of the store's sync, told to each open file once.
+//! Errors of writeback and of the store's sync, reported once to each open file.
 //!
-//! 1. Each error is told to every open file that was open when it happened, whether or not the others
-//!    have been told, as Linux's `errseq_t` does.
-//! 2. As long as no open file has been told, an error is also told to files opened later, also if the
-//!    file's mapping is let go of in between ([`Untold`]), and at last to who unmounts the store.
-//! 3. Several errors that an open file has not been told of are told as one, the last.
+//! 1. Each error is reported to every file that was open when it happened, independently of the
+//!    other open files, like Linux's `errseq_t`.
+//! 2. Until one open file got an error, it is also reported to files opened later, even if the
+//!    file's mapping is dropped in between ([`Untold`]), and finally to the caller that unmounts
+//!    the store.
+//! 3. Several errors that an open file has not got yet are reported as one, the last.
 
 use std::collections::HashMap;
 use weir_base::sync::atomic::{AtomicU64, Ordering};
 use weir_vfs::{Error, FileId, Result};
 
-/// Files without a mapping whose errors are kept at most: hardly a megabyte.
+/// Most files without a mapping whose errors are kept: less than a megabyte.
 const UNTOLD_FILES: usize = 16 << 10;
 
 /// The errors of a file so far.
@@ -18,7 +19,7 @@ const UNTOLD_FILES: usize = 16 << 10;
 pub(crate) struct WriteErrors {
     last: Error,
     count: u64,
-    /// An open file has been told of the last one.
+    /// The last error was reported to an open file.
     told: bool,
 }
 
@@ -35,27 +36,27 @@ impl WriteErrors {
         self.told = false;
     }
 
-    /// How many there were.
+    /// Number of errors.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// The last one.
+    /// The last error.
     pub(crate) fn last(&self) -> Error {
         self.last
     }
 
-    /// The last one, if no open file has been told of it.
+    /// The last error, if no open file got it.
     pub(crate) fn untold(&self) -> Option<Error> {
         (!self.told).then_some(self.last)
     }
 
-    /// What a file that is opened now has been told of.
+    /// The cursor of a file that is opened now.
     pub(crate) fn cursor(&self) -> u64 {
         if self.told { self.count } else { self.count - 1 }
     }
 
-    /// Tells the open file with this cursor of the last error, unless it has been told.
+    /// Reports the last error to the open file with this cursor, unless it got it before.
     pub(crate) fn tell(&mut self, cursor: &AtomicU64) -> Result<()> {
         if cursor.swap(self.count, Ordering::Relaxed) == self.count {
             return Ok(());
@@ -65,14 +66,15 @@ impl WriteErrors {
     }
 }
 
-/// Errors of files without a mapping, of which no open file has been told.
+/// Errors that no open file got, of files without a mapping.
 #[derive(Default)]
 pub(crate) struct Untold {
     files: HashMap<FileId, Error>,
 }
 
 impl Untold {
-    /// The file's mapping is about to go. Of too many files nothing is kept but the log's line.
+    /// The file's mapping is about to be dropped. If there are too many files, only the log has the
+    /// error.
     pub(crate) fn keep(&mut self, id: FileId, errors: &WriteErrors) {
         match errors.untold() {
             Some(error) if self.files.len() < UNTOLD_FILES => _ = self.files.insert(id, error),
@@ -96,13 +98,13 @@ impl Untold {
         self.files.remove(&id);
     }
 
-    /// One of all; none is kept.
+    /// One of the errors; clears all.
     pub(crate) fn take(&mut self) -> Option<Error> {
         self.files.drain().map(|(_, error)| error).last()
     }
 }
 
-/// Whether a write to the store that failed with this error may succeed when it is tried again.
+/// Whether a write to the store that failed with this error may succeed when it is retried.
 pub(crate) fn may_pass(error: Error) -> bool {
     matches!(
         error,

@@ -1,20 +1,20 @@
-//! Pages whose last write failed with an error that may pass, and since when each has been failing.
+//! Pages whose last write failed with a possibly transient error, and since when each has failed.
 //!
-//! 1. Each page has the whole of its patience ([`Config::write_patience`](crate::Config)): another page
-//!    of the file that has been failing for longer, in the same write or not, takes none of it.
-//! 2. Pages that begin to fail within [`TOGETHER`] of each other share a time, the earliest.
+//! 1. Each page has the full time of [`Config::write_patience`](crate::Config): another page of the
+//!    file that has failed for longer, in the same write or not, does not shorten it.
+//! 2. Pages that first fail within [`TOGETHER`] of each other share a time, the earliest.
 
 use crate::ranges::RangeSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// A fraction of any patience, so that there are few times to keep.
+/// Small compared to any patience, so that there are few times to keep.
 const TOGETHER: Duration = Duration::from_millis(50);
 
-/// Those of a file.
+/// The failing pages of a file.
 #[derive(Default)]
 pub(crate) struct Failing {
-    /// By the time of the first failure, the earliest first.
+    /// By the time of their first failure, the earliest first.
     since: Vec<(Instant, RangeSet)>,
 }
 
@@ -38,7 +38,7 @@ impl Failing {
         }
     }
 
-    /// Pages are written, or dropped.
+    /// Pages were written or dropped.
     pub(crate) fn remove(&mut self, pages: Range<u64>) {
         self.since.retain_mut(|(_, failing)| {
             failing.remove(pages.clone());
@@ -51,7 +51,7 @@ impl Failing {
         self.since.iter().find(|(_, pages)| pages.contains(page)).map(|&(since, _)| since)
     }
 
-    /// Takes those of `pages` that are failing in `other` over, with their times.
+    /// Takes over those of `pages` that are failing in `other`, with their times.
     pub(crate) fn move_from(&mut self, pages: &mut RangeSet, other: &Self) {
         for (since, failing) in &other.since {
             let new = pages.intersection(failing);
@@ -70,7 +70,7 @@ impl Failing {
         }
     }
 
-    /// Pages that have been failing in `other`, too, since the same time.
+    /// Pages that are also failing in `other`, since the same time.
     pub(crate) fn still_in(&self, other: &Self) -> RangeSet {
         let mut still = RangeSet::default();
         for (since, pages) in &self.since {

@@ -1,13 +1,13 @@
-//! The flusher: when dirty pages are written without a caller asking for it.
+//! The flusher: writes dirty pages without a caller's request.
 //!
-//! 1. It writes files that have been dirty for a while, all files when too much is dirty or memory is
-//!    short, and at once what uncached writes left (I11).
-//! 2. A round costs in proportion to what there is to do, not to how many files are dirty. So each
-//!    dirty file has a time at which it is looked at in any case, and each event that gives the flusher
-//!    something to do with it before that moves the time forward; and the files with pages that
-//!    no thread has begun to write are known, for when all are to be written.
-//! 3. A file is taken off the list when it is clean, at a look; until then the list keeps it.
-//! 4. Each store has a list and a flusher of its own (`writeback/lane.rs`).
+//! 1. It writes files that have been dirty for a while, all files when too much is dirty or memory
+//!    is short, and pages of uncached writes at once (I11).
+//! 2. The cost of a round depends on the work due, not on the number of dirty files. So each dirty
+//!    file has a time of its next look, and each event that gives the flusher work with it moves
+//!    that time forward; a separate set has the files with pages that no thread has begun to write,
+//!    for when all are to be written.
+//! 3. A look at a clean file removes it from the list; until then the list keeps the file alive.
+//! 4. Each store has its own list and flusher (`writeback/lane.rs`).
 //!
 //! States of a file, and the functions that change them:
 //!
@@ -21,8 +21,8 @@
 //!            file is clean: leaves the list, and settles times
 //! ```
 //!
-//! A listed file is also in `unbegun` while it has pages of which no write has begun (`note_unbegun`
-//! enters it, `flush` takes it out). States of the flusher's thread:
+//! A listed file is also in `unbegun` while it has pages of which no write has begun
+//! (`note_unbegun` enters it, `flush` removes it). States of the flusher's thread:
 //!
 //! ```text
 //!      no thread --(start: first listed or idle file)--> sleeping <--> round
@@ -43,34 +43,34 @@ use std::time::{Duration, Instant};
 use weir_base::sync::atomic::Ordering;
 use weir_vfs::Result;
 
-/// How long pages stay dirty before they are written without need.
+/// How long pages stay dirty if nothing requires an earlier write.
 pub(crate) const AGE: Duration = Duration::from_secs(5);
 /// How often the flusher looks at the time.
 const TICK: Duration = Duration::from_millis(500);
-/// How often it looks at files that no program has open.
+/// How often it looks at idle files.
 const IDLE_TICK: Duration = Duration::from_millis(250);
-/// How long its thread stays with nothing to do.
+/// How long its thread stays without work.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// A file with dirty pages, as the flusher sees it.
 pub(crate) trait DirtyFile: Send + Sync {
-    /// The flusher's look at the file: begins to write what is due, and leaves the list if the file
-    /// is clean. If `pressed`, all that is dirty is due.
+    /// The flusher's look at the file: begins the writes that are due, and leaves the list if the
+    /// file is clean. If `pressed`, all dirty pages are due.
     fn flush(self: Arc<Self>, pressed: bool, now: Instant);
 
-    /// Writes back all that is dirty now, and waits until the store has it.
+    /// Writes back the pages that are dirty now, and waits until the store has them.
     fn write_all_back(self: Arc<Self>) -> Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 }
 
-/// Files that may have something dirty.
+/// Files that may have dirty pages.
 #[derive(Default)]
 pub(crate) struct DirtyFiles {
     next: u64,
     /// By number, the longest dirty first.
     files: BTreeMap<u64, Arc<dyn DirtyFile>>,
-    /// When to look at each.
+    /// When to look at each file.
     due: BTreeSet<(Instant, u64)>,
-    /// Those with pages that no thread has begun to write.
+    /// Files with pages that no thread has begun to write.
     unbegun: BTreeSet<u64>,
 }
 
@@ -91,7 +91,7 @@ impl DirtyFiles {
         self.files.values().cloned().collect()
     }
 
-    /// Puts a file last.
+    /// Adds a file at the end.
     pub(crate) fn enter(&mut self, mapping: Arc<dyn DirtyFile>, due: Instant) -> Listed {
         let number = self.next;
         self.next += 1;
@@ -123,7 +123,7 @@ impl DirtyFiles {
 }
 
 impl Lane {
-    /// The flusher of the lane's store, until there has been nothing to do for a while.
+    /// The flusher of the lane's store, until it has had no work for a while.
     pub(crate) fn flush_loop(&self, memory: &Memory) {
         let mut look_at_idle = memory.now();
         let mut busy = memory.now();
@@ -151,7 +151,8 @@ impl Lane {
                 closed = idle.clone().close_idle(now);
             }
             let ends = closed.is_empty() && self.ends(idle.as_deref(), &mut busy, now);
-            // The last close of a file may be long, and keeps neither file system nor cache.
+            // The last close of a file may take long; it must keep neither file system nor cache
+            // alive.
             drop(idle);
             drop(closed);
             if ends {
@@ -160,19 +161,19 @@ impl Lane {
         }
     }
 
-    /// Whether the thread ends, as it has had nothing to do since `busy` for long enough. Then
+    /// Whether the thread ends, because it has had no work since `busy` for long enough. Then
     /// [`start`](Self::start) starts another.
     fn ends(&self, idle: Option<&dyn IdleFiles>, busy: &mut Instant, now: Instant) -> bool {
         let mut ends = |has_idle: bool| {
-            // Every thread that gives the flusher something to do holds this lock, or that of the list
-            // of idle files, which is held as well.
+            // A thread that gives the flusher work holds this lock, or that of the list of idle
+            // files, which is held here as well.
             let list = self.files.lock();
             if !list.is_empty() || has_idle {
                 *busy = now;
                 return false;
             }
-            // A clean file's last look has taken it off the list: the list kept the file, and the
-            // file the store.
+            // The last look at a clean file has removed it: until then the list kept the file, and
+            // the file the store.
             let ends = idle.is_none() || now - *busy >= LINGER;
             if ends {
                 self.running.store(false, Ordering::SeqCst);
@@ -185,8 +186,7 @@ impl Lane {
         }
     }
 
-    /// Files of a round: those whose time has come, and those that can be written if `pressed`, or
-    /// `all` of them.
+    /// Files of a round: those that are due, with `pressed` those that can be written, or `all`.
     fn to_look_at(
         &self,
         memory: &Memory,
@@ -207,7 +207,7 @@ impl Lane {
         if pressed {
             numbers.extend(&list.unbegun);
         }
-        // The longest dirty first, and each once.
+        // The longest dirty first, without duplicates.
         numbers.sort_unstable();
         numbers.dedup();
         memory.stats.add(Count::FlushLooks, numbers.len() as u64);

@@ -1,16 +1,17 @@
 //! A store's lane: the threads that work for it in the background.
 //!
-//! 1. A store whose calls block (a dead hard mount) stops its own lane, and no other. Each mounted
-//!    store has a list of dirty files with a flusher, and a queue of tasks, of its own; the threads
-//!    that all stores share (reclaim, callers of other stores) never call it. What they let go of is
-//!    closed by its tasks.
-//! 2. A store has two threads at most: `weir-flush`, from the first file that is dirty or idle until
-//!    there has been nothing to do for two seconds, and `weir-tasks`, as long as there are tasks. A
-//!    cache has one more, `weir-reclaim`.
-//! 3. The flusher of a store that is not mounted any more writes what is dirty at once, and ends
-//!    when nothing is.
-//! 4. A thread that gives the flusher something to do holds the lock of the list that it is put in; the
-//!    thread ends with these locks held and the lists empty. So none is left without a thread.
+//! 1. A store whose calls block (a dead hard mount) stops only its own lane. Each mounted store has
+//!    its own list of dirty files with a flusher, and its own queue of tasks; the threads that all
+//!    stores share (reclaim, callers of other stores) never call it. They leave closing its files
+//!    to its tasks.
+//! 2. A store has at most two threads: `weir-flush`, from the first dirty or idle file until there
+//!    was no work for two seconds, and `weir-tasks`, as long as there are tasks. A cache has one
+//!    more, `weir-reclaim`.
+//! 3. After an unmount, the store's flusher writes all dirty pages at once, and ends when nothing
+//!    is dirty.
+//! 4. A thread that gives the flusher work holds the lock of the list that it adds to; the
+//!    flusher's thread ends with these locks held and the lists empty. So no work is left without a
+//!    thread.
 
 use crate::memory::Memory;
 use crate::tasks::Tasks;
@@ -23,17 +24,17 @@ use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicBool, Ordering};
 use weir_vfs::OpenFile;
 
-/// Tasks of a store that are not done, at which nothing is let go of for other stores' sake, and no
-/// file is prepared to be closed.
+/// Unfinished tasks of a store at which no file is dropped to make room for other stores, and none
+/// is prepared for its close.
 const BACKLOG: usize = 1024;
 
-/// A mounted store's files that no program has open, as its flusher sees them.
+/// A mounted store's idle files, as its flusher sees them.
 pub(crate) trait IdleFiles: Send + Sync {
-    /// Takes the store's files away that have been idle for long enough, or prepares that. The
+    /// Takes out the store's files that have been idle for long enough, or prepares that; the
     /// caller closes them.
     fn close_idle(self: Arc<Self>, now: Instant) -> Vec<Arc<dyn OpenFile>>;
 
-    /// Calls `f` under the lock of the list of idle files, with whether there are any.
+    /// Calls `f`, under the lock of the list of idle files, with whether there are any.
     fn with_list(&self, f: &mut dyn FnMut(bool) -> bool) -> bool;
 }
 
@@ -43,10 +44,10 @@ pub(crate) struct Lane {
     memory: Weak<Memory>,
     pub(super) writeback: Arc<Writeback>,
     pub(super) idle: Weak<dyn IdleFiles>,
-    /// Files that may have something dirty.
+    /// Files that may have dirty pages.
     pub(crate) files: Mutex<DirtyFiles>,
     pub(crate) flusher: Signal,
-    /// The flusher has a thread.
+    /// Whether the flusher has a thread.
     pub(crate) running: AtomicBool,
     pub(crate) tasks: Arc<Tasks>,
 }
@@ -74,19 +75,19 @@ impl Lane {
         lane
     }
 
-    /// Has the flusher look now.
+    /// Wakes the flusher.
     pub(crate) fn kick(&self) {
         self.flusher.kick();
-        // The thread may have failed to start.
+        // Starting the thread may have failed before.
         if !self.running.load(Ordering::SeqCst) && !self.files.lock().is_empty() {
             self.start();
         }
     }
 
-    /// Starts the flusher's thread, unless it is there. The lock of the list that it is to look at
-    /// is held.
+    /// Starts the flusher's thread, unless it runs. The caller holds the lock of the list that it
+    /// has added to.
     pub(crate) fn start(&self) {
-        // A model has the threads that it starts itself.
+        // A model runs only the threads that it starts itself.
         if cfg!(shuttle) || self.running.swap(true, Ordering::SeqCst) {
             return;
         }
@@ -95,18 +96,18 @@ impl Lane {
         };
         let run = move || thread::restart_on_panic("weir-flush", || lane.flush_loop(&memory));
         if let Err(error) = thread::try_spawn("weir-flush", run) {
-            // The next kick tries again.
+            // The next kick retries.
             tracing::error!("cannot start thread weir-flush: {error}");
             self.running.store(false, Ordering::SeqCst);
         }
     }
 
-    /// Whether so much is waiting for the store that no more is to be added for others' sake.
+    /// Whether the store's backlog is so long that nothing may be added to make room for others.
     pub(crate) fn is_behind(&self) -> bool {
         self.room_for_tasks() == 0
     }
 
-    /// How many tasks may be added that can as well be added later.
+    /// Number of deferrable tasks that may be added now.
     pub(crate) fn room_for_tasks(&self) -> usize {
         BACKLOG.saturating_sub(self.tasks.alive())
     }
@@ -150,7 +151,7 @@ mod tests {
         }
     }
 
-    /// A store that programs of other machines change.
+    /// A store that other machines change.
     struct Remote(Arc<MemoryFs>);
 
     impl FileSystemDecorator for Remote {

@@ -1,5 +1,5 @@
-//! Writing dirty pages back: when (the flusher of each store), how much may be dirty (the throttle), and
-//! what is kept of writes that failed. `mapping/writeback.rs` says how a page comes into the store.
+//! Writeback's policy: when to write (the flusher of each store), how much may be dirty (the
+//! throttle), and the record of failed writes. `mapping/writeback.rs` writes the pages.
 
 pub(crate) mod durability;
 pub(crate) mod errseq;

@@ -1,15 +1,14 @@
-//! How much may be dirty, and whose it is.
+//! Limits on dirty pages, for the cache, each store and each file.
 //!
 //! 1. Every dirty page, and every page under writeback, counts for the cache, for its store and for
 //!    its file.
-//! 2. A writer waits while as much is dirty as the cache allows. But a store that hangs does not stop
-//!    the writers of others: a store may then still have its equal part, among the stores with dirty
-//!    pages, of a reserve half as large again. Nor does a file that hangs stop the writers of others
-//!    in its store: each may then still have a sixteenth of that part, half a part for all of them,
-//!    and all stores together no more than the reserve and that.
-//!    So with one store no more than seven tenths of the budget is ever dirty, and hardly more with
-//!    several.
-//! 3. Before that, a writer pauses for writes of its own file only.
+//! 2. A writer waits while the cache is at its limit of dirty pages. But a store that hangs does
+//!    not stop the writers of others: each store may then still have its equal part, among the
+//!    stores with dirty pages, of a reserve half as large again. Nor does a file that hangs stop
+//!    the writers of others in its store: each file may then still have a sixteenth of that part,
+//!    all of them half a part, and all stores together no more than the reserve and that. So with
+//!    one store at most seven tenths of the budget are ever dirty, and hardly more with several.
+//! 3. Below that limit, a writer pauses only for writes of its own file.
 
 use crate::memory::Flushers;
 use crate::memory::budget::Limits;
@@ -20,10 +19,10 @@ use std::time::Duration;
 use weir_base::sync::RwLock;
 use weir_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Writeback of a cache: what is dirty in all, and the lanes of its stores.
+/// A cache's writeback: its count of dirty pages, and the lanes of its stores.
 pub(crate) struct Writeback {
     pages: AtomicU64,
-    /// Stores with dirty pages.
+    /// Number of stores with dirty pages.
     stores: AtomicUsize,
     /// Notified when writeback has made progress, or has failed.
     pub(crate) cleaned: WaitQueue,
@@ -63,12 +62,12 @@ impl Flushers for Writeback {
     }
 }
 
-/// Writeback of one store: what is dirty, and its lane.
+/// One store's writeback: its count of dirty pages, and its lane.
 pub(crate) struct StoreWriteback {
     pub(crate) cache: Arc<Writeback>,
     pages: AtomicU64,
     pub(crate) lane: Arc<Lane>,
-    /// Writes and syncs of its files that failed for good.
+    /// Permanent failures of writes and syncs of its files.
     pub(crate) errors: AtomicU64,
 }
 
@@ -83,7 +82,7 @@ impl StoreWriteback {
     }
 }
 
-/// What a file has dirty, and the writeback of its store.
+/// A file's count of dirty pages, and its store's writeback.
 pub(crate) struct FileDirty {
     pages: AtomicU64,
     pub(crate) store: Arc<StoreWriteback>,

@@ -1,5 +1,5 @@
-//! What the tests share: a store over memory that delays, reorders and fails on demand, and a
-//! small random number generator.
+//! Shared by the tests: a memory store that delays, reorders and fails on demand, and a small
+//! random number generator.
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(missing_docs, unreachable_pub, reason = "tests")]
 
@@ -43,41 +43,41 @@ impl Random {
 pub struct Switches {
     /// Percent of reads that fail.
     pub fail_reads: AtomicU32,
-    /// Percent of writes that fail,
+    /// Percent of writes that fail.
     pub fail_writes: AtomicU32,
-    /// and how: for want of space if not said otherwise.
+    /// The error of such writes; `NoSpace` by default.
     pub write_error: Mutex<Option<Error>>,
-    /// So many next syncs fail.
+    /// The number of next syncs that fail.
     pub fail_syncs: AtomicU32,
-    /// So many next reads find the end of file where they begin.
+    /// The number of next reads that return end of file at their start.
     pub end_early: AtomicU32,
-    /// Writes of files with lower numbers wait until this is lower.
+    /// Writes to files with numbers below this one wait until it is lowered.
     pub hold_writes_below: AtomicU64,
-    /// Operations are completed on other threads, late and out of order.
+    /// Operations complete on other threads, late and out of order.
     pub late: AtomicBool,
-    /// How long each of them takes then beside that, in milliseconds.
+    /// The additional time of each of them, in milliseconds.
     pub slow: AtomicU64,
-    /// Reads and writes wait until this is switched off.
+    /// Reads and writes wait until this is off.
     pub hold_reads: AtomicBool,
     pub hold_writes: AtomicBool,
-    /// Changes of size are done, but not answered until this is switched off.
+    /// Changes of size happen, but complete only when this is off.
     pub hold_sizes: AtomicBool,
     pub sizes: AtomicU64,
-    /// Reads are done, but not answered until this is switched off.
+    /// Reads happen, but complete only when this is off.
     pub hold_answers: AtomicBool,
     pub answers_held: AtomicU64,
-    /// Calls of these kinds block the thread that makes them, as on a dead hard mount, and so many do.
+    /// Calls of these kinds block the calling thread, as on a dead hard mount; and how many do.
     pub block_writes: AtomicBool,
     pub block_looks: AtomicBool,
     pub block_closes: AtomicBool,
     pub blocked: AtomicU64,
-    /// New names are made, but not answered until this is switched off.
+    /// New names are created, but the calls complete only when this is off.
     pub hold_links: AtomicBool,
     pub links: AtomicU64,
     pub reads: AtomicU64,
     pub writes: AtomicU64,
     pub bytes_read: AtomicU64,
-    /// Pages of each read, in the order in which they were asked for.
+    /// Pages of each read, in request order.
     pub read_log: Mutex<Vec<Range<u64>>>,
     seed: AtomicU64,
 }
@@ -100,7 +100,7 @@ impl Switches {
     }
 }
 
-/// Counts one down, unless there is none.
+/// Decrements a counter, unless it is 0.
 fn take(left: &AtomicU32) -> bool {
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok()
 }
@@ -155,7 +155,7 @@ impl Shaky {
         self.switches.late.store(late, Ordering::SeqCst);
     }
 
-    /// Takes out what was read since it was last asked for.
+    /// Returns the reads since its last call.
     pub fn take_reads(&self) -> Vec<Range<u64>> {
         std::mem::take(&mut self.switches.read_log.lock().unwrap())
     }
@@ -251,7 +251,7 @@ impl OpenFileDecorator for ShakyFile {
         let (start, len) = (op.offset() / 4096, op.len() as u64 / 4096);
         self.switches.read_log.lock().unwrap().push(start..start + len);
         if op.offset() + op.len() as u64 > i64::MAX as u64 {
-            // As the kernel has it.
+            // As in the kernel.
             return op.complete(Err(Error::Invalid));
         }
         if take(&self.switches.end_early) {
@@ -272,7 +272,7 @@ impl OpenFileDecorator for ShakyFile {
 
     fn submit_write(&self, op: WriteOp) {
         self.switches.block(&self.switches.block_writes);
-        // Decided when it is counted, for tests that change their mind then.
+        // Decided when it is counted, for tests that change the switch at that moment.
         let fails = self.fails(&self.switches.fail_writes);
         self.switches.writes.fetch_add(1, Ordering::SeqCst);
         if fails {
@@ -352,7 +352,7 @@ impl FileSystemDecorator for Shaky {
     }
 }
 
-/// A cache of so many pages over a shaky store.
+/// A cache of `pages` pages over a shaky store.
 pub struct Rig {
     pub store: Arc<Shaky>,
     pub cache: Cache,
@@ -401,14 +401,14 @@ impl Rig {
         let looks = self.cache.stats().flush_looks;
         write_all(&file, bytes, 0);
         file.sync(true).unwrap();
-        // The flusher's last look at it; a prune that comes just then leaves its pages to reclaim.
+        // Wait for the flusher's last look; a prune during it would leave pages to reclaim.
         until("the flusher", || bytes.is_empty() || self.cache.stats().flush_looks > looks);
         file.advise(0, 0, weir_vfs::Advice::DontNeed).unwrap();
         assert!(file.resident().is_empty());
         file
     }
 
-    /// Switches read-ahead off for all files opened so far... by advice.
+    /// Turns off read-ahead for an open file, by advice.
     pub fn random(file: &File) {
         file.advise(0, 0, weir_vfs::Advice::Random).unwrap();
     }
@@ -419,7 +419,7 @@ pub fn write_all(file: &File, bytes: &[u8], offset: u64) {
     assert_eq!(n, bytes.len());
 }
 
-/// Reads until the end of the range or of the file.
+/// Reads up to the end of the range or of the file.
 pub fn read_full(file: &File, offset: u64, len: usize, flags: weir_vfs::IoFlags) -> Vec<u8> {
     let mut buf = vec![0xEE; len];
     let mut done = 0;
@@ -434,7 +434,7 @@ pub fn read_full(file: &File, offset: u64, len: usize, flags: weir_vfs::IoFlags)
     buf
 }
 
-/// Waits for something that another thread brings about.
+/// Waits for a condition that another thread makes true.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {

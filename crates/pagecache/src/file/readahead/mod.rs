@@ -1,20 +1,21 @@
-//! Read-ahead: what an open file's reads so far say about the next ones. A state machine without
-//! I/O: misses and marked pages go in, pages to bring in come out.
+//! Read-ahead: predicts an open file's next reads from its past ones. A state machine without I/O:
+//! its input is misses and marked pages, its output the pages to bring in.
 //!
-//! 1. Looked at on misses and at marked pages only, never on a hit (I6). So a stream is seen now
-//!    and then, and its next read is expected anywhere in what was read ahead for it.
-//! 2. A stream is sequential from the second read that goes on where another ended (or the first
-//!    of all, at the front of the file), and strided, forwards or backwards, from the fourth read
-//!    at equal distances. No other read causes read-ahead.
-//! 3. Each stream has a window of its own. It doubles when the stream arrives at what was read
-//!    ahead or outruns it, up to the limit, and halves when what was read ahead is not there:
-//!    dropped before its use, or never brought in for want of memory. From then on it grows past
-//!    that size by an eighth at a time only. A window of several pieces of 1 MiB slides: a piece is
-//!    brought in whenever one was read, so that the store always has most of a window to do while
-//!    little more than a window of memory is in use.
-//! 4. A stream that jumps begins anew. Streams that were left with pages read ahead for nothing
-//!    make the first windows of later ones smaller, until one proves to be long.
-//! 5. Bounded: [`STREAMS`] streams, the least recently seen makes room; [`RECENT`] single reads.
+//! 1. It runs on misses and marked pages only, never on a hit (I6). It thus sees a stream only now
+//!    and then, and expects the next read anywhere in the range that was read ahead.
+//! 2. A stream becomes sequential at its second read that starts where another ended (or at its
+//!    first, at the start of the file), and strided, forwards or backwards, at the fourth read at
+//!    equal distances. No other read causes read-ahead.
+//! 3. Each stream has its own window. It doubles, up to the limit, when the stream reaches or
+//!    outruns the pages read ahead, and halves when such pages are missing: dropped before their
+//!    use, or never brought in for lack of memory. Past that size it then grows by only an eighth
+//!    at a time. A window of several pieces of 1 MiB slides: each piece read triggers the next, so
+//!    the store always has most of a window to work on while memory use is little more than one
+//!    window.
+//! 4. A stream that jumps restarts. Streams that end with unused pages reduce the first windows of
+//!    later streams, until one proves to be long.
+//! 5. Memory is bounded: [`STREAMS`] streams (the least recently seen is replaced), and [`RECENT`]
+//!    single reads.
 //!
 //! ```text
 //!   a read that misses --> single --(goes on)----------> sequential --+--(arrives at a mark)--+
@@ -35,15 +36,15 @@ use std::ops::Range;
 use weir_base::PAGE_SIZE;
 use weir_vfs::Advice;
 
-/// Streams of one open file that are told apart.
+/// Streams of one open file that are tracked.
 const STREAMS: usize = 8;
-/// Reads remembered that belong to no stream: four each of four readers who take turns.
+/// Remembered reads that belong to no stream: four for each of four interleaved readers.
 const RECENT: usize = 16;
 /// Smallest first window, in pages.
 const FIRST: u64 = 8;
-/// A stream that none of so many last misses and marks belonged to does not count for the limit.
+/// A stream that matched none of this many last misses and marks does not count for the limit.
 const ACTIVE: u64 = 32;
-/// How often a first window is halved at most.
+/// Most times that a first window is halved.
 const MOST_CAUTION: u32 = 4;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -51,18 +52,18 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// An open file's streams.
 #[derive(Debug, Default)]
 pub(crate) struct Readahead {
-    /// The most recently seen one last.
+    /// The most recently seen last.
     streams: Vec<Stream>,
     /// Reads that belong to no stream, in bytes, the latest last.
     recent: VecDeque<Range<u64>>,
     advice: Option<Advice>,
-    /// How often the first window is halved.
+    /// How many times the first window is halved.
     caution: u32,
     /// Misses and marks so far.
     now: u64,
 }
 
-/// What there is to read ahead within.
+/// The limits of read-ahead.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// Largest window, in pages; 0 for no read-ahead.
@@ -73,11 +74,11 @@ pub(crate) struct Bounds {
     pub(crate) end: u64,
 }
 
-/// Ranges of pages to bring in besides those asked for, in the order in which they will be used.
+/// Page ranges to bring in in addition to those asked for, in the order of their expected use.
 pub(crate) type Plan = SmallVec<[Range<u64>; 2]>;
 
 impl Readahead {
-    /// Takes advice on all of the file.
+    /// Applies advice to the whole file.
     pub(crate) fn advise(&mut self, advice: Advice) {
         self.advice = match advice {
             Advice::Random | Advice::Sequential => Some(advice),
@@ -88,7 +89,7 @@ impl Readahead {
         self.caution = 0;
     }
 
-    /// Plans what to bring in with a read of the bytes `asked`, which misses `page`.
+    /// Plans read-ahead for a read of the bytes `asked`, which misses `page`.
     pub(crate) fn miss(&mut self, asked: &Range<u64>, page: u64, bounds: Bounds) -> Plan {
         let asked = asked.start..asked.end.min(bounds.end * PAGE);
         if bounds.window == 0 || self.advice == Some(Advice::Random) || asked.is_empty() {
@@ -99,7 +100,7 @@ impl Readahead {
         let first = (4 * pages(&asked)).max(FIRST).min(limit);
         let stream = match self.take(|stream| stream.expects(&asked)) {
             Some(stream) if stream.last == asked => {
-                // A long read, brought in by pieces; its read-ahead was planned with the first.
+                // A later piece of a long read, whose read-ahead was planned with its first piece.
                 self.keep(stream);
                 return Plan::new();
             }
@@ -130,8 +131,8 @@ impl Readahead {
         plan
     }
 
-    /// Plans what to read next, as the marked `page` was reached. Behind it, pages are there, or on
-    /// their way, up to `missing`.
+    /// Plans the next read-ahead when a read reaches the marked `page`. The pages behind it are
+    /// present or in flight up to `missing`.
     pub(crate) fn marked(&mut self, page: u64, missing: u64, bounds: Bounds) -> Plan {
         if bounds.window == 0 || self.advice == Some(Advice::Random) {
             return Plan::new();
@@ -139,7 +140,8 @@ impl Readahead {
         self.now += 1;
         let limit = self.limit(bounds);
         let mut stream = self.take(|stream| stream.covers(page)).unwrap_or_else(|| {
-            // Another open file's, or one that had to make room: it goes on where that ended.
+            // The stream belongs to another open file, or was replaced: continue where its pages
+            // end.
             let window = (missing - page).clamp(FIRST.min(limit), limit);
             let course = Course::Sequential { ahead: missing };
             Stream { last: 0..0, window, safe: u64::MAX, course, seen: 0 }
@@ -161,7 +163,7 @@ impl Readahead {
         plan
     }
 
-    /// There was no memory to bring in `page`, and what was planned behind it.
+    /// Memory did not suffice to bring in `page` and the planned pages behind it.
     pub(crate) fn fell_short(&mut self, page: u64) {
         if let Some(mut stream) = self.take(|stream| stream.covers(page)) {
             stream.halve();
@@ -176,14 +178,14 @@ impl Readahead {
         }
     }
 
-    /// Largest window of a stream now.
+    /// The largest window of a stream at present.
     fn limit(&self, bounds: Bounds) -> u64 {
         let active = self.streams.iter().filter(|s| s.seen + ACTIVE > self.now).count() as u64;
-        // Twice: the window being read, and the one on its way.
+        // Twice: the window being read, and the one in flight.
         bounds.window.min(bounds.total / (2 * active.max(1))).max(1)
     }
 
-    /// Takes out the stream that `fits` best: where it says the least.
+    /// Removes and returns the stream with the smallest value of `fits`.
     fn take(&mut self, fits: impl Fn(&Stream) -> Option<u64>) -> Option<Stream> {
         let fitting = self.streams.iter().enumerate();
         let best = fitting.filter_map(|(i, stream)| Some((fits(stream)?, i))).min()?;
@@ -195,7 +197,7 @@ impl Readahead {
         self.streams.push(stream);
     }
 
-    /// Puts a stream in its place, and learns from the one that makes room for it.
+    /// Stores a stream, and learns from the one that it replaces.
     fn settle(&mut self, stream: Stream, end: u64) {
         if self.streams.len() == STREAMS && !self.streams.remove(0).is_at_end(end) {
             self.caution = (self.caution + 1).min(MOST_CAUTION);
@@ -213,14 +215,14 @@ impl Readahead {
         self.recent.push_back(asked);
     }
 
-    /// Whether a read of no stream begins one.
+    /// Whether a read that belongs to no stream starts one.
     fn begin(&mut self, asked: &Range<u64>, page: u64) -> Option<Course> {
         let ahead = asked.end.div_ceil(PAGE);
         let front = asked.start == 0 && self.recent.is_empty() && self.streams.is_empty();
         if front || self.advice == Some(Advice::Sequential) {
             return Some(Course::Sequential { ahead });
         }
-        // Between the two there may have been hits in the page where the first one ended.
+        // Hits in the page in which the first read ended may lie between the two.
         let goes_on = |r: &Range<u64>| {
             asked.start == r.end || (asked.start > r.end && page == r.end.div_ceil(PAGE))
         };
@@ -234,7 +236,7 @@ impl Readahead {
         Some(Course::Strided { stride, ahead: start.saturating_add(stride) })
     }
 
-    /// The distance at which three reads, in this order, lie before the one at `start`.
+    /// The distance at which three reads precede, in this order, the one at `start`.
     fn stride_to(&self, start: i64) -> Option<i64> {
         let starts: SmallVec<[i64; RECENT]> = self.recent.iter().map(|r| r.start as i64).collect();
         (0..starts.len()).rev().find_map(|third| {
@@ -249,7 +251,7 @@ impl Readahead {
     }
 }
 
-/// Where the read began that was `n` strides before the one at `start`.
+/// Where the read `n` strides before the one at `start` began.
 fn before(start: i64, stride: i64, n: i64) -> Option<i64> {
     start.checked_sub(stride.checked_mul(n)?)
 }

@@ -1,37 +1,37 @@
-//! One stream: where its next reads are, and what to bring in for them.
+//! One stream: where its next reads are expected, and which pages to bring in for them.
 
 use super::{PAGE, Plan};
 use crate::mapping::fill::PIECE;
 use std::ops::Range;
 
-/// Reads of a strided stream that are brought in at once, at most.
+/// Most reads of a strided stream that are brought in at once.
 pub(super) const STRIDES: u64 = 64;
 
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
-    /// The last read that was seen of it, in bytes.
+    /// The stream's last known read, in bytes.
     pub(super) last: Range<u64>,
-    /// Pages to read ahead at a time; 0 until it has proved again that it goes on.
+    /// Pages to read ahead at a time; 0 until the stream has resumed.
     pub(super) window: u64,
-    /// Half of the window that last proved too large, in pages.
+    /// Half of the last window that proved too large, in pages.
     pub(super) safe: u64,
     pub(super) course: Course,
-    /// When it was last seen, in misses and marks.
+    /// When the stream was last seen, in misses and marks.
     pub(super) seen: u64,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Course {
-    /// Page after page.
+    /// Consecutive pages.
     Sequential {
-        /// Read ahead up to this page.
+        /// The end of the pages read ahead.
         ahead: u64,
     },
-    /// Reads of one length whose starts are equally far apart.
+    /// Reads of equal length whose starts are equally far apart.
     Strided {
         /// From one start to the next, in bytes.
         stride: i64,
-        /// Start of the first read that was not read ahead, in bytes.
+        /// Start of the first read that was not read ahead yet, in bytes.
         ahead: i64,
     },
 }
@@ -42,7 +42,7 @@ impl Stream {
         pages(&self.last).max(1)
     }
 
-    /// Makes the window larger: at least `least`, at most `limit` pages.
+    /// Enlarges the window: to at least `least` and at most `limit` pages.
     pub(super) fn grow(&mut self, least: u64, limit: u64) {
         let more = if self.window < self.safe {
             (2 * self.window).max(least).min(self.safe)
@@ -52,13 +52,13 @@ impl Stream {
         self.window = more.min(limit);
     }
 
-    /// Makes the window smaller, as it was too large.
+    /// Halves a window that was too large.
     pub(super) fn halve(&mut self) {
         self.window /= 2;
         self.safe = self.window;
     }
 
-    /// How far from its last read a read lies that is its next one, or the same again.
+    /// If this is the stream's next read, or its last one repeated: the distance from the last one.
     pub(super) fn expects(&self, asked: &Range<u64>) -> Option<u64> {
         match self.course {
             Course::Sequential { ahead } => {
@@ -74,7 +74,7 @@ impl Stream {
         }
     }
 
-    /// Whether the page that a read misses had been read ahead.
+    /// Whether the page that a read misses was read ahead.
     pub(super) fn is_ahead(&self, asked: &Range<u64>, page: u64) -> bool {
         match self.course {
             Course::Sequential { ahead } => page < ahead,
@@ -84,7 +84,7 @@ impl Stream {
         }
     }
 
-    /// Whether nothing before the page `end` is left to read ahead.
+    /// Whether no page before `end` is left to read ahead.
     pub(super) fn is_at_end(&self, end: u64) -> bool {
         match self.course {
             Course::Sequential { ahead } => ahead >= end,
@@ -92,7 +92,7 @@ impl Stream {
         }
     }
 
-    /// How far from its last read a page lies that was read ahead for it.
+    /// If the page was read ahead for this stream: its distance from the last read.
     pub(super) fn covers(&self, page: u64) -> Option<u64> {
         let at = page * PAGE;
         match self.course {
@@ -107,10 +107,10 @@ impl Stream {
         }
     }
 
-    /// Start of the strided read that a page belongs to.
+    /// Start of the strided read that contains a page.
     pub(super) fn read_of(&self, page: u64) -> Option<i64> {
         let Course::Strided { stride, .. } = self.course else { return None };
-        // Where a read's first page begins that has a byte of this page in it.
+        // The range of starts of a read whose bytes include some of this page.
         let within = (self.last.end - self.last.start) as i64;
         let (from, to) = ((page * PAGE) as i64 - within + 1, ((page + 1) * PAGE - 1) as i64);
         let start = to - (to - self.last.start as i64).rem_euclid(stride);
@@ -139,7 +139,7 @@ impl Stream {
         }
     }
 
-    /// What was read ahead behind a read is not relied on any more.
+    /// Stops relying on the pages that were read ahead beyond this read.
     pub(super) fn forget(&mut self, asked: &Range<u64>) {
         match &mut self.course {
             Course::Sequential { ahead } => *ahead = asked.end.div_ceil(PAGE),
@@ -149,8 +149,8 @@ impl Stream {
         }
     }
 
-    /// What is to be read ahead once its reader has arrived at `page` and has no more than a window
-    /// left: pieces, so that a window and a piece are left.
+    /// The pieces to read ahead when the reader is at `page`: enough to leave a window and a piece
+    /// ahead of it, if only a window or less is left.
     pub(super) fn slide(&mut self, page: u64, end: u64) -> Plan {
         let window = match self.course {
             Course::Sequential { .. } => {
@@ -162,7 +162,7 @@ impl Stream {
         self.extend_by(window, end)
     }
 
-    /// Another window, behind what was read ahead and before the page `end`.
+    /// Another window, after the pages read ahead and before the page `end`.
     pub(super) fn extend(&mut self, end: u64) -> Plan {
         self.extend_by(self.window, end)
     }
@@ -193,7 +193,7 @@ impl Stream {
                     }
                     *ahead = ahead.saturating_add(*stride);
                     match plan.last_mut() {
-                        // Neighbours are brought in together, backwards ones as well.
+                        // Adjacent ranges are brought in together, backward ones as well.
                         Some(last) if pages.start <= last.end && last.start <= pages.end => {
                             *last = last.start.min(pages.start)..last.end.max(pages.end);
                         }

@@ -1,4 +1,4 @@
-//! Traces in, plans out.
+//! Traces of reads, and the plans that they cause.
 
 #![allow(clippy::single_range_in_vec_init, reason = "plans are lists of ranges")]
 
@@ -12,13 +12,13 @@ const WINDOW: u64 = 256;
 /// Pages of a large file.
 const LARGE: u64 = 1 << 28;
 
-/// A cache without memory limit in front of a reader: what would a store be asked?
+/// A cache without a memory limit, which shows what a store would be asked for.
 struct Model {
     readahead: Readahead,
     bounds: Bounds,
     resident: BTreeSet<u64>,
     marks: BTreeSet<u64>,
-    /// Pages brought in unasked.
+    /// Pages that were read ahead.
     ahead: BTreeSet<u64>,
     /// Reads that had to wait.
     misses: u32,
@@ -73,7 +73,7 @@ impl Model {
         }
     }
 
-    /// Pages brought in unasked that `wanted` does not name.
+    /// Pages read ahead that `wanted` does not include.
     fn waste(&self, wanted: impl Fn(u64) -> bool) -> usize {
         self.ahead.iter().filter(|&&page| !wanted(page)).count()
     }
@@ -124,7 +124,7 @@ fn the_end_of_the_file_is_the_end() {
         model.read(page * PAGE, PAGE);
     }
     assert_eq!(model.resident.len(), 100);
-    // Appended: the stream goes on.
+    // The file has grown: the stream continues.
     model.bounds.end = 200;
     for page in 100..200 {
         model.read(page * PAGE, PAGE);
@@ -219,7 +219,7 @@ fn a_window_halves_when_there_is_no_memory_for_it() {
     assert_eq!(readahead.marked(16, 20, bounds)[..], [20..56]);
     assert_eq!(readahead.streams[0].window, 36);
     readahead.fell_short(20);
-    // Not there: what came short is asked for again with the next miss, and not skipped.
+    // The pages are missing: the next miss asks for them again and does not skip them.
     assert_eq!(readahead.miss(&(20 * PAGE..21 * PAGE), 20, bounds)[..], [21..41]);
 }
 
@@ -258,7 +258,7 @@ fn another_open_files_read_ahead_is_gone_on_with() {
     let mut readahead = Readahead::default();
     let bounds = Bounds { window: WINDOW, total: 16 * WINDOW, end: LARGE };
     assert_eq!(readahead.marked(100, 120, bounds)[..], [120..160]);
-    // A window is under way already: nothing to add.
+    // A window is in flight already: nothing to add.
     assert!(readahead.marked(101, 160, bounds).is_empty());
 }
 
@@ -282,15 +282,15 @@ fn advice_sets_the_window() {
 }
 
 proptest! {
-    /// Sequential readers of any lengths that take turns in any order: each waits a few times
-    /// at its beginning, and what is brought in for nothing is bounded.
+    /// Sequential readers of any lengths, interleaved in any order: each waits only a few times at
+    /// its start, and unused read-ahead is bounded.
     #[test]
     fn interleaved_streams_are_told_apart(
         lens in prop::collection::vec(100u64..200_000, 1..=STREAMS),
         turns in prop::collection::vec(0..STREAMS, 500..1000),
     ) {
         let mut model = Model::new(LARGE);
-        // Not at equal distances, which would be a stride.
+        // At unequal distances, so that they form no stride.
         let mut at: Vec<u64> = (0..lens.len()).map(|i| 1 << (31 + i)).collect();
         for turn in turns {
             let stream = turn % lens.len();
@@ -303,8 +303,8 @@ proptest! {
         prop_assert!(waste <= 2 * WINDOW * lens.len() as u64, "{waste} pages for nothing");
     }
 
-/// For any sequence of reads, plans stay in the file, after what was asked for or strided, within
-    /// the window, and memory is bounded: see the assertions of `Model::read`.
+    /// For any sequence of reads, plans stay within the file and the window, follow the request or
+    /// its stride, and memory is bounded: see the assertions of `Model::read`.
     #[test]
     fn any_trace_keeps_the_bounds(
         reads in prop::collection::vec((0u64..3000, 0u64..4096, 1u64..600_000), 1..300),
