@@ -12,6 +12,7 @@
 //! export                         - what is exported, to whom, and as whom callers act
 //! program                        - what plugs into the transport
 //! peer                           - the other end of a connection
+//! replies                        - memory of replies, from before they are made until they are sent
 //! state admission metrics        - clients, opens, locks, leases, without I/O; whose calls are believed; counters
 //! handle versions                - filehandles; which versions of the protocol are offered
 //! ```
@@ -29,6 +30,7 @@ mod operation;
 mod peer;
 pub mod program;
 pub mod registration;
+mod replies;
 pub mod report;
 pub mod server;
 mod services;
@@ -43,8 +45,9 @@ pub use crate::delegation::recall::Recalls;
 pub use crate::storage::write_verifier::WriteVerifier;
 pub use admission::{AdmissionOptions, Identity};
 pub use export::{Durability, Export, ExportOptions, Squash};
-pub use peer::{Peer, Reserved};
+pub use peer::Peer;
 pub use program::{Call, Program, ProgramId, Programs, Refusal};
+pub use replies::ReplyMemory;
 pub use server::{Server, ServerConfig, ServerError};
 pub use transport::Limits;
 pub use versions::Versions;

@@ -2,12 +2,13 @@
 
 use crate::admission::Identity;
 use crate::admission::{Admission, Origin};
+use crate::replies::{ReplyBudget, ReplyMemory};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Notify, oneshot};
 use tracing::warn;
 use weir_rpc::{AuthStatus, CallHeader, OpaqueAuth, finish_record, start_record};
 use weir_xdr::{Bytes, Encode, Message};
@@ -22,9 +23,8 @@ pub struct Peer {
     admission: Arc<Admission>,
     /// A claim of it was refused, and the log says so.
     refused: AtomicBool,
-    replies: Arc<Semaphore>,
-    reply_bytes: usize,
-    outbox: Mutex<VecDeque<Message>>,
+    replies: Arc<ReplyBudget>,
+    outbox: Mutex<VecDeque<Outgoing>>,
     pub(crate) posted: Notify,
     closed: AtomicBool,
     next_xid: AtomicU32,
@@ -36,7 +36,7 @@ impl Peer {
         id: u64,
         [addr, local]: [SocketAddr; 2],
         origin: Origin,
-        reply_bytes: usize,
+        replies: Arc<ReplyBudget>,
         admission: Arc<Admission>,
     ) -> Self {
         Self {
@@ -46,8 +46,7 @@ impl Peer {
             origin,
             admission,
             refused: AtomicBool::new(false),
-            replies: Arc::new(Semaphore::new(reply_bytes)),
-            reply_bytes,
+            replies,
             outbox: Mutex::default(),
             posted: Notify::new(),
             closed: AtomicBool::new(false),
@@ -99,22 +98,19 @@ impl Peer {
         self.admission.takes_auth_none()
     }
 
-    /// Waits until replies with `bytes` more bytes of payload may be queued. Keep what it returns
-    /// as long as the payload lives.
-    pub async fn reserve(&self, bytes: usize) -> Reserved {
-        let bytes = bytes.min(self.reply_bytes) as u32;
-        // The semaphore is never closed; without a permit the bound is merely not counted.
-        Reserved { _permit: self.replies.clone().acquire_many_owned(bytes).await.ok() }
+    /// What the replies of this connection may take.
+    pub(crate) fn replies(&self) -> &Arc<ReplyBudget> {
+        &self.replies
     }
 
     /// Queues a finished record.
-    pub(crate) fn post(&self, message: Message) {
+    pub(crate) fn post(&self, message: Outgoing) {
         self.outbox.lock().push_back(message);
         self.posted.notify_one();
     }
 
     /// Takes everything queued.
-    pub(crate) fn take_posted(&self, into: &mut VecDeque<Message>) {
+    pub(crate) fn take_posted(&self, into: &mut VecDeque<Outgoing>) {
         into.append(&mut self.outbox.lock());
     }
 
@@ -140,7 +136,7 @@ impl Peer {
         let mut e = start_record();
         e.put(&CallHeader { xid, ..header });
         e.put(args);
-        self.post(finish_record(e));
+        self.post(Outgoing { message: finish_record(e), _memory: None });
         if !self.is_open() {
             return None;
         }
@@ -168,8 +164,18 @@ impl Drop for Forget<'_> {
     }
 }
 
-/// A share of the payload bytes that may be queued for a peer.
+/// A finished record that waits to be sent.
 #[derive(Debug)]
-pub struct Reserved {
-    _permit: Option<OwnedSemaphorePermit>,
+pub(crate) struct Outgoing {
+    pub(crate) message: Message,
+    /// What a reply takes, until it is sent.
+    _memory: Option<Arc<ReplyMemory>>,
+}
+
+impl Outgoing {
+    /// The reply to a call.
+    pub(crate) fn reply(message: Message, memory: Arc<ReplyMemory>) -> Self {
+        memory.settle(message.len());
+        Self { message, _memory: Some(memory) }
+    }
 }

@@ -11,8 +11,8 @@
 //!    returns it. Refusals throw it away.
 //! 2. Nothing that a peer sends makes a program panic; `?` on a decoding error refuses the call
 //!    with GARBAGE_ARGS.
-//! 3. A program that puts large payloads in a reply reserves them first ([`Peer::reserve`]), so that a
-//!    peer that does not read holds a bounded amount of memory.
+//! 3. A program reserves large results before it makes them ([`ReplyMemory`]), so that a peer that does not
+//!    read holds a bounded amount of memory.
 //!
 //! ```ignore
 //! #[async_trait]
@@ -31,6 +31,7 @@
 
 use crate::admission::Identity;
 use crate::peer::Peer;
+use crate::replies::ReplyMemory;
 use async_trait::async_trait;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
@@ -48,6 +49,8 @@ pub struct Call {
     pub args: Decoder,
     /// Who sent it, and over which connection.
     pub peer: Arc<Peer>,
+    /// What its reply takes.
+    pub(crate) reply_memory: Arc<ReplyMemory>,
     /// The call's share of the bound on memory of large calls; let go with the call.
     pub(crate) _memory: Option<OwnedSemaphorePermit>,
 }

@@ -1,6 +1,6 @@
 //! A server: exports, what it keeps in its state directory, and the programs behind its port.
 
-use crate::admission::{Admission, AdmissionOptions};
+use crate::admission::{Addresses, Admission, AdmissionOptions};
 use crate::callback::Callbacks;
 use crate::delegation::recall::Recalls;
 use crate::export::{Export, Exports, ExportsError};
@@ -342,7 +342,13 @@ impl Server {
 
     /// What it did so far, and does from now on.
     pub fn report(&self) -> Report {
-        Report::new(self.services.metrics.clone(), self.services.exports.clone())
+        let Services { metrics, exports, .. } = &*self.services;
+        Report::new(metrics.clone(), exports.clone(), self.addresses().clone())
+    }
+
+    /// What peers hold of the transport's limits, by their addresses.
+    pub(crate) fn addresses(&self) -> &Arc<Addresses> {
+        self.transport.addresses()
     }
 
     /// Runs every second: ends what has had its time. It waits for no store: one that hangs would delay

@@ -10,16 +10,25 @@
 //!    caller, so it admits that user's sockets only.
 //! 3. Everything else is refused with AUTH_TOOWEAK before any program keeps anything for the peer.
 //!
+//! What peers may hold of the server's limits is counted by their addresses (`address`, `quota`).
+//!
 //! - `groups`: the groups of users, as this machine knows them.
 //! - `identity`: a caller. `origin`: where a connection comes from. `socket_owner`: which user owns a socket.
 
+mod address;
 mod groups;
 mod identity;
 mod origin;
+mod quota;
 mod socket_owner;
 
+pub(crate) use address::{Addresses, LimitUse, SharedLimits};
 pub use identity::Identity;
 pub(crate) use origin::Origin;
+#[cfg(test)]
+pub(crate) use quota::Quota;
+pub(crate) use quota::{Share, Taken};
+pub(crate) use socket_owner::unacknowledged_bytes;
 
 use groups::Groups;
 use origin::Locality;

@@ -11,7 +11,9 @@
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_sock_diag::SockDiagMessage;
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
-use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
+use netlink_packet_sock_diag::inet::{
+    ExtensionFlags, InetRequest, InetResponseHeader, SocketId, StateFlags,
+};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use rustix::io::Errno;
 use std::fs::File;
@@ -151,7 +153,24 @@ impl Way {
 /// Room for one answer, which is below 200 bytes.
 const ANSWER_BYTES: usize = 4096;
 
+/// Bytes that a socket of this process, bound to `local` and connected to `peer`, was given to send and its
+/// peer has not acknowledged; `None` where the kernel does not say.
+pub(crate) fn unacknowledged_bytes(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
+    let [local, peer] = [local, peer].map(canonical);
+    let found = ask_for(local, peer).unwrap_or_else(|error| {
+        debug!("{peer}: the kernel does not say what it has not sent: {error}");
+        None
+    });
+    found.map(|socket| u64::from(socket.send_queue))
+}
+
 fn ask(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
+    let found = ask_for(peer, local)?;
+    Ok(found.filter(|socket| socket.inode != 0).map(|socket| socket.uid))
+}
+
+/// The socket of this network namespace that is bound to `peer` and connected to `local`.
+fn ask_for(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<InetResponseHeader>> {
     let request = InetRequest {
         family: if peer.is_ipv4() { AF_INET } else { AF_INET6 },
         protocol: IPPROTO_TCP,
@@ -184,8 +203,7 @@ fn ask(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
     match answer.payload {
         NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(found)) => {
-            let found = &found.header;
-            Ok((found.inode != 0).then_some(found.uid))
+            Ok(Some(found.header))
         }
         NetlinkPayload::Error(error) if error.to_io().kind() == io::ErrorKind::NotFound => Ok(None),
         NetlinkPayload::Error(error) => Err(error.to_io()),

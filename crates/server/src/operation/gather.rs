@@ -5,37 +5,43 @@
 //!    the cache does not lend all at once (it is small, or the export is not cached) is copied, part
 //!    by part: a read of data is never short of the file's end, since libnfs, for one, takes that
 //!    for an error.
-//! 2. Before pages are pinned, their bytes are counted among those that may be queued for the
-//!    peer; both are let go of together.
+//! 2. Before pages are pinned, their bytes are reserved among those of the connection's replies. A call
+//!    that cannot reserve more is told to come back later.
 
 use crate::export::Served;
-use crate::peer::{Peer, Reserved};
+use crate::peer::Peer;
+use crate::replies::{NoRoom, ReplyMemory};
 use std::io::IoSlice;
-use std::sync::Arc;
 use weir_pagecache::{File, Pages, Segment, Segments};
-use weir_vfs::{IoFlags, Result};
+use weir_vfs::{Error, IoFlags, Result};
 use weir_xdr::Payload;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Reads, without waiting if all is resident. The reply's share of what may be queued for the peer
-/// comes with it.
+/// The connection whose call reads, and the memory of the call's reply.
+#[derive(Clone, Copy)]
+pub(crate) struct Reader<'a> {
+    pub(crate) peer: &'a Peer,
+    pub(crate) memory: &'a ReplyMemory,
+}
+
+/// Reads, without waiting if all is resident.
 pub(crate) async fn read(
     file: &File,
     offset: u64,
     count: usize,
-    peer: &Peer,
+    reader: Reader<'_>,
     export: &Served,
-) -> Result<(Segments, Arc<Reserved>)> {
-    let reserved = Arc::new(peer.reserve(count).await);
-    let flags = export.read_flags(peer.addr().ip(), file, offset, count);
+) -> Result<Segments> {
+    reader.memory.reserve(count).await.map_err(|NoRoom| Error::WouldBlock)?;
+    let flags = export.read_flags(reader.peer.addr().ip(), file, offset, count);
     let lent = lend(file, offset, count, flags).await?;
     let data = lent.segments.iter().map(|segment| match segment {
         Segment::Data { pages, .. } => pages.len(),
         Segment::Hole { .. } => 0,
     });
     export.counts.read(data.sum());
-    Ok((lent, reserved))
+    Ok(lent)
 }
 
 async fn lend(file: &File, offset: u64, count: usize, flags: IoFlags) -> Result<Segments> {
@@ -52,24 +58,18 @@ pub(crate) async fn read_data(
     file: &File,
     offset: u64,
     count: usize,
-    peer: &Peer,
+    reader: Reader<'_>,
     export: &Served,
 ) -> Result<Data> {
-    let reserved = Arc::new(peer.reserve(count).await);
-    let flags = export.read_flags(peer.addr().ip(), file, offset, count);
-    let data = read_whole(file, offset, count, flags, reserved).await?;
+    reader.memory.reserve(count).await.map_err(|NoRoom| Error::WouldBlock)?;
+    let flags = export.read_flags(reader.peer.addr().ip(), file, offset, count);
+    let data = read_whole(file, offset, count, flags).await?;
     export.counts.read(data.gathered.len);
     Ok(data)
 }
 
-async fn read_whole(
-    file: &File,
-    offset: u64,
-    count: usize,
-    flags: IoFlags,
-    reserved: Arc<Reserved>,
-) -> Result<Data> {
-    let first = Data::of(lend(file, offset, count, flags).await?, offset, count, reserved);
+async fn read_whole(file: &File, offset: u64, count: usize, flags: IoFlags) -> Result<Data> {
+    let first = Data::of(lend(file, offset, count, flags).await?, offset, count);
     if first.is_whole(count) {
         return Ok(first);
     }
@@ -78,17 +78,16 @@ async fn read_whole(
     loop {
         let Data { gathered, eof } = next;
         gathered.copy_to(&mut copied);
-        let reserved = gathered.reserved.clone();
         let none = gathered.len == 0;
         // A reader that waits for pages holds none.
         drop(gathered);
         if eof || none || copied.len() == count {
-            let mut gathered = Gathered::new(reserved);
+            let mut gathered = Gathered::default();
             gathered.push(Piece::Copied(copied));
             return Ok(Data { gathered, eof });
         }
         let (offset, count) = (offset + copied.len() as u64, count - copied.len());
-        next = Data::of(lend(file, offset, count, flags).await?, offset, count, reserved);
+        next = Data::of(lend(file, offset, count, flags).await?, offset, count);
     }
 }
 
@@ -101,9 +100,9 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    fn of(segments: Segments, offset: u64, count: usize, reserved: Arc<Reserved>) -> Self {
+    fn of(segments: Segments, offset: u64, count: usize) -> Self {
         let (reaches_end, end) = (segments.eof, segments.end(offset));
-        let gathered = flatten(segments, count, reserved);
+        let gathered = flatten(segments, count);
         // A hole may be known to the end of the file, past what was asked for.
         let eof = reaches_end && end <= offset.saturating_add(gathered.len as u64);
         Self { gathered, eof }
@@ -115,8 +114,8 @@ impl Data {
 }
 
 /// All segments in one, holes as zeros; at most `count` bytes.
-fn flatten(segments: Segments, count: usize, reserved: Arc<Reserved>) -> Gathered {
-    let mut data = Gathered::new(reserved);
+fn flatten(segments: Segments, count: usize) -> Gathered {
+    let mut data = Gathered::default();
     for segment in segments.segments {
         data.push(match segment {
             Segment::Data { pages, .. } => Piece::Pages(pages),
@@ -156,18 +155,13 @@ impl Piece {
 }
 
 /// Pinned pages and zeros.
+#[derive(Default)]
 pub(crate) struct Gathered {
     pieces: Vec<Piece>,
     len: usize,
-    /// Held for as long as the pages are.
-    reserved: Arc<Reserved>,
 }
 
 impl Gathered {
-    pub(crate) fn new(reserved: Arc<Reserved>) -> Self {
-        Self { pieces: Vec::new(), len: 0, reserved }
-    }
-
     pub(crate) fn push(&mut self, piece: Piece) {
         self.len += piece.len();
         self.pieces.push(piece);

@@ -1,5 +1,6 @@
 //! Counters as text.
 
+use crate::admission::{Addresses, LimitUse};
 use crate::export::Exports;
 use crate::metrics::{BOUNDS_US, ExportSums, Metrics, Row, Sums};
 use prometheus_client::collector::Collector;
@@ -18,11 +19,16 @@ use weir_pagecache::Cache;
 pub struct Report {
     metrics: Arc<Metrics>,
     exports: Arc<Exports>,
+    addresses: Arc<Addresses>,
 }
 
 impl Report {
-    pub(crate) fn new(metrics: Arc<Metrics>, exports: Arc<Exports>) -> Self {
-        Self { metrics, exports }
+    pub(crate) fn new(
+        metrics: Arc<Metrics>,
+        exports: Arc<Exports>,
+        addresses: Arc<Addresses>,
+    ) -> Self {
+        Self { metrics, exports, addresses }
     }
 
     /// In the OpenMetrics text format, which Prometheus reads.
@@ -88,12 +94,37 @@ impl Collector for Report {
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
+        self.encode_limits(&mut encoder)?;
         self.encode_exports(&mut encoder)?;
         self.encode_caches(encoder)
     }
 }
 
 impl Report {
+    /// What peers hold of the limits that they share.
+    fn encode_limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let uses = self.addresses.uses();
+        type Part = fn(&LimitUse) -> u64;
+        let gauges: [(_, _, Part); 2] = [
+            ("limit", "What all peers together may hold", |limit| limit.limit),
+            ("limit_used", "What all peers together hold", |limit| limit.used),
+        ];
+        for (name, help, of) in gauges {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for one in &uses {
+                let gauge = ConstGauge::new(i64::try_from(of(one)).unwrap_or(i64::MAX));
+                gauge.encode(family.encode_family(&[("limit", one.name)])?)?;
+            }
+        }
+        let help = "How often a peer had to wait for more, or was refused";
+        let kind = MetricType::Counter;
+        let mut family = encoder.encode_descriptor("limit_refused", help, None, kind)?;
+        for one in &uses {
+            ConstCounter::new(one.refused).encode(family.encode_family(&[("limit", one.name)])?)?;
+        }
+        Ok(())
+    }
+
     /// What was read and written of each export, by its path.
     fn encode_exports(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let table = self.exports.table();

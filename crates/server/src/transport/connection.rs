@@ -9,11 +9,14 @@
 //!                                 +----------> flush: one writev <------+
 //! ```
 
+use super::drain::Drain;
 use super::polling::Polling;
 use super::socket::Socket;
 use super::{SMALL_BYTES, Transport};
-use crate::peer::Peer;
+use crate::admission::unacknowledged_bytes;
+use crate::peer::{Outgoing, Peer};
 use crate::program::{Call, ProgramId};
+use crate::replies::ReplyMemory;
 use bytes::BytesMut;
 use futures_util::FutureExt;
 use std::collections::VecDeque;
@@ -47,8 +50,8 @@ pub(super) enum End {
     Stopped,
     #[error("the peer sent nothing more of a record that it began")]
     StalledRecord,
-    #[error("the peer took nothing of what was sent")]
-    StalledReply,
+    #[error("the peer took its replies too slowly")]
+    SlowReader,
     #[error("{0}")]
     Record(#[from] RecordError),
     #[error("the peer sent what is not an RPC message")]
@@ -65,15 +68,17 @@ pub(super) struct Connection {
     records: RecordReader,
     /// Pays for the large record that is arriving.
     memory: Option<OwnedSemaphorePermit>,
-    output: VecDeque<Message>,
+    output: VecDeque<Outgoing>,
     /// Bytes of the front of `output` that are sent.
     sent: usize,
+    /// Bytes of all replies that are sent.
+    written: u64,
+    drain: Drain,
     waiting: Arc<AtomicUsize>,
     stop: CancellationToken,
     stopping: bool,
-    /// Since when a record has been arriving, or a reply has been waiting to be taken.
+    /// Since when a record has been arriving.
     reading_since: Option<Instant>,
-    writing_since: Option<Instant>,
     /// When bytes arrived last.
     arrived: Instant,
     polling: Polling,
@@ -86,13 +91,14 @@ const LOOK_BYTES: usize = 4 << 10;
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-type CallFuture = Pin<Box<dyn Future<Output = Message> + Send>>;
+type CallFuture = Pin<Box<dyn Future<Output = Outgoing> + Send>>;
 
 impl Connection {
     pub(super) fn new(transport: Arc<Transport>, stream: TcpStream, peer: Arc<Peer>) -> Self {
         let records = RecordReader::new(transport.limits.record_bytes);
         // A token of its own, so that connections do not meet at the lock of one.
         let stop = transport.stop.child_token();
+        let drain = Drain::new(transport.limits.min_drain_rate, transport.limits.stall);
         Self {
             transport,
             socket: Socket::Registered(stream),
@@ -102,11 +108,12 @@ impl Connection {
             memory: None,
             output: VecDeque::new(),
             sent: 0,
+            written: 0,
+            drain,
             waiting: Arc::default(),
             stop,
             stopping: false,
             reading_since: None,
-            writing_since: None,
             arrived: Instant::now(),
             polling: Polling::default(),
         }
@@ -184,9 +191,18 @@ impl Connection {
     }
 
     fn may_serve(&self) -> bool {
+        let waiting = self.waiting.load(Ordering::Acquire);
+        let in_flight = self.transport.limits.in_flight;
         !self.stopping
-            && self.output.len() < self.transport.limits.in_flight
-            && self.waiting.load(Ordering::Acquire) < self.transport.limits.in_flight
+            && self.output.len() < in_flight
+            && waiting < in_flight
+            && self.peer.replies().may_serve(self.output.is_empty() && waiting == 0)
+    }
+
+    /// Queues a reply that no program made.
+    fn answer(&mut self, header: &ReplyHeader) {
+        let memory = ReplyMemory::new(self.peer.replies().clone());
+        self.output.push_back(Outgoing::reply(encode_header(header), memory));
     }
 
     fn handle(&mut self, record: Bytes, memory: Option<OwnedSemaphorePermit>) -> Result<(), End> {
@@ -203,7 +219,7 @@ impl Connection {
             Ok(header) => header,
             Err(refused) => {
                 let reply = refused.reply().ok_or(End::NotRpc)?;
-                self.output.push_back(encode_header(&reply));
+                self.answer(&reply);
                 return Ok(());
             }
         };
@@ -211,24 +227,27 @@ impl Connection {
         let program = match self.transport.programs.find(id) {
             Ok(program) => program,
             Err(status) => {
-                self.output.push_back(encode_header(&ReplyHeader::accepted(header.xid, status)));
+                self.answer(&ReplyHeader::accepted(header.xid, status));
                 return Ok(());
             }
         };
         let xid = header.xid;
-        let call = Call { header, args, peer: self.peer.clone(), _memory: memory };
+        let (peer, reply_memory) =
+            (self.peer.clone(), ReplyMemory::new(self.peer.replies().clone()));
+        let call = Call { header, args, peer, reply_memory: reply_memory.clone(), _memory: memory };
         let mut reply = start_record();
         reply.put(&ReplyHeader::accepted(xid, AcceptStatus::Success));
         let called = AssertUnwindSafe(program.call(call, reply)).catch_unwind();
         let mut future: CallFuture = Box::pin(async move {
-            match called.await {
+            let reply = match called.await {
                 Ok(Ok(reply)) => finish_record(reply),
                 Ok(Err(refusal)) => encode_header(&ReplyHeader { xid, body: refusal.into() }),
                 Err(_) => {
                     error!("a call of {id:?} panicked; it is refused");
                     encode_header(&ReplyHeader::accepted(xid, AcceptStatus::SystemErr))
                 }
-            }
+            };
+            Outgoing::reply(reply, reply_memory)
         });
         match (&mut future).now_or_never() {
             Some(reply) => self.output.push_back(reply),
@@ -253,7 +272,7 @@ impl Connection {
         while !self.output.is_empty() {
             let mut slices = Vec::with_capacity(64);
             let mut skip = self.sent;
-            for message in &self.output {
+            for Outgoing { message, .. } in &self.output {
                 message.slices(skip, &mut slices);
                 skip = 0;
                 if slices.len() >= MAX_SLICES {
@@ -273,10 +292,10 @@ impl Connection {
     }
 
     fn advance(&mut self, n: usize) {
-        self.writing_since = None;
         self.sent += n;
+        self.written += n as u64;
         while let Some(front) = self.output.front() {
-            let len = front.len();
+            let len = front.message.len();
             if self.sent < len {
                 break;
             }
@@ -300,10 +319,9 @@ impl Connection {
         let now = Instant::now;
         self.reading_since =
             (may_read && !pays && !between).then(|| self.reading_since.unwrap_or_else(now));
-        self.writing_since =
-            (!self.output.is_empty()).then(|| self.writing_since.unwrap_or_else(now));
-        let stall = self.transport.limits.stall;
-        let deadline = self.reading_since.into_iter().chain(self.writing_since).min();
+        self.drain.set_waiting(!self.output.is_empty(), now);
+        let deadline = self.reading_since.map(|since| since + self.transport.limits.stall);
+        let look = self.drain.next_look();
         let holds_memory = self.reading_since.is_some() && self.memory.is_some();
 
         let price = self.transport.limits.record_bytes.min(self.transport.limits.call_bytes) as u32;
@@ -333,10 +351,14 @@ impl Connection {
                     return Err(End::StalledRecord);
                 }
             }
-            () = until(deadline, stall) => return Err(match self.writing_since {
-                Some(_) => End::StalledReply,
-                None => End::StalledRecord,
-            }),
+            () = until(deadline) => return Err(End::StalledRecord),
+            () = until(look) => {
+                let unread = unacknowledged_bytes(self.peer.local_addr(), self.peer.addr());
+                let taken = self.written.saturating_sub(unread.unwrap_or(0));
+                if self.drain.look(Instant::now(), taken) {
+                    return Err(End::SlowReader);
+                }
+            }
         }
         Ok(())
     }
@@ -384,9 +406,9 @@ impl Drop for Waiting {
     }
 }
 
-async fn until(since: Option<Instant>, stall: Duration) {
-    match since {
-        Some(since) => tokio::time::sleep_until(since + stall).await,
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
 }

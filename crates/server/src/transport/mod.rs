@@ -2,24 +2,26 @@
 //!
 //! 1. An idle connection has no buffer. A small record takes one of [`SMALL_BYTES`]; a large one
 //!    first takes the largest record's size out of a budget that all connections share.
-//! 2. A record that does not arrive whole in time ends its connection, as does a reply that the
-//!    peer does not take. A large one that makes no progress does so within seconds if others wait
+//! 2. A record that does not arrive whole in time ends its connection, as do replies that the peer takes more
+//!    slowly than a minimum rate ([`drain`]). A large record that makes no progress does so within seconds if others wait
 //!    for the memory that it holds.
-//! 3. At most [`Limits::in_flight`] calls of a connection wait at a time, and at most
-//!    [`Limits::reply_bytes`] of payload are queued for it; at either bound its next calls wait in
-//!    the socket, and no other connection's do.
+//! 3. At most [`Limits::in_flight`] calls of a connection wait at a time, and its replies take about
+//!    [`Limits::reply_bytes`]; at either bound its next calls wait in the socket. The replies of all
+//!    connections together take [`Limits::all_reply_bytes`], of which each address has a share.
 //! 4. At most [`Limits::connections`] connections are open; the next one is closed at once, and
 //!    the log says so.
 
 mod connection;
+mod drain;
 mod polling;
 mod socket;
 #[cfg(test)]
 mod tests;
 
-use crate::admission::{Admission, Origin};
+use crate::admission::{Addresses, Admission, Origin, SharedLimits};
 use crate::peer::Peer;
 use crate::program::Programs;
+use crate::replies::ReplyBudget;
 use connection::Connection;
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -45,9 +47,16 @@ pub struct Limits {
     pub in_flight: usize,
     /// Bytes of large calls, of all connections together.
     pub call_bytes: usize,
-    /// Bytes of payload queued for one connection.
+    /// Bytes of replies of one connection, from before they are made until they are sent. Results that are small
+    /// or that no operation reserves may take an eighth of this on top.
     pub reply_bytes: usize,
-    /// How long a begun record may take to arrive, and a reply to be taken.
+    /// Bytes of replies of all connections together. An address may hold as much as it leaves free.
+    pub all_reply_bytes: usize,
+    /// Bytes per second that a peer takes at least of the replies that wait for it, on average over
+    /// [`stall`](Self::stall).
+    pub min_drain_rate: u64,
+    /// How long a begun record may take to arrive, and over how long the rate is taken at which a peer takes its
+    /// replies.
     pub stall: Duration,
     /// How long calls may go on after the server was told to stop.
     pub drain: Duration,
@@ -61,6 +70,8 @@ impl Default for Limits {
             in_flight: 64,
             call_bytes: 256 << 20,
             reply_bytes: 8 << 20,
+            all_reply_bytes: 256 << 20,
+            min_drain_rate: 16 << 10,
             stall: Duration::from_secs(60),
             drain: Duration::from_secs(10),
         }
@@ -74,6 +85,7 @@ pub(crate) struct Transport {
     programs: Programs,
     admission: Arc<Admission>,
     call_bytes: Arc<Semaphore>,
+    addresses: Arc<Addresses>,
     next_id: AtomicU64,
     stop: CancellationToken,
 }
@@ -86,7 +98,15 @@ impl Transport {
         stop: CancellationToken,
     ) -> Self {
         let call_bytes = Arc::new(Semaphore::new(limits.call_bytes.min(Semaphore::MAX_PERMITS)));
-        Self { limits, programs, admission, call_bytes, next_id: AtomicU64::new(1), stop }
+        let shared = SharedLimits { reply_bytes: limits.all_reply_bytes };
+        let addresses = Arc::new(Addresses::new(shared));
+        let next_id = AtomicU64::new(1);
+        Self { limits, programs, admission, call_bytes, addresses, next_id, stop }
+    }
+
+    /// What peers hold, by their addresses.
+    pub(crate) fn addresses(&self) -> &Arc<Addresses> {
+        &self.addresses
     }
 
     /// Accepts connections until told to stop, then waits for calls being executed.
@@ -132,12 +152,16 @@ impl Transport {
         tasks.spawn(async move {
             debug!("{addr}: connected");
             let origin = Origin::of(addr, local).await;
-            let (reply_bytes, admission) = (self.limits.reply_bytes, self.admission.clone());
-            let peer = Arc::new(Peer::new(id, [addr, local], origin, reply_bytes, admission));
+            let shares = self.addresses.shares_of(addr.ip());
+            let replies = ReplyBudget::new(self.limits.reply_bytes, shares.reply_bytes.clone());
+            let admission = self.admission.clone();
+            let peer = Arc::new(Peer::new(id, [addr, local], origin, replies, admission));
             let transport = self.clone();
             let end = Connection::new(self, stream, peer.clone()).run().await;
             peer.close();
             transport.programs.disconnected(&peer);
+            drop((peer, shares));
+            transport.addresses.forget_unused(addr.ip());
             debug!("{addr}: {end}");
         });
     }

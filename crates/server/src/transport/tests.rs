@@ -1,8 +1,11 @@
 //! Real sockets against a small program.
 
+mod slow;
+
 use super::*;
 use crate::program::{Call, Program, ProgramId, Refusal};
 use async_trait::async_trait;
+use std::sync::atomic::AtomicUsize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 use weir_rpc::{CallHeader, OpaqueAuth, ReplyHeader, finish_record, start_record};
@@ -11,10 +14,13 @@ use weir_xdr::{Bytes, Decoder, Encoder};
 const ECHO: ProgramId = ProgramId { program: 77, version: 1 };
 
 /// Procedures: 0 nothing, 1 echoes an opaque, 2 waits for the gate, 3 panics, 4 answers with that
-/// many bytes, 5 calls the caller back.
+/// many bytes, 5 calls the caller back, 6 answers with that many bytes that it did not reserve, 7 reserves
+/// them once the gate has opened.
 #[derive(Default)]
 struct Echo {
     gate: Notify,
+    /// Bytes that procedure 6 made.
+    made: AtomicUsize,
 }
 
 #[async_trait]
@@ -31,13 +37,23 @@ impl Program for Echo {
             3 => panic!("as asked"),
             4 => {
                 let len = call.args.u32()? as usize;
-                let _reserved = call.peer.reserve(len).await;
+                call.reply_memory.reserve(len).await.map_err(|_| Refusal::SystemError)?;
                 reply.payload(Arc::new(Bytes::from(vec![7; len])));
             }
             5 => {
                 let header = CallHeader { program: 78, ..call.header };
                 let record = call.peer.call(header, &5u32).await.ok_or(Refusal::SystemError)?;
                 reply.opaque(&record);
+            }
+            6 | 7 => {
+                if call.header.procedure == 7 {
+                    self.gate.notified().await;
+                    let len = 1 << 20;
+                    call.reply_memory.reserve(len).await.map_err(|_| Refusal::SystemError)?;
+                }
+                let bytes = vec![7; call.args.u32()? as usize];
+                self.made.fetch_add(bytes.len(), Ordering::Relaxed);
+                reply.opaque(&bytes);
             }
             _ => return Err(Refusal::NoSuchProcedure),
         }
@@ -77,6 +93,7 @@ impl Client {
 
 struct Fixture {
     echo: Arc<Echo>,
+    transport: Arc<Transport>,
     addr: std::net::SocketAddr,
     stop: CancellationToken,
     done: tokio::task::JoinHandle<()>,
@@ -91,8 +108,23 @@ impl Fixture {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let transport = Arc::new(Transport::new(limits, programs, Arc::default(), stop.clone()));
-        let done = tokio::spawn(transport.serve(vec![listener]));
-        Self { echo, addr, stop, done }
+        let done = tokio::spawn(transport.clone().serve(vec![listener]));
+        Self { echo, transport, addr, stop, done }
+    }
+
+    /// Lets so many calls through the gate.
+    async fn open_the_gate(&self, calls: usize) {
+        for _ in 0..calls {
+            self.echo.gate.notify_one();
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// A connection from this address of the loopback interface.
+    async fn connect_from(&self, ip: &str) -> Client {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((ip.parse::<std::net::IpAddr>().unwrap(), 0).into()).unwrap();
+        Client(socket.connect(self.addr).await.unwrap())
     }
 
     async fn connect(&self) -> Client {

@@ -71,7 +71,8 @@ impl Nfs3 {
     ) -> Result<Encoder, Refusal> {
         let identity = call.identify().await?;
         let exports = self.exports.table();
-        let request = Request { nfs: self, exports: &exports, identity, peer: &call.peer };
+        let (peer, reply_memory) = (&call.peer, &call.reply_memory);
+        let request = Request { nfs: self, exports: &exports, identity, peer, reply_memory };
         let (begun, received, before) = (Instant::now(), call.args.remaining(), reply.len());
         let count = |outcome, sent| {
             let (row, took) = (procedure.row(), begun.elapsed());

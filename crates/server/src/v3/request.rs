@@ -7,8 +7,10 @@ use crate::delegation::recall::{Claim, InGrace, Named};
 use crate::export::directory_change::DirectoryGuard;
 use crate::export::{Admitted, Served, Table};
 use crate::handle::{Handles, Node};
+use crate::operation::gather::Reader;
 use crate::operation::set_id;
 use crate::peer::Peer;
+use crate::replies::{NoRoom, ReplyMemory};
 use crate::state::Touch;
 use crate::storage::write_verifier::WriteVerifier;
 use crate::v3::open_files::{self, Rights};
@@ -25,6 +27,7 @@ pub(super) struct Request<'a> {
     pub(super) exports: &'a Table,
     pub(super) identity: Identity,
     pub(super) peer: &'a Peer,
+    pub(super) reply_memory: &'a ReplyMemory,
 }
 
 /// A file that a call names, and as whom it is used.
@@ -39,6 +42,16 @@ pub(super) struct Target<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// The connection and the reply that data is read for.
+    pub(super) fn reader(&self) -> Reader<'a> {
+        Reader { peer: self.peer, memory: self.reply_memory }
+    }
+
+    /// Makes room for results of `bytes`.
+    pub(super) async fn reserve(&self, bytes: usize) -> Result<(), Error> {
+        self.reply_memory.reserve(bytes).await.map_err(|NoRoom| Error::Jukebox)
+    }
+
     /// The file of a handle. It may be gone.
     pub(super) fn target(&self, handle: &FileHandle) -> Result<Target<'a>, Error> {
         let node = self.nfs.exports.unseal(handle).map_err(convert::handle_error)?;

@@ -6,7 +6,9 @@
 //!    kept, on every way out.
 //! 3. What an operation changed of names, attributes and sizes is on disk before the next one begins.
 //! 4. What a compound took from other clients is off the disk before its reply goes out.
-//! 5. No operation waits for memory while the reply holds pages of an earlier one: those are copied before.
+//! 5. What results take is counted before the next operation begins ([`ReplyMemory`](crate::ReplyMemory)); one with
+//!    a result of variable length does not begin when there is no room for those before it.
+//! 6. No operation waits for memory while the reply holds pages of an earlier one: those are copied before.
 
 use super::context::{Context, InSession};
 use super::ops;
@@ -23,7 +25,8 @@ use std::time::Instant;
 use tracing::{error, trace};
 use weir_nfs::v4::types::Status;
 use weir_nfs::v4::{
-    CompoundHeader, CompoundResHeader, Error, Filehandles, Op, OpCode, OpError, OpRes, SequenceRule,
+    CompoundHeader, CompoundResHeader, Error, Filehandles, Op, OpCode, OpError, OpRes, ReplyBound,
+    SequenceRule,
 };
 use weir_rpc::RECORD_HEADER_BYTES;
 use weir_xdr::{Bytes, Encoder};
@@ -55,6 +58,7 @@ pub(crate) async fn run(
         services: nfs.services.clone(),
         nfs,
         peer: call.peer.clone(),
+        reply_memory: call.reply_memory.clone(),
         identity,
         principal,
         minor: header.minor_version,
@@ -129,6 +133,7 @@ async fn execute(
         }
         status = result.status();
         reply.put(&result);
+        cx.reply_memory.set_made(reply.len());
         results += 1;
         // One look at the clock ends an operation and begins the next.
         let took = begun.elapsed();
@@ -186,9 +191,12 @@ fn gate(
     let last = place + 1 == header.operations;
     let spare = if last { 0 } else { FAILURE_BYTES };
     cx.room = (limit as usize).saturating_sub(used + spare);
-    let needed = code.reply_bound().fixed_bytes();
-    if cx.room < needed && cx.session.is_some() {
+    let bound = code.reply_bound();
+    if cx.room < bound.fixed_bytes() && cx.session.is_some() {
         return Err(too_big);
+    }
+    if matches!(bound, ReplyBound::And(_)) && place > 0 && cx.reply_memory.is_overdrawn() {
+        return Err(Error::Delay);
     }
     Ok(())
 }

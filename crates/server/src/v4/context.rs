@@ -5,8 +5,10 @@ use crate::admission::Identity;
 use crate::delegation::recall::{Claim, InGrace, Named};
 use crate::export::{Served, Table};
 use crate::handle::Node;
+use crate::operation::gather::Reader;
 use crate::operation::set_id;
 use crate::peer::Peer;
+use crate::replies::{NoRoom, ReplyMemory};
 use crate::services::Services;
 use crate::state::{
     Channel, ClientId, LockOwner, Principal, Referring, SessionId, State, StateRef, Touch,
@@ -40,6 +42,7 @@ pub(crate) struct Context {
     /// The exports, as they are for this compound.
     pub(crate) exports: Arc<Table>,
     pub(crate) peer: Arc<Peer>,
+    pub(crate) reply_memory: Arc<ReplyMemory>,
     pub(crate) identity: Identity,
     pub(crate) principal: Principal,
     pub(crate) minor: u32,
@@ -112,6 +115,19 @@ impl Target<'_> {
 }
 
 impl Context {
+    /// The connection and the reply that data is read for.
+    pub(crate) fn reader(&self) -> Reader<'_> {
+        Reader { peer: &self.peer, memory: &self.reply_memory }
+    }
+
+    /// Makes room for a result of `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::Delay`]: the call holds large results already, and there is no room for another.
+    pub(crate) async fn reserve(&self, bytes: usize) -> Result<(), Error> {
+        self.reply_memory.reserve(bytes).await.map_err(|NoRoom| Error::Delay)
+    }
+
     pub(crate) fn now(&self) -> Duration {
         self.services.now()
     }

@@ -27,7 +27,7 @@ pub(in crate::v3) async fn read(request: &Request<'_>, args: Args) -> Res {
     // From before the data, so that a client never takes old data for that of newer attributes.
     let attr = Some(convert::attr(&attr));
     let (offset, count) = (args.offset, args.count.min(MAX_IO_BYTES) as usize);
-    match gather::read_data(&open, offset, count, request.peer, file.export).await {
+    match gather::read_data(&open, offset, count, request.reader(), file.export).await {
         Ok(gather::Data { gathered, eof }) => {
             // Never more than was asked for, which is of that type.
             let count = gathered.len() as u32;

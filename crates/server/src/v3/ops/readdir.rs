@@ -27,7 +27,9 @@ const MAX_BATCH: usize = 1024;
 
 pub(in crate::v3) async fn readdir(request: &Request<'_>, args: readdir::Args) -> readdir::Res {
     let dir = request.target(&args.dir)?;
-    let mut names = Names { entries: Vec::new(), room: room(args.count) };
+    let room = room(args.count);
+    request.reserve(BARE_BYTES + room).await?;
+    let mut names = Names { entries: Vec::new(), room };
     let read = read_names(&dir, args.cookie, args.verifier, &mut names).await;
     let attr = dir.attr().await;
     match read {
@@ -46,12 +48,10 @@ pub(in crate::v3) async fn readdirplus(
     args: readdirplus::Args,
 ) -> readdirplus::Res {
     let dir = request.target(&args.dir)?;
-    let mut names = NamesPlus {
-        dir: &dir,
-        entries: Vec::new(),
-        room: room(args.max_count),
-        name_room: args.dir_count as usize,
-    };
+    let room = room(args.max_count);
+    request.reserve(BARE_BYTES + room).await?;
+    let mut names =
+        NamesPlus { dir: &dir, entries: Vec::new(), room, name_room: args.dir_count as usize };
     let read = read_names(&dir, args.cookie, args.verifier, &mut names).await;
     let entries = Chain(names.entries);
     let attr = dir.attr().await;

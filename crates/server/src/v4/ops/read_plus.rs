@@ -10,7 +10,6 @@
 //! 5. Holes shorter than [`MIN_HOLE_BYTES`] travel as zeros within data.
 
 use crate::operation::gather::{self, Gathered, Piece};
-use crate::peer::Reserved;
 use crate::v4::context::Context;
 use crate::v4::status::of_vfs;
 use std::sync::Arc;
@@ -39,12 +38,12 @@ pub(crate) async fn read_plus(cx: &mut Context, args: read_plus_op::Args) -> rea
         .lock_owner
         .as_ref()
         .and_then(|owner| cx.state().own_lock_end(target.node, owner, args.offset));
-    let (segments, reserved) = gather::read(&io.file, args.offset, count, &cx.peer, target.export)
+    let segments = gather::read(&io.file, args.offset, count, cx.reader(), target.export)
         .await
         .map_err(of_vfs)?;
     let hole_end = own_lock_end.unwrap_or(u64::MAX);
     let request = Request { offset: args.offset, count, room, hole_end };
-    Ok(choose_segments(segments, request, &reserved))
+    Ok(choose_segments(segments, request))
 }
 
 /// What a READ_PLUS asked for, and what its reply may be.
@@ -59,21 +58,21 @@ struct Request {
 }
 
 /// Chooses the segments of a READ_PLUS reply.
-fn choose_segments(segments: Segments, request: Request, reserved: &Arc<Reserved>) -> ReadPlus {
+fn choose_segments(segments: Segments, request: Request) -> ReadPlus {
     let Request { offset, count, room, hole_end } = request;
     let request_end = offset.saturating_add(count as u64);
     let eof = segments.eof && segments.end(offset) <= request_end;
     let mut reply = Reply { plus: ReadPlus::default(), at: offset, room, open_data: None };
     for segment in segments.segments {
         let fits = match segment {
-            Segment::Data { pages, .. } => reply.data(Piece::Pages(pages), reserved),
+            Segment::Data { pages, .. } => reply.data(Piece::Pages(pages)),
             Segment::Hole { start, end } => {
                 let end = end.min(hole_end.max(request_end));
                 if end - start >= MIN_HOLE_BYTES {
                     reply.hole(end - start)
                 } else {
                     let len = end.min(request_end).saturating_sub(start);
-                    reply.data(Piece::Zeros(len as usize), reserved)
+                    reply.data(Piece::Zeros(len as usize))
                 }
             }
         };
@@ -98,7 +97,7 @@ struct Reply {
 
 impl Reply {
     /// Appends bytes to the last data segment, or begins one. Says whether all of them fit.
-    fn data(&mut self, mut piece: Piece, reserved: &Arc<Reserved>) -> bool {
+    fn data(&mut self, mut piece: Piece) -> bool {
         let len = piece.len();
         if len == 0 {
             return true;
@@ -113,8 +112,7 @@ impl Reply {
             return false;
         }
         piece.truncate(taken);
-        let (_, data) =
-            self.open_data.get_or_insert_with(|| (self.at, Gathered::new(reserved.clone())));
+        let (_, data) = self.open_data.get_or_insert_with(|| (self.at, Gathered::default()));
         data.push(piece);
         self.room = room - taken;
         self.at += taken as u64;

@@ -34,6 +34,7 @@ pub(crate) async fn readdir(cx: &mut Context, args: readdir::Args) -> readdir::R
     let row = OpCode::Readdir.reply_bound().fixed_bytes();
     let room = (args.max_count as usize).min((cx.room + FRAME_BYTES).saturating_sub(row));
     let room = room.checked_sub(FRAME_BYTES).ok_or(Error::TooSmall)?;
+    cx.reserve(row + room).await?;
 
     let asked = args.attrs.difference(Bitmap::of(&[RDATTR_ERROR]));
     let beyond = asked.difference(Bitmap::of(&[FILEID, MOUNTED_ON_FILEID]));

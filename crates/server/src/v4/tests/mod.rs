@@ -1,6 +1,7 @@
 //! The whole server over a real socket, with a client that knows compounds and nothing else.
 
 mod access;
+mod attackers;
 mod attributes;
 mod callbacks;
 mod compounds;
