@@ -164,6 +164,7 @@ impl Server {
         let verifier = Arc::new(WriteVerifier::new(recovered.run));
         let committer = Arc::new(Committer::new(verifier.clone()));
         let max_owners = state.opens + state.locks;
+        let owner_bytes = usize::try_from(state.owner_bytes).unwrap_or(usize::MAX);
         let ids = Ids::random(recovered.run).map_err(in_dir)?;
         let state = Arc::new(Mutex::new(State::new(ids, state, grace)));
         let callbacks = Arc::new(Callbacks::new(state.clone()));
@@ -208,7 +209,14 @@ impl Server {
         let mut nfs4 = None;
         if versions.intersects(Versions::V4) {
             let record_bytes = transport.record_bytes;
-            let options = v4::Options { versions, record_bytes, identity, id_domain, max_owners };
+            let options = v4::Options {
+                versions,
+                record_bytes,
+                identity,
+                id_domain,
+                max_owners,
+                owner_bytes,
+            };
             let nfs = Arc::new(Nfs4::new(services.clone(), options, stop.child_token()));
             programs.add(nfs.clone());
             nfs4 = Some(nfs);
@@ -342,8 +350,18 @@ impl Server {
 
     /// What it did so far, and does from now on.
     pub fn report(&self) -> Report {
-        let Services { metrics, exports, .. } = &*self.services;
-        Report::new(metrics.clone(), exports.clone(), self.addresses().clone())
+        let Services { metrics, exports, state, .. } = &*self.services;
+        let (addresses, state) = (self.addresses().clone(), state.clone());
+        let nfs4 = self.nfs4.clone();
+        let limits = move || {
+            let owners = nfs4.iter().map(|nfs4| nfs4.owners.limit_use());
+            [addresses.uses(), state.lock().limit_uses()]
+                .concat()
+                .into_iter()
+                .chain(owners)
+                .collect()
+        };
+        Report::new(metrics.clone(), exports.clone(), Arc::new(limits))
     }
 
     /// What peers hold of the transport's limits, by their addresses.

@@ -237,7 +237,11 @@ impl Encoder {
 
     /// A copy of everything written since `mark`, payloads included.
     pub fn copy_since(&self, mark: usize) -> Bytes {
-        let (mut out, mut at) = (BytesMut::new(), mark);
+        let inline = self.message.inline.len() - mark;
+        let spliced = self.message.splices.iter().filter(|s| s.at > mark);
+        let spliced = spliced.map(|s| s.payload.len()).sum::<usize>();
+        // What is kept of a reply takes no more memory than it has bytes.
+        let (mut out, mut at) = (BytesMut::with_capacity(inline + spliced), mark);
         for splice in self.message.splices.iter().filter(|s| s.at > mark) {
             out.extend_from_slice(&self.message.inline[at..splice.at]);
             at = splice.at;

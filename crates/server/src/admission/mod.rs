@@ -27,7 +27,7 @@ pub use identity::Identity;
 pub(crate) use origin::Origin;
 #[cfg(test)]
 pub(crate) use quota::Quota;
-pub(crate) use quota::{Share, Taken};
+pub(crate) use quota::{Share, Taken, allowance, fair_share};
 pub(crate) use socket_owner::unacknowledged_bytes;
 
 use groups::Groups;

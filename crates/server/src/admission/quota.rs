@@ -64,6 +64,11 @@ pub(crate) fn allowance(limit: usize, used: usize, own: usize) -> usize {
     if own == 0 { free } else { free.saturating_sub(own) / 2 }
 }
 
+/// What a peer that holds `own` comes to hold if it takes all that it may, or gives back what it holds beyond that.
+pub(crate) fn fair_share(limit: usize, used: usize, own: usize) -> usize {
+    own.saturating_add(limit.saturating_sub(used)) / 2
+}
+
 /// What one peer holds of a [`Quota`].
 #[derive(Debug)]
 pub(crate) struct Share {

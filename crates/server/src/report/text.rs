@@ -1,6 +1,6 @@
 //! Counters as text.
 
-use crate::admission::{Addresses, LimitUse};
+use crate::admission::LimitUse;
 use crate::export::Exports;
 use crate::metrics::{BOUNDS_US, ExportSums, Metrics, Row, Sums};
 use prometheus_client::collector::Collector;
@@ -19,16 +19,15 @@ use weir_pagecache::Cache;
 pub struct Report {
     metrics: Arc<Metrics>,
     exports: Arc<Exports>,
-    addresses: Arc<Addresses>,
+    limits: Limits,
 }
 
+/// Says what is held of the limits that peers share.
+pub(crate) type Limits = Arc<dyn Fn() -> Vec<LimitUse> + Send + Sync>;
+
 impl Report {
-    pub(crate) fn new(
-        metrics: Arc<Metrics>,
-        exports: Arc<Exports>,
-        addresses: Arc<Addresses>,
-    ) -> Self {
-        Self { metrics, exports, addresses }
+    pub(crate) fn new(metrics: Arc<Metrics>, exports: Arc<Exports>, limits: Limits) -> Self {
+        Self { metrics, exports, limits }
     }
 
     /// In the OpenMetrics text format, which Prometheus reads.
@@ -103,7 +102,7 @@ impl Collector for Report {
 impl Report {
     /// What peers hold of the limits that they share.
     fn encode_limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let uses = self.addresses.uses();
+        let uses = (self.limits)();
         type Part = fn(&LimitUse) -> u64;
         let gauges: [(_, _, Part); 2] = [
             ("limit", "What all peers together may hold", |limit| limit.limit),

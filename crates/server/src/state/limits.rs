@@ -13,8 +13,10 @@ pub struct Limits {
     pub clients: usize,
     /// Sessions.
     pub sessions: usize,
-    /// Bytes of kept replies.
+    /// Bytes of the replies that sessions keep; a client may keep as many as it leaves free.
     pub kept_reply_bytes: u64,
+    /// Bytes of the owners of minor version 0 and their kept results; a client's may take as many as it leaves free.
+    pub owner_bytes: u64,
     /// Opens of files, of all clients together.
     pub opens: usize,
     /// Lock owners' states and locked ranges, of all clients together, each.
@@ -31,6 +33,7 @@ impl Default for Limits {
             clients: 16 << 10,
             sessions: 16 << 10,
             kept_reply_bytes: 128 << 20,
+            owner_bytes: 128 << 20,
             opens: 1 << 20,
             locks: 1 << 20,
             delegations: 8 << 10,

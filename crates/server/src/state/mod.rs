@@ -45,7 +45,7 @@ pub use ids::Ids;
 pub use limits::Limits;
 pub use record::{LockHost, Record};
 pub use session::{
-    BackCall, BackOutcome, CallbackCred, Channel, Sequenced, Session, SessionId, Sessions,
+    BackCall, BackOutcome, CallbackCred, Channel, Request, Sequenced, Session, SessionId, Sessions,
 };
 pub use share::Share;
 pub use stateid::{StateId, StateKey, StateRef, check_seq, next_seq};

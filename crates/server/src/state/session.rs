@@ -1,11 +1,16 @@
 //! Sessions: their slots, sizes and connections.
 //!
-//! 1. The replies that all sessions may keep together never pass a budget: a session is granted
-//!    as many slots as still fit, and at least one.
-//! 2. A slot that was taken is given back however its request ends.
-//! 3. A session's callbacks go over connections that its client bound to the backchannel and that
+//! 1. The replies that all sessions keep take a bounded number of bytes, counted as they are kept. A request
+//!    whose reply is to be kept begins only if the largest one that its session keeps fits its client's share
+//!    ([`allowance`]); otherwise the client comes back later. A client that keeps nothing has room for a reply
+//!    before its next one has.
+//! 2. A client whose share is small is asked to use fewer slots ([`Sessions::target_slots`]). Replies in the slots
+//!    above are dropped when the client cannot ask for them any more ([`Session::retire`]).
+//! 3. A slot that was taken is given back however its request ends.
+//! 4. A session's callbacks go over connections that its client bound to the backchannel and that
 //!    have answered a call; one that fails to answer is bound no more.
 
+use crate::admission::{LimitUse, allowance, fair_share};
 use crate::state::client::ClientId;
 use crate::state::error::StateError;
 use crate::state::ids::Ids;
@@ -56,10 +61,6 @@ impl Channel {
             && granted.max_operations > 0;
         if useful { Ok(granted) } else { Err(StateError::TooSmall) }
     }
-
-    fn kept_bytes(self) -> u64 {
-        u64::from(self.slots) * u64::from(self.max_cached)
-    }
 }
 
 /// One session.
@@ -81,6 +82,10 @@ pub struct Session {
     /// The minor version that it was made with.
     pub minor: u32,
     slots: Vec<Slot>,
+    /// Bytes of the replies in `slots`, those included that requests being executed may keep.
+    kept_bytes: usize,
+    /// Requests in a row that said that no slot from this one on is in use.
+    unused_from: (u32, u32),
     /// Connections that serve the backchannel.
     back_connections: Vec<BackConnection>,
     /// A connection served the backchannel once.
@@ -167,6 +172,21 @@ impl Session {
     }
 }
 
+/// A request, as SEQUENCE describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// In which slot.
+    pub slot: u32,
+    /// Its number.
+    pub sequence: u32,
+    /// The highest slot that the client uses.
+    pub highest_slot: u32,
+    /// Tells it from others of the same number.
+    pub digest: u64,
+    /// Its reply is to be kept.
+    pub keep: bool,
+}
+
 /// What SEQUENCE found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sequenced {
@@ -176,6 +196,8 @@ pub enum Sequenced {
         client: ClientId,
         /// Sizes of the session.
         fore: Channel,
+        /// As many slots as the client is to use.
+        target_slots: u32,
     },
     /// The reply that was kept.
     Replay(Bytes),
@@ -185,22 +207,42 @@ pub enum Sequenced {
 #[derive(Debug)]
 pub struct Sessions {
     by_id: HashMap<SessionId, Session>,
-    by_client: HashMap<ClientId, Vec<SessionId>>,
+    by_client: HashMap<ClientId, OfClient>,
     /// Sessions whose backchannel a connection serves.
     by_connection: HashMap<u64, Vec<SessionId>>,
     ids: Ids,
     made: u64,
-    kept_bytes: u64,
-    max_kept_bytes: u64,
+    kept_bytes: usize,
+    max_kept_bytes: usize,
+    /// How often a request had to come back because of `max_kept_bytes`.
+    delayed: u64,
     max: usize,
+}
+
+/// What a client has.
+#[derive(Debug, Default)]
+struct OfClient {
+    ids: Vec<SessionId>,
+    kept_bytes: usize,
 }
 
 impl Sessions {
     /// No sessions; `max` at most, which keep replies of `max_kept_bytes` together.
     pub fn new(ids: Ids, max: usize, max_kept_bytes: u64) -> Self {
         let (by_client, by_connection) = (HashMap::new(), HashMap::new());
-        let (by_id, made, kept_bytes) = (HashMap::new(), 0, 0);
-        Self { by_id, by_client, by_connection, ids, made, kept_bytes, max_kept_bytes, max }
+        let max_kept_bytes = usize::try_from(max_kept_bytes).unwrap_or(usize::MAX);
+        let (by_id, made, kept_bytes, delayed) = (HashMap::new(), 0, 0, 0);
+        Self {
+            by_id,
+            by_client,
+            by_connection,
+            ids,
+            made,
+            kept_bytes,
+            max_kept_bytes,
+            delayed,
+            max,
+        }
     }
 
     /// Makes a session.
@@ -210,17 +252,13 @@ impl Sessions {
     pub fn create(
         &mut self,
         client: ClientId,
-        mut fore: Channel,
+        fore: Channel,
         mut back: Channel,
         minor: u32,
     ) -> Result<&mut Session, StateError> {
         if self.by_id.len() >= self.max {
             return Err(StateError::TooMany);
         }
-        let left = self.max_kept_bytes.saturating_sub(self.kept_bytes);
-        let fitting = left / u64::from(fore.max_cached.max(1));
-        fore.slots = fore.slots.min(u32::try_from(fitting).unwrap_or(u32::MAX)).max(1);
-        self.kept_bytes += fore.kept_bytes();
         self.made += 1;
         let id = self.ids.session(self.made);
         let slots = vec![Slot::new(1); fore.slots as usize];
@@ -234,11 +272,13 @@ impl Sessions {
             callback_cred: None,
             minor,
             slots,
+            kept_bytes: 0,
+            unused_from: (0, 0),
             back_connections: Vec::new(),
             had_backchannel: false,
             back_slots: vec![BackSlot { next: 1, is_busy: false }; back.slots as usize],
         };
-        self.by_client.entry(client).or_default().push(id);
+        self.by_client.entry(client).or_default().ids.push(id);
         Ok(self.by_id.entry(id).or_insert(session))
     }
 
@@ -263,22 +303,34 @@ impl Sessions {
         self.by_id.get_mut(&id).ok_or(StateError::BadSession)
     }
 
-    /// Takes a slot for a request; `digest` tells it from others of the same number.
+    /// Takes a slot for a request.
     ///
     /// # Errors
-    /// No such session or slot, or the slot cannot take it.
-    pub fn begin(
-        &mut self,
-        id: SessionId,
-        slot: u32,
-        sequence: u32,
-        digest: u64,
-    ) -> Result<Sequenced, StateError> {
+    /// No such session or slot, or the slot cannot take it; [`StateError::TooMany`]: the client keeps as many
+    /// replies as it may.
+    pub fn begin(&mut self, id: SessionId, request: Request) -> Result<Sequenced, StateError> {
+        let Request { sequence, digest, keep, .. } = request;
         let session = self.by_id.get_mut(&id).ok_or(StateError::BadSession)?;
-        let slot = session.slots.get_mut(slot as usize).ok_or(StateError::BadSlot)?;
-        match slot.begin(sequence, digest) {
+        let (client, fore) = (session.client, session.fore);
+        let slot = session.slots.get_mut(request.slot as usize).ok_or(StateError::BadSlot)?;
+        let of_client = self.by_client.entry(client).or_default();
+        let allowed = allowance(self.max_kept_bytes, self.kept_bytes, of_client.kept_bytes);
+        let may_keep = if keep { fore.max_cached as usize } else { 0 };
+        if slot.is_next(sequence) && may_keep > allowed + slot.kept_bytes() {
+            self.delayed += 1;
+            return Err(StateError::TooMany);
+        }
+        let before = slot.kept_bytes();
+        match slot.begin(sequence, digest, may_keep) {
             Ok(Begin::Execute) => {
-                Ok(Sequenced::Execute { client: session.client, fore: session.fore })
+                let after = slot.kept_bytes();
+                let own = of_client.kept_bytes;
+                let share = fair_share(self.max_kept_bytes, self.kept_bytes, own);
+                let sessions = of_client.ids.len();
+                self.keeps(id, before, after);
+                let target_slots = target_slots(fore, share / sessions.max(1));
+                self.retire(id, request.highest_slot, target_slots);
+                Ok(Sequenced::Execute { client, fore, target_slots })
             }
             Ok(Begin::Replay(reply)) => Ok(Sequenced::Replay(reply)),
             Err(SlotError::Misordered) => Err(StateError::Misordered),
@@ -293,15 +345,63 @@ impl Sessions {
         if let Some(session) = self.by_id.get_mut(&id)
             && let Some(slot) = session.slots.get_mut(slot as usize)
         {
+            let before = slot.kept_bytes();
             slot.finish(reply);
+            let after = slot.kept_bytes();
+            self.keeps(id, before, after);
+        }
+    }
+
+    /// A session keeps `after` bytes in the place of `before`.
+    fn keeps(&mut self, id: SessionId, before: usize, after: usize) {
+        let Some(session) = self.by_id.get_mut(&id) else { return };
+        let of_client = self.by_client.entry(session.client).or_default();
+        for kept in [&mut session.kept_bytes, &mut of_client.kept_bytes, &mut self.kept_bytes] {
+            *kept = *kept + after - before;
+        }
+    }
+
+    /// Drops the replies in slots above the target, if the client is known to have them. It says in each request
+    /// which slot is its highest in use, and uses one only until it has its reply. Requests may overtake each other,
+    /// but at most one for each slot: when more of them in a row name no slot above the target, one was sent
+    /// after the last reply from such a slot had arrived.
+    fn retire(&mut self, id: SessionId, highest_slot: u32, target_slots: u32) {
+        let Some(session) = self.by_id.get_mut(&id) else { return };
+        let (from, times) = session.unused_from;
+        session.unused_from = match highest_slot < target_slots {
+            true if from == target_slots => (from, times.saturating_add(1)),
+            true => (target_slots, 1),
+            false => (target_slots, 0),
+        };
+        if session.unused_from.1 != session.fore.slots + 1 {
+            return;
+        }
+        let retired = session.slots.iter_mut().skip(target_slots as usize);
+        let dropped = retired.map(Slot::forget_reply).sum();
+        self.keeps(id, dropped, 0);
+    }
+
+    /// What is held of the bytes of kept replies.
+    pub(super) fn kept(&self) -> LimitUse {
+        LimitUse {
+            name: "kept_reply_bytes",
+            limit: self.max_kept_bytes as u64,
+            used: self.kept_bytes as u64,
+            refused: self.delayed,
         }
     }
 
     /// Forgets a session.
     pub fn remove(&mut self, id: SessionId) -> Option<Session> {
         let session = self.by_id.remove(&id)?;
-        self.kept_bytes -= session.fore.kept_bytes();
-        forget(&mut self.by_client, session.client, id);
+        self.kept_bytes -= session.kept_bytes;
+        if let Some(of_client) = self.by_client.get_mut(&session.client) {
+            of_client.kept_bytes -= session.kept_bytes;
+            of_client.ids.retain(|other| *other != id);
+            if of_client.ids.is_empty() {
+                self.by_client.remove(&session.client);
+            }
+        }
         for connection in &session.back_connections {
             forget(&mut self.by_connection, connection.id, id);
         }
@@ -318,7 +418,7 @@ impl Sessions {
 
     /// A client's sessions.
     pub fn of(&self, client: ClientId) -> impl Iterator<Item = &Session> {
-        let ids = self.by_client.get(&client).map_or(&[][..], |ids| ids);
+        let ids = self.by_client.get(&client).map_or(&[][..], |of_client| &of_client.ids);
         ids.iter().filter_map(|id| self.by_id.get(id))
     }
 
@@ -404,11 +504,13 @@ impl Sessions {
     }
 }
 
-fn forget<K: Copy + Eq + std::hash::Hash>(
-    index: &mut HashMap<K, Vec<SessionId>>,
-    key: K,
-    id: SessionId,
-) {
+/// As many slots as fill `bytes` with the largest replies that a session keeps.
+fn target_slots(fore: Channel, bytes: usize) -> u32 {
+    let fitting = bytes / fore.max_cached.max(1) as usize;
+    u32::try_from(fitting).unwrap_or(u32::MAX).clamp(1, fore.slots)
+}
+
+fn forget(index: &mut HashMap<u64, Vec<SessionId>>, key: u64, id: SessionId) {
     if let Some(ids) = index.get_mut(&key) {
         ids.retain(|other| *other != id);
         if ids.is_empty() {
@@ -429,16 +531,87 @@ mod tests {
         slots: 4,
     };
 
+    fn request(slot: u32, sequence: u32) -> Request {
+        Request { slot, sequence, highest_slot: slot, digest: 7, keep: true }
+    }
+
+    /// Executes a request whose reply has `bytes`; how many slots the client is to use.
+    fn run(sessions: &mut Sessions, id: SessionId, request: Request, bytes: usize) -> u32 {
+        let Ok(Sequenced::Execute { target_slots, .. }) = sessions.begin(id, request) else {
+            panic!("{request:?} is not executed")
+        };
+        sessions.finish(id, request.slot, Some(vec![0; bytes].into()));
+        target_slots
+    }
+
     #[test]
-    fn kept_replies_stay_in_their_budget() {
-        let mut sessions = Sessions::new(Ids::new(1, [7; 32]), 10, 6 * 1024);
-        let slots: Vec<u32> = (0..3)
-            .map(|i| sessions.create(ClientId(i), CHANNEL, CHANNEL, 0).unwrap().fore.slots)
-            .collect();
-        assert_eq!(slots, [4, 2, 1]);
-        let first = sessions.of(ClientId(0)).next().unwrap().id;
-        sessions.remove(first);
-        assert_eq!(sessions.create(ClientId(9), CHANNEL, CHANNEL, 0).unwrap().fore.slots, 3);
+    fn slots_are_as_many_as_asked_for_and_replies_are_measured_as_they_are_kept() {
+        let mut sessions = Sessions::new(Ids::new(1, [7; 32]), 1000, 128 << 10);
+        // Their largest replies would fill the budget 31 times over.
+        for i in 0..1000 {
+            let session = sessions.create(ClientId(i), CHANNEL, CHANNEL, 0).unwrap();
+            assert_eq!(session.fore.slots, 4);
+            let id = session.id;
+            run(&mut sessions, id, request(0, 1), 100);
+        }
+        assert_eq!(sessions.kept().used, 100_000);
+        sessions.remove_of(ClientId(0));
+        assert_eq!(sessions.kept().used, 99_900);
+        (1..1000).for_each(|i| sessions.remove_of(ClientId(i)));
+        assert_eq!((sessions.kept().used, sessions.kept().refused), (0, 0));
+    }
+
+    #[test]
+    fn a_client_that_keeps_much_leaves_room_for_others_and_is_told_to_use_fewer_slots() {
+        let many = Channel { slots: 64, ..CHANNEL };
+        let mut sessions = Sessions::new(Ids::new(1, [7; 32]), 10, 32 * 1024);
+        let greedy = sessions.create(ClientId(1), many, many, 0).unwrap().id;
+        let mut targets = Vec::new();
+        let full = (0..64).find(|&slot| {
+            match sessions.begin(greedy, request(slot, 1)) {
+                Ok(Sequenced::Execute { target_slots, .. }) => targets.push(target_slots),
+                other => {
+                    assert_eq!(other, Err(StateError::TooMany));
+                    return true;
+                }
+            }
+            sessions.finish(greedy, slot, Some(vec![0; 1024].into()));
+            false
+        });
+        assert_eq!(full, Some(16), "half of what all may keep");
+        assert_eq!((targets[0], targets[15]), (16, 16));
+        let modest = sessions.create(ClientId(2), many, many, 0).unwrap().id;
+        assert_eq!(run(&mut sessions, modest, request(0, 1), 1024), 8);
+        // A reply in the place of another one always fits, and what is not kept does, too.
+        run(&mut sessions, greedy, request(3, 2), 1024);
+        let unkept = Request { keep: false, ..request(40, 1) };
+        assert!(sessions.begin(greedy, unkept).is_ok());
+        assert_eq!(sessions.kept().refused, 1);
+    }
+
+    #[test]
+    fn replies_above_the_target_are_dropped_once_the_client_is_known_to_have_them() {
+        let many = Channel { slots: 8, ..CHANNEL };
+        let mut sessions = Sessions::new(Ids::new(1, [7; 32]), 10, 8 * 1024);
+        let id = sessions.create(ClientId(1), many, many, 0).unwrap().id;
+        for slot in 0..4 {
+            run(&mut sessions, id, request(slot, 1), 1024);
+        }
+        let low = |sequence| Request { highest_slot: 1, ..request(0, sequence) };
+        for sequence in 2..12 {
+            assert!(sessions.begin(id, request(3, 1)).is_ok(), "its reply is there still");
+            assert_eq!(run(&mut sessions, id, low(sequence), 1024), 4);
+        }
+        let other = sessions.create(ClientId(2), many, many, 0).unwrap().id;
+        run(&mut sessions, other, request(0, 1), 1024);
+        for sequence in 12..20 {
+            assert_eq!(run(&mut sessions, id, low(sequence), 1024), 3);
+            assert!(sessions.begin(id, request(3, 1)).is_ok(), "it may be asked for again");
+        }
+        run(&mut sessions, id, low(20), 1024);
+        assert_eq!(sessions.begin(id, request(3, 1)), Err(StateError::Uncached));
+        let next = Request { keep: false, ..request(3, 2) };
+        assert!(sessions.begin(id, next).is_ok(), "the slot is one still");
     }
 
     #[test]
@@ -446,20 +619,20 @@ mod tests {
         let mut sessions = Sessions::new(Ids::new(1, [7; 32]), 1, 1 << 20);
         let id = sessions.create(ClientId(5), CHANNEL, CHANNEL, 0).unwrap().id;
         assert_eq!(
-            sessions.begin(id, 0, 1, 7),
-            Ok(Sequenced::Execute { client: ClientId(5), fore: CHANNEL })
+            sessions.begin(id, request(0, 1)),
+            Ok(Sequenced::Execute { client: ClientId(5), fore: CHANNEL, target_slots: 4 })
         );
         assert!(sessions.get(id).unwrap().is_busy(None));
         assert!(!sessions.get(id).unwrap().is_busy(Some(0)));
-        assert_eq!(sessions.begin(id, 4, 1, 7), Err(StateError::BadSlot));
-        assert_eq!(sessions.begin(SessionId([0; 16]), 0, 1, 7), Err(StateError::BadSession));
+        assert_eq!(sessions.begin(id, request(4, 1)), Err(StateError::BadSlot));
+        assert_eq!(sessions.begin(SessionId([0; 16]), request(0, 1)), Err(StateError::BadSession));
         assert_eq!(
             sessions.create(ClientId(6), CHANNEL, CHANNEL, 0).unwrap_err(),
             StateError::TooMany
         );
         sessions.remove_of(ClientId(5));
         sessions.finish(id, 0, None);
-        assert_eq!(sessions.begin(id, 0, 2, 7), Err(StateError::BadSession));
+        assert_eq!(sessions.begin(id, request(0, 2)), Err(StateError::BadSession));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! 1. A request is executed at most once: a slot takes a sequence number one above its last, or
 //!    its last again, which gets the reply that was kept, if it is the same request.
-//! 2. A slot holds one reply at most, of no more than the session's cached reply size.
+//! 2. A slot holds one reply at most. While a request is executed whose reply is to be kept, the slot counts as
+//!    holding the largest one that its session keeps.
 //!
 //! ```text
 //!             begin(last + 1)                finish
@@ -44,21 +45,38 @@ pub(super) struct Slot {
     digest: Option<u64>,
     busy: bool,
     kept: Option<Bytes>,
+    /// What the reply of the request being executed may take.
+    may_keep: u32,
 }
 
 impl Slot {
     /// A slot whose first request has sequence number `first`.
     pub(super) fn new(first: u32) -> Self {
-        Self { last: first.wrapping_sub(1), digest: None, busy: false, kept: None }
+        Self { last: first.wrapping_sub(1), digest: None, busy: false, kept: None, may_keep: 0 }
     }
 
-    /// Takes a request; `digest` tells it from others of the same number.
-    pub(super) fn begin(&mut self, sequence: u32, digest: u64) -> Result<Begin, SlotError> {
-        if sequence == self.last.wrapping_add(1) && !self.busy {
+    /// Whether a request with this number is to be executed.
+    pub(super) fn is_next(&self, sequence: u32) -> bool {
+        sequence == self.last.wrapping_add(1) && !self.busy
+    }
+
+    /// Bytes of the reply that is kept, or may be.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.kept.as_ref().map_or(self.may_keep as usize, Bytes::len)
+    }
+
+    /// Takes a request; `digest` tells it from others of the same number. Its reply may take `may_keep` bytes.
+    pub(super) fn begin(
+        &mut self,
+        sequence: u32,
+        digest: u64,
+        may_keep: usize,
+    ) -> Result<Begin, SlotError> {
+        if self.is_next(sequence) {
             self.last = sequence;
             self.digest = Some(digest);
             self.busy = true;
-            self.kept = None;
+            (self.kept, self.may_keep) = (None, may_keep as u32);
             return Ok(Begin::Execute);
         }
         if sequence != self.last {
@@ -77,7 +95,12 @@ impl Slot {
     /// Ends a request, keeping its reply if it is to be kept.
     pub(super) fn finish(&mut self, reply: Option<Bytes>) {
         self.busy = false;
-        self.kept = reply;
+        (self.kept, self.may_keep) = (reply, 0);
+    }
+
+    /// Drops the reply that is kept; how many bytes it had.
+    pub(super) fn forget_reply(&mut self) -> usize {
+        self.kept.take().map_or(0, |reply| reply.len())
     }
 
     /// Whether a request is being executed.
@@ -93,25 +116,25 @@ mod tests {
     #[test]
     fn a_request_is_executed_once() {
         let mut slot = Slot::new(1);
-        assert_eq!(slot.begin(0, 7), Err(SlotError::Uncached));
-        assert_eq!(slot.begin(1, 7), Ok(Begin::Execute));
-        assert_eq!(slot.begin(1, 7), Err(SlotError::Busy));
-        assert_eq!(slot.begin(2, 7), Err(SlotError::Misordered));
+        assert_eq!(slot.begin(0, 7, 100), Err(SlotError::Uncached));
+        assert_eq!(slot.begin(1, 7, 100), Ok(Begin::Execute));
+        assert_eq!(slot.begin(1, 7, 100), Err(SlotError::Busy));
+        assert_eq!(slot.begin(2, 7, 100), Err(SlotError::Misordered));
         let reply = Bytes::from_static(b"done");
         slot.finish(Some(reply.clone()));
-        assert_eq!(slot.begin(1, 7), Ok(Begin::Replay(reply)));
-        assert_eq!(slot.begin(1, 8), Err(SlotError::FalseRetry));
-        assert_eq!(slot.begin(3, 7), Err(SlotError::Misordered));
-        assert_eq!(slot.begin(2, 7), Ok(Begin::Execute));
+        assert_eq!(slot.begin(1, 7, 100), Ok(Begin::Replay(reply)));
+        assert_eq!(slot.begin(1, 8, 100), Err(SlotError::FalseRetry));
+        assert_eq!(slot.begin(3, 7, 100), Err(SlotError::Misordered));
+        assert_eq!(slot.begin(2, 7, 100), Ok(Begin::Execute));
         slot.finish(None);
-        assert_eq!(slot.begin(2, 7), Err(SlotError::Uncached));
+        assert_eq!(slot.begin(2, 7, 100), Err(SlotError::Uncached));
     }
 
     #[test]
     fn sequence_numbers_wrap_to_zero() {
         let mut slot = Slot::new(u32::MAX);
-        assert_eq!(slot.begin(u32::MAX, 7), Ok(Begin::Execute));
+        assert_eq!(slot.begin(u32::MAX, 7, 100), Ok(Begin::Execute));
         slot.finish(None);
-        assert_eq!(slot.begin(0, 7), Ok(Begin::Execute));
+        assert_eq!(slot.begin(0, 7, 100), Ok(Begin::Execute));
     }
 }

@@ -1,5 +1,6 @@
 //! All state: the tables, and the transitions that concern clients.
 
+use crate::admission::LimitUse;
 use crate::handle::Node;
 use crate::state::client::{
     CallbackService, Client, ClientId, Clients, Exchanged, NewCallback, Owner, Principal,
@@ -113,6 +114,11 @@ impl<F: Clone> State<F> {
     /// The bounds.
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// What is held of each limit that clients share.
+    pub(crate) fn limit_uses(&self) -> Vec<LimitUse> {
+        vec![self.sessions.kept()]
     }
 
     /// Gives clients a longer lease, of which they learn when they ask; false if it is shorter: a

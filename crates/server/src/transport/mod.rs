@@ -2,9 +2,9 @@
 //!
 //! 1. An idle connection has no buffer. A small record takes one of [`SMALL_BYTES`]; a large one
 //!    first takes the largest record's size out of a budget that all connections share.
-//! 2. A record that does not arrive whole in time ends its connection, as do replies that the peer takes more
-//!    slowly than a minimum rate ([`drain`]). A large record that makes no progress does so within seconds if others wait
-//!    for the memory that it holds.
+//! 2. A record that does not arrive whole in time ends its connection, as do replies that the peer
+//!    takes more slowly than a minimum rate ([`drain`]). A large record that makes no progress does
+//!    so within seconds if others wait for the memory that it holds.
 //! 3. At most [`Limits::in_flight`] calls of a connection wait at a time, and its replies take about
 //!    [`Limits::reply_bytes`]; at either bound its next calls wait in the socket. The replies of all
 //!    connections together take [`Limits::all_reply_bytes`], of which each address has a share.

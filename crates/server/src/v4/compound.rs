@@ -33,6 +33,8 @@ use weir_xdr::{Bytes, Encoder};
 
 /// Most operations of a compound outside a session.
 const MAX_OPERATIONS: u32 = 128;
+/// Longest tag.
+const MAX_TAG_BYTES: usize = 1024;
 /// Number and status: what an operation that fails takes at least.
 const FAILURE_BYTES: usize = 8;
 
@@ -47,6 +49,10 @@ pub(crate) async fn run(
     let header: CompoundHeader = call.args.get()?;
     if !nfs.versions.has_minor(header.minor_version) {
         put_header(&mut reply, Err(Error::MinorVersMismatch), &header, 0);
+        return Ok(reply);
+    }
+    if header.tag.len() > MAX_TAG_BYTES {
+        put_header(&mut reply, Err(Error::Inval), &header, 0);
         return Ok(reply);
     }
     let principal = Principal {
@@ -70,6 +76,7 @@ pub(crate) async fn run(
         saved: None,
         current_stateid: None,
         saved_stateid: None,
+        used_bytes: 0,
         room: 0,
         changed: Mutex::default(),
         replay: None,
@@ -131,8 +138,15 @@ async fn execute(
         if cx.replay.is_some() {
             return;
         }
-        status = result.status();
+        let mark = reply.mark();
         reply.put(&result);
+        status = result.status();
+        if let Some(too_big) = too_big(cx, row, &result, reply.len() - RECORD_HEADER_BYTES - used) {
+            reply.truncate(mark);
+            let result = too_big;
+            status = result.status();
+            reply.put(&result);
+        }
         cx.reply_memory.set_made(reply.len());
         results += 1;
         // One look at the clock ends an operation and begins the next.
@@ -180,17 +194,11 @@ fn gate(
         }
         _ => {}
     }
-    let (limit, too_big) = match cx.session {
-        Some(InSession { fore, keep: true, .. }) => {
-            (fore.max_cached.min(fore.max_response), Error::RepTooBigToCache)
-        }
-        Some(InSession { fore, .. }) => (fore.max_response, Error::RepTooBig),
-        None => (cx.nfs.record_bytes as u32, Error::Resource),
-    };
+    let (limit, too_big) = reply_limit(cx);
     // The operation after this one must have room to fail.
     let last = place + 1 == header.operations;
     let spare = if last { 0 } else { FAILURE_BYTES };
-    cx.room = (limit as usize).saturating_sub(used + spare);
+    (cx.used_bytes, cx.room) = (used, (limit as usize).saturating_sub(used + spare));
     let bound = code.reply_bound();
     if cx.room < bound.fixed_bytes() && cx.session.is_some() {
         return Err(too_big);
@@ -199,6 +207,25 @@ fn gate(
         return Err(Error::Delay);
     }
     Ok(())
+}
+
+/// Most bytes that a reply may have, and what is said of a longer one.
+fn reply_limit(cx: &Context) -> (u32, Error) {
+    match cx.session {
+        Some(InSession { fore, keep: true, .. }) => {
+            (fore.max_cached.min(fore.max_response), Error::RepTooBigToCache)
+        }
+        Some(InSession { fore, .. }) => (fore.max_response, Error::RepTooBig),
+        None => (cx.nfs.record_bytes as u32, Error::Resource),
+    }
+}
+
+/// The result in the place of one that is longer than its room and does not say that something was changed.
+fn too_big(cx: &Context, row: Row, result: &OpRes, bytes: usize) -> Option<OpRes> {
+    let Row::V4(Some(code)) = row else { return None };
+    let changes = !code.is_idempotent() && result.status().is_ok();
+    (bytes > cx.room && !changes && bytes > FAILURE_BYTES)
+        .then(|| OpRes::Failed(code, reply_limit(cx).1))
 }
 
 /// Whether an operation, one that clients send after a READ, never waits for memory or for room in the peer's

@@ -57,6 +57,8 @@ pub(crate) struct Context {
     pub(crate) saved: Option<Node>,
     pub(crate) current_stateid: Option<StateId>,
     pub(crate) saved_stateid: Option<StateId>,
+    /// Bytes of the reply before the result of this operation.
+    pub(crate) used_bytes: usize,
     /// Bytes left for the result of this operation, its number and status included.
     pub(crate) room: usize,
     /// What was changed by this operation, and is to be durable before it is told of.

@@ -19,6 +19,8 @@ pub(crate) struct Options {
     pub(crate) id_domain: Option<String>,
     /// Most open owners and lock owners of minor version 0.
     pub(crate) max_owners: usize,
+    /// Most bytes of their names and kept results.
+    pub(crate) owner_bytes: usize,
 }
 
 /// The program NFS, version 4.
@@ -35,7 +37,7 @@ pub(crate) struct Nfs4 {
 impl Nfs4 {
     /// Copies in the background end when `stop` is cancelled.
     pub(crate) fn new(services: Arc<Services>, options: Options, stop: CancellationToken) -> Self {
-        let Options { versions, record_bytes, identity, id_domain, max_owners } = options;
+        let Options { versions, record_bytes, identity, .. } = options;
         let background = Arc::new(Background {
             copies: services.copies.clone(),
             state: services.state.clone(),
@@ -43,7 +45,8 @@ impl Nfs4 {
             verifier: services.verifier.clone(),
             stop,
         });
-        let (owners, id_map) = (OwnerTable::new(max_owners), IdMap::new(id_domain.as_deref()));
+        let owners = OwnerTable::new(options.max_owners, options.owner_bytes);
+        let id_map = IdMap::new(options.id_domain.as_deref());
         Self { services, background, owners, id_map, versions, record_bytes, identity }
     }
 

@@ -8,13 +8,14 @@
 //!    the client's new open owners have to confirm their first OPEN: it might be one of the
 //!    forgotten ones', sent again (RFC 7530 section 16.18.5). Until an owner has, any number
 //!    begins it anew.
-//! 4. There are never more than a fixed number of owners.
+//! 4. There are never more than a fixed number of owners, and their names and kept results take a bounded number
+//!    of bytes, of which a client has as many as it leaves free. A new owner that does not fit is refused.
 
+use crate::admission::{LimitUse, allowance};
 use crate::handle::Node;
 use crate::state::{ClientId, LockOwner, OwnerName, Principal, State, StateKey};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,12 +122,30 @@ type Cell = Arc<tokio::sync::Mutex<Last>>;
 pub(crate) struct OwnerTable {
     owners: Mutex<Owners>,
     max: usize,
+    max_bytes: usize,
+}
+
+/// What an owner takes besides its name and its result, in bytes.
+const OWNER_BYTES: usize = 512;
+
+/// An owner in the table.
+#[derive(Debug)]
+struct Known {
+    cell: Cell,
+    /// When it was last used.
+    used: Duration,
+    /// What it counts for.
+    bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct Owners {
-    /// Each with when it was last used.
-    cells: HashMap<(LockOwner, Kind), (Cell, Duration)>,
+    cells: HashMap<(LockOwner, Kind), Known>,
+    /// What all owners count for, and those of each client.
+    bytes: usize,
+    of_client: HashMap<ClientId, usize>,
+    /// How often there was no room for another owner.
+    refused: u64,
     /// Whose last request closed an open, and who sent it: the open is gone, but the request may
     /// come again.
     closed: HashMap<StateKey, (LockOwner, Principal)>,
@@ -135,10 +154,29 @@ struct Owners {
     looked_at: Duration,
 }
 
+impl Owners {
+    /// Owners of a client count for `after` bytes in the place of `before`.
+    fn count(&mut self, client: ClientId, before: usize, after: usize) {
+        self.bytes = self.bytes + after - before;
+        let of_client = self.of_client.entry(client).or_default();
+        *of_client = *of_client + after - before;
+        if *of_client == 0 {
+            self.of_client.remove(&client);
+        }
+    }
+}
+
 impl OwnerTable {
-    /// No owners; `max` at most.
-    pub(crate) fn new(max: usize) -> Self {
-        Self { owners: Mutex::default(), max }
+    /// No owners; `max` at most, of `max_bytes` together.
+    pub(crate) fn new(max: usize, max_bytes: usize) -> Self {
+        Self { owners: Mutex::default(), max, max_bytes }
+    }
+
+    /// What is held of the bytes of owners.
+    pub(crate) fn limit_use(&self) -> LimitUse {
+        let owners = self.owners.lock();
+        let (limit, used) = (self.max_bytes as u64, owners.bytes as u64);
+        LimitUse { name: "owner_bytes", limit, used, refused: owners.refused }
     }
 
     /// The cell of an owner; lock it for as long as its request is executed. `None`: there are too
@@ -146,17 +184,31 @@ impl OwnerTable {
     pub(crate) fn cell(&self, owner: LockOwner, kind: Kind, now: Duration) -> Option<Cell> {
         // The name as it came holds on to the whole request.
         let owner = LockOwner { name: Bytes::copy_from_slice(&owner.name), ..owner };
-        let cells = &mut self.owners.lock().cells;
-        let is_full = cells.len() >= self.max;
-        match cells.entry((owner, kind)) {
-            Entry::Occupied(known) => {
-                let (cell, used) = known.into_mut();
-                *used = now;
-                Some(cell.clone())
-            }
-            Entry::Vacant(place) => {
-                (!is_full).then(|| place.insert((Cell::default(), now)).0.clone())
-            }
+        let owners = &mut *self.owners.lock();
+        let key = (owner, kind);
+        if let Some(known) = owners.cells.get_mut(&key) {
+            known.used = now;
+            return Some(known.cell.clone());
+        }
+        let (client, bytes) = (key.0.client, key.0.name.len() + OWNER_BYTES);
+        let own = owners.of_client.get(&client).copied().unwrap_or(0);
+        if owners.cells.len() >= self.max || bytes > allowance(self.max_bytes, owners.bytes, own) {
+            owners.refused += 1;
+            return None;
+        }
+        owners.count(client, 0, bytes);
+        let cell = Cell::default();
+        owners.cells.insert(key, Known { cell: cell.clone(), used: now, bytes });
+        Some(cell)
+    }
+
+    /// The result that is kept for an owner has so many bytes.
+    pub(crate) fn keeps(&self, owner: &LockOwner, kind: Kind, result_bytes: usize) {
+        let owners = &mut *self.owners.lock();
+        if let Some(known) = owners.cells.get_mut(&(owner.clone(), kind)) {
+            let bytes = owner.name.len() + OWNER_BYTES + result_bytes;
+            let before = std::mem::replace(&mut known.bytes, bytes);
+            owners.count(owner.client, before, bytes);
         }
     }
 
@@ -189,20 +241,25 @@ impl OwnerTable {
 
     /// Forgets one owner of locks.
     pub(crate) fn forget(&self, owner: &LockOwner) {
-        self.owners.lock().cells.remove(&(owner.clone(), Kind::Lock));
+        let owners = &mut *self.owners.lock();
+        if let Some(gone) = owners.cells.remove(&(owner.clone(), Kind::Lock)) {
+            owners.count(owner.client, gone.bytes, 0);
+        }
     }
 
     /// Periodic: forgets owners that had no state for a `lease`, and those of clients that are gone.
     pub(crate) fn sweep<F: Clone>(&self, state: &Mutex<State<F>>, lease: Duration, now: Duration) {
-        let Owners { cells, closed, have_forgotten, looked_at } = &mut *self.owners.lock();
-        if now.saturating_sub(*looked_at) < lease / 4 {
+        let owners = &mut *self.owners.lock();
+        if now.saturating_sub(owners.looked_at) < lease / 4 {
             return;
         }
-        *looked_at = now;
+        owners.looked_at = now;
+        let Owners { cells, closed, have_forgotten, .. } = owners;
+        let mut gone = Vec::new();
         let is_idle = |cell: &Cell, used: Duration| {
             Arc::strong_count(cell) == 1 && now.saturating_sub(used) >= lease
         };
-        let idle = cells.iter().filter(|(_, (cell, used))| is_idle(cell, *used));
+        let idle = cells.iter().filter(|(_, known)| is_idle(&known.cell, known.used));
         let mut in_use: HashMap<ClientId, Option<HashSet<(OwnerName, Kind)>>> =
             idle.map(|((owner, _), _)| (owner.client, None)).collect();
         let state = state.lock();
@@ -215,7 +272,7 @@ impl OwnerTable {
         }
         have_forgotten.retain(|client| state.clients.get(*client).is_ok());
         drop(state);
-        cells.retain(|(owner, kind), (cell, used)| {
+        cells.retain(|(owner, kind), Known { cell, used, bytes }| {
             if !is_idle(cell, *used) {
                 return true;
             }
@@ -225,16 +282,17 @@ impl OwnerTable {
                     *used = now;
                     true
                 }
-                Some(Some(_)) => {
-                    if *kind == Kind::Open {
+                of_client => {
+                    if *kind == Kind::Open && of_client.is_some_and(Option::is_some) {
                         have_forgotten.insert(owner.client);
                     }
+                    gone.push((owner.client, *bytes));
                     false
                 }
-                _ => false,
             }
         });
         closed.retain(|_, (owner, _)| cells.contains_key(&(owner.clone(), Kind::Open)));
+        gone.into_iter().for_each(|(client, bytes)| owners.count(client, bytes, 0));
     }
 }
 
@@ -286,7 +344,7 @@ mod tests {
         let principal = crate::state::Principal { flavor: 1, uid: 0 };
         let client = state.lock().clients.insert(name, [0; 8], principal, Duration::ZERO).unwrap();
         let gone = ClientId(9);
-        let table = OwnerTable::new(4);
+        let table = OwnerTable::new(4, 1 << 20);
         let cell = |client, kind, now| table.cell(owner(client), kind, now).unwrap();
         for client in [client, gone] {
             for kind in [Kind::Open, Kind::Lock] {
@@ -304,5 +362,30 @@ mod tests {
         table.sweep(&state, LEASE, LEASE * 3);
         assert!(table.owners.lock().cells.is_empty());
         assert!(table.must_confirm(client) && !table.must_confirm(gone));
+    }
+
+    #[test]
+    fn a_client_with_many_owners_leaves_room_for_those_of_others() {
+        let table = OwnerTable::new(1000, 100 * OWNER_BYTES);
+        let named = |client, name: u32| {
+            let name = Bytes::copy_from_slice(&name.to_be_bytes());
+            LockOwner { client: ClientId(client), name }
+        };
+        let cell = |owner| table.cell(owner, Kind::Lock, LEASE);
+        let made = (0..).take_while(|&i| cell(named(1, i)).is_some()).count();
+        assert_eq!(made, 49, "their names count, too");
+        assert!(cell(named(1, 0)).is_some(), "that one is known");
+        assert!(cell(named(2, 0)).is_some());
+        table.keeps(&named(2, 0), Kind::Lock, 30 * OWNER_BYTES);
+        assert!(cell(named(2, 1)).is_none(), "results count, too");
+        assert_eq!(table.limit_use().refused, 2);
+        for i in 0..50 {
+            table.forget(&named(1, i));
+        }
+        assert!(cell(named(2, 1)).is_some());
+        table.forget(&named(2, 0));
+        table.forget(&named(2, 1));
+        assert_eq!(table.limit_use().used, 0);
+        assert!(table.owners.lock().of_client.is_empty());
     }
 }

@@ -4,17 +4,17 @@
 
 use crate::callback;
 use crate::state::{
-    Channel, Client, ClientId, Owner, Sequenced, SessionId, State, StateError, Why,
+    Channel, Client, ClientId, Owner, Request, Sequenced, SessionId, State, StateError, Why,
 };
 use crate::v4::context::{Context, InSession};
 use crate::v4::nfs4::Nfs4;
 use crate::v4::status::of_state;
-use weir_nfs::v4::Error;
 use weir_nfs::v4::op::{
     backchannel_ctl, bind_conn_to_session, create_session, destroy_clientid, destroy_session,
     exchange_id, reclaim_complete, sequence,
 };
 use weir_nfs::v4::types::ServerOwner;
+use weir_nfs::v4::{Error, OpCode};
 use weir_pagecache::File;
 use weir_xdr::{Decoder, Encoder, List};
 
@@ -186,12 +186,27 @@ pub(crate) async fn sequence(cx: &mut Context, args: sequence::Args) -> sequence
     if args.slot > args.highest_slot {
         return Err(Error::BadHighSlot);
     }
-    match state.sessions.begin(id, args.slot, args.sequence_id, cx.digest).map_err(of_state)? {
+    // The tag alone may be too long to be kept, and with it any reply.
+    let least = cx.used_bytes + OpCode::Sequence.reply_bound().fixed_bytes();
+    if least > fore.max_response as usize {
+        return Err(Error::RepTooBig);
+    }
+    if args.cache_this && least > fore.max_cached as usize {
+        return Err(Error::RepTooBigToCache);
+    }
+    let request = Request {
+        slot: args.slot,
+        sequence: args.sequence_id,
+        highest_slot: args.highest_slot,
+        digest: cx.digest,
+        keep: args.cache_this,
+    };
+    let target_slots = match state.sessions.begin(id, request).map_err(of_state)? {
         Sequenced::Replay(reply) => {
             cx.replay = Some(reply);
             return Err(Error::SeqFalseRetry);
         }
-        Sequenced::Execute { client, fore } => {
+        Sequenced::Execute { client, fore, target_slots } => {
             state.clients.renew(client, now);
             let keep = args.cache_this;
             cx.session = Some(InSession {
@@ -202,14 +217,15 @@ pub(crate) async fn sequence(cx: &mut Context, args: sequence::Args) -> sequence
                 fore,
                 keep,
             });
+            target_slots
         }
-    }
+    };
     Ok(sequence::Sequenced {
         session: args.session,
         sequence_id: args.sequence_id,
         slot: args.slot,
         highest_slot: fore.slots - 1,
-        target_highest_slot: fore.slots - 1,
+        target_highest_slot: target_slots - 1,
         status_flags: status_flags(&state, id),
     })
 }

@@ -99,6 +99,7 @@ pub(crate) async fn release_lockowner(
 pub(crate) struct InTurn {
     last: OwnedMutexGuard<Last>,
     owner: LockOwner,
+    kind: Kind,
     request: (OpCode, u32),
     closed: Option<StateKey>,
 }
@@ -150,7 +151,7 @@ where
     let cell = cx.nfs.owners.cell(owner.clone(), kind, cx.now());
     let last = cell.ok_or(Err(Error::Resource.into()))?.lock_owned().await;
     match turn(&last, request.0, request.1) {
-        Turn::Execute => Ok(InTurn { last, owner, request, closed: None }),
+        Turn::Execute => Ok(InTurn { last, owner, kind, request, closed: None }),
         Turn::Misordered => Err(Err(Error::BadSeqId.into())),
         Turn::Replay(result, current) => {
             cx.current = current;
@@ -181,10 +182,12 @@ impl InTurn {
         E: Failure,
     {
         if result.as_ref().err().is_none_or(|failure| uses_up_the_turn(failure.error())) {
-            let mut e = Encoder::new();
+            let (mut e, succeeded) = (Encoder::new(), result.is_ok());
             e.put(&result);
-            self.last.executed(self.request, e.finish().to_bytes(), cx.current);
-            let closed = self.closed.filter(|_| result.is_ok());
+            let result = e.finish().to_bytes();
+            cx.nfs.owners.keeps(&self.owner, self.kind, result.len());
+            self.last.executed(self.request, result, cx.current);
+            let closed = self.closed.filter(|_| succeeded);
             let before = self.last.set_closed(closed);
             if closed.is_some() || before.is_some() {
                 // The name as it came holds on to the whole request.

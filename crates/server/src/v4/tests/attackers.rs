@@ -2,7 +2,7 @@
 
 use super::*;
 use weir_nfs::v4::Bitmap;
-use weir_nfs::v4::op::readdir;
+use weir_nfs::v4::op::{create, readdir};
 use weir_vfs::{Caller, SetAttr};
 
 /// A READDIR of all that fits a megabyte, with long replies.
@@ -40,4 +40,56 @@ async fn listings_that_are_not_read_take_a_bounded_amount_of_memory() {
         let reply = slow.record().await;
         assert!(reply.len() > 900_000, "{}", reply.len());
     }
+}
+
+#[tokio::test]
+async fn results_of_any_operation_stay_within_what_the_session_keeps() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    let text: &'static str = "x".repeat(3000).leak();
+    let link = create::Kind::Symlink(text.into());
+    let make = create::Args { kind: link, name: "l".into(), attrs: Attrs::default().into() };
+    c.ok(vec![Op::Putrootfh(()), Op::Create(make)]).await;
+    let (_, stateid) = c.open("file").await;
+    let readlink = vec![Op::Putrootfh(()), Op::Lookup("l".into()), Op::Readlink(())];
+    let test = vec![Op::TestStateid(vec![stateid; 300].into())];
+    c.ok(readlink.clone()).await;
+    c.ok(test.clone()).await;
+    c.cache_this = true;
+    for ops in [readlink, test] {
+        let reply = c.run(ops.clone()).await;
+        assert_eq!(reply.status, Err(Error::RepTooBigToCache));
+        assert!(reply.bytes.len() <= 1024, "{} bytes are kept", reply.bytes.len());
+        let again = c.raw([vec![c.sequence()], ops].concat()).await;
+        assert_eq!(again.bytes[4..], reply.bytes[4..], "it is kept");
+    }
+}
+
+/// The status of a compound with this tag, and how many results there are.
+async fn with_tag(c: &mut Client, tag: &'static str, ops: &[Op]) -> (Status, u32) {
+    c.send(tag, ops.len() as u32, ops).await;
+    let mut d = Decoder::new(c.record().await);
+    let _: ReplyHeader = d.get().unwrap();
+    let header: CompoundResHeader = d.get().unwrap();
+    assert_eq!(&header.tag[..], tag.as_bytes());
+    (header.status, header.results)
+}
+
+#[tokio::test]
+async fn tags_are_no_longer_than_the_limit_and_are_not_kept_beyond_a_sessions() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    c.sequence += 1;
+    let tag = |len| -> &'static str { "t".repeat(len).leak() };
+    let ops = [c.sequence()];
+    assert_eq!(with_tag(&mut c, tag(1025), &ops).await, (Err(Error::Inval), 0));
+    assert_eq!(with_tag(&mut c, tag(60_000), &ops).await, (Err(Error::Inval), 0));
+    c.cache_this = true;
+    let ops = [c.sequence(), Op::Putrootfh(())];
+    assert_eq!(with_tag(&mut c, tag(1000), &ops).await, (Err(Error::RepTooBigToCache), 1));
+    c.cache_this = false;
+    let ops = [c.sequence()];
+    assert_eq!(with_tag(&mut c, tag(1000), &ops).await, (Ok(()), 1), "its number was not used up");
+    c.minor = 0;
+    assert_eq!(with_tag(&mut c, tag(1025), &[Op::Putrootfh(())]).await, (Err(Error::Inval), 0));
 }

@@ -49,6 +49,8 @@ async fn operations_are_counted_and_read_over_http() {
     value("weir_cache_fast_reads_total{cache=\"/\"}");
     assert_eq!(value("weir_limit{limit=\"reply_bytes\"}"), f64::from(256 << 20));
     value("weir_limit_used{limit=\"reply_bytes\"}");
+    assert_eq!(value("weir_limit{limit=\"kept_reply_bytes\"}"), f64::from(128 << 20));
+    assert_eq!(value("weir_limit_used{limit=\"owner_bytes\"}"), 0.0);
     assert_eq!(value("weir_limit_refused_total{limit=\"reply_bytes\"}"), 0.0);
     assert!(body.ends_with("# EOF\n"), "{body}");
 
