@@ -1,6 +1,6 @@
-//! Places where files live, each a [`weir_vfs::FileSystem`]: [`memory`], whose files know their
-//! holes natively, and which tests of every other layer run over; [`local`], a directory of the
-//! machine; and [`fault`], which makes any of them misbehave by rule.
+//! Stores, each a [`weir_vfs::FileSystem`]: [`memory`], which tracks holes natively and serves the
+//! tests of all other layers; [`local`], a directory of the machine; and [`fault`], which makes any
+//! of them misbehave by rules.
 
 pub mod fault;
 pub mod local;

@@ -1,11 +1,11 @@
-//! Numbers that look random and are the same for the same seed.
+//! Pseudo-random numbers, reproducible by seed.
 
 /// A pseudo-random generator (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator that always yields the same numbers for the same seed.
+    /// A generator that always returns the same numbers for the same seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -29,7 +29,7 @@ impl Random {
         self.below(n) == 0
     }
 
-    /// Bytes none of which is zero, so that data is told from holes.
+    /// Non-zero bytes, which a hole cannot be mistaken for.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 7);
         while bytes.len() < len {

@@ -1,17 +1,17 @@
-//! Rules that every store keeps alike: which names are legal, who may do what.
+//! Rules shared by all stores: legal names, and permissions.
 
 use weir_vfs::{Acl, AclWho, Caller, Cred, Error, Permissions, Result, SetAttr};
 
-/// Longest name, in bytes, that a store takes.
+/// Longest name that a store accepts, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
-/// Largest file size, in bytes: what a signed file offset can name.
+/// Largest file size, in bytes: the maximum of a signed file offset.
 pub(crate) const MAX_FILE_BYTES: u64 = i64::MAX as u64;
-/// Permission bits of a new file whose creator named none.
+/// Permission bits of a new file whose creator gave none.
 pub(crate) const DEFAULT_FILE_MODE: u32 = 0o644;
-/// Permission bits of a new directory whose creator named none.
+/// Permission bits of a new directory whose creator gave none.
 pub(crate) const DEFAULT_DIR_MODE: u32 = 0o755;
 
-/// Refuses what is no single component.
+/// Rejects names that are not a single component.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > MAX_NAME_BYTES {
         return Err(Error::NameTooLong);
@@ -23,7 +23,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if legal { Ok(()) } else { Err(Error::Invalid) }
 }
 
-/// Refuses the owner and group 2^32 - 1: there is none, and chown(2) takes it for "leave it".
+/// Rejects the owner or group 2^32 - 1, which chown(2) reads as "leave unchanged".
 ///
 /// # Errors
 /// [`Error::Invalid`].
@@ -37,7 +37,7 @@ pub(crate) fn check_owners(set: &SetAttr) -> Result<()> {
 /// The end of `len` bytes at `offset`.
 ///
 /// # Errors
-/// [`Error::TooBig`] where no file can reach that far.
+/// [`Error::TooBig`] beyond the largest file size.
 pub(crate) fn range_end(offset: u64, len: u64) -> Result<u64> {
     match offset.checked_add(len) {
         Some(end) if end <= MAX_FILE_BYTES => Ok(end),
@@ -45,26 +45,26 @@ pub(crate) fn range_end(offset: u64, len: u64) -> Result<u64> {
     }
 }
 
-/// Who owns a file, its mode and its access control list: all that permission checks look at.
+/// A file's owner, mode and access control list: the input of permission checks.
 #[derive(Clone, Debug)]
 pub(crate) struct Ownership {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) is_dir: bool,
-    /// Where it says more than the mode.
+    /// The access control list, if it says more than the mode.
     pub(crate) acl: Option<Acl>,
 }
 
-/// What a caller needs to change a directory's names.
+/// Permissions that a caller needs to change a directory's names.
 pub(crate) const CHANGE_NAMES: Permissions = Permissions::WRITE.union(Permissions::EXECUTE);
 
-/// Which of the permissions in `mask` the caller has by mode and access control list (access(2)).
+/// The permissions in `mask` that mode and access control list grant the caller (access(2)).
 pub(crate) fn granted(caller: &Caller, file: &Ownership, mask: Permissions) -> Permissions {
     granted_to(restricted(caller), file, mask)
 }
 
-/// The same of an identity, or (`None`) of one that may do everything.
+/// The same for an identity, or (`None`) for one that may do everything.
 pub(crate) fn granted_to(
     restricted: Option<&Cred>,
     file: &Ownership,
@@ -96,7 +96,7 @@ fn permits(cred: &Cred, file: &Ownership, wanted: Permissions) -> bool {
     Permissions::from_bits_truncate(file.mode >> class).contains(wanted)
 }
 
-/// The same by an access control list. Of the groups, one has to have all of the permissions.
+/// The same by an access control list. A single group has to have all of the permissions.
 fn permits_by_list(cred: &Cred, file: &Ownership, acl: &Acl, wanted: Permissions) -> bool {
     let listed = |rights| Permissions::from_bits_truncate(u32::from(rights));
     let of = |who| acl.get(who).map(listed);
@@ -137,7 +137,7 @@ pub(crate) fn is_member(cred: &Cred, gid: u32) -> bool {
     cred.gid == gid || cred.groups.contains(&gid)
 }
 
-/// The identity to check, or `None` for one that may do everything.
+/// The identity to check; `None` if it may do everything.
 pub(crate) fn restricted(caller: &Caller) -> Option<&Cred> {
     match caller {
         Caller::As(cred) if cred.uid != 0 => Some(cred),

@@ -1,4 +1,4 @@
-//! The conformance suite over the stores of this crate.
+//! The conformance suite, with the stores of this crate.
 
 use std::sync::Arc;
 use weir_stores::local::{IoEngine, LocalFs, LocalOptions};

@@ -1,4 +1,4 @@
-//! Faults happen by rule, and only then.
+//! Faults happen according to rules, and only then.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

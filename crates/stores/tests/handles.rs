@@ -1,5 +1,5 @@
-//! Identities that clients keep: they mean their file and no other, also when the log of names is lost, the
-//! file was moved by others, or its inode is used again.
+//! Identities that clients keep: they refer to their file and no other, even if the log of names is
+//! lost, another program moves the file, or its inode is reused.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -32,7 +32,7 @@ async fn find(fs: &Arc<dyn FileSystem>, path: &str) -> FileId {
     at
 }
 
-/// The answer, once it is not to come again later.
+/// Repeats a request while the answer is to retry.
 async fn settled<T>(ask: impl AsyncFn() -> Result<T>) -> Result<T> {
     let limit = Instant::now() + Duration::from_secs(120);
     loop {
@@ -46,7 +46,7 @@ async fn settled<T>(ask: impl AsyncFn() -> Result<T>) -> Result<T> {
     }
 }
 
-/// What a power failure may leave: a log from which the newest records are missing.
+/// What a power failure may leave: a log without its newest records.
 fn lose_power(state: &Path) {
     let log = fs::OpenOptions::new().write(true).open(state.join("nodes.log")).unwrap();
     log.set_len(32).unwrap();
@@ -75,7 +75,7 @@ async fn no_file_is_stale_because_a_power_failure_cut_the_log_short() {
     drop(store);
     lose_power(state.path());
     fs::remove_file(dir.path().join(&paths[2])).unwrap();
-    // The last ones first, and so little at a time that the search goes on by itself.
+    // The last ones first, in steps so small that the search continues on its own thread.
     let store = open(dir.path(), Some(state.path()), |options| options.search_entries = 7);
     for (path, &id) in paths.iter().zip(&ids).rev() {
         let found = settled(async || store.getattr(id).await).await;
@@ -124,7 +124,7 @@ async fn a_directory_moved_out_of_the_tree_is_out_of_reach() {
         find(&store, "d/below/deep").await,
     ];
     let files = [find(&store, "d/f").await, find(&store, "d/below/deep/f").await];
-    // Within the tree it stays in reach.
+    // Within the tree it stays reachable.
     fs::rename(exported.join("d"), exported.join("other/moved")).unwrap();
     for id in dirs.iter().chain(&files) {
         assert_eq!(settled(async || store.getattr(*id).await).await.unwrap().id, *id);
@@ -147,7 +147,7 @@ async fn a_directory_moved_out_of_the_tree_is_out_of_reach() {
     assert!(!outside.join("d/new").exists());
 }
 
-/// A file system on a loop device, as long as it lives.
+/// A mounted file system on a loop device.
 struct Mounted(TempDir);
 
 impl Mounted {
@@ -214,7 +214,7 @@ async fn an_inode_that_is_used_again_is_another_file_also_without_times_of_creat
     panic!("no inode was used again");
 }
 
-/// What statfs(2) tells of XFS is the device's number.
+/// For XFS, statfs(2) returns the device's number.
 #[tokio::test]
 async fn a_file_system_that_comes_back_as_another_device_has_its_number_still() {
     for mkfs in [&["mkfs.xfs", "-q", "-f"][..], &["mkfs.ext4", "-q", "-F"]] {

@@ -1,4 +1,4 @@
-//! What only a directory of the machine has to withstand: restarts, and others at work in it.
+//! A local directory in particular: restarts, and other programs that change it.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -74,7 +74,7 @@ async fn handles_outlive_the_program() {
     fs.unlink(&OWN, fs.root(), b"gone").await.unwrap();
     drop(fs);
     for state_is_kept in [true, false] {
-        // Without its state, files are found by a walk.
+        // Without the state, a search finds files.
         let fs = if state_is_kept {
             open_with_state(dir.path(), state.path())
         } else {
@@ -138,7 +138,7 @@ async fn links_lead_nowhere() {
     let sub = find(&store, store.root(), "sub").await;
     let file = find(&store, store.root(), "sub/secret").await;
     fs::create_dir(root.join("other")).unwrap();
-    // Pushes `sub` out of the cache of one.
+    // Evicts `sub` from the cache of one.
     let other = find(&store, store.root(), "other").await;
     assert!(store.lookup(&OWN, other, b"x").await.is_err());
     fs::rename(root.join("sub"), root.join("hidden")).unwrap();
@@ -186,7 +186,7 @@ async fn changes_by_others_are_seen() {
     }
 }
 
-/// Blocks are written while their neighbourhood is read: no written block is ever called a hole.
+/// Blocks are written while their surroundings are read: no written block is reported as a hole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn no_hole_is_reported_where_data_was_written() {
     const BLOCK: u64 = 128 * 1024;
@@ -234,7 +234,7 @@ async fn no_hole_is_reported_where_data_was_written() {
     }
 }
 
-/// What a program sets while the store takes set-user-ID away is there when it looks.
+/// A bit that a program sets while the store clears set-user-ID stays set.
 #[tokio::test]
 async fn set_user_id_is_taken_away_and_leaves_what_programs_set_meanwhile() {
     use std::os::unix::fs::PermissionsExt;
@@ -252,7 +252,7 @@ async fn set_user_id_is_taken_away_and_leaves_what_programs_set_meanwhile() {
         }
     });
     let take = SetAttr { mode: Some(0), mode_mask: Some(0o6000), ..SetAttr::default() };
-    // Also where there is nothing to take any more, since another writer's change has taken it.
+    // Also if another writer's change has already cleared everything.
     while !program.is_finished() {
         store.setattr(&OWN, id, &take).await.unwrap();
     }
@@ -329,7 +329,7 @@ async fn callers_act_as_themselves() {
     store.create(&alice, secret, b"in", &set(0o666), false).await.unwrap();
     assert_eq!(store.lookup(&bob, secret, b"in").await.unwrap_err(), Error::AccessDenied);
     assert_eq!(store.readdir(&bob, secret, 0, 10, false).await.unwrap_err(), Error::AccessDenied);
-    // What the mode does not say: a list gives bob what others have not, and takes what they have.
+    // Beyond the mode: a list grants bob what others lack, and denies what they have.
     let listed = store.create(&alice, home, b"listed", &set(0o604), false).await.unwrap().attr.id;
     for (rights, mode_of_others) in [(6, 0), (3, 4), (0, 7), (5, 2)] {
         let entries = [
@@ -347,7 +347,7 @@ async fn callers_act_as_themselves() {
         }
         assert_eq!(store.access(&alice, listed, Permissions::all()).await.unwrap(), READ_WRITE);
     }
-    // The thread is its own again after each call, failed ones too.
+    // The thread has its own identity again after each call, even a failed one.
     fs::write(dir.path().join("roots"), "x").unwrap();
     assert_eq!(fs::metadata(dir.path().join("roots")).unwrap().uid(), 0);
     assert_eq!(store.access(&OWN, made.id, Permissions::all()).await.unwrap(), READ_WRITE);
@@ -371,7 +371,8 @@ async fn rights_to_write_and_to_list_are_enough() {
     assert_eq!(store.setattr(&bob, file.id, &past).await.unwrap_err(), Error::NotPermitted);
     store.setattr(&OWN, file.id, &set(0o644)).await.unwrap();
     assert_eq!(store.setattr(&bob, file.id, &touch).await.unwrap_err(), Error::NotPermitted);
-    // A caller who may read the directory learns its names, also without the right to look them up.
+    // A caller with read permission for the directory gets its names, even without search
+    // permission.
     let listed = store.mkdir(&OWN, store.root(), b"listed", &set(0o744)).await.unwrap().id;
     store.create(&OWN, listed, b"in", &set(0o644), true).await.unwrap();
     assert_eq!(store.readdir(&bob, listed, 0, 10, true).await.unwrap().entries.len(), 1);
@@ -395,7 +396,7 @@ async fn running_out_of_descriptors_is_survived() {
         }
     }
     let after = fs::read_dir("/proc/self/fd").unwrap().count();
-    // Other tests of this process open files as well.
+    // Other tests in this process open files as well.
     assert!(after < before + 45, "{before} descriptors before, {after} after");
 }
 
@@ -455,11 +456,11 @@ async fn clients_link_what_the_machines_own_programs_may_not() {
     let private = store.create(&OWN, root, b"private", &mode(0o4600), true).await.unwrap().attr.id;
     let sticky = store.mkdir(&OWN, root, b"sticky", &mode(0o1777)).await.unwrap().id;
     let closed = store.mkdir(&OWN, root, b"closed", &mode(0o755)).await.unwrap().id;
-    // Wherever fs.protected_hardlinks is 1, linkat(2) refuses this to the user.
+    // With fs.protected_hardlinks at 1, linkat(2) refuses this to the user.
     assert_eq!(store.link(&user, private, sticky, b"link").await.unwrap().nlink, 2);
     let denied = store.link(&user, private, closed, b"link").await;
     assert_eq!(denied.unwrap_err(), Error::AccessDenied);
-    // The rights of an owner went with the call.
+    // The owner's rights ended with the call.
     let chmod = store.setattr(&user, private, &mode(0o666)).await;
     assert_eq!(chmod.unwrap_err(), Error::NotPermitted);
 }
@@ -503,7 +504,7 @@ async fn threads_that_write_are_not_the_superuser() {
 
 #[tokio::test]
 async fn the_last_page_that_a_file_can_have_is_read() {
-    // Few file systems take files of that size; tmpfs does.
+    // Few file systems support files of that size; tmpfs does.
     let shm = Path::new("/dev/shm");
     let Ok(dir) = tempfile::tempdir_in(shm) else {
         println!("skipped: no {}", shm.display());

@@ -1,5 +1,5 @@
-//! A directory of the machine in which other threads and programs are at work: what is counted as
-//! theirs, and what of directories is shown.
+//! A local directory in which other threads and programs work: which changes count as theirs, and
+//! the change attributes of directories.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use weir_stores::testing::{new_file, read_all, write};
 use weir_vfs::{Caller, Error, FileSystem, RenameFlags, SetAttr};
 
 const OWN: Caller = Caller::Own;
-/// For a test that was started again: the directory of the file system that was mounted for it, or
-/// the file that it is to write to.
+/// For a test that was restarted: the directory where a file system is mounted for it, or the file
+/// to write to.
 const STARTED_FOR: &str = "WEIR_TEST_STARTED_FOR";
 
 fn temp_dir() -> TempDir {
@@ -23,8 +23,8 @@ fn open(dir: &Path, io: IoEngine) -> Arc<dyn FileSystem> {
     LocalFs::open(dir, LocalOptions { io, ..LocalOptions::default() }).unwrap()
 }
 
-/// Runs a test again where an empty ramfs, whose time stamps are coarse in every kernel, is mounted.
-/// Returns its directory in the run that is to do the test.
+/// Reruns a test where an empty ramfs, whose time stamps are coarse in every kernel, is mounted. In
+/// the rerun, returns its directory.
 fn on_ramfs(test: &str) -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os(STARTED_FOR) {
         return Some(dir.into());
@@ -50,7 +50,7 @@ fn on_ramfs(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// Every change of a directory moves its change attribute, and nothing else does.
+/// Every change of a directory, and nothing else, advances its change attribute.
 async fn directories_move(dir: &Path) {
     let fs = open(dir, IoEngine::Threads);
     let (set, root) = (SetAttr::default(), fs.root());
@@ -78,7 +78,7 @@ async fn directories_move(dir: &Path) {
         assert_eq!(fs.getattr(at).await.unwrap().change, shown[shown.len() - 1]);
     }
     assert!(shown.is_sorted_by(|a, b| a < b), "{shown:?}");
-    // Started anew at once: nothing that was shown is shown of what has changed since.
+    // Restarted at once: no value from before the restart is shown for changed content.
     drop(fs);
     let fs = open(dir, IoEngine::Threads);
     let at = fs.lookup(&OWN, fs.root(), b"d").await.unwrap().id;
@@ -99,7 +99,8 @@ async fn every_change_of_a_directory_moves_its_change_attribute_on_ramfs() {
     }
 }
 
-/// Whether the kernel tells here what others do to open files (fanotify(7)); some containers refuse it.
+/// Whether the kernel reports changes by others to open files (fanotify(7)); some containers deny
+/// it.
 fn kernel_tells() -> bool {
     let flags = libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_CLOEXEC;
     // SAFETY: takes numbers only; the descriptor has no other owner.
@@ -151,7 +152,7 @@ async fn changes_by_others_are_counted_and_ours_are_not() {
             .status()
             .unwrap();
         assert!(status.success());
-        // Ours follows, and hides its stamp.
+        // Our change follows, and hides its stamp.
         write(&*file, 0, b"ours").await.unwrap();
         file.getattr().await.unwrap();
         assert!(file.changes_by_others() > Some(0));

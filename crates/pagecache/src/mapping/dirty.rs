@@ -38,7 +38,7 @@ impl Mapping {
         state.errors.note(error);
     }
 
-    /// Asks the flusher to write all dirty pages now of any age.
+    /// Asks the flusher to write all dirty pages now, old or not.
     pub(crate) fn flush_soon(&self) {
         let mut state = self.state.lock();
         if !state.dirty.is_empty() {
@@ -71,7 +71,7 @@ impl Mapping {
         self.note_unbegun(state);
     }
 
-    /// Makes all dirty pages due now of any age. The lock is held; the caller kicks the
+    /// Makes all dirty pages due now, old or not. The lock is held; the caller kicks the
     /// flusher afterwards.
     pub(crate) fn hurry(&self, state: &mut State) {
         state.urgent = true;

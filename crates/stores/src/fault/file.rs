@@ -1,9 +1,9 @@
 //! Open files of a [`Fault`](super::Fault).
 //!
-//! A read that is shortened is lent to the store below as the buffer of another one, and
-//! comes back when that one's buffer is dropped.
+//! A shortened read passes its memory to the store below as the buffer of another read, and gets it
+//! back when that buffer is dropped.
 //!
-//! Sound because the lent buffer owns the read, and so its memory, for as long as it lives.
+//! Sound because the lent buffer owns the read, and so its memory, for as long as it exists.
 
 use super::{Call, Faults, What};
 use async_trait::async_trait;
@@ -19,7 +19,7 @@ pub(super) struct FaultFile {
     pub(super) faults: Arc<Faults>,
 }
 
-/// The first `len` bytes of a read's memory; dropped, it gives the read back.
+/// The first `len` bytes of a read's memory; drop returns the read.
 struct Lent {
     op: Option<ReadOp>,
     len: usize,
@@ -32,8 +32,8 @@ impl Drop for Lent {
     }
 }
 
-// SAFETY: the slices are those of the read's own buffer, which keeps the contract, and which this one
-// owns until it is dropped.
+// SAFETY: the slices are those of the read's own buffer, which keeps the contract, and which this
+// one owns until it is dropped.
 unsafe impl Buffer for Lent {
     fn len(&self) -> usize {
         self.len

@@ -1,5 +1,5 @@
-//! A store that misbehaves by rule: delays, errors, short reads, calls held back until a test lets
-//! them go. What happens is the same for the same seed and the same order of calls.
+//! A store that misbehaves by rules: delays, errors, short reads, and calls held back until a test
+//! releases them. Deterministic for one seed and one order of calls.
 //!
 //! ```
 //! use weir_stores::fault::{Call, Fault, Rule, What, When};
@@ -29,13 +29,13 @@ use weir_vfs::{
     FsStat, OpenFile, Result, SetAttr,
 };
 
-/// A store over another, with rules on what goes wrong.
+/// A store over another, with rules for its failures.
 pub struct Fault {
     inner: Arc<dyn FileSystem>,
     faults: Arc<Faults>,
 }
 
-/// The rules, and what they hold back.
+/// The rules, and the calls that they hold back.
 struct Faults {
     rules: Mutex<Rules>,
     held: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
@@ -44,7 +44,7 @@ struct Faults {
 }
 
 impl Fault {
-    /// A store that does what `inner` does, until rules are added.
+    /// A store that behaves like `inner` until rules are added.
     pub fn over(inner: Arc<dyn FileSystem>, seed: u64) -> Arc<Self> {
         let faults = Faults {
             rules: Mutex::new(Rules::new(seed)),
@@ -55,32 +55,32 @@ impl Fault {
         Arc::new(Self { inner, faults: Arc::new(faults) })
     }
 
-    /// Adds a rule behind those that there are.
+    /// Adds a rule after the existing ones.
     pub fn add(&self, rule: Rule) {
         self.faults.rules.lock().add(rule);
     }
 
-    /// Files may be at most this long, in bytes. It is to be said before the store is used.
+    /// Sets the largest file size, in bytes. Call it before the store is used.
     pub fn set_max_file_size(&self, bytes: u64) {
         self.faults.max_file_size.store(bytes, Relaxed);
     }
 
-    /// Takes all rules away; what is held stays so.
+    /// Removes all rules; held calls stay held.
     pub fn clear(&self) {
         self.faults.rules.lock().clear();
     }
 
-    /// How many calls were interfered with.
+    /// Number of calls that a rule has applied to.
     pub fn injected(&self) -> u64 {
         self.faults.rules.lock().injected
     }
 
-    /// How many calls are held back.
+    /// Number of calls held back.
     pub fn held(&self) -> usize {
         self.faults.held.lock().len()
     }
 
-    /// Lets every call go that is held back, the oldest first.
+    /// Releases all held calls, the oldest first.
     pub fn release(&self) {
         let held = std::mem::take(&mut *self.faults.held.lock());
         for go in held {
@@ -88,7 +88,7 @@ impl Fault {
         }
     }
 
-    /// Lets the oldest call go that is held back; whether there was one.
+    /// Releases the oldest held call; returns whether there was one.
     pub fn release_one(&self) -> bool {
         let go = {
             let mut held = self.faults.held.lock();
@@ -107,7 +107,7 @@ impl Faults {
         self.held.lock().push(Box::new(go));
     }
 
-    /// Lets an asynchronous call go on, or fail.
+    /// Lets an asynchronous call continue, or fail.
     async fn pass(&self, call: Call) -> Result<()> {
         let wait = match self.decide(call, 0..0) {
             None | Some(What::Short(_)) => return Ok(()),
@@ -131,7 +131,7 @@ impl Faults {
     }
 }
 
-/// The call, as rules name it, that a method is; `None` for those that no rule interferes with.
+/// The call that rules know this method by; `None` if no rule applies to it.
 fn call_of(method: FileSystemMethod) -> Option<Call> {
     use FileSystemMethod as M;
     Some(match method {
@@ -183,7 +183,7 @@ impl FileSystemDecorator for Fault {
         Ok(stat)
     }
 
-    /// No file is handed on open: the rules on opening and on data apply to new files, too.
+    /// Returns no open file, so that the rules on opening and on data apply to new files, too.
     async fn create_open(
         &self,
         caller: &Caller,

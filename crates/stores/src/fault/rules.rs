@@ -1,4 +1,4 @@
-//! Which calls go wrong, and how.
+//! Which calls fail, and how.
 
 use crate::random::Random;
 use std::ops::Range;
@@ -39,16 +39,16 @@ pub enum Call {
     CloneRange,
 }
 
-/// Which of the calls a rule is about.
+/// Which of the calls a rule applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum When {
     /// All of them.
     Always,
-    /// The one with this number, counted from 0 by rule.
+    /// The call with this number, counted from 0 for each rule.
     Nth(u64),
-    /// The first so many.
+    /// The first `n` calls.
     First(u64),
-    /// One in so many, by the seed.
+    /// One in `n` calls, by the seed.
     OneIn(u64),
     /// Reads and writes that touch these bytes.
     Touching(Range<u64>),
@@ -57,29 +57,29 @@ pub enum When {
 /// What happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// It begins later.
+    /// It starts later.
     Delay(Duration),
-    /// It fails, and nothing is done.
+    /// It fails without an effect.
     Fail(Error),
-    /// A read finds at most so many bytes; a write stores at most so many and then fails with
-    /// [`Error::Io`]. Other calls are not touched.
+    /// A read returns at most this many bytes; a write stores at most this many and then fails with
+    /// [`Error::Io`]. No effect on other calls.
     Short(usize),
-    /// It does not begin before [`Fault::release`](super::Fault::release).
+    /// It starts only after [`Fault::release`](super::Fault::release).
     Hold,
 }
 
-/// One rule; the first one that matches a call decides.
+/// A rule; the first one that matches a call applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The method.
+    /// The call.
     pub call: Call,
-    /// Which calls of it.
+    /// Which of these calls.
     pub when: When,
     /// What happens to them.
     pub what: What,
 }
 
-/// Rules, and how often they were looked at.
+/// Rules, and how often each was consulted.
 #[derive(Debug)]
 pub(super) struct Rules {
     rules: Vec<(Rule, u64)>,
@@ -100,7 +100,7 @@ impl Rules {
         self.rules.clear();
     }
 
-    /// What happens to a call on `bytes` of a file.
+    /// The fault for a call on `bytes` of a file.
     pub(super) fn decide(&mut self, call: Call, bytes: Range<u64>) -> Option<What> {
         for (rule, seen) in self.rules.iter_mut().filter(|(rule, _)| rule.call == call) {
             let number = *seen;

@@ -1,4 +1,4 @@
-//! Calls something later: one thread for all that waits.
+//! Delayed calls: one thread for all of them.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Jobs by the time at which they are due. The thread ends with the timer; jobs that wait then
-/// are done at once.
+/// Jobs by due time. The thread ends with the timer, and runs the remaining jobs at once.
 #[derive(Default)]
 pub(super) struct Timer {
     shared: Arc<Shared>,

@@ -1,4 +1,4 @@
-//! Attributes out of what statx(2) says, and times into utimensat(2).
+//! Attributes from statx(2), and times for utimensat(2).
 
 use super::sys;
 use crate::local::sys::proc_path;
@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_vfs::{Attr, Caller, FileId, FileKind, Result, SetAttr, SetTime};
 
-/// What is asked of statx for an [`Attr`].
+/// The statx fields that an [`Attr`] needs.
 pub(super) const ATTR_MASK: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
 pub(super) fn attr_of(id: FileId, fsid: u64, stat: &Statx) -> Attr {
@@ -52,7 +52,7 @@ pub(super) fn change_of(stat: &Statx) -> u64 {
     nanos_of(&stat.stx_ctime)
 }
 
-/// The time of creation in nanoseconds, 0 where the file system keeps none.
+/// The creation time in nanoseconds, 0 where the file system keeps none.
 pub(super) fn birth_of(stat: &Statx) -> u64 {
     let known = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
     if known { nanos_of(&stat.stx_btime) } else { 0 }
@@ -73,13 +73,15 @@ fn nanos_of(time: &StatxTimestamp) -> u64 {
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(u64::from(time.tv_nsec))
 }
 
-/// Sets the permission bits of a file as `set` has them. The kernel has no call that sets some of them, but
-/// chown(2) takes set-user-ID from a regular file, and set-group-ID if its group may execute it, also where
-/// it is told to change no owner: in one step, and leaving the other bits as others set them. Bits of a mask
-/// that are as `caller` wants them already are left, unless the kernel is to say whether that caller may set them.
+/// Sets the permission bits of a file according to `set`. The kernel has no call that sets some of
+/// them, but chown(2), even without a new owner, clears set-user-ID of a regular file, and
+/// set-group-ID if its group may execute it: in one step, and leaving the other bits as other
+/// programs set them. Masked bits that already have the wanted value are left, unless the kernel
+/// has to decide whether `caller` may set them.
 ///
-/// chown(2) also takes a file's capabilities (capabilities(7)). That is right where the program clears the bits,
-/// because a change of the data takes them, too; a caller that sets a mode keeps them.
+/// chown(2) also removes a file's capabilities (capabilities(7)). That is right where the program
+/// itself clears the bits, because a change of the data removes them, too; a caller that sets a
+/// mode keeps them.
 pub(super) fn set_mode(file: BorrowedFd<'_>, set: &SetAttr, caller: &Caller) -> Result<()> {
     let Some(mut mode) = set.mode else { return Ok(()) };
     if let Some(mask) = set.mode_mask {
@@ -101,7 +103,7 @@ pub(super) fn set_mode(file: BorrowedFd<'_>, set: &SetAttr, caller: &Caller) -> 
                     .map_err(io::Error::from)?;
                 let all_taken = u32::from(before.stx_mode) & mask & !taken == 0;
                 if all_taken && chown_clears(file) {
-                    // If the bits are there, another has set them since.
+                    // If the bits are set now, another program has set them since.
                     return Ok(());
                 }
                 before = found()?;
@@ -121,12 +123,12 @@ fn has_capabilities(file: BorrowedFd<'_>) -> bool {
     found.is_ok_and(|bytes| bytes > 0)
 }
 
-/// How often chown(2) is tried before its file system is taken for one where it takes nothing away: others
-/// may set the bits again meanwhile.
+/// Attempts of chown(2) before its file system counts as one where it clears no bits: other
+/// programs may set the bits again meanwhile.
 const CHOWNS: usize = 32;
 
-/// Whether the file is on a file system of which it is known that chown(2) takes the bits away. On others (a
-/// network's, FUSE) a look at the mode afterwards cannot tell whether chown took them or the file's owner.
+/// Whether chown(2) is known to clear the bits on the file's file system. On others (network, FUSE)
+/// the mode read afterwards does not tell whether chown or the file's owner cleared them.
 fn chown_clears(file: BorrowedFd<'_>) -> bool {
     /// ext2 to ext4, XFS, btrfs, tmpfs, F2FS (statfs(2)).
     const KNOWN: [i64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010];

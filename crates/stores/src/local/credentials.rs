@@ -1,15 +1,16 @@
-//! Acting on a caller's behalf: the thread takes on the identity, and always gives it back.
+//! Acting on a caller's behalf: the thread assumes the caller's identity, and always drops it
+//! again.
 //!
 //! Sound because the system calls used here touch nothing but the calling thread's credentials
 //! (the raw calls are per thread; only libc's wrappers are per process), and read only the group
 //! list that they are given.
 //!
-//! 1. [`Identity::assume`] returns with all of the identity taken on, or with none of it.
-//! 2. The identity ends with the guard, which cannot leave its thread. A thread that could not
-//!    get its own identity back would act as another user from then on: the process aborts.
-//! 3. Threads that write what the cache accepted earlier do so as a user who is not the superuser
-//!    ([`write_unprivileged`]), so that no block that a file system reserves for the
-//!    superuser goes to clients.
+//! 1. [`Identity::assume`] returns with the whole identity assumed, or with none of it.
+//! 2. The identity ends with the guard, which cannot leave its thread. A thread that failed to
+//!    restore its own identity would act as another user from then on: the process aborts.
+//! 3. Threads that write data accepted by the cache do so as a user other than the superuser
+//!    ([`write_unprivileged`]), so that clients do not get the blocks that a file system reserves
+//!    for the superuser.
 
 use crate::rules::{self, Ownership};
 use rustix::fs::Statx;
@@ -18,24 +19,24 @@ use std::io;
 use std::marker::PhantomData;
 use weir_vfs::{Caller, Cred, Error, Permissions, Result};
 
-/// The user as whom accepted data is written: any but the superuser (65,534 usually owns no files).
+/// The user that writes accepted data: any but the superuser (65,534 usually owns no files).
 const WRITER: u32 = 65_534;
 
-/// The identity of the process, and whether it may take on others.
+/// The identity of the process, and whether it may assume others.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     own: Cred,
     can_switch: bool,
 }
 
-/// While it lives, this thread makes file system calls as the caller.
+/// While it exists, this thread makes file system calls as the caller.
 pub(super) struct Assumed<'a> {
     restore: Option<&'a Identity>,
     _not_send: PhantomData<*const ()>,
 }
 
 impl Identity {
-    /// Finds out what this process may do, by trying.
+    /// Determines what this process may do, by trying.
     pub(super) fn of_process() -> Self {
         let own = Cred {
             uid: rustix::process::geteuid().as_raw(),
@@ -56,12 +57,12 @@ impl Identity {
         identity
     }
 
-    /// Whether calls can be made as others than the process's user.
+    /// Whether calls can be made as users other than the process's.
     pub(super) fn can_switch(&self) -> bool {
         self.can_switch
     }
 
-    /// Which permissions a file's mode gives a caller: a guess at what the kernel says.
+    /// The permissions that a file's mode gives a caller: an estimate of the kernel's decision.
     pub(super) fn likely_permissions(&self, caller: &Caller, file: &Statx) -> Permissions {
         let cred = match caller {
             Caller::As(cred) if self.can_switch => cred,
@@ -78,7 +79,7 @@ impl Identity {
         rules::granted_to(Some(cred).filter(|cred| cred.uid != 0), &ownership, Permissions::all())
     }
 
-    /// Takes on the caller's identity, where the process may; else calls stay the process's own.
+    /// Assumes the caller's identity if the process may; otherwise calls stay the process's own.
     pub(super) fn assume(&self, caller: &Caller) -> Result<Assumed<'_>> {
         let cred = match caller {
             Caller::As(cred) if self.can_switch && *cred != self.own => cred,
@@ -95,14 +96,13 @@ impl Identity {
 }
 
 impl Assumed<'_> {
-    /// While the guard lives, the caller counts as the owner of every file (CAP_FOWNER), and is
-    /// checked as itself in every other way. Nothing where no identity was taken on.
+    /// While the guard exists, the caller counts as the owner of every file (CAP_FOWNER), and is
+    /// checked as itself in all other respects. No effect if no identity was assumed.
     ///
-    /// # Errors
-    /// The kernel refuses.
+    /// # Errors The kernel refuses.
     pub(super) fn count_as_owner(&self) -> Result<()> {
         if self.restore.is_some() {
-            // It goes with the identity: taking on user 0 again sets these rights anew.
+            // Ends with the identity: switching back to user 0 resets these rights.
             let now = capabilities(None).map_err(io::Error::from)?;
             let effective = now.effective | now.permitted & CapabilitySet::FOWNER;
             set_capabilities(None, CapabilitySets { effective, ..now }).map_err(io::Error::from)?;
@@ -111,10 +111,10 @@ impl Assumed<'_> {
     }
 }
 
-/// From now on, this thread changes files as a user who is not the superuser, if the process is, with
-/// all of the process's rights but that to resources that are reserved for the superuser.
+/// From now on, this thread changes files as a user other than the superuser, if the process is the
+/// superuser, with all of the process's rights except that to reserved resources.
 ///
-/// Says so in the log if the kernel refuses; the thread goes on with the process's rights then.
+/// Logs a refusal by the kernel; the thread then keeps the process's rights.
 pub(super) fn write_unprivileged() {
     if !rustix::process::geteuid().is_root() {
         return;
@@ -124,8 +124,8 @@ pub(super) fn write_unprivileged() {
         if !set_fs_ids(WRITER, rustix::process::getegid().as_raw()) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        // Some rights went with the user; they are still permitted. Files that are open are written
-        // with any rights, but FSETID keeps set-user-ID and set-group-ID where they were left.
+        // The change of user cleared some effective rights, which are still permitted. Open files
+        // can be written with any rights, but FSETID preserves set-user-ID and set-group-ID.
         let effective = now.effective - CapabilitySet::SYS_RESOURCE;
         Ok(set_capabilities(None, CapabilitySets { effective, ..now })?)
     };
@@ -151,18 +151,18 @@ fn abort_unless(restored: bool) {
 }
 
 fn set_groups(groups: &[u32]) -> io::Result<()> {
-    // SAFETY: the pointer is to as many group ids as the call is told; it changes this thread's
-    // credentials only.
+    // SAFETY: the pointer is to as many group ids as the length says; the call changes this
+    // thread's credentials only.
     match unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Whether the identity is now the one asked for.
+/// Sets the identity for file system calls; returns whether that succeeded.
 fn set_fs_ids(uid: u32, gid: u32) -> bool {
-    // The calls return the value before, whether or not they succeed; asking for the impossible id
-    // -1 is how to read it.
+    // The calls return the old value, whether or not they succeed; the invalid id -1 reads the
+    // current one.
     // SAFETY: they take numbers only, and change this thread's credentials only.
     unsafe {
         libc::syscall(libc::SYS_setfsgid, gid);

@@ -1,8 +1,9 @@
 //! A directory of the machine as a store.
 //!
-//! Metadata calls run on the calling thread; data moves by io_uring or a pool of threads. Nothing
-//! outside of the directory is reached (`tree`). A log keeps identities over restarts (`tree::nodes`).
-//! Works as any user; root takes on its callers' identities, others act as themselves.
+//! Metadata calls run on the calling thread; data moves by io_uring or a pool of threads. The store
+//! reaches nothing outside the directory (`tree`). A log preserves identities over restarts
+//! (`tree::nodes`). Works as any user; root assumes its callers' identities, other users act as
+//! themselves.
 
 mod attr;
 mod changes;

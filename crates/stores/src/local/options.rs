@@ -1,24 +1,24 @@
-//! How a directory is made a store.
+//! Options of a local store.
 
 use super::data::engine::IoEngine;
 use std::path::PathBuf;
 
-/// How a directory is made a store.
+/// Options of a local store.
 #[derive(Clone, Debug)]
 pub struct LocalOptions {
-    /// Where identities are kept, so that they outlive the program; one process at a time, one
-    /// directory per exported tree. `None`: after a restart, files are found by a bounded walk.
+    /// Directory that keeps identities over restarts; for one process at a time, and one exported
+    /// tree. `None`: after a restart, a bounded search finds files.
     pub state_dir: Option<PathBuf>,
-    /// How bytes are moved.
+    /// The means of data transfer.
     pub io: IoEngine,
-    /// Pass the kernel's page cache by (O_DIRECT) where the file system takes it.
+    /// Bypass the kernel's page cache (O_DIRECT) where the file system supports it.
     pub direct: bool,
-    /// Most files whose names are remembered, at about 110 bytes and the name each.
+    /// Most files in the table of names, at about 110 bytes plus the name each.
     pub max_nodes: usize,
-    /// Most directories kept open; `None`: a quarter of the descriptors that the process may have,
-    /// 4,096 at most.
+    /// Most directories kept open; `None`: a quarter of the process's descriptor limit, at most
+    /// 4,096.
     pub dir_fds: Option<usize>,
-    /// Most names that a search looks at to find a file that another program moved.
+    /// Most names that a call examines to find a file that another program moved.
     pub search_entries: usize,
 }
 

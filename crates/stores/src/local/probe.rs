@@ -1,4 +1,4 @@
-//! What the process may do, and what kernel and file system can.
+//! Probes the abilities of the process, the kernel and the file system.
 
 use super::attr::change_of;
 use super::sys::{self, proc_path};
@@ -10,13 +10,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use weir_base::stable_hash;
 use weir_vfs::{AclKind, Capabilities, FileId, acl_xattr};
 
-/// A quarter of the descriptors that the process may have, within reason.
+/// A quarter of the process's descriptor limit, within bounds.
 pub(super) fn default_dir_fds() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit.map_or(4096, |limit| (limit / 4) as usize).clamp(16, 4096)
 }
 
-/// The process's umask, without changing it.
+/// The process's umask, read without changing it.
 pub(super) fn process_umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
@@ -27,14 +27,14 @@ pub(super) fn process_umask() -> u32 {
 /// How a file system stamps changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamps {
-    /// A change after a look has another stamp than the one before (multigrain time stamps).
+    /// A change after a look gets a stamp other than that of the change before (multigrain stamps).
     pub(super) fine: bool,
-    /// Stamps are of this machine's clock.
+    /// Stamps come from this machine's clock.
     pub(super) clock_is_ours: bool,
 }
 
-/// Finds out by trying, on a file without a name: which kernels and file systems have fine stamps
-/// is not to be told from their versions. Where there can be no such file, the worst is assumed.
+/// Probes with a nameless file: the versions of kernel and file system do not tell whether stamps
+/// are fine. If no such file can be created, assumes the worst.
 pub(super) fn stamps(root: BorrowedFd<'_>) -> Stamps {
     let tried = || -> Option<Stamps> {
         let file = unnamed(root).ok()?;
@@ -46,7 +46,7 @@ pub(super) fn stamps(root: BorrowedFd<'_>) -> Stamps {
         let before = nanos_now();
         let mut last = stamp_of_write()?;
         let clock_is_ours = last.abs_diff(before) < 3_000_000_000;
-        // One pair may lie on both sides of a tick of the clock; not all of them.
+        // One pair may lie on both sides of a clock tick; all eight cannot.
         for _ in 0..8 {
             let next = stamp_of_write()?;
             if next == last {
@@ -64,15 +64,15 @@ fn unnamed(root: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat(root, c".", flags, Mode::RUSR | Mode::WUSR)
 }
 
-/// A number for the file system that is the same after a restart of the machine.
+/// A number for the file system that stays the same over restarts of the machine.
 ///
-/// What statfs(2) says is made of the device's number on XFS and others, which may change. Then it
-/// is made of the file system's UUID, or, where the kernel does not tell that, of the root
-/// directory's inode and time of creation (`root`).
+/// On XFS and others, statfs(2) derives its number from the device's, which may change. Then the
+/// number is derived from the file system's UUID, or, if the kernel does not report one, from the
+/// root directory's inode and creation time (`root`).
 pub(super) fn fsid(dir: BorrowedFd<'_>, root: FileId, device: (u32, u32)) -> std::io::Result<u64> {
     let told = rustix::fs::fstatvfs(dir)?.f_fsid;
     Ok(lasting_fsid(told, root, device, || {
-        // An O_PATH descriptor takes no ioctl.
+        // An O_PATH descriptor does not support ioctl.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(dir, c".", flags, Mode::empty()).ok()?;
         sys::file_system_uuid(opened.as_fd())
@@ -94,27 +94,27 @@ fn lasting_fsid(
     }
 }
 
-/// A device number as file systems make an id of it (the kernel's `huge_encode_dev`).
+/// A device number as file systems derive an id from it (the kernel's `huge_encode_dev`).
 fn of_device((major, minor): (u32, u32)) -> u64 {
     u64::from((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
 }
 
-/// The largest size of a file in bytes: that of the file system, found by trying on a file without a
-/// name, or a smaller one that the process is limited to.
+/// The largest size of a file in bytes: the file system's limit, found by trying on a nameless
+/// file, or the process's limit if that is smaller.
 pub(super) fn max_file_size(root: BorrowedFd<'_>) -> u64 {
-    // Beyond the process's limit, a try would end the process by a signal.
+    // Beyond the process's limit, a signal would kill it.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     let most = limit.map_or(MAX_FILE_BYTES, |limit| limit.min(MAX_FILE_BYTES));
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::openat(root, c".", flags, Mode::RUSR | Mode::WUSR) else {
-        // FAT, where no file is without a name, has 32 bits for a size.
+        // FAT has no nameless files; its sizes have 32 bits.
         const FAT: u64 = 0x4d44;
         let kind = rustix::fs::fstatfs(root).map_or(0, |stat| stat.f_type as u64);
         return if kind == FAT { most.min(u32::MAX.into()) } else { most };
     };
     largest(most, |size| match rustix::fs::ftruncate(&file, size) {
         Ok(()) => true,
-        // Any other error says nothing of the size: a write will meet it, too.
+        // Other errors are not about the size: a write will meet them, too.
         Err(error) => !matches!(error, Errno::FBIG | Errno::INVAL),
     })
 }
@@ -136,13 +136,13 @@ fn largest(most: u64, fits: impl Fn(u64) -> bool) -> u64 {
     fitting
 }
 
-/// Tries what the file system can do on a file without a name.
+/// Tries what the file system supports, on a nameless file.
 pub(super) fn probe(root: BorrowedFd<'_>) -> Capabilities {
     let mut can = Capabilities::FAST_READ | Capabilities::UNCACHED | Capabilities::HOLES;
     can |= Capabilities::LOCKS;
     can.set(Capabilities::POSIX_ACL, keeps_acls(root));
     let (Ok(file), Ok(other)) = (unnamed(root), unnamed(root)) else {
-        // Not writable, then: what it could do otherwise will be refused when it is asked for.
+        // Not writable: unsupported operations fail when they are requested.
         return can;
     };
     let block = 65536;
@@ -158,7 +158,7 @@ pub(super) fn probe(root: BorrowedFd<'_>) -> Capabilities {
     can
 }
 
-/// Whether the file system of a directory keeps access control lists.
+/// Whether the file system of a directory supports access control lists.
 fn keeps_acls(dir: BorrowedFd<'_>) -> bool {
     let kept = rustix::fs::getxattr_query(proc_path(dir), acl_xattr(AclKind::Access));
     matches!(kept, Ok(_) | Err(Errno::NODATA))

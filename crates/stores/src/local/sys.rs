@@ -1,7 +1,7 @@
 //! System calls that `rustix` does not offer.
 //!
-//! Sound because every call hands the kernel only pointers to live, initialised memory of the
-//! length that it is told, and descriptors borrowed for the length of the call.
+//! Sound because every call passes the kernel only pointers to live, initialised memory of the
+//! stated length, and descriptors borrowed for the duration of the call.
 
 use rustix::fs::{AtFlags, Statx};
 use std::ffi::CStr;
@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use weir_base::stable_hash;
 use weir_vfs::{Lock, LockRange, Permissions, TO_END};
 
-/// What `name_to_handle_at` yields, besides its header.
+/// Size of `name_to_handle_at`'s result without its header.
 const MAX_HANDLE_BYTES: usize = 128;
 
 #[repr(C)]
@@ -21,19 +21,19 @@ struct FileHandle {
     handle: [u8; MAX_HANDLE_BYTES],
 }
 
-/// What the kernel's own file handle says of a file besides its inode number.
+/// The part of the kernel's file handle besides the inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Generation {
-    /// The inode's generation, with which a handle can be made.
+    /// The inode's generation, from which a handle can be built.
     Number(Shape, u32),
-    /// A number made of a handle that only its file system can read.
+    /// A hash of a handle that only its file system can interpret.
     Hash(u64),
 }
 
-/// How a file system lays out the handles that can be made here.
+/// The layout of handles that can be built here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// FILEID_INO32_GEN, as ext4 and others that use the generic encoding.
+    /// FILEID_INO32_GEN: ext4 and others that use the generic encoding.
     Ino32,
     /// The same kind, but generation first and a 64-bit inode number: tmpfs.
     Shm,
@@ -41,11 +41,10 @@ pub(super) enum Shape {
     Ino64,
 }
 
-/// What tells apart files that use one inode after each other, from the kernel's own file handle;
-/// `None` where the file system gives out none.
+/// Distinguishes files that use one inode one after the other, by the kernel's file handle; `None`
+/// where the file system provides none.
 ///
-/// # Errors
-/// ESTALE: the name means another inode than `ino` by now.
+/// # Errors ESTALE: by now the name refers to an inode other than `ino`.
 pub(super) fn inode_generation(
     dir: BorrowedFd<'_>,
     name: &CStr,
@@ -84,15 +83,15 @@ pub(super) fn inode_generation(
         (1, 12) => (Shape::Shm, u64::from(word(4)) | u64::from(word(8)) << 32, word(0)),
         (0x81, 12) => {
             let first = bytes.first_chunk::<8>().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
-            // FUSE has the same layout with its halves in the other order, and numbers of its own,
-            // which do not outlive its cache.
+            // FUSE has the same layout with its halves swapped, and its own numbers, which do not
+            // outlive its cache.
             let fuse = first.rotate_left(32);
             if first != ino && (fuse == ino || word(0) == 0) {
                 return Ok(None);
             }
             (Shape::Ino64, first, word(8))
         }
-        // Opaque; the name may have moved on between two looks, which verification finds later.
+        // Opaque; the name may have moved between two looks, which later verification detects.
         _ => return Ok(Some(Generation::Hash(stable_hash(bytes)))),
     };
     let (shape, of, number) = shape;
@@ -106,11 +105,10 @@ pub(super) fn inode_generation(
     Ok(Some(Generation::Number(shape, number)))
 }
 
-/// Opens a file (O_PATH) by a handle made of its inode number and generation, on the file system of
-/// `mount` (open_by_handle_at(2)).
+/// Opens a file (O_PATH) by a handle built from its inode number and generation, on the file system
+/// of `mount` (open_by_handle_at(2)).
 ///
-/// # Errors
-/// ESTALE: there is no such file. EPERM without CAP_DAC_READ_SEARCH.
+/// # Errors ESTALE: there is no such file. EPERM without CAP_DAC_READ_SEARCH.
 pub(super) fn open_by_inode(
     mount: BorrowedFd<'_>,
     shape: Shape,
@@ -145,16 +143,16 @@ pub(super) fn open_by_inode(
     }
 }
 
-/// What to do with a lock.
+/// A lock operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LockCommand {
     Take,
     Free,
-    /// Find one that is in the way.
+    /// Find a conflicting lock.
     Test,
 }
 
-/// Locks of an open file description (F_OFD_SETLK, F_OFD_GETLK). EAGAIN: one is in the way.
+/// Open file description locks (F_OFD_SETLK, F_OFD_GETLK). EAGAIN: a lock conflicts.
 pub(super) fn lock(
     file: BorrowedFd<'_>,
     command: LockCommand,
@@ -162,7 +160,7 @@ pub(super) fn lock(
 ) -> io::Result<Option<Lock>> {
     let too_far = |_| io::Error::from_raw_os_error(libc::EOVERFLOW);
     let start = libc::off_t::try_from(lock.range.start).map_err(too_far)?;
-    // The kernel counts to the largest `off_t`, and calls that the end.
+    // The kernel counts up to the largest `off_t`, which means the end of file.
     let len = match libc::off_t::try_from(lock.range.end) {
         Ok(end) if lock.range.end != TO_END => end - start,
         _ => 0,
@@ -180,7 +178,7 @@ pub(super) fn lock(
         l_pid: 0,
     };
     let number = if command == LockCommand::Test { libc::F_OFD_GETLK } else { libc::F_OFD_SETLK };
-    // SAFETY: `asked` is a lock as these commands take and return it.
+    // SAFETY: `asked` is a lock structure that these commands read and write.
     if unsafe { libc::fcntl(file.as_raw_fd(), number, &raw mut asked) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -193,9 +191,9 @@ pub(super) fn lock(
     Ok(Some(Lock { range: LockRange { start, end }, exclusive }))
 }
 
-/// Which permissions of a mask the effective identity has to an open file. The mode says what is `likely`,
-/// the kernel what is so (lists, privileges): mostly in two questions, one for what is granted and
-/// one for what is not.
+/// The permissions of a mask that the effective identity has on an open file. The mode suggests
+/// what is `likely`, the kernel decides (lists, privileges): usually in two calls, one for the
+/// granted permissions and one for the others.
 pub(super) fn granted(
     file: BorrowedFd<'_>,
     mask: Permissions,
@@ -261,7 +259,7 @@ pub(super) fn clone_range(
 /// Extents of one FIEMAP call.
 const EXTENTS: usize = 64;
 
-/// A part of a file that has space (`struct fiemap_extent`).
+/// A part of a file with allocated space (`struct fiemap_extent`).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct FiemapExtent {
@@ -273,7 +271,7 @@ struct FiemapExtent {
     reserved_too: [u32; 3],
 }
 
-/// A question, and the answer (`struct fiemap`).
+/// A request and its reply (`struct fiemap`).
 #[repr(C)]
 struct Fiemap {
     start: u64,
@@ -285,8 +283,8 @@ struct Fiemap {
     extents: [FiemapExtent; EXTENTS],
 }
 
-/// The parts of a range that have no space, neither for data nor reserved (FS_IOC_FIEMAP); `None`:
-/// there are more than `most`.
+/// The parts of a range without space, for data or reserved (FS_IOC_FIEMAP); `None` if there are
+/// more than `most`.
 pub(super) fn gaps(
     file: BorrowedFd<'_>,
     range: Range<u64>,
@@ -306,7 +304,7 @@ pub(super) fn gaps(
             extents: [FiemapExtent::default(); EXTENTS],
         };
         // SAFETY: the argument is the structure that this request reads and fills in, with room for
-        // as many extents as it says.
+        // as many extents as it states.
         let done =
             unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as libc::Ioctl, &raw mut map) };
         if done < 0 {
@@ -332,12 +330,12 @@ pub(super) fn gaps(
     Ok((gaps.len() <= most).then_some(gaps))
 }
 
-/// The UUID of an open file's file system: FS_IOC_GETFSUUID (Linux 6.9), or what XFS tells of its
-/// geometry. `None` where the kernel tells none, or it is all zeros.
+/// The UUID of an open file's file system: FS_IOC_GETFSUUID (Linux 6.9), or from XFS's geometry.
+/// `None` if the kernel reports none, or only zeros.
 pub(super) fn file_system_uuid(file: BorrowedFd<'_>) -> Option<[u8; 16]> {
     /// `_IOR(0x15, 0, struct fsuuid2)`.
     const FS_IOC_GETFSUUID: libc::c_ulong = 0x8011_1500;
-    /// `_IOR('X', 100, struct xfs_fsop_geom_v1)`, and where that has the UUID.
+    /// `_IOR('X', 100, struct xfs_fsop_geom_v1)`, and the offset of the UUID in that.
     const XFS_IOC_FSGEOMETRY_V1: libc::c_ulong = 0x8070_5864;
     const GEOMETRY_UUID: usize = 64;
     #[repr(C)]
@@ -353,7 +351,7 @@ pub(super) fn file_system_uuid(file: BorrowedFd<'_>) -> Option<[u8; 16]> {
         return known(told.uuid);
     }
     let mut geometry = [0u64; 14];
-    // SAFETY: the request fills in 112 bytes, as many as there are.
+    // SAFETY: the request fills in 112 bytes, the size of the array.
     let asked =
         unsafe { libc::ioctl(file.as_raw_fd(), XFS_IOC_FSGEOMETRY_V1 as _, &raw mut geometry) };
     if asked != 0 {
@@ -365,7 +363,7 @@ pub(super) fn file_system_uuid(file: BorrowedFd<'_>) -> Option<[u8; 16]> {
     known(uuid)
 }
 
-/// statx(2) of an open file, as `rustix` does it, by the shortest way.
+/// statx(2) of an open file, as in `rustix` but by the shortest path.
 pub(super) fn stat_fd(
     file: BorrowedFd<'_>,
     mask: rustix::fs::StatxFlags,
@@ -373,7 +371,7 @@ pub(super) fn stat_fd(
     rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, mask)
 }
 
-/// The path by which an open file is opened again, or named to calls that take paths only.
+/// A path for reopening an open file, or for calls that only take paths.
 pub(super) fn proc_path(file: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }

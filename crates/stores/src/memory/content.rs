@@ -17,7 +17,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 type Page = [u8; PAGE_SIZE];
 
-/// What is left of a file system's room for data.
+/// The remaining room of a file system for data.
 #[derive(Debug)]
 pub(super) struct Space {
     free_bytes: AtomicU64,
@@ -44,7 +44,7 @@ impl Space {
     }
 }
 
-/// A regular file's content, which holds its share of the room until the last user lets go.
+/// A regular file's content, which keeps its share of the room until its last user drops it.
 #[derive(Debug)]
 pub(super) struct Regular {
     content: RwLock<Content>,
@@ -61,8 +61,8 @@ impl Regular {
         self.content.read()
     }
 
-    /// Runs a change that adds at most `growth` bytes of storage; none of it happens when there
-    /// is no room for that. `changed` runs before readers see the new content.
+    /// Runs a change that adds at most `growth` bytes of storage, or fails without effect if there
+    /// is no room for them. `changed` runs before readers see the new content.
     pub(super) fn change(
         &self,
         growth: impl FnOnce(&Content) -> u64,
@@ -103,15 +103,15 @@ impl Content {
         self.pages.len() as u64 * PAGE
     }
 
-    /// How many bytes more would be in use after a write or allocation of `start..end`.
+    /// Additional storage, in bytes, that a write or allocation of `start..end` would need.
     pub(super) fn growth(&self, start: u64, end: u64) -> u64 {
         let span = pages_spanning(start, end - start);
         let present = self.pages.range(span.clone()).count() as u64;
         (span.end - span.start - present) * PAGE
     }
 
-    /// Copies the data extents of `offset..offset + len` to their places in `slices`, and says
-    /// what there is.
+    /// Copies the data extents of `offset..offset + len` to their positions in `slices`, and
+    /// returns the layout.
     pub(super) fn read(&self, offset: u64, len: usize, slices: Vec<IoSliceMut<'_>>) -> Layout {
         let end = offset.saturating_add(len as u64).min(self.size);
         let mut layout = Layout { extents: Vec::new(), eof: end == self.size };
@@ -129,7 +129,7 @@ impl Content {
             layout.push(SegmentKind::Data, from, to);
             at = to;
         }
-        // Invariant 2 makes the rest of the last page zero, and so must the buffer's be.
+        // By invariant 2 the rest of the last page is zero, and the buffer's rest must be, too.
         if end == self.size && at == end {
             out.zero(((PAGE - end % PAGE) % PAGE) as usize);
         }
@@ -141,7 +141,7 @@ impl Content {
         layout
     }
 
-    /// Stores bytes at `offset`, extending the file.
+    /// Writes bytes at `offset`, and extends the file if necessary.
     pub(super) fn write(&mut self, offset: u64, slices: &[IoSlice<'_>]) {
         let mut at = offset;
         for slice in slices {
@@ -170,9 +170,9 @@ impl Content {
         self.size = size;
     }
 
-    /// Turns `start..end` into a hole: whole pages go, partial ones are zeroed.
+    /// Turns `start..end` into a hole: removes whole pages, zeroes partial ones.
     pub(super) fn punch(&mut self, start: u64, end: u64) {
-        // What lies past the end of the file is a hole as it is.
+        // Past the end of the file there is only a hole already.
         let end = if end >= self.size { self.size.next_multiple_of(PAGE) } else { end };
         if start >= end {
             return;
@@ -200,12 +200,12 @@ impl Content {
         self.size = self.size.max(end);
     }
 
-    /// Shares the pages of `from` in `start..end`, which are page-aligned but for an `end` at the
-    /// end of `from`, at `to` of this file.
+    /// Shares the pages of `from` in `start..end`, page-aligned except for an `end` at the end of
+    /// `from`, with this file at `to`.
     pub(super) fn share(&mut self, from: &Content, start: u64, end: u64, to: u64) {
         let to_end = to + (end - start);
         let within = (end % PAGE) as usize;
-        // A last part-page may take the place of a whole one only if nothing lies behind it here.
+        // A partial last page may replace a whole one only if no data follows here.
         let whole_end = if within != 0 && to_end < self.size { end - within as u64 } else { end };
         let span = pages_spanning(start, whole_end - start);
         for (source, target) in span.zip(to / PAGE..) {
@@ -224,7 +224,7 @@ impl Content {
         self.size = self.size.max(to_end);
     }
 
-    /// The extent that holds `offset`; `None` at or past the end.
+    /// The extent that contains `offset`; `None` at or past the end.
     pub(super) fn extent_at(&self, offset: u64) -> Option<Extent> {
         if offset >= self.size {
             return None;
@@ -239,7 +239,7 @@ impl Content {
         Some(Extent { kind, start: offset, end: end.min(self.size) })
     }
 
-    /// Where the first data at or after `offset` begins.
+    /// The start of the next data at or after `offset`.
     fn data_from(&self, offset: u64) -> Option<u64> {
         let (&index, _) = self.pages.range(offset / PAGE..).next()?;
         Some(offset.max(index * PAGE))
@@ -277,7 +277,7 @@ impl<'a> Scatter<'a> {
         self.each(len, |_| {});
     }
 
-    /// Hands the next `len` bytes (or as many as there are) to `with` and moves past them.
+    /// Calls `with` with the next `len` bytes (or fewer, if there are no more), and advances.
     fn each(&mut self, mut len: usize, mut with: impl FnMut(&mut [u8])) {
         while len > 0 {
             if self.now.is_empty() {

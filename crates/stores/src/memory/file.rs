@@ -45,7 +45,7 @@ impl MemoryFile {
         })
     }
 
-    /// Runs a change that makes at most `offset..offset + len` present.
+    /// Runs a change that adds pages within `offset..offset + len` at most.
     fn change(&self, offset: u64, len: u64, change: impl FnOnce(&mut Content)) -> Result<()> {
         self.writable()?;
         let end = range_end(offset, len)?;
@@ -128,7 +128,8 @@ impl OpenFile for MemoryFile {
             return Err(Error::CrossDevice);
         }
         from.readable()?;
-        // A copy of the map (its pages are shared), so that the two locks are never held together.
+        // A copy of the map (which shares its pages), so that the two locks are never held
+        // together.
         let source = from.node.content()?.read().clone();
         let end = if len == 0 { source.size().max(offset) } else { range_end(offset, len)? };
         let len = end - offset;

@@ -27,7 +27,7 @@ pub(super) struct Locks {
 #[derive(Debug, Default)]
 struct Table {
     held: RangeLocks<Holder>,
-    /// A waiter looks again when any lock is freed.
+    /// Waiters retry when any lock is released.
     waiting: Vec<Waker>,
 }
 
@@ -62,7 +62,7 @@ impl Locks {
         table.wake();
     }
 
-    /// Gives up what an open file held.
+    /// Releases an open file's locks.
     pub(super) fn release(&self, open: OpenId) {
         let mut table = self.table.lock();
         let gone: Vec<Holder> = table.held.owners().filter(|h| h.0 == open).copied().collect();

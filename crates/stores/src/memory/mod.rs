@@ -1,7 +1,7 @@
-//! Files in memory: holes are native, nothing waits, nothing survives the process.
+//! Files in memory: native holes, no waiting, no persistence.
 //!
-//! Permissions are checked as a local file system does: [`Caller::Own`] and user 0 may do
-//! everything, others what mode bits allow.
+//! Permissions are checked as on a local file system: [`Caller::Own`] and user 0 may do everything,
+//! others what mode bits allow.
 
 mod content;
 mod file;
@@ -48,7 +48,7 @@ pub struct MemoryOptions {
 }
 
 impl Default for MemoryOptions {
-    /// Room for 1 TiB in 100 million files: all that the machine has.
+    /// Room for 1 TiB in 100 million files: in effect, all of the machine's memory.
     fn default() -> Self {
         Self { capacity_bytes: 1 << 40, max_files: 100_000_000 }
     }
@@ -87,7 +87,7 @@ impl MemoryFs {
         })
     }
 
-    /// Makes a new file under a name that must be free.
+    /// Creates a file under a name that must be free.
     fn make(
         &self,
         tree: &mut Tree,
@@ -172,7 +172,7 @@ fn may_set(caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
     if set.size.is_some() { node.content().map(drop) } else { Ok(()) }
 }
 
-/// Sets what was allowed.
+/// Sets attributes after the permission checks.
 fn apply(node: &Node, set: &SetAttr) -> Result<()> {
     if let Some(size) = set.size {
         node.set_size(size)?;
@@ -183,7 +183,7 @@ fn apply(node: &Node, set: &SetAttr) -> Result<()> {
     Ok(())
 }
 
-/// Fails unless the caller may take names of `node` out of `dir`.
+/// Fails unless the caller may remove names of `node` from `dir`.
 fn may_remove(tree: &Tree, caller: &Caller, dir: FileId, node: &Node) -> Result<()> {
     let parent = &tree.node(dir)?.ownership();
     require(caller, parent, CHANGE_NAMES)?;
@@ -194,7 +194,7 @@ fn may_remove(tree: &Tree, caller: &Caller, dir: FileId, node: &Node) -> Result<
     Ok(())
 }
 
-/// Fails unless `node` can go away where a directory, or anything else, is to go away.
+/// Fails unless `node` can be removed as a directory (`want_dir`), or as anything else.
 fn check_gone(tree: &Tree, node: &Node, want_dir: bool) -> Result<()> {
     match (node.is_dir(), want_dir) {
         (true, false) => Err(Error::IsDirectory),
@@ -207,7 +207,7 @@ fn check_gone(tree: &Tree, node: &Node, want_dir: bool) -> Result<()> {
 #[async_trait]
 impl FileSystem for MemoryFs {
     fn capabilities(&self) -> Capabilities {
-        // The time of a write is the cache's to tell, as with the local store.
+        // The cache sets the times of writes, as with the local store.
         Capabilities::all() - Capabilities::WRITE_TIMES
     }
 
@@ -419,7 +419,7 @@ impl FileSystem for MemoryFs {
                 tree.exchange(from, to);
                 return Ok(());
             }
-            // Two names of one file: POSIX leaves both.
+            // Two names of one file: POSIX keeps both.
             (Some(target), RenameFlags::Replace) if target.id == node.id => return Ok(()),
             (Some(target), RenameFlags::Replace) => {
                 check_gone(&tree, &target, node.is_dir())?;

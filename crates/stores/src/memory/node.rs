@@ -1,4 +1,4 @@
-//! One file of a [`MemoryFs`](super::MemoryFs): attributes, and what kind of thing it is.
+//! One file of a [`MemoryFs`](super::MemoryFs): its attributes and its body.
 
 use super::content::{Content, Regular};
 use crate::rules::{MAX_FILE_BYTES, Ownership};
@@ -18,7 +18,7 @@ pub(super) struct Node {
     pub(super) meta: Mutex<Meta>,
 }
 
-/// What a file holds, besides attributes. Directories are kept by the tree.
+/// A file's content by kind. The tree keeps the entries of directories.
 #[derive(Debug)]
 pub(super) enum Body {
     File(Regular),
@@ -27,7 +27,7 @@ pub(super) enum Body {
     Special(SpecialFile),
 }
 
-/// Attributes that are not the content's.
+/// Attributes apart from the content.
 #[derive(Debug)]
 pub(super) struct Meta {
     pub(super) mode: u32,
@@ -43,8 +43,8 @@ pub(super) struct Meta {
     pub(super) acls: Acls,
 }
 
-/// Access control lists; the access list only where it says more than the permission bits, which
-/// are always those that it shows.
+/// Access control lists; the access list only if it says more than the permission bits, which
+/// always agree with it.
 #[derive(Debug, Default)]
 pub(super) struct Acls {
     access: Option<Acl>,
@@ -81,19 +81,19 @@ impl Meta {
         }
     }
 
-    /// Data changed just now.
+    /// Updates the times after a change of data.
     pub(super) fn touch_data(&mut self) {
         self.touch();
         self.mtime = self.ctime;
     }
 
-    /// Attributes changed just now.
+    /// Updates the times after a change of attributes.
     pub(super) fn touch(&mut self) {
         self.ctime = SystemTime::now();
         self.change = CHANGES.fetch_add(1, Relaxed);
     }
 
-    /// Sets what `set` names but the size; whether that is allowed is checked before.
+    /// Sets the attributes in `set` except the size; the caller has checked the permissions.
     pub(super) fn apply(&mut self, set: &SetAttr) {
         self.touch();
         let now = self.ctime;
@@ -116,7 +116,7 @@ impl Meta {
         self.mtime = set.mtime.map_or(self.mtime, time);
     }
 
-    /// A new file gets what its directory has for it.
+    /// Applies the directory's default list to a new file.
     pub(super) fn inherit(&mut self, default: Acl, is_dir: bool) {
         self.show(default.inherited(self.mode));
         if is_dir {
@@ -124,7 +124,7 @@ impl Meta {
         }
     }
 
-    /// Sets an access control list, as a user who belongs to the file's group or not.
+    /// Sets an access control list; `of_group`: the user belongs to the file's group.
     pub(super) fn set_acl(&mut self, kind: AclKind, acl: Option<&Acl>, of_group: bool) {
         self.touch();
         match (kind, acl) {
@@ -205,7 +205,7 @@ impl Node {
         let (size, allocated) = match &self.body {
             Body::File(content) => {
                 let content = content.read();
-                // Under the content's lock, so that size and change are of one moment.
+                // Under the content's lock, so that size and change attribute are of one moment.
                 return self.attr_with(content.size(), content.allocated());
             }
             Body::Symlink(target) => (target.len() as u64, 0),
@@ -239,7 +239,7 @@ impl Node {
 /// The identity that a new file gets.
 pub(super) fn owner_of(caller: &Caller) -> (u32, u32) {
     match caller {
-        // Miri knows no such call.
+        // Miri does not support this call.
         Caller::Own if cfg!(miri) => (0, 0),
         Caller::Own => (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
         Caller::As(cred) => (cred.uid, cred.gid),

@@ -1,15 +1,15 @@
 //! The names of a [`MemoryFs`](super::MemoryFs).
 //!
-//! 1. Every node in the table but the root has at least one name, and `nlink` counts them.
-//! 2. Directories form a tree: each has one parent, and none lies below itself.
-//! 3. A cookie belongs to one entry for as long as the entry lives, and is never given out twice.
+//! 1. Every node in the table except the root has at least one name, and `nlink` counts them.
+//! 2. Directories form a tree: each has one parent, and none is below itself.
+//! 3. A cookie belongs to one entry for as long as the entry exists, and is never reused.
 
 use super::node::{Body, Meta, Node};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use weir_vfs::{EntryName, Error, FileId, Result};
 
-/// Cookies 0, 1 and 2 have meanings of their own in NFS.
+/// Cookies 0, 1 and 2 have special meanings in NFS.
 const FIRST_COOKIE: u64 = 3;
 
 /// All nodes that have a name, and all directories' entries.
@@ -48,7 +48,7 @@ impl Directory {
         })
     }
 
-    /// Points a name at a file; an entry that exists keeps its cookie.
+    /// Makes a name refer to a file; an existing entry keeps its cookie.
     fn set(&mut self, name: &[u8], id: FileId) {
         if let Some(entry) = self.names.get_mut(name) {
             entry.1 = id;
@@ -97,7 +97,7 @@ impl Tree {
         self.node(id)
     }
 
-    /// Whether directory `below` is `dir` or lies below it.
+    /// Whether directory `below` is `dir` or below it.
     pub(super) fn is_within(&self, below: FileId, dir: FileId) -> bool {
         let mut at = below;
         loop {
@@ -111,7 +111,7 @@ impl Tree {
         }
     }
 
-    /// Gives a new file its first name.
+    /// Enters a new file under its first name.
     pub(super) fn insert(&mut self, dir: FileId, name: &[u8], node: Node) -> Arc<Node> {
         let node = Arc::new(node);
         if node.is_dir() {
@@ -123,7 +123,7 @@ impl Tree {
         node
     }
 
-    /// Gives a file another name.
+    /// Adds a name for a file.
     pub(super) fn link(&mut self, dir: FileId, name: &[u8], id: FileId) {
         self.on_meta(id, |meta| {
             meta.nlink += 1;
@@ -132,14 +132,14 @@ impl Tree {
         self.set(dir, name, id);
     }
 
-    /// Takes a name away, and the file with its last one.
+    /// Removes a name, and the file with its last one.
     pub(super) fn remove(&mut self, dir: FileId, name: &[u8]) {
         let Some(id) = self.dirs.get(&dir).and_then(|d| d.get(name)) else { return };
         self.unset(dir, name);
         self.drop_link(dir, id);
     }
 
-    /// Moves a name; a file that had the target name loses it.
+    /// Renames an entry; replaces a file with the target name.
     pub(super) fn rename(&mut self, from: EntryName<'_>, to: EntryName<'_>) {
         let Some(id) = self.dirs.get(&from.dir).and_then(|d| d.get(from.name)) else { return };
         let replaced = self.dirs.get(&to.dir).and_then(|d| d.get(to.name));
@@ -161,7 +161,7 @@ impl Tree {
         self.moved(b_id, b.dir, a.dir);
     }
 
-    /// After `id` has gone from one directory to another.
+    /// Updates the directories after `id` has moved from one to another.
     fn moved(&mut self, id: FileId, from: FileId, to: FileId) {
         self.on_meta(id, Meta::touch);
         if let Some(dir) = self.dirs.get_mut(&id) {

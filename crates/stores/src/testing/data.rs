@@ -1,4 +1,4 @@
-//! What open files do: bytes, holes, sizes.
+//! Open files: bytes, holes, sizes.
 
 use super::{Random, attr, bytes_of, new_file, own, read, read_all, scratch, write};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ async fn bytes_come_back(fs: &Arc<dyn FileSystem>, dir: FileId) {
 
 async fn an_empty_file_and_reads_past_the_end(fs: &Arc<dyn FileSystem>, dir: FileId) {
     let file = new_file(fs, dir, "empty").await;
-    // The last page that a file can have ends behind the largest offset.
+    // The last page of the largest possible file ends past the largest offset.
     for offset in [0, 1, PAGE, 1 << 40, i64::MAX as u64 - 4095] {
         let (_, layout) = read(&*file, offset, PAGE_SIZE).await.unwrap();
         assert!(layout.eof && layout.extents.is_empty(), "at {offset}: {layout:?}");
@@ -189,8 +189,8 @@ async fn holes_are_reported_whole(fs: &Arc<dyn FileSystem>, dir: FileId) {
     assert_eq!(layout.extents.len(), 1);
     let hole = layout.extents[0];
     assert_eq!((hole.kind, hole.start, hole.end), (SegmentKind::Hole, 8 * PAGE, far));
-    // Whether it is the file's end, too, need not be known: READ_PLUS says `eof` only of the range
-    // that was asked for (RFC 7862 section 15.10.3).
+    // Whether it is also the end of file may be unknown: READ_PLUS sets `eof` only for the
+    // requested range (RFC 7862 section 15.10.3).
 
     write(&*file, 1 << 20, &[1; 1 << 16]).await.unwrap();
     let (_, layout) = read(&*file, 0, PAGE_SIZE).await.unwrap();
@@ -271,7 +271,7 @@ async fn clones_share_and_then_differ(fs: &Arc<dyn FileSystem>, dir: FileId) {
     assert!(to.clone_range(&*from, 1, PAGE, 0).await.is_err(), "unaligned");
 }
 
-/// Random writes, truncations, punches and reads against a vector.
+/// Random writes, truncations, punches and reads, compared with a vector.
 async fn a_file_is_what_a_vector_is(fs: &Arc<dyn FileSystem>, dir: FileId, seed: u64) {
     const MAX_BYTES: u64 = 256 * 1024;
     let mut random = Random::new(seed);
@@ -321,7 +321,7 @@ async fn check_read(file: &dyn OpenFile, oracle: &[u8], offset: u64, len: usize,
     let (from, to) = ((offset as usize).min(size), (offset as usize + len).min(size));
     let got = bytes_of(offset, &buffer, &layout);
     assert!(got == oracle[from..to], "{len} bytes at {offset}, (seed, step) {at:?}: {layout:?}");
-    // Of a hole that goes on after the request, whether it ends with the file need not be known.
+    // If a hole continues after the request, whether it ends with the file may be unknown.
     let open_ended = layout.end(offset) > offset + len as u64;
     let ends = layout.end(offset).max(offset) >= size as u64;
     assert!(layout.eof == ends || (open_ended && !layout.eof), "{at:?}: {layout:?}");

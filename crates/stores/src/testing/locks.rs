@@ -62,11 +62,11 @@ async fn ranges_are_split_and_joined(fs: &Arc<dyn FileSystem>, dir: FileId) {
     b.lock(ONE, exclusive(40, 60), false).await.unwrap();
     assert_eq!(b.test_lock(ONE, exclusive(0, 60)).await, Ok(Some(exclusive(0, 40))));
     assert_eq!(b.test_lock(ONE, exclusive(60, 200)).await, Ok(Some(exclusive(60, 100))));
-    // An exclusive lock becomes a shared one in its middle.
+    // The middle of an exclusive lock becomes a shared one.
     a.lock(ONE, shared(10, 20), false).await.unwrap();
     b.lock(ONE, shared(10, 20), false).await.unwrap();
     assert_eq!(b.lock(ONE, shared(9, 10), false).await, Err(Error::WouldBlock));
-    // Far out.
+    // At a large offset.
     a.lock(ONE, exclusive(1 << 40, (1 << 40) + 1), false).await.unwrap();
     assert_eq!(b.lock(ONE, shared(1 << 40, TO_END), false).await, Err(Error::WouldBlock));
 }
@@ -87,7 +87,7 @@ async fn locks_go_with_their_open_file(fs: &Arc<dyn FileSystem>, dir: FileId) {
     a.lock(ONE, exclusive(0, 10), false).await.unwrap();
     b.lock(ONE, exclusive(10, 20), false).await.unwrap();
     drop(a);
-    // A remote store gives it up in the background.
+    // A remote store releases it in the background.
     let whole = exclusive(0, 20);
     tokio::time::timeout(Duration::from_secs(20), b.lock(TWO, exclusive(0, 10), true))
         .await

@@ -1,7 +1,7 @@
-//! A conformance suite: what every [`FileSystem`] has to do, over any of them.
+//! A conformance suite for every [`FileSystem`].
 //!
-//! Call [`suite`] with a store that is empty below its root. Tests that are about bytes compare
-//! with a plain vector; each random one is reproducible by the seed that its message shows.
+//! Call [`suite`] with a store that is empty below its root. Tests of bytes compare with a plain
+//! vector; each random one is reproducible by the seed in its message.
 
 mod data;
 mod locks;
@@ -18,11 +18,10 @@ use weir_vfs::{
     ReadOp, Result, SegmentKind, SetAttr, Source, WriteOp,
 };
 
-/// Runs every test of the suite that the store's capabilities ask for, each in a directory of its
-/// own.
+/// Runs every test of the suite that applies to the store's capabilities, each in its own
+/// directory.
 ///
-/// # Panics
-/// The store does not do what it should.
+/// # Panics The store fails a test.
 pub async fn suite(fs: &Arc<dyn FileSystem>) {
     names::all(fs).await;
     data::all(fs).await;
@@ -40,7 +39,7 @@ async fn scratch(fs: &Arc<dyn FileSystem>, name: &str) -> FileId {
 /// A new regular file, open for reading and writing.
 ///
 /// # Panics
-/// It cannot be made.
+/// It cannot be created.
 pub async fn new_file(fs: &Arc<dyn FileSystem>, dir: FileId, name: &str) -> Arc<dyn OpenFile> {
     let made = fs.create(&Caller::Own, dir, name.as_bytes(), &SetAttr::default(), true).await;
     let id = made.unwrap().attr.id;
@@ -57,7 +56,7 @@ pub async fn read(file: &dyn OpenFile, offset: u64, len: usize) -> Result<(Vec<u
         let len = buffer.len();
         buffer.slices(0, len, &mut slices);
         let bytes = slices.iter().flat_map(|slice| slice.iter().copied()).collect::<Vec<_>>();
-        // The test may have gone.
+        // The test may be gone.
         let _ = tx.send(result.map(|layout| (bytes, layout)));
     }));
     let (bytes, layout) = rx.await.map_err(|_| Error::Io)??;
@@ -69,14 +68,14 @@ pub async fn read(file: &dyn OpenFile, offset: u64, len: usize) -> Result<(Vec<u
 pub async fn write(file: &dyn OpenFile, offset: u64, bytes: &[u8]) -> Result<()> {
     let (tx, rx) = oneshot::channel();
     let done = move |_: Box<dyn Source>, result| {
-        // The test may have gone.
+        // The test may be gone.
         let _ = tx.send(result);
     };
     file.submit_write(WriteOp::new(offset, Box::new(Aligned::new(bytes, offset)), done));
     rx.await.map_err(|_| Error::Io)?
 }
 
-/// Memory that lies in its pages as its bytes do in those of the file, like a page cache's.
+/// Memory with the file's offsets within pages, as in a page cache.
 struct Aligned {
     memory: Vec<u8>,
     start: usize,
@@ -92,7 +91,7 @@ impl Aligned {
     }
 }
 
-// SAFETY: the vector's memory is its own, does not move with it, and is never resized.
+// SAFETY: the vector owns its memory, which does not move with it, and is never resized.
 unsafe impl Buffer for Aligned {
     fn len(&self) -> usize {
         self.len
@@ -103,7 +102,7 @@ unsafe impl Buffer for Aligned {
     }
 }
 
-// SAFETY: as above; nothing writes to the vector after it was made.
+// SAFETY: as above; nothing writes to the vector after its creation.
 unsafe impl Source for Aligned {
     fn len(&self) -> usize {
         self.len
@@ -114,8 +113,7 @@ unsafe impl Source for Aligned {
     }
 }
 
-/// The bytes that a read means: data as it lies in the buffer, holes as zeros; clipped to the
-/// request.
+/// The bytes of a read: data from the buffer, holes as zeros; clipped to the request.
 pub fn bytes_of(offset: u64, buffer: &[u8], layout: &Layout) -> Vec<u8> {
     let end = offset + buffer.len() as u64;
     let mut bytes = Vec::new();
@@ -131,7 +129,7 @@ pub fn bytes_of(offset: u64, buffer: &[u8], layout: &Layout) -> Vec<u8> {
     bytes
 }
 
-/// The whole file through reads, `step` bytes at a time.
+/// The whole file, read `step` bytes at a time.
 ///
 /// # Panics
 /// A read fails, or makes no progress.
@@ -143,7 +141,7 @@ pub async fn read_all(file: &dyn OpenFile, step: usize) -> Vec<u8> {
         let bytes = bytes_of(offset, &buffer, &layout);
         all.extend_from_slice(&bytes);
         if layout.eof {
-            // A hole may reach the end of the file from beyond the request.
+            // A hole that begins after the request may extend to the end of the file.
             all.resize(layout.end(offset) as usize, 0);
             return all;
         }

@@ -1,4 +1,4 @@
-//! What names and attributes do.
+//! Names and attributes.
 
 use super::{attr, new_file, own, scratch, write};
 use std::collections::HashSet;
@@ -87,7 +87,7 @@ async fn files_are_made_once(fs: &Arc<dyn FileSystem>, dir: FileId) {
     assert_eq!(not_a_dir.unwrap_err(), Error::NotDirectory);
     let inside = fs.create(&own(), first.attr.id, b"x", &mode(0o600), false).await;
     assert_eq!(inside.unwrap_err(), Error::NotDirectory);
-    // Exact modes: the process's umask takes nothing away.
+    // Exact modes: the process's umask does not apply.
     for (name, bits) in [("m0", 0o000), ("m777", 0o777), ("m666", 0o666)] {
         let made = fs.create(&own(), dir, name.as_bytes(), &mode(bits), true).await.unwrap();
         assert_eq!(made.attr.mode, bits);
@@ -96,7 +96,7 @@ async fn files_are_made_once(fs: &Arc<dyn FileSystem>, dir: FileId) {
     let size = SetAttr { size: Some(12_345), ..mode(0o644) };
     let sized = fs.create(&own(), dir, b"sized", &size, true).await.unwrap();
     assert_eq!(sized.attr.size, 12_345);
-    // Where a store hands on what it made open, that is the new file; its mode does not matter.
+    // If a store returns an open file, it is the new one, regardless of its mode.
     let (made, open) = fs.create_open(&own(), dir, b"open", &mode(0o400), true).await.unwrap();
     assert!(made.created);
     if let Some(open) = open {
@@ -147,7 +147,7 @@ async fn attributes_are_set(fs: &Arc<dyn FileSystem>, dir: FileId) {
         (some(0o7066, 0o0070), 0o4761),
         (some(0, 0o4000), 0o0761),
         (some(0o7777, 0o2004), 0o2765),
-        // One of the bits that the kernel takes together.
+        // One of the bits that the kernel clears together.
         (some(0o7777, 0o4000), 0o6765),
         (some(0, 0o4000), 0o2765),
         (some(0, 0o7000), 0o0765),
@@ -251,7 +251,7 @@ async fn renames_move_replace_and_exchange(fs: &Arc<dyn FileSystem>, dir: FileId
     let a = make(fs, dir, "a").await;
     let b = make(fs, dir, "b").await;
     assert_eq!(rename(dir, "a", dir, "b", NoReplace).await, Err(Error::Exists));
-    // A protocol may have no way to say it (NFS has none).
+    // The protocol may have no such operation (NFS has none).
     let exchanges = rename(dir, "a", dir, "b", Exchange).await != Err(Error::NotSupported);
     if exchanges {
         assert_eq!((find(fs, dir, "a").await, find(fs, dir, "b").await), (Some(b), Some(a)));
@@ -349,7 +349,7 @@ async fn listings_survive_removal_behind_the_cookie(fs: &Arc<dyn FileSystem>, di
     for i in 0..200 {
         make(fs, dir, &format!("{i}")).await;
     }
-    // As `rm -r` does over NFS: list some, remove them, list on.
+    // Like `rm -r` over NFS: list some, remove them, continue the listing.
     let mut cookie = 0;
     let mut removed = 0;
     loop {
@@ -453,7 +453,7 @@ async fn default_lists_are_inherited_and_umasks_then_have_no_say(
     let made = fs.create(&own(), with, b"f", &masked(0o666, 0o077), true).await.unwrap().attr;
     assert_eq!(made.mode, 0o660);
     assert_eq!(fs.get_acl(made.id, AclKind::Access).await, Ok(Some(acl(6, 7, 5, 6, 0))));
-    // Without a umask it is the same.
+    // The same without a umask.
     let made = fs.create(&own(), with, b"g", &mode(0o622), true).await.unwrap().attr;
     assert_eq!(made.mode, 0o620);
     let made = fs.mkdir(&own(), with, b"d", &masked(0o777, 0o777)).await.unwrap();

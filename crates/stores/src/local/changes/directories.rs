@@ -1,18 +1,18 @@
-//! The change attribute of directories, where the file system's time stamps are coarse.
+//! The change attribute of directories where the file system's time stamps are coarse.
 //!
-//! Two changes within a tick of the clock leave one stamp, so the stamp alone would tell a client
-//! that a directory is as it knows it when it is not.
+//! Two changes within a clock tick get one stamp, so by the stamp alone a client would take a
+//! directory for unchanged when it is not.
 //!
-//! 1. Every change of a directory through this store moves what is shown of it ([`changed`]
+//! 1. Every change of a directory through this store advances its change attribute ([`changed`]
 //!    counts, and the count is added to the stamp, in nanoseconds).
-//! 2. A change by another program in the same tick moves it at the latest when the stamp is [`OLD`]
-//!    enough that no later change can bear it: then [`SETTLED`] is added, which is more than any
-//!    count. So what a client was shown of a young stamp is never shown again.
-//! 3. What is shown never goes back while the directory is remembered, and no value is shown twice
-//!    for different content, over restarts neither: a count under a stamp from before the start
-//!    begins at [`RESTARTED`], which an earlier process did not reach.
-//! 4. Directories are remembered only while their stamps are young, at most [`MAX_YOUNG`]; counts of
-//!    those that are forgotten before go on from the largest of them.
+//! 2. A change by another program in the same tick advances it when the stamp is [`OLD`] enough
+//!    that no later change can get it: then [`SETTLED`] is added, which is more than any count. So
+//!    no value shown for a young stamp is ever shown again.
+//! 3. The value shown never decreases while the directory is in the table, and no value is shown
+//!    twice for different content, not even over restarts: a count under a stamp from before the
+//!    start begins at [`RESTARTED`], which an earlier process did not reach.
+//! 4. Directories are in the table only while their stamps are young, at most [`MAX_YOUNG`] of
+//!    them; after an eviction, new counts start at the largest count evicted.
 //!
 //! [`changed`]: Directories::changed
 
@@ -21,22 +21,22 @@ use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 use weir_vfs::FileId;
 
-/// A stamp of this age, in nanoseconds, is borne by no change to come: file systems stamp in steps
-/// of up to two seconds.
+/// No later change gets a stamp of this age in nanoseconds: file systems stamp in steps of up to
+/// two seconds.
 const OLD: u64 = 2_500_000_000;
-/// Added to a stamp that is old: more than any count of changes under one stamp.
+/// Added to an old stamp: more than any count of changes under one stamp.
 const SETTLED: u64 = 1 << 24;
-/// Where counts under stamps from before the start begin.
+/// Start of the counts under stamps from before the start.
 const RESTARTED: u64 = 1 << 23;
-/// More changes than a directory can have under one stamp.
+/// More changes than a directory can get under one stamp.
 const MOST_CHANGES: u64 = 1 << 22;
-/// Most directories that are remembered, about 64 bytes each.
+/// Most directories in the table, about 64 bytes each.
 const MAX_YOUNG: usize = 16 * 1024;
 
-/// Directories that were changed lately.
+/// Recently changed directories.
 #[derive(Debug)]
 pub(in crate::local) struct Directories {
-    /// Every change has a stamp of its own: stamps are shown as they are.
+    /// Every change gets its own stamp: stamps are shown unchanged.
     fine: bool,
     /// Nanoseconds since 1970.
     started: u64,
@@ -46,7 +46,7 @@ pub(in crate::local) struct Directories {
 #[derive(Debug, Default)]
 struct Young {
     entries: HashMap<FileId, Entry>,
-    /// The largest count that was forgotten.
+    /// The largest evicted count.
     floor: u64,
 }
 
@@ -55,7 +55,7 @@ struct Entry {
     /// The stamp under which `changes` are counted; 0 until the first look.
     stamp: u64,
     changes: u64,
-    /// What was shown last, and for how many changes.
+    /// The last value shown, and the number of changes that it included.
     shown: u64,
     shown_changes: u64,
 }
@@ -65,7 +65,7 @@ impl Directories {
         Self { fine, started: nanos_now(), young: Mutex::default() }
     }
 
-    /// The directory may have been changed through this store just now.
+    /// The directory may just have been changed through this store.
     pub(in crate::local) fn changed(&self, dir: FileId) {
         if self.fine {
             return;
@@ -80,14 +80,14 @@ impl Directories {
         entry.changes += 1;
     }
 
-    /// The same, if it is a directory.
+    /// [`changed`](Self::changed), if it is a directory.
     pub(in crate::local) fn changed_if(&self, is_dir: bool, id: FileId) {
         if is_dir {
             self.changed(id);
         }
     }
 
-    /// What is shown of a directory that bears this stamp.
+    /// The change attribute of a directory with this stamp.
     pub(in crate::local) fn show(&self, dir: FileId, stamp: u64) -> u64 {
         if self.fine { stamp } else { self.show_at(dir, stamp, nanos_now()) }
     }
@@ -101,13 +101,13 @@ impl Directories {
         let floor = young.floor;
         let base = if stamp <= self.started { RESTARTED } else { 0 };
         if !young.entries.contains_key(&dir) {
-            // Nothing is counted, so nothing need be remembered.
+            // No changes were counted, so no entry is needed.
             return stamp.wrapping_add(base + floor);
         }
         let entry = young.entries.entry(dir).or_default();
         let moved = entry.stamp != stamp;
         if moved && entry.stamp != 0 {
-            // What was counted under the one before is told by this one.
+            // The new stamp covers what was counted under the old one.
             entry.changes = floor;
         }
         if moved || entry.shown_changes != entry.changes {
@@ -124,7 +124,7 @@ impl Young {
         if self.entries.len() < MAX_YOUNG {
             return;
         }
-        // A directory that was not looked at since it changed has no stamp yet.
+        // A directory that was not shown since its change has no stamp yet.
         self.entries.retain(|_, entry| entry.stamp == 0 || now.saturating_sub(entry.stamp) <= OLD);
         if self.entries.len() >= MAX_YOUNG / 2 {
             let counts = self.entries.values().map(|entry| entry.changes);
@@ -134,7 +134,7 @@ impl Young {
     }
 }
 
-/// Nanoseconds since 1970, as the stamps are.
+/// Nanoseconds since 1970, like the stamps.
 pub(in crate::local) fn nanos_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
@@ -171,7 +171,7 @@ mod tests {
         let young = dirs.show_at(DIR, stamp, stamp + 5);
         dirs.changed(DIR);
         let changed = dirs.show_at(DIR, stamp, stamp + 5);
-        // Another program changes it in the same tick: nothing tells, until the stamp is old.
+        // Another program changes it in the same tick: unnoticed until the stamp is old.
         let old = dirs.show_at(DIR, stamp, stamp + OLD + 1);
         assert!(young < changed && changed < old, "{young} {changed} {old}");
         assert_eq!(dirs.show_at(DIR, stamp, stamp + 3 * OLD), old);

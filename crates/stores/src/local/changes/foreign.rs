@@ -1,36 +1,36 @@
-//! Telling changes that other programs make to a file from our own.
+//! Distinguishes changes of a file by other programs from our own.
 //!
-//! What there is to go by is the time stamp (ctime), and what the kernel reports where it can
-//! (`watch`). Of the stamp:
+//! The evidence is the time stamp (ctime), and the kernel's reports where it makes them (`watch`).
+//! For the stamp:
 //!
-//! 1. Before a change of ours it is compared with the last one known; so a change by others that
-//!    came before is found though ours overwrites its stamp.
-//! 2. After a change of ours it is adopted only if it lies within the time of our changes.
-//! 3. The kernel stamps before it copies the data, and stamps are coarse (a tick of the clock, or up
-//!    to two seconds): what is read under a stamp younger than [`YOUNG`] is provisional, and an equal
-//!    stamp proves nothing. Once the stamp is old, one change by others is counted, so that what was
-//!    read before is read again. Not if the kernel reports changes: it does so when the data is there.
-//! 4. A change by others amid ours, or within the same tick, leaves no trace in the stamp. Only the
-//!    kernel's reports tell of it.
+//! 1. Before a change of ours, it is compared with the last known one; this detects an earlier
+//!    change by others even though ours overwrites its stamp.
+//! 2. After a change of ours, it is adopted only if it lies within the time of our changes.
+//! 3. The kernel stamps before it copies the data, and stamps are coarse (a clock tick, or up to
+//!    two seconds): data read under a stamp younger than [`YOUNG`] is provisional, and an equal
+//!    stamp proves nothing. Once the stamp is old, one change by others is counted, so that the
+//!    data is read again. Not if the kernel reports changes: it does so once the data is in place.
+//! 4. A change by others between ours, or within the same tick, leaves no trace in the stamp. Only
+//!    the kernel's reports reveal it.
 
-/// Age in nanoseconds from which no change to come, nor one still being copied, bears a stamp.
+/// No later change, nor one still being copied, gets a stamp of this age in nanoseconds.
 pub(in crate::local) const YOUNG: u64 = 2_500_000_000;
-/// How far a stamp may lie before the change that it is of.
+/// The most by which a stamp may precede its change, in nanoseconds.
 const COARSEST: u64 = 2_000_000_000;
 
-/// What is known of a file's stamps. Times are in nanoseconds since 1970.
+/// The known state of a file's stamps. Times are in nanoseconds since 1970.
 #[derive(Debug, Default)]
 pub(in crate::local) struct Seen {
     stamp: Option<u64>,
     /// When our changes since the last look began and ended.
     own: Option<(u64, u64)>,
-    /// Data may have been read under a stamp that was young, and not ours.
+    /// Data may have been read under a young stamp that was not ours.
     provisional: bool,
 }
 
 impl Seen {
-    /// We are about to change the file, which bears `stamp`; whether others have changed it since
-    /// the last look.
+    /// We are about to change the file, which has `stamp`; returns whether others have changed it
+    /// since the last look.
     pub(in crate::local) fn before_own(
         &mut self,
         stamp: u64,
@@ -49,8 +49,8 @@ impl Seen {
         }
     }
 
-    /// A look while none of our changes is under way; whether others have changed the file, or this
-    /// cannot be ruled out.
+    /// A look with no change of ours in progress; returns whether others have changed the file, or
+    /// may have.
     pub(in crate::local) fn look(
         &mut self,
         stamp: u64,

@@ -1,4 +1,4 @@
-//! Change attributes that are finer than time stamps, and changes that other programs make.
+//! Change attributes finer than time stamps, and detection of changes by other programs.
 
 pub(super) mod directories;
 pub(super) mod foreign;

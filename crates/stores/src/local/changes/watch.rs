@@ -1,14 +1,14 @@
-//! The kernel's reports of changes that other programs make to open files (fanotify(7), which needs
-//! no privilege for files that one may read since Linux 5.13).
+//! The kernel's reports of changes to open files by other programs (fanotify(7); needs no privilege
+//! for readable files since Linux 5.13).
 //!
 //! 1. A file is marked from before the first look at it until its last open file is closed. Each
-//!    report names the process that wrote; those of our own are passed over.
-//! 2. The kernel queues a report when the data is in place, and before the writer goes on: a reader
-//!    who looks here afterwards, and finds nothing, has read nothing that was old by then.
-//! 3. The thread that looks at a file reads the reports ([`Watch::drain`]); an overflow of the kernel's queue (16,384)
-//!    counts as a change of every file that is marked.
+//!    report names the process that wrote; our own are ignored.
+//! 2. The kernel queues a report when the data is in place, and before the writer continues: a
+//!    reader that then finds no report here has read no stale data.
+//! 3. The thread that looks at a file reads the reports ([`Watch::drain`]); an overflow of the
+//!    kernel's queue (16,384) counts as a change of every marked file.
 //! 4. Stores through memory maps are not reported, nor are changes by other machines on network
-//!    file systems: for these there is the time stamp.
+//!    file systems: these are detected by the time stamp only.
 //!
 //! Sound because the kernel is handed only pointers to live memory of the length that it is told,
 //! and what it wrote is read by copies within the length that it returned.
@@ -29,10 +29,10 @@ const FAN_MARK_EVICTABLE: u32 = 0x200;
 /// Kind, length, and file system id before a file handle (`fanotify_event_info_fid`).
 const INFO_HEADER_BYTES: usize = 12;
 
-/// Changes by others, counted; shared by a file and this watch.
+/// The count of changes by others, shared by a file and this watch.
 pub(in crate::local) type Count = AtomicU64;
 
-/// What the kernel names a file by: kind and bytes of its file handle.
+/// The kernel's name for a file: kind and bytes of its file handle.
 type Key = Box<[u8]>;
 
 /// A queue of reports.
@@ -51,7 +51,7 @@ struct FileHandle {
 }
 
 impl Watch {
-    /// A queue, where the kernel offers one.
+    /// A queue, if the kernel offers one.
     pub(in crate::local) fn new() -> Option<Self> {
         let flags =
             libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_NONBLOCK | libc::FAN_CLOEXEC;
@@ -60,19 +60,20 @@ impl Watch {
         if queue < 0 {
             return None;
         }
-        // SAFETY: a descriptor just made, which has no other owner.
+        // SAFETY: a new descriptor, which has no other owner.
         let queue = unsafe { OwnedFd::from_raw_fd(queue) };
         let process = std::process::id().cast_signed();
         Some(Self { queue, process, marked: Mutex::default() })
     }
 
-    /// Has the kernel report changes of an open file to `count` from now on; what names it here.
+    /// Makes the kernel report changes of an open file to `count` from now on; returns its name for
+    /// it.
     pub(in crate::local) fn mark(&self, file: BorrowedFd<'_>, count: Weak<Count>) -> Option<Key> {
         let key = key_of(file)?;
-        // First: a report that comes at once is to find it.
+        // First, so that an immediate report finds it.
         self.marked.lock().insert(key.clone(), count);
         let evictable = self.change_mark(file, libc::FAN_MARK_ADD | FAN_MARK_EVICTABLE);
-        // The flag is not known before 5.19.
+        // Kernels before 5.19 do not know the flag.
         if evictable.or_else(|_| self.change_mark(file, libc::FAN_MARK_ADD)).is_ok() {
             return Some(key);
         }
@@ -80,15 +81,15 @@ impl Watch {
         None
     }
 
-    /// Takes the mark away again.
+    /// Removes the mark.
     pub(in crate::local) fn unmark(&self, file: BorrowedFd<'_>, key: &[u8]) {
-        // The kernel forgets the mark with the inode, if not now.
+        // If this fails, the kernel drops the mark with the inode.
         let _ = self.change_mark(file, libc::FAN_MARK_REMOVE);
         self.marked.lock().remove(key);
     }
 
     fn change_mark(&self, file: BorrowedFd<'_>, flags: u32) -> io::Result<()> {
-        // SAFETY: without a path the call is about the open file.
+        // SAFETY: without a path the call concerns the open file.
         let changed = unsafe {
             libc::fanotify_mark(
                 self.queue.as_raw_fd(),
@@ -101,12 +102,12 @@ impl Watch {
         if changed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Counts what was reported so far.
+    /// Counts the changes reported so far.
     pub(in crate::local) fn drain(&self) {
         let mut buffer = [0u8; 4096];
-        // Held over the reads: who finds the queue empty is to find everything counted, too.
+        // Held over the reads: once the queue is empty, everything has to be counted.
         let marked = self.marked.lock();
-        // A queue that fills faster than it is read is looked at again next time.
+        // If the queue fills faster than it is read, the next look continues.
         for _ in 0..64 {
             match rustix::io::read(self.queue.as_fd(), &mut buffer) {
                 Ok(len) if len > 0 => self.count(&buffer[..len], &marked),
@@ -157,7 +158,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// What the kernel's reports name an open file by.
+/// The kernel's name for an open file in its reports.
 fn key_of(file: BorrowedFd<'_>) -> Option<Key> {
     [AT_HANDLE_FID, 0].into_iter().find_map(|flag| {
         let mut handle =

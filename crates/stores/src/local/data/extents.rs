@@ -1,7 +1,7 @@
-//! What is known of a file's data and holes.
+//! The known data and holes of a file.
 //!
-//! 1. What is remembered was true at one moment since which the file did not change: a write in
-//!    flight, or a change attribute that moved, makes the memory empty ([`Known::forget`]).
+//! 1. The extents known are those of one moment since which the file has not changed: a write in
+//!    flight, or a new change attribute, discards them ([`Known::forget`]).
 //! 2. Data is rounded outward to pages, so holes begin and end at pages, or at the end of the file.
 
 use rustix::fs::{SeekFrom, seek};
@@ -12,10 +12,10 @@ use weir_vfs::{Extent, Result, SegmentKind};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Most extents remembered for a file: 1.5 MiB at about 48 bytes each.
+/// Most known extents of a file: 1.5 MiB at about 48 bytes each.
 const MAX_EXTENTS: usize = 32 * 1024;
 
-/// Extents of a file, as far as they were looked at.
+/// The known extents of a file.
 #[derive(Debug, Default)]
 pub(in crate::local) struct Known {
     extents: BTreeMap<u64, (u64, SegmentKind)>,
@@ -27,13 +27,13 @@ impl Known {
         self.extents.clear();
     }
 
-    /// The remembered extent around `offset`, cut to begin there.
+    /// The known extent around `offset`, clipped to begin there.
     pub(in crate::local) fn at(&self, offset: u64) -> Option<Extent> {
         let (_, &(end, kind)) = self.extents.range(..=offset).next_back()?;
         (end > offset).then_some(Extent { kind, start: offset, end })
     }
 
-    /// Remembers an extent that begins where nothing is known.
+    /// Adds an extent that begins where nothing is known.
     pub(in crate::local) fn learn(&mut self, extent: Extent) {
         if self.extents.len() >= MAX_EXTENTS {
             self.extents.clear();
@@ -48,9 +48,9 @@ impl Known {
     }
 }
 
-/// Asks the file system for the extent around `offset`, which lies below `size`.
+/// Asks the file system for the extent around `offset`, which is below `size`.
 ///
-/// The answer of a file system that knows no holes is data up to the end.
+/// File systems without support for holes report data up to the end.
 pub(in crate::local) fn seek_extent(
     file: BorrowedFd<'_>,
     offset: u64,

@@ -1,9 +1,9 @@
 //! Open files of a [`LocalFs`](crate::local::LocalFs).
 //!
-//! 1. The layout of a read is found before its data is read. So what is called a hole was one at
-//!    that time; data that is punched meanwhile reads as zeros, which it then is.
+//! 1. The layout of a read is determined before its data is read. So a reported hole was one at
+//!    that time; data punched meanwhile reads as zeros, which is correct by then.
 //! 2. Extents are remembered as `inode` says.
-//! 3. An operation's memory belongs to [`Reading`] or [`Writing`] until its last transfer is done.
+//! 3. [`Reading`] or [`Writing`] owns an operation's memory until its last transfer is done.
 //!
 //! Sound because of 3: vectors made of a buffer's slices are used by transfers only, and each
 //! transfer keeps the operation, and so the buffer, alive.
@@ -33,12 +33,12 @@ use weir_vfs::{
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Shorter reads go through the kernel's cache: a direct one would first write out what is dirty
-/// there, and small files are often read just after they were written.
+/// Shorter reads go through the kernel's cache: a direct one would first write back the dirty pages
+/// there, and small files are often read soon after they were written.
 const MIN_DIRECT_READ: u64 = 16 * 1024;
-/// Shorter writes go through the kernel's cache, which gathers them.
+/// Shorter writes go through the kernel's cache, which combines them.
 const MIN_DIRECT_WRITE: u64 = 64 * 1024;
-/// Holes up to this size are read through rather than read around.
+/// Reads go through holes up to this size rather than around them.
 const READ_THROUGH: u64 = 64 * 1024;
 const DIRECT_ALIGN: usize = 512;
 
@@ -78,7 +78,7 @@ impl LocalFile {
         if self.access.contains(Access::WRITE) { Ok(()) } else { Err(Error::BadFile) }
     }
 
-    /// The descriptor for direct I/O, if this file takes it.
+    /// The descriptor for direct I/O, if the file supports it.
     fn direct(&self) -> Option<&Arc<OwnedFd>> {
         let open = || {
             let mode = if self.access == Access::READ {
@@ -103,12 +103,12 @@ impl LocalFile {
             .map_err(io::Error::from)?)
     }
 
-    /// Extents from `offset` on that cover at least up to `end`; none begins at or past it.
+    /// Extents from `offset` on that reach at least to `end`; none begins at or past it.
     fn extents(&self, offset: u64, end: u64, stat: &Statx) -> Result<Vec<Extent>> {
         let stamp = crate::local::attr::change_of(stat);
         let change = (stamp, self.inode.foreign(&self.io));
         let mut extents: Vec<Extent> = Vec::new();
-        // Held over the seeks, so that no write begins between them and what is learnt of them.
+        // Held over the seeks, so that no write begins before their results are recorded.
         let mut state = self.inode.state.lock();
         if state.known_at != change {
             state.known.forget();
@@ -136,7 +136,7 @@ impl LocalFile {
         Ok(extents)
     }
 
-    /// What a read of `offset..offset + len` is to find.
+    /// The layout that a read of `offset..offset + len` returns.
     fn layout(&self, offset: u64, len: u64) -> Result<(Layout, u64)> {
         self.readable()?;
         let mask = StatxFlags::SIZE | StatxFlags::CTIME;
@@ -146,7 +146,7 @@ impl LocalFile {
         let mut layout = Layout { extents: Vec::new(), eof: end == size || offset >= size };
         if offset < end {
             for extent in self.extents(offset, end, &stat)? {
-                // Data beyond the request was not asked for; a hole is worth telling.
+                // Data beyond the request was not asked for; a hole beyond it is useful.
                 let to =
                     if extent.kind == SegmentKind::Data { extent.end.min(end) } else { extent.end };
                 layout.push(extent.kind, extent.start, to);
@@ -163,14 +163,14 @@ impl Drop for LocalFile {
     }
 }
 
-/// Bytes of the file that are read or written by one transfer.
+/// Bytes of the file that one transfer reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     start: u64,
     end: u64,
 }
 
-/// The data extents, joined over small holes.
+/// The data extents, merged across small holes.
 fn runs(layout: &Layout) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for extent in layout.extents.iter().filter(|e| e.kind == SegmentKind::Data) {
@@ -182,7 +182,7 @@ fn runs(layout: &Layout) -> Vec<Run> {
     runs
 }
 
-/// Joins what lies side by side in memory, and splits into as many vectors as a call takes.
+/// Merges pieces that are adjacent in memory, and splits into as many vectors as a call takes.
 fn batches(pieces: impl Iterator<Item = (*mut u8, usize)>) -> Vec<Vec<libc::iovec>> {
     let mut batches: Vec<Vec<libc::iovec>> = Vec::new();
     for (base, len) in pieces.filter(|&(_, len)| len > 0) {
@@ -214,14 +214,14 @@ fn is_aligned(batches: &[Vec<libc::iovec>]) -> bool {
 struct Reading {
     op: Mutex<Option<ReadOp>>,
     layout: Mutex<Layout>,
-    /// File size when the layout was found.
+    /// File size when the layout was determined.
     size: u64,
     left: AtomicUsize,
     failed: Mutex<Option<Error>>,
 }
 
 impl Reading {
-    /// One transfer is done: it was to yield the bytes from `start` to `end`.
+    /// One transfer is done, which was to read the bytes from `start` to `end`.
     fn done(&self, start: u64, end: u64, result: io::Result<usize>) {
         match result {
             Ok(moved) if start + (moved as u64) < end => self.cut(start + moved as u64),
@@ -233,7 +233,7 @@ impl Reading {
         }
     }
 
-    /// The file turned out to end at `end`.
+    /// The file has turned out to end at `end`.
     fn cut(&self, end: u64) {
         let mut layout = self.layout.lock();
         layout.extents.retain(|extent| extent.start < end);
@@ -285,7 +285,7 @@ impl Writing {
     }
 }
 
-/// A transfer to be, with its place in the file.
+/// A planned transfer, with its position in the file.
 struct Planned {
     start: u64,
     end: u64,
@@ -303,9 +303,9 @@ impl LocalFile {
         let room = offset.saturating_add(op.len() as u64).min(MAX_FILE_BYTES);
         let mut planned = Vec::new();
         for run in runs(&layout) {
-            // Direct I/O wants whole pages; past the end of the file there is nothing to read.
+            // Direct I/O needs whole pages; past the end of the file nothing is read.
             let whole = run.end.next_multiple_of(PAGE);
-            // The kernel refuses a read whose end is no file offset, also past the end of the file.
+            // The kernel rejects a read whose end is no file offset, even past the end of the file.
             let wants_direct = run.start % PAGE == 0
                 && whole <= room.min(MAX_FILE_BYTES)
                 && run.end - run.start >= MIN_DIRECT_READ;
@@ -346,7 +346,7 @@ impl LocalFile {
         if len == 0 {
             return op.complete(Ok(()));
         }
-        // Whole pages in the middle may go directly; edges go through the kernel's cache.
+        // Whole pages in the middle may be written directly; edges go through the kernel's cache.
         let body = Run { start: offset.next_multiple_of(PAGE), end: end / PAGE * PAGE };
         let split = body.end > body.start && body.end - body.start >= MIN_DIRECT_WRITE;
         let parts = match split && self.direct().is_some() {
@@ -402,7 +402,7 @@ impl LocalFile {
     }
 }
 
-/// Lays batches out one after the other from `start` on.
+/// Places batches one after the other from `start` on.
 fn plan(planned: &mut Vec<Planned>, start: u64, batches: Vec<Vec<libc::iovec>>, direct: bool) {
     let mut at = start;
     for vectors in batches.into_iter().filter(|b| !b.is_empty()) {
@@ -529,7 +529,7 @@ impl OpenFile for LocalFile {
     }
 
     fn program_lock(&self, lock: Lock) -> Result<()> {
-        // The kernel gives exclusive locks to those only who may write.
+        // The kernel grants exclusive locks only on files open for writing.
         let exclusive = lock.exclusive && self.access.contains(Access::WRITE);
         let lock = Lock { exclusive, ..lock };
         Ok(sys::lock(self.file.as_fd(), LockCommand::Take, lock).map(drop)?)

@@ -1,10 +1,11 @@
-//! What all open files of one file share.
+//! State shared by all open files of one file.
 //!
-//! 1. Extents are remembered only while no write is in flight, and under a change attribute that is
-//!    old enough to prove something, or while the kernel reports others' changes; every write of
-//!    ours, every report, and every change that moved the attribute, empties the memory.
-//! 2. Changes by others are looked for before the first of our changes that overlap, and at each
-//!    look while none is under way (`foreign`); the kernel's reports are counted with them (`watch`).
+//! 1. Extents are kept only while no write is in flight, and under a change attribute that is old
+//!    enough to prove something, or while the kernel reports changes by others; every write of
+//!    ours, every report, and every change of the attribute discards them.
+//! 2. We look for changes by others before the first of several overlapping changes of ours, and at
+//!    each look while none is in progress (`foreign`); the kernel's reports are counted with them
+//!    (`watch`).
 
 use crate::local::attr::change_of;
 use crate::local::changes::directories::nanos_now;
@@ -21,28 +22,28 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::{Arc, Weak};
 use weir_vfs::FileId;
 
-/// What all opens of a file share.
+/// State shared by all opens of a file.
 #[derive(Debug)]
 pub(in crate::local) struct Inode {
     pub(in crate::local) id: FileId,
     pub(in crate::local) state: Mutex<State>,
-    /// Changes by others that were found.
+    /// Changes by others detected so far.
     foreign: Arc<Count>,
     table: Weak<Inodes>,
 }
 
-/// What changes.
+/// The part under the lock.
 #[derive(Debug, Default)]
 pub(in crate::local) struct State {
     pub(in crate::local) known: Known,
-    /// The change attribute, and the count of changes by others, under which `known` holds.
+    /// The change attribute, and the count of changes by others, for which `known` is valid.
     pub(in crate::local) known_at: (u64, u64),
     pub(in crate::local) writes_in_flight: usize,
     seen: Seen,
-    /// Open files, and by what the kernel reports changes if it does.
+    /// Number of open files, and the kernel's name for the file if it reports changes.
     files: usize,
     pub(in crate::local) mark: Option<Box<[u8]>>,
-    /// For stamps that are too coarse: the last one, and changes of ours seen under it.
+    /// For coarse stamps: the last stamp, and our changes seen under it.
     stamp: u64,
     changes: u64,
     changes_at_stamp: u64,
@@ -75,7 +76,7 @@ impl Drop for Inode {
     fn drop(&mut self) {
         if let Some(table) = self.table.upgrade() {
             let mut open = table.open.lock();
-            // Another may have taken its place already.
+            // A new inode may have replaced it already.
             if open.get(&self.id).is_some_and(|inode| inode.strong_count() == 0) {
                 open.remove(&self.id);
             }
@@ -111,7 +112,7 @@ impl Inode {
         }
     }
 
-    /// The file was looked at, and bears `stamp`.
+    /// The file's attributes were read, with this `stamp`.
     pub(in crate::local) fn looked(&self, io: &Io, stamp: u64) {
         let mut state = self.state.lock();
         let watched = state.mark.is_some();
@@ -122,7 +123,7 @@ impl Inode {
         }
     }
 
-    /// Changes by others so far.
+    /// The count of changes by others.
     pub(in crate::local) fn foreign(&self, io: &Io) -> u64 {
         if let Some(watch) = &io.watch {
             watch.drain();

@@ -1,13 +1,13 @@
-//! What open files need of their store.
+//! The parts of a local store that its open files use.
 
 use super::engine::Engine;
 use crate::local::changes::watch::Watch;
 use crate::local::probe::Stamps;
 
-/// What open files need of their store.
+/// The parts of a local store that its open files use.
 pub(in crate::local) struct Io {
     pub(in crate::local) engine: Engine,
-    /// Aligned transfers pass the kernel's cache by.
+    /// Whether aligned transfers bypass the kernel's cache.
     pub(in crate::local) direct: bool,
     pub(in crate::local) stamps: Stamps,
     /// The kernel's reports of changes by others.

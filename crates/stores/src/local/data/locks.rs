@@ -1,10 +1,10 @@
-//! Byte-range locks of local files: the kernel's own, of open file descriptions (fcntl(2),
+//! Byte-range locks of local files: the kernel's open file description locks (fcntl(2),
 //! F_OFD_SETLK), so that they hold against every program on the machine.
 //!
-//! 1. Each owner has a description of its own, as those are what the kernel's locks belong to; it
-//!    is closed when the owner gives everything up, or with the open file.
-//! 2. The kernel can wait only by blocking a thread for good, so a thread polls for the lock, and
-//!    ends when the caller has stopped waiting for the lock.
+//! 1. Each owner has its own open file description, as the kernel's locks belong to those; it is
+//!    closed when the owner releases everything, or with the open file.
+//! 2. The kernel's own wait would block a thread without a way to cancel it, so a thread polls for
+//!    the lock, and ends when the caller stops waiting.
 
 use crate::local::sys::proc_path;
 use crate::local::sys::{self, LockCommand};
@@ -22,7 +22,7 @@ use weir_vfs::{Access, Error, Lock, LockOwner, LockRange, Result};
 const PAUSE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(5)..=Duration::from_millis(200);
 
-/// The descriptions of an open file's owners.
+/// The open file descriptions of an open file's owners.
 #[derive(Debug, Default)]
 pub(in crate::local) struct Locks {
     owners: Mutex<HashMap<LockOwner, Arc<OwnedFd>>>,
@@ -105,7 +105,7 @@ async fn wait_for(description: Arc<OwnedFd>, lock: Lock) -> Result<()> {
                 taken => {
                     let taken = taken.map(drop).map_err(Error::from);
                     if tell.send(taken).is_err() {
-                        // The caller stopped waiting, and did not ask to give the lock up.
+                        // The caller stopped waiting, but did not ask to release the lock.
                         drop(sys::lock(description.as_fd(), LockCommand::Free, lock));
                     }
                     return;

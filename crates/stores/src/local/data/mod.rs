@@ -1,4 +1,4 @@
-//! Open files: how their bytes move, what is known of their extents, and their locks.
+//! Open files: data transfer, extents and locks.
 
 pub(super) mod engine;
 pub(super) mod extents;

@@ -1,16 +1,17 @@
-//! Reserving space (fallocate(2)) so that it either is all there or nothing has happened.
+//! Reserving space (fallocate(2)), all of it or none.
 //!
 //! ext4 and XFS reserve piece by piece: when the disk or a quota is full, they keep the pieces that
-//! fitted, and ext4 makes the file longer for them.
+//! fitted, and ext4 extends the file for them.
 //!
-//! 1. What is known not to fit is refused before anything is reserved, so that the disk is not full
-//!    for others even for a moment.
-//! 2. After a failure, what had no space before has none again, and the file is as long as before. Space
-//!    that was reserved earlier stays.
-//! 3. What another program wrote there meanwhile stays, too: only what holds no data is taken back.
+//! 1. A request that is known not to fit fails before anything is reserved, so that the disk is not
+//!    full for others even for a moment.
+//! 2. After a failure, ranges that had no space before have none again, and the file has its old
+//!    length. Space reserved earlier stays.
+//! 3. Data that another program wrote there meanwhile stays, too: only ranges without data are
+//!    freed.
 //!
-//! Where the file system does not say which ranges have space (FIEMAP), or a range is in more than
-//! [`MAX_GAPS`] pieces, only the file's length is put right.
+//! Where the file system does not report which ranges have space (FIEMAP), or a range has more than
+//! [`MAX_GAPS`] pieces, only the file's length is restored.
 
 use crate::local::sys;
 use rustix::fs::{FallocateFlags, SeekFrom};
@@ -20,7 +21,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use tracing::debug;
 
-/// Most ranges without space that are remembered of one call.
+/// Most ranges without space that one call records.
 const MAX_GAPS: usize = 4096;
 
 /// Reserves space for a range, and extends the file to its end.
@@ -46,7 +47,7 @@ pub(in crate::local) fn reserve(file: BorrowedFd<'_>, range: Range<u64>) -> io::
     Ok(())
 }
 
-/// Frees what has been reserved of ranges that had no space, and ends the file where it ended.
+/// Frees the space reserved for ranges that had none, and restores the file's length.
 fn take_back(file: BorrowedFd<'_>, size: u64, end: u64, gaps: &[Range<u64>]) -> io::Result<()> {
     for gap in gaps {
         let mut at = gap.start;
@@ -67,7 +68,7 @@ fn take_back(file: BorrowedFd<'_>, size: u64, end: u64, gaps: &[Range<u64>]) -> 
     Ok(())
 }
 
-/// Where data begins at or after `at`; the largest number where there is none.
+/// The start of the next data at or after `at`; `u64::MAX` if there is none.
 fn next_data(file: BorrowedFd<'_>, at: u64) -> io::Result<u64> {
     match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(data) => Ok(data),
@@ -93,7 +94,7 @@ mod tests {
         rustix::fs::fstat(file).unwrap().st_blocks
     }
 
-    /// Data, space reserved earlier, and a hole between; the gaps of its first 8 MiB.
+    /// Data, space reserved earlier, and a hole in between; the gaps of its first 8 MiB.
     fn sparse() -> Option<(File, Vec<Range<u64>>)> {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[7; MIB as usize], MIB).unwrap();

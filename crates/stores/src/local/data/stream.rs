@@ -1,5 +1,5 @@
-//! Files whose size does not say how much is in them: those that the kernel makes up when they are
-//! read (proc(5), sysfs(5)), and files of size 0, which may be such on any file system (FUSE).
+//! Files whose size says nothing about their content: those that the kernel generates on each read
+//! (proc(5), sysfs(5)), and files of size 0, which any file system may generate (FUSE).
 
 use super::file::LocalFile;
 use crate::local::sys::proc_path;
@@ -9,8 +9,8 @@ use std::io;
 use std::os::fd::AsFd;
 use weir_vfs::{Attr, OpenFile, Result};
 
-/// File systems of such files, by the type that statfs(2) tells (linux/magic.h): proc, sysfs,
-/// cgroup, cgroup2, debugfs, tracefs, securityfs, configfs, bpf, pstore, selinux, efivarfs, resctrl.
+/// File systems of such files, by statfs(2) type (linux/magic.h): proc, sysfs, cgroup, cgroup2,
+/// debugfs, tracefs, securityfs, configfs, bpf, pstore, selinux, efivarfs, resctrl.
 const MADE_UP: [u64; 13] = [
     0x9FA0,
     0x6265_6572,
@@ -27,19 +27,18 @@ const MADE_UP: [u64; 13] = [
     0x0765_5821,
 ];
 
-/// The open file `file`, whose attributes are `attr`, anew, to be read from its beginning to its
-/// end, if that is the only way to find out how much is in it; `None` for all others, and for files
-/// that are not of a [`LocalFs`](crate::local::LocalFs).
+/// Reopens the open file `file`, whose attributes are `attr`, if reading it from start to end is
+/// the only way to determine its length; `None` for all others, and for files that are not of a
+/// [`LocalFs`](crate::local::LocalFs).
 ///
-/// # Errors
-/// It cannot be opened once more.
+/// # Errors It cannot be reopened.
 pub fn stream_of(file: &dyn OpenFile, attr: &Attr) -> Result<Option<File>> {
     let Some(local) = file.as_any().downcast_ref::<LocalFile>() else { return Ok(None) };
     if attr.allocated > 0 {
         return Ok(None);
     }
     let file_system = rustix::fs::fstatfs(&*local.file).map_err(io::Error::from)?;
-    // The field's type differs from one architecture to the next; the value has 32 bits.
+    // The field's type depends on the architecture; the value has 32 bits.
     if attr.size > 0 && !MADE_UP.contains(&(file_system.f_type as u64 & 0xFFFF_FFFF)) {
         return Ok(None);
     }

@@ -1,4 +1,4 @@
-//! The directory as a [`FileSystem`]: every call finds its file in the tree, takes on the caller's
+//! The directory as a [`FileSystem`]: every call finds its file in the tree, assumes the caller's
 //! identity, and makes one system call.
 
 mod names;
@@ -32,7 +32,7 @@ use weir_vfs::{
     SetTime, SpecialFile, Unnamed, XattrMode,
 };
 
-/// Cookies are positions of the kernel's plus this, for 0, 1 and 2 have meanings of their own.
+/// Cookies are the kernel's positions plus this, because 0, 1 and 2 have special meanings.
 const COOKIE_SHIFT: u64 = 3;
 
 /// Locks of files' modes.
@@ -45,9 +45,9 @@ pub struct LocalFs {
     io: Arc<Io>,
     identity: Identity,
     directories: Directories,
-    /// Held over a change of a file's mode or owner, of which some read the mode first; by inode number.
+    /// Held over a change of a file's mode or owner, as some read the mode first; by inode number.
     modes: [Mutex<()>; MODE_LOCKS],
-    /// What the process's umask takes away from modes, and so has to be set again.
+    /// Bits that the process's umask removes from modes, and that have to be set again.
     umask: u32,
     capabilities: Capabilities,
 }
@@ -55,9 +55,8 @@ pub struct LocalFs {
 impl LocalFs {
     /// Opens a directory.
     ///
-    /// # Errors
     /// The directory cannot be opened; the state directory cannot be written, or another process
-    /// uses it; io_uring was asked for and is refused.
+    /// uses it; io_uring was requested and is not available.
     pub fn open(dir: impl AsRef<Path>, options: LocalOptions) -> io::Result<Arc<Self>> {
         let dir = dir.as_ref();
         let dir_fds = options.dir_fds.unwrap_or_else(default_dir_fds);
@@ -96,7 +95,7 @@ impl LocalFs {
         }))
     }
 
-    /// Attributes of a name in a directory; the file is remembered.
+    /// Attributes of a name in a directory; adds the file to the table.
     fn find(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
         let dir_fd = self.tree.dir(dir)?;
         let found = {
@@ -106,7 +105,7 @@ impl LocalFs {
         self.introduce(dir, dir_fd.as_fd(), name, &found)
     }
 
-    /// The attributes of a file just found, which is remembered.
+    /// The attributes of a file just found, which it adds to the table.
     fn introduce(
         &self,
         dir: FileId,
@@ -125,7 +124,7 @@ impl LocalFs {
         self.refine(self.tree.attr(id, found))
     }
 
-    /// Makes changes of ours visible that the time stamp is too coarse for.
+    /// Makes our changes visible where the time stamp is too coarse for them.
     fn refine(&self, mut attr: Attr) -> Attr {
         if attr.kind == FileKind::Directory {
             attr.change = self.directories.show(attr.id, attr.change);
@@ -137,8 +136,8 @@ impl LocalFs {
         attr
     }
 
-    /// Completes a file that was just made and is held: attributes that making it could not set,
-    /// `mode` among them.
+    /// Completes a new file that is held: sets attributes that its creation could not set, `mode`
+    /// among them.
     fn finish(
         &self,
         caller: &Caller,
@@ -151,7 +150,7 @@ impl LocalFs {
         let mut found = stat(made.as_fd(), c"")?;
         let (uid, gid) = (found.stx_uid, found.stx_gid);
         let rest = SetAttr {
-            // The kernel may add set-gid to a directory's mode, by its parent's.
+            // The kernel may add set-gid to a directory's mode, from its parent.
             mode: mode.map(|mode| mode | u32::from(found.stx_mode) & 0o2000),
             mode_mask: None,
             umask: None,
@@ -171,7 +170,7 @@ impl LocalFs {
         Ok(self.attr(id, &found))
     }
 
-    /// Makes a file that is not opened by being made.
+    /// Creates a file of a kind that creation does not open.
     fn make(
         &self,
         caller: &Caller,
@@ -189,7 +188,7 @@ impl LocalFs {
         Ok(attr)
     }
 
-    /// Makes a regular file, or finds it; a new one is held open for reading and writing.
+    /// Creates a regular file, or finds it; a new one is held open for reading and writing.
     fn create_held(
         &self,
         caller: &Caller,
@@ -204,7 +203,7 @@ impl LocalFs {
             let open = || rustix::fs::openat(dir, name, flags, mode);
             self.tree.with_fds(open).map(Some)
         };
-        // A name that was there may be gone when it is looked up.
+        // An existing name may be gone by the time it is looked up.
         for _ in 0..16 {
             match self.make_held(caller, dir, name, set, DEFAULT_FILE_MODE, make) {
                 Ok((attr, made)) => return Ok((Created { attr, created: true }, Some(made))),
@@ -220,7 +219,7 @@ impl LocalFs {
         Err(Error::Busy)
     }
 
-    /// Makes a file by `make` and completes it; takes it away again if that fails.
+    /// Creates a file with `make` and completes it; removes it again if that fails.
     fn make_held(
         &self,
         caller: &Caller,
@@ -236,7 +235,7 @@ impl LocalFs {
         let c_name = c_name(name)?;
         let wanted = set.mode.unwrap_or(default_mode) & 0o7777;
         let umask = set.umask.unwrap_or(0);
-        // No umask has a say where the directory has a default ACL; the kernel sees to that.
+        // In a directory with a default ACL no umask applies; the kernel ensures that.
         let inherits = wanted & (umask | self.umask) != 0 && self.has_default_acl(dir_fd.as_fd());
         let mode = if inherits { wanted } else { wanted & !umask };
         let again = (!inherits && mode & self.umask != 0).then_some(mode);
@@ -259,7 +258,7 @@ impl LocalFs {
                     Ok(FileKind::Directory) => AtFlags::REMOVEDIR,
                     _ => AtFlags::empty(),
                 };
-                // The first error is the one to tell.
+                // The caller gets the first error.
                 let _ = rustix::fs::unlinkat(&*dir_fd, &*c_name, flags);
                 self.directories.changed(dir);
                 Err(error)
@@ -271,7 +270,7 @@ impl LocalFs {
         self.modes[id.ino as usize % MODE_LOCKS].lock()
     }
 
-    /// Sets attributes of a file that is held, with the rights that the thread has now.
+    /// Sets attributes of a held file, with the thread's current rights.
     fn apply(&self, caller: &Caller, file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
         let path = proc_path(file);
         if let Some(size) = set.size {
@@ -292,11 +291,11 @@ impl LocalFs {
         set_times(file, set.atime, set.mtime)
     }
 
-    /// Sets attributes of a file that is held, as the caller may.
+    /// Sets attributes of a held file, with the caller's rights.
     fn apply_as(&self, caller: &Caller, file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
         let (atime, mtime) = match (set.atime, set.mtime) {
-            // utimensat(2) lets a caller who may write set both to now, but only the owner set one of them.
-            // Clients set one when a user who is not the owner truncates.
+            // utimensat(2) lets a caller with write permission set both to now, but only the owner
+            // set one. Clients set one when a user other than the owner truncates.
             one @ ((None, Some(SetTime::Now)) | (Some(SetTime::Now), None)) => one,
             _ => {
                 let _as_caller = self.identity.assume(caller)?;
@@ -538,8 +537,9 @@ impl FileSystem for LocalFs {
         }
         {
             let as_caller = self.identity.assume(caller)?;
-            // NFS knows no fs.protected_hardlinks: what a program on this machine may not link,
-            // clients may, if they may write to the directory (as with the kernel's server).
+            // NFS does not know fs.protected_hardlinks: clients with write permission to the
+            // directory may create links that a local program may not (as with the kernel's
+            // server).
             as_caller.count_as_owner()?;
             let path = proc_path(file.as_fd());
             let follow = AtFlags::SYMLINK_FOLLOW;

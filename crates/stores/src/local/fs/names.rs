@@ -1,12 +1,12 @@
-//! Names that are taken away or moved.
+//! Removing and renaming names.
 //!
-//! 1. A file that is about to lose a name is held by a descriptor (O_PATH), and its names are
-//!    counted on that descriptor once the name is gone. A count from before would miss a link or a
-//!    rename by another thread or program, and a file that lives would be taken for gone.
-//! 2. The descriptor is kept until the tables know: its inode number cannot mean a new file
-//!    meanwhile.
-//! 3. If another file takes the name between the look and the call, the file held has names left,
-//!    and the one that was removed is found to be gone when it is looked for.
+//! 1. A file that is about to lose a name is held by a descriptor (O_PATH), and its links are
+//!    counted on that descriptor once the name is gone. An earlier count would miss a link or a
+//!    rename by another thread or program, and a file that exists would count as gone.
+//! 2. The descriptor is kept until the tables are updated: meanwhile its inode number cannot be
+//!    reused.
+//! 3. If another file takes the name between the look and the call, the held file has names left,
+//!    and a later look-up of the removed file finds it gone.
 
 use super::LocalFs;
 use crate::local::tree::nodes;
@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use weir_vfs::{Caller, EntryName, Error, FileId, RenameFlags, Result, Unnamed};
 
-/// A file that is held over a change of its names, and its attributes from before.
+/// A file that is held during a change of its names, and its attributes from before.
 struct Held {
     file: OwnedFd,
     before: Statx,
@@ -46,7 +46,7 @@ impl LocalFs {
         Ok(held.and_then(|held| self.lost_name(dir.entry(name), &held)))
     }
 
-    /// Moves a name; the file that it replaced, if there was one.
+    /// Renames an entry; returns the file that it replaced, if any.
     pub(super) fn move_name(
         &self,
         caller: &Caller,
@@ -76,7 +76,7 @@ impl LocalFs {
         if let (Some(moving), Some(target)) = (&moving, &target)
             && moving.before.stx_ino == target.before.stx_ino
         {
-            // Two names of one file: rename(2) does nothing.
+            // Two names of one file: rename(2) has no effect.
             return Ok(None);
         }
         let mut replaced = None;
@@ -98,7 +98,7 @@ impl LocalFs {
         Some(Held { file, before })
     }
 
-    /// A file that is held lost a name, and may have lost its last one.
+    /// A held file has lost a name, possibly its last one.
     fn lost_name(&self, entry: EntryName<'_>, held: &Held) -> Option<Unnamed> {
         let nlink = match stat(held.file.as_fd(), c"") {
             Ok(after) => after.stx_nlink,
@@ -114,7 +114,7 @@ impl LocalFs {
         id.map(|id| Unnamed { id, nlink })
     }
 
-    /// A file went from one name to another.
+    /// A file has been renamed.
     fn moved(&self, file: &Statx, from: EntryName<'_>, to: EntryName<'_>) {
         let Some(id) = self.tree.nodes.by_ino(file.stx_ino) else { return };
         let place = nodes::Link { dir: to.dir.ino, name: to.name.into() };

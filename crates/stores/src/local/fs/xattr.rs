@@ -1,6 +1,6 @@
-//! Extended attributes, and access control lists, which Linux keeps in two of the `system` name space.
+//! Extended attributes, and access control lists, which Linux stores as two `system` attributes.
 //!
-//! Others than the program itself reach attributes of the `user` name space only.
+//! Only the program itself reaches attributes outside the `user` name space.
 
 use super::LocalFs;
 use crate::local::sys::proc_path;
@@ -14,11 +14,11 @@ use weir_vfs::{Acl, AclKind, Caller, Error, FileId, FileKind, Result, XattrMode,
 
 /// Longest value, and longest list of names (Linux: XATTR_SIZE_MAX, XATTR_LIST_MAX).
 const MAX_BYTES: usize = 65536;
-/// The name space that all callers reach.
+/// The name space that is open to all callers.
 const USER: &[u8] = b"user.";
-/// The name space of access control lists, which have calls of their own.
+/// The name space of access control lists, which have their own calls.
 const SYSTEM: &[u8] = b"system.";
-/// Room for a list of access control of ordinary length.
+/// Room for an access control list of ordinary length.
 const ACL_BYTES: usize = 512;
 
 impl LocalFs {
@@ -74,7 +74,7 @@ impl LocalFs {
             value => value,
         };
         match value {
-            // What the kernel hands out and is no list is a fault of the file system.
+            // If the kernel returns an invalid list, the file system is at fault.
             Ok(value) => Acl::from_xattr(&value).map(Some).map_err(|_| Error::Io),
             Err(Errno::NODATA) => Ok(None),
             Err(error) => Err(io::Error::from(error).into()),
@@ -91,7 +91,7 @@ impl LocalFs {
         let name = acl_xattr(kind);
         let pinned = self.tree.pin(id)?;
         let path = proc_path(pinned.file.as_fd());
-        // A list has permission bits.
+        // A list includes permission bits.
         let _modes = self.lock_mode(id);
         self.changing(id, || {
             let _as_caller = self.identity.assume(caller)?;
@@ -108,7 +108,7 @@ impl LocalFs {
         })
     }
 
-    /// Whether what is made in a directory gets an access control list from it.
+    /// Whether new files in a directory get an access control list from it.
     pub(super) fn has_default_acl(&self, dir: BorrowedFd<'_>) -> bool {
         let name = acl_xattr(AclKind::Default);
         rustix::fs::getxattr_query(proc_path(dir), name).is_ok_and(|bytes| bytes > 0)
@@ -144,7 +144,7 @@ impl LocalFs {
     }
 }
 
-/// Whether a caller reaches attributes of this name, rights aside.
+/// Whether a caller may address attributes of this name, permissions aside.
 fn is_reached(caller: &Caller, name: &[u8]) -> bool {
     match caller {
         Caller::Own => !name.is_empty() && !name.starts_with(SYSTEM) && name != USER,

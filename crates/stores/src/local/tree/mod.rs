@@ -1,12 +1,12 @@
-//! From identities to files: everything is found beneath the root, one component at a time.
+//! Finds files by identity: everything is looked up below the root, one component at a time.
 //!
-//! 1. No symbolic link is followed, `..` is never asked for, and no other file system is entered.
-//! 2. A descriptor is handed out only after inode and generation were compared with the identity.
-//! 3. Directory descriptors in the cache never exceed its bound. A cached one stays right through
-//!    renames by any program, since it holds the directory itself; before it is handed out, it is seen to lie
-//!    beneath the root still.
-//! 4. A file that exists is never reported stale: what is in no known place is opened by the kernel's own
-//!    handle to learn its place, or searched for ([`crate::local::tree::search`]).
+//! 1. No symbolic link is followed, `..` is never used, and no other file system is entered.
+//! 2. A descriptor is returned only after inode and generation were compared with the identity.
+//! 3. The cache of directory descriptors never exceeds its bound. A cached one stays valid through
+//!    renames by any program, since it holds the directory itself; before each use, the tree checks
+//!    that it is still below the root.
+//! 4. A file that exists is never reported stale: if it is in no known place, the tree opens it by
+//!    the kernel's handle to learn its place, or searches for it ([`crate::local::tree::search`]).
 
 pub(super) mod nodelog;
 pub(super) mod nodes;
@@ -37,9 +37,9 @@ use weir_vfs::{Attr, Error, FileId, FileKind, Result};
 
 pub(super) const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 pub(super) const DIR_FLAGS: OFlags = PATH_FLAGS.union(OFlags::DIRECTORY);
-/// Deepest nesting of directories that is resolved.
+/// Deepest nesting of directories that is supported.
 const MAX_DEPTH: usize = 4096;
-/// How long a file that a search did not find is taken to be gone.
+/// How long a file that a search did not find counts as gone.
 const NOT_FOUND_HOLDS: Duration = Duration::from_secs(30);
 const MAX_NOT_FOUND: usize = 4096;
 pub(super) const DIR_BUFFER_BYTES: usize = 32 * 1024;
@@ -54,29 +54,29 @@ pub(super) struct Tree {
     pub(super) nodes: Nodes,
     dirs: Mutex<LruCache<FileId, Arc<OwnedFd>>>,
     not_found: Mutex<LruCache<FileId, Instant>>,
-    /// One search at a time: they are long, and made by clients' leave.
+    /// One search at a time: searches are long, and clients cause them.
     pub(super) search: Mutex<Search>,
     pub(super) search_entries: usize,
     has_openat2: AtomicBool,
-    /// How files are opened by the kernel's handles, where that is possible.
+    /// The means of opening files by the kernel's handles, where possible.
     handles: Option<(OwnedFd, Shape)>,
-    /// The upper half of the numbers that this run gives to files without a generation, and the next
+    /// Numbers that this run assigns to files without a generation: their upper half, and the next
     /// lower half.
     run: u32,
     next_number: AtomicU32,
 }
 
-/// What the kernel says of a file's identity.
+/// The kernel's answer about a file's identity.
 enum ByHandle {
-    /// It is there now.
+    /// It is here now.
     At(Link, Box<Statx>),
-    /// It is gone, or beneath the root no more.
+    /// It is gone, or no longer below the root.
     Gone,
     /// It may be anywhere.
     Unknown,
 }
 
-/// A file that is held by a descriptor (O_PATH), and its attributes.
+/// A file held by a descriptor (O_PATH), and its attributes.
 pub(super) struct Pinned {
     pub(super) file: Arc<OwnedFd>,
     pub(super) stat: Statx,
@@ -131,7 +131,7 @@ impl Tree {
         for _ in 0..3 {
             match self.try_dir(id)? {
                 Ok(dir) => return Ok(dir),
-                // Another program moved it: look for it, and try once more.
+                // Another program moved it: find it, and try once more.
                 Err(lost) => self.find(lost).map(drop)?,
             }
         }
@@ -180,7 +180,7 @@ impl Tree {
         Err(Error::WouldBlock)
     }
 
-    /// A directory whose descriptor is at hand.
+    /// A directory whose descriptor is cached.
     fn held_dir(&self, id: FileId) -> Result<Option<Pinned>> {
         let Some(file) = self.dirs.lock().get(&id).cloned() else { return Ok(None) };
         let stat = stat(file.as_fd(), c"")?;
@@ -195,16 +195,16 @@ impl Tree {
         Ok(Some(Pinned { file, stat }))
     }
 
-    /// Whether a directory lies beneath the root, wherever it was when it was opened.
+    /// Whether a directory is below the root now, regardless of its place when it was opened.
     fn is_beneath(&self, dir: &OwnedFd) -> bool {
         match (path_of(&self.root), path_of(dir)) {
             (Ok(root), Ok(path)) => path.starts_with(root),
-            // A path too long to be told.
+            // The path is too long to read.
             _ => self.climbs_to_root(dir),
         }
     }
 
-    /// The same, one directory after the other.
+    /// The same by walking up, one directory after the other.
     fn climbs_to_root(&self, dir: &OwnedFd) -> bool {
         let mut at: Option<OwnedFd> = None;
         let mut last = None;
@@ -228,7 +228,7 @@ impl Tree {
         false
     }
 
-    /// Identifies what was found as `name` in directory `dir`.
+    /// Determines the identity of what was found as `name` in directory `dir`.
     pub(super) fn identify(
         &self,
         dir_id: FileId,
@@ -242,7 +242,7 @@ impl Tree {
         let known = self.nodes.recognise(ino, born, dir_id.ino, name);
         let generation = match known {
             Some((generation, _)) if born != 0 => generation,
-            // Without a time of creation, an inode that is used again looks the same.
+            // Without a creation time, a reused inode looks the same.
             _ => match (kernel_generation(dir, &c_name(name)?, stat)?, known) {
                 (Some(generation), _) | (None, Some((generation, _))) => generation,
                 (None, None) => self.new_number(),
@@ -255,12 +255,12 @@ impl Tree {
         Ok((id, Some(seen(id, dir_id.ino, name, stat))))
     }
 
-    /// A generation for a file of which neither kernel nor file system keep one.
+    /// A generation for a file if neither kernel nor file system keeps one.
     fn new_number(&self) -> u64 {
         u64::from(self.run) << 32 | u64::from(self.next_number.fetch_add(1, Relaxed))
     }
 
-    /// The same for a file that is held, and was made just now: it is never an old one.
+    /// The same for a held file that was just created: it is never an old one.
     pub(super) fn identify_new(
         &self,
         dir_id: FileId,
@@ -278,36 +278,36 @@ impl Tree {
         attr_of(id, self.fsid, stat)
     }
 
-    /// Keeps a directory's descriptor at hand.
+    /// Caches a directory's descriptor.
     pub(super) fn keep_dir(&self, id: FileId, dir: OwnedFd) {
         self.dirs.lock().put(id, Arc::new(dir));
     }
 
-    /// A file lost its last name through us.
+    /// A file has lost its last name through us.
     pub(super) fn gone(&self, id: FileId) {
         self.dirs.lock().pop(&id);
         self.note_gone(id);
     }
 
-    /// Notes that a file was not found.
+    /// Notes that a search did not find a file.
     pub(super) fn note_gone(&self, id: FileId) {
         self.not_found.lock().put(id, Instant::now());
     }
 
-    /// Whether a file was not found lately.
+    /// Whether a recent search did not find a file.
     pub(super) fn is_known_gone(&self, id: FileId) -> bool {
         let held = |at: &Instant| at.elapsed() < NOT_FOUND_HOLDS;
         self.not_found.lock().get(&id).is_some_and(held)
     }
 
-    /// Fails for what lies on another file system.
+    /// Fails for files on another file system.
     pub(super) fn check_device(&self, stat: &Statx) -> Result<()> {
         let here = (stat.stx_dev_major, stat.stx_dev_minor) == self.device
             && !stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
         if here { Ok(()) } else { Err(Error::AccessDenied) }
     }
 
-    /// Opens a single component, which is not followed if it is a symbolic link.
+    /// Opens a single component, without following a symbolic link.
     pub(super) fn open_one(
         &self,
         dir: BorrowedFd<'_>,
@@ -319,7 +319,7 @@ impl Tree {
                 let resolve =
                     ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
                 match rustix::fs::openat2(dir, name, flags, Mode::empty(), resolve) {
-                    // O_PATH of the link itself is what is wanted.
+                    // An O_PATH descriptor of the link itself is wanted.
                     Err(Errno::LOOP) => {}
                     Err(Errno::NOSYS | Errno::PERM) => self.has_openat2.store(false, Relaxed),
                     result => return result,
@@ -329,8 +329,8 @@ impl Tree {
         })
     }
 
-    /// The call that makes all that was done to a file or directory durable. A file whose permissions
-    /// keep the process out of it is synced with its whole file system.
+    /// The call that makes all changes of a file or directory durable. If a file's permissions deny
+    /// the process access, it syncs the whole file system.
     pub(super) fn open_to_sync(
         &self,
         file: BorrowedFd<'_>,
@@ -353,8 +353,7 @@ impl Tree {
         })
     }
 
-    /// Runs a call that opens something; out of descriptors, it gives up cached ones and tries
-    /// again.
+    /// Runs a call that opens something; if descriptors run out, closes cached ones and retries.
     pub(super) fn with_fds<T>(
         &self,
         open: impl Fn() -> rustix::io::Result<T>,
@@ -372,10 +371,10 @@ impl Tree {
         }
     }
 
-    /// A directory's descriptor, or the directory on the way to it that is not where it was.
+    /// A directory's descriptor, or the ancestor that is not where it was.
     #[allow(clippy::type_complexity, reason = "the tuple is taken apart at once")]
     fn try_dir(&self, id: FileId) -> Result<std::result::Result<Arc<OwnedFd>, FileId>> {
-        // Upwards to what is at hand, then down again: a loop, as clients choose the depth.
+        // Up to a cached directory, then down again: a loop, as clients choose the depth.
         let mut way: Vec<(FileId, Box<[u8]>)> = Vec::new();
         let mut at = id;
         let mut dir = loop {
@@ -431,7 +430,7 @@ impl Tree {
         if id == self.root_id {
             return Ok(id);
         }
-        // Makes the place right, if it is not.
+        // Corrects the file's place if necessary.
         let place = match self.nodes.place(id) {
             Some(place) if self.stat_place(&place).is_ok_and(|s| self.is(id, &s, &place)) => place,
             _ => self.find(id)?.0,
@@ -444,7 +443,7 @@ impl Tree {
         stat(dir.as_fd(), &c_name(&place.name)?)
     }
 
-    /// Whether what was found at a place is the file identified.
+    /// Whether what was found at a place is the identified file.
     pub(super) fn is(&self, id: FileId, stat: &Statx, place: &Link) -> bool {
         if let Some(same) = self.is_recognised(id, stat) {
             return same;
@@ -455,12 +454,12 @@ impl Tree {
         }
     }
 
-    /// The same for a file that is held.
+    /// The same for a held file.
     fn is_pinned(&self, id: FileId, file: &OwnedFd, stat: &Statx) -> bool {
         stat.stx_nlink != 0 && self.is_at(id, file.as_fd(), c"", stat)
     }
 
-    /// The same for a name in a directory, or the descriptor itself.
+    /// The same for a name in a directory, or for the descriptor itself.
     fn is_at(&self, id: FileId, dir: BorrowedFd<'_>, name: &CStr, stat: &Statx) -> bool {
         if let Some(same) = self.is_recognised(id, stat) {
             return same;
@@ -469,7 +468,7 @@ impl Tree {
             Ok(Some(generation)) => generation == id.generation,
             Ok(None) => match self.nodes.by_ino(id.ino) {
                 Some(known) => known == id,
-                // A number of an earlier run, of which the log was lost; those of this run are in the
+                // A number from an earlier run whose log was lost; numbers of this run are in the
                 // table until their file is gone.
                 None => !self.nodes.is_complete() && (id.generation >> 32) as u32 != self.run,
             },
@@ -477,7 +476,7 @@ impl Tree {
         }
     }
 
-    /// The same without asking for the file's generation, if inode and time of creation tell.
+    /// The same without reading the file's generation, if inode and creation time suffice.
     fn is_recognised(&self, id: FileId, stat: &Statx) -> Option<bool> {
         if stat.stx_ino != id.ino || self.check_device(stat).is_err() {
             return Some(false);
@@ -487,8 +486,8 @@ impl Tree {
         Some(generation == id.generation)
     }
 
-    /// Looks for a file that is not where it was: at its other names, by the kernel's handle, then all
-    /// over the tree.
+    /// Finds a file that is not where it was: by its other names, by the kernel's handle, then in
+    /// the whole tree.
     fn find(&self, id: FileId) -> Result<(Link, Statx)> {
         for place in self.nodes.other_places(id) {
             if let Ok(stat) = self.stat_place(&place)
@@ -509,8 +508,8 @@ impl Tree {
         }
     }
 
-    /// Asks the kernel where a file is. That it exists is not enough: it has to be found again from the
-    /// root downwards, since files beside the exported tree have handles, too.
+    /// Asks the kernel for a file's place. Existence is not enough: the tree has to find the file
+    /// again from the root downwards, since files outside the exported tree have handles, too.
     fn by_handle(&self, id: FileId) -> ByHandle {
         let Some((mount, shape)) = &self.handles else { return ByHandle::Unknown };
         let opened = sys::open_by_inode(mount.as_fd(), *shape, id.ino, id.generation as u32);
@@ -523,7 +522,7 @@ impl Tree {
         if !self.is_pinned(id, &file, &stat) {
             return ByHandle::Gone;
         }
-        // A directory has one path. Of another file, the kernel knows one only if a program used it lately.
+        // A directory has one path. The kernel knows one of another file only after recent use.
         for _ in 0..3 {
             match self.place_by_path(id, &file) {
                 Some(place) => return ByHandle::At(place, Box::new(stat)),
@@ -535,7 +534,8 @@ impl Tree {
         ByHandle::Unknown
     }
 
-    /// Goes down from the root by the path that an open file has now; what is met is remembered.
+    /// Walks down from the root along an open file's current path, and adds what it passes to the
+    /// table.
     fn place_by_path(&self, id: FileId, file: &OwnedFd) -> Option<Link> {
         let (root, path) = (path_of(&self.root).ok()?, path_of(file).ok()?);
         let below = path.strip_prefix(root).ok()?;
@@ -562,8 +562,8 @@ impl Tree {
         self.nodes.remember(seen);
     }
 
-    /// Calls `each` for the names of a directory after a position, `.` and `..` left out, until it
-    /// says no; whether the end was reached.
+    /// Calls `each` for the names of a directory after a position, except `.` and `..`, until it
+    /// returns false; returns whether the end was reached.
     pub(super) fn each_name(
         &self,
         dir: &OwnedFd,
@@ -571,7 +571,7 @@ impl Tree {
         mut each: impl FnMut(Name<'_>) -> bool,
     ) -> Result<bool> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // Not as its own `.`: who may read a directory need not be one who may search it.
+        // Not as its own `.`: read permission for a directory does not imply search permission.
         let path = proc_path(dir.as_fd());
         let open = || rustix::fs::open(&*path, flags, Mode::empty());
         let listing = self.with_fds(open).map_err(io::Error::from)?;
@@ -596,7 +596,7 @@ impl Tree {
     }
 }
 
-/// A name found in a directory.
+/// An entry of a directory.
 pub(super) struct Name<'a> {
     pub(super) name: &'a CStr,
     pub(super) ino: u64,
@@ -605,7 +605,7 @@ pub(super) struct Name<'a> {
     pub(super) kind: FileType,
 }
 
-/// Attributes of a name, or of the descriptor itself with an empty name.
+/// Attributes of a name, or of the descriptor itself if the name is empty.
 pub(super) fn stat(dir: BorrowedFd<'_>, name: &CStr) -> Result<Statx> {
     let flags = if name.is_empty() {
         AtFlags::EMPTY_PATH
@@ -630,9 +630,9 @@ fn seen(id: FileId, dir: u64, name: &[u8], stat: &Statx) -> Seen {
     }
 }
 
-/// A generation made of what distinguishes a file from others that had its inode: the kernel's own
-/// generation, and the time of creation. Where the kernel's handles can be made, the lower half is what
-/// one is made of. `None` where there is neither.
+/// A generation derived from what distinguishes a file from earlier users of its inode: the
+/// kernel's generation, and the creation time. Where handles can be built, the lower half is their
+/// generation. `None` if there is neither.
 fn kernel_generation(dir: impl AsFd, name: &CStr, stat: &Statx) -> Result<Option<u64>> {
     let born = birth_of(stat);
     let mixed = |raw: u64| {
@@ -649,12 +649,12 @@ fn kernel_generation(dir: impl AsFd, name: &CStr, stat: &Statx) -> Result<Option
         Ok(Some(Generation::Hash(hash))) => Ok(Some(mixed(hash))),
         Ok(None) if born != 0 => Ok(Some(mixed(0))),
         Ok(None) => Ok(None),
-        // The name means another file by now; who asks again is told of that.
+        // By now the name refers to another file, as the retry will find out.
         Err(_) => Err(Error::WouldBlock),
     }
 }
 
-/// What opening files by the kernel's handles takes, found out by trying.
+/// The means of opening files by the kernel's handles, as far as trying shows.
 fn open_handles(root: &OwnedFd, stat: &Statx) -> Option<(OwnedFd, Shape)> {
     let found = sys::inode_generation(root.as_fd(), c"", stat.stx_ino);
     let Ok(Some(Generation::Number(shape, number))) = found else { return None };
@@ -665,7 +665,7 @@ fn open_handles(root: &OwnedFd, stat: &Statx) -> Option<(OwnedFd, Shape)> {
     same.then_some((mount, shape))
 }
 
-/// The path of an open file as it is now (readlink(2) of /proc/self/fd).
+/// The current path of an open file (readlink(2) of /proc/self/fd).
 fn path_of(file: &OwnedFd) -> rustix::io::Result<PathBuf> {
     let path = rustix::fs::readlink(proc_path(file.as_fd()), Vec::with_capacity(256))?;
     Ok(std::ffi::OsString::from_vec(path.into_bytes()).into())

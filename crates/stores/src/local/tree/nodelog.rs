@@ -1,11 +1,12 @@
-//! The log of the [table of nodes](super::nodes) on disk, and whether it is to be believed.
+//! The log of the [table of nodes](super::nodes) on disk, and its validity.
 //!
-//! 1. A record that was appended is found again after the process was killed. After a power failure the
-//!    newest records may be missing: the log is synced within [`SYNC_AFTER`](super::nodes::SYNC_AFTER), not
-//!    before identities are given out.
-//! 2. So a log is complete only if its process ended in order, or has run since this boot of the machine: a
-//!    file beside it says which ([`LastExit`]). It is taken away while records cannot be written.
-//! 3. A torn record at the end of the log is ignored, and so is everything behind it.
+//! 1. An appended record survives a kill of the process. A power failure may lose the newest
+//!    records: the log is synced within [`SYNC_AFTER`](super::nodes::SYNC_AFTER), not before
+//!    identities are handed out.
+//! 2. So a log is complete only if its process shut down cleanly, or ran since this boot of the
+//!    machine: a file next to it says which ([`LastExit`]). That file is removed while records
+//!    cannot be written.
+//! 3. A torn record ends the log; everything after it is ignored.
 
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
@@ -18,19 +19,19 @@ use weir_base::stable_hash;
 use weir_vfs::FileId;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Logs of the current version, whose sums are XXH3.
+/// Logs of the current version, with XXH3 checksums.
 const MAGIC: &[u8; 8] = b"WEIRNOD3";
-/// Logs of before, whose sums are [`stable_hash`]. They are read, and written anew when opened.
+/// Older logs, with [`stable_hash`] checksums. They are rewritten when they are opened.
 const OLD_MAGIC: &[u8; 8] = b"WEIRNOD2";
 pub(in crate::local) const LOG_NAME: &str = "nodes.log";
 const MARK_NAME: &str = "nodes.state";
-/// Header of the log: magic, identity of the root, whether what was evicted is missing.
+/// Header of the log: magic, identity of the root, whether evicted entries are missing.
 pub(in crate::local) const HEADER_BYTES: usize = 32;
-/// Header of a record: checksum, length of the name, what it says.
+/// Header of a record: checksum, length of the name, kind, fields.
 pub(in crate::local) const RECORD_BYTES: usize = 8 + 2 + 1 + 4 * 8;
-/// Most bytes of records that wait for the disk to take them; beyond, they are dropped.
+/// Most bytes of records that wait for the disk; more are dropped.
 const MAX_BACKLOG: usize = 16 << 20;
-/// A disk that refused records is asked again after this time.
+/// After a failed write, the next attempt waits this long.
 pub(in crate::local) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 pub(in crate::local) const REMOVED: u8 = 0;
@@ -42,12 +43,12 @@ pub(in crate::local) fn kind_of(is_dir: bool, linked: bool) -> u8 {
     PRESENT | if is_dir { DIRECTORY } else { 0 } | if linked { LINKED } else { 0 }
 }
 
-/// Says how the process that used a log last has ended.
+/// How the log's last process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::local) enum LastExit {
-    /// In order: everything is on disk.
+    /// Cleanly: everything is on disk.
     Clean,
-    /// Not, or it runs; what it wrote is there while the machine's boot is this one.
+    /// Uncleanly, or it still runs; its writes are there if the machine's boot is this one.
     Boot(String),
     /// Unknown.
     Missing,
@@ -70,12 +71,12 @@ impl LastExit {
         }
     }
 
-    /// Whether everything that was written under this mark is there now.
+    /// Whether everything written under this mark is there now.
     pub(in crate::local) fn is_believed(&self) -> bool {
         *self == Self::Clean || (*self != Self::Missing && *self == Self::of_this_boot())
     }
 
-    /// Puts it on disk, durably.
+    /// Writes it to disk, durably.
     pub(in crate::local) fn write(&self, state_dir: &Path) -> io::Result<()> {
         let path = state_dir.join(MARK_NAME);
         let text = match self {
@@ -101,7 +102,7 @@ pub(in crate::local) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Keeps other processes out of a state directory.
+/// Locks a state directory against other processes.
 pub(in crate::local) fn lock(state_dir: &Path) -> io::Result<File> {
     let lock =
         OpenOptions::new().create(true).truncate(false).write(true).open(state_dir.join("lock"))?;
@@ -114,22 +115,22 @@ pub(in crate::local) fn lock(state_dir: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
-/// The file that the table is kept in.
+/// The table's file.
 #[derive(Debug)]
 pub(in crate::local) struct Log {
     pub(in crate::local) file: Arc<File>,
     pub(in crate::local) state_dir: PathBuf,
     pub(in crate::local) root: FileId,
     pub(in crate::local) size: u64,
-    /// Records that are not on the way to the disk yet.
+    /// Records not yet written to the file.
     backlog: Vec<u8>,
-    /// The disk refused records at this time.
+    /// The time of the last failed write.
     failed: Option<Instant>,
-    /// Records were dropped: the log has to be written anew.
+    /// Records were dropped: the log has to be rewritten.
     pub(in crate::local) lost: bool,
-    /// While a new log is written: what is appended meanwhile.
+    /// Records appended while a new log is written.
     pub(in crate::local) tee: Option<Vec<u8>>,
-    /// Something was appended since the last sync.
+    /// Records were appended since the last sync.
     pub(in crate::local) unsynced: bool,
 }
 
@@ -157,7 +158,7 @@ impl Log {
         self.failed.is_some()
     }
 
-    /// Appends records; those that the disk does not take are kept, and appended later.
+    /// Appends records; keeps those that cannot be written, and appends them later.
     pub(in crate::local) fn append(&mut self, records: &[u8], now: Instant) {
         self.backlog.extend_from_slice(records);
         if self.backlog.is_empty()
@@ -166,7 +167,7 @@ impl Log {
             return self.bound();
         }
         let written = match self.failed {
-            // What was written of the last attempt must not stand before later records.
+            // A partial write of the last attempt must not precede later records.
             Some(_) => {
                 self.file.set_len(self.size).and_then(|()| (&*self.file).write_all(&self.backlog))
             }
@@ -211,13 +212,13 @@ impl Log {
 
     pub(in crate::local) fn mark(&self, mark: &LastExit) {
         if let Err(error) = mark.write(&self.state_dir) {
-            // Without a mark the log is not believed, which is safe.
+            // Without a mark the log is not trusted, which is safe.
             tracing::warn!(%error, "cannot mark the node log");
             drop(std::fs::remove_file(self.state_dir.join(MARK_NAME)));
         }
     }
 
-    /// Everything is with the kernel: nothing was refused or dropped.
+    /// Whether the kernel has all records: none failed, none was dropped.
     pub(in crate::local) fn is_whole(&self) -> bool {
         self.failed.is_none() && !self.lost && self.backlog.is_empty()
     }
@@ -233,7 +234,7 @@ pub(in crate::local) fn header(root: FileId, complete: bool) -> [u8; HEADER_BYTE
     header
 }
 
-/// Says in a log's header whether everything is in it.
+/// Records in a log's header whether the log is complete.
 pub(in crate::local) fn set_complete(file: &File, root: FileId, complete: bool) -> io::Result<()> {
     file.write_all_at(&header(root, complete), 0)
 }
@@ -248,12 +249,12 @@ pub(in crate::local) struct Record<'a> {
     pub(in crate::local) name: &'a [u8],
 }
 
-/// How the sums of a log's records are made.
+/// The kind of checksum in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::local) enum Sum {
-    /// XXH3, of 64 bits.
+    /// XXH3, 64 bits.
     Xxh3,
-    /// FNV-1a, in logs of before.
+    /// FNV-1a, in older logs.
     Fnv1a,
 }
 
@@ -266,16 +267,16 @@ impl Sum {
     }
 }
 
-/// What the header of a log says.
+/// The header of a log.
 pub(in crate::local) struct Header {
     pub(in crate::local) sum: Sum,
-    /// Every identity that was given out is in the log.
+    /// Every identity handed out is in the log.
     pub(in crate::local) complete: bool,
 }
 
 impl Header {
-    /// The header at the front of a log of the tree with this root, and the records behind it;
-    /// `None` if the log is another tree's, or no log.
+    /// The header of a log of the tree with this root, and the records after it; `None` if the log
+    /// is for another tree, or none.
     pub(in crate::local) fn decode(bytes: &[u8], root: FileId) -> Option<(Self, &[u8])> {
         for (magic, sum) in [(MAGIC, Sum::Xxh3), (OLD_MAGIC, Sum::Fnv1a)] {
             for complete in [true, false] {
@@ -311,7 +312,8 @@ pub(in crate::local) fn encode(
 }
 
 impl<'a> Record<'a> {
-    /// The record at the front, whose sum is made so, and what follows it; `None` at the end or at a torn record.
+    /// The first record, with a checksum of this kind, and the rest; `None` at the end or at a torn
+    /// record.
     pub(in crate::local) fn decode(bytes: &'a [u8], by: Sum) -> Option<(Self, &'a [u8])> {
         let mut input = bytes;
         let mut take = |len: usize| {

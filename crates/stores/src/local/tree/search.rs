@@ -1,12 +1,14 @@
-//! The search for files that are not where they were last seen: through the whole tree, some entries at a
-//! time, by one thread.
+//! The search for files that are not where they were last seen: through the whole tree, in steps of
+//! some entries, by one thread.
 //!
-//! 1. Who asks for a file while it is searched for is told to come again ([`Error::WouldBlock`]); only a search that
-//!    began after the file was asked for, and went through the whole tree, says that it is gone. One that
-//!    could not look everywhere, for want of descriptors say, says so of none.
-//! 2. A walk holds one batch of names and a descriptor for each level above where it is, descriptors of the
-//!    [`OPEN_LEVELS`] lowest only.
-//! 3. The calling thread looks at no more than `search_entries` entries; a thread of the search's goes on.
+//! 1. Callers that ask for a file during its search are told to retry ([`Error::WouldBlock`]); only
+//!    a search that began after the request, and went through the whole tree, reports the file as
+//!    gone. A search that could not look everywhere, for lack of descriptors for example, reports
+//!    none as gone.
+//! 2. A walk holds one batch of names for each level above its position, and descriptors of the
+//!    lowest [`OPEN_LEVELS`] levels only.
+//! 3. The calling thread examines at most `search_entries` entries; a thread of the search
+//!    continues.
 
 use crate::local::tree::nodes::{Link, Seen};
 use crate::local::tree::{Tree, stat};
@@ -17,20 +19,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use weir_vfs::{Error, FileId, FileKind, Result};
 
-/// Names of a directory that are read at a time.
+/// Names of a directory read at a time.
 const BATCH: usize = 1024;
 /// Levels of the tree that a walk holds open.
 const OPEN_LEVELS: usize = 128;
-/// Most files that are searched for at a time.
+/// Most files searched for at a time.
 const MAX_WANTED: usize = 65_536;
 
-/// What is searched for.
+/// The files searched for.
 #[derive(Default)]
 pub(in crate::local) struct Search {
-    /// By inode number; whether the walk under way has been through all of the tree for it.
+    /// By inode number; and whether the current walk covers the whole tree for the file.
     wanted: HashMap<u64, Vec<Wanted>>,
     len: usize,
-    /// A thread walks.
+    /// A thread is walking.
     walking: bool,
 }
 
@@ -63,7 +65,7 @@ impl Search {
         self.wanted.values_mut().flatten().for_each(|wanted| wanted.since_begin = true);
     }
 
-    /// Takes out what a whole walk did not find.
+    /// Takes out the files that a complete walk did not find.
     fn end(&mut self) -> Vec<FileId> {
         let mut gone = Vec::new();
         self.wanted.retain(|_, of_inode| {
@@ -78,13 +80,13 @@ impl Search {
     }
 }
 
-/// A directory on the way to where a walk is.
+/// A directory on the path to a walk's position.
 struct Level {
     id: FileId,
-    /// Its record, if the table does not have it.
+    /// Its entry, if the table does not have it.
     seen: Option<Seen>,
     dir: Option<Arc<OwnedFd>>,
-    /// Names to look at, and whether they have an inode number that is wanted.
+    /// Names to examine, and whether their inode number is wanted.
     batch: Vec<(CString, bool)>,
     position: u64,
     read_to_end: bool,
@@ -100,12 +102,12 @@ impl Level {
 /// A walk through the tree, depth first.
 struct Walk {
     levels: Vec<Level>,
-    /// It could not look everywhere.
+    /// The walk could not look everywhere.
     missed: bool,
 }
 
 impl Walk {
-    /// Goes on for about this many entries; whether the end was reached, or all was found.
+    /// Continues for about this many entries; returns whether the walk has ended, or found all.
     fn step(&mut self, tree: &Tree, entries: usize) -> bool {
         let mut left = entries;
         while left > 0 {
@@ -135,7 +137,7 @@ impl Walk {
         let found = match stat(dir.as_fd(), &name) {
             Ok(found) => found,
             Err(error) => {
-                // It may have been renamed, to where the walk has been.
+                // It may have been renamed to a place that the walk has passed.
                 self.missed |= hit || is_passing(error);
                 return;
             }
@@ -150,7 +152,7 @@ impl Walk {
         if hit
             && tree.search.lock().wanted.get(&id.ino).is_some_and(|w| w.iter().any(|w| w.id == id))
         {
-            // The directories above, too: without them the file's place says nothing.
+            // The directories above, too: without them the file's place is useless.
             let way = self.levels.iter().filter_map(|level| level.seen.clone());
             tree.nodes.remember(way.chain(seen.clone()));
             tree.search.lock().found(id);
@@ -171,7 +173,7 @@ impl Walk {
         }
     }
 
-    /// Leaves a directory that was looked through.
+    /// Leaves a directory after its last entry.
     fn ascend(&mut self, dir: &OwnedFd) {
         self.levels.pop();
         let Some(level) = self.levels.last_mut() else { return };
@@ -181,14 +183,14 @@ impl Walk {
             level.dir = above.ok().map(Arc::new).filter(|above| {
                 stat(above.as_fd(), c"").is_ok_and(|stat: Statx| stat.stx_ino == level.id.ino)
             });
-            // Moved meanwhile: what it holds may be missed, which the next search makes up for.
+            // Moved meanwhile: the walk may miss its entries; the next search will find them.
             self.missed |= level.dir.is_none();
         }
     }
 }
 
 impl Level {
-    /// Reads the next names; how many entries that were, and whether there may be more that cannot be
+    /// Reads the next names; returns their number, and whether there may be more that cannot be
     /// read now.
     fn fill(&mut self, tree: &Tree, dir: &OwnedFd) -> (usize, bool) {
         let mut count = 0;
@@ -213,7 +215,7 @@ impl Level {
     }
 }
 
-/// Whether what failed with this may work later.
+/// Whether an operation that failed with this error may work later.
 fn is_passing(error: Error) -> bool {
     matches!(error, Error::TooManyOpen | Error::OutOfMemory | Error::WouldBlock)
 }
@@ -222,7 +224,7 @@ impl Tree {
     /// Searches the tree for a file.
     ///
     /// # Errors
-    /// [`Error::Stale`] if it is in no place; [`Error::WouldBlock`] while the search goes on.
+    /// [`Error::Stale`] if it is nowhere; [`Error::WouldBlock`] while the search continues.
     pub(in crate::local) fn search_for(&self, id: FileId) -> Result<(Link, Statx)> {
         {
             let mut search = self.search.lock();
@@ -259,8 +261,8 @@ impl Tree {
         Walk { levels, missed: false }
     }
 
-    /// Notes what a whole walk did not find; whether nothing is left to search for. If the walk
-    /// missed something, the next caller that asks for one of those files begins a new search.
+    /// Notes the files that a complete walk did not find; returns whether no more are wanted. If
+    /// the walk missed something, the next request for one of those files starts a new search.
     fn end_walk(&self, walk: &Walk) -> bool {
         let mut search = self.search.lock();
         let gone = search.end();
@@ -274,7 +276,7 @@ impl Tree {
         done
     }
 
-    /// Goes on with a walk on a thread of its own.
+    /// Continues a walk on its own thread.
     fn search_on(&self, mut walk: Walk) {
         let weak = self.me.clone();
         let go_on = move || {
@@ -290,7 +292,7 @@ impl Tree {
         };
         let spawned = std::thread::Builder::new().name("weir-search".into()).spawn(go_on);
         if let Err(error) = spawned {
-            // Who asks next begins anew.
+            // The next request starts anew.
             tracing::warn!(%error, "cannot search for files");
             self.search.lock().walking = false;
         }

@@ -1,9 +1,10 @@
-//! How bytes move between memory and files: [`uring`], or [`threads`] where io_uring is refused.
+//! Data transfer between memory and files: [`uring`], or [`threads`] where io_uring is not
+//! available.
 //!
-//! 1. Memory named by a [`Transfer`] is owned by the transfer's `done` until that has been called.
-//! 2. Each transfer's `done` is called exactly once, on a thread of the engine, and gets all the
-//!    bytes asked for, or fewer only at the end of the file, or the error.
-//! 3. An engine that is dropped finishes what is in flight.
+//! 1. A transfer's `done` owns the memory that the [`Transfer`] names, until it has been called.
+//! 2. Each transfer's `done` is called exactly once, on a thread of the engine, with all the bytes
+//!    asked for (fewer only at the end of the file), or the error.
+//! 3. A dropped engine completes the transfers in flight.
 
 mod threads;
 mod uring;
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 pub(in crate::local) use threads::Pool;
 use uring::Uring;
 
-/// How bytes are moved.
+/// The means of data transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoEngine {
     /// io_uring where the kernel allows it, else threads.
@@ -40,11 +41,11 @@ pub(in crate::local) struct Transfer {
     pub(in crate::local) write: bool,
     pub(in crate::local) offset: u64,
     pub(in crate::local) vectors: Vectors,
-    /// Enough is moved when so many bytes are: a read may have room for more than the file has.
+    /// Transferring this many bytes suffices: a read may have room for more than the file has.
     pub(in crate::local) want: usize,
-    /// Where to go on when `file`, open for direct I/O, refuses an alignment.
+    /// Used to continue when `file`, open for direct I/O, rejects an alignment.
     pub(in crate::local) fallback: Option<Arc<OwnedFd>>,
-    /// The kernel's cache is passed through, and should be left as it was.
+    /// The data goes through the kernel's cache, which should stay unchanged.
     pub(in crate::local) drop_cache: bool,
     pub(in crate::local) done: Box<dyn FnOnce(io::Result<usize>) + Send>,
 }
@@ -67,7 +68,7 @@ impl Vectors {
         self.list.get(self.skipped..).unwrap_or_default()
     }
 
-    /// Leaves out bytes that have been moved.
+    /// Skips bytes that were transferred.
     fn advance(&mut self, mut moved: usize) {
         while let Some(vector) = self.list.get_mut(self.skipped) {
             if moved < vector.iov_len {
@@ -81,13 +82,13 @@ impl Vectors {
     }
 }
 
-/// A transfer, and how far it has come.
+/// A transfer, and its progress.
 struct Progress {
     transfer: Transfer,
     moved: usize,
 }
 
-/// What to do after the kernel answered.
+/// The next step after the kernel's answer.
 enum Next {
     Again(Progress),
     Done,
@@ -103,7 +104,7 @@ impl Progress {
         if drop_cache { RWF_DONTCACHE } else { 0 }
     }
 
-    /// Takes the kernel's answer to one try: bytes moved, or a negative errno.
+    /// Handles the kernel's answer to one attempt: bytes transferred, or a negative errno.
     fn answered(mut self, result: i32, flags: i32) -> Next {
         if result < 0 {
             return self.refused(-result, flags);
@@ -116,7 +117,7 @@ impl Progress {
             return self.finish(Ok(moved));
         }
         if moved == 0 {
-            // A write that moves nothing and says nothing would be tried for ever.
+            // A write without progress or an error would be repeated forever.
             return self.finish(Err(io::ErrorKind::WriteZero.into()));
         }
         self.transfer.offset += moved as u64;
@@ -127,8 +128,8 @@ impl Progress {
         match errno {
             libc::EINTR | libc::EAGAIN | libc::ECANCELED => Next::Again(self),
             libc::EOPNOTSUPP | libc::EINVAL if flags & RWF_DONTCACHE != 0 => {
-                // Another file system may take it, but the pages would only be kept a little
-                // longer: not worth remembering by file.
+                // Another file system may support it, but without it the pages only stay a little
+                // longer: not worth a record per file.
                 DONTCACHE_WORKS.store(false, Relaxed);
                 Next::Again(self)
             }
@@ -149,20 +150,19 @@ impl Progress {
     }
 }
 
-/// Whether the kernel takes RWF_DONTCACHE; found out by trying.
+/// Whether the kernel supports RWF_DONTCACHE, as far as tried.
 static DONTCACHE_WORKS: AtomicBool = AtomicBool::new(true);
 
-/// The engine in use, and the threads for system calls that may wait.
+/// The engine in use, and the threads for blocking system calls.
 pub(in crate::local) struct Engine {
     uring: Option<Uring>,
     pool: Pool,
 }
 
 impl Engine {
-    /// Starts an engine of the kind asked for.
+    /// Starts an engine of the given kind.
     ///
-    /// # Errors
-    /// io_uring was asked for, and the kernel refuses it.
+    /// # Errors io_uring was requested, and is not available.
     pub(in crate::local) fn start(kind: IoEngine) -> io::Result<Self> {
         let uring = match kind {
             IoEngine::Threads => None,
@@ -183,7 +183,7 @@ impl Engine {
         if self.uring.is_some() { "io_uring" } else { "threads" }
     }
 
-    /// Starts moving bytes.
+    /// Starts a transfer.
     pub(in crate::local) fn submit(&self, transfer: Transfer) {
         match &self.uring {
             Some(uring) => uring.submit(Progress::new(transfer)),
@@ -191,7 +191,7 @@ impl Engine {
         }
     }
 
-    /// Runs a call that may wait for a device, off the calling thread.
+    /// Runs a call that may block, off the calling thread.
     pub(in crate::local) async fn blocking<T: Send + 'static>(
         &self,
         call: impl FnOnce() -> weir_vfs::Result<T> + Send + 'static,

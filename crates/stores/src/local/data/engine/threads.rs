@@ -1,4 +1,4 @@
-//! A small pool of threads for system calls that wait, and transfers done by them.
+//! A small pool of threads for blocking system calls, and transfers through it.
 //!
 //! Sound because the vectors of a transfer point to memory that the transfer owns.
 
@@ -9,12 +9,12 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// Most threads of a pool: how many calls can wait for the device at once.
+/// Most threads of a pool: the number of calls that can wait for the device at once.
 const MAX_THREADS: usize = 16;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that start when they are needed and end with the pool.
+/// Threads that start on demand and end with the pool.
 #[derive(Default)]
 pub(in crate::local) struct Pool {
     shared: Arc<Shared>,
@@ -48,7 +48,7 @@ impl Pool {
             std::thread::Builder::new().name("weir-io".into()).spawn(move || shared.serve());
         match spawned {
             Ok(_) => state.threads += 1,
-            // The threads that there are do it; without any, the caller has to.
+            // The existing threads will run it; without any, the caller has to.
             Err(_) if state.threads > 0 => {
                 self.shared.work.notify_one();
             }
@@ -91,7 +91,7 @@ impl Shared {
     }
 }
 
-/// Moves all bytes of a transfer.
+/// Transfers all bytes.
 pub(super) fn transfer(mut progress: Progress) {
     loop {
         let flags = progress.flags();
@@ -103,7 +103,7 @@ pub(super) fn transfer(mut progress: Progress) {
     }
 }
 
-/// One system call: bytes moved, or a negative errno.
+/// One system call: bytes transferred, or a negative errno.
 fn try_once(progress: &Progress, flags: i32) -> i32 {
     let transfer = &progress.transfer;
     let vectors = transfer.vectors.as_slice();
@@ -118,7 +118,7 @@ fn try_once(progress: &Progress, flags: i32) -> i32 {
         }
     };
     if moved >= 0 {
-        // The kernel moves at most 2 GiB - 4 KiB at once.
+        // The kernel transfers at most 2 GiB - 4 KiB at once.
         return moved as i32;
     }
     -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)

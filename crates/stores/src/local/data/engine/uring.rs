@@ -1,4 +1,4 @@
-//! Transfers through io_uring: one thread owns the ring, takes what others queued, submits it in
+//! Transfers through io_uring: one thread owns the ring, takes queued transfers, submits them in
 //! batches and calls back.
 //!
 //! Sound because an entry's memory (its vectors and what they point to) is kept in `in_flight`
@@ -14,10 +14,10 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Entries submitted together, and half of the most that are in flight; more wait in the queue.
+/// Entries submitted together, and half of the most in flight; more wait in the queue.
 const ENTRIES: u32 = 256;
 const MAX_IN_FLIGHT: usize = 2 * ENTRIES as usize;
-/// Marks the answer to the poll that others wake the ring's thread by.
+/// Marks completion of the poll through which other threads wake the ring's thread.
 const WAKE: u64 = u64::MAX;
 
 /// A ring and its thread.
@@ -34,7 +34,7 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<Progress>,
-    /// The ring's thread sleeps, or is about to, and has to be woken.
+    /// The ring's thread sleeps, or is about to, and needs a wake-up.
     asleep: bool,
     stopping: bool,
 }
@@ -43,15 +43,15 @@ impl Uring {
     /// Starts a ring.
     ///
     /// # Errors
-    /// The kernel refuses one, or the operations needed.
+    /// The kernel refuses a ring, or the operations needed.
     pub(super) fn start() -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Arc::new(Shared { queue: Mutex::default(), wake });
         let (tx, rx) = std::sync::mpsc::channel();
         let ring_shared = shared.clone();
-        // The ring is made by the thread that uses it: the kernel then needs no locks around it.
+        // The thread that uses the ring creates it: the kernel then needs no locks around it.
         let thread = std::thread::Builder::new().name("weir-ring".into()).spawn(move || {
-            // Before the ring is made, whose own threads take after this one.
+            // Before the ring is created, whose kernel threads inherit from this one.
             write_unprivileged();
             match new_ring() {
                 Ok(ring) => {
@@ -86,7 +86,7 @@ impl Drop for Uring {
         // The last owner may be a callback on the ring's own thread.
         match self.thread.take() {
             Some(thread) if thread.thread().id() != std::thread::current().id() => {
-                // It panics only if a callback did, which was reported then.
+                // It panics only if a callback did, which was reported at that time.
                 let _ = thread.join();
             }
             _ => {}
@@ -96,7 +96,7 @@ impl Drop for Uring {
 
 impl Shared {
     fn wake(&self) {
-        // Fails only when the counter is full, that is, when a wake is pending.
+        // Fails only if the counter is full, that is, if a wake-up is pending.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
@@ -119,14 +119,14 @@ fn new_ring() -> io::Result<IoUring> {
     }
 }
 
-/// What the ring's thread works with.
+/// The state of the ring's thread.
 struct Ring {
     ring: IoUring,
     shared: Arc<Shared>,
-    /// By `user_data`; what the kernel has not answered is here, with the flags of the try.
+    /// By `user_data`: transfers without the kernel's answer, with the flags of the attempt.
     in_flight: Vec<Option<(Progress, i32)>>,
     free: Vec<usize>,
-    /// Taken from the queue, not in flight yet.
+    /// Taken from the queue, but not in flight yet.
     backlog: VecDeque<Progress>,
     wake_armed: bool,
 }
@@ -158,7 +158,7 @@ impl Ring {
         }
     }
 
-    /// Takes what others queued; says whether the ring is to stop.
+    /// Takes the queued transfers; returns whether the ring is to stop.
     fn take_queue(&mut self) -> bool {
         let mut queue = self.shared.queue.lock();
         queue.asleep = false;
@@ -166,14 +166,14 @@ impl Ring {
         queue.stopping
     }
 
-    /// Whether nothing came meanwhile; if so, who queues something wakes this thread.
+    /// Whether the queue is still empty; if so, the next `submit` wakes this thread.
     fn may_sleep(&self) -> bool {
         let mut queue = self.shared.queue.lock();
         queue.asleep = queue.waiting.is_empty() && !queue.stopping;
         queue.asleep || (queue.stopping && self.free.len() < MAX_IN_FLIGHT)
     }
 
-    /// Puts as much of the backlog in flight as there is room for.
+    /// Submits as much of the backlog as there is room for.
     fn fill(&mut self) {
         while !self.free.is_empty()
             && let Some(progress) = self.backlog.pop_front()
@@ -193,7 +193,7 @@ impl Ring {
         }
     }
 
-    /// Keeps a poll of the wake descriptor in flight; it writes to no memory.
+    /// Keeps a poll of the wake-up descriptor in flight; it writes to no memory.
     fn arm_wake(&mut self) {
         if !self.wake_armed {
             let wake = types::Fd(self.shared.wake.as_raw_fd());
@@ -207,20 +207,20 @@ impl Ring {
         if let Err(error) = self.ring.submit_and_wait(wait_for)
             && !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN))
         {
-            // What is in flight writes to memory that cannot be given back any more.
+            // Transfers in flight write to memory that can no longer be freed.
             tracing::error!(%error, "io_uring fails");
             std::process::abort();
         }
     }
 
-    /// Takes the kernel's answers.
+    /// Handles completions.
     fn reap(&mut self) {
         loop {
             // One by one: a callback must not run while the completion queue is borrowed.
             let Some(answer) = self.ring.completion().next() else { return };
             if answer.user_data() == WAKE {
                 self.wake_armed = false;
-                // Empties the counter; nothing there is fine.
+                // Resets the counter; an empty one is fine.
                 let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
                 continue;
             }

@@ -1,13 +1,14 @@
-//! Which file an identity means: a table from inode numbers to names, kept in a [log](crate::local::tree::nodelog).
+//! Maps identities to files: a table from inode numbers to names, with a
+//! [log](crate::local::tree::nodelog) on disk.
 //!
-//! 1. Before an identity is given out, its name is in the log, by write(2): it is found again after the
-//!    process was killed. A disk that takes no records delays no caller: records wait in memory, in bounds.
-//! 2. What the table says is a hint: the caller compares inode and generation.
-//! 3. The table has at most `max_nodes` entries, of about 110 bytes and the name each. Entries
-//!    that were not used lately give way, directories never.
-//! 4. `table` is never held across I/O, so a look-up of what is known does not wait for the log. Lock order:
-//!    `log`, then `table`.
-//! 5. Only a table that is [complete](Nodes::is_complete) says that a file is gone.
+//! 1. Before an identity is handed out, its name is in the log, by write(2): it survives a kill of
+//!    the process. A failing disk delays no caller: a bounded number of records waits in memory.
+//! 2. The table's answer is a hint: the caller compares inode and generation.
+//! 3. The table has at most `max_nodes` entries, of about 110 bytes plus the name each. It evicts
+//!    entries that were not used recently, but never directories.
+//! 4. `table` is never held across I/O, so a look-up of a known file does not wait for the log.
+//!    Lock order: `log`, then `table`.
+//! 5. Only a [complete](Nodes::is_complete) table proves that a file is gone.
 
 use crate::local::tree::nodelog::{
     DIRECTORY, Header, LINKED, LOG_NAME, LastExit, Log, RECORD_BYTES, REMOVED, RETRY_AFTER, Record,
@@ -25,14 +26,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_vfs::FileId;
 
-/// A log is rewritten when it has passed this size and four times that of what still counts.
+/// A log is rewritten once it exceeds this size, and four times the size of its live records.
 const COMPACT_BYTES: u64 = 64 << 20;
-/// What was appended to the log is synced after this time.
+/// Appended records are synced after this time.
 pub(in crate::local) const SYNC_AFTER: Duration = Duration::from_secs(1);
-/// Entries that are written to a new log at a time.
+/// Entries written to a new log per hold of the lock.
 const COMPACT_STEP: usize = 4096;
 
-/// A name of a file (a hard link), where the file was last seen.
+/// A name of a file (a hard link) where the file was last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::local) struct Link {
     /// Inode number of the directory.
@@ -40,11 +41,11 @@ pub(in crate::local) struct Link {
     pub(in crate::local) name: Box<[u8]>,
 }
 
-/// What is remembered of a file.
+/// An entry of the table.
 #[derive(Debug)]
 struct Node {
     generation: u64,
-    /// Creation time, by which a file is recognised without asking for its generation.
+    /// Creation time, which identifies a file without reading its generation.
     born: u64,
     place: Link,
     is_dir: bool,
@@ -66,14 +67,14 @@ struct Shared {
     log: Option<Mutex<Log>>,
     max_nodes: usize,
     compact_bytes: u64,
-    /// What the keeper, a thread that syncs and compacts the log, is to do.
+    /// Orders for the keeper, a thread that syncs and compacts the log.
     orders: Mutex<Orders>,
     wake: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Orders {
-    /// There is something to sync.
+    /// There are records to sync.
     work: bool,
     stop: bool,
 }
@@ -81,17 +82,17 @@ struct Orders {
 #[derive(Debug, Default)]
 struct Table {
     nodes: IndexMap<u64, Node>,
-    /// More names of files that have several.
+    /// Additional names of files that have several.
     others: HashMap<u64, Vec<Link>>,
-    /// Records that the log does not have yet, where there is one.
+    /// Records not yet in the log, if there is one.
     records: Option<Vec<u8>>,
-    /// Every identity ever given out is in the table, unless its file is gone.
+    /// Every identity ever handed out is in the table, unless its file is gone.
     complete: bool,
-    /// Where the search for an entry to give up goes on.
+    /// Where the search for an entry to evict continues.
     hand: usize,
 }
 
-/// An identity and where it was found, to be remembered.
+/// An identity and its place, to be entered in the table.
 #[derive(Clone, Debug)]
 pub(in crate::local) struct Seen {
     pub(in crate::local) id: FileId,
@@ -102,7 +103,7 @@ pub(in crate::local) struct Seen {
 }
 
 impl Nodes {
-    /// A table without a log: identities do not outlive the process, but for what a search finds.
+    /// A table without a log: after a restart, only a search finds identities again.
     pub(in crate::local) fn in_memory(max_nodes: usize) -> Self {
         let shared = Shared::new(Table::default(), None, max_nodes);
         Self { shared: Arc::new(shared), keeper: None, _lock: None }
@@ -135,7 +136,7 @@ impl Nodes {
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // A new state directory, unless something was here.
+                // A new state directory, unless entries were found.
                 table.complete = mark == LastExit::Missing;
             }
             Err(error) => return Err(error),
@@ -147,7 +148,7 @@ impl Nodes {
         file.sync_data()?;
         let file = put_in_place(file, &path)?;
         sync_dir(state_dir)?;
-        // From here on, what is written counts for this boot.
+        // From here on, records count for this boot.
         LastExit::of_this_boot().write(state_dir)?;
         let log = Log::new(state_dir, root, file)?;
         let shared = Arc::new(Shared { log: Some(Mutex::new(log)), ..shared });
@@ -157,12 +158,12 @@ impl Nodes {
         Ok(Self { shared, keeper: Some(keeper), _lock: Some(lock) })
     }
 
-    /// Whether every identity given out and not gone is in the table.
+    /// Whether every identity handed out is in the table, unless its file is gone.
     pub(in crate::local) fn is_complete(&self) -> bool {
         self.shared.table.read().complete
     }
 
-    /// How many files are remembered.
+    /// Number of files in the table.
     pub(in crate::local) fn len(&self) -> usize {
         self.shared.table.read().nodes.len()
     }
@@ -175,19 +176,19 @@ impl Nodes {
         Some(node.place.clone())
     }
 
-    /// Other names by which a file was seen.
+    /// Other names under which a file was seen.
     pub(in crate::local) fn other_places(&self, id: FileId) -> Vec<Link> {
         self.shared.table.read().others.get(&id.ino).cloned().unwrap_or_default()
     }
 
-    /// The identity with an inode number, if it is remembered.
+    /// The identity with an inode number, if it is in the table.
     pub(in crate::local) fn by_ino(&self, ino: u64) -> Option<FileId> {
         let table = self.shared.table.read();
         table.nodes.get(&ino).map(|node| FileId { ino, generation: node.generation })
     }
 
-    /// The generation of a file with this inode number and creation time, if it is remembered;
-    /// and whether it is remembered at this very place.
+    /// The generation of a file with this inode number and creation time, if it is in the table;
+    /// and whether the table has this very place.
     pub(in crate::local) fn recognise(
         &self,
         ino: u64,
@@ -202,7 +203,7 @@ impl Nodes {
         Some((node.generation, here))
     }
 
-    /// Remembers files, before their identities are given out.
+    /// Enters files, before their identities are handed out.
     pub(in crate::local) fn remember(&self, seen: impl IntoIterator<Item = Seen>) {
         let mut table = self.shared.table.write();
         for seen in seen {
@@ -212,7 +213,7 @@ impl Nodes {
         self.shared.append();
     }
 
-    /// A name is gone; with `last`, so is the file.
+    /// A name is gone; with `last`, the file is, too.
     pub(in crate::local) fn forget(&self, ino: u64, dir: u64, name: &[u8], last: bool) {
         let mut table = self.shared.table.write();
         let gone = Link { dir, name: name.into() };
@@ -232,7 +233,7 @@ impl Nodes {
         }
     }
 
-    /// A file goes by another name.
+    /// A file was renamed.
     pub(in crate::local) fn moved(&self, id: FileId, place: Link) {
         let mut table = self.shared.table.write();
         let Some(node) = table.nodes.get(&id.ino).filter(|n| n.generation == id.generation) else {
@@ -250,7 +251,7 @@ impl Drop for Nodes {
         self.shared.orders.lock().stop = true;
         self.shared.wake.notify_all();
         if let Some(keeper) = self.keeper.take() {
-            // It does not panic; if it did, the log is not marked below.
+            // It does not panic; if it did, the log is not marked as clean below.
             if keeper.join().is_err() {
                 return;
             }
@@ -271,8 +272,8 @@ impl Shared {
         }
     }
 
-    /// Hands the table's new records to the kernel; when it returns, those of before the call are
-    /// there, unless the disk refuses them.
+    /// Writes the table's new records to the log; on return, the kernel has those from before the
+    /// call, unless the write failed.
     fn append(&self) {
         let Some(log) = &self.log else { return };
         drop(self.append_to(log));
@@ -283,7 +284,7 @@ impl Shared {
     }
 
     fn append_to<'a>(&self, log: &'a Mutex<Log>) -> MutexGuard<'a, Log> {
-        // In the order in which they came: who takes them out is who holds the log.
+        // In the order of their creation: the holder of the log takes them out.
         let mut log = log.lock();
         let records = self.table.write().records.as_mut().map(std::mem::take).unwrap_or_default();
         log.append(&records, Instant::now());
@@ -301,7 +302,7 @@ impl Shared {
                 self.wake.wait(&mut orders);
                 continue;
             }
-            // What comes within this time is synced together; only a stop cuts it short.
+            // Records within this time are synced together; only a stop shortens the wait.
             let until = Instant::now() + SYNC_AFTER;
             while !orders.stop && !self.wake.wait_until(&mut orders, until).timed_out() {}
             orders.work = false;
@@ -312,7 +313,7 @@ impl Shared {
         }
     }
 
-    /// Syncs the log, and writes a new one if it is due; whether there is more to do.
+    /// Syncs the log, and rewrites it if that is due; returns whether there is more to do.
     fn tidy(&self) -> bool {
         let Some(log) = &self.log else { return false };
         let mut held = self.append_to(log);
@@ -324,7 +325,7 @@ impl Shared {
         if let Some(file) = file
             && let Err(error) = file.sync_data()
         {
-            // Records may be lost without a trace: a log that is written anew has them all.
+            // The failed sync may have lost records silently: a rewritten log has them all.
             tracing::warn!(%error, "cannot sync the node log");
             let mut held = log.lock();
             held.lost = true;
@@ -338,8 +339,8 @@ impl Shared {
         held.is_failing() || held.lost
     }
 
-    /// Puts a log of what counts in the place of the one that there is. Only the beginning and the end
-    /// hold up who appends.
+    /// Replaces the log by one with the live records only. Appends wait only at the beginning and
+    /// at the end.
     fn compact(&self, log: &Mutex<Log>) -> io::Result<()> {
         let (path, root) = {
             let mut log = self.append_to(log);
@@ -357,7 +358,7 @@ impl Shared {
             return Err(io::ErrorKind::StorageFull.into());
         }
         fresh.write_all(&tee)?;
-        // What was dropped is in the table, and so in the new log.
+        // Dropped records are in the table, and so in the new log.
         set_complete(&fresh, root, self.table.read().complete)?;
         let file = put_in_place(fresh, &path)?;
         log.size = file.metadata()?.len();
@@ -369,8 +370,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes a log of what counts beside the one that is there. What changes meanwhile is in it as it
-    /// was or as it is, and in the records of that time.
+    /// Writes a log of the live records next to the current one. Changes meanwhile are in it in
+    /// their old or new state, and in the records of that time.
     fn write_snapshot(&self, path: &Path, root: FileId) -> io::Result<File> {
         let mut file = OpenOptions::new()
             .create(true)
@@ -378,7 +379,7 @@ impl Shared {
             .write(true)
             .open(path.with_extension("new"))?;
         let mut out = Vec::from(header(root, false));
-        // From the back: an entry that is removed is replaced by the last one, which has been written.
+        // From the end: a removed entry is replaced by the last one, which was written already.
         let mut left = self.table.read().nodes.len();
         loop {
             let table = self.table.read();
@@ -396,7 +397,7 @@ impl Shared {
         }
     }
 
-    /// Ends in order: all is on disk, and says so.
+    /// Shuts down cleanly: everything is on disk, and marked so.
     fn close(&self) {
         let Some(log) = &self.log else { return };
         let log = self.append_to(log);
@@ -408,7 +409,7 @@ impl Shared {
     }
 }
 
-/// Puts a new log in the place of the old one.
+/// Replaces the old log by a new one.
 fn put_in_place(fresh: File, path: &Path) -> io::Result<File> {
     drop(fresh);
     std::fs::rename(path.with_extension("new"), path)?;
@@ -437,7 +438,7 @@ impl Table {
                 let others = self.others.entry(ino).or_default();
                 others.retain(|place| *place != seen.place);
                 others.push(old.place.clone());
-                // So many names are enough to find a file by.
+                // This many names suffice to find a file.
                 if others.len() > 64 {
                     others.remove(0);
                 }
@@ -461,13 +462,13 @@ impl Table {
         if let Some(node) = self.nodes.swap_remove(&ino)
             && let Some(records) = &mut self.records
         {
-            // Goes to the file with the next record: a removal that gets lost does no harm.
+            // Written with the next record: losing a removal does no harm.
             let id = FileId { ino, generation: node.generation };
             encode(records, id, node.born, 0, REMOVED, &[]);
         }
     }
 
-    /// Gives up an entry that was not used lately when the table is full.
+    /// If the table is full, evicts an entry that was not used recently.
     fn make_room(&mut self, max_nodes: usize) {
         let mut looks = 0;
         while self.nodes.len() >= max_nodes && looks < 64 {
@@ -482,7 +483,7 @@ impl Table {
         }
     }
 
-    /// Reads a log back.
+    /// Reads a log.
     fn replay(&mut self, bytes: &[u8], root: FileId, max_nodes: usize) {
         let Some((Header { sum, complete }, mut rest)) = Header::decode(bytes, root) else {
             if !bytes.is_empty() {
@@ -513,12 +514,12 @@ impl Table {
         }
     }
 
-    /// Appends what a log says of an entry.
+    /// Appends the records of an entry.
     fn encode_node(&self, out: &mut Vec<u8>, at: usize) {
         let Some((&ino, node)) = self.nodes.get_index(at) else { return };
         let id = FileId { ino, generation: node.generation };
         let linked = self.others.get(&ino).map_or(&[][..], Vec::as_slice);
-        // The last record of a file counts as its place, those before as its other names.
+        // The last record of a file is its place, those before are its other names.
         for place in linked.iter().chain([&node.place]) {
             let kind = kind_of(node.is_dir, !linked.is_empty());
             encode(out, id, node.born, place.dir, kind, &place.name);

@@ -1,4 +1,4 @@
-//! The table of nodes, its log, and what is believed of it.
+//! The table of nodes, its log, and the log's validity.
 
 use super::*;
 
@@ -73,7 +73,7 @@ fn a_log_of_before_is_read_by_its_own_sums_and_written_anew() {
         drop(nodes);
         assert_eq!(std::fs::read(&path).unwrap()[..8], *b"WEIRNOD3");
     }
-    // A record with a sum of the other kind does not count.
+    // A record with a checksum of the other kind is invalid.
     log[..8].copy_from_slice(b"WEIRNOD3");
     std::fs::write(&path, &log).unwrap();
     assert_eq!(Nodes::open(dir.path(), ROOT, 1000).unwrap().len(), 0);
@@ -135,10 +135,10 @@ fn only_a_log_that_ended_in_order_or_in_this_boot_is_complete() {
     drop(nodes);
     assert_eq!(LastExit::read(dir.path()), LastExit::Clean);
     assert!(open().is_complete());
-    // Killed: what it wrote is with the kernel.
+    // Killed: the kernel has its writes.
     LastExit::of_this_boot().write(dir.path()).unwrap();
     assert!(open().is_complete());
-    // The machine went down.
+    // The machine crashed.
     LastExit::Boot("another boot of the machine".into()).write(dir.path()).unwrap();
     let nodes = open();
     assert_eq!((nodes.len(), nodes.is_complete()), (1, false));
