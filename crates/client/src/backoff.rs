@@ -1,9 +1,9 @@
-//! Backoff before something is tried again: what a server puts off (DELAY, GRACE, JUKEBOX), or a
-//! connection to one that is away.
+//! Backoff before a retry: of a request that the server delays (DELAY, GRACE, JUKEBOX), or of a
+//! connection to a server that is down.
 //!
-//! 1. They double, up to a second. That is what a client may wait longer than it would have to when a
-//!    grace period ends, or a server is back.
-//! 2. A soft mount waits for [`SOFT_PATIENCE`] in all.
+//! 1. Pauses double, up to a second. This bounds how much longer than necessary a client waits when
+//!    a grace period ends, or a server is back.
+//! 2. A soft mount waits for [`SOFT_PATIENCE`] in total.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const FIRST_TO_CONNECT: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(1);
 const SOFT_PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long one request waits between its attempts.
+/// The pauses between one request's attempts.
 pub(crate) struct Backoff {
     hard: bool,
     next: Duration,
@@ -20,22 +20,22 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// For a request of a mount that is `hard`, or soft.
+    /// For a request of a `hard` mount, or of a soft one.
     pub(crate) fn new(hard: bool) -> Self {
         Self { hard, next: FIRST, passed: Duration::ZERO }
     }
 
-    /// For what never gives up, or gives up for another reason.
+    /// For requests that never give up, or give up for another reason.
     pub(crate) fn endless() -> Self {
         Self::new(true)
     }
 
-    /// Between attempts to connect, which cost a server that is just starting more than a call.
+    /// Between attempts to connect, which cost a server that is starting more than a call does.
     pub(crate) fn to_connect() -> Self {
         Self { next: FIRST_TO_CONNECT, ..Self::endless() }
     }
 
-    /// Waits; or says at once that there was enough of that.
+    /// Waits, or returns false at once if the time is used up.
     pub(crate) async fn wait(&mut self) -> bool {
         if !self.hard && self.passed >= SOFT_PATIENCE {
             return false;

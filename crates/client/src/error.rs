@@ -1,5 +1,5 @@
-//! What can go wrong between this client and a server, each kind by its own name; errno is made
-//! of it at the edge ([`vfs::Error`](weir_vfs::Error)).
+//! Errors between this client and a server, one variant for each kind; mapped to errno at the edge
+//! ([`vfs::Error`](weir_vfs::Error)).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,41 +8,41 @@ use std::sync::Arc;
 /// Result of a client operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an operation failed. The text names the server, the operation and what it answered.
+/// Why an operation failed. The text names the server, the operation and its answer.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The URL is not one of an NFS export.
+    /// The URL is not that of an NFS export.
     #[error("cannot read {url}: {reason}")]
     Url {
         /// The URL as given.
         url: String,
-        /// What is wrong with it, and what to write.
+        /// The fault, and what to write instead.
         reason: Cow<'static, str>,
     },
-    /// A mount option is unknown or its value makes no sense.
+    /// A mount option is unknown, or its value is invalid.
     #[error("mount option {option}: {reason}")]
     Option {
         /// The option as given.
         option: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: &'static str,
     },
-    /// No connection could be made.
+    /// Connecting failed.
     #[error("cannot reach {server}: {source}")]
     Connect {
         /// Host and port.
         server: Arc<str>,
-        /// What the socket said.
+        /// The socket's error.
         source: Arc<std::io::Error>,
     },
-    /// Something took connections and never answered.
+    /// The address accepted connections but never answered.
     #[error("no NFS server answers at {server}")]
     NoAnswer {
         /// Host and port.
         server: Arc<str>,
     },
-    /// A soft mount's patience (`timeo`, `retrans`) ran out.
+    /// The time limit of a soft mount (`timeo`, `retrans`) has expired.
     #[error("{server}: no answer to {operation} in time")]
     TimedOut {
         /// Host and port.
@@ -50,14 +50,14 @@ pub enum Error {
         /// The operation.
         operation: &'static str,
     },
-    /// The server speaks RPC, but refused the call.
+    /// The server speaks RPC, but rejected the call.
     #[error("{server}: {operation} refused: {refusal}")]
     Refused {
         /// Host and port.
         server: Arc<str>,
         /// The operation.
         operation: &'static str,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
     /// The server answered with a status other than OK.
@@ -67,7 +67,7 @@ pub enum Error {
         server: Arc<str>,
         /// The operation.
         operation: &'static str,
-        /// The status by the protocol's name.
+        /// The status, by its name in the protocol.
         status: String,
         /// The same in neutral terms.
         error: weir_vfs::Error,
@@ -79,10 +79,10 @@ pub enum Error {
         server: Arc<str>,
         /// The operation.
         operation: &'static str,
-        /// What the server did.
+        /// The violation.
         violation: Violation,
     },
-    /// None of the versions that the client may use is offered.
+    /// The server offers none of the versions that the client may use.
     #[error("cannot mount {server}: it does not offer NFS version {asked}")]
     Version {
         /// Host and port.
@@ -93,13 +93,13 @@ pub enum Error {
     /// A [`raw`](crate::raw) call on a mount of another version, or on a file of another store.
     #[error("{0} needs a mount with vers=4 (READ_PLUS: 4.2)")]
     NoSuchCall(&'static str),
-    /// The mount is gone, or the program asked for something that its options forbid.
+    /// The mount has ended, or its options forbid the operation.
     #[error("{0}")]
     Local(weir_vfs::Error),
 }
 
 impl Error {
-    /// The nearest neutral error.
+    /// The closest neutral error.
     pub fn to_vfs(&self) -> weir_vfs::Error {
         match self {
             Self::Status { error, .. } | Self::Local(error) => *error,
@@ -131,27 +131,27 @@ impl From<weir_vfs::Error> for Error {
     }
 }
 
-/// Why a server refused a call before looking at its arguments (RFC 5531 section 9).
+/// Why a server rejected a call before it looked at the arguments (RFC 5531 section 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The program is not served there.
+    /// The server does not serve the program.
     ProgramUnavailable,
-    /// The version is not served; these are, lowest to highest.
+    /// The server does not serve the version, only these (lowest and highest).
     VersionMismatch(u32, u32),
-    /// The procedure is not known.
+    /// The server does not know the procedure.
     ProcedureUnavailable,
     /// The server could not decode the arguments.
     GarbageArguments,
     /// The server failed.
     SystemError,
-    /// The RPC version is not known.
+    /// The server does not know the RPC version.
     RpcMismatch,
-    /// The credential was refused, with this `auth_stat`.
+    /// The credential was rejected, with this `auth_stat`.
     Auth(u32),
 }
 
 impl Refusal {
-    /// Whether the server may well take another version.
+    /// Whether the server may accept another version.
     pub(crate) const fn is_other_version(self) -> bool {
         matches!(self, Self::ProgramUnavailable | Self::VersionMismatch(..))
     }
@@ -173,7 +173,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What a peer did that the protocol forbids.
+/// A peer's violation of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
@@ -185,23 +185,23 @@ pub enum Violation {
     BadValue,
     /// More data than was asked for.
     MoreThanAsked,
-    /// A segment that does not begin where the one before it ended.
+    /// A segment does not begin where the one before it ended.
     NotContiguous,
-    /// A data segment outside of what was asked for.
+    /// A data segment is outside the requested range.
     OutsideRequest,
-    /// A hole whose end is past the largest offset.
+    /// The end of a hole exceeds the largest offset.
     EndOverflows,
-    /// Neither data nor end of file, so that the read would never end.
+    /// Neither data nor end of file: the read would never end.
     NoProgress,
-    /// Results of other operations than were asked for.
+    /// Results of operations other than those sent.
     WrongOperation,
     /// The reply to a call on one slot named another slot, sequence or session.
     WrongSlot,
-    /// A record longer than anything that could have been asked for.
+    /// A record longer than any reply to the calls sent.
     RecordTooLong,
-    /// A write was said to have stored more bytes than were sent, or none.
+    /// The reported count of a write is 0, or more than was sent.
     WrongCount,
-    /// A write that was to be durable is said not to be.
+    /// The server did not store a write durably as requested.
     NotDurable,
 }
 

@@ -1,5 +1,5 @@
 //! An NFS client in user space: a mounted export is a [`weir_vfs::FileSystem`], over NFSv4.2, 4.1,
-//! 4.0 or 3, whichever is the newest that both sides know.
+//! 4.0 or 3, the newest that both sides support.
 //!
 //! ```
 //! use weir_client::{MountOptions, NfsFs};
@@ -38,17 +38,17 @@
 //! let error = NfsFs::mount(&missing, &MountOptions::default()).await.err().unwrap();
 //! assert!(error.to_string().ends_with("LOOKUP: NFS4ERR_NOENT"));
 //!
-//! // What the server holds for this mount is given back.
+//! // Returns the state that the server holds for this mount.
 //! nfs.unmount().await;
 //! # server.abort();
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! The futures only wait for an answer: the conversation runs on threads of the mount's own, so any
-//! executor will do, or none. Programs without one have [`NfsFs::mount_blocking`] and [`block_on`]. Over
-//! a `weir_pagecache` files are read and written by bytes, with read-ahead and writeback, by calls
-//! that wait or by futures, and holes stay holes:
+//! The futures only wait for a reply: requests run on threads of the mount's own, so any executor
+//! will do, or none. Programs without one have [`NfsFs::mount_blocking`] and [`block_on`]. Through
+//! `weir_pagecache`, files are read and written by bytes, with read-ahead and writeback, by
+//! blocking calls or by futures, and holes stay holes:
 //!
 //! ```
 //! use weir_client::{MountOptions, NfsFs, block_on};
@@ -81,7 +81,7 @@
 //! })?;
 //!
 //! file.write_at(b"at the end of a gibibyte of nothing", 1 << 30, IoFlags::empty())?;
-//! // Durable at the server, from here on.
+//! // Durable at the server from here on.
 //! file.sync(true)?;
 //! let mut buffer = [0; 10];
 //! file.read_at(&mut buffer, 1 << 30, IoFlags::empty())?;
@@ -93,10 +93,10 @@
 //! assert!(nfs.wire_stats().received_bytes < 1 << 20);
 //!
 //! file.write_at(b"and this", 0, IoFlags::empty())?;
-//! // So is what is closed. Dropping the file would leave it to the cache to write back, some time
-//! // before the mount ends:
+//! // Closing makes it durable, too. After a drop, the cache would write it back at some time before
+//! // the mount ends.
 //! block_on(file.close())?;
-//! // writes back what is left of any file, says what failed, and unmounts.
+//! // Writes back all dirty data, reports failures, and unmounts.
 //! block_on(fs.unmount())?;
 //! # server.abort();
 //! # Ok(())
@@ -119,7 +119,7 @@
 //! backoff error    - pauses between attempts; what can go wrong
 //! ```
 //!
-//! What it promises is in docs/SEMANTICS.md, each promise with the test that proves it.
+//! docs/SEMANTICS.md lists its promises, each with the test that proves it.
 
 #![forbid(unsafe_code)]
 
@@ -143,7 +143,7 @@ pub use crate::options::{IGNORED as IGNORED_OPTIONS, MountOptions, Version};
 pub use error::{Error, Refusal, Result, Violation};
 pub use fs::{NfsFs, WireStats};
 
-/// Waits for a future on this thread, for programs without an executor. Not to be called on one.
+/// Waits for a future on this thread, for programs without an executor. Must not be called on one.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     pollster::block_on(future)
 }

@@ -1,10 +1,11 @@
 //! Byte-range locks of an open file, over every version.
 //!
-//! 1. A dropped future takes no lock: one that the server grants afterwards is given up again.
+//! 1. Dropping the future acquires no lock: if the server grants it afterwards, it is released
+//!    again.
 //! 2. A lock that conflicts is requested again: when the server calls back, and after pauses
 //!    ([`RETRY`]), because a callback may be lost.
 //! 3. A callback only causes another request. Only a reply to LOCK grants a lock.
-//! 4. Locks are given up before the file is closed.
+//! 4. Locks are released before the file is closed.
 
 use crate::files::opened::Opened;
 use crate::protocol::{LockCallback, OpenLockOwner};
@@ -17,7 +18,7 @@ use weir_vfs::{Lock, LockOwner, LockRange};
 const RETRY: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(20)..=Duration::from_secs(1);
 
-/// A granted lock. Dropping it gives the lock up, unless it was [kept](Self::keep).
+/// A granted lock. Dropping it releases the lock, unless it was [kept](Self::keep).
 pub(crate) struct Granted {
     opened: Option<Arc<Opened>>,
     owner: OpenLockOwner,

@@ -1,29 +1,30 @@
-//! Requests that count once, where a server answers a repetition as if it were another request.
+//! Recovery of non-idempotent requests that a server executes again when they are resent.
 //!
-//! A reply is lost with its connection, the request is sent again, and the server has forgotten that
-//! it executed it (it restarted, or its reply cache is small): it says that a new name is in its own
-//! way, or that a name which is gone is not there. Only an answer to a repetition is doubted.
+//! If a reply is lost with its connection, the request is sent again. A server that has forgotten
+//! its execution (it restarted, or its reply cache is small) then reports that a new name already
+//! exists, or that a removed name does not. Only the answer to a resent request is doubted.
 //!
-//! 1. What is taken for the outcome of the first request is what the request asked for, to the file.
-//! 2. A new file that must not have existed is told by a verifier that its request carried.
-//! 3. A directory that is in its own way cannot be told from another one's; that stays an error. It carries no
-//!    verifier, and another process of the same user may have made it in the meantime, as a lock for instance:
-//!    neither owner, time nor emptiness would tell, and two processes would hold the lock.
+//! 1. The first request counts as successful only if the file is in the state that it asked for.
+//! 2. A new file that must not have existed is recognised by a verifier that its request carried.
+//! 3. A directory that already exists cannot be told from another client's; that stays an error. It
+//!    carries no verifier, and another process of the same user may have created it in the
+//!    meantime, as a lock for instance: neither owner, time nor emptiness would tell, and two
+//!    processes would hold the lock.
 
 use crate::error::Result;
 use crate::protocol::{Handle, NewEntry, Node, Protocol};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{Attr, FileKind, SetAttr, SetTime};
 
-/// Tells a request to make a file from every other one.
+/// Distinguishes one request to create a file from all others.
 pub(crate) fn verifier() -> [u8; 8] {
     let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()) << 32);
     random.to_be_bytes()
 }
 
-/// Gives a file that was made exclusively, and has no attributes yet, those that it is to have.
-/// (A server may keep the verifier in the file's times, which are set in any case, RFC 1813 section
-/// 3.3.8.) A file that cannot have them is removed, unless another has its name by then.
+/// Sets the initial attributes of a file that was created exclusively, and so without them. (A
+/// server may store the verifier in the file's times, which are set in any case, RFC 1813 section
+/// 3.3.8.) If that fails, the file is removed, unless its name refers to another by then.
 pub(crate) async fn complete(
     protocol: &dyn Protocol,
     cred: &OpaqueAuth,
@@ -37,7 +38,7 @@ pub(crate) async fn complete(
     };
     let attr = protocol.setattr(cred, &node.handle, None, &set).await;
     if attr.is_err() && has_name(protocol, cred, &node.attr, (entry.dir, entry.name)).await {
-        // What failed first is what is worth saying.
+        // The first error is the one to report.
         let _ = protocol.remove(cred, entry.dir, entry.name, false).await;
     }
     attr.map(|(attr, _)| attr)
@@ -54,7 +55,7 @@ pub(crate) async fn has_name(
     there.is_ok_and(|node| same_file(&node.attr, file))
 }
 
-/// The attributes of the file, if the name is one of its own.
+/// The attributes of the file, if it has this name.
 pub(crate) async fn linked(
     protocol: &dyn Protocol,
     cred: &OpaqueAuth,
@@ -66,7 +67,7 @@ pub(crate) async fn linked(
     same_file(&attr, &there.attr).then_some(attr)
 }
 
-/// The symbolic link, if it leads to `target`.
+/// The symbolic link, if its target is `target`.
 pub(crate) async fn symlink_made(
     protocol: &dyn Protocol,
     cred: &OpaqueAuth,

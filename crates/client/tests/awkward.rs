@@ -1,4 +1,4 @@
-//! The client when Weir's own server goes away at an awkward moment, or says what it should not.
+//! The client when Weir's own server goes away at a bad moment, or violates the protocol.
 
 mod common;
 
@@ -25,7 +25,7 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), what).await.expect("it hangs")
 }
 
-/// Its server does not know it any more, and need not be told.
+/// The server has lost it, and need not be told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_is_closed_after_a_restart_is_no_reason_to_begin_anew_again_and_again() {
     let mut served = Served::start();
@@ -54,7 +54,7 @@ async fn a_restart_between_open_and_its_confirmation_is_not_noticed() {
     let nfs = mount(&between, "vers=4.0").await;
     let fs: Arc<dyn FileSystem> = nfs.clone();
     let stays = new_file(&fs, fs.root(), "stays").await;
-    // The owner of this one is forgotten in a lease or two, and new ones have to confirm.
+    // The server forgets the owner of this one after a lease or two, and new ones have to confirm.
     drop(new_file(&fs, fs.root(), "file").await);
     while between.take_count(OpCode::OpenConfirm) == 0 {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -76,8 +76,8 @@ async fn a_restart_between_open_and_its_confirmation_is_not_noticed() {
     nfs.unmount().await;
 }
 
-/// A server that has just restarted may refuse to give up locks of version 3 (Linux's does), and
-/// would keep it for good.
+/// A server that has just restarted may refuse to release locks of version 3 (Linux's does), and
+/// would keep them forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_cannot_be_given_up_in_grace_is_given_up_after_it() {
     let served = Served::start();
@@ -95,7 +95,7 @@ async fn a_lock_that_cannot_be_given_up_in_grace_is_given_up_after_it() {
     nfs.unmount().await;
 }
 
-/// Nor asked for the rest again and again.
+/// Nor is the rest requested again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_that_does_not_end_is_not_taken_for_whole() {
     let served = Served::start();
@@ -110,7 +110,7 @@ async fn a_directory_that_does_not_end_is_not_taken_for_whole() {
     }
 }
 
-/// As several machines behind one address may have it. (The verifier is the last of a WRITE's reply.)
+/// As with several machines behind one address. (The verifier ends a WRITE's reply.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_verifiers_never_match_is_written_to_durably() {
     let served = Served::start();
@@ -128,7 +128,7 @@ async fn a_server_whose_verifiers_never_match_is_written_to_durably() {
     }
 }
 
-/// It stands for two opens, both of which have to be taken back first.
+/// It uses two opens, both of which have to be reclaimed first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clone_in_flight_survives_a_restart_and_so_do_the_locks() {
     let mut served = Served::start();
@@ -153,7 +153,7 @@ async fn a_clone_in_flight_survives_a_restart_and_so_do_the_locks() {
     nfs.unmount().await;
 }
 
-/// A store in which names can neither be made nor found.
+/// A store in which names can neither be created nor found.
 struct Undecided(Arc<dyn FileSystem>);
 
 #[async_trait]
@@ -186,7 +186,7 @@ async fn a_file_that_is_there_to_be_made_and_not_to_be_found_is_not_tried_for_ev
     }
 }
 
-/// Its pages are not kept either, so neither a sync nor an unmount waits for the server.
+/// Its pages are dropped, too, so neither a sync nor an unmount waits for the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_to_a_soft_mount_fails_when_the_server_is_gone() {
     for version in ["3", "4.0", "4.2"] {

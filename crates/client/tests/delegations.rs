@@ -1,4 +1,4 @@
-//! Files that Weir's server delegates to the client, over loopback: kept, given back, taken away.
+//! Files that Weir's server delegates to the client, over loopback: kept, returned, revoked.
 
 mod common;
 
@@ -15,7 +15,7 @@ use weir_stores::local::{LocalFs, LocalOptions};
 use weir_stores::testing::{new_file, write};
 use weir_vfs::{Access, Caller, FileSystem};
 
-/// What a mount sends while `work` is done.
+/// The number of bytes that a mount sends during `work`.
 async fn sent<T>(nfs: &NfsFs, work: impl Future<Output = T>) -> (u64, T) {
     let before = nfs.wire_stats().sent_bytes;
     let done = work.await;
@@ -28,12 +28,12 @@ async fn look(nfs: &Arc<NfsFs>, id: weir_vfs::FileId) -> u64 {
     let size = file.getattr().await.unwrap().size;
     assert_eq!(nfs.getattr(id).await.unwrap().size, size);
     drop(file);
-    // The last one to let go closes it in the background.
+    // The last user closes it in the background.
     tokio::time::sleep(Duration::from_millis(100)).await;
     size
 }
 
-/// A file of 10 bytes that `maker` has written, and that is delegated to `reader`.
+/// A file of 10 bytes that `maker` has written, and whose delegation `reader` holds.
 async fn delegated(maker: &Arc<NfsFs>, reader: &Arc<NfsFs>, name: &str) -> weir_vfs::FileId {
     let fs: Arc<dyn FileSystem> = maker.clone();
     let file = new_file(&fs, fs.root(), name).await;
@@ -41,7 +41,7 @@ async fn delegated(maker: &Arc<NfsFs>, reader: &Arc<NfsFs>, name: &str) -> weir_
     drop(file);
     tokio::time::sleep(Duration::from_millis(200)).await;
     let id = reader.lookup(&Caller::Own, reader.root(), name.as_bytes()).await.unwrap().id;
-    // When it is opened again.
+    // On a later open.
     for _ in 0..3 {
         assert_eq!(look(reader, id).await, 10);
     }
@@ -75,7 +75,7 @@ async fn a_delegated_file_is_opened_without_asking_until_another_client_changes_
     }
 }
 
-/// The server cannot tell this mount's changes from those of a local program then.
+/// The server could not tell this mount's changes from those of a local program.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_local_program_writes_to_a_file_that_is_open_for_writing_is_seen() {
     let dir = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ async fn a_restart_of_the_server_ends_what_rests_on_delegations() {
     assert_eq!(ours.getattr(id).await, Err(weir_vfs::Error::Stale));
 }
 
-/// A way to a server that can be held up, or cut.
+/// A proxy that can delay or cut the traffic to a server.
 struct Way {
     addr: SocketAddr,
     state: watch::Sender<Passing>,
@@ -149,9 +149,9 @@ struct Way {
 enum Passing {
     /// Both directions pass.
     Open,
-    /// What the server says does not arrive yet.
+    /// The server's replies are held back.
     HeldUp,
-    /// Connections so far are over.
+    /// The existing connections are closed.
     Cut,
 }
 
@@ -211,8 +211,8 @@ async fn back(
     }
 }
 
-/// A client that is cut off from the server for longer than a lease has lost its delegation, and does
-/// not rely on it.
+/// A client that is disconnected from the server for longer than a lease has lost its delegation,
+/// and does not rely on it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_taken_away_is_not_relied_on() {
     let mut served = Served::start();
@@ -224,10 +224,10 @@ async fn what_was_taken_away_is_not_relied_on() {
     let id = delegated(&theirs, &ours, "file").await;
     way.set(Passing::HeldUp);
     let far = opened(&theirs, b"file").await;
-    // The recall is not heard, so this waits for the delegation to be taken away.
+    // The recall does not arrive, so this waits for the delegation to be revoked.
     write(&*far, 10, &[2; 10]).await.unwrap();
     way.set(Passing::Open);
-    // What was held up arrives first.
+    // The delayed replies arrive first.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(look(&ours, id).await, 20, "what was written meanwhile is seen");
     far.set_size(5).await.unwrap();
@@ -237,8 +237,8 @@ async fn what_was_taken_away_is_not_relied_on() {
     }
 }
 
-/// A connection that was made anew is no backchannel until it is bound: what was delegated before is
-/// not relied on, and then the server can call again.
+/// A new connection is no backchannel until it is bound: earlier delegations are not relied on
+/// meanwhile, and then the server can call back again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_made_anew_is_called_back_over_again() {
     let served = Served::start();
@@ -254,7 +254,7 @@ async fn a_connection_made_anew_is_called_back_over_again() {
     write(&*far, 10, &[2; 10]).await.unwrap();
     drop(far);
     assert_eq!(look(&ours, id).await, 20);
-    // Files are delegated again, which the server does only for who can be called; and called.
+    // The server delegates again, which it does only to clients that it can call; and calls.
     let id = delegated(&theirs, &ours, "another").await;
     assert_eq!(sent(&ours, look(&ours, id)).await, (0, 10));
     let far = opened(&theirs, b"another").await;
@@ -265,7 +265,7 @@ async fn a_connection_made_anew_is_called_back_over_again() {
     }
 }
 
-/// More files than delegations are kept: those used last are.
+/// More files than delegations are kept: the most recently used keep theirs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_delegated_files_those_used_last_are_kept() {
     const FILES: usize = 300;

@@ -22,9 +22,9 @@ async fn the_suite_over_a_peer() {
     nfs.unmount().await;
 }
 
-/// A server that delegates files is not asked when one is opened again, until another client changes the
-/// file at the server: who does so is asked by a script at `WEIR_PEER_DO`, which it runs in the
-/// directory, and says what came of it in `did` beside that.
+/// A server that delegates files is not asked when one is reopened, until another client changes
+/// the file at the server: the test asks for that with a script at `WEIR_PEER_DO`, which is run in
+/// the directory, and reports its result in `did` next to it.
 #[tokio::test]
 #[ignore = "needs a server: set WEIR_PEER to a URL, and WEIR_PEER_DO to a path"]
 async fn a_peers_delegation_is_used_until_it_is_recalled() {
@@ -47,7 +47,7 @@ async fn a_peers_delegation_is_used_until_it_is_recalled() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         (size, nfs.wire_stats().sent_bytes - before)
     };
-    // Nothing is delegated before everybody has had the time to reclaim.
+    // The server delegates nothing before all clients have had the time to reclaim.
     let begun = Instant::now();
     while look().await != (10, 0) {
         assert!(begun.elapsed() < Duration::from_secs(60), "nothing is delegated");
@@ -59,7 +59,7 @@ async fn a_peers_delegation_is_used_until_it_is_recalled() {
     let (size, bytes) = look().await;
     assert_eq!(size, 14, "what was written at the server is seen at once");
     assert_ne!(bytes, 0);
-    // Its own removal of a file that is delegated to it needs no recall.
+    // The client's own removal of a file delegated to it needs no recall.
     fs.unlink(&Caller::Own, fs.root(), name.as_bytes()).await.unwrap();
     nfs.unmount().await;
     println!("recalled by NFSv{}", nfs.version());
@@ -68,9 +68,9 @@ async fn a_peers_delegation_is_used_until_it_is_recalled() {
 async fn at_the_server(script: &str) -> String {
     let ask = std::env::var("WEIR_PEER_DO").expect("WEIR_PEER_DO is a path");
     let said = std::path::Path::new(&ask).with_file_name("did");
-    // Nothing, if this is the first.
+    // There is none before the first.
     let _ = std::fs::remove_file(&said);
-    // Whole or not at all.
+    // All of it or nothing.
     let new = format!("{ask}.new");
     std::fs::write(&new, script).unwrap();
     std::fs::rename(new, &ask).unwrap();
@@ -85,7 +85,7 @@ async fn at_the_server(script: &str) -> String {
 }
 
 fn log() {
-    // The first test of several sets it up.
+    // The first test of several initialises it.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .try_init();

@@ -59,8 +59,8 @@ async fn a_session_sends_any_compound_and_returns_any_status() {
     assert!(error.to_string().ends_with("EXCHANGE_ID: NFS4ERR_MINOR_VERS_MISMATCH"), "{error}");
 }
 
-/// Minor version 0 requires STALE_STATEID (RFC 7530 section 9.1.4.4); with sessions the client id is another
-/// one, and BAD_STATEID is right, too (RFC 8881 section 8.2.4).
+/// Minor version 0 requires STALE_STATEID (RFC 7530 section 9.1.4.4); with sessions the client id
+/// is a new one, and BAD_STATEID is right, too (RFC 8881 section 8.2.4).
 #[tokio::test]
 async fn a_stateid_of_before_the_servers_restart_is_refused() {
     let mut served = Served::start();

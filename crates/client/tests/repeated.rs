@@ -1,4 +1,4 @@
-//! Requests that count once and whose reply is lost, at a server that does not recognise a repetition.
+//! Non-idempotent requests whose reply is lost, at a server that does not recognise a resent one.
 
 mod common;
 
@@ -87,7 +87,7 @@ async fn what_was_done_is_neither_denied_nor_done_again_when_its_reply_was_lost(
     }
 }
 
-/// The server restarts after it executed the request: its sessions and reply caches are gone, too.
+/// The server restarts after it executed the request: its sessions and reply caches are lost, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_done_is_not_denied_when_the_server_restarted_after_it() {
     let mut served = Served::start();
@@ -141,7 +141,7 @@ async fn what_was_done_is_not_denied_when_the_server_restarted_after_it() {
     }
 }
 
-/// A new file is replaced by another one before it has its attributes, which it cannot have then.
+/// Another file replaces a new one before it has its attributes, which therefore cannot be set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_takes_the_place_of_a_file_that_is_being_made_stays() {
     let mut served = Served::start();

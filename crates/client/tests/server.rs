@@ -1,5 +1,5 @@
-//! The client against Weir's own server, over loopback, in every version: the suite that every
-//! store passes, sparse files, and a server that goes away and comes back.
+//! The client with Weir's own server, over loopback, in every version: the suite that every store
+//! passes, sparse files, and a server that goes away and comes back.
 
 mod common;
 
@@ -78,8 +78,8 @@ async fn the_smallest_transfers_do_for_everything() {
     }
 }
 
-/// The server's clock gives the times of writes: one that this machine's clock gave would undo a newer
-/// one of another client.
+/// The server's clock sets the times of writes: a time from this machine's clock could undo another
+/// client's newer one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_time_is_set_by_writing() {
     let served = Served::start();
@@ -108,8 +108,8 @@ async fn no_time_is_set_by_writing() {
     }
 }
 
-/// What this mount writes is known for its own, however much of it is under way, and what others write
-/// in between is noticed. (Of version 3 this server tells nothing from before a change.)
+/// This mount recognises its own writes, however many are in flight, and detects other clients'
+/// writes in between. (In version 3 this server reports no attributes from before a change.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_of_others_are_told_from_own_ones() {
     let served = Served::start();
@@ -154,7 +154,7 @@ async fn changes_of_others_are_told_from_own_ones() {
     }
 }
 
-/// What was written to files that are closed or only dropped is at the server when the mount has ended.
+/// Data written to files that were closed or dropped is at the server when the mount has ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_written_is_at_the_server_when_the_mount_ends() {
     let served = Served::start();
@@ -208,7 +208,7 @@ async fn versions_are_negotiated_downwards() {
         let nfs = served.mount("").await;
         assert_eq!(nfs.version().to_string(), newest);
         nfs.unmount().await;
-        // Of version 4, as mount.nfs has it.
+        // Version 4, as in mount.nfs.
         let url: NfsUrl = format!("nfs://{}/?vers=4", served.addr).parse().unwrap();
         match NfsFs::mount(&url, &MountOptions::default()).await {
             Ok(nfs) => {
@@ -270,8 +270,8 @@ async fn alternating_files_read_the_same_with_and_without_read_plus() {
     }
 }
 
-/// Between a client and a server of 4.2, takes READ_PLUS for an unknown operation; counts
-/// how often.
+/// A proxy between a client and a server of 4.2 that answers READ_PLUS as an unknown operation, and
+/// counts how often.
 async fn without_read_plus(server: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -322,8 +322,8 @@ async fn a_server_without_read_plus_is_read_with_read_from_then_on() {
     nfs.unmount().await;
 }
 
-/// Every version: writes that were completed before the server ended without warning are there
-/// afterwards, and those under way complete; open files are used on.
+/// Every version: writes completed before the server ended without warning persist, and those in
+/// flight complete; open files stay usable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_of_the_server_loses_nothing_and_no_caller_notices() {
     for version in VERSIONS {
@@ -355,15 +355,15 @@ async fn a_restart_of_the_server_loses_nothing_and_no_caller_notices() {
     }
 }
 
-/// A server that lets others reclaim puts off who opens a file: for as long as that takes, and no
-/// more than a second longer.
+/// In its grace period, a server delays clients that open a file: for that long, and at most a
+/// second longer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_put_off_until_the_end_of_grace_is_done_then() {
     let mut served = Served::start();
     let holder = served.mount("vers=4.0").await;
     let fs: Arc<dyn FileSystem> = holder.clone();
     drop(new_file(&fs, fs.root(), "other").await);
-    // Version 4.0 has no way to say that everything is reclaimed: grace takes its time.
+    // Version 4.0 has no RECLAIM_COMPLETE: the grace period takes its full time.
     let _file = new_file(&fs, fs.root(), "file").await;
     for version in ["4.0", "4.2"] {
         let nfs = served.mount(&format!("vers={version}")).await;
@@ -374,7 +374,7 @@ async fn what_is_put_off_until_the_end_of_grace_is_done_then() {
         let file = opened(&nfs, b"other").await;
         let took = begun.elapsed();
         assert!(took > Duration::from_secs(2), "NFSv{version}: {took:?}");
-        // Pauses that doubled for ever would end after ten seconds; a busy machine has some to spare.
+        // Pauses that always double would end after ten seconds; a busy machine needs some slack.
         assert!(took < Duration::from_secs(9), "NFSv{version}: {took:?}");
         drop(file);
         nfs.unmount().await;
@@ -565,7 +565,7 @@ async fn lock_owners_that_have_gone_take_no_room_at_the_server() {
         stays.lock(ONE, exclusive(0, 1), false).await.unwrap();
         for i in 1..20 {
             let file = opened(&nfs, version.as_bytes()).await;
-            // A server that has no room has its clients ask again.
+            // A server without room makes its clients ask again.
             let lock = file.lock(ONE, exclusive(i, i + 1), false);
             let locked = tokio::time::timeout(Duration::from_secs(10), lock).await;
             assert_eq!(locked, Ok(Ok(())), "NFSv{version}: lock {i}");
@@ -596,7 +596,7 @@ async fn nothing_stays_locked_or_hidden_when_the_mount_ends() {
             mine.unlink(&Caller::Own, mine.root(), b"gone").await.unwrap();
             let file = opened(&nfs, b"locked").await;
             file.lock(ONE, exclusive(0, 10), false).await.unwrap();
-            // Let go of before, or not.
+            // Dropped before, or not.
             let kept = (round % 2 == 0).then_some((file, gone));
             nfs.unmount().await;
             let found = locked.test_lock(ONE, exclusive(0, 10)).await;
@@ -609,8 +609,8 @@ async fn nothing_stays_locked_or_hidden_when_the_mount_ends() {
     }
 }
 
-/// Locks that were held when the server ended without warning are held afterwards, and no other
-/// owner gets them in between.
+/// Locks held when the server ended without warning are still held afterwards, and no other owner
+/// gets them in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_live_through_a_restart_of_the_server() {
     for version in VERSIONS {
@@ -625,7 +625,7 @@ async fn locks_live_through_a_restart_of_the_server() {
         served.restart();
         let other = served.mount("vers=4.2").await;
         let theirs = opened(&other, b"file").await;
-        // Waits for the end of grace.
+        // Waits for the end of the grace period.
         let denied = theirs.lock(ONE, exclusive(5, 6), false).await;
         assert_eq!(denied, Err(weir_vfs::Error::WouldBlock), "NFSv{version}");
         let denied = theirs.lock(ONE, exclusive(25, 26), false).await;
@@ -638,7 +638,7 @@ async fn locks_live_through_a_restart_of_the_server() {
     }
 }
 
-/// A client that the server has forgotten, and whose locks others may have had, is told so.
+/// A client whose locks the server has forgotten, so that others may have had them, gets an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_that_the_server_took_away_are_lost_and_not_silently_taken_again() {
     for version in ["4.0", "4.1", "4.2"] {
@@ -647,7 +647,7 @@ async fn locks_that_the_server_took_away_are_lost_and_not_silently_taken_again()
         let fs: Arc<dyn FileSystem> = nfs.clone();
         let file = new_file(&fs, fs.root(), "file").await;
         file.lock(ONE, exclusive(0, 10), false).await.unwrap();
-        // A server that knows no clients has no grace period.
+        // A server without known clients has no grace period.
         served.forget();
         // Twice, because runs are counted from 1 again.
         served.restart();

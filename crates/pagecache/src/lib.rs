@@ -52,7 +52,7 @@
 //! file.read_at_async(&mut buf, 1 << 30, IoFlags::empty()).await?;
 //! assert_eq!(&buf, b"at the end");
 //!
-//! Borrow instead of copying; a hole is reported as a hole, to its end.
+//! // Borrow instead of copying; a hole is reported as a hole, to its end.
 //! let found = file.read_segments_async(4096, 4096, IoFlags::UNCACHED).await?;
 //! assert!(matches!(found.segments[0], Segment::Hole { start: 4096, end } if end == 1 << 30));
 //! # Ok::<(), weir_vfs::Error>(())
@@ -76,12 +76,12 @@
 //!     fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await
 //! })?;
 //!
-//! Writeback begins at once; when it completes, the pages are dropped.
+//! // Writeback begins at once; when it completes, the pages are dropped.
 //! file.write_at(&[7; 1 << 20], 0, IoFlags::UNCACHED)?;
 //! file.sync(true)?;
 //! assert!(file.resident().is_empty());
 //!
-//! A stream is read ahead, and drops its pages as it goes.
+//! // A stream is read ahead, and drops its pages as it goes.
 //! let mut buf = [0; 64 << 10];
 //! for at in (0..1 << 20).step_by(buf.len()) {
 //!     assert_eq!(file.read_at(&mut buf, at as u64, IoFlags::UNCACHED)?, buf.len());
@@ -90,7 +90,7 @@
 //! assert!(stats.readahead_pages > 0 && stats.lost_pages == 0);
 //! assert_eq!(stats.pruned_pages, stats.uncached_pages);
 //!
-//! Advice brings in pages early; a cached read then takes no lock and does not wait.
+//! // Advice brings in pages early; a cached read then takes no lock and does not wait.
 //! file.advise(0, 256 << 10, Advice::WillNeed)?;
 //! while file.read_resident(&mut buf, 0) != Some(buf.len()) {
 //!     std::thread::yield_now();

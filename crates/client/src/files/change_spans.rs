@@ -12,7 +12,7 @@
 use crate::protocol::ChangeSpan;
 use weir_base::sync::Mutex;
 
-/// Spans with gaps between them that are remembered.
+/// Most spans with gaps between them that are kept.
 const MOST_SPANS: usize = 64;
 
 /// The changes of a file since this mount opened it.
@@ -21,32 +21,32 @@ pub(crate) struct OwnChanges(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// The change attribute up to which all is accounted for.
+    /// The change attribute up to which all changes are known.
     known: Option<u64>,
-    /// Of this mount's changes since, in order, joined where they touch.
+    /// The spans of this mount's changes since then, in order, joined where they touch.
     own: Vec<(u64, u64)>,
-    /// One of them failed, or there were too many.
+    /// A change failed, or there were too many.
     doubt: bool,
-    /// The server does not tell what is around a change.
+    /// The server does not report the change attributes around a change.
     untold: bool,
     under_way: u32,
-    /// Changes of this mount begun so far.
+    /// Number of this mount's changes begun.
     begun: u64,
     by_others: u64,
 }
 
-/// A change of this mount's under way; one that is dropped is in doubt.
+/// A change by this mount in progress; if dropped, its outcome is unknown.
 pub(crate) struct Change<'a> {
     changes: &'a OwnChanges,
     span: Option<ChangeSpan>,
 }
 
-/// A question about attributes.
+/// A GETATTR in progress.
 #[derive(Clone, Copy)]
 pub(crate) struct Question(Option<u64>);
 
 impl OwnChanges {
-    /// A change is about to be asked for.
+    /// Call before a change is requested.
     pub(crate) fn begin(&self) -> Change<'_> {
         let mut state = self.0.lock();
         state.under_way += 1;
@@ -54,13 +54,13 @@ impl OwnChanges {
         Change { changes: self, span: None }
     }
 
-    /// The attributes are about to be asked for.
+    /// Call before the attributes are requested.
     pub(crate) fn ask(&self) -> Question {
         let state = self.0.lock();
         Question((state.under_way == 0).then_some(state.begun))
     }
 
-    /// The answer came, with this change attribute.
+    /// The reply has arrived, with this change attribute.
     pub(crate) fn answered(&self, question: Question, change: u64) {
         let mut state = self.0.lock();
         if state.under_way > 0 || question.0 != Some(state.begun) {
@@ -78,7 +78,7 @@ impl OwnChanges {
         state.by_others += u64::from(gap || reached != change);
     }
 
-    /// How often others' changes were found; `None`: the server does not tell enough.
+    /// Number of changes by others detected; `None` if the server does not report enough.
     pub(crate) fn by_others(&self) -> Option<u64> {
         let state = self.0.lock();
         (!state.untold).then_some(state.by_others)
@@ -133,7 +133,7 @@ mod tests {
         let changes = OwnChanges::default();
         assert_eq!(look(&changes, 10), 0, "the first look");
         assert_eq!(look(&changes, 11), 1, "nothing of ours");
-        // Several at once, answered in any order.
+        // Several at once, with replies in any order.
         let several = [changes.begin(), changes.begin(), changes.begin()];
         let asked = changes.ask();
         for (change, span) in several.into_iter().zip([span(12, 14), span(11, 13), span(14, 15)]) {
@@ -142,7 +142,7 @@ mod tests {
         changes.answered(asked, 99);
         assert_eq!(changes.by_others(), Some(1), "asked while changes were under way");
         assert_eq!(look(&changes, 15), 1);
-        // Another client's change comes between two of this mount's, before, or after them.
+        // Another client's change happens between two of this mount's, before, or after them.
         changes.begin().done(span(15, 16));
         changes.begin().done(span(17, 18));
         assert_eq!(look(&changes, 18), 2);
@@ -151,7 +151,7 @@ mod tests {
         changes.begin().done(span(20, 21));
         assert_eq!(look(&changes, 22), 4);
         assert_eq!(look(&changes, 22), 4, "it counts once");
-        // What is not known counts.
+        // An unknown outcome counts.
         drop(changes.begin());
         assert_eq!(look(&changes, 22), 5);
         changes.begin().done(ChangeSpan { before: None, after: Some(23) });

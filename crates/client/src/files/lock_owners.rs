@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use weir_base::sync::Mutex;
 use weir_vfs::LockOwner;
 
-/// The lock owners of one open file, each with the number that it is given at its first use.
+/// The lock owners of one open file, each with a number assigned at its first use.
 pub(crate) struct LockOwners {
     open: u64,
     owners: Mutex<HashMap<LockOwner, u32>>,
 }
 
 impl LockOwners {
-    /// Those of a newly opened file: none.
+    /// The lock owners of a newly opened file: none.
     pub(crate) fn new() -> Self {
         static OPENS: AtomicU64 = AtomicU64::new(1);
         Self { open: OPENS.fetch_add(1, Relaxed), owners: Mutex::default() }
@@ -32,7 +32,7 @@ impl LockOwners {
     }
 }
 
-/// Numbers begin at random: some servers tell lock owners apart by host and process number alone
+/// Numbers start at random: some servers distinguish lock owners by host and process number alone
 /// (NLM's `svid`), and several programs of one machine may mount from them.
 fn next_number() -> u32 {
     static NUMBERS: OnceLock<AtomicU32> = OnceLock::new();

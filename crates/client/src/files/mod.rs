@@ -1,5 +1,5 @@
-//! What a mount knows of its files: cached attributes, opens and silly renames, the changes that it
-//! made itself, and files that are closed in the background.
+//! A mount's knowledge of its files: cached attributes, opens and silly renames, its own changes,
+//! and files that are closed in the background.
 
 pub(crate) mod attribute_cache;
 pub(crate) mod change_spans;

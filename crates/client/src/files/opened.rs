@@ -1,4 +1,4 @@
-//! An open file: what its operations, its locks and its close share.
+//! An open file: state shared by its operations, its locks and its close.
 //!
 //! 1. CLOSE is sent when the last reference is dropped: after every operation in flight.
 

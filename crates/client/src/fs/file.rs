@@ -18,7 +18,7 @@ use weir_vfs::{
 pub(crate) struct NfsFile {
     pub(crate) opened: Arc<Opened>,
     writes: Arc<Writes>,
-    /// Keeps the mount alive; let go of last.
+    /// Keeps the mount alive; dropped last.
     pub(crate) mount: Arc<Mount>,
 }
 
@@ -28,7 +28,7 @@ impl NfsFile {
         Self { writes: Writes::new(Arc::clone(&opened)), opened, mount }
     }
 
-    /// Does what changes the file.
+    /// Runs an operation that changes the file.
     async fn changing<F, Fut>(&self, operation: F) -> Result<()>
     where
         F: FnOnce(Arc<Opened>) -> Fut + Send,

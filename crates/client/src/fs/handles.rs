@@ -1,21 +1,21 @@
-//! Which filehandle a [`FileId`] stands for.
+//! Maps a [`FileId`] to its filehandle.
 //!
 //! 1. An id is made of the file's number and a hash of its file system and handle, so it is the
 //!    same after a restart and another after the number was used again.
 //! 2. Each table is bounded in bytes: past [`MAX_BYTES`] the files used longest ago are forgotten
 //!    (looking them up again brings them back). The root is never forgotten, and open files are kept
 //!    beside the tables, by [`OpenFiles`](crate::files::silly_rename::OpenFiles).
-//! 3. Directories, and files with several names, have a table of their own: a program that walks a
-//!    tree comes back to them after any number of other files.
+//! 3. Directories, and files with several names, have their own table: a program that walks a tree
+//!    returns to them after any number of other files.
 
 use crate::protocol::Handle;
 use lru::LruCache;
 use weir_base::sync::Mutex;
 use weir_vfs::{Attr, Error, FileId, FileKind, Result};
 
-/// Memory for the handles of one table: more than a million of Weir's or Linux's.
+/// Memory for the handles of one table: more than a million of Weir's or Linux's handles.
 const MAX_BYTES: usize = 256 << 20;
-/// What a handle costs besides its bytes: its entry in the table, and its allocation.
+/// Memory of a handle besides its bytes: its entry in the table, and its allocation.
 const OVERHEAD_BYTES: usize = 160;
 
 /// Filehandles by id.
@@ -42,10 +42,9 @@ impl Handles {
         &self.root
     }
 
-    /// The handle of a file that was seen.
+    /// The handle of a file that the mount has seen.
     ///
-    /// # Errors
-    /// [`Error::Stale`] when it never was, or is forgotten.
+    /// # Errors [`Error::Stale`] if it has not, or has evicted the handle.
     pub(crate) fn get(&self, id: FileId) -> Result<Handle> {
         if id == self.root.0 {
             return Ok(self.root.1.clone());
@@ -54,7 +53,7 @@ impl Handles {
         in_table(&self.others).or_else(|| in_table(&self.lasting)).ok_or(Error::Stale)
     }
 
-    /// Remembers a file.
+    /// Enters a file's handle.
     pub(crate) fn remember(&self, attr: &Attr, handle: &Handle) {
         let id = attr.id;
         let is_lasting = attr.kind == FileKind::Directory || attr.nlink > 1;

@@ -1,9 +1,8 @@
 //! A mounted export as a [`FileSystem`].
 //!
-//! 1. The conversation with the server runs on threads of the mount's own, so the futures here
-//!    only wait for an answer and may be polled by any executor. An abandoned future abandons the
-//!    answer, not the operation.
-//! 2. The mount ends when the [`NfsFs`] and every open file are gone.
+//! 1. Requests run on threads of the mount's own, so the futures here only wait for a reply and may
+//!    be polled by any executor. Dropping a future abandons the reply, not the operation.
+//! 2. The mount ends when the [`NfsFs`] and every open file have been dropped.
 
 pub(crate) mod file;
 pub(crate) mod handles;
@@ -39,22 +38,22 @@ pub struct NfsFs {
     mount: Arc<Mount>,
 }
 
-/// What went over the wire since the mount.
+/// Network traffic since the mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireStats {
     /// Bytes sent, headers included.
     pub sent_bytes: u64,
     /// Bytes received, headers included.
     pub received_bytes: u64,
-    /// Connections that had to be made anew.
+    /// Connections that were re-established.
     pub reconnects: u64,
 }
 
 impl NfsFs {
-    /// Mounts the directory that `url` names; its query goes before `options`.
+    /// Mounts the directory at `url`; the URL's query takes precedence over `options`.
     ///
     /// # Errors
-    /// The server cannot be reached, offers none of the versions asked for, or refuses the path.
+    /// The server cannot be reached, offers none of the requested versions, or refuses the path.
     pub async fn mount(url: &NfsUrl, options: &MountOptions) -> crate::Result<Arc<Self>> {
         let options = url.options(options)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -63,7 +62,7 @@ impl NfsFs {
             .enable_all()
             .build()
             .map_err(|e| crate::Error::Local(e.into()))?;
-        // Guards the runtime from here on: dropped, it ends in the background.
+        // Owns the runtime from here on: dropping it shuts the runtime down in the background.
         let runtime = Runtime(Some(runtime));
         let (uid, gid, groups) = options.identity();
         let own = Arc::new(auth_sys(uid, gid, &groups));
@@ -88,10 +87,9 @@ impl NfsFs {
         Ok(Arc::new(Self { mount: Arc::new(Mount { state, runtime }) }))
     }
 
-    /// [`mount`](Self::mount) for programs without an executor. Must not be called on one.
+    /// [`mount`](Self::mount) for programs without an executor. Must not be called from one.
     ///
-    /// # Errors
-    /// As [`mount`](Self::mount).
+    /// # Errors Those of [`mount`](Self::mount).
     pub fn mount_blocking(url: &NfsUrl, options: &MountOptions) -> crate::Result<Arc<Self>> {
         crate::block_on(Self::mount(url, options))
     }
@@ -101,7 +99,7 @@ impl NfsFs {
         self.mount.state.version
     }
 
-    /// What went over the wire so far.
+    /// Network traffic so far.
     pub fn wire_stats(&self) -> WireStats {
         let counters = &self.mount.state.counters;
         WireStats {
@@ -111,10 +109,10 @@ impl NfsFs {
         }
     }
 
-    /// Gives back what the server holds for this mount. Operations fail from then on; what a page
-    /// cache over this mount has not written back is lost, so a program that has one calls the
-    /// cache's `CachedFs::unmount` instead. A mount that is dropped does this in the background,
-    /// which a program that ends may not live to see.
+    /// Returns all state that the server holds for this mount. Operations fail from then on; dirty
+    /// data in a page cache over this mount is lost, so a program with such a cache calls its
+    /// `CachedFs::unmount` instead. Dropping the mount does this in the background, which a program
+    /// that exits may not complete.
     pub async fn unmount(&self) {
         let end = |state: Arc<MountState>| async move {
             state.end().await;
@@ -125,12 +123,12 @@ impl NfsFs {
         }
     }
 
-    /// The version of the protocol that the mount speaks.
+    /// The mount's implementation of its protocol version.
     pub(crate) fn protocol(&self) -> &dyn Protocol {
         &*self.mount.state.protocol
     }
 
-    /// The node behind a result that has one is remembered under its id.
+    /// Runs an operation, and enters the handle of its result under the file's id.
     async fn node<F, Fut>(&self, operation: F) -> Result<Attr>
     where
         F: FnOnce(Arc<MountState>) -> Fut,
@@ -143,7 +141,7 @@ impl NfsFs {
         Ok(node.attr)
     }
 
-    /// Does what changes names.
+    /// Runs an operation that changes names.
     async fn renaming<T>(&self, operation: impl Future<Output = Result<T>> + Send) -> Result<T> {
         self.mount.state.attributes.forget_all();
         let outcome = operation.await;
@@ -151,7 +149,7 @@ impl NfsFs {
         outcome
     }
 
-    /// Does what changes a file.
+    /// Runs an operation that changes a file.
     async fn changing<T>(
         &self,
         id: FileId,
@@ -168,7 +166,7 @@ impl NfsFs {
         state.handles.get(id).or_else(|error| state.open_files.handle(id).ok_or(error))
     }
 
-    /// The handle of a directory in which `name` is about to be changed.
+    /// The handle of the directory in which `name` will be changed.
     fn place(&self, dir: FileId, name: &[u8]) -> Result<(Handle, Vec<u8>)> {
         self.writable()?;
         check_name(name)?;
@@ -246,8 +244,8 @@ impl FileSystem for NfsFs {
         self.writable()?;
         let (handle, cred, mut set) = (self.handle(id)?, self.cred(caller), masked.clone());
         if set.mode_mask.take().is_some_and(|_| set.mode.is_some()) {
-            // No version has this in one step at every server. What is remembered of the file may be
-            // from before another client's change.
+            // No version has a single request for this that every server supports. Cached
+            // attributes may be from before another client's change.
             let handle = handle.clone();
             let ask = |state: Arc<MountState>| async move {
                 state.protocol.getattr(&state.own, &handle).await
@@ -302,7 +300,7 @@ impl FileSystem for NfsFs {
             .run(move |state| async move {
                 let protocol = &state.protocol;
                 let page = protocol.readdir(&cred, &dir, cookie, max_entries, with_attr).await?;
-                // What comes after such a page would never be seen, or be asked for for ever.
+                // Entries after such a page would never be seen, or requested forever.
                 match page.entries.last() {
                     Some(last) if page.eof || last.cookie != cookie => Ok(page),
                     None if page.eof => Ok(page),
@@ -349,7 +347,7 @@ impl FileSystem for NfsFs {
             }
             match self.lookup(caller, dir, &name).await {
                 Ok(attr) => return Ok(Created { attr, created: false }),
-                // Removed in between: make it after all.
+                // Removed in between: create it after all.
                 Err(Error::NotFound) => {}
                 Err(error) => return Err(error),
             }
@@ -414,10 +412,10 @@ impl FileSystem for NfsFs {
     async fn count_names(&self, id: FileId) -> Option<Unnamed> {
         let state = &self.mount.state;
         if state.open_files.is_silly_renamed(id) {
-            // As far as this mount is concerned its last name is gone.
+            // For this mount, the last name is gone.
             return Some(Unnamed { id, nlink: 0 });
         }
-        // A file that is not open has nothing that waits to be written: no reason to ask.
+        // A file that is not open has no dirty data: no need to ask.
         if !state.open_files.is_open(id) {
             return None;
         }
@@ -468,7 +466,7 @@ impl FileSystem for NfsFs {
                 if state.protocol.grant(&handle).is_none() {
                     state.attributes.forget(id);
                 }
-                // Made here, so that an open whose caller has gone is closed again.
+                // Created here, so that an open whose caller is gone is closed again.
                 let changes = state.open_files.opened(id, &handle);
                 let open_files = Arc::clone(&state.open_files);
                 let protocol = Arc::clone(&state.protocol);
@@ -490,7 +488,7 @@ impl FileSystem for NfsFs {
         Ok(Arc::new(NfsFile::new(Arc::clone(&self.mount), opened)))
     }
 
-    /// Servers make changes of names and attributes durable before they answer.
+    /// Servers make changes of names and attributes durable before they reply.
     async fn sync_node(&self, id: FileId) -> Result<()> {
         self.handle(id).map(drop)
     }
@@ -541,14 +539,14 @@ impl FileSystem for NfsFs {
     }
 }
 
-/// How often a name may be there for CREATE and not for LOOKUP, and the pause before it is tried again.
+/// How often a name may exist for CREATE but not for LOOKUP, and the pause between attempts.
 const MAX_CREATES: u32 = 16;
 const CREATE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Longest name. Some servers cannot read a call with a longer one (Linux over NFSv3).
 const MAX_NAME_BYTES: usize = 255;
 
-/// One component, and neither `.` nor `..`.
+/// Accepts a single component other than `.` and `..`.
 fn check_name(name: &[u8]) -> Result<()> {
     let bad = name.is_empty() || name == b"." || name == b".." || name.contains(&0);
     match (bad || name.contains(&b'/'), name.len() > MAX_NAME_BYTES) {

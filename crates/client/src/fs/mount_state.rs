@@ -1,4 +1,4 @@
-//! One mount: its state, and the threads that its requests run on.
+//! The state of one mount, and the threads of its requests.
 
 use crate::files::attribute_cache::AttributeCache;
 use crate::files::deferred_close::Deferred;
@@ -20,7 +20,7 @@ pub(crate) struct Mount {
     pub(crate) runtime: Runtime,
 }
 
-/// What requests in flight hold: everything but the threads that they run on.
+/// The part that requests in flight hold: everything except the threads.
 pub(crate) struct MountState {
     pub(crate) protocol: Arc<dyn Protocol>,
     pub(crate) version: Version,
@@ -35,7 +35,7 @@ pub(crate) struct MountState {
 }
 
 impl MountState {
-    /// Gives back what the server holds, as far as the server answers in time.
+    /// Returns the state that the server holds, as far as the server answers in time.
     pub(crate) async fn end(&self) {
         let close = async {
             self.deferred.finish().await;
@@ -60,7 +60,7 @@ impl Mount {
         self.try_run(operation).await.map_err(Error::from)
     }
 
-    /// [`run`](Self::run), with the client's own error.
+    /// Like [`run`](Self::run), with the client's own error.
     pub(crate) async fn try_run<T, F, Fut>(&self, operation: F) -> crate::Result<T>
     where
         T: Send + 'static,

@@ -1,4 +1,4 @@
-//! Data of open files: one operation as many calls.
+//! Data of open files: one operation becomes several calls.
 
 pub(crate) mod read;
 pub(crate) mod write;

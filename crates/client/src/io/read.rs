@@ -1,11 +1,12 @@
-//! A [`ReadOp`] as many READ calls: cut into pieces that the server takes, all on their way at
-//! once, short replies continued.
+//! A [`ReadOp`] as READ calls: split into pieces of the server's size, all in flight at once; short
+//! replies are continued.
 //!
-//! 1. On every outcome, the buffer goes back only after the last connection has dropped its reference.
-//! 2. Bytes of a hole are not touched. Where the file ends within a page, the rest of that page
-//!    is zeroed.
-//! 3. The layout is well-formed for any reply: pieces after the end of the file are left
-//!    out, and holes are clipped to their piece except in the last.
+//! 1. On every outcome, the buffer is returned only after the last connection has dropped its
+//!    reference.
+//! 2. Bytes of a hole are not written. If the file ends within a page, the rest of that page is
+//!    zeroed.
+//! 3. The layout is well-formed for any reply: pieces after the end of the file are omitted, and
+//!    holes are clipped to their piece except in the last.
 
 use crate::error::Result;
 use crate::files::opened::Opened;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use weir_base::PAGE_SIZE;
 use weir_vfs::{Error, Layout, ReadOp, SegmentKind};
 
-/// Does the read and completes it.
+/// Executes the read and completes it.
 pub(crate) async fn run(opened: Arc<Opened>, op: ReadOp) {
     let (offset, len) = (op.offset(), op.len());
     let read = Arc::new(ReadInFlight::new(op));
@@ -35,8 +36,8 @@ pub(crate) async fn run(opened: Arc<Opened>, op: ReadOp) {
 /// The largest offset at which a file can end.
 const MOST: u64 = i64::MAX as u64;
 
-/// Where the read of `len` bytes ends on the wire; `None`: past all files. The page in which the
-/// largest files end goes further, but no server reads there.
+/// The end of a read of `len` bytes at `offset` on the wire; `None` past all possible files. The
+/// last page of the largest file extends further, but servers reject reads there.
 fn end_of(offset: u64, len: usize) -> Option<u64> {
     let end = offset.checked_add(len as u64)?.min(MOST);
     let in_last_page = offset.saturating_add(len as u64) <= MOST.next_multiple_of(PAGE_SIZE as u64);
@@ -62,7 +63,7 @@ async fn whole(
     Ok(join(layouts, ends, offset, end))
 }
 
-/// One layout of those of neighbouring pieces that end at `ends`.
+/// Joins the layouts of adjacent pieces that end at `ends`.
 fn join(layouts: Vec<Layout>, ends: impl Iterator<Item = u64>, offset: u64, end: u64) -> Layout {
     let mut all = Layout::default();
     for (layout, piece_end) in layouts.into_iter().zip(ends) {
@@ -78,7 +79,7 @@ fn join(layouts: Vec<Layout>, ends: impl Iterator<Item = u64>, offset: u64, end:
     all
 }
 
-/// Bytes `from..to`, in as many calls as it takes.
+/// Reads bytes `from..to`, in as many calls as necessary.
 async fn piece(
     protocol: &dyn Protocol,
     open: &OpenContext,
@@ -150,7 +151,7 @@ mod tests {
         let ended = vec![
             layout(true, &[(Data, 0, 7)]),
             layout(true, &[]),
-            // The file grew meanwhile: what lies after a gap is not part of this read.
+            // The file grew meanwhile: data after a gap is not part of this read.
             layout(true, &[(Data, 20, 25)]),
         ];
         assert_eq!(join(ended, ends(), 0, 25), layout(true, &[(Data, 0, 7)]));

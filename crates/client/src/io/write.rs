@@ -1,4 +1,4 @@
-//! Writes of one open file: sent without waiting for the server's disk, completed when a COMMIT
+//! Writes of one open file: sent without waiting for the server's disk, and completed when a COMMIT
 //! has made them durable.
 //!
 //! ```text
@@ -11,12 +11,12 @@
 //!        again and again: written durably
 //! ```
 //!
-//! 1. A write completes without error only when its bytes are durable at the server: written so,
-//!    or covered by a COMMIT that was sent after them and answered with the verifier that every
-//!    piece of them was.
-//! 2. The source goes back only when no connection refers to it any more.
-//! 3. COMMIT is sent when nothing is in flight any more, or when [`WINDOW_BYTES`] wait for it; one
-//!    at a time.
+//! 1. A write completes without error only when its bytes are durable at the server: written
+//!    durably, or covered by a COMMIT that was sent after them and whose verifier equals those of
+//!    all their pieces.
+//! 2. The source is returned only when no connection refers to it any more.
+//! 3. COMMIT is sent when no write is in flight, or when [`WINDOW_BYTES`] wait for it; one at a
+//!    time.
 
 use crate::error::{Result, Violation};
 use crate::files::opened::Opened;
@@ -29,14 +29,14 @@ use weir_base::sync::Mutex;
 use weir_vfs::{Error, WriteOp};
 use weir_xdr::Payload;
 
-/// Bytes that may wait for a COMMIT before one is sent although more writes are in flight.
+/// Bytes waiting for a COMMIT at which it is sent although more writes are in flight.
 const WINDOW_BYTES: usize = 16 << 20;
 
-/// How often a write may be lost before it is to be written durably: a server whose verifiers never
-/// match (several machines behind one address, say) would be sent it for ever.
+/// How often a write may be lost before it is sent as a durable one: to a server whose verifiers
+/// never match (several machines behind one address, say) it would be sent forever.
 const MAX_LOSSES: u32 = 8;
 
-/// A write whose bytes calls in flight refer to; completes when the last of them lets go.
+/// A write to whose bytes calls in flight refer; it completes when the last of them drops it.
 struct WriteInFlight {
     op: Option<WriteOp>,
     outcome: Mutex<weir_vfs::Result<()>>,
@@ -71,7 +71,7 @@ impl Drop for WriteInFlight {
     }
 }
 
-/// Some bytes of a write: the payload of one WRITE call.
+/// A part of a write: the payload of one WRITE call.
 struct WritePiece {
     write: Arc<WriteInFlight>,
     from: usize,
@@ -157,8 +157,8 @@ impl Writes {
         self.commit().await;
     }
 
-    /// Writes every piece; returns the verifier that a COMMIT has to have, or `None` when all of
-    /// them are durable.
+    /// Writes every piece; returns the verifier that a COMMIT must return, or `None` if all of them
+    /// are durable.
     async fn write_all(&self, write: &Arc<WriteInFlight>) -> Result<Option<[u8; 8]>> {
         let step = self.opened.protocol.limits().write;
         loop {
@@ -171,12 +171,12 @@ impl Writes {
             if unstable.all(|verifier| verifier == first) {
                 return Ok(Some(first));
             }
-            // The server restarted in between; what it had not written may be lost.
+            // The server restarted in between and may have lost unstable data.
             write.is_lost();
         }
     }
 
-    /// Writes bytes `from..to` of the operation; the verifier, unless they are durable.
+    /// Writes bytes `from..to` of the operation; returns the verifier, unless they are durable.
     async fn write_piece(
         &self,
         write: &Arc<WriteInFlight>,
@@ -203,7 +203,7 @@ impl Writes {
                 return Err(broken(self.opened.protocol.server(), "WRITE", Violation::NotDurable));
             }
             if !stable {
-                // A short write's first part went under another verifier: begin again.
+                // The first part of a short write had another verifier: start again.
                 let lost = verifier.is_some_and(|v| v != now);
                 if lost {
                     write.is_lost();
@@ -217,7 +217,7 @@ impl Writes {
         Ok(verifier)
     }
 
-    /// Commits until nothing that is due is left.
+    /// Sends COMMITs until none is due.
     async fn commit(self: &Arc<Self>) {
         loop {
             let batch = {

@@ -1,4 +1,4 @@
-//! From a URL to a conversation: addresses, version, the path's root.
+//! Mounting a URL: addresses, version negotiation, the path's root.
 
 use crate::error::{Error, Result};
 use crate::protocol::{Node, Protocol, ProtocolConfig};
@@ -20,11 +20,11 @@ pub(crate) struct Mounted {
 
 /// NFS's port.
 const PORT: u16 = 2049;
-/// How long the end of a mount waits for a server; one that is away ends the state by itself when
-/// the lease runs out.
+/// How long the end of a mount waits for a server; if the server is down, it drops the state when
+/// the lease expires.
 pub(crate) const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Mounts with the newest version that both sides take.
+/// Mounts with the newest version that both sides support.
 pub(crate) async fn mount(url: NfsUrl, options: MountOptions, own: OpaqueAuth) -> Result<Mounted> {
     let config = protocol_config(&url, options, own).await?;
     let asked = config.options.versions();
@@ -44,7 +44,7 @@ pub(crate) async fn mount(url: NfsUrl, options: MountOptions, own: OpaqueAuth) -
     Err(Error::Version { server: config.peer.name, asked })
 }
 
-/// Looks up the server's addresses, and says how to talk to it.
+/// Looks up the server's addresses, and returns the configuration for talking to it.
 pub(crate) async fn protocol_config(
     url: &NfsUrl,
     options: MountOptions,
@@ -73,7 +73,7 @@ pub(crate) async fn protocol_config(
     })
 }
 
-/// `None` when the server does not offer the version.
+/// `None` if the server does not offer the version.
 async fn begin(
     config: &ProtocolConfig,
     version: Version,
@@ -93,8 +93,8 @@ async fn begin(
     }
 }
 
-/// A conversation whose root was found; one whose root was not is ended, so that nothing of it is
-/// left at the server.
+/// Finds the root; if that fails, ends the connection's state, so that nothing of it is left at the
+/// server.
 async fn rooted(
     protocol: Arc<dyn Protocol>,
     root: Result<Node>,

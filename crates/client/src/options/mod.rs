@@ -44,13 +44,13 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// How to mount. The default asks for the newest version that the server offers, with transfers
-/// as large as it takes, and waits for a server that is away (`hard`).
+/// Options of a mount. The default is the newest version that the server offers, the largest
+/// transfers that it accepts, and waiting for a server that is down (`hard`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
-    /// `vers=`: this version and no other; `None`: the newest that both sides know.
+    /// `vers=`: only this version; `None`: the newest that both sides support.
     pub vers: Option<Version>,
-    /// `vers=4`: where `vers` is `None`, a minor version of NFSv4 and not version 3.
+    /// `vers=4`: if `vers` is `None`, any minor version of NFSv4, but not version 3.
     pub only_v4: bool,
     /// `rsize=`: most bytes in one READ.
     pub rsize: u32,
@@ -58,12 +58,12 @@ pub struct MountOptions {
     pub wsize: u32,
     /// `nconnect=`: TCP connections, 1 to 16.
     pub nconnect: u32,
-    /// `timeo=` (tenths of a second in text): how long to wait for an answer before the
-    /// connection is made anew and the call sent again.
+    /// `timeo=` (tenths of a second in text): how long to wait for an answer before reconnecting
+    /// and resending the call.
     pub timeo: Duration,
-    /// `retrans=`: how often a soft mount tries again before it fails.
+    /// `retrans=`: how often a soft mount retries before it fails.
     pub retrans: u32,
-    /// `hard` (the default) tries for ever; `soft` fails with a time-out.
+    /// `hard` (the default) retries forever; `soft` fails with a time-out.
     pub hard: bool,
     /// `port=`: the NFS service's port; `None`: the URL's, or 2049.
     pub port: Option<u16>,
@@ -71,26 +71,26 @@ pub struct MountOptions {
     pub mountport: Option<u16>,
     /// `readplus` (the default) or `noreadplus`: whether READ_PLUS is used with version 4.2.
     pub readplus: bool,
-    /// `uncached`: tell the server that what is read and written is not wanted again (IO_ADVISE,
-    /// which only version 4.2 has).
+    /// `uncached`: tell the server that data read and written will not be used again (IO_ADVISE,
+    /// version 4.2 only).
     pub uncached: bool,
-    /// `ro`: refuse to change anything.
+    /// `ro`: refuse all changes.
     pub ro: bool,
-    /// `actimeo=` (seconds in text): how long attributes may be used again, except that an open
-    /// looks; 0, the default, asks each time.
+    /// `actimeo=` (seconds in text): how long attributes are cached; an open always fetches them.
+    /// 0, the default, disables the cache.
     pub actimeo: Duration,
     /// Whether the server may delegate files to this mount (the default). The mount then uses their
     /// attributes until the server recalls the delegation, also for longer than `actimeo`. Options in text
     /// do not change it.
     pub delegations: bool,
-    /// `resvport` (the default) or `noresvport`: bind a port below 1024 if that is permitted, as
-    /// servers ask for by default.
+    /// `resvport` (the default) or `noresvport`: bind a port below 1024 if permitted, as servers
+    /// require by default.
     pub resvport: bool,
-    /// `uid=`: the user presented for the program's own operations; default: the process's, with
-    /// the process's other groups. Another user comes without other groups.
+    /// `uid=`: the user of the program's own operations; default: the process's user with the
+    /// process's other groups. Any other user gets no other groups.
     pub uid: u32,
-    /// `gid=`: the group presented; `None`: the process's, or for another user than the process's
-    /// that of passwd(5), else 65534.
+    /// `gid=`: the group of these operations; `None`: the process's, or for a user other than the
+    /// process's the one in passwd(5), or else 65534.
     pub gid: Option<u32>,
 }
 
@@ -120,7 +120,7 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
-    /// The versions to try, in this order.
+    /// The versions to try, in order.
     pub(crate) fn versions(&self) -> Vec<Version> {
         match self.vers {
             Some(version) => vec![version],
@@ -131,8 +131,8 @@ impl MountOptions {
         }
     }
 
-    /// The user, group and other groups of the program's own operations. Another user than the
-    /// process's gets none of the process's groups: they would lend it their rights.
+    /// The user, group and other groups of the program's own operations. A user other than the
+    /// process's gets none of the process's groups, as these would extend its rights.
     pub(crate) fn identity(&self) -> (u32, u32, Vec<u32>) {
         if self.uid == rustix::process::geteuid().as_raw() {
             let gid = self.gid.unwrap_or_else(|| rustix::process::getegid().as_raw());
@@ -144,9 +144,8 @@ impl MountOptions {
         (self.uid, gid, Vec::new())
     }
 
-    /// Applies a list such as `vers=4.2,noreadplus,rsize=65536`.
-    /// Names of libnfs's URLs and of fstab(5) are known, too; those without a meaning here are
-    /// [ignored](IGNORED).
+    /// Applies a list such as `vers=4.2,noreadplus,rsize=65536`. Accepts names of libnfs's URLs and
+    /// of fstab(5), too; those without a meaning here are [ignored](IGNORED).
     ///
     /// # Errors
     /// [`Error::Option`] for an unknown option or a value out of range.
@@ -179,7 +178,7 @@ impl MountOptions {
                 };
                 self.only_v4 = value == Some("4");
             }
-            // As mount.nfs had it before `vers=4.1`.
+            // As mount.nfs spelled it before `vers=4.1`.
             "minorversion" => {
                 self.vers = match number(0, 2)? {
                     0 => Some(Version::V4_0),
@@ -223,9 +222,9 @@ impl MountOptions {
     }
 }
 
-/// Options of nfs(5), mount(8), fstab(5) and libnfs that mean nothing to a program that mounts for
-/// itself, and are accepted without effect; so is what begins with `x-`. They say when and by whom
-/// a mount is made, what its kernel does with devices and access times, or how that kernel caches.
+/// Options of nfs(5), mount(8), fstab(5) and libnfs without a meaning for a user-space mount,
+/// accepted without effect like all names that begin with `x-`. They control when and by whom a
+/// mount is made, the kernel's treatment of devices and access times, or its caching.
 pub const IGNORED: &[&str] = &[
     "_netdev",
     "ac",
@@ -307,7 +306,7 @@ fn group_of(uid: u32) -> Option<u32> {
     })
 }
 
-/// Largest `rsize` and `wsize`, in bytes; bounds what a reply may make the client hold.
+/// Largest `rsize` and `wsize`, in bytes; bounds the memory for a reply.
 pub(crate) const MAX_TRANSFER: u32 = 4 << 20;
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::{Error, MountOptions, Result};
 use std::fmt;
 use std::str::FromStr;
 
-/// Where an export is, and how to mount it.
+/// The location of an export, and the options for mounting it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NfsUrl {
     /// Host name or address; an IPv6 address without its brackets.
@@ -13,7 +13,7 @@ pub struct NfsUrl {
     pub port: Option<u16>,
     /// Components of the path, from the server's root.
     pub path: Vec<Vec<u8>>,
-    /// The query as it was given; [`MountOptions::apply`] takes it.
+    /// The query as given, for [`MountOptions::apply`].
     pub query: String,
 }
 
@@ -29,7 +29,7 @@ impl NfsUrl {
         Ok(options)
     }
 
-    /// The directory above and the last component, unless this is the server's root.
+    /// The parent directory and the last component, unless this is the server's root.
     pub fn split_last(&self) -> Option<(Self, Vec<u8>)> {
         let mut parent = self.clone();
         let name = parent.path.pop()?;
@@ -90,7 +90,7 @@ impl FromStr for NfsUrl {
 
 const SCHEME: &str = "nfs://";
 
-/// The URL that was probably meant by `host:/path`, `nfs:/host/path` or a URL of another scheme.
+/// The URL probably meant by `host:/path`, `nfs:/host/path` or a URL of another scheme.
 fn suggestion(text: &str) -> Option<NfsUrl> {
     let (before, after) = text.split_once(":/")?;
     let (host, path) = match after.strip_prefix('/') {

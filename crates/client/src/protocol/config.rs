@@ -1,11 +1,11 @@
-//! What every version needs to begin.
+//! Configuration that every protocol version needs to start.
 
 use crate::options::MountOptions;
 use crate::transport::{Counters, Patience, Peer};
 use std::sync::Arc;
 use weir_rpc::OpaqueAuth;
 
-/// What every version needs to begin.
+/// Configuration that every protocol version needs to start.
 pub(crate) struct ProtocolConfig {
     pub(crate) peer: Peer,
     pub(crate) patience: Patience,

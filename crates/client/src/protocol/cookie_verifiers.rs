@@ -1,8 +1,8 @@
-//! Cookie verifiers: what a server wants back with the next READDIR of a directory, which the
-//! neutral interface does not carry.
+//! Cookie verifiers: a server expects the one of its last reply in the next READDIR of a directory,
+//! but the neutral interface does not carry it.
 //!
-//! 1. Those of the directories listed last are remembered, [`MAX`] at most; a forgotten one is
-//!    sent as zeros, and a server that minds says so.
+//! 1. The verifiers of the [`MAX`] most recently listed directories are kept; zeros are sent for
+//!    the others, which a server that checks them rejects.
 
 use crate::protocol::Handle;
 use std::collections::{HashMap, VecDeque};
@@ -21,7 +21,7 @@ struct Table {
 }
 
 impl Verifiers {
-    /// The verifier to go on with at `cookie`; zeros at the front.
+    /// The verifier for continuing at `cookie`; zeros at the start.
     pub(crate) fn get(&self, dir: &Handle, cookie: u64) -> [u8; 8] {
         match cookie {
             0 => [0; 8],
@@ -29,12 +29,12 @@ impl Verifiers {
         }
     }
 
-    /// Remembers what the server answered.
+    /// Stores the verifier of a reply.
     pub(crate) fn set(&self, dir: &Handle, verifier: [u8; 8]) {
         let Table { by_dir, oldest_first } = &mut *self.0.lock();
         match (verifier, by_dir.get_mut(dir)) {
             (_, Some(known)) => *known = verifier,
-            // Most servers send zeros: nothing to remember.
+            // Most servers send zeros: nothing to store.
             ([0, 0, 0, 0, 0, 0, 0, 0], None) => {}
             (_, None) => {
                 by_dir.insert(dir.clone(), verifier);

@@ -1,4 +1,4 @@
-//! Lock requests that wait until another owner gives up its lock, and the server's callbacks about
+//! Lock requests that wait until another owner releases its lock, and the server's callbacks about
 //! them (CB_NOTIFY_LOCK, NLM_GRANTED).
 
 use super::types::OpenLockOwner;

@@ -26,14 +26,14 @@ use weir_vfs::{
     RenameFlags, SetAttr, XattrMode,
 };
 
-/// One version of the protocol, spoken with one server.
+/// One version of the protocol with one server.
 #[async_trait]
 pub(crate) trait Protocol: Any + Send + Sync + 'static {
     /// The server's name, for messages.
     fn server(&self) -> &Arc<str>;
     fn capabilities(&self) -> Capabilities;
     fn limits(&self) -> Limits;
-    /// Whether an open file lives on after its last name is gone.
+    /// Whether an open file stays usable after its last name is removed.
     fn keeps_unlinked(&self) -> bool;
     async fn statfs(&self, cred: &OpaqueAuth, root: &Handle) -> Result<FsStat>;
     async fn getattr(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Attr>;
@@ -62,8 +62,8 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
         with_attr: bool,
     ) -> Result<Page>;
     async fn readlink(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<u8>>;
-    /// Makes a regular file that must not exist.
-    /// `exclusive`: a repetition of the request recognises the file that the first one made.
+    /// Creates a regular file that must not exist. `exclusive`: a retransmission of the request
+    /// recognises the file that the first one created.
     async fn create(&self, cred: &OpaqueAuth, entry: NewEntry<'_>, exclusive: bool)
     -> Result<Node>;
     async fn make(
@@ -79,7 +79,7 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
         dir: &Handle,
         name: &[u8],
     ) -> Result<Attr>;
-    /// Removes a name, of a directory if `directory`.
+    /// Removes a name; of a directory if `directory`.
     async fn remove(
         &self,
         cred: &OpaqueAuth,
@@ -100,8 +100,8 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
         handle: &Handle,
         access: Access,
     ) -> Result<OpenContext>;
-    /// The number of the delegation that is held for a file: while it stays the same, no other client
-    /// changes the file.
+    /// The number of the delegation that the mount holds for a file: while it stays the same, no
+    /// other client changes the file.
     fn grant(&self, _handle: &Handle) -> Option<u64> {
         None
     }
@@ -134,16 +134,16 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
         owner: OpenLockOwner,
         lock: Lock,
     ) -> Result<Option<Lock>>;
-    /// Gives up what a lock owner holds of a range.
+    /// Releases a lock owner's locks in a range.
     async fn unlock(
         &self,
         open: &OpenContext,
         owner: OpenLockOwner,
         range: LockRange,
     ) -> Result<()>;
-    /// Releases a lock owner that holds nothing, where the version has a request for that.
+    /// Releases a lock owner without locks, where the version has a request for that.
     async fn release_lock_owner(&self, _: &OpenContext, _: OpenLockOwner) {}
-    /// One READ or READ_PLUS into its place.
+    /// One READ or READ_PLUS into its destination.
     async fn read(&self, open: &OpenContext, target: ReadTarget) -> Result<Layout>;
     /// One WRITE, durable if the request asks for that.
     async fn write(&self, open: &OpenContext, request: WriteRequest) -> Result<Written>;
@@ -175,7 +175,8 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
     async fn unmount(&self);
 }
 
-/// Opens a file without open state at the server: checks that it exists and what the caller may do.
+/// Opens a file without open state at the server: checks that it exists and the caller's
+/// permissions.
 pub(crate) async fn open_stateless(
     protocol: &dyn Protocol,
     cred: Arc<OpaqueAuth>,
@@ -195,9 +196,9 @@ pub(crate) async fn open_stateless(
     }
 }
 
-/// Renames with flags that no version of the protocol has. A new name that must not exist is made
+/// Renames with flags that no protocol version has. If the new name must not exist, it is created
 /// as a link, which is atomic, before the old one is removed; only a directory, which cannot have
-/// two names, is looked for first (and a rename replaces nothing but an empty one).
+/// two names, is checked beforehand (and a rename replaces only an empty one).
 pub(crate) async fn rename_with(
     protocol: &dyn Protocol,
     cred: &OpaqueAuth,
@@ -222,12 +223,12 @@ pub(crate) async fn rename_with(
     protocol.remove(cred, from.0, from.1, false).await
 }
 
-/// A bad answer to `operation`.
+/// An invalid answer to `operation`.
 pub(crate) fn broken(server: &Arc<str>, operation: &'static str, violation: Violation) -> Error {
     Error::Protocol { server: Arc::clone(server), operation, violation }
 }
 
-/// AUTH_SYS takes 16 groups besides the first (RFC 5531 appendix A); the rest are left out.
+/// AUTH_SYS has room for 16 groups besides the first (RFC 5531 appendix A); the rest are omitted.
 pub(crate) fn auth_sys(uid: u32, gid: u32, groups: &[u32]) -> OpaqueAuth {
     let gids: Vec<u32> = groups.iter().copied().filter(|g| *g != gid).take(16).collect();
     let machine_name = rustix::system::uname().nodename().to_bytes().into();

@@ -1,4 +1,4 @@
-//! What operations of every version take and return.
+//! Arguments and results of operations, common to all versions.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) fn file_id(ino: u64, fsid: u64, handle: &Handle) -> FileId {
 /// A file, and its attributes.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    /// Names it to the server.
+    /// The server's name for it.
     pub(crate) handle: Handle,
     /// Its attributes.
     pub(crate) attr: Attr,
@@ -30,7 +30,7 @@ pub(crate) struct Entry {
     pub(crate) name: Vec<u8>,
     pub(crate) cookie: u64,
     pub(crate) ino: u64,
-    /// Handle and attributes, when they were asked for and the server gave them.
+    /// Handle and attributes, if they were requested and the server returned them.
     pub(crate) node: Option<Node>,
 }
 
@@ -40,73 +40,74 @@ pub(crate) struct Page {
     pub(crate) eof: bool,
 }
 
-/// Where a new name goes, and what it is made with.
+/// The place of a new name, and the initial attributes.
 pub(crate) struct NewEntry<'a> {
     pub(crate) dir: &'a Handle,
     pub(crate) name: &'a [u8],
     pub(crate) set: &'a SetAttr,
 }
 
-/// What a new file that is not a regular one is.
+/// The kind of a new file that is not a regular one.
 pub(crate) enum Special<'a> {
     Directory,
     Symlink(&'a [u8]),
     File(SpecialFile),
 }
 
-/// The change attribute before and after a change, where the server told.
+/// The change attribute before and after a change, if the server reported them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChangeSpan {
     pub(crate) before: Option<u64>,
     pub(crate) after: Option<u64>,
 }
 
-/// Bytes to be written by one WRITE call.
+/// Bytes for one WRITE call.
 pub(crate) struct WriteRequest {
-    /// Where in the file they go.
+    /// Their offset in the file.
     pub(crate) offset: u64,
     pub(crate) data: Arc<dyn Payload>,
-    /// They are to be durable before the call is answered.
+    /// Whether they have to be durable before the reply.
     pub(crate) durable: bool,
 }
 
-/// What a server said of a write.
+/// A server's reply to a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
     /// Bytes stored.
     pub(crate) count: usize,
-    /// They are durable.
+    /// Whether they are durable.
     pub(crate) stable: bool,
-    /// Changes when the server may have lost what was not durable.
+    /// Changes when the server may have lost data that was not durable.
     pub(crate) verifier: [u8; 8],
-    /// The change attribute around it.
+    /// The change attribute around the write.
     pub(crate) span: ChangeSpan,
 }
 
-/// The largest transfers that both sides take, in bytes.
+/// The largest transfers that both sides support, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) read: usize,
     pub(crate) write: usize,
 }
 
-/// A file that is open at the server, as far as the version has opens.
+/// A file that is open at the server, if the version has opens.
 #[derive(Clone)]
 pub(crate) struct OpenContext {
-    /// Whose rights and which file.
+    /// The credential and the file.
     pub(crate) cred: Arc<OpaqueAuth>,
     pub(crate) handle: Handle,
-    /// What the version keeps for an open, if it has opens; shared by all opens of the file.
+    /// The version's state of an open, if it has opens; shared by all opens of the file.
     pub(crate) state: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// Who holds locks: an owner of an open file.
+/// An owner of locks: an owner within an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OpenLockOwner {
-    /// The open file, by a number that no other of this program has.
+    /// The number of the open file, unique in this program.
     pub(crate) open: u64,
     pub(crate) owner: LockOwner,
-    /// Stands for both: no other lock owner of this program has it, and hardly one of this machine.
+    /// A number for both: unique among this program's lock owners, and almost certainly on this
+    /// machine.
     pub(crate) number: u32,
 }
 
@@ -119,7 +120,7 @@ impl OpenLockOwner {
         bytes
     }
 
-    /// What [`to_bytes`](Self::to_bytes) was made of.
+    /// Undoes [`to_bytes`](Self::to_bytes).
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (open, rest) = bytes.split_first_chunk()?;
         let (owner, number) = rest.split_first_chunk()?;

@@ -48,7 +48,7 @@ pub async fn read_under(file: &dyn OpenFile, stateid: StateId) -> Result<()> {
     file.mount.try_run(call).await
 }
 
-/// The stateid that a file is open under (RFC 8881 section 8.2).
+/// The stateid of an open file (RFC 8881 section 8.2).
 ///
 /// # Errors
 /// The version has no stateids.
@@ -76,7 +76,7 @@ pub async fn test_lock(
     file.mount.try_run(call).await
 }
 
-/// Suspends or resumes lease renewal (RFC 8881 section 8.3); returns how long the lease is.
+/// Suspends or resumes lease renewal (RFC 8881 section 8.3); returns the duration of the lease.
 ///
 /// # Errors
 /// The version has no leases.

@@ -1,4 +1,4 @@
-//! Compounds over a connection, and in a session, of their own.
+//! Compounds over a separate connection, and in a separate session.
 
 use crate::error::{Error, Result, Violation};
 use crate::mount::protocol_config;
@@ -23,7 +23,7 @@ pub struct Connection {
 /// The reply to a compound.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// The status of the compound: that of the last operation done.
+    /// The status of the compound: that of the last operation executed.
     pub status: Status,
     /// The result of each operation, up to and including the first that failed.
     pub results: Vec<OpRes>,
@@ -36,7 +36,7 @@ impl Connection {
     /// [`Error::Connect`], [`Error::Option`].
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Outside a tokio runtime.
     pub async fn open(url: &NfsUrl, options: &MountOptions, minor: u32) -> Result<Self> {
         let options = url.options(options)?;
         let (uid, gid, groups) = options.identity();
@@ -96,7 +96,7 @@ pub struct Session {
     connection: Connection,
     client: ClientId,
     session: SessionId,
-    /// Of the slot's next compound.
+    /// Number of the slot's next compound.
     sequence: tokio::sync::Mutex<u32>,
 }
 
@@ -126,10 +126,10 @@ impl Session {
         }
     }
 
-    /// Sends one compound, SEQUENCE before it; the reply is without the result of SEQUENCE.
+    /// Sends one compound, preceded by SEQUENCE; the reply omits the result of SEQUENCE.
     ///
     /// # Errors
-    /// As of [`Connection::call`]; the server refuses SEQUENCE.
+    /// Those of [`Connection::call`]; the server refuses SEQUENCE.
     pub async fn call(&self, ops: &[Op]) -> Result<Reply> {
         let mut sequence = self.sequence.lock().await;
         let first = Op::Sequence(sequence::Args {
@@ -151,7 +151,7 @@ impl Session {
         }
     }
 
-    /// The connection, for compounds outside of the session.
+    /// The connection, for compounds outside the session.
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
@@ -175,7 +175,7 @@ impl Session {
     }
 }
 
-/// A client that no server knows.
+/// A client that is new to every server.
 pub fn new_client() -> ClientOwner {
     let random = getrandom::u64().unwrap_or_else(|_| std::process::id().into());
     let owner = format!("weir raw {random:016x}").as_bytes().into();

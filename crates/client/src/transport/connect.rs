@@ -1,7 +1,7 @@
-//! Making TCP connections, and ending those that broke.
+//! Opening TCP connections, and closing broken ones.
 //!
-//! 1. A connection that replaces a broken one comes from the same port where that can be had: the
-//!    reply caches of NFSv3 and 4.0 servers tell a repeated call by its xid and where it comes from.
+//! 1. A connection that replaces a broken one uses the same local port if possible: the reply
+//!    caches of NFSv3 and 4.0 servers identify a resent call by its xid and source address.
 
 use super::peer::{Locate, Peer};
 use std::io;
@@ -11,10 +11,10 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use weir_rpc::net::{self, Source};
 
-/// For one address of several.
+/// For one of several addresses.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connects to the first address that answers, from `port` if there is one and it can be had.
+/// Connects to the first address that answers, from local `port` if it is given and free.
 pub(super) async fn connect(peer: &Peer, port: Option<u16>) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     let at = match &peer.locate {
@@ -33,9 +33,9 @@ pub(super) async fn connect(peer: &Peer, port: Option<u16>) -> io::Result<TcpStr
     Err(last)
 }
 
-/// Ends a broken connection without waiting for the peer, so that its port can be used again.
+/// Closes a broken connection without waiting for the peer, so that its port can be reused.
 pub(super) fn abort(socket: TcpStream) {
-    // One that cannot be reset ends like any other, and the next takes another port.
+    // If the reset fails, the connection closes normally, and the next one uses another port.
     let _ = socket.set_zero_linger();
     drop(socket);
 }

@@ -1,4 +1,4 @@
-//! One TCP connection and the calls that wait on it.
+//! One TCP connection and its pending calls.
 //!
 //! ```text
 //!          submit                 sent                reply received
@@ -8,16 +8,16 @@
 //!                       connection lost: `requeue`
 //! ```
 //!
-//! 1. A call is answered once: with its reply, or with an error when patience (soft) or the
+//! 1. A call completes once: with its reply, or with an error when its time limit (soft) or the
 //!    connection's owner is gone. A hard call survives any number of connections.
-//! 2. A call that is sent again is the same bytes under the same xid, from the same port where that
-//!    is possible, so that a server's replay cache recognises it; its reply says that it was.
+//! 2. A resent call has the same bytes and the same xid, and comes from the same port if possible,
+//!    so that the server's replay cache recognises it; its reply is marked as one to a resent call.
 //! 3. Calls are sent in the order of submission, again after a reconnect.
-//! 4. A reply is only matched to a call that waits; a reply to none is passed over.
-//! 5. The message of a call whose time is up is dropped, wherever it waits: the payload of a WRITE goes
-//!    back to its owner then. That runs the owner's code, so it never happens under the table's lock.
-//! 6. A call's time runs from when it was sent whole. Until then it runs from when the connection
-//!    last took bytes, so that a slow way with much to send is not mistaken for a dead one.
+//! 4. A reply is matched only to a pending call; others are skipped.
+//! 5. The message of an expired call is dropped in any state: the payload of a WRITE then returns
+//!    to its owner. That runs the owner's code, so it never happens under the table's lock.
+//! 6. A call's time starts when it was sent completely. Until then it starts when the connection
+//!    last sent bytes, so that a slow network with much to send is not mistaken for a dead one.
 
 use super::connect::{abort, connect};
 use super::payload::{self, Expect, ReadTarget, ResultForm};
@@ -49,11 +49,11 @@ pub(crate) struct Request {
     expect: Expect,
 }
 
-/// Where the xid stands: after the fragment header.
+/// Offset of the xid: after the fragment header.
 const XID_AT: usize = 4;
 
 impl Request {
-    /// Begins a call; the arguments go to [`encoder`](Self::encoder).
+    /// Starts a call; the arguments are written through [`encoder`](Self::encoder).
     pub(crate) fn new(
         (program, version, procedure): (u32, u32, u32),
         cred: &OpaqueAuth,
@@ -66,35 +66,35 @@ impl Request {
         Self { encoder, operation, expect }
     }
 
-    /// Where the arguments are written.
+    /// The encoder for the arguments.
     pub(crate) fn encoder(&mut self) -> &mut Encoder {
         &mut self.encoder
     }
 }
 
-/// An answer.
+/// A reply.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    /// The results; of a read, what stands before its payload.
+    /// The results; for a read, the part before its payload.
     pub(crate) body: Bytes,
-    /// What a read found, unless it failed with a status; or how its results broke the protocol.
+    /// The layout of a read that succeeded; or the violation of the protocol in its results.
     pub(crate) read: Option<std::result::Result<Layout, Violation>>,
-    /// The call was sent on an earlier connection, too: the server may have executed it before, and
-    /// this be its answer to the repetition.
+    /// The call was sent on an earlier connection, too: the server may have executed it already,
+    /// and this may be its answer to the resent call.
     pub(crate) resent: bool,
 }
 
 /// Answers calls that the server makes on this connection.
 pub(crate) type CallbackService = dyn Fn(Bytes) -> Option<Message> + Send + Sync;
 
-/// A connection that is made anew whenever it breaks.
+/// A connection that is re-established whenever it breaks.
 pub(crate) struct Connection {
     shared: Arc<Shared>,
     task: tokio::task::AbortHandle,
 }
 
 impl Connection {
-    /// Connects, or says why that is not possible. Runs on the current tokio runtime.
+    /// Connects, or returns why that fails. Runs on the current tokio runtime.
     pub(crate) async fn open(
         peer: Peer,
         patience: Patience,
@@ -120,14 +120,14 @@ impl Connection {
         Ok(Self { shared, task })
     }
 
-    /// Sends a call and waits for its answer.
+    /// Sends a call and waits for its reply.
     pub(crate) async fn call(&self, request: Request) -> Result<Reply> {
         let (done, answer) = oneshot::channel();
         self.shared.submit(request, done);
         answer.await.unwrap_or(Err(Error::Local(weir_vfs::Error::Io)))
     }
 
-    /// Where it goes.
+    /// The server that it goes to.
     pub(crate) fn peer(&self) -> &Peer {
         &self.shared.peer
     }
@@ -137,12 +137,12 @@ impl Connection {
         &self.shared.peer.name
     }
 
-    /// Whether it was [ended](Self::end).
+    /// Whether [`end`](Self::end) was called.
     pub(crate) fn has_ended(&self) -> bool {
         self.shared.table.lock().ended
     }
 
-    /// Ends the connection; calls that wait, and later ones, fail.
+    /// Ends the connection; pending and later calls fail.
     pub(crate) fn end(&self) {
         self.task.abort();
         let dropped = {
@@ -167,9 +167,9 @@ struct Shared {
     callbacks: Option<Arc<CallbackService>>,
     table: Mutex<Table>,
     submitted: Notify,
-    /// Reads in flight that are large enough to be received in place.
+    /// Number of reads in flight that are large enough to be received in place.
     bulk: AtomicUsize,
-    /// Calls that the server answered.
+    /// Number of calls that the server has answered.
     answered: AtomicU64,
 }
 
@@ -177,19 +177,19 @@ struct Shared {
 struct Table {
     calls: HashMap<u32, Call>,
     unsent: VecDeque<Outgoing>,
-    /// When the connection was made or last took bytes.
+    /// When the connection was established or last sent bytes.
     progress: Option<Instant>,
     next_xid: u32,
     next_order: u64,
-    /// The connection has been ended by its owner.
+    /// The owner has ended the connection.
     ended: bool,
 }
 
-/// A message to be sent.
+/// A message to send.
 #[derive(Clone)]
 struct Outgoing {
     message: Arc<Message>,
-    /// The call that it is; `None`: an answer to a callback.
+    /// The xid of a call; `None` for the reply to a callback.
     xid: Option<u32>,
 }
 
@@ -199,9 +199,9 @@ struct Call {
     expect: Expect,
     order: u64,
     submitted: Instant,
-    /// When it was first sent whole.
+    /// When it was first sent completely.
     first_sent: Option<Instant>,
-    /// When it was sent whole on this connection.
+    /// When it was sent completely on this connection.
     sent: Option<Instant>,
     /// It was, or may have been, sent on an earlier connection.
     resent: bool,
@@ -209,7 +209,7 @@ struct Call {
 }
 
 impl Call {
-    /// How long it has waited for the server since `sent`, or else since the connection last took
+    /// How long it has waited for the server: since `sent`, or else since the connection last sent
     /// bytes.
     fn waited(&self, sent: Option<Instant>, progress: Option<Instant>) -> Duration {
         let since =
@@ -222,16 +222,16 @@ impl Call {
     }
 }
 
-/// Longest record that a server may send: the largest payload and room for what surrounds it.
+/// Longest record from a server: the largest payload and room for its headers.
 const MAX_RECORD_BYTES: usize = MAX_TRANSFER as usize + (1 << 20);
-/// Room for a reply's RPC header, and for what stands before the payload of a read.
+/// Room for a reply's RPC header, and for the results before the payload of a read.
 const ORDINARY_HEADER_BYTES: usize = 32;
 const ORDINARY_HEAD_BYTES: usize = 128;
-/// Messages given to the kernel in one call, at most.
+/// Most messages passed to the kernel in one call.
 const BATCH: usize = 32;
-/// Slices in one call; the kernel takes 1024.
+/// Slices in one call; the kernel accepts 1024.
 const MAX_SLICES: usize = 1024;
-/// Answers to callbacks that may wait to be sent; a server that asks for more is not answered.
+/// Most queued replies to callbacks; further callbacks are not answered.
 const MAX_QUEUED: usize = 1024;
 
 impl Shared {
@@ -269,7 +269,7 @@ impl Shared {
         self.submitted.notify_one();
     }
 
-    /// Serves calls for as long as the connection's owner lives.
+    /// Serves calls as long as the connection's owner exists.
     async fn run(self: Arc<Self>, first: TcpStream) {
         let mut socket = first;
         let mut backoff = Backoff::endless();
@@ -288,7 +288,7 @@ impl Shared {
                 backoff = Backoff::endless();
             }
             let again = async {
-                // A server that accepts connections but answers no call is retried after a pause.
+                // Retry a server that accepts connections but answers no call after a pause.
                 if self.answered.load(Relaxed) == answered {
                     backoff.wait().await;
                 }
@@ -301,7 +301,7 @@ impl Shared {
         }
     }
 
-    /// Connects again, from `port` if that can be had.
+    /// Reconnects, from local `port` if it is free.
     async fn reconnect(&self, port: Option<u16>) -> TcpStream {
         let mut backoff = Backoff::to_connect();
         let mut said = false;
@@ -326,12 +326,12 @@ impl Shared {
         }
     }
 
-    /// Puts every call that has no answer on the queue again, in the order of submission.
+    /// Requeues every call without a reply, in the order of submission.
     fn requeue(&self) {
         let mut guard = self.table.lock();
         let table = &mut *guard;
-        // One that still waits to be sent cannot have reached the server; of one that was being sent
-        // that is not certain.
+        // A call that still waits to be sent cannot have reached the server; one that was being
+        // sent may have.
         let unsent: HashSet<u32> =
             table.unsent.iter().filter_map(|outgoing| outgoing.xid).collect();
         let mut calls: Vec<(&u32, &mut Call)> = table.calls.iter_mut().collect();
@@ -350,11 +350,12 @@ impl Shared {
         self.submitted.notify_one();
     }
 
-    /// Returns when a call has waited too long for the server to be there still.
+    /// Returns when a call has waited so long that the connection is presumed dead.
     async fn watch(&self) {
         loop {
             sleep(self.patience.timeo / 4).await;
-            // Before calls expire: with `retrans=0` a call is late and expires at the same time.
+            // Before calls expire: with `retrans=0` a call becomes late and expires at the same
+            // time.
             let late = {
                 let table = self.table.lock();
                 let waited = |call: &Call| call.waited(call.sent, table.progress);
@@ -379,8 +380,8 @@ impl Shared {
         }
     }
 
-    /// Fails soft calls whose time is up. Says whether the connection was sending one of them: it refers
-    /// to that one's message until it is made anew.
+    /// Fails expired soft calls. Returns whether the connection was sending one of them: it refers
+    /// to that call's message until it is re-established.
     fn expire(&self) -> bool {
         if self.patience.hard {
             return false;
@@ -417,9 +418,9 @@ impl Shared {
     fn answer(&self, call: Call, result: Result<Reply>) {
         self.bulk.fetch_sub(call.is_bulk().into(), Relaxed);
         let Call { expect, message, done, .. } = call;
-        // The reply gives the buffers back to the caller, so this end drops its reference first.
+        // The reply returns the buffers to the caller, so drop our reference first.
         drop((expect, message));
-        // The receiver is gone if the caller abandoned the operation.
+        // The receiver is gone if the caller dropped the operation.
         let _ = done.send(result);
     }
 
@@ -437,8 +438,7 @@ impl Shared {
             }
             if batch.is_empty() {
                 self.submitted.notified().await;
-                // Where one call is made, others may be about to be, on tasks that are ready: they
-                // go in the same system call.
+                // Other ready tasks may be about to submit calls: send them all in one system call.
                 if self.table.lock().calls.len() > 1 {
                     tokio::task::yield_now().await;
                 }
@@ -467,7 +467,7 @@ impl Shared {
                         && skip >= outgoing.message.len()
                     {
                         skip -= outgoing.message.len();
-                        // One whose time is up is not waited for any more.
+                        // An expired call no longer waits.
                         if let Some(call) = outgoing.xid.and_then(|xid| table.calls.get_mut(&xid)) {
                             call.sent = Some(now);
                             call.first_sent.get_or_insert(now);
@@ -489,8 +489,8 @@ impl Shared {
             stream.begin(MAX_RECORD_BYTES).await?;
             match self.receive_message(&mut stream).await {
                 Ok(()) => {}
-                // Neither a reply to a call nor a callback that could be answered: a server that sends
-                // one may send any number of them.
+                // Neither a reply to a call nor a valid callback: a server that sends one may send
+                // any number of them.
                 Err(Failure::Record(violation)) => {
                     let message = format!("unreadable message: {violation}");
                     return Err(io::Error::new(io::ErrorKind::InvalidData, message));
@@ -514,8 +514,8 @@ impl Shared {
             self.serve(header.into());
             return Ok(());
         }
-        // The call stays in the table until its reply is whole, so that it is sent again, or given
-        // up, when the rest never comes.
+        // The call stays in the table until its reply is complete, so that it is resent, or fails,
+        // if the rest never arrives.
         let waiting = |call: &Call| (call.operation, call.expect.clone());
         let Some((operation, expect)) = self.table.lock().calls.get(&xid).map(waiting) else {
             tracing::debug!("{}: reply to an unknown xid", self.peer.name);
@@ -574,7 +574,7 @@ impl Shared {
         }
     }
 
-    /// Answers a call that the server made.
+    /// Answers a callback.
     fn serve(&self, call: Bytes) {
         let Some(answer) = self.callbacks.as_ref().and_then(|serve| serve(call)) else { return };
         let mut table = self.table.lock();
@@ -586,7 +586,7 @@ impl Shared {
     }
 }
 
-/// Longest callback that is listened to.
+/// Longest callback accepted.
 const MAX_CALLBACK_BYTES: usize = 64 << 10;
 
 async fn receive_read(

@@ -1,5 +1,5 @@
-//! Calls over TCP: one [`Connection`] per socket, made anew when it breaks, with every call that
-//! had no answer sent again under the same xid.
+//! Calls over TCP: one [`Connection`] per socket, which reconnects when it breaks and resends every
+//! call without a reply under the same xid.
 
 mod connect;
 mod connection;

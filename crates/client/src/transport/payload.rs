@@ -1,10 +1,10 @@
 //! The results of READ and READ_PLUS, received in place.
 //!
-//! 1. Every length is checked against the call before a byte is stored; nothing is stored outside
-//!    of the range that was asked for.
+//! 1. Every length is checked against the call before a byte is stored; no byte is stored outside
+//!    the requested range.
 //! 2. A hole stores nothing.
-//! 3. The extents of one reply are contiguous and begin at the call's offset, or the reply is
-//!    refused with the [`Violation`].
+//! 3. The extents of one reply are contiguous and begin at the call's offset; otherwise the reply
+//!    is rejected with the [`Violation`].
 
 use super::read_in_flight::ReadInFlight;
 use super::record::{Failure, RecordStream};
@@ -13,32 +13,32 @@ use std::sync::Arc;
 use weir_vfs::{Layout, SegmentKind};
 use weir_xdr::padding;
 
-/// What a call expects to be answered.
+/// The expected reply to a call.
 #[derive(Clone)]
 pub(crate) enum Expect {
-    /// Results of at most so many bytes.
+    /// Results of limited length.
     Results {
         /// Most bytes after the RPC header.
         max_bytes: usize,
     },
-    /// A read, with its payload to be put in place.
+    /// A read, whose payload is received in place.
     Read(ReadTarget, ResultForm),
 }
 
-/// Where the payload of one READ or READ_PLUS call goes.
+/// Destination of the payload of one READ or READ_PLUS call.
 #[derive(Clone)]
 pub(crate) struct ReadTarget {
     /// The operation that owns the buffer.
     pub(crate) read: Arc<ReadInFlight>,
-    /// Offset in the file that is byte 0 of the buffer.
+    /// File offset of byte 0 of the buffer.
     pub(crate) base: u64,
-    /// First byte asked for, an offset in the file.
+    /// First requested byte, as an offset in the file.
     pub(crate) offset: u64,
-    /// Bytes asked for.
+    /// Number of bytes requested.
     pub(crate) len: usize,
 }
 
-/// How the results before and around a payload look.
+/// The form of the results around a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResultForm {
     /// NFSv3 READ (RFC 1813 section 3.3.6).
@@ -47,11 +47,11 @@ pub(crate) enum ResultForm {
     Compound,
 }
 
-/// Room for what stands before a payload: the results of SEQUENCE and PUTFH, a tag, attributes.
+/// Room for the results before a payload: those of SEQUENCE and PUTFH, a tag, attributes.
 const MAX_HEAD_BYTES: usize = 2048;
 
-// Numbers of the operations that stand in a compound with a read (RFC 8881 section 18, RFC 7862
-// section 15.10), and the bytes of their results after an OK.
+// Numbers of the operations in a compound with a read (RFC 8881 section 18, RFC 7862 section
+// 15.10), and the length of their results after an OK.
 const OP_PUTFH: u32 = 22;
 const OP_READ: u32 = 25;
 const OP_SEQUENCE: u32 = 53;
@@ -59,8 +59,8 @@ const OP_READ_PLUS: u32 = 68;
 const SEQUENCE_BYTES: usize = 36;
 const POST_OP_ATTR_BYTES: usize = 84;
 
-/// Receives the results that belong to `target`. What stands before the payload goes to `head`;
-/// the layout is `None` when the operation failed (the head then ends with its status).
+/// Receives the results for `target`. The part before the payload goes to `head`; the layout is
+/// `None` if the operation failed (the head then ends with its status).
 pub(super) async fn receive(
     stream: &mut RecordStream<'_>,
     target: &ReadTarget,
@@ -118,8 +118,8 @@ async fn receive_compound(
             _ => return Err(Violation::WrongOperation.into()),
         }
     }
-    // Every operation succeeded, but the read was not among them; a compound that failed as a
-    // whole (minor version, say) has a status and no results.
+    // Every operation succeeded, but the read was not among them; a compound that failed as a whole
+    // (minor version, say) has a status and no results.
     Ok(None)
 }
 
@@ -154,7 +154,7 @@ async fn read_plus(stream: &mut RecordStream<'_>, target: &ReadTarget) -> Result
             1 => {
                 let len = stream.u64().await?;
                 let hole_end = start.checked_add(len).ok_or(Violation::EndOverflows)?;
-                // Only the first segment may begin before what was asked for.
+                // Only the first segment may begin before the requested range.
                 let contiguous = start == expected || (index == 0 && start < expected);
                 if !contiguous || (index == 0 && len > 0 && hole_end <= expected) {
                     return Err(Violation::NotContiguous.into());
@@ -184,7 +184,7 @@ async fn data(
     stream.take(&mut pad[..padding(len)]).await
 }
 
-/// A reply without a byte and without the end of the file would be asked for again for ever.
+/// A reply without bytes and without end of file would be requested again forever.
 fn progress(target: &ReadTarget, layout: Layout) -> Result<Layout, Failure> {
     if layout.extents.is_empty() && !layout.eof && target.len > 0 {
         return Err(Violation::NoProgress.into());

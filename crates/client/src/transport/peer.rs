@@ -1,4 +1,4 @@
-//! The server that a connection goes to, how long to wait for it, and what was sent and received.
+//! The server of a connection, the time limits of its calls, and traffic counters.
 
 use crate::error::{Error, Result};
 use futures_util::future::BoxFuture;
@@ -13,19 +13,19 @@ use weir_rpc::net::Source;
 /// A server, and how to connect to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    /// Host and port, for people.
+    /// Host and port, for messages.
     pub(crate) name: Arc<str>,
-    /// Where it may be reached, in order of preference.
+    /// Its addresses, in order of preference.
     pub(crate) addrs: Vec<SocketAddr>,
-    /// Bind a port below 1024 where that is permitted.
+    /// Bind a port below 1024 if permitted.
     pub(crate) resvport: bool,
-    /// Tells the port, if it may be another one when the server has restarted.
+    /// Looks up the port, if it may change when the server restarts.
     pub(crate) locate: Option<Locate>,
-    /// Whether anything there has ever answered a call, on whichever connection.
+    /// Whether the server has ever answered a call, on any connection.
     pub(crate) heard: Arc<AtomicBool>,
 }
 
-/// Finds out at which port a server is now.
+/// Looks up the current port of a server.
 #[derive(Clone)]
 pub(crate) struct Locate(
     pub(crate) Arc<dyn Fn() -> BoxFuture<'static, io::Result<u16>> + Send + Sync>,
@@ -38,18 +38,18 @@ impl std::fmt::Debug for Locate {
 }
 
 impl Peer {
-    /// The port that it is reached at.
+    /// The server's port.
     pub(crate) fn port(&self) -> u16 {
         self.addrs.first().map_or(0, SocketAddr::port)
     }
 
-    /// Where connections to it come from.
+    /// The local address for connections to it.
     pub(crate) fn source(&self) -> Source {
         Source { reserved: self.resvport, ..Source::ANY }
     }
 
-    /// Waits for `first`, the outcome of a first exchange, for as long as a server that is there
-    /// takes for its first answer. From then on a server that is away is waited for.
+    /// Waits for `first`, the result of the first exchange, as long as a working server may take.
+    /// Later calls wait for a server that is down.
     pub(crate) async fn first<T>(&self, first: impl Future<Output = Result<T>>) -> Result<T> {
         let silence = async {
             sleep(FIRST_PATIENCE).await;
@@ -64,21 +64,21 @@ impl Peer {
     }
 }
 
-/// How long a server may take for its very first answer, connecting included.
+/// Longest time for a server's very first answer, connecting included.
 const FIRST_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long to wait for an answer.
+/// Time limits of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// Until the connection is made anew.
+    /// Time until the connection is re-established.
     pub(crate) timeo: Duration,
-    /// A soft call fails after so many more.
+    /// Number of further periods until a soft call fails.
     pub(crate) retrans: u32,
-    /// Never fail.
+    /// Whether calls never fail.
     pub(crate) hard: bool,
 }
 
-/// What went over the wire.
+/// Traffic counters.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// Bytes sent.

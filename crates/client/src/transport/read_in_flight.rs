@@ -3,7 +3,7 @@
 use weir_base::sync::Mutex;
 use weir_vfs::{Error, Layout, ReadOp};
 
-/// A read whose buffer calls in flight fill; completes when the last of them lets go.
+/// A read whose buffer calls in flight fill; it completes when the last of them drops it.
 pub(crate) struct ReadInFlight {
     op: Mutex<ReadOp>,
     outcome: Mutex<weir_vfs::Result<Layout>>,
@@ -14,12 +14,12 @@ impl ReadInFlight {
         Self { op: Mutex::new(op), outcome: Mutex::new(Err(Error::Io)) }
     }
 
-    /// The operation, for as long as it takes to receive into it without waiting.
+    /// The operation, to be locked only while receiving into it without waiting.
     pub(crate) fn op(&self) -> &Mutex<ReadOp> {
         &self.op
     }
 
-    /// The outcome to complete the operation with.
+    /// Sets the result that completes the operation.
     pub(crate) fn resolve(&self, outcome: weir_vfs::Result<Layout>) {
         *self.outcome.lock() = outcome;
     }

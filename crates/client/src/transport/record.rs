@@ -1,12 +1,12 @@
-//! Reading records (RFC 5531 section 11) from a socket, value by value, so that payload goes from
-//! the socket straight to where it belongs.
+//! Reads records (RFC 5531 section 11) from a socket, value by value, so that payload goes directly
+//! from the socket to its destination.
 //!
 //! 1. At most [`STAGING_BYTES`] are buffered, even if the server announces a longer record.
-//! 2. An error inside a record ([`Failure::Record`]) leaves the stream at a known place: the rest
-//!    of a reply is skipped and the connection goes on. An error of the stream
+//! 2. An error inside a record ([`Failure::Record`]) leaves the stream at a known position: the
+//!    rest of the reply is skipped and the connection continues. An error of the stream
 //!    ([`Failure::Stream`]) ends the connection.
-//! 3. Payload is taken from the staging buffer as far as it was already received with a header;
-//!    the rest is received in place, together with the header that follows it, in one call.
+//! 3. Payload that was received together with a header is copied from the staging buffer; the rest
+//!    is received in place, in one call with the header that follows it.
 
 use super::read_in_flight::ReadInFlight;
 use crate::error::Violation;
@@ -16,23 +16,23 @@ use tokio::net::TcpStream;
 use weir_rpc::{FragmentHeader, RECORD_HEADER_BYTES};
 use weir_vfs::ReadOp;
 
-/// Bytes received ahead of their use, at most.
+/// Most bytes received ahead of their use.
 pub(super) const STAGING_BYTES: usize = 64 << 10;
 /// Received ahead while large payloads are expected: room for the headers between two of them, so
-/// that hardly any payload passes through the staging buffer.
+/// that hardly any payload is copied through the staging buffer.
 const BULK_STAGING_BYTES: usize = 512;
-/// Below this a data segment is taken through the staging buffer with its neighbours rather than
-/// with a system call of its own.
+/// Smaller data segments go through the staging buffer together with their neighbours, rather than
+/// by a system call for each.
 pub(super) const IN_PLACE_BYTES: usize = 32 << 10;
-/// Slices in one receive call; the kernel takes 1024.
+/// Slices in one receive call; the kernel accepts 1024.
 const MAX_SLICES: usize = 1023;
 
 /// Why a value could not be read.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The record is not what it should be.
+    /// The record is invalid.
     Record(Violation),
-    /// The connection is of no more use.
+    /// The connection is unusable.
     Stream(io::Error),
 }
 
@@ -59,16 +59,16 @@ pub(super) struct RecordStream<'a> {
     socket: &'a TcpStream,
     received: &'a AtomicU64,
     staging: Box<[u8]>,
-    /// Received and not yet taken: `staging[head..tail]`.
+    /// Received but not consumed: `staging[head..tail]`.
     head: usize,
     tail: usize,
-    /// How many large reads are in flight on the connection.
+    /// Number of large reads in flight on the connection.
     bulk: &'a AtomicUsize,
-    /// The record has segments too small to be received each by a call of its own.
+    /// The record has segments too small for a receive call each.
     small_segments: bool,
     fragment_left: usize,
     last_fragment: bool,
-    /// Bytes of the current record that may still come.
+    /// Bytes that the current record may still have.
     record_left: usize,
 }
 
@@ -93,7 +93,7 @@ impl<'a> RecordStream<'a> {
         }
     }
 
-    /// Says that the record has segments of this size, so that small ones are received together.
+    /// Announces segments of this size in the record, so that small ones are received together.
     pub(super) fn expect_segments(&mut self, len: usize) {
         self.small_segments = len < IN_PLACE_BYTES;
     }
@@ -106,7 +106,7 @@ impl<'a> RecordStream<'a> {
         }
     }
 
-    /// Waits for the next record, which may have `max_bytes`.
+    /// Waits for the next record, of at most `max_bytes`.
     pub(super) async fn begin(&mut self, max_bytes: usize) -> io::Result<()> {
         self.record_left = max_bytes;
         self.small_segments = false;
@@ -114,8 +114,8 @@ impl<'a> RecordStream<'a> {
     }
 
     async fn next_fragment(&mut self) -> io::Result<()> {
-        // A fragment may be empty, so a server can send any number of them without a pause; the other
-        // tasks, and the one that watches the connection's time, still get their turn.
+        // Fragments may be empty, so a server can send any number of them without a pause; other
+        // tasks, and the one that watches the connection's time, have to get their turn.
         tokio::task::consume_budget().await;
         let mut header = [0; RECORD_HEADER_BYTES];
         for byte in &mut header {
@@ -138,7 +138,7 @@ impl<'a> RecordStream<'a> {
         Ok(())
     }
 
-    /// Receives what there is into the empty staging buffer.
+    /// Receives available bytes into the empty staging buffer.
     async fn fill(&mut self) -> io::Result<()> {
         (self.head, self.tail) = (0, 0);
         let window = self.window();
@@ -156,7 +156,7 @@ impl<'a> RecordStream<'a> {
         }
     }
 
-    /// Makes sure that the current fragment has bytes left and says how many.
+    /// Makes sure that the current fragment has bytes left, and returns their number.
     async fn in_fragment(&mut self) -> Result<usize, Failure> {
         while self.fragment_left == 0 {
             if self.last_fragment {
@@ -202,14 +202,14 @@ impl<'a> RecordStream<'a> {
         Ok(u64::from_be_bytes(bytes))
     }
 
-    /// Takes `n` bytes to the end of `out`.
+    /// Appends `n` bytes to `out`.
     pub(super) async fn take_to(&mut self, out: &mut Vec<u8>, n: usize) -> Result<(), Failure> {
         let at = out.len();
         out.resize(at + n, 0);
         self.take(&mut out[at..]).await
     }
 
-    /// Takes the rest of the record, `max_bytes` at most, to the end of `out`.
+    /// Appends the rest of the record, at most `max_bytes`, to `out`.
     pub(super) async fn take_rest(
         &mut self,
         out: &mut Vec<u8>,
@@ -234,7 +234,7 @@ impl<'a> RecordStream<'a> {
         }
     }
 
-    /// Takes `n` bytes of payload to position `at` of the read's buffer.
+    /// Reads `n` bytes of payload to position `at` of the read's buffer.
     pub(super) async fn payload(
         &mut self,
         read: &ReadInFlight,
@@ -258,7 +258,7 @@ impl<'a> RecordStream<'a> {
         Ok(())
     }
 
-    /// Receives up to `n` bytes into the read's buffer at `at`, and what follows into the staging
+    /// Receives up to `n` bytes into the read's buffer at `at`, and further bytes into the staging
     /// buffer.
     async fn receive_in_place(
         &mut self,
@@ -285,7 +285,7 @@ impl<'a> RecordStream<'a> {
         }
     }
 
-    /// Bytes received, and how many of them the buffer had room for.
+    /// Returns the number of bytes received, and how many of them went to the buffer.
     fn try_receive_in_place(
         &mut self,
         op: &mut ReadOp,
@@ -304,7 +304,7 @@ impl<'a> RecordStream<'a> {
         Ok((self.socket.try_read_vectored(&mut slices)?, n))
     }
 
-    /// Passes over what is left of the record.
+    /// Skips the rest of the record.
     pub(super) async fn skip_rest(&mut self) -> io::Result<()> {
         loop {
             while self.fragment_left == 0 {

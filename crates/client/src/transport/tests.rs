@@ -1,5 +1,5 @@
-//! The transport against scripted peers: right bytes for anything that a server may send, and a
-//! named error for what it may not.
+//! The transport with scripted peers: the right bytes for everything that a server may send, and a
+//! named error for everything else.
 
 use super::*;
 use crate::error::{Error, Violation};
@@ -67,7 +67,7 @@ fn reply(xid: u32, results: &[u8]) -> Vec<u8> {
     e.finish().to_bytes().to_vec()
 }
 
-/// A message as records, cut into fragments of `fragment` bytes.
+/// A message as a record, split into fragments of `fragment` bytes.
 fn record(message: &[u8], fragment: usize) -> Vec<u8> {
     let mut out = Vec::new();
     let pieces: Vec<_> = message.chunks(fragment.max(1)).collect();
@@ -137,8 +137,8 @@ fn segments() -> impl Strategy<Value = Vec<(bool, usize)>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// Any segments that RFC 7862 section 15.10 allows: many, neighbours of a kind, a first hole
-    /// that begins before the range, a last one that ends after it; in any fragments.
+    /// Any segments that RFC 7862 section 15.10 allows: many, adjacent ones of one kind, a first
+    /// hole that begins before the range, a last one that ends after it; in any fragments.
     #[test]
     fn any_layout_yields_its_bytes(
         segments in segments(),
@@ -176,7 +176,7 @@ proptest! {
     }
 
     /// For any bytes after a well-formed header, the call ends: with a reply, or an error that
-    /// names what was wrong.
+    /// names the fault.
     #[test]
     fn any_bytes_end_the_call(results in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..20usize) {
         let mut results = results;
@@ -223,11 +223,11 @@ fn wrong_xids_absurd_lengths_and_cut_off_replies_do_not_reach_the_caller() {
     let answer = move |xid: u32| {
         use std::sync::atomic::Ordering::Relaxed;
         match attempts.fetch_add(1, Relaxed) {
-            // To an unknown xid: skipped; the call is sent again when its time is up.
+            // To an unknown xid: skipped; the call is resent when its time is up.
             0 => record(&reply(xid ^ 1, &good), usize::MAX),
-            // A record longer than any reply: the connection is given up.
+            // A record longer than any reply: the connection is closed.
             1 => vec![0xff; 64],
-            // A reply that ends in the middle, and the rest never comes.
+            // A reply that ends in the middle.
             2 => record(&reply(xid, &good), usize::MAX)[..120].to_vec(),
             _ => record(&reply(xid, &good), usize::MAX),
         }
@@ -297,7 +297,7 @@ fn a_soft_call_to_a_silent_server_fails_in_time() {
     });
 }
 
-/// Each byte comes soon, and the reply never.
+/// Bytes arrive one by one, but the reply is never complete.
 #[test]
 fn a_soft_call_to_a_server_that_drips_fails_in_time() {
     run(async {
@@ -348,7 +348,7 @@ fn a_soft_call_to_a_server_that_hangs_up_fails_in_time() {
     });
 }
 
-/// As one whose machine is switched off.
+/// Like a machine that is switched off.
 #[test]
 fn a_soft_call_to_a_server_that_takes_no_connection_fails_in_time() {
     run(async {
@@ -360,7 +360,7 @@ fn a_soft_call_to_a_server_that_takes_no_connection_fails_in_time() {
         let patience = Patience { hard: false, ..PATIENCE };
         let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
         drop(listener.accept().await.unwrap());
-        // The backlog takes a few connections that are never accepted.
+        // The backlog holds a few connections that are never accepted.
         let mut waiting = Vec::new();
         let fill = async {
             loop {
@@ -401,7 +401,7 @@ fn a_server_that_hangs_up_on_every_call_is_not_called_without_a_pause() {
     });
 }
 
-/// The reply caches of version 3 tell a repeated call by its xid and where it comes from.
+/// The reply caches of version 3 identify a resent call by its xid and source address.
 #[test]
 fn a_call_is_sent_again_from_the_same_port_and_its_reply_says_so() {
     run(async {
@@ -411,7 +411,7 @@ fn a_call_is_sent_again_from_the_same_port_and_its_reply_says_so() {
         let null = || Request::new((100_003, 4, 0), &OpaqueAuth::NONE, "NULL", expect());
         let server = tokio::spawn(async move {
             let mut seen = Vec::new();
-            // One reply is lost with its connection, the others come.
+            // One reply is lost with its connection, the others arrive.
             let (mut socket, from) = listener.accept().await.unwrap();
             seen.push((read_call(&mut socket).await.unwrap(), from.port()));
             drop(socket);
@@ -433,7 +433,7 @@ fn a_call_is_sent_again_from_the_same_port_and_its_reply_says_so() {
     });
 }
 
-/// A payload that says when it is dropped: the pages of a WRITE can then be used again.
+/// A payload that reports its drop: the pages of a WRITE can be reused then.
 struct Pages(Vec<u8>, mpsc::Sender<()>);
 
 impl weir_xdr::Payload for Pages {
@@ -452,7 +452,7 @@ impl Drop for Pages {
     }
 }
 
-/// A WRITE of `len` bytes, and what tells that its payload was dropped.
+/// A WRITE of `len` bytes, and the receiver that learns when its payload is dropped.
 fn write_of(len: usize) -> (Request, mpsc::Receiver<()>) {
     let (dropped, is_dropped) = mpsc::channel();
     let expect = Expect::Results { max_bytes: 100 };
@@ -602,7 +602,7 @@ fn a_record_without_an_xid_ends_the_connection() {
     });
 }
 
-/// Time in the queue is not the server's silence: one that takes much, slowly, is there.
+/// Time in the queue is not the server's silence: a server that receives a lot slowly is alive.
 #[test]
 fn a_slow_way_with_much_to_send_is_not_given_up() {
     run(async {
@@ -639,8 +639,9 @@ fn a_slow_way_with_much_to_send_is_not_given_up() {
     });
 }
 
-/// As [`read_call`], with pauses that sum up to more than a call may take. What the socket's buffers hold
-/// of a call that was sent whole takes only a part of that time, so that a busy machine may be late.
+/// Like [`read_call`], with pauses longer in total than a call may take. The bytes of a completely
+/// sent call that remain in the socket's buffers take only part of that time, so a busy machine may
+/// be late.
 async fn read_slowly(socket: &mut TcpStream) -> Option<u32> {
     let mut marker = [0; 4];
     socket.read_exact(&mut marker).await.ok()?;

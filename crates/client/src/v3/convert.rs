@@ -9,7 +9,7 @@ use weir_nfs::v3::{Error as Nfs3Error, Failure};
 use weir_vfs::{Attr, Error, FileKind, SetAttr};
 use weir_xdr::Opaque;
 
-/// Failures that name their status.
+/// Failures with a status of the protocol.
 pub(super) trait Status {
     fn status(&self) -> Nfs3Error;
 }
@@ -52,7 +52,7 @@ pub(super) fn attr_of(attr: &types::Attr, handle: &Handle) -> Attr {
     }
 }
 
-/// The protocol has no change attribute; the time of the last change is what it has.
+/// The protocol has no change attribute; the change time stands in for it.
 fn change(ctime: Time) -> u64 {
     u64::from(ctime.seconds) * 1_000_000_000 + u64::from(ctime.nseconds)
 }

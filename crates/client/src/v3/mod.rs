@@ -1,4 +1,4 @@
-//! NFSv3 (RFC 1813): stateless, so that a call that was not answered is simply sent again.
+//! NFSv3 (RFC 1813): stateless, so a call without an answer is simply sent again.
 //!
 //! - [`mount`]: from a path to a filehandle, with MOUNT;
 //! - [`nlm`]: locks; [`nlm_callback`]: the server's calls about them;
@@ -6,8 +6,8 @@
 //! - [`convert`]: attributes and errors to and from the neutral ones;
 //! - [`namespace`]: the operations that change names; here: the others.
 //!
-//! 1. A call that is not idempotent is repeated under the same xid and from the same port, for the
-//!    server's reply cache; where that fails, what the first one did is recognised
+//! 1. A call that is not idempotent is resent under the same xid and from the same port, for the
+//!    server's reply cache; if that fails, the client recognises the effect of the first one
 //!    ([`retried`](crate::retried)).
 
 mod convert;
@@ -48,7 +48,7 @@ use weir_vfs::{
 };
 use weir_xdr::Decoder;
 
-/// A conversation in NFSv3.
+/// A mount over NFSv3.
 pub(crate) struct V3 {
     server: Arc<str>,
     connections: Vec<Connection>,
@@ -58,11 +58,11 @@ pub(crate) struct V3 {
     asked: Limits,
     about: OnceLock<About>,
     verifiers: Verifiers,
-    /// Where the mount was asked for, and by which path.
+    /// The MOUNT service and path used.
     mounted: OnceLock<mount::Asked>,
     peer: Peer,
     patience: Patience,
-    /// Tells this mount's lock owners from others of the machine.
+    /// Distinguishes this mount's lock owners from others of the machine.
     unique: [u8; 8],
     locks: nlm::Locks,
     me: Weak<Self>,
@@ -76,15 +76,15 @@ struct About {
     max_links: u32,
 }
 
-/// Pages in a row with nothing but the directory itself and its parent, at most.
+/// Most consecutive pages with only the directory itself and its parent.
 const MAX_DOT_PAGES: u32 = 3;
-/// Room for lists of entries; other results are bounded by the procedure.
+/// Room for lists of entries; the procedure bounds other results.
 const MAX_LIST_BYTES: usize = 1 << 20;
-/// Longest name or link target that a result may hold.
+/// Longest name or link target in a result.
 const MAX_TEXT_BYTES: usize = 65536;
 
 impl V3 {
-    /// Connects; `None` when the server does not offer the version.
+    /// Connects; `None` if the server does not offer the version.
     pub(crate) async fn begin(config: &ProtocolConfig) -> Result<Option<Arc<Self>>> {
         let mut connections = Vec::new();
         for _ in 0..config.options.nconnect {
@@ -118,7 +118,7 @@ impl V3 {
         }
     }
 
-    /// Learns what the file system at `root` takes.
+    /// Fetches the limits of the file system at `root`.
     async fn learn(&self, root: &Handle) -> Result<()> {
         let info = self.call(&self.own, fsinfo::Args { root: handle_of(root) }).await?;
         let conf = self.call(&self.own, pathconf::Args { object: handle_of(root) }).await?;
@@ -126,7 +126,7 @@ impl V3 {
             read: self.asked.read.min(info.read_max.max(512) as usize),
             write: self.asked.write.min(info.write_max.max(512) as usize),
         };
-        // Learnt once, at the mount.
+        // Set once, at the mount.
         let _ = self.about.set(About {
             limits,
             max_file_size: info.max_file_size,
@@ -136,7 +136,7 @@ impl V3 {
         Ok(())
     }
 
-    /// Sends a call until the server has time for it.
+    /// Sends a call, again while the server delays it.
     async fn call<A, T, F>(&self, cred: &OpaqueAuth, args: A) -> Result<T>
     where
         A: Call<Res = std::result::Result<T, F>>,
@@ -147,8 +147,8 @@ impl V3 {
         outcome.map_err(|failure| self.failed(A::PROCEDURE, failure.status()))
     }
 
-    /// The same, with what the server said of a failure, and whether it may have executed the call
-    /// before and this be its answer to a repetition.
+    /// The same, with the results of a failure, and whether the server may have executed the call
+    /// already, so that this is its answer to a resent call.
     async fn outcome<A, T, F>(
         &self,
         cred: &OpaqueAuth,
@@ -207,7 +207,7 @@ impl V3 {
         }
     }
 
-    /// The file of a reply that may leave out handle and attributes.
+    /// The file of a reply in which handle and attributes are optional.
     async fn created(
         &self,
         cred: &OpaqueAuth,
@@ -383,7 +383,7 @@ impl Protocol for V3 {
                     node: None,
                 })
             };
-            // A page of nothing but the directory itself and its parent says nothing yet.
+            // A page with only the directory itself and its parent says nothing yet.
             match page.entries.last() {
                 Some(last) if !page.eof && page.entries.iter().all(is_dot) => cookie = last.cookie,
                 _ => {
@@ -609,6 +609,6 @@ impl Protocol for V3 {
     }
 }
 
-/// What an entry takes in a reply, about: bounds how many come in one.
+/// Approximate bytes of an entry in a reply: bounds the number per reply.
 const DIR_ENTRY_BYTES: usize = 200;
 const DIR_NAME_BYTES: usize = 48;

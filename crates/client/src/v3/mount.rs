@@ -8,15 +8,15 @@ use crate::transport::Connection;
 use std::sync::Arc;
 use weir_nfs::mount::{self, Call, Mnt, Umnt};
 
-/// What was mounted, and the connection to the service that did it if it is not the server's own.
+/// The mounted path, and the connection to the MOUNT service if it is not the NFS server's.
 pub(super) struct Asked {
     path: mount::DirPath,
     pub(super) service: Option<Connection>,
 }
 
 impl V3 {
-    /// Mounts the directory at `path`: the longest part of it that the server exports, and the
-    /// rest by name.
+    /// Mounts the directory at `path`: the longest prefix that the server exports through MOUNT,
+    /// the rest by LOOKUP.
     pub(crate) async fn root(&self, config: &ProtocolConfig, path: &[Vec<u8>]) -> Result<Node> {
         let mut refused = None;
         for exported in (0..=path.len()).rev() {
@@ -24,7 +24,7 @@ impl V3 {
             let handle = match self.mnt(config, mount_path).await {
                 Ok(handle) => handle,
                 Err(error @ Error::Status { .. }) => {
-                    // The first answer is about what was asked for.
+                    // The first error is about the requested path.
                     refused.get_or_insert(error);
                     continue;
                 }
@@ -59,7 +59,7 @@ impl V3 {
         }
         match answer? {
             Ok(mounted) => {
-                // The first that is mounted is the only one.
+                // Only the first root counts.
                 let _ = self.mounted.set(Asked { path: args.path, service });
                 Ok(Handle(mounted.handle.0))
             }
@@ -72,7 +72,7 @@ impl V3 {
         }
     }
 
-    /// Takes this mount off the server's list (RFC 1813 appendix I section 5.3).
+    /// Removes this mount from the server's list (RFC 1813 appendix I section 5.3).
     pub(super) async fn umnt(&self) -> Result<()> {
         let Some(Asked { path, service }) = self.mounted.get() else { return Ok(()) };
         self.ask(service.as_ref(), &Umnt { path: path.clone() }).await.map(drop)

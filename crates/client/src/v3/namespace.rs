@@ -1,5 +1,5 @@
-//! Operations that make and take away names. Each counts once: where a server answers a repetition as
-//! if it were another call, what the first one did is recognised ([`retried`](crate::retried)).
+//! Operations that create and remove names, none of them idempotent: if a server executes a resent
+//! call as a new one, the client recognises the effect of the first ([`retried`](crate::retried)).
 
 use super::convert::{Status, handle_of, set_attr};
 use super::{V3, dir_op};
@@ -13,7 +13,7 @@ use weir_rpc::OpaqueAuth;
 use weir_vfs::{Attr, RenameFlags, SpecialFile};
 
 impl V3 {
-    /// Makes a regular file that must not exist.
+    /// Creates a regular file that must not exist.
     pub(super) async fn create_file(
         &self,
         cred: &OpaqueAuth,
@@ -25,7 +25,7 @@ impl V3 {
             let how = create::How::Exclusive(retried::verifier());
             let (outcome, _) = self.outcome(cred, create::Args { target: target(), how }).await?;
             match outcome {
-                // Not every server has them.
+                // Not every server supports exclusive creation.
                 Err(failure) if failure.status() == Nfs3Error::NotSupp => {}
                 Err(failure) => return Err(self.failed(Procedure::Create, failure.status())),
                 Ok(created) => {
@@ -40,7 +40,7 @@ impl V3 {
         self.created(cred, &entry, created).await
     }
 
-    /// Makes what is not a regular file.
+    /// Creates a file of another kind.
     pub(super) async fn make_name(
         &self,
         cred: &OpaqueAuth,
@@ -82,7 +82,7 @@ impl V3 {
         self.created(cred, &entry, created).await
     }
 
-    /// Makes another name for a file.
+    /// Adds a name for a file.
     pub(super) async fn link_name(
         &self,
         cred: &OpaqueAuth,
@@ -109,7 +109,7 @@ impl V3 {
         }
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     pub(super) async fn remove_name(
         &self,
         cred: &OpaqueAuth,
@@ -129,13 +129,13 @@ impl V3 {
             }
         };
         match status {
-            // What was asked for is so; the first call did it, or there was nothing to do.
+            // The name is gone as requested: the first call removed it, or there was none.
             Err(Nfs3Error::NoEnt) if resent => Ok(()),
             status => status.map_err(|error| self.failed(procedure, error)),
         }
     }
 
-    /// Moves a name.
+    /// Renames an entry.
     pub(super) async fn rename_name(
         &self,
         cred: &OpaqueAuth,

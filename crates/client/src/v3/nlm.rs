@@ -1,13 +1,13 @@
 //! Locks over NFSv3: NLM version 4, found at the server's own port or by its port mapper.
 //!
-//! 1. This is one process, not a host: there is no status monitor behind it. A restart of the
-//!    server is noticed by its connection, looked at every [`LOOK_EVERY`] while locks are held; then
-//!    they are reclaimed. A lock that cannot be reclaimed is lost: the file's I/O and locks fail until
-//!    its owner has given it up.
-//! 2. The server frees a host's locks when the *host* restarts. Those of a process that dies are
-//!    its to give up; one that is killed leaves them behind.
-//! 3. The server calls back about a waiting request where this program can be reached
-//!    ([`nlm_callback`](crate::v3::nlm_callback)); the request is sent again in any case.
+//! 1. This is one process, not a host: it has no status monitor. It detects a server restart by its
+//!    connection, checked every [`LOOK_EVERY`] while locks are held, and then reclaims them. A lock
+//!    that cannot be reclaimed is lost: the file's I/O and locks fail until its owner has released
+//!    it.
+//! 2. The server frees a host's locks when the *host* restarts. A process has to release its own;
+//!    one that is killed leaves them behind.
+//! 3. The server calls back about a waiting request if this program is reachable
+//!    ([`nlm_callback`](crate::v3::nlm_callback)); the request is resent in any case.
 
 use super::convert::handle_of;
 use super::{V3, program};
@@ -31,7 +31,7 @@ use weir_rpc::OpaqueAuth;
 use weir_vfs::{Error as VfsError, Lock, LockRange, RangeLocks};
 use weir_xdr::{Decode, Encode, Opaque};
 
-/// How often the server is looked at while locks are held: far more often than its grace is long.
+/// How often to check the server while locks are held: much more often than its grace period.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
 
 /// The lock manager of a server, and the locks held there.
@@ -46,10 +46,10 @@ pub(super) struct Locks {
     hearing: OnceCell<Option<Hearing>>,
 }
 
-/// How a lock is asked for.
+/// Parameters of a lock request.
 #[derive(Clone, Copy)]
 struct How {
-    /// The server calls back when it is free.
+    /// The server calls back when the lock is free.
     block: bool,
     /// It was held before the server restarted.
     reclaim: bool,
@@ -62,7 +62,7 @@ struct FileLocks {
 }
 
 impl Locks {
-    /// The way to the lock manager, once there is one.
+    /// The connection to the lock manager, once it exists.
     pub(super) fn connection(&self) -> Option<&Connection> {
         self.connection.get()
     }
@@ -81,7 +81,7 @@ impl Locks {
 }
 
 impl V3 {
-    /// Fails if owners hold locks of a file that the server no longer has.
+    /// Fails if owners hold locks of a file that the server has lost.
     pub(super) fn check_locks(&self, handle: &Handle) -> Result<()> {
         let files = self.locks.files.lock();
         match files.get(handle) {
@@ -100,7 +100,7 @@ impl V3 {
         self.check_locks(&open.handle)?;
         let mut how = How { block: waits && self.locks.are_told(), reclaim: false };
         let mut status = self.request(&open.cred, &open.handle, owner, lock, how).await?;
-        // To be called takes a place that the machine has once: it is not taken for nothing.
+        // The callback service occupies the machine's only place for it: not without need.
         if status == Status::Denied && waits && !how.block && self.hears_of_grants().await {
             how.block = true;
             status = self.request(&open.cred, &open.handle, owner, lock, how).await?;
@@ -170,7 +170,7 @@ impl V3 {
         let mut backoff = Backoff::new(self.hard);
         let status = loop {
             let status = self.nlm::<call::Unlock>(&open.cred, &args).await?.status;
-            // Linux's server gives nothing up before its grace is over.
+            // Linux's server releases no locks before its grace period ends.
             if status != Status::DeniedGracePeriod || !backoff.wait().await {
                 break status;
             }
@@ -186,7 +186,7 @@ impl V3 {
         }
     }
 
-    /// Withdraws a request that the server was to call back about.
+    /// Withdraws a request that waits for a callback.
     pub(super) async fn cancel(
         &self,
         open: &OpenContext,
@@ -204,7 +204,7 @@ impl V3 {
             lock: self.wire_lock(&open.cred, &open.handle, owner, lock.range),
         };
         let mut backoff = Backoff::new(self.hard);
-        // Refused if there is no such request, or no more.
+        // The server rejects it if there is no such request (any more).
         while self.nlm::<call::Cancel>(&open.cred, &args).await?.status == Status::DeniedGracePeriod
             && backoff.wait().await
         {}
@@ -214,7 +214,7 @@ impl V3 {
         }
     }
 
-    /// Whether the server's calls about locks that are granted arrive.
+    /// Whether the server's callbacks about granted locks arrive.
     async fn hears_of_grants(&self) -> bool {
         let reachable = self.peer.addrs.iter().all(SocketAddr::is_ipv4);
         let hear = async || match self.me.upgrade() {
@@ -224,8 +224,8 @@ impl V3 {
         self.locks.hearing.get_or_init(hear).await.is_some()
     }
 
-    /// Handles NLM_GRANTED: the status to answer, whether a request still waits for the lock. `None`:
-    /// the lock owner is not of this mount.
+    /// Handles NLM_GRANTED: returns the status of the reply, which says whether a request still
+    /// waits for the lock. `None`: the lock owner is not one of this mount's.
     pub(super) fn granted(&self, lock: &nlm::Lock) -> Option<Status> {
         let owner = OpenLockOwner::from_bytes(lock.owner.0.strip_prefix(&self.unique)?)?;
         let range = LockRange::from_nlm(lock.offset, lock.length)?;
@@ -234,14 +234,14 @@ impl V3 {
         Some(if wanted { Status::Granted } else { Status::Denied })
     }
 
-    /// Answers a call that came without room for the answer.
+    /// Sends the result of a callback that expects it as a separate call.
     pub(super) async fn answer_grant(&self, res: Res) {
         if let Err(error) = self.nlm::<call::GrantedRes>(&self.own, &res).await {
             tracing::debug!("{error}");
         }
     }
 
-    /// Asks for a lock until there is an answer to it.
+    /// Requests a lock until the server has decided.
     async fn request(
         &self,
         cred: &OpaqueAuth,
@@ -267,7 +267,7 @@ impl V3 {
         }
     }
 
-    /// Everything that is held.
+    /// All locks held.
     fn held(&self) -> Vec<(Handle, Arc<OpaqueAuth>, OpenLockOwner, Lock)> {
         let files = self.locks.files.lock();
         let of_file = |(handle, file)| {
@@ -278,7 +278,7 @@ impl V3 {
         files.iter().flat_map(of_file).collect()
     }
 
-    /// Gives up what is held, for the end of the mount: the server would keep it for good.
+    /// Releases all locks, for the end of the mount: the server would keep them forever.
     pub(super) async fn give_up_locks(&self) {
         for (handle, cred, owner, lock) in self.held() {
             let open = OpenContext { cred, handle, state: None };
@@ -292,7 +292,7 @@ impl V3 {
 
     async fn reclaim(&self) {
         for (handle, cred, owner, lock) in self.held() {
-            // Not in grace: it did not restart, and the lock is still there, or it was free.
+            // Not in grace: the server did not restart, and the lock is still held, or was free.
             let mut how = How { block: false, reclaim: true };
             let mut status = self.request(&cred, &handle, owner, lock, how).await;
             if matches!(status, Ok(status) if status != Status::Granted) {
@@ -321,7 +321,7 @@ impl V3 {
             caller: Opaque(machine),
             file: Opaque(handle_of(handle).0),
             owner: Opaque::copy_from(&bytes),
-            // Some servers tell owners apart by this alone.
+            // Some servers distinguish owners by this alone.
             process: owner.number as i32 & i32::MAX,
             offset: range.start,
             length: range.nlm_length(),
@@ -379,7 +379,7 @@ impl V3 {
     }
 }
 
-/// Looks for restarts of the server as long as locks are held.
+/// Checks for server restarts as long as locks are held.
 async fn look(mount: Weak<V3>) {
     let mut reconnects = None;
     loop {

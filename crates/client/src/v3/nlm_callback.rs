@@ -1,11 +1,11 @@
-//! The service that servers call when a lock is granted for which a mount waits (NLM GRANTED).
+//! The service that servers call when they grant a lock for which a mount waits (NLM_GRANTED).
 //!
-//! 1. There is one for all mounts of the program, on a thread of its own, registered with the
-//!    machine's port mapper as its lock manager. A machine has one: where the kernel's, or another
-//!    program's, answers already, or where there is no port mapper, there is no service, and
-//!    whoever waits asks again every second.
-//! 2. Anybody may call. A call makes somebody ask the server, and no more.
-//! 3. Callers cost no more than [`LIMITS`] ([`serve`]).
+//! 1. All mounts of the program share one service, on its own thread, registered with the machine's
+//!    port mapper as the lock manager. A machine has only one: if the kernel or another program
+//!    already provides it, or without a port mapper, there is no service, and waiters resend their
+//!    request every second.
+//! 2. Any host may call. A call only makes a waiter ask the server.
+//! 3. [`LIMITS`] bounds the cost of callers ([`serve`]).
 
 use super::V3;
 use std::io;
@@ -21,21 +21,21 @@ use weir_rpc::rpcbind::{self, TCP};
 use weir_rpc::{AcceptStatus, CallHeader, answer};
 use weir_xdr::{Decoder, Encoder};
 
-/// What callers may cost.
+/// Limits for callers.
 const LIMITS: ServiceLimits = ServiceLimits {
     connections: 64,
     record_bytes: 8192,
-    // Longer than lock managers keep theirs.
+    // Longer than lock managers keep their connections.
     idle: Duration::from_secs(600),
     deadline: Duration::from_secs(30),
 };
-/// What this machine's programs may cost.
+/// Limits for this machine's programs.
 const LOCAL: ClientLimits =
     ClientLimits { deadline: Duration::from_secs(2), ..ClientLimits::SMALL };
 
-/// The mounts that are told, while there are any.
+/// The service and its mounts, while there are any.
 static SERVICE: Mutex<Option<Service>> = Mutex::new(None);
-/// Held by whoever begins or ends the service.
+/// Held while the service is started or stopped.
 static CHANGING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 struct Service {
@@ -44,13 +44,13 @@ struct Service {
     thread: std::thread::JoinHandle<()>,
 }
 
-/// A mount's share in the service.
+/// A mount's registration with the service.
 pub(super) struct Hearing {
     mount: Weak<V3>,
 }
 
 impl Hearing {
-    /// Has the mount hear of what is granted; `None`: this machine has no place for that.
+    /// Registers the mount for callbacks; `None` if this machine has no place for the service.
     pub(super) async fn begin(mount: &Arc<V3>) -> Option<Self> {
         let _one_at_a_time = CHANGING.lock().await;
         let mount = Arc::downgrade(mount);
@@ -69,7 +69,7 @@ impl Hearing {
         Some(Self { mount })
     }
 
-    /// The mount hears no more; the last one's end is the service's.
+    /// Unregisters the mount; the last one stops the service.
     pub(super) async fn end(&self) {
         let _one_at_a_time = CHANGING.lock().await;
         let ended = {
@@ -80,7 +80,7 @@ impl Hearing {
             })
         };
         if let Some(Service { stop, thread, .. }) = ended {
-            // It may have ended by itself.
+            // It may have stopped by itself.
             let _ = stop.send(());
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
         }
@@ -91,7 +91,7 @@ fn join(mount: &Weak<V3>) -> bool {
     SERVICE.lock().as_mut().map(|service| service.mounts.push(Weak::clone(mount))).is_some()
 }
 
-/// Starts the service on a thread of its own, as a mount's executor may end before others do.
+/// Starts the service on its own thread, as a mount's executor may end before others do.
 async fn start() -> Result<Service, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
@@ -114,7 +114,7 @@ async fn start() -> Result<Service, String> {
     Ok(Service { mounts: Vec::new(), stop, thread })
 }
 
-/// Why there can be no service.
+/// Why the service cannot run.
 #[derive(Debug, thiserror::Error)]
 enum Unavailable {
     #[error("another lock manager of this machine is at port {0}")]
@@ -127,7 +127,7 @@ enum Unavailable {
     Mapper(#[from] net::Error),
 }
 
-/// A socket that the port mapper knows.
+/// A socket registered with the port mapper.
 struct Listening(TcpListener);
 
 impl Listening {
@@ -167,7 +167,7 @@ fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-/// Executes a call: reads its arguments, and puts its results.
+/// Executes a call: decodes its arguments, and encodes its results.
 fn execute(header: &CallHeader, d: &mut Decoder, e: &mut Encoder) -> Result<(), AcceptStatus> {
     match Procedure::from_number(header.procedure) {
         Some(Procedure::Null) => {}
@@ -186,7 +186,7 @@ fn execute(header: &CallHeader, d: &mut Decoder, e: &mut Encoder) -> Result<(), 
     Ok(())
 }
 
-/// Tells whoever waits for a lock that it is granted.
+/// Tells the waiters that their lock is granted.
 fn tell(lock: &nlm::Lock) -> (Option<Arc<V3>>, Status) {
     let mounts = SERVICE.lock().as_ref().map(|s| s.mounts.clone()).unwrap_or_default();
     let told = mounts.iter().filter_map(Weak::upgrade).find_map(|mount| {

@@ -1,4 +1,4 @@
-//! Programs beside NFS itself (MOUNT, NLM), and the port mapper that knows where they are.
+//! Programs other than NFS itself (MOUNT, NLM), and the port mapper that knows their ports.
 
 use super::V3;
 use crate::error::{Error, Refusal, Result};
@@ -13,13 +13,13 @@ use weir_xdr::{Decode, Decoder, Encode};
 /// Program, version, procedure.
 pub(super) type Which = (u32, u32, u32);
 
-/// What a port mapper may cost.
+/// Limits for a port mapper.
 const MAPPER: ClientLimits =
     ClientLimits { deadline: Duration::from_secs(10), ..ClientLimits::SMALL };
 /// Room for results.
 const MAX_BYTES: usize = 4096;
 
-/// Calls a procedure whose results are small.
+/// Calls a procedure with small results.
 pub(super) async fn call<T: Decode>(
     connection: &Connection,
     cred: &OpaqueAuth,
@@ -53,8 +53,8 @@ async fn find(peer: &Peer, id: ProgramId) -> std::result::Result<u16, net::Error
 }
 
 impl V3 {
-    /// Connects to a program of the server whose port its mapper knows, and looks the port up again
-    /// whenever the connection was lost.
+    /// Connects to a program of the server at the port that the mapper reports, and looks the port
+    /// up again after every lost connection.
     pub(super) async fn connect_to_program(
         &self,
         id: ProgramId,
@@ -72,7 +72,7 @@ impl V3 {
         Connection::open(peer, self.patience, Arc::clone(counters), None).await
     }
 
-    /// Why a program's port is not known, for `operation`.
+    /// The error of `operation` if the program's port is unknown.
     fn not_found(&self, error: net::Error, operation: &'static str) -> Error {
         let mapper = || at_port(&self.peer, rpcbind::PORT).name;
         match error {
@@ -99,7 +99,7 @@ impl V3 {
 
 /// The same host at another port.
 fn at_port(peer: &Peer, port: u16) -> Peer {
-    // Another program: nothing was heard of it yet.
+    // Another program: it has not answered yet.
     let mut peer = Peer { heard: Arc::default(), ..peer.clone() };
     peer.addrs.iter_mut().for_each(|addr| addr.set_port(port));
     let host = peer.name.rsplit_once(':').map_or(&*peer.name, |(host, _)| host);

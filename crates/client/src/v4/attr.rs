@@ -14,7 +14,7 @@ use weir_nfs::v4::types::{FileType, NfsTime, SetTime};
 use weir_nfs::v4::{Attrs, Bitmap, Error as Nfs4Error};
 use weir_vfs::{Attr, Error, FileKind, FsStat, SetAttr};
 
-/// What a file's neutral attributes are made of.
+/// The attributes from which a file's neutral ones are derived.
 pub(super) const WANTED: Bitmap = Bitmap::of(&[
     TYPE,
     CHANGE,
@@ -32,13 +32,13 @@ pub(super) const WANTED: Bitmap = Bitmap::of(&[
     TIME_METADATA,
     TIME_MODIFY,
 ]);
-/// The same for a directory's entries, with what the handle table needs.
+/// The same for a directory's entries, plus those for the handle table.
 pub(super) const IN_DIRECTORY: Bitmap = WANTED.union(Bitmap::of(&[RDATTR_ERROR, FILEHANDLE]));
-/// Only the number of a directory's entries.
+/// Only the file numbers of a directory's entries.
 pub(super) const NUMBER: Bitmap = Bitmap::of(&[RDATTR_ERROR, FILEID]);
-/// Only what tells whether a file has changed.
+/// Only what shows whether a file has changed.
 pub(super) const CHANGES: Bitmap = Bitmap::of(&[CHANGE]);
-/// Space of a file system.
+/// Space and files of a file system.
 pub(super) const SPACE: Bitmap = Bitmap::of(&[
     FILES_FREE,
     FILES_TOTAL,
@@ -49,15 +49,15 @@ pub(super) const SPACE: Bitmap = Bitmap::of(&[
     SPACE_FREE,
     SPACE_TOTAL,
 ]);
-/// What minor version 2 knows of it besides.
+/// Further attributes of it in minor version 2.
 pub(super) const SHARED: Bitmap = Bitmap::of(&[CLONE_BLKSIZE]);
-/// What is asked once, of the mount's root.
+/// Requested once, of the mount's root.
 pub(super) const ABOUT: Bitmap = Bitmap::of(&[SUPPORTED_ATTRS, LEASE_TIME, MAXREAD, MAXWRITE]);
 
-/// `None` when one is missing that no file can be without.
+/// `None` if a mandatory attribute is missing.
 pub(super) fn attr_of(attrs: &Attrs, handle: &Handle, owners: &Owners) -> Option<Attr> {
     let fsid = attrs.fsid.unwrap_or_default();
-    // One number for both parts; which file systems differ is all that it has to tell.
+    // One number for both parts: it only has to distinguish file systems.
     let fsid = fsid.major.rotate_left(32) ^ fsid.minor;
     let time = |t: Option<NfsTime>| t.map_or(SystemTime::UNIX_EPOCH, time);
     let rdev = attrs.rawdev.unwrap_or_default();
@@ -83,7 +83,7 @@ pub(super) fn attr_of(attrs: &Attrs, handle: &Handle, owners: &Owners) -> Option
         atime: time(attrs.time_access),
         mtime: time(attrs.time_modify),
         ctime: time(attrs.time_metadata),
-        // Servers that do not know it have been seen to answer zero.
+        // Servers that do not support it have been seen to return zero.
         btime: attrs.time_create.filter(|t| *t != NfsTime::default()).map(self::time),
         change: attrs.change?,
     })
@@ -96,7 +96,7 @@ fn time(time: NfsTime) -> SystemTime {
         0.. => SystemTime::UNIX_EPOCH.checked_add(whole),
         _ => SystemTime::UNIX_EPOCH.checked_sub(whole),
     };
-    // A time that the machine cannot express is as good as none.
+    // A time that the machine cannot express is treated as none.
     at.and_then(|at| at.checked_add(nanos)).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
@@ -111,7 +111,7 @@ fn nfs_time(time: SystemTime) -> NfsTime {
             let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
             match nanos {
                 0 => NfsTime { seconds: -seconds, nseconds: 0 },
-                // The part of a second counts forward from the whole one before it.
+                // The fraction counts forward from the whole second before it.
                 _ => NfsTime { seconds: -seconds - 1, nseconds: 1_000_000_000 - nanos },
             }
         }
@@ -151,7 +151,7 @@ pub(super) fn space(attrs: &Attrs) -> FsStat {
     }
 }
 
-/// `fit` gives the largest transfers of both sides from the server's `maxread` and `maxwrite`.
+/// `fit` combines the server's `maxread` and `maxwrite` with this client's limits.
 pub(super) fn about(attrs: &Attrs, fit: impl Fn(Option<u64>, Option<u64>) -> Limits) -> About {
     About {
         limits: fit(attrs.maxread, attrs.maxwrite),
@@ -161,7 +161,7 @@ pub(super) fn about(attrs: &Attrs, fit: impl Fn(Option<u64>, Option<u64>) -> Lim
     }
 }
 
-/// What the server says of itself and of the exported file system.
+/// What the server reports about itself and the exported file system.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct About {
     pub(super) limits: Limits,
@@ -170,14 +170,14 @@ pub(super) struct About {
     pub(super) clones: bool,
 }
 
-/// Users and groups of this machine, for servers that send names and not numbers.
+/// Users and groups of this machine, for servers that send names rather than numbers.
 #[derive(Default)]
 pub(super) struct Owners {
     users: HashMap<Vec<u8>, u32>,
     groups: HashMap<Vec<u8>, u32>,
 }
 
-/// The user and group of owners that this machine does not know.
+/// The user and group for owners unknown to this machine.
 const UNKNOWN_ID: u32 = 65534;
 
 impl Owners {
@@ -186,7 +186,7 @@ impl Owners {
     }
 }
 
-/// Names and numbers of a file such as passwd(5); empty when it cannot be read.
+/// Names and numbers from a file such as passwd(5); empty if it cannot be read.
 fn ids(path: &str) -> HashMap<Vec<u8>, u32> {
     let lines = std::fs::read_to_string(path).unwrap_or_default();
     let id = |line: &str| {
@@ -252,7 +252,7 @@ mod tests {
             let wire = NfsTime { seconds, nseconds };
             assert_eq!(nfs_time(time(wire)), wire);
         }
-        // The ends of the range come back as near as they can be expressed.
+        // Times outside the range become the closest ones that can be expressed.
         for (seconds, nearest) in [(i64::MIN, -i64::MAX), (i64::MAX, i64::MAX)] {
             assert_eq!(nfs_time(time(NfsTime { seconds, nseconds: 0 })).seconds, nearest);
         }

@@ -1,4 +1,4 @@
-//! A mount in one minor version: what its requests share, and the renewal of its lease.
+//! A mount in one minor version: the state shared by its requests, and lease renewal.
 
 use crate::error::{Error, Result};
 use crate::protocol::Limits;
@@ -17,7 +17,7 @@ use weir_base::sync::Mutex;
 use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 
-/// A conversation in one minor version of NFSv4.
+/// A mount over one minor version of NFSv4.
 pub(crate) struct V4 {
     pub(in crate::v4) minor: u32,
     pub(in crate::v4) server: Arc<str>,
@@ -28,30 +28,30 @@ pub(crate) struct V4 {
     pub(in crate::v4) hard: bool,
     pub(in crate::v4) client: Client,
     pub(in crate::v4) session: Mutex<Arc<Session>>,
-    /// Held while a session is made anew.
+    /// Held while a session is replaced.
     pub(in crate::v4) recovering: tokio::sync::Mutex<()>,
     pub(in crate::v4) opens: Opens,
     pub(in crate::v4) delegations: Arc<Delegations>,
-    /// Files that are opened to read may be delegated.
+    /// Whether to ask for delegations of files opened for reading.
     pub(in crate::v4) wants_delegations: bool,
     pub(in crate::v4) counters: Arc<Counters>,
     pub(in crate::v4) names: Names,
     pub(in crate::v4) readplus: AtomicBool,
-    /// Opens are to be advised as not wanted again.
+    /// Whether to advise the server that data of opens will not be used again.
     pub(in crate::v4) noreuse: AtomicBool,
     /// Largest transfers by the mount's options.
     pub(in crate::v4) asked: Limits,
     pub(in crate::v4) about: OnceLock<About>,
     pub(in crate::v4) owners: Owners,
     pub(in crate::v4) verifiers: Verifiers,
-    /// The lease is not renewed (see [`fall_silent`](Self::fall_silent)).
+    /// Lease renewal is suspended (see [`fall_silent`](Self::fall_silent)).
     pub(in crate::v4) silent: AtomicBool,
-    /// The mount ends: no session is made any more, and no client introduced.
+    /// The mount ends: it creates no more sessions, and no client ids.
     pub(in crate::v4) ended: AtomicBool,
 }
 
 impl V4 {
-    /// Connects and makes a session; `None` when the server does not offer the version.
+    /// Connects and creates a session; `None` if the server does not offer the version.
     pub(crate) async fn begin(config: &ProtocolConfig, minor: u32) -> Result<Option<Arc<Self>>> {
         let delegations: Arc<Delegations> = Arc::default();
         let mut connections = Vec::new();
@@ -104,18 +104,18 @@ impl V4 {
         }
     }
 
-    /// The connection for the next call: they take turns.
+    /// The connection for the next call, in rotation.
     pub(in crate::v4) fn connection(&self) -> &Connection {
         let turn = self.next_connection.fetch_add(1, Relaxed);
         &self.connections[turn % self.connections.len()]
     }
 
-    /// How long the server keeps what this client does not renew, once that is known.
+    /// How long the server keeps state without renewal, once that is known.
     pub(in crate::v4) fn lease(&self) -> Option<Duration> {
         self.about.get().map(|about| about.lease)
     }
 
-    /// Connections made anew so far.
+    /// Number of reconnects so far.
     pub(in crate::v4) fn reconnects(&self) -> u64 {
         self.counters.reconnects.load(Relaxed)
     }
@@ -124,7 +124,7 @@ impl V4 {
         self.minor >= 1
     }
 
-    /// Renews the lease for as long as the mount lives.
+    /// Renews the lease as long as the mount exists.
     pub(in crate::v4) fn keep_alive(self: &Arc<Self>, lease: Duration) {
         let mount: Weak<Self> = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -152,7 +152,7 @@ impl V4 {
             OpRes::Renew(Err(Nfs4Error::StaleClientId | Nfs4Error::Expired)) => {
                 self.introduce(Some(id)).await.map(drop)
             }
-            // It is renewed all the same. No delegation is kept in this version.
+            // The lease is renewed nevertheless. In this version the mount holds no delegations.
             OpRes::Renew(Ok(()) | Err(Nfs4Error::CbPathDown)) => Ok(()),
             other => Err(self.failure_of("RENEW", &other)),
         }

@@ -15,8 +15,8 @@ use weir_nfs::v4::{Bitmap, Error as Nfs4Error, Op, OpRes};
 use weir_vfs::Layout;
 
 impl V4 {
-    /// Sends a compound that changes or does I/O under an open's state; opens the file again when
-    /// the server does not have that any more.
+    /// Sends a compound that changes data or does I/O under an open's state; reopens the file if
+    /// the server has lost that state.
     pub(super) async fn call_open(
         &self,
         open: &OpenContext,
@@ -38,7 +38,7 @@ impl V4 {
         self.exchange_opens([open], operation, |[stateid]| ops(stateid), target).await
     }
 
-    /// The same under the states of several opens; the last one's credential is presented.
+    /// The same under the states of several opens, with the credential of the last.
     pub(super) async fn exchange_opens<const N: usize>(
         &self,
         opens: [&OpenContext; N],
@@ -63,7 +63,7 @@ impl V4 {
                 {
                     tracing::info!("{}: {operation}: {error}; reopening the file", self.server);
                     if error == Nfs4Error::StaleStateId && !self.has_sessions() {
-                        // The server restarted, and everything can be reclaimed.
+                        // The server restarted, and all state can be reclaimed.
                         self.renew().await?;
                     }
                     if reopened >= QUICK_REOPENS {
@@ -77,18 +77,18 @@ impl V4 {
         }
     }
 
-    /// Opens again those files whose state the server does not have; `sent` are the stateids of which it
-    /// refused one.
+    /// Reopens those files whose state the server has lost; `sent` are the stateids of which it
+    /// rejected one.
     async fn reopen_lost(&self, states: &[Option<&OpenState>], sent: &[StateId]) -> Result<()> {
         let opens: Vec<_> =
             states.iter().zip(sent).filter_map(|(s, id)| Some(((*s)?, *id))).collect();
-        // One that was opened anew since may be the one that was refused.
+        // If one was reopened since, its old stateid may be the rejected one.
         if opens.iter().any(|(state, sent)| state.stateid(self.has_sessions()) != *sent) {
             return Ok(());
         }
         let mut lost = vec![true; opens.len()];
         if opens.len() > 1 {
-            // To open a file anew gives up its locks, so not without need.
+            // Reopening a file loses its locks, so only if necessary.
             let ids: Vec<StateId> = opens.iter().map(|(_, sent)| *sent).collect();
             let results =
                 self.call(&self.own, "TEST_STATEID", &[Op::TestStateid(ids.into())]).await?;
@@ -118,8 +118,8 @@ impl V4 {
         let answer = self.exchange_open(open, "READ_PLUS", ops, Some(target)).await?;
         let why = match (answer.read, answer.status) {
             (Some(Ok(layout)), _) if layout.extents.is_empty() && layout.eof => {
-                // Servers have been seen to say this of any offset (nfs-ganesha 4.3), so READ has
-                // the last word on where a file ends.
+                // Servers have been seen to report this for any offset (nfs-ganesha 4.3), so READ
+                // decides where a file ends.
                 let read = self.read_plain(open, target).await?;
                 if read.extents.is_empty() {
                     return Ok(Some(read));
@@ -129,14 +129,14 @@ impl V4 {
             (Some(Ok(layout)), _) => return Ok(Some(layout)),
             (Some(Err(violation)), _) => violation.to_string(),
             (None, Err(error @ (Nfs4Error::NotSupp | Nfs4Error::OpIllegal))) => error.to_string(),
-            // Said of READ_PLUS by servers that cannot find the file's holes.
+            // From servers that cannot find the file's holes for READ_PLUS.
             (None, Err(error @ Nfs4Error::UnionNotSupp)) => error.to_string(),
             (None, status) => {
                 self.checked("READ_PLUS", status)?;
                 return Err(self.unexpected("READ_PLUS"));
             }
         };
-        // Only the first of many calls in flight says so.
+        // Of many calls in flight, only the first logs it.
         if self.readplus.swap(false, Relaxed) {
             tracing::warn!("{}: READ_PLUS: {why}; reading with READ from now on", self.server);
         }
@@ -162,8 +162,8 @@ impl V4 {
 }
 
 impl V4 {
-    /// Tells the server that what is read and written here is not wanted again (RFC 7862 section
-    /// 15.5). It is advice: a server that does not take it serves the same data.
+    /// Advises the server that the data will not be used again (RFC 7862 section 15.5). A server
+    /// that ignores the advice serves the same data.
     pub(super) async fn advise_noreuse(&self, open: &OpenContext) {
         let hints = Bitmap::of(&[op::io_advise::Hint::NoReuse as u32]);
         let ops = |stateid| {
@@ -186,9 +186,9 @@ impl V4 {
     }
 }
 
-/// How often one call may find its open gone: as often as a server may be restarted meanwhile.
+/// How often a call may find its open lost: as often as a server may restart meanwhile.
 const MAX_REOPENS: u32 = 64;
-/// How often it is sent again at once, and the pause before it is from then on.
+/// Number of immediate retries, and the pause before each later one.
 const QUICK_REOPENS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(100);
 

@@ -1,6 +1,6 @@
-//! Operations that make and remove names. Each counts once: where a server answers a repetition as if
-//! it were another request (it has no sessions, or lost them with a restart), the client recognises
-//! what the first one did ([`retried`](crate::retried)).
+//! Operations that create and remove names, none of them idempotent: if a server executes a resent
+//! request as a new one (it has no sessions, or lost them in a restart), the client recognises the
+//! effect of the first ([`retried`](crate::retried)).
 
 use super::attr::set_attrs;
 use super::client::V4;
@@ -16,7 +16,7 @@ use weir_rpc::OpaqueAuth;
 use weir_vfs::{Access, Attr, FileKind, RenameFlags, SetAttr, SpecialFile};
 
 impl V4 {
-    /// Makes a regular file that must not exist.
+    /// Creates a regular file that must not exist.
     pub(super) async fn create_file(
         &self,
         cred: &OpaqueAuth,
@@ -68,7 +68,7 @@ impl V4 {
         Ok(node)
     }
 
-    /// Makes what is not a regular file.
+    /// Creates a file of another kind.
     pub(super) async fn make_name(
         &self,
         cred: &OpaqueAuth,
@@ -101,7 +101,7 @@ impl V4 {
         self.node(answer.results, "CREATE")
     }
 
-    /// Makes another name for a file.
+    /// Adds a name for a file.
     pub(super) async fn link_name(
         &self,
         cred: &OpaqueAuth,
@@ -129,7 +129,7 @@ impl V4 {
         Ok(self.node_of(handle.clone(), &attrs, "LINK")?.attr)
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     pub(super) async fn remove_name(
         &self,
         cred: &OpaqueAuth,
@@ -137,7 +137,7 @@ impl V4 {
         name: &[u8],
         directory: bool,
     ) -> Result<()> {
-        // REMOVE takes away files and directories alike (RFC 8881 section 18.25).
+        // REMOVE removes files and directories alike (RFC 8881 section 18.25).
         let node = self.lookup(cred, dir, name).await?;
         match (directory, node.attr.kind) {
             (true, FileKind::Directory) => {}
@@ -149,13 +149,13 @@ impl V4 {
         let ops = [putfh(dir), Op::Remove(name.into())];
         let answer = self.exchange(cred, "REMOVE", &ops, None).await?;
         match answer.status {
-            // It was there, and the first attempt removed it.
+            // It existed, and the first attempt removed it.
             Err(Nfs4Error::NoEnt) if answer.resent => Ok(()),
             status => self.checked("REMOVE", status),
         }
     }
 
-    /// Moves a name.
+    /// Renames an entry.
     pub(super) async fn rename_name(
         &self,
         cred: &OpaqueAuth,
@@ -171,8 +171,8 @@ impl V4 {
         {
             self.give_back_file(&over.handle).await;
         }
-        // A session that the server lost with a restart does not tell afterwards which file had the
-        // name.
+        // If the server lost the session in a restart, its answer no longer tells which file had
+        // the name.
         let source = self.lookup(cred, from.0, from.1).await?.attr;
         let ops = [
             putfh(from.0),
@@ -187,7 +187,7 @@ impl V4 {
             {
                 Ok(())
             }
-            // Of a target of another kind than the source (RFC 8881 section 18.26.3), too.
+            // Also if the target's kind differs from the source's (RFC 8881 section 18.26.3).
             Err(Nfs4Error::Exist) => {
                 let target = self.lookup(cred, to.0, to.1).await?.attr;
                 match (source.kind, target.kind) {

@@ -1,7 +1,7 @@
-//! Names that files were found under: minor version 0 opens by name only.
+//! Names under which files were found: minor version 0 opens by name only.
 //!
-//! 1. At most [`MAX_NAMES`] are kept. One that is forgotten, or not the file's any more, costs the
-//!    file its open, nothing else.
+//! 1. At most [`MAX_NAMES`] are kept. Without a name, or with one that is outdated, a file only
+//!    cannot be opened.
 
 use crate::protocol::Handle;
 use std::collections::HashMap;

@@ -28,12 +28,12 @@ use weir_vfs::{
 };
 
 impl V4 {
-    /// Finds the directory at `path` from the server's root, and learns about its file system.
+    /// Finds the directory at `path` from the server's root, and fetches its file system's limits.
     pub(crate) async fn root(self: &Arc<Self>, path: &[Vec<u8>]) -> Result<Node> {
         let mut ops = vec![Op::Putrootfh(())];
         let mut node = None;
-        // One by one, so that an error is about the right name and no server's limit on
-        // operations is met.
+        // One by one, so that errors refer to the right name, and no server's limit on operations
+        // is exceeded.
         for name in std::iter::once(None).chain(path.iter().map(Some)) {
             if let Some(name) = name {
                 ops.push(lookup(name));
@@ -51,8 +51,8 @@ impl V4 {
     async fn learn(self: &Arc<Self>, root: &Handle) -> Result<()> {
         let ops = [putfh(root), getattr(super::attr::ABOUT)];
         let mut attrs = take!(self, self.call(&self.own, "GETATTR", &ops).await?, Getattr)?;
-        // Servers have been seen to refuse the question (nfs-ganesha 4.3) rather than leave out
-        // the answer.
+        // Servers have been seen to reject the request (nfs-ganesha 4.3) rather than omit the
+        // attribute.
         let known = attrs.supported_attrs.unwrap_or_default().contains(XATTR_SUPPORT);
         if self.minor >= 2 && known {
             let ops = [putfh(root), getattr(Bitmap::of(&[XATTR_SUPPORT]))];
@@ -70,7 +70,7 @@ impl V4 {
             write: fit(self.asked.write, session.max_write, max_write),
         });
         self.keep_alive(about.lease);
-        // Only the first root is learnt about; a second mount is another conversation.
+        // Only the first root counts; a second mount has its own connection.
         let _ = self.about.set(about);
         Ok(())
     }
@@ -106,7 +106,7 @@ impl V4 {
         Ok(Node { handle, attr })
     }
 
-    /// Remembers a name, where files are opened by name.
+    /// Stores a name, for files that are opened by name.
     pub(super) fn found(&self, node: &Node, dir: &Handle, name: &[u8]) {
         if !self.has_sessions() && node.attr.kind == FileKind::Regular {
             self.names.found(&node.handle, dir, name);
@@ -114,7 +114,7 @@ impl V4 {
     }
 }
 
-/// A change of a file, with the file's change attribute before and after it.
+/// A change of a file between two fetches of its change attribute.
 fn around(handle: &Handle, change: Op) -> [Op; 4] {
     let look = || getattr(super::attr::CHANGES);
     [putfh(handle), look(), change, look()]
@@ -238,7 +238,7 @@ impl Protocol for V4 {
         with_attr: bool,
     ) -> Result<Page> {
         let bytes = if with_attr { DIR_ENTRY_BYTES } else { DIR_NAME_BYTES };
-        // A page holds the longest entry, also where reads are to be shorter than that.
+        // A page has room for the longest entry, even if reads are limited to less.
         let most = self.limits().read.max(LEAST_DIR_BYTES);
         let max_count = max_entries.saturating_mul(bytes).clamp(LEAST_DIR_BYTES, most) as u32;
         let ops = [
@@ -337,7 +337,7 @@ impl Protocol for V4 {
         access: Access,
     ) -> Result<OpenContext> {
         match self.open_file(Arc::clone(&cred), handle, access).await {
-            // Nothing is known by which minor version 0 could open it.
+            // Minor version 0 has no name to open it by.
             Err(error) if !self.has_sessions() && is_gone(&error) => {
                 crate::protocol::open_stateless(self, cred, handle, access).await
             }
@@ -439,7 +439,7 @@ impl Protocol for V4 {
             return Err(weir_vfs::Error::NotSupported.into());
         }
         let seek = |stateid, what| Op::Seek(op::seek::Args { stateid, offset, what });
-        // The hole first: there is always one, at the end of the file if not before.
+        // The hole first: there always is one, at the end of the file if not before.
         let ops = |stateid| {
             vec![
                 putfh(&open.handle),
@@ -468,7 +468,7 @@ impl Protocol for V4 {
         }
         let end = match results.next() {
             Some(OpRes::Seek(Ok(found))) if found.offset > offset => found.offset,
-            // A hole to the end.
+            // A hole up to the end of file.
             Some(OpRes::Seek(Ok(found))) if found.eof => size,
             Some(OpRes::Seek(Err(Nfs4Error::NxIo))) => size,
             Some(OpRes::Seek(Err(error))) => return Err(self.failed("SEEK", error)),
@@ -593,7 +593,7 @@ fn user_name(name: &[u8]) -> Result<&[u8]> {
 /// Approximate bytes of an entry in a READDIR reply, with attributes and without.
 const DIR_ENTRY_BYTES: usize = 320;
 const DIR_NAME_BYTES: usize = 64;
-/// Least bytes that a READDIR reply may have.
+/// Smallest limit of a READDIR reply, in bytes.
 const LEAST_DIR_BYTES: usize = 4096;
-/// Most extended attributes of one file that are listed; bounds memory.
+/// Most extended attributes listed of one file; bounds memory.
 const MAX_XATTRS: usize = 1 << 16;

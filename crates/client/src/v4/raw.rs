@@ -31,19 +31,19 @@ impl V4 {
         take!(self, self.call_open(open, "READ_PLUS", ops).await?, ReadPlus)
     }
 
-    /// The stateid that a file is open under.
+    /// The stateid of an open file.
     pub(crate) fn raw_stateid(&self, open: &OpenContext) -> Option<StateId> {
         open_state(open).map(|state| state.stateid(false))
     }
 
-    /// One READ_PLUS of a byte under any stateid.
+    /// One READ_PLUS of one byte, with any stateid.
     pub(crate) async fn raw_read_under(&self, open: &OpenContext, stateid: StateId) -> Result<()> {
         let args = op::read::Args { stateid, offset: 0, count: 1 };
         let ops = [putfh(&open.handle), Op::ReadPlus(args)];
         self.call(&open.cred, "READ_PLUS", &ops).await.map(drop)
     }
 
-    /// Suspends or resumes lease renewal; returns how long the lease is.
+    /// Suspends or resumes lease renewal; returns the duration of the lease.
     pub(crate) fn fall_silent(&self, silent: bool) -> Option<Duration> {
         self.silent.store(silent, Relaxed);
         self.lease()

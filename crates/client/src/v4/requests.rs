@@ -1,4 +1,4 @@
-//! Operations that many compounds are made of, and how their results are taken.
+//! Operations that many compounds contain, and how their results are extracted.
 
 use crate::protocol::Handle;
 use crate::v4::attr::WANTED;
@@ -8,7 +8,7 @@ pub(in crate::v4) fn putfh(handle: &Handle) -> Op {
     Op::Putfh(weir_xdr::Opaque(handle.0.clone()))
 }
 
-/// The arm of a result that an operation must have given; evaluates to what it holds.
+/// The expected arm of an operation's result; evaluates to its content.
 macro_rules! take {
     ($v4:expr, $results:expr, $variant:ident) => {
         $results
@@ -30,7 +30,7 @@ pub(in crate::v4) fn getattr(request: Bitmap) -> Op {
     Op::Getattr(request)
 }
 
-/// `ops`, and what identifies the file that they end at.
+/// `ops`, and the operations that identify the file at their end.
 pub(in crate::v4) fn node_ops(mut ops: Vec<Op>) -> Vec<Op> {
     ops.push(Op::Getfh(()));
     ops.push(getattr(WANTED));

@@ -1,5 +1,5 @@
-//! A way to a server that counts the operations of NFSv4 on it and is cut where a test wants; and one that
-//! changes replies.
+//! A proxy that counts the operations of NFSv4 and cuts connections where a test wants; and one
+//! that changes replies.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use weir_nfs::v4::{CompoundHeader, Op, OpCode, PROGRAM};
 use weir_rpc::CallHeader;
 use weir_xdr::Decoder;
 
-/// The way.
+/// The proxy.
 #[derive(Clone)]
 pub(crate) struct Between {
     pub(crate) addr: SocketAddr,
@@ -23,7 +23,7 @@ pub(crate) struct Between {
 #[derive(Default)]
 struct Seen {
     counts: Mutex<HashMap<u32, usize>>,
-    /// The next call with this operation is lost, and its connection.
+    /// The next call with this operation is lost, with its connection.
     cut: Mutex<Option<u32>>,
     is_cut: Notify,
     go_on: Notify,
@@ -36,7 +36,7 @@ impl Between {
         let seen = Arc::clone(&between.seen);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                // Without a server the client is hung up on.
+                // Without a server, close the client's connection.
                 if let Ok(server) = TcpStream::connect(server).await {
                     tokio::spawn(Arc::clone(&seen).pass(client, server));
                 }
@@ -45,13 +45,13 @@ impl Between {
         between
     }
 
-    /// How often an operation was asked for since this was asked.
+    /// How often an operation was sent since the last call of this.
     pub(crate) fn take_count(&self, op: OpCode) -> usize {
         self.seen.counts.lock().unwrap().remove(&(op as u32)).unwrap_or_default()
     }
 
-    /// Has the next call with an operation lost on its way, with its connection; returns when it has
-    /// come, and nothing gets through until [`go_on`](Self::go_on).
+    /// Drops the next call with an operation, with its connection; returns when it has arrived.
+    /// Nothing passes until [`go_on`](Self::go_on).
     pub(crate) async fn cut_at(&self, op: OpCode) {
         *self.seen.cut.lock().unwrap() = Some(op as u32);
         self.seen.is_cut.notified().await;
@@ -82,7 +82,7 @@ impl Seen {
         tokio::select! { () = forth => {}, _ = back => {} }
     }
 
-    /// Counts what a call asks for; says whether this is where to cut.
+    /// Counts a call's operations; returns whether to cut here.
     fn is_last(&self, call: &[u8]) -> bool {
         let ops = ops_of(call).unwrap_or_default();
         let mut counts = self.counts.lock().unwrap();
@@ -96,7 +96,7 @@ impl Seen {
     }
 }
 
-/// Stands for an operation that was cut at.
+/// Marks an operation at which a connection was cut.
 const CUT: u32 = u32::MAX;
 
 /// The operations of a compound.
@@ -110,8 +110,8 @@ fn ops_of(call: &[u8]) -> Option<Vec<u32>> {
     (0..compound.operations).map(|_| Some(Op::decode_next(&mut d).ok()?.code() as u32)).collect()
 }
 
-/// A way to a server on which the last word of `times` replies is another one: of those to calls that
-/// have this program and procedure, or, of NFSv4, end with this operation.
+/// A proxy that replaces the last word of `times` replies: of those to calls with this program and
+/// procedure, or, for NFSv4, that end with this operation.
 pub(crate) async fn falsified(
     server: SocketAddr,
     what: (u32, u32),
@@ -155,14 +155,14 @@ pub(crate) async fn falsified(
     addr
 }
 
-/// A way to a server that loses a reply with its connection when a test wants it, and on which calls of
-/// each connection have xids of their own, so that the server's reply cache recognises none.
+/// A proxy that loses a reply with its connection when a test wants it, and renumbers the xids of
+/// each connection, so that the server's reply cache recognises no call.
 #[derive(Clone)]
 pub(crate) struct Losing {
     pub(crate) addr: SocketAddr,
-    /// The reply to lose: to a call of this program with this procedure, or operation of NFSv4.
+    /// The reply to lose: to a call of this program and procedure, or operation of NFSv4.
     lose: Arc<Mutex<Option<(u32, u32)>>>,
-    /// Held by each new connection until it is through, and by a test that lets none through.
+    /// Taken by each new connection to pass, and by a test that lets none pass.
     gate: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -177,7 +177,7 @@ impl Losing {
             while let Ok((client, _)) = listener.accept().await {
                 number += 1;
                 let _open = gate.lock().await;
-                // Without a server the client is hung up on.
+                // Without a server, close the client's connection.
                 let Ok(server) = TcpStream::connect(server).await else { continue };
                 tokio::spawn(pass_or_lose(client, server, number, Arc::clone(&lose)));
             }
@@ -185,17 +185,17 @@ impl Losing {
         losing
     }
 
-    /// Has the next such reply lost.
+    /// Loses the next such reply.
     pub(crate) fn lose(&self, program: u32, what: u32) {
         *self.lose.lock().unwrap() = Some((program, what));
     }
 
-    /// Lets no new connection through while the guard lives.
+    /// Lets no new connection pass while the guard exists.
     pub(crate) async fn closed(&self) -> tokio::sync::OwnedMutexGuard<()> {
         Arc::clone(&self.gate).lock_owned().await
     }
 
-    /// Whether it was.
+    /// Whether the reply was lost.
     pub(crate) fn has_lost(&self) -> bool {
         self.lose.lock().unwrap().is_none()
     }
@@ -213,7 +213,7 @@ async fn pass_or_lose(
     let forth = async {
         while let Some(mut call) = record(&mut from_client).await {
             let mut d = Decoder::new(call.clone().into());
-            // What is no call answers one of the server's, on the backchannel.
+            // What is no call is a reply to one of the server's, on the backchannel.
             let mut ops = Vec::new();
             if let Ok(header) = CallHeader::decode(&mut d) {
                 ops = ops_of(&call).unwrap_or_else(|| vec![header.procedure]);
@@ -248,6 +248,6 @@ async fn record(from: &mut OwnedReadHalf) -> Option<Vec<u8>> {
 
 async fn pass_on(to: &mut OwnedWriteHalf, record: &[u8]) {
     let header = (record.len() as u32 | 1 << 31).to_be_bytes();
-    // The other end may have gone.
+    // The other end may be gone.
     let _ = to.write_all(&[&header, record].concat()).await;
 }

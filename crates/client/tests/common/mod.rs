@@ -1,4 +1,4 @@
-//! What the tests of the client share: Weir's own server, and files of a mount.
+//! Shared by the client's tests: Weir's own server, and files of a mount.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub(crate) mod between;
@@ -14,7 +14,7 @@ use weir_server::{Server, ServerConfig, Versions};
 use weir_stores::memory::MemoryFs;
 use weir_vfs::{Access, Caller, FileSystem, OpenFile};
 
-/// A server on threads of its own, so that it can be ended as by `kill -9`.
+/// A server on its own threads, so that it can be ended as if by `kill -9`.
 pub(crate) struct Served {
     runtime: Option<tokio::runtime::Runtime>,
     pub(crate) addr: SocketAddr,
@@ -24,7 +24,7 @@ pub(crate) struct Served {
     pub(crate) grace: Duration,
     pub(crate) lease: Duration,
     pub(crate) versions: Versions,
-    /// Lock owners' states that the server keeps, at most.
+    /// Most lock owners that the server keeps.
     pub(crate) locks: usize,
 }
 
@@ -46,9 +46,10 @@ impl Served {
         served
     }
 
-    /// Ends the server without notice to its clients, and starts another on the same store and port.
+    /// Ends the server without notice to its clients, and starts another on the same store and
+    /// port.
     pub(crate) fn restart(&mut self) {
-        // On a thread of its own, because a test's may be driving an executor.
+        // On its own thread, because the test's may be running an executor.
         let restarted = std::thread::scope(|s| s.spawn(|| self.restart_here()).join());
         restarted.unwrap();
     }
@@ -68,7 +69,7 @@ impl Served {
         let mut config = ServerConfig::new(vec![export], self.state.path());
         config.grace = self.grace;
         config.versions = self.versions;
-        // Clients that are silent notice a restart when they renew their lease.
+        // Idle clients notice a restart when they renew their lease.
         config.state.lease = self.lease;
         config.state.locks = self.locks;
         let addr = self.addr;
@@ -82,15 +83,15 @@ impl Served {
         self.runtime = Some(runtime);
     }
 
-    /// Ends the server without notice to its clients; it answers nothing after this.
+    /// Ends the server without notice to its clients; it answers nothing afterwards.
     pub(crate) fn end(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
-        // On a thread of its own, because a test's may be driving an executor.
+        // On its own thread, because the test's may be running an executor.
         let end = move || runtime.shutdown_timeout(Duration::from_secs(10));
         std::thread::scope(|s| s.spawn(end).join()).unwrap();
     }
 
-    /// Loses what the server knows of clients; to be followed by a restart.
+    /// Deletes the server's knowledge of clients; to be followed by a restart.
     pub(crate) fn forget(&mut self) {
         self.end();
         std::fs::remove_file(self.state.path().join("state.redb")).unwrap();

@@ -1,4 +1,4 @@
-//! What comes of sending a compound.
+//! The outcome of sending a compound.
 
 use crate::error::Violation;
 use weir_nfs::v4::{Error as Nfs4Error, OpRes};
@@ -6,24 +6,24 @@ use weir_vfs::Layout;
 
 /// The results of a compound, without SEQUENCE's.
 pub(in crate::v4) struct Answer {
-    /// How it ended: OK, or the last result's error.
+    /// The compound's status: OK, or the last result's error.
     pub(in crate::v4) status: std::result::Result<(), Nfs4Error>,
-    /// What the operations returned, the failed one included; not the read's.
+    /// The results of the operations, including the failed one; without the read's.
     pub(in crate::v4) results: Vec<OpRes>,
-    /// What a read found, or how its results broke the protocol.
+    /// The layout of a read, or the violation of the protocol in its results.
     pub(in crate::v4) read: Option<std::result::Result<Layout, Violation>>,
-    /// The server may have executed the compound before, and this be its answer to a repetition.
+    /// The server may have executed the compound already, and this be its answer to the resent one.
     pub(in crate::v4) resent: bool,
 }
 
-/// What came of sending a compound once.
+/// The outcome of sending a compound once.
 pub(in crate::v4) enum Step {
     Answered(Answer),
-    /// To be sent again after a pause; the answer, where there was one.
+    /// Resend after a pause; with the answer, if there was one.
     Wait(Option<Answer>),
-    /// To be sent again at once.
+    /// Resend at once.
     Again,
-    /// To be sent again in another session; whether the server may have executed it already.
+    /// Resend in another session; says whether the server may have executed it already.
     Recover {
         resent: bool,
     },

@@ -1,4 +1,4 @@
-//! Sends one compound, and sends it again after any error that a client can recover from.
+//! Sends one compound, and resends it after every error that a client can recover from.
 //!
 //! ```text
 //!                           slot                reply
@@ -9,13 +9,13 @@
 //!               +------- `recover` ----+
 //! ```
 //!
-//! 1. With sessions, a compound is executed once, however often it is sent: every resending on a
-//!    connection is of the same bytes in the same slot, and the slot is not used for anything else
-//!    before there is an outcome. Only when the server has lost the session is a compound sent anew.
-//! 2. Of a compound that a server puts off half-way, after an operation that must not be done twice,
-//!    only the rest is sent again ([`resume`](crate::v4::session::resume)).
-//! 3. A server that never lets a call through (recovery again and again) gets an error to the
-//!    caller in the end, not a loop.
+//! 1. With sessions, a compound is executed once, however often it is sent: each retransmission on
+//!    a connection has the same bytes and the same slot, and the slot is not reused before there is
+//!    an outcome. Only if the server has lost the session is a compound sent as a new one.
+//! 2. If a server delays a compound half-way, after an operation that must not be repeated, only
+//!    the rest is resent ([`resume`](crate::v4::session::resume)).
+//! 3. If a server never completes a call (recovery again and again), the caller finally gets an
+//!    error.
 
 use crate::backoff::Backoff;
 use crate::error::{Error, Result, Violation};
@@ -33,13 +33,13 @@ use weir_nfs::v4::{self, CompoundHeader, CompoundResHeader, Error as Nfs4Error, 
 use weir_rpc::OpaqueAuth;
 use weir_xdr::Decoder;
 
-/// How often a call may find its session gone before it fails: often enough for a server that is
-/// restarted again and again (for a minute and more).
+/// How often a call may find its session lost before it fails: enough for a server that restarts
+/// repeatedly for more than a minute.
 const MAX_RECOVERIES: u32 = 80;
-/// How often it is sent again at once.
+/// Number of immediate retries.
 const QUICK_RECOVERIES: u32 = 8;
-/// Room for the results of anything but reads, and for those of raw ones: what sessions are asked for
-/// by default.
+/// Room for the results of everything except reads, and for those of raw ones: the default that
+/// sessions are created with.
 const MAX_RESULT_BYTES: usize = (1 << 20) + (16 << 10);
 
 impl V4 {
@@ -58,7 +58,7 @@ impl V4 {
         Ok(answer.results)
     }
 
-    /// Sends operations, the last of them a read if there is a `target`.
+    /// Sends operations; with a `target`, the last one is a read.
     pub(in crate::v4) async fn exchange(
         &self,
         cred: &OpaqueAuth,
@@ -101,7 +101,7 @@ impl V4 {
     }
 
     /// Sends operations in `session` until there is an outcome, without recovering the session
-    /// (because that is what they are part of).
+    /// (because they are part of that recovery).
     pub(in crate::v4) async fn call_in(
         &self,
         session: &Arc<Session>,
@@ -150,7 +150,7 @@ impl V4 {
         });
         let sent = Instant::now();
         slot.begin();
-        // From here on a failure without an outcome drops the slot, which gives the session up.
+        // From here on a failure without an outcome drops the slot, which kills the session.
         let reply = self.send(cred, operation, Some(begin), ops, target).await?;
         let mut answer = self.decode(operation, &reply)?;
         let sequenced = match answer.results.is_empty() {
@@ -165,7 +165,7 @@ impl V4 {
                 }
                 self.delegations.renewed(sent, now.status_flags);
                 slot.release(true);
-                // The slot saw to it that it was done once.
+                // The slot ensured a single execution.
                 answer.resent = false;
                 session.slots.set_target(now.target_highest_slot.min(now.highest_slot));
                 Ok(Self::step(answer))
@@ -175,7 +175,7 @@ impl V4 {
                 Ok(Step::Wait(None))
             }
             Some(OpRes::Sequence(Err(Nfs4Error::RetryUncachedRep))) => {
-                // Executed, but the answer is gone; only what may be repeated goes uncached.
+                // Executed, but the reply is lost; only idempotent compounds are sent uncached.
                 slot.release(true);
                 Ok(Step::Again)
             }
@@ -184,7 +184,7 @@ impl V4 {
                 Ok(Step::Recover { resent: answer.resent })
             }
             None if answer.status.is_err() => {
-                // Refused as a whole, the minor version for instance: no slot took note of it.
+                // Rejected as a whole, for its minor version for instance: the slot is unchanged.
                 slot.release(false);
                 Ok(Step::Answered(answer))
             }
@@ -192,7 +192,7 @@ impl V4 {
         }
     }
 
-    /// Sends one operation that stands alone, outside of any session.
+    /// Sends one operation outside any session.
     pub(in crate::v4) async fn call_alone(&self, operation: &'static str, op: Op) -> Result<OpRes> {
         let mut backoff = Backoff::new(self.hard);
         loop {
@@ -212,7 +212,7 @@ impl V4 {
         }
     }
 
-    /// Asks for nothing: whether the version is served.
+    /// Calls NULL: whether the server offers the version.
     pub(in crate::v4) async fn null(&self) -> Result<()> {
         let program = (v4::PROGRAM, v4::VERSION, v4::PROC_NULL);
         let expect = Expect::Results { max_bytes: 0 };
@@ -248,7 +248,7 @@ impl V4 {
         let bad = |error: weir_xdr::Error| broken(&self.server, operation, error.into());
         let mut d = Decoder::new(reply.body.clone());
         let header: CompoundResHeader = d.get().map_err(bad)?;
-        // Of a read that found something, only the number and the status are here.
+        // Of a successful read, only the number and the status are here.
         let read = if reply.read.is_some() { 1 } else { 0 };
         let mut results = Vec::new();
         for _ in read..header.results.min(MAX_RESULTS) {
@@ -298,7 +298,7 @@ impl V4 {
     }
 }
 
-/// Operations in one of this client's compounds, at most.
+/// Most operations in one of this client's compounds.
 const MAX_RESULTS: u32 = 16;
-/// What stands of a read's result in the head of its reply: operation and status.
+/// The part of a read's result in the head of its reply: operation and status.
 const READ_HEAD_BYTES: usize = 8;

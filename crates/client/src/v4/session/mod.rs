@@ -37,11 +37,11 @@ use weir_nfs::v4::op::{
 use weir_nfs::v4::types::{CallbackSec, ClientId, ImplId, NetAddr};
 use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
 
-/// Slots to ask for.
+/// Number of slots to request.
 const SLOTS: u32 = 128;
 /// Room for headers around the largest payload.
 const HEADER_ROOM: u32 = 16 << 10;
-/// Of that, what this client's own headers take at most: RPC with a credential, SEQUENCE, PUTFH.
+/// The part of it for this client's own headers: RPC with a credential, SEQUENCE, PUTFH.
 const REQUEST_HEAD: usize = 1536;
 const RESPONSE_HEAD: usize = 1024;
 
@@ -50,7 +50,7 @@ impl V4 {
         Arc::clone(&self.session.lock())
     }
 
-    /// Replaces a session that is of no more use, unless that is done already.
+    /// Replaces an unusable session, unless that is done already.
     pub(super) async fn recover(&self, dead: &Arc<Session>) -> Result<()> {
         dead.slots.kill();
         let _one_at_a_time = self.recovering.lock().await;
@@ -64,7 +64,7 @@ impl V4 {
         Ok(())
     }
 
-    /// Makes the first session.
+    /// Creates the first session.
     pub(super) async fn establish(&self) -> Result<()> {
         let _one_at_a_time = self.recovering.lock().await;
         self.establish_locked().await
@@ -84,7 +84,7 @@ impl V4 {
             let session = Arc::new(session);
             if !kept {
                 match self.settle(&session, exchanged.client_id, known.is_some()).await {
-                    // The server went away again.
+                    // The server restarted again.
                     Err(Error::Status { status, .. })
                         if status == Nfs4Error::DeadSession.name() =>
                     {
@@ -100,7 +100,7 @@ impl V4 {
         Err(self.failed("CREATE_SESSION", Nfs4Error::StaleClientId))
     }
 
-    /// Takes back what a client that was known had open, and says that this is all.
+    /// Reclaims the opens of a client that the server knew before, and sends RECLAIM_COMPLETE.
     async fn settle(&self, session: &Arc<Session>, id: ClientId, was_known: bool) -> Result<()> {
         if was_known {
             self.reclaim_opens(session, id).await?;
@@ -126,7 +126,7 @@ impl V4 {
         }
     }
 
-    /// `None`: the client id is gone already, introduce the client again.
+    /// `None`: the client id has expired, introduce the client again.
     async fn create_session(&self, client: &exchange_id::Exchanged) -> Result<Option<Session>> {
         let fore = create_session::ChannelAttrs {
             max_request_size: self.asked.write as u32 + HEADER_ROOM,
@@ -185,8 +185,8 @@ impl V4 {
         }
     }
 
-    /// Introduces the client in minor version 0 (RFC 7530 section 9.1.1), unless the server knows
-    /// it by another name than `unknown` by now.
+    /// Introduces the client in minor version 0 (RFC 7530 section 9.1.1), unless the server already
+    /// knows it by an id other than `unknown`.
     pub(super) async fn introduce(&self, unknown: Option<ClientId>) -> Result<ClientId> {
         let _one_at_a_time = self.recovering.lock().await;
         let known = *self.client.id.lock();
@@ -199,7 +199,7 @@ impl V4 {
         let mut backoff = Backoff::endless();
         for _ in 0..MAX_ATTEMPTS {
             match self.introduce_once(known.is_some()).await {
-                // The server went away again.
+                // The server restarted again.
                 Err(Error::Status { status, .. }) if status == Nfs4Error::StaleClientId.name() => {
                     backoff.wait().await;
                 }
@@ -234,8 +234,8 @@ impl V4 {
         Ok(client_id)
     }
 
-    /// Ends the session and the client. What comes too late to be done in the session does not
-    /// bring either back.
+    /// Ends the session and the client. Requests that come too late for the session do not create
+    /// another.
     pub(super) async fn destroy(&self) -> Result<()> {
         self.ended.store(true, Relaxed);
         let _one_at_a_time = self.recovering.lock().await;
@@ -250,7 +250,7 @@ impl V4 {
         for (operation, op) in destroy {
             let Some(op) = op else { continue };
             let result = self.call_alone(operation, op).await?;
-            // The client goes, also when its session is gone already.
+            // Destroys the client even if its session is gone already.
             if result.status().is_err() {
                 outcome = Err(self.failure_of(operation, &result));
             }
@@ -266,5 +266,5 @@ impl V4 {
     }
 }
 
-/// How often the server may lose the client while it introduces itself.
+/// How often the server may forget the client during its introduction.
 const MAX_ATTEMPTS: u32 = 32;

@@ -1,8 +1,8 @@
-//! The rest of a compound that a server put off (DELAY) half-way.
+//! The rest of a compound that a server delayed (DELAY) half-way.
 //!
-//! 1. What was done is not done again: a CREATE whose GETATTR was put off would find its own file in
-//!    its way. The rest goes on from where the operations before it had led.
-//! 2. A compound that has done nothing that counts is sent again as a whole.
+//! 1. Executed operations are not repeated: a CREATE whose GETATTR was delayed would find its own
+//!    file in the way. The rest continues from the current filehandle of the operations before it.
+//! 2. A compound that has had no lasting effect yet is resent as a whole.
 
 use crate::v4::session::answer::Answer;
 use weir_nfs::v4::op::open::Claim;
@@ -10,19 +10,19 @@ use weir_nfs::v4::types::StateId;
 use weir_nfs::v4::{Op, OpRes};
 use weir_xdr::Opaque;
 
-/// What is known of a compound before its last attempt.
+/// The outcome of a compound's earlier attempts.
 #[derive(Default)]
 pub(in crate::v4) struct Before {
     results: Vec<OpRes>,
-    /// Results of the last attempt that only lead to where the rest goes on.
+    /// Results of the last attempt that only restore the position for the rest.
     way: usize,
     /// The server may have executed it.
     pub(in crate::v4) resent: bool,
 }
 
 impl Before {
-    /// Takes what was done of `ops` before the operation that was put off; the operations to send
-    /// next, unless these are the same ones.
+    /// Takes the results of `ops` before the delayed operation; returns the operations to send
+    /// next, unless they are the same.
     pub(in crate::v4) fn take(&mut self, ops: &[Op], answer: Answer) -> Option<Vec<Op>> {
         let done = answer.results.len().checked_sub(1)?;
         if done <= self.way || done >= ops.len() {
@@ -41,7 +41,7 @@ impl Before {
         Some(rest)
     }
 
-    /// The answer to the whole compound, of which `last` answers the rest.
+    /// The answer to the whole compound; `last` answers the rest.
     pub(in crate::v4) fn join(self, mut last: Answer) -> Answer {
         last.resent |= self.resent;
         if !self.results.is_empty() {
@@ -52,7 +52,7 @@ impl Before {
     }
 }
 
-/// Operations that lead to where `done` ended, and how many these are.
+/// Operations that restore the position at the end of `done`, and their number.
 fn rest(done: &[Op], results: &[OpRes]) -> (Vec<Op>, usize) {
     let (mut way, mut saved): (Vec<Op>, Option<Vec<Op>>) = (Vec::new(), None);
     for (op, result) in done.iter().zip(results) {
@@ -81,7 +81,7 @@ fn rest(done: &[Op], results: &[OpRes]) -> (Vec<Op>, usize) {
     (all, count)
 }
 
-/// The stateid of an OPEN among the results, which is not the current one in another compound.
+/// The stateid of an OPEN among the results; it is not the current one in another compound.
 fn opened(results: &[OpRes]) -> Option<StateId> {
     results.iter().find_map(|result| match result {
         OpRes::Open(Ok(opened)) => Some(opened.stateid),
@@ -127,7 +127,7 @@ mod tests {
         let change = ChangeInfo { atomic: true, before: 1, after: 2 };
         let made = || OpRes::Create(Ok(create::Created { change, set: Bitmap::of(&[]) }));
 
-        // The CREATE itself was put off: nothing was done.
+        // The CREATE itself was delayed: nothing was executed.
         let mut before = Before::default();
         let none = delayed(vec![OpRes::Putfh(Ok(()))], OpRes::Create(Err(Nfs4Error::Delay)));
         assert!(before.take(&ops, none).is_none());
@@ -139,7 +139,7 @@ mod tests {
         let want = vec![putfh(b"dir"), find, Op::Getfh(()), getattr.clone()];
         assert_eq!(rest.as_deref(), Some(&want[..]));
 
-        // GETATTR is put off now: all that counts is done, and the rest is the same.
+        // Now GETATTR is delayed: everything with an effect is done, and the rest is the same.
         let handle = || OpRes::Getfh(Ok(Opaque(weir_xdr::Bytes::from_static(b"file"))));
         let results = vec![OpRes::Putfh(Ok(())), OpRes::Lookup(Ok(())), handle()];
         let put_off = delayed(results, OpRes::Getattr(Err(Nfs4Error::Delay)));

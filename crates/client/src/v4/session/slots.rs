@@ -1,11 +1,11 @@
-//! The slots of a session (RFC 8881 section 2.10.6): each carries one call at a time, numbered, so
-//! that the server executes it exactly once however often it is sent.
+//! The slots of a session (RFC 8881 section 2.10.6): each carries one numbered call at a time, so
+//! that the server executes it exactly once, however often it is sent.
 //!
-//! 1. A slot is used by one call at a time, and its next call is numbered one higher than the last
-//!    that the server executed.
-//! 2. A slot whose call was sent and has no known outcome is never used again; its session is given up.
-//!    One that is dropped before that is free again.
-//! 3. Waiting calls get slots in the order in which they came.
+//! 1. A slot has one call at a time, whose number is one higher than that of the last call that the
+//!    server executed.
+//! 2. A slot whose call was sent without a known outcome is never reused; its session is killed. A
+//!    slot that is dropped before the call was sent is free again.
+//! 3. Waiting calls get slots in order of arrival.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ pub(in crate::v4) struct Slots {
 
 struct Table {
     slots: Vec<State>,
-    /// Slots from this number on are not to be used at the moment.
+    /// Slots from this number on must not be used at the moment.
     limit: usize,
     waiting: VecDeque<oneshot::Sender<Slot>>,
-    /// The session is of no more use.
+    /// The session is unusable.
     dead: bool,
 }
 
@@ -32,7 +32,7 @@ struct State {
     busy: bool,
 }
 
-/// A slot in use; given back with [`Slot::release`].
+/// A slot in use; to be returned with [`Slot::release`].
 pub(in crate::v4) struct Slot {
     slots: Arc<Slots>,
     /// Its number.
@@ -42,7 +42,7 @@ pub(in crate::v4) struct Slot {
     /// The highest slot in use.
     pub(in crate::v4) highest: u32,
     released: bool,
-    /// The server may have its call.
+    /// Whether the server may have its call.
     sent: bool,
 }
 
@@ -50,7 +50,7 @@ pub(in crate::v4) struct Slot {
 pub(in crate::v4) const MAX_SLOTS: usize = 256;
 
 impl Slots {
-    /// `count` slots, none used yet.
+    /// `count` unused slots.
     pub(in crate::v4) fn new(count: usize) -> Arc<Self> {
         let count = count.clamp(1, MAX_SLOTS);
         let slots = vec![State { sequence: 1, busy: false }; count];
@@ -58,7 +58,7 @@ impl Slots {
         Arc::new(Self { table: Mutex::new(table) })
     }
 
-    /// Waits for a slot; `None` when the session has been given up.
+    /// Waits for a slot; `None` if the session was killed.
     pub(in crate::v4) async fn acquire(self: &Arc<Self>) -> Option<Slot> {
         let waiting = {
             let mut table = self.table.lock();
@@ -75,7 +75,7 @@ impl Slots {
         waiting.await.ok()
     }
 
-    /// Follows the server's wish for the highest slot to be used.
+    /// Applies the server's target for the highest slot.
     pub(in crate::v4) fn set_target(self: &Arc<Self>, highest: u32) {
         let mut table = self.table.lock();
         table.limit = (highest as usize).saturating_add(1).min(MAX_SLOTS);
@@ -87,14 +87,14 @@ impl Slots {
         self.serve(&mut table);
     }
 
-    /// Gives the session up: waiting and later calls get no slot.
+    /// Kills the session: waiting and later calls get no slot.
     pub(in crate::v4) fn kill(&self) {
         let mut table = self.table.lock();
         table.dead = true;
         table.waiting.clear();
     }
 
-    /// Hands free slots to those who wait.
+    /// Assigns free slots to waiters.
     fn serve(self: &Arc<Self>, table: &mut Table) {
         while !table.dead
             && !table.waiting.is_empty()
@@ -140,7 +140,7 @@ impl Slot {
         self.sent = true;
     }
 
-    /// Gives the slot back; `executed` says whether the server took note of the call's number.
+    /// Returns the slot; `executed`: the server has counted the call.
     pub(in crate::v4) fn release(mut self, executed: bool) {
         self.free(executed);
     }
@@ -160,7 +160,7 @@ impl Drop for Slot {
         match (self.released, self.sent) {
             (true, _) => {}
             (false, true) => self.slots.kill(),
-            // A waiter was dropped when it had been given this slot, and did not know it yet.
+            // The waiter was dropped after it had been assigned this slot.
             (false, false) => self.free(false),
         }
     }

@@ -1,4 +1,4 @@
-//! The session, and this client as the server knows it.
+//! The session, and this client's identity at the server.
 
 use crate::v4::session::slots::Slots;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use weir_nfs::v4::types::{ClientId, ClientOwner, SessionId};
 pub(in crate::v4) struct Session {
     pub(in crate::v4) id: SessionId,
     pub(in crate::v4) slots: Arc<Slots>,
-    /// The largest transfers that fit in its messages, in bytes.
+    /// The largest transfers that its messages can carry, in bytes.
     pub(in crate::v4) max_read: usize,
     pub(in crate::v4) max_write: usize,
 }
 
 impl Session {
-    /// Stands for the session before there is one.
+    /// A placeholder until there is a session.
     pub(in crate::v4) fn none() -> Arc<Self> {
         let slots = Slots::new(1);
         slots.kill();
@@ -23,11 +23,11 @@ impl Session {
     }
 }
 
-/// This client, as the server knows it.
+/// This client's identity at the server.
 pub(in crate::v4) struct Client {
     pub(in crate::v4) owner: ClientOwner,
     pub(in crate::v4) id: Mutex<Option<ClientId>>,
-    /// As whom everything was reclaimed, and the server told so.
+    /// The client id for which everything was reclaimed, and RECLAIM_COMPLETE sent.
     pub(in crate::v4) settled: Mutex<Option<ClientId>>,
 }
 
@@ -46,7 +46,7 @@ impl Client {
         &self.owner
     }
 
-    /// Its number, as long as the server knows it.
+    /// Its client id, as long as the server knows it.
     pub(in crate::v4) fn id(&self) -> Option<ClientId> {
         *self.id.lock()
     }

@@ -1,13 +1,13 @@
 //! Requests that change opens and locks: OPEN, OPEN_CONFIRM, CLOSE, LOCK, LOCKU.
 //!
-//! 1. Those of one file are sent one after another: the sender holds [`OpenState::turn`]. What is known
-//!    of the file has a lock of its own that is not held across an `await`, so that recovery, which
-//!    may run in the middle of a request, can reclaim it.
-//! 2. In minor version 0 they are counted, by open owner (one for each file) or lock owner; a
-//!    request that the server looked at at all uses its number up (RFC 7530 section 9.1.7), so one
-//!    that is repeated after DELAY or GRACE is made anew.
-//! 3. A server of minor version 0 that has forgotten the client is introduced to it once, however
-//!    many requests are told so; a request is repeated if there is a hope that it fares better.
+//! 1. The requests of one file are sent one at a time: the sender holds [`OpenState::turn`]. The
+//!    file's known state has its own lock, which is not held across an `await`, so that recovery,
+//!    which may run in the middle of a request, can reclaim the file.
+//! 2. Minor version 0 numbers them, by open owner (one for each file) or lock owner; every request
+//!    that the server examines uses up its number (RFC 7530 section 9.1.7), so one that is repeated
+//!    after DELAY or GRACE is rebuilt.
+//! 3. If a server of minor version 0 has forgotten the client, the client introduces itself once,
+//!    however many requests fail; a request is repeated if that may succeed.
 
 use crate::backoff::Backoff;
 use crate::error::Result;
@@ -21,14 +21,14 @@ use weir_nfs::v4::types::ClientId;
 use weir_nfs::v4::{Error as Nfs4Error, Op};
 use weir_rpc::OpaqueAuth;
 
-/// Whose request it is, where they are counted.
+/// The owner that a request is numbered by, where requests are numbered.
 #[derive(Clone, Copy)]
 pub(in crate::v4) enum Counted {
     Open,
     Lock(OpenLockOwner),
 }
 
-/// A request, made anew for each attempt of what is known by then.
+/// Builds a request from the known state, anew for each attempt.
 pub(in crate::v4) type Build<'a> =
     &'a (dyn Fn(&Known, ClientId) -> (Vec<Op>, Counted) + Send + Sync);
 
@@ -63,8 +63,8 @@ impl V4 {
                 _ if recoveries >= MAX_RECOVERIES => return Ok(answer),
                 Err(Nfs4Error::StaleClientId) => drop(self.introduce(Some(client)).await?),
                 Err(Nfs4Error::StaleStateId | Nfs4Error::Expired) => {
-                    // Everything is reclaimed if the client is not known. What is not reclaimed then
-                    // will be as stale next time.
+                    // Reclaims everything if the client is unknown. State that is not reclaimed
+                    // then will be just as stale next time.
                     self.renew().await?;
                     if state.stateid(false) == before {
                         return Ok(answer);
@@ -76,7 +76,7 @@ impl V4 {
         }
     }
 
-    /// The same as a part of recovery, as client `client` and in `session`.
+    /// The same as part of recovery, as client `client` and in `session`.
     pub(in crate::v4) async fn change_in(
         &self,
         session: &Arc<Session>,
@@ -121,7 +121,7 @@ impl V4 {
         }
     }
 
-    /// Counts a request that the server looked at: it is the second of its compound.
+    /// Counts a request that the server examined: it is the second of its compound.
     fn count(&self, state: &OpenState, counted: Counted, answer: &Answer) {
         let not_counted = matches!(
             answer.status,
@@ -147,6 +147,6 @@ impl V4 {
 
 enum Attempt {
     Answered(Answer),
-    /// To be made again after a pause.
+    /// To be rebuilt after a pause.
     Wait,
 }

@@ -9,12 +9,12 @@
 //!                 (none) <---- given up by their owners --------- lost <-----+
 //! ```
 //!
-//! 1. What is held is known here, so that it can be reclaimed.
+//! 1. The client records the locks held, so that it can reclaim them.
 //! 2. A lock that the server revoked (it expired, for example, and another client may have held it
-//!    since) is not silently acquired again: the file's I/O and locks fail until the owners have given
-//!    up their locks.
-//! 3. A request that conflicts is sent again: when the server calls (CB_NOTIFY_LOCK, from minor version
-//!    1 on), and after pauses.
+//!    since) is not silently acquired again: the file's I/O and locks fail until the owners have
+//!    released their locks.
+//! 3. A conflicting request is resent: when the server calls back (CB_NOTIFY_LOCK, from minor
+//!    version 1 on), and after pauses.
 //! 4. A lock owner that is done is released here and at the server, even if the file stays open.
 
 use crate::error::Result;
@@ -72,7 +72,7 @@ impl V4 {
                     return Err(self.unexpected("LOCK"));
                 }
             };
-            // It may have been reclaimed while the request was under way.
+            // It may have been reclaimed while the request was in flight.
             if state.stateid(self.has_sessions()) == before {
                 tracing::info!("{}: LOCK: {error}; reopening the file", self.server);
                 self.reopen_in_turn(state).await?;
@@ -128,8 +128,8 @@ impl V4 {
     ) -> Result<Option<Lock>> {
         let Some(denied) = self.denied(open, owner, lock).await? else { return Ok(None) };
         let exclusive = matches!(denied.kind, LockType::Write | LockType::WriteWaiting);
-        // To the end of the file: all ones on the wire, but nfs-ganesha says 0, and Linux's server
-        // what it takes to the largest offset of its own.
+        // Up to the end of file: all ones on the wire, but nfs-ganesha sends 0, and Linux's server
+        // the length up to its own largest offset.
         let start = denied.offset;
         let end = match start.checked_add(denied.length) {
             Some(end) if end < i64::MAX as u64 && end > start => end,
@@ -175,7 +175,7 @@ impl V4 {
         Err(VfsError::Io.into())
     }
 
-    /// Gives up what a lock owner holds of a range.
+    /// Releases a lock owner's locks in a range.
     pub(in crate::v4) async fn unlock_range(
         &self,
         open: &OpenContext,
@@ -218,7 +218,7 @@ impl V4 {
                 (_, Err(error)) if is_state_lost(error) => {
                     let now = known.locks.states.get(&owner).map(|state| state.stateid);
                     if now == Some(before) {
-                        // The server has no such locks: as good as given up.
+                        // The server has no such locks: they count as released.
                         known.locks.states.remove(&owner);
                     }
                 }
@@ -231,8 +231,8 @@ impl V4 {
         Err(VfsError::Io.into())
     }
 
-    /// Gives up all that is held of a file, for the end of the mount. (Servers may refuse to close it
-    /// before, RFC 8881 section 18.2.)
+    /// Releases all locks of a file, for the end of the mount. (Servers may refuse to close the
+    /// file before that, RFC 8881 section 18.2.)
     pub(in crate::v4) async fn give_up_locks(&self, open: &OpenContext) {
         let Some(state) = open_state(open) else { return };
         let owners: Vec<OpenLockOwner> = state.known.lock().locks.held.owners().copied().collect();
@@ -243,8 +243,8 @@ impl V4 {
         }
     }
 
-    /// Has the server forget a lock owner that has ended, once: what it did not hear of goes with the
-    /// lease (RFC 7530 section 16.37), or with the open (RFC 8881 section 18.38).
+    /// Makes the server forget a lock owner that has ended, with a single attempt: if it fails, the
+    /// owner ends with the lease (RFC 7530 section 16.37) or the open (RFC 8881 section 18.38).
     pub(in crate::v4) async fn forget_lock_owner(&self, open: &OpenContext, owner: OpenLockOwner) {
         let Some(state) = open_state(open) else { return };
         let (stateid, is_open) = {
@@ -267,7 +267,7 @@ impl V4 {
         }
     }
 
-    /// Takes back the locks of an open that was reclaimed.
+    /// Reclaims the locks of a reclaimed open.
     pub(in crate::v4) async fn reclaim_locks(
         &self,
         session: &Arc<Session>,
@@ -302,7 +302,7 @@ impl V4 {
     }
 }
 
-/// How often one request may find its state gone.
+/// How often one request may find its state lost.
 const MAX_REOPENS: u32 = 4;
 
 fn is_client_lost(error: weir_nfs::v4::Error) -> bool {

@@ -1,4 +1,4 @@
-//! The locks of an open file, as far as the client knows them.
+//! The locks of an open file, as known to the client.
 
 use crate::protocol::OpenLockOwner;
 use std::collections::HashMap;
@@ -32,13 +32,13 @@ impl Locks {
         self.states.is_empty() && !self.lost
     }
 
-    /// The server has none of them any more.
+    /// The server has lost all of them.
     pub(in crate::v4) fn lose(&mut self) {
         self.states.clear();
         self.lost |= !self.held.is_empty();
     }
 
-    /// The server knows none of their owners yet.
+    /// The server does not know their owners any more.
     pub(in crate::v4) fn forget_states(&mut self) {
         self.states.clear();
     }
@@ -50,11 +50,11 @@ impl Locks {
     }
 
     pub(in crate::v4) fn granted(&mut self, owner: OpenLockOwner, stateid: StateId) {
-        // The first request, which made the owner known, had number 0.
+        // The first request, which introduced the owner, had number 0.
         self.states.entry(owner).or_insert(LockState { stateid, seqid: 1 }).stateid = stateid;
     }
 
-    /// Forgets a lock owner that holds nothing; its stateid, if the server knows it.
+    /// Forgets a lock owner without locks; returns its stateid, if the server knows it.
     pub(in crate::v4) fn forget(&mut self, owner: OpenLockOwner) -> Option<StateId> {
         let gone = !self.held.holds(&owner);
         gone.then(|| self.states.remove(&owner)).flatten().map(|state| state.stateid)

@@ -1,4 +1,4 @@
-//! Opens, locks and delegations, and how they come back after a restart of the server.
+//! Opens, locks and delegations, and their reclaim after a server restart.
 
 pub(crate) mod change;
 pub(crate) mod delegation;

@@ -1,13 +1,13 @@
-//! Opens: one per file, shared by all users of the file in this mount.
+//! Opens: one per file, shared by all its users in this mount.
 //!
 //! 1. CLOSE is sent when the last user has closed the file.
 //! 2. With sessions the stateid is sent with sequence 0, the latest (RFC 8881 section 8.2.2), so
-//!    that I/O needs not wait for an OPEN that widens the access.
-//! 3. After a restart of the server every open is reclaimed, with its locks, before anything else
-//!    is done; one that the server does not give back is opened anew by its next I/O. Locks that
-//!    are not given back are lost ([`crate::v4::state::lock`]).
-//! 4. Minor version 0 opens by name only, so it needs to know one ([`crate::v4::open_names`]). A file
-//!    without is used under the anonymous stateid (RFC 7530 section 9.1.4.3).
+//!    that I/O need not wait for an OPEN that widens the access.
+//! 3. After a server restart every open is reclaimed, with its locks, before any other request; an
+//!    open that cannot be reclaimed is replaced by a new one at its next I/O. Locks that cannot be
+//!    reclaimed are lost ([`crate::v4::state::lock`]).
+//! 4. Minor version 0 opens by name only, so it needs to know one ([`crate::v4::open_names`]).
+//!    Without one, a file is used with the anonymous stateid (RFC 7530 section 9.1.4.3).
 
 use crate::error::Result;
 use crate::protocol::{Handle, NewEntry, OpenContext};
@@ -27,7 +27,7 @@ use weir_rpc::OpaqueAuth;
 use weir_vfs::Access;
 
 impl V4 {
-    /// Opens a file, or joins an open that suffices.
+    /// Opens a file, or joins an existing open that suffices.
     pub(in crate::v4) async fn open_file(
         &self,
         cred: Arc<OpaqueAuth>,
@@ -44,7 +44,7 @@ impl V4 {
             let (closed, suffices, granted) = {
                 let known = state.known.lock();
                 let same_cred = known.cred.as_deref() == Some(&*cred);
-                // An idle one is as good as the delegation that keeps it.
+                // An idle open is usable while the delegation that keeps it is.
                 let usable = same_cred && (known.count > 0 || delegated);
                 (known.closed, usable && known.granted.contains(access), known.granted)
             };
@@ -58,7 +58,7 @@ impl V4 {
                     known.cred.clone().filter(|_| known.closed && !granted.is_empty())
                 };
                 match was_opened_by {
-                    // It was idle, and kept open by a delegation that may be gone now.
+                    // An idle open, kept by a delegation that may have ended.
                     Some(cred) => self.send_close(&state, &cred).await,
                     None if state.known.lock().closed => self.opens.remove(handle),
                     None => {}
@@ -76,7 +76,7 @@ impl V4 {
         }
     }
 
-    /// OPEN of a file that is there, in its turn.
+    /// OPEN of an existing file, in its turn.
     async fn send_open(&self, state: &OpenState, cred: &OpaqueAuth, access: Access) -> Result<()> {
         let claim = self.claim_again(&state.handle)?;
         let build = |known: &Known, client| self.open_ops(state, known, client, access, &claim);
@@ -102,7 +102,7 @@ impl V4 {
             }
         };
         if is_other_file(state, &answer_handle(&answer.results)) {
-            // The name is another file's by now.
+            // By now the name refers to another file.
             let build = |known: &Known, _| self.close_ops(state, known);
             if let Err(error) = self.change(state, cred, "CLOSE", &build).await {
                 tracing::debug!("{error}");
@@ -126,7 +126,7 @@ impl V4 {
         }
     }
 
-    /// How a file is opened that is there: by its handle, or in minor version 0 by its name.
+    /// The claim for opening an existing file: by its handle, or in minor version 0 by its name.
     fn claim_again(&self, handle: &Handle) -> Result<(Handle, Claim)> {
         if self.has_sessions() {
             return Ok((handle.clone(), Claim::Fh));
@@ -159,14 +159,14 @@ impl V4 {
         (vec![putfh(&state.handle), close], Counted::Open)
     }
 
-    /// Makes a new file in minor version 0 and closes it: OPEN is the only way to make one.
+    /// Creates a file in minor version 0, which only OPEN can do, and closes it.
     pub(in crate::v4) async fn create_without_session(
         &self,
         cred: &OpaqueAuth,
         entry: &NewEntry<'_>,
         how: How,
     ) -> Result<Vec<OpRes>> {
-        // An open of its own, so that nothing else of its owner is under way.
+        // A separate open, so that its owner has no other request in flight.
         let mut state = self.opens.new_state(&Handle(weir_xdr::Bytes::new()));
         let claim = Claim::Null(entry.name.into());
         let build = |known: &Known, client| {
@@ -187,14 +187,14 @@ impl V4 {
             confirmed(&state, &confirm.results);
         }
         let build = |known: &Known, _| self.close_ops(&state, known);
-        // What stays open here is closed when the lease ends.
+        // If this fails, the open ends with the lease.
         if let Err(error) = self.change(&state, cred, "CLOSE", &build).await {
             tracing::debug!("{error}");
         }
         Ok(answer.results)
     }
 
-    /// Arguments of OPEN, for this client's one owner with sessions.
+    /// Arguments of OPEN, with the client's single owner if there are sessions.
     pub(in crate::v4) fn open_args(&self, access: Access, how: How, claim: Claim) -> Args {
         let only_reads = access == Access::READ && claim == Claim::Fh;
         let wanted = self.wants_delegations && only_reads;
@@ -233,7 +233,7 @@ impl V4 {
         self.send_close(state, &open.cred).await;
     }
 
-    /// Closes a file that was kept open by a delegation which is gone.
+    /// Closes a file that was kept open by a delegation which has ended.
     pub(in crate::v4) async fn close_idle(&self, handle: &Handle) {
         let found = self.opens.by_handle.lock().get(handle).cloned();
         let Some(state) = found else { return };
@@ -258,7 +258,7 @@ impl V4 {
             match self.change(state, cred, "CLOSE", &build).await {
                 Ok(answer) => {
                     let now = state.stateid(self.has_sessions());
-                    // It was reclaimed while the CLOSE was under way.
+                    // It was reclaimed while the CLOSE was in flight.
                     if answer.status.is_err_and(is_state_lost) && now.other != sent.other {
                         sent = now;
                         continue;
@@ -290,8 +290,7 @@ impl V4 {
         }
     }
 
-    /// Opens a file again whose state the server says it does not have. `stale` is the stateid
-    /// that it refused.
+    /// Reopens a file whose state the server has lost. `stale` is the stateid that it rejected.
     pub(in crate::v4) async fn reopen(&self, state: &OpenState, stale: StateId) -> Result<()> {
         let _turn = state.turn.lock().await;
         if state.stateid(self.has_sessions()) != stale {
@@ -300,7 +299,7 @@ impl V4 {
         self.reopen_in_turn(state).await
     }
 
-    /// The same, in the file's turn. Locks that went with the state are lost.
+    /// The same, in the file's turn. Locks that belonged to the lost state are lost.
     pub(in crate::v4) async fn reopen_in_turn(&self, state: &OpenState) -> Result<()> {
         let (cred, granted) = {
             let mut known = state.known.lock();
@@ -317,8 +316,8 @@ impl V4 {
         }
     }
 
-    /// Takes back every open, and its locks, in a new session or as a new client after a restart
-    /// of the server.
+    /// Reclaims every open, and its locks, in a new session or, after a server restart, as a new
+    /// client.
     pub(in crate::v4) async fn reclaim_opens(
         &self,
         session: &Arc<Session>,
@@ -328,7 +327,7 @@ impl V4 {
         for state in self.opens.all() {
             let known = {
                 let mut known = state.known.lock();
-                // The restarted server counts the requests of new owners from 0.
+                // The restarted server numbers the requests of new owners from 0.
                 (known.owner, known.seqid) = (self.opens.new_owner(), 0);
                 known.locks.forget_states();
                 known.count > 0
@@ -344,8 +343,8 @@ impl V4 {
         Ok(())
     }
 
-    /// Whether the server has gone away since a client of minor version 0 was introduced to it, so
-    /// that reclaiming has to begin anew. (With sessions, these say so.)
+    /// Whether the server has restarted since a client of minor version 0 was introduced to it, so
+    /// that reclaim has to restart. (With sessions, their errors show it.)
     pub(in crate::v4) fn is_begun_anew(&self, status: std::result::Result<(), Nfs4Error>) -> bool {
         let anew = matches!(status, Err(Nfs4Error::StaleClientId | Nfs4Error::StaleStateId));
         !self.has_sessions() && anew
@@ -365,8 +364,7 @@ impl V4 {
             if self.is_begun_anew(answer.status) {
                 return Err(self.failed("OPEN", Nfs4Error::StaleClientId));
             }
-            // Its next I/O opens it anew; that must not be now, before the server is told that
-            // everything is reclaimed.
+            // Its next I/O reopens it; not now, before RECLAIM_COMPLETE.
             tracing::warn!("{error}");
             state.known.lock().locks.lose();
             return Ok(());

@@ -1,4 +1,4 @@
-//! What is known of the files that are open at the server.
+//! The known state of the files that are open at the server.
 
 use crate::protocol::{Handle, OpenContext};
 use crate::v4::state::lock_state::Locks;
@@ -15,27 +15,27 @@ use weir_vfs::Access;
 #[derive(Default)]
 pub(in crate::v4) struct Opens {
     pub(in crate::v4) by_handle: Mutex<HashMap<Handle, Arc<OpenState>>>,
-    /// Owners used so far in minor version 0.
+    /// Number of owners used in minor version 0.
     pub(in crate::v4) owners: AtomicU64,
 }
 
 /// A file that is open at the server.
 pub(crate) struct OpenState {
     pub(in crate::v4) handle: Handle,
-    /// Held while a request that changes the open or its locks is under way.
+    /// Held during a request that changes the open or its locks.
     pub(in crate::v4) turn: tokio::sync::Mutex<()>,
     pub(in crate::v4) known: Mutex<Known>,
 }
 
-/// What is known of an open file.
+/// The known state of an open file.
 pub(in crate::v4) struct Known {
-    /// Who has it open.
+    /// Number of users.
     pub(in crate::v4) count: usize,
     /// Access that the server granted.
     pub(in crate::v4) granted: Access,
-    /// In whose name.
+    /// The credential of the open.
     pub(in crate::v4) cred: Option<Arc<OpaqueAuth>>,
-    /// It has been closed; a task that still has this entry looks it up again.
+    /// It was closed; a task that still has this entry has to look the file up again.
     pub(in crate::v4) closed: bool,
     pub(in crate::v4) stateid: StateId,
     /// The open owner, and the number of its next request (minor version 0).
@@ -44,13 +44,13 @@ pub(in crate::v4) struct Known {
     pub(in crate::v4) locks: Locks,
 }
 
-/// The state of an open, unless the file was opened without any.
+/// The state of an open, unless the file was opened without one.
 pub(in crate::v4) fn open_state(open: &OpenContext) -> Option<&OpenState> {
     open.state.as_deref()?.downcast_ref()
 }
 
 impl OpenState {
-    /// The stateid to do I/O with.
+    /// The stateid for I/O.
     pub(in crate::v4) fn stateid(&self, sessions: bool) -> StateId {
         self.known.lock().open_stateid(sessions)
     }
@@ -67,7 +67,7 @@ impl Known {
     }
 }
 
-/// With sessions, sequence 0 stands for the latest.
+/// With sessions, sequence 0 means the latest.
 pub(in crate::v4) fn newest(stateid: StateId, sessions: bool) -> StateId {
     if sessions { StateId { seqid: 0, ..stateid } } else { stateid }
 }
@@ -110,12 +110,12 @@ impl Opens {
     }
 }
 
-/// The file cannot be opened under the name that it had.
+/// Whether the file can no longer be opened under its name.
 pub(in crate::v4) fn is_gone(error: &crate::Error) -> bool {
     matches!(error.to_vfs(), weir_vfs::Error::Stale | weir_vfs::Error::NotFound)
 }
 
-/// Whether the server says that it does not have the state of a stateid (any more).
+/// Whether the error says that the server does not have a stateid's state (any more).
 pub(in crate::v4) fn is_state_lost(error: Nfs4Error) -> bool {
     matches!(
         error,

@@ -9,22 +9,23 @@
 //!                  held, idle ----+---------------------+
 //! ```
 //!
-//! 1. An idle file stays open at the server, so that it is opened again by the open that there is.
-//!    It is closed when its delegation goes.
-//! 2. What rests on a delegation is known by the number of its [`grant`](table::Delegations::grant), and
-//!    holds only as long as that is the same: from the moment in which a recall is read, or as soon
-//!    as one may have been missed (a connection was made anew, the lease is not known to be
-//!    renewed, the server says that it cannot call back or took something away), it does not.
-//! 3. A delegation is given back without the file's turn, which a request may hold that the server
-//!    answers only then.
-//! 4. A file is not held under one while this mount opens it for writing: the server cannot tell this
-//!    mount's changes from those of local programs then.
-//! 5. At most `MOST` are held; whichever was not used for longest goes first.
+//! 1. An idle file stays open at the server, so that the next open can use that open. It is closed
+//!    when its delegation ends.
+//! 2. Cached state that relies on a delegation has the number of its
+//!    [`grant`](table::Delegations::grant), and is valid only while that is the same. The grant
+//!    ends when a recall is read, or as soon as one may have been missed (the connection was
+//!    re-established, the lease may not have been renewed, the server reports that it cannot call
+//!    back or has revoked state).
+//! 3. A delegation is returned without the file's turn, which may be held by a request that the
+//!    server answers only afterwards.
+//! 4. The mount keeps no delegation of a file that it opens for writing: the server could not tell
+//!    its changes from those of local programs.
+//! 5. At most `MOST` are held; the least recently used goes first.
 //!
-//! Write delegations are not asked for: data is written back before close anyway. In minor version 0
-//! a client cannot ask for one, and the server would have to connect to this process to recall it
-//! (past firewalls, at an open port), so servers that test the callback path give none. A delegation of
-//! either kind that the server gives unasked is returned at once.
+//! The mount does not ask for write delegations: dirty data is written back before close anyway. In
+//! minor version 0 a client cannot ask for one, and the server would have to connect to this
+//! process to recall it (through firewalls, at an open port), so servers that test the callback
+//! path grant none. Unrequested delegations of either kind are returned at once.
 
 pub(crate) mod table;
 
@@ -38,13 +39,13 @@ use weir_nfs::v4::types::StateId;
 use weir_nfs::v4::{Error as Nfs4Error, Op};
 
 impl V4 {
-    /// The number of the delegation that a file is held under, if it can be relied on.
+    /// The number of a file's delegation, if it can be relied on.
     pub(in crate::v4) fn grant_of(&self, handle: &Handle) -> Option<u64> {
         let lease = self.lease()?;
         self.delegations.grant(handle, self.reconnects(), lease)
     }
 
-    /// Gives back what is due for as long as the mount lives.
+    /// Returns delegations that are due, as long as the mount exists.
     pub(in crate::v4) fn give_back_what_is_due(self: &Arc<Self>) {
         let (mount, delegations): (Weak<Self>, _) =
             (Arc::downgrade(self), Arc::clone(&self.delegations));
@@ -64,14 +65,14 @@ impl V4 {
         });
     }
 
-    /// Gives back the delegation of a file that is about to lose a name.
+    /// Returns the delegation of a file that is about to lose a name.
     pub(in crate::v4) async fn give_back_file(&self, handle: &Handle) {
         if self.give_back_held(handle).await {
             self.close_idle(handle).await;
         }
     }
 
-    /// Gives back the delegation of a file, if there is one; what it kept open stays open.
+    /// Returns a file's delegation, if there is one; the open that it kept stays open.
     pub(in crate::v4) async fn give_back_held(&self, handle: &Handle) -> bool {
         let held = self.delegations.table.lock().held.remove(handle);
         let Some(held) = held else { return false };
@@ -79,7 +80,7 @@ impl V4 {
         true
     }
 
-    /// Gives back all, for the end of the mount.
+    /// Returns all delegations, for the end of the mount.
     pub(in crate::v4) async fn give_back_all(&self) {
         let held: HashSet<_> = {
             let mut table = self.delegations.table.lock();
@@ -94,7 +95,7 @@ impl V4 {
     async fn give_back(&self, handle: &Handle, stateid: StateId) {
         let ops = [putfh(handle), Op::Delegreturn(stateid)];
         match self.exchange(&self.own, "DELEGRETURN", &ops, None).await {
-            // It was taken away; the server wants to hear that this is known (section 10.2.1).
+            // It was revoked; the server expects an acknowledgement (section 10.2.1).
             Ok(answer)
                 if matches!(
                     answer.status,
@@ -115,7 +116,7 @@ impl V4 {
         }
     }
 
-    /// Has the server call back over connections that were made after the session.
+    /// Makes the server call back over connections established after the session.
     async fn bind_back(&self) {
         self.delegations.table.lock().unbound = false;
         let session = self.session().id;

@@ -18,45 +18,45 @@ use weir_xdr::{Bytes, Decoder, Encoder, Message};
 
 /// Most delegations held.
 pub(in crate::v4) const MOST: usize = 256;
-/// How often a backchannel that is down is bound again, at most.
+/// Least time between attempts to rebind a backchannel that is down.
 pub(in crate::v4) const BIND_AGAIN: Duration = Duration::from_secs(20);
-/// Operations in a callback that are looked at.
+/// Operations of a callback that are examined.
 pub(in crate::v4) const MOST_OPS: u32 = 8;
-/// The backchannel's program: one of those that clients choose themselves (RFC 5531 section 8.1).
+/// The backchannel's program, from the range that clients may choose (RFC 5531 section 8.1).
 pub(in crate::v4) const CALLBACK_PROGRAM: u32 = 0x4000_0000;
 
-/// The delegations of a mount, and the service that the server calls.
+/// The delegations of a mount, and its callback service.
 #[derive(Default)]
 pub(in crate::v4) struct Delegations {
     pub(in crate::v4) table: Mutex<Table>,
-    /// Who waits for locks, of which the server may tell.
+    /// Waiting lock requests that the server may call back about.
     pub(in crate::v4) waiters: LockWaiters,
-    /// Some are to be given back.
+    /// Notified when some are due for return.
     pub(in crate::v4) due: Notify,
 }
 
 #[derive(Default)]
 pub(in crate::v4) struct Table {
     pub(in crate::v4) held: HashMap<Handle, Held>,
-    /// Given without having been asked for.
+    /// Unrequested delegations, to be returned.
     pub(in crate::v4) refused: Vec<(Handle, StateId)>,
-    /// Counts delegations, and their uses.
+    /// Numbers delegations, and their uses.
     pub(in crate::v4) clock: u64,
-    /// When the last request was sent that renewed the lease.
+    /// When the last request that renewed the lease was sent.
     pub(in crate::v4) renewed: Option<Instant>,
     pub(in crate::v4) session: SessionId,
-    /// The number of the server's last call.
+    /// The number of the last callback.
     pub(in crate::v4) last: u32,
-    /// The backchannel has to be bound again.
+    /// The backchannel has to be rebound.
     pub(in crate::v4) unbound: bool,
-    /// When that was last tried.
+    /// The last attempt of that.
     pub(in crate::v4) tried: Option<Instant>,
-    /// The mount ends: no more are taken.
+    /// The mount ends: it takes no more.
     pub(in crate::v4) ended: bool,
 }
 
 impl Table {
-    /// Once too many wait to go back, the server has to ask for the others.
+    /// Keeps a bounded number for return; beyond that, the server has to recall them.
     pub(in crate::v4) fn refuse(&mut self, handle: &Handle, stateid: StateId) {
         if self.refused.len() < MOST {
             self.refused.push((handle.clone(), stateid));
@@ -69,14 +69,14 @@ pub(in crate::v4) struct Held {
     /// Its number.
     pub(in crate::v4) grant: u64,
     pub(in crate::v4) used: u64,
-    /// Connections made anew when it was asked for.
+    /// Number of reconnects when it was requested.
     pub(in crate::v4) reconnects: u64,
-    /// To be given back: nothing rests on it any more.
+    /// To be returned: nothing relies on it any more.
     pub(in crate::v4) due: bool,
 }
 
 impl Delegations {
-    /// The number of the delegation that a file is held under, if it can be relied on.
+    /// The number of a file's delegation, if it can be relied on.
     pub(in crate::v4) fn grant(
         &self,
         handle: &Handle,
@@ -103,7 +103,7 @@ impl Delegations {
         !self.table.lock().held.is_empty()
     }
 
-    /// Takes the delegation that came with an open, for which `reconnects` were known before.
+    /// Takes the delegation granted with an open; `reconnects` is the count from before the open.
     pub(in crate::v4) fn take(&self, handle: &Handle, given: &Delegation, reconnects: u64) {
         let Delegation::Read(read) = given else { return self.refuse(handle, given) };
         let stateid = read.stateid;
@@ -126,7 +126,7 @@ impl Delegations {
         self.due.notify_one();
     }
 
-    /// Has a delegation given back that came with an open and was not asked for.
+    /// Queues an unrequested delegation, granted with an open, for return.
     pub(in crate::v4) fn refuse(&self, handle: &Handle, given: &Delegation) {
         let stateid = match given {
             Delegation::Read(read) => read.stateid,
@@ -138,26 +138,26 @@ impl Delegations {
         self.due.notify_one();
     }
 
-    /// Everything is to be given back.
+    /// Makes all delegations due for return.
     pub(in crate::v4) fn doubt(&self) {
         self.table.lock().held.values_mut().for_each(|held| held.due = true);
         self.due.notify_one();
     }
 
-    /// The server knows of none any more: it restarted, or made this client a new one.
+    /// The server has lost all: it restarted, or assigned a new client id.
     pub(in crate::v4) fn forget_all(&self) {
         let mut table = self.table.lock();
         table.held.clear();
         table.refused.clear();
     }
 
-    /// A new session, whose calls begin with 1.
+    /// A new session, whose callbacks are numbered from 1.
     pub(in crate::v4) fn begin_session(&self, session: SessionId) {
         let mut table = self.table.lock();
         (table.session, table.last, table.unbound) = (session, 0, false);
     }
 
-    /// A request that was sent at `sent` was answered in the session, with these flags.
+    /// A request sent at `sent` was answered in the session, with these flags.
     pub(in crate::v4) fn renewed(&self, sent: Instant, flags: StatusFlags) {
         let down = StatusFlags::CB_PATH_DOWN
             | StatusFlags::CB_PATH_DOWN_SESSION
@@ -169,7 +169,7 @@ impl Delegations {
         let mut table = self.table.lock();
         table.renewed = table.renewed.max(Some(sent));
         let down = flags.intersects(down);
-        // A server that never gets through is not asked at every turn.
+        // Limit the attempts if the server's callbacks never arrive.
         let bind = down && table.tried.is_none_or(|at| at.elapsed() > BIND_AGAIN);
         if bind {
             (table.unbound, table.tried) = (true, Some(Instant::now()));
@@ -199,7 +199,7 @@ impl Delegations {
         Ok(())
     }
 
-    /// Keeps the `keep` used last.
+    /// Keeps the `keep` most recently used.
     pub(in crate::v4) fn keep(&self, keep: usize) {
         let mut table = self.table.lock();
         let mut held: Vec<&mut Held> = table.held.values_mut().collect();
@@ -209,7 +209,7 @@ impl Delegations {
         self.due.notify_one();
     }
 
-    /// Answers a call of the server's.
+    /// Answers a callback.
     pub(in crate::v4) fn answer(&self, call: Bytes) -> Option<Message> {
         let id = ProgramId { program: CALLBACK_PROGRAM, version: CB_VERSION };
         weir_rpc::answer(call, id, |header, d, e| self.execute(header, d, e))
@@ -263,7 +263,7 @@ impl Delegations {
                     }
                     CbOpRes::NotifyLock(Ok(()))
                 }
-                // No write delegation is kept.
+                // No write delegation is held.
                 CbOp::Getattr(_) => CbOpRes::Getattr(Err(Nfs4Error::BadHandle)),
                 _ => CbOpRes::Failed(code, Nfs4Error::NotSupp),
             };

@@ -1,4 +1,4 @@
-//! Delegations by the calls and callbacks that a server may make, with no server.
+//! Delegations with scripted calls and callbacks, without a server.
 
 use super::*;
 use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType};
@@ -47,7 +47,7 @@ fn due(delegations: &Delegations) -> Vec<StateId> {
     std::iter::from_fn(|| delegations.take_due()).map(|(_, stateid)| stateid).collect()
 }
 
-/// Calls the service as a server does; returns the results.
+/// Calls the service like a server; returns the results.
 fn called(delegations: &Delegations, sequence_id: u32, op: CbOp) -> Vec<CbOpRes> {
     let begin = CbOp::Sequence(sequence::Args {
         session: SESSION,
@@ -128,7 +128,7 @@ fn a_sign_of_a_missed_call_ends_them() {
         assert!(!relied_on(&delegations, 0), "{flag:?}");
         assert_eq!(delegations.table.lock().unbound, down, "{flag:?}: the channel is bound again");
     }
-    // A connection made anew, a lease that may be over.
+    // A reconnect, or a lease that may have expired.
     let delegations = with(2);
     assert_eq!(delegations.grant(&handle(0), 1, LEASE), None);
     assert_eq!(due(&delegations), [stateid(0)]);
@@ -146,14 +146,14 @@ fn what_was_not_asked_for_goes_back_and_is_never_relied_on() {
     });
     delegations.take(&handle(5), &write, 0);
     delegations.refuse(&handle(6), &read(6));
-    // In the place of one that is held: both are known to the server.
+    // Replaces one that is held: the server knows both.
     delegations.take(&handle(0), &read(7), 0);
     assert!(!relied_on(&delegations, 5) && !relied_on(&delegations, 6));
     let mut back = due(&delegations);
     back.sort_unstable_by_key(|stateid| stateid.other);
     assert_eq!(back, [0, 5, 6].map(stateid));
     assert!(relied_on(&delegations, 0));
-    // However many come, memory is bounded.
+    // However many arrive, memory is bounded.
     (0..2000).for_each(|number| delegations.refuse(&handle(number), &write));
     assert_eq!(due(&delegations).len(), MOST);
 }
