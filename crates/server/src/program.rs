@@ -29,12 +29,11 @@
 //! }
 //! ```
 
-use crate::admission::Identity;
+use crate::admission::{Identity, Taken};
 use crate::peer::Peer;
 use crate::replies::ReplyMemory;
 use async_trait::async_trait;
 use std::sync::Arc;
-use tokio::sync::OwnedSemaphorePermit;
 use weir_rpc::{AcceptStatus, AuthStatus, CallHeader, Denial, ReplyBody, VersionRange};
 use weir_xdr::{Decoder, Encoder};
 
@@ -52,7 +51,7 @@ pub struct Call {
     /// What its reply takes.
     pub(crate) reply_memory: Arc<ReplyMemory>,
     /// The call's share of the bound on memory of large calls; let go with the call.
-    pub(crate) _memory: Option<OwnedSemaphorePermit>,
+    pub(crate) _memory: Option<Taken>,
 }
 
 impl Call {

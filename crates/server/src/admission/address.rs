@@ -7,6 +7,7 @@ use super::quota::{Quota, Share};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 /// Bounds on what all peers hold together.
@@ -14,6 +15,9 @@ use std::sync::{Arc, Weak};
 pub(crate) struct SharedLimits {
     /// Bytes of replies that are made or wait to be sent.
     pub(crate) reply_bytes: usize,
+    /// Bytes of large calls.
+    pub(crate) call_bytes: usize,
+    pub(crate) connections: usize,
 }
 
 /// What is held of a limit.
@@ -37,6 +41,8 @@ impl LimitUse {
 #[derive(Debug)]
 pub(crate) struct Addresses {
     pub(crate) reply_bytes: Arc<Quota>,
+    pub(crate) call_bytes: Arc<Quota>,
+    pub(crate) connections: Arc<Quota>,
     known: Mutex<HashMap<IpAddr, Weak<AddressShares>>>,
 }
 
@@ -44,16 +50,30 @@ pub(crate) struct Addresses {
 #[derive(Debug)]
 pub(crate) struct AddressShares {
     pub(crate) reply_bytes: Arc<Share>,
+    pub(crate) call_bytes: Arc<Share>,
+    pub(crate) connections: Arc<Share>,
+    /// A connection from it was refused, and the log says so.
+    pub(crate) was_refused: AtomicBool,
 }
 
 impl Addresses {
     pub(crate) fn new(limits: SharedLimits) -> Self {
-        Self { reply_bytes: Quota::new(limits.reply_bytes), known: Mutex::default() }
+        Self {
+            reply_bytes: Quota::new(limits.reply_bytes),
+            call_bytes: Quota::new(limits.call_bytes),
+            connections: Quota::new(limits.connections),
+            known: Mutex::default(),
+        }
     }
 
     /// What is held of each limit.
     pub(crate) fn uses(&self) -> Vec<LimitUse> {
-        [("reply_bytes", &self.reply_bytes)].map(|(name, quota)| LimitUse::of(name, quota)).into()
+        let quotas = [
+            ("reply_bytes", &self.reply_bytes),
+            ("call_bytes", &self.call_bytes),
+            ("connections", &self.connections),
+        ];
+        quotas.map(|(name, quota)| LimitUse::of(name, quota)).into()
     }
 
     /// The shares of the host at an address.
@@ -63,7 +83,12 @@ impl Addresses {
         if let Some(shares) = place.upgrade() {
             return shares;
         }
-        let shares = Arc::new(AddressShares { reply_bytes: self.reply_bytes.share() });
+        let shares = Arc::new(AddressShares {
+            reply_bytes: self.reply_bytes.share(),
+            call_bytes: self.call_bytes.share(),
+            connections: self.connections.share(),
+            was_refused: AtomicBool::new(false),
+        });
         *place = Arc::downgrade(&shares);
         shares
     }
@@ -94,7 +119,8 @@ mod tests {
 
     #[test]
     fn an_address_is_known_while_it_is_used() {
-        let addresses = Addresses::new(SharedLimits { reply_bytes: 10 });
+        let addresses =
+            Addresses::new(SharedLimits { reply_bytes: 10, call_bytes: 10, connections: 10 });
         let of = |ip: &str| addresses.shares_of(ip.parse().unwrap());
         let first = of("192.0.2.1");
         assert!(Arc::ptr_eq(&first, &of("::ffff:192.0.2.1")));

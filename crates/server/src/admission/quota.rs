@@ -135,9 +135,14 @@ impl Share {
         taken
     }
 
+    /// Whether the peer may have `amount` more.
+    pub(crate) fn allows(&self, amount: usize) -> bool {
+        amount <= self.allowance(&self.quota.held.lock())
+    }
+
     /// Whether the peer holds all that it may.
     pub(crate) fn is_full(&self) -> bool {
-        self.allowance(&self.quota.held.lock()) == 0
+        !self.allows(1)
     }
 }
 

@@ -13,7 +13,7 @@ use super::drain::Drain;
 use super::polling::Polling;
 use super::socket::Socket;
 use super::{SMALL_BYTES, Transport};
-use crate::admission::unacknowledged_bytes;
+use crate::admission::{AddressShares, Taken, unacknowledged_bytes};
 use crate::peer::{Outgoing, Peer};
 use crate::program::{Call, ProgramId};
 use crate::replies::ReplyMemory;
@@ -28,8 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 use weir_rpc::{
@@ -50,6 +49,8 @@ pub(super) enum End {
     Stopped,
     #[error("the peer sent nothing more of a record that it began")]
     StalledRecord,
+    #[error("the peer has sent nothing for long")]
+    Idle,
     #[error("the peer took its replies too slowly")]
     SlowReader,
     #[error("{0}")]
@@ -64,10 +65,11 @@ pub(super) struct Connection {
     transport: Arc<Transport>,
     socket: Socket,
     peer: Arc<Peer>,
+    shares: Arc<AddressShares>,
     input: BytesMut,
     records: RecordReader,
     /// Pays for the large record that is arriving.
-    memory: Option<OwnedSemaphorePermit>,
+    memory: Option<Taken>,
     output: VecDeque<Outgoing>,
     /// Bytes of the front of `output` that are sent.
     sent: usize,
@@ -81,11 +83,15 @@ pub(super) struct Connection {
     reading_since: Option<Instant>,
     /// When bytes arrived last.
     arrived: Instant,
+    /// Ends when the peer may have been silent for too long.
+    idle_look: Pin<Box<Sleep>>,
     polling: Polling,
 }
 
 /// How long a large record may make no progress while others wait for the memory that it holds.
 const IDLE_WITH_MEMORY: Duration = Duration::from_secs(2);
+/// The connection, and the task that runs it.
+const HOLDERS_WHEN_IDLE: usize = 2;
 /// The size of call that is worth looking for.
 const LOOK_BYTES: usize = 4 << 10;
 /// How often that is looked at.
@@ -94,15 +100,22 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 type CallFuture = Pin<Box<dyn Future<Output = Outgoing> + Send>>;
 
 impl Connection {
-    pub(super) fn new(transport: Arc<Transport>, stream: TcpStream, peer: Arc<Peer>) -> Self {
+    pub(super) fn new(
+        transport: Arc<Transport>,
+        stream: TcpStream,
+        peer: Arc<Peer>,
+        shares: Arc<AddressShares>,
+    ) -> Self {
         let records = RecordReader::new(transport.limits.record_bytes);
         // A token of its own, so that connections do not meet at the lock of one.
         let stop = transport.stop.child_token();
+        let idle_look = Box::pin(tokio::time::sleep(transport.limits.idle));
         let drain = Drain::new(transport.limits.min_drain_rate, transport.limits.stall);
         Self {
             transport,
             socket: Socket::Registered(stream),
             peer,
+            shares,
             input: BytesMut::new(),
             records,
             memory: None,
@@ -115,6 +128,7 @@ impl Connection {
             stopping: false,
             reading_since: None,
             arrived: Instant::now(),
+            idle_look,
             polling: Polling::default(),
         }
     }
@@ -205,7 +219,7 @@ impl Connection {
         self.output.push_back(Outgoing::reply(encode_header(header), memory));
     }
 
-    fn handle(&mut self, record: Bytes, memory: Option<OwnedSemaphorePermit>) -> Result<(), End> {
+    fn handle(&mut self, record: Bytes, memory: Option<Taken>) -> Result<(), End> {
         match message_type(&record) {
             Ok((_, MessageType::Call)) => {}
             Ok((xid, MessageType::Reply)) => {
@@ -324,8 +338,9 @@ impl Connection {
         let look = self.drain.next_look();
         let holds_memory = self.reading_since.is_some() && self.memory.is_some();
 
-        let price = self.transport.limits.record_bytes.min(self.transport.limits.call_bytes) as u32;
-        let budget = &self.transport.call_bytes;
+        let limits = &self.transport.limits;
+        let price = limits.record_bytes.min(limits.call_bytes);
+        let (budget, idle) = (self.shares.call_bytes.clone(), limits.idle);
         let socket = self.socket.registered()?;
         tokio::select! {
             biased;
@@ -336,9 +351,8 @@ impl Connection {
             }
             () = self.stop.cancelled(), if !self.stopping => self.stopping = true,
             ready = socket.writable(), if !self.output.is_empty() => ready?,
-            paid = budget.clone().acquire_many_owned(price), if pays => {
-                // The semaphore is never closed.
-                self.memory = paid.ok();
+            paid = budget.take(price), if pays => {
+                self.memory = Some(paid);
                 self.fill()?;
             }
             ready = socket.readable(), if may_read && !pays => {
@@ -346,12 +360,23 @@ impl Connection {
                 self.fill()?;
             }
             () = tokio::time::sleep(LOOK_EVERY), if holds_memory => {
-                let wanted = budget.available_permits() < price as usize;
-                if wanted && self.arrived.elapsed() > IDLE_WITH_MEMORY {
+                if !budget.allows(price) && self.arrived.elapsed() > IDLE_WITH_MEMORY {
                     return Err(End::StalledRecord);
                 }
             }
             () = until(deadline) => return Err(End::StalledRecord),
+            () = &mut self.idle_look => {
+                // Who else holds the peer (the server calls its client back over it) needs it still.
+                let is_used = !between
+                    || !self.output.is_empty()
+                    || self.waiting.load(Ordering::Acquire) > 0
+                    || Arc::strong_count(&self.peer) > HOLDERS_WHEN_IDLE;
+                if !is_used && self.arrived.elapsed() >= idle {
+                    return Err(End::Idle);
+                }
+                let since = if is_used { Instant::now() } else { self.arrived };
+                self.idle_look.as_mut().reset(since + idle);
+            }
             () = until(look) => {
                 let unread = unacknowledged_bytes(self.peer.local_addr(), self.peer.addr());
                 let taken = self.written.saturating_sub(unread.unwrap_or(0));

@@ -1,15 +1,17 @@
 //! TCP: listening, connections, and the bounds on what peers can make the server hold.
 //!
 //! 1. An idle connection has no buffer. A small record takes one of [`SMALL_BYTES`]; a large one
-//!    first takes the largest record's size out of a budget that all connections share.
+//!    first takes the largest record's size out of a budget that all connections share, of which
+//!    each address has a share.
 //! 2. A record that does not arrive whole in time ends its connection, as do replies that the peer
 //!    takes more slowly than a minimum rate ([`drain`]). A large record that makes no progress does
 //!    so within seconds if others wait for the memory that it holds.
 //! 3. At most [`Limits::in_flight`] calls of a connection wait at a time, and its replies take about
 //!    [`Limits::reply_bytes`]; at either bound its next calls wait in the socket. The replies of all
 //!    connections together take [`Limits::all_reply_bytes`], of which each address has a share.
-//! 4. At most [`Limits::connections`] connections are open; the next one is closed at once, and
-//!    the log says so.
+//! 4. At most [`Limits::connections`] connections are open, of which each address has a share; the
+//!    next one is closed at once, and the log says so. One that has been silent for long is closed,
+//!    and one whose other end is gone.
 
 mod connection;
 mod drain;
@@ -18,17 +20,19 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
-use crate::admission::{Addresses, Admission, Origin, SharedLimits};
+use crate::admission::{AddressShares, Addresses, Admission, Origin, SharedLimits, Taken};
 use crate::peer::Peer;
 use crate::program::Programs;
 use crate::replies::ReplyBudget;
 use connection::Connection;
 use futures_util::future::join_all;
+use socket2::{SockRef, TcpKeepalive};
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
@@ -39,13 +43,13 @@ const SMALL_BYTES: usize = 16 << 10;
 /// What peers can make the server hold.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections.
+    /// Connections. An address may have as many as it leaves free.
     pub connections: usize,
     /// Largest record, in bytes.
     pub record_bytes: usize,
     /// Calls of one connection that wait for something at a time.
     pub in_flight: usize,
-    /// Bytes of large calls, of all connections together.
+    /// Bytes of large calls, of all connections together. An address may hold as much as it leaves free.
     pub call_bytes: usize,
     /// Bytes of replies of one connection, from before they are made until they are sent. Results that are small
     /// or that no operation reserves may take an eighth of this on top.
@@ -58,6 +62,8 @@ pub struct Limits {
     /// How long a begun record may take to arrive, and over how long the rate is taken at which a peer takes its
     /// replies.
     pub stall: Duration,
+    /// How long a connection may be silent that is not in use. One that the server calls its client back over is.
+    pub idle: Duration,
     /// How long calls may go on after the server was told to stop.
     pub drain: Duration,
 }
@@ -73,6 +79,7 @@ impl Default for Limits {
             all_reply_bytes: 256 << 20,
             min_drain_rate: 16 << 10,
             stall: Duration::from_secs(60),
+            idle: Duration::from_secs(360),
             drain: Duration::from_secs(10),
         }
     }
@@ -84,7 +91,6 @@ pub(crate) struct Transport {
     limits: Limits,
     programs: Programs,
     admission: Arc<Admission>,
-    call_bytes: Arc<Semaphore>,
     addresses: Arc<Addresses>,
     next_id: AtomicU64,
     stop: CancellationToken,
@@ -97,11 +103,14 @@ impl Transport {
         admission: Arc<Admission>,
         stop: CancellationToken,
     ) -> Self {
-        let call_bytes = Arc::new(Semaphore::new(limits.call_bytes.min(Semaphore::MAX_PERMITS)));
-        let shared = SharedLimits { reply_bytes: limits.all_reply_bytes };
+        let shared = SharedLimits {
+            reply_bytes: limits.all_reply_bytes,
+            call_bytes: limits.call_bytes,
+            connections: limits.connections,
+        };
         let addresses = Arc::new(Addresses::new(shared));
         let next_id = AtomicU64::new(1);
-        Self { limits, programs, admission, call_bytes, addresses, next_id, stop }
+        Self { limits, programs, admission, addresses, next_id, stop }
     }
 
     /// What peers hold, by their addresses.
@@ -126,14 +135,7 @@ impl Transport {
                 () = self.stop.cancelled() => return,
             };
             match accepted {
-                Ok((stream, _)) if tasks.len() >= self.limits.connections => {
-                    warn!(
-                        "refusing a connection from {}: {} are open, which is the limit",
-                        peer_name(&stream),
-                        self.limits.connections
-                    );
-                }
-                Ok((stream, addr)) => self.clone().start(tasks, stream, addr),
+                Ok((stream, addr)) => self.clone().admit(tasks, stream, addr),
                 Err(error) => {
                     warn!("cannot accept a connection: {error}");
                     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -142,7 +144,35 @@ impl Transport {
         }
     }
 
-    fn start(self: Arc<Self>, tasks: &TaskTracker, stream: TcpStream, addr: std::net::SocketAddr) {
+    /// Serves a connection if its address may have another one.
+    fn admit(self: Arc<Self>, tasks: &TaskTracker, stream: TcpStream, addr: SocketAddr) {
+        let shares = self.addresses.shares_of(addr.ip());
+        match shares.connections.try_take(1) {
+            Some(place) => self.start(tasks, stream, addr, (shares, place)),
+            None if shares.was_refused.swap(true, Ordering::Relaxed) => {
+                debug!("{addr}: refused: its address has as many connections as it may have");
+            }
+            None => {
+                let (open, limit) = (self.addresses.connections.used(), self.limits.connections);
+                warn!(
+                    "refusing a connection from {addr}: {open} of {limit} are open, and {} has its share",
+                    addr.ip()
+                );
+            }
+        }
+    }
+
+    fn start(
+        self: Arc<Self>,
+        tasks: &TaskTracker,
+        stream: TcpStream,
+        addr: SocketAddr,
+        (shares, place): (Arc<AddressShares>, Taken),
+    ) {
+        let gone = self.limits.stall * 2;
+        if let Err(error) = notice_gone(&stream, gone) {
+            debug!("{addr}: cannot have the kernel look whether it is there: {error}");
+        }
         if let Err(error) = stream.set_nodelay(true) {
             debug!("{addr}: cannot set TCP_NODELAY: {error}");
         }
@@ -152,21 +182,24 @@ impl Transport {
         tasks.spawn(async move {
             debug!("{addr}: connected");
             let origin = Origin::of(addr, local).await;
-            let shares = self.addresses.shares_of(addr.ip());
             let replies = ReplyBudget::new(self.limits.reply_bytes, shares.reply_bytes.clone());
             let admission = self.admission.clone();
             let peer = Arc::new(Peer::new(id, [addr, local], origin, replies, admission));
             let transport = self.clone();
-            let end = Connection::new(self, stream, peer.clone()).run().await;
+            let end = Connection::new(self, stream, peer.clone(), shares).run().await;
             peer.close();
             transport.programs.disconnected(&peer);
-            drop((peer, shares));
+            drop((peer, place));
             transport.addresses.forget_unused(addr.ip());
             debug!("{addr}: {end}");
         });
     }
 }
 
-fn peer_name(stream: &TcpStream) -> String {
-    stream.peer_addr().map_or_else(|_| "an unknown peer".into(), |addr| addr.to_string())
+/// Has the kernel end a connection whose other end has not answered for `gone`, also if nothing is sent.
+fn notice_gone(stream: &TcpStream, gone: Duration) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    let looks = TcpKeepalive::new().with_time(gone / 2).with_interval(gone / 8).with_retries(4);
+    socket.set_tcp_keepalive(&looks)?;
+    socket.set_tcp_user_timeout(Some(gone))
 }

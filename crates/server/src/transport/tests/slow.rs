@@ -101,3 +101,97 @@ async fn connections_of_one_address_leave_room_for_the_replies_of_another() {
         }
     }
 }
+
+#[tokio::test]
+async fn records_that_are_sent_drop_by_drop_leave_room_for_those_of_another_address() {
+    const RECORD_BYTES: usize = 100_000;
+    let limits = Limits {
+        record_bytes: RECORD_BYTES,
+        call_bytes: 10 * RECORD_BYTES,
+        stall: Duration::from_secs(3600),
+        ..Limits::default()
+    };
+    let f = Fixture::new(limits).await;
+    let mut slow = Vec::new();
+    for _ in 0..30 {
+        let mut stream = f.connect_from("127.0.0.1").await;
+        // The beginning of a record of 64 KiB.
+        stream.0.write_all(b"\x80\x01\x00\x00and so on").await.unwrap();
+        slow.push(stream);
+    }
+    let drip = async {
+        loop {
+            for stream in &mut slow {
+                // Those that are not listened to for long are cut off.
+                let _ = stream.0.write_all(b".").await;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let mut other = f.connect_from("127.0.0.2").await;
+    let served = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        for xid in 0..10 {
+            other.send(xid, ECHO, 1, &opaque(&[1; 50_000])).await;
+            assert_eq!(other.reply().await.0, accepted(xid, Success));
+        }
+    };
+    tokio::select! {
+        () = served => {}
+        () = drip => unreachable!(),
+        () = tokio::time::sleep(Duration::from_secs(60)) => panic!("the other address waits"),
+    }
+}
+
+#[tokio::test]
+async fn connections_of_one_address_leave_room_for_those_of_another() {
+    let f = Fixture::new(Limits { connections: 12, ..Limits::default() }).await;
+    let mut flood = Vec::new();
+    for _ in 0..30 {
+        let mut c = f.connect_from("127.0.0.1").await;
+        c.send(1, ECHO, 0, b"").await;
+        if c.record().await.is_some() {
+            flood.push(c);
+        }
+    }
+    assert_eq!(flood.len(), 6);
+    for _ in 0..3 {
+        let mut other = f.connect_from("127.0.0.2").await;
+        other.send(1, ECHO, 0, b"").await;
+        assert_eq!(other.reply().await.0.xid, 1);
+        flood.push(other);
+    }
+    let limit = f.transport.addresses.uses().pop().unwrap();
+    assert_eq!((limit.name, limit.limit, limit.used, limit.refused), ("connections", 12, 9, 24));
+    drop(flood);
+    while f.transport.addresses.connections.used() > 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn silent_connections_are_closed_unless_they_are_in_use() {
+    let f = Fixture::new(Limits { idle: Duration::from_millis(300), ..Limits::default() }).await;
+    let mut waits = f.connect().await;
+    waits.send(1, ECHO, 2, b"").await;
+    let mut called_back = f.connect().await;
+    called_back.send(1, ECHO, 5, b"").await;
+    called_back.record().await.unwrap();
+    for _ in 0..3 {
+        assert!(f.connect().await.ends().await);
+    }
+    f.echo.gate.notify_one();
+    assert_eq!(waits.reply().await.0.xid, 1);
+    assert!(waits.ends().await, "it is silent from then on");
+}
+
+#[tokio::test]
+async fn the_kernel_looks_whether_the_other_end_is_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    notice_gone(&stream, Duration::from_secs(120)).unwrap();
+    let socket = SockRef::from(&stream);
+    assert!(socket.keepalive().unwrap());
+    assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(120)));
+    assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(60));
+}
