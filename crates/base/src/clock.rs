@@ -1,13 +1,13 @@
-//! Time, passed in: leases, grace and writeback ages are tested by turning a [`ManualClock`].
+//! Time as a parameter: tests advance a [`ManualClock`] for leases, grace and writeback ages.
 
 use crate::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
 /// A source of monotonic and of wall-clock time.
 pub trait Clock: Send + Sync + 'static {
-    /// Time since an arbitrary fixed point; never goes back.
+    /// Time since an arbitrary fixed point; never decreases.
     fn monotonic(&self) -> Duration;
-    /// The wall clock, as files are stamped with it.
+    /// The wall clock, which stamps files.
     fn wall(&self) -> SystemTime;
 }
 
@@ -33,7 +33,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until told to [`advance`](ManualClock::advance).
+/// A clock that stands still except for calls of [`advance`](ManualClock::advance).
 #[derive(Debug)]
 pub struct ManualClock {
     now: Mutex<(Duration, SystemTime)>,

@@ -1,6 +1,6 @@
-//! A hash whose values are kept: on disk, and in identities of files.
+//! A hash with stable values: for data on disk, and identities of files.
 
-/// FNV-1a of bytes. Not for tables that a peer can fill: collisions are easy to make.
+/// FNV-1a of bytes. Not for tables that a peer can fill: collisions are easy to construct.
 ///
 /// Stable over restarts and releases of Rust and of Weir.
 pub fn stable_hash<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u64 {

@@ -1,5 +1,5 @@
-//! What every Weir crate shares: page arithmetic, a clock that tests can turn, a hash whose
-//! values are kept, and the synchronisation shim that lets loom and shuttle replace the primitives.
+//! Shared by all Weir crates: page arithmetic, a clock that tests can advance, a hash with stable
+//! values, and the synchronisation shim that lets loom and shuttle replace the primitives.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Pages: the unit in which files are cached.
+//! Pages: the unit of caching.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 pub struct PageIndex(pub u64);
 
 impl PageIndex {
-    /// The page that holds byte `offset`.
+    /// The page that contains byte `offset`.
     pub const fn containing(offset: u64) -> Self {
         Self(offset >> PAGE_SHIFT)
     }

@@ -1,8 +1,7 @@
-//! The one door through which synchronisation primitives come in.
+//! The only module through which synchronisation primitives come in.
 //!
-//! Ordinary builds get `std` atomics and `parking_lot` locks. Under `--cfg loom` or
-//! `--cfg shuttle` the same names are the model checker's, so that the very code that ships is
-//! the code that is checked.
+//! Ordinary builds get `std` atomics and `parking_lot` locks. Under `--cfg loom` or `--cfg shuttle`
+//! the same names are the model checker's, so that the shipped code itself is checked.
 
 #[cfg(not(any(loom, shuttle)))]
 mod imp {
@@ -12,7 +11,7 @@ mod imp {
     pub use std::thread;
     pub use std::thread_local;
 
-    /// A static whose value the model checkers make anew for each execution.
+    /// A static whose value the model checkers reinitialise for each execution.
     #[macro_export]
     #[doc(hidden)]
     macro_rules! __lazy_global {
@@ -30,7 +29,7 @@ mod imp {
     #[cfg(shuttle)]
     pub use shuttle::{lazy_static, sync::Arc, sync::atomic, thread, thread_local};
 
-    /// A static whose value the model checkers make anew for each execution.
+    /// A static whose value the model checkers reinitialise for each execution.
     #[macro_export]
     #[doc(hidden)]
     macro_rules! __lazy_global {
@@ -56,7 +55,7 @@ mod imp {
     #[derive(Debug, Default)]
     pub struct Mutex<T>(checked::Mutex<T>);
 
-    /// The right to look into a [`Mutex`].
+    /// Access to the data of a [`Mutex`].
     pub struct MutexGuard<'a, T>(Option<checked::MutexGuard<'a, T>>);
 
     impl<T> Mutex<T> {
@@ -127,7 +126,7 @@ mod imp {
             guard.0 = Some(self.0.wait(inner).expect(POISONED));
         }
 
-        /// The same; in a model time stands still, so that it never runs out.
+        /// Like [`wait`](Self::wait); in a model time stands still, so the limit never expires.
         pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _at_most: Duration) {
             self.wait(guard);
         }

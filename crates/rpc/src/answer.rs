@@ -1,13 +1,13 @@
-//! Answering a call of one program: what RFC 5531 asks for before and instead of results.
+//! Answering a call of one program: the checks and replies that RFC 5531 requires.
 
 use crate::record::{finish_record, start_record};
 use crate::{AcceptStatus, CallHeader, ProgramId, ReplyBody, ReplyHeader, VersionRange};
 use weir_xdr::{Bytes, Decoder, Encoder, Message};
 
-/// Answers a call of `id`, with a record of one fragment. `serve` reads the arguments and puts the
-/// results, or refuses the call; what it put then is dropped.
+/// Answers a call of `id`, with a record of one fragment. `serve` decodes the arguments and encodes
+/// the results, or rejects the call; anything it encoded then is dropped.
 ///
-/// `None`: the message is no call, and cannot be answered.
+/// `None`: the message is not a call, and cannot be answered.
 pub fn answer<E: Into<ReplyBody>>(
     call: Bytes,
     id: ProgramId,

@@ -7,18 +7,18 @@ use weir_xdr::{
 /// Most bytes in the body of a credential or verifier (RFC 5531 section 8.2).
 pub const MAX_AUTH_BYTES: usize = 400;
 
-/// How the caller of an RPC proves who it is, by the number that stands on the wire.
+/// How the caller of an RPC authenticates, by the number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AuthFlavor(pub u32);
 
 impl AuthFlavor {
-    /// Nobody in particular.
+    /// No identity.
     pub const NONE: Self = Self(0);
-    /// User and group numbers, taken on trust.
+    /// User and group numbers, trusted without proof.
     pub const SYS: Self = Self(1);
     /// RPCSEC_GSS (RFC 2203).
     pub const GSS: Self = Self(6);
-    /// Asks whether the server takes TLS (RFC 9289).
+    /// Asks whether the server supports TLS (RFC 9289).
     pub const TLS: Self = Self(7);
 }
 
@@ -35,10 +35,10 @@ impl Decode for AuthFlavor {
 }
 
 xdr_struct! {
-    /// A credential or verifier: a flavor and bytes that only the flavor understands.
+    /// A credential or verifier: a flavor, and bytes that the flavor defines.
     #[derive(Clone, Debug, PartialEq, Eq, Hash)]
     pub struct OpaqueAuth {
-        /// How to read the body.
+        /// Defines the body.
         pub flavor: AuthFlavor,
         /// The flavor's own bytes.
         pub body: Opaque<MAX_AUTH_BYTES>,
@@ -47,7 +47,7 @@ xdr_struct! {
     /// The body of an AUTH_SYS credential (RFC 5531 appendix A).
     #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
     pub struct AuthSys {
-        /// Any number; it need not mean anything.
+        /// An arbitrary number without a meaning.
         pub stamp: u32,
         /// Name of the caller's machine.
         pub machine_name: Opaque<255>,
@@ -55,7 +55,7 @@ xdr_struct! {
         pub uid: u32,
         /// Group.
         pub gid: u32,
-        /// Supplementary groups: 16 at most.
+        /// Supplementary groups, at most 16.
         pub gids: List<u32, 16>,
     }
 }
@@ -64,10 +64,10 @@ impl OpaqueAuth {
     /// AUTH_NONE.
     pub const NONE: Self = Self { flavor: AuthFlavor::NONE, body: Opaque(weir_xdr::Bytes::new()) };
 
-    /// The AUTH_SYS credential that this holds.
+    /// Decodes an AUTH_SYS credential.
     ///
     /// # Errors
-    /// [`AuthStatus::BadCred`] when it is of another flavor or malformed.
+    /// [`AuthStatus::BadCred`] if it is of another flavor or malformed.
     pub fn auth_sys(&self) -> std::result::Result<AuthSys, AuthStatus> {
         if self.flavor != AuthFlavor::SYS {
             return Err(AuthStatus::BadCred);
@@ -86,7 +86,7 @@ impl From<&AuthSys> for OpaqueAuth {
 }
 
 xdr_enum! {
-    /// Why a credential or verifier was refused (RFC 5531 section 9).
+    /// Why a credential or verifier was rejected (RFC 5531 section 9).
     pub enum AuthStatus {
         /// The credential is malformed.
         BadCred = 1,

@@ -1,14 +1,13 @@
-//! ONC RPC (RFC 5531): calls, replies, credentials and record marking. Only [`net`] has sockets in
-//! it, and only with the feature of that name.
+//! ONC RPC (RFC 5531): calls, replies, credentials and record marking. Only [`net`] uses sockets,
+//! and only with the feature of that name.
 //!
-//! A transport feeds received bytes to a [`RecordReader`], decodes each record's
-//! [`CallHeader`] or [`ReplyHeader`], and hands what follows to the program's own codec. To send,
-//! it writes a header and a body into an encoder from [`start_record`] and closes it with
-//! [`finish_record`].
+//! A transport feeds received bytes to a [`RecordReader`], decodes each record's [`CallHeader`] or
+//! [`ReplyHeader`], and passes the rest to the program's own codec. To send, it writes a header and
+//! a body into an encoder from [`start_record`] and closes it with [`finish_record`].
 //!
-//! 1. Whatever a peer sends, nothing here panics, and no more is kept than the transport's limit.
-//! 2. A message that can be answered is answered as RFC 5531 asks ([`CallError::reply`]); only one
-//!    that names no transaction is not.
+//! 1. No input makes this code panic, or keep more than the transport's limit.
+//! 2. Every message that can be answered is answered as RFC 5531 requires ([`CallError::reply`]);
+//!    only one without a transaction is not.
 
 #![forbid(unsafe_code)]
 

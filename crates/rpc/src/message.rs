@@ -9,19 +9,19 @@ use weir_xdr::{
 pub const RPC_VERSION: u32 = 2;
 
 xdr_enum! {
-    /// Which way a message goes.
+    /// Direction of a message.
     pub enum MessageType {
         /// To a service.
         Call = 0,
-        /// Back from it.
+        /// From a service.
         Reply = 1,
     }
 }
 
-/// What a record holds, and its transaction: for connections that carry calls both ways.
+/// A record's message type, and its transaction: for connections that carry calls both ways.
 ///
 /// # Errors
-/// The record does not begin as an RPC message does.
+/// The record does not begin like an RPC message.
 pub fn message_type(record: &Bytes) -> Result<(u32, MessageType)> {
     let mut d = Decoder::new(record.slice(..record.len().min(8)));
     Ok((d.get()?, d.get()?))
@@ -47,17 +47,17 @@ pub struct CallHeader {
     pub version: u32,
     /// Procedure of the program.
     pub procedure: u32,
-    /// Who calls.
+    /// The caller's credential.
     pub cred: OpaqueAuth,
-    /// The proof of it.
+    /// Its verifier.
     pub verf: OpaqueAuth,
 }
 
 impl CallHeader {
-    /// Reads a call's header and leaves the arguments in `d`.
+    /// Decodes a call's header and leaves the arguments in `d`.
     ///
     /// # Errors
-    /// The message is not a call that can be served; [`CallError::reply`] says what to answer.
+    /// The message is not a call that can be served; [`CallError::reply`] returns the answer.
     pub fn decode(d: &mut Decoder) -> std::result::Result<Self, CallError> {
         let xid = d.u32().map_err(|_| CallError::NotACall)?;
         if d.get() != Ok(MessageType::Call) {
@@ -89,7 +89,7 @@ impl Encode for CallHeader {
 /// Why a message is not a call that can be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// It is something else, or its header is cut off.
+    /// It is another kind of message, or its header is truncated.
     #[error("the message is not an RPC call")]
     NotACall,
     /// It is a call of another version of the RPC protocol.
@@ -98,7 +98,7 @@ pub enum CallError {
         /// Transaction.
         xid: u32,
     },
-    /// The credential or verifier is over-long or cut off.
+    /// The credential or verifier is too long or truncated.
     #[error("the call's credential or verifier is malformed")]
     Auth {
         /// Transaction.
@@ -109,7 +109,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// What to answer; `None`: nothing can be, so the connection should be closed.
+    /// The answer; `None`: there can be none, so the connection should be closed.
     pub fn reply(self) -> Option<ReplyHeader> {
         match self {
             Self::NotACall => None,
@@ -123,7 +123,7 @@ impl CallError {
 }
 
 xdr_struct! {
-    /// The versions that a server has, both ends included.
+    /// The versions that a server offers, both ends included.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct VersionRange {
         /// The lowest.
@@ -134,7 +134,7 @@ xdr_struct! {
 }
 
 xdr_union! {
-    /// What became of a call that was accepted.
+    /// The outcome of an accepted call.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum AcceptStatus {
         /// It was executed; results follow.
@@ -154,7 +154,7 @@ xdr_union! {
     /// Why a call was denied.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Denial {
-        /// The RPC protocol itself, in these versions only.
+        /// RPC version mismatch; the server supports these only.
         RpcMismatch(VersionRange) = 0,
         /// The caller could not be authenticated.
         AuthError(AuthStatus) = 1,
@@ -188,12 +188,12 @@ xdr_struct! {
     pub struct Accepted {
         /// The server's verifier.
         pub verf: OpaqueAuth,
-        /// What became of the call.
+        /// The outcome of the call.
         pub status: AcceptStatus,
     }
 }
 
-/// The header of a reply; the results follow it if it tells of success.
+/// The header of a reply; results follow it after success.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplyHeader {
     /// Transaction of the call.

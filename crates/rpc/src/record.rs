@@ -1,8 +1,8 @@
 //! Record marking (RFC 5531 section 11): messages on a byte stream, as runs of fragments.
 //!
-//! 1. A record over the limit is refused when its fragment header arrives, before its bytes are
+//! 1. A record over the limit is rejected when its fragment header arrives, before its bytes are
 //!    kept.
-//! 2. A record of one fragment, as nearly all are, is handed out without a copy.
+//! 2. A record of one fragment, the usual case, is returned without a copy.
 
 use bytes::{Buf, Bytes, BytesMut};
 use weir_xdr::{Encoder, Message};
@@ -15,9 +15,9 @@ const LAST_FRAGMENT: u32 = 1 << 31;
 /// The header of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentHeader {
-    /// The record ends with this fragment.
+    /// This is the record's last fragment.
     pub last: bool,
-    /// Bytes in the fragment, the header not counted.
+    /// Bytes in the fragment, without the header.
     pub len: usize,
 }
 
@@ -28,7 +28,7 @@ impl From<[u8; RECORD_HEADER_BYTES]> for FragmentHeader {
     }
 }
 
-/// Why a stream of records cannot be read on.
+/// Why a stream of records is unreadable from here on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// The peer announced a record over the limit.
@@ -39,7 +39,7 @@ pub enum RecordError {
     },
 }
 
-/// Takes records out of a byte stream.
+/// Extracts records from a byte stream.
 ///
 /// ```text
 ///            4 bytes                    the fragment's bytes, and it is the last
@@ -55,15 +55,14 @@ pub struct RecordReader {
 }
 
 impl RecordReader {
-    /// A reader that refuses records of over `max_bytes` (headers not counted).
+    /// A reader that rejects records of more than `max_bytes` (without headers).
     pub fn new(max_bytes: usize) -> Self {
         Self { max_bytes, fragment: None, earlier: BytesMut::new() }
     }
 
-    /// Takes the next whole record from the front of `input`; `None` when more bytes must arrive.
+    /// Removes the next complete record from the front of `input`; `None` if more bytes are needed.
     ///
-    /// # Errors
-    /// The stream cannot be read on.
+    /// # Errors The stream is unreadable from here on.
     pub fn next_record(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, RecordError> {
         loop {
             let fragment = match self.fragment {
@@ -99,23 +98,23 @@ impl RecordReader {
         Ok(self.fragment)
     }
 
-    /// Bytes that `input` must hold before [`next_record`](Self::next_record) can go on.
+    /// Bytes that `input` must hold before [`next_record`](Self::next_record) can continue.
     pub fn wanted_bytes(&self) -> usize {
         self.fragment.map_or(RECORD_HEADER_BYTES, |fragment| fragment.len)
     }
 
-    /// Bytes of the record that is arriving, as far as its fragment headers have told.
+    /// Bytes of the current record, as far as its fragment headers have announced them.
     pub fn pending_bytes(&self) -> usize {
         self.earlier.len() + self.fragment.map_or(0, |fragment| fragment.len)
     }
 
-    /// Whether the stream may end here: no record is begun.
+    /// Whether the stream may end here: no record has started.
     pub fn is_between_records(&self, input: &BytesMut) -> bool {
         input.is_empty() && self.fragment.is_none() && self.earlier.is_empty()
     }
 }
 
-/// Room for an ordinary call or reply, besides payloads: credentials, a session's operations.
+/// Room for an ordinary call or reply without payload: credentials, a session's operations.
 const ORDINARY_BYTES: usize = 384;
 
 /// An encoder for one message, with room for the fragment header in front.

@@ -6,7 +6,7 @@ use weir_xdr::{Decode, Decoder, Encode, Encoder, Result, xdr_enum, xdr_struct};
 pub const PROGRAM: u32 = 100_000;
 /// Version.
 pub const VERSION: u32 = 2;
-/// The port that the mapper itself is found at.
+/// The mapper's own port.
 pub const PORT: u16 = 111;
 
 /// Protocol number of TCP in a [`Mapping`].
@@ -19,19 +19,19 @@ xdr_enum! {
     pub enum Procedure {
         /// Does nothing.
         Null = 0,
-        /// Registers a [`Mapping`]; answers whether it was.
+        /// Registers a [`Mapping`]; returns whether that succeeded.
         Set = 1,
-        /// Takes back every mapping of a program and version; answers whether it was.
+        /// Removes all mappings of a program and version; returns whether that succeeded.
         Unset = 2,
-        /// Asks for a program's port ([`Mapping::port`] is ignored); answers it, or 0.
+        /// Returns a program's port, or 0 ([`Mapping::port`] is ignored).
         GetPort = 3,
-        /// Asks for all ([`MappingList`]).
+        /// Returns all mappings ([`MappingList`]).
         Dump = 4,
     }
 }
 
 xdr_struct! {
-    /// Where a program is served.
+    /// The port of a program.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Mapping {
         /// Program.

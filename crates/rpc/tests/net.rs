@@ -1,4 +1,4 @@
-//! Peers that keep to the protocol, break it, or say nothing; each on a socket of its own.
+//! Peers that follow the protocol, break it, or stay silent; each on its own socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use weir_xdr::{Bytes, Encoder};
 
 const ID: ProgramId = ProgramId { program: 100_021, version: 4 };
 const LIMITS: ClientLimits = ClientLimits { deadline: Duration::from_secs(30), reply_bytes: 64 };
-/// For peers from which nothing comes that ends a call.
+/// For peers that never complete a call.
 const SHORT: ClientLimits = ClientLimits { deadline: Duration::from_millis(100), ..LIMITS };
 
 async fn listen() -> (TcpListener, SocketAddr) {
@@ -27,8 +27,8 @@ async fn listen() -> (TcpListener, SocketAddr) {
     (listener, addr)
 }
 
-/// A peer that sends `reply`, made of each call's transaction, and closes after the first if it is
-/// told to.
+/// A peer that sends `reply`, derived from each call's transaction, and with `closes` closes the
+/// connection after the first.
 async fn peer(reply: impl Fn(u32) -> Vec<u8> + Send + 'static, closes: bool) -> SocketAddr {
     let (listener, addr) = listen().await;
     tokio::spawn(async move {
@@ -55,7 +55,7 @@ fn success(xid: u32) -> Bytes {
     e.finish().to_bytes()
 }
 
-/// A record in fragments of these lengths, and the rest in another.
+/// A record in fragments of these lengths, with the rest in another.
 fn in_fragments(mut record: &[u8], lengths: &[usize]) -> Vec<u8> {
     let mut stream = Vec::new();
     for &len in lengths {
@@ -95,7 +95,7 @@ async fn a_reply_may_come_in_fragments_and_empty_ones() {
 #[tokio::test]
 async fn a_long_reply_is_refused_at_its_header() {
     let too_long = |error| matches!(error, Error::Record(RecordError::TooLong { max_bytes: 64 }));
-    // Nothing but the header is sent: the client waits for no more.
+    // Only the header is sent: the client does not wait for more.
     for header in [0x8000_0041_u32, 0xffff_ffff, 0x7fff_ffff] {
         assert!(too_long(failure(move |_| header.to_be_bytes().to_vec(), false).await));
     }
@@ -189,7 +189,7 @@ async fn a_connection_comes_from_where_it_is_told_to() {
     let again = Source { port: Some(port), ..Source::address(other) };
     let again = connect(addr, again).await.unwrap();
     assert_eq!(again.local_addr().unwrap(), SocketAddr::new(other, port));
-    // The port is in use for this peer: another will do.
+    // The port is in use for this peer: another one will do.
     let beside = Source { port: Some(port), ..Source::address(other) };
     let beside = connect(addr, beside).await.unwrap();
     assert_ne!(beside.local_addr().unwrap().port(), port);
@@ -236,7 +236,7 @@ async fn a_service_answers_calls_one_after_another() {
     let other = ProgramId { version: 3, ..ID };
     assert!(!answers(addr, Source::ANY, other, LIMITS).await);
 
-    // With the service end its connections.
+    // The end of the service closes its connections.
     serving.abort();
     assert!(serving.await.unwrap_err().is_cancelled());
     assert!(client.call::<u32>(ID, 1, &1_u32).await.is_err());
@@ -251,7 +251,7 @@ async fn a_service_closes_connections_that_break_the_rules() {
         b"\x80\0\0\x41",
         &in_fragments(&[0; 65], &[40])[..48],
         b"\x7f\xff\xff\xff",
-        // No calls: nothing, something else, a reply.
+        // Not calls: nothing, another message, a reply.
         b"\x80\0\0\0",
         b"\x80\0\0\x03abc",
         &in_fragments(&success(9), &[3]),
@@ -261,7 +261,7 @@ async fn a_service_closes_connections_that_break_the_rules() {
         stream.write_all(sent).await.unwrap();
         assert_eq!(stream.read(&mut [0; 16]).await.unwrap_or(0), 0, "{sent:x?}");
     }
-    // Each has given its place up.
+    // Each has released its place.
     assert!(answers(addr, Source::ANY, ID, LIMITS).await);
 }
 
@@ -341,7 +341,7 @@ async fn programs_are_registered_and_found_and_taken_back() {
     assert!(client.unset(ID).await.unwrap());
     assert_eq!(client.port_of(ID).await.unwrap(), None);
 
-    // What is no port is none.
+    // An invalid port counts as none.
     let wrong = rpcbind::Mapping { program: 1, version: 1, protocol: rpcbind::TCP, port: 1 << 16 };
     table.lock().unwrap().push(wrong);
     let wrong = ProgramId { program: 1, version: 1 };

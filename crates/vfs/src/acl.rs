@@ -1,9 +1,9 @@
 //! POSIX access control lists (POSIX.1e draft 17; acl(5)).
 //!
-//! 1. An [`Acl`] is always whole: owner, owning group and others have an entry, and where a user or
-//!    group is named there is a mask. Named entries are in order of their ids, each once.
-//! 2. Bytes of any origin make an [`Acl`] that keeps 1, or an error; what they make takes no more
-//!    memory than they do, within a small factor.
+//! 1. An [`Acl`] is always complete: owner, owning group and others have an entry, and if a user or
+//!    group is named there is a mask. Named entries are unique, and sorted by id.
+//! 2. Arbitrary bytes decode to an [`Acl`] that satisfies 1, or to an error; its memory is at most
+//!    a small multiple of the input.
 
 use crate::{Error, Result};
 use std::ffi::CStr;
@@ -11,16 +11,16 @@ use std::ffi::CStr;
 /// Rights of an entry: read (4), write (2), execute or search (1).
 pub type AclRights = u8;
 
-/// Which of a file's lists.
+/// One of a file's two lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AclKind {
-    /// Who may do what with the file.
+    /// Controls access to the file.
     Access,
-    /// What is made in the directory gets it as its own.
+    /// New entries of the directory inherit it.
     Default,
 }
 
-/// Whom an entry is about, in the order in which entries stand.
+/// The subject of an entry, in the order of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AclWho {
     /// The file's owner.
@@ -31,9 +31,9 @@ pub enum AclWho {
     Group,
     /// A named group.
     NamedGroup(u32),
-    /// The most that named users, the owning group and named groups get.
+    /// Upper bound of the rights of named users, the owning group and named groups.
     Mask,
-    /// Everybody else.
+    /// All other users.
     Other,
 }
 
@@ -47,7 +47,7 @@ impl Acl {
     /// The list of these entries, in any order.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: an entry is missing, there twice, or has rights that are none.
+    /// [`Error::Invalid`]: an entry is missing or duplicate, or has invalid rights.
     pub fn new(entries: impl IntoIterator<Item = (AclWho, AclRights)>) -> Result<Self> {
         let mut entries: Vec<_> = entries.into_iter().collect();
         entries.sort_unstable();
@@ -63,7 +63,7 @@ impl Acl {
         Ok(Self { entries })
     }
 
-    /// The list that says what permission bits say.
+    /// The list equivalent to permission bits.
     pub fn of_mode(mode: u32) -> Self {
         let rights = |shift: u32| (mode >> shift & 7) as AclRights;
         let entries =
@@ -81,19 +81,20 @@ impl Acl {
         self.entries.iter().find(|&&(w, _)| w == who).map(|&(_, rights)| rights)
     }
 
-    /// Whether permission bits say it all.
+    /// Whether permission bits express the whole list.
     pub fn is_minimal(&self) -> bool {
         self.entries.len() == 3
     }
 
-    /// The permission bits (nine) that show the list: the group's are the mask's, if there is one.
+    /// The permission bits (nine) that represent the list: the group's are the mask's, if there is
+    /// one.
     pub fn mode(&self) -> u32 {
         let rights = |who| u32::from(self.get(who).unwrap_or(0));
         let group = self.get(AclWho::Mask).map_or(rights(AclWho::Group), u32::from);
         rights(AclWho::Owner) << 6 | group << 3 | rights(AclWho::Other)
     }
 
-    /// Does as chmod(2) does: the group's bits go to the mask, if there is one.
+    /// Changes the list like chmod(2): the group's bits go to the mask, if there is one.
     pub fn set_mode(&mut self, mode: u32) {
         let group = self.group_class();
         for (who, rights) in &mut self.entries {
@@ -107,15 +108,15 @@ impl Acl {
         }
     }
 
-    /// The list of a file that is made with `mode` in a directory of which this is the default
-    /// list: no class of users gets more than either allows. A umask has no say.
+    /// The list of a file that is created with `mode` in a directory with this default list: no
+    /// class of users gets more rights than either allows. No umask applies.
     pub fn inherited(&self, mode: u32) -> Self {
         let mut acl = self.clone();
         acl.set_mode(self.mode() & mode);
         acl
     }
 
-    /// The entry that the group's permission bits are about.
+    /// The entry that the group's permission bits represent.
     fn group_class(&self) -> AclWho {
         if self.get(AclWho::Mask).is_some() { AclWho::Mask } else { AclWho::Group }
     }
@@ -129,20 +130,19 @@ pub const fn acl_xattr(kind: AclKind) -> &'static CStr {
     }
 }
 
-/// The attribute's value begins with this number, little-endian as all in it.
+/// The attribute's value begins with this number; all numbers in it are little-endian.
 const XATTR_VERSION: u32 = 2;
 const XATTR_HEADER_BYTES: usize = 4;
 /// Tag and rights of 16 bits, id of 32.
 const XATTR_ENTRY_BYTES: usize = 8;
-/// The id of entries that have none.
+/// The id of entries without an id.
 const NO_ID: u32 = u32::MAX;
 
-/// The form in which Linux hands out lists (`linux/posix_acl_xattr.h`).
+/// Linux's external form of a list (`linux/posix_acl_xattr.h`).
 impl Acl {
-    /// Reads a list.
+    /// Decodes a list.
     ///
-    /// # Errors
-    /// [`Error::Invalid`]: the bytes are no list.
+    /// # Errors [`Error::Invalid`]: the bytes are not a valid list.
     pub fn from_xattr(bytes: &[u8]) -> Result<Self> {
         let (header, entries) =
             bytes.split_first_chunk::<XATTR_HEADER_BYTES>().ok_or(Error::Invalid)?;
@@ -159,7 +159,7 @@ impl Acl {
         Self::new(entries.collect::<Result<Vec<_>>>()?)
     }
 
-    /// Writes the list.
+    /// Encodes the list.
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut bytes = XATTR_VERSION.to_le_bytes().to_vec();
         for &(who, rights) in &self.entries {
@@ -173,7 +173,7 @@ impl Acl {
     }
 }
 
-/// The tag by which Linux and the NFSACL protocol call an entry, and its id if it has one.
+/// An entry's tag in Linux and in the NFSACL protocol, and its id if it has one.
 pub const fn tag_of(who: AclWho) -> (u32, Option<u32>) {
     match who {
         AclWho::Owner => (0x01, None),
@@ -185,7 +185,7 @@ pub const fn tag_of(who: AclWho) -> (u32, Option<u32>) {
     }
 }
 
-/// What a tag and an id mean.
+/// The subject with this tag and id.
 pub const fn who_of(tag: u32, id: u32) -> Option<AclWho> {
     match tag {
         0x01 => Some(AclWho::Owner),
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn any_bytes_make_a_whole_list_or_none() {
-        // xorshift: few bytes make a list, so they are made to look like one.
+        // xorshift; the bytes are shaped like a list, as few random ones would be.
         let mut state = 0x9E37_79B9_7F4A_7C15u64;
         let mut random = move || {
             state ^= state << 13;

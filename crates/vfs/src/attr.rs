@@ -2,13 +2,13 @@
 
 use std::time::SystemTime;
 
-/// Which file: unique within its file system, also after the name and the inode are used again,
-/// and the same after a restart of the program.
+/// Identity of a file: unique within its file system, even after the name and the inode are reused,
+/// and stable over restarts of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
-    /// Inode number, as people see it.
+    /// Inode number, as shown to users.
     pub ino: u64,
-    /// Tells apart files that had the same inode number at different times.
+    /// Distinguishes files that had the same inode number at different times.
     pub generation: u64,
 }
 
@@ -34,7 +34,7 @@ pub enum FileKind {
 /// Attributes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attr {
-    /// Which file.
+    /// Identity.
     pub id: FileId,
     /// Type.
     pub kind: FileKind,
@@ -62,7 +62,7 @@ pub struct Attr {
     pub ctime: SystemTime,
     /// Creation, if known.
     pub btime: Option<SystemTime>,
-    /// Changes whenever data or attributes change.
+    /// Advances with every change of data or attributes.
     pub change: u64,
 }
 
@@ -75,17 +75,17 @@ pub enum SetTime {
     To(SystemTime),
 }
 
-/// Attributes to set; `None` leaves one as it is.
+/// Attributes to set; `None` leaves one unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits.
     pub mode: Option<u32>,
-    /// Which of the permission bits `mode` sets; the others of a file that exists stay as they are.
-    /// `None`: all. No other change of them through the store comes between, and as few as can be of those
-    /// that others make. Means nothing for a new file.
+    /// The permission bits that `mode` sets; an existing file keeps its others. `None`: all. The
+    /// store makes no other change of them in between, and as few changes of other programs as
+    /// possible come between. No effect on a new file.
     pub mode_mask: Option<u32>,
-    /// Permission bits that a new file does not get, unless its directory has a default ACL, which
-    /// says what it gets then. Means nothing for a file that exists.
+    /// Permission bits to remove from a new file, unless its directory has a default ACL, which
+    /// then determines them. No effect on an existing file.
     pub umask: Option<u32>,
     /// Owner.
     pub uid: Option<u32>,
@@ -100,19 +100,19 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
-    /// Whether nothing is to be set.
+    /// Whether no attribute is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The permission bits of a file that has these.
+    /// The new permission bits of a file with the bits `before`.
     pub fn mode_of(&self, before: u32) -> Option<u32> {
         let mask = self.mode_mask.unwrap_or(u32::MAX);
         self.mode.map(|mode| before & !mask | mode & mask)
     }
 }
 
-/// On whose behalf an operation is done.
+/// The user on whose behalf an operation runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cred {
     /// User.
@@ -126,15 +126,15 @@ pub struct Cred {
 /// Space and file counts of a file system (statfs(2)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FsStat {
-    /// Bytes in all.
+    /// Total bytes.
     pub total_bytes: u64,
     /// Bytes free.
     pub free_bytes: u64,
     /// Bytes free to ordinary users.
     pub available_bytes: u64,
-    /// Files in all.
+    /// Total files.
     pub total_files: u64,
-    /// Files that can still be made.
+    /// Files that can still be created.
     pub free_files: u64,
     /// Longest name, in bytes.
     pub max_name: u32,
@@ -142,7 +142,7 @@ pub struct FsStat {
     pub max_file_size: u64,
     /// Most hard links to a file.
     pub max_links: u32,
-    /// Ranges that files share begin and end at multiples of this, in bytes, or at the end of a file;
-    /// 0 where none are shared.
+    /// Shared ranges begin and end at multiples of this many bytes, or at the end of a file; 0 if
+    /// sharing is not supported.
     pub clone_bytes: u32,
 }

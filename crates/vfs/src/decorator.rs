@@ -1,4 +1,5 @@
-//! Stores over stores: a decorator names the store below it, and overrides the calls that it changes.
+//! Stores over stores: a decorator names the store below it, and overrides the methods that it
+//! changes.
 //!
 //! One row of a table below forwards one method, for every decorator. A test compares the tables with
 //! the traits, so that a new method cannot be forgotten.
@@ -29,10 +30,11 @@ macro_rules! decorator {
         $(#[$doc])*
         #[async_trait]
         pub trait $decorator: Send + Sync + 'static {
-            /// What calls are forwarded to.
+            /// The object that calls are forwarded to.
             fn below(&self) -> &dyn $trait;
 
-            /// Runs before each asynchronous call that is forwarded; the call fails with its error.
+            /// Runs before each forwarded asynchronous call; if it fails, the call fails with its
+            /// error.
             async fn before(&self, _method: $method) -> Result<()> {
                 Ok(())
             }
@@ -81,7 +83,7 @@ macro_rules! decorator {
 decorator! {
     /// A [`FileSystem`] over another, which forwards every call that it does not override.
     ///
-    /// [`FileSystem::count_names`] asks the decorator's own `getattr`.
+    /// [`FileSystem::count_names`] calls the decorator's own `getattr`.
     trait FileSystemDecorator of FileSystem;
     /// An asynchronous method of [`FileSystem`].
     enum FileSystemMethod;
@@ -146,7 +148,7 @@ decorator! {
 decorator! {
     /// An [`OpenFile`] over another, which forwards every call that it does not override.
     ///
-    /// A decorator overrides [`OpenFile::clone_range`], to hand on the file below `from`: a store does
+    /// A decorator overrides [`OpenFile::clone_range`] to pass the file below `from`: a store does
     /// not know decorated files.
     trait OpenFileDecorator of OpenFile;
     /// An asynchronous method of [`OpenFile`].

@@ -1,4 +1,4 @@
-//! What can go wrong, in no protocol's terms; errno and nfsstat are made of it at the edges.
+//! Protocol-neutral errors, mapped to errno and nfsstat at the edges.
 
 /// Result of a file system operation.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -16,7 +16,7 @@ macro_rules! errors {
                 match self { $(Self::$name => $errno,)* }
             }
 
-            /// The error for a Linux errno; [`Error::Io`] for one that has no name here.
+            /// The error for a Linux errno; [`Error::Io`] for one without a variant here.
             pub const fn from_errno(errno: i32) -> Self {
                 match errno { $($errno => Self::$name,)* _ => Self::Io }
             }
@@ -34,7 +34,7 @@ macro_rules! errors {
 }
 
 errors! {
-    /// EPERM: only the owner may, or no user at all.
+    /// EPERM: reserved to the owner, or denied to all users.
     NotPermitted = 1, "operation not permitted";
     /// ENOENT.
     NotFound = 2, "no such file or directory";
@@ -44,9 +44,9 @@ errors! {
     Io = 5, "input/output error";
     /// ENXIO: past the end of the file (SEEK).
     NoSuchRange = 6, "no data or hole there";
-    /// EBADF: not open for that.
+    /// EBADF: the file is not open for this operation.
     BadFile = 9, "file not open for this operation";
-    /// EAGAIN: it would have to wait.
+    /// EAGAIN: the operation would have to wait.
     WouldBlock = 11, "the operation would have to wait";
     /// ENOMEM.
     OutOfMemory = 12, "out of memory";
@@ -84,7 +84,7 @@ errors! {
     NameTooLong = 36, "name too long";
     /// ENOTEMPTY.
     NotEmpty = 39, "directory not empty";
-    /// ELOOP: a symbolic link where none is followed.
+    /// ELOOP: a symbolic link where none may be followed.
     Loop = 40, "too many symbolic links";
     /// ENODATA: no such extended attribute.
     NoAttribute = 61, "no such attribute";

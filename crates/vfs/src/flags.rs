@@ -1,10 +1,10 @@
-//! Flags, with the kernel's names and values where the kernel has them.
+//! Flags, with the kernel's names and values if it has them.
 
 bitflags::bitflags! {
     /// Per-operation I/O flags: the values of `RWF_*` in preadv2(2).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct IoFlags: u32 {
-        /// High priority: poll for completion where that is known.
+        /// High priority: poll for completion where supported.
         const HIPRI = 0x01;
         /// Data is durable when the write returns.
         const DSYNC = 0x02;
@@ -16,9 +16,9 @@ bitflags::bitflags! {
         const APPEND = 0x10;
         /// Write at the offset although the file was opened for appending.
         const NOAPPEND = 0x20;
-        /// All of the write or nothing of it survives a crash.
+        /// After a crash, either all of the write exists or none of it.
         const ATOMIC = 0x40;
-        /// Go through the cache, but leave it as it was (Linux: `RWF_DONTCACHE`).
+        /// Use the cache, but leave it as it was (Linux: `RWF_DONTCACHE`).
         const UNCACHED = 0x80;
         /// The name under which Linux merged [`UNCACHED`](Self::UNCACHED).
         const DONTCACHE = 0x80;
@@ -26,33 +26,33 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// What a store can do.
+    /// Capabilities of a store.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Capabilities: u32 {
-        /// The size is known without a lock, so cached reads may take the fast path.
+        /// The size is available without a lock, so cached reads may take the fast path.
         const FAST_READ = 1;
         /// Uncached operations are supported.
         const UNCACHED = 2;
-        /// Holes are known and can be punched.
+        /// Holes are reported and can be punched.
         const HOLES = 4;
         /// Space can be reserved.
         const ALLOCATE = 8;
         /// Ranges can be shared between files.
         const CLONE = 16;
-        /// Extended attributes are kept.
+        /// Extended attributes are supported.
         const XATTR = 32;
-        /// POSIX access control lists are kept.
+        /// POSIX access control lists are supported.
         const POSIX_ACL = 64;
         /// Byte ranges can be locked.
         const LOCKS = 128;
-        /// The store gives a file the time of each write by one clock for everybody who writes there,
-        /// so that a cache sets none of its own.
+        /// The store sets the time of each write, by one clock for all writers, so that a cache
+        /// sets none of its own.
         const WRITE_TIMES = 256;
     }
 }
 
 bitflags::bitflags! {
-    /// What an open file is open for.
+    /// The access that a file is open for.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
         /// Reading.
@@ -63,7 +63,7 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// What a caller may do with a file, with the values of access(2).
+    /// A caller's permissions for a file, with the values of access(2).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Permissions: u32 {
         /// Executing a file, searching a directory.
@@ -76,7 +76,7 @@ bitflags::bitflags! {
 }
 
 impl From<Access> for Permissions {
-    /// What an open for this access needs.
+    /// The permissions that an open with this access needs.
     fn from(access: Access) -> Self {
         let mut needed = Self::empty();
         needed.set(Self::READ, access.contains(Access::READ));
@@ -85,14 +85,14 @@ impl From<Access> for Permissions {
     }
 }
 
-/// How a range is going to be used (posix_fadvise(2)).
+/// The expected use of a range (posix_fadvise(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Advice {
     /// No advice.
     Normal,
-    /// From front to back: read far ahead.
+    /// Sequential: read far ahead.
     Sequential,
-    /// In no order: do not read ahead.
+    /// Random: do not read ahead.
     Random,
     /// Soon: bring it in.
     WillNeed,

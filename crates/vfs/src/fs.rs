@@ -7,12 +7,12 @@ use crate::{
 use async_trait::async_trait;
 use std::sync::Arc;
 
-/// On whose behalf: a mapped identity, or the program itself.
+/// The caller of an operation: a mapped identity, or the program itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Caller {
-    /// The program itself: the store applies only the rights that its process has.
+    /// The program itself: only the rights of its process apply.
     Own,
-    /// This identity: the store applies its rights, as far as the process may take them on.
+    /// This identity: its rights apply, as far as the process can assume them.
     As(Cred),
 }
 
@@ -21,10 +21,10 @@ pub enum Caller {
 pub struct DirEntry {
     /// The name; any bytes but NUL and slash.
     pub name: Vec<u8>,
-    /// Where to go on after this entry; never 0, 1 or 2; stable while the directory lives.
+    /// Position after this entry; never 0, 1 or 2; stable as long as the directory exists.
     pub cookie: u64,
-    /// Attributes, when the store had them at hand or was asked for them; `None` too when the
-    /// entry vanished meanwhile.
+    /// Attributes, if the store had them available or was asked for them; `None` also if the entry
+    /// vanished meanwhile.
     pub attr: Option<Attr>,
     /// Inode number.
     pub ino: u64,
@@ -60,7 +60,7 @@ pub enum SpecialFile {
 }
 
 impl SpecialFile {
-    /// What a file with these attributes is, if it is one.
+    /// The special file with these attributes, if it is one.
     pub fn of(attr: &Attr) -> Option<Self> {
         match (attr.kind, attr.rdev) {
             (FileKind::Block, (major, minor)) => Some(Self::Block(major, minor)),
@@ -81,7 +81,7 @@ impl SpecialFile {
         }
     }
 
-    /// Its device number (major, minor); (0, 0) of what is no device.
+    /// Its device number (major, minor); (0, 0) if it is not a device.
     pub fn rdev(self) -> (u32, u32) {
         match self {
             Self::Block(major, minor) | Self::Char(major, minor) => (major, minor),
@@ -90,21 +90,21 @@ impl SpecialFile {
     }
 }
 
-/// Some of a directory's names, `.` and `..` left out.
+/// Some of a directory's entries, without `.` and `..`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirPage {
     /// Entries, in the directory's order.
     pub entries: Vec<DirEntry>,
-    /// No more follow.
+    /// Whether no more entries follow.
     pub eof: bool,
 }
 
-/// A file that [`FileSystem::create`] made or found.
+/// A file that [`FileSystem::create`] created or found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Created {
     /// Attributes after the call.
     pub attr: Attr,
-    /// It did not exist before.
+    /// Whether it is new.
     pub created: bool,
 }
 
@@ -113,11 +113,11 @@ pub struct Created {
 pub struct Unnamed {
     /// Which file.
     pub id: FileId,
-    /// Names that it has left, counted after it lost this one; 0 is for good.
+    /// Its remaining names, counted after the loss; 0 is final.
     pub nlink: u32,
 }
 
-/// What a rename may do to the target (renameat2(2)).
+/// Treatment of an existing target of a rename (renameat2(2)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameFlags {
     /// Replace it.
@@ -129,13 +129,12 @@ pub enum RenameFlags {
     Exchange,
 }
 
-/// The extended attribute that marks a file whose data is not to be cached, when its value is
-/// [`UNCACHED_MARK`].
+/// The extended attribute that marks a file as uncached, if its value is [`UNCACHED_MARK`].
 pub const UNCACHED_XATTR: &[u8] = b"user.weir.uncached";
-/// The value of [`UNCACHED_XATTR`] that is a mark.
+/// The value of [`UNCACHED_XATTR`] that marks a file.
 pub const UNCACHED_MARK: &[u8] = b"1";
 
-/// What setting an extended attribute may find.
+/// Precondition for setting an extended attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrMode {
     /// Either.
@@ -146,21 +145,21 @@ pub enum XattrMode {
     Replace,
 }
 
-/// Names and attributes of a store. Names are single components: any bytes but NUL and slash,
-/// and neither `.` nor `..`; an implementation refuses others with [`Error::Invalid`].
+/// Names and attributes of a store. Names are single components: any bytes but NUL and slash, and
+/// neither `.` nor `..`; an implementation rejects others with [`Error::Invalid`].
 ///
-/// Metadata operations on a local store are done on the calling thread and are short; those on a
-/// remote one wait. Symbolic links are never followed.
+/// Metadata operations of a local store run on the calling thread and are short; those of a remote
+/// one wait. Symbolic links are never followed.
 #[async_trait]
 pub trait FileSystem: Send + Sync + 'static {
-    /// What this store can do.
+    /// The store's capabilities.
     fn capabilities(&self) -> Capabilities;
 
     /// The root directory.
     fn root(&self) -> FileId;
 
-    /// Largest size of a file that the store takes, in bytes; a larger one fails with
-    /// [`Error::TooBig`]. It does not change while the store is open.
+    /// Largest file size that the store supports, in bytes; more fails with [`Error::TooBig`]. It
+    /// does not change while the store is open.
     fn max_file_size(&self) -> u64 {
         i64::MAX as u64
     }
@@ -176,10 +175,10 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Attributes of a file.
     async fn getattr(&self, id: FileId) -> Result<Attr>;
 
-    /// Sets attributes and returns them as they are afterwards.
+    /// Sets attributes, and returns the resulting ones.
     async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr>;
 
-    /// Which of the permissions in `mask` the caller has.
+    /// The permissions in `mask` that the caller has.
     async fn access(&self, caller: &Caller, id: FileId, mask: Permissions) -> Result<Permissions>;
 
     /// Finds a name in a directory.
@@ -188,7 +187,7 @@ pub trait FileSystem: Send + Sync + 'static {
     /// The directory that holds directory `dir`; the root's is the root.
     async fn parent(&self, dir: FileId) -> Result<Attr>;
 
-    /// Reads names after `cookie` (0: from the front), at most `max_entries`, with attributes if
+    /// Reads at most `max_entries` entries after `cookie` (0: from the start), with attributes if
     /// `with_attr`.
     async fn readdir(
         &self,
@@ -202,8 +201,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// The target of a symbolic link.
     async fn readlink(&self, caller: &Caller, id: FileId) -> Result<Vec<u8>>;
 
-    /// Makes a regular file, or finds it unless `exclusive`; `set` applies to a new file only
-    /// (the caller truncates a found one itself).
+    /// Creates a regular file, or finds it unless `exclusive`; `set` applies to a new file only
+    /// (the caller truncates an existing one itself).
     async fn create(
         &self,
         caller: &Caller,
@@ -213,8 +212,8 @@ pub trait FileSystem: Send + Sync + 'static {
         exclusive: bool,
     ) -> Result<Created>;
 
-    /// As [`create`](Self::create); a new file is handed on as it was opened to be made, for reading
-    /// and writing, by a store that has it open then.
+    /// Like [`create`](Self::create); if the store keeps a new file open, returns it, open for
+    /// reading and writing.
     async fn create_open(
         &self,
         caller: &Caller,
@@ -226,11 +225,11 @@ pub trait FileSystem: Send + Sync + 'static {
         Ok((self.create(caller, dir, name, set, exclusive).await?, None))
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     async fn mkdir(&self, caller: &Caller, dir: FileId, name: &[u8], set: &SetAttr)
     -> Result<Attr>;
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     async fn symlink(
         &self,
         caller: &Caller,
@@ -240,7 +239,7 @@ pub trait FileSystem: Send + Sync + 'static {
         set: &SetAttr,
     ) -> Result<Attr>;
 
-    /// Makes a device, pipe or socket.
+    /// Creates a device, pipe or socket.
     async fn mknod(
         &self,
         caller: &Caller,
@@ -250,15 +249,15 @@ pub trait FileSystem: Send + Sync + 'static {
         set: &SetAttr,
     ) -> Result<Attr>;
 
-    /// Makes another name for a file.
+    /// Adds a name for a file.
     async fn link(&self, caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Result<Attr>;
 
-    /// Removes a name that is not a directory's; open files live on.
+    /// Removes a name of anything but a directory; open files stay usable.
     async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()>;
 
-    /// As [`unlink`](Self::unlink), and says which file lost the name and how many names that has
-    /// left. The count is taken from the file itself after the name is gone: one from before misses
-    /// links and renames that other threads make meanwhile. `None` if it is not known.
+    /// Like [`unlink`](Self::unlink); also returns the file that lost the name, and the number of
+    /// its remaining names. The file itself is asked for that number after the name is gone: an
+    /// earlier count would miss concurrent links and renames. `None` if unknown.
     async fn unlink_counted(
         &self,
         caller: &Caller,
@@ -273,7 +272,7 @@ pub trait FileSystem: Send + Sync + 'static {
         })
     }
 
-    /// How many names a file has now, for one that has just lost one.
+    /// The number of names of a file that has just lost one.
     async fn count_names(&self, id: FileId) -> Option<Unnamed> {
         match self.getattr(id).await {
             Ok(attr) => Some(Unnamed { id, nlink: attr.nlink }),
@@ -294,7 +293,7 @@ pub trait FileSystem: Send + Sync + 'static {
         flags: RenameFlags,
     ) -> Result<()>;
 
-    /// As [`rename`](Self::rename), and says which file was replaced, as
+    /// Like [`rename`](Self::rename); also returns the file that was replaced, as
     /// [`unlink_counted`](Self::unlink_counted) does.
     async fn rename_counted(
         &self,
@@ -314,21 +313,21 @@ pub trait FileSystem: Send + Sync + 'static {
         })
     }
 
-    /// Whether directories change through this store alone, or, if not, every change is made on the
-    /// machine on which this program runs. If false, the change attributes around a change of a
-    /// directory may cover changes by others.
+    /// Whether all changes of directories are made through this store, or at least by programs on
+    /// this machine. If false, the change attributes around a change of a directory may cover
+    /// changes by others.
     fn names_change_here(&self) -> bool {
         true
     }
 
-    /// Opens a regular file's data. The file stays usable through it after its last name is gone.
+    /// Opens a regular file's data. It stays usable after the file's last name is gone.
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>>;
 
-    /// Makes everything done to directory or file `id` durable.
+    /// Makes all changes of directory or file `id` durable.
     async fn sync_node(&self, id: FileId) -> Result<()>;
 
-    /// Ends the use of the store: gives back what a server holds for it. Operations fail from then
-    /// on. What a cache holds that was not written back is lost.
+    /// Ends the use of the store: returns the state that a server holds for it. Operations fail
+    /// from then on; dirty data in a cache above it is lost.
     async fn unmount(&self) -> Result<()> {
         Ok(())
     }
@@ -360,15 +359,14 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Error::NotSupported)
     }
 
-    /// An access control list; `None` where the file has none, its permission bits saying all.
-    /// Who may see the file's attributes may see it.
+    /// An access control list; `None` if the file has none, and its permission bits express
+    /// everything. Readable for every caller that can read the file's attributes.
     async fn get_acl(&self, _id: FileId, _kind: AclKind) -> Result<Option<Acl>> {
         Err(Error::NotSupported)
     }
 
-    /// Sets an access control list, or takes it away. An access list sets the permission bits,
-    /// too. Only directories have a default list: another file's fails with
-    /// [`Error::AccessDenied`].
+    /// Sets or removes an access control list. An access list sets the permission bits, too. Only
+    /// directories have a default list: for other files this fails with [`Error::AccessDenied`].
     async fn set_acl(
         &self,
         _caller: &Caller,
@@ -380,30 +378,30 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 }
 
-/// A regular file's data. Operations on overlapping ranges that are in flight together have no
-/// order; the page cache sees to that.
+/// A regular file's data. Concurrent operations on overlapping ranges have no order; the page cache
+/// orders them.
 #[async_trait]
 pub trait OpenFile: Send + Sync + 'static {
-    /// What it is open for.
+    /// The access that it is open for.
     fn access(&self) -> Access;
 
-    /// Attributes, also after the last name is gone.
+    /// Attributes; works after the last name was removed, too.
     async fn getattr(&self) -> Result<Attr>;
 
-    /// Whether the file is marked ([`UNCACHED_XATTR`]) as one whose data is not to be cached.
+    /// Whether the file is marked as uncached ([`UNCACHED_XATTR`]).
     fn is_marked_uncached(&self) -> bool {
         false
     }
 
-    /// How many changes of the file's data the store has found that were not made through it, since
-    /// it first opened the file; one that cannot be ruled out counts. To be asked after
-    /// [`getattr`](Self::getattr). `None`: the store only has the change attribute to go by.
+    /// The number of changes of the file's data that the store has detected, since it first opened
+    /// the file, and that were not made through it; possible changes count. Call it after
+    /// [`getattr`](Self::getattr). `None`: only the change attribute reveals changes.
     fn changes_by_others(&self) -> Option<u64> {
         None
     }
 
-    /// Starts a read. The layout is known before or with the data, never after it. Returns at
-    /// once (it may complete the operation before it returns).
+    /// Starts a read. The layout is determined before or with the data, never after it. Returns at
+    /// once (the operation may already be complete then).
     fn submit_read(&self, op: ReadOp);
 
     /// Starts a write; extends the file when it goes past the end. Returns at once.
@@ -415,17 +413,17 @@ pub trait OpenFile: Send + Sync + 'static {
     /// Sets the size: truncates, or extends with a hole.
     async fn set_size(&self, size: u64) -> Result<()>;
 
-    /// Turns a range into a hole; the size stays.
+    /// Turns a range into a hole; the size does not change.
     async fn punch_hole(&self, _offset: u64, _len: u64) -> Result<()> {
         Err(Error::NotSupported)
     }
 
-    /// Reserves space for a range, extending the file to its end if that is past the size.
+    /// Reserves space for a range, and extends the file to its end if that is past the size.
     async fn allocate(&self, _offset: u64, _len: u64) -> Result<()> {
         Err(Error::NotSupported)
     }
 
-    /// The extent that holds `offset`, beginning at `offset` and as long as the store knows.
+    /// The extent that contains `offset`, beginning at `offset`, as far as the store knows it.
     ///
     /// # Errors
     /// [`Error::NoSuchRange`] at or past the end of the file.
@@ -437,7 +435,7 @@ pub trait OpenFile: Send + Sync + 'static {
         Ok(Extent { kind: SegmentKind::Data, start: offset, end: size })
     }
 
-    /// Shares `len` bytes (0: to the end) at `offset` of `from` at `to_offset` of this file.
+    /// Shares `len` bytes (0: to the end) at `offset` of `from` with this file at `to_offset`.
     async fn clone_range(
         &self,
         _from: &dyn OpenFile,
@@ -448,45 +446,43 @@ pub trait OpenFile: Send + Sync + 'static {
         Err(Error::NotSupported)
     }
 
-    /// Takes a lock, in the place of what `owner` held of its range; waits for it if `wait`. Locks
-    /// are advisory, and go with the open file.
+    /// Acquires a lock, which replaces the locks of `owner` in its range; waits for it if `wait`.
+    /// Locks are advisory, and end with the open file.
     ///
-    /// # Errors
-    /// [`Error::WouldBlock`] when another owner holds a lock that is in the way.
+    /// # Errors [`Error::WouldBlock`] if another owner holds a conflicting lock.
     async fn lock(&self, _owner: LockOwner, _lock: Lock, _wait: bool) -> Result<()> {
         Err(Error::NotSupported)
     }
 
-    /// A lock that is in the way of this one.
+    /// A lock that conflicts with this one.
     async fn test_lock(&self, _owner: LockOwner, _lock: Lock) -> Result<Option<Lock>> {
         Err(Error::NotSupported)
     }
 
-    /// Gives up all locks that `owner` holds in a range.
+    /// Releases all locks of `owner` in a range.
     async fn unlock(&self, _owner: LockOwner, _range: LockRange) -> Result<()> {
         Err(Error::NotSupported)
     }
 
-    /// Takes a lock for the program as a whole, in the place of what it held of the range, against other
-    /// programs that use the store's files; at once, or not at all. All of an open file's locks of this kind
-    /// have one holder. Stores that no other program uses have nothing to do.
+    /// Acquires a lock for the program as a whole, against other programs that use the store's
+    /// files, without waiting; it replaces those that the program held in the range. All locks of
+    /// this kind on an open file have one holder. No effect on stores that no other program uses.
     ///
-    /// # Errors
-    /// [`Error::WouldBlock`] when another program holds a lock that is in the way.
+    /// # Errors [`Error::WouldBlock`] if another program holds a conflicting lock.
     fn program_lock(&self, _lock: Lock) -> Result<()> {
         Ok(())
     }
 
-    /// Another program's lock that is in the way of this one.
+    /// Another program's lock that conflicts with this one.
     fn program_test_lock(&self, _lock: Lock) -> Result<Option<Lock>> {
         Ok(None)
     }
 
-    /// Gives up what the program as a whole holds of a range.
+    /// Releases the locks of the program as a whole in a range.
     fn program_unlock(&self, _range: LockRange) -> Result<()> {
         Ok(())
     }
 
-    /// The concrete type, for stores that look at a sibling in [`clone_range`](Self::clone_range).
+    /// The concrete type, for stores that downcast `from` in [`clone_range`](Self::clone_range).
     fn as_any(&self) -> &dyn std::any::Any;
 }

@@ -1,7 +1,8 @@
 //! Reads and writes in flight: each owns its memory until it completes.
 //!
-//! Stores hand addresses of that memory to the kernel, which goes on using them after a borrow has
-//! ended. Types that lend their memory promise with `unsafe impl` that the addresses stay good.
+//! Stores pass addresses of that memory to the kernel, which continues to use them after a borrow
+//! has ended. Types that lend their memory promise with `unsafe impl` that the addresses stay
+//! valid.
 
 #![allow(unsafe_code, reason = "a vector keeps the contracts of `Buffer` and `Source`")]
 
@@ -13,21 +14,21 @@ use std::sync::{Mutex, PoisonError};
 ///
 /// # Safety
 /// A device or socket writes to the addresses of [`slices`](Self::slices) while the owner holds the
-/// buffer, also after the borrow has ended and the buffer was moved. Until the buffer is dropped:
+/// buffer, even after the borrow has ended and the buffer was moved. Until the buffer is dropped:
 ///
 /// - the memory of a slice stays allocated and writable, at the same address;
-/// - nothing reads or writes that memory but by way of this buffer;
+/// - nothing reads or writes that memory except through this buffer;
 /// - [`len`](Self::len) does not change, and `slices` appends exactly `to - from` bytes, in order.
 pub unsafe trait Buffer: Send {
     /// Length in bytes.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Whether the length is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Appends writable slices that together are bytes `from..to`.
+    /// Appends writable slices that together form the bytes `from..to`.
     fn slices<'a>(&'a mut self, from: usize, to: usize, out: &mut Vec<IoSliceMut<'a>>);
 
     /// Copies `bytes` to position `at`.
@@ -54,8 +55,8 @@ pub unsafe trait Buffer: Send {
     }
 }
 
-// SAFETY: the vector's memory is its own, and does not move with it; a call by way of the trait never
-// makes it grow or shrink.
+// SAFETY: the vector owns its memory, which does not move with it; no call through the trait makes
+// it grow or shrink.
 unsafe impl Buffer for Vec<u8> {
     fn len(&self) -> usize {
         Vec::len(self)
@@ -69,8 +70,9 @@ unsafe impl Buffer for Vec<u8> {
 /// Memory that a store writes out.
 ///
 /// # Safety
-/// A device or socket reads from the addresses of [`slices`](Self::slices) while the owner holds the
-/// source, also after the borrow has ended and the source was moved. Until the source is dropped:
+/// A device or socket reads from the addresses of [`slices`](Self::slices) while the owner holds
+/// the source, even after the borrow has ended and the source was moved. Until the source is
+/// dropped:
 ///
 /// - the memory of a slice stays allocated and readable, at the same address;
 /// - nothing writes to that memory;
@@ -79,16 +81,16 @@ pub unsafe trait Source: Send + Sync {
     /// Length in bytes.
     fn len(&self) -> usize;
 
-    /// Whether there is nothing to write.
+    /// Whether the length is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Appends slices that together are bytes `from..to`.
+    /// Appends slices that together form the bytes `from..to`.
     fn slices<'a>(&'a self, from: usize, to: usize, out: &mut Vec<IoSlice<'a>>);
 }
 
-// SAFETY: the vector's memory does not move with it, and is not written to: `Source` lends it out for
+// SAFETY: the vector's memory does not move with it, and is not written to: `Source` lends it for
 // reading only.
 unsafe impl Source for Vec<u8> {
     fn len(&self) -> usize {
@@ -121,28 +123,29 @@ impl ReadOp {
         Self { offset, uncached: false, inner: Some((buffer, Box::new(done))) }
     }
 
-    /// Marks the read as one whose bytes the caller will not read again soon, for stores that pass it on.
+    /// Marks the read as one whose data the caller will not read again soon, for stores that
+    /// forward this.
     pub fn uncached(mut self, uncached: bool) -> Self {
         self.uncached = uncached;
         self
     }
 
-    /// Where in the file to read, in bytes.
+    /// The offset in the file, in bytes.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// How many bytes to read.
+    /// The number of bytes to read.
     pub fn len(&self) -> usize {
         self.inner.as_ref().map_or(0, |(b, _)| b.len())
     }
 
-    /// Whether nothing is to be read.
+    /// Whether the read is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the caller said that the bytes will not be wanted again.
+    /// Whether the caller will not use the data again.
     pub fn is_uncached(&self) -> bool {
         self.uncached
     }
@@ -156,7 +159,7 @@ impl ReadOp {
         }
     }
 
-    /// Hands the buffer back with what was found.
+    /// Returns the buffer with the result.
     pub fn complete(mut self, result: Result<Layout>) {
         if let Some((buffer, done)) = self.inner.take() {
             done(buffer, result);
@@ -180,9 +183,8 @@ impl std::fmt::Debug for ReadOp {
 
 /// A write in flight: store the bytes, then [`complete`](Self::complete).
 ///
-/// Completed without error, the bytes survive the store's own restart (an NFS client completes
-/// after COMMIT), but not a power failure: that is what [`OpenFile::sync`](crate::OpenFile::sync)
-/// is for.
+/// After success, the bytes survive a restart of the store (an NFS client completes after COMMIT),
+/// but not a power failure: that needs [`OpenFile::sync`](crate::OpenFile::sync).
 pub struct WriteOp {
     offset: u64,
     uncached: bool,
@@ -202,28 +204,28 @@ impl WriteOp {
         Self { offset, uncached: false, inner: Some((source, Mutex::new(Box::new(done)))) }
     }
 
-    /// Marks the write as one whose bytes the caller will not read again soon.
+    /// Marks the write as one whose data the caller will not read again soon.
     pub fn uncached(mut self, uncached: bool) -> Self {
         self.uncached = uncached;
         self
     }
 
-    /// Where in the file to write, in bytes.
+    /// The offset in the file, in bytes.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// How many bytes to write.
+    /// The number of bytes to write.
     pub fn len(&self) -> usize {
         self.inner.as_ref().map_or(0, |(s, _)| s.len())
     }
 
-    /// Whether nothing is to be written.
+    /// Whether the write is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the caller said that the bytes will not be wanted again.
+    /// Whether the caller will not use the data again.
     pub fn is_uncached(&self) -> bool {
         self.uncached
     }
@@ -236,7 +238,7 @@ impl WriteOp {
         }
     }
 
-    /// Hands the bytes back; all of them are written, or the write failed.
+    /// Returns the source; all of its bytes are written, or the write failed.
     pub fn complete(mut self, result: Result<()>) {
         self.finish(result);
     }

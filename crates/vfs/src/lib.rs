@@ -1,15 +1,15 @@
 //! File systems as Weir sees them.
 //!
 //! A store (a directory, memory, an NFS server) is a [`FileSystem`]: names and attributes by
-//! [`FileId`], and [`OpenFile`]s for data. The page cache sits on top and knows nothing else.
+//! [`FileId`], and [`OpenFile`]s for data. The page cache uses this interface only.
 //!
-//! The one idea: **a read yields segments.** [`OpenFile::submit_read`] fills the caller's buffer
-//! and says which parts of the range are data and which are holes ([`Layout`]); a store that knows
-//! no holes answers with one data segment.
+//! The main idea: **a read yields segments.** [`OpenFile::submit_read`] fills the caller's buffer
+//! and reports which parts of the range are data and which are holes ([`Layout`]); a store without
+//! support for holes returns one data segment.
 //!
 //! 1. Data moves by ownership: a [`ReadOp`] or [`WriteOp`] owns its buffer until it is completed,
-//!    so an abandoned future can never leave a device writing into memory that is in use again.
-//! 2. An operation that is dropped without being completed completes with [`Error::Io`].
+//!    so dropping a future can never leave a device writing into memory that is in use again.
+//! 2. An operation that is dropped before its completion completes with [`Error::Io`].
 //! 3. Futures of a store may be polled on any thread, under any executor.
 
 #![deny(unsafe_code)]

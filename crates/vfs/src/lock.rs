@@ -1,16 +1,16 @@
-//! Byte-range locks of one file, as POSIX and NFS have them: advisory, of whole bytes, shared or
-//! exclusive; and the table of them that stores and servers keep.
+//! Byte-range locks of one file, as in POSIX and NFS: advisory, of whole bytes, shared or
+//! exclusive; and the table of them for stores and servers.
 //!
 //! 1. Two owners never hold overlapping ranges of which one is exclusive.
-//! 2. An owner's own ranges never overlap: a lock replaces what its owner held there, an unlock
-//!    splits what it leaves.
-//! 3. Ranges of an owner that touch and are of one kind are joined, so that many small locks of
-//!    neighbours cost one entry.
+//! 2. An owner's own ranges never overlap: a lock replaces the owner's locks in its range, an
+//!    unlock splits the locks that it cuts.
+//! 3. Adjacent ranges of one owner and one kind are merged, so that many small adjacent locks take
+//!    one entry.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// The end of a range that reaches to the end of the file, also after its size changes.
+/// The end of a range that extends to the end of the file, even after its size changes.
 pub const TO_END: u64 = u64::MAX;
 
 /// Bytes `start..end`; `end` is [`TO_END`] for an open range. Never empty.
@@ -23,10 +23,10 @@ pub struct LockRange {
 }
 
 impl LockRange {
-    /// Every byte that the file has or will have.
+    /// Every present and future byte of the file.
     pub const ALL: Self = Self { start: 0, end: TO_END };
 
-    /// The range of an offset and a length as they are on the wire: all ones is "to the end".
+    /// The range of an offset and a length on the wire: all ones means "to the end".
     ///
     /// `None` for an empty range or one that wraps (RFC 8881 section 18.10.3).
     pub fn from_wire(offset: u64, length: u64) -> Option<Self> {
@@ -38,18 +38,18 @@ impl LockRange {
         (offset < end).then_some(Self { start: offset, end })
     }
 
-    /// The length as it is on the wire.
+    /// The length on the wire.
     pub fn wire_length(self) -> u64 {
         if self.end == TO_END { u64::MAX } else { self.end - self.start }
     }
 
-    /// The range of an offset and a length as NLM has them: 0 is "to the end", and so are all ones,
-    /// which some clients send. `None` for one that wraps.
+    /// The range of an offset and a length in NLM: 0 means "to the end", and so do all ones, which
+    /// some clients send. `None` for a range that wraps.
     pub fn from_nlm(offset: u64, length: u64) -> Option<Self> {
         Self::from_wire(offset, if length == 0 { u64::MAX } else { length })
     }
 
-    /// The length as NLM has it.
+    /// The length in NLM.
     pub fn nlm_length(self) -> u64 {
         if self.end == TO_END { 0 } else { self.end - self.start }
     }
@@ -64,17 +64,17 @@ pub struct Lock {
     pub exclusive: bool,
 }
 
-/// Who holds locks of an open file: a number of the program's choice. The same number at another
+/// An owner of locks in an open file: a number that the program chooses. The same number in another
 /// open file is another owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LockOwner(pub u64);
 
-/// A lock that is in the way.
+/// A conflicting lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockConflict<O> {
-    /// Who holds it.
+    /// Its owner.
     pub owner: O,
-    /// What it covers.
+    /// Its range.
     pub range: LockRange,
     /// Whether it excludes readers as well.
     pub exclusive: bool,
@@ -90,7 +90,7 @@ struct Held {
 #[derive(Clone, Debug)]
 pub struct RangeLocks<O> {
     owners: HashMap<O, BTreeMap<u64, Held>>,
-    /// Ranges that are held, by all owners together.
+    /// Number of ranges held, by all owners.
     len: usize,
 }
 
@@ -106,12 +106,12 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         self.owners.is_empty()
     }
 
-    /// How many ranges are held.
+    /// Number of ranges held.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// What `owner` holds.
+    /// The locks of `owner`.
     pub fn of(&self, owner: &O) -> impl Iterator<Item = Lock> {
         self.owners.get(owner).into_iter().flatten().map(|(&start, held)| Lock {
             range: LockRange { start, end: held.end },
@@ -119,7 +119,7 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         })
     }
 
-    /// What is held, and by whom.
+    /// All locks with their owners.
     pub fn all(&self) -> impl Iterator<Item = (&O, Lock)> {
         self.owners.iter().flat_map(|(owner, held)| {
             held.iter().map(move |(&start, held)| {
@@ -129,22 +129,22 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         })
     }
 
-    /// Who holds anything.
+    /// Owners that hold locks.
     pub fn owners(&self) -> impl Iterator<Item = &O> {
         self.owners.keys()
     }
 
-    /// How many hold anything.
+    /// Number of owners that hold locks.
     pub fn owner_count(&self) -> usize {
         self.owners.len()
     }
 
-    /// Whether `owner` holds anything.
+    /// Whether `owner` holds a lock.
     pub fn holds(&self, owner: &O) -> bool {
         self.owners.contains_key(owner)
     }
 
-    /// A lock of another owner that excludes this one.
+    /// A lock of another owner that conflicts with this one.
     pub fn conflict(
         &self,
         owner: &O,
@@ -162,7 +162,7 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         })
     }
 
-    /// Everybody else who holds a lock that excludes this one.
+    /// All other owners that hold conflicting locks.
     pub fn conflicts<'a, 'b>(
         &'a self,
         owner: &'b O,
@@ -176,10 +176,9 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         in_the_way.map(|(other, _)| other)
     }
 
-    /// Takes `range` for `owner`, replacing what it held there.
+    /// Locks `range` for `owner`, and replaces its locks there.
     ///
-    /// # Errors
-    /// The lock that is in the way; nothing is changed then.
+    /// # Errors The conflicting lock; nothing is changed then.
     pub fn lock(
         &mut self,
         owner: &O,
@@ -211,7 +210,7 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         Ok(())
     }
 
-    /// Gives up all locks that `owner` holds in `range`.
+    /// Releases all locks of `owner` in `range`.
     pub fn unlock(&mut self, owner: &O, range: LockRange) {
         if let Some(held) = self.owners.get_mut(owner) {
             self.len -= held.len();
@@ -223,12 +222,12 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         }
     }
 
-    /// Gives up everything that `owner` holds.
+    /// Releases all locks of `owner`.
     pub fn release(&mut self, owner: &O) {
         self.len -= self.owners.remove(owner).map_or(0, |held| held.len());
     }
 
-    /// The parts of a range on which there is no lock.
+    /// The parts of a range without a lock.
     pub fn gaps(&self, range: LockRange) -> Vec<LockRange> {
         let mut held: Vec<(u64, u64)> = self
             .owners
@@ -249,19 +248,19 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         gaps
     }
 
-    /// Where the range ends in which `owner` holds byte `offset`, if it holds it.
+    /// The end of the range in which `owner` holds byte `offset`, if it does.
     pub fn covered_to(&self, owner: &O, offset: u64) -> Option<u64> {
         let (_, held) = self.owners.get(owner)?.range(..=offset).next_back()?;
         (held.end > offset).then_some(held.end)
     }
 }
 
-/// The held ranges that have a byte in common with `range`.
+/// The held ranges that overlap `range`.
 fn overlapping(
     held: &BTreeMap<u64, Held>,
     range: LockRange,
 ) -> impl Iterator<Item = (u64, &Held)> + '_ {
-    // Only the last range that starts before can reach in, because an owner's ranges are disjoint.
+    // Only the last range that starts before can overlap, because an owner's ranges are disjoint.
     let before = held.range(..range.start).next_back().filter(move |(_, h)| h.end > range.start);
     before.into_iter().chain(held.range(range.start..range.end)).map(|(&start, h)| (start, h))
 }
@@ -328,7 +327,7 @@ mod tests {
         assert!(locks.is_empty());
     }
 
-    /// How many ranges the model holds: bytes of one owner and kind that touch.
+    /// Number of ranges in the model: maximal runs of bytes of one owner and kind.
     fn runs(model: &[[u8; 3]]) -> usize {
         let held = |at: usize, owner: usize| model.get(at).map_or(0, |b| b[owner]);
         let begins = |at: usize, owner: usize| {
@@ -339,7 +338,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model that keeps a state for every byte and owner.
+        /// Compared with a model that has a state for every byte and owner.
         #[test]
         fn agrees_with_a_lock_per_byte(
             steps in prop::collection::vec((0u8..3, 0u64..24, 1u64..24, 0u8..3), 1..60)

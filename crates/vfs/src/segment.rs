@@ -5,7 +5,7 @@ use std::ops::Range;
 /// Whether a part of a file has data or is a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentKind {
-    /// Bytes that were written (they may happen to be zero).
+    /// Written bytes (which may be zero).
     Data,
     /// Nothing is stored; reads as zeros.
     Hole,
@@ -28,7 +28,7 @@ impl Extent {
         self.end - self.start
     }
 
-    /// Whether it covers nothing.
+    /// Whether it is empty.
     pub const fn is_empty(&self) -> bool {
         self.end <= self.start
     }
@@ -39,12 +39,12 @@ impl Extent {
     }
 }
 
-/// What a read found: contiguous extents in order, beginning at the offset that was asked for.
+/// The layout found by a read: contiguous extents in order, beginning at the requested offset.
 ///
-/// 1. The first extent starts at the request's offset, each next one where the one before ended.
-/// 2. Data extents end within the request, and their bytes are in the buffer at their distance
-///    from the request's offset. Only the last extent, and only if it is a hole, may go further.
-/// 3. A short layout means that the read was short; `eof` says whether the file ended there.
+/// 1. The first extent starts at the request's offset, each next one where the previous one ended.
+/// 2. Data extents end within the request, and their bytes are in the buffer at their distance from
+///    the request's offset. Only a hole that is the last extent may extend past the request.
+/// 3. A short layout means a short read; `eof` says whether the file ended there.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Layout {
     /// The extents.
@@ -61,8 +61,8 @@ impl Layout {
         layout
     }
 
-    /// Appends `start..end`, joining it to the last extent if that is of the same kind; empty
-    /// ranges are left out.
+    /// Appends `start..end`, merged with the last extent if that is of the same kind; ignores empty
+    /// ranges.
     pub fn push(&mut self, kind: SegmentKind, start: u64, end: u64) {
         if end <= start {
             return;
@@ -73,7 +73,7 @@ impl Layout {
         }
     }
 
-    /// Offset after the last extent, or `offset` when there are none.
+    /// Offset after the last extent, or `offset` if there are none.
     pub fn end(&self, offset: u64) -> u64 {
         self.extents.last().map_or(offset, |e| e.end)
     }

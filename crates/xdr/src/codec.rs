@@ -112,7 +112,7 @@ impl<T: Decode> Decode for Option<T> {
     }
 }
 
-/// A union over a status: 0 and the value, or a failure that begins with its own (nonzero) status.
+/// A union over a status: 0 and the value, or an error that begins with its own (nonzero) status.
 impl<T: Encode, E: Encode> Encode for std::result::Result<T, E> {
     fn encode(&self, e: &mut Encoder) {
         match self {
@@ -150,7 +150,7 @@ impl<T: Decode> Decode for Box<T> {
     }
 }
 
-/// Variable-length opaque data (or a string: XDR does not tell them apart) of at most `MAX` bytes.
+/// Variable-length opaque data (or a string, the same on the wire) of at most `MAX` bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Opaque<const MAX: usize>(pub Bytes);
 

@@ -1,14 +1,14 @@
-//! Reading values out of a message.
+//! Decoding values from a message.
 
 use crate::{Error, Result, padding};
 use bytes::Bytes;
 
-/// A value that can be read from a message.
+/// A value that can be decoded from a message.
 pub trait Decode: Sized {
-    /// The fewest bytes that a value takes on the wire; bounds how many a message can hold.
+    /// The fewest bytes of a value on the wire; bounds how many a message can hold.
     const MIN_BYTES: usize = 4;
 
-    /// Reads one value.
+    /// Decodes one value.
     ///
     /// # Errors
     /// The bytes are not such a value.
@@ -22,7 +22,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Begins at the front of `message`.
+    /// Starts at the beginning of `message`.
     pub fn new(message: Bytes) -> Self {
         Self { rest: message }
     }
@@ -32,12 +32,12 @@ impl Decoder {
         self.rest.len()
     }
 
-    /// What is left, taken as it is.
+    /// The undecoded rest.
     pub fn into_rest(self) -> Bytes {
         self.rest
     }
 
-    /// Reads one value.
+    /// Decodes one value.
     ///
     /// # Errors
     /// The bytes are not such a value.
@@ -59,7 +59,7 @@ impl Decoder {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// The unsigned integer that comes next, which stays unread.
+    /// The next unsigned integer, without consuming it.
     ///
     /// # Errors
     /// [`Error::Truncated`].
@@ -114,7 +114,7 @@ impl Decoder {
         (0..len).map(|_| T::decode(self)).collect()
     }
 
-    /// Reads a list in which every element follows a `true`, and a `false` ends it (RFC 4506
+    /// Reads a list in which a `true` precedes every element, and a `false` ends it (RFC 4506
     /// section 4.19), of at most `max` elements.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl Decoder {
         Ok(items)
     }
 
-    /// Passes over `n` bytes.
+    /// Skips `n` bytes.
     ///
     /// # Errors
     /// [`Error::Truncated`].
@@ -142,10 +142,10 @@ impl Decoder {
         Ok(())
     }
 
-    /// Says whether the whole message was read.
+    /// Checks that the whole message was read.
     ///
     /// # Errors
-    /// [`Error::TooLong`] when bytes are left.
+    /// [`Error::TooLong`] if bytes are left.
     pub fn finish(&self) -> Result<()> {
         if self.rest.is_empty() { Ok(()) } else { Err(Error::TooLong) }
     }

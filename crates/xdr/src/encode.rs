@@ -1,11 +1,11 @@
-//! Writing values into a message.
+//! Encoding values into a message.
 
 use crate::padding;
 use bytes::{Bytes, BytesMut};
 use std::io::IoSlice;
 use std::sync::Arc;
 
-/// A value that can be written to a message.
+/// A value that can be encoded.
 pub trait Encode {
     /// Appends the value.
     fn encode(&self, e: &mut Encoder);
@@ -18,18 +18,18 @@ pub fn wire_len<T: Encode + ?Sized>(value: &T) -> usize {
     e.len()
 }
 
-/// Bytes that live elsewhere (cached pages, a received buffer) and are gathered when the message
-/// is sent, never copied into it.
+/// Bytes stored elsewhere (cached pages, a received buffer) that the transport gathers when it
+/// sends the message, without copying them into it.
 pub trait Payload: Send + Sync {
     /// Length in bytes.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Whether the length is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Appends slices that together are the payload's bytes `from..len()`.
+    /// Appends slices that together form the payload's bytes `from..len()`.
     fn slices<'a>(&'a self, from: usize, out: &mut Vec<IoSlice<'a>>);
 }
 
@@ -53,11 +53,11 @@ impl Payload for &'static [u8] {
     }
 }
 
-/// A payload and the place in the inline bytes before which it goes.
+/// A payload, and its position in the inline bytes.
 pub struct Splice {
     /// Offset into [`Message::inline`].
     pub at: usize,
-    /// What goes there.
+    /// The payload.
     pub payload: Arc<dyn Payload>,
 }
 
@@ -82,7 +82,7 @@ impl Message {
         self.inline.len() + self.splices.iter().map(|s| s.payload.len()).sum::<usize>()
     }
 
-    /// Whether nothing was written.
+    /// Whether the message is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -135,7 +135,7 @@ impl Encoder {
         Self::default()
     }
 
-    /// An empty message with room for so many bytes besides payloads, so that it need not grow.
+    /// An empty message with room for `bytes` besides payloads.
     pub fn with_capacity(bytes: usize) -> Self {
         let message = Message { inline: BytesMut::with_capacity(bytes), splices: Vec::new() };
         Self { message, spliced: 0 }
@@ -146,7 +146,7 @@ impl Encoder {
         self.message.inline.len() + self.spliced
     }
 
-    /// Whether nothing was written yet.
+    /// Whether the message is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -178,7 +178,7 @@ impl Encoder {
         self.fixed(bytes);
     }
 
-    /// Appends variable-length opaque data that stays where it is until the message is sent.
+    /// Appends variable-length opaque data that is not copied before the message is sent.
     pub fn payload(&mut self, payload: Arc<dyn Payload>) {
         let len = payload.len();
         self.u32(len as u32);
@@ -197,7 +197,7 @@ impl Encoder {
         }
     }
 
-    /// Appends a list in which every element follows a `true`, and a `false` ends it (RFC 4506
+    /// Appends a list in which a `true` precedes every element, and a `false` ends it (RFC 4506
     /// section 4.19).
     pub fn chain<T: Encode>(&mut self, items: &[T]) {
         for item in items {
@@ -207,25 +207,25 @@ impl Encoder {
         false.encode(self);
     }
 
-    /// Appends bytes that are already XDR.
+    /// Appends bytes that are already encoded.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.message.inline.extend_from_slice(bytes);
     }
 
-    /// A mark to return to with [`truncate`](Self::truncate) or [`patch_u32`](Self::patch_u32).
+    /// The current position, for [`truncate`](Self::truncate) or [`patch_u32`](Self::patch_u32).
     pub fn mark(&self) -> usize {
         self.message.inline.len()
     }
 
-    /// Overwrites the integer that was written at `mark`.
+    /// Overwrites the integer at `mark`.
     ///
     /// # Panics
-    /// `mark` is not the place of a whole integer.
+    /// `mark` is not the position of a complete integer.
     pub fn patch_u32(&mut self, mark: usize, value: u32) {
         self.message.inline[mark..mark + 4].copy_from_slice(&value.to_be_bytes());
     }
 
-    /// Forgets everything written since `mark`, payloads included.
+    /// Removes everything encoded since `mark`, payloads included.
     pub fn truncate(&mut self, mark: usize) {
         self.message.inline.truncate(mark);
         while self.message.splices.last().is_some_and(|s| s.at > mark) {
@@ -235,7 +235,7 @@ impl Encoder {
         }
     }
 
-    /// A copy of everything written since `mark`, payloads included.
+    /// A copy of everything encoded since `mark`, payloads included.
     pub fn copy_since(&self, mark: usize) -> Bytes {
         let inline = self.message.inline.len() - mark;
         let spliced = self.message.splices.iter().filter(|s| s.at > mark);
@@ -253,7 +253,8 @@ impl Encoder {
         out.freeze()
     }
 
-    /// Copies the payloads into the message, and drops them. Marks from behind the first payload are void then.
+    /// Copies the payloads into the message, and drops them. Marks after the first payload become
+    /// invalid.
     pub fn own_payloads(&mut self) {
         if !self.message.splices.is_empty() {
             self.message.inline = self.copy_since(0).into();
@@ -262,7 +263,7 @@ impl Encoder {
         }
     }
 
-    /// The finished message.
+    /// Returns the message.
     pub fn finish(self) -> Message {
         self.message
     }

@@ -1,9 +1,9 @@
-//! XDR (RFC 4506): bytes on the wire to and from Rust values.
+//! XDR (RFC 4506): encoding and decoding of Rust values.
 //!
 //! 1. Decoding never reads past the message, never allocates more than the message could fill,
 //!    and never panics, on any input.
-//! 2. Opaque data is not copied: a decoder hands out [`Bytes`] that share the message; an encoder
-//!    takes [`Payload`]s and notes where they go, so that the transport can gather them.
+//! 2. Opaque data is not copied: a decoder returns [`Bytes`] that share the message; an encoder
+//!    keeps [`Payload`]s and their positions, so that the transport can gather them.
 
 #![forbid(unsafe_code)]
 
@@ -18,12 +18,12 @@ pub use codec::{List, Opaque};
 pub use decode::{Decode, Decoder};
 pub use encode::{Encode, Encoder, Message, Payload, Splice, wire_len};
 
-/// Why bytes are not a value of the type asked for.
+/// Why bytes cannot be decoded as the requested type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The message ended inside a value.
     Truncated,
-    /// A length is over the limit of its type, or over what is left of the message.
+    /// A length exceeds the limit of its type, or the rest of the message.
     TooLong,
     /// A boolean, enumeration or union discriminant has no such value.
     BadValue,

@@ -1,6 +1,6 @@
-//! Codecs written from a declaration: one line a field.
+//! Codecs generated from declarations, one line per field.
 
-/// Declares a struct whose wire form is its fields in order.
+/// Declares a struct whose fields are encoded in order.
 ///
 /// ```
 /// weir_xdr::xdr_struct! {
@@ -62,7 +62,7 @@ macro_rules! xdr_enum {
     )*};
 }
 
-/// Declares a union: an enum whose arms are picked by a `u32` discriminant.
+/// Declares a union: an enum whose arms are selected by a `u32` discriminant.
 ///
 /// ```
 /// weir_xdr::xdr_union! {

@@ -4,10 +4,10 @@ use crate::{Decode, Decoder, Encode, Encoder};
 use bytes::Bytes;
 use std::fmt::Debug;
 
-/// The bytes that `hex` names; white space is for the reader.
+/// The bytes given by `hex`; white space is ignored.
 ///
 /// # Panics
-/// `hex` is not pairs of hexadecimal digits.
+/// `hex` is not a sequence of hexadecimal digit pairs.
 pub fn hex(hex: &str) -> Bytes {
     let digits: Vec<u8> = hex.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     let nibble = |b: u8| (b as char).to_digit(16).expect("hexadecimal digits") as u8;
@@ -15,18 +15,17 @@ pub fn hex(hex: &str) -> Bytes {
     digits.chunks(2).map(|pair| nibble(pair[0]) << 4 | nibble(pair[1])).collect()
 }
 
-/// The wire form of a value.
+/// A value's encoding.
 pub fn wire<T: Encode + ?Sized>(value: &T) -> Bytes {
     let mut e = Encoder::new();
     e.put(value);
     e.finish().to_bytes()
 }
 
-/// Checks that `value` is written as `expected` (hexadecimal), is read back from it, and is read
-/// from no shorter a message.
+/// Checks that `value` is encoded as `expected` (hexadecimal), is decoded from it, and from no
+/// shorter message.
 ///
-/// # Panics
-/// It is not so.
+/// # Panics A check fails.
 pub fn check<T: Encode + Decode + PartialEq + Debug>(value: &T, expected: &str) {
     let expected = hex(expected);
     let written = wire(value);

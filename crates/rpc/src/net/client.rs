@@ -1,7 +1,7 @@
-//! A connection for calls made one after another, whose replies are small.
+//! A connection for sequential calls with small replies.
 //!
-//! 1. After a call that did not end with a whole reply to it, a later reply could be taken for
-//!    another call's: the connection makes no more calls ([`Error::Unusable`]).
+//! 1. If a call did not end with a complete reply to it, a later reply could be taken for another
+//!    call's: the connection accepts no more calls ([`Error::Unusable`]).
 
 use super::connect::{Source, connect};
 use super::error::Error;
@@ -13,12 +13,12 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use weir_xdr::{Decode, Decoder, Encode};
 
-/// What a peer may cost.
+/// Limits on the cost of a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLimits {
-    /// How long connecting may take, and each call.
+    /// Time limit of connecting, and of each call.
     pub deadline: Duration,
-    /// The longest reply, in bytes, header included.
+    /// Longest reply, in bytes, header included.
     pub reply_bytes: usize,
 }
 
@@ -51,16 +51,16 @@ impl RpcClient {
         Ok(Self::over(stream, limits))
     }
 
-    /// Calls over a connection that exists.
+    /// Uses an existing connection.
     pub fn over(stream: TcpStream, limits: ClientLimits) -> Self {
         let records = RecordStream::new(stream, limits.reply_bytes);
-        // Servers may know repeated calls by address and transaction: those of an earlier connection
-        // from the same port are others.
+        // Servers may identify resent calls by address and transaction: those of an earlier
+        // connection from the same port must differ.
         let next_xid = getrandom::u32().unwrap_or(1);
         Self { records, limits, next_xid, cred: OpaqueAuth::NONE, usable: true }
     }
 
-    /// Makes later calls with a credential; without one they are made with `AUTH_NONE`.
+    /// Sets the credential of later calls; without it they use `AUTH_NONE`.
     pub fn with_cred(self, cred: OpaqueAuth) -> Self {
         Self { cred, ..self }
     }
@@ -68,15 +68,15 @@ impl RpcClient {
     /// Calls a procedure and decodes its results.
     ///
     /// # Errors
-    /// Why there are none. After [`Error::Refused`] and [`Error::Results`] the connection is as good
-    /// as before; after others it makes no more calls.
+    /// After [`Error::Refused`] and [`Error::Results`] the connection stays usable; after other
+    /// errors it accepts no more calls.
     pub async fn call<R: Decode>(
         &mut self,
         id: ProgramId,
         procedure: u32,
         args: &(impl Encode + Sync),
     ) -> Result<R, Error> {
-        // Also of use no more if the future is dropped half-way.
+        // The connection also becomes unusable if the future is dropped half-way.
         if !std::mem::replace(&mut self.usable, false) {
             return Err(Error::Unusable);
         }
@@ -90,7 +90,7 @@ impl RpcClient {
         results.get().map_err(Error::Results)
     }
 
-    /// Sends a call and receives the reply: its header, and the decoder of what follows.
+    /// Sends a call and receives the reply: its header, and the decoder for the rest.
     async fn exchange(
         &mut self,
         ProgramId { program, version }: ProgramId,

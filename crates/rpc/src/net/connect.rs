@@ -1,4 +1,4 @@
-//! Making TCP connections, from a port of choice where that is possible.
+//! Opening TCP connections, from a given port if possible.
 
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::io;
@@ -6,21 +6,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 use tokio::net::{TcpSocket, TcpStream};
 
-/// Where a connection comes from.
+/// The local end of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Source {
     /// The address of this machine; `None`: any.
     pub address: Option<IpAddr>,
     /// The port to try first.
     pub port: Option<u16>,
-    /// Try the ports that only privileged programs may bind before others.
+    /// Try the ports reserved to privileged programs first.
     pub reserved: bool,
 }
 
 impl Source {
     /// Any address and port.
     pub const ANY: Self = Self { address: None, port: None, reserved: false };
-    /// A port that only privileged programs may bind, if one can be had.
+    /// A reserved port, if one is available.
     pub const RESERVED: Self = Self { reserved: true, ..Self::ANY };
 
     /// An address of this machine, and any port.
@@ -31,14 +31,13 @@ impl Source {
 
 /// Ports 665 to 1023, as Linux's client uses.
 const RESERVED_PORTS: u32 = 359;
-/// How many reserved ports are tried: some may remember an earlier connection to the same peer.
+/// Reserved ports to try: some may still be tied to an earlier connection to the same peer.
 const ATTEMPTS: usize = 8;
 
-/// Connects. A port of the source's that cannot be had is not an error: the connection comes from
-/// another.
+/// Connects. If the source's port is not available, the connection uses another one.
 ///
 /// # Errors
-/// The peer cannot be reached, or the address is none of this machine's.
+/// The peer cannot be reached, or the address is not one of this machine's.
 pub async fn connect(to: SocketAddr, source: Source) -> io::Result<TcpStream> {
     let local = source.address.unwrap_or(match to {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -84,21 +83,21 @@ fn new_socket(to: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
-    // The port can be bound again while the end of this connection is remembered.
+    // Allow binding the port again while this connection is in TIME_WAIT.
     socket.set_reuse_address(true)?;
     let idle = Duration::from_secs(30);
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(idle).with_interval(idle / 3))?;
     Ok(socket)
 }
 
-/// Binds an address that no other socket of this machine has bound.
+/// Binds an address that no other socket of this machine uses.
 fn bind_unshared(socket: &Socket, local: SocketAddr) -> io::Result<()> {
     socket.set_reuse_address(false)?;
     socket.bind(&local.into())?;
     socket.set_reuse_address(true)
 }
 
-/// Binds a free port of those that only privileged programs may use.
+/// Binds a free port of the reserved range.
 fn bind_reserved(socket: &Socket, local: IpAddr) -> io::Result<()> {
     let start = getrandom::u32().unwrap_or(0);
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);

@@ -1,4 +1,4 @@
-//! What can go wrong in an exchange.
+//! Errors of an exchange.
 
 use crate::{ProgramId, RecordError, ReplyBody};
 use std::io;
@@ -16,10 +16,10 @@ pub enum Error {
     /// The connection ended where a record was expected, or inside one.
     #[error("the peer closed the connection")]
     Closed,
-    /// An earlier call on the connection failed, so that the next record may be anything.
+    /// An earlier call on the connection failed, so the next record is unpredictable.
     #[error("the connection is of no use after a call that failed")]
     Unusable,
-    /// The record cannot be read.
+    /// The record is invalid.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The record does not hold a reply.

@@ -1,10 +1,10 @@
-//! RPC over sockets, for messages that are few and small: calls to port mappers, lock managers and
-//! status monitors, and services that are called by them. NFS itself moves data, and has transports
-//! of its own in the server and the client.
+//! RPC over sockets, for few and small messages: calls to port mappers, lock managers and status
+//! monitors, and services that they call. NFS itself moves data, and has its own transports in the
+//! server and the client.
 //!
-//! 1. A peer may be slow, broken or hostile. Each step ends at a deadline, and a record over the
-//!    caller's limit is refused at the fragment header that exceeds it.
-//! 2. A record has any number of fragments, some of them perhaps empty (RFC 5531 section 11).
+//! 1. A peer may be slow, broken or hostile. Each step has a deadline, and a record over the
+//!    caller's limit is rejected at the fragment header that exceeds it.
+//! 2. A record may have any number of fragments, including empty ones (RFC 5531 section 11).
 
 mod client;
 mod connect;

@@ -1,4 +1,4 @@
-//! Asking a port mapper (rpcbind version 2) where a host's programs are, and registering some.
+//! Looking up a host's programs at its port mapper (rpcbind version 2), and registering some.
 
 use super::client::{ClientLimits, RpcClient};
 use super::connect::Source;
@@ -26,7 +26,7 @@ impl PortMapper {
     /// Connects to the program of a host whose port mapper listens at `mapper`.
     ///
     /// # Errors
-    /// [`Error::NotRegistered`], or what [`RpcClient::call`] and connecting fail with.
+    /// [`Error::NotRegistered`], or those of [`RpcClient::call`] and of connecting.
     pub async fn find(
         mut mapper: SocketAddr,
         source: Source,
@@ -34,15 +34,15 @@ impl PortMapper {
         limits: ClientLimits,
     ) -> Result<RpcClient, Error> {
         let port = Self::connect(mapper, source, limits).await?.port_of(id).await?;
-        // Its scope, if it has one, is the program's too.
+        // The scope id, if there is one, applies to the program's address, too.
         mapper.set_port(port.ok_or(Error::NotRegistered(id))?);
         RpcClient::connect(mapper, source, limits).await
     }
 
-    /// The TCP port of a program; `None`: none is registered.
+    /// The TCP port of a program; `None`: it is not registered.
     ///
     /// # Errors
-    /// As [`RpcClient::call`].
+    /// Those of [`RpcClient::call`].
     pub async fn port_of(&mut self, id: ProgramId) -> Result<Option<u16>, Error> {
         let ProgramId { program, version } = id;
         let asked = Mapping { program, version, protocol: TCP, port: 0 };
@@ -51,21 +51,20 @@ impl PortMapper {
     }
 
     /// Registers a program's port for a protocol ([`TCP`] or [`UDP`](rpcbind::UDP)); `false`: the
-    /// mapper refuses.
+    /// mapper refused.
     ///
     /// # Errors
-    /// As [`RpcClient::call`].
+    /// Those of [`RpcClient::call`].
     pub async fn set(&mut self, id: ProgramId, protocol: u32, port: u16) -> Result<bool, Error> {
         let ProgramId { program, version } = id;
         let mapping = Mapping { program, version, protocol, port: port.into() };
         self.call(Procedure::Set, &mapping).await
     }
 
-    /// Takes back all that is registered for a program; `false`: there was nothing, or the mapper
-    /// refuses.
+    /// Removes all registrations of a program; `false`: there were none, or the mapper refused.
     ///
     /// # Errors
-    /// As [`RpcClient::call`].
+    /// Those of [`RpcClient::call`].
     pub async fn unset(&mut self, id: ProgramId) -> Result<bool, Error> {
         let ProgramId { program, version } = id;
         self.call(Procedure::Unset, &Mapping { program, version, protocol: TCP, port: 0 }).await

@@ -1,7 +1,7 @@
 //! Records on a TCP connection.
 //!
-//! 1. At most the largest record and one fragment header are received ahead of their use, besides
-//!    the earlier fragments of the same record: together less than twice the limit.
+//! 1. In addition to the earlier fragments of a record, at most the largest record and one fragment
+//!    header are received ahead of their use: together less than twice the limit.
 
 use super::error::Error;
 use crate::{RECORD_HEADER_BYTES, RecordReader};
@@ -22,7 +22,7 @@ pub(super) struct RecordStream {
 }
 
 impl RecordStream {
-    /// A stream that refuses records of over `max_bytes`.
+    /// A stream that rejects records of more than `max_bytes`.
     pub(super) fn new(stream: TcpStream, max_bytes: usize) -> Self {
         Self { stream, reader: RecordReader::new(max_bytes), input: BytesMut::new(), max_bytes }
     }
@@ -49,8 +49,8 @@ impl RecordStream {
         self.stream.write_all(&record.to_bytes()).await
     }
 
-    /// Receives what there is; `false`: the stream has ended. The reader waits for more, so there is
-    /// less than a record and its header.
+    /// Receives available bytes; `false`: the stream has ended. The reader waits for more, so it
+    /// holds less than a record and its header.
     async fn fill(&mut self) -> io::Result<bool> {
         let room = self.max_bytes.saturating_add(RECORD_HEADER_BYTES) - self.input.len();
         self.input.reserve(room.min(ORDINARY_BYTES));

@@ -2,8 +2,8 @@
 //!
 //! 1. At most [`ServiceLimits::connections`] are open; further ones wait to be accepted. Each holds
 //!    less than twice [`ServiceLimits::record_bytes`] of calls, and one reply.
-//! 2. A connection is closed that is silent for [`ServiceLimits::idle`], that sends a record which
-//!    is too long, does not arrive in time or is no call, or that does not take its reply.
+//! 2. A connection is closed if it is idle for [`ServiceLimits::idle`], if its record is too long,
+//!    late, or not a call, or if the peer does not receive its reply.
 
 use super::error::Error;
 use super::record_stream::RecordStream;
@@ -15,24 +15,24 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use weir_xdr::{Bytes, Message};
 
-/// What callers may cost.
+/// Limits on the cost of callers.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceLimits {
-    /// Connections at a time; one at least.
+    /// Simultaneous connections; at least one.
     pub connections: usize,
-    /// The longest call, in bytes.
+    /// Longest call, in bytes.
     pub record_bytes: usize,
-    /// How long a connection may be silent between two calls.
+    /// How long a connection may be idle between two calls.
     pub idle: Duration,
-    /// How long a call that has begun may take to arrive, and its reply to be taken.
+    /// Time limit for receiving the rest of a call, and for sending its reply.
     pub deadline: Duration,
 }
 
-/// Pause after a connection could not be accepted.
+/// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Serves until the future is dropped, which closes all connections. `answer` makes the reply to a
-/// record ([`answer`](crate::answer())), or closes the connection by `None`.
+/// Serves until the future is dropped, which closes all connections. `answer` returns the reply to
+/// a record ([`answer`](crate::answer())), or `None` to close the connection.
 pub async fn serve(
     listener: TcpListener,
     limits: ServiceLimits,
@@ -63,7 +63,7 @@ pub async fn serve(
     }
 }
 
-/// Answers one peer until it closes the connection.
+/// Serves one peer until it closes the connection.
 async fn converse(
     stream: TcpStream,
     ServiceLimits { record_bytes, idle, deadline, .. }: ServiceLimits,
