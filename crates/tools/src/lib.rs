@@ -2,7 +2,7 @@
 //!
 //! A [`Location`](location::Location) is a local path or an `nfs://` URL. [`Mounts`](mounts::Mounts)
 //! opens the stores that locations are in, all under one page cache, and finds
-//! [`Place`](mounts::Place)s in them. [`copy`] copies places to places; [`map`] tells which parts of a
+//! [`Place`](mounts::Place)s in them. [`copy`] copies places to places; [`remove`] removes trees; [`map`] tells which parts of a
 //! file are data, holes, or cached. Nothing here prints: a copy reports to a
 //! [`Progress`](copy::Progress), and a map is a value that can be drawn as text or SVG.
 //!
@@ -51,5 +51,6 @@ pub mod location;
 pub mod map;
 pub mod memory;
 pub mod mounts;
+pub mod remove;
 pub mod size;
 pub mod text;

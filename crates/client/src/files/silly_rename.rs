@@ -71,6 +71,11 @@ impl OpenFiles {
         }
     }
 
+    /// Whether this mount has no file open.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
     /// Whether this mount has the file open.
     pub(crate) fn is_open(&self, id: FileId) -> bool {
         self.0.lock().contains_key(&id)
@@ -100,7 +105,7 @@ impl OpenFiles {
         dir: Handle,
         name: &[u8],
     ) -> crate::Result<()> {
-        if protocol.keeps_unlinked() || self.0.lock().is_empty() {
+        if protocol.keeps_unlinked() || self.is_empty() {
             return protocol.remove(&cred, &dir, name, false).await;
         }
         let attr = protocol.lookup(&cred, &dir, name).await?.attr;

@@ -161,6 +161,23 @@ impl NfsFs {
         outcome
     }
 
+    /// The file that has a name, if this mount may have it open; it asks the server only if any file
+    /// is open. What is done to other files' names is nothing to a cache above: they have no data that
+    /// waits to be written.
+    async fn open_file(&self, entry: EntryName<'_>) -> Option<FileId> {
+        if self.mount.state.open_files.is_empty() {
+            return None;
+        }
+        Some(self.lookup(&Caller::Own, entry.dir, entry.name).await.ok()?.id)
+    }
+
+    async fn names_left(&self, file: Option<FileId>) -> Result<Option<Unnamed>> {
+        Ok(match file {
+            Some(id) => self.count_names(id).await,
+            None => None,
+        })
+    }
+
     fn handle(&self, id: FileId) -> Result<Handle> {
         let state = &self.mount.state;
         state.handles.get(id).or_else(|error| state.open_files.handle(id).ok_or(error))
@@ -409,6 +426,17 @@ impl FileSystem for NfsFs {
         self.renaming(unlink).await
     }
 
+    async fn unlink_counted(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &[u8],
+    ) -> Result<Option<Unnamed>> {
+        let victim = self.open_file(dir.entry(name)).await;
+        self.unlink(caller, dir, name).await?;
+        self.names_left(victim).await
+    }
+
     async fn count_names(&self, id: FileId) -> Option<Unnamed> {
         let state = &self.mount.state;
         if state.open_files.is_silly_renamed(id) {
@@ -451,6 +479,21 @@ impl FileSystem for NfsFs {
             state.protocol.rename(&cred, (&from.0, &from.1), (&to.0, &to.1), flags).await
         });
         self.renaming(rename).await
+    }
+
+    async fn rename_counted(
+        &self,
+        caller: &Caller,
+        from: EntryName<'_>,
+        to: EntryName<'_>,
+        flags: RenameFlags,
+    ) -> Result<Option<Unnamed>> {
+        let replaced = match flags {
+            RenameFlags::Replace => self.open_file(to).await,
+            RenameFlags::NoReplace | RenameFlags::Exchange => None,
+        };
+        self.rename(caller, from, to, flags).await?;
+        self.names_left(replaced).await
     }
 
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {

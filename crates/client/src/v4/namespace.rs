@@ -4,14 +4,14 @@
 
 use super::attr::set_attrs;
 use super::client::V4;
-use super::requests::{getattr, node_ops, putfh, take};
+use super::requests::{getattr, lookup, node_ops, putfh, take};
 use crate::error::Result;
 use crate::protocol::{Handle, NewEntry, Node, Protocol, Special};
 use crate::retried;
 use weir_nfs::v4::op;
 use weir_nfs::v4::op::open::{Claim, CreateHow, CreateVerifier, How};
-use weir_nfs::v4::types::{SpecData, StateId};
-use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
+use weir_nfs::v4::types::{FileType, SpecData, StateId};
+use weir_nfs::v4::{Attrs, Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{Access, Attr, FileKind, RenameFlags, SetAttr, SpecialFile};
 
@@ -137,18 +137,19 @@ impl V4 {
         name: &[u8],
         directory: bool,
     ) -> Result<()> {
-        // REMOVE removes files and directories alike (RFC 8881 section 18.25).
-        let node = self.lookup(cred, dir, name).await?;
-        match (directory, node.attr.kind) {
-            (true, FileKind::Directory) => {}
-            (true, _) => return Err(weir_vfs::Error::NotDirectory.into()),
-            (false, FileKind::Directory) => return Err(weir_vfs::Error::IsDirectory.into()),
-            (false, _) => {}
+        if self.delegations.any() {
+            let node = self.lookup(cred, dir, name).await?;
+            self.give_back_file(&node.handle).await;
         }
-        self.give_back_file(&node.handle).await;
-        let ops = [putfh(dir), Op::Remove(name.into())];
+        // REMOVE removes files and directories alike (RFC 8881 section 18.25), so the compound
+        // goes on only if the name is of the right kind.
+        let kind = Attrs { kind: Some(FileType::Directory), ..Attrs::default() }.into();
+        let check = if directory { Op::Verify(kind) } else { Op::Nverify(kind) };
+        let ops = [putfh(dir), lookup(name), check, putfh(dir), Op::Remove(name.into())];
         let answer = self.exchange(cred, "REMOVE", &ops, None).await?;
         match answer.status {
+            Err(Nfs4Error::NotSame) => Err(weir_vfs::Error::NotDirectory.into()),
+            Err(Nfs4Error::Same) => Err(weir_vfs::Error::IsDirectory.into()),
             // It existed, and the first attempt removed it.
             Err(Nfs4Error::NoEnt) if answer.resent => Ok(()),
             status => self.checked("REMOVE", status),

@@ -23,6 +23,7 @@ pub(crate) struct Between {
 #[derive(Default)]
 struct Seen {
     counts: Mutex<HashMap<u32, usize>>,
+    compounds: AtomicUsize,
     /// The next call with this operation is lost, with its connection.
     cut: Mutex<Option<u32>>,
     is_cut: Notify,
@@ -48,6 +49,11 @@ impl Between {
     /// How often an operation was sent since the last call of this.
     pub(crate) fn take_count(&self, op: OpCode) -> usize {
         self.seen.counts.lock().unwrap().remove(&(op as u32)).unwrap_or_default()
+    }
+
+    /// How many compounds came since this was asked.
+    pub(crate) fn take_compounds(&self) -> usize {
+        self.seen.compounds.swap(0, Relaxed)
     }
 
     /// Drops the next call with an operation, with its connection; returns when it has arrived.
@@ -85,6 +91,7 @@ impl Seen {
     /// Counts a call's operations; returns whether to cut here.
     fn is_last(&self, call: &[u8]) -> bool {
         let ops = ops_of(call).unwrap_or_default();
+        self.compounds.fetch_add(1, Relaxed);
         let mut counts = self.counts.lock().unwrap();
         ops.iter().for_each(|op| *counts.entry(*op).or_default() += 1);
         let mut cut = self.cut.lock().unwrap();

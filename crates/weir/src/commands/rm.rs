@@ -4,11 +4,11 @@ use super::{each, with_mounts};
 use crate::arguments::{MountArgs, location};
 use crate::ended::Ended;
 use crate::output::complain;
-use std::collections::HashSet;
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Place};
-use weir_vfs::{Attr, Caller, Error, FileKind};
+use weir_tools::remove::remove;
+use weir_vfs::{Caller, Error, FileKind};
 
 /// Remove files and trees
 #[derive(clap::Args)]
@@ -61,7 +61,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
                     Err(failure.advice("use -r to remove it with its content"))
                 }
                 Some(attr) => {
-                    left |= !remove(place, attr).await;
+                    left |= !remove(place, attr, |failure| complain(&failure)).await;
                     Ok(())
                 }
             }
@@ -69,52 +69,4 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         .await;
         Ok(if left { Ended::Failed } else { ended })
     })
-}
-
-/// Removes a file or tree; it visits each directory twice, before and after its entries. Returns
-/// false if it could not remove, and reported, some files; it removes all others.
-async fn remove(place: Place, attr: Attr) -> bool {
-    let mut all = true;
-    let mut ahead = vec![(place, attr, false)];
-    // Directories with an entry that stays, which therefore stay, too.
-    let mut kept = HashSet::new();
-    while let Some((place, attr, emptied)) = ahead.pop() {
-        let name = place.name.as_deref().unwrap_or_default();
-        let removed = match (attr.kind, emptied) {
-            (FileKind::Directory, false) => {
-                match place.children(attr.id).await {
-                    Ok(children) => {
-                        ahead.push((place, attr, true));
-                        ahead.extend(children.into_iter().map(|(p, attr)| (p, attr, false)));
-                    }
-                    // An unreadable directory can still be removed if it is empty.
-                    Err(failure) => match place.fs.rmdir(&Caller::Own, place.dir, name).await {
-                        Ok(()) | Err(Error::NotFound) => {}
-                        Err(_) => {
-                            complain(&failure);
-                            kept.insert(place.dir);
-                            all = false;
-                        }
-                    },
-                }
-                continue;
-            }
-            (FileKind::Directory, true) if kept.contains(&attr.id) => {
-                kept.insert(place.dir);
-                continue;
-            }
-            (FileKind::Directory, true) => place.fs.rmdir(&Caller::Own, place.dir, name).await,
-            _ => place.fs.unlink(&Caller::Own, place.dir, name).await,
-        };
-        match removed {
-            // Another process removed it meanwhile.
-            Ok(()) | Err(Error::NotFound) => {}
-            Err(error) => {
-                complain(&Failure::of(format!("remove {}", place.shown), error));
-                kept.insert(place.dir);
-                all = false;
-            }
-        }
-    }
-    all
 }

@@ -1,0 +1,70 @@
+//! How many compounds operations take.
+
+mod common;
+
+use common::between::Between;
+use common::Served;
+use weir_client::{MountOptions, NfsFs};
+use weir_pagecache::{Cache, Config};
+use weir_vfs::{Access, Caller, Error, FileSystem, RenameFlags, SetAttr, Unnamed};
+
+const ME: &Caller = &Caller::Own;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removal_is_one_compound_and_removes_what_is_meant_alone() {
+    let served = Served::start();
+    let between = Between::to(served.addr).await;
+    for version in ["4.0", "4.1", "4.2"] {
+        let url = format!("nfs://{}/?vers={version}", between.addr).parse().unwrap();
+        let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+        let cache = Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() }).unwrap();
+        let (fs, set) = (cache.mount(nfs), SetAttr::default());
+        let root = fs.root();
+        fs.mkdir(ME, root, b"dir", &set).await.unwrap();
+        fs.create(ME, root, b"file", &set, true).await.unwrap();
+        fs.symlink(ME, root, b"link", b"dir", &set).await.unwrap();
+
+        between.take_compounds();
+        assert_eq!(fs.unlink(ME, root, b"dir").await, Err(Error::IsDirectory));
+        assert_eq!(fs.rmdir(ME, root, b"file").await, Err(Error::NotDirectory));
+        assert_eq!(fs.rmdir(ME, root, b"link").await, Err(Error::NotDirectory));
+        assert_eq!(fs.unlink(ME, root, b"absent").await, Err(Error::NotFound));
+        assert_eq!(between.take_compounds(), 4, "NFSv{version}: refused");
+        fs.unlink(ME, root, b"link").await.unwrap();
+        fs.unlink(ME, root, b"file").await.unwrap();
+        fs.rmdir(ME, root, b"dir").await.unwrap();
+        assert_eq!(between.take_compounds(), 3, "NFSv{version}");
+        assert!(fs.readdir(ME, root, 0, 8, false).await.unwrap().entries.is_empty());
+        fs.unmount().await.unwrap();
+    }
+}
+
+/// A cache above drops what waits to be written of a file that has no name left, so it is told of open
+/// files.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_loses_its_last_name_while_it_is_open_is_told() {
+    let served = Served::start();
+    let replace = RenameFlags::Replace;
+    for version in ["3", "4.2"] {
+        let port = served.addr.port();
+        let nfs = served.mount(&format!("vers={version}&mountport={port}")).await;
+        let (root, set) = (nfs.root(), SetAttr::default());
+        for name in [&b"a"[..], b"b", b"c", b"d"] {
+            nfs.create(ME, root, name, &set, false).await.unwrap();
+        }
+        assert_eq!(nfs.unlink_counted(ME, root, b"a").await, Ok(None), "NFSv{version}");
+        let id = nfs.lookup(ME, root, b"b").await.unwrap().id;
+        let file = nfs.open(ME, id, Access::READ).await.unwrap();
+        let replaced = nfs.rename_counted(ME, root.entry(b"c"), root.entry(b"d"), replace).await;
+        assert_eq!(replaced, Ok(None), "NFSv{version}: which is not open");
+        let gone = Ok(Some(Unnamed { id, nlink: 0 }));
+        if version == "3" {
+            assert_eq!(nfs.unlink_counted(ME, root, b"b").await, gone);
+        } else {
+            let replaced = nfs.rename_counted(ME, root.entry(b"d"), root.entry(b"b"), replace);
+            assert_eq!(replaced.await, gone);
+        }
+        drop(file);
+        nfs.unmount().await;
+    }
+}
