@@ -99,6 +99,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it says that a path leads to no directory: to a file, a link, or to nothing (yet).
+    pub(crate) fn is_no_directory(&self) -> bool {
+        use weir_vfs::Error::{Invalid, Loop, NotDirectory, NotFound};
+        matches!(self.to_vfs(), NotFound | NotDirectory | Invalid | Loop)
+    }
+
     /// The closest neutral error.
     pub fn to_vfs(&self) -> weir_vfs::Error {
         match self {

@@ -141,7 +141,7 @@ mod v4;
 pub use crate::options::url::NfsUrl;
 pub use crate::options::{IGNORED as IGNORED_OPTIONS, MountOptions, Version};
 pub use error::{Error, Refusal, Result, Violation};
-pub use fs::{NfsFs, WireStats};
+pub use fs::{Nearest, NfsFs, WireStats};
 
 /// Waits for a future on this thread, for programs without an executor. Must not be called on one.
 pub fn block_on<F: Future>(future: F) -> F::Output {

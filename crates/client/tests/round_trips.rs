@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::between::Between;
 use common::Served;
+use common::between::Between;
 use weir_client::{MountOptions, NfsFs};
 use weir_pagecache::{Cache, Config};
-use weir_vfs::{Access, Caller, Error, FileSystem, RenameFlags, SetAttr, Unnamed};
+use weir_vfs::{Access, Caller, Error, FileKind, FileSystem, RenameFlags, SetAttr, Unnamed};
 
 const ME: &Caller = &Caller::Own;
 
@@ -66,5 +66,55 @@ async fn what_loses_its_last_name_while_it_is_open_is_told() {
         }
         drop(file);
         nfs.unmount().await;
+    }
+}
+
+/// One compound follows the path (more where it is long or ends early), and says what tells the server's
+/// limits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mount_ends_at_the_last_directory_on_the_way_in_few_compounds() {
+    let served = Served::start();
+    let between = Between::to(served.addr).await;
+    let set = SetAttr::default();
+    let store = &served.store;
+    let mut at = store.root();
+    for name in [&b"a"[..], b"b", b"c", b"d", b"e"] {
+        at = store.mkdir(ME, at, name, &set).await.unwrap().id;
+    }
+    store.create(ME, at, b"file", &set, true).await.unwrap();
+    store.symlink(ME, at, b"link", b"file", &set).await.unwrap();
+    let options = MountOptions::default();
+    for (version, begin) in [("4.0", 0), ("4.1", 2), ("4.2", 2), ("3", 0)] {
+        for (path, depth, compounds) in [
+            ("", 0, 1),
+            ("a", 1, 1),
+            ("a/b", 2, 1),
+            ("a/absent", 1, 2),
+            ("a/b/c/d/e", 5, 2),
+            ("a/b/c/d/e/file", 5, 2),
+            ("a/b/c/d/e/file/below", 5, 3),
+            ("a/b/c/d/e/link", 5, 2),
+            ("a/b/c/d/e/link/below", 5, 3),
+        ] {
+            let port = served.addr.port();
+            let url = format!("nfs://{}/{path}?vers={version}&mountport={port}", between.addr);
+            let url = url.parse().unwrap();
+            between.take_compounds();
+            let nearest = NfsFs::mount_nearest(&url, &options).await;
+            let nearest = nearest.unwrap_or_else(|e| panic!("NFSv{version}: {path}: {e}"));
+            let taken = between.take_compounds();
+            assert_eq!(nearest.depth, depth, "NFSv{version}: {path}");
+            assert_eq!(nearest.root.kind, FileKind::Directory);
+            assert_eq!(nearest.root.id, nearest.fs.root());
+            if version != "3" {
+                assert!(taken <= begin + compounds, "NFSv{version}: {path}: {taken}");
+            }
+            nearest.fs.unmount().await;
+            let whole = NfsFs::mount(&url, &options).await;
+            assert_eq!(whole.is_ok(), !path.contains("absent") && !path.contains("below"));
+            if let Ok(whole) = whole {
+                whole.unmount().await;
+            }
+        }
     }
 }

@@ -20,10 +20,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use weir_client::{MountOptions, NfsFs, NfsUrl};
+use weir_client::{MountOptions, Nearest, NfsFs, NfsUrl};
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::local::{LocalFs, LocalOptions};
-use weir_vfs::{Attr, Caller, Error, FileId, FileKind, FileSystem};
+use weir_vfs::{Attr, Caller, Error, FileId, FileKind};
 
 /// Most symbolic links followed to one file, as Linux has it.
 const MOST_LINKS: usize = 40;
@@ -241,7 +241,7 @@ impl Mounts {
         let (mut followed, mut climbed) = (0, 0);
         loop {
             let to = NfsUrl { path: way.base, ..url.clone() };
-            let (fs, root, mut inside) = match self.remote_fs(&to).await {
+            let Mounted { fs, root, path, rest: mut inside } = match self.remote_fs(&to).await {
                 Err(failure) if climbed > 0 => {
                     let failed = format!("a symbolic link leads to {to} and beyond: {failure}");
                     return Err(Failure::new(asked(), failed));
@@ -249,10 +249,13 @@ impl Mounts {
                 found => found?,
             };
             inside.append(&mut way.rest);
-            let attr = fs.getattr(fs.root()).await.asked(asked)?;
-            let dir = fs.root();
-            let start = Place { dir, fs, name: None, attr: Some(attr), shown: String::new() };
-            match walk(start, &root, inside, links, &mut followed, asked).await? {
+            let root = match root {
+                Some(root) => root,
+                None => fs.getattr(fs.root()).await.asked(asked)?,
+            };
+            let start =
+                Place { dir: root.id, fs, name: None, attr: Some(root), shown: String::new() };
+            match walk(start, &path, inside, links, &mut followed, asked).await? {
                 Walked::Here(place) => return Ok(Place { shown: url.to_string(), ..*place }),
                 Walked::Above(_) if climbed >= MOST_LINKS => return Err(Error::Loop).asked(asked),
                 Walked::Above(above) => {
@@ -263,8 +266,8 @@ impl Mounts {
         }
     }
 
-    /// A mounted directory on the way to `url`, its path, and the rest of the way.
-    async fn remote_fs(&mut self, url: &NfsUrl) -> Result<(CachedFs, Vec<Vec<u8>>, Vec<Vec<u8>>)> {
+    /// A mounted directory on the way to `url`.
+    async fn remote_fs(&mut self, url: &NfsUrl) -> Result<Mounted> {
         let options = url.options(&self.options).map_err(|error| mount_failure(url, &error))?;
         // Checks whether a file has changed must reach the server, so attributes are not cached here: a
         // server may notice only seconds later that a local program changes a file that it delegated.
@@ -273,60 +276,22 @@ impl Mounts {
             if let Some(rest) = url.path.strip_prefix(&remote.path[..])
                 && (&remote.host, &remote.options) == (&url.host, &options)
             {
-                return Ok((remote.fs.clone(), remote.path.clone(), rest.to_vec()));
+                let (fs, path, rest) = (remote.fs.clone(), remote.path.clone(), rest.to_vec());
+                return Ok(Mounted { fs, root: None, path, rest });
             }
         }
-        // Version 3 mounts only what is exported, which the path may be the very name of. So the
-        // whole of it comes first, then what it is in, as long as that is no directory: it may be
-        // a file, a link, or not there yet.
-        let mut root = url.clone();
-        let mut rest = Vec::new();
-        loop {
-            match self.mount(&root, &options).await {
-                Ok(fs) => {
-                    rest.reverse();
-                    return Ok((fs, root.path, rest));
-                }
-                Err(error) => match root.split_last() {
-                    Some((parent, name)) if no_directory(&error) => {
-                        root = parent;
-                        rest.push(name);
-                    }
-                    _ => return Err(mount_failure(&root, &error)),
-                },
-            }
-        }
-    }
-
-    async fn mount(
-        &mut self,
-        url: &NfsUrl,
-        options: &MountOptions,
-    ) -> weir_client::Result<CachedFs> {
         // Those of the URL are in `options`.
         let bare = NfsUrl { query: String::new(), ..url.clone() };
-        let nfs = NfsFs::mount(&bare, options).await?;
-        let root = nfs.getattr(nfs.root()).await;
-        if !root.as_ref().is_ok_and(|root| root.kind == FileKind::Directory) {
-            // In the background it would outlive this program.
-            nfs.unmount().await;
-            return Err(root.err().unwrap_or(Error::NotDirectory).into());
-        }
+        let mounted = NfsFs::mount_nearest(&bare, &options).await;
+        let Nearest { fs: nfs, root, depth } =
+            mounted.map_err(|error| mount_failure(url, &error))?;
+        let (path, rest) = url.path.split_at(depth);
+        let (path, rest) = (path.to_vec(), rest.to_vec());
         let fs = self.cache.mount(nfs.clone());
-        self.remote.push(Remote {
-            host: url.host.clone(),
-            options: options.clone(),
-            path: url.path.clone(),
-            fs: fs.clone(),
-            nfs,
-        });
-        Ok(fs)
+        let (host, fs_of_host) = (url.host.clone(), fs.clone());
+        self.remote.push(Remote { host, options, path: path.clone(), fs: fs_of_host, nfs });
+        Ok(Mounted { fs, root: Some(root), path, rest })
     }
-}
-
-/// Whether a path cannot be mounted because it is a file, or is not there (yet).
-fn no_directory(error: &weir_client::Error) -> bool {
-    matches!(error.to_vfs(), Error::NotFound | Error::NotDirectory | Error::Invalid | Error::Loop)
 }
 
 fn mount_failure(url: &NfsUrl, error: &weir_client::Error) -> Failure {
@@ -357,6 +322,17 @@ fn mount_failure(url: &NfsUrl, error: &weir_client::Error) -> Failure {
         }
         _ => failure,
     }
+}
+
+/// A mounted directory on a way.
+struct Mounted {
+    fs: CachedFs,
+    /// What the directory is, as it was mounted just now.
+    root: Option<Attr>,
+    /// Its path.
+    path: Vec<Vec<u8>>,
+    /// The rest of the way.
+    rest: Vec<Vec<u8>>,
 }
 
 /// A path from the server's root, the first part of it without `..`.

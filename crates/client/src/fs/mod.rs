@@ -18,7 +18,9 @@ use crate::fs::file::NfsFile;
 use crate::fs::handles::Handles;
 use crate::fs::mount_state::{Mount, MountState, Runtime};
 use crate::mount;
-use crate::protocol::{Handle, NewEntry, Node, OpenContext, Protocol, Special, auth_sys, broken};
+use crate::protocol::{
+    Handle, NewEntry, Node, OpenContext, Protocol, Reach, Root, Special, auth_sys, broken,
+};
 use crate::{MountOptions, NfsUrl, Version};
 use async_trait::async_trait;
 use std::future::Future;
@@ -38,6 +40,16 @@ pub struct NfsFs {
     mount: Arc<Mount>,
 }
 
+/// A mount of the last directory on the way to a file.
+pub struct Nearest {
+    /// The mount.
+    pub fs: Arc<NfsFs>,
+    /// What its root is.
+    pub root: Attr,
+    /// How many components of the URL's path lead to it.
+    pub depth: usize,
+}
+
 /// Network traffic since the mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireStats {
@@ -55,6 +67,23 @@ impl NfsFs {
     /// # Errors
     /// The server cannot be reached, offers none of the requested versions, or refuses the path.
     pub async fn mount(url: &NfsUrl, options: &MountOptions) -> crate::Result<Arc<Self>> {
+        Ok(Self::mount_to(url, Reach::End, options).await?.fs)
+    }
+
+    /// Mounts the last directory on the way to what `url` names, which may be a file, a link, or not
+    /// exist. Its query goes before `options`.
+    ///
+    /// # Errors
+    /// As [`mount`](Self::mount).
+    pub async fn mount_nearest(url: &NfsUrl, options: &MountOptions) -> crate::Result<Nearest> {
+        Self::mount_to(url, Reach::LastDirectory, options).await
+    }
+
+    async fn mount_to(
+        url: &NfsUrl,
+        reach: Reach,
+        options: &MountOptions,
+    ) -> crate::Result<Nearest> {
         let options = url.options(options)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(if options.nconnect > 1 { 2 } else { 1 })
@@ -66,12 +95,14 @@ impl NfsFs {
         let runtime = Runtime(Some(runtime));
         let (uid, gid, groups) = options.identity();
         let own = Arc::new(auth_sys(uid, gid, &groups));
-        let mounting = mount::mount(url.clone(), options.clone(), OpaqueAuth::clone(&own));
+        let mounting = mount::mount(url.clone(), reach, options.clone(), OpaqueAuth::clone(&own));
         let mounted = match runtime.handle()?.spawn(mounting).await {
             Ok(mounted) => mounted?,
             Err(_) => return Err(crate::Error::Local(Error::Io)),
         };
-        let mount::Mounted { protocol, version, root, counters } = mounted;
+        let mount::Mounted { protocol, version, root: Root { node: root, depth }, counters } =
+            mounted;
+        let attr = root.attr.clone();
         let handles = Handles::new(root.attr.id, root.handle);
         let state = Arc::new(MountState {
             protocol,
@@ -84,7 +115,11 @@ impl NfsFs {
             open_files: Arc::default(),
             deferred: Arc::new(Deferred::new(runtime.handle()?.clone())),
         });
-        Ok(Arc::new(Self { mount: Arc::new(Mount { state, runtime }) }))
+        Ok(Nearest {
+            fs: Arc::new(Self { mount: Arc::new(Mount { state, runtime }) }),
+            root: attr,
+            depth,
+        })
     }
 
     /// [`mount`](Self::mount) for programs without an executor. Must not be called from one.

@@ -1,7 +1,7 @@
 //! Mounting a URL: addresses, version negotiation, the path's root.
 
 use crate::error::{Error, Result};
-use crate::protocol::{Node, Protocol, ProtocolConfig};
+use crate::protocol::{Protocol, ProtocolConfig, Reach, Root};
 use crate::transport::{Counters, Patience, Peer};
 use crate::v3::V3;
 use crate::v4::client::V4;
@@ -14,7 +14,7 @@ use weir_rpc::OpaqueAuth;
 pub(crate) struct Mounted {
     pub(crate) protocol: Arc<dyn Protocol>,
     pub(crate) version: Version,
-    pub(crate) root: Node,
+    pub(crate) root: Root,
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -25,12 +25,17 @@ const PORT: u16 = 2049;
 pub(crate) const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Mounts with the newest version that both sides support.
-pub(crate) async fn mount(url: NfsUrl, options: MountOptions, own: OpaqueAuth) -> Result<Mounted> {
+pub(crate) async fn mount(
+    url: NfsUrl,
+    reach: Reach,
+    options: MountOptions,
+    own: OpaqueAuth,
+) -> Result<Mounted> {
     let config = protocol_config(&url, options, own).await?;
     let asked = config.options.versions();
     let begun = config.peer.first(async {
         for version in &asked {
-            if let Some((protocol, root)) = begin(&config, *version, &url).await? {
+            if let Some((protocol, root)) = begin(&config, *version, &url, reach).await? {
                 let counters = Arc::clone(&config.counters);
                 return Ok(Some(Mounted { protocol, version: *version, root, counters }));
             }
@@ -78,16 +83,17 @@ async fn begin(
     config: &ProtocolConfig,
     version: Version,
     url: &NfsUrl,
-) -> Result<Option<(Arc<dyn Protocol>, Node)>> {
+    reach: Reach,
+) -> Result<Option<(Arc<dyn Protocol>, Root)>> {
     match version.minor() {
         Some(minor) => {
             let Some(protocol) = V4::begin(config, minor).await? else { return Ok(None) };
-            let root = protocol.root(&url.path).await;
+            let root = protocol.root(&url.path, reach).await;
             rooted(protocol, root).await
         }
         None => {
             let Some(protocol) = V3::begin(config).await? else { return Ok(None) };
-            let root = protocol.root(config, &url.path).await;
+            let root = protocol.root(config, &url.path, reach).await;
             rooted(protocol, root).await
         }
     }
@@ -97,8 +103,8 @@ async fn begin(
 /// server.
 async fn rooted(
     protocol: Arc<dyn Protocol>,
-    root: Result<Node>,
-) -> Result<Option<(Arc<dyn Protocol>, Node)>> {
+    root: Result<Root>,
+) -> Result<Option<(Arc<dyn Protocol>, Root)>> {
     match root {
         Ok(root) => Ok(Some((protocol, root))),
         Err(error) => {

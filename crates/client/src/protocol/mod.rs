@@ -11,8 +11,8 @@ mod types;
 pub(crate) use config::ProtocolConfig;
 pub(crate) use lock_waiters::{LockCallback, LockWaiters};
 pub(crate) use types::{
-    ChangeSpan, Entry, Handle, Limits, NewEntry, Node, OpenContext, OpenLockOwner, Page, Special,
-    WriteRequest, Written, file_id,
+    ChangeSpan, Entry, Handle, Limits, NewEntry, Node, OpenContext, OpenLockOwner, Page, Reach,
+    Root, Special, WriteRequest, Written, file_id,
 };
 
 use crate::error::{Error, Result, Violation};

@@ -34,6 +34,22 @@ pub(crate) struct Entry {
     pub(crate) node: Option<Node>,
 }
 
+/// How the path of a mount is to be followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// To its end, which is to exist.
+    End,
+    /// To the last directory on it.
+    LastDirectory,
+}
+
+/// Where the path of a mount led.
+pub(crate) struct Root {
+    pub(crate) node: Node,
+    /// How many components of the path lead to it.
+    pub(crate) depth: usize,
+}
+
 /// Some entries of a directory.
 pub(crate) struct Page {
     pub(crate) entries: Vec<Entry>,

@@ -2,11 +2,11 @@
 
 use super::{V3, program};
 use crate::error::{Error, Refusal, Result};
-use crate::protocol::ProtocolConfig;
-use crate::protocol::{Handle, Node, Protocol};
+use crate::protocol::{Handle, Node, Protocol, ProtocolConfig, Reach, Root};
 use crate::transport::Connection;
 use std::sync::Arc;
 use weir_nfs::mount::{self, Call, Mnt, Umnt};
+use weir_vfs::FileKind;
 
 /// The mounted path, and the connection to the MOUNT service if it is not the NFS server's.
 pub(super) struct Asked {
@@ -15,9 +15,14 @@ pub(super) struct Asked {
 }
 
 impl V3 {
-    /// Mounts the directory at `path`: the longest prefix that the server exports through MOUNT,
-    /// the rest by LOOKUP.
-    pub(crate) async fn root(&self, config: &ProtocolConfig, path: &[Vec<u8>]) -> Result<Node> {
+    /// Mounts the directory at `path`, as far as `reach` says: the longest prefix that the server
+    /// exports through MOUNT, the rest by LOOKUP.
+    pub(crate) async fn root(
+        &self,
+        config: &ProtocolConfig,
+        path: &[Vec<u8>],
+        reach: Reach,
+    ) -> Result<Root> {
         let mut refused = None;
         for exported in (0..=path.len()).rev() {
             let (mount_path, rest) = path.split_at(exported);
@@ -31,12 +36,23 @@ impl V3 {
                 Err(error) => return Err(error),
             };
             let attr = self.getattr(&self.own, &handle).await?;
-            let mut node = Node { handle, attr };
-            for name in rest {
-                node = self.lookup(&self.own, &node.handle, name).await?;
+            let mut root = Root { node: Node { handle, attr }, depth: exported };
+            if reach == Reach::LastDirectory && root.node.attr.kind != FileKind::Directory {
+                continue;
             }
-            self.learn(&node.handle).await?;
-            return Ok(node);
+            for name in rest {
+                match self.lookup(&self.own, &root.node.handle, name).await {
+                    Ok(node) if reach == Reach::End || node.attr.kind == FileKind::Directory => {
+                        root = Root { node, depth: root.depth + 1 };
+                    }
+                    Err(error) if reach == Reach::End || !error.is_no_directory() => {
+                        return Err(error);
+                    }
+                    _ => break,
+                }
+            }
+            self.learn(&root.node.handle).await?;
+            return Ok(root);
         }
         Err(refused.unwrap_or_else(|| weir_vfs::Error::NotFound.into()))
     }

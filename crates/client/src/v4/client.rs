@@ -28,6 +28,8 @@ pub(crate) struct V4 {
     pub(in crate::v4) hard: bool,
     pub(in crate::v4) client: Client,
     pub(in crate::v4) session: Mutex<Arc<Session>>,
+    /// The server has not been told yet that this client reclaims nothing.
+    pub(in crate::v4) complete_due: AtomicBool,
     /// Held while a session is replaced.
     pub(in crate::v4) recovering: tokio::sync::Mutex<()>,
     pub(in crate::v4) opens: Opens,
@@ -71,6 +73,7 @@ impl V4 {
             hard: config.options.hard,
             client: Client::new(),
             session: Mutex::new(Session::none()),
+            complete_due: AtomicBool::new(false),
             recovering: tokio::sync::Mutex::default(),
             opens: Opens::default(),
             delegations,

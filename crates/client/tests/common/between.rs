@@ -90,7 +90,7 @@ impl Seen {
 
     /// Counts a call's operations; returns whether to cut here.
     fn is_last(&self, call: &[u8]) -> bool {
-        let ops = ops_of(call).unwrap_or_default();
+        let Some(ops) = ops_of(call) else { return false };
         self.compounds.fetch_add(1, Relaxed);
         let mut counts = self.counts.lock().unwrap();
         ops.iter().for_each(|op| *counts.entry(*op).or_default() += 1);

@@ -22,6 +22,7 @@ use crate::error::{Error, Result, Violation};
 use crate::protocol::broken;
 use crate::transport::{Expect, ReadTarget, Reply, Request, ResultForm};
 use crate::v4::client::V4;
+use crate::v4::session::MAX_OPERATIONS;
 use crate::v4::session::answer::{Answer, Step};
 use crate::v4::session::resume::Before;
 use crate::v4::session::state::Session;
@@ -251,7 +252,7 @@ impl V4 {
         // Of a successful read, only the number and the status are here.
         let read = if reply.read.is_some() { 1 } else { 0 };
         let mut results = Vec::new();
-        for _ in read..header.results.min(MAX_RESULTS) {
+        for _ in read..header.results.min(MAX_OPERATIONS) {
             if read == 1 && d.remaining() <= READ_HEAD_BYTES {
                 break;
             }
@@ -297,8 +298,5 @@ impl V4 {
         broken(&self.server, operation, Violation::WrongOperation)
     }
 }
-
-/// Most operations in one of this client's compounds.
-const MAX_RESULTS: u32 = 16;
 /// The part of a read's result in the head of its reply: operation and status.
 const READ_HEAD_BYTES: usize = 8;

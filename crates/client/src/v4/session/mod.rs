@@ -37,6 +37,8 @@ use weir_nfs::v4::op::{
 use weir_nfs::v4::types::{CallbackSec, ClientId, ImplId, NetAddr};
 use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
 
+/// Most operations in one of this client's compounds.
+pub(in crate::v4) const MAX_OPERATIONS: u32 = 50;
 /// Number of slots to request.
 const SLOTS: u32 = 128;
 /// Room for headers around the largest payload.
@@ -100,11 +102,14 @@ impl V4 {
         Err(self.failed("CREATE_SESSION", Nfs4Error::StaleClientId))
     }
 
-    /// Reclaims the opens of a client that the server knew before, and sends RECLAIM_COMPLETE.
+    /// Reclaims the opens of a client that the server knew before, and sends RECLAIM_COMPLETE. A new
+    /// client sends that with its first compound.
     async fn settle(&self, session: &Arc<Session>, id: ClientId, was_known: bool) -> Result<()> {
-        if was_known {
-            self.reclaim_opens(session, id).await?;
+        if !was_known {
+            self.complete_due.store(true, Relaxed);
+            return Ok(());
         }
+        self.reclaim_opens(session, id).await?;
         self.reclaim_complete(session).await
     }
 
@@ -132,7 +137,7 @@ impl V4 {
             max_request_size: self.asked.write as u32 + HEADER_ROOM,
             max_response_size: self.asked.read as u32 + HEADER_ROOM,
             max_response_size_cached: 8192,
-            max_operations: 16,
+            max_operations: MAX_OPERATIONS,
             max_requests: SLOTS,
             ..Default::default()
         };
@@ -167,6 +172,7 @@ impl V4 {
                     slots: Slots::new(fore.max_requests as usize),
                     max_read: fit(fore.max_response_size, RESPONSE_HEAD, asked.read),
                     max_write: fit(fore.max_request_size, REQUEST_HEAD, asked.write),
+                    max_operations: fore.max_operations.min(MAX_OPERATIONS) as usize,
                 }))
             }
             OpRes::CreateSession(Err(Nfs4Error::StaleClientId | Nfs4Error::SeqMisordered)) => {
