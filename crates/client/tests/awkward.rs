@@ -60,11 +60,12 @@ async fn a_restart_between_open_and_its_confirmation_is_not_noticed() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         drop(opened(&nfs, b"file").await);
     }
+    let cut = between.cut_at(OpCode::OpenConfirm);
     let opening = {
         let nfs = Arc::clone(&nfs);
         tokio::spawn(async move { opened(&nfs, b"file").await })
     };
-    soon(between.cut_at(OpCode::OpenConfirm)).await;
+    soon(cut).await;
     between.take_count(OpCode::Setclientid);
     served.restart();
     between.go_on();
@@ -140,11 +141,12 @@ async fn a_clone_in_flight_survives_a_restart_and_so_do_the_locks() {
     let to = new_file(&fs, fs.root(), "to").await;
     let lock = Lock { range: LockRange::ALL, exclusive: true };
     to.lock(LockOwner(1), lock, false).await.unwrap();
+    let cut = between.cut_at(OpCode::Clone);
     let cloning = {
         let (from, to) = (Arc::clone(&from), Arc::clone(&to));
         tokio::spawn(async move { to.clone_range(&*from, 0, 4096, 0).await })
     };
-    soon(between.cut_at(OpCode::Clone)).await;
+    soon(cut).await;
     served.restart();
     between.go_on();
     assert_eq!(soon(cloning).await.unwrap(), Ok(()));

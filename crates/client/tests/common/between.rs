@@ -56,11 +56,12 @@ impl Between {
         self.seen.compounds.swap(0, Relaxed)
     }
 
-    /// Drops the next call with an operation, with its connection; returns when it has arrived.
+    /// Drops the next call with an operation from now on, with its connection; ends when it has arrived.
     /// Nothing passes until [`go_on`](Self::go_on).
-    pub(crate) async fn cut_at(&self, op: OpCode) {
+    pub(crate) fn cut_at(&self, op: OpCode) -> impl Future<Output = ()> + use<> {
         *self.seen.cut.lock().unwrap() = Some(op as u32);
-        self.seen.is_cut.notified().await;
+        let seen = Arc::clone(&self.seen);
+        async move { seen.is_cut.notified().await }
     }
 
     pub(crate) fn go_on(&self) {
