@@ -4,15 +4,15 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use weir_xdr::{Bytes, Decode, Decoder, Encode, Encoder, Payload, Result};
 
-/// Data up to this length is copied into the message: cheaper than to gather it.
+/// Data up to this length is copied into the message, which is cheaper than gathering it.
 const INLINE_BYTES: usize = 256;
 
-/// Data that is read or written: an opaque whose bytes are not copied.
+/// Data that is read or written: an opaque that is not copied.
 #[derive(Clone)]
 pub enum Data {
     /// In one piece; what decoding yields.
     Bytes(Bytes),
-    /// Wherever it lies, cached pages for instance.
+    /// Stored elsewhere, in cached pages for instance.
     Shared(Arc<dyn Payload>),
 }
 
@@ -30,7 +30,7 @@ impl Data {
         self.len() == 0
     }
 
-    /// The data in one piece; copies what is [`Shared`](Self::Shared).
+    /// The data as one slice; copies [`Shared`](Self::Shared) data.
     pub fn to_bytes(&self) -> Bytes {
         match self {
             Self::Bytes(bytes) => bytes.clone(),

@@ -1,13 +1,13 @@
 //! Every decoder of the crate by name, so that a fuzzer and the property tests reach them all.
 //!
-//! The tables make the list: an operation or procedure cannot be added without its decoder being
-//! fuzzed.
+//! The list is generated from the tables: an operation or procedure cannot be added without its
+//! decoder being fuzzed.
 
 use crate::{nlm, nsm, v3, v4};
 use weir_xdr::{Bytes, Decode, Decoder, Encode};
 
-/// A decoder by name: reads a message as its type and, where that succeeds, checks that what the
-/// value is written as is read, and written, the same again.
+/// A decoder by name: decodes a message as its type and, if that succeeds, checks that encoding and
+/// decoding the value again gives the same result.
 pub type Entry = (&'static str, fn(Bytes));
 
 fn probe<T: Decode + Encode>(bytes: Bytes) {
@@ -25,7 +25,7 @@ fn write<T: Encode>(value: &T) -> Bytes {
     e.finish().to_bytes()
 }
 
-/// Reads a COMPOUND as a server does, operation by operation.
+/// Decodes a COMPOUND like a server, operation by operation.
 fn compound(bytes: Bytes) {
     let mut d = Decoder::new(bytes);
     if d.get::<v4::CompoundHeader>().is_ok() {
@@ -33,7 +33,7 @@ fn compound(bytes: Bytes) {
     }
 }
 
-/// Reads a COMPOUND's reply as a client does, result by result.
+/// Decodes a COMPOUND's reply like a client, result by result.
 fn compound_reply(bytes: Bytes) {
     let mut d = Decoder::new(bytes);
     if d.get::<v4::CompoundResHeader>().is_ok() {
@@ -41,7 +41,7 @@ fn compound_reply(bytes: Bytes) {
     }
 }
 
-/// Reads a callback compound, operation by operation.
+/// Decodes a callback compound, operation by operation.
 fn callback(bytes: Bytes) {
     let mut d = Decoder::new(bytes);
     if d.get::<v4::CbCompoundHeader>().is_ok() {
@@ -49,7 +49,7 @@ fn callback(bytes: Bytes) {
     }
 }
 
-/// Reads a READ_PLUS reply in pieces, as a client does that receives into place.
+/// Decodes a READ_PLUS reply in pieces, like a client that receives in place.
 fn read_plus_pieces(bytes: Bytes) {
     use v4::op::read_plus::{ReplyHeader, SegmentHeader};
     let mut d = Decoder::new(bytes);
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Words that steer a decoder deep: counts, booleans, discriminants, operation numbers.
+    /// Words that lead deep into decoders: counts, booleans, discriminants, operation numbers.
     fn word() -> impl Strategy<Value = u32> {
         prop_oneof![4 => 0u32..4, 2 => 3u32..76, 1 => any::<u32>(), 1 => Just(u32::MAX), 1 => 4u32..64]
     }

@@ -1,12 +1,12 @@
 //! NFS on the wire: types, constants and codecs, with no I/O.
 //!
 //! - [`v4`]: NFSv4.0, 4.1 and 4.2 (RFC 7530, 8881, 7862, 8276), one file per operation.
-//! - [`v3`]: NFSv3 (RFC 1813), and [`mount`], the protocol that hands out its first filehandle;
-//!   [`nlm`] and [`nsm`], the protocols of its locks; [`nfsacl`], that of its access control lists.
+//! - [`v3`]: NFSv3 (RFC 1813), and [`mount`], the protocol that returns its first filehandle;
+//!   [`nlm`] and [`nsm`], its locking protocols; [`nfsacl`], for access control lists.
 //!
 //! 1. Decoding is bounded by the message and never panics (see [`weir_xdr`]).
 //! 2. File data is not copied: received data shares the record ([`Data::Bytes`]), data to send
-//!    stays where it is until the transport gathers it ([`Data::Shared`]).
+//!    stays in place until the transport gathers it ([`Data::Shared`]).
 
 #![forbid(unsafe_code)]
 

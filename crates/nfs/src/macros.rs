@@ -1,6 +1,6 @@
-//! Declarations that the protocol versions share.
+//! Declarations shared by the protocol versions.
 
-/// Declares flags that travel as a `u32`; bits without a name are kept.
+/// Declares flags that are sent as a `u32`; bits without a name are kept.
 macro_rules! wire_flags {
     ($($(#[$meta:meta])* $vis:vis struct $name:ident {
         $($(#[$($fmeta:tt)*])* const $flag:ident = $value:expr;)*
@@ -25,7 +25,7 @@ macro_rules! wire_flags {
     )*};
 }
 
-/// Declares what a protocol can be asked for: an enum of numbers, with names.
+/// Declares the requests of a protocol: an enum of numbers, with names.
 macro_rules! numbered {
     ($(#[$emeta:meta])* pub enum $enum:ident {
         $($(#[$meta:meta])* $name:ident = $number:literal, $label:ident;)*

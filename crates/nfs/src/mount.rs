@@ -1,4 +1,4 @@
-//! MOUNT version 3 (RFC 1813 appendix I): turns a path into the filehandle that NFSv3 begins with.
+//! MOUNT version 3 (RFC 1813 appendix I): maps a path to the filehandle that NFSv3 starts with.
 
 use crate::macros::numbered;
 use crate::v3::MAX_HANDLE_BYTES;
@@ -55,7 +55,7 @@ xdr_struct! {
     pub struct MntOk {
         /// Its handle.
         pub handle: Opaque<MAX_HANDLE_BYTES>,
-        /// How callers may prove who they are, best first.
+        /// Flavors with which callers may authenticate, best first.
         pub flavors: List<AuthFlavor, 64>,
     }
 
@@ -73,7 +73,7 @@ xdr_struct! {
     pub struct Exported {
         /// Its path.
         pub path: DirPath,
-        /// The clients that may mount it; an empty list: all of them.
+        /// The clients that may mount it; an empty list means all.
         pub groups: Chain<HostName>,
     }
 }
@@ -102,10 +102,10 @@ xdr_enum! {
     }
 }
 
-/// The directory's handle, or why there is none.
+/// The directory's handle, or an error.
 pub type MntRes = Result<MntOk, Error>;
 
-/// The arguments of a procedure, tied to it and to its results: what a client needs to call it.
+/// A procedure's arguments, tied to its number and results, as a client needs them for a call.
 pub trait Call: Encode + Decode {
     /// Which procedure.
     const PROCEDURE: Procedure;

@@ -1,5 +1,5 @@
-//! The NFSACL protocol, version 3: POSIX access control lists beside NFSv3, as Sun made it and
-//! Linux's client and server speak it (no RFC; `fs/nfs_common/nfsacl.c`).
+//! The NFSACL protocol, version 3: POSIX access control lists in addition to NFSv3, designed by Sun
+//! and implemented by Linux's client and server (no RFC; `fs/nfs_common/nfsacl.c`).
 
 use crate::macros::{numbered, wire_flags};
 use crate::v3::Failure;
@@ -12,7 +12,7 @@ pub const PROGRAM: u32 = 100_227;
 pub const VERSION: u32 = 3;
 /// Most entries in a list.
 pub const MAX_ENTRIES: usize = 1024;
-/// Goes with the tags of a default list's entries.
+/// Added to the tags of a default list's entries.
 pub const DEFAULT_TAG: u32 = 0x1000;
 
 wire_flags! {
@@ -45,7 +45,7 @@ xdr_struct! {
     /// An entry of a list.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Entry {
-        /// Whom it is about: the number that the system gives to kinds of entries.
+        /// Its subject: the system's number for the kind of entry.
         pub tag: u32,
         /// Which user or group.
         pub id: u32,
@@ -53,7 +53,7 @@ xdr_struct! {
         pub rights: u32,
     }
 
-    /// A list, or just the number of its entries.
+    /// A list, or only the number of its entries.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct Entries {
         /// How many there are.
@@ -80,7 +80,7 @@ xdr_struct! {
         pub mask: Mask,
         /// The access list.
         pub access: Entries,
-        /// The default list; empty where there is none.
+        /// The default list; empty if there is none.
         pub default: Entries,
     }
 
@@ -93,7 +93,7 @@ xdr_struct! {
         pub mask: Mask,
         /// The access list.
         pub access: Entries,
-        /// The default list; empty: none any more.
+        /// The new default list; empty to remove it.
         pub default: Entries,
     }
 }
@@ -103,7 +103,7 @@ pub type GetaclRes = Result<Lists, Failure<PostOpAttr>>;
 /// The file's attributes, either way.
 pub type SetaclRes = Result<PostOpAttr, Failure<PostOpAttr>>;
 
-/// The arguments of a procedure, tied to it and to its results: what a client needs to call it.
+/// A procedure's arguments, tied to its number and results, as a client needs them for a call.
 pub trait Call: Encode + Decode {
     /// Which procedure.
     const PROCEDURE: Procedure;

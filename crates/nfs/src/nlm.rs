@@ -1,8 +1,8 @@
 //! The Network Lock Manager, version 4 (RFC 1813 appendix II, and The Open Group's XNFS chapter
-//! 10): byte-range locks and share reservations that go with NFSv3.
+//! 10): byte-range locks and share reservations for NFSv3.
 //!
-//! Each of the five calls about locks also comes in two halves: a `_MSG`, whose reply is empty, and
-//! a `_RES`, by which the other side calls back with what the reply would have held.
+//! Each of the five lock procedures also has an asynchronous form: a `_MSG` call with an empty
+//! reply, and a `_RES` call in the opposite direction with the results.
 
 use crate::macros::numbered;
 use weir_rpc::ProgramId;
@@ -15,7 +15,7 @@ pub const VERSION: u32 = 4;
 /// The program in this version.
 pub const ID: ProgramId = ProgramId { program: PROGRAM, version: VERSION };
 
-/// Bytes that mean something only to the host that made them (`netobj`).
+/// Bytes with a meaning only for the host that created them (`netobj`).
 pub type NetObj = Opaque<1024>;
 /// A host's name for itself.
 pub type CallerName = Opaque<1024>;
@@ -23,17 +23,17 @@ pub type CallerName = Opaque<1024>;
 pub type FileHandle = NetObj;
 
 xdr_enum! {
-    /// What became of a request (`nlm4_stats`).
+    /// The outcome of a request (`nlm4_stats`).
     pub enum Status {
         /// Done.
         Granted = 0,
-        /// Another owner holds a lock that is in the way.
+        /// Another owner holds a conflicting lock.
         Denied = 1,
         /// The server has no room for more locks.
         DeniedNoLocks = 2,
-        /// Not yet: the server calls back when the lock is granted.
+        /// Waiting: the server calls back when it grants the lock.
         Blocked = 3,
-        /// The server restarted: only locks that were held before may be taken.
+        /// The server has restarted: only locks held before may be requested.
         DeniedGracePeriod = 4,
         /// Waiting would never end.
         Deadlock = 5,
@@ -41,7 +41,7 @@ xdr_enum! {
         ReadOnlyFs = 6,
         /// The filehandle names nothing any more.
         StaleHandle = 7,
-        /// The range goes past what the server can count to.
+        /// The range exceeds the server's offsets.
         TooBig = 8,
         /// Some other reason.
         Failed = 9,
@@ -73,7 +73,7 @@ xdr_enum! {
 }
 
 xdr_struct! {
-    /// A lock that is in the way (`nlm4_holder`).
+    /// A conflicting lock (`nlm4_holder`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Holder {
         /// Whether it excludes readers as well.
@@ -118,11 +118,11 @@ xdr_struct! {
         pub lock: Lock,
         /// It was held before the server restarted.
         pub reclaim: bool,
-        /// The host's status monitor's number of its run.
+        /// The state number of the host's status monitor.
         pub state: i32,
     }
 
-    /// Withdraws a request that blocks (`nlm4_cancargs`).
+    /// Withdraws a waiting request (`nlm4_cancargs`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct CancelArgs {
         /// Comes back in the reply.
@@ -135,7 +135,7 @@ xdr_struct! {
         pub lock: Lock,
     }
 
-    /// Asks whether a lock could be had, or says that one is granted (`nlm4_testargs`).
+    /// Tests whether a lock is available, or reports that one was granted (`nlm4_testargs`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct TestArgs {
         /// Comes back in the reply.
@@ -155,7 +155,7 @@ xdr_struct! {
         pub lock: Lock,
     }
 
-    /// What became of a request (`nlm4_res`).
+    /// The outcome of a request (`nlm4_res`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Res {
         /// The request's.
@@ -164,7 +164,7 @@ xdr_struct! {
         pub status: Status,
     }
 
-    /// What became of a test (`nlm4_testres`).
+    /// The outcome of a test (`nlm4_testres`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct TestRes {
         /// The request's.
@@ -188,7 +188,7 @@ xdr_struct! {
         pub access: ShareAccess,
     }
 
-    /// Asks for a share reservation, or gives it up (`nlm4_shareargs`).
+    /// Requests or releases a share reservation (`nlm4_shareargs`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ShareArgs {
         /// Comes back in the reply.
@@ -199,7 +199,7 @@ xdr_struct! {
         pub reclaim: bool,
     }
 
-    /// What became of a share reservation (`nlm4_shareres`).
+    /// The outcome of a share request (`nlm4_shareres`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ShareRes {
         /// The request's.
@@ -210,12 +210,12 @@ xdr_struct! {
         pub sequence: i32,
     }
 
-    /// Says that a host has restarted, or is done (`nlm4_notify`).
+    /// Reports that a host has restarted, or is done (`nlm4_notify`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Notify {
         /// The host.
         pub name: CallerName,
-        /// Its status monitor's number of its run.
+        /// The state number of its status monitor.
         pub state: i32,
     }
 }
@@ -238,16 +238,16 @@ xdr_union! {
         Deadlock = Status::Deadlock,
         /// The file system is read-only.
         ReadOnlyFs = Status::ReadOnlyFs,
-        /// The filehandle names nothing any more.
+        /// The filehandle is stale.
         StaleHandle = Status::StaleHandle,
-        /// The range goes past what the server can count to.
+        /// The range exceeds the server's offsets.
         TooBig = Status::TooBig,
         /// Some other reason.
         Failed = Status::Failed,
     }
 }
 
-/// A test that failed, but not for a lock in the way.
+/// A test that failed for a reason other than a conflicting lock.
 impl From<Status> for TestReply {
     fn from(status: Status) -> Self {
         match status {
@@ -291,7 +291,7 @@ macro_rules! nlm_procedures {
             Cancel = 3, cancel, CancelArgs, Res;
             /// Gives a lock up.
             Unlock = 4, unlock, UnlockArgs, Res;
-            /// Says that a lock which was waited for is granted.
+            /// Reports that a lock for which the client waited is granted.
             Granted = 5, granted, TestArgs, Res;
             /// TEST, answered by TEST_RES.
             TestMsg = 6, test_msg, TestArgs, ();
@@ -317,7 +317,7 @@ macro_rules! nlm_procedures {
             Share = 20, share, ShareArgs, ShareRes;
             /// Gives a share reservation up.
             Unshare = 21, unshare, ShareArgs, ShareRes;
-            /// Takes a lock for a host that is not monitored.
+            /// Acquires a lock for a host that is not monitored.
             NmLock = 22, nm_lock, LockArgs, Res;
             /// Gives up everything that a host has.
             FreeAll = 23, free_all, Notify, ();

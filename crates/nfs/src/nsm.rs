@@ -1,5 +1,5 @@
-//! The Network Status Monitor, version 1 (XNFS chapter 11): tells lock managers that a host has
-//! restarted, so that a server frees what the host held, and a client claims back what it had.
+//! The Network Status Monitor, version 1 (XNFS chapter 11): reports restarts of a host to lock
+//! managers, so that a server frees the host's locks, and a client reclaims its own.
 
 use crate::macros::numbered;
 use weir_rpc::ProgramId;
@@ -20,17 +20,17 @@ numbered! {
     pub enum Procedure {
         /// Does nothing.
         Null = 0, null;
-        /// Asks whether a host can be monitored: a [`StatName`], answered by a [`StatRes`].
+        /// Asks whether a host can be monitored: a [`StatName`]; returns a [`StatRes`].
         Stat = 1, stat;
-        /// Asks for a host to be monitored: a [`Mon`], answered by a [`StatRes`].
+        /// Starts monitoring a host: a [`Mon`]; returns a [`StatRes`].
         Mon = 2, mon;
-        /// Ends that: a [`MonId`], answered by a [`State`].
+        /// Stops monitoring it: a [`MonId`]; returns a [`State`].
         Unmon = 3, unmon;
-        /// Ends it for all hosts: a [`MyId`], answered by a [`State`].
+        /// Stops monitoring all hosts: a [`MyId`]; returns a [`State`].
         UnmonAll = 4, unmon_all;
         /// Plays a restart of this host.
         SimuCrash = 5, simu_crash;
-        /// Says that a host has restarted: a [`StatChange`], answered by nothing.
+        /// Reports that a host has restarted: a [`StatChange`]; returns nothing.
         Notify = 6, notify;
     }
 }
@@ -66,7 +66,7 @@ xdr_struct! {
         pub procedure: u32,
     }
 
-    /// Which host, and who is to be told (`mon_id`).
+    /// The host to monitor, and the program to notify (`mon_id`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct MonId {
         /// The host to be monitored.
@@ -84,10 +84,10 @@ xdr_struct! {
         pub private: [u8; 16],
     }
 
-    /// The number of this host's run (`sm_stat`).
+    /// This host's state number (`sm_stat`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct State {
-        /// Odd while it is up; goes up with every restart.
+        /// Odd while the host is up; increases with every restart.
         pub state: i32,
     }
 

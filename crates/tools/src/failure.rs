@@ -1,4 +1,4 @@
-//! What people see when something fails: what was asked, what failed, and what to do.
+//! Error messages for users: what was asked, what failed, and what to do.
 
 use std::fmt;
 use weir_vfs::Error;
@@ -15,12 +15,12 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure to do `asked` ("read x"), because of `failed`.
+    /// A failure to do `asked` ("read x"); `failed` is the cause.
     pub fn new(asked: impl Into<String>, failed: impl Into<String>) -> Self {
         Self { asked: asked.into(), failed: failed.into(), advice: None }
     }
 
-    /// A failure to do `asked` because of an error of a store, with the usual advice for its kind.
+    /// A failure to do `asked` because of a store's error, with the usual advice for its kind.
     pub fn of(asked: impl Into<String>, error: Error) -> Self {
         let failure = Self::new(asked, error.to_string());
         match usual_advice(error) {
@@ -29,12 +29,12 @@ impl Failure {
         }
     }
 
-    /// Whether it is because of this error of a store.
+    /// Whether this error of a store caused it.
     pub fn is_of(&self, error: Error) -> bool {
         self.failed == error.to_string()
     }
 
-    /// Adds what the reader can do about it.
+    /// Adds advice for the user.
     pub fn advice(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self
@@ -53,7 +53,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Says what was asked when a result is an error.
+/// Adds the requested action to an error.
 pub trait Asked<T> {
     /// Turns the error into a [`Failure`] to do `asked()`, with the usual advice for its kind.
     fn asked(self, asked: impl FnOnce() -> String) -> Result<T>;
@@ -68,14 +68,14 @@ impl<T> Asked<T> for weir_vfs::Result<T> {
 impl<T> Asked<T> for std::io::Result<T> {
     fn asked(self, asked: impl FnOnce() -> String) -> Result<T> {
         self.map_err(|error| match Error::from_errno(error.raw_os_error().unwrap_or(0)) {
-            // No errno, or one without a name: the system's own words say more.
+            // No errno, or one without a variant: the system's own message says more.
             Error::Io => Failure::new(asked(), error.to_string()),
             named => Failure::of(asked(), named),
         })
     }
 }
 
-/// What to do about an error of this kind, where that is known.
+/// Advice for errors of this kind, if there is any.
 pub fn usual_advice(error: Error) -> Option<&'static str> {
     let is_root = rustix::process::geteuid().is_root();
     Some(match error {

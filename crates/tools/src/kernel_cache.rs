@@ -1,7 +1,7 @@
-//! What the kernel's page cache holds of a local file (cachestat(2), Linux 6.5).
+//! The part of a local file in the kernel's page cache (cachestat(2), Linux 6.5).
 //!
-//! Sound because the one system call here gets pointers to live structures of the layout that it
-//! reads and fills, and a descriptor borrowed for the length of the call.
+//! Sound because the only system call here gets pointers to live structures of the layout that it
+//! reads and writes, and a descriptor borrowed for the duration of the call.
 #![allow(unsafe_code, reason = "system calls and mappings that rustix does not wrap")]
 
 use std::fs::File;
@@ -10,9 +10,9 @@ use std::os::fd::AsRawFd;
 use weir_base::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Its number on every architecture; younger than the headers that libc knows.
+/// Its number on every architecture; newer than libc's headers.
 const SYS_CACHESTAT: i64 = 451;
-/// Most ranges reported, so that a file cached in every other page costs bounded memory and time.
+/// Most ranges reported, so that a file with every other page cached costs bounded memory and time.
 const MOST_RANGES: usize = 64 << 10;
 
 /// What is cached of a file.
@@ -20,7 +20,7 @@ const MOST_RANGES: usize = 64 << 10;
 pub struct Cached {
     /// Bytes in all.
     pub bytes: u64,
-    /// Bytes of each of the parts that were asked about.
+    /// Cached bytes of each requested part.
     pub parts: Vec<u64>,
     /// The first ranges, in order.
     pub ranges: Vec<Range<u64>>,
@@ -28,8 +28,8 @@ pub struct Cached {
     pub is_cut_off: bool,
 }
 
-/// What is cached of the first `size` bytes, and of each of `parts`, which are whole pages; `None`
-/// where the kernel does not say. At most 65,536 ranges are listed; the counts are of all.
+/// The cached part of the first `size` bytes, and of each of `parts`, which are whole pages; `None`
+/// if the kernel does not report it. At most 65,536 ranges are listed; the counts cover all.
 pub fn cached(file: &File, size: u64, parts: impl Iterator<Item = Range<u64>>) -> Option<Cached> {
     let bytes = |part: &Range<u64>| {
         let pages = count(file, &(part.start / PAGE..part.end.div_ceil(PAGE)))?;
@@ -40,11 +40,11 @@ pub fn cached(file: &File, size: u64, parts: impl Iterator<Item = Range<u64>>) -
     Some(Cached { bytes: bytes(&(0..size))?, parts, ranges, is_cut_off })
 }
 
-/// The byte ranges below `size` that are cached, in order, `most` of them at most, and whether there
-/// are more; `None` where the kernel does not say.
+/// The cached byte ranges below `size`, in order, at most `most` of them, and whether there are
+/// more; `None` if the kernel does not report them.
 fn cached_ranges(file: &File, size: u64, most: usize) -> Option<(Vec<Range<u64>>, bool)> {
     let mut found: Vec<Range<u64>> = Vec::new();
-    // Halves are put on a stack, so that the left one is looked at first.
+    // A stack of halves, so that the left one is examined first.
     let mut ahead = vec![0..size.div_ceil(PAGE)];
     while let Some(pages) = ahead.pop() {
         if pages.is_empty() {
@@ -68,7 +68,7 @@ fn cached_ranges(file: &File, size: u64, most: usize) -> Option<(Vec<Range<u64>>
     Some((found, false))
 }
 
-/// How many of these pages are cached.
+/// Number of these pages that are cached.
 fn count(file: &File, pages: &Range<u64>) -> Option<u64> {
     #[repr(C)]
     struct Asked {
@@ -86,7 +86,7 @@ fn count(file: &File, pages: &Range<u64>) -> Option<u64> {
     }
     let asked = Asked { offset: pages.start * PAGE, len: (pages.end - pages.start) * PAGE };
     let mut found = Found::default();
-    // SAFETY: both structures live through the call and have the kernel's layout.
+    // SAFETY: both structures outlive the call and have the kernel's layout.
     let result = unsafe {
         libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &raw const asked, &raw mut found, 0u32)
     };
@@ -104,14 +104,14 @@ mod tests {
         file.set_len(1000 * PAGE).unwrap();
         file.write_all_at(&[1; 3 * PAGE_SIZE], 10 * PAGE).unwrap();
         file.write_all_at(&[1], 999 * PAGE + 7).unwrap();
-        // Kernels before 6.5, and sandboxes, do not say.
+        // Kernels before 6.5, and sandboxes, do not report it.
         let size = 999 * PAGE + 8;
         let parts = [0..11 * PAGE, 11 * PAGE..999 * PAGE, 999 * PAGE..size];
         let Some(found) = cached(&file, size, parts.into_iter()) else { return };
         assert_eq!(found.ranges, [10 * PAGE..13 * PAGE, 999 * PAGE..size]);
         assert_eq!((found.parts, found.is_cut_off), (vec![PAGE, 2 * PAGE, 8], false));
         assert_eq!(found.bytes, 4 * PAGE);
-        // What is told one by one is bounded, what is counted is not.
+        // The list is bounded, the count is not.
         assert_eq!(cached_ranges(&file, size, 1), Some((vec![10 * PAGE..13 * PAGE], true)));
     }
 }

@@ -1,9 +1,9 @@
 //! Copies and maps of big and sparse files, local or over NFS, for Rust programs.
 //!
 //! A [`Location`](location::Location) is a local path or an `nfs://` URL. [`Mounts`](mounts::Mounts)
-//! opens the stores that locations are in, all under one page cache, and finds
+//! opens the stores of locations, all under one page cache, and finds
 //! [`Place`](mounts::Place)s in them. [`copy`] copies places to places; [`remove`] removes trees;
-//! [`map`] tells which parts of a file are data, holes, or cached. Nothing here prints: a copy reports
+//! [`map`] shows which parts of a file are data, holes, or cached. Nothing here prints: a copy reports
 //! to a [`Progress`](copy::Progress), and a map is a value that can be drawn as text or SVG.
 //!
 //! ```

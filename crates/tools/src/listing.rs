@@ -1,9 +1,11 @@
 //! Reading a directory to its end.
 //!
-//! 1. A page says by its last cookie where the next one begins. A server whose cookies go round would be
-//!    asked for ever, so a listing fails as soon as it meets a cookie again: not later than after three
-//!    times as many pages as there are different ones (Brent's cycle detection, in constant memory).
-//! 2. A store may have forgotten the directory since it was found. It is looked up again by its name.
+//! 1. The last cookie of a page is the start of the next one. A server whose cookies form a cycle
+//!    would be asked forever, so a listing fails as soon as it meets a cookie again: after at most
+//!    three times as many pages as there are different ones (Brent's cycle detection, in constant
+//!    memory).
+//! 2. A store may have evicted the directory since it was found. Then it is looked up again by
+//!    name.
 
 use crate::mounts::Place;
 use weir_pagecache::CachedFs;
@@ -29,12 +31,12 @@ enum From<'a> {
 }
 
 impl<'a> Listing<'a> {
-    /// Of the directory at `place`, whose identity is `id`, with attributes.
+    /// Lists the directory at `place`, whose identity is `id`, with attributes.
     pub(crate) fn at(place: &'a Place, id: FileId) -> Self {
         Self::new(From::Place(place), id, true)
     }
 
-    /// Of the names in a directory of a store.
+    /// Lists the names in a directory of a store.
     pub(crate) fn of_names(fs: &'a CachedFs, id: FileId) -> Self {
         Self::new(From::Store(fs), id, false)
     }
@@ -46,7 +48,7 @@ impl<'a> Listing<'a> {
     /// The next entries, or `None` at the end.
     ///
     /// # Errors
-    /// The store's; [`Error::Io`] where the listing has no end.
+    /// The store's; [`Error::Io`] if the listing does not end.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<DirEntry>>> {
         if self.ended {
             return Ok(None);
@@ -72,24 +74,24 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// Which cookies were met: one of them, exchanged ever more rarely.
+/// Detects a repeated cookie: keeps one, and replaces it at growing intervals.
 struct Met {
     cookie: u64,
     /// Cookies met since.
     since: u64,
-    /// It is exchanged after so many.
+    /// It is replaced after this many.
     keep: u64,
 }
 
 impl Default for Met {
     fn default() -> Self {
-        // A listing begins with cookie 0.
+        // A listing starts with cookie 0.
         Self { cookie: 0, since: 0, keep: 1 }
     }
 }
 
 impl Met {
-    /// Whether a cookie was met before, for certain.
+    /// Whether a cookie certainly occurred before.
     fn again(&mut self, cookie: u64) -> bool {
         if cookie == self.cookie {
             return true;
@@ -130,7 +132,7 @@ mod tests {
         assert!(!(1..100_000).any(|cookie| met.again(cookie)));
     }
 
-    /// A store whose directories go on with their beginning.
+    /// A store whose directories restart from their beginning at their end.
     struct Endless(Arc<dyn FileSystem>);
 
     #[async_trait]
@@ -155,7 +157,7 @@ mod tests {
         }
     }
 
-    /// A store that forgets files, as the NFS client does when it knows too many.
+    /// A store that evicts files, like the NFS client when it knows too many.
     struct Forgetful {
         below: Arc<dyn FileSystem>,
         /// Its number among file systems.
@@ -170,7 +172,7 @@ mod tests {
             Arc::new(Self { below, fsid, known: Mutex::default() })
         }
 
-        /// A use keeps a file known, as it was the last one.
+        /// Marks a known file as used.
         fn knows(&self, id: FileId) -> Result<()> {
             let mut known = self.known.lock();
             match known.iter().position(|k| *k == id) {
@@ -184,7 +186,7 @@ mod tests {
             Ok(())
         }
 
-        /// Remembers a file that it found or made.
+        /// Enters a file that was found or created.
         fn found(&self, attr: Attr) -> Attr {
             self.remember(attr.id);
             Attr { fsid: self.fsid, ..attr }

@@ -17,10 +17,10 @@ pub enum Location {
 }
 
 impl Location {
-    /// The location that a text of any bytes names.
+    /// Parses a location, which may contain any bytes.
     ///
     /// # Errors
-    /// It is meant as a URL, and is not well-formed.
+    /// It looks like a URL, but is not well-formed.
     pub fn parse(text: OsString) -> weir_client::Result<Self> {
         match text.to_str() {
             Some(url) if is_url(url) => url.parse().map(Self::Nfs),
@@ -28,7 +28,7 @@ impl Location {
         }
     }
 
-    /// The last component of the path, if it has one; `.` and `..` are none.
+    /// The last component of the path, if there is one; `.` and `..` do not count.
     pub fn name(&self) -> Option<Vec<u8>> {
         match self {
             Self::Local(path) if path.as_os_str().as_bytes().ends_with(b"/.") => None,
@@ -37,7 +37,7 @@ impl Location {
         }
     }
 
-    /// The directory that the last component is in; `None` where there is no such component.
+    /// The directory of the last component; `None` if there is no such component.
     pub fn parent(&self) -> Option<Self> {
         self.name()?;
         match self {
@@ -49,7 +49,7 @@ impl Location {
         }
     }
 
-    /// The path's very bytes, or the URL.
+    /// The exact bytes of the path, or the URL.
     pub fn bytes(&self) -> Vec<u8> {
         match self {
             Self::Local(path) => path.as_os_str().as_bytes().to_vec(),
@@ -58,7 +58,7 @@ impl Location {
     }
 }
 
-/// A location as it was written: a slash at the end says that a directory is meant.
+/// A location as written: a trailing slash indicates a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Where the file is.
@@ -68,7 +68,7 @@ pub struct Written {
 }
 
 impl Written {
-    /// The location that a text of any bytes names.
+    /// Parses a location, which may contain any bytes.
     ///
     /// # Errors
     /// As of [`Location::parse`].
@@ -83,8 +83,8 @@ impl Written {
     }
 }
 
-/// Whether a URL is meant, well-formed or not. `host:/path` and `http://host/path` are no local paths,
-/// unless there is a directory called `host:`.
+/// Whether the text looks like a URL, well-formed or not. `host:/path` and `http://host/path` are
+/// not local paths, unless there is a directory called `host:`.
 fn is_url(text: &str) -> bool {
     let Some((before, after)) = text.split_once('/') else { return false };
     match before.strip_suffix(':') {

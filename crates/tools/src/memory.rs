@@ -1,4 +1,4 @@
-//! How much memory this program may use, and how much of it the page cache takes by default.
+//! The memory available to this program, and the page cache's default share.
 
 use crate::failure::Failure;
 use crate::size::Size;
@@ -6,13 +6,13 @@ use crate::text::size_text;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The least budget that a cache works well with, in bytes.
+/// The smallest budget with which a cache works well, in bytes.
 const LEAST_BUDGET_BYTES: u64 = 16 << 20;
 
 /// The largest read-ahead window of a command's page cache, in bytes.
 pub const READAHEAD_BYTES: u64 = 8 << 20;
 
-/// The cache budget in bytes: what was asked for, or a quarter of memory up to `cap_bytes`.
+/// The cache budget in bytes: the requested one, or a quarter of memory up to `cap_bytes`.
 pub fn budget_bytes(asked: Option<Size>, cap_bytes: u64) -> u64 {
     let memory = memory_bytes(Path::new("/"));
     let budget = match asked {
@@ -22,7 +22,7 @@ pub fn budget_bytes(asked: Option<Size>, cap_bytes: u64) -> u64 {
     budget.max(LEAST_BUDGET_BYTES)
 }
 
-/// Refuses a budget that there is no memory for, and one that is too small to be meant.
+/// Rejects a budget that exceeds memory, or is too small to be intended.
 pub fn check_budget(asked: Option<Size>) -> Result<(), Failure> {
     check_budget_of(asked, most_bytes())
 }
@@ -44,12 +44,12 @@ fn check_budget_of(asked: Option<Size>, memory: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// All the memory that this program may use, in bytes: the most that a budget can grow to later.
+/// All memory available to this program: the largest later budget.
 pub fn most_bytes() -> u64 {
     memory_bytes(Path::new("/"))
 }
 
-/// Memory in bytes: the machine's, or less where a control group says so. `root` is `/`.
+/// Memory in bytes: the machine's, or a control group's limit if lower. `root` is `/`.
 fn memory_bytes(root: &Path) -> u64 {
     let machine = fs::read_to_string(root.join("proc/meminfo"))
         .ok()
@@ -65,7 +65,7 @@ fn mem_total_bytes(meminfo: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// The lowest limit on the way from the group of a `/proc/self/cgroup` line up to the root.
+/// The lowest limit between the group of a `/proc/self/cgroup` line and the root.
 fn group_limit_bytes(root: &Path, line: &str) -> Option<u64> {
     let mut fields = line.splitn(3, ':');
     let (_, controllers, group) = (fields.next()?, fields.next()?, fields.next()?);

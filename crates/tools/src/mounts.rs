@@ -1,12 +1,12 @@
-//! From locations to files: opens the stores that are needed, each once, all under one page cache,
-//! and finds places in them.
+//! Finds files by location: opens the stores needed, each once, all under one page cache, and looks
+//! up places in them.
 //!
-//! 1. Everything read or written goes through the page cache.
-//! 2. A local path is resolved by the kernel (symbolic links, `..`, mount points), so that it
-//!    means what it means to every other program; a path of a server is resolved here.
-//! 3. A relative symbolic link of a server leads where it does for programs there that see the same
-//!    tree: `..` goes on above the mounted directory, as far as the server lets that be mounted. An
-//!    absolute one is refused: each machine that mounts it resolves it for itself.
+//! 1. All reads and writes go through the page cache.
+//! 2. The kernel resolves a local path (symbolic links, `..`, mount points), so that it means the
+//!    same as in every other program; a server's path is resolved here.
+//! 3. A server's relative symbolic link leads where it does for programs there that see the same
+//!    tree: `..` continues above the mounted directory, as far as the server permits mounting that.
+//!    An absolute one is refused: its meaning differs between the machines that mount it.
 
 use crate::failure::{Asked, Failure, Result, usual_advice};
 use crate::listing::Listing;
@@ -25,7 +25,7 @@ use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::local::{LocalFs, LocalOptions};
 use weir_vfs::{Attr, Caller, Error, FileId, FileKind};
 
-/// Most symbolic links followed to one file, as Linux has it.
+/// Most symbolic links followed to one file, as in Linux.
 const MOST_LINKS: usize = 40;
 
 /// Whether a symbolic link at the end of a path is followed.
@@ -54,7 +54,7 @@ struct Remote {
     nfs: Arc<NfsFs>,
 }
 
-/// A name in a directory of a store, and what it names, if anything.
+/// A name in a directory of a store, and the file that it refers to, if any.
 #[derive(Clone)]
 pub struct Place {
     /// The store, through the page cache.
@@ -73,7 +73,7 @@ impl Place {
     /// What is there.
     ///
     /// # Errors
-    /// A failure to `verb` ("read") it, when there is nothing.
+    /// A failure to `verb` ("read") it if it does not exist.
     pub fn existing(&self, verb: &str) -> Result<&Attr> {
         match &self.attr {
             Some(attr) => Ok(attr),
@@ -94,9 +94,9 @@ impl Place {
 }
 
 impl Place {
-    /// Does `work` on what is here, whose identity is `id`. Where the store has forgotten that, as the NFS
-    /// client does with files that it has not used for long when it knows a million others, it is looked
-    /// up again by its name, once.
+    /// Runs `work` on the file here, whose identity is `id`. If the store has evicted the identity,
+    /// as the NFS client does with long unused files when it knows a million others, looks the file
+    /// up again by name, once.
     pub async fn found_again<T, F>(&self, id: FileId, work: impl Fn() -> F) -> weir_vfs::Result<T>
     where
         F: Future<Output = weir_vfs::Result<T>>,
@@ -109,7 +109,7 @@ impl Place {
         }
     }
 
-    /// What is in the directory at this place, whose identity is `id`, in order of names.
+    /// The entries of the directory at this place, whose identity is `id`, sorted by name.
     pub async fn children(&self, id: FileId) -> Result<Vec<(Self, Attr)>> {
         let asked = || format!("list {}", self.shown);
         let mut children = Vec::new();
@@ -122,7 +122,7 @@ impl Place {
                         found(self.fs.lookup(&Caller::Own, id, &entry.name).await).asked(asked)?
                     }
                 };
-                // What vanished since the directory was read is not there.
+                // Skip entries that vanished since the directory was read.
                 if let Some(attr) = attr {
                     children.push((self.child(id, &entry.name, Some(attr.clone())), attr));
                 }
@@ -134,11 +134,11 @@ impl Place {
 }
 
 impl Mounts {
-    /// No stores yet, under a page cache of `budget`, or of a quarter of memory and at most 512 MiB;
-    /// servers are mounted with `options`, and those of the location's URL.
+    /// No stores yet, with a page cache of `budget`, or of a quarter of memory and at most 512 MiB;
+    /// servers are mounted with `options` and those of the location's URL.
     ///
     /// # Errors
-    /// The budget is more than there is memory for, or too small to be meant.
+    /// The budget exceeds memory, or is too small to be intended.
     pub fn new(budget: Option<Size>, options: MountOptions) -> Result<Self> {
         check_budget(budget)?;
         let budget_bytes = budget_bytes(budget, 512 << 20);
@@ -153,7 +153,7 @@ impl Mounts {
         Ok(Self { cache, options, local: HashMap::new(), remote: Vec::new() })
     }
 
-    /// Asks servers of locations that are still to be found to leave their caches alone, too.
+    /// For locations found later, asks servers to leave their caches unchanged, too.
     pub fn uncached(&mut self) {
         self.options.uncached = true;
     }
@@ -169,7 +169,8 @@ impl Mounts {
         stats.map(|wire| wire.sent_bytes + wire.received_bytes).sum()
     }
 
-    /// Gives back what servers hold for this process; one that does not answer is not waited for.
+    /// Releases the state that servers hold for this process, without waiting for unresponsive
+    /// ones.
     pub async fn unmount(&self) -> Result<()> {
         for remote in &self.remote {
             remote.nfs.unmount().await;
@@ -177,14 +178,14 @@ impl Mounts {
         Ok(())
     }
 
-    /// The same, once everything that was written is at the servers.
+    /// The same, after all dirty data was written to the servers.
     pub async fn flush_and_unmount(&self) -> Result<()> {
         let flushed = self.cache.flush().await.asked(|| "write back what was written".into());
         self.unmount().await?;
         flushed
     }
 
-    /// Finds a location. The last component need not exist, what is above it must.
+    /// Finds a location. The last component need not exist, those above it must.
     pub async fn place(&mut self, location: &Location, links: Links) -> Result<Place> {
         match location {
             Location::Local(path) => self.local_place(path, links).await,
@@ -195,7 +196,7 @@ impl Mounts {
     async fn local_place(&mut self, path: &Path, links: Links) -> Result<Place> {
         let asked = || format!("find {}", shown(path.as_os_str().as_bytes()));
         let is_link = path.symlink_metadata().is_ok_and(|m| m.is_symlink());
-        // A link that is meant itself is not read, which would move its time of access.
+        // A link that is not followed is not read either, which would change its access time.
         let real = if is_link && links == Links::Stay {
             None
         } else {
@@ -266,11 +267,12 @@ impl Mounts {
         }
     }
 
-    /// A mounted directory on the way to `url`.
+    /// A mounted directory on the path to `url`.
     async fn remote_fs(&mut self, url: &NfsUrl) -> Result<Mounted> {
         let options = url.options(&self.options).map_err(|error| mount_failure(url, &error))?;
-        // Checks whether a file has changed must reach the server, so attributes are not cached here: a
-        // server may notice only seconds later that a local program changes a file that it delegated.
+        // Checks whether a file has changed must reach the server, so attributes are not cached
+        // here: a server may notice only seconds later that a local program changes a delegated
+        // file.
         let options = MountOptions { actimeo: Duration::ZERO, delegations: false, ..options };
         for remote in &self.remote {
             if let Some(rest) = url.path.strip_prefix(&remote.path[..])
@@ -280,7 +282,7 @@ impl Mounts {
                 return Ok(Mounted { fs, root: None, path, rest });
             }
         }
-        // Those of the URL are in `options`.
+        // The URL's options are in `options`.
         let bare = NfsUrl { query: String::new(), ..url.clone() };
         let mounted = NfsFs::mount_nearest(&bare, &options).await;
         let Nearest { fs: nfs, root, depth } =
@@ -295,7 +297,7 @@ impl Mounts {
 }
 
 fn mount_failure(url: &NfsUrl, error: &weir_client::Error) -> Failure {
-    // A name on the way that cannot be looked up has nothing to do with mounting.
+    // A component that cannot be looked up is no failure of the mount.
     if let weir_client::Error::Status { operation, error: neutral, .. } = error
         && matches!(&operation.to_ascii_uppercase()[..], "LOOKUP" | "GETATTR")
     {
@@ -341,14 +343,14 @@ struct Way {
     rest: Vec<Vec<u8>>,
 }
 
-/// Where a walk within a mounted directory ended.
+/// The end of a walk within a mounted directory.
 enum Walked {
     Here(Box<Place>),
-    /// Above that directory, where a symbolic link leads: that has to be mounted.
+    /// Above that directory, through a symbolic link: the target has to be mounted.
     Above(Way),
 }
 
-/// Goes from the mounted directory `start`, whose path is `root`, along the components of a path.
+/// Walks from the mounted directory `start`, whose path is `root`, along the components of a path.
 /// `followed` counts symbolic links.
 async fn walk(
     start: Place,
@@ -360,7 +362,7 @@ async fn walk(
 ) -> Result<Walked> {
     let mut ahead: Vec<Vec<u8>> = path;
     ahead.reverse();
-    // How far `at` is below the mounted directory.
+    // The components of `at` below the mounted directory.
     let mut below: Vec<Vec<u8>> = Vec::new();
     let mut at = start;
     while let Some(name) = ahead.pop() {
@@ -370,13 +372,13 @@ async fn walk(
                 let parent = at.fs.parent(dir).await.asked(&asked)?;
                 at = Place { dir: parent.id, name: None, attr: Some(parent), ..at };
             } else if let Some((last, above)) = root.split_last() {
-                // The mounted directory once more, from above: a server of version 3 may have
+                // Enter the mounted directory again from above: a server of version 3 may have
                 // resolved a symbolic link there.
                 ahead.extend([name, last.clone()]);
                 ahead.reverse();
                 return Ok(Walked::Above(Way { base: above.to_vec(), rest: ahead }));
             } else {
-                // On the server's machine it leads to a file that no client can see.
+                // On the server's machine it leads to a file that no client can access.
                 let failed = "a symbolic link leads above the root of what the server exports";
                 return Err(Failure::new(asked(), failed).advice("name the file that is meant"));
             }
@@ -416,7 +418,7 @@ async fn walk(
     Ok(Walked::Here(Box::new(at)))
 }
 
-/// How a name in a directory is shown; that of a server's is a URL as well, with its options at the end.
+/// A name in a directory, for messages; a server's is a URL as well, with its options at the end.
 fn shown_below(dir: &str, name: &[u8]) -> String {
     let name = shown(name);
     let (path, query, name) = match dir.starts_with("nfs://") {
@@ -430,7 +432,7 @@ fn shown_below(dir: &str, name: &[u8]) -> String {
     format!("{path}{slash}{name}{query}")
 }
 
-/// `None` where there is nothing.
+/// `None` if it does not exist.
 fn found(result: weir_vfs::Result<Attr>) -> weir_vfs::Result<Option<Attr>> {
     match result {
         Ok(attr) => Ok(Some(attr)),

@@ -1,10 +1,10 @@
-//! Sizes as people write them: `4096`, `512M`, `2GiB`, `1.5G`, `10MB`, and `50%` of memory. Every
-//! number of bytes up to 2^64 - 1 is taken as it is written.
+//! Sizes as users write them: `4096`, `512M`, `2GiB`, `1.5G`, `10MB`, and `50%` of memory. Every
+//! number of bytes up to 2^64 - 1 is accepted exactly.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A size in bytes, or a share of something that is known later.
+/// A size in bytes, or a share of a size known later.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Size {
     /// Bytes.
@@ -14,7 +14,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// The size in bytes, where the whole is `whole` bytes.
+    /// The size in bytes; `whole` is what a percentage refers to.
     pub fn of(self, whole: u64) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -53,7 +53,7 @@ impl FromStr for Size {
     }
 }
 
-/// A decimal number times `unit`, rounded to a whole; `None` for what is no number.
+/// A decimal number times `unit`, rounded to an integer; `None` if it is not a number.
 fn times(number: &str, unit: u64) -> Option<u128> {
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
     // Longer parts make no difference, or are mistakes.

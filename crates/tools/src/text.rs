@@ -1,9 +1,9 @@
-//! Names, sizes and types of files in words.
+//! Names, sizes and types of files as text.
 
 use weir_vfs::FileKind;
 
-/// A name on a terminal or in a table: control characters and bytes that are not UTF-8 escaped,
-/// so that no file name can move the cursor.
+/// A name for a terminal or a table: escapes control characters and bytes that are not UTF-8, so
+/// that no file name can move the cursor.
 pub fn shown(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
@@ -19,7 +19,7 @@ pub fn shown(name: &[u8]) -> String {
     text
 }
 
-/// A size for people: `1.50 GiB`.
+/// A size for users: `1.50 GiB`.
 pub fn size_text(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {

@@ -1,4 +1,4 @@
-//! Copies between stores that a test makes.
+//! Copies between stores created by a test.
 
 use async_trait::async_trait;
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ impl FileSystemDecorator for ListsForFiles {
     }
 }
 
-/// A store that sets no attributes, and notes which directories are synced.
+/// A store that sets no attributes, and records which directories are synced.
 struct SetsNothing {
     store: Arc<MemoryFs>,
     synced: Mutex<Vec<FileId>>,
@@ -61,7 +61,8 @@ async fn place(fs: &CachedFs, name: &str) -> Place {
     Place { fs: fs.clone(), dir: fs.root(), shown: "tree".into(), name: Some(name), attr }
 }
 
-/// A server may answer LISTXATTRS with NFS4ERR_WRONG_TYPE or NFS4ERR_INVAL for anything but a file or directory.
+/// A server may answer LISTXATTRS with NFS4ERR_WRONG_TYPE or NFS4ERR_INVAL except for files and
+/// directories.
 #[tokio::test]
 async fn links_are_copied_from_a_store_that_lists_no_attributes_of_links() {
     for (for_others, is_said, fails) in [

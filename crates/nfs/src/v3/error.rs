@@ -5,7 +5,7 @@ use weir_xdr::{Decode, Decoder, Encode, Encoder, Result, xdr_enum};
 macro_rules! errors {
     ($($(#[$meta:meta])* $variant:ident = $value:literal, $name:literal;)*) => {
         xdr_enum! {
-            /// Why a procedure failed. Success is no error: results are `Result`s.
+            /// Why a procedure failed. Success is not an error: results are `Result`s.
             pub enum Error { $($(#[$meta])* $variant = $value,)* }
         }
 
@@ -80,12 +80,12 @@ errors! {
     Jukebox = 10008, "NFS3ERR_JUKEBOX";
 }
 
-/// A failure, and what the client learns besides.
+/// A failure, with its additional results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure<T> {
     /// Why.
     pub status: Error,
-    /// Attributes of the objects concerned, as far as known.
+    /// Attributes of the objects concerned, as far as the server returned them.
     pub rest: T,
 }
 

@@ -1,7 +1,7 @@
 //! NFSv3 (RFC 1813).
 //!
-//! Every procedure has a row in [`table`] and a file in [`op`]; the row makes its variant of
-//! [`Procedure`], ties its arguments to its results ([`Call`]), and runs its samples as a test.
+//! Every procedure has a row in [`table`] and a file in [`op`]; the row generates its variant of
+//! [`Procedure`], ties its arguments to its results ([`Call`]), and tests its samples.
 
 mod error;
 pub mod op;

@@ -1,8 +1,9 @@
-//! The table of procedures: one row each, from which everything that knows them all is made.
+//! The table of procedures: one row each, from which all code that covers every procedure is
+//! generated.
 //!
-//! A row is: what it does, the variant of [`Procedure`], its number, its file in
-//! [`op`](super::op), whether doing it twice is as good as once, and the most bytes of results,
-//! not counting file data, names and entries, whose lengths the call sets.
+//! A row is: a description, the variant of [`Procedure`], its number, its file in
+//! [`op`](super::op), whether it is idempotent, and the most bytes of results, without file data,
+//! names and entries, whose lengths the call determines.
 
 use crate::macros::numbered;
 use weir_xdr::{Decode, Encode};
@@ -37,7 +38,7 @@ macro_rules! v3_procedures {
             Symlink = 10, symlink, once, 280;
             /// Makes a device, pipe or socket.
             Mknod = 11, mknod, once, 280;
-            /// Removes a name that is not a directory's.
+            /// Removes a name of anything but a directory.
             Remove = 12, remove, once, 120;
             /// Removes an empty directory.
             Rmdir = 13, rmdir, once, 120;
@@ -61,7 +62,7 @@ macro_rules! v3_procedures {
     };
 }
 
-/// The arguments of a procedure, tied to it and to its results: what a client needs to call it.
+/// A procedure's arguments, tied to its number and results, as a client needs them for a call.
 pub trait Call: Encode + Decode {
     /// Which procedure.
     const PROCEDURE: Procedure;
@@ -83,7 +84,8 @@ macro_rules! declare {
                 match self { $(Self::$name => declare!(@idempotent $kind),)* }
             }
 
-            /// Most bytes of results, without data, names and entries, whose lengths the call sets.
+            /// Most bytes of results, without data, names and entries, whose lengths the call
+            /// determines.
             pub const fn max_result_bytes(self) -> usize {
                 match self { $(Self::$name => $max,)* }
             }

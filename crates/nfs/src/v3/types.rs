@@ -7,15 +7,15 @@ pub const MAX_HANDLE_BYTES: usize = 64;
 /// Bytes in a verifier of a write, a creation or a directory's cookies.
 pub const VERIFIER_BYTES: usize = 8;
 
-/// A filehandle: means something to the server alone.
+/// A filehandle, opaque to the client.
 pub type FileHandle = Opaque<MAX_HANDLE_BYTES>;
-/// A name in a directory. The protocol sets no limit: the record does, and then the file system.
+/// A name in a directory. The protocol sets no limit; the record's length and the file system do.
 pub type Name = Opaque<{ u32::MAX as usize }>;
 /// The target of a symbolic link; as unlimited as [`Name`].
 pub type Path = Opaque<{ u32::MAX as usize }>;
-/// Changes when what it stands for is not the same any more.
+/// Changes when the state that it represents has changed or was lost.
 pub type Verifier = [u8; VERIFIER_BYTES];
-/// Attributes after the call, unless the server could not tell (`post_op_attr`).
+/// Attributes after the call, unless the server could not read them (`post_op_attr`).
 pub type PostOpAttr = Option<Attr>;
 
 xdr_enum! {
@@ -88,7 +88,7 @@ xdr_struct! {
         pub ctime: Time,
     }
 
-    /// What a client compares with what it knew before a change (`wcc_attr`).
+    /// Attributes that a client compares with those known from before a change (`wcc_attr`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct WccAttr {
         /// Size in bytes.
@@ -102,7 +102,7 @@ xdr_struct! {
     /// Attributes around a change, for weak cache consistency.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct WccData {
-        /// Before it; absent unless nothing else can have come between.
+        /// Before it; absent unless no other change can have come between.
         pub before: Option<WccAttr>,
         /// After it.
         pub after: PostOpAttr,
@@ -137,7 +137,7 @@ xdr_struct! {
     /// A new object (`CREATE3resok`, `MKDIR3resok`, `SYMLINK3resok`, `MKNOD3resok`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Created {
-        /// Its handle, unless the server has none to tell.
+        /// Its handle, unless the server returned none.
         pub handle: Option<FileHandle>,
         /// Its attributes.
         pub attr: PostOpAttr,
@@ -179,7 +179,7 @@ impl DirOp {
     }
 }
 
-/// Attributes, and how they are written, for the samples of procedures that carry them.
+/// Attributes and their encoding, for the samples of procedures that contain them.
 #[cfg(test)]
 pub(crate) mod sample {
     use super::*;

@@ -22,7 +22,7 @@ xdr_enum! {
 }
 
 wire_flags! {
-    /// How an entry is inherited, and what `who` is.
+    /// How an entry is inherited, and the kind of its `who`.
     pub struct AceFlags {
         /// New files inherit it.
         const FILE_INHERIT = 0x01;
@@ -76,7 +76,7 @@ wire_flags! {
         const DELETE = 0x0001_0000;
         /// Read the access control list.
         const READ_ACL = 0x0002_0000;
-        /// Write the access control list, or the mode.
+        /// Write the access control list or the mode.
         const WRITE_ACL = 0x0004_0000;
         /// Change owner or group.
         const WRITE_OWNER = 0x0008_0000;
@@ -84,7 +84,7 @@ wire_flags! {
         const SYNCHRONIZE = 0x0010_0000;
     }
 
-    /// How a whole list came about (`aclflag4`).
+    /// Origin of a whole list (`aclflag4`).
     pub struct AclFlags {
         /// Inheritance is automatic.
         const AUTO_INHERIT = 1;
@@ -105,7 +105,7 @@ xdr_struct! {
         pub flags: AceFlags,
         /// Kinds of access it is about.
         pub mask: AceMask,
-        /// Whom it is about: a name at a domain, or `OWNER@`, `GROUP@`, `EVERYONE@`.
+        /// Its subject: a name at a domain, or `OWNER@`, `GROUP@`, `EVERYONE@`.
         pub who: Name,
     }
 

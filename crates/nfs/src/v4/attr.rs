@@ -1,9 +1,9 @@
 //! Attributes (`fattr4`: RFC 8881 section 5, RFC 7862 section 12, RFC 8275, RFC 8276).
 //!
 //! 1. One row in the table below gives an attribute its number, field and type; encoding, decoding
-//!    and the sets are made from it.
-//! 2. On the wire the values follow in order of number, without lengths of their own: after one
-//!    that has no row, nothing can be read. Such a set is [`AttrError::Unknown`], which is not an
+//!    and the sets are generated from it.
+//! 2. On the wire the values follow in numerical order, without lengths of their own: after one
+//!    without a row, nothing can be decoded. Such a set is [`AttrError::Unknown`], which is not an
 //!    error of the message: the values as a whole have a length.
 
 use super::acl::{Ace, Acl, MAX_ACES};
@@ -22,7 +22,7 @@ xdr_struct! {
         pub mask: u32,
     }
 
-    /// The mode of a new file, and the mask to take off it unless an ACL is inherited.
+    /// The mode of a new file, and the umask that applies unless an ACL is inherited.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ModeUmask {
         /// Mode bits.
@@ -42,7 +42,7 @@ xdr_struct! {
         pub label: Name,
     }
 
-    /// Where a file system is, and where else.
+    /// The locations of a file system.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct FsLocations {
         /// Root of the file system, as components.
@@ -65,7 +65,7 @@ macro_rules! attributes {
     ($($(#[$meta:meta])* $constant:ident = $number:literal, $field:ident: $ty:ty;)*) => {
         $($(#[$meta])* pub const $constant: u32 = $number;)*
 
-        /// Attributes of a file: those that are present.
+        /// The present attributes of a file.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Attrs {
             $($(#[$meta])* pub $field: Option<$ty>,)*
@@ -106,7 +106,7 @@ macro_rules! attributes {
     };
 }
 
-// In order of number, because that is the order of the values on the wire.
+// In numerical order, because that is the order of the values on the wire.
 attributes! {
     /// Attributes that the server knows.
     SUPPORTED_ATTRS = 0, supported_attrs: Bitmap;
@@ -114,7 +114,7 @@ attributes! {
     TYPE = 1, kind: FileType;
     /// When filehandles end; 0: never.
     FH_EXPIRE_TYPE = 2, fh_expire_type: u32;
-    /// Changes whenever data or attributes do.
+    /// Advances with every change of data or attributes.
     CHANGE = 3, change: u64;
     /// Size in bytes.
     SIZE = 4, size: u64;
@@ -126,25 +126,25 @@ attributes! {
     NAMED_ATTR = 7, named_attr: bool;
     /// Which file system.
     FSID = 8, fsid: FsId;
-    /// Two filehandles are never of the same file.
+    /// Two filehandles never refer to the same file.
     UNIQUE_HANDLES = 9, unique_handles: bool;
     /// Lease in seconds.
     LEASE_TIME = 10, lease_time: u32;
-    /// Why the attributes of a directory's entry are missing, or that they are not.
+    /// Why the attributes of a directory's entry are missing, or OK.
     RDATTR_ERROR = 11, rdattr_error: Status;
     /// Access control list.
     ACL = 12, acl: List<Ace, MAX_ACES>;
-    /// Kinds of entries that access control lists may have.
+    /// Kinds of entries that access control lists support.
     ACLSUPPORT = 13, aclsupport: u32;
     /// The file was archived.
     ARCHIVE = 14, archive: bool;
     /// Times can be set.
     CANSETTIME = 15, cansettime: bool;
-    /// Names that differ in case are the same.
+    /// Names that differ only in case are the same.
     CASE_INSENSITIVE = 16, case_insensitive: bool;
     /// Names keep their case.
     CASE_PRESERVING = 17, case_preserving: bool;
-    /// Only the superuser may give files away.
+    /// Only the superuser may change a file's owner.
     CHOWN_RESTRICTED = 18, chown_restricted: bool;
     /// Filehandle.
     FILEHANDLE = 19, filehandle: FileHandle;
@@ -160,7 +160,7 @@ attributes! {
     FS_LOCATIONS = 24, fs_locations: FsLocations;
     /// The file is hidden.
     HIDDEN = 25, hidden: bool;
-    /// All files of the file system have the same abilities.
+    /// All files of the file system have the same capabilities.
     HOMOGENEOUS = 26, homogeneous: bool;
     /// Largest file size, in bytes.
     MAXFILESIZE = 27, maxfilesize: u64;
@@ -232,7 +232,7 @@ attributes! {
     LAYOUT_BLKSIZE = 65, layout_blksize: u32;
     /// Mode bits to set, and which.
     MODE_SET_MASKED = 74, mode_set_masked: ModeMasked;
-    /// Attributes that may go with an exclusive create.
+    /// Attributes that an exclusive create may set.
     SUPPATTR_EXCLCREAT = 75, suppattr_exclcreat: Bitmap;
     /// Which encodings names may be in.
     FS_CHARSET_CAP = 76, fs_charset_cap: u32;
@@ -246,9 +246,9 @@ attributes! {
     SEC_LABEL = 80, sec_label: SecLabel;
     /// Mode and umask of a new file, to set.
     MODE_UMASK = 81, mode_umask: ModeUmask;
-    /// The file can have extended attributes.
+    /// Whether extended attributes are supported.
     XATTR_SUPPORT = 82, xattr_support: bool;
-    /// The file's data is not to be cached (draft).
+    /// The file is marked as uncached (draft).
     UNCACHEABLE_FILE_DATA = 87, uncacheable_file_data: bool;
 }
 
@@ -279,7 +279,7 @@ pub const SETTABLE: Bitmap = Bitmap::of(&[
 pub const WRITE_ONLY: Bitmap =
     Bitmap::of(&[TIME_ACCESS_SET, TIME_MODIFY_SET, MODE_SET_MASKED, MODE_UMASK]);
 
-/// Why attributes that arrived cannot be used.
+/// Why received attributes cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttrError {
     /// One of them has no row.
@@ -322,7 +322,7 @@ impl Fattr {
         }
     }
 
-    /// The attributes, or the protocol's error for why there are none.
+    /// The attributes, or the protocol's error.
     ///
     /// # Errors
     /// [`Error::AttrNotSupp`] for an unknown attribute, [`Error::BadXdr`] for bad values.
@@ -346,7 +346,7 @@ impl Encode for Attrs {
     }
 }
 
-/// Fails on attributes that cannot be used: for replies, whose sender knows what was asked for.
+/// Fails on attributes that cannot be used: for replies, whose sender knows the requested set.
 impl Decode for Attrs {
     const MIN_BYTES: usize = 8;
 
@@ -355,7 +355,7 @@ impl Decode for Attrs {
     }
 }
 
-/// What could not be read is written as the set alone.
+/// A set that could not be decoded is encoded without values.
 impl Encode for Fattr {
     fn encode(&self, e: &mut Encoder) {
         match &self.0 {

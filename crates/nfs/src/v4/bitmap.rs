@@ -2,7 +2,7 @@
 
 use weir_xdr::{Decode, Decoder, Encode, Encoder, Result};
 
-/// Words that a peer may send; those past the fourth are only looked at for being empty.
+/// Most words accepted from a peer; those past the fourth are only checked for being zero.
 const MAX_WORDS: usize = 64;
 
 /// A set of numbers below 128; every number from 127 on that a peer names is kept as 127, which

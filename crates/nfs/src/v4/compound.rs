@@ -1,7 +1,7 @@
 //! COMPOUND and CB_COMPOUND (RFC 8881 sections 16.2 and 20.2): the frame around operations.
 //!
-//! Operations are read and done one by one, because what one is may make the next unreadable: the
-//! reply holds the results up to and including the first that fails.
+//! Operations are decoded and executed one by one, because an unknown one makes the rest
+//! undecodable: the reply holds the results up to and including the first failure.
 
 use super::types::{Name, Status};
 use weir_xdr::xdr_struct;
@@ -10,7 +10,7 @@ xdr_struct! {
     /// What comes before the operations.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct CompoundHeader {
-        /// For the client's own use; comes back as it is.
+        /// For the client's own use; returned unchanged.
         pub tag: Name,
         /// Minor version.
         pub minor_version: u32,
@@ -29,10 +29,10 @@ xdr_struct! {
         pub results: u32,
     }
 
-    /// What comes before a callback's operations; its results begin as a compound's.
+    /// The part before a callback's operations; its results begin like a compound's.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct CbCompoundHeader {
-        /// For the server's own use; comes back as it is.
+        /// For the server's own use; returned unchanged.
         pub tag: Name,
         /// Minor version.
         pub minor_version: u32,

@@ -6,7 +6,7 @@ use weir_xdr::{Decode, Decoder, Encode, Encoder, Result, xdr_enum};
 macro_rules! errors {
     ($($(#[$meta:meta])* $variant:ident = $value:literal, $name:literal;)*) => {
         xdr_enum! {
-            /// Why an operation failed. Success is no error: see [`Outcome`].
+            /// Why an operation failed. Success is not an error: see [`Outcome`].
             #[non_exhaustive]
             pub enum Error { $($(#[$meta])* $variant = $value,)* }
         }
@@ -90,7 +90,7 @@ errors! {
     ShareDenied = 10015, "NFS4ERR_SHARE_DENIED";
     /// Wrong security flavor.
     WrongSec = 10016, "NFS4ERR_WRONGSEC";
-    /// The client identity is in use by another.
+    /// Another client uses the client identity.
     ClIdInUse = 10017, "NFS4ERR_CLID_INUSE";
     /// Resources exhausted (minor version 0).
     Resource = 10018, "NFS4ERR_RESOURCE";
@@ -112,7 +112,7 @@ errors! {
     BadSeqId = 10026, "NFS4ERR_BAD_SEQID";
     /// VERIFY: the attributes are not the same.
     NotSame = 10027, "NFS4ERR_NOT_SAME";
-    /// The server cannot split or join lock ranges so.
+    /// The server cannot split or merge these lock ranges.
     LockRange = 10028, "NFS4ERR_LOCK_RANGE";
     /// A symbolic link.
     Symlink = 10029, "NFS4ERR_SYMLINK";
@@ -136,7 +136,7 @@ errors! {
     OpenMode = 10038, "NFS4ERR_OPENMODE";
     /// An owner name has no meaning here.
     BadOwner = 10039, "NFS4ERR_BADOWNER";
-    /// A name has characters that are not allowed.
+    /// A name has invalid characters.
     BadChar = 10040, "NFS4ERR_BADCHAR";
     /// A name is not allowed.
     BadName = 10041, "NFS4ERR_BADNAME";
@@ -186,11 +186,11 @@ errors! {
     SeqMisordered = 10063, "NFS4ERR_SEQ_MISORDERED";
     /// SEQUENCE is not first.
     SequencePos = 10064, "NFS4ERR_SEQUENCE_POS";
-    /// The request is over the session's limit.
+    /// The request exceeds the session's limit.
     ReqTooBig = 10065, "NFS4ERR_REQ_TOO_BIG";
-    /// The reply would be over the session's limit.
+    /// The reply would exceed the session's limit.
     RepTooBig = 10066, "NFS4ERR_REP_TOO_BIG";
-    /// The reply would be over the session's limit for cached replies.
+    /// The reply would exceed the session's limit for cached replies.
     RepTooBigToCache = 10067, "NFS4ERR_REP_TOO_BIG_TO_CACHE";
     /// The reply was not cached.
     RetryUncachedRep = 10068, "NFS4ERR_RETRY_UNCACHED_REP";
@@ -206,7 +206,7 @@ errors! {
     ClientIdBusy = 10074, "NFS4ERR_CLIENTID_BUSY";
     /// pNFS I/O to a hole.
     PnfsIoHole = 10075, "NFS4ERR_PNFS_IO_HOLE";
-    /// A retry that is not of the same request.
+    /// A retry with another request.
     SeqFalseRetry = 10076, "NFS4ERR_SEQ_FALSE_RETRY";
     /// The highest slot id is not valid.
     BadHighSlot = 10077, "NFS4ERR_BAD_HIGH_SLOT";
@@ -258,7 +258,7 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What an operation tells when it fails: an error, with operation-specific details after it.
+/// The results of a failed operation: an error, possibly with details.
 pub trait Failure: From<Error> {
     /// The error.
     fn error(&self) -> Error;
@@ -282,7 +282,7 @@ impl<T, F: Failure> Outcome for std::result::Result<T, F> {
     }
 }
 
-/// A failure of which one error, [`DETAILED`](Detail::ERROR), brings details with it.
+/// A failure that has details if its error is [`DETAILED`](Detail::ERROR).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Detailed<T> {
     /// The one error that brings details.

@@ -1,11 +1,13 @@
-//! The table of operations: one row each, from which everything that knows them all is made.
+//! The table of operations: one row each, from which all code that covers every operation is
+//! generated.
 //!
-//! A row is: what it does, the variant of [`OpCode`], its number, its file in [`op`], the
-//! first and last minor version that have it, its place in a session, the filehandles that it
-//! needs, what it does with stateids, whether doing it twice is as good as once, and the most bytes
-//! of its result (number and status included), either `fixed`, or `and` what the call asked for.
+//! A row is: a description, the variant of [`OpCode`], its number, its file in [`op`], the first
+//! and last minor version that have it, its place in a session, the filehandles that it needs, its
+//! use of stateids, whether it is idempotent, and the most bytes of its result (number and status
+//! included), either `fixed`, or `and` the data that the call asked for.
 //!
 //! Operations of a second, shorter list are known but not served: they need no codec, because the
+//! answer (not supported) ends the compound.
 //! answer (not supported) ends the compound.
 
 use super::error::Error;
@@ -39,13 +41,13 @@ macro_rules! v4_operations {
             Link = 11, link, 0..=2, within, both, none, once, fixed 28;
             /// Locks a range.
             Lock = 12, lock, 0..=2, within, current, sets, once, and 48;
-            /// Looks for a lock that stands in the way.
+            /// Tests for a conflicting lock.
             Lockt = 13, lockt, 0..=2, within, current, none, repeatable, and 48;
             /// Unlocks a range.
             Locku = 14, locku, 0..=2, within, current, sets, once, fixed 24;
             /// Finds a name in a directory.
             Lookup = 15, lookup, 0..=2, within, current, none, repeatable, fixed 8;
-            /// Goes to the directory that holds a directory.
+            /// Goes to a directory's parent.
             Lookupp = 16, lookupp, 0..=2, within, current, none, repeatable, fixed 8;
             /// Goes on if attributes differ.
             Nverify = 17, nverify, 0..=2, within, current, none, repeatable, fixed 8;
@@ -101,7 +103,7 @@ macro_rules! v4_operations {
             CreateSession = 43, create_session, 1..=2, alone, none, none, once, fixed 100;
             /// Ends a session.
             DestroySession = 44, destroy_session, 1..=2, alone, none, none, once, fixed 8;
-            /// Frees a stateid that means nothing any more.
+            /// Frees a stateid that is no longer in use.
             FreeStateid = 45, free_stateid, 1..=2, within, none, takes, once, fixed 8;
             /// Security flavors for a file or its parent.
             SecinfoNoName = 52, secinfo_no_name, 1..=2, within, current, none, repeatable, and 12;
@@ -121,7 +123,7 @@ macro_rules! v4_operations {
             Deallocate = 62, deallocate, 2..=2, within, current, takes, once, fixed 8;
             /// Says how data will be used.
             IoAdvise = 63, io_advise, 2..=2, within, current, takes, repeatable, fixed 24;
-            /// Ends a copy that goes on in the background.
+            /// Cancels a background copy.
             OffloadCancel = 66, offload_cancel, 2..=2, within, current, takes, once, fixed 8;
             /// How far a copy in the background is.
             OffloadStatus = 67, offload_status, 2..=2, within, current, takes, repeatable, fixed 24;
@@ -145,10 +147,10 @@ macro_rules! v4_operations {
     };
 }
 
-/// Where in a compound of minor version 1 or later an operation may stand (RFC 8881 section 2.10.6).
+/// Where a compound of minor version 1 or later may have an operation (RFC 8881 section 2.10.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceRule {
-    /// It is SEQUENCE: only in the first place.
+    /// SEQUENCE: only as the first operation.
     First,
     /// After a SEQUENCE, or without one as the only operation.
     Alone,
@@ -172,9 +174,9 @@ pub enum Filehandles {
 pub enum StateIdRule {
     /// Nothing.
     None,
-    /// Takes one, which may be the current one.
+    /// Uses one, which may be the current one.
     Takes,
-    /// Makes one, which becomes the current one (and may take one).
+    /// Creates one, which becomes the current one (and may use one).
     Sets,
 }
 
@@ -183,7 +185,7 @@ pub enum StateIdRule {
 pub enum ReplyBound {
     /// So many.
     Fixed(usize),
-    /// So many, and the data, names or lists that were asked for.
+    /// This many, plus the data, names or lists that were requested.
     And(usize),
 }
 
@@ -196,10 +198,10 @@ impl ReplyBound {
     }
 }
 
-/// Why the next operation of a compound cannot be done.
+/// Why the next operation of a compound cannot be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpError {
-    /// No minor version has an operation of that number.
+    /// No minor version has an operation with this number.
     Illegal(u32),
     /// Its arguments cannot be read.
     BadXdr(OpCode),
@@ -317,7 +319,7 @@ macro_rules! declare {
         #[allow(clippy::large_enum_variant, reason = "it is read, run and dropped one at a time")]
         pub enum Op {
             $($(#[$meta])* $name(op::$op::Args),)*
-            /// Known, but not served; its arguments are not read.
+            /// Known, but not served; its arguments are not decoded.
             Refused(OpCode),
         }
 
@@ -327,10 +329,10 @@ macro_rules! declare {
                 match self { $(Self::$name(_) => OpCode::$name,)* Self::Refused(code) => *code }
             }
 
-            /// Reads the next operation of a compound.
+            /// Decodes the next operation of a compound.
             ///
             /// # Errors
-            /// See [`OpError`]; nothing after it can be read either.
+            /// See [`OpError`]; nothing after it can be decoded either.
             pub fn decode_next(d: &mut Decoder) -> Result<Self, OpError> {
                 let number = d.u32().map_err(|_| OpError::Truncated)?;
                 let code = OpCode::from_number(number).ok_or(OpError::Illegal(number))?;
@@ -356,7 +358,7 @@ macro_rules! declare {
         #[allow(clippy::large_enum_variant, reason = "it is made and encoded one at a time")]
         pub enum OpRes {
             $($(#[$meta])* $name(op::$op::Res),)*
-            /// Failed before it began: a rule of the compound, arguments, or not served.
+            /// Failed before it was executed: a rule of the compound, arguments, or not served.
             Failed(OpCode, Error),
             /// There is no such operation.
             Illegal,
@@ -372,7 +374,7 @@ macro_rules! declare {
                 }
             }
 
-            /// Reads the next result of a compound's reply.
+            /// Decodes the next result of a compound's reply.
             ///
             /// # Errors
             /// The bytes are no result.
@@ -402,7 +404,7 @@ macro_rules! declare {
                         e.u32(*code as u32);
                         e.put(error);
                         if *code == OpCode::Setattr {
-                            // Its result names the attributes that were set also when it fails.
+                            // Its result has the attributes that were set even if it fails.
                             e.put(&super::bitmap::Bitmap::EMPTY);
                         }
                     }
@@ -471,5 +473,5 @@ macro_rules! declare_codes {
 
 v4_operations!(declare);
 
-/// The number that stands for an operation that does not exist.
+/// The number of ILLEGAL, for unknown operations.
 const ILLEGAL: u32 = 10044;

@@ -1,4 +1,4 @@
-//! Types that several operations use.
+//! Types shared by several operations.
 
 use super::error::Error;
 use weir_rpc::AuthSys;
@@ -26,7 +26,7 @@ pub type LinkText = Opaque<MAX_STRING_BYTES>;
 pub type Blob = Opaque<{ usize::MAX }>;
 /// A path, as components.
 pub type PathName = List<Name, 1024>;
-/// A number that changes when the peer's instance does.
+/// A number that changes with the peer's instance.
 pub type Verifier = [u8; 8];
 /// A client's short name.
 pub type ClientId = u64;
@@ -47,7 +47,7 @@ xdr_struct! {
         pub other: [u8; 12],
     }
 
-    /// What a change did to a directory's or file's change attribute.
+    /// A directory's or file's change attribute around a change.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct ChangeInfo {
         /// Nothing else changed in between.
@@ -88,7 +88,7 @@ xdr_struct! {
     /// An owner of opens or locks.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
     pub struct StateOwner {
-        /// The client; ignored from minor version 1 on, where the session tells.
+        /// The client; ignored from minor version 1 on, where the session identifies it.
         pub client_id: ClientId,
         /// The owner within the client.
         pub owner: Owner,
@@ -103,7 +103,7 @@ xdr_struct! {
         pub addr: Name,
     }
 
-    /// A verifier and a client's own name for itself.
+    /// A verifier and the name that a client has chosen for itself.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
     pub struct ClientOwner {
         /// Changes when the client restarts.
@@ -145,10 +145,10 @@ xdr_struct! {
         pub owner: StateOwner,
     }
 
-    /// What a COPY, or a WRITE_SAME, has written.
+    /// The result of a COPY or a WRITE_SAME.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct WriteResponse {
-        /// Names the work when it goes on in the background.
+        /// Identifies the work if it continues in the background.
         pub callback_id: List<StateId, 1>,
         /// Bytes written so far.
         pub count: u64,
@@ -202,7 +202,7 @@ xdr_struct! {
 impl StateId {
     /// No state: READ and WRITE without an open.
     pub const ANONYMOUS: Self = Self { seqid: 0, other: [0; 12] };
-    /// No state, and locks and share reservations do not stand in the way of READ.
+    /// No state; READ ignores locks and share reservations.
     pub const READ_BYPASS: Self = Self { seqid: u32::MAX, other: [0xff; 12] };
     /// The current stateid (minor version 1 on).
     pub const CURRENT: Self = Self { seqid: 1, other: [0; 12] };
@@ -238,11 +238,11 @@ xdr_enum! {
         NamedAttr = 9,
     }
 
-    /// How stable data is, or shall be (ordered).
+    /// Stability of data, provided or required (ordered).
     pub enum StableHow {
         /// Until COMMIT.
         Unstable = 0,
-        /// Data, and what is needed to find it, are durable.
+        /// Data, and the metadata needed to find it, are durable.
         DataSync = 1,
         /// Data and all attributes are durable.
         FileSync = 2,
@@ -254,9 +254,9 @@ xdr_enum! {
         Read = 1,
         /// Exclusive.
         Write = 2,
-        /// Shared, and the client is going to wait for it.
+        /// Shared, and the client will wait for it.
         ReadWaiting = 3,
-        /// Exclusive, and the client is going to wait for it.
+        /// Exclusive, and the client will wait for it.
         WriteWaiting = 4,
     }
 
@@ -285,7 +285,7 @@ impl LockType {
         matches!(self, Self::Write | Self::WriteWaiting)
     }
 
-    /// Whether the client is going to wait for it.
+    /// Whether the client will wait for it.
     pub const fn is_waiting(self) -> bool {
         matches!(self, Self::ReadWaiting | Self::WriteWaiting)
     }
@@ -312,7 +312,7 @@ xdr_union! {
         NetAddr(NetAddr) = 3,
     }
 
-    /// How the server may authenticate itself on the backchannel.
+    /// How the server may authenticate on the backchannel.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub enum CallbackSec {
         /// AUTH_NONE.
@@ -324,7 +324,7 @@ xdr_union! {
     }
 }
 
-/// A security flavor that a file may be reached with.
+/// A security flavor with which a file is accessible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecInfo {
     /// RPCSEC_GSS, with this mechanism.

@@ -1,21 +1,23 @@
-//! What a copy gets besides its data: owner, mode, times, extended attributes, access lists.
+//! A copy's attributes: owner, mode, times, extended attributes, access lists.
 //!
-//! 1. No other user can open a copy that is to be protected before it is: it has mode 0600 (a directory
-//!    0700) until owner, access list and mode are set, in this order, since each may change the next.
-//! 2. What `--preserve` cannot keep is said ([`Copier::lost`]), not passed over.
-//! 3. Attributes of the system (`security.*`, `trusted.*`) come after the data and the owner: Linux drops
-//!    file capabilities when either changes, and they must not be given to another owner's program.
+//! 1. No other user can open a protected copy before it is protected: it has mode 0600 (a directory
+//!    0700) until owner, access list and mode are set, in this order, since each may change the
+//!    next.
+//! 2. Attributes that `--preserve` cannot keep are reported ([`Copier::lost`]), not ignored.
+//! 3. Attributes of the system (`security.*`, `trusted.*`) are set after the data and the owner:
+//!    Linux drops file capabilities when either changes, and another owner's program must not get
+//!    them.
 
 use super::copier::{Copier, Lost};
 use crate::mounts::Place;
 use std::time::{Duration, SystemTime};
 use weir_vfs::{AclKind, Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime, XattrMode};
 
-/// The coarsest time stamps of a file system that takes all times (FAT).
+/// The coarsest time stamps of any file system that stores all times (FAT).
 const COARSEST: Duration = Duration::from_secs(2);
-/// Has rights for the user that runs the program.
+/// Gives rights to the user that runs the program.
 const CAPABILITY: &[u8] = b"security.capability";
-/// Signs an inode together with its number (Linux: EVM), so it is wrong for any copy.
+/// Signs an inode together with its number (Linux: EVM), so it is wrong for every copy.
 const OF_ITS_INODE: &[u8] = b"security.evm";
 
 /// A source, and its attributes.
@@ -25,8 +27,8 @@ pub(crate) struct Like<'a> {
     pub(crate) attr: &'a Attr,
 }
 
-/// Gives a copied file its mode, and with `--preserve` all else; a file that is replaced keeps its
-/// mode and owner otherwise.
+/// Sets a copied file's mode, and with `--preserve` its other attributes; without, a file that is
+/// replaced keeps its mode and owner.
 pub(crate) async fn set_of_file(
     copier: &Copier,
     like: Like<'_>,
@@ -45,7 +47,7 @@ pub(crate) async fn set_of_file(
     }
 }
 
-/// Gives the new file or directory `id` the attributes of its source as far as the options want.
+/// Sets the attributes of the new file or directory `id` from its source, as the options require.
 pub(crate) async fn set(
     copier: &Copier,
     like: Like<'_>,
@@ -60,7 +62,7 @@ pub(crate) async fn set(
     let names = xattr_names(copier, like, to).await?;
     let (users, systems): (Vec<_>, Vec<_>) =
         names.into_iter().partition(|name| name.starts_with(b"user."));
-    // While its owner may still write to it, which user attributes take.
+    // While its owner may still write to it, which user attributes require.
     copy_xattrs(copier, like, to, id, &users).await;
     let owned = own(to, &now, like.attr).await?;
     copy_acls(copier, like, to, id).await?;
@@ -79,21 +81,21 @@ pub(crate) async fn set(
     Ok(())
 }
 
-/// Whether a copy has the times of its source. A store may take them and keep others: those of
-/// NFSv3 are from 1970 to 2106.
+/// Whether a copy has the times of its source. A store may accept times but store others: those of
+/// NFSv3 range from 1970 to 2106.
 fn has_times(copy: &Attr, source: &Attr) -> bool {
     let near = |a, b| apart(a, b) <= COARSEST;
     near(copy.mtime, source.mtime) && near(copy.atime, source.atime)
 }
 
-/// The mode of a new file that does not keep its source's: without special bits, but for the
-/// set-group-ID bit that a directory has from the one that it is in (inode(7)).
+/// The mode of a new file that does not keep its source's: without special bits, except the
+/// set-group-ID bit that a directory inherits from its parent (inode(7)).
 pub(crate) fn new_mode(copier: &Copier, source: &Attr, now: &Attr) -> u32 {
     let inherited = if now.kind == FileKind::Directory { now.mode & 0o2000 } else { 0 };
     source.mode & 0o777 & !copier.options.umask | inherited
 }
 
-/// Gives a symbolic link the owner, extended attributes and times of its source.
+/// Sets owner, extended attributes and times of a symbolic link from its source.
 pub(crate) async fn set_of_link(
     copier: &Copier,
     source: Like<'_>,
@@ -127,7 +129,7 @@ enum Owned {
 }
 
 impl Owned {
-    /// The mode to set: a program does not run with the rights of an owner that it did not have.
+    /// The mode to set: a program must not run with the rights of a different owner.
     fn mode(self, like: &Attr) -> u32 {
         match self {
             Self::Alike => like.mode,
@@ -136,7 +138,7 @@ impl Owned {
     }
 }
 
-/// Sets the owner, as far as that is permitted.
+/// Sets the owner, as far as permitted.
 async fn own(to: &Place, now: &Attr, like: &Attr) -> weir_vfs::Result<Owned> {
     if (now.uid, now.gid) == (like.uid, like.gid) {
         return Ok(Owned::Alike);
@@ -144,7 +146,7 @@ async fn own(to: &Place, now: &Attr, like: &Attr) -> weir_vfs::Result<Owned> {
     let own = SetAttr { uid: Some(like.uid), gid: Some(like.gid), ..SetAttr::default() };
     match to.fs.setattr(&Caller::Own, now.id, &own).await {
         Ok(_) => Ok(Owned::Alike),
-        // Only root may give files away.
+        // Only root may change a file's owner.
         Err(Error::NotPermitted | Error::AccessDenied | Error::NotSupported) => {
             Ok(Owned::Otherwise)
         }
@@ -152,9 +154,9 @@ async fn own(to: &Place, now: &Attr, like: &Attr) -> weir_vfs::Result<Owned> {
     }
 }
 
-/// Names of the extended attributes that a copy is to have. A server may refuse to list those of anything but a
-/// file or directory (NFS4ERR_WRONG_TYPE and NFS4ERR_INVAL as [`Error::Invalid`], NFS4ERR_SYMLINK as
-/// [`Error::Loop`]): there are none then.
+/// Names of the extended attributes to copy. A server may refuse to list those of anything but a
+/// file or directory (NFS4ERR_WRONG_TYPE and NFS4ERR_INVAL as [`Error::Invalid`], NFS4ERR_SYMLINK
+/// as [`Error::Loop`]): then there are none.
 async fn xattr_names(
     copier: &Copier,
     like: Like<'_>,
@@ -176,7 +178,7 @@ async fn xattr_names(
     }
 }
 
-/// Copies attributes that the system acts by, to a file that has its data and owner.
+/// Copies attributes with an effect on the system, to a file that has its data and owner.
 async fn copy_system_xattrs(
     copier: &Copier,
     like: Like<'_>,
@@ -186,7 +188,7 @@ async fn copy_system_xattrs(
 ) -> weir_vfs::Result<()> {
     if names.iter().any(|name| name == CAPABILITY) {
         match owned {
-            // Dirty pages that are written later would take it away again.
+            // Dirty pages that are written later would remove it again.
             Owned::Alike => to.fs.sync_node(id).await?,
             Owned::Otherwise => {
                 names.retain(|name| name != CAPABILITY);
@@ -210,7 +212,7 @@ async fn copy_xattrs(copier: &Copier, like: Like<'_>, to: &Place, id: FileId, na
             }
         };
         let set = to.fs.set_xattr(&Caller::Own, id, name, &value, XattrMode::Either).await;
-        // A label that the system itself gave to the copy may be the right one.
+        // A label that the system itself gave the copy may be the right one.
         let is_kept = set.is_ok()
             || to.fs.get_xattr(&Caller::Own, id, name).await.is_ok_and(|there| there == value);
         if !is_kept {
@@ -219,7 +221,7 @@ async fn copy_xattrs(copier: &Copier, like: Like<'_>, to: &Place, id: FileId, na
     }
 }
 
-/// Copies access control lists; a file whose source has none loses what it inherited.
+/// Copies access control lists; if the source has none, removes inherited ones.
 async fn copy_acls(
     copier: &Copier,
     like: Like<'_>,
@@ -230,7 +232,7 @@ async fn copy_acls(
     for kind in [AclKind::Access].into_iter().chain(default) {
         let list = match like.place.fs.get_acl(like.attr.id, kind).await {
             Ok(list) => list,
-            // A store that does not tell of lists: the mode says what there is to say.
+            // The store does not support lists: the mode is all there is.
             Err(Error::NotSupported) => return Ok(()),
             Err(_) => {
                 copier.lost(Lost::Acls, to);

@@ -1,5 +1,5 @@
-//! One run of a copy: what its parts share. Options, counts, failures, and the files that it has to
-//! remove if it ends early.
+//! One run of a copy: its options, counts, failures, and the files that it has to remove if it ends
+//! early.
 
 use super::options::Options;
 use super::progress::Progress;
@@ -16,10 +16,10 @@ use tokio::sync::{Semaphore, watch};
 use weir_pagecache::{CachedFs, File};
 use weir_vfs::{Caller, FileId};
 
-/// Bytes that one read asks for.
+/// Bytes per read.
 pub(crate) const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Names of extended attributes that could not be kept are said one by one up to about so many.
+/// Most names of lost extended attributes that are reported individually.
 const MOST_LOST: usize = 100;
 
 /// Counts while copying.
@@ -41,20 +41,20 @@ pub(crate) struct Tally {
     pub(crate) verified_bytes: AtomicU64,
 }
 
-/// Adds to a count; they are only read when all is done. Holes are larger than any disk, so a sum
-/// of sizes may be more than a count takes: then it is the most that it takes.
+/// Adds to a count; counts are only read at the end. Holes are larger than any disk, so a sum of
+/// sizes may overflow: then it saturates.
 pub(crate) fn add(count: &AtomicU64, n: u64) {
     let sum = |count: u64| Some(count.saturating_add(n));
-    // It does not fail, as the sum is always some.
+    // It always succeeds, as the closure always returns a value.
     let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
 }
 
-/// What `--preserve` may be unable to keep.
+/// An attribute that `--preserve` may be unable to keep.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lost {
     /// An extended attribute, by its name.
     Xattr(Vec<u8>),
-    /// Extended attributes that cannot be listed, or are too many to name.
+    /// Extended attributes that cannot be listed, or are too many to name individually.
     Xattrs,
     Acls,
     Times,
@@ -77,7 +77,7 @@ pub(crate) struct Left {
     pub(crate) dir: FileId,
     pub(crate) name: Vec<u8>,
     pub(crate) shown: String,
-    /// A later run may go on with it.
+    /// Whether a later run may continue it.
     pub(crate) is_kept: bool,
 }
 
@@ -100,14 +100,14 @@ pub struct Copier {
     pub(crate) tally: Tally,
     pub(crate) progress: Box<dyn Progress>,
     pub(crate) failures: Mutex<Vec<Failure>>,
-    /// A number that no other run has.
+    /// A number unique to this run.
     pub(crate) run: u64,
-    /// Files under temporary names, by a number of their own.
+    /// Files under temporary names, by a number.
     pub(crate) temporary: Mutex<HashMap<u64, Left>>,
     pub(crate) next_temporary: AtomicU64,
-    /// Files that are being written in place, as people wrote them.
+    /// Files that are being overwritten in place, as the user named them.
     pub(crate) in_place: Mutex<BTreeSet<String>>,
-    /// How many files lost what, and the first of them.
+    /// Number of files that lost an attribute, and the first of them.
     pub(crate) lost: Mutex<BTreeMap<Lost, (u64, String)>>,
     /// Directories of the destination whose names changed, to be synced at the end.
     pub(crate) changed: Mutex<HashSet<FileId>>,
@@ -139,7 +139,7 @@ impl Copier {
         }
     }
 
-    /// Ends the copy early, and says so: what is unfinished is removed.
+    /// Ends the copy early, and reports that: unfinished files are removed.
     pub fn interrupt(&self) {
         self.progress.interrupted();
         self.interrupted.send_replace(true);
@@ -150,12 +150,12 @@ impl Copier {
         *self.interrupted.borrow()
     }
 
-    /// A name that nothing has yet.
+    /// An unused name.
     pub(crate) fn link_name(&self) -> Vec<u8> {
         self.temporary_name(self.next_temporary.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The name with this number, which no other run has.
+    /// The name with this number, unique to this run.
     pub(crate) fn temporary_name(&self, number: u64) -> Vec<u8> {
         format!(".weir-{:016x}-{number}.part", self.run).into_bytes()
     }
@@ -166,7 +166,7 @@ impl Copier {
         let _ = self.interrupted.subscribe().wait_for(|&interrupted| interrupted).await;
     }
 
-    /// Notes what copying a file did to the page cache, if that is wanted.
+    /// Records the effect of copying a file on the page cache, if requested.
     pub(crate) fn report(&self, from: &Place, to: &Place, source: &File, copy: &File) {
         if !self.options.stats {
             return;
@@ -188,12 +188,12 @@ impl Copier {
         self.failures.lock().push(failure);
     }
 
-    /// Notes a failure that was said already.
+    /// Records a failure that was already reported.
     pub fn failed_before(&self, failure: Failure) {
         self.failures.lock().push(failure);
     }
 
-    /// Notes that the copy at `to` does not have what its source has.
+    /// Records that the copy at `to` lacks an attribute of its source.
     pub(crate) fn lost(&self, mut what: Lost, to: &Place) {
         let mut lost = self.lost.lock();
         if matches!(what, Lost::Xattr(_)) && lost.len() >= MOST_LOST && !lost.contains_key(&what) {
@@ -202,7 +202,7 @@ impl Copier {
         lost.entry(what).or_insert_with(|| (0, to.shown.clone())).0 += 1;
     }
 
-    /// What could not be preserved, in words.
+    /// Messages about attributes that could not be preserved.
     pub fn not_preserved(&self) -> Vec<String> {
         let lost = self.lost.lock();
         let tell = |(what, (count, first)): (&Lost, &(u64, String))| match count {
@@ -212,18 +212,18 @@ impl Copier {
         lost.iter().map(tell).collect()
     }
 
-    /// Whether anything failed so far.
+    /// Whether anything has failed.
     pub fn failed(&self) -> bool {
         !self.failures.lock().is_empty()
     }
 
-    /// Removes the temporary files of copies that were cut off.
+    /// Removes the temporary files of interrupted copies.
     pub(crate) async fn clean_up(&self) {
         let unkept = |left: &HashMap<u64, Left>| {
             let first = left.iter().find(|(_, left)| !left.is_kept);
             first.map(|(&number, left)| (number, left.fs.clone(), left.dir, left.name.clone()))
         };
-        // One that is being removed stays on the list, for who ends this at once.
+        // A file stays on the list during its removal, for an immediate end of the program.
         loop {
             let Some((number, fs, dir, name)) = unkept(&self.temporary.lock()) else { return };
             let removed = fs.unlink(&Caller::Own, dir, &name).await;
@@ -238,13 +238,13 @@ impl Copier {
         }
     }
 
-    /// Whether this was asked before.
+    /// Whether this was called before.
     pub fn was_told(&self) -> bool {
         self.told.swap(true, Ordering::Relaxed)
     }
 
-    /// The files that an end at this moment leaves behind: those to be removed, and those that
-    /// `--continue` goes on with.
+    /// The files that an end of the program now would leave behind: those to be removed, and those
+    /// that `--continue` can resume.
     pub fn left(&self) -> (Vec<String>, Vec<String>) {
         let left = self.temporary.lock();
         let mut left: Vec<_> = left.values().map(|l| (l.is_kept, l.shown.clone())).collect();
@@ -254,12 +254,12 @@ impl Copier {
         (names(others), names(kept))
     }
 
-    /// The files that an end at this moment leaves incomplete under their names.
+    /// The files that an end of the program now would leave incomplete.
     pub fn incomplete(&self) -> Vec<String> {
         self.in_place.lock().iter().cloned().collect()
     }
 
-    /// What was done in `elapsed`, with `wire_bytes` over the network.
+    /// The summary of a run of `elapsed`, with `wire_bytes` over the network.
     pub fn summary(&self, elapsed: Duration, wire_bytes: u64) -> Summary {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let t = &self.tally;

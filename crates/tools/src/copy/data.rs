@@ -1,4 +1,4 @@
-//! One file's data: a deep pipeline of reads that lend pages, and writes of what is not zero.
+//! One file's data: a deep pipeline of reads that lend pages, and writes of all non-zero data.
 
 use super::copier::{CHUNK_BYTES, Copier, add};
 use super::digest::Digest;
@@ -17,30 +17,30 @@ use weir_vfs::{Advice, Error};
 
 /// Most reads in flight for one file.
 const DEPTH: usize = 16;
-/// Reads in flight until it shows that there is data, and not one big hole.
+/// Reads in flight until it is clear that there is data, and not one big hole.
 const FIRST_DEPTH: usize = 2;
 
-/// The two files of a copy, and what to call them.
+/// The two files of a copy, and their names in messages.
 pub(crate) struct Pair<'a> {
     pub(crate) from: &'a File,
     pub(crate) to: &'a File,
     pub(crate) from_shown: &'a str,
     pub(crate) to_shown: &'a str,
-    /// Whom to tell what is durable.
+    /// Records which data is durable.
     pub(crate) temporary: Option<&'a Temporary<'a>>,
 }
 
-/// Copies all of `from` to `to`, which is empty or begun; returns the size.
+/// Copies all of `from` to `to`, which is empty or partly copied; returns the size.
 pub(crate) async fn copy(copier: &Copier, pair: &Pair<'_>) -> Result<u64> {
     let start = pair.temporary.map_or(0, Temporary::start);
     if pair.to.size() != start {
-        // What is past the start was not durable when the copy ended.
+        // Data past the start was not durable when the copy ended.
         pair.to.truncate_async(start).await.asked(|| format!("write {}", pair.to_shown))?;
     }
     add(&copier.tally.resumed_bytes, start);
     copier.progress.copied(start);
     let digest = match copier.options.checksum {
-        // What an earlier run copied is compared, too.
+        // The comparison includes the data that an earlier run copied.
         true => Some(digest_of(copier, pair.from, 0..start, || read_asked(pair)).await?),
         false => None,
     };
@@ -52,8 +52,8 @@ pub(crate) async fn copy(copier: &Copier, pair: &Pair<'_>) -> Result<u64> {
     let mut reads = FuturesOrdered::new();
     loop {
         while next < size && reads.len() < depth {
-            // Only the first chunk waits for a permit: a file that has one in flight goes on
-            // with it, so that files cannot wait for each other in a circle.
+            // Only the first chunk waits for a permit: a file with one in flight continues without
+            // another, so that files cannot wait for each other in a circle.
             let permit = match copier.window.try_acquire() {
                 Ok(permit) => permit,
                 Err(_) if !reads.is_empty() => break,
@@ -76,7 +76,7 @@ pub(crate) async fn copy(copier: &Copier, pair: &Pair<'_>) -> Result<u64> {
             if sink.at >= end || found.eof {
                 break;
             }
-            // A short read: the rest of the chunk is asked for again.
+            // A short read: read the rest of the chunk again.
             let at = sink.at;
             found = read_once(copier, pair, at, end).await?;
             if found.segments.is_empty() && !found.eof {
@@ -85,7 +85,7 @@ pub(crate) async fn copy(copier: &Copier, pair: &Pair<'_>) -> Result<u64> {
         }
         drop(permit);
         if sink.at < end {
-            // The file became shorter since its size was read.
+            // The file was truncated after its size was read.
             size = sink.at;
             break;
         }
@@ -105,8 +105,7 @@ pub(crate) async fn copy(copier: &Copier, pair: &Pair<'_>) -> Result<u64> {
     Ok(size)
 }
 
-/// Copies what a file yields when it is read from its beginning to its end, to `pair.to`, which is
-/// empty; returns the size.
+/// Copies a file that is read as a stream, to `pair.to`, which is empty; returns the size.
 pub(crate) async fn copy_stream(
     copier: &Copier,
     pair: &Pair<'_>,
@@ -116,7 +115,7 @@ pub(crate) async fn copy_stream(
     let mut sink = Sink { copier, pair, at: 0, data_bytes: 0, in_hole: false, digest };
     let mut held = (stream, Vec::new());
     loop {
-        // A whole chunk, as pages have to be whole; the kernel hands out what it has, often less.
+        // A whole chunk, as pages have to be complete; the kernel often returns less.
         let (stream, mut bytes) = held;
         let read = tokio::task::spawn_blocking(move || {
             bytes.clear();
@@ -142,7 +141,7 @@ fn read_asked(pair: &Pair<'_>) -> String {
     format!("read {}", pair.from_shown)
 }
 
-/// Gives the copy its size, which it may not have yet if it ends in a hole, and compares.
+/// Sets the copy's size, which is still missing if it ends in a hole, and compares.
 async fn finish(
     copier: &Copier,
     pair: &Pair<'_>,
@@ -158,7 +157,7 @@ async fn finish(
     }
 }
 
-/// Makes all up to `durable` durable, and remembers that.
+/// Makes everything up to `durable` durable, and records that.
 async fn make_durable(pair: &Pair<'_>, temporary: &Temporary<'_>, durable: u64) -> Result<()> {
     let asked = || format!("write {}", pair.to_shown);
     if pair.to.size() < durable {
@@ -168,7 +167,7 @@ async fn make_durable(pair: &Pair<'_>, temporary: &Temporary<'_>, durable: u64) 
     temporary.checkpoint(durable).await.asked(asked)
 }
 
-/// Reads the copy back from where it is stored, and compares.
+/// Reads the copy back from its store, and compares.
 async fn verify(copier: &Copier, pair: &Pair<'_>, size: u64, expected: Digest) -> Result<()> {
     let asked = || format!("read back {}", pair.to_shown);
     pair.to.sync_async(true).await.asked(asked)?;
@@ -183,7 +182,7 @@ async fn verify(copier: &Copier, pair: &Pair<'_>, size: u64, expected: Digest) -
     Ok(())
 }
 
-/// The digest of a range of a file, which begins with a page.
+/// The digest of a range of a file that begins at a page boundary.
 async fn digest_of(
     copier: &Copier,
     file: &File,
@@ -233,7 +232,7 @@ async fn read_once(copier: &Copier, pair: &Pair<'_>, start: u64, end: u64) -> Re
     found.asked(|| format!("read {}", pair.from_shown))
 }
 
-/// Where found segments go, in order.
+/// The destination of segments, in order.
 struct Sink<'a> {
     copier: &'a Copier,
     pair: &'a Pair<'a>,
@@ -243,13 +242,13 @@ struct Sink<'a> {
     data_bytes: u64,
     /// Whether a hole ends there.
     in_hole: bool,
-    /// Of what was found, if that is wanted.
+    /// Of the data read, if requested.
     digest: Option<Digest>,
 }
 
 impl Sink<'_> {
-    /// Writes what is in `found` from [`at`](Self::at) to `size`, and moves on. What comes before
-    /// is known already: an earlier hole reached over it.
+    /// Writes the part of `found` from [`at`](Self::at) to `size`, and advances. An earlier hole
+    /// may already have covered the part before that.
     async fn take(&mut self, found: &Segments, size: u64) -> Result<()> {
         for segment in &found.segments {
             match segment {

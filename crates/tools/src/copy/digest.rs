@@ -1,15 +1,15 @@
-//! A checksum of a file's data that holes do not enter: zeros count the same, stored or not.
+//! A checksum of a file's data that ignores holes: zeros count the same, stored or not.
 
 use super::zeros;
 use weir_base::PAGE_SIZE;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// The sum of the hashes of all pages that are not zero, each with its place.
+/// The sum of the hashes of all non-zero pages, each with its position.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Digest(u128);
 
 impl Digest {
-    /// Adds bytes at `offset`, in whole pages but at the end of the file.
+    /// Adds bytes at `offset`: whole pages, except at the end of the file.
     pub(crate) fn add(&mut self, offset: u64, bytes: &[u8]) {
         for (at, run) in zeros::data_runs(offset, bytes) {
             for (n, page) in run.chunks(PAGE_SIZE).enumerate() {

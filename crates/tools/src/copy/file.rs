@@ -1,8 +1,8 @@
-//! One regular file: under a temporary name, synced, renamed.
+//! One regular file: written under a temporary name, synced, renamed.
 //!
-//! 1. What is published was read from a source that did not change meanwhile.
-//! 2. A file is written in place only if that was asked for, and not before it is sure that it is
-//!    not the source.
+//! 1. Only data from a source that did not change meanwhile is published.
+//! 2. A file is overwritten in place only on request, and only after a check that it is not the
+//!    source.
 
 use super::attributes::{self, Like};
 use super::copier::{Copier, add};
@@ -15,7 +15,7 @@ use weir_pagecache::File;
 use weir_stores::local::stream::stream_of;
 use weir_vfs::{Access, Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime};
 
-/// A source that is open, and its attributes before it is read.
+/// An open source, and its attributes before it is read.
 struct Source<'a> {
     place: &'a Place,
     file: File,
@@ -53,7 +53,7 @@ pub(crate) async fn copy(copier: &Copier, from: &Place, id: FileId, to: &Place) 
     }
 }
 
-/// Copies to a new file, which then gets the name.
+/// Copies to a new file, and then renames it.
 async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<FileId> {
     let write = || format!("write {}", to.shown);
     let name = to.name.as_deref().ok_or(Error::IsDirectory).asked(write)?;
@@ -114,7 +114,7 @@ fn no_temporary(refused: Refused, to: &Place) -> Failure {
     }
 }
 
-/// Whether there is a copy already that looks like the source, for `--continue`.
+/// Whether an existing copy looks like the source, for `--continue`.
 pub(crate) fn is_done(copier: &Copier, source: &Attr, to: &Place) -> bool {
     let same = |there: &Attr| {
         there.kind == FileKind::Regular && (there.size, there.mtime) == (source.size, source.mtime)
@@ -122,7 +122,7 @@ pub(crate) fn is_done(copier: &Copier, source: &Attr, to: &Place) -> bool {
     copier.options.resume_bytes.is_some() && to.attr.as_ref().is_some_and(same)
 }
 
-/// A device or pipe is no place for a copy of a file.
+/// Refuses to copy a file over a device or pipe.
 fn refuse_special(to: &Place) -> Result<()> {
     match to.attr.as_ref().map(|a| a.kind) {
         None | Some(FileKind::Regular | FileKind::Symlink) => Ok(()),
@@ -142,7 +142,7 @@ fn same_file(source: &Source<'_>, to: &Place) -> Failure {
     Failure::new(asked, "they are the same file")
 }
 
-/// Writes over the file `id`, which keeps its identity: its other names, its mode and owner.
+/// Overwrites the file `id`, which keeps its identity: its other names, its mode and owner.
 async fn in_place(copier: &Copier, source: &Source<'_>, to: &Place, id: FileId) -> Result<FileId> {
     let write = || format!("write {}", to.shown);
     let file = to.fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.asked(write)?;
@@ -158,7 +158,7 @@ async fn in_place(copier: &Copier, source: &Source<'_>, to: &Place, id: FileId) 
         source::unchanged(&source.file, &source.attr, &source.place.shown).await
     };
     let done = done.await;
-    // What an interruption cuts off before this stays on the list.
+    // If interrupted before this, the file stays on the list.
     copier.in_place.lock().remove(&to.shown);
     match done {
         Ok(()) => {
@@ -173,20 +173,20 @@ async fn in_place(copier: &Copier, source: &Source<'_>, to: &Place, id: FileId) 
     }
 }
 
-/// Fails if the open file `id` is the source, by any path or server.
+/// Fails if the open file `id` is the source, under any path or server.
 async fn refuse_source(source: &Source<'_>, to: &Place, file: &File, id: FileId) -> Result<()> {
     let write = || format!("write {}", to.shown);
     let there = file.getattr().await.asked(write)?;
     if source::is_same(&source.attr, &there) {
         return Err(same_file(source, to));
     }
-    // Views of a file may show different numbers and times (a server in between makes them up, a
-    // client caches them), but not different changes: the source must not feel this one. Who may
-    // write to a file may set its times to now, both of them.
+    // Views of a file may show different numbers and times (a server in between generates them, a
+    // client caches them), but not different changes: the source must not show this one. A user who
+    // may write to a file may set both of its times to now.
     let now = Some(SetTime::Now);
     let touch = SetAttr { atime: now, mtime: now, ..SetAttr::default() };
     to.fs.setattr(&Caller::Own, id, &touch).await.asked(write)?;
-    // Opened anew, so that a client in between asks its server.
+    // Reopened, so that a client in between asks its server.
     let anew = Source::open(source.place, source.attr.id).await?;
     // Nothing was read in between, so any difference counts.
     let felt =
@@ -224,7 +224,7 @@ async fn fill(
     Ok(())
 }
 
-/// The source as a stream, if its size does not say how much is in it.
+/// The source as a stream, if its size does not describe its content.
 async fn stream(source: &Source<'_>) -> weir_vfs::Result<Option<std::fs::File>> {
     let store = source.place.fs.store();
     let file = store.open(&Caller::Own, source.attr.id, Access::READ).await?;

@@ -1,10 +1,11 @@
 //! Copying files and trees between places: sparse in, sparse out, atomic, bounded in memory.
 //!
 //! 1. A regular file appears under its name only when all of its data is durable and its source is
-//!    what it was before it was read: it is written under a temporary name in the same directory,
-//!    synced, then renamed. In place only if asked to; a failure says that it is incomplete then.
-//! 2. Holes are never read, never written, and zeros become holes unless asked otherwise.
-//! 3. Memory is bounded: chunks in flight, over all files, hold a permit of the run.
+//!    unchanged since before it was read: it is written under a temporary name in the same
+//!    directory, synced, then renamed. In place only on request; then a failure reports the file as
+//!    incomplete.
+//! 2. Holes are never read or written, and zeros become holes unless requested otherwise.
+//! 3. Memory is bounded: each chunk in flight, of any file, holds a permit of the run.
 //! 4. A failure concerns one file; the others are still copied.
 
 use crate::failure::Asked;
@@ -31,8 +32,8 @@ pub use progress::Progress;
 pub use summary::{FileStats, Summary};
 
 impl Copier {
-    /// Copies each first place to the name that the second one is, with all that is below it,
-    /// and makes it durable. All destinations are in the one store `to`.
+    /// Copies each first place, with everything below it, to the second place, and makes the copy
+    /// durable. All destinations are in the one store `to`.
     pub async fn copy(self: &Arc<Self>, pairs: Vec<(Place, Place)>, to: &CachedFs) {
         tree::copy(self, pairs).await;
         if self.is_interrupted() {

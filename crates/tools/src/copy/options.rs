@@ -1,4 +1,4 @@
-//! How to copy.
+//! Options of a copy.
 
 use weir_vfs::IoFlags;
 
@@ -16,31 +16,31 @@ pub enum Sparse {
 /// How to copy.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Directories and special files, too.
+    /// Copy directories and special files, too.
     pub recursive: bool,
     /// Keep mode, owner, times and hard links.
     pub preserve: bool,
     /// Which zeros become holes.
     pub sparse: Sparse,
-    /// For every read and write of data.
+    /// Flags of every read and write of data.
     pub flags: IoFlags,
     /// Files copied at a time.
     pub jobs: usize,
-    /// Permission bits that new files do not get.
+    /// Permission bits to remove from new files.
     pub umask: u32,
-    /// Go on where an earlier copy ended, and make that possible every so many bytes.
+    /// Continue earlier copies, and make this one resumable every so many bytes.
     pub resume_bytes: Option<u64>,
-    /// Write over files that exist, rather than replace them.
+    /// Overwrite existing files rather than replace them.
     pub in_place: bool,
     /// Read copies back and compare.
     pub checksum: bool,
-    /// Report what each file's pages did to the cache.
+    /// Report the effect of each file on the cache.
     pub stats: bool,
 }
 
 impl Default for Options {
-    /// Regular files only, 16 at a time: zeros become holes, and new files get all permission bits but
-    /// those that others could write with.
+    /// Regular files only, 16 at a time: zeros become holes, and new files get all permission bits
+    /// except write permission for group and others.
     fn default() -> Self {
         Self {
             recursive: false,

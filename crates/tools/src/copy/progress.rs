@@ -1,21 +1,21 @@
-//! What a copy tells its caller while it goes on.
+//! Progress reports of a copy to its caller.
 
 use crate::failure::Failure;
 
-/// Hears how a copy goes on. The copy calls these methods from several threads at a time, and waits for
-/// each call. Every method does nothing unless implemented.
+/// Receives the progress of a copy. The copy calls these methods from several threads at a time,
+/// and waits for each call. By default, every method does nothing.
 pub trait Progress: Send + Sync + 'static {
-    /// The copy found a file of this size that it is going to copy.
+    /// The copy found a file of this size to copy.
     fn found(&self, bytes: u64) {
         let _ = bytes;
     }
 
-    /// The copy is done with so many more bytes of files, holes included.
+    /// The copy has finished this many more bytes of files, holes included.
     fn copied(&self, bytes: u64) {
         let _ = bytes;
     }
 
-    /// A file could not be copied; the copy goes on with the others.
+    /// A file could not be copied; the copy continues with the others.
     fn failed(&self, failure: &Failure) {
         let _ = failure;
     }

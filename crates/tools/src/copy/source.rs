@@ -1,12 +1,12 @@
-//! The source of a copy: that it stays the same while it is read, and is not the target as well.
+//! The source of a copy: checks that it does not change while it is read, and is not the target.
 //!
-//! 1. What is compared is size, both times and the change attribute, as they were before the first
-//!    byte was read and as they are after the last one. A change that moves none of these is not
-//!    seen. Reading is no change: Linux counts up the change attribute of XFS also for the time of
-//!    access (before 6.6), so it says nothing by itself where that time has moved.
-//! 2. Linux stamps changes with a clock that ticks every few milliseconds (before 6.13): two changes
-//!    within a tick look like one. So a file that was changed a moment ago is looked at again when
-//!    the tick is over, before it is read.
+//! 1. The check compares size, both times and the change attribute from before the first byte was
+//!    read and after the last one. A change that alters none of these is not detected. Reading is
+//!    no change: Linux also advances the change attribute of XFS with the access time (before 6.6),
+//!    so the change attribute alone proves nothing if the access time has changed.
+//! 2. Linux stamps changes with a clock that ticks every few milliseconds (before 6.13): two
+//!    changes within a tick look like one. So a recently changed file is examined again after the
+//!    tick, before it is read.
 
 use crate::failure::{Asked, Failure, Result};
 use std::time::{Duration, SystemTime};
@@ -15,10 +15,10 @@ use weir_vfs::Attr;
 
 /// Longer than a tick of any clock that stamps files (10 ms).
 const TICK: Duration = Duration::from_millis(20);
-/// Looks at a file that is changed all the time; what follows will notice that it still is.
+/// Most looks at a file that keeps changing; the later comparison will detect further changes.
 const MOST_LOOKS: usize = 3;
 
-/// The attributes of an open file that is to be read.
+/// The attributes of an open file before it is read.
 pub async fn look(file: &File) -> weir_vfs::Result<Attr> {
     let mut attr = file.getattr().await?;
     for _ in 1..MOST_LOOKS {
@@ -34,27 +34,27 @@ pub async fn look(file: &File) -> weir_vfs::Result<Attr> {
     Ok(attr)
 }
 
-/// Fails if an open file is not any more what it was when its attributes were `before`.
+/// Fails if an open file has changed since its attributes were `before`.
 pub async fn unchanged(file: &File, before: &Attr, shown: &str) -> Result<()> {
     let after = file.getattr().await.asked(|| format!("read {shown}"))?;
     if is_unchanged(before, &after) { Ok(()) } else { Err(changed(shown)) }
 }
 
-/// Whether nothing happened to a file between two looks at it.
+/// Whether a file did not change between two looks at it.
 pub fn is_unchanged(before: &Attr, after: &Attr) -> bool {
     let state = |attr: &Attr| (attr.size, attr.mtime, attr.ctime);
     let is_counted = before.change != after.change && before.atime == after.atime;
     state(before) == state(after) && !is_counted
 }
 
-/// The failure of a copy whose source did not stay the same.
+/// The failure of a copy whose source changed.
 pub fn changed(shown: &str) -> Failure {
     Failure::new(format!("read {shown}"), "it changed while it was read")
         .advice("read it again when nothing writes to it")
 }
 
-/// Whether two sets of attributes, each as it is now, are of one file. Two views of a file, local
-/// and over NFS or through two servers, have nothing but its inode number, size and times in common.
+/// Whether two sets of current attributes are of one file. Two views of a file, local and over NFS
+/// or through two servers, have only its inode number, size and times in common.
 pub fn is_same(a: &Attr, b: &Attr) -> bool {
     let times = |attr: &Attr| (attr.kind, attr.size, attr.mtime, attr.ctime);
     a.id.ino == b.id.ino && (a.fsid == b.fsid || times(a) == times(b))

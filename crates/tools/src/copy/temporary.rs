@@ -1,13 +1,14 @@
-//! The names that files have while they are being written.
+//! The names of files while they are being written.
 //!
-//! 1. An ordinary one is removed when the copy fails or is interrupted.
-//! 2. With `--continue`, the name says how much of the file is durable. It is kept when the copy
-//!    fails, and found by the next one: of the same name, from a source that did not change.
-//! 3. One run writes to a resumable file: it holds a lock of it from before it looks at it until
-//!    the file has its final name. A run that goes on with a file gives it a name of its own first,
-//!    so that one that lost its lock (a lease ran out) can neither name its progress nor publish.
-//! 4. Gone on with is only what this user made: a regular file with one name and mode 0600 that is
-//!    at least as long as its name says.
+//! 1. An ordinary temporary file is removed when the copy fails or is interrupted.
+//! 2. With `--continue`, the name says how much of the file is durable. The file is kept when the
+//!    copy fails, and the next copy of the same name, from an unchanged source, finds it.
+//! 3. Only one run writes to a resumable file: it holds a lock on it from before the first look at
+//!    it until the file is renamed to its final name. A run that continues a file first gives it a
+//!    name of its own, so that a run that lost its lock (a lease expired) can neither record its
+//!    progress nor publish it.
+//! 4. A run continues only files that this user created: regular, with one name and mode 0600, and
+//!    at least as long as their name says.
 //! 5. Where files cannot be locked, none is resumable.
 
 use super::copier::{Copier, Left};
@@ -24,9 +25,9 @@ use weir_vfs::{
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The only one to lock a file through this process's open of it.
+/// The only lock owner in this process's open of the file.
 const OWNER: LockOwner = LockOwner(1);
-/// Of a file being written, and no other.
+/// The mode of a file being written.
 const MODE: u32 = 0o600;
 
 /// A file under a temporary name.
@@ -35,15 +36,15 @@ pub(crate) struct Temporary<'a> {
     place: &'a Place,
     id: FileId,
     name: Mutex<Vec<u8>>,
-    /// The copier knows it by this number.
+    /// Its number in the copier's table.
     number: u64,
     resume: Option<Resume>,
 }
 
-/// How a file can be gone on with.
+/// How a file can be resumed.
 struct Resume {
     key: Key,
-    /// How much was there when this copy began.
+    /// Bytes that existed when this copy began.
     start: u64,
     /// Holds the lock.
     _locked: Arc<dyn OpenFile>,
@@ -66,8 +67,7 @@ impl From<Error> for Refused {
     }
 }
 
-/// Which name a resumable file is for, which state of which source it comes from, and which run
-/// writes to it.
+/// The name that a resumable file is for, the state of its source, and the run that writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     name: u64,
@@ -81,7 +81,7 @@ impl Key {
             |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let (mtime, ctime) = (nanos(source.mtime), nanos(source.ctime));
         let Attr { size, fsid, .. } = source;
-        // Not the change attribute, which some servers count up when a file is read.
+        // Without the change attribute, which some servers advance when a file is read.
         let state = format!("{fsid}/{}/{size}/{mtime}/{ctime}", source.id.ino);
         Self {
             name: xxh3_64(place.name.as_deref().unwrap_or_default()),
@@ -95,7 +95,7 @@ impl Key {
         format!(".weir-{name:016x}-{source:016x}-{run:016x}-{durable:x}.part").into_bytes()
     }
 
-    /// The key and how much is durable, if this is the name of a resumable file.
+    /// The key and the durable length, if this is the name of a resumable file.
     fn parse(name: &[u8]) -> Option<(Self, u64)> {
         let inner =
             std::str::from_utf8(name).ok()?.strip_prefix(".weir-")?.strip_suffix(".part")?;
@@ -104,27 +104,27 @@ impl Key {
         Some((key, fields.next()??))
     }
 
-    /// Whether two files are for one name and of one source.
+    /// Whether two files are for one name and from one source.
     fn is_like(self, other: Self) -> bool {
         (self.name, self.source) == (other.name, other.source)
     }
 }
 
-/// What became of an attempt to have a file to oneself.
+/// The result of an attempt to lock a file.
 enum Claim {
     Mine(Arc<dyn OpenFile>, Attr),
     /// Another run has it.
     Busy,
-    /// It is not a file that may be gone on with, or not there any more.
+    /// It is not a file to continue, or no longer exists.
     Not,
     /// Nothing can be locked here.
     NoLocks,
 }
 
 impl<'a> Temporary<'a> {
-    /// Makes a file, or finds one to go on with, for a copy of `source` to `place`.
+    /// Creates a file, or finds one to continue, for a copy of `source` to `place`.
     pub(crate) async fn begin(copier: &'a Copier, place: &'a Place, source: &Attr) -> Begun<Self> {
-        // What fits in one checkpoint is not worth looking for.
+        // If the file fits in one checkpoint, a search is not worth it.
         if let Some(every) = copier.options.resume_bytes
             && source.size > every
             && let Some(resumable) = Self::resumable(copier, place, source).await?
@@ -137,9 +137,9 @@ impl<'a> Temporary<'a> {
     async fn once(copier: &'a Copier, place: &'a Place) -> Result<Self> {
         loop {
             let number = copier.next_temporary.fetch_add(1, Ordering::Relaxed);
-            // Of this run alone, on whichever machine: it is removed and renamed by its name.
+            // Unique to this run on any machine: the file is removed and renamed by its name.
             let name = copier.temporary_name(number);
-            // Before it is there, so that it is never there and unknown.
+            // Listed before it exists, so that it never exists unlisted.
             copier.temporary.lock().insert(number, Left::new(place, &name, false));
             match create(place, &name).await {
                 Ok(attr) => {
@@ -157,7 +157,7 @@ impl<'a> Temporary<'a> {
         }
     }
 
-    /// A file that can be gone on with; `None` where none can be locked.
+    /// A file that can be continued; `None` if files cannot be locked.
     async fn resumable(copier: &'a Copier, place: &'a Place, source: &Attr) -> Begun<Option<Self>> {
         let key = Key::new(copier, place, source);
         let number = copier.next_temporary.fetch_add(1, Ordering::Relaxed);
@@ -178,7 +178,7 @@ impl<'a> Temporary<'a> {
         }
     }
 
-    /// The new file `fresh`, or the begun one that has the most, under the name that `key` makes.
+    /// The new file `fresh`, or the longest partial one, under the name derived from `key`.
     async fn choose(
         place: &Place,
         key: Key,
@@ -186,7 +186,7 @@ impl<'a> Temporary<'a> {
     ) -> Begun<Option<(FileId, u64, Arc<dyn OpenFile>)>> {
         let new = create(place, fresh).await?;
         let discard = async |name: &[u8]| {
-            // What cannot be removed only takes space.
+            // If the removal fails, the file only takes space.
             let _ = place.fs.unlink(&Caller::Own, place.dir, name).await;
         };
         let locked = match claim(place, fresh, new.uid).await {
@@ -215,11 +215,11 @@ impl<'a> Temporary<'a> {
                         && found.is_like(key)
                         && (PAGE_SIZE as u64..=attr.size).contains(&durable) =>
                 {
-                    // Digests are made page by page.
+                    // Digests are computed by pages.
                     let start = durable - durable % PAGE_SIZE as u64;
                     best = Some((attr.id, start, theirs, name));
                 }
-                // Of a source that has changed since, or with less of it.
+                // From a source that has changed since, or shorter.
                 Claim::Mine(..) => discard(&name).await,
                 Claim::Busy if found.is_like(key) => {
                     discard(fresh).await;
@@ -250,17 +250,17 @@ impl<'a> Temporary<'a> {
         self.id
     }
 
-    /// How much of the file is there already, in bytes: whole pages.
+    /// Length of the existing part, in bytes: whole pages.
     pub(crate) fn start(&self) -> u64 {
         self.resume.as_ref().map_or(0, |resume| resume.start)
     }
 
-    /// Whether it wants to know what is durable.
+    /// Whether it records which data is durable.
     pub(crate) fn is_resumable(&self) -> bool {
         self.resume.is_some()
     }
 
-    /// Remembers that the first `durable` bytes are durable.
+    /// Records that the first `durable` bytes are durable.
     pub(crate) async fn checkpoint(&self, durable: u64) -> Result<()> {
         let Some(resume) = &self.resume else { return Ok(()) };
         let name = resume.key.temporary(durable);
@@ -297,25 +297,25 @@ impl<'a> Temporary<'a> {
         self.copier.temporary.lock().remove(&self.number);
     }
 
-    /// The copy failed: removed, unless another may go on with it. `is_useless`: none may.
+    /// After a failure: removes the file, unless a later run may continue it (not if `is_useless`).
     pub(crate) async fn abandon(self, is_useless: bool) {
         let name = self.name.lock().clone();
         let begun = Key::parse(&name).is_some_and(|(_, durable)| durable > 0);
         if is_useless || !begun {
-            // It may be gone already; what failed before is what is worth saying.
+            // It may be gone already; the earlier failure is the one to report.
             let _ = self.place.fs.unlink(&Caller::Own, self.place.dir, &name).await;
         }
         self.forget();
     }
 }
 
-/// Makes an empty file that no other user may open.
+/// Creates an empty file that no other user may open.
 async fn create(place: &Place, name: &[u8]) -> Result<Attr> {
     let set = SetAttr { mode: Some(MODE), ..SetAttr::default() };
     Ok(place.fs.create(&Caller::Own, place.dir, name, &set, true).await?.attr)
 }
 
-/// Begun files for the name of `key` of other runs, those with the most first.
+/// Partial files for the name of `key` from other runs, the longest first.
 async fn begun(place: &Place, key: Key) -> Result<Vec<(Key, u64, Vec<u8>)>> {
     let mut begun = Vec::new();
     let mut listing = Listing::of_names(&place.fs, place.dir);
@@ -333,8 +333,8 @@ async fn begun(place: &Place, key: Key) -> Result<Vec<(Key, u64, Vec<u8>)>> {
     Ok(begun)
 }
 
-/// Locks the file of this name, and looks whether it is one that user `uid` of the store, who this
-/// is there, may go on with.
+/// Locks the file of this name, and checks whether user `uid` of the store, which is this program's
+/// user there, may continue it.
 async fn claim(place: &Place, name: &[u8], uid: u32) -> Result<Claim> {
     let usable = |attr: &Attr| {
         attr.kind == FileKind::Regular
@@ -357,7 +357,7 @@ async fn claim(place: &Place, name: &[u8], uid: u32) -> Result<Claim> {
         Err(Error::WouldBlock) => return Ok(Claim::Busy),
         Err(_) => return Ok(Claim::NoLocks),
     }
-    // It may have been finished, or gone on with, before it was locked.
+    // It may have been finished, or continued, before it was locked.
     match place.fs.lookup(&Caller::Own, place.dir, name).await {
         Ok(again) if again.id == found.id && usable(&again) => Ok(Claim::Mine(file, again)),
         Ok(_) | Err(Error::NotFound) => Ok(Claim::Not),

@@ -1,7 +1,7 @@
-//! A tree: walks directories front to back, copies regular files beside each other.
+//! A tree: walks directories in order, and copies regular files concurrently.
 //!
 //! 1. Two sources never write to one name: the second one fails.
-//! 2. A directory is not copied into itself, however the two were reached.
+//! 2. A directory is not copied into itself, regardless of the paths used.
 
 use super::attributes::{self, Like};
 use super::copier::{Copier, add};
@@ -18,26 +18,26 @@ use weir_pagecache::CachedFs;
 use weir_vfs::{Attr, Caller, Error, FileId, FileKind, RenameFlags, SetAttr, SpecialFile};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Where the copy of a file with several names is, once it is made.
+/// The copy of a file with several names, once it exists.
 type Copied = Arc<OnceLock<FileId>>;
 
 /// The walk's state.
 struct Walk<'a> {
     copier: &'a Arc<Copier>,
     files: JoinSet<()>,
-    /// Directories still to be read, and where they go.
+    /// Directories to read, and their destinations.
     ahead: Vec<(Place, Attr, Place)>,
-    /// Directories whose attributes are set once their files are there: source and copy.
+    /// Directories whose attributes are set after their files exist: source and copy.
     made: Vec<(Place, Attr, Place, FileId)>,
     /// Files that have more than one name.
     linked: HashMap<(u64, FileId), Copied>,
-    /// Further names, made once the files are there.
+    /// Further names, linked once the files exist.
     links: Vec<(Copied, Place)>,
-    /// Directories that the copies go to: not to be copied themselves.
+    /// Destination directories, which must not be copied themselves.
     into: Vec<(CachedFs, Attr)>,
-    /// Names that something was copied to, by directory and hash, where there are several sources.
+    /// Names already used as destinations, by directory and hash, if there are several sources.
     taken: Option<HashSet<(FileId, u128)>>,
-    /// No directory was made yet for the pair at hand.
+    /// Whether the current pair has created no directory yet.
     topmost: bool,
 }
 
@@ -56,7 +56,7 @@ pub(crate) async fn copy(copier: &Arc<Copier>, pairs: Vec<(Place, Place)>) {
     };
     tokio::select! {
         () = walk.all(pairs) => walk.finish().await,
-        // The tasks see it, too; none may still be writing when temporary files are removed.
+        // The tasks see it, too; none may still write when temporary files are removed.
         () = copier.interrupted() => while walk.files.join_next().await.is_some() {},
     }
 }
@@ -81,7 +81,7 @@ impl Walk<'_> {
 
     async fn pair(&mut self, from: Place, mut to: Place) -> Result<()> {
         let attr = from.existing("copy")?.clone();
-        // An earlier source may have made it.
+        // An earlier source may have created it.
         if let (Some(_), Some(name)) = (&self.taken, &to.name) {
             to.attr = lookup(&to, name).await?;
         }
@@ -92,7 +92,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A task that panicked must not look like a file that was copied.
+    /// Makes sure that a task that panicked does not look like a file that was copied.
     fn joined(&self, joined: Result<(), JoinError>) {
         if let Err(error) = joined {
             self.copier.fail(Failure::new("copy a file", format!("a fault in weir: {error}")));
@@ -148,7 +148,7 @@ impl Walk<'_> {
             self.copier.progress.copied(attr.size);
             add(&self.copier.tally.up_to_date, 1);
             if let (Some(copied), Some(there)) = (copied, &to.attr) {
-                // Set once, as only the first name of a file comes here.
+                // Set once, as only a file's first name gets here.
                 let _ = copied.set(there.id);
             }
             return;
@@ -172,7 +172,7 @@ impl Walk<'_> {
         });
     }
 
-    /// Makes the directory at `to` if need be and copies what is in `from`.
+    /// Creates the directory at `to` if necessary, and copies the content of `from`.
     async fn directory(&mut self, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
         if self.is_target(from, attr).await {
             let asked = format!("copy the directory {}", from.shown);
@@ -190,16 +190,17 @@ impl Walk<'_> {
                 (there.id, false)
             }
             (None, Some(name)) => {
-                // What is to be protected is from the beginning; any other is as it will be, so that
-                // a run that is ended early leaves no directory that others cannot enter.
+                // A protected directory is protected from the start; any other gets its final mode
+                // at once, so that an interrupted run leaves no directory that other users cannot
+                // enter.
                 let usual = attr.mode & 0o777 & !self.copier.options.umask;
                 let first = if preserve { 0o700 } else { usual | 0o700 };
                 let set = SetAttr { mode: Some(first), ..SetAttr::default() };
                 let made = to.fs.mkdir(&Caller::Own, to.dir, name, &set).await.asked(make)?;
                 self.copier.changed.lock().insert(to.dir);
                 self.made.push((from.clone(), attr.clone(), to.clone(), made.id));
-                // Were the topmost inside of the source, it would be found there and copied into
-                // itself, for ever.
+                // If the topmost directory were inside the source, it would be found there and
+                // copied into itself, forever.
                 if std::mem::take(&mut self.topmost) {
                     self.into.push((to.fs.clone(), made.clone()));
                 }
@@ -216,7 +217,7 @@ impl Walk<'_> {
                     Some(attr) => Some(attr),
                     None => lookup(&source, &entry.name).await?,
                 };
-                // An entry that vanished meanwhile is not there to be copied.
+                // Skip an entry that vanished meanwhile.
                 let Some(found) = found else { continue };
                 let mut target = to.child(id, &entry.name, None);
                 if !fresh {
@@ -228,7 +229,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Whether a directory of the source is one that the copies go to.
+    /// Whether a directory of the source is a destination.
     async fn is_target(&self, from: &Place, attr: &Attr) -> bool {
         for (fs, into) in &self.into {
             if into.id.ino != attr.id.ino {
@@ -273,7 +274,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Removes what is in the way of a link or special file; never a directory.
+    /// Removes an existing entry in the place of a link or special file; never a directory.
     async fn clear(&self, to: &Place) -> weir_vfs::Result<()> {
         match (&to.attr, &to.name) {
             (Some(attr), _) if attr.kind == FileKind::Directory => Err(Error::IsDirectory),
@@ -282,7 +283,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Once the files are there: makes further names and sets the attributes of directories, the
+    /// After the files exist: creates further names and sets the attributes of directories, the
     /// innermost first.
     async fn finish(&mut self) {
         for (copied, to) in std::mem::take(&mut self.links) {
@@ -330,14 +331,14 @@ impl Walk<'_> {
 }
 
 impl Walk<'_> {
-    /// Makes a link in the place of what has its name, which is there until the link is.
+    /// Replaces the entry by a link; the old entry exists until then.
     async fn relink(&self, id: FileId, to: &Place, name: &[u8]) -> weir_vfs::Result<()> {
         let temporary = self.copier.link_name();
         to.fs.link(&Caller::Own, id, to.dir, &temporary).await?;
         let replace = RenameFlags::Replace;
         let renamed =
             to.fs.rename(&Caller::Own, to.dir.entry(&temporary), to.dir.entry(name), replace).await;
-        // Nothing is renamed where both are names of one file already (rename(2)).
+        // If both names already refer to one file, rename(2) does nothing.
         match to.fs.unlink(&Caller::Own, to.dir, &temporary).await {
             Ok(()) | Err(Error::NotFound) => renamed,
             Err(error) => renamed.and(Err(error)),
@@ -353,9 +354,9 @@ async fn lookup(place: &Place, name: &[u8]) -> Result<Option<Attr>> {
     }
 }
 
-/// Whether two directories of one inode number are one. Through another view a directory is known by its
-/// times, which move whenever a file is copied into it: so what is seen through one view counts only if
-/// the other one shows the same before and after.
+/// Whether two directories with the same inode number are the same. Different views of a directory
+/// are compared by its times, which change whenever a file is copied into it: so one view counts
+/// only if the other shows the same before and after.
 async fn is_one_directory(
     (fs, into): (&CachedFs, &Attr),
     (other, attr): (&CachedFs, &Attr),
@@ -377,6 +378,6 @@ async fn is_one_directory(
         }
         tokio::time::sleep(PAUSE).await;
     }
-    // It never stands still: copying it into itself has no end, refusing it costs a message.
+    // It never stops changing: copying it into itself would not end, refusing costs a message.
     true
 }

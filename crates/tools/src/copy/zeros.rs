@@ -1,4 +1,4 @@
-//! Finding zeros fast, and writing them.
+//! Finding and writing zeros fast.
 
 use weir_base::PAGE_SIZE;
 
@@ -10,8 +10,8 @@ pub fn some(len: u64) -> &'static [u8] {
     &ZEROS[..len]
 }
 
-/// The runs of `bytes`, which lie at `offset` of a file, that are not zero: pages of the file
-/// that are zero in all of `bytes` are left out.
+/// The non-zero runs of `bytes`, which are at `offset` of a file: pages of the file whose part in
+/// `bytes` is all zeros are left out.
 pub fn data_runs(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -30,14 +30,14 @@ pub fn data_runs(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])
     })
 }
 
-/// The end, within `len` bytes at `offset`, of the page that byte `at` of them lies in.
+/// The end, within `len` bytes at `offset`, of the page with byte `at` of them.
 fn page_end(offset: u64, at: usize, len: usize) -> usize {
     let into_page = (offset % PAGE_SIZE as u64) as usize + at;
     (at + PAGE_SIZE - into_page % PAGE_SIZE).min(len)
 }
 
-/// Whether a page or less is zeros. Comparison with zeros is memcmp(3), which is as fast as the
-/// machine reads, in debug builds, too.
+/// Whether a page or less is all zeros. The comparison uses memcmp(3), which is as fast as memory
+/// can be read, even in debug builds.
 fn is_zero(bytes: &[u8]) -> bool {
     *bytes == ZEROS[..bytes.len()]
 }

@@ -1,5 +1,5 @@
-//! Maps of files: which parts are data, holes, cached. [`Map`] is what was found; [`text`] and
-//! [`svg`] draw it.
+//! Maps of files: which parts are data, holes, cached. [`Map`] has the result; [`text`] and [`svg`]
+//! draw it.
 
 use crate::failure::{Asked, Result};
 use crate::kernel_cache::Cached;
@@ -13,17 +13,17 @@ use weir_vfs::{Error, Extent, SegmentKind};
 pub mod svg;
 pub mod text;
 
-/// Most extents that are kept one by one; the pictures know of all.
+/// Most extents that are listed; the pictures include all.
 const MOST_EXTENTS: usize = 1 << 20;
 
-/// Which part of a file is what.
+/// The parts of a file.
 #[derive(Serialize)]
 pub struct Map {
     /// Where the file is.
     pub path: String,
     /// Its size.
     pub size_bytes: u64,
-    /// What its store has allocated for it.
+    /// Bytes that its store has allocated.
     pub allocated_bytes: u64,
     /// Bytes of data.
     pub data_bytes: u64,
@@ -33,9 +33,9 @@ pub struct Map {
     pub hole_bytes: u64,
     /// Runs of holes.
     pub hole_extents: u64,
-    /// Whose cache was looked at; `None` where that is not known.
+    /// Whose cache was examined; `None` if unknown.
     pub cache: Option<&'static str>,
-    /// How much of the file that cache holds.
+    /// Bytes of the file in that cache.
     pub cached_bytes: u64,
     /// The runs of data and holes, in order: the first 2^20 of them.
     pub extents: Vec<Part>,
@@ -43,7 +43,7 @@ pub struct Map {
     pub extents_cut_off: bool,
     /// What is cached, in order.
     pub cached: Vec<Range<u64>>,
-    /// There are more cached ranges than are listed; `cached_bytes` is of all.
+    /// There are more cached ranges than are listed; `cached_bytes` counts all.
     pub cached_cut_off: bool,
     /// The same for a picture.
     #[serde(skip)]
@@ -57,11 +57,11 @@ pub struct Part {
     pub kind: &'static str,
     /// Its first byte.
     pub start: u64,
-    /// The byte after its last one.
+    /// Offset after the last byte.
     pub end: u64,
 }
 
-/// A file cut into cells of equal size, each with how much of it is data and how much is cached.
+/// A file divided into cells of equal size, with the amount of data and of cached bytes in each.
 pub struct Cells {
     /// Bytes of a cell: whole pages.
     pub cell_bytes: u64,
@@ -101,7 +101,7 @@ impl Cells {
         Self { cell_bytes, size, cells: (0..count).map(cell).collect() }
     }
 
-    /// The ranges of the file that the cells are.
+    /// The cells' ranges of the file.
     pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         let bytes = |at: usize| at as u64 * self.cell_bytes;
         self.cells.iter().enumerate().map(move |(at, cell)| bytes(at)..bytes(at) + cell.size)
@@ -121,7 +121,7 @@ impl Cells {
         }
     }
 
-    /// Rows of `width` cells, each with the offset that it begins at.
+    /// Rows of `width` cells, each with its start offset.
     pub fn rows(&self, width: usize) -> impl Iterator<Item = (u64, &[Cell])> {
         let row_bytes = self.cell_bytes * width as u64;
         self.cells
@@ -132,7 +132,7 @@ impl Cells {
 }
 
 impl Map {
-    /// Looks at a file, for a picture of at most `cells` cells.
+    /// Examines a file, for a picture of at most `cells` cells.
     pub async fn of(path: String, file: &File, allocated: u64, cells: usize) -> Result<Self> {
         let size = file.size();
         let mut map = Self {
@@ -187,7 +187,7 @@ impl Map {
         }
     }
 
-    /// Adds what `whose` cache holds, as it was counted for each cell of this map.
+    /// Adds the content of `whose` cache, as counted for each cell of this map.
     pub fn counted(&mut self, whose: &'static str, cached: Cached) {
         self.cache = Some(whose);
         self.cached_bytes = cached.bytes;
@@ -198,7 +198,7 @@ impl Map {
         self.cached = cached.ranges;
     }
 
-    /// Adds what `whose` cache holds.
+    /// Adds the content of `whose` cache.
     pub fn cached(&mut self, whose: &'static str, ranges: Vec<Range<u64>>) {
         self.cache = Some(whose);
         for range in &ranges {
@@ -209,20 +209,20 @@ impl Map {
     }
 }
 
-/// Extents of a file that are asked for one after another, before many are asked for at once.
+/// Extents requested one by one, before requests run concurrently.
 const ALONE: usize = 256;
-/// Parts of a file that are asked about at once: each question takes a round trip to a server.
+/// Windows of a file requested concurrently: each request takes a round trip to a server.
 const WINDOWS: u64 = 32;
-/// The longest part: one of nothing but short extents has 16,384 of them.
+/// The longest window: with only short extents it has 16,384 of them.
 const MOST_WINDOW: u64 = 64 << 20;
 
-/// Goes through the extents of a file.
+/// Iterates over the extents of a file.
 struct Survey<'a> {
     file: &'a File,
     size: u64,
-    /// Up to where extents are known.
+    /// The end of the known extents.
     at: u64,
-    /// The length of the parts that are asked about at once; 0 at first.
+    /// The length of a window; 0 at first.
     window: u64,
 }
 
@@ -243,22 +243,22 @@ impl Survey<'_> {
         let count: usize = found.iter().map(Vec::len).sum();
         let mut extents = Vec::with_capacity(count);
         for extent in found.into_iter().flatten() {
-            // One that reached beyond its window is known to the next windows, too.
+            // An extent that reaches beyond its window also appears in the next windows.
             let end = extent.end.min(self.size);
             if extent.start <= self.at && end > self.at {
                 extents.push(Extent { start: self.at, end, ..extent });
                 self.at = end;
             }
         }
-        // So that each has some 64 of the extents that were found here.
+        // So that each window has about 64 extents like those found here.
         let mean = (self.at - before) / (extents.len() as u64).max(1);
         let page = PAGE_SIZE as u64;
         self.window = mean.saturating_mul(64).clamp(page, MOST_WINDOW).next_multiple_of(page);
-        // Where there is nothing more, the file became shorter meanwhile.
+        // If there are none, the file was truncated meanwhile.
         Ok((!extents.is_empty()).then_some(extents))
     }
 
-    /// The extents from the start of a range on, until it is covered or there are `most`.
+    /// The extents from the start of a range on, until they cover it or there are `most`.
     async fn walk(&self, range: Range<u64>, most: usize) -> weir_vfs::Result<Vec<Extent>> {
         let mut found = Vec::new();
         let mut at = range.start;
@@ -278,7 +278,7 @@ impl Survey<'_> {
 
 #[cfg(test)]
 impl Map {
-    /// A map of a file that is not there: data in these ranges, all else holes.
+    /// A map of a fictitious file: data in these ranges, holes elsewhere.
     pub fn invented(size: u64, data: &[Range<u64>], cells: usize) -> Self {
         let mut map = Self {
             path: "disk.img".into(),

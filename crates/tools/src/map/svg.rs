@@ -1,4 +1,4 @@
-//! A map as a picture for documents (SVG): a row of cells, below it a stripe for what is cached.
+//! A map as a picture for documents (SVG): a row of cells, with a stripe for the cached part below.
 
 use super::{Cell, Map};
 use crate::text::size_text;
@@ -57,7 +57,7 @@ fn bars(
     height: usize,
     share: impl Fn(&Cell) -> f64,
 ) {
-    // Steps of a tenth are as fine as an eye tells apart, and make runs.
+    // Steps of a tenth are fine enough for the eye, and produce runs.
     let step = |cell: &Cell| (share(cell) * 10.0).ceil() / 10.0;
     let mut x = LEFT;
     for run in cells.chunk_by(|a, b| step(a) == step(b)) {

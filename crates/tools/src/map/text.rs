@@ -1,17 +1,17 @@
-//! A map in the terminal: one character a cell, its height the share of data; below it a line
-//! for what is cached.
+//! A map for the terminal: one character per cell, whose height is the share of data; below it a
+//! line for the cached part.
 
 use super::{Cell, Map};
 use crate::text::size_text;
 use console::Style;
 use std::fmt::Write;
 
-/// Columns before the cells: the offset.
+/// Columns before the cells, for the offset.
 const MARGIN: usize = 12;
 
 /// The characters of a picture.
 pub struct Glyphs {
-    /// A little data to nothing but data.
+    /// From a little data to only data.
     data: &'static [char],
     hole: char,
     cached: char,
@@ -33,7 +33,7 @@ impl Glyphs {
         if cell.data() <= 0.0 {
             return self.hole;
         }
-        // The last one is for cells with nothing but data.
+        // The last one is for cells with only data.
         let level = (cell.data() * (self.data.len() - 1) as f64) as usize;
         self.data.get(level).copied().unwrap_or(self.hole)
     }
@@ -47,7 +47,7 @@ impl Glyphs {
     }
 }
 
-/// Cells in a row of a picture `columns` wide.
+/// Number of cells per row of a picture `columns` wide.
 pub fn cells_in(columns: usize) -> usize {
     columns.saturating_sub(MARGIN).max(8)
 }

@@ -21,7 +21,7 @@ xdr_struct! {
     pub struct Committed {
         /// The file around the call.
         pub file: WccData,
-        /// Another one than WRITE returned says that the data must be written again.
+        /// If it differs from WRITE's, the data must be written again.
         pub verifier: Verifier,
     }
 }

@@ -5,14 +5,14 @@ use crate::v3::types::{Created, DirOp, SetAttr, Verifier, WccData};
 use weir_xdr::{xdr_struct, xdr_union};
 
 xdr_union! {
-    /// What to do when the name exists (`createhow3`).
+    /// How to treat an existing name (`createhow3`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub enum How {
-        /// Take the file as it is, but for the attributes to set.
+        /// Use the file, and set the attributes.
         Unchecked(SetAttr) = 0,
         /// Fail.
         Guarded(SetAttr) = 1,
-        /// Fail, unless it was made by a call with this verifier.
+        /// Fail, unless a call with this verifier created it.
         Exclusive(Verifier) = 2,
     }
 }

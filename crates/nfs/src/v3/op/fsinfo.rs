@@ -36,13 +36,13 @@ xdr_struct! {
         pub read_max: u32,
         /// Best size of a READ.
         pub read_preferred: u32,
-        /// What the size of a READ should be a multiple of.
+        /// Preferred multiple of the size of a READ.
         pub read_multiple: u32,
         /// Largest WRITE.
         pub write_max: u32,
         /// Best size of a WRITE.
         pub write_preferred: u32,
-        /// What the size of a WRITE should be a multiple of.
+        /// Preferred multiple of the size of a WRITE.
         pub write_multiple: u32,
         /// Best size of a READDIR.
         pub readdir_preferred: u32,

@@ -29,7 +29,7 @@ xdr_struct! {
         pub free_files: u64,
         /// Files that the caller can still make.
         pub available_files: u64,
-        /// How long this is unlikely to change, in seconds.
+        /// How long these counts will probably stay the same, in seconds.
         pub invariant_seconds: u32,
     }
 }

@@ -8,7 +8,7 @@ xdr_union! {
     /// What to make, by type (`mknoddata3`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub enum What {
-        /// A regular file: not with this procedure.
+        /// A regular file: not valid for this procedure.
         Reg = FileType::Reg,
         /// A directory: not with this procedure.
         Dir = FileType::Dir,
@@ -16,7 +16,7 @@ xdr_union! {
         Blk(DeviceData) = FileType::Blk,
         /// A character device.
         Chr(DeviceData) = FileType::Chr,
-        /// A symbolic link: not with this procedure.
+        /// A symbolic link: not valid for this procedure.
         Lnk = FileType::Lnk,
         /// A socket.
         Sock(SetAttr) = FileType::Sock,

@@ -23,7 +23,7 @@ pub mod setattr;
 pub mod symlink;
 pub mod write;
 
-/// Checks a sample result; its length, and how much of that the call sets.
+/// Checks a sample result, its length, and the part of that which the call determines.
 #[cfg(test)]
 pub(crate) fn result<T>(res: &T, wire: &str, variable_bytes: usize) -> (usize, usize)
 where

@@ -1,4 +1,5 @@
-//! NULL (RFC 1813 section 3.3.0): answers, so that a client knows that the server is there.
+//! NULL (RFC 1813 section 3.3.0): does nothing, so that a client can test whether the server
+//! responds.
 
 use weir_xdr::xdr_struct;
 

@@ -21,11 +21,11 @@ xdr_struct! {
         pub link_max: u32,
         /// Longest name, in bytes.
         pub name_max: u32,
-        /// A longer name is refused, not cut short.
+        /// A longer name is rejected, not truncated.
         pub no_trunc: bool,
-        /// Only the superuser may give files away.
+        /// Only the superuser may change a file's owner.
         pub chown_restricted: bool,
-        /// Names that differ in case alone are the same.
+        /// Names that differ only in case are the same.
         pub case_insensitive: bool,
         /// Names keep their case.
         pub case_preserving: bool,

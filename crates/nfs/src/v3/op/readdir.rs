@@ -10,11 +10,11 @@ xdr_struct! {
     pub struct Args {
         /// The directory.
         pub dir: FileHandle,
-        /// Those after the entry with this cookie; 0: from the front.
+        /// Start after the entry with this cookie; 0: at the beginning.
         pub cookie: u64,
-        /// The verifier that came with the cookie; zeros with cookie 0.
+        /// The verifier returned with the cookie; zeros with cookie 0.
         pub verifier: Verifier,
-        /// Most bytes of results, of `READDIR3resok` in full.
+        /// Most bytes of results, the whole `READDIR3resok` included.
         pub count: u32,
     }
 
@@ -34,7 +34,7 @@ xdr_struct! {
     pub struct Listing {
         /// Attributes of the directory.
         pub dir: PostOpAttr,
-        /// Says whether the cookies are still good, when sent back with one.
+        /// Returned with a cookie, tells the server whether the cookie is still valid.
         pub verifier: Verifier,
         /// The names.
         pub entries: Chain<Entry>,
@@ -46,7 +46,7 @@ xdr_struct! {
 /// Names; a failure carries the directory's attributes.
 pub type Res = Result<Listing, Failure<PostOpAttr>>;
 
-/// A list on the wire as a chain of optional elements (RFC 4506 section 4.19).
+/// A list encoded as a chain of optional elements (RFC 4506 section 4.19).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain<T>(pub Vec<T>);
 

@@ -11,13 +11,13 @@ xdr_struct! {
     pub struct Args {
         /// The directory.
         pub dir: FileHandle,
-        /// Those after the entry with this cookie; 0: from the front.
+        /// Start after the entry with this cookie; 0: at the beginning.
         pub cookie: u64,
-        /// The verifier that came with the cookie; zeros with cookie 0.
+        /// The verifier returned with the cookie; zeros with cookie 0.
         pub verifier: Verifier,
         /// Most bytes of file numbers, names and cookies.
         pub dir_count: u32,
-        /// Most bytes of results, of `READDIRPLUS3resok` in full.
+        /// Most bytes of results, the whole `READDIRPLUS3resok` included.
         pub max_count: u32,
     }
 
@@ -41,7 +41,7 @@ xdr_struct! {
     pub struct Listing {
         /// Attributes of the directory.
         pub dir: PostOpAttr,
-        /// Says whether the cookies are still good, when sent back with one.
+        /// Returned with a cookie, tells the server whether the cookie is still valid.
         pub verifier: Verifier,
         /// The names.
         pub entries: Chain<Entry>,

@@ -27,7 +27,7 @@ xdr_struct! {
         pub offset: u64,
         /// Bytes to write.
         pub count: u32,
-        /// How durable they must be before the reply.
+        /// Durability required before the reply.
         pub stable: Stability,
         /// The bytes.
         pub data: Data,
@@ -40,14 +40,14 @@ xdr_struct! {
         pub file: WccData,
         /// Bytes written.
         pub count: u32,
-        /// How durable they are: at least as asked.
+        /// Durability provided: at least the requested one.
         pub committed: Stability,
-        /// Another one than in an earlier reply says that uncommitted data may be lost.
+        /// If it differs from an earlier reply's, uncommitted data may be lost.
         pub verifier: Verifier,
     }
 }
 
-/// What was written; a failure carries the file around it.
+/// The result; a failure carries the file's attributes around the call.
 pub type Res = Result<Written, Failure<WccData>>;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! CB_GETATTR (RFC 8881 section 20.1): attributes of a file that the client holds a write
-//! delegation of.
+//! CB_GETATTR (RFC 8881 section 20.1): attributes of a file for which the client holds a write
+//! delegation.
 
 use crate::macros::samples;
 use crate::v4::attr::Attrs;

@@ -1,9 +1,7 @@
 //! Operations of the callback program (RFC 8881 section 20, RFC 7862 section 16): the server calls,
 //! the client answers.
-//!
 //! Every operation has a row in the table below and a file here. Operations of a second list are
-//! known but refused by the client: they need no codec, because the answer ends the
-//! compound.
+//! known but rejected by the client: they need no codec, because that answer ends the compound.
 
 use super::error::Error;
 use super::types::Status;
@@ -19,13 +17,13 @@ pub mod recall_slot;
 pub mod sequence;
 pub mod wants_cancelled;
 
-/// The number that stands for an operation that does not exist.
+/// The number of ILLEGAL, for unknown operations.
 const ILLEGAL: u32 = 10044;
 
-/// Why the next operation of a callback cannot be done.
+/// Why the next operation of a callback cannot be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CbOpError {
-    /// No minor version has an operation of that number.
+    /// No minor version has an operation with this number.
     Illegal(u32),
     /// Its arguments cannot be read.
     BadXdr(CbOpCode),
@@ -65,7 +63,7 @@ macro_rules! callbacks {
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum CbOp {
             $($(#[$meta])* $name($op::Args),)*
-            /// Known, but refused; its arguments are not read.
+            /// Known, but rejected; its arguments are not decoded.
             Refused(CbOpCode),
         }
 
@@ -75,10 +73,10 @@ macro_rules! callbacks {
                 match self { $(Self::$name(_) => CbOpCode::$name,)* Self::Refused(code) => *code }
             }
 
-            /// Reads the next operation of a callback.
+            /// Decodes the next operation of a callback.
             ///
             /// # Errors
-            /// See [`CbOpError`]; nothing after it can be read either.
+            /// See [`CbOpError`]; nothing after it can be decoded either.
             pub fn decode_next(d: &mut Decoder) -> Result<Self, CbOpError> {
                 let number = d.u32().map_err(|_| CbOpError::Truncated)?;
                 let code = CbOpCode::from_number(number).ok_or(CbOpError::Illegal(number))?;
@@ -104,7 +102,7 @@ macro_rules! callbacks {
         #[allow(clippy::large_enum_variant, reason = "it is read, used and dropped one at a time")]
         pub enum CbOpRes {
             $($(#[$meta])* $name($op::Res),)*
-            /// Failed before it began: a rule of the compound, arguments, or refused.
+            /// Failed before it was executed: a rule of the compound, arguments, or rejected.
             Failed(CbOpCode, Error),
             /// There is no such operation.
             Illegal,
@@ -120,7 +118,7 @@ macro_rules! callbacks {
                 }
             }
 
-            /// Reads the next result of a callback's reply.
+            /// Decodes the next result of a callback's reply.
             ///
             /// # Errors
             /// The bytes are no result.
@@ -230,19 +228,19 @@ macro_rules! callbacks {
 
 callbacks! {
     served {
-        /// Attributes of a file that the client holds a write delegation of.
+        /// Attributes of a file for which the client holds a write delegation.
         Getattr = 3, getattr, 0;
         /// Asks for a delegation back.
         Recall = 4, recall, 0;
-        /// Asks for any delegations or layouts back.
+        /// Recalls any delegations or layouts.
         RecallAny = 8, recall_any, 1;
         /// Asks the client to use fewer slots.
         RecallSlot = 10, recall_slot, 1;
         /// Begins a callback in a session.
         Sequence = 11, sequence, 1;
-        /// Delegations that the client wanted are not going to come.
+        /// Delegations that the client wanted will not be granted.
         WantsCancelled = 12, wants_cancelled, 1;
-        /// A lock that the client wanted may be free.
+        /// A lock that the client wanted may be available.
         NotifyLock = 13, notify_lock, 1;
         /// A copy in the background has ended.
         Offload = 15, offload, 2;

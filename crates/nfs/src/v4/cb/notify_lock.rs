@@ -1,4 +1,4 @@
-//! CB_NOTIFY_LOCK (RFC 8881 section 20.11): a lock that the client wanted may be free.
+//! CB_NOTIFY_LOCK (RFC 8881 section 20.11): a lock that the client wanted may be available.
 
 use crate::macros::samples;
 use crate::v4::types::{FileHandle, StateOwner, Status};

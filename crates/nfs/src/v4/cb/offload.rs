@@ -1,4 +1,4 @@
-//! CB_OFFLOAD (RFC 7862 section 16.1): a copy in the background has ended.
+//! CB_OFFLOAD (RFC 7862 section 16.1): a background copy has ended.
 
 use crate::macros::samples;
 use crate::v4::error::Error;

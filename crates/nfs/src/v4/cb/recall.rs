@@ -1,4 +1,4 @@
-//! CB_RECALL (RFC 8881 section 20.2): asks for a delegation back.
+//! CB_RECALL (RFC 8881 section 20.2): recalls a delegation.
 
 use crate::macros::samples;
 use crate::v4::types::{FileHandle, StateId, Status};
@@ -10,14 +10,14 @@ xdr_struct! {
     pub struct Args {
         /// The delegation.
         pub stateid: StateId,
-        /// The file is about to be truncated to nothing: data need not be written back.
+        /// The file will be truncated to size 0: dirty data need not be written back.
         pub truncate: bool,
         /// The file.
         pub file: FileHandle,
     }
 }
 
-/// Nothing more; the delegation comes back by DELEGRETURN.
+/// No results; the client returns the delegation by DELEGRETURN.
 pub type Res = Status;
 
 samples! {

@@ -1,4 +1,4 @@
-//! CB_RECALL_ANY (RFC 8881 section 20.6): asks for any delegations or layouts back.
+//! CB_RECALL_ANY (RFC 8881 section 20.6): recalls any delegations or layouts.
 
 use crate::macros::samples;
 use crate::v4::bitmap::Bitmap;
@@ -22,7 +22,7 @@ xdr_struct! {
     pub struct Args {
         /// How many the client may keep.
         pub keep: u32,
-        /// Kinds that count ([`READ_DELEGATIONS`] and so on).
+        /// Kinds to recall ([`READ_DELEGATIONS`] and so on).
         pub kinds: Bitmap,
     }
 }

@@ -1,4 +1,4 @@
-//! CB_SEQUENCE (RFC 8881 section 20.9): begins a callback in a session.
+//! CB_SEQUENCE (RFC 8881 section 20.9): starts a callback in a session.
 
 use crate::macros::samples;
 use crate::v4::error::Error;
@@ -19,7 +19,7 @@ xdr_struct! {
         pub highest_slot: u32,
         /// Whether to keep the reply for a retry.
         pub cache_this: bool,
-        /// Calls of the client whose replies it should have before it does this.
+        /// Calls of the client whose replies it should have received before it executes this.
         pub referring_calls: List<ReferringCalls, MAX_LIST>,
     }
 

@@ -1,5 +1,5 @@
-//! CB_WANTS_CANCELLED (RFC 8881 section 20.10): delegations that the client wanted are not going
-//! to come.
+//! CB_WANTS_CANCELLED (RFC 8881 section 20.10): delegations that the client wanted will not be
+//! granted.
 
 use crate::macros::samples;
 use crate::v4::types::Status;

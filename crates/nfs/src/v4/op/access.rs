@@ -35,7 +35,7 @@ xdr_struct! {
     /// What the caller may do.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Granted {
-        /// Those of the rights that the server can tell about.
+        /// The rights that the server can evaluate.
         pub supported: Rights,
         /// Those that the caller has.
         pub rights: Rights,

@@ -9,7 +9,7 @@ xdr_struct! {
     /// What to reserve of the current file.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Args {
-        /// Open, lock or delegation to write under, or a special one.
+        /// Stateid of an open, lock or delegation for writing, or a special one.
         pub stateid: StateId,
         /// First byte.
         pub offset: u64,

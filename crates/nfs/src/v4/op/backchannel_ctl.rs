@@ -10,7 +10,7 @@ xdr_struct! {
     pub struct Args {
         /// Number of the client's callback program.
         pub cb_program: u32,
-        /// How the server may authenticate itself; best first.
+        /// Flavors with which the server may authenticate, best first.
         pub sec_parms: List<CallbackSec, MAX_LIST>,
     }
 }

@@ -12,9 +12,9 @@ xdr_enum! {
         Fore = 1,
         /// The backchannel.
         Back = 2,
-        /// The fore channel; both if the server likes.
+        /// The fore channel; both if the server prefers.
         ForeOrBoth = 3,
-        /// The backchannel; both if the server likes.
+        /// The backchannel; both if the server prefers.
         BackOrBoth = 7,
     }
 

@@ -17,7 +17,7 @@ xdr_struct! {
         pub source_offset: u64,
         /// First byte in the current file.
         pub destination_offset: u64,
-        /// Bytes; 0: to the end of the saved file.
+        /// Length in bytes; 0: to the end of the saved file.
         pub count: u64,
     }
 }

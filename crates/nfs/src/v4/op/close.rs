@@ -9,14 +9,14 @@ xdr_struct! {
     /// What to close.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Args {
-        /// The open owner's next number (minor version 0).
+        /// The open owner's next sequence id (minor version 0).
         pub seqid: u32,
         /// The open.
         pub open_stateid: StateId,
     }
 }
 
-/// The stateid, which means nothing any more.
+/// The stateid, which is no longer valid.
 pub type Res = Result<StateId, Error>;
 
 samples! {

@@ -6,7 +6,7 @@ use crate::v4::types::Verifier;
 use weir_xdr::xdr_struct;
 
 xdr_struct! {
-    /// What to make durable of the current file.
+    /// The range of the current file to make durable.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Args {
         /// First byte.
@@ -16,7 +16,7 @@ xdr_struct! {
     }
 }
 
-/// The verifier: if it is not that of the writes, their data may be lost.
+/// The verifier: if it differs from the writes', their data may be lost.
 pub type Res = Result<Verifier, Error>;
 
 samples! {

@@ -17,13 +17,13 @@ xdr_struct! {
         pub source_offset: u64,
         /// First byte in the current file.
         pub destination_offset: u64,
-        /// Bytes; 0: to the end of the saved file.
+        /// Length in bytes; 0: to the end of the saved file.
         pub count: u64,
-        /// The bytes are to arrive from front to back.
+        /// Copy the bytes sequentially.
         pub consecutive: bool,
-        /// The call returns only when all is copied.
+        /// Return only when all is copied.
         pub synchronous: bool,
-        /// Where the saved file is, if on other servers.
+        /// The saved file's servers, if it is on other servers.
         pub source_servers: List<NetLoc, 64>,
     }
 
@@ -32,7 +32,7 @@ xdr_struct! {
     pub struct Requirements {
         /// Bytes arrive from front to back.
         pub consecutive: bool,
-        /// The call returns only when all is copied.
+        /// Whether the call returned after all was copied.
         pub synchronous: bool,
     }
 
@@ -46,7 +46,7 @@ xdr_struct! {
     }
 }
 
-/// Goes with [`Error::OffloadNoReqs`]: what the server could do instead.
+/// Details of [`Error::OffloadNoReqs`]: what the server could do instead.
 impl Detail for Requirements {
     const ERROR: Error = Error::OffloadNoReqs;
 }

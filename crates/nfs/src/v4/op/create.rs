@@ -1,4 +1,4 @@
-//! CREATE (RFC 8881 section 18.4): makes a file that is no regular one.
+//! CREATE (RFC 8881 section 18.4): creates a file that is not a regular one.
 
 use crate::macros::samples;
 use crate::v4::attr::Fattr;
@@ -11,7 +11,7 @@ xdr_union! {
     /// What to make.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub enum Kind {
-        /// A regular file: never made by this operation, but clients may ask.
+        /// A regular file: never created by this operation, but clients may ask.
         Regular = 1,
         /// A directory.
         Directory = 2,
@@ -44,7 +44,7 @@ xdr_struct! {
         pub attrs: Fattr,
     }
 
-    /// What was made; it is the current file now.
+    /// The result; the new file becomes the current one.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Created {
         /// The directory's change.

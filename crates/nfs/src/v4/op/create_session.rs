@@ -1,4 +1,4 @@
-//! CREATE_SESSION (RFC 8881 section 18.36): makes a session.
+//! CREATE_SESSION (RFC 8881 section 18.36): creates a session.
 
 use crate::macros::{samples, wire_flags};
 use crate::v4::error::Error;
@@ -10,7 +10,7 @@ wire_flags! {
     pub struct Flags {
         /// Its replies survive a restart of the server.
         const PERSIST = 1;
-        /// This connection serves the backchannel too.
+        /// This connection also serves as the backchannel.
         const CONN_BACK_CHAN = 2;
         /// This connection goes over to RDMA.
         const CONN_RDMA = 4;
@@ -33,7 +33,7 @@ xdr_struct! {
         pub back: ChannelAttrs,
         /// Number of the client's callback program.
         pub cb_program: u32,
-        /// How the server may authenticate itself; best first.
+        /// Flavors with which the server may authenticate, best first.
         pub sec_parms: List<CallbackSec, MAX_LIST>,
     }
 

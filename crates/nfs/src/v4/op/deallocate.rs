@@ -1,4 +1,4 @@
-//! DEALLOCATE (RFC 7862 section 15.4): makes a hole.
+//! DEALLOCATE (RFC 7862 section 15.4): punches a hole.
 
 use crate::macros::samples;
 use crate::v4::error::Error;
@@ -6,10 +6,10 @@ use crate::v4::types::StateId;
 use weir_xdr::xdr_struct;
 
 xdr_struct! {
-    /// What to make a hole in the current file.
+    /// The range of the current file to punch.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Args {
-        /// Open, lock or delegation to write under, or a special one.
+        /// Stateid of an open, lock or delegation for writing, or a special one.
         pub stateid: StateId,
         /// First byte.
         pub offset: u64,

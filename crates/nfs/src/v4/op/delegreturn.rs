@@ -1,4 +1,4 @@
-//! DELEGRETURN (RFC 8881 section 18.6): gives a delegation back.
+//! DELEGRETURN (RFC 8881 section 18.6): returns a delegation.
 
 use crate::macros::samples;
 use crate::v4::types::{StateId, Status};

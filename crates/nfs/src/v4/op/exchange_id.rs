@@ -7,7 +7,7 @@ use crate::v4::types::{Blob, ClientId, ClientOwner, ImplId, MAX_LIST, Owner, Ser
 use weir_xdr::{List, xdr_struct, xdr_union};
 
 wire_flags! {
-    /// What the peers can do, and what is asked for.
+    /// Capabilities of the peers, and requests.
     pub struct Flags {
         /// The client follows referrals.
         const SUPP_MOVED_REFER = 0x0000_0001;
@@ -15,7 +15,7 @@ wire_flags! {
         const SUPP_MOVED_MIGR = 0x0000_0002;
         /// The peer does the operations that need fencing (minor version 2).
         const SUPP_FENCE_OPS = 0x0000_0004;
-        /// Stateids belong to the principal that made them.
+        /// Stateids belong to the principal that created them.
         const BIND_PRINC_STATEID = 0x0000_0100;
         /// Not for pNFS.
         const USE_NON_PNFS = 0x0001_0000;
@@ -37,7 +37,7 @@ wire_flags! {
 }
 
 xdr_union! {
-    /// How state is to be protected (`state_protect4_a`).
+    /// Requested state protection (`state_protect4_a`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub enum StateProtect {
         /// Not at all.
@@ -48,7 +48,7 @@ xdr_union! {
         Ssv(SsvParams) = 2,
     }
 
-    /// How state is protected (`state_protect4_r`).
+    /// State protection in effect (`state_protect4_r`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub enum StateProtected {
         /// Not at all.
@@ -79,11 +79,11 @@ xdr_struct! {
     pub struct ProtectOps {
         /// Those that only the credential may do.
         pub must_enforce: Bitmap,
-        /// Those that the credential may do in a user's stead.
+        /// Operations that this credential may execute on behalf of users.
         pub must_allow: Bitmap,
     }
 
-    /// What a client asks of a shared secret (`ssv_sp_parms4`).
+    /// Parameters requested for a shared secret (`ssv_sp_parms4`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct SsvParams {
         /// Operations that are protected.
@@ -98,7 +98,7 @@ xdr_struct! {
         pub num_gss_handles: u32,
     }
 
-    /// What a shared secret is going to be (`ssv_prot_info4`).
+    /// Parameters of the shared secret (`ssv_prot_info4`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct SsvInfo {
         /// Operations that are protected.
@@ -115,20 +115,20 @@ xdr_struct! {
         pub handles: List<Blob, MAX_LIST>,
     }
 
-    /// Who the client is to the server, and who the server is.
+    /// The client's and the server's identities.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Exchanged {
         /// The client's short name.
         pub client_id: ClientId,
-        /// What the first CREATE_SESSION shall say.
+        /// The sequence id for the first CREATE_SESSION.
         pub sequence_id: u32,
-        /// What the server can do, and whether the client is confirmed.
+        /// The server's capabilities, and whether the client is confirmed.
         pub flags: Flags,
         /// How the client's state is protected.
         pub state_protect: StateProtected,
         /// Who the server is.
         pub server_owner: ServerOwner,
-        /// Servers of the same scope know each other's names for things.
+        /// Servers of the same scope share filehandles and other identifiers.
         pub server_scope: Owner,
         /// The server's software.
         pub impl_id: List<ImplId, 1>,

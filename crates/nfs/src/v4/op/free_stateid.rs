@@ -1,4 +1,4 @@
-//! FREE_STATEID (RFC 8881 section 18.38): frees a stateid that means nothing any more.
+//! FREE_STATEID (RFC 8881 section 18.38): frees a stateid that is no longer in use.
 
 use crate::macros::samples;
 use crate::v4::types::{StateId, Status};

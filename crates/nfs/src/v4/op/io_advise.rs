@@ -1,4 +1,4 @@
-//! IO_ADVISE (RFC 7862 section 15.5): how data is going to be used.
+//! IO_ADVISE (RFC 7862 section 15.5): the expected use of data.
 
 use crate::macros::samples;
 use crate::v4::bitmap::Bitmap;
@@ -38,7 +38,7 @@ xdr_struct! {
     /// The advice for the current file.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Args {
-        /// The open, lock or delegation that it holds for.
+        /// The open, lock or delegation that the advice applies to.
         pub stateid: StateId,
         /// First byte.
         pub offset: u64,

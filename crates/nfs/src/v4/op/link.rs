@@ -1,4 +1,4 @@
-//! LINK (RFC 8881 section 18.9): makes another name for a file.
+//! LINK (RFC 8881 section 18.9): adds a name for a file.
 
 use crate::macros::samples;
 use crate::v4::error::Error;

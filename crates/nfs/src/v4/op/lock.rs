@@ -22,14 +22,14 @@ xdr_struct! {
         pub locker: Locker,
     }
 
-    /// A lock owner that has no locks on the file yet (`open_to_lock_owner4`).
+    /// A lock owner without locks on the file yet (`open_to_lock_owner4`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct NewLocker {
-        /// The open owner's next number (minor version 0).
+        /// The open owner's next sequence id (minor version 0).
         pub open_seqid: u32,
         /// The open that the lock goes with.
         pub open_stateid: StateId,
-        /// The lock owner's next number (minor version 0).
+        /// The lock owner's next sequence id (minor version 0).
         pub lock_seqid: u32,
         /// The lock owner.
         pub lock_owner: StateOwner,
@@ -40,7 +40,7 @@ xdr_struct! {
     pub struct ExistingLocker {
         /// Its locks.
         pub lock_stateid: StateId,
-        /// The lock owner's next number (minor version 0).
+        /// The lock owner's next sequence id (minor version 0).
         pub lock_seqid: u32,
     }
 }
@@ -60,7 +60,7 @@ impl Detail for LockDenied {
     const ERROR: Error = Error::Denied;
 }
 
-/// The stateid of the owner's locks on the file; a denial tells the lock in the way.
+/// The stateid of the owner's locks on the file; if denied, the conflicting lock.
 pub type Res = Result<StateId, Detailed<LockDenied>>;
 
 samples! {

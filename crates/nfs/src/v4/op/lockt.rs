@@ -1,4 +1,4 @@
-//! LOCKT (RFC 8881 section 18.11): looks for a lock that stands in the way.
+//! LOCKT (RFC 8881 section 18.11): tests for a conflicting lock.
 
 use crate::macros::samples;
 use crate::v4::error::Detailed;
@@ -20,7 +20,7 @@ xdr_struct! {
     }
 }
 
-/// Nothing stands in the way; a denial tells what does.
+/// No lock conflicts; if denied, the conflicting lock.
 pub type Res = Result<(), Detailed<LockDenied>>;
 
 samples! {

@@ -11,7 +11,7 @@ xdr_struct! {
     pub struct Args {
         /// Kind of lock; need not be that of the locks in the range.
         pub kind: LockType,
-        /// The lock owner's next number (minor version 0).
+        /// The lock owner's next sequence id (minor version 0).
         pub seqid: u32,
         /// The owner's locks on the file.
         pub lock_stateid: StateId,

@@ -1,4 +1,4 @@
-//! LOOKUPP (RFC 8881 section 18.14): goes to the directory that holds a directory.
+//! LOOKUPP (RFC 8881 section 18.14): goes to a directory's parent.
 
 use crate::macros::samples;
 use crate::v4::error::Error;

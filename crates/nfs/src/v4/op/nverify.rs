@@ -1,4 +1,4 @@
-//! NVERIFY (RFC 8881 section 18.15): goes on if attributes differ.
+//! NVERIFY (RFC 8881 section 18.15): continues if attributes differ.
 
 use crate::macros::samples;
 use crate::v4::attr::Fattr;

@@ -1,10 +1,10 @@
-//! OFFLOAD_CANCEL (RFC 7862 section 15.8): ends a copy that goes on in the background.
+//! OFFLOAD_CANCEL (RFC 7862 section 15.8): cancels a background copy.
 
 use crate::macros::samples;
 use crate::v4::error::Error;
 use crate::v4::types::StateId;
 
-/// The copy, as its reply named it; the current file is its destination.
+/// The copy, by the stateid in its reply; the current file is its destination.
 pub type Args = StateId;
 
 /// Done.

@@ -1,11 +1,11 @@
-//! OFFLOAD_STATUS (RFC 7862 section 15.9): how far a copy in the background is.
+//! OFFLOAD_STATUS (RFC 7862 section 15.9): the progress of a background copy.
 
 use crate::macros::samples;
 use crate::v4::error::Error;
 use crate::v4::types::StateId;
 use weir_xdr::{List, xdr_struct};
 
-/// The copy, as its reply named it; the current file is its destination.
+/// The copy, by the stateid in its reply; the current file is its destination.
 pub type Args = StateId;
 
 xdr_struct! {
@@ -14,7 +14,7 @@ xdr_struct! {
     pub struct Progress {
         /// Bytes copied.
         pub count: u64,
-        /// How it ended (an `nfsstat4`), if it has.
+        /// Its final status (an `nfsstat4`), if it has ended.
         pub complete: List<u32, 1>,
     }
 }

@@ -9,7 +9,7 @@ use crate::v4::types::{ChangeInfo, Name, StateId, StateOwner, Verifier};
 use weir_xdr::{xdr_enum, xdr_struct, xdr_union};
 
 wire_flags! {
-    /// Access that is asked for, and what the client wants of delegations (minor version 1 on).
+    /// The requested access, and the client's wants for delegations (minor version 1 on).
     pub struct ShareAccess {
         /// To read.
         const READ = 1;
@@ -17,7 +17,7 @@ wire_flags! {
         const WRITE = 2;
         /// To read and write.
         const BOTH = 3;
-        /// The bits that [`want`](Self::want) is made of.
+        /// The bits that encode [`want`](Self::want).
         const WANT_MASK = 0xff00;
         /// Wants a read delegation.
         const WANT_READ_DELEG = 0x0100;
@@ -29,9 +29,9 @@ wire_flags! {
         const WANT_NO_DELEG = 0x0400;
         /// Wants no delegation, now or later.
         const WANT_CANCEL = 0x0500;
-        /// Wants to be told when resources allow a delegation.
+        /// Wants to be notified when resources allow a delegation.
         const SIGNAL_WHEN_RESOURCE_AVAILABLE = 0x0001_0000;
-        /// Wants the delegation when the file is not contended any more.
+        /// Wants the delegation when contention for the file has ended.
         const PUSH_WHEN_UNCONTENDED = 0x0002_0000;
     }
 
@@ -51,9 +51,9 @@ wire_flags! {
         const CONFIRM = 0x02;
         /// Locks split and join as POSIX has it.
         const LOCKTYPE_POSIX = 0x04;
-        /// The file stays while it is open, even if it is removed.
+        /// The file survives its removal while it is open.
         const PRESERVE_UNLINKED = 0x08;
-        /// The server may call back when a lock may be free.
+        /// The server may call back when a lock may be available.
         const MAY_NOTIFY_LOCK = 0x20;
     }
 }
@@ -71,7 +71,7 @@ pub enum Want {
     Any,
     /// None.
     None,
-    /// None, and wants from before are withdrawn.
+    /// None, and earlier wants are withdrawn.
     Cancel,
 }
 
@@ -82,7 +82,7 @@ impl ShareAccess {
         self.intersection(Self::BOTH)
     }
 
-    /// What the client wants of delegations, unless the bits have no meaning.
+    /// The client's want for a delegation, unless the bits are invalid.
     pub const fn want(self) -> Option<Want> {
         match self.bits() & Self::WANT_MASK.bits() {
             0 => Some(Want::NoPreference),
@@ -111,7 +111,7 @@ xdr_enum! {
 }
 
 xdr_union! {
-    /// Whether to make the file (`openflag4`).
+    /// Whether to create the file (`openflag4`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub enum How {
         /// It must be there.
@@ -120,26 +120,26 @@ xdr_union! {
         Create(CreateHow) = 1,
     }
 
-    /// What to do when the name exists (`createhow4`).
+    /// How to treat an existing name (`createhow4`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     #[allow(clippy::large_enum_variant, reason = "it is read, run and dropped one at a time")]
     pub enum CreateHow {
-        /// Take the file as it is, but for its size if that is among the attributes.
+        /// Use the file, and set only its size if that is among the attributes.
         Unchecked(Fattr) = 0,
         /// Fail.
         Guarded(Fattr) = 1,
-        /// Fail, unless it was made by a call with this verifier.
+        /// Fail, unless a call with this verifier created it.
         Exclusive(Verifier) = 2,
         /// The same, with attributes (minor version 1 on).
         Exclusive41(CreateVerifier) = 3,
     }
 
-    /// What is opened, and on what grounds (`open_claim4`).
+    /// The file to open, and the kind of claim (`open_claim4`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub enum Claim {
         /// A name in the current directory; a new open.
         Null(Name) = 0,
-        /// The current file; was open before the server restarted, with this delegation.
+        /// The current file; was open before the server restarted, under this delegation.
         Previous(DelegationType) = 1,
         /// A name in the current directory; opened under a delegation.
         DelegateCur(DelegateCur) = 2,
@@ -164,7 +164,7 @@ xdr_union! {
         Blocks(ModifiedLimit) = 2,
     }
 
-    /// The delegation that comes with an open (`open_delegation4`).
+    /// The delegation granted with an open (`open_delegation4`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub enum Delegation {
         /// None.
@@ -182,9 +182,9 @@ xdr_union! {
     pub enum WhyNone {
         /// The client wanted none.
         NotWanted = 0,
-        /// Others use the file; whether the server is going to push one later.
+        /// Contention; whether the server will push one later.
         Contention(bool) = 1,
-        /// Resources are short; whether the server is going to signal when they are not.
+        /// Short of resources; whether the server will signal when they are available.
         Resource(bool) = 2,
         /// Not for this type of file.
         NotSuppFtype = 3,
@@ -205,9 +205,9 @@ xdr_struct! {
     /// What to open, and how.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Args {
-        /// The open owner's next number (minor version 0).
+        /// The open owner's next sequence id (minor version 0).
         pub seqid: u32,
-        /// Access, and what the client wants of delegations.
+        /// Access, and the client's wants for delegations.
         pub share_access: ShareAccess,
         /// What others shall not do.
         pub share_deny: ShareDeny,
@@ -219,7 +219,7 @@ xdr_struct! {
         pub claim: Claim,
     }
 
-    /// A verifier that tells retries, and attributes (`creatverfattr`).
+    /// A verifier that identifies retries, and attributes (`creatverfattr`).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct CreateVerifier {
         /// The verifier.
@@ -253,7 +253,7 @@ xdr_struct! {
         pub stateid: StateId,
         /// It is to be given back at once.
         pub recall: bool,
-        /// Who may open the file without the server's being asked.
+        /// Users that may open the file without asking the server.
         pub permissions: Ace,
     }
 
@@ -264,9 +264,9 @@ xdr_struct! {
         pub stateid: StateId,
         /// It is to be given back at once.
         pub recall: bool,
-        /// How much may be written without the server's being asked.
+        /// How much may be written without asking the server.
         pub space_limit: SpaceLimit,
-        /// Who may open the file without the server's being asked.
+        /// Users that may open the file without asking the server.
         pub permissions: Ace,
     }
 
@@ -279,7 +279,7 @@ xdr_struct! {
         pub change: ChangeInfo,
         /// What the client must know.
         pub flags: ResultFlags,
-        /// Attributes that were set when the file was made.
+        /// Attributes set at the file's creation.
         pub attrs_set: Bitmap,
         /// The delegation.
         pub delegation: Delegation,

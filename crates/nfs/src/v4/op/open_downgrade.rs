@@ -1,4 +1,4 @@
-//! OPEN_DOWNGRADE (RFC 8881 section 18.18): gives up some of an open's access.
+//! OPEN_DOWNGRADE (RFC 8881 section 18.18): reduces an open's access.
 
 use super::open::{ShareAccess, ShareDeny};
 use crate::macros::samples;
@@ -12,7 +12,7 @@ xdr_struct! {
     pub struct Args {
         /// The open.
         pub open_stateid: StateId,
-        /// The open owner's next number (minor version 0).
+        /// The open owner's next sequence id (minor version 0).
         pub seqid: u32,
         /// Access from now on.
         pub share_access: ShareAccess,

@@ -10,7 +10,7 @@ xdr_struct! {
     /// What to read of the current file.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Args {
-        /// Open, lock or delegation to read under, or a special one.
+        /// Stateid of an open, lock or delegation for reading, or a special one.
         pub stateid: StateId,
         /// Offset of the first byte.
         pub offset: u64,
@@ -21,7 +21,7 @@ xdr_struct! {
     /// What was read.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct Read {
-        /// The file ended at the last of the bytes.
+        /// The file ended with the last of the bytes.
         pub eof: bool,
         /// The bytes.
         pub data: Data,

@@ -1,9 +1,9 @@
 //! READ_PLUS (RFC 7862 section 15.10): data and holes.
 //!
-//! A receiver that takes data from the connection straight to where it belongs reads the reply in
-//! pieces: [`ReplyHeader`], then for each segment a [`SegmentHeader`] and, for data, that many bytes
-//! and their padding. Each is read from the front of what has arrived; a
-//! [`Truncated`](weir_xdr::Error::Truncated) one needs more.
+//! A receiver that puts data from the connection directly in place decodes the reply in pieces:
+//! [`ReplyHeader`], then for each segment a [`SegmentHeader`] and, for data, that many bytes and
+//! their padding. Each is decoded from the front of the received bytes;
+//! [`Truncated`](weir_xdr::Error::Truncated) means that more are needed.
 
 use crate::Data;
 use crate::macros::samples;
@@ -32,7 +32,7 @@ xdr_struct! {
         pub length: u64,
     }
 
-    /// What was read: segments in order of offset, without gaps.
+    /// The segments read, in order of offset, without gaps.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct ReadPlus {
         /// The request reached the end of the file.
@@ -41,7 +41,7 @@ xdr_struct! {
         pub segments: Segments,
     }
 
-    /// What comes before the segments of a successful reply.
+    /// The part before the segments of a successful reply.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ReplyHeader {
         /// The request reached the end of the file.
@@ -62,12 +62,12 @@ xdr_union! {
     }
 }
 
-/// Bytes of a segment of data on the wire, without the data and its padding.
+/// Bytes of a data segment on the wire, without the data and its padding.
 pub const DATA_HEADER_BYTES: usize = 16;
 /// Bytes of a hole on the wire.
 pub const HOLE_BYTES: usize = 20;
 
-/// Segments, as many as the message holds.
+/// Segments; the message bounds their number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segments(pub Vec<Segment>);
 
@@ -79,7 +79,7 @@ impl Encode for Segments {
 
 impl Decode for Segments {
     fn decode(d: &mut Decoder) -> XdrResult<Self> {
-        // Each takes at least the header of empty data, so the message bounds how many there are.
+        // Each takes at least the header of empty data, so the message bounds their number.
         d.list(d.remaining() / DATA_HEADER_BYTES).map(Self)
     }
 }

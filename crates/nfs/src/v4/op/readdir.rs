@@ -1,8 +1,8 @@
 //! READDIR (RFC 8881 section 18.23): names in a directory.
 //!
-//! The entries are a linked list on the wire: before each stands `true`, after the last `false`. An
-//! [`Entry`] is encoded with the `true` before it, so that a server can write entries one by one
-//! into an encoder and take the one back that does not fit.
+//! The entries are a linked list on the wire: `true` precedes each, `false` follows the last. An
+//! [`Entry`] is encoded with the `true` before it, so that a server can encode entries one by one
+//! and remove one that does not fit.
 
 use crate::macros::samples;
 use crate::v4::attr::Attrs;
@@ -17,7 +17,7 @@ xdr_struct! {
     pub struct Args {
         /// Where to go on; 0: from the front.
         pub cookie: u64,
-        /// The verifier that came with the cookie; zeros from the front.
+        /// The verifier returned with the cookie; zeros from the beginning.
         pub verifier: Verifier,
         /// Most bytes of names and cookies: a hint.
         pub dir_count: u32,

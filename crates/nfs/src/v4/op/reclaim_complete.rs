@@ -1,4 +1,4 @@
-//! RECLAIM_COMPLETE (RFC 8881 section 18.51): ends a client's reclaiming.
+//! RECLAIM_COMPLETE (RFC 8881 section 18.51): ends a client's reclaims.
 
 use crate::macros::samples;
 use crate::v4::types::Status;

@@ -9,7 +9,7 @@ xdr_struct! {
     /// What to look for in the current file.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Args {
-        /// Open, lock or delegation to read under, or a special one.
+        /// Stateid of an open, lock or delegation for reading, or a special one.
         pub stateid: StateId,
         /// Where to begin.
         pub offset: u64,
@@ -20,14 +20,14 @@ xdr_struct! {
     /// Where it is.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Found {
-        /// There is none from the offset on: the rest of the file is of the other kind.
+        /// None follows the offset: the rest of the file is of the other kind.
         pub eof: bool,
         /// Offset of its first byte.
         pub offset: u64,
     }
 }
 
-/// Where it is; [`Error::NxIo`] past the end of the file.
+/// Its offset; [`Error::NxIo`] past the end of the file.
 pub type Res = Result<Found, Error>;
 
 samples! {

@@ -1,4 +1,4 @@
-//! SEQUENCE (RFC 8881 section 18.46): begins a compound in a session.
+//! SEQUENCE (RFC 8881 section 18.46): starts a compound in a session.
 
 use crate::macros::{samples, wire_flags};
 use crate::v4::error::Error;
@@ -20,7 +20,7 @@ wire_flags! {
         const EXPIRED_SOME_STATE_REVOKED = 0x0010;
         /// An administrator revoked state.
         const ADMIN_STATE_REVOKED = 0x0020;
-        /// Delegations or layouts were revoked because they were not given back.
+        /// Delegations or layouts were revoked because they were not returned.
         const RECALLABLE_STATE_REVOKED = 0x0040;
         /// State has moved to another server.
         const LEASE_MOVED = 0x0080;
@@ -28,7 +28,7 @@ wire_flags! {
         const RESTART_RECLAIM_NEEDED = 0x0100;
         /// No connection serves this session's backchannel.
         const CB_PATH_DOWN_SESSION = 0x0200;
-        /// The backchannel's slots are in a state that cannot be.
+        /// The backchannel's slots are in an impossible state.
         const BACKCHANNEL_FAULT = 0x0400;
         /// A pNFS device has changed.
         const DEVID_CHANGED = 0x0800;
@@ -38,12 +38,12 @@ wire_flags! {
 }
 
 xdr_struct! {
-    /// Which request of which session this is.
+    /// The request's session, slot and number.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Args {
         /// The session.
         pub session: SessionId,
-        /// The slot's next number, or its last for a retry.
+        /// The slot's next sequence id, or its last for a retry.
         pub sequence_id: u32,
         /// The slot.
         pub slot: u32,

@@ -22,7 +22,7 @@ xdr_struct! {
     pub struct Res {
         /// Success, or why it failed.
         pub status: Status,
-        /// Attributes that were set, also when it failed.
+        /// The attributes set, also after a failure.
         pub set: Bitmap,
     }
 }

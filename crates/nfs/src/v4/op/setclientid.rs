@@ -34,7 +34,7 @@ impl Detail for NetAddr {
     const ERROR: Error = Error::ClIdInUse;
 }
 
-/// The client id; if the name is in use, the address of the client that uses it.
+/// The client id; if the name is in use, the address of the client with it.
 pub type Res = Result<Introduced, Detailed<NetAddr>>;
 
 samples! {

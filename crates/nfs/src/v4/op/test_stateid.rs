@@ -1,4 +1,4 @@
-//! TEST_STATEID (RFC 8881 section 18.48): looks at stateids.
+//! TEST_STATEID (RFC 8881 section 18.48): checks stateids.
 
 use crate::macros::samples;
 use crate::v4::error::Error;

@@ -1,4 +1,4 @@
-//! VERIFY (RFC 8881 section 18.31): goes on if attributes are the same.
+//! VERIFY (RFC 8881 section 18.31): continues if attributes are the same.
 
 use crate::macros::samples;
 use crate::v4::attr::Fattr;

@@ -10,11 +10,11 @@ xdr_struct! {
     /// What to write to the current file.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Args {
-        /// Open, lock or delegation to write under, or a special one.
+        /// Stateid of an open, lock or delegation for writing, or a special one.
         pub stateid: StateId,
         /// Offset of the first byte.
         pub offset: u64,
-        /// How stable the data is to be when the call returns.
+        /// Stability required when the call returns.
         pub stable: StableHow,
         /// The bytes.
         pub data: Data,
@@ -25,7 +25,7 @@ xdr_struct! {
     pub struct Written {
         /// Bytes.
         pub count: u32,
-        /// How stable they are; no less than asked for.
+        /// Stability provided: at least the requested one.
         pub committed: StableHow,
         /// Changes when the server loses unstable data.
         pub verifier: Verifier,

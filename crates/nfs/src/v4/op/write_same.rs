@@ -1,4 +1,4 @@
-//! WRITE_SAME (RFC 7862 section 15.12): writes a pattern over and over.
+//! WRITE_SAME (RFC 7862 section 15.12): writes a pattern repeatedly.
 
 use crate::macros::samples;
 use crate::v4::error::Error;
@@ -9,12 +9,12 @@ use weir_xdr::{Opaque, xdr_struct};
 pub const MAX_PATTERN_BYTES: usize = 1 << 20;
 
 xdr_struct! {
-    /// What to write to the current file: blocks, each with its number and the pattern in it.
+    /// The data for the current file: blocks, each with its number and the pattern.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Args {
-        /// Open, lock or delegation to write under, or a special one.
+        /// Stateid of an open, lock or delegation for writing, or a special one.
         pub stateid: StateId,
-        /// How stable the data is to be when the call returns.
+        /// Stability required when the call returns.
         pub stable: StableHow,
         /// Offset of the first block.
         pub offset: u64,
