@@ -1,7 +1,7 @@
 //! The other end of a connection, as programs see it.
 
 use crate::admission::Identity;
-use crate::admission::{Admission, Origin};
+use crate::admission::{AddressShares, Admission, Origin};
 use crate::replies::{ReplyBudget, ReplyMemory};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -17,6 +17,7 @@ use weir_xdr::{Bytes, Encode, Message};
 #[derive(Debug)]
 pub struct Peer {
     id: u64,
+    address: Arc<AddressShares>,
     addr: SocketAddr,
     local: SocketAddr,
     origin: Origin,
@@ -31,16 +32,21 @@ pub struct Peer {
     calls: Mutex<HashMap<u32, oneshot::Sender<Bytes>>>,
 }
 
+/// Where a connection comes from.
+pub(crate) struct From {
+    pub(crate) addr: SocketAddr,
+    pub(crate) local: SocketAddr,
+    pub(crate) origin: Origin,
+    pub(crate) address: Arc<AddressShares>,
+}
+
 impl Peer {
-    pub(crate) fn new(
-        id: u64,
-        [addr, local]: [SocketAddr; 2],
-        origin: Origin,
-        replies: Arc<ReplyBudget>,
-        admission: Arc<Admission>,
-    ) -> Self {
+    pub(crate) fn new(id: u64, from: From, reply_bytes: usize, admission: Arc<Admission>) -> Self {
+        let From { addr, local, origin, address } = from;
+        let replies = ReplyBudget::new(reply_bytes, address.reply_bytes.clone());
         Self {
             id,
+            address,
             addr,
             local,
             origin,
@@ -68,6 +74,11 @@ impl Peer {
     /// The address of this server that the other end chose.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    /// What its address holds of the limits that addresses share.
+    pub(crate) fn address(&self) -> &Arc<AddressShares> {
+        &self.address
     }
 
     /// Where the connection comes from.

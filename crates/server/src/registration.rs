@@ -189,7 +189,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         tokio::spawn(
-            Arc::new(Transport::new(Limits::default(), programs, Arc::default(), stop))
+            Arc::new(Transport::new(Limits::default(), 16, programs, Arc::default(), stop))
                 .serve(vec![listener]),
         );
         addr

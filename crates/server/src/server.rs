@@ -164,6 +164,7 @@ impl Server {
         let verifier = Arc::new(WriteVerifier::new(recovered.run));
         let committer = Arc::new(Committer::new(verifier.clone()));
         let max_owners = state.opens + state.locks;
+        let max_clients = state.clients;
         let owner_bytes = usize::try_from(state.owner_bytes).unwrap_or(usize::MAX);
         let ids = Ids::random(recovered.run).map_err(in_dir)?;
         let state = Arc::new(Mutex::new(State::new(ids, state, grace)));
@@ -233,8 +234,13 @@ impl Server {
         let ids = programs.ids();
         let own_uid = rustix::process::geteuid().as_raw();
         let admission = Arc::new(Admission::new(admission, own_uid));
-        let transport =
-            Arc::new(Transport::new(transport, programs, admission.clone(), stop.clone()));
+        let transport = Arc::new(Transport::new(
+            transport,
+            max_clients,
+            programs,
+            admission.clone(),
+            stop.clone(),
+        ));
         Ok(Self {
             services,
             nfs4,
@@ -383,6 +389,7 @@ impl Server {
             }
             gone.into_iter().for_each(|owner| state.is_to_be_written(owner));
         }
+        self.addresses().sweep();
         recalls.look_again();
         recalls.look_at_files();
         if let Some(nfs4) = &self.nfs4 {

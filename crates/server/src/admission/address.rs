@@ -1,9 +1,9 @@
 //! What the peers at one address hold of the server's limits.
 //!
 //! An address is what one host can hardly change at will: an IPv4 address, or the first 64 bits of
-//! an IPv6 address. It is known as long as a connection comes from it.
+//! an IPv6 address. It is known as long as a connection comes from it, or a client that came from it.
 
-use super::quota::{Quota, Share};
+use super::quota::{Quota, Share, Taken};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -18,6 +18,8 @@ pub(crate) struct SharedLimits {
     /// Bytes of large calls.
     pub(crate) call_bytes: usize,
     pub(crate) connections: usize,
+    /// Clients of NFSv4.
+    pub(crate) clients: usize,
 }
 
 /// What is held of a limit.
@@ -43,6 +45,7 @@ pub(crate) struct Addresses {
     pub(crate) reply_bytes: Arc<Quota>,
     pub(crate) call_bytes: Arc<Quota>,
     pub(crate) connections: Arc<Quota>,
+    clients: Arc<Quota>,
     known: Mutex<HashMap<IpAddr, Weak<AddressShares>>>,
 }
 
@@ -52,6 +55,7 @@ pub(crate) struct AddressShares {
     pub(crate) reply_bytes: Arc<Share>,
     pub(crate) call_bytes: Arc<Share>,
     pub(crate) connections: Arc<Share>,
+    clients: Arc<Share>,
     /// A connection from it was refused, and the log says so.
     pub(crate) was_refused: AtomicBool,
 }
@@ -62,6 +66,7 @@ impl Addresses {
             reply_bytes: Quota::new(limits.reply_bytes),
             call_bytes: Quota::new(limits.call_bytes),
             connections: Quota::new(limits.connections),
+            clients: Quota::new(limits.clients),
             known: Mutex::default(),
         }
     }
@@ -87,19 +92,31 @@ impl Addresses {
             reply_bytes: self.reply_bytes.share(),
             call_bytes: self.call_bytes.share(),
             connections: self.connections.share(),
+            clients: self.clients.share(),
             was_refused: AtomicBool::new(false),
         });
         *place = Arc::downgrade(&shares);
         shares
     }
 
-    /// Forgets an address from which the last connection has gone.
-    pub(crate) fn forget_unused(&self, ip: IpAddr) {
-        let mut known = self.known.lock();
-        if known.get(&host(ip)).is_some_and(|shares| shares.strong_count() == 0) {
-            known.remove(&host(ip));
-        }
+    /// Forgets addresses that hold nothing any more.
+    pub(crate) fn sweep(&self) {
+        self.known.lock().retain(|_, shares| shares.strong_count() > 0);
     }
+}
+
+impl AddressShares {
+    /// A place among the clients of the address; `None`: it has as many as it may have.
+    pub(crate) fn place_for_client(self: &Arc<Self>) -> Option<Place> {
+        Some(Place { _taken: self.clients.try_take(1)?, _address: self.clone() })
+    }
+}
+
+/// Counts a client among those of its address, which is known that long.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _taken: Taken,
+    _address: Arc<AddressShares>,
 }
 
 /// The part of an address that says which host it is.
@@ -119,8 +136,12 @@ mod tests {
 
     #[test]
     fn an_address_is_known_while_it_is_used() {
-        let addresses =
-            Addresses::new(SharedLimits { reply_bytes: 10, call_bytes: 10, connections: 10 });
+        let addresses = Addresses::new(SharedLimits {
+            reply_bytes: 10,
+            call_bytes: 10,
+            connections: 10,
+            clients: 3,
+        });
         let of = |ip: &str| addresses.shares_of(ip.parse().unwrap());
         let first = of("192.0.2.1");
         assert!(Arc::ptr_eq(&first, &of("::ffff:192.0.2.1")));
@@ -128,12 +149,16 @@ mod tests {
         let v6 = of("2001:db8::1");
         assert!(Arc::ptr_eq(&v6, &of("2001:db8::ffff:2")), "a host has many of these");
         assert!(!Arc::ptr_eq(&v6, &of("2001:db8:0:1::1")));
-        addresses.forget_unused("192.0.2.1".parse().unwrap());
+        addresses.sweep();
         assert!(Arc::ptr_eq(&first, &of("192.0.2.1")));
-        drop((first, v6));
-        for ip in ["192.0.2.1", "192.0.2.2", "2001:db8::7", "2001:db8:0:1::7"] {
-            addresses.forget_unused(ip.parse().unwrap());
-        }
+        let place = first.place_for_client().unwrap();
+        let _other = first.place_for_client();
+        assert!(first.place_for_client().is_none(), "one more would leave too few free");
+        drop((first, v6, _other));
+        addresses.sweep();
+        assert_eq!(addresses.known.lock().len(), 1, "its client is there still");
+        drop(place);
+        addresses.sweep();
         assert!(addresses.known.lock().is_empty());
     }
 }

@@ -22,7 +22,7 @@ mod origin;
 mod quota;
 mod socket_owner;
 
-pub(crate) use address::{AddressShares, Addresses, LimitUse, SharedLimits};
+pub(crate) use address::{AddressShares, Addresses, LimitUse, Place, SharedLimits};
 pub use identity::Identity;
 pub(crate) use origin::Origin;
 #[cfg(test)]

@@ -15,6 +15,7 @@
 //!                  gone             courtesy --- wanted by others, or too old ---> gone
 //! ```
 
+use crate::admission::Place;
 use crate::state::error::StateError;
 use crate::state::ids::Ids;
 use crate::state::stateid::StateKey;
@@ -23,6 +24,7 @@ use crate::state::tables::revoked::Revoked;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A client as the server numbers it: a number that cannot be guessed ([`Ids`]).
@@ -88,6 +90,10 @@ pub struct Client {
     pub idle_since: Option<Duration>,
     /// Its open, lock and delegation state.
     pub states: HashSet<StateKey>,
+    /// Ranges that its owners have locked.
+    pub ranges: usize,
+    /// Counts it among the clients of its address.
+    pub(crate) place: Option<Arc<Place>>,
     /// What was taken away from it and what it has not acknowledged, oldest first.
     pub revoked: VecDeque<Revoked>,
     /// What an earlier run of the server took away from it.
@@ -169,6 +175,11 @@ impl Clients {
     /// The client with this name that is not confirmed yet.
     pub fn unconfirmed(&self, owner: &Owner) -> Option<&Client> {
         self.by_id.get(&self.by_owner.get(owner)?.unconfirmed?)
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
     }
 
     /// All clients.
@@ -308,6 +319,8 @@ impl Clients {
             is_recorded: false,
             idle_since: None,
             states: HashSet::new(),
+            ranges: 0,
+            place: None,
             revoked: VecDeque::new(),
             inherited: ReclaimDenied::default(),
             untold: ReclaimDenied::default(),

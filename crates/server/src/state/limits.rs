@@ -9,9 +9,9 @@ pub struct Limits {
     pub lease: Duration,
     /// How long state of a silent client is kept when no other client wants what it holds.
     pub courtesy: Duration,
-    /// Client records.
+    /// Client records. An address may have as many as it leaves free.
     pub clients: usize,
-    /// Sessions.
+    /// Sessions. A client may have as many as it leaves free; so it is with opens and locks.
     pub sessions: usize,
     /// Bytes of the replies that sessions keep; a client may keep as many as it leaves free.
     pub kept_reply_bytes: u64,

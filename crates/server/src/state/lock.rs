@@ -7,6 +7,7 @@
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName, Principal};
 use crate::state::error::StateError;
+use crate::state::room::Limited;
 use crate::state::stateid::{StateId, StateKey, check_seq, next_seq};
 use crate::state::table::State;
 use crate::state::tables::lock::{
@@ -42,8 +43,8 @@ impl<F: Clone> State<F> {
         if !self.opens.get(&open).is_some_and(|o| o.share.access.intersects(needed)) {
             return Err(StateError::OpenMode.into());
         }
-        if known.is_none() && self.locks.len() >= self.limits.locks {
-            return Err(StateError::TooMany.into());
+        if known.is_none() {
+            self.make_room(Limited::LockState, Some(client), now)?;
         }
         let holder = Holder::V4(owner.clone());
         let wanted = Wanted { node, range, exclusive };
@@ -256,18 +257,36 @@ impl<F: Clone> State<F> {
         if let Some(conflict) = self.conflict(node, holder, range, exclusive, now) {
             return Err(LockError::Denied(conflict));
         }
-        if self.held >= self.limits.locks {
-            return Err(StateError::TooMany.into());
-        }
+        self.make_room(Limited::Range, client_of(holder), now)?;
         self.machine_take(node, range, exclusive).map_err(LockError::Denied)?;
-        self.change_ranges(node, range, |ranges| ranges.lock(holder, range, exclusive))
-            .map_err(LockError::Denied)
+        let locked = self.change_ranges_of(node, range, client_of(holder), |ranges| {
+            ranges.lock(holder, range, exclusive)
+        });
+        locked.map_err(LockError::Denied)
     }
 
     /// Gives up what a holder has of a range.
     pub(super) fn free_range(&mut self, node: Node, holder: &Holder, range: Range) {
-        self.change_ranges(node, range, |ranges| ranges.unlock(holder, range));
+        let client = client_of(holder);
+        self.change_ranges_of(node, range, client, |ranges| ranges.unlock(holder, range));
         self.grant_waiting(node);
+    }
+
+    /// As [`change_ranges`](Self::change_ranges), for the ranges of one client's owner, or of a host.
+    fn change_ranges_of<T>(
+        &mut self,
+        node: Node,
+        range: Range,
+        client: Option<ClientId>,
+        change: impl FnOnce(&mut RangeLocks<Holder>) -> T,
+    ) -> T {
+        let before = self.held;
+        let changed = self.change_ranges(node, range, change);
+        if let Some(client) = client.and_then(|id| self.clients.get_mut(id).ok()) {
+            // No owner's ranges change because of another's.
+            client.ranges = (client.ranges + self.held).saturating_sub(before);
+        }
+        changed
     }
 
     /// Changes a file's ranges between `range`, and counts them; what no owner holds any more is given back
@@ -299,8 +318,18 @@ impl<F: Clone> State<F> {
         if let Ok(client) = self.clients.get_mut(owner.client) {
             client.states.remove(&key);
         }
-        self.change_ranges(node, Range::ALL, |ranges| ranges.release(&Holder::V4(owner)));
+        let client = Some(owner.client);
+        let release = |ranges: &mut RangeLocks<_>| ranges.release(&Holder::V4(owner));
+        self.change_ranges_of(node, Range::ALL, client, release);
         self.grant_waiting(node);
         self.drop_idle(node);
+    }
+}
+
+/// The client whose owner holds a lock, if it is one's.
+fn client_of(holder: &Holder) -> Option<ClientId> {
+    match holder {
+        Holder::V4(owner) => Some(owner.client),
+        Holder::Nlm(_) | Holder::Machine => None,
     }
 }

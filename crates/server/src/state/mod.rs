@@ -11,7 +11,8 @@
 //! 3. A client gets opens only while it is on disk ([`Client::is_recorded`]). One whose state was
 //!    taken away may not reclaim it after a restart: its owner is put on
 //!    [`State::take_unwritten`] in the same transition, and the reply waits until that is on disk.
-//! 4. Every table is bounded ([`Limits`]).
+//! 4. Every table is bounded ([`Limits`]), and a client has a share of it; clients whose lease is over make room
+//!    first (`room`).
 
 mod client;
 mod delegation;
@@ -26,6 +27,7 @@ mod open;
 mod reclaim_denied;
 mod record;
 mod revoked;
+mod room;
 mod session;
 mod share;
 mod slot;

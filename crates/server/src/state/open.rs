@@ -15,6 +15,7 @@
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName, Principal};
 use crate::state::error::StateError;
+use crate::state::room::Limited;
 use crate::state::share::Share;
 use crate::state::stateid::{StateId, StateKey, StateRef, check_seq, next_seq};
 use crate::state::table::State;
@@ -50,9 +51,7 @@ impl<F: Clone> State<F> {
         let key = match mine.map(|(key, _)| key) {
             Some(key) => key,
             None => {
-                if self.opens.len() >= self.limits.opens {
-                    return Err(StateError::TooMany);
-                }
+                self.make_room(Limited::Open, Some(client), now)?;
                 let key = self.new_key();
                 if confirm {
                     self.unconfirmed.push(key);

@@ -1,6 +1,6 @@
 //! All state: the tables, and the transitions that concern clients.
 
-use crate::admission::LimitUse;
+use crate::admission::AddressShares;
 use crate::handle::Node;
 use crate::state::client::{
     CallbackService, Client, ClientId, Clients, Exchanged, NewCallback, Owner, Principal,
@@ -9,6 +9,7 @@ use crate::state::error::StateError;
 use crate::state::grace::Grace;
 use crate::state::ids::Ids;
 use crate::state::limits::Limits;
+use crate::state::room::{Limited, Refusals};
 use crate::state::session::{SessionId, Sessions};
 use crate::state::share::Share;
 use crate::state::stateid::StateKey;
@@ -18,6 +19,7 @@ use crate::state::tables::revoked::Why;
 use crate::state::tables::store_locks::Machine;
 use crate::state::tables::{delegation, lock, lock_waiters, nlm, open};
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 use weir_vfs::RangeLocks;
 
@@ -81,6 +83,7 @@ pub struct State<F> {
     pub(in crate::state) unwritten: BTreeSet<Owner>,
     /// Clients without state that are on disk still: a restart would wait for them, and that is all.
     pub(in crate::state) idle: BTreeSet<Owner>,
+    pub(in crate::state) refusals: Refusals,
     pub(in crate::state) limits: Limits,
     pub(in crate::state) ids: Ids,
     pub(in crate::state) made: u64,
@@ -105,6 +108,7 @@ impl<F: Clone> State<F> {
             revoked: HashMap::new(),
             unwritten: BTreeSet::new(),
             idle: BTreeSet::new(),
+            refusals: Refusals::default(),
             limits,
             ids,
             made: 0,
@@ -114,11 +118,6 @@ impl<F: Clone> State<F> {
     /// The bounds.
     pub fn limits(&self) -> &Limits {
         &self.limits
-    }
-
-    /// What is held of each limit that clients share.
-    pub(crate) fn limit_uses(&self) -> Vec<LimitUse> {
-        vec![self.sessions.kept()]
     }
 
     /// Gives clients a longer lease, of which they learn when they ask; false if it is shorter: a
@@ -161,7 +160,34 @@ impl<F: Clone> State<F> {
         now: Duration,
     ) -> Result<Exchanged, StateError> {
         self.grace.check_name(&owner, &principal, now)?;
-        self.clients.exchange_id(owner, verifier, principal, update, now)
+        let again = (owner.clone(), principal.clone());
+        match self.clients.exchange_id(owner, verifier, principal, update, now) {
+            Err(StateError::TooMany) => {
+                self.make_room(Limited::Client, None, now)?;
+                self.clients.exchange_id(again.0, verifier, again.1, update, now)
+            }
+            found => found,
+        }
+    }
+
+    /// Counts a client among those of the address that it is introduced from, if it is not counted yet.
+    ///
+    /// # Errors
+    /// [`StateError::TooMany`]: the address has as many as it may have, and the client is forgotten again.
+    pub(crate) fn take_place(
+        &mut self,
+        id: ClientId,
+        address: &Arc<AddressShares>,
+    ) -> Result<(), StateError> {
+        let client = self.clients.get_mut(id)?;
+        if client.place.is_none() {
+            client.place = address.place_for_client().map(Arc::new);
+        }
+        if client.place.is_none() && !client.confirmed {
+            self.clients.remove(id);
+            return Err(StateError::TooMany);
+        }
+        Ok(())
     }
 
     /// SETCLIENTID ([`Clients::introduce`]), by a client that listens for callbacks at `callback`.
@@ -235,12 +261,9 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// [`StateError::StaleClientId`], [`StateError::TooMany`].
-    pub fn check_session(&self, id: ClientId) -> Result<(), StateError> {
-        let client = self.clients.get(id)?;
-        let replaced = self.clients.confirmed(&client.owner).filter(|other| other.id != id);
-        let theirs = replaced.map_or(0, |other| self.sessions.of(other.id).count());
-        let full = self.sessions.len() - theirs >= self.limits.sessions;
-        if full { Err(StateError::TooMany) } else { Ok(()) }
+    pub fn check_session(&mut self, id: ClientId, now: Duration) -> Result<(), StateError> {
+        self.clients.get(id)?;
+        self.make_room(Limited::Session, Some(id), now)
     }
 
     /// RECLAIM_COMPLETE for all file systems.

@@ -21,9 +21,8 @@ mod socket;
 mod tests;
 
 use crate::admission::{AddressShares, Addresses, Admission, Origin, SharedLimits, Taken};
-use crate::peer::Peer;
+use crate::peer::{From, Peer};
 use crate::program::Programs;
-use crate::replies::ReplyBudget;
 use connection::Connection;
 use futures_util::future::join_all;
 use socket2::{SockRef, TcpKeepalive};
@@ -97,8 +96,10 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
+    /// Serves `programs`, for which peers may introduce `clients`.
     pub(crate) fn new(
         limits: Limits,
+        clients: usize,
         programs: Programs,
         admission: Arc<Admission>,
         stop: CancellationToken,
@@ -107,6 +108,7 @@ impl Transport {
             reply_bytes: limits.all_reply_bytes,
             call_bytes: limits.call_bytes,
             connections: limits.connections,
+            clients,
         };
         let addresses = Arc::new(Addresses::new(shared));
         let next_id = AtomicU64::new(1);
@@ -182,15 +184,14 @@ impl Transport {
         tasks.spawn(async move {
             debug!("{addr}: connected");
             let origin = Origin::of(addr, local).await;
-            let replies = ReplyBudget::new(self.limits.reply_bytes, shares.reply_bytes.clone());
-            let admission = self.admission.clone();
-            let peer = Arc::new(Peer::new(id, [addr, local], origin, replies, admission));
+            let (bytes, admission) = (self.limits.reply_bytes, self.admission.clone());
+            let from = From { addr, local, origin, address: shares.clone() };
+            let peer = Arc::new(Peer::new(id, from, bytes, admission));
             let transport = self.clone();
             let end = Connection::new(self, stream, peer.clone(), shares).run().await;
             peer.close();
             transport.programs.disconnected(&peer);
             drop((peer, place));
-            transport.addresses.forget_unused(addr.ip());
             debug!("{addr}: {end}");
         });
     }

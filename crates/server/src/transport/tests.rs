@@ -107,7 +107,8 @@ impl Fixture {
         let stop = CancellationToken::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let transport = Arc::new(Transport::new(limits, programs, Arc::default(), stop.clone()));
+        let transport =
+            Arc::new(Transport::new(limits, 16, programs, Arc::default(), stop.clone()));
         let done = tokio::spawn(transport.clone().serve(vec![listener]));
         Self { echo, transport, addr, stop, done }
     }

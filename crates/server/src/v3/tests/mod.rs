@@ -133,7 +133,8 @@ impl Fixture {
         programs.add(Arc::new(Mount3::new(exports.clone())));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let transport = Transport::new(Limits::default(), programs, Arc::default(), stop.clone());
+        let transport =
+            Transport::new(Limits::default(), 16, programs, Arc::default(), stop.clone());
         tokio::spawn(Arc::new(transport).serve(vec![listener]));
         Self { addr, fs, exports, uid, is_memory: false, stop, _dir: dir }
     }

@@ -38,8 +38,12 @@ pub(crate) async fn exchange_id(cx: &mut Context, args: exchange_id::Args) -> ex
     let owner = Owner { sessions: true, name: bytes::Bytes::copy_from_slice(&args.client.owner) };
     let update = args.flags.contains(Flags::UPD_CONFIRMED_REC_A);
     let (now, verifier, principal) = (cx.now(), args.client.verifier, cx.principal.clone());
-    let found = cx.state().exchange_id(owner, verifier, principal, update, now);
-    let found = found.map_err(of_state)?;
+    let found = {
+        let mut state = cx.state();
+        let found = state.exchange_id(owner, verifier, principal, update, now).map_err(of_state)?;
+        state.take_place(found.id, cx.peer.address()).map_err(of_state)?;
+        found
+    };
     let confirmed = if found.confirmed { Flags::CONFIRMED_R } else { Flags::empty() };
     let identity = &cx.nfs.identity[..];
     Ok(Exchanged {
@@ -82,7 +86,7 @@ pub(crate) async fn create_session(
             return Err(Error::SeqMisordered);
         }
         // All that can fail comes before the first change (RFC 8881 section 18.36.4).
-        state.check_session(id).map_err(of_state)?;
+        state.check_session(id, now).map_err(of_state)?;
         let fore = match fore(&cx.nfs).grant(from_wire(&args.fore)).map_err(of_state) {
             Ok(fore) => fore,
             Err(error) => {

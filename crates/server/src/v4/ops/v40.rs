@@ -19,7 +19,11 @@ pub(crate) async fn setclientid(cx: &mut Context, args: setclientid::Args) -> se
     let (now, verifier, principal) = (cx.now(), args.client.verifier, cx.principal.clone());
     let (location, peer) = (&args.cb_location, cx.peer.addr().ip());
     let service = service_of(location, args.cb_program, args.callback_ident, peer);
-    let introduced = cx.state().introduce(owner, verifier, principal, service, now);
+    let introduced = {
+        let mut state = cx.state();
+        let introduced = state.introduce(owner, verifier, principal, service, now);
+        introduced.and_then(|found| state.take_place(found.0, cx.peer.address()).map(|()| found))
+    };
     match introduced {
         Ok((id, confirm)) => Ok(setclientid::Introduced { client_id: id.0, confirm }),
         Err(StateError::ClientInUse) => Err(Detailed::Detail(NetAddr::default())),

@@ -2,7 +2,7 @@
 
 use super::*;
 use weir_nfs::v4::Bitmap;
-use weir_nfs::v4::op::{create, readdir};
+use weir_nfs::v4::op::{create, readdir, setclientid};
 use weir_vfs::{Caller, SetAttr};
 
 /// A READDIR of all that fits a megabyte, with long replies.
@@ -92,4 +92,42 @@ async fn tags_are_no_longer_than_the_limit_and_are_not_kept_beyond_a_sessions() 
     assert_eq!(with_tag(&mut c, tag(1000), &ops).await, (Ok(()), 1), "its number was not used up");
     c.minor = 0;
     assert_eq!(with_tag(&mut c, tag(1025), &[Op::Putrootfh(())]).await, (Err(Error::Inval), 0));
+}
+
+#[tokio::test]
+async fn clients_from_one_address_leave_room_for_those_of_another() {
+    let f = Fixture::with(|config| config.state.clients = 12).await;
+    let exchange = |name: String| exchange_id::Args {
+        client: ClientOwner { verifier: *b"one run.", owner: name.as_bytes().into() },
+        flags: exchange_id::Flags::empty(),
+        state_protect: exchange_id::StateProtect::None,
+        impl_id: List::default(),
+    };
+    let mut flood = f.connect_from("127.0.0.1", "flood", 1).await;
+    let mut made = 0;
+    for i in 0..30 {
+        // Each over a connection of its own, as if the host came back again and again.
+        let mut c = f.connect_from("127.0.0.1", "flood", 1).await;
+        let status = c.raw(vec![Op::ExchangeId(exchange(format!("{i}")))]).await.status;
+        made += usize::from(status.is_ok());
+        assert!(matches!(status, Ok(()) | Err(Error::Delay)), "{status:?}");
+    }
+    assert_eq!(made, 6);
+    let again = flood.raw(vec![Op::ExchangeId(exchange("0".into()))]).await.status;
+    assert_eq!(again, Ok(()), "that client is known");
+    let mut other = f.connect_from("127.0.0.2", "other", 1).await;
+    for i in 0..3 {
+        let status = other.raw(vec![Op::ExchangeId(exchange(format!("o{i}")))]).await.status;
+        assert_eq!(status, Ok(()));
+    }
+    let name = weir_nfs::v4::types::ClientOwner { verifier: *b"one run.", owner: "v40".into() };
+    let args = setclientid::Args {
+        client: name,
+        cb_program: 0,
+        cb_location: weir_nfs::v4::types::NetAddr::default(),
+        callback_ident: 0,
+    };
+    flood.minor = 0;
+    let refused = flood.raw(vec![Op::Setclientid(args)]).await.status;
+    assert_eq!(refused, Err(Error::Delay), "in minor version 0, too");
 }

@@ -22,11 +22,11 @@ mod write_same;
 
 use crate::export::{CachePolicy, Export, ExportOptions, Squash};
 use crate::server::{Server, ServerConfig};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use weir_nfs::v4::attr::Attrs;
 use weir_nfs::v4::op::{create_session, exchange_id, getfh, open, reclaim_complete, sequence};
 use weir_nfs::v4::types::{ClientOwner, FileHandle, SessionId, StateId, StateOwner, Status};
@@ -92,7 +92,14 @@ impl Fixture {
     }
 
     async fn connect(&self, name: &'static str, minor: u32) -> Client {
-        let stream = TcpStream::connect(self.addr).await.unwrap();
+        self.connect_from("127.0.0.1", name, minor).await
+    }
+
+    /// A connection from this address of the loopback interface.
+    async fn connect_from(&self, ip: &str, name: &'static str, minor: u32) -> Client {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((ip.parse::<IpAddr>().unwrap(), 0).into()).unwrap();
+        let stream = socket.connect(self.addr).await.unwrap();
         let cred = AuthSys { uid: 0, machine_name: name.into(), ..AuthSys::default() };
         Client {
             stream,

@@ -108,7 +108,8 @@ impl Host {
         }
         let stop = CancellationToken::new();
         let listener = TcpListener::bind(SocketAddr::new(ip, port)).await.unwrap();
-        let transport = Transport::new(Limits::default(), programs, Arc::default(), stop.clone());
+        let transport =
+            Transport::new(Limits::default(), 16, programs, Arc::default(), stop.clone());
         tokio::spawn(Arc::new(transport).serve(vec![listener]));
         Self { ip, told, run, _stop: stop.drop_guard() }
     }
