@@ -1,6 +1,6 @@
 //! A server: exports, what it keeps in its state directory, and the programs behind its port.
 
-use crate::admission::{Addresses, Admission, AdmissionOptions};
+use crate::admission::{Addresses, Admission, AdmissionOptions, Descriptors};
 use crate::callback::Callbacks;
 use crate::delegation::recall::Recalls;
 use crate::export::{Export, Exports, ExportsError};
@@ -144,7 +144,8 @@ impl Server {
     /// # Errors
     /// What is wrong with the configuration or the state directory.
     pub fn new(config: ServerConfig) -> Result<Self, ServerError> {
-        let ServerConfig { exports, state_dir: path, transport, state, grace, clock, .. } = config;
+        let ServerConfig { exports, state_dir: path, grace, clock, .. } = config;
+        let ServerConfig { mut transport, mut state, .. } = config;
         let ServerConfig { rpcbind, clients_rpcbind, versions, admission, id_domain, .. } = config;
         let notice_ports_below = config.notice_ports_below;
         let in_dir = |source| ServerError::StateDir { path: path.clone(), source };
@@ -163,6 +164,9 @@ impl Server {
         let exports = Arc::new(Exports::open(exports, handles, &path)?);
         let verifier = Arc::new(WriteVerifier::new(recovered.run));
         let committer = Arc::new(Committer::new(verifier.clone()));
+        let descriptors = Descriptors::of_process();
+        transport.connections = transport.connections.min(descriptors.connections);
+        state.opens = state.opens.min(descriptors.opens);
         let max_owners = state.opens + state.locks;
         let max_clients = state.clients;
         let owner_bytes = usize::try_from(state.owner_bytes).unwrap_or(usize::MAX);

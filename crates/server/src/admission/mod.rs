@@ -16,6 +16,7 @@
 //! - `identity`: a caller. `origin`: where a connection comes from. `socket_owner`: which user owns a socket.
 
 mod address;
+mod descriptors;
 mod groups;
 mod identity;
 mod origin;
@@ -23,6 +24,7 @@ mod quota;
 mod socket_owner;
 
 pub(crate) use address::{AddressShares, Addresses, LimitUse, Place, SharedLimits};
+pub(crate) use descriptors::Descriptors;
 pub use identity::Identity;
 pub(crate) use origin::Origin;
 #[cfg(test)]

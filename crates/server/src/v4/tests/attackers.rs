@@ -131,3 +131,14 @@ async fn clients_from_one_address_leave_room_for_those_of_another() {
     let refused = flood.raw(vec![Op::Setclientid(args)]).await.status;
     assert_eq!(refused, Err(Error::Delay), "in minor version 0, too");
 }
+
+#[tokio::test]
+async fn opens_leave_descriptors_for_connections() {
+    let f = Fixture::new().await;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let uses = [f.server.addresses().uses(), f.server.services.state.lock().limit_uses()].concat();
+    let taken = uses.iter().filter(|limit| matches!(limit.name, "connections" | "opens"));
+    let limits: Vec<u64> = taken.map(|limit| limit.limit).collect();
+    assert_eq!(limits.len(), 2);
+    assert!(limits.iter().sum::<u64>() <= limit.map_or(u64::MAX, |limit| limit / 4 * 3));
+}
