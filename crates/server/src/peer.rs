@@ -147,7 +147,7 @@ impl Peer {
         let mut e = start_record();
         e.put(&CallHeader { xid, ..header });
         e.put(args);
-        self.post(Outgoing { message: finish_record(e), _memory: None });
+        self.post(Outgoing { message: finish_record(e), memory: None, is_counted: true });
         if !self.is_open() {
             return None;
         }
@@ -180,13 +180,26 @@ impl Drop for Forget<'_> {
 pub(crate) struct Outgoing {
     pub(crate) message: Message,
     /// What a reply takes, until it is sent.
-    _memory: Option<Arc<ReplyMemory>>,
+    memory: Option<Arc<ReplyMemory>>,
+    is_counted: bool,
 }
 
 impl Outgoing {
     /// The reply to a call.
     pub(crate) fn reply(message: Message, memory: Arc<ReplyMemory>) -> Self {
-        memory.settle(message.len());
-        Self { message, _memory: Some(memory) }
+        let is_counted = !memory.counts_late(message.len());
+        if is_counted {
+            memory.settle(message.len());
+        }
+        Self { message, memory: Some(memory), is_counted }
+    }
+
+    /// It has to wait until the peer takes it.
+    pub(crate) fn waits(&mut self) {
+        if let Some(memory) = &self.memory
+            && !std::mem::replace(&mut self.is_counted, true)
+        {
+            memory.settle(self.message.len());
+        }
     }
 }

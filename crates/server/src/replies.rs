@@ -2,7 +2,8 @@
 //!
 //! 1. A call that may make a large reply reserves it first ([`ReplyMemory::reserve`]), and waits for that
 //!    before it holds anything: two calls that each hold a part do not wait for each other.
-//! 2. What was not reserved is charged when it is there. A connection that holds more than its limit
+//! 2. What was not reserved is charged when it is there, and small replies when the socket does not take them at once:
+//!    most calls touch nothing that connections share. A connection that holds more than its limit
 //!    because of this executes no further call ([`ReplyBudget::may_serve`]).
 //! 3. The memory counts for the connection and for its address, until the reply is sent.
 
@@ -101,6 +102,9 @@ impl ReplyMemory {
     pub(crate) async fn reserve(&self, bytes: usize) -> Result<(), NoRoom> {
         let (more, holds_none) = {
             let held = self.held.lock();
+            if held.made + bytes <= OVERDRAFT_BYTES {
+                return Ok(());
+            }
             let more = (held.made + bytes).saturating_sub(held.permits());
             (more.min(self.budget.bytes), held.counted() == 0)
         };
@@ -156,6 +160,11 @@ impl ReplyMemory {
         if let Some(taken) = &mut held.taken {
             taken.resize(bytes);
         }
+    }
+
+    /// Whether a finished reply of so many bytes is counted only if it has to wait.
+    pub(crate) fn counts_late(&self, bytes: usize) -> bool {
+        bytes <= OVERDRAFT_BYTES && self.held.lock().counted() == 0
     }
 
     /// Whether the call has made more than it reserved, and there is no room for that.

@@ -298,7 +298,10 @@ impl Connection {
                 Ok(0) => return Err(End::Closed),
                 Ok(n) => self.advance(n),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.output.iter_mut().for_each(Outgoing::waits);
+                    break;
+                }
                 Err(error) => return Err(error.into()),
             }
         }

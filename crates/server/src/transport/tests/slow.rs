@@ -25,6 +25,35 @@ async fn replies_that_are_not_read_keep_the_next_call_from_being_executed() {
     }
 }
 
+#[tokio::test]
+async fn small_replies_that_are_not_read_keep_the_next_call_from_being_executed_too() {
+    const BYTES: u32 = 15 << 10;
+    let f = Fixture::new(Limits { reply_bytes: 256 << 10, ..Limits::default() }).await;
+    let mut slow = f.connect().await;
+    // Replies of more bytes than the sockets' buffers hold.
+    let mut calls = Vec::new();
+    for xid in 0..1024 {
+        let mut e = start_record();
+        let (cred, verf) = (OpaqueAuth::NONE, OpaqueAuth::NONE);
+        e.put(&CallHeader { xid, program: ECHO.program, version: 1, procedure: 6, cred, verf });
+        e.u32(BYTES);
+        calls.extend_from_slice(&finish_record(e).to_bytes());
+    }
+    slow.0.write_all(&calls).await.unwrap();
+    let mut other = f.connect().await;
+    for xid in 0..100 {
+        other.send(xid, ECHO, 0, b"").await;
+        assert_eq!(other.reply().await.0.xid, xid);
+    }
+    let used = f.transport.addresses.reply_bytes.used();
+    assert!(used > 64 << 10, "those that wait are counted: {used}");
+    assert!(used <= (64 * 16) << 10, "{used} bytes are held");
+    for xid in 0..1024 {
+        assert_eq!(slow.reply().await.0.xid, xid);
+    }
+    all_is_given_back(&f).await;
+}
+
 /// Waits until no connection's replies take memory.
 async fn all_is_given_back(f: &Fixture) {
     while f.transport.addresses.reply_bytes.used() > 0 {
