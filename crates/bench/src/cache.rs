@@ -1,4 +1,4 @@
-//! Page caches to measure, and files opened through them.
+//! Page caches under measurement, and files opened through them.
 
 use std::path::Path;
 use weir_pagecache::{Cache, Config, File};
@@ -7,7 +7,7 @@ use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::text::size_text;
 use weir_vfs::{Access, Caller, FileSystem};
 
-/// A cache that holds a file of this size with room to spare.
+/// A cache with more than enough room for a file of this size.
 pub(crate) fn new_cache(size: u64) -> Result<Cache> {
     let config = Config { budget_bytes: size + size / 8 + (64 << 20), ..Config::default() };
     Cache::new(config).asked(|| format!("set up a page cache for {}", size_text(size)))
@@ -18,7 +18,7 @@ pub(crate) fn open(cache: &Cache, path: &Path) -> Result<File> {
     open_for(cache, path, Access::READ)
 }
 
-/// Opens a file of a directory through a cache for this access.
+/// Opens a file of a directory through a cache with this access.
 pub(crate) fn open_for(cache: &Cache, path: &Path, access: Access) -> Result<File> {
     let (dir, name) = match (path.parent(), path.file_name()) {
         (Some(dir), Some(name)) => (dir, name.as_encoded_bytes()),

@@ -1,10 +1,10 @@
-//! `weir serve` as a benchmark needs it, in a process of its own. It does what it reads from its
-//! standard input, a line each, and answers with a line of JSON; it ends when the input does.
+//! `weir serve` for benchmarks, in a process of its own. It executes commands from its standard
+//! input, one per line, and answers each with a line of JSON; it ends when the input does.
 //!
-//! - `drop NAME`: takes the file out of the page cache, and out of the kernel's;
-//! - `load NAME`: reads the file into the page cache;
+//! - `drop NAME`: evicts the file from the page cache, and from the kernel's;
+//! - `load NAME`: reads the file into the page cache.
 //!
-//! and says for both how many bytes of data are resident afterwards.
+//! The answer to both is the number of bytes of data that are resident afterwards.
 
 use crate::process::{self, PathBytes};
 use crate::scratch::forget;
@@ -23,7 +23,7 @@ use weir_tools::memory::{READAHEAD_BYTES, budget_bytes};
 use weir_tools::size::Size;
 use weir_vfs::{Access, Advice, Caller, IoFlags};
 
-/// Read in one go when loading.
+/// Bytes per read when loading.
 const LOAD_BYTES: usize = 4 << 20;
 
 /// The name of the helper.
@@ -35,16 +35,16 @@ pub(crate) struct Settings {
     pub(crate) dir: PathBytes,
     pub(crate) state_dir: PathBytes,
     pub(crate) address: IpAddr,
-    /// Of the page cache; as usual if not given.
+    /// Budget of the page cache; the default if not given.
     pub(crate) budget_bytes: Option<u64>,
-    /// Changes of names are durable only some seconds after they were answered.
+    /// Changes of names become durable only some seconds after the reply.
     pub(crate) relaxed: bool,
 }
 
 /// Serves until standard input ends.
 pub(crate) fn run(args: &Settings) -> Result<()> {
-    // A local store does its metadata calls on the calling thread, so a few more threads than
-    // processors keep the others going.
+    // A local store makes its metadata calls on the calling thread, so a few more threads than
+    // processors keep other tasks running.
     let threads = std::thread::available_parallelism().map_or(4, |n| n.get().max(4));
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(threads).enable_all().build();
@@ -95,7 +95,7 @@ async fn control(fs: &CachedFs, dir: &Path, line: &str) -> Result<Value> {
     let file = fs.open(&Caller::Own, id, Access::READ).await.asked(asked)?;
     match what {
         "drop" => {
-            // What is being read ahead becomes resident only when it has arrived.
+            // Pages that are read ahead become resident only when they arrive.
             for _ in 0..100 {
                 file.advise(0, 0, Advice::DontNeed).asked(asked)?;
                 if file.resident().is_empty() {

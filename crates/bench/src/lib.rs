@@ -1,16 +1,17 @@
-//! Benchmarks: how fast the page cache and NFS are here, beside others, in the same run.
+//! Benchmarks: the speed of the page cache and of NFS on this machine, compared with others in the
+//! same run.
 //!
 //! Each benchmark is a module with `Options`, a function `run`, and a `Report` that serializes and
-//! prints as tables: [`cached`] and [`uncached`] measure the page cache beside the kernel's; [`serve`]
-//! puts NFS servers side by side; [`readplus`] measures what READ_PLUS is worth. Targets and reference
-//! figures are in `data/`.
+//! prints as tables: [`cached`] and [`uncached`] compare the page cache with the kernel's;
+//! [`serve`] compares NFS servers; [`readplus`] measures the benefit of READ_PLUS. Targets and
+//! reference figures are in `data/`.
 //!
 //! A run measures processor time and signals of the whole process, so a process makes one run at a
-//! time. [`interrupt::stop`] ends it early: what it made (servers, mounts, namespaces) is taken down on
-//! the way out. An [`Observer`] hears how it goes.
+//! time. [`interrupt::stop`] ends it early: it then removes what it created (servers, mounts,
+//! namespaces). An [`Observer`] receives its progress.
 //!
-//! Servers, clients and the kernel's streams run in processes of their own, which are this program again,
-//! called as `PROGRAM bench helper NAME SETTINGS`: a program that uses [`serve`], [`readplus`] or
+//! Servers, clients and the kernel's streams run in processes of their own: this program again,
+//! called as `PROGRAM bench helper NAME SETTINGS`. A program that uses [`serve`], [`readplus`] or
 //! [`uncached`] passes these two arguments to [`helper`].
 
 #![deny(unsafe_code)]
@@ -40,11 +41,10 @@ pub use versions::version;
 
 use weir_tools::failure::{Failure, Result};
 
-/// Does what a process that a benchmark started is for; the two arguments are those that it was
-/// started with.
+/// Runs a helper process of a benchmark; the two arguments are those that it was started with.
 ///
 /// # Errors
-/// There is no helper of this name, or its work failed.
+/// There is no helper with this name, or its work failed.
 pub fn helper(name: &str, settings: &str) -> Result<()> {
     match name {
         host::NAME => host::run(&process::settings(settings)?),

@@ -6,10 +6,10 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 use weir_stores::random::Random;
 
-/// Ticks of the processor times in `/proc/*/stat`, per second.
+/// Ticks per second of the processor times in `/proc/*/stat`.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Time that passed, and processor time that this process used in it, in seconds.
+/// Elapsed time, and this process's processor time in it, in seconds.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub(crate) struct Times {
     pub(crate) real_s: f64,
@@ -18,7 +18,7 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// Times a piece of work, to a hundredth of a second.
+    /// Measures a piece of work, to a hundredth of a second.
     pub(crate) fn of<T>(work: impl FnOnce() -> T) -> (Self, T) {
         let (user, system) = processor_times();
         let start = Instant::now();
@@ -41,19 +41,19 @@ pub(crate) fn processor_seconds_of(process: u32) -> Option<f64> {
 
 fn processor_times_of(process: &str) -> Option<(f64, f64)> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name, in parentheses, may have spaces in it.
+    // The name, in parentheses, may contain spaces.
     let fields: Vec<&str> =
         stat.rsplit_once(')').map_or(Vec::new(), |(_, rest)| rest.split_whitespace().collect());
     let ticks = |i: usize| fields.get(i).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
     Some((ticks(11) / TICKS_PER_SECOND, ticks(12) / TICKS_PER_SECOND))
 }
 
-/// Seconds on a processor by role, of the threads that there are.
+/// Processor seconds by role, of the existing threads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Roles(BTreeMap<u32, (&'static str, f64)>);
 
 impl Roles {
-    /// Looks at every thread of this process.
+    /// Reads the times of all threads of this process.
     pub(crate) fn now() -> Self {
         let mut roles = BTreeMap::new();
         for entry in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
@@ -67,8 +67,8 @@ impl Roles {
         Self(roles)
     }
 
-    /// What was used since `before`, in seconds by role. Threads that ended meanwhile are missing,
-    /// so look before they end.
+    /// Processor seconds used since `before`, by role. Threads that ended meanwhile are missing, so
+    /// call this before they end.
     pub(crate) fn since(&self, before: &Self) -> BTreeMap<&'static str, f64> {
         let mut sums = BTreeMap::new();
         for (id, (role, seconds)) in &self.0 {
@@ -79,7 +79,7 @@ impl Roles {
     }
 }
 
-/// What a thread does, by its name.
+/// The role of a thread, by its name.
 fn role_of(name: &str) -> &'static str {
     match name {
         "weir-flush" => "flusher",
@@ -92,7 +92,7 @@ fn role_of(name: &str) -> &'static str {
     }
 }
 
-/// The value in the middle; 0 for none.
+/// The median; 0 for no values.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -103,7 +103,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The median of `a` to `b` of each pair that was measured side by side.
+/// The median of the ratios `a` to `b` of pairs measured together.
 pub(crate) fn paired(a: &[f64], b: &[f64]) -> f64 {
     median(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>())
 }
@@ -117,22 +117,22 @@ pub(crate) struct Walk {
 
 #[derive(Clone)]
 enum Order {
-    /// One after the other, up to the end and then again from the front.
+    /// Sequential, up to the end and then again from the start.
     Sequential { at: u64, end: u64 },
-    /// From a short list, again and again: so that making them up costs nothing.
+    /// From a short list, repeatedly, so that generating them costs nothing.
     Listed { at: usize, list: Vec<u64> },
     /// Any of so many.
     Scattered { random: Random, blocks: u64 },
 }
 
 impl Walk {
-    /// Block after block of the first `span` bytes, beginning with the one at `start`.
+    /// Consecutive blocks of the first `span` bytes, beginning with the one at `start`.
     pub(crate) fn sequential(span: u64, block: u64, start: u64) -> Self {
         let at = start / block * block % span;
         Self { block, order: Order::Sequential { at, end: span / block * block } }
     }
 
-    /// 4096 blocks of the first `span` bytes in no order, again and again.
+    /// 4096 random blocks of the first `span` bytes, repeatedly.
     pub(crate) fn random(span: u64, block: u64, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let blocks = (span / block).max(1);
@@ -140,7 +140,7 @@ impl Walk {
         Self { block, order: Order::Listed { at: 0, list } }
     }
 
-    /// Blocks of the first `span` bytes in no order, never the same order again.
+    /// Random blocks of the first `span` bytes, in a new order each time.
     pub(crate) fn scattered(span: u64, block: u64, seed: u64) -> Self {
         let blocks = (span / block).max(1);
         Self { block, order: Order::Scattered { random: Random::new(seed), blocks } }
@@ -167,8 +167,8 @@ impl Walk {
 }
 
 /// Nanoseconds of processor time per call of `op` on the offsets of a walk, measured for about
-/// `time`. Reads of memory wait for nothing, so on an idle machine this is the time that passes;
-/// on a busy one it leaves out when others had the processor.
+/// `time`. Memory reads do not wait, so on an idle machine this is the elapsed time; on a busy one
+/// it excludes the time of other processes.
 pub(crate) fn nanos_per_op(walk: &mut Walk, time: Duration, mut op: impl FnMut(u64)) -> f64 {
     let batch = (1 << 17) / walk.block.max(512) + 1;
     let (start, mut ops) = (thread_time(), 0);
@@ -184,7 +184,7 @@ pub(crate) fn nanos_per_op(walk: &mut Walk, time: Duration, mut op: impl FnMut(u
     }
 }
 
-/// Processor time of this thread so far.
+/// This thread's processor time so far.
 fn thread_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,13 +1,13 @@
-//! What a run tells while it goes on.
+//! Progress reports of a run.
 
-/// Hears how a run goes on. Every method does nothing unless implemented.
+/// Receives the progress of a run. By default, every method does nothing.
 pub trait Observer: Send + Sync {
-    /// What is measured now, and figures as they come: text to append to a protocol of the run.
+    /// The current measurement, and figures as they arrive: text to append to a log of the run.
     fn progress(&self, text: &str) {
         let _ = text;
     }
 
-    /// Something that the reader of the report has to know: what is left out, what stays behind.
+    /// Information that the reader of the report needs: omissions, and leftovers.
     fn notice(&self, text: &str) {
         let _ = text;
     }

@@ -1,9 +1,8 @@
-//! Servers to measure: started here and ended when dropped, or named by a URL.
+//! Servers under measurement: started here and ended on drop, or given by a URL.
 //!
-//! 1. What is started belongs to a process group of its own, so that an interrupt at the terminal
-//!    reaches this program only, which then ends it.
-//! 2. A Weir that is started ends by itself when its standard input is closed, so it outlives this
-//!    program under no circumstances.
+//! 1. Each started server has its own process group, so that an interrupt at the terminal reaches
+//!    this program only, which then ends the server.
+//! 2. A started Weir ends when its standard input is closed, so it never outlives this program.
 
 use crate::host;
 use crate::interrupt;
@@ -23,16 +22,16 @@ use std::time::{Duration, Instant};
 use weir_client::{NfsUrl, Version};
 use weir_tools::failure::{Asked, Failure, Result};
 
-/// How long a server may take to come up.
+/// Time limit for a server's start.
 const START: Duration = Duration::from_secs(20);
-/// How often one that is waited for is looked after.
+/// Interval of checks while waiting for one.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const NFS_PORT: u16 = 2049;
 const SYNC: &str = "changes of names and attributes survive a power failure once they are answered";
 const RELAXED: &str =
     "a power failure may undo changes of names and attributes answered in the seconds before it";
 
-/// A server to measure, as asked for.
+/// A server under measurement, as requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// This program, started here.
@@ -68,10 +67,10 @@ impl FromStr for Wanted {
     }
 }
 
-/// Where servers are started: the network that they are in, and their address there.
+/// The place to start servers: the network, and their address in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
-    /// A named network namespace, if not this process's.
+    /// A named network namespace, if it is not this process's.
     pub(crate) namespace: Option<String>,
     pub(crate) address: IpAddr,
 }
@@ -81,7 +80,7 @@ impl Host {
     pub(crate) const LOCAL: Self =
         Self { namespace: None, address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
 
-    /// A program to be run there.
+    /// A command to run in that network.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = match &self.namespace {
             Some(namespace) => {
@@ -95,7 +94,7 @@ impl Host {
         command
     }
 
-    /// A port that no program uses, as far as can be told.
+    /// A port that seems to be free.
     fn free_port(&self) -> Result<u16> {
         if self.namespace.is_some() {
             return Ok(NFS_PORT);
@@ -111,17 +110,17 @@ pub(crate) struct Peer {
     pub(crate) name: String,
     /// What it exports.
     pub(crate) url: NfsUrl,
-    /// Its processes, as far as they are known: what they use is told apart.
+    /// Its processes, if known, whose processor time is reported.
     pub(crate) processes: Vec<u32>,
-    /// What its replies to changes of names promise.
+    /// The durability of changes of names when it replies.
     pub(crate) promise: &'static str,
-    /// Versions that it is known not to speak.
+    /// Versions that it is known not to support.
     pub(crate) lacks: Vec<Version>,
     child: Option<Running>,
 }
 
 impl Peer {
-    /// One that others run; `process` is it, where that is known.
+    /// A server that others run; `process` is its process, if known.
     pub(crate) fn remote(url: &NfsUrl, process: Option<u32>) -> Self {
         let mut name = url.clone();
         name.query.clear();
@@ -135,7 +134,7 @@ impl Peer {
         }
     }
 
-    /// This program with relaxed durability, as [`weir`](Self::weir).
+    /// This program with relaxed durability, otherwise like [`weir`](Self::weir).
     pub(crate) fn weir_relaxed(host: &Host, dir: &Path, state: &Path) -> Result<Self> {
         let mut peer = Self::weir_with(host, dir, state, None, true)?;
         (peer.name, peer.promise) = ("weir-relaxed".into(), RELAXED);
@@ -168,11 +167,11 @@ impl Peer {
         Self::started("weir", SYNC, &url, running, Vec::new())
     }
 
-    /// nfs-ganesha, serving `dir`, with its files in `state`.
+    /// nfs-ganesha, serving `dir`, with its own files in `state`.
     pub(crate) fn ganesha(host: &Host, dir: &Path, state: &Path) -> Result<Self> {
         let asked = || "start nfs-ganesha".to_owned();
         fs::create_dir_all(state).asked(asked)?;
-        // Version 3 has to be registered, or it does not start.
+        // Version 3 has to be registered, or ganesha does not start.
         let mapper = Path::new("/run/rpcbind.sock").exists();
         let (port, mountport) = (host.free_port()?, host.free_port()?);
         let mountport = if port == mountport { port + 1 } else { mountport };
@@ -219,7 +218,7 @@ impl Peer {
         Ok(Self { name: name.into(), url, processes, promise, lacks, child: Some(running) })
     }
 
-    /// Processor seconds that it used so far; `None` where its processes are not known.
+    /// Its processor seconds so far; `None` if its processes are unknown.
     pub(crate) fn processor_seconds(&self) -> Option<f64> {
         match self.processes.is_empty() {
             true => None,
@@ -227,7 +226,7 @@ impl Peer {
         }
     }
 
-    /// Has a Weir that was started here do something with a file, and returns what it says.
+    /// Sends a command about a file to a Weir that was started here, and returns its answer.
     pub(crate) fn control(&mut self, what: &str) -> Result<Value> {
         match &mut self.child {
             Some(child) => child.control(what),
@@ -236,7 +235,7 @@ impl Peer {
     }
 }
 
-/// An address as a URL has it.
+/// An address in the form of a URL.
 fn url_host(address: IpAddr) -> String {
     match address {
         IpAddr::V4(ip) => ip.to_string(),
@@ -274,7 +273,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits for its end, for so long.
+    /// Waits for its end, up to a limit.
     pub(crate) fn ends_within(&mut self, time: Duration) -> bool {
         let begun = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) {
@@ -291,7 +290,7 @@ impl Running {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// The next line that it prints, which is JSON.
+    /// The next line of JSON that it prints.
     pub(crate) fn answer(&mut self) -> Result<Value> {
         let mut line = String::new();
         let asked = || format!("hear from {}", self.shown);
@@ -309,7 +308,7 @@ impl Running {
         serde_json::from_str(&line).map_err(|e| Failure::new(asked(), format!("{e}: {line}")))
     }
 
-    /// Says a line to it, and returns its answer.
+    /// Sends it a line, and returns its answer.
     pub(crate) fn control(&mut self, what: &str) -> Result<Value> {
         let shown = self.shown.clone();
         let asked = || format!("have {shown} {what}");
@@ -323,7 +322,7 @@ impl Running {
         }
     }
 
-    /// Waits until it listens to a TCP port.
+    /// Waits until it listens on a TCP port.
     fn listens(&mut self, port: u16) -> Result<()> {
         let begun = Instant::now();
         loop {
@@ -348,7 +347,7 @@ impl Running {
     }
 }
 
-/// Whether a table of sockets, as in `/proc/net/tcp`, has one that listens to `port`.
+/// Whether a table of sockets, as in `/proc/net/tcp`, has one that listens on `port`.
 fn listens_to(table: &str, port: u16) -> bool {
     const LISTEN: &str = "0A";
     let end = format!(":{port:04X}");
@@ -360,7 +359,7 @@ fn listens_to(table: &str, port: u16) -> bool {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A Weir ends when its input does; others are told, with all that they started.
+        // A Weir ends with its input; others get a signal, with all processes that they started.
         self.stdin = None;
         let group = Pid::from_child(&self.child);
         let _ = rustix::process::kill_process_group(group, Signal::TERM);

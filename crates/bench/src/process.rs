@@ -1,4 +1,4 @@
-//! This program once more, as a process that helps a benchmark.
+//! Runs this program again, as a helper process of a benchmark.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ pub(crate) fn program() -> Result<PathBuf> {
     std::env::current_exe().asked(|| "find this program".into())
 }
 
-/// The arguments that make this program the helper `name`.
+/// The arguments that run this program as the helper `name`.
 pub(crate) fn arguments(name: &str, settings: &impl Serialize) -> Result<[String; 4]> {
     let settings = serde_json::to_string(settings).map_err(io::Error::from);
     let settings = settings.asked(|| format!("start the helper {name}"))?;
@@ -26,7 +26,7 @@ pub(crate) fn settings<T: DeserializeOwned>(text: &str) -> Result<T> {
         .map_err(|error| Failure::new("understand a helper's settings", error.to_string()))
 }
 
-/// A path in a helper's settings. It travels as bytes, because JSON has no text for every path.
+/// A path in a helper's settings. It is sent as bytes, because not every path is JSON text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<u8>", into = "Vec<u8>")]
 pub(crate) struct PathBytes(PathBuf);
@@ -57,7 +57,7 @@ impl std::ops::Deref for PathBytes {
     }
 }
 
-/// Writes a line to standard output, where the process that started this one reads it.
+/// Writes a line to standard output, for the process that started this one.
 pub(crate) fn answer(line: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(format!("{line}\n").as_bytes())

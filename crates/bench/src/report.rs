@@ -1,8 +1,8 @@
-//! What was to be reached, and what was.
+//! Targets and results.
 
 use serde::Serialize;
 
-/// A figure and the bound that it is meant to keep.
+/// A figure and its target.
 #[derive(Clone, Debug, Serialize)]
 pub struct Target {
     what: String,
@@ -12,17 +12,17 @@ pub struct Target {
 }
 
 impl Target {
-    /// A figure that should be at least so much.
+    /// A figure with a lower bound.
     pub(crate) fn at_least(what: impl Into<String>, got: f64, want: f64) -> Self {
         Self { what: what.into(), want: format!("at least {want}"), got, reached: got >= want }
     }
 
-    /// A figure that should be at most so much.
+    /// A figure with an upper bound.
     pub(crate) fn at_most(what: impl Into<String>, got: f64, want: f64) -> Self {
         Self { what: what.into(), want: format!("at most {want}"), got, reached: got <= want }
     }
 
-    /// What it is, what it came to, what was wanted, and whether that was reached.
+    /// The figure's name, value, target, and whether it was reached.
     pub fn parts(&self) -> (&str, f64, &str, bool) {
         (&self.what, self.got, &self.want, self.reached)
     }
@@ -38,7 +38,7 @@ pub(crate) fn targets(targets: &[Target]) -> String {
     lines.collect()
 }
 
-/// Columns of text, the first to the left and the others to the right.
+/// Columns of text: the first left-aligned, the others right-aligned.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = head.iter().map(|h| h.chars().count()).collect();
     for row in rows {
@@ -64,7 +64,7 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A block size in few letters.
+/// A short form of a block size.
 pub(crate) fn block_name(bytes: u64) -> String {
     match bytes {
         b if b >= 1 << 20 => format!("{} MiB", b >> 20),
@@ -73,7 +73,7 @@ pub(crate) fn block_name(bytes: u64) -> String {
     }
 }
 
-/// Nanoseconds in a unit that suits them.
+/// Nanoseconds in a suitable unit.
 pub(crate) fn nanos(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{:.2} ms", v / 1e6),

@@ -1,4 +1,4 @@
-//! Files to measure with, which go away afterwards; and, for root, a file system of their own.
+//! Temporary files for measurements; and, for root, a file system of their own.
 
 use crate::observer::Observer;
 use std::fs::{self, File};
@@ -17,12 +17,12 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a directory in `parent`.
+    /// Creates a directory in `parent`.
     pub(crate) fn within(parent: &Path) -> Result<Self> {
         Self::make(parent.join(format!("weir-bench-{}", std::process::id())))
     }
 
-    /// Makes another directory, `name`, in `parent`.
+    /// Creates another directory, `name`, in `parent`.
     pub(crate) fn named(parent: &Path, name: &str) -> Result<Self> {
         Self::make(parent.join(format!("weir-bench-{}-{name}", std::process::id())))
     }
@@ -32,7 +32,8 @@ impl Scratch {
         Ok(Self { path, _mounted: None })
     }
 
-    /// Makes a file system of `bytes` in a file in `parent`, mounts it, and makes a directory there.
+    /// Creates a file system of `bytes` in a file in `parent`, mounts it, and creates a directory
+    /// there.
     pub(crate) fn on_loop(
         parent: &Path,
         bytes: u64,
@@ -44,14 +45,14 @@ impl Scratch {
         Ok(Self { path: scratch.into_path(), _mounted: Some(mounted) })
     }
 
-    /// Makes a directory in it.
+    /// Creates a directory in it.
     pub(crate) fn dir(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
         let made = fs::create_dir(&path).and_then(|()| path.canonicalize());
         made.asked(|| format!("make {}", path.display()))
     }
 
-    /// Writes a file of bytes that no compression or hole detection makes smaller.
+    /// Writes a file whose bytes neither compression nor hole detection can shrink.
     pub(crate) fn file(&self, name: &str, bytes: u64) -> Result<PathBuf> {
         let path = self.path.join(name);
         let block = Random::new(bytes).bytes(1 << 20);
@@ -78,13 +79,13 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if !self.path.as_os_str().is_empty() {
-            // Nothing is lost but some space, and the name says whose it is.
+            // Only space is lost, and the name shows its owner.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// Takes a file out of the kernel's cache.
+/// Evicts a file from the kernel's cache.
 pub(crate) fn forget(path: &Path) -> Result<()> {
     let forget = || {
         let file = File::open(path)?;
@@ -94,7 +95,7 @@ pub(crate) fn forget(path: &Path) -> Result<()> {
     forget().asked(|| format!("drop {} from the kernel's cache", path.display()))
 }
 
-/// A file system in a file, mounted on a loop device; gone when dropped.
+/// A file system in a file, mounted on a loop device; removed on drop.
 pub(crate) struct Image {
     path: PathBuf,
     mount_point: PathBuf,
@@ -103,7 +104,7 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Makes a file system of this kind and `bytes` in a file in `parent`, and mounts it.
+    /// Creates a file system of this kind and `bytes` in a file in `parent`, and mounts it.
     pub(crate) fn make(
         parent: &Path,
         bytes: u64,
@@ -127,7 +128,7 @@ impl Image {
         Ok(this)
     }
 
-    /// The file that it is in.
+    /// The file that contains it.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -137,8 +138,8 @@ impl Image {
         &self.mount_point
     }
 
-    /// Keeps what is read from the device out of the kernel's cache a second time, where the file
-    /// below may be read past the cache. Says whether that is so.
+    /// Avoids caching data twice in the kernel, where the file below can be read directly. Returns
+    /// whether that is so.
     pub(crate) fn read_directly(&self) -> bool {
         let found = Command::new("losetup").arg("-j").arg(&self.path).output();
         let found = found.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
@@ -148,7 +149,7 @@ impl Image {
         call(Command::new("losetup").arg("--direct-io=on").arg(device)).is_ok()
     }
 
-    /// Unmounts it; the file stays until this is dropped.
+    /// Unmounts it; drop removes the file.
     pub(crate) fn unmount(&mut self) -> Result<()> {
         if self.mounted {
             call(Command::new("umount").arg(&self.mount_point))?;
@@ -160,7 +161,7 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        // A server that has just ended may still be letting go of it.
+        // A server that has just ended may still use it.
         for _ in 0..50 {
             if self.unmount().is_ok() {
                 break;
@@ -176,7 +177,7 @@ impl Drop for Image {
     }
 }
 
-/// Runs a program, which says why when it fails.
+/// Runs a program that prints its reason when it fails.
 pub(crate) fn call(command: &mut Command) -> Result<()> {
     let shown = format!("run {}", command.get_program().to_string_lossy());
     let output = command.output().asked(|| shown.clone())?;

@@ -1,4 +1,4 @@
-//! MB/s by second as a picture.
+//! A picture of MB/s by second.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 64.0;
 const COLOURS: [&str; 6] = ["#0b6e99", "#d9730d", "#6940a5", "#0f7b6c", "#ad1a72", "#64473a"];
 
-/// Curves under a title, each with a name.
+/// Named curves under a title.
 pub(crate) type Panel = (String, Vec<(String, Vec<f64>)>);
 
 /// One panel below the other.

@@ -18,13 +18,13 @@ type Bounds = BTreeMap<String, BTreeMap<String, Bound>>;
 
 static BOUNDS: LazyLock<Bounds> = LazyLock::new(|| match toml::from_str(TEXT) {
     Ok(bounds) => bounds,
-    // The text is part of the program, and a test reads it.
+    // The text is part of the program, and a test parses it.
     Err(error) => unreachable!("data/targets.toml: {error}"),
 });
 
 const TEXT: &str = include_str!("data/targets.toml");
 
-/// The target `name` of a benchmark, which came to `got`; `detail` stands for `{}` in its text.
+/// The target `name` of a benchmark with the result `got`; `detail` replaces `{}` in its text.
 pub(crate) fn target(benchmark: &str, name: &str, detail: &str, got: f64) -> Target {
     let Some(bound) = BOUNDS.get(benchmark).and_then(|bounds| bounds.get(name)) else {
         unreachable!("data/targets.toml has no {benchmark}.{name}")

@@ -2,7 +2,7 @@
 
 use weir_client::Version;
 
-/// A version as mount options have it: 3, 4.0, 4.1 or 4.2.
+/// A version as in mount options: 3, 4.0, 4.1 or 4.2.
 ///
 /// # Errors
 /// There is no such version.
@@ -11,7 +11,7 @@ pub fn version(text: &str) -> Result<Version, String> {
     found.ok_or_else(|| "the versions are 3, 4.0, 4.1 and 4.2".into())
 }
 
-/// The versions asked for, or all, oldest first.
+/// The requested versions, or all, oldest first.
 pub(crate) fn versions(asked: &[Version]) -> Vec<Version> {
     let all = Version::NEWEST_FIRST.into_iter().rev();
     all.filter(|v| asked.is_empty() || asked.contains(v)).collect()

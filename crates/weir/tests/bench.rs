@@ -101,7 +101,7 @@ fn uncached_streams_every_way_and_reads_the_hot_set_beside_each() {
             ["Weir cached", "Weir uncached", "kernel buffered", "kernel DONTCACHE", "raw O_DIRECT"]
         );
         for way in ways {
-            // Not every file system has DONTCACHE or O_DIRECT; then it is said.
+            // Not every file system supports DONTCACHE or O_DIRECT; the report says so.
             if way["error"].is_string() {
                 assert!(way["name"] != "Weir cached" && way["name"] != "Weir uncached", "{way}");
                 continue;

@@ -53,7 +53,7 @@ fn serve_does_only_the_work_asked_for() {
     let scratch = scratch();
     let dir = scratch.path().to_str().unwrap();
     let args = ["bench", "serve", "--json", "--dir", dir, "--vers", "4.2"];
-    // What is looked up has to be made before, though it is not asked for.
+    // Files to look up have to be created first, though that is not measured.
     let only = ["--only", "stat", "--only", "single-reads"];
     let report = json(args.iter().chain(&only).chain(&SMALL));
     let figures = report["figures"].as_array().unwrap();
@@ -108,7 +108,7 @@ fn an_interrupted_run_leaves_nothing_behind() {
     assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "something stays behind");
 }
 
-/// At any point of the load, also while it cleans up.
+/// At any point of the load, even during cleanup.
 #[test]
 fn a_run_whose_server_is_gone_ends_when_it_is_told_to() {
     let scratch = scratch();
@@ -155,7 +155,7 @@ fn readplus_makes_the_whole_table() {
             let least = if cell["version"] == "4.2" { data_bytes } else { 1 << 20 };
             for state in ["uncached", "cached"] {
                 let received = cell[state]["received_bytes"].as_u64().unwrap();
-                // Segments of 4 KiB cost 36 bytes a pair, and there is a header for each call.
+                // Segments of 4 KiB cost 36 bytes per pair, plus a header for each call.
                 let most = least + least / 100 + (16 << 10);
                 assert!((least..most).contains(&received), "{file} {state}");
                 assert!(cell[state]["seconds"].as_f64().unwrap() > 0.0, "{file}");

@@ -1,4 +1,4 @@
-//! `weir check` of a server that is not there. (The rules are tested with the crate weir-check.)
+//! `weir check` of a missing server. (The crate weir-check tests the rules.)
 
 use std::process::Command;
 

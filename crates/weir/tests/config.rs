@@ -1,4 +1,4 @@
-//! `weir serve --config`: what the file says, told again while serving.
+//! `weir serve --config`: the file's settings, and reloads while serving.
 
 mod common;
 
@@ -15,7 +15,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// Directories `a` to `c`, each with a file of its name in it.
+    /// Directories `a` to `c`, each with a file of the same name in it.
     fn new() -> Self {
         let dir = scratch();
         for name in ["a", "b", "c"] {
@@ -33,7 +33,7 @@ impl Setup {
         self.path("weir.toml")
     }
 
-    /// Writes the configuration: settings of the server, and for each export its name and more.
+    /// Writes the configuration: server settings, and the name and further keys of each export.
     fn write(&self, server: &str, exports: &[(&str, &str)]) {
         let mut text = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\nstate_dir = {:?}\n{server}\n",
@@ -45,7 +45,7 @@ impl Setup {
                 "[[export]]\npath = {dir:?}\nname = \"/{name}\"\nsquash = \"none\"\n{options}\n"
             ));
         }
-        // As editors do it, so that the server never reads half of it.
+        // As editors do it, so that the server never reads a partial file.
         fs::write(self.path("weir.toml.new"), text).unwrap();
         fs::rename(self.path("weir.toml.new"), self.config()).unwrap();
     }
@@ -54,14 +54,14 @@ impl Setup {
         Server::configured(&self.config(), &self.path("log"))
     }
 
-    /// What the server has logged, once it holds this.
+    /// The server's log, once it contains `what`.
     fn logged(&self, what: &str) -> String {
         within(PATIENCE, || {
             Some(fs::read_to_string(self.path("log")).unwrap()).filter(|log| log.contains(what))
         })
     }
 
-    /// Forgets what was logged so far, and has the server read its file again.
+    /// Clears the log, and makes the server reload its file.
     fn reload(&self, server: &Server, logs: &str) -> String {
         fs::OpenOptions::new().write(true).open(self.path("log")).unwrap().set_len(0).unwrap();
         server.signal(Signal::HUP);
@@ -73,7 +73,7 @@ fn names(server: &Server, path: &str) -> Vec<String> {
     run(["ls", &server.url(path, "vers=4.2")]).lines().map(ToOwned::to_owned).collect()
 }
 
-/// Whether a process has something open below a directory.
+/// Whether a process has a file open below a directory.
 fn holds(server: &Server, dir: &Path) -> bool {
     let fds = fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap();
     fds.flatten().any(|fd| fs::read_link(fd.path()).is_ok_and(|target| target.starts_with(dir)))
@@ -98,7 +98,7 @@ fn a_file_is_checked_without_serving() {
     setup.write("", &[("a", ""), ("gone", "")]);
     let said = fail(1, check(&[]));
     assert!(said.contains("weir.toml:11:8: ") && said.contains("create the directory"), "{said}");
-    // The command line and the file do not say the same thing twice.
+    // The command line and the file must not both set the same key.
     let both = weir(check(&["--read-only"])).output().unwrap();
     assert_eq!(both.status.code(), Some(2), "{}", text(&both));
     assert_eq!(weir(["serve"]).output().unwrap().status.code(), Some(2));
@@ -113,7 +113,7 @@ fn a_reload_changes_what_can_be_and_names_what_cannot() {
     assert_eq!(names(&server, "a"), ["in-a"]);
     assert_eq!(run(["cat", &server.url("b/in-b", "vers=3")]), "b");
 
-    // One more, one less, one otherwise; and all else at once.
+    // One export added, one removed, one changed; and everything else at once.
     setup.write(
         "budget = \"32M\"\nlease = 90\nthreads = 3\nversions = [4.2]",
         &[("c", ""), ("a", "read_only = true")],

@@ -33,7 +33,7 @@ fn sparse_files(dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// What `cp --sparse=always` makes of a file takes this many blocks.
+/// Blocks that a file's copy by `cp --sparse=always` has.
 fn blocks_of_cp(file: &Path) -> u64 {
     let copy = file.with_extension("reference");
     let cp = Command::new("cp").arg("--sparse=always").args([file, &copy]).status().unwrap();
@@ -181,14 +181,14 @@ fn where_copies_go() {
     assert_eq!(fs::read(at("new")).unwrap(), b"1");
     assert!(cp(&["a", "b", "d"]).status.success());
     assert_eq!(names(&at("d")), ["a", "b"]);
-    // A directory that is there gets the tree inside; one that is not becomes it.
+    // An existing directory gets the tree inside it; a missing one becomes the tree.
     assert!(cp(&["-r", "tree", "d"]).status.success());
     assert_eq!(fs::read(at("d/tree/t")).unwrap(), b"3");
     assert!(cp(&["-r", "tree", "fresh"]).status.success());
     assert_eq!(names(&at("fresh")), ["t"]);
     assert!(cp(&["-r", "tree/.", "d/"]).status.success());
     assert_eq!(names(&at("d")), ["a", "b", "t", "tree"]);
-    // A link to a directory is that directory; a link to a file, that file.
+    // A link to a directory counts as that directory; a link to a file, as that file.
     symlink("d", at("ld")).unwrap();
     symlink("b", at("lb")).unwrap();
     assert!(cp(&["new", "ld"]).status.success());
@@ -267,7 +267,7 @@ fn new_files_get_the_mode_that_the_umask_leaves() {
 fn an_interrupted_copy_leaves_nothing_behind() {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-    // Enough that a signal finds it at work, on a machine of any speed.
+    // Enough that a signal arrives during the copy, on a machine of any speed.
     sparse(&from, 40 << 30, (0..40).map(|i| (i << 30, 8 << 20)));
     fs::create_dir(&to).unwrap();
     let mut child =
@@ -303,12 +303,12 @@ fn a_copy_that_was_killed_is_gone_on_with() {
     assert!(summary["resumed_bytes"].as_u64().unwrap() >= 1 << 20, "{summary}");
     assert_eq!(names(&to), ["from"]);
     assert!(same(&from, &to.join("from")));
-    // Writing with pauses makes more extents, which take a few blocks to list.
+    // Writing with pauses creates more extents, which take a few blocks to record.
     assert!(blocks(&to.join("from")) <= blocks(&from) + 64);
-    // And what is there is there.
+    // Existing copies are up to date.
     let summary = json(args());
     assert_eq!((&summary["up_to_date"], &summary["files"]), (&1.into(), &0.into()));
-    // But not when the source has changed since; what was begun from it is no use either.
+    // But not if the source has changed since; a partial copy of the old one is useless, too.
     fs::write(to.join(".weir-unrelated.part"), "").unwrap();
     fs::write(&from, "changed").unwrap();
     assert_eq!(json(args())["files"], 1);
@@ -349,7 +349,7 @@ fn uncached_copies_prove_that_they_left_the_cache_alone() {
     assert!(pages("brought_in_pages") >= 9 << 8, "{file}");
     assert!(pages("pruned_pages") >= 9 << 8, "{file}");
     assert_eq!((pages("claimed_pages"), pages("lost_pages")), (0, 0));
-    // The same for people: a line of numbers under a line of names.
+    // The same as text: a line of numbers below a line of names.
     let again = dir.path().join("again");
     let args = ["cp", "--uncached", "--stats", "--quiet"].map(Path::new);
     let shown = run(args.into_iter().chain([&*from, &*again]));

@@ -1,5 +1,5 @@
-//! What `weir cp` and `weir cat` do when something is changed under them: no command ends well with
-//! wrong bytes, and no source is lost.
+//! `weir cp` and `weir cat` when their files change meanwhile: no command succeeds with wrong
+//! bytes, and no source is lost.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Runs `weir` and stops it in the middle, once `is_there` holds; does `change`, has it go on, and
+/// Runs `weir` and stops it in the middle, once `is_there` holds; runs `change`, continues it, and
 /// waits for its end.
 fn stopped<S: AsRef<OsStr>>(
     args: impl IntoIterator<Item = S>,
@@ -56,7 +56,7 @@ fn a_source_that_changes_while_it_is_copied_is_not_published() {
     type Change = fn(&File);
     let changes: [Change; 2] = [
         |file| file.set_len(256 * MIB - 5).unwrap(),
-        // Of the same size, and what was read is what was replaced.
+        // Same size, and the replaced part was read already.
         |file| file.write_all_at(b"new", 0).unwrap(),
     ];
     for options in [&[][..], &["--checksum"], &["--continue", "--checkpoint", "8M"]] {
@@ -91,10 +91,10 @@ fn a_file_that_changes_while_it_is_written_out_is_said() {
         let mut child =
             weir(["cat", &source]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut out = child.stdout.take().unwrap();
-        // It cannot be done, as a pipe takes less than what is left.
+        // It cannot be finished, as a pipe buffers less than the rest.
         out.read_exact(&mut vec![0; MIB as usize]).unwrap();
         match source.starts_with("nfs:") {
-            // By a client: the server sees at once what those do.
+            // By a client: the server notices that at once.
             true => drop(run(["touch", &server.url("from", "vers=4.2")])),
             false => {
                 File::options().write(true).open(&from).unwrap().set_len(60 * MIB).unwrap();
@@ -107,7 +107,7 @@ fn a_file_that_changes_while_it_is_written_out_is_said() {
     }
 }
 
-/// Programs on the server's machine tell it nothing: it looks, when a client asks for attributes.
+/// Programs on the server's machine do not notify it: it checks when a client asks for attributes.
 #[test]
 fn a_file_that_a_program_of_the_server_changes_is_no_file_to_read() {
     type Change = fn(&File);
@@ -132,7 +132,7 @@ fn a_file_that_a_program_of_the_server_changes_is_no_file_to_read() {
             let mut child =
                 weir(["cat", &url]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let mut out = child.stdout.take().unwrap();
-            // It cannot be done, as a pipe takes less than what is left.
+            // It cannot be finished, as a pipe buffers less than the rest.
             out.read_exact(&mut vec![0; MIB as usize]).unwrap();
             change(&File::options().write(true).open(&from).unwrap());
             std::io::copy(&mut out, &mut std::io::sink()).unwrap();
@@ -140,7 +140,7 @@ fn a_file_that_a_program_of_the_server_changes_is_no_file_to_read() {
             assert_eq!(output.status.code(), Some(1), "cat {options}, {name}: {}", text(&output));
             assert!(text(&output).contains("changed while it was read"), "{}", text(&output));
 
-            // The same while it is copied.
+            // The same during a copy.
             fs::write(&from, vec![7; 64 * MIB as usize]).unwrap();
             let to = dir.path().join("to");
             fs::create_dir(&to).unwrap();
@@ -159,7 +159,7 @@ fn a_file_that_a_program_of_the_server_changes_is_no_file_to_read() {
     }
 }
 
-/// A client that opens a file again may be given a delegation of it, under which it would ask for no
+/// A client that reopens a file may get a delegation of it, under which it would not ask for
 /// attributes; the server notices a local program's change only seconds later.
 #[test]
 fn a_file_that_is_opened_again_is_looked_at_all_the_same() {
@@ -178,7 +178,7 @@ fn a_file_that_is_opened_again_is_looked_at_all_the_same() {
             let open = || place.fs.open(&Caller::Own, id, Access::READ);
             for _ in 0..5 {
                 drop(open().await.unwrap());
-                // It is closed in the background, and a file that is open is not opened again.
+                // It is closed in the background, and an open file is not opened again.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
             let file = open().await.unwrap();
@@ -216,8 +216,8 @@ fn files_of_the_kernel_are_read_to_their_end() {
     }
 }
 
-/// A directory with a file of 256 MiB, and a run of `cp --continue` of it that was stopped with a
-/// part of it durable; `then` gets the begun file.
+/// A directory with a file of 256 MiB, and a run of `cp --continue` of it that was stopped with
+/// part of it durable; `then` gets the partial file.
 fn begun(then: impl FnOnce(&Path, &Path, PathBuf), end: bool) -> (tempfile::TempDir, Output) {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
@@ -366,7 +366,7 @@ fn standard_error_that_cannot_be_written_stops_no_copy() {
     for errors in [Stdio::from(full), Stdio::from(pipe)] {
         let mut command = weir(["cp", "-r"]);
         command.env("WEIR_LOG", "trace").args([&from, &to]).stdout(Stdio::null()).stderr(errors);
-        // Ten files, of which one cannot be copied, which is said; and the log.
+        // Of ten files one cannot be copied, which is reported; and the log.
         assert_eq!(command.status().unwrap().code(), Some(1));
         let copied = names(&to.join("from"));
         assert_eq!(copied, ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]);
@@ -387,7 +387,7 @@ fn a_reader_that_has_seen_enough_ends_cat_quietly() {
             .unwrap();
         child.stdout.take().unwrap().read_exact(&mut [0; 10]).unwrap();
         let output = child.wait_with_output().unwrap();
-        // As of a program that SIGPIPE ends.
+        // Like a program that SIGPIPE ended.
         assert_eq!((output.status.code(), text(&output)), (Some(141), String::new()));
     }
 }
@@ -456,7 +456,7 @@ fn a_second_interrupt_ends_a_copy_at_once() {
             assert!(child.try_wait().unwrap().is_none(), "it was done before it was interrupted");
             names(&export).iter().any(|name| name.ends_with(".part")).then_some(())
         });
-        // It cannot end in order, as that needs answers.
+        // It cannot end cleanly, as that requires replies.
         server.signal(Signal::STOP);
         let part = names(&export).into_iter().find(|name| name.ends_with(".part"));
         let part = part.expect("it was done before it was interrupted");

@@ -1,4 +1,4 @@
-//! What `weir cp` makes of trees: where copies go, what they keep, and that runs end where one would.
+//! `weir cp` of trees: the places of copies, the attributes kept, and no endless runs.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn two_sources_do_not_race_for_a_name() {
     first("d/x");
     cp(&["-r", "s1/.", "s2/.", "d"]);
     first("d/x");
-    // Directories of one name become one, as with cp(1).
+    // Directories with the same name are merged, as in cp(1).
     cp(&["-r", "s1/sub", "s2/sub", "d"]);
     first("d/sub/y");
     first("d/sub/s1");
@@ -52,7 +52,7 @@ fn a_tree_is_not_copied_into_itself_through_another_view() {
     let dir = scratch();
     let export = dir.path().join("export");
     fs::create_dir_all(export.join("tree/inner")).unwrap();
-    // Files that are copied into the directory while it is found move its times.
+    // Copying files into the directory changes its times while it is compared.
     for n in 0..50 {
         fs::write(export.join(format!("tree/file{n}")), "x").unwrap();
     }
@@ -83,7 +83,7 @@ fn directories_get_the_group_that_the_one_above_gives_them() {
     let to = dir.path().join("to");
     fs::create_dir(&to).unwrap();
     set_mode(&to, 0o2775);
-    // A mask that takes nothing away, so that modes say which bits were kept.
+    // An empty umask, so that modes show which bits were kept.
     let script = format!("umask 0; exec {} cp -r \"$@\"", env!("CARGO_BIN_EXE_weir"));
     let sh =
         std::process::Command::new("sh").args(["-c", &script, "sh"]).args([&from, &to]).status();
@@ -106,8 +106,8 @@ fn a_tree_that_is_continued_ends_as_one_that_was_not_interrupted() {
     set_mode(&from.join("sub"), 0o755);
     let hour_ago = SystemTime::now() - Duration::from_secs(3600);
     fs::File::open(from.join("sub")).unwrap().set_modified(hour_ago).unwrap();
-    // What an interrupted run leaves: directories of mode 0700, files without their other names,
-    // one of them in the way of a link.
+    // The leftovers of an interrupted run: directories of mode 0700, files without their other
+    // names, one of them in the place of a link.
     fs::create_dir_all(to.join("from/sub")).unwrap();
     set_mode(&to.join("from/sub"), 0o700);
     fs::write(to.join("from/z-link"), "other").unwrap();
@@ -179,7 +179,7 @@ fn what_is_preserved_is_kept_or_said() {
         assert_eq!(value(&to.join("file"), acl), list);
         assert_eq!(mode(&to.join("file")), mode(&from.join("file")));
     }
-    // Over NFS, version 3 knows no extended attributes, and the client no lists.
+    // Over NFS, version 3 has no extended attributes, and the client no access control lists.
     let export = dir.path().join("export");
     fs::create_dir(&export).unwrap();
     let server = Server::start(&export, &["--squash", "none"]);
@@ -222,7 +222,7 @@ fn every_failure_is_listed() {
     assert_eq!(summary["files"], 1);
 }
 
-/// Attributes of the system need a privileged process, here and at the destination.
+/// Attributes of the system require privileges, both here and at the destination.
 #[test]
 fn attributes_of_the_system_are_kept_or_said_by_name() {
     let dir = scratch();
@@ -254,7 +254,7 @@ fn attributes_of_the_system_are_kept_or_said_by_name() {
         let len = rustix::fs::lgetxattr(to.join(name), attribute, found.as_mut_slice());
         assert_eq!(&found[..len.unwrap_or(0)], value, "{attribute} of {name}");
     }
-    // NFS has users' attributes only (RFC 8276 section 4.1), and version 3 none.
+    // NFS has user attributes only (RFC 8276 section 4.1), and version 3 none.
     let export = dir.path().join("export");
     fs::create_dir(&export).unwrap();
     let server = Server::start(&export, &["--squash", "none"]);
@@ -278,7 +278,7 @@ fn attributes_of_the_system_are_kept_or_said_by_name() {
     }
 }
 
-/// NFSv3 has times from 1970 to 2106, and version 4 all.
+/// NFSv3's times range from 1970 to 2106; version 4 has all.
 #[test]
 fn times_that_the_destination_changes_are_said() {
     let dir = scratch();

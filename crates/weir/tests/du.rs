@@ -41,7 +41,7 @@ fn what_cannot_be_read_does_not_hide_the_rest() {
 #[test]
 fn sums_beyond_64_bits_are_right() {
     let dir = scratch();
-    // The largest size that the file system takes.
+    // The largest size that the file system supports.
     let (mut most, mut more) = (0_u64, 1_u64 << 62);
     let file = fs::File::create(dir.path().join("0")).unwrap();
     while more >= 4096 {

@@ -1,4 +1,4 @@
-//! kill -9 of the server: what was acknowledged is there, and clients go on.
+//! kill -9 of the server: acknowledged data persists, and clients continue.
 
 mod common;
 
@@ -30,8 +30,8 @@ fn what_a_copy_that_succeeded_wrote_survives() {
     }
 }
 
-/// The server is killed and started again while a file is copied to it, and from it. `WEIR_COPY_MIB`
-/// says how large the file is: with 1024, three restarts every 100 MiB or so.
+/// The server is killed and restarted while a file is copied to it, and from it. `WEIR_COPY_MIB` is
+/// the size of the file: with 1024, three restarts about every 100 MiB.
 #[test]
 fn a_copy_goes_on_over_restarts_of_the_server() {
     let mib = std::env::var("WEIR_COPY_MIB").map_or(48, |mib| mib.parse().unwrap());
@@ -51,7 +51,7 @@ fn a_copy_goes_on_over_restarts_of_the_server() {
                 false => (original.as_os_str(), url.clone().into(), &export),
             };
             let begun = Instant::now();
-            // Output goes to a file, which can be read when the copy hangs.
+            // Output goes to a file, which is readable even if the copy hangs.
             let says = dir.path().join("says");
             let mut cp = weir(["cp".as_ref(), from, to.as_os_str()])
                 .env("WEIR_LOG", "info")
@@ -73,7 +73,7 @@ fn a_copy_goes_on_over_restarts_of_the_server() {
     }
 }
 
-/// How a program ended; killed, if it did not in time.
+/// How a program ended; kills it if it did not in time.
 fn ended_in_time(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let begun = Instant::now();
     while begun.elapsed() < limit {
@@ -86,7 +86,8 @@ fn ended_in_time(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     None
 }
 
-/// Kills and restarts the server three times as often as said, evenly over a copy of so many MiB.
+/// Kills and restarts the server three times as often as given, spread evenly over a copy of so
+/// many MiB.
 fn restart_during(
     cp: &mut Child,
     mut server: Server,
@@ -100,7 +101,7 @@ fn restart_during(
             let done = cp.try_wait().unwrap().is_some();
             (done || written_blocks(into) > blocks).then_some(())
         });
-        // Again while clients take back what they had.
+        // Again while clients reclaim their state.
         for _ in 0..3 {
             kill_9(server);
             server = Server::start(export, &["--squash", "none", "--lease", "5", "--bind", &bind]);

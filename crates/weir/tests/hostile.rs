@@ -1,5 +1,5 @@
-//! Peers that mean harm, or are broken: the server stays small, answers with an error or closes
-//! the connection, and serves the others on.
+//! Malicious or broken peers: the server's memory stays small, it answers with an error or closes
+//! the connection, and continues to serve others.
 
 mod common;
 
@@ -36,7 +36,7 @@ impl Setup {
         stream
     }
 
-    /// Others are served: files can be read and written, by every version.
+    /// Other clients are served: files can be read and written, with every version.
     fn serves_others(&self) {
         for vers in ["4.2", "3"] {
             let options = format!("vers={vers}&soft&timeo=100");
@@ -55,7 +55,7 @@ impl Setup {
     }
 }
 
-/// A call's header up to its arguments, with AUTH_NONE.
+/// A call's header before its arguments, with AUTH_NONE.
 fn call(xid: u32, program: u32, version: u32, procedure: u32) -> Vec<u8> {
     let words = [xid, 0, 2, program, version, procedure, 0, 0, 0, 0];
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
@@ -67,7 +67,7 @@ fn record(payload: &[u8]) -> Vec<u8> {
     [&mark.to_be_bytes(), payload].concat()
 }
 
-/// The next record as words, or `None` when the connection is closed.
+/// The next record as words, or `None` if the connection is closed.
 fn reply(stream: &mut TcpStream) -> Option<Vec<u32>> {
     let mut mark = [0; 4];
     match stream.read_exact(&mut mark) {
@@ -88,7 +88,7 @@ fn accept_status(reply: &[u32]) -> u32 {
     reply[5]
 }
 
-/// Bytes that look random, the same each time.
+/// Pseudo-random bytes, the same each time.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     (0..len)
@@ -106,7 +106,7 @@ fn garbage() {
     let setup = Setup::new();
     for seed in 0..200 {
         let mut stream = setup.connect();
-        // Either it is closed, which may be noticed while sending, or it waits for more.
+        // Either it is closed, possibly while we send, or it waits for more.
         let _ = stream.write_all(&noise(seed, 4096));
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut rest = Vec::new();
@@ -182,7 +182,7 @@ fn records_that_are_too_long() {
         let _ = stream.write_all(&noise(1, 1 << 20));
         assert_eq!(reply(&mut stream), None, "{mark:x}");
     }
-    // Many small fragments that never come to an end are too long as well.
+    // A record of many small fragments that never ends is too long as well.
     let mut stream = setup.connect();
     let fragment = [&(1024_u32.to_be_bytes())[..], &noise(2, 1024)].concat();
     let refused = (0..16 << 10).any(|_| stream.write_all(&fragment).is_err());
@@ -202,7 +202,7 @@ fn ten_thousand_silent_connections() {
     let mut silent = Vec::new();
     for n in 0..most {
         let mut stream = setup.connect();
-        // Some say nothing at all, some begin a record and stop.
+        // Some send nothing at all, some start a record and stop.
         match n % 4 {
             0 => {}
             1 => stream.write_all(&[0x80]).unwrap(),
@@ -247,7 +247,7 @@ fn callers_that_never_read_their_replies() {
         let mut stream = setup.connect();
         stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
         let call = record(&call(1, NFS, 4, 0));
-        // Until the server has stopped to listen to a peer that does not.
+        // Until the server has stopped reading from a peer that does not read.
         while stream.write_all(&call).is_ok() {}
         streams.push(stream);
     }
@@ -312,7 +312,7 @@ fn readers_that_take_nothing_hold_back_only_themselves() {
     assert!(longest < Duration::from_secs(5), "{longest:?}");
     assert!(setup.memory() < before + (96 << 20), "{} then {}", before, setup.memory());
     setup.serves_others();
-    // Nothing is lost to them either, once they read.
+    // They lose nothing either, once they read.
     for stream in &mut slow {
         let mut seen: Vec<u32> = (0..READS).map(|_| reply(stream).unwrap()[0]).collect();
         seen.sort_unstable();

@@ -27,7 +27,7 @@ fn hold(at: &str, dir: &Path, range: &str) -> Child {
     child
 }
 
-/// `at` names a file that is not there yet.
+/// `at` is the name of a file that does not exist yet.
 fn rules(at: &str, dir: &Path) {
     let says = fail(1, ["lock", "--test", at]);
     assert!(says.contains(at), "{says}");
@@ -40,7 +40,7 @@ fn rules(at: &str, dir: &Path) {
     let says = fail(1, ["lock", "--wait", "1", at, "false"]);
     assert!(says.contains("another owner holds a conflicting lock"), "{says}");
     assert!(begun.elapsed() >= Duration::from_secs(1));
-    // Options after the command's name are the command's.
+    // Options after the command's name belong to the command.
     assert_eq!(run(["lock", "--range", "0-9", at, "echo", "-n", "--range"]), "--range");
     fs::write(dir.join("stop"), "").unwrap();
     assert_eq!(held.wait().unwrap().code(), Some(7), "the command's exit code");
@@ -96,7 +96,7 @@ fn signals_end_it_also_while_the_server_hangs() {
         let at = server.url(version, &format!("vers={version}"));
         let mut holder = hold(&at, dir.path(), "0-");
         let mut waiter = weir(["lock", &at, "true"]).spawn().unwrap();
-        // Whether it waits yet is all the same.
+        // Whether it already waits makes no difference.
         std::thread::sleep(Duration::from_millis(300));
         server.signal(Signal::STOP);
         let interrupt = |child: &Child| {

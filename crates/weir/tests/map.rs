@@ -28,7 +28,7 @@ fn many_extents_are_all_found_in_every_version() {
     let dir = scratch();
     let export = dir.path().join("export");
     fs::create_dir(&export).unwrap();
-    // More than are asked for one after another; most of them short, with long ones between.
+    // More than are requested one by one; most of them short, with long ones in between.
     let data: Vec<(u64, u64)> = (0..700)
         .map(|n| match n % 100 {
             99 => (n * 8 * PAGE, 5 * PAGE),

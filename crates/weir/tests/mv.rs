@@ -32,7 +32,7 @@ fn at_a_server_a_link_to_a_directory_is_that_directory() {
     fs::create_dir_all(export.join("d")).unwrap();
     symlink("d", export.join("link")).unwrap();
     symlink("nowhere", export.join("dangling")).unwrap();
-    // To a directory, for all who mount it there.
+    // To a directory, for all clients that mount it there.
     symlink(export.join("d"), export.join("absolute")).unwrap();
     let server = Server::start(&export, &["--squash", "none"]);
     for (round, version) in ["vers=3", "vers=4.2"].into_iter().enumerate() {
@@ -45,7 +45,7 @@ fn at_a_server_a_link_to_a_directory_is_that_directory() {
         let says = fail(1, ["mv", &url(&name), &url("absolute")]);
         assert!(says.contains("absolute is a symbolic link to /"), "{says}");
         assert!(export.join("absolute").is_symlink() && export.join(&name).exists());
-        // Any other link is what is replaced, and what is not there is no directory.
+        // Any other link is itself replaced, and a missing entry is no directory.
         fs::write(export.join(&name), "y").unwrap();
         let says = fail(1, ["mv", &url(&name), &url("new/")]);
         assert!(says.contains("there is no such directory; make it first"), "{says}");

@@ -1,4 +1,4 @@
-//! The commands over NFS: `weir serve` at one end, `weir` at the other.
+//! The commands over NFS: `weir serve` on one side, `weir` on the other.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Mount options of every version and manner there is.
+/// Mount options for every version and mode.
 const MANNERS: &[&str] = &["vers=4.2", "vers=4.2&noreadplus", "vers=4.1", "vers=4.0", "vers=3"];
 
 struct Setup {
@@ -36,7 +36,7 @@ impl Setup {
     }
 }
 
-/// The server knows no client any more once commands have ended, in order or with an error.
+/// The server has no clients any more once commands have ended, cleanly or with an error.
 #[test]
 fn nothing_of_a_command_is_left_at_the_server() {
     let dir = scratch();
@@ -63,7 +63,7 @@ fn nothing_of_a_command_is_left_at_the_server() {
         assert_eq!(succeeded("destroy_session"), made, "vers={vers}");
         assert_eq!(succeeded("destroy_clientid"), made, "vers={vers}");
     }
-    // One that needs several clients, and gets the first of them only.
+    // A command that needs several clients, and gets only the first of them.
     for clients in [1, 2] {
         let port = way_to(server.port, clients, |_| {});
         let url = format!("nfs://127.0.0.1:{port}/");
@@ -77,7 +77,7 @@ fn nothing_of_a_command_is_left_at_the_server() {
     }
 }
 
-/// How often a server did something with success, by the metrics that it serves at `at`.
+/// Number of successful operations of a server, from its metrics at `at`.
 fn succeeded(at: SocketAddr, operation: &str) -> u64 {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
@@ -214,8 +214,8 @@ fn links_within_an_export_are_followed() {
     assert!(fail(1, ["cat", &url("out")]).contains("name the file that it points to"));
 }
 
-/// `..` of a symbolic link goes on above the directory that the path names, as it does for programs on
-/// the server; never does it stop there and mean another file.
+/// `..` in a symbolic link continues above the directory that the path names, as for programs on
+/// the server; it never stops there and so refers to another file.
 #[test]
 fn a_symbolic_link_that_leads_upwards_means_what_it_means_at_the_server() {
     let setup = Setup::new();
@@ -254,7 +254,7 @@ fn a_symbolic_link_that_leads_upwards_means_what_it_means_at_the_server() {
     }
 }
 
-/// A name that cannot be looked up is not a mount that failed.
+/// A name that cannot be looked up is no failed mount.
 #[test]
 fn what_is_denied_or_too_long_is_said_as_such() {
     let setup = Setup::new();
@@ -296,7 +296,7 @@ fn a_link_that_cannot_be_read_does_not_keep_others_from_being_listed() {
     fs::write(setup.export("a"), "").unwrap();
     std::os::unix::fs::symlink("a", setup.export("link")).unwrap();
     fs::write(setup.export("z"), "").unwrap();
-    // The filehandle in each READLINK of version 3 loses a bit.
+    // One bit of the filehandle in each READLINK of version 3 is cleared.
     let port = way_to(setup.server.port, usize::MAX, |bytes| {
         const READLINK: [u8; 12] = [0, 1, 0x86, 0xA3, 0, 0, 0, 3, 0, 0, 0, 5];
         if bytes.windows(READLINK.len()).any(|w| w == READLINK)
@@ -315,7 +315,7 @@ fn a_link_that_cannot_be_read_does_not_keep_others_from_being_listed() {
     assert_eq!(names, ["a", "link", "z"], "{said}");
 }
 
-/// Also those that take a connection, and say nothing or something else.
+/// Also peers that accept a connection, and send nothing or something else.
 #[test]
 fn a_port_without_an_nfs_server_is_given_up_soon() {
     let silent = |_: &mut TcpStream| {
@@ -402,7 +402,7 @@ fn a_copy_that_was_corrupted_on_its_way_is_found_by_its_checksum() {
 
 const MARK: &[u8; 16] = b"a mark in a page";
 
-/// The port of a way to the server on which marks lose a bit, other bytes do not.
+/// The port of a proxy to the server that clears a bit of marked bytes only.
 fn corrupting(server: u16) -> u16 {
     way_to(server, usize::MAX, |bytes| {
         while let Some(at) = bytes.windows(MARK.len()).position(|w| w == MARK) {
@@ -411,7 +411,7 @@ fn corrupting(server: u16) -> u16 {
     })
 }
 
-/// The port of a way to the server, open for so many connections, that changes what goes there.
+/// The port of a proxy to the server, for so many connections, that changes the data sent to it.
 fn way_to(server: u16, connections: usize, change: fn(&mut [u8])) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -427,7 +427,7 @@ fn way_to(server: u16, connections: usize, change: fn(&mut [u8])) -> u16 {
     port
 }
 
-/// Passes bytes on until either end is gone.
+/// Forwards bytes until either end is closed.
 fn pass(mut from: TcpStream, mut to: TcpStream, change: impl Fn(&mut [u8])) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(n) = from.read(&mut buffer)
@@ -442,7 +442,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, change: impl Fn(&mut [u8])) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// A small ext4, of which the superuser has a part for itself; unmounted when dropped.
+/// A small ext4 with space reserved for the superuser; unmounted on drop.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -500,14 +500,14 @@ fn a_full_disk_is_said_and_what_was_copied_before_is_there() {
         };
         assert!(says.contains("no space left"), "{manner}: {says}");
         assert!(copied > 0, "{manner}: {says}");
-        // The superuser's share is still free, and nothing is left of the copy that failed.
+        // The reserved space is still free, and nothing is left of the failed copy.
         let space = rustix::fs::statvfs(&export).unwrap();
         assert!(space.f_bfree * space.f_frsize > 8 << 20, "{manner}");
         let ours = |name: &str| name.starts_with('r') || name.starts_with(".weir");
         let names = fs::read_dir(&export).unwrap().map(|e| e.unwrap().file_name());
         let names = names.filter(|n| n.to_str().is_some_and(ours)).count();
         assert_eq!(names, copied as usize, "{manner}");
-        // Nor was anything of the others only in the server's memory.
+        // Nor was data of the others only in the server's memory.
         server.child.kill().unwrap();
         server.child.wait().unwrap();
         for n in 0..copied {

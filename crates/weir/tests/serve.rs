@@ -1,4 +1,4 @@
-//! `weir serve`: starting, saying so, stopping. What clients see is tested in `nfs.rs`.
+//! `weir serve`: start, announcement, stop. `nfs.rs` tests what clients see.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn signals_end_it_in_order() {
     }
 }
 
-/// Told to stop before it serves, it ends in order as well.
+/// A stop before it serves ends it cleanly, too.
 #[test]
 fn told_to_stop_while_it_starts_it_ends_in_order() {
     let dir = scratch();
@@ -71,7 +71,7 @@ fn counters_are_read_over_http() {
     let mut reply = String::new();
     stream.read_to_string(&mut reply).unwrap();
     assert!(reply.contains("\nweir_cache_budget_bytes{cache=\"/\"} "), "{reply}");
-    // Asked for what it did so far, it goes on.
+    // On request it logs its counts, and continues.
     server.signal(Signal::USR1);
     TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     server.signal(Signal::TERM);

@@ -1,5 +1,5 @@
-//! `weir serve` as a service: what it tells systemd and takes from it, how it ends, and what root
-//! keeps of its privileges.
+//! `weir serve` as a service: its communication with systemd, its end, and the privileges that it
+//! keeps as root.
 
 mod common;
 
@@ -64,7 +64,7 @@ fn told_to_stop_while_clients_write_it_writes_out_all_that_it_acknowledged() {
             assert!(bytes.iter().all(|&b| b == (block % 251 + 1) as u8), "block {block}");
         }
     }
-    // And it knows its files again.
+    // And it recognises its files again.
     let server = Server::start(&export, &["--squash", "none"]);
     let mut client = Client::connect(server.port, 1000, &[]);
     assert_eq!(client.mount("/"), root);
@@ -72,7 +72,7 @@ fn told_to_stop_while_clients_write_it_writes_out_all_that_it_acknowledged() {
     assert_eq!(client.read(&file), 0);
 }
 
-/// What a service manager was told since it was asked last, up to a message that holds this.
+/// The messages to the service manager since the last call, up to one that contains this.
 fn told(socket: &UnixDatagram, until: &str) -> String {
     let mut all = String::new();
     while !all.contains(until) {
@@ -91,7 +91,7 @@ fn systemd_hands_over_sockets_and_is_told_how_it_goes() {
     fs::write(export.join("notes"), "all is well").unwrap();
     let config = dir.path().join("weir.toml");
     let state = dir.path().join("state");
-    // The port is not there to be had: the sockets that are handed over are what is served.
+    // The port is taken: the server serves the sockets that are passed to it.
     let text = format!(
         "[server]\nlisten = \"127.0.0.1:1\"\nstate_dir = {state:?}\n[[export]]\npath = {export:?}\nname = \"/x\"\n"
     );
@@ -101,7 +101,7 @@ fn systemd_hands_over_sockets_and_is_told_how_it_goes() {
     let sockets = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     let ports = sockets.each_ref().map(|socket| socket.local_addr().unwrap().port());
     let [first, second] = sockets.map(std::os::fd::OwnedFd::from);
-    // Descriptors 3 and 4, and the process's own number, as sd_listen_fds(3) wants them.
+    // Descriptors 3 and 4, and the process's own number, as sd_listen_fds(3) requires.
     let mut command = Command::new("sh");
     let script = "exec 3<&0 4<&2 0</dev/null 2>/dev/null; \
                   LISTEN_PID=$$ LISTEN_FDS=2 exec \"$0\" serve --json --config \"$1\"";
@@ -133,8 +133,8 @@ fn the_units_are_sound() {
         let found = service.lines().find_map(|line| line.strip_prefix(&format!("{key}=")));
         found.unwrap_or_else(|| panic!("no {key}")).to_owned()
     };
-    // What it starts is a command line that makes sense: all that is wrong is that there is no
-    // such file here.
+    // The command line that it starts is valid: the only error is that this machine has no such
+    // file.
     let start = line("ExecStart");
     let (_, args) = start.split_once(' ').unwrap();
     let output = weir(args.split(' ').chain(["--check"])).output().unwrap();
@@ -143,7 +143,7 @@ fn the_units_are_sound() {
     let absent = !Path::new(config).exists();
     assert!(!absent || said.contains(&format!("cannot read the configuration {config}")), "{said}");
     assert!(line("ExecReload").ends_with("-HUP $MAINPID"));
-    // What the program keeps, it is given.
+    // The privileges that the program keeps are granted.
     let given = line("CapabilityBoundingSet");
     for kept in ["SETUID", "SETGID", "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER"] {
         assert!(given.split(' ').any(|cap| cap == format!("CAP_{kept}")), "{kept}");
@@ -185,7 +185,7 @@ fn root_keeps_the_privileges_that_clients_users_take_and_no_others() {
     std::os::unix::fs::chown(&secret, Some(4000), Some(2000)).unwrap();
     let server = Server::start(&export, &["--squash", "none"]);
 
-    // Every thread, also those that were started for io_uring and by the cache.
+    // Every thread, including those started for io_uring and by the cache.
     // CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, SETGID, SETUID, MKNOD.
     const KEPT: u64 = 0xDF | 1 << 27;
     let tasks = fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
@@ -204,7 +204,8 @@ fn root_keeps_the_privileges_that_clients_users_take_and_no_others() {
     }
     assert!(threads > 2, "{threads} threads");
 
-    // Each user acts as itself, further groups count, and no call keeps another caller's rights.
+    // Each user acts as itself, supplementary groups count, and no call keeps another caller's
+    // rights.
     let mut root = Client::connect(server.port, 0, &[]);
     let top = root.mount("/");
     let file = root.lookup(&top, "secret");
@@ -243,7 +244,7 @@ fn a_user_without_privileges_serves_as_itself() {
     }
     let dir = scratch();
     let export = export(dir.path());
-    // Others cannot reach what lies below the directory of this checkout, perhaps.
+    // Other users may be unable to reach directories below this checkout.
     let binary = tempfile::Builder::new().prefix("weir").tempfile_in("/var/tmp").unwrap();
     fs::copy(env!("CARGO_BIN_EXE_weir"), binary.path()).unwrap();
     fs::set_permissions(binary.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -265,8 +266,8 @@ fn a_user_without_privileges_serves_as_itself() {
     let top = client.mount("/");
     client.create(&top, "made");
     assert_eq!(fs::metadata(served.join("made")).unwrap().uid(), 1234);
-    // Root may do all that anyway; other users have no access to this user's files, whichever user they
-    // claim to be.
+    // Root may do all that anyway; other users have no access to this user's files, whichever user
+    // they claim to be.
     assert_eq!(Client::connect(server.port, 77, &[]).mount("/"), top);
     for claimed in [0, 1234, 1235] {
         let mut other = Client::connect_as(1235, server.port, claimed, &[]);

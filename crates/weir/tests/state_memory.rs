@@ -1,5 +1,5 @@
-//! What a running server's memory grows by when clients of version 4.1 have a lot: sessions, open
-//! files with all that the server keeps of them, and locks.
+//! Growth of a running server's memory when clients of version 4.1 have many sessions, open files
+//! (with all state that the server keeps for them), and locks.
 
 mod common;
 
@@ -23,7 +23,7 @@ const FILES: usize = 10_000;
 const LOCKS: u64 = 10;
 const MIB: u64 = 1 << 20;
 
-/// One connection, over which many clients call.
+/// One connection, used by many clients.
 struct Connection {
     stream: TcpStream,
     xid: u32,
@@ -36,7 +36,7 @@ struct Session {
 }
 
 impl Connection {
-    /// A compound, all of which succeeds.
+    /// A compound whose operations all succeed.
     fn compound(&mut self, ops: &[Op]) -> Vec<OpRes> {
         self.xid += 1;
         let mut e = start_record();
@@ -82,7 +82,7 @@ impl Connection {
         self.compound(&ops)
     }
 
-    /// A client with a session of 64 slots, as Linux asks for.
+    /// A client with a session of 64 slots, like Linux's.
     fn client(&mut self, number: usize) -> Session {
         let owner = format!("Linux NFSv4.1 host{number}").as_str().into();
         let exchange = exchange_id::Args {
@@ -138,7 +138,7 @@ impl Connection {
         (handle.clone(), opened.stateid)
     }
 
-    /// Ranges that do not touch, so that none are joined.
+    /// Ranges with gaps in between, so that none are merged.
     fn lock(&mut self, session: &mut Session, file: &FileHandle, open_stateid: StateId) {
         let lock_owner = StateOwner { client_id: 0, owner: "lock id: of one process".into() };
         let first = lock::NewLocker { open_seqid: 0, open_stateid, lock_seqid: 0, lock_owner };

@@ -1,7 +1,7 @@
-//! Reads of what is in memory.
+//! Reads of resident data.
 //!
-//! Every figure is the median of rounds; in each round every way of reading gets its turn, so that
-//! what disturbs one disturbs the others, and ratios are medians of pairs from the same round.
+//! Every figure is the median of rounds. Each round measures every method once, so that
+//! disturbances affect all of them, and ratios are medians of pairs from the same round.
 
 mod passes;
 
@@ -25,7 +25,7 @@ use weir_vfs::IoFlags;
 
 const BLOCKS: [u64; 4] = [512, 4 << 10, 64 << 10, 1 << 20];
 const HOT_BYTES: u64 = 1 << 20;
-/// More than a processor's own caches hold.
+/// More than fits in a processor's own caches.
 const WARM_BYTES: u64 = 256 << 20;
 const HOT: &str = "hot 1 MiB";
 const WARM: &str = "random, 256 MiB";
@@ -38,20 +38,21 @@ pub enum Part {
     Reads,
     /// Two threads beside one.
     Threads,
-    /// Passes over the file, off and on.
+    /// Passes over the file, with the fast path off and on.
     Passes,
 }
 
-/// What to measure, and where.
+/// Options of the benchmark.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The run makes its file here.
+    /// The directory for the file.
     pub dir: PathBuf,
-    /// Size of the file: at least 16 MiB. The run needs twice that in memory, and once more for memcpy.
+    /// Size of the file: at least 16 MiB. The run needs twice that in memory, plus the same for
+    /// memcpy.
     pub file_bytes: u64,
     /// Rounds of each figure.
     pub rounds: u32,
-    /// How long one way of reading is measured in one round.
+    /// Time to measure one method in one round.
     pub slice: Duration,
     /// One part only.
     pub only: Option<Part>,
@@ -62,7 +63,7 @@ pub struct Options {
 pub struct Report {
     file_bytes: u64,
     rounds: u32,
-    /// Bytes of the page cache's memory that the kernel gave in huge pages.
+    /// Bytes of the page cache's memory in huge pages.
     huge_page_bytes: u64,
     reads: Vec<Reads>,
     two_threads: Option<TwoThreads>,
@@ -90,9 +91,10 @@ struct Reads {
 #[derive(Serialize)]
 struct TwoThreads {
     one: f64,
-    /// Each in a MiB of its own.
+    /// Each in its own MiB.
     apart: Pair,
-    /// Both in the same MiB: the same lines in two processors' caches, which costs a bare memcpy, too.
+    /// Both in the same MiB: the same lines in two processors' caches, which slows a bare memcpy,
+    /// too.
     together: Pair,
 }
 
@@ -101,14 +103,14 @@ struct TwoThreads {
 struct Pair {
     two: f64,
     ratio: f64,
-    /// The same for memcpy: what two threads of this machine can do at all.
+    /// The same for memcpy: the limit of two threads on this machine.
     memcpy_ratio: f64,
 }
 
-/// Makes a file, reads it into the page cache and into the kernel's, and measures reads of it.
+/// Creates a file, reads it into the page cache and into the kernel's, and measures reads of it.
 ///
 /// # Errors
-/// The file is too small, cannot be made, or does not stay in memory.
+/// The file is too small, cannot be created, or does not stay in memory.
 pub fn run(options: &Options) -> Result<Report> {
     let (size, rounds, slice) = (options.file_bytes, options.rounds, options.slice);
     if size < 16 << 20 {
@@ -140,7 +142,7 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(Report { file_bytes: size, rounds, huge_page_bytes, reads, two_threads, text, targets })
 }
 
-/// Memory of this process in huge pages.
+/// This process's memory in huge pages.
 fn huge_page_bytes() -> u64 {
     let maps = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
     let line = maps.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
@@ -183,13 +185,14 @@ impl Bench<'_> {
         let mut walks: [Walk; 5] = std::array::from_fn(|way| match span {
             HOT => Walk::random(HOT_BYTES, block, block),
             WARM => Walk::scattered(WARM_BYTES.min(size), block, way as u64),
-            // Far apart, or the way that comes second finds in the processor's cache what the first read.
+            // Far apart, so that the second method does not find the first one's data in the
+            // processor's cache.
             _ => Walk::sequential(size, block, size / 5 * way as u64),
         });
         let mut buf = vec![0; block as usize];
         let mut times: [Vec<f64>; 5] = Default::default();
         for round in 0..rounds as usize {
-            // No way of reading always comes after the same neighbour.
+            // No method always follows the same other method.
             for way in (0..5).map(|i| (i + round) % 5) {
                 let walk = &mut walks[way];
                 self.cache.set_fast_read(way != SLOW);
@@ -209,7 +212,7 @@ impl Bench<'_> {
                         black_box(self.file.read_at(&mut buf, at, IoFlags::empty()).is_ok());
                     }),
                 };
-                // The first round warms up.
+                // The first round is a warm-up.
                 if round > 0 || rounds == 1 {
                     times[way].push(time);
                 }
@@ -262,7 +265,7 @@ fn two_threads(file: &File, memory: &[u8], rounds: u32, slice: Duration) -> TwoT
     TwoThreads { one: median(&one), apart, together }
 }
 
-/// Millions of 512-byte reads a second by so many threads together, in one hot MiB or each in its own.
+/// Millions of 512-byte reads per second by all threads, in one hot MiB or each in its own.
 fn rate(
     threads: usize,
     apart: bool,

@@ -1,5 +1,5 @@
-//! The experiment of FreeBSD's cached read: a file read in blocks of 512 bytes from front to back,
-//! first from the device and then twice from the cache; with the fast path off, then on.
+//! The experiment of FreeBSD's cached read: reads a file sequentially in blocks of 512 bytes, first
+//! from the device and then twice from the cache; with the fast path off, then on.
 
 use crate::cache::{new_cache, open};
 use crate::measure::Times;

@@ -1,4 +1,4 @@
-//! The files that are read: all data, all hole, or both in turn.
+//! The files to read: all data, all hole, or alternating.
 
 use crate::interrupt;
 use crate::scratch::forget;
@@ -18,7 +18,7 @@ pub enum Kind {
     Data,
     /// Nothing but a hole.
     Hole,
-    /// Data and holes in turn, each of `block_bytes`.
+    /// Alternating data and holes, each of `block_bytes`.
     Mixed {
         /// Length of each.
         block_bytes: u64,
@@ -28,7 +28,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// In the order of the text's table.
+    /// In the order of the original's table.
     pub fn all() -> Vec<Self> {
         let mixed = [true, false].into_iter().flat_map(|data_first| {
             [4, 8, 16, 32].map(|kib| Self::Mixed { block_bytes: kib * KIB, data_first })
@@ -36,7 +36,7 @@ impl Kind {
         [Self::Data, Self::Hole].into_iter().chain(mixed).collect()
     }
 
-    /// As the text has it: `mixed-4d` has blocks of 4 KiB and begins with data.
+    /// The original's name: `mixed-4d` has blocks of 4 KiB and begins with data.
     pub fn name(self) -> String {
         match self {
             Self::Data => "data".into(),
@@ -56,7 +56,7 @@ impl Kind {
         }
     }
 
-    /// Makes such a file, on the device when this returns, and out of the kernel's cache.
+    /// Creates such a file, which is on the device on return, and not in the kernel's cache.
     pub(crate) fn make(self, path: &Path, size: u64) -> Result<()> {
         let asked = || format!("write {}", path.display());
         let file = File::create(path).asked(asked)?;

@@ -1,8 +1,8 @@
-//! A Linux kernel as the other side, in a guest: its NFS client, or its server.
+//! A Linux kernel in a guest as the other side: its NFS client, or its server.
 //!
-//! The guest is booted by the program `run` in the directory that `WEIR_LINUX` names (`run
-//! [--disk IMAGE] --server COMMAND SCRIPT ARG...`), which makes a network namespace `guest-PID`
-//! with 192.0.2.1 in it; the guest is 192.0.2.2 and sees this machine's files.
+//! The program `run` in the directory that `WEIR_LINUX` names boots the guest (`run [--disk IMAGE]
+//! --server COMMAND SCRIPT ARG...`). It creates a network namespace `guest-PID` with 192.0.2.1 in
+//! it; the guest is 192.0.2.2 and sees this machine's files.
 
 use super::network::Rate;
 use crate::interrupt;
@@ -21,7 +21,7 @@ pub(crate) const HARNESS: &str = "WEIR_LINUX";
 
 const SCRIPT: &str = include_str!("guest.sh");
 const NATIVE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-/// The device of the native side.
+/// The network device of the native side.
 const DEVICE: &str = "tap0";
 const QUIT: Duration = Duration::from_secs(10);
 
@@ -42,8 +42,8 @@ pub(crate) fn harness() -> Result<PathBuf> {
 }
 
 impl Guest {
-    /// Boots one, with a file system image as its disk; `control` is a directory for the
-    /// conversation with it.
+    /// Boots a guest, with a file system image as its disk; `control` is a directory for commands
+    /// and answers.
     pub(crate) fn boot(
         control: &Path,
         disk: Option<&Path>,
@@ -66,7 +66,7 @@ impl Guest {
         command.arg(control).arg(&harness).arg(bits.to_string());
         let running = Running::start(&mut command)?;
         let mut this = Self { running, control: control.to_path_buf(), asked: 0 };
-        // It answers once it is up, and then its network is.
+        // It answers once it is up, and then its network is up, too.
         this.ask("echo {}", Duration::from_secs(60))?;
         rate.limit(&this.namespace(), DEVICE)?;
         Ok(this)
@@ -81,7 +81,7 @@ impl Guest {
         Host { namespace: Some(self.namespace()), address: NATIVE }
     }
 
-    /// Has it do something, and returns what it says.
+    /// Sends it a command, and returns its answer.
     pub(crate) fn ask(&mut self, what: &str, patience: Duration) -> Result<Value> {
         let asked = || format!("have the guest {what}");
         let file = |name: &str| self.control.join(format!("{name}-{}", self.asked));
@@ -113,7 +113,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // It takes itself down, with its network, when it is told so.
+        // On request, it removes itself and its network.
         let hidden = self.control.join(".ask");
         let told = fs::write(&hidden, "quit\n")
             .and_then(|()| fs::rename(&hidden, self.control.join(format!("ask-{}", self.asked))));

@@ -1,11 +1,11 @@
-//! What READ_PLUS is worth, file system by file system, file by file, with every version, with the
-//! file in the server's cache and without.
+//! Measures the benefit of READ_PLUS, by file system, file and version, with the file in the
+//! server's cache and without.
 //!
-//! 1. Before each read the server's cache is brought into the state that the column is about, and
-//!    looked at: a figure is never under the wrong heading.
-//! 2. Each read is by a client that has nothing cached.
-//! 3. What is made (images, mounts, namespaces, servers, guests) is gone when the run ends, also
-//!    when it is interrupted.
+//! 1. Before each read, the run brings the server's cache into the state of the column, and
+//!    verifies that: a figure is never under the wrong heading.
+//! 2. Each read uses a client without cached data.
+//! 3. Everything created (images, mounts, namespaces, servers, guests) is removed when the run
+//!    ends, even if it is interrupted.
 
 mod files;
 mod guest;
@@ -35,12 +35,12 @@ use weir_client::Version;
 use weir_tools::failure::{Failure, Result};
 
 impl Report {
-    /// Tables for people, in the layout of the text that proposed READ_PLUS.
+    /// Tables as text, in the layout of the posting that proposed READ_PLUS.
     pub fn text(&self) -> String {
         table::text(self)
     }
 
-    /// A page for a browser, which fetches nothing.
+    /// A page for a browser, which fetches no other resource.
     pub fn page(&self) -> String {
         page::page(self)
     }
@@ -49,7 +49,7 @@ impl Report {
 /// Measures every file on every file system with every version, uncached and cached at the server.
 ///
 /// # Errors
-/// The size does not fit, something that the run needs cannot be made or started, or a read fails.
+/// The size is invalid, something that the run needs cannot be created or started, or a read fails.
 pub fn run(options: &Options, observer: Arc<dyn Observer>) -> Result<Report> {
     let size = options.file_bytes;
     if size == 0 || !size.is_multiple_of(64 << 10) {
@@ -106,7 +106,7 @@ fn wanted_file_systems(
     Ok(made)
 }
 
-/// What is the same for every file system.
+/// State shared by all file systems.
 struct Run<'a> {
     options: &'a Options,
     rate: Rate,
@@ -117,7 +117,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// All rows for one file system.
     fn file_system(&self, kind: FileSystemKind) -> Result<FileSystem> {
-        // In the order in which they are let go of: servers and clients before what they stand on.
+        // In drop order: servers and clients before what they depend on.
         let mut image = None;
         let (scratch, name) = match kind {
             FileSystemKind::Own => {
@@ -125,7 +125,7 @@ impl Run<'_> {
                 (scratch, side::file_system_name(&self.options.dir))
             }
             _ => {
-                // Data, eight times half of it, and room for what the file system needs itself.
+                // Data, eight times half of it, and room for the file system itself.
                 let bytes = 6 * self.options.file_bytes + (1 << 30);
                 let made = Image::make(&self.options.dir, bytes, kind.name(), &self.observer)?;
                 made.read_directly();

@@ -1,5 +1,5 @@
-//! A network of two: a namespace for the server and one for the client, joined by a link of a
-//! given rate; gone when dropped.
+//! A network of two: a namespace for the server and one for the client, connected by a link of a
+//! given rate; removed on drop.
 
 use crate::peers::Host;
 use crate::scratch::call;
@@ -17,7 +17,7 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 pub enum Rate {
     /// Bits per second, in each direction.
     Limited(u64),
-    /// As fast as this machine makes it.
+    /// As fast as this machine allows.
     Unlimited,
 }
 
@@ -48,7 +48,7 @@ impl std::fmt::Display for Rate {
 }
 
 impl Rate {
-    /// Limits what a device in a namespace sends.
+    /// Limits the sending rate of a device in a namespace.
     pub(crate) fn limit(self, namespace: &str, device: &str) -> Result<()> {
         let Self::Limited(bits) = self else { return Ok(()) };
         let rate = format!("{bits}bit");
@@ -93,12 +93,12 @@ impl Network {
         Ok(())
     }
 
-    /// Where the server belongs.
+    /// The server's place.
     pub(crate) fn server(&self) -> Host {
         Host { namespace: Some(self.server.clone()), address: SERVER.into() }
     }
 
-    /// Where the client belongs.
+    /// The client's place.
     pub(crate) fn client(&self) -> Host {
         Host { namespace: Some(self.client.clone()), address: CLIENT.into() }
     }
@@ -109,7 +109,7 @@ const DEVICE: &str = "weir0";
 impl Drop for Network {
     fn drop(&mut self) {
         for namespace in [&self.server, &self.client] {
-            // It may never have been made.
+            // It may not exist.
             let _ = call(Command::new("ip").args(["netns", "del", namespace]));
         }
     }

@@ -1,4 +1,4 @@
-//! What to read, from whom, over which link.
+//! Options of the READ_PLUS benchmark.
 
 use super::files::Kind;
 use super::network::Rate;
@@ -6,37 +6,37 @@ use crate::peers::Wanted;
 use std::path::PathBuf;
 use weir_client::Version;
 
-/// What to measure, and where.
+/// Options of the benchmark.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The server. One that a URL names must export `dir`.
+    /// The server. If it is given by a URL, it must export `dir`.
     pub server: Wanted,
     /// The client.
     pub client: ClientKind,
-    /// File systems; those that can be made here, or that of `dir`, if there are none.
+    /// File systems; if empty, those that can be created here, or that of `dir`.
     pub file_systems: Vec<FileSystemKind>,
-    /// Files; all if there are none.
+    /// Files; all if empty.
     pub files: Vec<Kind>,
-    /// Versions; all if there are none.
+    /// Versions; all if empty.
     pub versions: Vec<Version>,
     /// Size of each file, a multiple of 64 KiB.
     pub file_bytes: u64,
-    /// Rate of the link; 1 Gbit/s for root, else unlimited, if it is not given.
+    /// Rate of the link; by default 1 Gbit/s for root, else unlimited.
     pub link: Option<Rate>,
-    /// How often each figure is measured.
+    /// Number of measurements of each figure.
     pub rounds: u32,
-    /// Where files or file systems are made: about six times the size has to fit.
+    /// Directory for files or file systems: needs room for about six times the size.
     pub dir: PathBuf,
 }
 
 /// Who reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
-    /// This program, through its page cache.
+    /// This program, with its page cache.
     Weir,
-    /// The Linux kernel, in a guest, through its page cache.
+    /// The Linux kernel, in a guest, with its page cache.
     Linux,
-    /// The Linux kernel, in a guest, past its page cache (O_DIRECT).
+    /// The Linux kernel, in a guest, bypassing its page cache (O_DIRECT).
     LinuxDirect,
 }
 
@@ -55,17 +55,17 @@ impl ClientKind {
         self != Self::Weir
     }
 
-    /// How dd reads in the guest: the sizes of one call, and its flags.
+    /// Parameters of dd in the guest: the size of one call, and its flags.
     pub(crate) fn dd(self) -> &'static str {
         match self {
-            // One call has as much in flight as read-ahead would.
+            // One call has as much in flight as read-ahead would have.
             Self::LinuxDirect => "bs=16M iflag=direct",
             _ => "bs=1M",
         }
     }
 }
 
-/// A file system to have the files on.
+/// A file system for the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystemKind {
     /// Made for the run.

@@ -1,11 +1,11 @@
-//! The figures of the text that proposed READ_PLUS for Linux's client, from
+//! The figures of the posting that proposed READ_PLUS for Linux's client, from
 //! `data/readplus-2020.toml`.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// Seconds for each version 3, 4.0, 4.1, 4.2: uncached at the server, and cached.
+/// Seconds for versions 3, 4.0, 4.1 and 4.2: uncached at the server, and cached.
 pub(crate) type Figures = [(f64, f64); 4];
 
 #[derive(Deserialize)]
@@ -18,7 +18,7 @@ struct Table {
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
     match toml::from_str(include_str!("../data/readplus-2020.toml")) {
         Ok(table) => table,
-        // The text is part of the program, and a test reads it.
+        // The text is part of the program, and a test parses it.
         Err(error) => unreachable!("data/readplus-2020.toml: {error}"),
     }
 });
@@ -46,7 +46,7 @@ mod tests {
                 assert!(figures.iter().all(|(uncached, cached)| uncached.min(*cached) > 0.7));
             }
         }
-        // Spot checks against the text.
+        // Spot checks against the posting.
         assert_eq!(figures("ext4", "hole").unwrap()[3], (0.708, 0.709));
         assert_eq!(figures("ext3", "mixed-8h").unwrap()[3], (77.958, 9.140));
         assert_eq!(figures("ext4", "nothing"), None);

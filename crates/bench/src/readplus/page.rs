@@ -1,4 +1,4 @@
-//! The table as one page for a browser: nothing in it is fetched from anywhere.
+//! The table as one page for a browser, without external resources.
 
 use super::original;
 use super::report::{Cell, File, FileSystem, Reading, Report};
@@ -38,7 +38,7 @@ pub(crate) fn page(report: &Report) -> String {
     page.into_string()
 }
 
-/// What was measured, and the targets.
+/// The measurements and the targets.
 fn head(report: &Report) -> Markup {
     let rounds = match report.rounds {
         1 => "read once".into(),
@@ -135,7 +135,7 @@ impl Row {
     }
 }
 
-/// The heat map of how many times as fast as version 4.1 each version is; nothing without rows.
+/// The heat map of each version's speedup over version 4.1; nothing without rows.
 fn map(title: &str, rows: &[Row]) -> Markup {
     let Some(first) = rows.first() else { return Markup::default() };
     let versions: Vec<Version> = first.cells.iter().map(|(version, _)| *version).collect();
@@ -183,7 +183,7 @@ fn cell(row: &Row, version: Version, state: usize) -> Markup {
     }
 }
 
-/// Bars of seconds by version, the text's behind.
+/// Bars of seconds by version, with the original's behind them.
 fn bars(row: &Row, text: Option<&Row>) -> Markup {
     const LEFT: f64 = 30.0;
     const WIDTH: f64 = 138.0;
@@ -220,14 +220,14 @@ fn bars(row: &Row, text: Option<&Row>) -> Markup {
     }
 }
 
-/// From red (half as fast, or worse) over near white to green (twice as fast, or better).
+/// From red (half as fast, or slower) through near white to green (twice as fast, or faster).
 fn colour(ratio: f64) -> String {
     let amount = ratio.log2().clamp(-1.0, 1.0);
     let (far, share) = match amount < 0.0 {
         true => ([222.0, 92.0, 80.0], -amount),
         false => ([62.0, 178.0, 145.0], amount),
     };
-    // Small differences are to be seen, too.
+    // Makes small differences visible, too.
     let share = share.powf(0.75);
     let mix = |near: f64, far: f64| (near + (far - near) * share).round() as u8;
     format!("rgb({},{},{})", mix(238.0, far[0]), mix(240.0, far[1]), mix(241.0, far[2]))
@@ -269,7 +269,7 @@ mod tests {
             assert_eq!(page.matches(open).count(), page.matches(close).count(), "{open}");
         }
         assert!(!page.contains("NaN") && !page.contains("inf"));
-        // This run's hole and the text's.
+        // This run's hole and the original's.
         assert_eq!(page.matches("26\u{d7}").count() / 2, 2, "{page}");
         assert!(
             page.contains("The text of 2020")

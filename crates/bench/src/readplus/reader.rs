@@ -1,5 +1,5 @@
-//! Reads a file of a server from front to back as a program would, bytes into
-//! a buffer through the page cache, and says as a line of JSON what that took.
+//! Reads a file of a server sequentially like an ordinary program, into a buffer through the page
+//! cache, and prints the cost as a line of JSON.
 
 use crate::measure::processor_seconds_of;
 use crate::process;
@@ -15,7 +15,7 @@ use weir_vfs::{Access, Caller, Error, IoFlags};
 
 /// Read in one call.
 const READ_BYTES: usize = 256 << 10;
-/// Memory for what is read ahead; the file is read once, so nothing else needs to stay.
+/// Memory for read-ahead; the file is read once, so nothing else needs to stay.
 const BUDGET_BYTES: u64 = 128 << 20;
 
 /// The name of the helper.
@@ -29,7 +29,7 @@ pub(crate) struct Settings {
     pub(crate) version: String,
 }
 
-/// Reads the file, and answers with what it took.
+/// Reads the file, and prints the cost.
 pub(crate) fn run(args: &Settings) -> Result<()> {
     let asked = || format!("read {} of {}", args.name, args.url);
     let failure = |error: String| Failure::new(asked(), error);
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Settings) -> Result<()> {
             fs.open(&Caller::Own, id, Access::READ).await
         })
     };
-    // A server that was just started has its clients wait; that is not part of reading.
+    // A server that was just started makes its clients wait; that is not part of the read.
     drop(open().asked(asked)?);
     let own = std::process::id();
     let (received, processor) = (nfs.wire_stats().received_bytes, processor_seconds_of(own));
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Settings) -> Result<()> {
         "read_bytes": read,
         "cpu_s": processor,
     });
-    // The line is awaited, so it goes out before the server is told of the end.
+    // The parent waits for the line, so print it before the unmount.
     process::answer(&answer.to_string())?;
     runtime.block_on(nfs.unmount());
     Ok(())

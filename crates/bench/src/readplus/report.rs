@@ -1,4 +1,4 @@
-//! What a run of the READ_PLUS benchmark finds, and the targets that it is held against.
+//! Results of the READ_PLUS benchmark, and its targets.
 
 use crate::measure::median;
 use crate::report::Target;
@@ -34,7 +34,7 @@ pub(crate) struct File {
     pub(crate) cells: Vec<Cell>,
 }
 
-/// A file with one version; a state that the server cannot be brought into has no figure.
+/// A file with one version; no figure for a state that the server's cache cannot be brought into.
 #[derive(Serialize)]
 pub(crate) struct Cell {
     #[serde(serialize_with = "version_text")]
@@ -47,7 +47,7 @@ fn version_text<S: serde::Serializer>(version: &Version, to: S) -> Result<S::Ok,
     to.collect_str(version)
 }
 
-/// What it took to read a file.
+/// The cost of reading a file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Reading {
     pub(crate) seconds: f64,
@@ -56,7 +56,7 @@ pub(crate) struct Reading {
     pub(crate) server_cpu_s: Option<f64>,
 }
 
-/// Medians of what was read.
+/// Medians of the reads.
 pub(crate) fn middle(readings: &[Reading]) -> Option<Reading> {
     let of =
         |value: &dyn Fn(&Reading) -> f64| median(&readings.iter().map(value).collect::<Vec<_>>());
@@ -72,7 +72,7 @@ pub(crate) fn middle(readings: &[Reading]) -> Option<Reading> {
 }
 
 impl File {
-    /// How many times as fast as `than` a version reads this file, uncached and cached.
+    /// The speedup of a version over `than` for this file, uncached and cached.
     fn speedup(&self, version: Version, than: Version) -> [Option<f64>; 2] {
         let cell = |version| self.cells.iter().find(|cell| cell.version == version);
         let ratio = |state: fn(&Cell) -> Option<&Reading>| {
@@ -82,11 +82,11 @@ impl File {
     }
 }
 
-/// What version 4.2 is to reach.
+/// The targets of version 4.2.
 pub(crate) fn judge(file_systems: &[FileSystem], limited: bool) -> Vec<Target> {
     let files =
         || file_systems.iter().flat_map(|f| f.files.iter().map(move |file| (&f.name, file)));
-    // The least speedup of some files in some states, and where it was.
+    // The smallest speedup of some files in some states, and where it occurred.
     let least = |which: &dyn Fn(&File) -> bool, than, states: &[usize]| {
         let found = files().filter(|(_, file)| which(file)).flat_map(|(name, file)| {
             let speedup = file.speedup(Version::V4_2, than);

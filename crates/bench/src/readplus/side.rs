@@ -1,4 +1,4 @@
-//! The two sides of a read, the server and the client, and the server's cache under control.
+//! The two sides of a read, server and client, and control of the server's cache.
 
 use super::guest::Guest;
 use super::network::{Network, Rate};
@@ -18,7 +18,7 @@ use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::kernel_cache::cached;
 use weir_tools::text::size_text;
 
-/// What a server is called in the report.
+/// A server's name in the report.
 pub(crate) fn name_of(server: &Wanted) -> String {
     match server {
         Wanted::Weir => "weir".into(),
@@ -29,7 +29,7 @@ pub(crate) fn name_of(server: &Wanted) -> String {
     }
 }
 
-/// The state of a file at the server before it is read.
+/// The state of a file in the server's cache before the read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Nothing of it is in memory.
@@ -38,9 +38,9 @@ pub(crate) enum State {
     Cached,
 }
 
-/// How the server's cache is controlled and looked at.
+/// How to control and examine the server's cache.
 enum Keeper {
-    /// A Weir that was started here: asked by its control channel.
+    /// A Weir that was started here: through its control channel.
     Weir,
     /// A server that reads through the kernel's cache of this machine, from this directory.
     Kernel(PathBuf),
@@ -50,12 +50,12 @@ enum Keeper {
 
 /// A server and a client, ready to read.
 pub(crate) struct Sides {
-    // In the order in which they are let go of.
+    // In drop order.
     server: Option<Peer>,
     guest: Option<Guest>,
     _network: Option<Network>,
     url: NfsUrl,
-    /// Where version 3 has another path.
+    /// The path for version 3, if it differs.
     v3_url: Option<NfsUrl>,
     keeper: Keeper,
     client: ClientKind,
@@ -63,12 +63,12 @@ pub(crate) struct Sides {
     _scratch: Scratch,
 }
 
-/// Time for a guest to read its file; it is slow, and the link may be.
+/// Time limit for a guest to read its file; guest and link may be slow.
 const GUEST_READS: Duration = Duration::from_secs(3600);
 const GUEST_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 
 impl Sides {
-    /// Starts both for the files in `dir`, which is on `image` if one was made.
+    /// Starts both for the files in `dir`, which is on `image` if one was created.
     pub(crate) fn start(
         args: &Options,
         rate: Rate,
@@ -108,7 +108,7 @@ impl Sides {
         let (mut server, mut url, mut v3_url) = (None, None, None);
         match &args.server {
             Wanted::Weir => {
-                // Room for the largest file, so that what is to be cached stays.
+                // Room for the largest file, so that cached files stay.
                 let budget = args.file_bytes + args.file_bytes / 8 + (64 << 20);
                 server = Some(Peer::weir(&at_server, dir, &state, Some(budget))?);
                 keeper = Keeper::Weir;
@@ -153,12 +153,12 @@ impl Sides {
         })
     }
 
-    /// Whether the server speaks a version, as far as is known before it is tried.
+    /// Whether the server supports a version, as far as is known without a try.
     pub(crate) fn speaks(&self, version: Version) -> bool {
         self.server.as_ref().is_none_or(|server| !server.lacks.contains(&version))
     }
 
-    /// Brings a file with so much data into this state at the server, and makes sure of it.
+    /// Brings a file with this much data into a state at the server, and verifies that.
     pub(crate) fn bring_into(&mut self, state: State, name: &str, data_bytes: u64) -> Result<()> {
         let verb = if state == State::Cached { "load" } else { "drop" };
         let said = match (&self.keeper, &mut self.server, &mut self.guest) {
@@ -182,7 +182,7 @@ impl Sides {
         Ok(())
     }
 
-    /// Reads a file of `size` bytes with a client that has nothing cached.
+    /// Reads a file of `size` bytes with a client without cached data.
     pub(crate) fn read(&mut self, name: &str, version: Version, size: u64) -> Result<Reading> {
         let before = self.server.as_ref().and_then(Peer::processor_seconds);
         let said = match (self.client, &mut self.guest) {

@@ -1,4 +1,4 @@
-//! The table as text, in the layout of the text that it reproduces.
+//! The table as text, in the layout of the original.
 
 use super::report::{FileSystem, Reading, Report};
 use crate::report::targets;

@@ -1,8 +1,8 @@
-//! A load on one mounted server: reads, writes and metadata, each timed by itself.
+//! A load on one mounted server: reads, writes and metadata, each measured separately.
 //!
 //! 1. Nothing is cached on this side: every operation goes over the wire.
-//! 2. Reads and writes keep a fixed number of operations in flight; each that completes starts the
-//!    next one, on the thread that it completed on.
+//! 2. Reads and writes keep a fixed number of operations in flight; each completion starts the next
+//!    one, on the completing thread.
 
 use crate::interrupt;
 use crate::measure::{Walk, processor_seconds_of};
@@ -24,9 +24,9 @@ use weir_vfs::{
 
 /// Large transfers in flight: enough that neither side waits for the other.
 const STREAM_DEPTH: usize = 4;
-/// How often a thread that waits checks whether the run is to stop.
+/// Interval at which a waiting thread checks for the end of the run.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long a server may take to remove what was made on it, once this process is to stop.
+/// Time limit for a server to remove the load's files when the run is stopped.
 const CLEAN_UP: Duration = Duration::from_secs(5);
 const LARGE: u64 = 1 << 20;
 const SMALL: u64 = 4 << 10;
@@ -34,25 +34,25 @@ const SMALL: u64 = 4 << 10;
 /// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// 4 KiB reads in no order, one at a time.
+    /// Random 4 KiB reads, one at a time.
     SmallReads,
-    /// 4 KiB reads in no order, many in flight.
+    /// Random 4 KiB reads, many in flight.
     DeepReads,
-    /// 1 MiB reads from front to back, one at a time.
+    /// Sequential 1 MiB reads, one at a time.
     SingleReads,
-    /// 1 MiB reads from front to back, several in flight.
+    /// Sequential 1 MiB reads, several in flight.
     Reads,
-    /// 1 MiB writes from front to back, several in flight, committed.
+    /// Sequential 1 MiB writes, several in flight, committed.
     Writes,
     /// Making empty files.
     Create,
     /// Looking them up.
     Stat,
-    /// Renaming them, and back: two renames are one operation.
+    /// Renaming them there and back: two renames count as one operation.
     Rename,
     /// Removing them.
     Remove,
-    /// Making empty files, many in flight.
+    /// Creating empty files, many in flight.
     DeepCreate,
     /// The same, many in flight.
     DeepRename,
@@ -61,7 +61,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// In the order in which they are done: what is looked up and removed was made before.
+    /// In execution order: files are created before they are looked up and removed.
     pub const ALL: [Self; 12] = [
         Self::SmallReads,
         Self::DeepReads,
@@ -95,7 +95,7 @@ impl Work {
         }
     }
 
-    /// What is done to small files, if it is about those, and how many at a time.
+    /// The operation on small files, if there is one, and how many run at a time.
     fn metadata(self, depth: usize) -> Option<(Self, usize)> {
         match self {
             Self::Create | Self::Stat | Self::Rename | Self::Remove => Some((self, 1)),
@@ -106,7 +106,7 @@ impl Work {
         }
     }
 
-    /// Whether its processor time is told for each operation, not for each gigabyte.
+    /// Whether its processor time is reported per operation rather than per gigabyte.
     pub(crate) fn is_small(self) -> bool {
         !matches!(self, Self::SingleReads | Self::Reads | Self::Writes)
     }
@@ -117,7 +117,7 @@ impl Work {
 pub struct Amount {
     /// Size of the file that is read and written.
     pub file_bytes: u64,
-    /// How long reads and writes go on.
+    /// Duration of reads and writes.
     pub time: Duration,
     /// Small reads in flight.
     pub depth: usize,
@@ -125,7 +125,7 @@ pub struct Amount {
     pub files: u32,
 }
 
-/// What a piece of work took.
+/// The cost of a piece of work.
 #[derive(Clone, Debug)]
 pub(crate) struct Taken {
     pub(crate) operations: u64,
@@ -135,20 +135,20 @@ pub(crate) struct Taken {
     pub(crate) latency: Histogram<u64>,
     /// Processor seconds of this process.
     pub(crate) client_s: f64,
-    /// Processor seconds of the server, where its processes are known.
+    /// Processor seconds of the server, if its processes are known.
     pub(crate) server_s: Option<f64>,
 }
 
-/// Where the load goes: a directory made for it on a mounted server.
+/// The place of the load: its own directory on a mounted server.
 pub(crate) struct Target {
     fs: Arc<NfsFs>,
     url: String,
-    /// The directory. A run that is interrupted does not know whether the server has made it.
+    /// The directory. An interrupted run does not know whether the server has created it.
     dir: Option<FileId>,
     name: String,
     /// Open until the end.
     file: Option<Arc<dyn OpenFile>>,
-    /// Files of [`Work::Create`] that have not been removed.
+    /// Files of [`Work::Create`] that still exist.
     made: u32,
     runtime: tokio::runtime::Runtime,
     observer: Arc<dyn Observer>,
@@ -170,21 +170,21 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
     runtime.asked(|| "start a load".into())
 }
 
-/// Waits for `work`, which a server that is gone may hold up for good.
+/// Waits for `work`, which a dead server may block forever.
 fn block_on<T>(runtime: &tokio::runtime::Runtime, work: impl Future<Output = T>) -> Result<T> {
     runtime.block_on(interrupt::unless_interrupted(work))
 }
 
 impl Target {
-    /// Mounts `url` with `version`, and makes a directory there with a file that the server has
-    /// in its cache afterwards.
+    /// Mounts `url` with `version`, and creates a directory there, with a file that is in the
+    /// server's cache afterwards.
     pub(crate) fn new(
         url: &NfsUrl,
         version: Version,
         amount: Amount,
         observer: &Arc<dyn Observer>,
     ) -> Result<Self> {
-        // Complete before anything is made, so that it is removed also when something fails.
+        // Complete before anything is created, so that a failure removes it, too.
         let mut target = Self {
             fs: mount(url, version)?,
             url: url.to_string(),
@@ -207,7 +207,7 @@ impl Target {
             fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await
         };
         target.file = Some(block_on(&target.runtime, open)?.asked(asked)?);
-        // Once to make it, once to have it where reads find it.
+        // The first pass creates it, the second brings it into the cache for reads.
         for (work, access) in [(Work::Writes, "write"), (Work::Reads, "read")] {
             let whole = amount.file_bytes / LARGE;
             let done = target.pipeline(work, amount, Until::Operations(whole));
@@ -218,7 +218,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Does some work; `server` is who does the other half.
+    /// Does some work; `server` is the server that does the other half.
     pub(crate) fn run(&mut self, work: Work, amount: Amount, server: &Peer) -> Result<Taken> {
         interrupt::check()?;
         let metadata = work.metadata(amount.depth);
@@ -247,13 +247,13 @@ impl Target {
         })
     }
 
-    /// Does something to each small file, `depth` of them at a time.
+    /// Runs an operation on each small file, `depth` of them at a time.
     fn metadata(&mut self, work: Work, files: u32, depth: usize) -> Result<Histogram<u64>> {
         let mut latency = histogram();
         let Some(dir) = self.dir else { return Ok(latency) };
         let files = if work == Work::Create { files } else { self.made };
         if work == Work::Create {
-            // What fails may have made any of them.
+            // A failed call may have created any of them.
             self.made = files;
         }
         let fs = &self.fs;
@@ -276,7 +276,7 @@ impl Target {
         Ok(latency)
     }
 
-    /// Keeps operations in flight; their latencies, and the bytes moved.
+    /// Keeps operations in flight; returns their latencies, and the bytes moved.
     fn pipeline(&self, work: Work, amount: Amount, until: Until) -> Result<(Histogram<u64>, u64)> {
         let (depth, block) = match work {
             Work::SmallReads => (1, SMALL),
@@ -316,8 +316,8 @@ impl Target {
                 _ => Arc::clone(&pipeline).read(Box::new(vec![0_u8; block as usize])),
             }
         }
-        // The sender lives as long as an operation is in flight; at a server that is gone, that may
-        // be for good.
+        // The sender exists as long as an operation is in flight; with a dead server, that may be
+        // forever.
         while let Err(RecvTimeoutError::Timeout) = all_done.recv_timeout(LOOK) {
             interrupt::check()?;
         }
@@ -331,7 +331,7 @@ impl Target {
 }
 
 impl Target {
-    /// Removes what was made on the server, as far as it was.
+    /// Removes the load's files from the server.
     async fn remove(&self) -> weir_vfs::Result<()> {
         let there = |done: weir_vfs::Result<()>| match done {
             Err(Error::NotFound) => Ok(()),
@@ -346,7 +346,7 @@ impl Target {
             },
         };
         for index in 0..self.made {
-            // It may be one that was removed before something failed; else rmdir tells.
+            // It may have been removed before the failure; otherwise rmdir reports it.
             for name in [format!("file-{index:06}"), format!("moved-{index:06}")] {
                 let _ = fs.unlink(own, dir, name.as_bytes()).await;
             }
@@ -358,8 +358,8 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // A file that is removed while it is open lives on under another name, in versions without
-        // opens; and the last operation's thread may not have let go of it yet.
+        // In versions without opens, a file that is removed while open survives under another name;
+        // and the last operation's thread may still have it open.
         if let Some(file) = self.file.take() {
             let waited = Instant::now();
             while Arc::strong_count(&file) > 1 && waited.elapsed() < Duration::from_secs(1) {
@@ -391,7 +391,7 @@ impl Drop for Target {
     }
 }
 
-/// Does something to one small file.
+/// Runs an operation on one small file.
 async fn one(fs: &NfsFs, dir: FileId, work: Work, index: u32) -> weir_vfs::Result<()> {
     let (name, other) = (format!("file-{index:06}"), format!("moved-{index:06}"));
     let (name, other) = (name.as_bytes(), other.as_bytes());
@@ -445,7 +445,7 @@ impl Pipeline {
         let (this, begun, len) = (Arc::clone(&self), Instant::now(), buffer.len() as u64);
         self.file.submit_read(ReadOp::new(offset, buffer, move |buffer, done| {
             let whole = |layout: &Layout| layout.end(offset) >= offset + len;
-            // Nothing that was written is missing.
+            // All written data is there.
             let done = done.and_then(|layout| if whole(&layout) { Ok(()) } else { Err(Error::Io) });
             this.done(begun, len, done);
             this.read(buffer);
@@ -461,14 +461,14 @@ impl Pipeline {
         }));
     }
 
-    /// Where the next operation goes; `None` when there is none to follow.
+    /// The offset of the next operation; `None` if there is none.
     fn next(&self) -> Option<u64> {
         let mut state = self.state();
         let over = state.left == 0 || state.failed.is_some() || interrupt::is_interrupted();
         if over || Instant::now() >= self.deadline {
             state.in_flight -= 1;
             if state.in_flight == 0 {
-                // The run no longer waits when it was given up.
+                // The run no longer waits if it was stopped.
                 let _ = self.finished.try_send(());
             }
             return None;
@@ -490,9 +490,9 @@ impl Pipeline {
     }
 }
 
-/// Of nanoseconds, up to a minute, to a part in a thousand.
+/// In nanoseconds, up to a minute, with a resolution of a thousandth.
 pub(crate) fn histogram() -> Histogram<u64> {
-    // The bounds are in order, so they are taken.
+    // The bounds are in order, so this succeeds.
     Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap_or_else(|_| unreachable!())
 }
 

@@ -1,7 +1,7 @@
-//! One load on servers side by side.
+//! One load on several servers, for comparison.
 //!
-//! In every round each server gets its turn at the same work with the same version, the first one
-//! last as often as first; ratios are medians of pairs from the same round.
+//! In every round each server runs the same work with the same version once, in alternating order;
+//! ratios are medians of pairs from the same round.
 
 pub(crate) mod load;
 
@@ -21,20 +21,20 @@ use std::sync::Arc;
 use weir_client::Version;
 use weir_tools::failure::{Failure, Result};
 
-/// What to measure, and where.
+/// Options of the benchmark.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Servers; ratios are to the first one.
     pub servers: Vec<Wanted>,
-    /// Versions; all of them if there are none.
+    /// Versions; all if empty.
     pub versions: Vec<Version>,
-    /// The processes of the servers that URLs name, in their order, for their processor time.
+    /// Processes of the servers given by URLs, in their order, for their processor time.
     pub processes: Vec<u32>,
-    /// The run makes the directory of servers that it starts here.
+    /// Directory for the files of servers that the run starts.
     pub dir: PathBuf,
     /// How much work.
     pub amount: Amount,
-    /// This work only; all of it if there is none.
+    /// The work to measure; all if empty.
     pub only: Vec<Work>,
     /// Rounds of each figure.
     pub rounds: u32,
@@ -52,7 +52,7 @@ pub struct Report {
     figures: Vec<Figures>,
 }
 
-/// What a server's replies to changes of names promise.
+/// The durability of changes of names when a server replies.
 #[derive(Serialize)]
 struct Promise {
     server: String,
@@ -74,16 +74,16 @@ struct Figures {
     client_cpu_s_per_gb: Option<f64>,
     server_cpu_us_per_operation: Option<f64>,
     server_cpu_s_per_gb: Option<f64>,
-    /// Operations per second to those of the first server, median of pairs.
+    /// Operations per second relative to the first server, median of pairs.
     to_first: f64,
     #[serde(skip)]
     small: bool,
 }
 
-/// Puts one load on each server in turn.
+/// Runs the same load on each server in turn.
 ///
 /// # Errors
-/// The file is too small, a server cannot be started or mounted, or an operation fails.
+/// The file is too small, or a server cannot be started or mounted, or an operation fails.
 pub fn run(options: &Options, observer: Arc<dyn Observer>) -> Result<Report> {
     let (amount, rounds) = (options.amount, options.rounds);
     if amount.file_bytes < 16 << 20 {
@@ -176,7 +176,7 @@ fn side_by_side(
 }
 
 impl Figures {
-    /// Of the rounds of one server, beside those of the first.
+    /// The rounds of one server, with those of the first.
     fn of(runs: &[Taken], first: &[Taken], small: bool) -> Self {
         let all =
             |value: &dyn Fn(&Taken) -> f64| median(&runs.iter().map(value).collect::<Vec<_>>());
@@ -190,7 +190,7 @@ impl Figures {
         let server = |t: &Taken| t.server_s.unwrap_or_default();
         let mut latency: Histogram<u64> = histogram();
         for run in runs {
-            // Same bounds, so it can be added.
+            // The bounds are equal, so adding succeeds.
             let _ = latency.add(&run.latency);
         }
         let us = |quantile| latency.value_at_quantile(quantile) as f64 / 1e3;

@@ -1,4 +1,4 @@
-//! A hot set beside a stream: what does the stream cost those who work with what is cached?
+//! A hot set next to a stream: the stream's cost for users of cached data.
 
 use super::streams::histogram;
 use crate::cache::open;
@@ -11,11 +11,11 @@ use weir_stores::random::Random;
 use weir_tools::failure::{Asked, Result};
 use weir_vfs::IoFlags;
 
-/// Reads of the hot set come in bursts of so many.
+/// Number of reads in one burst on the hot set.
 const BURST: u32 = 32;
 const PAGE: u64 = 4096;
 
-/// Random 4 KiB reads of a hot set, with something or nothing beside them.
+/// Random 4 KiB reads of a hot set, with or without a stream next to them.
 #[derive(Serialize)]
 pub(crate) struct Hot {
     pub(crate) beside: &'static str,
@@ -28,11 +28,11 @@ pub(crate) struct Hot {
     /// Bytes that the stream has read meanwhile.
     pub(crate) stream_bytes: u64,
     pub(crate) stream_mb_per_s: f64,
-    /// Pages of others that uncached reads made go.
+    /// Pages of other users that uncached reads evicted.
     pub(crate) lost_pages: u64,
 }
 
-/// How the experiment is set up.
+/// Setup of the experiment.
 pub(crate) struct Setup<'a> {
     pub(crate) budget_bytes: u64,
     /// Half of the budget.
@@ -43,7 +43,7 @@ pub(crate) struct Setup<'a> {
     pub(crate) reads_per_s: u32,
 }
 
-/// Without a stream, beside a cached one, and beside an uncached one.
+/// Without a stream, with a cached one, and with an uncached one.
 pub(crate) fn run(setup: &Setup<'_>) -> Result<Vec<Hot>> {
     let beside = [
         ("nothing", None),
@@ -60,7 +60,7 @@ fn one(setup: &Setup<'_>, beside: &'static str, flags: Option<IoFlags>) -> Resul
     let cold = open(&cache, setup.cold)?;
     let pages = hot.size() / PAGE;
     let mut buf = vec![0; 1 << 20];
-    // Used twice, and a while apart, as what is hot is.
+    // Used twice, some time apart, like hot data.
     for _ in 0..3 {
         let mut at = 0;
         while at < hot.size() {

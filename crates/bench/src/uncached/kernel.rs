@@ -1,9 +1,9 @@
-//! The kernel's ways of streaming, to compare with: buffered, RWF_DONTCACHE, and O_DIRECT at a
-//! depth. Run as a process of its own, so that a control group can bound the memory of the
-//! kernel's cache.
+//! The kernel's methods of streaming, for comparison: buffered, RWF_DONTCACHE, and O_DIRECT with
+//! several operations in flight. Run in a process of its own, so that a control group can bound the
+//! memory of the kernel's cache.
 //!
-//! Sound because a ring's buffers are neither freed nor touched while the kernel has them: a slot
-//! is used again only after its answer has come, and all answers are waited for in the end.
+//! Sound because a ring's buffers are neither freed nor accessed while the kernel has them: a slot
+//! is reused only after its completion, and all completions are awaited in the end.
 
 #![allow(unsafe_code, reason = "system calls and mappings that rustix does not wrap")]
 
@@ -24,24 +24,24 @@ use weir_tools::failure::{Asked, Failure, Result};
 /// The name of the helper.
 pub(crate) const NAME: &str = "kernel";
 
-/// One of the kernel's ways.
+/// One of the kernel's methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum How {
     /// Through its cache.
     Buffered,
-    /// Through its cache, and out of it again.
+    /// Through its cache, dropping the pages after use.
     Dontcache,
     /// Past its cache.
     Direct,
 }
 
-/// Streams of the kernel's own.
+/// Streams through the kernel.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Streams {
     pub(crate) how: How,
     pub(crate) write: bool,
     pub(crate) block: usize,
-    /// Operations in flight by stream, with direct I/O.
+    /// Operations in flight per stream, with direct I/O.
     pub(crate) depth: usize,
     pub(crate) millis: u64,
     pub(crate) files: Vec<PathBytes>,
@@ -50,8 +50,8 @@ pub(crate) struct Streams {
 /// RWF_DONTCACHE of preadv2(2).
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
-/// Waits for a line on standard input, then streams, a line of output for each second; the last
-/// line is the outcome as JSON.
+/// Waits for a line on standard input, then streams, with a line of output each second; the last
+/// line is the result as JSON.
 pub(crate) fn run(args: &Streams) -> Result<()> {
     io::stdin().read_line(&mut String::new()).asked(|| "read from standard input".into())?;
     let direct = if args.how == How::Direct { OFlags::DIRECT } else { OFlags::empty() };
@@ -82,12 +82,12 @@ pub(crate) fn run(args: &Streams) -> Result<()> {
             }
         },
         |mb| {
-            // A reader that has gone away has the streams go on, and the outcome below fails.
+            // If the reader is gone the streams continue, and printing the result fails.
             let _ = process::answer(&mb.to_string());
         },
         || {
             for (file, _) in files.iter().filter(|_| args.write) {
-                // An error would have come up in a stream.
+                // An error would have occurred in a stream.
                 let _ = file.sync_data();
             }
         },
@@ -145,7 +145,7 @@ fn stream_direct(args: &Streams, file: &File, size: u64, meter: &mut Meter<'_>) 
                 opcode::Read::new(fd, buffer, block as u32).offset(at).build()
             };
             started[slot] = Instant::now();
-            // SAFETY: the slot was idle, and its memory lives until every answer has come.
+            // SAFETY: the slot was idle, and its memory lives until every completion has arrived.
             let pushed = unsafe { ring.submission().push(&entry.user_data(slot as u64)) };
             debug_assert!(pushed.is_ok(), "the queue has room for every slot");
             at += block as u64;
@@ -174,8 +174,7 @@ fn stream_direct(args: &Streams, file: &File, size: u64, meter: &mut Meter<'_>) 
     }
 }
 
-/// Runs streams in a process of their own, its memory bounded if that is allowed; says whether it
-/// was.
+/// Runs streams in a process of their own, with bounded memory if permitted; returns whether it was.
 pub(crate) fn in_a_process(
     args: &Streams,
     limit_bytes: Option<u64>,

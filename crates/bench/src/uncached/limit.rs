@@ -1,19 +1,19 @@
-//! A control group that bounds the memory of a process, the kernel's cache for it included.
+//! A control group that bounds the memory of a process, including the kernel's cache for it.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Gone when dropped, for which the process has to have ended.
+/// Removed on drop; the process has to have ended by then.
 pub(crate) struct Limit {
     group: PathBuf,
 }
 
 impl Limit {
-    /// Puts a process in a group of its own.
+    /// Moves a process to a control group of its own.
     ///
     /// # Errors
-    /// This user may not, or there are no control groups for memory.
+    /// This user is not permitted, or there are no control groups for memory.
     pub(crate) fn on(process: u32, bytes: u64) -> io::Result<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup")?;
         let (parent, file) = memory_group(Path::new("/sys/fs/cgroup"), &groups)
@@ -29,7 +29,7 @@ impl Limit {
 
 impl Drop for Limit {
     fn drop(&mut self) {
-        // The group empties a little after its last process has ended.
+        // The group becomes empty shortly after its last process has ended.
         for _ in 0..50 {
             if fs::remove_dir(&self.group).is_ok() {
                 return;
@@ -39,7 +39,7 @@ impl Drop for Limit {
     }
 }
 
-/// Where this process's group for memory is, and the name of the file with its limit.
+/// The memory control group of this process, and the name of the file with its limit.
 fn memory_group(mounts: &Path, groups: &str) -> Option<(PathBuf, &'static str)> {
     let fields = |line: &'_ str| -> Option<(String, String)> {
         let mut fields = line.splitn(3, ':').skip(1);

@@ -1,7 +1,7 @@
 //! Streams of several times the budget, through the cache and past it.
 //!
-//! Within a round, every way runs once, one after the other, over the same files; what is reported
-//! of a way is its round of median speed, and ratios are medians over rounds.
+//! A round runs every method once, one after the other, over the same files; the report has each
+//! method's round of median speed, and ratios are medians over rounds.
 
 mod hot;
 pub(crate) mod kernel;
@@ -28,9 +28,9 @@ use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::text::size_text;
 use weir_vfs::{Access, IoFlags};
 
-/// The device itself must be as steady as this for the target of steadiness to count.
+/// The device itself must be this steady for the target of steadiness to count.
 const STEADY: f64 = 0.9;
-/// Memory that a process needs besides the kernel's cache for it, in bytes.
+/// Memory that a process needs in addition to the kernel's cache for it, in bytes.
 const PROCESS_BYTES: u64 = 48 << 20;
 
 /// A part of the run.
@@ -40,7 +40,7 @@ pub enum Part {
     Reads,
     /// Writing, every way.
     Writes,
-    /// A hot set beside a stream.
+    /// A hot set next to a stream.
     Hot,
 }
 
@@ -49,7 +49,7 @@ pub enum Part {
 pub enum Where {
     /// In this directory.
     Dir(PathBuf),
-    /// On a file system made in a file in a directory, which needs root.
+    /// On a file system created in a file in a directory, which needs root.
     Loop {
         /// The directory.
         parent: PathBuf,
@@ -58,22 +58,22 @@ pub enum Where {
     },
 }
 
-/// What to measure, and where.
+/// Options of the benchmark.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where the files are made.
     pub place: Where,
-    /// Streams at once, each over a file of its own.
+    /// Concurrent streams, each over its own file.
     pub streams: u32,
     /// Bytes of a call.
     pub block_bytes: u64,
-    /// Budget of the page cache, and of the kernel's; 16 MiB at least.
+    /// Budget of the page cache, and of the kernel's; at least 16 MiB.
     pub budget_bytes: u64,
-    /// Bytes of the files together; five times the budget if not given.
+    /// Total bytes of the files; five times the budget if not given.
     pub data_bytes: Option<u64>,
     /// Operations in flight together, with O_DIRECT.
     pub depth: u32,
-    /// How long each run takes.
+    /// Duration of each run.
     pub time: Duration,
     /// Rounds of all runs.
     pub rounds: u32,
@@ -92,7 +92,7 @@ pub struct Report {
     block_bytes: u64,
     depth: u32,
     rounds: u32,
-    /// The kernel's buffered streams had no more memory than the budget.
+    /// Whether the kernel's buffered streams were limited to the budget's memory.
     kernel_limited: bool,
     reads: Vec<Way>,
     writes: Vec<Way>,
@@ -106,7 +106,7 @@ struct Way {
     name: &'static str,
     /// MB/s of every round.
     rounds_mb_per_s: Vec<f64>,
-    /// Passes of reclaim, for Weir's ways.
+    /// Passes of reclaim, for Weir's methods.
     reclaim_passes: u64,
     lost_pages: u64,
     /// The round of median speed.
@@ -133,11 +133,11 @@ struct Bench<'a> {
     observer: &'a dyn Observer,
 }
 
-/// Streams over files of several times the budget, every way in every round; then reads a hot set
-/// beside streams.
+/// Streams over files of several times the budget, with every method in every round; then reads a
+/// hot set next to streams.
 ///
 /// # Errors
-/// Blocks and files do not fit together, or the files cannot be made, read or written.
+/// Blocks and files do not match, or the files cannot be created, read or written.
 pub fn run(options: &Options, observer: Arc<dyn Observer>) -> Result<Report> {
     let budget = options.budget_bytes.max(16 << 20);
     let data = options.data_bytes.unwrap_or(5 * budget);
@@ -203,7 +203,7 @@ pub fn run(options: &Options, observer: Arc<dyn Observer>) -> Result<Report> {
 }
 
 impl Bench<'_> {
-    /// Every way in every round.
+    /// Runs every method in every round.
     fn all_ways(&self, write: bool, limited: &mut bool) -> Result<Vec<Way>> {
         let mut found: [Vec<(Outcome, u64, u64)>; 5] = Default::default();
         for round in 0..self.rounds {
@@ -248,7 +248,7 @@ impl Bench<'_> {
             self.each_second(),
             || {
                 for file in files.iter().filter(|_| write) {
-                    // An error would have come up in a stream.
+                    // An error would have occurred in a stream.
                     let _ = file.sync(true);
                 }
             },
@@ -350,7 +350,7 @@ fn judge(reads: &[Way], writes: &[Way], hot: &[Hot]) -> Vec<Target> {
 }
 
 impl Report {
-    /// MB/s by second of every way, as SVG.
+    /// MB/s by second of every method, as SVG.
     pub fn svg(&self) -> String {
         let (streams, block) = (self.streams, self.block_bytes);
         let panels: Vec<_> = [("Reading", &self.reads), ("Writing", &self.writes)]

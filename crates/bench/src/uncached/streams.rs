@@ -1,4 +1,4 @@
-//! Several streams at once, looked at every second.
+//! Concurrent streams, sampled every second.
 
 use crate::measure::{Roles, processor_times};
 use hdrhistogram::Histogram;
@@ -7,24 +7,24 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Longest call that is told apart from longer ones.
+/// Longest call that is recorded exactly.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// What some streams did together.
+/// The combined result of some streams.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// MB in each whole second.
     pub(crate) per_second_mb: Vec<f64>,
-    /// Over all of the time, what made the data durable included.
+    /// Over the whole time, including making the data durable.
     pub(crate) mb_per_s: f64,
     pub(crate) bytes: u64,
     pub(crate) seconds: f64,
-    /// Of `seconds`: what was left to write out in the end.
+    /// The part of `seconds` for the final sync.
     pub(crate) sync_seconds: f64,
     /// Processor time of this process.
     pub(crate) user_s: f64,
     pub(crate) system_s: f64,
-    /// The same by what the threads do.
+    /// The same by the threads' roles.
     pub(crate) cpu_s: BTreeMap<String, f64>,
     /// Durations of calls, in microseconds.
     pub(crate) p50_us: f64,
@@ -35,7 +35,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Processor seconds for each 10^9 bytes.
+    /// Processor seconds per 10^9 bytes.
     pub(crate) fn cpu_per_gb(&self) -> f64 {
         (self.user_s + self.system_s) / (self.bytes.max(1) as f64 / 1e9)
     }
@@ -47,7 +47,7 @@ impl Outcome {
     }
 }
 
-/// What a stream reports to.
+/// Counters that the streams update.
 pub(crate) struct Meter<'a> {
     stop: &'a AtomicBool,
     bytes: &'a AtomicU64,
@@ -60,7 +60,7 @@ impl Meter<'_> {
         self.stop.load(Relaxed)
     }
 
-    /// A call that took so long has moved so many bytes.
+    /// A call of this duration has transferred this many bytes.
     pub(crate) fn moved(&mut self, bytes: usize, took: Duration) {
         self.bytes.fetch_add(bytes as u64, Relaxed);
         self.calls.saturating_record((took.as_nanos() as u64).max(1));
@@ -72,8 +72,8 @@ impl Meter<'_> {
     }
 }
 
-/// Lets `count` streams run for `time`; `each_second` gets the MB of every second. In the end
-/// `sync` makes durable what was written.
+/// Runs `count` streams for `time`; `each_second` gets the MB of every second. In the end, `sync`
+/// makes the written data durable.
 pub(crate) fn run(
     count: usize,
     time: Duration,

@@ -1,4 +1,4 @@
-//! What the tests of the binary share: running it, sparse files, a server.
+//! Shared by the tests of the binary: running it, sparse files, a server.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub(crate) mod nfs3;
@@ -29,7 +29,7 @@ pub(crate) fn run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String 
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Runs it, and returns what it said on standard error; it must fail with `code`.
+/// Runs it, and returns its standard error; it must fail with `code`.
 pub(crate) fn fail<S: AsRef<OsStr>>(code: i32, args: impl IntoIterator<Item = S>) -> String {
     let output = weir(args).output().unwrap();
     assert_eq!(output.status.code(), Some(code), "{}", text(&output));
@@ -41,13 +41,13 @@ pub(crate) fn json<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Value 
     serde_json::from_str(&run(args)).unwrap()
 }
 
-/// All that a program said.
+/// All output of a program.
 pub(crate) fn text(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
 }
 
-/// A scratch directory on a real file system, where there are holes.
+/// A scratch directory on a real file system, which supports holes.
 pub(crate) fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -79,7 +79,7 @@ pub(crate) fn hand_to_nobody(above: &Path, tree: &Path) {
     }
 }
 
-/// Makes a file of `size` bytes with data, never zero, in these ranges.
+/// Creates a file of `size` bytes with non-zero data in these ranges.
 pub(crate) fn sparse(path: &Path, size: u64, data: impl IntoIterator<Item = (u64, u64)>) {
     let file = File::create(path).unwrap();
     for (start, len) in data {
@@ -90,7 +90,7 @@ pub(crate) fn sparse(path: &Path, size: u64, data: impl IntoIterator<Item = (u64
     file.sync_all().unwrap();
 }
 
-/// The blocks that a file takes, once written out.
+/// The blocks allocated to a file after writeback.
 pub(crate) fn blocks(path: &Path) -> u64 {
     File::open(path).unwrap().sync_all().unwrap();
     fs::metadata(path).unwrap().blocks()
@@ -124,7 +124,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves `dir` on a free port of loopback, with its state beside the directory.
+    /// Serves `dir` on a free loopback port, with its state next to the directory.
     pub(crate) fn start(dir: &Path, options: &[&str]) -> Self {
         let mut command = weir(["serve", "--json", "--log", "warn", "--state-dir"]);
         command.arg(dir.with_extension("state")).args(options).arg(dir);
@@ -134,16 +134,17 @@ impl Server {
         Self::spawn(command)
     }
 
-    /// Serves what a configuration file says, with its log in `log`.
+    /// Serves the exports of a configuration file, with its log in `log`.
     pub(crate) fn configured(config: &Path, log: &Path) -> Self {
         let mut command = weir(["serve", "--json", "--config"]);
         command.arg(config).stderr(File::create(log).unwrap());
         Self::spawn(command)
     }
 
-    /// Runs a command that serves and says so as JSON.
+    /// Runs a command that serves and announces that as JSON.
     pub(crate) fn spawn(mut command: Command) -> Self {
-        // A copy of the program is busy while a test beside this one, just forked, still has it open.
+        // The new binary is busy while a process just forked by a concurrent test still has it
+        // open.
         let mut child = loop {
             match command.stdout(Stdio::piped()).spawn() {
                 Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
@@ -164,7 +165,7 @@ impl Server {
         Self { child, port, said }
     }
 
-    /// The URL of a path below what is served, with mount options.
+    /// The URL of a path below the export, with mount options.
     pub(crate) fn url(&self, path: &str, options: &str) -> String {
         format!("nfs://127.0.0.1:{port}/{path}?mountport={port}&{options}", port = self.port)
     }
@@ -175,7 +176,7 @@ impl Server {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Waits for the end, and returns the exit code; `None` where a signal ended it.
+    /// Waits for the end, and returns the exit code; `None` if a signal ended it.
     pub(crate) fn ended(&mut self) -> Option<i32> {
         within(Duration::from_secs(30), || self.child.try_wait().unwrap()).code()
     }
@@ -188,7 +189,7 @@ impl Drop for Server {
     }
 }
 
-/// What `poll` comes up with, in time.
+/// The first result of `poll` within a time limit.
 pub(crate) fn within<T>(limit: Duration, mut poll: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {

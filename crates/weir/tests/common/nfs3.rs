@@ -1,4 +1,4 @@
-//! A client of NFSv3, as it is on the wire.
+//! A minimal NFSv3 client.
 
 use rustix::process::Uid;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ const MOUNT: (u32, u32) = (100_005, 3);
 const NFS: (u32, u32) = (100_003, 3);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Values as the wire has them.
+/// Values in XDR form.
 #[derive(Clone, Default)]
 struct Words(Vec<u8>);
 
@@ -47,12 +47,13 @@ impl Client {
         Self { stream, cred, xid: 0 }
     }
 
-    /// The same over a connection that belongs to another user of this machine; for root only.
+    /// Like `connect`, over a connection that belongs to another user of this machine; for root
+    /// only.
     pub(crate) fn connect_as(owner: u32, port: u16, uid: u32, groups: &[u32]) -> Self {
         std::thread::scope(|scope| {
             let connect = scope.spawn(|| {
                 let owner = Uid::from_raw(owner);
-                // This thread's user alone; the C library's call would change the process's.
+                // Only this thread's user; the C library's call would change the process's.
                 rustix::thread::set_thread_res_uid(owner, owner, owner).unwrap();
                 Self::connect(port, uid, groups)
             });
@@ -70,7 +71,7 @@ impl Client {
         Some(self.exchange((program, version), number, args)?.split_off(24))
     }
 
-    /// A whole reply.
+    /// A complete reply.
     fn exchange(
         &mut self,
         (program, version): (u32, u32),
@@ -89,7 +90,7 @@ impl Client {
         Some(reply)
     }
 
-    /// Whether the server refuses to execute a call on a file for want of a better credential.
+    /// Whether the server rejects a call on a file because the credential is too weak.
     pub(crate) fn is_refused(&mut self, file: &[u8]) -> bool {
         let args = Words::default().opaque(file).then(Words::of(&[0, 0, 4096]));
         let reply = self.exchange(NFS, 6, args).unwrap();
@@ -124,7 +125,7 @@ impl Client {
         opaque_at(&reply, 8)
     }
 
-    /// Writes, to be made durable some day; whether it was acknowledged.
+    /// Writes data that need not be durable yet; returns whether it was acknowledged.
     pub(crate) fn write(&mut self, file: &[u8], offset: u64, bytes: &[u8]) -> bool {
         let at = [(offset >> 32) as u32, offset as u32, bytes.len() as u32, 0];
         let args = Words::default().opaque(file).then(Words::of(&at)).opaque(bytes);

@@ -1,4 +1,4 @@
-//! `weir bench cached`: reads of what is in memory.
+//! `weir bench cached`: reads of resident data.
 
 use crate::arguments::one_of;
 use crate::ended::Ended;
@@ -12,33 +12,33 @@ use weir_tools::size::Size;
 /// Reads of resident data: the fast path on and off, lent pages, the kernel's pread, bare memcpy
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Makes a file of --size bytes in --dir, reads it into the page cache and into the kernel's, and
-measures reads of 512 B to 1 MiB: of a hot part of 1 MiB and of 256 MiB in no order, and of the
-whole file from front to back. Then times 512-byte reads of the whole file, first from the device and then twice
-from the cache, with the fast path off and on.
+Creates a file of --size bytes in --dir, reads it into the page cache and into the kernel's, and
+measures reads of 512 B to 1 MiB: random reads of a hot part of 1 MiB and of 256 MiB, and sequential
+reads of the whole file. Then times 512-byte reads of the whole file, first from the device and then
+twice from the cache, with the fast path off and on.
 
-Needs twice the file's size in memory, and once more for memcpy.
+Needs twice the file's size in memory, plus the same for memcpy.
 
 Examples:
   weir bench cached --quick
   weir bench cached --json | jq .targets")]
 pub(super) struct Args {
-    /// Where to make the file
+    /// Directory for the file
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
     /// Size of the file [default: 2.5G, quick: 256M]
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
-    /// Rounds of each figure [default: 21, quick: 5]
+    /// Number of rounds [default: 21, quick: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// One part only
+    /// Measure one part only
     #[arg(long, value_name = "PART", value_parser = one_of(PARTS))]
     only: Option<Part>,
-    /// A smaller file and fewer rounds: some seconds instead of a minute
+    /// Use a smaller file and fewer rounds: some seconds instead of a minute
     #[arg(long)]
     quick: bool,
-    /// As JSON
+    /// Print a report as JSON
     #[arg(long)]
     json: bool,
 }

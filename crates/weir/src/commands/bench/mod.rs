@@ -1,4 +1,4 @@
-//! `weir bench`: how fast the page cache and NFS are here, beside others, in the same run.
+//! `weir bench`: compares the page cache and NFS with others on this machine, in the same run.
 
 mod cached;
 mod readplus;
@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use weir_bench::{Observer, interrupt};
 use weir_tools::failure::{Asked, Result};
 
-/// Measure the page cache beside the kernel's, and NFS servers side by side
+/// Compare the page cache with the kernel's, and NFS servers with each other
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
@@ -21,7 +21,7 @@ Examples:
   weir bench serve weir ganesha
   weir bench readplus --quick --html table.html
   weir bench uncached --dir /mnt/disk --svg curves.svg
-  weir bench uncached --loop /dev/shm --streams 4      as root: on a file system made for it")]
+  weir bench uncached --loop /dev/shm --streams 4      as root: on a new file system")]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: What,
@@ -34,7 +34,7 @@ enum What {
     Serve(serve::Args),
     #[command(name = "readplus")]
     ReadPlus(readplus::Args),
-    /// What a benchmark starts in a process of its own.
+    /// A process that a benchmark starts.
     #[command(hide = true)]
     Helper {
         name: String,
@@ -54,16 +54,16 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     }
 }
 
-/// Tells people how a run goes.
+/// Prints the progress of a run.
 struct Teller {
-    /// Figures are not told as they come.
+    /// Whether to print no figures during the run.
     is_quiet: bool,
 }
 
 impl Observer for Teller {
     fn progress(&self, text: &str) {
         if !self.is_quiet {
-            // Without a listener the run goes on, and the report is written all the same.
+            // If nothing reads the output, the run continues, and still writes the report.
             let _ = print(text.as_bytes());
         }
     }
@@ -73,7 +73,7 @@ impl Observer for Teller {
     }
 }
 
-/// Does `work` with signals caught: told to stop, the benchmark takes down what it made, and returns.
+/// Runs `work`; on a signal to stop, the benchmark removes what it created, and returns.
 fn with_interrupts(work: impl FnOnce() -> Result<Ended>) -> Result<Ended> {
     let mut threads = tokio::runtime::Builder::new_multi_thread();
     let runtime = threads.worker_threads(1).enable_all().build();

@@ -1,4 +1,4 @@
-//! `weir bench readplus`: what READ_PLUS is worth, as a table and as a page.
+//! `weir bench readplus`: measures the benefit of READ_PLUS, as a table and as a page.
 
 use super::{Teller, with_interrupts};
 use crate::arguments::one_of;
@@ -15,17 +15,17 @@ use weir_tools::size::Size;
 /// The table of READ_PLUS: sparse files read with every version, uncached and cached at the server
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-For each file system, for each file (all data, all hole, or both in turn, in blocks of 4 to 32 KiB
-beginning with data or with a hole), for each version, with the file out of the server's cache and
-in it: how long a client that has nothing cached reads, and how many bytes it receives.
+Measures for each file system, file (all data, all hole, or alternating blocks of 4 to 32 KiB that
+begin with data or with a hole) and version, with the file in the server's cache and without, how
+long a client without cached data takes to read the file, and how many bytes it receives.
 
-As root, file systems are made in files in --dir and mounted on loop devices, and the link is made
-of two network namespaces and tbf; all of it is gone afterwards. As another user, or with `--fs
-own`, the files are made in --dir itself.
+As root, creates file systems in files in --dir and mounts them on loop devices, and builds the link
+from two network namespaces and tbf; removes everything afterwards. As another user, or with `--fs
+own`, creates the files in --dir itself.
 
 The server is `weir` or `ganesha`, started for the run; `knfsd`, the kernel's, in a guest; or a URL,
 which must export --dir. The client is `weir`, or `linux`: the kernel's, in a guest (`linux-direct`:
-with O_DIRECT, so that its page cache's zeros are not in the figures). For guests WEIR_LINUX names
+with O_DIRECT, so that its page cache's zeros are not in the figures). For guests, WEIR_LINUX names
 the directory of a guest runner.
 
 Examples:
@@ -37,11 +37,11 @@ pub(super) struct Args {
     /// weir, ganesha, knfsd, or a server's `nfs://HOST[:PORT]/PATH`
     #[arg(long, value_name = "SERVER", default_value = "weir")]
     server: Wanted,
-    /// Who reads
+    /// The client that reads
     #[arg(long, value_parser = one_of(CLIENTS), value_name = "CLIENT", default_value = "weir")]
     client: ClientKind,
     /// File systems: ext4, xfs, btrfs, ext3, or own for that of --dir [default: those that can be
-    /// made here, or own]
+    /// created here, or own]
     #[arg(long = "fs", value_name = "NAMES", value_delimiter = ',', value_parser = one_of(FILE_SYSTEMS))]
     file_systems: Vec<FileSystemKind>,
     /// Files: data, hole, mixed-4d, mixed-8d and so on [default: all ten]
@@ -56,19 +56,19 @@ pub(super) struct Args {
     /// Rate of the link: 1gbit, 100mbit, or unlimited [default: 1gbit for root, else unlimited]
     #[arg(long, value_name = "RATE")]
     link: Option<Rate>,
-    /// How often each figure is measured; the median counts
+    /// Number of measurements of each figure; the median counts
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Where to make files or file systems: about six times the size has to fit
+    /// Directory for files or file systems: needs room for about six times the size
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// Files of 64M: minutes instead of an hour
+    /// Use files of 64M: minutes instead of an hour
     #[arg(long)]
     quick: bool,
     /// Write a page for a browser
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// As JSON
+    /// Print a report as JSON
     #[arg(long)]
     json: bool,
 }

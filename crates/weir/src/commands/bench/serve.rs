@@ -1,4 +1,4 @@
-//! `weir bench serve`: one load on servers side by side.
+//! `weir bench serve`: one load on several servers, for comparison.
 
 use super::{Teller, with_interrupts};
 use crate::arguments::one_of;
@@ -13,17 +13,17 @@ use weir_client::Version;
 use weir_tools::failure::{Failure, Result};
 use weir_tools::size::Size;
 
-/// Reads, writes and metadata over NFS, of one server or of several side by side
+/// Reads, writes and metadata over NFS, on one server or several in comparison
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-A SERVER is a URL, nfs://HOST[:PORT]/PATH[?OPTIONS]; or `weir`, `weir-relaxed` (with
---durability relaxed) or `ganesha`, which are started for the run on a directory made in --dir and ended
-after it (ganesha needs root, and rpcbind if version 3 is wanted). What each one's replies to changes
-of names promise is told with the figures: compare those that promise the same. The load makes a directory of its own on each server, with a file that is in the
-server's cache when it is read, and removes it in the end.
+A SERVER is a URL, nfs://HOST[:PORT]/PATH[?OPTIONS]; or `weir`, `weir-relaxed` (with --durability
+relaxed) or `ganesha`, which the run starts on a new directory in --dir and ends afterwards (ganesha
+needs root, and rpcbind for version 3). The report says how durable a change of names is when each
+server replies: compare servers that promise the same. The load creates its own directory on each
+server, with a file that is in the server's cache when it is read, and removes it in the end.
 
-CPU time is that of this process as the client, and of the server where it is started here or its
-process is named by --server-pid: per gigabyte of large transfers, per operation of small ones.
+CPU time is that of this process as the client, and of the server if the run starts it or
+--server-pid gives its process: per gigabyte for large transfers, per operation for small ones.
 
 Examples:
   weir bench serve --quick
@@ -38,10 +38,10 @@ pub(super) struct Args {
     /// Versions: 3, 4.0, 4.1, 4.2 [default: all of them]
     #[arg(long = "vers", value_name = "VERSION", value_parser = version)]
     versions: Vec<Version>,
-    /// The process of a server that a URL names, in the order of the URLs, for its CPU time
+    /// Processes of the servers given by URLs, in the order of the URLs, for their CPU time
     #[arg(long = "server-pid", value_name = "PID")]
     processes: Vec<u32>,
-    /// Where to make the directory of servers that are started here
+    /// Directory for the files of servers that the run starts
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
     /// Size of the file [default: 256M, quick: 64M]
@@ -53,19 +53,19 @@ pub(super) struct Args {
     /// Small reads in flight
     #[arg(long, value_name = "N", default_value = "32", value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: u16,
-    /// This work only; may be given several times [default: all of it]
+    /// Measure this work only; may be repeated [default: all]
     #[arg(long, value_name = "WORK", value_parser = one_of(WORK))]
     only: Vec<Work>,
-    /// Rounds of each figure [default: 3, quick: 1]
+    /// Number of rounds [default: 3, quick: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Seconds of each read and write in a round [default: 2, quick: 0.3]
+    /// Seconds for each kind of read and write in a round [default: 2, quick: 0.3]
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
-    /// One short round
+    /// Run one short round
     #[arg(long)]
     quick: bool,
-    /// As JSON
+    /// Print a report as JSON
     #[arg(long)]
     json: bool,
 }

@@ -12,65 +12,65 @@ use weir_bench::uncached::{self, Options, Part, Where};
 use weir_tools::failure::{Asked, Result};
 use weir_tools::size::Size;
 
-/// Streams of several times the budget: cached, uncached, and the kernel's ways beside them
+/// Streams of several times the budget: cached, uncached, and by the kernel's methods
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Makes files of --data bytes together in --dir (or on a file system of its own, --loop), and streams
-over them, again and again for --seconds: through the cache, uncached, and by the kernel: buffered
-(in a control group of the same memory, where that is allowed), RWF_DONTCACHE, and O_DIRECT with
-io_uring. Then reads a hot set of half the budget at random beside a stream of ten times the budget.
+Creates files of --data bytes in total in --dir (or on a new file system, --loop), and streams over
+them repeatedly for --seconds: through the cache, uncached, and by the kernel: buffered (in a control
+group with the same memory, if permitted), RWF_DONTCACHE, and O_DIRECT with io_uring. Then reads a
+hot set of half the budget at random next to a stream of ten times the budget.
 
-Takes 10 runs of --seconds for each of --rounds, and what the hot set takes: five to six minutes, or
-half a minute with --quick.
+Takes 10 runs of --seconds for each of --rounds, plus the time for the hot set: five to six minutes,
+or half a minute with --quick.
 
 Examples:
   weir bench uncached --quick
   weir bench uncached --loop /dev/shm --svg curves.svg
   weir bench uncached --dir /mnt/disk --streams 4 --json | jq .targets")]
 pub(super) struct Args {
-    /// Where to make the files
+    /// Directory for the files
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// Make a file system in a file in this directory, and measure there (root only)
+    /// Create a file system in a file in this directory, and measure there (root only)
     #[arg(long = "loop", value_name = "DIR", conflicts_with = "dir")]
     on_loop: Option<PathBuf>,
-    /// Its kind
+    /// Type of that file system
     #[arg(long, value_name = "ext4|xfs", default_value = "ext4", requires = "on_loop")]
     fs: String,
-    /// Streams at once, each over a file of its own
+    /// Number of concurrent streams, each over its own file
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     streams: u32,
-    /// Bytes of a call
+    /// Bytes per call
     #[arg(long, value_name = "SIZE", default_value = "64K")]
     block: Size,
     /// Budget of the page cache, and of the kernel's
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     budget: Size,
-    /// Bytes of the files together [default: five times the budget]
+    /// Total bytes of the files [default: five times the budget]
     #[arg(long, value_name = "SIZE")]
     data: Option<Size>,
-    /// Operations in flight together, with O_DIRECT
+    /// Operations in flight with O_DIRECT
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     depth: u32,
     /// Seconds of each run [default: 8, quick: 2]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
-    /// Rounds of all runs [default: 3, quick: 1]
+    /// Number of rounds [default: 3, quick: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// Reads of the hot set per second
+    /// Reads per second of the hot set
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     hot_rate: u32,
-    /// One part only
+    /// Measure one part only
     #[arg(long, value_name = "PART", value_parser = one_of(PARTS))]
     only: Option<Part>,
-    /// Draw the speeds by second to this file
+    /// Write a picture of the speed by second (SVG) to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Short runs: half a minute in all
+    /// Use short runs: half a minute in total
     #[arg(long)]
     quick: bool,
-    /// As JSON
+    /// Print a report as JSON
     #[arg(long)]
     json: bool,
 }
