@@ -2,13 +2,18 @@
 
 use crate::Options;
 use crate::compare::judge;
-use crate::raw_open::RawClient;
+use crate::raw_open::{RawClient, unexpected};
+use crate::raw40::{Answer, Raw40};
 use crate::verdict::{Result, Verdict};
 use std::sync::Arc;
 use weir_client::{NfsFs, NfsUrl, raw};
+use weir_nfs::v4::Op;
+use weir_nfs::v4::op::create_session;
 use weir_nfs::v4::op::read_plus::ReadPlus;
 use weir_nfs::v4::types::StateId;
-use weir_vfs::{Access, Caller, Error, FileId, FileSystem, OpenFile, SetAttr, Source, WriteOp};
+use weir_vfs::{
+    Access, Caller, Error, FileId, FileSystem, OpenFile, SetAttr, Source, SpecialFile, WriteOp,
+};
 
 /// One examination of a server.
 pub(crate) struct Examiner {
@@ -18,6 +23,7 @@ pub(crate) struct Examiner {
     url: NfsUrl,
     options: Options,
     raw: Option<RawClient>,
+    v40: Option<Raw40>,
     /// The directory, at the root of the mounts.
     name: Vec<u8>,
     pub(crate) dir: FileId,
@@ -27,6 +33,7 @@ pub(crate) struct Examiner {
     /// A directory of many files, and the outcome of the test of leases: both are made once.
     pub(crate) many: Option<FileId>,
     pub(crate) silence: Option<Silence>,
+    pub(crate) revocation: Option<Revocation>,
 }
 
 /// What became of a client that stopped renewing its lease, and of another that did not.
@@ -35,6 +42,24 @@ pub(crate) struct Silence {
     pub(crate) kept: Verdict,
     pub(crate) stateid: Verdict,
     pub(crate) given_back: Verdict,
+    pub(crate) v40: Silence40,
+}
+
+/// What a client of version 4.0 was told after it had lost its lease.
+pub(crate) struct Silence40 {
+    pub(crate) renew: Verdict,
+    pub(crate) stateids: Verdict,
+    pub(crate) open: Verdict,
+}
+
+/// What became of a delegation that its client did not return.
+#[derive(Clone)]
+pub(crate) struct Revocation {
+    pub(crate) granted: Verdict,
+    pub(crate) told: Verdict,
+    pub(crate) refused: Verdict,
+    pub(crate) tested: Verdict,
+    pub(crate) freed: Verdict,
 }
 
 /// A name that must be removed in the end.
@@ -77,11 +102,13 @@ impl Examiner {
                 url,
                 options: options.clone(),
                 raw: None,
+                v40: None,
                 name,
                 dir,
                 files: 0,
                 many: None,
                 silence: None,
+                revocation: None,
             }),
             Err(error) => {
                 ours.unmount().await;
@@ -117,21 +144,50 @@ impl Examiner {
         NfsFs::mount(&self.url, &self.options.mount).await
     }
 
-    /// A connection for compounds outside of any session.
-    pub(crate) async fn connection(&self) -> weir_client::Result<raw::Connection> {
-        raw::Connection::open(&self.url, &self.options.mount, 2).await
+    /// A connection for compounds of a minor version, outside of any session.
+    pub(crate) async fn connection(&self, minor: u32) -> weir_client::Result<raw::Connection> {
+        raw::Connection::open(&self.url, &self.options.mount, minor).await
+    }
+
+    /// The names that lead from the server's root to the directory.
+    pub(crate) fn path(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.url.path.iter().chain([&self.name])
     }
 
     /// The client that sends compounds as they are.
     pub(crate) async fn raw(&mut self) -> Result<&RawClient> {
         let raw = match self.raw.take() {
-            Some(raw) => raw,
-            None => {
-                let path = self.url.path.iter().chain([&self.name]);
-                RawClient::begin(self.connection().await?, path).await?
-            }
+            // A slow rule of another client may have cost this one its lease.
+            Some(raw) if raw.call(&[]).await.is_ok() => raw,
+            _ => self.another_raw(|_| {}).await?,
         };
         Ok(self.raw.insert(raw))
+    }
+
+    /// Another of the kind, with changed arguments of CREATE_SESSION.
+    pub(crate) async fn another_raw(
+        &self,
+        change: impl FnOnce(&mut create_session::Args),
+    ) -> Result<RawClient> {
+        let connection = self.connection(2).await?;
+        let session = raw::Session::begin_as(connection, raw::new_client(), change).await?;
+        RawClient::begin(session, self.path()).await
+    }
+
+    /// The client of version 4.0.
+    pub(crate) async fn v40(&mut self) -> Result<&Raw40> {
+        let client = match self.v40.take() {
+            Some(client) if client.call(&[Op::Renew(client.id)]).await?.status.is_ok() => client,
+            _ => {
+                self.another_v40().await?.map_err(|error| unexpected("SETCLIENTID", Err(error)))?
+            }
+        };
+        Ok(self.v40.insert(client))
+    }
+
+    /// Another of the kind; an error of the server's if it does not serve the version.
+    pub(crate) async fn another_v40(&self) -> Result<Answer<Raw40>> {
+        Raw40::begin(self.connection(0).await?, self.path()).await
     }
 
     /// A name that nothing has yet in the directory; what has it later is removed in the end.
@@ -140,6 +196,20 @@ impl Examiner {
         let name = format!("{purpose}-{}", self.files).into_bytes();
         self.made.push(Made { dir: self.dir, name: name.clone(), is_dir: false });
         name
+    }
+
+    /// A name that nothing has yet, of a directory to be made.
+    pub(crate) fn new_dir_name(&mut self, purpose: &str) -> Vec<u8> {
+        let name = self.new_name(purpose);
+        if let Some(made) = self.made.last_mut() {
+            made.is_dir = true;
+        }
+        name
+    }
+
+    /// Makes an empty file of a name that [`new_name`](Self::new_name) gave.
+    pub(crate) async fn create_as(&self, name: &[u8]) -> Result<FileId> {
+        self.create_in(self.dir, name).await
     }
 
     /// Makes an empty file.
@@ -155,13 +225,18 @@ impl Examiner {
 
     /// Makes an empty directory.
     pub(crate) async fn make_dir(&mut self, purpose: &str) -> Result<(FileId, Vec<u8>)> {
-        let name = self.new_name(purpose);
-        if let Some(made) = self.made.last_mut() {
-            made.is_dir = true;
-        }
+        let name = self.new_dir_name(purpose);
         let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
         let made = self.ours.mkdir(&Caller::Own, self.dir, &name, &set).await?;
         Ok((made.id, name))
+    }
+
+    /// Makes a pipe or a socket. Not every server does.
+    pub(crate) async fn make_special(&mut self, node: SpecialFile) -> weir_vfs::Result<Vec<u8>> {
+        let name = self.new_name("special");
+        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        self.ours.mknod(&Caller::Own, self.dir, &name, node, &set).await?;
+        Ok(name)
     }
 
     /// Makes an empty file of this name in a directory of the examination.

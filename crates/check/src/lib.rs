@@ -29,6 +29,7 @@
 //! rule      - what a rule is
 //! examiner  - clients of the server, a directory of its own there, and what is made in it
 //! compare   - one reply to READ_PLUS against a file's bytes
+//! raw40     - a client of version 4.0
 //! raw_open  - OPEN and its kin, sent as they are
 //! verdict   - what a test comes to
 //! ```
@@ -38,6 +39,7 @@
 mod compare;
 mod examiner;
 mod parts;
+mod raw40;
 mod raw_open;
 mod rule;
 mod verdict;
@@ -46,7 +48,7 @@ pub use rule::{Finding, Report, Rule};
 pub use verdict::Verdict;
 
 use examiner::Examiner;
-use parts::{LAST, LEASES, PARTS};
+use parts::{LAST, LEASES, PARTS, V40};
 use weir_client::{MountOptions, NfsUrl, Result};
 
 /// What to test, and how to mount.
@@ -61,7 +63,7 @@ pub struct Options {
 
 /// Every rule, in the order in which [`run`] tests them.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
-    PARTS.iter().chain([&LEASES, &LAST]).flat_map(|part| part.rules)
+    PARTS.iter().chain(V40).chain(LEASES).chain([&LAST]).flat_map(|part| part.rules)
 }
 
 /// Tests the server in a directory of its own below `url`, and removes that afterwards.
@@ -74,7 +76,8 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
 pub async fn run(url: &NfsUrl, options: &Options) -> Result<Report> {
     let mut examiner = Examiner::begin(url, options).await?;
     let mut findings = Vec::new();
-    for part in PARTS.iter().chain(options.leases.then_some(&LEASES)).chain([&LAST]) {
+    let leases = if options.leases { LEASES } else { &[] };
+    for part in PARTS.iter().chain(V40).chain(leases).chain([&LAST]) {
         for (index, rule) in part.rules.iter().enumerate() {
             let verdict = (rule.test_it)(&mut examiner).await;
             let verdict = verdict.unwrap_or_else(|error| Verdict::Fail(error.to_string()));

@@ -10,13 +10,13 @@ use weir_nfs::v4::{Error, Op, OpRes};
 pub(crate) use weir_nfs::v4::op::open::{ShareAccess, ShareDeny};
 
 /// How often a call that the server puts off is sent, and the pause: in all, longer than grace periods.
-const TRIES: u32 = 600;
-const PAUSE: Duration = Duration::from_millis(250);
+pub(crate) const TRIES: u32 = 600;
+pub(crate) const PAUSE: Duration = Duration::from_millis(250);
 
 /// A client of its own, in the directory of the examination.
 pub(crate) struct RawClient {
-    session: raw::Session,
-    dir: FileHandle,
+    pub(crate) session: raw::Session,
+    pub(crate) dir: FileHandle,
 }
 
 /// A file that is open.
@@ -27,12 +27,11 @@ pub(crate) struct RawOpen {
 }
 
 impl RawClient {
-    /// Begins a session, and looks the directory up.
+    /// Looks the directory up in a session.
     pub(crate) async fn begin(
-        connection: raw::Connection,
+        session: raw::Session,
         path: impl Iterator<Item = &Vec<u8>>,
     ) -> Result<Self> {
-        let session = raw::Session::begin(connection).await?;
         let mut client = Self { session, dir: FileHandle::copy_from(b"") };
         let mut first = Op::Putrootfh(());
         for name in std::iter::once(None).chain(path.map(Some)) {
@@ -76,21 +75,24 @@ impl RawClient {
         share_access: ShareAccess,
         share_deny: ShareDeny,
     ) -> Result<std::result::Result<RawOpen, Error>> {
-        let open = Op::Open(open::Args {
-            seqid: 0,
-            share_access: share_access | ShareAccess::WANT_NO_DELEG,
-            share_deny,
-            owner: StateOwner { client_id: 0, owner: owner.as_bytes().into() },
-            how: open::How::NoCreate,
-            claim: open::Claim::Null(name.into()),
-        });
-        let reply = self.call(&[Op::Putfh(self.dir.clone()), open, Op::Getfh(())]).await?;
+        let args = open_args(owner, name, share_access | ShareAccess::WANT_NO_DELEG, share_deny);
+        Ok(self.send_open(args).await?.map(|(open, _)| open))
+    }
+
+    /// Sends an OPEN in the directory.
+    pub(crate) async fn send_open(
+        &self,
+        args: open::Args,
+    ) -> Result<std::result::Result<(RawOpen, open::Opened), Error>> {
+        let ops = [Op::Putfh(self.dir.clone()), Op::Open(args), Op::Getfh(())];
+        let reply = self.call(&ops).await?;
         if let Err(error) = reply.status {
             return Ok(Err(error));
         }
         match &reply.results[..] {
             [_, OpRes::Open(Ok(opened)), OpRes::Getfh(Ok(handle))] => {
-                Ok(Ok(RawOpen { handle: handle.clone(), stateid: opened.stateid }))
+                let open = RawOpen { handle: handle.clone(), stateid: opened.stateid };
+                Ok(Ok((open, opened.clone())))
             }
             _ => Err(unexpected("OPEN", reply.status)),
         }
@@ -130,6 +132,23 @@ impl RawClient {
     }
 }
 
+/// The arguments of an OPEN of a name that is there.
+pub(crate) fn open_args(
+    owner: &str,
+    name: &[u8],
+    share_access: ShareAccess,
+    share_deny: ShareDeny,
+) -> open::Args {
+    open::Args {
+        seqid: 0,
+        share_access,
+        share_deny,
+        owner: StateOwner { client_id: 0, owner: owner.as_bytes().into() },
+        how: open::How::NoCreate,
+        claim: open::Claim::Null(name.into()),
+    }
+}
+
 /// A server must refuse with one of these errors, of which the first is the best.
 pub(crate) fn refused(status: Status, expected: &[Error]) -> Verdict {
     match status {
@@ -145,7 +164,7 @@ pub(crate) fn granted(status: Status) -> Verdict {
 }
 
 /// The error for an operation that must succeed.
-fn unexpected(operation: &str, status: Status) -> verdict::Error {
+pub(crate) fn unexpected(operation: &str, status: Status) -> verdict::Error {
     match status {
         Err(error) => format!("{operation}: {error}").into(),
         Ok(()) => format!("{operation}: results of other operations").into(),

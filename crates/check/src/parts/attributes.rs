@@ -11,13 +11,13 @@ use weir_nfs::v4::{Attrs, Error, Op};
 pub(crate) const RULES: &[Rule] = &[
     rule!(
         "SETATTR of an empty owner is refused",
-        "RFC 8881 18.30.4",
+        "RFC 8881 18.30",
         "owner of 0 bytes: INVAL",
         empty_owner
     ),
     rule!(
         "SETATTR of an empty group is refused",
-        "RFC 8881 18.30.4",
+        "RFC 8881 18.30",
         "owner_group of 0 bytes: INVAL",
         empty_group
     ),

@@ -2,12 +2,16 @@
 //! and of one that does not.
 
 use super::locks::{ONE, exclusive};
-use crate::examiner::{Examiner, Silence};
+use crate::examiner::{Examiner, Silence, Silence40};
+use crate::raw_open::{RawOpen, ShareAccess, ShareDeny, refused};
+use crate::raw40::{Owner40, Raw40};
 use crate::rule::{Rule, rule};
 use crate::verdict::{Result, Verdict};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_client::{NfsFs, raw};
+use weir_nfs::v4::types::StateId;
+use weir_nfs::v4::{Error as Status, Op};
 use weir_vfs::{Error, Lock, OpenFile};
 
 pub(crate) const RULES: &[Rule] = &[
@@ -35,6 +39,24 @@ pub(crate) const RULES: &[Rule] = &[
         "the silent client requests it again, and reclaims after the grace period",
         given_back
     ),
+    rule!(
+        "in 4.0, RENEW of a client that lost its lease is refused",
+        "RFC 7530 16.28.5",
+        "a silent client of 4.0 whose lock another client got: EXPIRED or STALE_CLIENTID",
+        renew40
+    ),
+    rule!(
+        "in 4.0, stateids of a client that lost its lease are refused",
+        "RFC 7530 9.6.3",
+        "its READ, LOCKU and CLOSE: EXPIRED",
+        stateids40
+    ),
+    rule!(
+        "in 4.0, OPEN of a client that lost its lease is refused",
+        "RFC 7530 9.6.3",
+        "EXPIRED or STALE_CLIENTID",
+        open40
+    ),
 ];
 
 /// How often a lock of the silent client is asked for.
@@ -58,6 +80,18 @@ async fn given_back(examiner: &mut Examiner) -> Result<Verdict> {
     Ok(examiner.silence().await?.given_back.clone())
 }
 
+async fn renew40(examiner: &mut Examiner) -> Result<Verdict> {
+    Ok(examiner.silence().await?.v40.renew.clone())
+}
+
+async fn stateids40(examiner: &mut Examiner) -> Result<Verdict> {
+    Ok(examiner.silence().await?.v40.stateids.clone())
+}
+
+async fn open40(examiner: &mut Examiner) -> Result<Verdict> {
+    Ok(examiner.silence().await?.v40.open.clone())
+}
+
 impl Examiner {
     /// What the rules of this part judge, tried once because it takes a lease.
     async fn silence(&mut self) -> Result<&Silence> {
@@ -77,6 +111,7 @@ impl Examiner {
         let known = self.make("leased", &[(true, 1000)]).await?;
         let theirs = self.opened_by(&self.theirs, &known.name).await?;
         let gone = self.opened_by(silent, &known.name).await?;
+        let old = Silent40::begin(self).await?;
         let lease = raw::fall_silent(silent, true)?;
         let (kept, lost) = (exclusive(0, 100), exclusive(200, 300));
         known.file.lock(ONE, kept, false).await?;
@@ -92,6 +127,13 @@ impl Examiner {
                 }
                 Err(Error::WouldBlock) => break None,
                 Err(error) => return Err(error.into()),
+            }
+        };
+        let v40 = match old {
+            Ok(old) => old.judge(&self.theirs, self, begun, lease).await?,
+            Err(error) => {
+                let untried = || Verdict::Note(format!("not tried: {error}"));
+                Silence40 { renew: untried(), stateids: untried(), open: untried() }
             }
         };
         let waited = |time: Duration| format!("after {time:.0?} of a lease of {lease:.0?}");
@@ -121,7 +163,70 @@ impl Examiner {
                 (untried(), untried())
             }
         };
-        Ok(Silence { in_the_way, kept, stateid, given_back })
+        Ok(Silence { in_the_way, kept, stateid, given_back, v40 })
+    }
+}
+
+/// A client of version 4.0 that has a lock and falls silent.
+struct Silent40 {
+    client: Raw40,
+    owner: Owner40,
+    locker: Owner40,
+    name: Vec<u8>,
+    open: RawOpen,
+    lock: StateId,
+}
+
+impl Silent40 {
+    /// An error of the server's if it does not serve the version.
+    async fn begin(examiner: &mut Examiner) -> Result<std::result::Result<Self, Status>> {
+        let (_, name) = examiner.create("leased").await?;
+        let client = match examiner.another_v40().await? {
+            Ok(client) => client,
+            Err(error) => return Ok(Err(error)),
+        };
+        let (mut owner, mut locker) = (Owner40::new("silent"), Owner40::new("silent, too"));
+        let open = client.opened(&mut owner, &name, ShareAccess::BOTH).await?;
+        let lock = client.lock(&mut owner, &open, &mut locker).await?;
+        let lock = lock.map_err(|error| format!("LOCK: {error}"))?;
+        Ok(Ok(Self { client, owner, locker, name, open, lock }))
+    }
+
+    /// What the client is told once another has its lock.
+    async fn judge(
+        mut self,
+        theirs: &NfsFs,
+        examiner: &Examiner,
+        begun: Instant,
+        lease: Duration,
+    ) -> Result<Silence40> {
+        let theirs = examiner.opened_by(theirs, &self.name).await?;
+        while let Err(error) = theirs.file.lock(ONE, exclusive(0, 10), false).await {
+            if error != Error::WouldBlock {
+                return Err(error.into());
+            }
+            if begun.elapsed() > lease * PATIENCE_LEASES {
+                let untried = || Verdict::Note("not tried: the lease has not ended".into());
+                return Ok(Silence40 { renew: untried(), stateids: untried(), open: untried() });
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+        let client = &self.client;
+        let renewed = client.call(&[Op::Renew(client.id)]).await?.status;
+        let gone = &[Status::Expired, Status::StaleClientId];
+        let file = &self.open.handle;
+        let expired = &[Status::Expired];
+        let read = refused(client.read(file, self.open.stateid).await?, expired);
+        let unlock = Op::Locku(Raw40::unlock_args(&self.locker, self.lock));
+        let unlocked = refused(client.on(file, unlock).await?.status, expired);
+        let closed = refused(client.close(&mut self.owner, &self.open).await?, expired);
+        let opened =
+            client.open(&mut self.owner, &self.name, ShareAccess::READ, ShareDeny::empty()).await?;
+        Ok(Silence40 {
+            renew: refused(renewed, gone),
+            stateids: read.max(unlocked).max(closed),
+            open: refused(opened.map(drop), gone),
+        })
     }
 }
 

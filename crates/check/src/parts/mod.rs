@@ -1,11 +1,16 @@
 //! The rules, a file for each part: a table of rules, then the function of each in the same order.
 
 pub(crate) mod attributes;
+pub(crate) mod clients40;
+pub(crate) mod compounds;
+pub(crate) mod delegations;
 pub(crate) mod directories;
 pub(crate) mod leases;
 pub(crate) mod locks;
 pub(crate) mod opens;
+pub(crate) mod opens40;
 pub(crate) mod read_plus;
+pub(crate) mod replays40;
 pub(crate) mod sessions;
 pub(crate) mod stateids;
 
@@ -21,11 +26,22 @@ pub(crate) const PARTS: &[Part] = &[
     Part { rules: opens::RULES, first_is_needed: false },
     Part { rules: attributes::RULES, first_is_needed: false },
     Part { rules: sessions::RULES, first_is_needed: false },
+    Part { rules: compounds::RULES, first_is_needed: false },
     Part { rules: directories::RULES, first_is_needed: false },
 ];
 
-/// The part that takes as long as the server's lease.
-pub(crate) const LEASES: Part = Part { rules: leases::RULES, first_is_needed: false };
+/// Version 4.0, which not every server has.
+pub(crate) const V40: &[Part] = &[
+    Part { rules: clients40::RULES, first_is_needed: true },
+    Part { rules: replays40::RULES, first_is_needed: false },
+    Part { rules: opens40::RULES, first_is_needed: false },
+];
+
+/// The parts that take as long as the server's lease.
+pub(crate) const LEASES: &[Part] = &[
+    Part { rules: leases::RULES, first_is_needed: false },
+    Part { rules: delegations::RULES, first_is_needed: false },
+];
 
 /// What ends every examination.
 pub(crate) const LAST: Part = Part {

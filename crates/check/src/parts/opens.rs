@@ -103,13 +103,10 @@ async fn socket(examiner: &mut Examiner) -> Result<Verdict> {
 }
 
 async fn special(examiner: &mut Examiner, node: SpecialFile) -> Result<Verdict> {
-    let name = examiner.new_name("special");
-    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    let made = examiner.ours.mknod(&Caller::Own, examiner.dir, &name, node, &set).await;
-    if let Err(error) = made {
-        return Ok(Verdict::Note(format!("it cannot be made: {error}")));
+    match examiner.make_special(node).await {
+        Ok(name) => open_refused(examiner, &name, &[Error::Symlink, Error::WrongType]).await,
+        Err(error) => Ok(Verdict::Note(format!("it cannot be made: {error}"))),
     }
-    open_refused(examiner, &name, &[Error::Symlink, Error::WrongType]).await
 }
 
 async fn open_refused(examiner: &mut Examiner, name: &[u8], expected: &[Error]) -> Result<Verdict> {

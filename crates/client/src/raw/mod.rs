@@ -6,6 +6,7 @@
 //! instead. A function that the mount's version does not have, or for a file of another file system, fails
 //! with [`Error::NoSuchCall`]: READ_PLUS is an operation of version 4.2.
 
+mod callbacks;
 mod session;
 
 pub use session::{Connection, Reply, Session, create_session, exchange_id, new_client};

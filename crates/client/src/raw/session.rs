@@ -1,9 +1,10 @@
 //! Compounds over a separate connection, and in a separate session.
 
+use super::callbacks;
 use crate::error::{Error, Result, Violation};
 use crate::mount::protocol_config;
 use crate::protocol::{auth_sys, broken};
-use crate::transport::{Connection as Transport, Expect, Request};
+use crate::transport::{CallbackService, Connection as Transport, Expect, Request};
 use crate::{MountOptions, NfsUrl};
 use std::sync::Arc;
 use weir_nfs::v4::op::create_session::{self, ChannelAttrs};
@@ -27,10 +28,13 @@ pub struct Reply {
     pub status: Status,
     /// The result of each operation, up to and including the first that failed.
     pub results: Vec<OpRes>,
+    /// Length of the reply with its RPC header, as sessions count it (RFC 8881 section 18.36.3).
+    pub bytes: usize,
 }
 
 impl Connection {
     /// Connects to the server of `url`, to send compounds of a minor version. The URL's path is not used.
+    /// Callbacks are answered with success, and nothing is done about them.
     ///
     /// # Errors
     /// [`Error::Connect`], [`Error::Option`].
@@ -42,8 +46,9 @@ impl Connection {
         let (uid, gid, groups) = options.identity();
         let cred = auth_sys(uid, gid, &groups);
         let config = protocol_config(url, options, cred.clone()).await?;
+        let service = Some(Arc::new(callbacks::answer) as Arc<CallbackService>);
         let transport =
-            Transport::open(config.peer, config.patience, config.counters, None).await?;
+            Transport::open(config.peer, config.patience, config.counters, service).await?;
         Ok(Self { transport, cred, minor })
     }
 
@@ -53,15 +58,32 @@ impl Connection {
     /// # Errors
     /// The server does not answer, refuses the call, or its answer cannot be decoded.
     pub async fn call(&self, ops: &[Op]) -> Result<Reply> {
+        self.send(None, ops).await
+    }
+
+    /// Sends one compound under an RPC transaction number of the caller's choice: the same compound under
+    /// the same number is a retransmission.
+    ///
+    /// # Errors
+    /// As of [`call`](Self::call).
+    pub async fn call_as(&self, xid: u32, ops: &[Op]) -> Result<Reply> {
+        self.send(Some(xid), ops).await
+    }
+
+    async fn send(&self, xid: Option<u32>, ops: &[Op]) -> Result<Reply> {
         let program = (v4::PROGRAM, v4::VERSION, v4::PROC_COMPOUND);
         let expect = Expect::Results { max_bytes: MAX_RESULT_BYTES };
         let mut request = Request::new(program, &self.cred, "COMPOUND", expect);
+        if let Some(xid) = xid {
+            request.set_xid(xid);
+        }
         let encoder = request.encoder();
         let operations = ops.len() as u32;
         encoder.put(&CompoundHeader { tag: "".into(), minor_version: self.minor, operations });
         ops.iter().for_each(|op| encoder.put(op));
         let reply = self.transport.call(request).await?;
         let bad = |error: weir_xdr::Error| self.broken(error.into());
+        let bytes = REPLY_HEADER_BYTES + reply.body.len();
         let mut d = Decoder::new(reply.body);
         let header: CompoundResHeader = d.get().map_err(bad)?;
         if header.results > operations {
@@ -69,7 +91,7 @@ impl Connection {
         }
         let results = (0..header.results).map(|_| OpRes::decode_next(&mut d));
         let results = results.collect::<weir_xdr::Result<_>>().map_err(bad)?;
-        Ok(Reply { status: header.status, results })
+        Ok(Reply { status: header.status, results, bytes })
     }
 
     /// The error for a reply without the result that the call must have.
@@ -90,12 +112,13 @@ impl Connection {
     }
 }
 
-/// A client id and a session with one slot (RFC 8881 section 2.10), without a backchannel: a server grants
-/// it no delegations. Compounds are sent one after another.
+/// A client id and a session with one slot (RFC 8881 section 2.10). Compounds are sent one after another.
+/// Unless CREATE_SESSION asks for a backchannel, a server grants it no delegations.
 pub struct Session {
     connection: Connection,
     client: ClientId,
     session: SessionId,
+    fore: ChannelAttrs,
     /// Number of the slot's next compound.
     sequence: tokio::sync::Mutex<u32>,
 }
@@ -106,22 +129,36 @@ impl Session {
     /// # Errors
     /// The server does not answer, or refuses one of EXCHANGE_ID, CREATE_SESSION and RECLAIM_COMPLETE.
     pub async fn begin(connection: Connection) -> Result<Self> {
-        let reply = connection.call(&[Op::ExchangeId(exchange_id(new_client()))]).await?;
+        Self::begin_as(connection, new_client(), |_| {}).await
+    }
+
+    /// The same for a client of the caller's choice, with changed arguments of CREATE_SESSION.
+    ///
+    /// # Errors
+    /// As of [`begin`](Self::begin).
+    pub async fn begin_as(
+        connection: Connection,
+        client: ClientOwner,
+        change: impl FnOnce(&mut create_session::Args),
+    ) -> Result<Self> {
+        let reply = connection.call(&[Op::ExchangeId(exchange_id(client))]).await?;
         let Some(OpRes::ExchangeId(Ok(exchanged))) = reply.results.first() else {
             return Err(connection.unexpected("EXCHANGE_ID", &reply));
         };
         let client = exchanged.client_id;
-        let create = create_session(client, exchanged.sequence_id);
+        let mut create = create_session(client, exchanged.sequence_id);
+        change(&mut create);
         let reply = connection.call(&[Op::CreateSession(create)]).await?;
         let Some(OpRes::CreateSession(Ok(created))) = reply.results.first() else {
             return Err(connection.unexpected("CREATE_SESSION", &reply));
         };
-        let session = created.session;
-        let begun = Self { connection, client, session, sequence: 1.into() };
+        let (session, fore) = (created.session, created.fore.clone());
+        let begun = Self { connection, client, session, fore, sequence: 1.into() };
         let complete = Op::ReclaimComplete(reclaim_complete::Args { one_fs: false });
         let reply = begun.call(&[complete]).await?;
         match reply.status {
-            Ok(()) => Ok(begun),
+            // A client that the server knew may have said so before.
+            Ok(()) | Err(v4::Error::CompleteAlready) => Ok(begun),
             Err(_) => Err(begun.connection.unexpected("RECLAIM_COMPLETE", &reply)),
         }
     }
@@ -131,24 +168,58 @@ impl Session {
     /// # Errors
     /// Those of [`Connection::call`]; the server refuses SEQUENCE.
     pub async fn call(&self, ops: &[Op]) -> Result<Reply> {
-        let mut sequence = self.sequence.lock().await;
-        let first = Op::Sequence(sequence::Args {
-            session: self.session,
-            sequence_id: *sequence,
-            slot: 0,
-            highest_slot: 0,
-            cache_this: false,
-        });
-        let ops: Vec<Op> = std::iter::once(first).chain(ops.iter().cloned()).collect();
-        let mut reply = self.connection.call(&ops).await?;
+        let mut reply = self.compound(|_| {}, ops).await?;
         match reply.results.first() {
             Some(OpRes::Sequence(Ok(_))) => {
                 reply.results.remove(0);
-                *sequence += 1;
                 Ok(reply)
             }
             _ => Err(self.connection.unexpected("SEQUENCE", &reply)),
         }
+    }
+
+    /// Sends one compound with changed arguments of SEQUENCE; the reply has the result of SEQUENCE, and
+    /// may be of any status.
+    ///
+    /// # Errors
+    /// As of [`Connection::call`].
+    pub async fn compound(
+        &self,
+        change: impl FnOnce(&mut sequence::Args),
+        ops: &[Op],
+    ) -> Result<Reply> {
+        let mut next = self.sequence.lock().await;
+        let mut args = sequence::Args {
+            session: self.session,
+            sequence_id: *next,
+            slot: 0,
+            highest_slot: 0,
+            cache_this: false,
+        };
+        change(&mut args);
+        let first = Op::Sequence(args);
+        let ops: Vec<Op> = std::iter::once(first).chain(ops.iter().cloned()).collect();
+        let reply = self.connection.call(&ops).await?;
+        let is_next = (args.session, args.slot, args.sequence_id) == (self.session, 0, *next);
+        if is_next && matches!(reply.results.first(), Some(OpRes::Sequence(Ok(_)))) {
+            *next += 1;
+        }
+        Ok(reply)
+    }
+
+    /// The client's number.
+    pub fn client_id(&self) -> ClientId {
+        self.client
+    }
+
+    /// The session's name.
+    pub fn id(&self) -> SessionId {
+        self.session
+    }
+
+    /// What the server granted the session's fore channel.
+    pub fn fore(&self) -> &ChannelAttrs {
+        &self.fore
     }
 
     /// The connection, for compounds outside the session.
@@ -208,10 +279,12 @@ pub fn create_session(client_id: ClientId, sequence_id: u32) -> create_session::
         flags: create_session::Flags::empty(),
         fore: channel.clone(),
         back: channel,
-        cb_program: 0x4000_0000,
+        cb_program: callbacks::PROGRAM,
         sec_parms: vec![CallbackSec::None].into(),
     }
 }
 
+/// Bytes of a reply's RPC header whose verifier is empty.
+const REPLY_HEADER_BYTES: usize = 24;
 /// Most bytes of a reply.
 const MAX_RESULT_BYTES: usize = 64 << 10;

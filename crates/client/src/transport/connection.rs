@@ -47,6 +47,8 @@ pub(crate) struct Request {
     encoder: Encoder,
     operation: &'static str,
     expect: Expect,
+    /// The call's transaction, if it is not the connection that chooses one.
+    xid: Option<u32>,
 }
 
 /// Offset of the xid: after the fragment header.
@@ -63,7 +65,12 @@ impl Request {
         let mut encoder = start_record();
         let (cred, verf) = (cred.clone(), OpaqueAuth::NONE);
         encoder.put(&CallHeader { xid: 0, program, version, procedure, cred, verf });
-        Self { encoder, operation, expect }
+        Self { encoder, operation, expect, xid: None }
+    }
+
+    /// Sends the call under a transaction of the caller's choice, which no call that waits has.
+    pub(crate) fn set_xid(&mut self, xid: u32) {
+        self.xid = Some(xid);
     }
 
     /// The encoder for the arguments.
@@ -185,6 +192,18 @@ struct Table {
     ended: bool,
 }
 
+impl Table {
+    /// A transaction that no call has that waits.
+    fn new_xid(&mut self) -> u32 {
+        let mut xid = self.next_xid;
+        while self.calls.contains_key(&xid) {
+            xid = xid.wrapping_add(1);
+        }
+        self.next_xid = xid.wrapping_add(1);
+        xid
+    }
+}
+
 /// A message to send.
 #[derive(Clone)]
 struct Outgoing {
@@ -236,17 +255,16 @@ const MAX_QUEUED: usize = 1024;
 
 impl Shared {
     fn submit(&self, request: Request, done: oneshot::Sender<Result<Reply>>) {
-        let Request { mut encoder, operation, expect } = request;
+        let Request { mut encoder, operation, expect, xid } = request;
         let now = Instant::now();
         let mut table = self.table.lock();
         if table.ended {
             return;
         }
-        let mut xid = table.next_xid;
-        while table.calls.contains_key(&xid) {
-            xid = xid.wrapping_add(1);
-        }
-        table.next_xid = xid.wrapping_add(1);
+        let xid = match xid {
+            Some(xid) if !table.calls.contains_key(&xid) => xid,
+            _ => table.new_xid(),
+        };
         table.next_order += 1;
         encoder.patch_u32(XID_AT, xid);
         let message = Arc::new(finish_record(encoder));

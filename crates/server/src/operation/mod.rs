@@ -3,4 +3,5 @@
 pub(crate) mod copies;
 pub(crate) mod exclusive_create;
 pub(crate) mod gather;
+pub(crate) mod reply_cache;
 pub(crate) mod set_id;

@@ -74,8 +74,8 @@ pub struct Client {
     pub confirmed: bool,
     /// When it was last heard of, on the monotonic clock.
     pub renewed: Duration,
-    /// What SETCLIENTID_CONFIRM has to bring (minor version 0).
-    pub confirm: [u8; 8],
+    /// What its last SETCLIENTID_CONFIRM brought (minor version 0).
+    pub confirmation: Option<[u8; 8]>,
     /// The sequence number that its next CREATE_SESSION has.
     pub next_create: u32,
     /// The reply to its last CREATE_SESSION, to be sent again.
@@ -102,13 +102,18 @@ pub struct Client {
     pub untold: ReclaimDenied,
     /// Where it can be called back (minor version 0).
     pub callback: Option<CallbackService>,
-    /// The same as its last SETCLIENTID has it, until that is confirmed.
-    pub new_callback: Option<NewCallback>,
+    /// Its last SETCLIENTID, until that is confirmed.
+    pub introduction: Option<Introduction>,
 }
 
-/// Where a client can be called back from its confirmation on, if anywhere.
+/// A SETCLIENTID that is to be confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NewCallback(pub Option<CallbackService>);
+pub struct Introduction {
+    /// What SETCLIENTID_CONFIRM has to bring.
+    pub confirmation: [u8; 8],
+    /// Where the client can be called back from then on, if anywhere.
+    pub callback: Option<CallbackService>,
+}
 
 /// A client's callback program (minor version 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +146,7 @@ pub struct Clients {
     by_owner: HashMap<Owner, Records>,
     ids: Ids,
     made: u64,
+    introduced: u64,
     max: usize,
     lease: Duration,
 }
@@ -154,7 +160,8 @@ struct Records {
 impl Clients {
     /// No clients; `max` records at most, numbered by `ids`.
     pub fn new(ids: Ids, lease: Duration, max: usize) -> Self {
-        Self { by_id: HashMap::new(), by_owner: HashMap::new(), ids, made: 0, max, lease }
+        let (by_id, by_owner) = (HashMap::new(), HashMap::new());
+        Self { by_id, by_owner, ids, made: 0, introduced: 0, max, lease }
     }
 
     /// A client by number.
@@ -269,7 +276,8 @@ impl Clients {
         }
     }
 
-    /// SETCLIENTID (RFC 7530 section 16.33): the client's number, and what confirms it.
+    /// SETCLIENTID (RFC 7530 section 16.33): the client's number, and what confirms this introduction of it
+    /// and no other.
     ///
     /// # Errors
     /// [`StateError::ClientInUse`], [`StateError::TooMany`].
@@ -278,11 +286,14 @@ impl Clients {
         owner: Owner,
         verifier: [u8; 8],
         principal: Principal,
+        callback: Option<CallbackService>,
         now: Duration,
     ) -> Result<(ClientId, [u8; 8]), StateError> {
         let found = self.exchange_id(owner, verifier, principal, false, now)?;
-        let confirm = self.get(found.id)?.confirm;
-        Ok((found.id, confirm))
+        self.introduced += 1;
+        let confirmation = self.ids.confirmation(self.introduced);
+        self.get_mut(found.id)?.introduction = Some(Introduction { confirmation, callback });
+        Ok((found.id, confirmation))
     }
 
     /// Makes an unconfirmed record, in the place of one that the owner may have.
@@ -311,7 +322,7 @@ impl Clients {
             principal,
             confirmed: false,
             renewed: now,
-            confirm: self.ids.confirmation(id),
+            confirmation: None,
             next_create: 1,
             last_create: None,
             reclaim_complete: false,
@@ -325,7 +336,7 @@ impl Clients {
             inherited: ReclaimDenied::default(),
             untold: ReclaimDenied::default(),
             callback: None,
-            new_callback: None,
+            introduction: None,
         };
         self.by_id.insert(id, client);
         Ok(id)

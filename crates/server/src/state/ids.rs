@@ -61,9 +61,9 @@ impl Ids {
         ClientId(u64::from_be_bytes(self.half(Kind::Client, made)))
     }
 
-    /// What confirms a client of minor version 0.
-    pub(super) fn confirmation(&self, client: ClientId) -> [u8; 8] {
-        self.half(Kind::Confirmation, client.0)
+    /// What confirms the `made`th introduction of a client of minor version 0.
+    pub(super) fn confirmation(&self, made: u64) -> [u8; 8] {
+        self.half(Kind::Confirmation, made)
     }
 
     /// What a client is called to others: its number is for itself alone.
@@ -114,7 +114,7 @@ mod tests {
         let near = |a: u64, b: u64| (a ^ b).count_ones() < 8;
         assert!(!numbers(&ids).windows(2).any(|pair| near(pair[0], pair[1])));
         assert_eq!(ids.state(1), ids.state(1));
-        assert_ne!(ids.confirmation(ids.client(1)), ids.client(1).0.to_be_bytes());
+        assert_ne!(ids.confirmation(1), ids.client(1).0.to_be_bytes());
         assert!(!format!("{ids:?}").contains('['), "the key is not for logs");
     }
 }

@@ -39,7 +39,8 @@ mod tables;
 mod tests;
 
 pub use client::{
-    CallbackService, Client, ClientId, Clients, Exchanged, NewCallback, Owner, OwnerName, Principal,
+    CallbackService, Client, ClientId, Clients, Exchanged, Introduction, Owner, OwnerName,
+    Principal,
 };
 pub use error::StateError;
 pub use grace::Grace;

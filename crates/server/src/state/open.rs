@@ -43,7 +43,10 @@ impl<F: Clone> State<F> {
         if self.delegations.conflict(node, share.touch(), Some(client)) {
             return Err(StateError::Delegated);
         }
-        self.clear_shares(node, Some((client, &owner)), share, now)?;
+        // An owner's own deny modes hold for it, too (RFC 8881 section 18.16.3). Who reclaims has what it
+        // reclaims already, as far as its request came before.
+        let own = (claim == Claim::Reclaim).then_some((client, &owner));
+        self.clear_shares(node, own, share, now)?;
         if self.nlm_share_conflict(node, None, share) {
             return Err(StateError::ShareDenied);
         }

@@ -197,7 +197,8 @@ mod tests {
         let mut state = state_after(&[]);
         let old = |state: &mut State, verifier| {
             let owner = Owner { sessions: false, ..owner("old") };
-            let (id, _) = state.clients.introduce(owner, [verifier; 8], principal(), T0).unwrap();
+            let (id, _) =
+                state.clients.introduce(owner, [verifier; 8], principal(), None, T0).unwrap();
             state.confirm(id, &principal(), T0).unwrap();
             state.clients.get_mut(id).unwrap().is_recorded = true;
             id

@@ -15,7 +15,8 @@
 //! 2. A client is told in every SEQUENCE until it has acknowledged all that was taken, and all that it
 //!    asks under a stateid that was taken says why it may not.
 //! 3. At most [`MAX_REVOKED`] are remembered for a client, and [`MAX`] for all; of others nothing is known.
-//! 4. A client of minor version 0 loses everything with its lease: there is no way to tell it what.
+//! 4. A client of minor version 0 loses everything with its lease: there is no way to tell it what. All
+//!    that it asks of it afterwards says why it may not ([`crate::state::tables::lapsed`]).
 
 use crate::handle::Node;
 use crate::state::client::ClientId;
@@ -48,7 +49,7 @@ impl<F: Clone> State<F> {
             Some(key) if self.clients.get(client).is_ok_and(|c| c.owner.sessions) => {
                 self.revoke(key, Why::Expired);
             }
-            _ => self.purge(client),
+            _ => self.purge_silent(client),
         }
         true
     }
@@ -135,6 +136,7 @@ impl<F: Clone> State<F> {
             Some((_, Why::Expired)) => StateError::Expired,
             Some((_, Why::Removed)) => StateError::AdminRevoked,
             Some((_, Why::Recalled)) => StateError::Revoked,
+            None if self.lapsed.has_state(key) => StateError::Expired,
             None if key.run == self.ids.run() => StateError::BadStateId,
             None => StateError::StaleStateId,
         }

@@ -23,6 +23,12 @@ const MAX_BACK_CONNECTIONS: usize = 16;
 /// Most callbacks of one session at a time.
 const MAX_BACK_SLOTS: u32 = 16;
 
+/// A request with SEQUENCE alone: RPC header without credential (40), header of the compound without tag (12), and
+/// the operation (36).
+const LEAST_REQUEST_BYTES: u32 = 88;
+/// The reply to that: RPC header (24), header of the compound (12), and the result (44).
+const LEAST_RESPONSE_BYTES: u32 = 80;
+
 /// A session's name, which cannot be guessed ([`Ids`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId(pub [u8; 16]);
@@ -46,9 +52,8 @@ impl Channel {
     /// What is granted: no more than asked for, no more than `self` offers.
     ///
     /// # Errors
-    /// [`StateError::TooSmall`] when nothing useful fits the sizes asked for.
+    /// [`StateError::TooSmall`] when no request, or no reply, fits the sizes asked for.
     pub fn grant(self, asked: Self) -> Result<Self, StateError> {
-        const LEAST_BYTES: u32 = 512;
         let granted = Self {
             max_request: self.max_request.min(asked.max_request),
             max_response: self.max_response.min(asked.max_response),
@@ -56,8 +61,8 @@ impl Channel {
             max_operations: self.max_operations.min(asked.max_operations),
             slots: self.slots.min(asked.slots).max(1),
         };
-        let useful = granted.max_request >= LEAST_BYTES
-            && granted.max_response >= LEAST_BYTES
+        let useful = granted.max_request >= LEAST_REQUEST_BYTES
+            && granted.max_response >= LEAST_RESPONSE_BYTES
             && granted.max_operations > 0;
         if useful { Ok(granted) } else { Err(StateError::TooSmall) }
     }
@@ -676,7 +681,8 @@ mod tests {
         let asked = Channel { max_request: 1 << 30, slots: 0, ..CHANNEL };
         let granted = CHANNEL.grant(asked).unwrap();
         assert_eq!((granted.max_request, granted.slots), (4096, 1));
-        let tiny = Channel { max_response: 100, ..CHANNEL };
-        assert_eq!(CHANNEL.grant(tiny), Err(StateError::TooSmall));
+        let with = |max_response| CHANNEL.grant(Channel { max_response, ..CHANNEL });
+        assert_eq!(with(LEAST_RESPONSE_BYTES - 1), Err(StateError::TooSmall));
+        assert!(with(LEAST_RESPONSE_BYTES).is_ok());
     }
 }

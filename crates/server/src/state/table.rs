@@ -3,7 +3,7 @@
 use crate::admission::AddressShares;
 use crate::handle::Node;
 use crate::state::client::{
-    CallbackService, Client, ClientId, Clients, Exchanged, NewCallback, Owner, Principal,
+    CallbackService, Client, ClientId, Clients, Exchanged, Owner, Principal,
 };
 use crate::state::error::StateError;
 use crate::state::grace::Grace;
@@ -13,6 +13,7 @@ use crate::state::room::{Limited, Refusals};
 use crate::state::session::{SessionId, Sessions};
 use crate::state::share::Share;
 use crate::state::stateid::StateKey;
+use crate::state::tables::lapsed::Lapsed;
 use crate::state::tables::lock::Holder;
 use crate::state::tables::nlm::NlmOwner;
 use crate::state::tables::revoked::Why;
@@ -80,6 +81,8 @@ pub struct State<F> {
     pub(in crate::state) delegations: delegation::Delegations<F>,
     /// What was taken away, from whom, and why; the same as clients' [`Client::revoked`].
     pub(in crate::state) revoked: HashMap<StateKey, (ClientId, Why)>,
+    /// Clients of minor version 0 that lost their lease.
+    pub(in crate::state) lapsed: Lapsed,
     pub(in crate::state) unwritten: BTreeSet<Owner>,
     /// Clients without state that are on disk still: a restart would wait for them, and that is all.
     pub(in crate::state) idle: BTreeSet<Owner>,
@@ -106,6 +109,7 @@ impl<F: Clone> State<F> {
             lock_waiters: lock_waiters::LockWaiters::default(),
             delegations: delegation::Delegations::default(),
             revoked: HashMap::new(),
+            lapsed: Lapsed::default(),
             unwritten: BTreeSet::new(),
             idle: BTreeSet::new(),
             refusals: Refusals::default(),
@@ -203,9 +207,7 @@ impl<F: Clone> State<F> {
         now: Duration,
     ) -> Result<(ClientId, [u8; 8]), StateError> {
         self.grace.check_name(&owner, &principal, now)?;
-        let introduced = self.clients.introduce(owner, verifier, principal, now)?;
-        self.clients.get_mut(introduced.0)?.new_callback = Some(NewCallback(callback));
-        Ok(introduced)
+        self.clients.introduce(owner, verifier, principal, callback, now)
     }
 
     /// CREATE_SESSION's, or SETCLIENTID_CONFIRM's, effect on its client: confirms it, frees what it
@@ -321,6 +323,29 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
+    /// As [`purge`](Self::purge), for a client whose lease is over. In minor version 0 it is told so later.
+    pub(in crate::state) fn purge_silent(&mut self, id: ClientId) {
+        if let Ok(client) = self.clients.get(id)
+            && !client.owner.sessions
+        {
+            self.lapsed.note(id, client.states.iter().copied());
+        }
+        self.purge(id);
+    }
+
+    /// A client by number, for a request of minor version 0 that names it.
+    ///
+    /// # Errors
+    /// [`StateError::Expired`] if it lost its lease, [`StateError::StaleClientId`] if it is none of that
+    /// version.
+    pub fn named_client(&self, id: ClientId) -> Result<&Client, StateError> {
+        match self.clients.get(id) {
+            Ok(client) if client.confirmed && !client.owner.sessions => Ok(client),
+            Err(_) if self.lapsed.has_client(id) => Err(StateError::Expired),
+            _ => Err(StateError::StaleClientId),
+        }
+    }
+
     /// Frees everything that a client has, and forgets it for good.
     pub fn purge(&mut self, id: ClientId) {
         if let Some(client) = self.release(id)
@@ -400,7 +425,7 @@ impl<F: Clone> State<F> {
             .map(|c| c.id)
             .collect();
         for id in gone {
-            self.purge(id);
+            self.purge_silent(id);
         }
         self.unrecord_idle(now);
         self.retry_waiting(now);

@@ -381,8 +381,8 @@ fn an_open_that_is_taken_back_leaves_what_was_open_before() {
     assert_eq!(state.downgrade(a, first, NODE, alone), Err(StateError::NotASubset));
 
     // Another request of the owner came in between, and was answered.
-    let second = state.open(request(a, alone), T0).unwrap();
-    let third = state.open(request(a, WRITE), T0).unwrap();
+    let second = state.open(request(a, WRITE), T0).unwrap();
+    let third = state.open(request(a, READ), T0).unwrap();
     state.undo_open(second, before_upgrade);
     state.undo_open(second, before);
     assert!(state.io(Some(a), third, NODE, Access::WRITE).is_ok());

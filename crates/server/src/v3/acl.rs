@@ -5,9 +5,9 @@ use super::nfs3::Nfs3;
 use super::program::{Execute, Results};
 use super::request::{Request, Target, durable};
 use crate::metrics::{Outcome, Row};
+use crate::operation::reply_cache::Keep;
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::state::Touch;
-use crate::v3::reply_cache::Keep;
 use async_trait::async_trait;
 use std::sync::Arc;
 use weir_nfs::nfsacl::{

@@ -21,7 +21,6 @@ mod nfs3;
 mod open_files;
 mod ops;
 mod program;
-mod reply_cache;
 mod request;
 #[cfg(test)]
 mod tests;

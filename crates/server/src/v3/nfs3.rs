@@ -1,10 +1,10 @@
 //! What the calls of NFSv3 and NFSACL share.
 
 use super::open_files::Files;
-use super::reply_cache::Replies;
 use crate::delegation::recall::Recalls;
 use crate::export::Exports;
 use crate::metrics::Metrics;
+use crate::operation::reply_cache::Replies;
 use crate::storage::durability::Committer;
 use std::sync::Arc;
 use weir_base::Clock;

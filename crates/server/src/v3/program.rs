@@ -2,9 +2,9 @@
 
 use super::nfs3::Nfs3;
 use super::ops;
-use super::reply_cache::{self, Keep, Turn};
 use super::request::Request;
 use crate::metrics::{Executed, Outcome, Row};
+use crate::operation::reply_cache::{self, Keep, Turn};
 use crate::program::{Call, Program, ProgramId, Refusal};
 use async_trait::async_trait;
 use std::sync::Arc;

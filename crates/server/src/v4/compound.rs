@@ -211,13 +211,8 @@ fn gate(
 
 /// Most bytes that a reply may have, and what is said of a longer one.
 fn reply_limit(cx: &Context) -> (u32, Error) {
-    match cx.session {
-        Some(InSession { fore, keep: true, .. }) => {
-            (fore.max_cached.min(fore.max_response), Error::RepTooBigToCache)
-        }
-        Some(InSession { fore, .. }) => (fore.max_response, Error::RepTooBig),
-        None => (cx.nfs.record_bytes as u32, Error::Resource),
-    }
+    let limit = cx.session.map_or(cx.nfs.record_bytes as u32, |session| session.limit());
+    (limit, cx.too_big())
 }
 
 /// The result in the place of one that is longer than its room and does not say that something was changed.

@@ -35,6 +35,16 @@ pub(crate) struct InSession {
     pub(crate) keep: bool,
 }
 
+impl InSession {
+    /// Most bytes of the reply: fewer if it is to be kept.
+    pub(crate) fn limit(&self) -> u32 {
+        match self.keep {
+            true => self.fore.max_cached.min(self.fore.max_response),
+            false => self.fore.max_response,
+        }
+    }
+}
+
 /// A compound being executed.
 pub(crate) struct Context {
     pub(crate) nfs: Arc<Nfs4>,
@@ -151,10 +161,7 @@ impl Context {
         }
         let (id, now) = (ClientId(named), self.now());
         let mut state = self.state();
-        let client = state.clients.get(id).map_err(of_state)?;
-        if !client.confirmed || client.owner.sessions {
-            return Err(Error::StaleClientId);
-        }
+        state.named_client(id).map_err(of_state)?;
         state.clients.renew(id, now);
         Ok(id)
     }
@@ -175,7 +182,7 @@ impl Context {
     /// The error for a result that the reply has no room for.
     pub(crate) fn too_big(&self) -> Error {
         match self.session {
-            Some(InSession { keep: true, .. }) => Error::RepTooBigToCache,
+            Some(session) if session.limit() < session.fore.max_response => Error::RepTooBigToCache,
             Some(_) => Error::RepTooBig,
             None => Error::Resource,
         }

@@ -18,6 +18,7 @@ mod nfs4;
 mod ops;
 mod owner_seqid;
 mod program;
+mod retransmission;
 mod status;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! What the compounds of NFSv4 share.
 
+use crate::operation::reply_cache::Replies;
 use crate::services::Services;
 use crate::v4::copy::background::Background;
 use crate::v4::idmap::IdMap;
@@ -28,6 +29,8 @@ pub(crate) struct Nfs4 {
     pub(crate) services: Arc<Services>,
     pub(crate) background: Arc<Background>,
     pub(crate) owners: OwnerTable,
+    /// To compounds of minor version 0.
+    pub(crate) replies: Replies,
     pub(crate) id_map: IdMap,
     pub(crate) versions: Versions,
     pub(crate) record_bytes: usize,
@@ -47,7 +50,8 @@ impl Nfs4 {
         });
         let owners = OwnerTable::new(options.max_owners, options.owner_bytes);
         let id_map = IdMap::new(options.id_domain.as_deref());
-        Self { services, background, owners, id_map, versions, record_bytes, identity }
+        let replies = Replies::default();
+        Self { services, background, owners, replies, id_map, versions, record_bytes, identity }
     }
 
     /// Forgets the owners of minor version 0 that have been silent for long.

@@ -2,8 +2,8 @@
 
 use crate::peer::Peer;
 use crate::program::{Call, Program, ProgramId, Refusal};
-use crate::v4::compound;
 use crate::v4::nfs4::Nfs4;
+use crate::v4::retransmission;
 use async_trait::async_trait;
 use std::sync::Arc;
 use weir_nfs::v4;
@@ -20,7 +20,7 @@ impl Program for Nfs4 {
             v4::PROC_NULL => Ok(reply),
             v4::PROC_COMPOUND => {
                 let identity = call.identify().await?;
-                compound::run(self, identity, call, reply).await
+                retransmission::run(self, identity, call, reply).await
             }
             _ => Err(Refusal::NoSuchProcedure),
         }

@@ -151,7 +151,7 @@ fn a_client_that_cannot_be_called_gets_none() {
 fn minor_version_0_gets_read_delegations_where_it_listens() {
     let mut state = state_after(&[]);
     let owner = Owner { sessions: false, name: bytes::Bytes::from_static(b"old") };
-    let (id, _) = state.clients.introduce(owner, [0; 8], principal(), T0).unwrap();
+    let (id, _) = state.clients.introduce(owner, [0; 8], principal(), None, T0).unwrap();
     state.confirm(id, &principal(), T0).unwrap();
     assert_eq!(give(&mut state, id, READ, T0), Err(WhyNot::Resource));
     let addr = "192.0.2.2:1000".parse().unwrap();

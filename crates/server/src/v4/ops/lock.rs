@@ -73,9 +73,13 @@ async fn turn_of_lock(
     let plain = |error| Err(Detailed::Plain(error));
     let (owner, kind, seqid) = match locker {
         lock::Locker::New(new) => {
+            let named = cx.client_of(new.lock_owner.client_id).map_err(plain)?;
             let id = cx.state_of(new.open_stateid).map_err(plain)?;
             let owner = cx.state().owner_of_open(id.key, &cx.principal);
             let owner = owner.map_err(|e| plain(of_state(e)))?;
+            if owner.client != named {
+                return Err(plain(Error::BadStateId));
+            }
             (owner, Kind::Open, new.open_seqid)
         }
         lock::Locker::Existing(old) => {

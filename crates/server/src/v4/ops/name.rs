@@ -40,7 +40,13 @@ async fn check_dir(cx: &Context, target: &Target<'_>) -> Result<Attr, Error> {
 
 pub(crate) async fn lookup(cx: &mut Context, name: lookup::Args) -> lookup::Res {
     check_name(&name)?;
-    let (dir, _) = current_dir(cx).await?;
+    let dir = cx.current()?;
+    match dir.attr().await?.kind {
+        FileKind::Directory => {}
+        // In every minor version (RFC 7530 section 16.13.5, RFC 8881 section 18.13.4).
+        FileKind::Symlink => return Err(Error::Symlink),
+        _ => return Err(Error::NotDir),
+    }
     let found = dir.fs().lookup(&dir.caller, dir.node.id, &name).await.map_err(of_vfs)?;
     let node = cx.exports.enter(Node { id: found.id, ..dir.node });
     cx.target(node)?;

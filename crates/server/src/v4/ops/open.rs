@@ -25,6 +25,9 @@ use weir_nfs::v4::{Bitmap, Error, OpCode};
 use weir_pagecache::File;
 use weir_vfs::{Access, Attr, Caller, FileKind, SetAttr};
 
+/// The bits of `share_access` that tell of access; the others tell of delegations.
+const SHARE_BITS: u32 = 0xff;
+
 /// A file that an OPEN found or made.
 struct Found {
     attr: Attr,
@@ -165,9 +168,7 @@ async fn open_for(
     // The directory is free for others, and there is no state yet that a failure would leave.
     cx.commit_changes().await?;
     let target = cx.target(node)?;
-    if found.attr.kind != FileKind::Regular {
-        return Err(cx.wrong_type(&target).await);
-    }
+    check_regular(cx, found.attr.kind)?;
     if share.access.contains(Access::WRITE) || found.truncate {
         target.check_writable()?;
     }
@@ -240,6 +241,18 @@ async fn open_for(
     let tells = cx.minor > 0 && cx.state().can_call(client);
     flags.set(open::ResultFlags::MAY_NOTIFY_LOCK, tells);
     Ok(open::Opened { stateid, change: found.change, flags, attrs_set: found.set, delegation })
+}
+
+/// Refuses what is no regular file. Minor version 0 has one error for all but directories, which has clients
+/// of it look the name up instead.
+fn check_regular(cx: &Context, kind: FileKind) -> Result<(), Error> {
+    match kind {
+        FileKind::Regular => Ok(()),
+        FileKind::Directory => Err(Error::IsDir),
+        FileKind::Symlink => Err(Error::Symlink),
+        _ if cx.minor == 0 => Err(Error::Symlink),
+        _ => Err(Error::WrongType),
+    }
 }
 
 /// A file that is open now.
@@ -361,9 +374,10 @@ fn delegation(id: state::StateId, kind: DelegationKind, recall: bool) -> open::D
     }
 }
 
-/// The bits of an open's share reservation.
+/// The bits of an open's share reservation. Of the bits for delegations, those that mean nothing are passed
+/// over.
 fn share(access: open::ShareAccess, deny: open::ShareDeny) -> Result<Share, Error> {
-    let access = Access::from_bits(access.access().bits()).filter(|a| !a.is_empty());
+    let access = Access::from_bits(access.bits() & SHARE_BITS).filter(|a| !a.is_empty());
     let deny = Access::from_bits(deny.bits());
     match (access, deny) {
         (Some(access), Some(deny)) => Ok(Share { access, deny }),

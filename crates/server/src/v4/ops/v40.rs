@@ -3,7 +3,7 @@
 //! owner's requests.
 
 use crate::callback::service_of;
-use crate::state::{self, ClientId, LockOwner, NewCallback, Owner, StateError, StateKey};
+use crate::state::{self, ClientId, LockOwner, Owner, StateError, StateKey};
 use crate::v4::context::Context;
 use crate::v4::owner_seqid::{Kind, Last, Standing, Turn};
 use crate::v4::status::of_state;
@@ -40,7 +40,11 @@ pub(crate) async fn setclientid_confirm(
     {
         let mut state = cx.state();
         let client = state.clients.get(id).map_err(of_state)?;
-        if client.confirm != args.confirm || client.owner.sessions {
+        if client.owner.sessions {
+            return Err(Error::StaleClientId);
+        }
+        let introduction = client.introduction.filter(|new| new.confirmation == args.confirm);
+        if introduction.is_none() && client.confirmation != Some(args.confirm) {
             return Err(Error::StaleClientId);
         }
         state.confirm(id, &cx.principal, now).map_err(|error| match error {
@@ -49,8 +53,10 @@ pub(crate) async fn setclientid_confirm(
         })?;
         let client = state.clients.get_mut(id).map_err(of_state)?;
         // Said again, this changes nothing.
-        if let Some(NewCallback(callback)) = client.new_callback.take() {
-            client.callback = callback;
+        if let Some(introduction) = introduction {
+            client.callback = introduction.callback;
+            client.confirmation = Some(introduction.confirmation);
+            client.introduction = None;
         }
     }
     let callbacks = cx.services.callbacks.clone();

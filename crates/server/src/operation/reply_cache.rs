@@ -9,7 +9,7 @@
 //! 2. While a call is being executed, its duplicates wait for the same results. So do WRITEs, though
 //!    their replies are not kept: one that is sent again finds the first one, which so is not done
 //!    after a later WRITE of the client.
-//! 3. At most [`MAX_REPLIES`] and [`MAX_BYTES`] are kept, none longer than [`MAX_AGE`]; the
+//! 3. At most [`MAX_REPLIES`] and [`MAX_BYTES`] are kept for a program, none longer than [`MAX_AGE`]; the
 //!    oldest go first. Calls being executed are bounded by the transport.
 
 use crate::program::Call;
@@ -35,7 +35,7 @@ const BEGINNING: usize = 4 << 10;
 
 /// What becomes of the reply to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keep {
+pub(crate) enum Keep {
     /// Executing the call again is as good.
     Nothing,
     /// Duplicates get it that come while the call is being executed.
@@ -46,7 +46,7 @@ pub(super) enum Keep {
 
 /// What a call is known by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(crate) struct Key {
     peer: SocketAddr,
     xid: u32,
     /// Program and procedure.
@@ -56,7 +56,7 @@ pub(super) struct Key {
 
 impl Key {
     /// The key of a call whose arguments are not decoded yet.
-    pub(super) fn of(call: &Call, keep: Keep) -> Self {
+    pub(crate) fn of(call: &Call, keep: Keep) -> Self {
         let mut hasher = blake3::Hasher::new();
         let args = call.args.clone().into_rest();
         let looked_at = if keep == Keep::Reply { args.len() } else { args.len().min(BEGINNING) };
@@ -74,7 +74,7 @@ impl Key {
 
 /// The replies kept.
 #[derive(Debug, Default)]
-pub(super) struct Replies {
+pub(crate) struct Replies {
     table: Mutex<Table>,
 }
 
@@ -100,7 +100,7 @@ struct Kept {
 }
 
 /// What is to be done with a call.
-pub(super) enum Turn<'a> {
+pub(crate) enum Turn<'a> {
     /// It is executed, here and now.
     Ours(Running<'a>),
     /// It was executed before, with these results.
@@ -108,14 +108,14 @@ pub(super) enum Turn<'a> {
 }
 
 /// A call being executed. Dropped before it is [`done`](Self::done), it was not executed.
-pub(super) struct Running<'a> {
+pub(crate) struct Running<'a> {
     replies: &'a Replies,
     key: Key,
 }
 
 impl Replies {
     /// Takes a call on, or waits until the one that it repeats is done.
-    pub(super) async fn turn(&self, key: Key, now: Duration) -> Turn<'_> {
+    pub(crate) async fn turn(&self, key: Key, now: Duration) -> Turn<'_> {
         loop {
             let (running, over) = {
                 let mut table = self.table.lock();
@@ -142,7 +142,7 @@ impl Replies {
 
 impl Running<'_> {
     /// Hands the results to the duplicates that wait, and keeps them if that is asked for.
-    pub(super) fn done(self, results: Bytes, keep: Keep, now: Duration) {
+    pub(crate) fn done(self, results: Bytes, keep: Keep, now: Duration) {
         let mut table = self.replies.table.lock();
         if let Some(running) = table.running.get(&self.key) {
             // Set here only, and once.

@@ -1,0 +1,66 @@
+//! Minor version 0: a compound that comes again is not executed again (RFC 7530 section 3.1.1). Sessions,
+//! which later versions have, see to that themselves.
+
+use crate::admission::Identity;
+use crate::operation::reply_cache::{Keep, Key, Turn};
+use crate::program::{Call, Refusal};
+use crate::v4::compound;
+use crate::v4::nfs4::Nfs4;
+use std::sync::Arc;
+use weir_nfs::v4::{CompoundHeader, Op, OpCode};
+use weir_xdr::Encoder;
+
+/// Longest reply that is kept: none to a compound that changes something and reads no data is longer.
+const MAX_REPLY_BYTES: usize = 16 << 10;
+
+/// Executes a compound, once if that matters.
+pub(crate) async fn run(
+    nfs: Arc<Nfs4>,
+    identity: Identity,
+    call: Call,
+    mut reply: Encoder,
+) -> Result<Encoder, Refusal> {
+    let keep = keep(&call);
+    if keep == Keep::Nothing {
+        return compound::run(nfs, identity, call, reply).await;
+    }
+    let (key, owner) = (Key::of(&call, keep), nfs.clone());
+    match owner.replies.turn(key, owner.services.now()).await {
+        Turn::Known(results) => {
+            reply.raw(&results);
+            Ok(reply)
+        }
+        Turn::Ours(turn) => {
+            // Given up while it waited for one that it repeats and that came to nothing.
+            if !call.peer.is_open() {
+                return Err(Refusal::SystemError);
+            }
+            let begin = reply.mark();
+            let reply = compound::run(nfs, identity, call, reply).await?;
+            if reply.len() - begin <= MAX_REPLY_BYTES {
+                turn.done(reply.copy_since(begin), keep, owner.services.now());
+            }
+            Ok(reply)
+        }
+    }
+}
+
+/// What becomes of the reply to a compound.
+fn keep(call: &Call) -> Keep {
+    let mut args = call.args.clone();
+    let Ok(header) = args.get::<CompoundHeader>() else { return Keep::Nothing };
+    if header.minor_version > 0 {
+        return Keep::Nothing;
+    }
+    let mut keep = Keep::Nothing;
+    for _ in 0..header.operations {
+        match Op::decode_next(&mut args).map(|op| op.code()) {
+            Ok(OpCode::Write) => keep = Keep::WhileRunning,
+            Ok(code) if code.is_idempotent() => {}
+            Ok(_) => return Keep::Reply,
+            // Nothing from here on is executed.
+            Err(_) => break,
+        }
+    }
+    keep
+}
