@@ -132,6 +132,21 @@ impl File {
     /// # Errors
     /// Those of [`sync_async`](Self::sync_async).
     pub async fn sync_range_async(&self, range: Range<u64>, data_only: bool) -> Result<()> {
+        self.sync_since_async(self.write_errors(), range, data_only).await
+    }
+
+    /// The same for what was written when [`write_errors`](Self::write_errors) was `since` or later. The
+    /// store may tell the failure of a sync to one call only: another one that runs beside it has nothing left
+    /// to write, and succeeds. So any failure since then counts, also if this open file was told of it.
+    ///
+    /// # Errors
+    /// Those of [`sync_async`](Self::sync_async).
+    pub async fn sync_since_async(
+        &self,
+        since: u64,
+        range: Range<u64>,
+        data_only: bool,
+    ) -> Result<()> {
         let mapping = &self.open.mapping;
         let written = mapping
             .write_back(pages_spanning(range.start, range.end.saturating_sub(range.start)))
@@ -145,7 +160,9 @@ impl File {
             lost => lost,
         };
         self.open.unseen_error()?;
-        synced
+        synced?;
+        let errors = &mapping.state.lock().errors;
+        if errors.count() == since { Ok(()) } else { Err(errors.last()) }
     }
 
     /// Writes back, makes durable and closes. After a drop instead, the flusher writes the data

@@ -120,6 +120,7 @@ impl File {
         }
         let policy = open.check_flags(flags)?;
         open.unseen_error()?;
+        let errors = self.write_errors();
         let append = flags.contains(IoFlags::APPEND);
         let max_size = open.mapping.max_size();
         if !append && offset.checked_add(buf.len() as u64).is_none_or(|e| e > max_size) {
@@ -139,7 +140,7 @@ impl File {
             }
         }
         if flags.intersects(IoFlags::DSYNC | IoFlags::SYNC) && done > 0 {
-            self.sync_async(!flags.contains(IoFlags::SYNC)).await?;
+            self.sync_since_async(errors, 0..u64::MAX, !flags.contains(IoFlags::SYNC)).await?;
         }
         Ok(done)
     }

@@ -524,6 +524,24 @@ mod tests {
     use weir_stores::fault::{Call, Rule, What, When};
     use weir_vfs::{FileId, IoFlags, UNCACHED_MARK, UNCACHED_XATTR, XattrMode};
 
+    #[test]
+    fn a_sync_beside_one_that_fails_does_not_succeed() {
+        let rig = Rig::new();
+        let file = rig.create("f");
+        let nth = |n, what| rig.store.add(Rule { call: Call::Sync, when: When::Nth(n), what });
+        nth(0, What::Hold);
+        nth(0, What::Fail(Error::Io));
+        let mut first = pin!(file.write_at_async(&[1; 4096], 0, IoFlags::SYNC));
+        assert!(poll_once(&mut first).is_pending());
+        assert_eq!(rig.store.held(), 1);
+        // The store tells one call only, also of what the other one has written.
+        assert_eq!(file.write_at(&[2; 4096], 4096, IoFlags::SYNC), Err(Error::Io));
+        rig.store.release();
+        assert_eq!(pollster::block_on(first), Err(Error::Io));
+        // What is written after that is not concerned.
+        assert_eq!(file.write_at(&[3; 4096], 0, IoFlags::SYNC), Ok(4096));
+    }
+
     type Asked = for<'a> fn(&'a Rig, FileId) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
     #[test]

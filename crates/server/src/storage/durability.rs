@@ -9,7 +9,7 @@
 //!    callers that change one directory together pay for few syncs of it. Syncs of different nodes
 //!    run side by side: the file system's own journal merges those.
 //! 3. A sync's failure is returned to every commit that shared it, since the file system may tell
-//!    it once only. It also changes the write verifier: the file system may have dropped data that
+//!    it once only; and to those that waited for the next one. It also changes the write verifier: the file system may have dropped data that
 //!    clients believe is waiting for their COMMIT.
 //! 4. A sync that has begun runs to its end, also when the call that began it is dropped.
 //! 5. No lock is held while a sync runs: neither this table's nor that of the changed directory.
@@ -136,12 +136,16 @@ impl Turn {
         mut begun: Option<BoxFuture<'static, Result<()>>>,
         mut told: watch::Sender<Option<Result<()>>>,
     ) {
+        let mut before = Ok(());
         loop {
             let sync = begun.take().unwrap_or_else(|| sync(store.clone(), self.node.id));
             let outcome = sync.await;
             // The verifier changes before any reply tells of the failure.
             self.committer.note(outcome);
-            told.send_replace(Some(outcome));
+            // The changes of those who waited may have been made before the last sync began: if it failed,
+            // it may have lost them, and this one had nothing left to write.
+            told.send_replace(Some(outcome.and(before)));
+            before = outcome;
             match self.next() {
                 Some(next) => told = next,
                 None => return,
@@ -205,7 +209,11 @@ mod tests {
 
     /// An export on which syncs go as `what` says.
     fn fixture(durability: Durability, what: What) -> Fixture {
-        let fault = Fault::over(MemoryFs::new(), 1);
+        fixture_over(MemoryFs::new(), durability, what)
+    }
+
+    fn fixture_over(store: Arc<dyn FileSystem>, durability: Durability, what: What) -> Fixture {
+        let fault = Fault::over(store, 1);
         let fs = Cache::new(Config::default()).unwrap().mount(fault.clone());
         let options = ExportOptions { durability, ..ExportOptions::default() };
         let root = fs.root();
@@ -280,6 +288,24 @@ mod tests {
             assert_eq!(other.await.unwrap(), Err(Error::Io), "nothing to try again");
         }
         assert_ne!(f.committer.verifier().of_syncs(), verifier);
+        assert_eq!(f.commit().await.unwrap(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn the_commits_that_wait_for_a_sync_that_fails_fail_too() {
+        let disk = Fault::over(MemoryFs::new(), 1);
+        let fails = What::Fail(Error::Io);
+        disk.add(Rule { call: Call::SyncNode, when: When::Nth(0), what: fails });
+        let f = fixture_over(disk, Durability::Sync, What::Hold);
+        let first = f.commit();
+        f.until(|f| f.fault.held() == 1).await;
+        let second = f.commit();
+        f.until(|f| f.waiting() == 1).await;
+        f.fault.clear();
+        f.fault.release();
+        assert_eq!(first.await.unwrap(), Err(Error::Io));
+        // Its change may have been made before the first sync began, which has lost it.
+        assert_eq!(second.await.unwrap(), Err(Error::Io));
         assert_eq!(f.commit().await.unwrap(), Ok(()));
     }
 

@@ -43,21 +43,23 @@ impl WriteVerifier {
     /// What could not be written may be lost; the verifier is another one from then on.
     pub async fn commit(&self, file: &File, offset: u64, count: u32) -> weir_vfs::Result<[u8; 8]> {
         let end = if count == 0 { u64::MAX } else { offset.saturating_add(count.into()) };
-        self.sync(file, offset..end, false).await?;
+        self.sync(file, file.write_errors(), offset..end, false).await?;
         Ok(self.get(file))
     }
 
-    /// Makes writes of a range durable, with attributes unless `data_only`.
+    /// Makes writes of a range durable, with attributes unless `data_only`; `since` is the count of the
+    /// file's errors before they were made.
     ///
     /// # Errors
     /// As [`commit`](Self::commit)'s.
     pub async fn sync(
         &self,
         file: &File,
+        since: u64,
         range: Range<u64>,
         data_only: bool,
     ) -> weir_vfs::Result<()> {
-        let synced = file.sync_range_async(range, data_only).await;
+        let synced = file.sync_since_async(since, range, data_only).await;
         if synced.is_err() {
             self.data_may_be_lost();
         }

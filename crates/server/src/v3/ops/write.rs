@@ -33,14 +33,14 @@ async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<(u32, Ver
     // Nothing waits between here and the write, so that one that was given up does not come late.
     file.check_connected()?;
     let flags = file.write_flags(&open, args.offset, data.len());
-    let verifier = file.verifier().get(&open);
+    let (verifier, errors) = (file.verifier().get(&open), open.write_errors());
     let written = open.write_at_async(data, args.offset, flags).await;
     let written = written.map_err(convert::error)?;
     file.export.counts.written(written);
     if args.stable != Stability::Unstable {
         let range = args.offset..args.offset.saturating_add(written as u64);
         let data_only = args.stable == Stability::DataSync;
-        let synced = file.verifier().sync(&open, range, data_only).await;
+        let synced = file.verifier().sync(&open, errors, range, data_only).await;
         synced.map_err(convert::error)?;
     }
     // Never more than `count`, which is of that type.

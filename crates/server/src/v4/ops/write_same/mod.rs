@@ -34,13 +34,14 @@ pub(crate) async fn write_same(cx: &mut Context, args: write_same::Args) -> writ
         return Err(Error::NotSupp);
     }
     // Taken before the write: should data be lost after it, the verifier is another one by then.
-    let verifier = cx.services.verifier.get(&io.file);
+    let (verifier, errors) = (cx.services.verifier.get(&io.file), io.file.write_errors());
     let writing = Writing { cx, target: &target, io: &io, offset: args.offset, makes_holes };
     let count = writing.run(&blocks).await?;
     if args.stable != StableHow::Unstable && count > 0 {
         let range = args.offset..args.offset + count;
         let data_only = args.stable == StableHow::DataSync;
-        cx.services.verifier.sync(&io.file, range, data_only).await.map_err(of_vfs)?;
+        let synced = cx.services.verifier.sync(&io.file, errors, range, data_only).await;
+        synced.map_err(of_vfs)?;
     }
     Ok(WriteResponse { callback_id: List::default(), count, committed: args.stable, verifier })
 }
