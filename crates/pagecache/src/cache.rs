@@ -7,15 +7,17 @@
 //!    which end once the store is unmounted and has no dirty data (`writeback/lane.rs`).
 
 use crate::memory::Memory;
+use crate::memory::background::Reclaimer;
 use crate::memory::budget::frames_of;
 use crate::stats::Stats;
-use crate::thread;
+use crate::thread::{self, Background};
 use crate::writeback::flusher::DirtyFile;
 use crate::writeback::throttle::Writeback;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use weir_base::PAGE_SIZE;
+use weir_base::sync::Mutex;
 use weir_base::sync::atomic::Ordering;
 use weir_vfs::Result;
 
@@ -35,6 +37,8 @@ pub struct Config {
     /// one). After that, and at once after a permanent error (no space, file too large, ...), it
     /// drops the pages and reports the error to every open file of the file.
     pub write_patience: Duration,
+    /// Who runs the background work.
+    pub background: Background,
 }
 
 impl Default for Config {
@@ -47,6 +51,7 @@ impl Default for Config {
             fast_read: true,
             readahead_bytes: 4 << 20,
             write_patience: Duration::from_secs(3),
+            background: Background::Threads,
         }
     }
 }
@@ -61,6 +66,8 @@ pub struct Cache {
 struct Handle {
     memory: Arc<Memory>,
     writeback: Arc<Writeback>,
+    /// With [`Background::Rounds`].
+    reclaimer: Mutex<Option<Reclaimer>>,
 }
 
 impl Drop for Handle {
@@ -77,7 +84,10 @@ impl Cache {
     /// # Errors
     /// The memory cannot be mapped, or the thread cannot be started.
     pub fn new(config: Config) -> std::io::Result<Self> {
-        let cache = Self::without_threads(&config)?;
+        let cache = Self::without_reclaimer(&config)?;
+        if config.background == Background::Rounds {
+            return Ok(cache);
+        }
         let (memory, writeback) = (cache.memory().clone(), cache.writeback().clone());
         thread::try_spawn("weir-reclaim", move || {
             thread::restart_on_panic("weir-reclaim", || {
@@ -87,15 +97,27 @@ impl Cache {
         Ok(cache)
     }
 
+    /// One round of the background work of a cache with [`Background::Rounds`]: each store's flusher
+    /// and tasks, then reclaim. To be called every few milliseconds; a round waits for no store.
+    pub fn background_round(&self) {
+        let memory = self.memory();
+        for lane in self.writeback().lanes() {
+            lane.round(memory);
+        }
+        let mut reclaimer = self.handle.reclaimer.lock();
+        reclaimer.get_or_insert_with(|| Reclaimer::new(memory)).round(memory);
+    }
+
     /// A cache without its reclaim thread.
-    pub(crate) fn without_threads(config: &Config) -> std::io::Result<Self> {
+    pub(crate) fn without_reclaimer(config: &Config) -> std::io::Result<Self> {
         let frames = frames_of(config.budget_bytes);
         let reserved = frames_of(config.max_budget_bytes).max(frames);
-        let writeback = Arc::new(Writeback::new(config.write_patience));
+        let writeback = Arc::new(Writeback::new(config.write_patience, config.background));
         let readahead_pages = config.readahead_bytes / PAGE_SIZE as u64;
         let memory = Memory::new(frames, reserved, readahead_pages, writeback.clone())?;
         memory.fast_read.store(config.fast_read, Ordering::Relaxed);
-        Ok(Self { handle: Arc::new(Handle { memory: Arc::new(memory), writeback }) })
+        let memory = Arc::new(memory);
+        Ok(Self { handle: Arc::new(Handle { memory, writeback, reclaimer: Mutex::default() }) })
     }
 
     /// Whether this is the same cache as `other`.

@@ -151,6 +151,7 @@ pub use file::File;
 pub use file::segments::{Pages, Segment, Segments};
 pub use fs::{CachedFs, WeakFs};
 pub use stats::Stats;
+pub use thread::Background;
 
 #[cfg(not(shuttle))]
 use pollster::block_on;

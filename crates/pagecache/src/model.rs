@@ -185,7 +185,7 @@ mod whole {
     fn rig() -> (Arc<Memory>, File) {
         let config =
             Config { budget_bytes: 1, fast_read: true, readahead_bytes: 0, ..Config::default() };
-        let cache = Cache::without_threads(&config).unwrap();
+        let cache = Cache::without_reclaimer(&config).unwrap();
         let memory = cache.memory().clone();
         let fs = cache.mount(MemoryFs::new());
         let file = crate::block_on(async {

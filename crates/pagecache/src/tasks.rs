@@ -7,6 +7,7 @@
 //! 2. A panic ends only the task: unwinding drops what it held, its waiters look again, and the
 //!    thread continues with the others.
 
+use crate::thread::Background;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,6 +21,7 @@ type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A queue of futures, and the thread that runs them.
 #[derive(Default)]
 pub(crate) struct Tasks {
+    background: Background,
     queue: Mutex<Queue>,
     ready: Condvar,
 }
@@ -45,6 +47,10 @@ impl Wake for Task {
 }
 
 impl Tasks {
+    pub(crate) fn new(background: Background) -> Self {
+        Self { background, ..Self::default() }
+    }
+
     /// Runs `work` to completion on the store's task thread, which exists as long as there are
     /// tasks.
     pub(crate) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
@@ -52,7 +58,7 @@ impl Tasks {
         let mut queue = self.queue.lock();
         queue.ready.push_back(task);
         queue.alive += 1;
-        if !queue.running {
+        if !queue.running && self.background == Background::Threads {
             let tasks = self.clone();
             match crate::thread::try_spawn("weir-tasks", move || tasks.run()) {
                 Ok(()) => queue.running = true,
@@ -84,24 +90,34 @@ impl Tasks {
                     self.ready.wait(&mut queue);
                 }
             };
-            let waker = Waker::from(task.clone());
-            let mut work = task.work.lock();
-            let done = match work.as_mut() {
-                Some(w) => {
-                    let mut poll = || w.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
-                    catch_unwind(AssertUnwindSafe(&mut poll)).unwrap_or_else(|_| {
-                        tracing::error!("a background task of the page cache panicked: a bug");
-                        true
-                    })
-                }
-                None => false,
-            };
-            if done {
-                // Its destructor may panic, too.
-                let ended = work.take();
-                let _ = catch_unwind(AssertUnwindSafe(|| drop(ended)));
-                self.queue.lock().alive -= 1;
+            self.poll(&task);
+        }
+    }
+
+    /// Polls the tasks that can go on, with [`Background::Rounds`].
+    pub(crate) fn run_ready(&self) {
+        let ready = std::mem::take(&mut self.queue.lock().ready);
+        ready.iter().for_each(|task| self.poll(task));
+    }
+
+    fn poll(&self, task: &Arc<Task>) {
+        let waker = Waker::from(task.clone());
+        let mut work = task.work.lock();
+        let done = match work.as_mut() {
+            Some(w) => {
+                let mut poll = || w.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+                catch_unwind(AssertUnwindSafe(&mut poll)).unwrap_or_else(|_| {
+                    tracing::error!("a background task of the page cache panicked: a bug");
+                    true
+                })
             }
+            None => false,
+        };
+        if done {
+            // Its destructor may panic, too.
+            let ended = work.take();
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(ended)));
+            self.queue.lock().alive -= 1;
         }
     }
 }

@@ -4,6 +4,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use weir_base::sync::{Condvar, Mutex};
 
+/// Who runs the background work of a cache: writeback, reclaim, and the end of what callers dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Background {
+    /// Threads of the cache.
+    #[default]
+    Threads,
+    /// The caller, with one call of [`Cache::background_round`](crate::Cache::background_round)
+    /// after the other. A simulation does so, whose order of events must not depend on threads.
+    Rounds,
+}
+
 /// Starts a thread of the cache.
 pub(crate) fn try_spawn(name: &str, f: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name(name.into()).spawn(f).map(drop)

@@ -42,6 +42,7 @@ mod v4;
 mod versions;
 
 pub use crate::delegation::recall::Recalls;
+pub use crate::storage::recovery::OpenRecords;
 pub use crate::storage::write_verifier::WriteVerifier;
 pub use admission::{AdmissionOptions, Identity};
 pub use export::{Durability, Export, ExportOptions, Squash};
@@ -49,5 +50,5 @@ pub use peer::Peer;
 pub use program::{Call, Program, ProgramId, Programs, Refusal};
 pub use replies::ReplyMemory;
 pub use server::{Server, ServerConfig, ServerError};
-pub use transport::Limits;
+pub use transport::{Limits, LocalConnection};
 pub use versions::Versions;

@@ -17,9 +17,9 @@ use crate::services::Services;
 use crate::state::{self, Grace, Ids, State};
 use crate::storage::client_tracking::ClientTracking;
 use crate::storage::durability::Committer;
-use crate::storage::recovery::Recovery;
+use crate::storage::recovery::{OpenRecords, Recovery};
 use crate::storage::write_verifier::WriteVerifier;
-use crate::transport::{self, Transport};
+use crate::transport::{self, LocalConnection, Transport};
 use crate::v3::{Mount3, Nfs3, NfsAcl3};
 use crate::v4::{self, Nfs4};
 use crate::versions::Versions;
@@ -65,6 +65,8 @@ pub struct ServerConfig {
     pub id_domain: Option<String>,
     /// The time.
     pub clock: Arc<dyn Clock>,
+    /// Where the records of clients are kept: `None`, in a file of `state_dir`; else what this opens.
+    pub records: Option<OpenRecords>,
 }
 
 impl ServerConfig {
@@ -84,6 +86,7 @@ impl ServerConfig {
             admission: AdmissionOptions::default(),
             id_domain: None,
             clock: Arc::new(SystemClock::default()),
+            records: None,
         }
     }
 }
@@ -145,14 +148,15 @@ impl Server {
     /// What is wrong with the configuration or the state directory.
     pub fn new(config: ServerConfig) -> Result<Self, ServerError> {
         let ServerConfig { exports, state_dir: path, grace, clock, .. } = config;
-        let ServerConfig { mut transport, mut state, .. } = config;
+        let ServerConfig { mut transport, mut state, records, .. } = config;
         let ServerConfig { rpcbind, clients_rpcbind, versions, admission, id_domain, .. } = config;
         let notice_ports_below = config.notice_ports_below;
         let in_dir = |source| ServerError::StateDir { path: path.clone(), source };
         std::fs::create_dir_all(&path).map_err(in_dir)?;
         let handles = Handles::open(&path).map_err(in_dir)?;
         let identity = handles.identity();
-        let (recovery, recovered) = Recovery::open(&path)
+        let (recovery, recovered) = records
+            .map_or_else(|| Recovery::open(&path), Recovery::open_with)
             .map_err(|e| ServerError::Database { path: path.clone(), source: Box::new(e) })?;
         let returning = recovered.clients.len() + recovered.hosts.len();
         if returning > 0 {
@@ -404,6 +408,12 @@ impl Server {
 
     fn offers_v3(&self) -> bool {
         self.programs.iter().any(|id| id.program == weir_nfs::nlm::PROGRAM)
+    }
+
+    /// A connection of a client at `from` to the server at `to`, without a socket. Serve with
+    /// [`serve_all`](Self::serve_all), which needs no listener for it.
+    pub fn connect(&self, from: SocketAddr, to: SocketAddr) -> LocalConnection {
+        LocalConnection::new(self.transport.clone(), [from, to])
     }
 
     /// Tells [`serve`](Self::serve) to come to an end.

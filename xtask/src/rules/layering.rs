@@ -20,6 +20,7 @@ const MAY_SEE: &[(&str, &[&str])] = &[
     ("weir-check", &["vfs", "nfs", "client"]),
     ("weir-bench", &["vfs", "pagecache", "stores", "client", "server", "tools"]),
     ("weir", &["vfs", "pagecache", "stores", "client", "server", "tools", "bench", "check"]),
+    ("weir-sim", &["vfs", "xdr", "rpc", "nfs", "pagecache", "stores", "server"]),
     ("conformance", &[]),
     ("xtask", &[]),
 ];

@@ -11,43 +11,65 @@ impl Memory {
     /// Runs until the cache is [stopped](super::Background::stop) and `is_done` agrees.
     pub(crate) fn reclaim_loop(&self, is_done: impl Fn() -> bool) {
         let state = &self.background;
-        let mut lull = Lull { moved: 0, since: self.now() };
-        let mut in_vain = None;
+        let mut reclaimer = Reclaimer::new(self);
         loop {
-            let nap = if self.waiters.any() {
-                lull.nap(self)
-            } else if !self.retired.is_empty() || state.resizing.load(Ordering::SeqCst) {
-                Duration::from_millis(5)
-            } else {
-                Duration::from_secs(1)
-            };
-            state.signal.sleep(nap);
+            state.signal.sleep(reclaimer.nap(self));
             if state.stop.load(Ordering::SeqCst) && is_done() {
                 return;
             }
-            let moved = self.waiters.moved();
-            self.collect();
-            let (used, frames) = (self.arena.used_frames(), self.arena.frames());
-            let resizing = state.resizing.load(Ordering::SeqCst);
-            // Set before `short` is cleared, so that an observer finds at least one of the two.
-            state.reclaiming.store(true, Ordering::SeqCst);
-            let short = state.short.swap(false, Ordering::SeqCst) || resizing;
-            // Without progress since the last pass, all that is left is dirty or pinned.
-            let tried = !resizing && in_vain == Some(moved);
-            if short && !tried && used + self.limits().free_low > frames {
-                self.stats.add(Count::ReclaimBackground, 1);
-                let want = (used + self.limits().free_high).saturating_sub(frames) as usize;
-                let dropped = self.reclaim(want, Reach::All, Effort::Background);
-                in_vain = (dropped == 0).then_some(moved);
-                self.collect();
-            }
-            state.reclaiming.store(false, Ordering::SeqCst);
-            if resizing {
-                self.resize();
-            }
-            if self.waiters.any() {
-                self.waiters.freed.notify();
-            }
+            reclaimer.round(self);
+        }
+    }
+}
+
+/// The reclaimer between two rounds.
+pub(crate) struct Reclaimer {
+    lull: Lull,
+    /// What had moved before a pass that found nothing.
+    in_vain: Option<u64>,
+}
+
+impl Reclaimer {
+    pub(crate) fn new(memory: &Memory) -> Self {
+        Self { lull: Lull { moved: 0, since: memory.now() }, in_vain: None }
+    }
+
+    /// How long to sleep before the next round.
+    fn nap(&mut self, memory: &Memory) -> Duration {
+        if memory.waiters.any() {
+            self.lull.nap(memory)
+        } else if !memory.retired.is_empty() || memory.background.resizing.load(Ordering::SeqCst) {
+            Duration::from_millis(5)
+        } else {
+            Duration::from_secs(1)
+        }
+    }
+
+    /// Frees what can be freed, and reclaims if frames are short.
+    pub(crate) fn round(&mut self, memory: &Memory) {
+        let state = &memory.background;
+        let moved = memory.waiters.moved();
+        memory.collect();
+        let (used, frames) = (memory.arena.used_frames(), memory.arena.frames());
+        let resizing = state.resizing.load(Ordering::SeqCst);
+        // Set before `short` is cleared, so that an observer finds at least one of the two.
+        state.reclaiming.store(true, Ordering::SeqCst);
+        let short = state.short.swap(false, Ordering::SeqCst) || resizing;
+        // Without progress since the last pass, all that is left is dirty or pinned.
+        let tried = !resizing && self.in_vain == Some(moved);
+        if short && !tried && used + memory.limits().free_low > frames {
+            memory.stats.add(Count::ReclaimBackground, 1);
+            let want = (used + memory.limits().free_high).saturating_sub(frames) as usize;
+            let dropped = memory.reclaim(want, Reach::All, Effort::Background);
+            self.in_vain = (dropped == 0).then_some(moved);
+            memory.collect();
+        }
+        state.reclaiming.store(false, Ordering::SeqCst);
+        if resizing {
+            memory.resize();
+        }
+        if memory.waiters.any() {
+            memory.waiters.freed.notify();
         }
     }
 }

@@ -122,43 +122,60 @@ impl DirtyFiles {
     }
 }
 
+/// The flusher between two rounds.
+pub(super) struct Round {
+    look_at_idle: Instant,
+    /// When there was something to do last.
+    busy: Instant,
+}
+
+impl Round {
+    pub(super) fn new(memory: &Memory) -> Self {
+        Self { look_at_idle: memory.now(), busy: memory.now() }
+    }
+}
+
 impl Lane {
     /// The flusher of the lane's store, until it has had no work for a while.
     pub(crate) fn flush_loop(&self, memory: &Memory) {
-        let mut look_at_idle = memory.now();
-        let mut busy = memory.now();
+        let mut round = Round::new(memory);
         loop {
             self.flusher.sleep(TICK);
-            let idle = self.idle.upgrade();
-            let stopping = idle.is_none();
-            let pressed = stopping
-                || self.writeback.pages() > memory.limits().dirty_background
-                || memory.waiters.any()
-                || memory.background.resizing.load(Ordering::SeqCst)
-                || memory.index_is_large();
-            let now = memory.now();
-            for mapping in self.to_look_at(memory, stopping, pressed, now) {
-                mapping.flush(pressed, now);
-            }
-            if memory.waiters.any() {
-                memory.waiters.freed.notify();
-            }
-            let mut closed = Vec::new();
-            if now >= look_at_idle
-                && let Some(idle) = &idle
-            {
-                look_at_idle = now + IDLE_TICK;
-                closed = idle.clone().close_idle(now);
-            }
-            let ends = closed.is_empty() && self.ends(idle.as_deref(), &mut busy, now);
-            // The last close of a file may take long; it must keep neither file system nor cache
-            // alive.
-            drop(idle);
-            drop(closed);
-            if ends {
+            if self.flush_round(memory, &mut round) {
                 return;
             }
         }
+    }
+
+    /// One look at what is to be written or closed. Says whether the flusher ends.
+    pub(super) fn flush_round(&self, memory: &Memory, round: &mut Round) -> bool {
+        let idle = self.idle.upgrade();
+        let stopping = idle.is_none();
+        let pressed = stopping
+            || self.writeback.pages() > memory.limits().dirty_background
+            || memory.waiters.any()
+            || memory.background.resizing.load(Ordering::SeqCst)
+            || memory.index_is_large();
+        let now = memory.now();
+        for mapping in self.to_look_at(memory, stopping, pressed, now) {
+            mapping.flush(pressed, now);
+        }
+        if memory.waiters.any() {
+            memory.waiters.freed.notify();
+        }
+        let mut closed = Vec::new();
+        if now >= round.look_at_idle
+            && let Some(idle) = &idle
+        {
+            round.look_at_idle = now + IDLE_TICK;
+            closed = idle.clone().close_idle(now);
+        }
+        let ends = closed.is_empty() && self.ends(idle.as_deref(), &mut round.busy, now);
+        // The last close of a file may take long; it must keep neither file system nor cache
+        // alive.
+        drop(idle);
+        drop(closed);
+        ends
     }
 
     /// Whether the thread ends, because it has had no work since `busy` for long enough. Then

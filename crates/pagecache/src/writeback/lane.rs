@@ -15,8 +15,8 @@
 
 use crate::memory::Memory;
 use crate::tasks::Tasks;
-use crate::thread::{self, Signal};
-use crate::writeback::flusher::DirtyFiles;
+use crate::thread::{self, Background, Signal};
+use crate::writeback::flusher::{DirtyFiles, Round};
 use crate::writeback::throttle::Writeback;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -50,6 +50,8 @@ pub(crate) struct Lane {
     /// Whether the flusher has a thread.
     pub(crate) running: AtomicBool,
     pub(crate) tasks: Arc<Tasks>,
+    /// The flusher's, with [`Background::Rounds`].
+    round: Mutex<Option<Round>>,
 }
 
 impl Lane {
@@ -67,7 +69,8 @@ impl Lane {
             files: Mutex::default(),
             flusher: Signal::default(),
             running: AtomicBool::new(false),
-            tasks: Arc::default(),
+            tasks: Arc::new(Tasks::new(writeback.background)),
+            round: Mutex::default(),
         });
         let mut lanes = writeback.lanes.write();
         lanes.retain(|lane| lane.strong_count() > 0);
@@ -91,6 +94,9 @@ impl Lane {
         if cfg!(shuttle) || self.running.swap(true, Ordering::SeqCst) {
             return;
         }
+        if self.writeback.background == Background::Rounds {
+            return;
+        }
         let (Some(lane), Some(memory)) = (self.this.upgrade(), self.memory.upgrade()) else {
             return;
         };
@@ -100,6 +106,18 @@ impl Lane {
             tracing::error!("cannot start thread weir-flush: {error}");
             self.running.store(false, Ordering::SeqCst);
         }
+    }
+
+    /// With [`Background::Rounds`]: a round of the flusher if it has something to do, and the tasks
+    /// that can go on.
+    pub(crate) fn round(&self, memory: &Memory) {
+        if self.running.load(Ordering::SeqCst) {
+            let mut round = self.round.lock();
+            if self.flush_round(memory, round.get_or_insert_with(|| Round::new(memory))) {
+                *round = None;
+            }
+        }
+        self.tasks.run_ready();
     }
 
     /// Whether the store's backlog is so long that nothing may be added to make room for others.

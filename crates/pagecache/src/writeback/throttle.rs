@@ -12,6 +12,7 @@
 
 use crate::memory::Flushers;
 use crate::memory::budget::Limits;
+use crate::thread::Background;
 use crate::wait::WaitQueue;
 use crate::writeback::lane::Lane;
 use std::sync::{Arc, Weak};
@@ -28,17 +29,19 @@ pub(crate) struct Writeback {
     pub(crate) cleaned: WaitQueue,
     /// See [`Config::write_patience`](crate::Config).
     pub(crate) patience: Duration,
+    pub(super) background: Background,
     /// Lanes of the mounted stores, and of unmounted stores with dirty files.
     pub(super) lanes: RwLock<Vec<Weak<Lane>>>,
 }
 
 impl Writeback {
-    pub(crate) fn new(patience: Duration) -> Self {
+    pub(crate) fn new(patience: Duration, background: Background) -> Self {
         Self {
             pages: AtomicU64::new(0),
             stores: AtomicUsize::new(0),
             cleaned: WaitQueue::default(),
             patience,
+            background,
             lanes: RwLock::default(),
         }
     }

@@ -36,6 +36,11 @@ impl Origin {
         Self::seen([peer, local], owner, first_unprivileged_here())
     }
 
+    /// The origin of a connection from this port of another machine.
+    pub(crate) fn elsewhere(port: u16) -> Self {
+        Self::at(Locality::Elsewhere, port, FIRST_UNPRIVILEGED)
+    }
+
     /// The origin of a datagram that says that it is `from` there.
     pub(crate) async fn of_datagram(from: SocketAddr) -> Self {
         let place = if is_own_address(from) {

@@ -9,8 +9,8 @@
 //!    callers that change one directory together pay for few syncs of it. Syncs of different nodes
 //!    run side by side: the file system's own journal merges those.
 //! 3. A sync's failure is returned to every commit that shared it, since the file system may tell
-//!    it once only; and to those that waited for the next one. It also changes the write verifier: the file system may have dropped data that
-//!    clients believe is waiting for their COMMIT.
+//!    it once only; and to those that waited for the next one. It also changes the write verifier: the
+//!    file system may have dropped data that clients believe is waiting for their COMMIT.
 //! 4. A sync that has begun runs to its end, also when the call that began it is dropped.
 //! 5. No lock is held while a sync runs: neither this table's nor that of the changed directory.
 

@@ -12,7 +12,7 @@ use crate::handle::Node;
 use crate::state::{LockHost, Owner, Principal, ReclaimDenied, Record};
 use bytes::{Buf, BufMut, Bytes};
 use parking_lot::Mutex;
-use redb::{Database, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{Database, DatabaseError, ReadableTable, TableDefinition, WriteTransaction};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,12 +30,41 @@ const HOSTS: TableDefinition<'_, &str, &str> = TableDefinition::new("lock hosts"
 const RUN: &str = "run";
 const FILE: &str = "state.redb";
 
+/// Opens a database that lies in no file. Its reads and writes must not block: the server's tasks
+/// do them.
+pub type OpenRecords = Arc<dyn Fn() -> Result<Database, DatabaseError> + Send + Sync>;
+
+/// Where the database lies.
+#[derive(Clone)]
+enum Place {
+    File(PathBuf),
+    Other(OpenRecords),
+}
+
+impl Place {
+    fn open(&self) -> Result<Database, DatabaseError> {
+        match self {
+            Self::File(path) => Database::create(path),
+            Self::Other(open) => open(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => path.fmt(f),
+            Self::Other(_) => f.write_str("in memory"),
+        }
+    }
+}
+
 /// The database.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
     /// `None` after a write that failed.
     db: Arc<Mutex<Option<Database>>>,
-    path: Arc<PathBuf>,
+    place: Arc<Place>,
 }
 
 /// What the database said at start.
@@ -55,8 +84,19 @@ impl Recovery {
     /// # Errors
     /// The database cannot be opened (another server has it, say), read or written.
     pub(crate) fn open(state_dir: &Path) -> Result<(Self, Recovered), redb::Error> {
-        let path = state_dir.join(FILE);
-        let db = Database::create(&path)?;
+        Self::open_in(Place::File(state_dir.join(FILE)))
+    }
+
+    /// The same with a database that lies elsewhere.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn open_with(records: OpenRecords) -> Result<(Self, Recovered), redb::Error> {
+        Self::open_in(Place::Other(records))
+    }
+
+    fn open_in(place: Place) -> Result<(Self, Recovered), redb::Error> {
+        let db = place.open()?;
         let txn = db.begin_write()?;
         let recovered = {
             let mut meta = txn.open_table(META)?;
@@ -89,7 +129,7 @@ impl Recovery {
             Recovered { run, clients, hosts }
         };
         txn.commit()?;
-        Ok((Self { db: Arc::new(Mutex::new(Some(db))), path: Arc::new(path) }, recovered))
+        Ok((Self { db: Arc::new(Mutex::new(Some(db))), place: Arc::new(place) }, recovered))
     }
 
     /// Writes the record of each client, or (`None`) that it has no state. Returns when that is durable.
@@ -163,20 +203,24 @@ impl Recovery {
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
     ) -> Result<(), redb::Error> {
-        let (db, path) = (self.db.clone(), self.path.clone());
+        let (db, place) = (self.db.clone(), self.place.clone());
+        let blocks = matches!(*place, Place::File(_));
         let write = move || {
             // There is one writer at a time anyway.
-            let mut place = db.lock();
-            let db = match place.take() {
+            let mut opened = db.lock();
+            let db = match opened.take() {
                 Some(db) => db,
-                None => Database::create(&*path)?,
+                None => place.open()?,
             };
             let txn = db.begin_write()?;
             change(&txn)?;
             txn.commit()?;
-            *place = Some(db);
+            *opened = Some(db);
             Ok(())
         };
+        if !blocks {
+            return write();
+        }
         match tokio::task::spawn_blocking(write).await {
             Ok(result) => result,
             Err(error) => Err(redb::Error::Io(std::io::Error::other(error))),

@@ -9,20 +9,17 @@
 //!                                 +----------> flush: one writev <------+
 //! ```
 
+use super::call::{Begun, CallFuture, begin};
 use super::drain::Drain;
 use super::polling::Polling;
 use super::socket::Socket;
 use super::{SMALL_BYTES, Transport};
 use crate::admission::{AddressShares, Taken, unacknowledged_bytes};
 use crate::peer::{Outgoing, Peer};
-use crate::program::{Call, ProgramId};
-use crate::replies::ReplyMemory;
 use bytes::BytesMut;
 use futures_util::FutureExt;
 use std::collections::VecDeque;
-use std::future::Future;
 use std::io;
-use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,12 +27,9 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error};
-use weir_rpc::{
-    AcceptStatus, CallHeader, MessageType, RecordError, RecordReader, ReplyHeader, finish_record,
-    message_type, start_record,
-};
-use weir_xdr::{Bytes, Decoder, Message};
+use tracing::debug;
+use weir_rpc::{RecordError, RecordReader};
+use weir_xdr::Bytes;
 
 /// Slices in one writev: what Linux takes (IOV_MAX).
 const MAX_SLICES: usize = 1024;
@@ -96,8 +90,6 @@ const HOLDERS_WHEN_IDLE: usize = 2;
 const LOOK_BYTES: usize = 4 << 10;
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-type CallFuture = Pin<Box<dyn Future<Output = Outgoing> + Send>>;
 
 impl Connection {
     pub(super) fn new(
@@ -213,59 +205,14 @@ impl Connection {
             && self.peer.replies().may_serve(self.output.is_empty() && waiting == 0)
     }
 
-    /// Queues a reply that no program made.
-    fn answer(&mut self, header: &ReplyHeader) {
-        let memory = ReplyMemory::new(self.peer.replies().clone());
-        self.output.push_back(Outgoing::reply(encode_header(header), memory));
-    }
-
     fn handle(&mut self, record: Bytes, memory: Option<Taken>) -> Result<(), End> {
-        match message_type(&record) {
-            Ok((_, MessageType::Call)) => {}
-            Ok((xid, MessageType::Reply)) => {
-                self.peer.replied(xid, record);
-                return Ok(());
-            }
-            Err(_) => return Err(End::NotRpc),
-        }
-        let mut args = Decoder::new(record);
-        let header = match CallHeader::decode(&mut args) {
-            Ok(header) => header,
-            Err(refused) => {
-                let reply = refused.reply().ok_or(End::NotRpc)?;
-                self.answer(&reply);
-                return Ok(());
-            }
-        };
-        let id = ProgramId { program: header.program, version: header.version };
-        let program = match self.transport.programs.find(id) {
-            Ok(program) => program,
-            Err(status) => {
-                self.answer(&ReplyHeader::accepted(header.xid, status));
-                return Ok(());
-            }
-        };
-        let xid = header.xid;
-        let (peer, reply_memory) =
-            (self.peer.clone(), ReplyMemory::new(self.peer.replies().clone()));
-        let call = Call { header, args, peer, reply_memory: reply_memory.clone(), _memory: memory };
-        let mut reply = start_record();
-        reply.put(&ReplyHeader::accepted(xid, AcceptStatus::Success));
-        let called = AssertUnwindSafe(program.call(call, reply)).catch_unwind();
-        let mut future: CallFuture = Box::pin(async move {
-            let reply = match called.await {
-                Ok(Ok(reply)) => finish_record(reply),
-                Ok(Err(refusal)) => encode_header(&ReplyHeader { xid, body: refusal.into() }),
-                Err(_) => {
-                    error!("a call of {id:?} panicked; it is refused");
-                    encode_header(&ReplyHeader::accepted(xid, AcceptStatus::SystemErr))
-                }
-            };
-            Outgoing::reply(reply, reply_memory)
-        });
-        match (&mut future).now_or_never() {
-            Some(reply) => self.output.push_back(reply),
-            None => self.spawn(future),
+        match begin(&self.transport.programs, &self.peer, record, memory)? {
+            Begun::Nothing => {}
+            Begun::Refused(reply) => self.output.push_back(reply),
+            Begun::Call(mut call) => match (&mut call).now_or_never() {
+                Some(reply) => self.output.push_back(reply),
+                None => self.spawn(call),
+            },
         }
         Ok(())
     }
@@ -439,10 +386,4 @@ async fn until(deadline: Option<Instant>) {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
-}
-
-fn encode_header(header: &ReplyHeader) -> Message {
-    let mut e = start_record();
-    e.put(header);
-    finish_record(e)
 }

@@ -13,8 +13,10 @@
 //!    next one is closed at once, and the log says so. One that has been silent for long is closed,
 //!    and one whose other end is gone.
 
+mod call;
 mod connection;
 mod drain;
+mod local;
 mod polling;
 mod socket;
 #[cfg(test)]
@@ -25,6 +27,7 @@ use crate::peer::{From, Peer};
 use crate::program::Programs;
 use connection::Connection;
 use futures_util::future::join_all;
+pub use local::LocalConnection;
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::net::SocketAddr;
@@ -124,6 +127,8 @@ impl Transport {
     pub(crate) async fn serve(self: Arc<Self>, listeners: Vec<TcpListener>) {
         let tasks = TaskTracker::new();
         join_all(listeners.into_iter().map(|listener| self.accept(listener, &tasks))).await;
+        // Without a listener, calls come through local connections.
+        self.stop.cancelled().await;
         tasks.close();
         if tokio::time::timeout(self.limits.drain, tasks.wait()).await.is_err() {
             info!("{} connections had calls under way after {:?}", tasks.len(), self.limits.drain);

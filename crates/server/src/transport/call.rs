@@ -1,0 +1,93 @@
+//! One record of a connection: a call for a program, or a reply to a call of the server's own.
+
+use super::connection::End;
+use crate::admission::Taken;
+use crate::peer::{Outgoing, Peer};
+use crate::program::{Call, ProgramId, Programs};
+use crate::replies::ReplyMemory;
+use futures_util::FutureExt;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use tracing::error;
+use weir_rpc::{
+    AcceptStatus, CallHeader, MessageType, ReplyHeader, finish_record, message_type, start_record,
+};
+use weir_xdr::{Bytes, Decoder, Message};
+
+/// A call that is being executed; it ends with the reply's record.
+pub(super) type CallFuture = Pin<Box<dyn Future<Output = Outgoing> + Send>>;
+
+/// What a record leads to.
+pub(super) enum Begun {
+    /// It was a reply.
+    Nothing,
+    /// No program executes it.
+    Refused(Outgoing),
+    /// A program executes it.
+    Call(CallFuture),
+}
+
+/// Reads a record. `memory` pays for it until the call ends.
+///
+/// # Errors
+/// It is no RPC message.
+pub(super) fn begin(
+    programs: &Programs,
+    peer: &Arc<Peer>,
+    record: Bytes,
+    memory: Option<Taken>,
+) -> Result<Begun, End> {
+    match message_type(&record) {
+        Ok((_, MessageType::Call)) => {}
+        Ok((xid, MessageType::Reply)) => {
+            peer.replied(xid, record);
+            return Ok(Begun::Nothing);
+        }
+        Err(_) => return Err(End::NotRpc),
+    }
+    let reply_memory = ReplyMemory::new(peer.replies().clone());
+    let refuse = |header: &ReplyHeader, memory| {
+        Ok(Begun::Refused(Outgoing::reply(encode_header(header), memory)))
+    };
+    let mut args = Decoder::new(record);
+    let header = match CallHeader::decode(&mut args) {
+        Ok(header) => header,
+        Err(refused) => {
+            let reply = refused.reply().ok_or(End::NotRpc)?;
+            return refuse(&reply, reply_memory);
+        }
+    };
+    let id = ProgramId { program: header.program, version: header.version };
+    let program = match programs.find(id) {
+        Ok(program) => program,
+        Err(status) => {
+            let reply = ReplyHeader::accepted(header.xid, status);
+            return refuse(&reply, reply_memory);
+        }
+    };
+    let xid = header.xid;
+    let (peer, kept) = (peer.clone(), reply_memory.clone());
+    let call = Call { header, args, peer, reply_memory: kept, _memory: memory };
+    let mut reply = start_record();
+    reply.put(&ReplyHeader::accepted(xid, AcceptStatus::Success));
+    let called = AssertUnwindSafe(program.call(call, reply)).catch_unwind();
+    Ok(Begun::Call(Box::pin(async move {
+        let reply = match called.await {
+            Ok(Ok(reply)) => finish_record(reply),
+            Ok(Err(refusal)) => encode_header(&ReplyHeader { xid, body: refusal.into() }),
+            Err(_) => {
+                error!("a call of {id:?} panicked; it is refused");
+                encode_header(&ReplyHeader::accepted(xid, AcceptStatus::SystemErr))
+            }
+        };
+        Outgoing::reply(reply, reply_memory)
+    })))
+}
+
+fn encode_header(header: &ReplyHeader) -> Message {
+    let mut e = start_record();
+    e.put(header);
+    finish_record(e)
+}

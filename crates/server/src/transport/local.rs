@@ -1,0 +1,51 @@
+//! A connection without a socket: records are handed over in memory, one future for each call. The
+//! bounds of a socket's connection do not hold for it; who makes one is trusted to keep them.
+
+use super::Transport;
+use super::call::{Begun, begin};
+use crate::admission::Origin;
+use crate::peer::{From, Peer};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use weir_xdr::Bytes;
+
+/// A client's connection within this process, which ends when it is dropped.
+#[derive(Debug)]
+pub struct LocalConnection {
+    transport: Arc<Transport>,
+    peer: Arc<Peer>,
+}
+
+impl LocalConnection {
+    pub(crate) fn new(transport: Arc<Transport>, addresses: [SocketAddr; 2]) -> Self {
+        let id = transport.next_id.fetch_add(1, Ordering::Relaxed);
+        let [addr, local] = addresses;
+        let address = transport.addresses.shares_of(addr.ip());
+        let from = From { addr, local, origin: Origin::elsewhere(addr.port()), address };
+        let (bytes, admission) = (transport.limits.reply_bytes, transport.admission.clone());
+        let peer = Arc::new(Peer::new(id, from, bytes, admission));
+        Self { transport, peer }
+    }
+
+    /// Executes the call in a record (without its record mark), and returns the reply's record (with
+    /// it). The call goes on when the connection ends. `None`: the record was no call, and a socket's
+    /// connection would have ended.
+    pub fn call(&self, record: Bytes) -> impl Future<Output = Option<Bytes>> + Send + use<> {
+        let begun = begin(&self.transport.programs, &self.peer, record, None);
+        async move {
+            match begun {
+                Ok(Begun::Call(call)) => Some(call.await.message.to_bytes()),
+                Ok(Begun::Refused(reply)) => Some(reply.message.to_bytes()),
+                Ok(Begun::Nothing) | Err(_) => None,
+            }
+        }
+    }
+}
+
+impl Drop for LocalConnection {
+    fn drop(&mut self) {
+        self.peer.close();
+        self.transport.programs.disconnected(&self.peer);
+    }
+}

@@ -1,0 +1,684 @@
+//! Compounds of NFSv4.1 and 4.2: a session, opens and locks, and their recovery.
+
+use super::{Client, Failure, Handle, Outcome, Version, Written};
+use crate::host;
+use crate::oracle::Holder;
+use crate::world::LEASE;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::sleep;
+use weir_nfs::v4::attr::Attrs;
+use weir_nfs::v4::op::{
+    close, commit, create, create_session, exchange_id, lock, locku, open, read, read_plus,
+    reclaim_complete, rename, sequence, setattr, write,
+};
+use weir_nfs::v4::types::{
+    CallbackSec, ClientOwner, FileHandle, LockType, SessionId, StableHow, StateId, StateOwner,
+};
+use weir_nfs::v4::{CompoundHeader, CompoundResHeader, Detailed, Error, Op, OpRes};
+use weir_xdr::{Bytes, Decoder, List, Opaque};
+
+/// Slots of the session; slot 0 is for all that is done one after the other.
+const SLOTS: usize = 4;
+/// Bytes of a range that is locked.
+const RANGE: u64 = 100;
+
+/// The state of a client at the server.
+pub(super) struct State {
+    boot: u32,
+    session: Mutex<Session>,
+    /// Held while the session is made anew.
+    recovering: tokio::sync::Mutex<()>,
+    /// Held while a slot is in use.
+    slots: [tokio::sync::Mutex<()>; SLOTS],
+    opens: Mutex<BTreeMap<Handle, StateId>>,
+    lock: Mutex<Option<Held>>,
+}
+
+#[derive(Default)]
+struct Session {
+    id: SessionId,
+    sequences: [u32; SLOTS],
+    /// The server's run that has given it.
+    run: u64,
+    /// Until when the lease is good.
+    until: Duration,
+}
+
+/// A lock, on one range of one file.
+#[derive(Clone)]
+struct Held {
+    file: Handle,
+    range: u64,
+    stateid: StateId,
+}
+
+impl State {
+    pub(super) fn new(boot: u32) -> Self {
+        Self {
+            boot,
+            session: Mutex::default(),
+            recovering: tokio::sync::Mutex::default(),
+            slots: Default::default(),
+            opens: Mutex::default(),
+            lock: Mutex::default(),
+        }
+    }
+}
+
+fn fh(handle: &Handle) -> FileHandle {
+    Opaque(handle.clone().into())
+}
+
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::NoEnt => Failure::NoEnt,
+        Error::Exist => Failure::Exist,
+        Error::NotEmpty => Failure::NotEmpty,
+        Error::Io => Failure::Io,
+        Error::NoSpc => Failure::NoSpace,
+        Error::Denied => Failure::Denied,
+        other => Failure::Other(format!("{other:?}")),
+    }
+}
+
+/// The state that the operation was under is gone.
+fn is_state_lost(error: Error) -> bool {
+    matches!(
+        error,
+        Error::BadStateId
+            | Error::StaleStateId
+            | Error::OldStateId
+            | Error::Expired
+            | Error::AdminRevoked
+    )
+}
+
+fn is_session_lost(error: Error) -> bool {
+    matches!(error, Error::BadSession | Error::DeadSession | Error::StaleClientId)
+}
+
+/// A compound that ended: its results but SEQUENCE's.
+struct Done {
+    results: Vec<OpRes>,
+    status: Result<(), Error>,
+    /// When it was sent first, and whether another run of the server may have executed it.
+    again: bool,
+}
+
+impl Done {
+    fn last<T>(self, take: impl FnOnce(OpRes) -> Option<T>) -> Outcome<T> {
+        let result = match self.status {
+            Err(error) => Err(failure(error)),
+            Ok(()) => self
+                .results
+                .into_iter()
+                .next_back()
+                .and_then(take)
+                .ok_or_else(|| Failure::Other("a compound ends with another operation".into())),
+        };
+        Outcome { result, again: self.again }
+    }
+}
+
+impl Client {
+    fn minor(&self) -> u32 {
+        if self.version == Version::V42 { 2 } else { 1 }
+    }
+
+    /// A compound as it is, sent until it is answered. The server's runs when it was sent first and
+    /// when it was answered.
+    async fn compound(&self, ops: &[Op]) -> (Vec<OpRes>, Result<(), Error>, Duration, (u64, u64)) {
+        let header = CompoundHeader {
+            tag: "".into(),
+            minor_version: self.minor(),
+            operations: ops.len() as u32,
+        };
+        let mut e = weir_xdr::Encoder::new();
+        e.put(&header);
+        ops.iter().for_each(|op| e.put(op));
+        let args = e.finish().to_bytes();
+        let which = (weir_nfs::v4::PROGRAM, weir_nfs::v4::VERSION, weir_nfs::v4::PROC_COMPOUND);
+        let answer = self.rpc(which, &args).await;
+        let mut d = Decoder::new(answer.results);
+        let mut results = Vec::new();
+        let mut status = Err(Error::BadXdr);
+        if let Ok(header) = d.get::<CompoundResHeader>() {
+            status = header.status;
+            for _ in 0..header.results {
+                match OpRes::decode_next(&mut d) {
+                    Ok(result) => results.push(result),
+                    Err(_) => status = Err(Error::BadXdr),
+                }
+            }
+        }
+        (results, status, answer.sent, answer.runs)
+    }
+
+    /// A compound in the session, made again until the server has done it or refused it.
+    async fn run4(&self, slot: u32, ops: Vec<Op>) -> Done {
+        let _slot = self.v4.slots[slot as usize].lock().await;
+        let mut first = None;
+        loop {
+            let (id, sequence_id) = {
+                let mut session = self.v4.session.lock();
+                session.sequences[slot as usize] += 1;
+                (session.id, session.sequences[slot as usize])
+            };
+            let sequence = Op::Sequence(sequence::Args {
+                session: id,
+                sequence_id,
+                slot,
+                highest_slot: SLOTS as u32 - 1,
+                cache_this: true,
+            });
+            let all: Vec<Op> = std::iter::once(sequence).chain(ops.iter().cloned()).collect();
+            let (mut results, status, sent, runs) = self.compound(&all).await;
+            let first = *first.get_or_insert(runs.0);
+            let again = first != runs.1;
+            match status {
+                Err(error) if is_session_lost(error) => {
+                    self.recover(id).await;
+                    continue;
+                }
+                Err(Error::Delay) if results.len() <= 1 => {
+                    // The call before it, of which this is a repetition, still runs.
+                    {
+                        let mut session = self.v4.session.lock();
+                        if session.id == id {
+                            session.sequences[slot as usize] -= 1;
+                        }
+                    }
+                    sleep(Duration::from_millis(300)).await;
+                    continue;
+                }
+                Err(Error::Delay | Error::Grace) => {
+                    sleep(Duration::from_millis(300)).await;
+                    continue;
+                }
+                Err(error)
+                    if results.len() <= 1
+                        && matches!(results.first(), Some(r) if r.status().is_err()) =>
+                {
+                    self.world.violation(format!("SEQUENCE fails: {error:?}"));
+                }
+                _ => {}
+            }
+            if !results.is_empty() {
+                results.remove(0);
+                let until = sent + LEASE;
+                self.v4.session.lock().until = until;
+                self.world.locks.lock().renewed(self.number, until);
+            }
+            return Done { results, status, again };
+        }
+    }
+
+    /// Makes a session in the place of `lost`, and takes back what the client had.
+    async fn recover(&self, lost: SessionId) {
+        let _turn = self.v4.recovering.lock().await;
+        while self.v4.session.lock().id == lost {
+            if self.begin_session().await {
+                return;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// EXCHANGE_ID, CREATE_SESSION and, where state may be reclaimed, that. False: begin again.
+    async fn begin_session(&self) -> bool {
+        let boot = u64::from(self.v4.boot).to_be_bytes();
+        let owner = format!("client {}", self.number);
+        let exchange = Op::ExchangeId(exchange_id::Args {
+            client: ClientOwner { verifier: boot, owner: Opaque(owner.into_bytes().into()) },
+            flags: exchange_id::Flags::empty(),
+            state_protect: exchange_id::StateProtect::None,
+            impl_id: List::default(),
+        });
+        let (results, status, ..) = self.compound(&[exchange]).await;
+        let Some(OpRes::ExchangeId(Ok(exchanged))) = results.last() else {
+            if !matches!(status, Err(Error::Delay | Error::ClIdInUse)) {
+                self.world.violation(format!("EXCHANGE_ID fails: {status:?}"));
+            }
+            return false;
+        };
+        let confirmed = exchanged.flags.contains(exchange_id::Flags::CONFIRMED_R);
+        let channel = create_session::ChannelAttrs {
+            max_request_size: 128 << 10,
+            max_response_size: 128 << 10,
+            max_response_size_cached: 4096,
+            max_operations: 16,
+            max_requests: SLOTS as u32,
+            ..create_session::ChannelAttrs::default()
+        };
+        let args = create_session::Args {
+            client_id: exchanged.client_id,
+            sequence_id: exchanged.sequence_id,
+            flags: create_session::Flags::empty(),
+            fore: channel.clone(),
+            back: channel,
+            cb_program: 0x4000_0000,
+            sec_parms: vec![CallbackSec::None].into(),
+        };
+        let (results, status, sent, runs) = self.compound(&[Op::CreateSession(args)]).await;
+        let Some(OpRes::CreateSession(Ok(created))) = results.last() else {
+            if !matches!(status, Err(Error::Delay | Error::StaleClientId | Error::SeqMisordered)) {
+                // The disk of the records fails no calls, so there is no reason.
+                self.world.violation(format!("CREATE_SESSION fails: {status:?}"));
+            }
+            return false;
+        };
+        let before = {
+            let mut session = self.v4.session.lock();
+            let before = (session.run, session.until);
+            let until = sent + LEASE;
+            *session = Session { id: created.session, sequences: [0; SLOTS], run: runs.1, until };
+            before
+        };
+        if confirmed { true } else { self.reclaim(before).await }
+    }
+
+    /// A compound during recovery. `None`: the session is lost again.
+    async fn once(&self, ops: Vec<Op>) -> Option<(Vec<OpRes>, Result<(), Error>)> {
+        loop {
+            let sequence = {
+                let mut session = self.v4.session.lock();
+                session.sequences[0] += 1;
+                Op::Sequence(sequence::Args {
+                    session: session.id,
+                    sequence_id: session.sequences[0],
+                    slot: 0,
+                    highest_slot: 0,
+                    cache_this: true,
+                })
+            };
+            let all: Vec<Op> = std::iter::once(sequence).chain(ops.iter().cloned()).collect();
+            let (mut results, status, ..) = self.compound(&all).await;
+            match status {
+                Err(error) if is_session_lost(error) => return None,
+                Err(Error::Delay) => {
+                    if results.len() <= 1 {
+                        self.v4.session.lock().sequences[0] -= 1;
+                    }
+                    sleep(Duration::from_millis(300)).await;
+                }
+                _ if results.is_empty() => return None,
+                _ => {
+                    results.remove(0);
+                    return Some((results, status));
+                }
+            }
+        }
+    }
+
+    /// Takes opens and the lock back after a restart of the server. The session before was given by that
+    /// `run`, and its lease was good `until` then.
+    async fn reclaim(&self, (run, until): (u64, Duration)) -> bool {
+        let opens: Vec<Handle> = self.v4.opens.lock().keys().cloned().collect();
+        let (ended, started) = *self.world.restarted.lock();
+        // The server has restarted once since, the lease was good then, and it is early enough.
+        let is_due = || {
+            run + 1 == self.world.run()
+                && self.v4.session.lock().run == self.world.run()
+                && until > ended
+                && host::now() < started + LEASE - Duration::from_millis(500)
+        };
+        for file in opens {
+            let begun_due = is_due();
+            let claim = open::Claim::Previous(open::DelegationType::None);
+            let ops = vec![Op::Putfh(fh(&file)), self.open_op(open::How::NoCreate, claim)];
+            let Some((results, status)) = self.once(ops).await else { return false };
+            let lock = self.v4.lock.lock().clone().filter(|held| held.file == file);
+            match results.last() {
+                Some(OpRes::Open(Ok(opened))) => {
+                    self.v4.opens.lock().insert(file, opened.stateid);
+                    let Some(held) = lock else { continue };
+                    let op = self.lock_op(opened.stateid, held.range, true);
+                    let ops = vec![Op::Putfh(fh(&held.file)), op];
+                    let Some((results, status)) = self.once(ops).await else { return false };
+                    match results.last() {
+                        Some(OpRes::Lock(Ok(stateid))) => {
+                            *self.v4.lock.lock() = Some(Held { stateid: *stateid, ..held });
+                        }
+                        _ => {
+                            self.lost(&format!("{status:?} to its reclaim"), begun_due && is_due())
+                        }
+                    }
+                }
+                _ => {
+                    self.v4.opens.lock().remove(&file);
+                    let failed = self.world.disk.failures().0;
+                    let excused = failed && status == Err(Error::Io);
+                    if begun_due && is_due() && !excused {
+                        self.world.violation(format!("an open cannot be reclaimed: {status:?}"));
+                    }
+                    if lock.is_some() {
+                        self.lost(
+                            "its open cannot be reclaimed",
+                            begun_due && is_due() && !excused,
+                        );
+                    }
+                }
+            }
+        }
+        let complete = Op::ReclaimComplete(reclaim_complete::Args { one_fs: false });
+        match self.once(vec![complete]).await {
+            Some((_, Ok(()) | Err(Error::CompleteAlready))) => true,
+            Some((_, status)) => {
+                self.world.violation(format!("RECLAIM_COMPLETE fails: {status:?}"))
+            }
+            None => false,
+        }
+    }
+
+    /// The lock is gone, which must not be where it is `due`.
+    fn lost(&self, why: &str, due: bool) {
+        if let Some(held) = self.v4.lock.lock().take() {
+            self.world.event(&format!("client {} lost its lock: {why}", self.number));
+            let mut locks = self.world.locks.lock();
+            // If not, it was about to be given up.
+            let mine = locks.held.get(&held.range).is_some_and(|it| it.client == self.number);
+            if mine {
+                locks.held.remove(&held.range);
+            }
+            drop(locks);
+            if due && mine {
+                let number = self.number;
+                self.world
+                    .violation(format!("client {number} lost a lock within its lease: {why}"));
+            }
+        }
+    }
+
+    pub(super) async fn mount4(&self) -> Handle {
+        self.recover(SessionId::default()).await;
+        let done = self.run4(0, vec![Op::Putrootfh(()), Op::Getfh(())]).await;
+        match done.last(handle_of).result {
+            Ok(root) => root,
+            Err(error) => self.world.violation(format!("there is no root: {error:?}")),
+        }
+    }
+
+    fn open_op(&self, how: open::How, claim: open::Claim) -> Op {
+        Op::Open(open::Args {
+            seqid: 0,
+            share_access: open::ShareAccess::BOTH | open::ShareAccess::WANT_NO_DELEG,
+            share_deny: open::ShareDeny::empty(),
+            owner: StateOwner { client_id: 0, owner: "process".into() },
+            how,
+            claim,
+        })
+    }
+
+    pub(super) async fn lookup4(&self, dir: &Handle, name: &str) -> Outcome<Handle> {
+        let name = Opaque(name.as_bytes().to_vec().into());
+        let ops = vec![Op::Putfh(fh(dir)), Op::Lookup(name), Op::Getfh(())];
+        self.run4(0, ops).await.last(handle_of)
+    }
+
+    pub(super) async fn create4(&self, dir: &Handle, name: &str) -> Outcome<Handle> {
+        let attrs = Attrs { mode: Some(0o644), ..Attrs::default() };
+        let how = open::How::Create(open::CreateHow::Guarded(attrs.into()));
+        let claim = open::Claim::Null(Opaque(name.as_bytes().to_vec().into()));
+        let ops = vec![Op::Putfh(fh(dir)), self.open_op(how, claim), Op::Getfh(())];
+        let done = self.run4(0, ops).await;
+        let stateid = match done.results.get(1) {
+            Some(OpRes::Open(Ok(opened))) => Some(opened.stateid),
+            _ => None,
+        };
+        let outcome = done.last(handle_of);
+        if let (Some(stateid), Ok(file)) = (stateid, &outcome.result) {
+            self.v4.opens.lock().insert(file.clone(), stateid);
+        }
+        outcome
+    }
+
+    /// Closes a file if it is open.
+    pub(crate) async fn close(&self, file: &Handle) {
+        let Some(open_stateid) = self.v4.opens.lock().remove(file) else { return };
+        let close = Op::Close(close::Args { seqid: 0, open_stateid });
+        let done = self.run4(0, vec![Op::Putfh(fh(file)), close]).await;
+        match done.status {
+            Ok(()) => {}
+            Err(error) if is_state_lost(error) => {}
+            // A disk that fails may have lost what was written.
+            Err(Error::Io | Error::NoSpc) if self.world.disk.failures() != (false, false) => {}
+            // Another run has lost the file, or its removal was executed.
+            Err(Error::Stale) if done.again => {}
+            Err(error) => self.world.violation(format!("CLOSE fails: {error:?}")),
+        }
+    }
+
+    pub(super) async fn mkdir4(&self, dir: &Handle, name: &str) -> Outcome<Handle> {
+        let attrs = Attrs { mode: Some(0o755), ..Attrs::default() };
+        let name = Opaque(name.as_bytes().to_vec().into());
+        let make = create::Args { kind: create::Kind::Directory, name, attrs: attrs.into() };
+        let ops = vec![Op::Putfh(fh(dir)), Op::Create(make), Op::Getfh(())];
+        self.run4(0, ops).await.last(handle_of)
+    }
+
+    pub(super) async fn remove4(&self, dir: &Handle, name: &str) -> Outcome<()> {
+        let name = Opaque(name.as_bytes().to_vec().into());
+        self.run4(0, vec![Op::Putfh(fh(dir)), Op::Remove(name)]).await.last(|_| Some(()))
+    }
+
+    pub(super) async fn rename4(&self, dir: &Handle, from: &str, to: &str) -> Outcome<()> {
+        let name = |name: &str| Opaque(name.as_bytes().to_vec().into());
+        let moves = rename::Args { from: name(from), to: name(to) };
+        let dir = Op::Putfh(fh(dir));
+        let ops = vec![dir.clone(), Op::Savefh(()), dir, Op::Rename(moves)];
+        self.run4(0, ops).await.last(|_| Some(()))
+    }
+
+    /// The stateid of a file's open, which is opened if it is not.
+    async fn opened(&self, file: &Handle) -> Outcome<StateId> {
+        let known = self.v4.opens.lock().get(file).copied();
+        if let Some(stateid) = known {
+            return Outcome { result: Ok(stateid), again: false };
+        }
+        let ops = vec![Op::Putfh(fh(file)), self.open_op(open::How::NoCreate, open::Claim::Fh)];
+        let outcome = self.run4(0, ops).await.last(|result| match result {
+            OpRes::Open(Ok(opened)) => Some(opened.stateid),
+            _ => None,
+        });
+        if let Ok(stateid) = outcome.result {
+            self.v4.opens.lock().insert(file.clone(), stateid);
+        }
+        outcome
+    }
+
+    /// An operation under a file's open, which is opened anew if the server has dropped it.
+    async fn under_open(&self, slot: u32, file: &Handle, op: impl Fn(StateId) -> Op) -> Done {
+        let mut again = false;
+        loop {
+            let opened = self.opened(file).await;
+            let stateid = match opened.result {
+                Ok(stateid) => stateid,
+                Err(Failure::Io) => {
+                    return Done { results: Vec::new(), status: Err(Error::Io), again };
+                }
+                Err(error) => {
+                    self.world.violation(format!("a file cannot be opened: {error:?}"));
+                }
+            };
+            let mut done = self.run4(slot, vec![Op::Putfh(fh(file)), op(stateid)]).await;
+            again |= done.again;
+            match done.status {
+                Err(error) if is_state_lost(error) => {
+                    let mut opens = self.v4.opens.lock();
+                    if opens.get(file) == Some(&stateid) {
+                        opens.remove(file);
+                    }
+                }
+                _ => {
+                    done.again = again;
+                    return done;
+                }
+            }
+        }
+    }
+
+    pub(super) async fn write4(
+        &self,
+        slot: u32,
+        file: &Handle,
+        offset: u64,
+        data: Vec<u8>,
+        stable: bool,
+    ) -> Outcome<Written> {
+        let (len, data) = (data.len() as u32, Bytes::from(data));
+        let stable = if stable { StableHow::FileSync } else { StableHow::Unstable };
+        let op =
+            |stateid| Op::Write(write::Args { stateid, offset, stable, data: data.clone().into() });
+        self.under_open(slot, file, op).await.last(|result| match result {
+            OpRes::Write(Ok(written)) if written.count == len => Some(Written {
+                durable: written.committed == StableHow::FileSync,
+                verifier: written.verifier,
+            }),
+            _ => None,
+        })
+    }
+
+    pub(super) async fn commit4(&self, file: &Handle, offset: u64, count: u32) -> Outcome<[u8; 8]> {
+        let commit = Op::Commit(commit::Args { offset, count });
+        let done = self.run4(0, vec![Op::Putfh(fh(file)), commit]).await;
+        done.last(|result| match result {
+            OpRes::Commit(Ok(verifier)) => Some(verifier),
+            _ => None,
+        })
+    }
+
+    pub(super) async fn read4(&self, file: &Handle, offset: u64, count: u32) -> Outcome<Vec<u8>> {
+        let mut bytes: Vec<u8> = Vec::new();
+        loop {
+            let (offset, count) = (offset + bytes.len() as u64, count - bytes.len() as u32);
+            let done = self.under_open(0, file, |stateid| {
+                let args = read::Args { stateid, offset, count };
+                if self.version == Version::V42 { Op::ReadPlus(args) } else { Op::Read(args) }
+            });
+            let outcome = done.await.last(|result| match result {
+                OpRes::Read(Ok(read)) => Some((read.data.to_bytes().to_vec(), read.eof)),
+                OpRes::ReadPlus(Ok(read)) => Some((flat(&read, count), read.eof)),
+                _ => None,
+            });
+            match outcome.result {
+                Ok((read, eof)) => {
+                    let done = eof || read.is_empty() || read.len() == count as usize;
+                    bytes.extend(read);
+                    if done {
+                        return Outcome { result: Ok(bytes), again: outcome.again };
+                    }
+                }
+                Err(error) => return Outcome { result: Err(error), again: outcome.again },
+            }
+        }
+    }
+
+    pub(super) async fn truncate4(&self, file: &Handle, size: u64) -> Outcome<()> {
+        let op = |stateid| {
+            let attrs = Attrs { size: Some(size), ..Attrs::default() };
+            Op::Setattr(setattr::Args { stateid, attrs: attrs.into() })
+        };
+        self.under_open(0, file, op).await.last(|_| Some(()))
+    }
+
+    fn lock_op(&self, open_stateid: StateId, range: u64, reclaim: bool) -> Op {
+        let lock_owner = StateOwner { client_id: 0, owner: "thread".into() };
+        let new = lock::NewLocker { open_seqid: 0, open_stateid, lock_seqid: 0, lock_owner };
+        Op::Lock(lock::Args {
+            kind: LockType::Write,
+            reclaim,
+            offset: range * RANGE,
+            length: RANGE,
+            locker: lock::Locker::New(new),
+        })
+    }
+
+    /// Whether the client holds a lock.
+    pub(crate) fn holds_lock(&self) -> bool {
+        self.v4.lock.lock().is_some()
+    }
+
+    /// Takes a lock on a range of a file, if no other client has it.
+    pub(crate) async fn take_lock(&self, file: &Handle, range: u64) -> Outcome<()> {
+        let done = self.under_open(0, file, |open| self.lock_op(open, range, false)).await;
+        let denied = matches!(done.results.last(), Some(OpRes::Lock(Err(Detailed::Detail(_)))));
+        let outcome = done.last(|result| match result {
+            OpRes::Lock(Ok(stateid)) => Some(stateid),
+            _ => None,
+        });
+        if denied {
+            return Outcome { result: Err(Failure::Denied), again: outcome.again };
+        }
+        if let Ok(stateid) = outcome.result {
+            let held = Held { file: file.clone(), range, stateid };
+            *self.v4.lock.lock() = Some(held);
+            let holder = Holder { client: self.number, until: self.v4.session.lock().until };
+            let got = self.world.locks.lock().got(range, holder, host::now());
+            if let Err(why) = got {
+                self.world.violation(why);
+            }
+        }
+        outcome.map(drop)
+    }
+
+    /// Gives the lock up.
+    pub(crate) async fn give_lock_up(&self) -> Outcome<()> {
+        let mut again = false;
+        loop {
+            let Some(held) = self.v4.lock.lock().clone() else {
+                return Outcome { result: Err(Failure::LockLost), again };
+            };
+            let until = self.v4.session.lock().until;
+            // What the server does with it is not known until the reply: others may get it meanwhile.
+            self.world.locks.lock().held.remove(&held.range);
+            let unlock = locku::Args {
+                kind: LockType::Write,
+                seqid: 0,
+                lock_stateid: held.stateid,
+                offset: held.range * RANGE,
+                length: RANGE,
+            };
+            let done = self.run4(0, vec![Op::Putfh(fh(&held.file)), Op::Locku(unlock)]).await;
+            again |= done.again;
+            let Err(error) = done.status else {
+                *self.v4.lock.lock() = None;
+                return Outcome { result: Ok(()), again };
+            };
+            // Reclaimed meanwhile, under another stateid.
+            let is_other = |now: &Held| now.stateid != held.stateid;
+            if self.v4.lock.lock().as_ref().is_some_and(is_other) {
+                continue;
+            }
+            if host::now() < until && !again && is_state_lost(error) {
+                self.world
+                    .violation(format!("a lock is lost within its lease: {error:?} to LOCKU"));
+            }
+            self.lost(&format!("{error:?} to LOCKU"), false);
+            return Outcome { result: Err(Failure::LockLost), again };
+        }
+    }
+}
+
+fn handle_of(result: OpRes) -> Option<Handle> {
+    match result {
+        OpRes::Getfh(Ok(handle)) => Some(handle.0.to_vec()),
+        _ => None,
+    }
+}
+
+/// The bytes of a reply to READ_PLUS, at most `count`.
+fn flat(read: &read_plus::ReadPlus, count: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for segment in read.segments.0.iter() {
+        match segment {
+            read_plus::Segment::Data(data) => bytes.extend_from_slice(&data.data.to_bytes()),
+            read_plus::Segment::Hole(hole) => {
+                let room = (count as usize).saturating_sub(bytes.len()) as u64;
+                bytes.resize(bytes.len() + hole.length.min(room) as usize, 0);
+            }
+        }
+    }
+    bytes
+}
