@@ -99,7 +99,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether it says that a path leads to no directory: to a file, a link, or to nothing (yet).
+    /// Whether a path does not lead to a directory: it leads to a file or a link, or does not exist (yet).
     pub(crate) fn is_no_directory(&self) -> bool {
         use weir_vfs::Error::{Invalid, Loop, NotDirectory, NotFound};
         matches!(self.to_vfs(), NotFound | NotDirectory | Invalid | Loop)

@@ -226,7 +226,7 @@ xdr_union! {
     pub enum TestReply {
         /// The lock could be had.
         Granted = Status::Granted,
-        /// This lock is in the way.
+        /// This lock conflicts.
         Denied(Holder) = Status::Denied,
         /// The server has no room for more locks.
         DeniedNoLocks = Status::DeniedNoLocks,

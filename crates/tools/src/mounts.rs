@@ -326,14 +326,14 @@ fn mount_failure(url: &NfsUrl, error: &weir_client::Error) -> Failure {
     }
 }
 
-/// A mounted directory on a way.
+/// A mounted directory on a path.
 struct Mounted {
     fs: CachedFs,
-    /// What the directory is, as it was mounted just now.
+    /// The attributes of the directory, if it was mounted just now.
     root: Option<Attr>,
     /// Its path.
     path: Vec<Vec<u8>>,
-    /// The rest of the way.
+    /// The rest of the path.
     rest: Vec<Vec<u8>>,
 }
 

@@ -16,7 +16,7 @@ use futures_util::stream::FuturesUnordered;
 use std::collections::HashMap;
 use weir_vfs::{Attr, Caller, Error, FileKind};
 
-/// Removes a file or tree, many files at once. Calls `report` for each file that it cannot remove, and
+/// Removes a file or tree, with many calls in flight. Calls `report` for each file that it cannot remove, and
 /// removes all others; returns whether none is left.
 pub async fn remove(place: Place, attr: Attr, report: impl FnMut(Failure)) -> bool {
     let mut removal =
@@ -36,8 +36,8 @@ pub async fn remove(place: Place, attr: Attr, report: impl FnMut(Failure)) -> bo
     }
 }
 
-/// Calls in flight at a time. The last steps found are taken first, so that the list of what is ahead is
-/// as long as the directories on one way down are large.
+/// Most calls in flight. The last step found runs first, so that the list of pending steps is no longer
+/// than the directories on one path downwards together.
 const AT_ONCE: usize = 64;
 
 /// The number of a directory whose content is being removed.
@@ -50,7 +50,7 @@ struct Removal<R> {
     /// Directories whose entries are being removed.
     directories: HashMap<DirNumber, Directory>,
     next: DirNumber,
-    /// Nothing stayed so far.
+    /// Whether everything so far was removed.
     all: bool,
 }
 
@@ -63,7 +63,7 @@ struct Directory {
     kept: bool,
 }
 
-/// What one call, or the listing of a directory, does.
+/// One call, or the listing of a directory.
 enum Step {
     /// Remove a file, or list a directory.
     Visit { place: Place, attr: Attr, above: Option<DirNumber> },
@@ -71,7 +71,7 @@ enum Step {
     Leave { place: Place, above: Option<DirNumber> },
 }
 
-/// What a step came to.
+/// The result of a step.
 enum Outcome {
     Listed { place: Place, above: Option<DirNumber>, children: Vec<(Place, Attr)> },
     Removed { above: Option<DirNumber> },

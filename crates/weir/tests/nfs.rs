@@ -296,7 +296,7 @@ fn a_link_that_cannot_be_read_does_not_keep_others_from_being_listed() {
     fs::write(setup.export("a"), "").unwrap();
     std::os::unix::fs::symlink("a", setup.export("link")).unwrap();
     fs::write(setup.export("z"), "").unwrap();
-    // One bit of the filehandle in each READLINK of version 3 is cleared.
+    // Flips a bit of the filehandle in each READLINK of version 3.
     let port = way_to(setup.server.port, usize::MAX, |bytes| {
         const READLINK: [u8; 12] = [0, 1, 0x86, 0xA3, 0, 0, 0, 3, 0, 0, 0, 5];
         if bytes.windows(READLINK.len()).any(|w| w == READLINK)
@@ -402,7 +402,7 @@ fn a_copy_that_was_corrupted_on_its_way_is_found_by_its_checksum() {
 
 const MARK: &[u8; 16] = b"a mark in a page";
 
-/// The port of a proxy to the server that clears a bit of marked bytes only.
+/// The port of a proxy to the server that flips a bit of marked data, and nothing else.
 fn corrupting(server: u16) -> u16 {
     way_to(server, usize::MAX, |bytes| {
         while let Some(at) = bytes.windows(MARK.len()).position(|w| w == MARK) {

@@ -36,7 +36,7 @@ const WHOLE: &str = "whole file";
 pub enum Part {
     /// Reads of each size in each order.
     Reads,
-    /// Two threads beside one.
+    /// Two threads compared with one.
     Threads,
     /// Passes over the file, with the fast path off and on.
     Passes,
@@ -98,7 +98,7 @@ struct TwoThreads {
     together: Pair,
 }
 
-/// Two threads beside one.
+/// Two threads compared with one.
 #[derive(Serialize)]
 struct Pair {
     two: f64,

@@ -2,9 +2,9 @@
 //!
 //! 1. An id is made of the file's number and a hash of its file system and handle, so it is the
 //!    same after a restart and another after the number was used again.
-//! 2. Each table is bounded in bytes: past [`MAX_BYTES`] the files used longest ago are forgotten
-//!    (looking them up again brings them back). The root is never forgotten, and open files are kept
-//!    beside the tables, by [`OpenFiles`](crate::files::silly_rename::OpenFiles).
+//! 2. Each table is bounded in bytes: past [`MAX_BYTES`] it evicts the least recently used files
+//!    (another look-up enters them again). It never evicts the root, and open files are kept
+//!    outside the tables, by [`OpenFiles`](crate::files::silly_rename::OpenFiles).
 //! 3. Directories, and files with several names, have their own table: a program that walks a tree
 //!    returns to them after any number of other files.
 

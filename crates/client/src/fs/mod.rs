@@ -40,13 +40,13 @@ pub struct NfsFs {
     mount: Arc<Mount>,
 }
 
-/// A mount of the last directory on the way to a file.
+/// A mount of the last directory on the path to a file.
 pub struct Nearest {
     /// The mount.
     pub fs: Arc<NfsFs>,
-    /// What its root is.
+    /// The attributes of its root.
     pub root: Attr,
-    /// How many components of the URL's path lead to it.
+    /// Number of components of the URL's path that lead to it.
     pub depth: usize,
 }
 

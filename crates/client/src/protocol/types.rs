@@ -34,19 +34,19 @@ pub(crate) struct Entry {
     pub(crate) node: Option<Node>,
 }
 
-/// How the path of a mount is to be followed.
+/// How far to follow the path of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// To its end, which is to exist.
+    /// To its end, which has to exist.
     End,
     /// To the last directory on it.
     LastDirectory,
 }
 
-/// Where the path of a mount led.
+/// The end of the path of a mount.
 pub(crate) struct Root {
     pub(crate) node: Node,
-    /// How many components of the path lead to it.
+    /// Number of components of the path that lead to it.
     pub(crate) depth: usize,
 }
 

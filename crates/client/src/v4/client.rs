@@ -28,7 +28,7 @@ pub(crate) struct V4 {
     pub(in crate::v4) hard: bool,
     pub(in crate::v4) client: Client,
     pub(in crate::v4) session: Mutex<Arc<Session>>,
-    /// The server has not been told yet that this client reclaims nothing.
+    /// The client still has to tell the server that it reclaims nothing.
     pub(in crate::v4) complete_due: AtomicBool,
     /// Held while a session is replaced.
     pub(in crate::v4) recovering: tokio::sync::Mutex<()>,

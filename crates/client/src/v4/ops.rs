@@ -31,7 +31,7 @@ impl V4 {
     /// Follows `path` from the server's root as far as `reach` says, and learns about the file system
     /// there.
     pub(crate) async fn root(self: &Arc<Self>, path: &[Vec<u8>], reach: Reach) -> Result<Root> {
-        // The server's root, and then what each component is.
+        // The server's root, and then the file of each component.
         let mut found: Vec<Node> = Vec::new();
         let mut asked = path;
         loop {
@@ -105,7 +105,7 @@ impl V4 {
         ops
     }
 
-    /// How many components of a path one compound looks up.
+    /// Number of components of a path that one compound looks up.
     fn lookups_at_once(&self) -> usize {
         const EACH: usize = 3;
         // SEQUENCE, RECLAIM_COMPLETE, the root, and what is asked at the end.

@@ -89,7 +89,7 @@ pub struct Failure<T> {
     pub rest: T,
 }
 
-/// A failure of which no more is known.
+/// A failure without further information.
 impl<T: Default> From<Error> for Failure<T> {
     fn from(status: Error) -> Self {
         Self { status, rest: T::default() }

@@ -132,7 +132,7 @@ xdr_struct! {
         pub date: NfsTime,
     }
 
-    /// A lock that stands in the way.
+    /// A conflicting lock.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct LockDenied {
         /// First byte.

@@ -49,7 +49,7 @@ wire_flags! {
     pub struct ResultFlags {
         /// OPEN_CONFIRM must follow (minor version 0).
         const CONFIRM = 0x02;
-        /// Locks split and join as POSIX has it.
+        /// Locks are split and merged as in POSIX.
         const LOCKTYPE_POSIX = 0x04;
         /// The file survives its removal while it is open.
         const PRESERVE_UNLINKED = 0x08;
@@ -251,7 +251,7 @@ xdr_struct! {
     pub struct ReadDelegation {
         /// Its stateid.
         pub stateid: StateId,
-        /// It is to be given back at once.
+        /// The client has to return it at once.
         pub recall: bool,
         /// Users that may open the file without asking the server.
         pub permissions: Ace,
@@ -262,7 +262,7 @@ xdr_struct! {
     pub struct WriteDelegation {
         /// Its stateid.
         pub stateid: StateId,
-        /// It is to be given back at once.
+        /// The client has to return it at once.
         pub recall: bool,
         /// How much may be written without asking the server.
         pub space_limit: SpaceLimit,
