@@ -27,6 +27,7 @@
 //! ```text
 //! parts     - the rules
 //! rule      - what a rule is
+//! scene     - a directory, a file and a link to try operations on
 //! examiner  - clients of the server, a directory of its own there, and what is made in it
 //! compare   - one reply to READ_PLUS against a file's bytes
 //! raw40     - a client of version 4.0
@@ -42,6 +43,7 @@ mod parts;
 mod raw40;
 mod raw_open;
 mod rule;
+mod scene;
 mod verdict;
 
 pub use rule::{Finding, Report, Rule};

@@ -7,6 +7,7 @@ pub(crate) mod delegations;
 pub(crate) mod directories;
 pub(crate) mod leases;
 pub(crate) mod locks;
+pub(crate) mod names;
 pub(crate) mod opens;
 pub(crate) mod opens40;
 pub(crate) mod read_plus;
@@ -27,6 +28,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part { rules: attributes::RULES, first_is_needed: false },
     Part { rules: sessions::RULES, first_is_needed: false },
     Part { rules: compounds::RULES, first_is_needed: false },
+    Part { rules: names::RULES, first_is_needed: false },
     Part { rules: directories::RULES, first_is_needed: false },
 ];
 
