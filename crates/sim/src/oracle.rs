@@ -136,7 +136,7 @@ impl Files {
         let none = Vec::new();
         let writes = self.writes.get(file).unwrap_or(&none);
         let is_sure = |write: &Write| match write.acked {
-            Some((at, by, _)) => at <= sent && (write.durable || by == run && !failed),
+            Some((at, by, _)) => at <= sent && (write.durable || by == run && run != 0 && !failed),
             None => false,
         };
         let end = offset + len as u64;
