@@ -1,31 +1,40 @@
 //! Removal of files and trees, with many calls in flight.
 //!
 //! ```text
-//!   Visit(file) ------------------------------> removed, or stays
-//!   Visit(directory) -> Listed -> Visit(entry) for each
-//!                                     '--- last entry is removed ---> Leave(directory) -> removed
+//!   Unlink(file) ------------------------------> removed, or stays
+//!   List(directory) -> Listed -> List or Unlink, for each entry
+//!                                    '--- last entry is removed ---> Rmdir(directory) -> removed
 //! ```
 //!
 //! 1. A directory is removed after the last of its entries. If an entry stays, so does the directory,
 //!    which is not reported by itself.
+//! 2. Files go before further directories are listed: what is in memory is the content of the directories
+//!    on one way down, and of a few that are being listed.
 
 use crate::failure::Failure;
 use crate::mounts::Place;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use std::collections::HashMap;
-use weir_vfs::{Attr, Caller, Error, FileKind};
+use weir_vfs::{Attr, Caller, Error, FileId, FileKind};
 
 /// Removes a file or tree, with many calls in flight. Calls `report` for each file that it cannot remove, and
 /// removes all others; returns whether none is left.
 pub async fn remove(place: Place, attr: Attr, report: impl FnMut(Failure)) -> bool {
-    let mut removal =
-        Removal { report, ahead: Vec::new(), directories: HashMap::new(), next: 0, all: true };
-    removal.ahead.push(Step::Visit { place, attr, above: None });
+    let mut removal = Removal {
+        report,
+        calls: Vec::new(),
+        lists: Vec::new(),
+        listed: 0,
+        directories: HashMap::new(),
+        next: 0,
+        all: true,
+    };
+    removal.found(place, &attr, None);
     let mut steps = FuturesUnordered::new();
     loop {
         while steps.len() < AT_ONCE
-            && let Some(step) = removal.ahead.pop()
+            && let Some(step) = removal.next_step()
         {
             steps.push(step.run());
         }
@@ -36,9 +45,10 @@ pub async fn remove(place: Place, attr: Attr, report: impl FnMut(Failure)) -> bo
     }
 }
 
-/// Most calls in flight. The last step found runs first, so that the list of pending steps is no longer
-/// than the directories on one path downwards together.
+/// Calls in flight at a time.
 const AT_ONCE: usize = 64;
+/// Directories that are listed at a time, since a listing is held in memory whole.
+const LISTED_AT_ONCE: usize = 4;
 
 /// The number of a directory whose content is being removed.
 type DirNumber = usize;
@@ -46,7 +56,12 @@ type DirNumber = usize;
 /// A tree that is being removed.
 struct Removal<R> {
     report: R,
-    ahead: Vec<Step>,
+    /// Names to remove; they go first.
+    calls: Vec<Step>,
+    /// Directories to list, those found last first.
+    lists: Vec<Step>,
+    /// Directories that are being listed.
+    listed: usize,
     /// Directories whose entries are being removed.
     directories: HashMap<DirNumber, Directory>,
     next: DirNumber,
@@ -65,50 +80,66 @@ struct Directory {
 
 /// One call, or the listing of a directory.
 enum Step {
-    /// Remove a file, or list a directory.
-    Visit { place: Place, attr: Attr, above: Option<DirNumber> },
-    /// Remove a directory whose entries are gone.
-    Leave { place: Place, above: Option<DirNumber> },
+    List {
+        place: Place,
+        id: FileId,
+        above: Option<DirNumber>,
+    },
+    Unlink {
+        place: Place,
+        above: Option<DirNumber>,
+    },
+    /// Removes a directory whose entries are gone.
+    Rmdir {
+        place: Place,
+        above: Option<DirNumber>,
+    },
 }
 
 /// The result of a step.
 enum Outcome {
-    Listed { place: Place, above: Option<DirNumber>, children: Vec<(Place, Attr)> },
-    Removed { above: Option<DirNumber> },
-    Stays { above: Option<DirNumber>, failure: Failure },
+    Listed {
+        place: Place,
+        above: Option<DirNumber>,
+        children: Vec<(Place, Attr)>,
+    },
+    /// Of a directory that cannot be listed; it is removed if it is empty.
+    Unlisted {
+        above: Option<DirNumber>,
+        failure: Option<Failure>,
+    },
+    Removed {
+        above: Option<DirNumber>,
+        failure: Option<Failure>,
+    },
 }
 
 impl Step {
     async fn run(self) -> Outcome {
         let (place, above, removed) = match self {
-            Self::Visit { place, attr, above } if attr.kind == FileKind::Directory => {
-                match place.children(attr.id).await {
-                    Ok(children) => return Outcome::Listed { place, above, children },
-                    // An unreadable directory can still be removed if it is empty.
-                    Err(failure) => match rmdir(&place).await {
-                        Ok(()) | Err(Error::NotFound) => return Outcome::Removed { above },
-                        Err(_) => return Outcome::Stays { above, failure },
-                    },
+            Self::List { place, id, above } => match place.children(id).await {
+                Ok(children) => return Outcome::Listed { place, above, children },
+                Err(failure) => {
+                    let gone = matches!(rmdir(&place).await, Ok(()) | Err(Error::NotFound));
+                    return Outcome::Unlisted { above, failure: (!gone).then_some(failure) };
                 }
-            }
-            Self::Visit { place, above, .. } => {
+            },
+            Self::Unlink { place, above } => {
                 let name = place.name.as_deref().unwrap_or_default();
                 let removed = place.fs.unlink(&Caller::Own, place.dir, name).await;
                 (place, above, removed)
             }
-            Self::Leave { place, above } => {
+            Self::Rmdir { place, above } => {
                 let removed = rmdir(&place).await;
                 (place, above, removed)
             }
         };
-        match removed {
+        let failure = match removed {
             // Another process removed it meanwhile.
-            Ok(()) | Err(Error::NotFound) => Outcome::Removed { above },
-            Err(error) => {
-                let failure = Failure::of(format!("remove {}", place.shown), error);
-                Outcome::Stays { above, failure }
-            }
-        }
+            Ok(()) | Err(Error::NotFound) => None,
+            Err(error) => Some(Failure::of(format!("remove {}", place.shown), error)),
+        };
+        Outcome::Removed { above, failure }
     }
 }
 
@@ -118,27 +149,56 @@ async fn rmdir(place: &Place) -> weir_vfs::Result<()> {
 }
 
 impl<R: FnMut(Failure)> Removal<R> {
+    fn found(&mut self, place: Place, attr: &Attr, above: Option<DirNumber>) {
+        match attr.kind {
+            FileKind::Directory => self.lists.push(Step::List { place, id: attr.id, above }),
+            _ => self.calls.push(Step::Unlink { place, above }),
+        }
+    }
+
+    fn next_step(&mut self) -> Option<Step> {
+        if let Some(call) = self.calls.pop() {
+            return Some(call);
+        }
+        if self.listed == LISTED_AT_ONCE {
+            return None;
+        }
+        let list = self.lists.pop()?;
+        self.listed += 1;
+        Some(list)
+    }
+
     fn take(&mut self, outcome: Outcome) {
         match outcome {
-            Outcome::Listed { place, above, children } if children.is_empty() => {
-                self.ahead.push(Step::Leave { place, above });
-            }
             Outcome::Listed { place, above, children } => {
+                self.listed -= 1;
+                if children.is_empty() {
+                    self.calls.push(Step::Rmdir { place, above });
+                    return;
+                }
                 let number = self.next;
                 self.next += 1;
                 let directory = Directory { place, above, entries: children.len(), kept: false };
                 self.directories.insert(number, directory);
-                let above = Some(number);
-                let visit = |(place, attr)| Step::Visit { place, attr, above };
-                self.ahead.extend(children.into_iter().map(visit));
+                for (place, attr) in children {
+                    self.found(Place { attr: None, ..place }, &attr, Some(number));
+                }
             }
-            Outcome::Removed { above } => self.done(above, false),
-            Outcome::Stays { above, failure } => {
-                (self.report)(failure);
-                self.all = false;
-                self.done(above, true);
+            Outcome::Unlisted { above, failure } => {
+                self.listed -= 1;
+                self.removed(above, failure);
             }
+            Outcome::Removed { above, failure } => self.removed(above, failure),
         }
+    }
+
+    fn removed(&mut self, above: Option<DirNumber>, failure: Option<Failure>) {
+        let kept = failure.is_some();
+        if let Some(failure) = failure {
+            (self.report)(failure);
+            self.all = false;
+        }
+        self.done(above, kept);
     }
 
     /// An entry of a directory is removed, or stays. A directory that stays is an entry that stays.
@@ -156,7 +216,7 @@ impl<R: FnMut(Failure)> Removal<R> {
                 return;
             };
             if !kept {
-                self.ahead.push(Step::Leave { place, above: next });
+                self.calls.push(Step::Rmdir { place, above: next });
                 return;
             }
             above = next;

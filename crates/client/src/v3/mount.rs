@@ -38,6 +38,7 @@ impl V3 {
             let attr = self.getattr(&self.own, &handle).await?;
             let mut root = Root { node: Node { handle, attr }, depth: exported };
             if reach == Reach::LastDirectory && root.node.attr.kind != FileKind::Directory {
+                refused.get_or_insert(weir_vfs::Error::NotDirectory.into());
                 continue;
             }
             for name in rest {

@@ -28,6 +28,8 @@ pub(crate) struct V4 {
     pub(in crate::v4) hard: bool,
     pub(in crate::v4) client: Client,
     pub(in crate::v4) session: Mutex<Arc<Session>>,
+    /// The server compares attributes (VERIFY, NVERIFY).
+    pub(in crate::v4) verifies: AtomicBool,
     /// The client still has to tell the server that it reclaims nothing.
     pub(in crate::v4) complete_due: AtomicBool,
     /// Held while a session is replaced.
@@ -73,6 +75,7 @@ impl V4 {
             hard: config.options.hard,
             client: Client::new(),
             session: Mutex::new(Session::none()),
+            verifies: AtomicBool::new(true),
             complete_due: AtomicBool::new(false),
             recovering: tokio::sync::Mutex::default(),
             opens: Opens::default(),

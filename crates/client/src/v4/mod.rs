@@ -6,6 +6,7 @@
 //! - [`state`]: opens, locks and delegations, and their reclaim after a server restart;
 //! - [`session`]: client id, session and slots; `session::compound` sends a compound until it is
 //!   answered, `session::resume` the rest of one that the server delayed (DELAY) half-way;
+//! - [`root`]: the way from the server's root to a mount's;
 //! - [`open_names`]: the names by which minor version 0 opens files;
 //! - [`attr`]: attributes to and from the neutral ones.
 
@@ -17,5 +18,6 @@ mod open_names;
 mod ops;
 mod raw;
 mod requests;
+mod root;
 mod session;
 mod state;

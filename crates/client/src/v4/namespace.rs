@@ -8,6 +8,7 @@ use super::requests::{getattr, lookup, node_ops, putfh, take};
 use crate::error::Result;
 use crate::protocol::{Handle, NewEntry, Node, Protocol, Special};
 use crate::retried;
+use std::sync::atomic::Ordering::Relaxed;
 use weir_nfs::v4::op;
 use weir_nfs::v4::op::open::{Claim, CreateHow, CreateVerifier, How};
 use weir_nfs::v4::types::{FileType, SpecData, StateId};
@@ -137,21 +138,38 @@ impl V4 {
         name: &[u8],
         directory: bool,
     ) -> Result<()> {
-        if self.delegations.any() {
+        let verifies = self.verifies.load(Relaxed);
+        if !verifies || self.delegations.any() {
             let node = self.lookup(cred, dir, name).await?;
+            match (directory, node.attr.kind) {
+                (true, FileKind::Directory) => {}
+                (true, _) => return Err(weir_vfs::Error::NotDirectory.into()),
+                (false, FileKind::Directory) => return Err(weir_vfs::Error::IsDirectory.into()),
+                (false, _) => {}
+            }
             self.give_back_file(&node.handle).await;
         }
-        // REMOVE removes files and directories alike (RFC 8881 section 18.25), so the compound
-        // goes on only if the name is of the right kind.
+        // REMOVE removes files and directories alike (RFC 8881 section 18.25), so the compound goes on
+        // only if the name is of the right kind.
         let kind = Attrs { kind: Some(FileType::Directory), ..Attrs::default() }.into();
         let check = if directory { Op::Verify(kind) } else { Op::Nverify(kind) };
-        let ops = [putfh(dir), lookup(name), check, putfh(dir), Op::Remove(name.into())];
+        let mut ops = vec![putfh(dir)];
+        if verifies {
+            ops.extend([lookup(name), check, putfh(dir)]);
+        }
+        ops.push(Op::Remove(name.into()));
         let answer = self.exchange(cred, "REMOVE", &ops, None).await?;
+        let compared = answer.results.last();
         match answer.status {
             Err(Nfs4Error::NotSame) => Err(weir_vfs::Error::NotDirectory.into()),
             Err(Nfs4Error::Same) => Err(weir_vfs::Error::IsDirectory.into()),
-            // It existed, and the first attempt removed it.
+            // It existed and the first attempt removed it, or it never did.
             Err(Nfs4Error::NoEnt) if answer.resent => Ok(()),
+            // Some servers do not compare attributes.
+            Err(_) if matches!(compared, Some(OpRes::Verify(_) | OpRes::Nverify(_))) => {
+                self.verifies.store(false, Relaxed);
+                Box::pin(self.remove_name(cred, dir, name, directory)).await
+            }
             status => self.checked("REMOVE", status),
         }
     }

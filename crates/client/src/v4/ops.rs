@@ -7,8 +7,8 @@ use crate::error::{Result, Violation};
 use crate::protocol::ChangeSpan;
 use crate::protocol::LockWaiters;
 use crate::protocol::{
-    Entry, Handle, Limits, NewEntry, Node, OpenContext, OpenLockOwner, Page, Protocol, Reach, Root,
-    Special, WriteRequest, Written,
+    Entry, Handle, Limits, NewEntry, Node, OpenContext, OpenLockOwner, Page, Protocol, Special,
+    WriteRequest, Written,
 };
 use crate::transport::{Connection, ReadTarget};
 use crate::v4::state::open_state::is_gone;
@@ -16,11 +16,10 @@ use async_trait::async_trait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use weir_nfs::Data;
-use weir_nfs::v4::attr::XATTR_SUPPORT;
 use weir_nfs::v4::op;
 use weir_nfs::v4::op::access::Rights;
 use weir_nfs::v4::types::{Content, StableHow, StateId};
-use weir_nfs::v4::{Attrs, Bitmap, Error as Nfs4Error, Op, OpRes};
+use weir_nfs::v4::{Attrs, Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
     Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange, Permissions,
@@ -28,140 +27,6 @@ use weir_vfs::{
 };
 
 impl V4 {
-    /// Follows `path` from the server's root as far as `reach` says, and learns about the file system
-    /// there.
-    pub(crate) async fn root(self: &Arc<Self>, path: &[Vec<u8>], reach: Reach) -> Result<Root> {
-        // The server's root, and then the file of each component.
-        let mut found: Vec<Node> = Vec::new();
-        let mut asked = path;
-        loop {
-            let (now, later) = asked.split_at(asked.len().min(self.lookups_at_once()));
-            let mut ops = match found.last() {
-                None => self.first_ops(),
-                Some(node) => vec![putfh(&node.handle)],
-            };
-            if found.is_empty() {
-                ops = node_ops(ops);
-            }
-            for name in now {
-                ops.push(lookup(name));
-                ops = node_ops(ops);
-            }
-            if later.is_empty() {
-                ops.extend(self.about_ops());
-            }
-            let answer = self.exchange(&self.own, "LOOKUP", &ops, None).await?;
-            let completes = matches!(ops.first(), Some(Op::ReclaimComplete(_)));
-            let before = found.len();
-            let attrs = self.nodes(answer.results, &mut found)?;
-            let all = found.len() - before == now.len() + usize::from(before == 0);
-            match (answer.status, attrs) {
-                (_, Some(attrs)) if all => {
-                    self.learn(attrs);
-                    break;
-                }
-                (Ok(()), _) if all && !later.is_empty() => asked = later,
-                (Err(Nfs4Error::CompleteAlready), _) if completes => {}
-                (status, _) => {
-                    let error = match self.checked("LOOKUP", status) {
-                        Err(error) => error,
-                        Ok(()) => self.unexpected("LOOKUP"),
-                    };
-                    if reach == Reach::End || found.is_empty() || !error.is_no_directory() {
-                        return Err(error);
-                    }
-                    break;
-                }
-            }
-        }
-        if reach == Reach::LastDirectory {
-            let is_directory = |node: &Node| node.attr.kind == FileKind::Directory;
-            found.truncate(found.iter().rposition(is_directory).map_or(0, |last| last + 1));
-        }
-        let depth = found.len().saturating_sub(1);
-        let node = found.pop().ok_or(weir_vfs::Error::NotDirectory)?;
-        if self.about.get().is_none() {
-            let ops = [vec![putfh(&node.handle)], self.about_ops()].concat();
-            let answer = self.exchange(&self.own, "GETATTR", &ops, None).await?;
-            match self.nodes(answer.results, &mut Vec::new())? {
-                Some(attrs) => self.learn(attrs),
-                None => {
-                    self.checked("GETATTR", answer.status)?;
-                    return Err(self.unexpected("GETATTR"));
-                }
-            }
-        }
-        Ok(Root { node, depth })
-    }
-
-    /// The operations that lead a new client to the server's root: it has nothing to reclaim, and says
-    /// so before it asks for any state (RFC 8881 section 18.51.3).
-    fn first_ops(&self) -> Vec<Op> {
-        let mut ops = Vec::new();
-        if self.complete_due.swap(false, Relaxed) {
-            ops.push(Op::ReclaimComplete(op::reclaim_complete::Args { one_fs: false }));
-        }
-        ops.push(Op::Putrootfh(()));
-        ops
-    }
-
-    /// Number of components of a path that one compound looks up.
-    fn lookups_at_once(&self) -> usize {
-        const EACH: usize = 3;
-        // SEQUENCE, RECLAIM_COMPLETE, the root, and what is asked at the end.
-        const BESIDES: usize = 7;
-        match self.has_sessions() {
-            true => (self.session().max_operations.saturating_sub(BESIDES) / EACH).max(1),
-            false => 4,
-        }
-    }
-
-    /// What is asked about a file system. Servers have been seen to refuse the question for extended
-    /// attributes (nfs-ganesha 4.3) rather than leave out the answer, so it comes last.
-    fn about_ops(&self) -> Vec<Op> {
-        let mut ops = vec![getattr(super::attr::ABOUT)];
-        if self.minor >= 2 {
-            ops.push(getattr(Bitmap::of(&[XATTR_SUPPORT])));
-        }
-        ops
-    }
-
-    /// Adds the files of a compound, each by GETFH and GETATTR, to `found`; what was asked about the
-    /// file system after them.
-    fn nodes(&self, results: Vec<OpRes>, found: &mut Vec<Node>) -> Result<Option<Attrs>> {
-        let (mut handle, mut about) = (None, None::<Attrs>);
-        for result in results {
-            match (result, handle.take(), &mut about) {
-                (OpRes::Getfh(Ok(fh)), ..) => handle = Some(Handle(fh.0)),
-                (OpRes::Getattr(Ok(attrs)), Some(handle), _) => {
-                    found.push(self.node_of(handle, &attrs, "LOOKUP")?);
-                }
-                (OpRes::Getattr(Ok(attrs)), None, Some(about)) => {
-                    about.xattr_support = attrs.xattr_support;
-                }
-                (OpRes::Getattr(Ok(attrs)), None, about) => *about = Some(attrs),
-                _ => {}
-            }
-        }
-        Ok(about)
-    }
-
-    fn learn(self: &Arc<Self>, attrs: Attrs) {
-        let session = self.session();
-        let fit = |asked: usize, session: usize, server: Option<u64>| {
-            let server = server.map_or(usize::MAX, |s| usize::try_from(s).unwrap_or(usize::MAX));
-            let session = if self.has_sessions() { session } else { usize::MAX };
-            asked.min(session).min(server.max(512))
-        };
-        let about = super::attr::about(&attrs, |max_read, max_write| Limits {
-            read: fit(self.asked.read, session.max_read, max_read),
-            write: fit(self.asked.write, session.max_write, max_write),
-        });
-        self.keep_alive(about.lease);
-        // Only the first root counts; a second mount has its own connection.
-        let _ = self.about.set(about);
-    }
-
     fn about(&self) -> Option<&About> {
         self.about.get()
     }

@@ -180,6 +180,16 @@ impl V4 {
                 slot.release(true);
                 Ok(Step::Again)
             }
+            Some(OpRes::Sequence(Err(
+                error @ (Nfs4Error::TooManyOps
+                | Nfs4Error::ReqTooBig
+                | Nfs4Error::RepTooBig
+                | Nfs4Error::RepTooBigToCache),
+            ))) => {
+                // Another session would not take it either.
+                slot.release(false);
+                Ok(Step::Answered(Answer { status: Err(error), ..answer }))
+            }
             Some(OpRes::Sequence(Err(error))) => {
                 tracing::debug!("{}: SEQUENCE: {error}", self.server);
                 Ok(Step::Recover { resent: answer.resent })
