@@ -457,7 +457,7 @@ fn a_second_interrupt_ends_a_copy_at_once() {
             names(&export).iter().any(|name| name.ends_with(".part")).then_some(())
         });
         // It cannot end cleanly, as that requires replies.
-        server.signal(Signal::STOP);
+        server.pause();
         let part = names(&export).into_iter().find(|name| name.ends_with(".part"));
         let part = part.expect("it was done before it was interrupted");
         let pid = Pid::from_child(&child);
@@ -490,7 +490,7 @@ fn an_interrupted_copy_that_is_cleaned_up_does_not_wait_for_a_server() {
         assert!(child.try_wait().unwrap().is_none(), "it was done before it was interrupted");
         names(&to).iter().any(|name| name.ends_with(".part")).then_some(())
     });
-    server.signal(Signal::STOP);
+    server.pause();
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
     server.signal(Signal::CONT);

@@ -5,9 +5,10 @@ mod common;
 
 use common::{Server, run, scratch, sparse, within};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 const NFS: u32 = 100_003;
@@ -30,7 +31,16 @@ impl Setup {
     }
 
     fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(("127.0.0.1", self.server.port)).unwrap();
+        self.connect_from(Ipv4Addr::LOCALHOST)
+    }
+
+    /// A connection from an address of this machine.
+    fn connect_from(&self, address: Ipv4Addr) -> TcpStream {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((address, 0)).into()).unwrap();
+        let server = SocketAddr::from((Ipv4Addr::LOCALHOST, self.server.port));
+        socket.connect(&server.into()).unwrap();
+        let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream
@@ -196,12 +206,15 @@ fn ten_thousand_silent_connections() {
     let setup = Setup::new();
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
-    let most = limit.maximum.unwrap_or(u64::MAX).saturating_sub(500).min(10_000);
+    // The server takes as many connections as a quarter of its file descriptors, and three addresses
+    // may have three quarters of those.
+    let most = (limit.maximum.unwrap_or(u64::MAX) / 4).min(16 << 10) / 10 * 7;
+    let most = most.min(10_000);
     setup.serves_others();
     let before = setup.memory();
     let mut silent = Vec::new();
     for n in 0..most {
-        let mut stream = setup.connect();
+        let mut stream = setup.connect_from(Ipv4Addr::new(127, 0, 0, 1 + (n % 3) as u8));
         // Some send nothing at all, some start a record and stop.
         match n % 4 {
             0 => {}

@@ -98,7 +98,7 @@ fn signals_end_it_also_while_the_server_hangs() {
         let mut waiter = weir(["lock", &at, "true"]).spawn().unwrap();
         // Whether it already waits makes no difference.
         std::thread::sleep(Duration::from_millis(300));
-        server.signal(Signal::STOP);
+        server.pause();
         let interrupt = |child: &Child| {
             // It may have ended.
             let _ = kill_process(Pid::from_child(child), Signal::INT);

@@ -170,6 +170,20 @@ impl Server {
         format!("nfs://127.0.0.1:{port}/{path}?mountport={port}&{options}", port = self.port)
     }
 
+    /// Stops the server (SIGSTOP); none of its threads runs when this returns.
+    pub(crate) fn pause(&self) {
+        self.signal(rustix::process::Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        within(Duration::from_secs(30), || {
+            let stopped = |task: std::fs::DirEntry| {
+                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                // pid (name) state ...
+                stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
+            };
+            std::fs::read_dir(&tasks).unwrap().flatten().all(stopped).then_some(())
+        });
+    }
+
     /// Sends a signal.
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
