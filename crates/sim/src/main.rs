@@ -34,6 +34,8 @@ use world::{Plant, World};
 const CHAOS: Duration = Duration::from_secs(10);
 /// How long all of it may last, in simulated time.
 const LONGEST: Duration = Duration::from_secs(600);
+/// How long a seed may run on a slow machine; it takes a second.
+const LONGEST_IN_REAL_TIME: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -89,6 +91,8 @@ fn many(from: u64, to: u64, args: &[String]) -> ExitCode {
 
 /// Runs one seed in this process.
 fn one(seed: u64, plant: Option<Plant>, traces: bool) -> ExitCode {
+    end_what_hangs();
+    end_at_a_panic(seed);
     host::begin(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -112,6 +116,27 @@ fn one(seed: u64, plant: Option<Plant>, traces: bool) -> ExitCode {
     // What is left waits for replies that never come.
     runtime.shutdown_background();
     ExitCode::SUCCESS
+}
+
+/// Ends the program when it takes far longer than a seed does: a lock that is taken twice, or a loop that
+/// never waits, holds up its only thread, and with it simulated time.
+fn end_what_hangs() {
+    std::thread::spawn(|| {
+        // Of the machine's time, which the simulation does not replace for this.
+        std::thread::sleep(LONGEST_IN_REAL_TIME);
+        eprintln!("the simulation hangs");
+        std::process::exit(1);
+    });
+}
+
+/// Ends the program at any panic: those of background tasks would otherwise be seen by none.
+fn end_at_a_panic(seed: u64) {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        report(info);
+        eprintln!("seed {seed} panics");
+        std::process::exit(1);
+    }));
 }
 
 thread_local! {
