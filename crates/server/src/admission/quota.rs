@@ -2,8 +2,8 @@
 //!
 //! 1. What all peers were granted together stays within the limit. What is [charged](Share::charge) because it
 //!    is there already, and was not granted, takes nothing from other peers: it keeps its own peer from more.
-//! 2. A peer may hold at most as much as it leaves free. Alone it gets half of the limit, beside
-//!    another one that takes what it can a third, and so on: there is always room for the next peer.
+//! 2. A peer may hold at most as much as it leaves free. The first that takes what it can gets half of the
+//!    limit, the next one a quarter, and so on: there is always room for the next peer.
 //!    A peer that holds nothing may take all that is free.
 //! 3. Requests of one peer are granted in their order; none waits for the turn of another peer.
 
@@ -138,6 +138,17 @@ impl Share {
     /// Whether the peer may have `amount` more.
     pub(crate) fn allows(&self, amount: usize) -> bool {
         amount <= self.allowance(&self.quota.held.lock())
+    }
+
+    /// What the peer holds.
+    pub(crate) fn held(&self) -> usize {
+        self.granted.load(Ordering::Relaxed) + self.over.load(Ordering::Relaxed)
+    }
+
+    /// Whether less than an eighth of the limit is free, whoever holds the rest.
+    pub(crate) fn is_short_for_all(&self) -> bool {
+        let limit = self.quota.limit;
+        limit - self.quota.held.lock().granted.min(limit) < limit / 8
     }
 
     /// Whether the peer holds all that it may.

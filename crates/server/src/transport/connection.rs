@@ -10,7 +10,7 @@
 //! ```
 
 use super::call::{Begun, CallFuture, begin};
-use super::drain::Drain;
+use super::drain::{Drain, Progress, expected_rate};
 use super::polling::Polling;
 use super::socket::Socket;
 use super::{SMALL_BYTES, Transport};
@@ -102,7 +102,7 @@ impl Connection {
         // A token of its own, so that connections do not meet at the lock of one.
         let stop = transport.stop.child_token();
         let idle_look = Box::pin(tokio::time::sleep(transport.limits.idle));
-        let drain = Drain::new(transport.limits.min_drain_rate, transport.limits.stall);
+        let drain = Drain::new(transport.limits.stall);
         Self {
             transport,
             socket: Socket::Registered(stream),
@@ -329,8 +329,12 @@ impl Connection {
             }
             () = until(look) => {
                 let unread = unacknowledged_bytes(self.peer.local_addr(), self.peer.addr());
-                let taken = self.written.saturating_sub(unread.unwrap_or(0));
-                if self.drain.look(Instant::now(), taken) {
+                let taken = match unread {
+                    Some(unread) => Progress::Acknowledged(self.written.saturating_sub(unread)),
+                    None => Progress::Written(self.written),
+                };
+                let rate = expected_rate(limits, &self.shares);
+                if self.drain.look(Instant::now(), taken, rate) {
                     return Err(End::SlowReader);
                 }
             }

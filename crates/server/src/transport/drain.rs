@@ -1,32 +1,71 @@
 //! How fast a peer takes the replies that wait for it.
 //!
 //! 1. A peer is slow if replies have waited for it all through a window, and it took fewer bytes in that window
-//!    than the minimum rate makes. Replies that are all sent begin anew.
+//!    than the expected rate makes. Replies that are all sent begin anew.
 //! 2. A byte is taken when the peer has acknowledged it, or, where the kernel does not tell that, when the
 //!    kernel has it. The kernel's buffer empties in large steps, which say little of a slow peer.
+//! 3. How much is expected depends on who waits for the memory ([`expected_rate`]): a slow network is no reason
+//!    to end a connection whose memory nobody wants.
+//! 4. A look that comes much later than planned (the server was paused), or that the kernel answers in another way
+//!    than at the begin of the window, says nothing of the peer: the window begins anew.
 
+use super::Limits;
+use crate::admission::AddressShares;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Looks at the rate in a window.
 const LOOKS: u32 = 4;
 
-/// What a peer takes.
+/// What a peer has taken of what was sent to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Bytes that it has acknowledged.
+    Acknowledged(u64),
+    /// Bytes that the kernel has; it does not say how many the peer has.
+    Written(u64),
+}
+
+impl Progress {
+    /// Bytes since `before`, if both were counted in the same way.
+    fn since(self, before: Self) -> Option<u64> {
+        match (self, before) {
+            (Self::Acknowledged(now), Self::Acknowledged(before))
+            | (Self::Written(now), Self::Written(before)) => Some(now.saturating_sub(before)),
+            _ => None,
+        }
+    }
+}
+
+/// What a connection of an address is expected to take, in bytes per second.
+///
+/// While memory of replies is short for all, each connection takes the minimum rate. While it is short for the
+/// address alone, its connections take that rate together: they may share one slow network. Otherwise the least
+/// rate is enough.
+pub(super) fn expected_rate(limits: &Limits, address: &AddressShares) -> u64 {
+    let rate = if address.reply_bytes.is_short_for_all() {
+        limits.min_drain_rate
+    } else if !address.reply_bytes.allows(limits.record_bytes) {
+        limits.min_drain_rate / (address.connections.held() as u64).max(1)
+    } else {
+        0
+    };
+    rate.max(limits.least_drain_rate)
+}
+
+/// How fast a peer takes what waits for it.
 #[derive(Debug)]
 pub(super) struct Drain {
-    least_bytes: u64,
     window: Duration,
     next_look: Option<Instant>,
     /// Where the window began: when, and what was taken before.
-    begun: Option<(Instant, u64)>,
+    begun: Option<(Instant, Progress)>,
 }
 
 impl Drain {
-    /// Expects `rate` bytes per second over each `window`.
-    pub(super) fn new(rate: u64, window: Duration) -> Self {
-        let least = u128::from(rate) * window.as_millis() / 1000;
-        let least_bytes = u64::try_from(least).unwrap_or(u64::MAX).max(1);
-        Self { least_bytes, window, next_look: None, begun: None }
+    /// Takes the rate over each `window`.
+    pub(super) fn new(window: Duration) -> Self {
+        Self { window, next_look: None, begun: None }
     }
 
     /// Replies wait to be taken, or none does.
@@ -43,38 +82,50 @@ impl Drain {
         self.next_look
     }
 
-    /// The peer has taken `taken` bytes in all. Says whether it is too slow.
-    pub(super) fn look(&mut self, now: Instant, taken: u64) -> bool {
-        self.next_look = Some(now + self.window / LOOKS);
-        match self.begun {
-            Some((begun, _)) if now.duration_since(begun) < self.window => false,
-            Some((_, before)) if taken.saturating_sub(before) < self.least_bytes => true,
-            _ => {
-                self.begun = Some((now, taken));
-                false
-            }
+    /// The peer has taken `taken` in all. Says whether that is slower than `rate` bytes per second.
+    pub(super) fn look(&mut self, now: Instant, taken: Progress, rate: u64) -> bool {
+        let step = self.window / LOOKS;
+        let planned = self.next_look.replace(now + step);
+        let is_late = planned.is_some_and(|planned| now.duration_since(planned) > step);
+        let before = self.begun.filter(|_| !is_late);
+        let Some((begun, Some(bytes))) = before.map(|(at, before)| (at, taken.since(before)))
+        else {
+            self.begun = Some((now, taken));
+            return false;
+        };
+        let passed = now.duration_since(begun);
+        if passed < self.window {
+            return false;
         }
+        if u128::from(bytes) * 1000 < u128::from(rate) * passed.as_millis() {
+            return true;
+        }
+        self.begun = Some((now, taken));
+        false
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Progress::{Acknowledged, Written};
     use super::*;
+    use crate::admission::{Addresses, SharedLimits};
 
     const WINDOW: Duration = Duration::from_secs(60);
+    const STEP: Duration = Duration::from_secs(15);
 
     /// After how long a peer that takes `rate` bytes per second in steps of `step` bytes is found slow, if it
     /// ever is in an hour.
     fn found_slow(rate: u64, step: u64) -> Option<Duration> {
         let begin = Instant::now();
-        let mut drain = Drain::new(1000, WINDOW);
+        let mut drain = Drain::new(WINDOW);
         drain.set_waiting(true, || begin);
         while let Some(now) = drain.next_look() {
             let since = now - begin;
             if since > Duration::from_secs(3600) {
                 break;
             }
-            if drain.look(now, rate * since.as_secs() / step * step) {
+            if drain.look(now, Acknowledged(rate * since.as_secs() / step * step), 1000) {
                 return Some(since);
             }
         }
@@ -83,8 +134,8 @@ mod tests {
 
     #[test]
     fn a_peer_that_takes_less_than_the_minimum_is_slow_and_no_other_is() {
-        assert_eq!(found_slow(0, 1), Some(WINDOW + WINDOW / LOOKS));
-        assert_eq!(found_slow(999, 1), Some(WINDOW + WINDOW / LOOKS));
+        assert_eq!(found_slow(0, 1), Some(WINDOW + STEP));
+        assert_eq!(found_slow(999, 1), Some(WINDOW + STEP));
         assert_eq!(found_slow(1000, 1), None);
         assert_eq!(found_slow(1000, 30_000), None, "it reads in steps");
         assert_eq!(found_slow(1 << 20, 1 << 20), None);
@@ -93,16 +144,76 @@ mod tests {
     #[test]
     fn replies_that_are_all_taken_begin_anew() {
         let begin = Instant::now();
-        let mut drain = Drain::new(1000, WINDOW);
+        let mut drain = Drain::new(WINDOW);
         drain.set_waiting(true, || begin);
         let first = drain.next_look().unwrap();
-        assert!(!drain.look(first, 0));
+        assert!(!drain.look(first, Acknowledged(0), 1000));
         drain.set_waiting(false, || unreachable!("nothing waits"));
         assert_eq!(drain.next_look(), None);
         let later = begin + WINDOW * 3;
         drain.set_waiting(true, || later);
         drain.set_waiting(true, || unreachable!("it is known when to look"));
-        assert!(!drain.look(later + WINDOW / LOOKS, 0));
-        assert!(drain.look(later + WINDOW / LOOKS + WINDOW, 10));
+        assert!(!look_until(&mut drain, later + WINDOW, |_| Acknowledged(10)));
+        assert!(look_until(&mut drain, later + WINDOW + STEP, |_| Acknowledged(10)));
+    }
+
+    /// Looks whenever that is planned, until `end`; whether the peer is found slow.
+    fn look_until(drain: &mut Drain, end: Instant, taken: impl Fn(Instant) -> Progress) -> bool {
+        while let Some(now) = drain.next_look().filter(|&now| now <= end) {
+            if drain.look(now, taken(now), 1000) {
+                return true;
+            }
+        }
+        false
+    }
+
+    #[test]
+    fn a_look_that_comes_late_begins_anew() {
+        let begin = Instant::now();
+        let mut drain = Drain::new(WINDOW);
+        drain.set_waiting(true, || begin);
+        assert!(!look_until(&mut drain, begin + WINDOW, |_| Acknowledged(0)));
+        let woken = begin + WINDOW * 2;
+        assert!(!drain.look(woken, Acknowledged(0), 1000), "the server was paused");
+        assert!(!look_until(&mut drain, woken + WINDOW - STEP, |_| Acknowledged(0)));
+        assert!(look_until(&mut drain, woken + WINDOW, |_| Acknowledged(0)), "slow all the same");
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_tell_for_once_begins_anew() {
+        let begin = Instant::now();
+        let mut drain = Drain::new(WINDOW);
+        drain.set_waiting(true, || begin);
+        let failed = begin + STEP;
+        // It takes enough, and what was written is a lot more at first.
+        let taken = |now: Instant| {
+            let bytes = (now - begin).as_secs() * 1000;
+            if now == failed { Written(bytes + 4_000_000) } else { Acknowledged(bytes) }
+        };
+        assert!(!look_until(&mut drain, begin + WINDOW * 10, taken));
+        // Where it never tells, what was written counts.
+        drain.set_waiting(false, || begin);
+        drain.set_waiting(true, || begin);
+        assert!(look_until(&mut drain, begin + WINDOW + STEP, |_| Written(1)));
+    }
+
+    #[test]
+    fn more_is_expected_of_a_peer_while_others_wait_for_its_memory() {
+        let limits = Limits { record_bytes: 100, ..Limits::default() };
+        let shared =
+            SharedLimits { reply_bytes: 8000, call_bytes: 1, connections: 100, clients: 1 };
+        let addresses = Addresses::new(shared);
+        let of = |last: u8| addresses.shares_of([192, 0, 2, last].into());
+        let one = of(1);
+        let _connections = one.connections.try_take(4).unwrap();
+        let some = one.reply_bytes.try_take(3000).unwrap();
+        assert_eq!(expected_rate(&limits, &one), 1 << 10, "nobody waits");
+        let rest = one.reply_bytes.try_take(1000).unwrap();
+        assert_eq!(expected_rate(&limits, &one), 4 << 10, "its connections share the rate");
+        assert_eq!(expected_rate(&limits, &of(2)), 1 << 10, "another address");
+        let _full = [of(2).reply_bytes.try_take(2000), of(3).reply_bytes.try_take(1500)];
+        assert_eq!(expected_rate(&limits, &one), 16 << 10, "memory is short for all");
+        drop((some, rest));
+        assert_eq!(expected_rate(&limits, &one), 1 << 10);
     }
 }

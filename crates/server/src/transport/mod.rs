@@ -4,7 +4,8 @@
 //!    first takes the largest record's size out of a budget that all connections share, of which
 //!    each address has a share.
 //! 2. A record that does not arrive whole in time ends its connection, as do replies that the peer
-//!    takes more slowly than a minimum rate ([`drain`]). A large record that makes no progress does
+//!    takes more slowly than a minimum rate, which is higher while others wait for the memory that they
+//!    hold ([`drain`]). A large record that makes no progress does
 //!    so within seconds if others wait for the memory that it holds.
 //! 3. At most [`Limits::in_flight`] calls of a connection wait at a time, and its replies take about
 //!    [`Limits::reply_bytes`]; at either bound its next calls wait in the socket. The replies of all
@@ -59,8 +60,11 @@ pub struct Limits {
     /// Bytes of replies of all connections together. An address may hold as much as it leaves free.
     pub all_reply_bytes: usize,
     /// Bytes per second that a peer takes at least of the replies that wait for it, on average over
-    /// [`stall`](Self::stall).
+    /// [`stall`](Self::stall), while others wait for the memory that they hold: each connection, or those of an
+    /// address together if nobody else waits.
     pub min_drain_rate: u64,
+    /// The same while nobody waits; no connection has to take less than this.
+    pub least_drain_rate: u64,
     /// How long a begun record may take to arrive, and over how long the rate is taken at which a peer takes its
     /// replies.
     pub stall: Duration,
@@ -80,6 +84,7 @@ impl Default for Limits {
             reply_bytes: 8 << 20,
             all_reply_bytes: 256 << 20,
             min_drain_rate: 16 << 10,
+            least_drain_rate: 1 << 10,
             stall: Duration::from_secs(60),
             idle: Duration::from_secs(360),
             drain: Duration::from_secs(10),

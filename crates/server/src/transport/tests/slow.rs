@@ -45,13 +45,27 @@ async fn small_replies_that_are_not_read_keep_the_next_call_from_being_executed_
         other.send(xid, ECHO, 0, b"").await;
         assert_eq!(other.reply().await.0.xid, xid);
     }
+    // Those that wait are counted.
+    while f.transport.addresses.reply_bytes.used() <= 64 << 10 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let used = f.transport.addresses.reply_bytes.used();
-    assert!(used > 64 << 10, "those that wait are counted: {used}");
     assert!(used <= (64 * 16) << 10, "{used} bytes are held");
     for xid in 0..1024 {
         assert_eq!(slow.reply().await.0.xid, xid);
     }
     all_is_given_back(&f).await;
+}
+
+impl Client {
+    /// Asks for so many replies of a megabyte, if the connection does not end before.
+    async fn ask(&mut self, replies: u32) {
+        for xid in 0..replies {
+            if !self.try_send(xid, ECHO, 6, &MEGABYTE.to_be_bytes()).await {
+                break;
+            }
+        }
+    }
 }
 
 /// Waits until no connection's replies take memory.
@@ -63,16 +77,51 @@ async fn all_is_given_back(f: &Fixture) {
 
 #[tokio::test]
 async fn a_peer_that_reads_more_slowly_than_the_minimum_is_disconnected() {
-    let limits =
-        Limits { stall: Duration::from_millis(400), min_drain_rate: 1 << 30, ..Limits::default() };
+    let limits = Limits {
+        stall: Duration::from_millis(400),
+        least_drain_rate: 1 << 30,
+        ..Limits::default()
+    };
     let f = Fixture::new(limits).await;
     let mut slow = f.connect().await;
-    for xid in 0..64 {
-        slow.send(xid, ECHO, 6, &MEGABYTE.to_be_bytes()).await;
-    }
+    // It may be cut off before it has sent all of them, if this test is paused.
+    slow.ask(64).await;
     // It goes on reading, which does not help.
-    let mut byte = [0];
-    slow.0.read_exact(&mut byte).await.unwrap();
+    let _ = slow.0.read_u8().await;
+    all_is_given_back(&f).await;
+    let mut rest = Vec::new();
+    let _ = slow.0.read_to_end(&mut rest).await;
+    assert!(rest.len() < 32 << 20, "{} bytes came before the end", rest.len());
+}
+
+/// Limits by which no rate is enough while others wait for the memory, and any is while nobody does.
+fn limits_for_the_patient() -> Limits {
+    let stall = Duration::from_millis(200);
+    Limits { stall, min_drain_rate: 1 << 40, least_drain_rate: 0, ..Limits::default() }
+}
+
+#[tokio::test]
+async fn a_slow_reader_stays_while_nobody_waits_for_the_memory_of_its_replies() {
+    let f = Fixture::new(limits_for_the_patient()).await;
+    let mut slow = f.connect().await;
+    slow.ask(64).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    for xid in 0..64 {
+        let (header, rest) = slow.reply().await;
+        assert_eq!((header.xid, rest.len()), (xid, 4 + MEGABYTE as usize));
+    }
+}
+
+#[tokio::test]
+async fn a_slow_reader_is_disconnected_while_others_wait_for_the_memory_of_its_replies() {
+    let limits = Limits { all_reply_bytes: 8 << 20, ..limits_for_the_patient() };
+    let f = Fixture::new(limits).await;
+    let mut slow = f.connect().await;
+    slow.ask(64).await;
+    // Its address has used up its share, so this one waits for it.
+    let mut next = f.connect().await;
+    next.send(1, ECHO, 4, &MEGABYTE.to_be_bytes()).await;
+    assert_eq!(next.reply().await.0.xid, 1);
     all_is_given_back(&f).await;
     let mut rest = Vec::new();
     let _ = slow.0.read_to_end(&mut rest).await;
