@@ -108,6 +108,12 @@ impl RecordReader {
         self.earlier.len() + self.fragment.map_or(0, |fragment| fragment.len)
     }
 
+    /// Length of the current record, once its last fragment has announced itself.
+    pub fn whole_bytes(&self) -> Option<usize> {
+        let last = self.fragment.filter(|fragment| fragment.last)?;
+        Some(self.earlier.len() + last.len)
+    }
+
     /// Whether the stream may end here: no record has started.
     pub fn is_between_records(&self, input: &BytesMut) -> bool {
         input.is_empty() && self.fragment.is_none() && self.earlier.is_empty()
@@ -163,6 +169,21 @@ mod tests {
             let records = read(stream, piece, 6).unwrap();
             assert_eq!(records, [&b"abcd"[..], b"efghij", b"", b"k"], "pieces of {piece}");
         }
+    }
+
+    #[test]
+    fn the_length_of_a_record_is_known_from_its_last_fragment_on() {
+        let mut reader = RecordReader::new(100);
+        let mut input = BytesMut::new();
+        let mut feed = |bytes: &[u8]| {
+            input.extend_from_slice(bytes);
+            assert_eq!(reader.next_record(&mut input), Ok(None));
+            reader.whole_bytes()
+        };
+        assert_eq!(feed(b"\0\0\0"), None);
+        assert_eq!(feed(b"\x03a"), None);
+        assert_eq!(feed(b"bc\x80\0"), None);
+        assert_eq!(feed(b"\0\x05"), Some(8));
     }
 
     #[test]

@@ -236,6 +236,11 @@ impl Callbacks {
         }
     }
 
+    /// Whether a connection serves the backchannel of a session: its client may be silent until it is called.
+    pub(crate) fn needs(&self, connection: u64) -> bool {
+        self.state.lock().sessions.is_bound(connection)
+    }
+
     /// Forgets a connection, which is gone or does not answer.
     pub(crate) fn forget(&self, connection: u64) {
         if self.peers.lock().remove(&connection).is_some() {

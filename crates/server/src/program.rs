@@ -108,6 +108,11 @@ pub trait Program: Send + Sync + 'static {
 
     /// A connection has ended.
     fn disconnected(&self, _peer: &Peer) {}
+
+    /// Whether a connection is to stay, though it is silent.
+    fn needs(&self, _peer: &Peer) -> bool {
+        false
+    }
 }
 
 /// The programs behind one port.
@@ -130,6 +135,11 @@ impl Programs {
     /// Tells the programs that a connection has ended.
     pub(crate) fn disconnected(&self, peer: &Peer) {
         self.programs.iter().for_each(|(_, program)| program.disconnected(peer));
+    }
+
+    /// Whether a program needs a connection that is silent.
+    pub(crate) fn need(&self, peer: &Peer) -> bool {
+        self.programs.iter().any(|(_, program)| program.needs(peer))
     }
 
     /// Finds a program.

@@ -145,7 +145,7 @@ impl Share {
         self.granted.load(Ordering::Relaxed) + self.over.load(Ordering::Relaxed)
     }
 
-    /// Whether less than an eighth of the limit is free, whoever holds the rest.
+    /// Whether less than an eighth of the limit is free.
     pub(crate) fn is_short_for_all(&self) -> bool {
         let limit = self.quota.limit;
         limit - self.quota.held.lock().granted.min(limit) < limit / 8
@@ -166,6 +166,13 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
+    /// Gives back what is more than this.
+    pub(crate) fn shrink(&mut self, amount: usize) {
+        if amount < self.granted + self.over {
+            self.resize(amount);
+        }
+    }
+
     /// Makes it this much, whether the peer may have it or not.
     pub(crate) fn resize(&mut self, amount: usize) {
         let (share, before) = (&self.share, self.granted + self.over);

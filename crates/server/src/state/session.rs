@@ -458,6 +458,11 @@ impl Sessions {
         }
     }
 
+    /// Whether a connection serves the backchannel of a session.
+    pub fn is_bound(&self, connection: u64) -> bool {
+        self.by_connection.contains_key(&connection)
+    }
+
     /// Forgets a connection, which is gone or does not answer.
     pub fn unbind(&mut self, connection: u64) {
         for id in self.by_connection.remove(&connection).unwrap_or_default() {

@@ -190,7 +190,10 @@ impl Connection {
         while self.may_serve() {
             let Some(record) = self.records.next_record(&mut self.input)? else { return Ok(true) };
             self.reading_since = None;
-            let memory = self.memory.take();
+            let mut memory = self.memory.take();
+            if let Some(memory) = &mut memory {
+                memory.shrink(record.len());
+            }
             self.handle(record, memory)?;
         }
         Ok(false)
@@ -289,7 +292,8 @@ impl Connection {
         let holds_memory = self.reading_since.is_some() && self.memory.is_some();
 
         let limits = &self.transport.limits;
-        let price = limits.record_bytes.min(limits.call_bytes);
+        let most = limits.record_bytes.min(limits.call_bytes);
+        let price = self.records.whole_bytes().unwrap_or(most).min(most);
         let (budget, idle) = (self.shares.call_bytes.clone(), limits.idle);
         let socket = self.socket.registered()?;
         tokio::select! {
@@ -310,17 +314,19 @@ impl Connection {
                 self.fill()?;
             }
             () = tokio::time::sleep(LOOK_EVERY), if holds_memory => {
-                if !budget.allows(price) && self.arrived.elapsed() > IDLE_WITH_MEMORY {
+                if !budget.allows(most) && self.arrived.elapsed() > IDLE_WITH_MEMORY {
                     return Err(End::StalledRecord);
                 }
             }
             () = until(deadline) => return Err(End::StalledRecord),
             () = &mut self.idle_look => {
-                // Who else holds the peer (the server calls its client back over it) needs it still.
+                // Who else holds the peer (the server calls its client back over it) needs it still, and so
+                // does a session whose backchannel it serves. The kernel finds out whether the other end is gone.
                 let is_used = !between
                     || !self.output.is_empty()
                     || self.waiting.load(Ordering::Acquire) > 0
-                    || Arc::strong_count(&self.peer) > HOLDERS_WHEN_IDLE;
+                    || Arc::strong_count(&self.peer) > HOLDERS_WHEN_IDLE
+                    || self.transport.programs.need(&self.peer);
                 if !is_used && self.arrived.elapsed() >= idle {
                     return Err(End::Idle);
                 }

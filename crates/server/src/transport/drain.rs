@@ -4,8 +4,8 @@
 //!    than the expected rate makes. Replies that are all sent begin anew.
 //! 2. A byte is taken when the peer has acknowledged it, or, where the kernel does not tell that, when the
 //!    kernel has it. The kernel's buffer empties in large steps, which say little of a slow peer.
-//! 3. How much is expected depends on who waits for the memory ([`expected_rate`]): a slow network is no reason
-//!    to end a connection whose memory nobody wants.
+//! 3. How much is expected depends on whether other connections want the memory ([`expected_rate`]): a slow
+//!    network alone is no reason to end a connection.
 //! 4. A look that comes much later than planned (the server was paused), or that the kernel answers in another way
 //!    than at the begin of the window, says nothing of the peer: the window begins anew.
 
@@ -207,7 +207,7 @@ mod tests {
         let one = of(1);
         let _connections = one.connections.try_take(4).unwrap();
         let some = one.reply_bytes.try_take(3000).unwrap();
-        assert_eq!(expected_rate(&limits, &one), 1 << 10, "nobody waits");
+        assert_eq!(expected_rate(&limits, &one), 1 << 10, "there is enough for all");
         let rest = one.reply_bytes.try_take(1000).unwrap();
         assert_eq!(expected_rate(&limits, &one), 4 << 10, "its connections share the rate");
         assert_eq!(expected_rate(&limits, &of(2)), 1 << 10, "another address");

@@ -1,8 +1,8 @@
 //! TCP: listening, connections, and the bounds on what peers can make the server hold.
 //!
 //! 1. An idle connection has no buffer. A small record takes one of [`SMALL_BYTES`]; a large one
-//!    first takes the largest record's size out of a budget that all connections share, of which
-//!    each address has a share.
+//!    first takes its size (the largest record's, until its last fragment says its size) out of a budget
+//!    that all connections share, of which each address has a share.
 //! 2. A record that does not arrive whole in time ends its connection, as do replies that the peer
 //!    takes more slowly than a minimum rate, which is higher while others wait for the memory that they
 //!    hold ([`drain`]). A large record that makes no progress does
@@ -11,9 +11,10 @@
 //!    [`Limits::reply_bytes`]; at either bound its next calls wait in the socket. The replies of all
 //!    connections together take [`Limits::all_reply_bytes`], of which each address has a share.
 //! 4. At most [`Limits::connections`] connections are open, of which each address has a share; the
-//!    next one is closed at once, and the log says so. One that has been silent for long is closed,
-//!    and one whose other end is gone.
+//!    next one is closed at once, and the log says so. One that has been silent for long is closed unless it
+//!    serves a backchannel, and one whose other end is gone.
 
+mod accept_errors;
 mod call;
 mod connection;
 mod drain;
@@ -26,6 +27,7 @@ mod tests;
 use crate::admission::{AddressShares, Addresses, Admission, Origin, SharedLimits, Taken};
 use crate::peer::{From, Peer};
 use crate::program::Programs;
+use accept_errors::AcceptErrors;
 use connection::Connection;
 use futures_util::future::join_all;
 pub use local::LocalConnection;
@@ -34,7 +36,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -60,10 +62,10 @@ pub struct Limits {
     /// Bytes of replies of all connections together. An address may hold as much as it leaves free.
     pub all_reply_bytes: usize,
     /// Bytes per second that a peer takes at least of the replies that wait for it, on average over
-    /// [`stall`](Self::stall), while others wait for the memory that they hold: each connection, or those of an
-    /// address together if nobody else waits.
+    /// [`stall`](Self::stall), while the memory that they hold is short: each connection, or those of an address
+    /// together if it is short for that address alone.
     pub min_drain_rate: u64,
-    /// The same while nobody waits; no connection has to take less than this.
+    /// The same while there is enough memory, and the least that is ever expected.
     pub least_drain_rate: u64,
     /// How long a begun record may take to arrive, and over how long the rate is taken at which a peer takes its
     /// replies.
@@ -141,6 +143,7 @@ impl Transport {
     }
 
     async fn accept(self: &Arc<Self>, listener: TcpListener, tasks: &TaskTracker) {
+        let mut errors = AcceptErrors::default();
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -149,7 +152,13 @@ impl Transport {
             match accepted {
                 Ok((stream, addr)) => self.clone().admit(tasks, stream, addr),
                 Err(error) => {
-                    warn!("cannot accept a connection: {error}");
+                    match errors.report(Instant::now()) {
+                        Some(0) => warn!("cannot accept a connection: {error}"),
+                        Some(more) => {
+                            warn!("cannot accept a connection: {error} ({more} times more before)")
+                        }
+                        None => debug!("cannot accept a connection: {error}"),
+                    }
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }

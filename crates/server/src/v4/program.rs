@@ -29,4 +29,8 @@ impl Program for Nfs4 {
     fn disconnected(&self, peer: &Peer) {
         self.services.callbacks.forget(peer.id());
     }
+
+    fn needs(&self, peer: &Peer) -> bool {
+        self.services.callbacks.needs(peer.id())
+    }
 }

@@ -94,14 +94,14 @@ async fn a_peer_that_reads_more_slowly_than_the_minimum_is_disconnected() {
     assert!(rest.len() < 32 << 20, "{} bytes came before the end", rest.len());
 }
 
-/// Limits by which no rate is enough while others wait for the memory, and any is while nobody does.
+/// Limits by which no rate is enough while others wait for the memory, and any is while none do.
 fn limits_for_the_patient() -> Limits {
     let stall = Duration::from_millis(200);
     Limits { stall, min_drain_rate: 1 << 40, least_drain_rate: 0, ..Limits::default() }
 }
 
 #[tokio::test]
-async fn a_slow_reader_stays_while_nobody_waits_for_the_memory_of_its_replies() {
+async fn a_slow_reader_stays_while_no_other_waits_for_the_memory_of_its_replies() {
     let f = Fixture::new(limits_for_the_patient()).await;
     let mut slow = f.connect().await;
     slow.ask(64).await;
@@ -218,6 +218,45 @@ async fn records_that_are_sent_drop_by_drop_leave_room_for_those_of_another_addr
         () = served => {}
         () = drip => unreachable!(),
         () = tokio::time::sleep(Duration::from_secs(60)) => panic!("the other address waits"),
+    }
+}
+
+#[tokio::test]
+async fn a_large_call_is_charged_its_own_length_while_it_is_executed() {
+    const BYTES: usize = 50_000;
+    const CALLS: u32 = 20;
+    let record_bytes = 1 << 20;
+    let limits = Limits { record_bytes, call_bytes: 8 * record_bytes, ..Limits::default() };
+    let f = Fixture::new(limits).await;
+    let mut c = f.connect().await;
+    for xid in 0..CALLS {
+        let mut e = start_record();
+        let (cred, verf) = (OpaqueAuth::NONE, OpaqueAuth::NONE);
+        e.put(&CallHeader { xid, program: ECHO.program, version: 1, procedure: 2, cred, verf });
+        e.raw(&[0; BYTES]);
+        let record = finish_record(e).to_bytes();
+        if xid % 2 == 0 {
+            c.0.write_all(&record).await.unwrap();
+            continue;
+        }
+        // In two fragments, of which the first does not say how long the record is.
+        let (first, last) = record[4..].split_at(30_000);
+        c.0.write_u32(first.len() as u32).await.unwrap();
+        c.0.write_all(first).await.unwrap();
+        c.0.write_u32(last.len() as u32 | 1 << 31).await.unwrap();
+        c.0.write_all(last).await.unwrap();
+    }
+    c.send(CALLS, ECHO, 0, b"").await;
+    let next = tokio::time::timeout(Duration::from_secs(60), c.reply()).await;
+    assert_eq!(next.expect("the large calls are all being executed").0.xid, CALLS);
+    let (used, calls) = (f.transport.addresses.call_bytes.used(), CALLS as usize);
+    assert!(used >= calls * BYTES && used < calls * (BYTES + 200), "{used} bytes are charged");
+    f.open_the_gate(CALLS as usize).await;
+    for _ in 0..CALLS {
+        c.reply().await;
+    }
+    while f.transport.addresses.call_bytes.used() > 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

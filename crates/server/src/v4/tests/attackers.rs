@@ -1,6 +1,7 @@
 //! Peers that take what they can of the server's limits.
 
 use super::*;
+use std::time::Duration;
 use weir_nfs::v4::Bitmap;
 use weir_nfs::v4::op::{create, readdir, setclientid};
 use weir_vfs::{Caller, SetAttr};
@@ -141,4 +142,18 @@ async fn opens_leave_descriptors_for_connections() {
     let limits: Vec<u64> = taken.map(|limit| limit.limit).collect();
     assert_eq!(limits.len(), 2);
     assert!(limits.iter().sum::<u64>() <= limit.map_or(u64::MAX, |limit| limit / 4 * 3));
+}
+
+#[tokio::test]
+async fn a_silent_connection_stays_as_long_as_it_serves_a_backchannel() {
+    let f = Fixture::with(|config| config.transport.idle = Duration::from_secs(2)).await;
+    let mut bound = f.callable("bound").await;
+    for _ in 0..2 {
+        let mut silent = f.connect("silent", 2).await;
+        assert!(silent.stream.read_u8().await.is_err(), "it is closed");
+    }
+    bound.ok(vec![]).await;
+    let session = bound.session;
+    assert_eq!(bound.raw(vec![Op::DestroySession(session)]).await.status, Ok(()));
+    assert!(bound.stream.read_u8().await.is_err(), "it is as the others from then on");
 }
