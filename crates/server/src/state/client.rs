@@ -90,6 +90,10 @@ pub struct Client {
     pub idle_since: Option<Duration>,
     /// Its open, lock and delegation state.
     pub states: HashSet<StateKey>,
+    /// Of `states`: opens.
+    pub opens: usize,
+    /// Of `states`: those of lock owners.
+    pub lock_states: usize,
     /// Ranges that its owners have locked.
     pub ranges: usize,
     /// Counts it among the clients of its address.
@@ -330,6 +334,8 @@ impl Clients {
             is_recorded: false,
             idle_since: None,
             states: HashSet::new(),
+            opens: 0,
+            lock_states: 0,
             ranges: 0,
             place: None,
             revoked: VecDeque::new(),

@@ -7,7 +7,7 @@
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName, Principal};
 use crate::state::error::StateError;
-use crate::state::room::Limited;
+use crate::state::room::{Asker, Limited};
 use crate::state::stateid::{StateId, StateKey, check_seq, next_seq};
 use crate::state::table::State;
 use crate::state::tables::lock::{
@@ -43,13 +43,14 @@ impl<F: Clone> State<F> {
         if !self.opens.get(&open).is_some_and(|o| o.share.access.intersects(needed)) {
             return Err(StateError::OpenMode.into());
         }
+        let asker = Asker::of(client, reclaim);
         if known.is_none() {
-            self.make_room(Limited::LockState, Some(client), now)?;
+            self.make_room(Limited::LockState, asker, now)?;
         }
         let holder = Holder::V4(owner.clone());
         let wanted = Wanted { node, range, exclusive };
         let waited = self.lock_waiters.asks(&owner);
-        let taken = self.take_range(node, &holder, range, exclusive, now);
+        let taken = self.take_range(node, &holder, (range, exclusive), asker, now);
         if wait && matches!(taken, Err(LockError::Denied(_))) {
             if self.would_deadlock(&holder, wanted, now) {
                 return Err(LockError::Deadlock);
@@ -66,7 +67,9 @@ impl<F: Clone> State<F> {
                 let key = self.new_key();
                 self.locks.insert(key, LockState { owner, node, open, seq: 0 });
                 self.files.entry(node).or_default().lock_states.push(key);
-                self.clients.get_mut(client)?.states.insert(key);
+                let client = self.clients.get_mut(client)?;
+                client.states.insert(key);
+                client.lock_states += 1;
                 key
             }
         };
@@ -250,14 +253,14 @@ impl<F: Clone> State<F> {
         &mut self,
         node: Node,
         holder: &Holder,
-        range: Range,
-        exclusive: bool,
+        (range, exclusive): (Range, bool),
+        asker: Asker,
         now: Duration,
     ) -> Result<(), LockError> {
         if let Some(conflict) = self.conflict(node, holder, range, exclusive, now) {
             return Err(LockError::Denied(conflict));
         }
-        self.make_room(Limited::Range, client_of(holder), now)?;
+        self.make_room(Limited::Range, asker, now)?;
         self.machine_take(node, range, exclusive).map_err(LockError::Denied)?;
         let locked = self.change_ranges_of(node, range, client_of(holder), |ranges| {
             ranges.lock(holder, range, exclusive)
@@ -317,6 +320,7 @@ impl<F: Clone> State<F> {
         }
         if let Ok(client) = self.clients.get_mut(owner.client) {
             client.states.remove(&key);
+            client.lock_states -= 1;
         }
         let client = Some(owner.client);
         let release = |ranges: &mut RangeLocks<_>| ranges.release(&Holder::V4(owner));

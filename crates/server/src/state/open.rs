@@ -15,7 +15,7 @@
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName, Principal};
 use crate::state::error::StateError;
-use crate::state::room::Limited;
+use crate::state::room::{Asker, Limited};
 use crate::state::share::Share;
 use crate::state::stateid::{StateId, StateKey, StateRef, check_seq, next_seq};
 use crate::state::table::State;
@@ -54,7 +54,8 @@ impl<F: Clone> State<F> {
         let key = match mine.map(|(key, _)| key) {
             Some(key) => key,
             None => {
-                self.make_room(Limited::Open, Some(client), now)?;
+                let asker = Asker::of(client, claim != Claim::New);
+                self.make_room(Limited::Open, asker, now)?;
                 let key = self.new_key();
                 if confirm {
                     self.unconfirmed.push(key);
@@ -76,7 +77,9 @@ impl<F: Clone> State<F> {
                 };
                 self.opens.insert(key, open);
                 self.files.entry(node).or_default().opens.push(key);
-                self.clients.get_mut(client)?.states.insert(key);
+                let client = self.clients.get_mut(client)?;
+                client.states.insert(key);
+                client.opens += 1;
                 key
             }
         };
@@ -440,6 +443,7 @@ impl<F: Clone> State<F> {
         }
         if let Ok(client) = self.clients.get_mut(open.client) {
             client.states.remove(&key);
+            client.opens -= 1;
         }
         if open.waits {
             self.lock_waiters.closed(key, open.node);

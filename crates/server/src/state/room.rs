@@ -1,17 +1,18 @@
 //! Room for more state.
 //!
 //! 1. A client may have as much of each kind as it leaves free ([`allowance`]), so that there is room for the next
-//!    client. Its opens, lock states and delegations count together.
+//!    client. What a client had before a restart, or opened under a delegation, needs no share: only the limit holds.
 //! 2. When there is no room, clients whose lease is over lose theirs first, the longest silent one before the
-//!    others, and no more of them than necessary.
+//!    others, no more of them than necessary, and none if that does not make room.
 
 use crate::admission::{LimitUse, allowance};
-use crate::state::client::ClientId;
+use crate::state::client::{Client, ClientId};
 use crate::state::error::StateError;
 use crate::state::table::State;
 use std::time::Duration;
 
-/// After a look in vain for clients whose lease is over, how long there is no other.
+/// After a look for clients whose lease is over, how long there is no other in which no more than those that
+/// were found could help.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What there may be a limited number of.
@@ -22,6 +23,31 @@ pub(in crate::state) enum Limited {
     Open,
     LockState,
     Range,
+}
+
+/// Who asks for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::state) enum Asker {
+    /// One that holds none yet.
+    Newcomer,
+    /// A client, within its share.
+    Client(ClientId),
+    /// A client, for what it had already as far as it knows.
+    Again(ClientId),
+}
+
+impl Asker {
+    /// `again`: it is for what the client had already.
+    pub(in crate::state) fn of(client: ClientId, again: bool) -> Self {
+        if again { Self::Again(client) } else { Self::Client(client) }
+    }
+
+    fn client(self) -> Option<ClientId> {
+        match self {
+            Self::Newcomer => None,
+            Self::Client(client) | Self::Again(client) => Some(client),
+        }
+    }
 }
 
 const KINDS: [(Limited, &str); 5] = [
@@ -36,40 +62,86 @@ const KINDS: [(Limited, &str); 5] = [
 #[derive(Debug, Default)]
 pub(in crate::state) struct Refusals {
     counts: [u64; KINDS.len()],
-    looked_at: Option<Duration>,
+    looks: [Option<Look>; KINDS.len()],
+}
+
+/// The last look for clients whose lease is over.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: Duration,
+    /// How many of the kind they held.
+    found: usize,
 }
 
 impl<F: Clone> State<F> {
-    /// Makes room for one more of a kind, for a client if it is known.
+    /// Makes room for one more of a kind.
     ///
     /// # Errors
     /// [`StateError::TooMany`].
     pub(in crate::state) fn make_room(
         &mut self,
         kind: Limited,
-        client: Option<ClientId>,
+        asker: Asker,
         now: Duration,
     ) -> Result<(), StateError> {
-        if self.has_room(kind, client) {
+        if self.has_room(kind, asker, 0) {
             return Ok(());
         }
-        let looked_at = self.refusals.looked_at;
-        if looked_at.is_none_or(|looked_at| now.saturating_sub(looked_at) >= LOOK_EVERY) {
-            let clients = self.clients.iter();
-            let silent = clients.filter(|c| c.confirmed && self.clients.is_expired(c, now));
-            let mut silent: Vec<_> = silent.map(|c| (c.renewed, c.id)).collect();
-            silent.sort_unstable();
-            for (_, id) in silent.into_iter().filter(|(_, id)| Some(*id) != client) {
-                self.purge(id);
-                if self.has_room(kind, client) {
-                    return Ok(());
+        let place = kind as usize;
+        let is_recent = |look: &Look| now.saturating_sub(look.at) < LOOK_EVERY;
+        let last = self.refusals.looks[place].filter(is_recent);
+        if last.is_none_or(|look| self.has_room(kind, asker, look.found)) {
+            let silent = self.silent_holders(kind, asker, now);
+            let mut found = silent.iter().map(|(.., held)| held).sum();
+            if self.has_room(kind, asker, found) {
+                for (_, id, held) in silent {
+                    self.purge_silent(id);
+                    found -= held;
+                    if self.has_room(kind, asker, 0) {
+                        break;
+                    }
                 }
             }
-            self.refusals.looked_at = Some(now);
+            self.refusals.looks[place] = Some(Look { at: now, found });
+            if self.has_room(kind, asker, 0) {
+                return Ok(());
+            }
         }
-        let place = KINDS.iter().position(|(known, _)| *known == kind);
-        place.into_iter().for_each(|place| self.refusals.counts[place] += 1);
+        self.refusals.counts[place] += 1;
         Err(StateError::TooMany)
+    }
+
+    /// Clients whose lease is over and that hold some of a kind, and how many; the longest silent one first.
+    fn silent_holders(
+        &self,
+        kind: Limited,
+        asker: Asker,
+        now: Duration,
+    ) -> Vec<(Duration, ClientId, usize)> {
+        let spared = [asker.client(), self.replaced_by(kind, asker)];
+        let clients = self.clients.iter().filter(|c| !spared.contains(&Some(c.id)));
+        let silent = clients.filter(|c| c.confirmed && self.clients.is_expired(c, now));
+        let holders = silent.map(|c| (c.renewed, c.id, self.held_by(kind, c)));
+        let mut holders: Vec<_> = holders.filter(|(.., held)| *held > 0).collect();
+        holders.sort_unstable();
+        holders
+    }
+
+    /// The client whose sessions are gone when the asker's first one confirms it.
+    fn replaced_by(&self, kind: Limited, asker: Asker) -> Option<ClientId> {
+        let client = self.clients.get(asker.client()?).ok()?;
+        let replaced = self.clients.confirmed(&client.owner).map(|c| c.id);
+        replaced.filter(|id| kind == Limited::Session && *id != client.id)
+    }
+
+    fn held_by(&self, kind: Limited, client: &Client) -> usize {
+        match kind {
+            Limited::Client => 1,
+            Limited::Session => self.sessions.of(client.id).count(),
+            Limited::Open => client.opens,
+            Limited::LockState => client.lock_states,
+            Limited::Range => client.ranges,
+        }
     }
 
     /// The limit of a kind, and how many there are.
@@ -83,21 +155,15 @@ impl<F: Clone> State<F> {
         }
     }
 
-    fn has_room(&self, kind: Limited, client: Option<ClientId>) -> bool {
-        let (limit, mut used) = self.count(kind);
-        let Some(client) = client.and_then(|id| self.clients.get(id).ok()) else {
-            return used < limit;
-        };
-        let own = match kind {
-            Limited::Client => 0,
-            Limited::Session => {
-                // Those that it replaces when it is confirmed are gone then.
-                let replaced = self.clients.confirmed(&client.owner).filter(|c| c.id != client.id);
-                used -= replaced.map_or(0, |other| self.sessions.of(other.id).count());
-                self.sessions.of(client.id).count()
-            }
-            Limited::Open | Limited::LockState => client.states.len(),
-            Limited::Range => client.ranges,
+    /// Whether there is room for one more, were `freed` of those that others have gone.
+    fn has_room(&self, kind: Limited, asker: Asker, freed: usize) -> bool {
+        let (limit, used) = self.count(kind);
+        let replaced = self.replaced_by(kind, asker);
+        let replaced = replaced.map_or(0, |other| self.sessions.of(other).count());
+        let used = used.saturating_sub(replaced).saturating_sub(freed);
+        let own = match asker {
+            Asker::Client(id) => self.clients.get(id).map_or(0, |c| self.held_by(kind, c)),
+            Asker::Newcomer | Asker::Again(_) => 0,
         };
         allowance(limit, used, own) > 0
     }
@@ -116,8 +182,13 @@ impl<F: Clone> State<F> {
 mod tests {
     use super::*;
     use crate::handle::Node;
-    use crate::state::tests::{READ, WRITE, lock_under, ready, request};
-    use crate::state::{Channel, Grace, Ids, Limits, Range, StateId};
+    use crate::state::tests::{
+        READ, WRITE, client, lock_under, owner, principal, ready, record, request,
+    };
+    use crate::state::{
+        Channel, Claim, Grace, Ids, Limits, LockRequest, LockTarget, OpenRequest, Owner, Range,
+        ReclaimDenied, StateId,
+    };
     use weir_vfs::FileId;
 
     const T0: Duration = Duration::ZERO;
@@ -225,5 +296,153 @@ mod tests {
         assert_eq!(introduce(T0), Err(StateError::TooMany));
         assert_eq!(introduce(Limits::default().lease * 2), Ok(()));
         assert_eq!(state.clients.len(), 2);
+    }
+
+    fn opens(limit: usize) -> (State<char>, [ClientId; 3]) {
+        let mut state = state(Limits { opens: limit, ..Limits::default() });
+        let clients = ["a", "b", "c"].map(|name| ready(&mut state, name, T0));
+        (state, clients)
+    }
+
+    #[test]
+    fn a_silent_client_is_spared_when_its_end_makes_no_room() {
+        let (mut state, [live, small, idle]) = opens(9);
+        let now = Limits::default().lease * 2;
+        open(&mut state, small, 1, T0).unwrap();
+        state.clients.renew(live, now);
+        for ino in 10..14 {
+            open(&mut state, live, ino, now).unwrap();
+        }
+        // It has as much as it leaves free, also when all others are gone.
+        assert_eq!(open(&mut state, live, 20, now), Err(StateError::TooMany));
+        assert!(state.clients.get(small).is_ok() && state.clients.get(idle).is_ok());
+    }
+
+    #[test]
+    fn a_silent_client_that_holds_none_of_what_is_short_is_spared() {
+        let (mut state, [live, holder, idle]) = opens(2);
+        let now = Limits::default().lease * 2;
+        state.clients.renew(holder, Duration::from_secs(1));
+        open(&mut state, holder, 1, T0).unwrap();
+        open(&mut state, holder, 2, T0).unwrap_err();
+        state.clients.renew(live, now);
+        open(&mut state, live, 3, now).unwrap();
+        open(&mut state, live, 4, now).unwrap_err();
+        let late = ready(&mut state, "late", now);
+        open(&mut state, late, 5, now).unwrap();
+        assert!(state.clients.get(holder).is_err() && state.clients.get(idle).is_ok());
+    }
+
+    #[test]
+    fn a_look_in_vain_for_one_kind_or_client_does_not_put_off_another() {
+        let (mut state, [greedy, holder, other]) = opens(3);
+        let now = Limits::default().lease * 2;
+        open(&mut state, holder, 1, T0).unwrap();
+        state.limits.sessions = 0;
+        let late = ready(&mut state, "late", now);
+        state.clients.renew(greedy, now);
+        state.clients.renew(other, now);
+        open(&mut state, greedy, 2, now).unwrap();
+        assert_eq!(open(&mut state, greedy, 3, now), Err(StateError::TooMany));
+        assert_eq!(state.check_session(other, now), Err(StateError::TooMany));
+        open(&mut state, other, 4, now).unwrap();
+        assert_eq!(open(&mut state, greedy, 3, now), Err(StateError::TooMany));
+        assert!(state.clients.get(holder).is_ok());
+        open(&mut state, late, 5, now).unwrap();
+        assert!(state.clients.get(holder).is_err());
+    }
+
+    #[test]
+    fn a_client_of_minor_version_0_that_made_room_is_told_that_its_lease_is_over() {
+        let mut state = state(Limits { clients: 1, ..Limits::default() });
+        let introduce = |state: &mut State<char>, name, now| {
+            let owner = Owner { sessions: false, ..owner(name) };
+            state.introduce(owner, [0; 8], principal(), None, now).map(|(id, _)| id)
+        };
+        let old = introduce(&mut state, "old", T0).unwrap();
+        state.confirm(old, &principal(), T0).unwrap();
+        state.clients.get_mut(old).unwrap().is_recorded = true;
+        let opened = open(&mut state, old, 1, T0).unwrap();
+        assert_eq!(introduce(&mut state, "new", T0), Err(StateError::TooMany));
+        introduce(&mut state, "new", Limits::default().lease * 2).unwrap();
+        assert_eq!(state.named_client(old).err(), Some(StateError::Expired));
+        assert_eq!(state.missing(opened.key), StateError::Expired);
+    }
+
+    #[test]
+    fn what_a_client_had_before_needs_no_share() {
+        let grace =
+            Grace::new(Limits::default().lease, [(owner("a"), record(ReclaimDenied::default()))]);
+        let limits = Limits { opens: 3, locks: 3, ..Limits::default() };
+        let mut state = State::new(Ids::new(1, [7; 32]), limits, grace);
+        let a = client(&mut state, "a", T0);
+        for ino in 1..=3 {
+            let node = Node { export: 0, id: FileId { ino, generation: 1 } };
+            let again = OpenRequest { node, claim: Claim::Reclaim, ..request(a, WRITE) };
+            let id = state.open(again, T0).unwrap();
+            let lock = LockRequest { node, reclaim: true, ..lock_under(id, a, true) };
+            state.lock(lock, T0).unwrap();
+        }
+        state.limits.opens = 4;
+        state.reclaim_complete(a).unwrap();
+        assert_eq!(open(&mut state, a, 4, T0), Err(StateError::TooMany));
+        let node = Node { export: 0, id: FileId { ino: 4, generation: 1 } };
+        let delegated = |node| OpenRequest { node, claim: Claim::Delegated, ..request(a, WRITE) };
+        state.open(delegated(node), T0).unwrap();
+        let node = Node { export: 0, id: FileId { ino: 5, generation: 1 } };
+        assert_eq!(state.open(delegated(node), T0), Err(StateError::TooMany));
+    }
+
+    #[test]
+    fn lock_states_are_not_counted_as_opens() {
+        let (mut state, [a, ..]) = opens(4);
+        let id = open(&mut state, a, 1, T0).unwrap();
+        let node = Node { export: 0, id: FileId { ino: 1, generation: 1 } };
+        for name in ["x", "y", "z"] {
+            let target = LockTarget::Open(id, name.into());
+            let locked = LockRequest { node, target, ..lock_under(id, a, false) };
+            state.lock(locked, T0).unwrap();
+        }
+        let second = open(&mut state, a, 2, T0).unwrap();
+        assert_eq!(open(&mut state, a, 3, T0), Err(StateError::TooMany));
+        let held = |state: &State<char>| {
+            let client = state.clients.get(a).unwrap();
+            (client.opens, client.lock_states, client.ranges)
+        };
+        assert_eq!(held(&state), (2, 3, 3));
+        state.close(a, id, node).unwrap();
+        let node = Node { export: 0, id: FileId { ino: 2, generation: 1 } };
+        state.close(a, second, node).unwrap();
+        assert_eq!(held(&state), (0, 0, 0));
+    }
+
+    #[test]
+    fn slots_with_small_replies_get_on_when_others_keep_much() {
+        use crate::state::session::{Request, SessionId, Sessions};
+        const CHANNEL: Channel = Channel {
+            max_request: 4096,
+            max_response: 4096,
+            max_cached: 1024,
+            max_operations: 8,
+            slots: 4,
+        };
+        let mut sessions = Sessions::new(Ids::new(1, [7; 32]), 20, 4096);
+        let run = |sessions: &mut Sessions, id: SessionId, slot, sequence, bytes| {
+            let request = Request { slot, sequence, highest_slot: slot, digest: 7, keep: true };
+            sessions.begin(id, request)?;
+            sessions.finish(id, slot, Some(vec![0; bytes].into()));
+            Ok(())
+        };
+        let small = sessions.create(ClientId(0), CHANNEL, CHANNEL, 0).unwrap().id;
+        assert_eq!(run(&mut sessions, small, 1, 1, 100), Ok(()));
+        for other in 1..12 {
+            let id = sessions.create(ClientId(other), CHANNEL, CHANNEL, 0).unwrap().id;
+            assert_eq!(run(&mut sessions, id, 0, 1, 500), Ok(()));
+        }
+        assert_eq!(run(&mut sessions, small, 1, 2, 100), Ok(()), "it holds a reply");
+        assert_eq!(run(&mut sessions, small, 0, 1, 100), Ok(()), "it is the first");
+        assert_eq!(run(&mut sessions, small, 2, 1, 100), Err(StateError::TooMany));
+        (0..12).for_each(|client| sessions.remove_of(ClientId(client)));
+        assert_eq!(sessions.kept().used, 0);
     }
 }

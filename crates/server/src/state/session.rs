@@ -2,8 +2,8 @@
 //!
 //! 1. The replies that all sessions keep take a bounded number of bytes, counted as they are kept. A request
 //!    whose reply is to be kept begins only if the largest one that its session keeps fits its client's share
-//!    ([`allowance`]); otherwise the client comes back later. A client that keeps nothing has room for a reply
-//!    before its next one has.
+//!    ([`allowance`]); otherwise the client comes back later. A slot that holds a reply has its share of twice as
+//!    much, and a session's first slot takes requests always, so that every session gets on.
 //! 2. A client whose share is small is asked to use fewer slots ([`Sessions::target_slots`]). Replies in the slots
 //!    above are dropped when the client cannot ask for them any more ([`Session::retire`]).
 //! 3. A slot that was taken is given back however its request ends.
@@ -319,9 +319,12 @@ impl Sessions {
         let (client, fore) = (session.client, session.fore);
         let slot = session.slots.get_mut(request.slot as usize).ok_or(StateError::BadSlot)?;
         let of_client = self.by_client.entry(client).or_default();
-        let allowed = allowance(self.max_kept_bytes, self.kept_bytes, of_client.kept_bytes);
+        let twice = self.max_kept_bytes.saturating_mul(2);
+        let limit = if slot.kept_bytes() > 0 { twice } else { self.max_kept_bytes };
+        let allowed = allowance(limit, self.kept_bytes, of_client.kept_bytes);
         let may_keep = if keep { fore.max_cached as usize } else { 0 };
-        if slot.is_next(sequence) && may_keep > allowed + slot.kept_bytes() {
+        let fits = request.slot == 0 || may_keep <= allowed + slot.kept_bytes();
+        if slot.is_next(sequence) && !fits {
             self.delayed += 1;
             return Err(StateError::TooMany);
         }

@@ -9,7 +9,7 @@ use crate::state::error::StateError;
 use crate::state::grace::Grace;
 use crate::state::ids::Ids;
 use crate::state::limits::Limits;
-use crate::state::room::{Limited, Refusals};
+use crate::state::room::{Asker, Limited, Refusals};
 use crate::state::session::{SessionId, Sessions};
 use crate::state::share::Share;
 use crate::state::stateid::StateKey;
@@ -167,7 +167,7 @@ impl<F: Clone> State<F> {
         let again = (owner.clone(), principal.clone());
         match self.clients.exchange_id(owner, verifier, principal, update, now) {
             Err(StateError::TooMany) => {
-                self.make_room(Limited::Client, None, now)?;
+                self.make_room(Limited::Client, Asker::Newcomer, now)?;
                 self.clients.exchange_id(again.0, verifier, again.1, update, now)
             }
             found => found,
@@ -207,7 +207,14 @@ impl<F: Clone> State<F> {
         now: Duration,
     ) -> Result<(ClientId, [u8; 8]), StateError> {
         self.grace.check_name(&owner, &principal, now)?;
-        self.clients.introduce(owner, verifier, principal, callback, now)
+        let again = (owner.clone(), principal.clone());
+        match self.clients.introduce(owner, verifier, principal, callback, now) {
+            Err(StateError::TooMany) => {
+                self.make_room(Limited::Client, Asker::Newcomer, now)?;
+                self.clients.introduce(again.0, verifier, again.1, callback, now)
+            }
+            found => found,
+        }
     }
 
     /// CREATE_SESSION's, or SETCLIENTID_CONFIRM's, effect on its client: confirms it, frees what it
@@ -265,7 +272,7 @@ impl<F: Clone> State<F> {
     /// [`StateError::StaleClientId`], [`StateError::TooMany`].
     pub fn check_session(&mut self, id: ClientId, now: Duration) -> Result<(), StateError> {
         self.clients.get(id)?;
-        self.make_room(Limited::Session, Some(id), now)
+        self.make_room(Limited::Session, Asker::Client(id), now)
     }
 
     /// RECLAIM_COMPLETE for all file systems.

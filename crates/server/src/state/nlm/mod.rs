@@ -23,6 +23,7 @@
 //!    same transition; and what a host uses is not delegated.
 
 use crate::handle::Node;
+use crate::state::room::Asker;
 use crate::state::share::Share;
 use crate::state::table::State;
 use crate::state::tables::delegation::Touch;
@@ -130,7 +131,7 @@ impl<F: Clone> State<F> {
             return Err(NlmError::Delegated);
         }
         let holder = Holder::Nlm(owner.clone());
-        match self.take_range(node, &holder, range, exclusive, now) {
+        match self.take_range(node, &holder, (range, exclusive), Asker::Newcomer, now) {
             Ok(()) => {
                 self.leave_line(node, |w| w.is(&owner, range, exclusive));
                 // A host that asks again learns by the reply that it was granted the lock.

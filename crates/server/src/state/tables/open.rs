@@ -41,13 +41,15 @@ pub struct Use {
     pub access: Access,
 }
 
-/// Whether an open is new, or was there before the server restarted.
+/// Whether an open is new, or its client has had it already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// New.
     New,
-    /// Reclaimed.
+    /// It was there before the server restarted.
     Reclaim,
+    /// Its client opened the file on its own, under a delegation.
+    Delegated,
 }
 
 /// An open to be made.

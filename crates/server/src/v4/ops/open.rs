@@ -123,6 +123,7 @@ async fn open_for(
     let share = share(args.share_access, args.share_deny)?;
     let claim = match args.claim {
         open::Claim::Previous(_) => Claim::Reclaim,
+        open::Claim::DelegateCur(_) | open::Claim::DelegCurFh(_) => Claim::Delegated,
         _ => Claim::New,
     };
     let now = cx.now();
