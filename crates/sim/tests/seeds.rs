@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 
 /// Seeds of a run without `WEIR_SIM_SEEDS`.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 50;
 
 fn simulate(seed: u64, more: &[&str]) -> Output {
     let program = env!("CARGO_BIN_EXE_weir-sim");
