@@ -1,7 +1,8 @@
 //! What the peers at one address hold of the server's limits.
 //!
-//! An address is what one host can hardly change at will: an IPv4 address, or the first 64 bits of
-//! an IPv6 address. It is known as long as a connection comes from it, or a client that came from it.
+//! The server counts by IPv4 address or by the first 64 bits of an IPv6 address: a host cannot
+//! easily change these. It keeps an entry for an address while the address has a connection or an
+//! NFSv4 client.
 
 use super::quota::{Quota, Share, Taken};
 use parking_lot::Mutex;
@@ -10,19 +11,19 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
-/// Bounds on what all peers hold together.
+/// Limits on what all peers hold together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedLimits {
-    /// Bytes of replies that are made or wait to be sent.
+    /// Bytes of replies that are being built or wait to be sent.
     pub(crate) reply_bytes: usize,
     /// Bytes of large calls.
     pub(crate) call_bytes: usize,
     pub(crate) connections: usize,
-    /// Clients of NFSv4.
+    /// NFSv4 clients.
     pub(crate) clients: usize,
 }
 
-/// What is held of a limit.
+/// How much of a limit is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LimitUse {
     pub(crate) name: &'static str,
@@ -39,7 +40,7 @@ impl LimitUse {
     }
 }
 
-/// The limits that addresses share, and the addresses that hold some of them.
+/// The limits that all addresses share, and the addresses that use them.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     pub(crate) reply_bytes: Arc<Quota>,
@@ -49,14 +50,14 @@ pub(crate) struct Addresses {
     known: Mutex<HashMap<IpAddr, Weak<AddressShares>>>,
 }
 
-/// What one address holds.
+/// The shares of one address.
 #[derive(Debug)]
 pub(crate) struct AddressShares {
     pub(crate) reply_bytes: Arc<Share>,
     pub(crate) call_bytes: Arc<Share>,
     pub(crate) connections: Arc<Share>,
     clients: Arc<Share>,
-    /// A connection from it was refused, and the log says so.
+    /// The server has refused a connection from the address, and logged that.
     pub(crate) was_refused: AtomicBool,
 }
 
@@ -71,7 +72,7 @@ impl Addresses {
         }
     }
 
-    /// What is held of each limit.
+    /// The use of each limit except the number of clients.
     pub(crate) fn uses(&self) -> Vec<LimitUse> {
         let quotas = [
             ("reply_bytes", &self.reply_bytes),
@@ -99,27 +100,27 @@ impl Addresses {
         shares
     }
 
-    /// Forgets addresses that hold nothing any more.
+    /// Removes the addresses without connections and clients.
     pub(crate) fn sweep(&self) {
         self.known.lock().retain(|_, shares| shares.strong_count() > 0);
     }
 }
 
 impl AddressShares {
-    /// A place among the clients of the address; `None`: it has as many as it may have.
+    /// Counts a new client of the address; `None` if the address has used up its share.
     pub(crate) fn place_for_client(self: &Arc<Self>) -> Option<Place> {
         Some(Place { _taken: self.clients.try_take(1)?, _address: self.clone() })
     }
 }
 
-/// Counts a client among those of its address, which is known that long.
+/// One client in the share of its address. Keeps the entry of the address while it lives.
 #[derive(Debug)]
 pub(crate) struct Place {
     _taken: Taken,
     _address: Arc<AddressShares>,
 }
 
-/// The part of an address that says which host it is.
+/// The part of an address that identifies a host.
 fn host(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) if !ip.is_loopback() => {

@@ -1,12 +1,13 @@
-//! File descriptors of the process, and what peers may take of them.
+//! How many of the process's file descriptors peers may use.
 //!
-//! A connection takes one, and so does a file that NFSv4's clients have open. Both together leave three
-//! eighths of the limit (RLIMIT_NOFILE) to the store's directories (a quarter), NFSv3's open files, and the server
-//! itself: a client that opens what it can keeps no other client from connecting.
+//! A connection takes one descriptor, and so does each file that NFSv4 clients have open. Together
+//! they leave three eighths of the limit (RLIMIT_NOFILE) for the store's directories (a quarter),
+//! NFSv3's open files and the server itself. So a client that opens as many files as it can does
+//! not keep other clients from connecting.
 
 use rustix::process::{Resource, getrlimit};
 
-/// What peers may take.
+/// Descriptors that peers may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Descriptors {
     pub(crate) connections: usize,
@@ -14,7 +15,7 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Of this process's limit, as it is now.
+    /// Computed from the current limit of this process.
     pub(crate) fn of_process() -> Self {
         let limit = getrlimit(Resource::Nofile).current;
         Self::of(limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX))

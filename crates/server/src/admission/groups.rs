@@ -1,7 +1,7 @@
-//! The groups of users, as this machine's user database knows them (getgrouplist(3)).
+//! The groups of users according to this machine's user database (getgrouplist(3)).
 //!
-//! They are looked up on threads that may wait, since a directory service may answer, and kept for a
-//! while: those of at most [`MAX_USERS`] users, [`MAX_GROUPS`] each.
+//! A lookup may query a directory service, so it runs on a thread that may block. The results are
+//! cached for [`HOLDS`], for at most [`MAX_USERS`] users with [`MAX_GROUPS`] groups each.
 
 use hashlink::LruCache;
 use parking_lot::Mutex;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 const MAX_USERS: usize = 4096;
 const MAX_GROUPS: usize = 1024;
-/// How long an answer holds.
+/// How long a result stays valid.
 const HOLDS: Duration = Duration::from_secs(300);
-/// The group of a user that this machine does not know.
+/// The primary group of a user that the user database does not have.
 const NOGROUP: u32 = 65_534;
 
-/// The groups of a user: the primary one, and all with it among them.
+/// The groups of a user. `all` includes the primary group.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct GroupsOf {
     primary: u32,
@@ -32,7 +32,7 @@ impl GroupsOf {
     }
 }
 
-/// Users whose groups are known.
+/// The cached groups of users.
 #[derive(Debug)]
 pub(super) struct Groups {
     known: Mutex<LruCache<u32, (Instant, Arc<GroupsOf>)>>,
@@ -45,7 +45,7 @@ impl Default for Groups {
 }
 
 impl Groups {
-    /// The groups of a user; a user that this machine does not know is in none that matters.
+    /// The groups of a user. An unknown user has NOGROUP as primary group and no others.
     pub(super) async fn of(&self, uid: u32) -> Arc<GroupsOf> {
         if let Some((since, groups)) = self.known.lock().get(&uid)
             && since.elapsed() < HOLDS

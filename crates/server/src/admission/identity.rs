@@ -1,12 +1,12 @@
-//! A caller as its credential names it.
+//! The caller that a credential names.
 
 use weir_rpc::{AuthFlavor, AuthStatus, OpaqueAuth};
 use weir_vfs::Cred;
 
-/// A caller as it proved itself, before an export's squashing.
+/// A caller before the export's squashing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// User, groups; `None` for AUTH_NONE.
+    /// User and groups; `None` for AUTH_NONE.
     pub cred: Option<Cred>,
 }
 
@@ -14,7 +14,7 @@ impl Identity {
     /// Reads a credential.
     ///
     /// # Errors
-    /// It is malformed or of a flavor that is not supported.
+    /// The credential is malformed, or its flavor is not supported.
     pub fn of(auth: &OpaqueAuth) -> std::result::Result<Self, AuthStatus> {
         match auth.flavor {
             AuthFlavor::NONE => Ok(Self { cred: None }),

@@ -1,19 +1,20 @@
-//! Whose calls are believed: what a credential claims, held against where the call comes from.
+//! Admission: checks the credential of a call against the origin of its connection.
 //!
-//! AUTH_SYS proves nothing: it is a number that the client writes. What the server can know is
-//! which port the client bound, and, for a program on this machine, which user owns its socket.
+//! AUTH_SYS proves nothing: the client writes any user number it likes. What the server can verify
+//! is which port the client bound, and, for a program on this machine, which user owns its socket.
 //!
-//! 1. With `secure`, a claim is believed from a port that only a superuser binds (exports(5), `secure`),
-//!    or from a socket on this machine that the superuser owns.
-//! 2. A socket of another user on this machine speaks for that user alone, with the groups that this
-//!    machine knows the user to have. A server that does not run as root acts as its own user for every
-//!    caller, so it admits that user's sockets only.
-//! 3. Everything else is refused with AUTH_TOOWEAK before any program keeps anything for the peer.
+//! 1. With `secure`, the server accepts any AUTH_SYS credential from a port that only a superuser
+//!    may bind (exports(5), `secure`), and from a local socket that the superuser owns.
+//! 2. A local socket of another user may only claim that user, with the groups that the user has on
+//!    this machine. A server that does not run as root acts as its own user for every caller, so of
+//!    local sockets it accepts only its own user's and the superuser's.
+//! 3. Everything else is refused with AUTH_TOOWEAK before any program allocates state for the peer.
 //!
-//! What peers may hold of the server's limits is counted by their addresses (`address`, `quota`).
+//! The shares of the server's limits are counted by address (`address`, `quota`).
 //!
-//! - `groups`: the groups of users, as this machine knows them.
-//! - `identity`: a caller. `origin`: where a connection comes from. `socket_owner`: which user owns a socket.
+//! - `groups`: the groups of users on this machine.
+//! - `identity`: the caller. `origin`: where a connection comes from. `socket_owner`: which user
+//!   owns a socket.
 
 mod address;
 mod descriptors;
@@ -38,16 +39,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use weir_rpc::{AuthStatus, OpaqueAuth};
 use weir_vfs::Cred;
 
-/// Which credentials are believed.
+/// Which credentials the server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionOptions {
-    /// Believe only what the origin of a call bears out: privileged ports, and on this machine the
-    /// owner of the socket. Without it, any client may claim to be any user.
+    /// Accept only credentials that the origin of the call supports: from privileged ports, and
+    /// from local sockets according to their owner. Without this, any client may claim to be any
+    /// user.
     pub secure: bool,
-    /// Take calls without a credential (AUTH_NONE) as the anonymous user's.
+    /// Accept calls without a credential (AUTH_NONE), as the anonymous user.
     pub auth_none: bool,
-    /// Look up the groups of users on this machine in place of those in the credential, which holds
-    /// 16 at most.
+    /// Look up a user's groups on this machine instead of taking them from the credential, which
+    /// holds at most 16.
     pub manage_gids: bool,
 }
 
@@ -57,18 +59,18 @@ impl Default for AdmissionOptions {
     }
 }
 
-/// What of a caller's claim is believed.
+/// Which users a caller may claim to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
-    /// Any of it.
+    /// Any user.
     Any,
-    /// That it is this user.
+    /// This user.
     Only(u32),
-    /// Nothing.
+    /// None: the call is refused.
     Nothing,
 }
 
-/// Decides whose calls are executed.
+/// Decides which calls the server executes.
 #[derive(Debug)]
 pub(crate) struct Admission {
     secure: AtomicBool,
@@ -86,7 +88,7 @@ impl Default for Admission {
 }
 
 impl Admission {
-    /// For a server that runs as `own_uid`.
+    /// Admission for a server that runs as `own_uid`.
     pub(crate) fn new(options: AdmissionOptions, own_uid: u32) -> Self {
         let admission = Self {
             secure: AtomicBool::new(true),
@@ -99,7 +101,7 @@ impl Admission {
         admission
     }
 
-    /// Decides by these options from the next call on.
+    /// Applies these options from the next call on.
     pub(crate) fn set(&self, options: AdmissionOptions) {
         let AdmissionOptions { secure, auth_none, manage_gids } = options;
         self.secure.store(secure, Ordering::Relaxed);
@@ -107,16 +109,16 @@ impl Admission {
         self.manage_gids.store(manage_gids, Ordering::Relaxed);
     }
 
-    /// Whether calls without a credential are taken.
+    /// Whether the server accepts AUTH_NONE.
     pub(crate) fn takes_auth_none(&self) -> bool {
         self.auth_none.load(Ordering::Relaxed)
     }
 
-    /// The caller behind a credential.
+    /// The caller that a credential names.
     ///
     /// # Errors
-    /// The credential is malformed, of a flavor that is not taken, or claims what its origin does
-    /// not bear out ([`AuthStatus::TooWeak`]).
+    /// The credential is malformed, its flavor is not accepted, or the origin does not support it
+    /// ([`AuthStatus::TooWeak`]).
     pub(crate) async fn identify(
         &self,
         auth: &OpaqueAuth,
@@ -162,7 +164,7 @@ impl Admission {
         }
     }
 
-    /// Takes from a credential the groups that its user does not have.
+    /// Removes the groups from a credential that its user does not have.
     async fn keep_known_groups(&self, cred: &mut Cred) {
         let known = self.groups.of(cred.uid).await;
         if !known.all().contains(&cred.gid) {
@@ -177,7 +179,7 @@ mod tests {
     use super::*;
     use weir_rpc::AuthSys;
 
-    /// A user that no system has.
+    /// A user that exists on no system.
     const STRANGER: u32 = 3_999_999_999;
 
     fn sys(uid: u32, gid: u32, gids: &[u32]) -> OpaqueAuth {

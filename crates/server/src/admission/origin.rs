@@ -1,19 +1,19 @@
-//! Where a connection comes from, as far as the server can tell by itself.
+//! Where a connection comes from, as far as the server can verify.
 
 use super::socket_owner;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::sync::OnceLock;
 
-/// Ports that only a superuser binds, where a machine has no other bound.
+/// The first port that any user may bind, unless the machine is configured otherwise.
 const FIRST_UNPRIVILEGED: u16 = 1024;
 
 /// Which machine a connection comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Locality {
-    /// This one; the user that owns the other end's socket, where that can be told.
+    /// This machine, with the user that owns the peer's socket, if known.
     Here(Option<u32>),
-    /// Another one, or another network namespace.
+    /// Another machine, or another network namespace.
     Elsewhere,
 }
 
@@ -29,19 +29,19 @@ impl Origin {
         Self { place, privileged }
     }
 
-    /// The origin of a connection from `peer` to `local`. Looks the socket up, so this is to be
-    /// asked while the connection is new.
+    /// The origin of a connection from `peer` to `local`. Call this while the connection is new: it
+    /// looks up the peer's socket, which must still be open.
     pub(crate) async fn of(peer: SocketAddr, local: SocketAddr) -> Self {
         let owner = socket_owner::find(peer, local).await;
         Self::seen([peer, local], owner, first_unprivileged_here())
     }
 
-    /// The origin of a connection from this port of another machine.
+    /// The origin of a connection from `port` of another machine.
     pub(crate) fn elsewhere(port: u16) -> Self {
         Self::at(Locality::Elsewhere, port, FIRST_UNPRIVILEGED)
     }
 
-    /// The origin of a datagram that says that it is `from` there.
+    /// The origin of a datagram with source address `from`.
     pub(crate) async fn of_datagram(from: SocketAddr) -> Self {
         let place = if is_own_address(from) {
             Locality::Here(socket_owner::find_sender(from).await)
@@ -51,11 +51,11 @@ impl Origin {
         Self::at(place, from.port(), first_unprivileged_here())
     }
 
-    /// The same, knowing who owns the other end's socket, if that can be told, and the first port
-    /// that users of this machine may bind.
+    /// The origin of a connection, given the owner of the peer's socket, if known, and the first
+    /// port that unprivileged users of this machine may bind.
     fn seen([peer, local]: [SocketAddr; 2], owner: Option<u32>, first_here: u16) -> Self {
-        // A program may have closed its socket before it is looked up, and have bound any of this
-        // machine's addresses.
+        // A local program may have closed its socket before the lookup, and may have bound any of
+        // this machine's addresses.
         let may_be_users = || (first_here..FIRST_UNPRIVILEGED).contains(&peer.port());
         let place = match owner {
             Some(owner) => Locality::Here(Some(owner)),
@@ -78,8 +78,8 @@ impl Origin {
         self.place
     }
 
-    /// The user of this machine whose socket the other end's is, if that is all that the other end may
-    /// speak for: not the superuser's, nor at a port that only a superuser binds.
+    /// The local user for which alone the peer may speak: the owner of its socket. `None` for the
+    /// superuser's sockets, privileged ports and other machines.
     pub(crate) fn only_user(&self) -> Option<u32> {
         match self.place {
             Locality::Here(Some(owner)) if owner != 0 && !self.privileged => Some(owner),
@@ -87,8 +87,9 @@ impl Origin {
         }
     }
 
-    /// Whether the other end may speak for this machine as a whole, as the superuser and the server's own
-    /// user may. Of another machine, its ports alone say that.
+    /// Whether the peer may speak for its machine as a whole. On this machine the superuser and the
+    /// server's own user may. For another machine, the caller must check the port
+    /// ([`is_privileged`](Self::is_privileged)).
     pub(crate) fn speaks_for_machine(&self) -> bool {
         match self.place {
             Locality::Here(Some(owner)) => {
@@ -99,7 +100,7 @@ impl Origin {
         }
     }
 
-    /// The other end's port is one that only a superuser binds.
+    /// Whether only a superuser may bind the peer's port.
     pub(crate) fn is_privileged(&self) -> bool {
         self.privileged
     }
@@ -108,12 +109,10 @@ impl Origin {
 impl std::fmt::Display for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.place {
-            Locality::Here(Some(owner)) => write!(f, "a socket of user {owner} of this machine"),
-            Locality::Here(None) => {
-                f.write_str("a socket of this machine whose owner is not known")
-            }
+            Locality::Here(Some(owner)) => write!(f, "a local socket of user {owner}"),
+            Locality::Here(None) => f.write_str("a local socket whose owner is not known"),
             Locality::Elsewhere if self.privileged => f.write_str("a privileged port"),
-            Locality::Elsewhere => f.write_str("a port that any user binds"),
+            Locality::Elsewhere => f.write_str("an unprivileged port"),
         }
     }
 }
@@ -123,24 +122,24 @@ fn is_same_machine(peer: SocketAddr, local: SocketAddr) -> bool {
     peer.is_loopback() || peer == local
 }
 
-/// Whether an address may be one of this machine's: only those are bound.
+/// Whether an address may belong to this machine. Only a machine's own addresses can be bound.
 fn is_own_address(address: SocketAddr) -> bool {
     let any_port = match (address.ip().to_canonical(), address) {
-        // A link-local address is bound on its link alone.
+        // A link-local address can only be bound with its scope.
         (IpAddr::V6(ip), SocketAddr::V6(v6)) => SocketAddrV6::new(ip, 0, 0, v6.scope_id()).into(),
         (ip, _) => SocketAddr::new(ip, 0),
     };
     UdpSocket::bind(any_port).map_or_else(|error| !is_foreign(&error), |_| true)
 }
 
-/// Whether an address could not be bound because it is another machine's. Any other error (no file descriptor is
-/// free, for one) says nothing of the address.
+/// Whether bind failed because the address is not this machine's. Other errors, such as a lack of
+/// file descriptors, say nothing about the address.
 fn is_foreign(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable
 }
 
-/// The first port that users of this machine may bind (ip(7), `ip_unprivileged_port_start`), 1024
-/// at most.
+/// The first port that unprivileged users of this machine may bind (ip(7),
+/// `ip_unprivileged_port_start`), at most 1024.
 fn first_unprivileged_here() -> u16 {
     static FIRST: OnceLock<u16> = OnceLock::new();
     *FIRST.get_or_init(|| {
@@ -175,14 +174,14 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
         let (server, peer) = listener.accept().expect("is there");
         drop(client);
-        // Not root's, as which the kernel shows a socket without an owner.
+        // Not root: the kernel shows a socket without an owner as root's.
         let origin = Origin::of(peer, server.local_addr().expect("an address")).await;
         assert_eq!(origin, Origin::new(Locality::Here(None), false));
     }
 
     #[test]
     fn a_port_that_users_may_bind_here_is_none_of_a_superusers_at_any_address_of_this_machine() {
-        // As if neither were the other's, nor of the loopback network.
+        // Addresses of which neither is a loopback address nor equal to the other.
         let own = "[::ffff:127.0.0.1]:700".parse().expect("one");
         let [other, local] = ["192.0.2.7:700", "192.0.2.1:2049"].map(|a| a.parse().expect("one"));
         assert!(is_own_address("127.0.0.1:700".parse().expect("one")));
@@ -206,16 +205,17 @@ mod tests {
         ] {
             assert_eq!(is_foreign(&error.into()), foreign, "{error}");
         }
-        // Without its link, such an address is not bound anywhere.
+        // A link-local address without a scope cannot be bound.
         assert!(is_own_address("[fe80::7]:700".parse().expect("one")));
-        // With it, those of the machine are known (proc_net(5), `if_inet6`).
+        // With its scope, a link-local address of this machine is recognized (proc_net(5),
+        // `if_inet6`).
         let own = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
         for line in own.lines().filter(|line| line.starts_with("fe80")) {
             let mut words = line.split_whitespace();
             let hex = |word: Option<&str>| u128::from_str_radix(word.expect("there"), 16);
             let ip = hex(words.next()).expect("an address");
             let link = hex(words.next()).expect("a link") as u32;
-            // While the kernel looks for another machine with the address, it cannot be bound (IFA_F_TENTATIVE).
+            // The address cannot be bound during duplicate address detection (IFA_F_TENTATIVE).
             if hex(words.nth(2)).expect("flags") & 0x40 != 0 {
                 continue;
             }
@@ -234,7 +234,8 @@ mod tests {
             (Some(own), 0, true),
             (Some(own + 1), 0, false),
             (Some(own + 1), 1024, false),
-            // Its program has closed it: the port says whose it was, unless users may bind it.
+            // The program has closed the socket: a port that users may not bind was the
+            // superuser's.
             (None, 0, false),
             (None, 1024, true),
         ] {

@@ -1,11 +1,13 @@
-//! A limit that peers share, and what one of them may take of it.
+//! A limit that peers share, and each peer's share of it.
 //!
-//! 1. What all peers were granted together stays within the limit. What is [charged](Share::charge) because it
-//!    is there already, and was not granted, takes nothing from other peers: it keeps its own peer from more.
-//! 2. A peer may hold at most as much as it leaves free. The first that takes what it can gets half of the
-//!    limit, the next one a quarter, and so on: there is always room for the next peer.
-//!    A peer that holds nothing may take all that is free.
-//! 3. Requests of one peer are granted in their order; none waits for the turn of another peer.
+//! 1. The grants of all peers together stay within the limit. Amounts that are
+//!    [charged](Share::charge) because they exist already count only against their own peer: they
+//!    keep it from getting more, and take nothing from other peers.
+//! 2. A peer that holds something may hold at most as much as it leaves free. The first peer that
+//!    takes all it can ends with half of the limit, the next with a quarter, and so on, so there is
+//!    always room for another peer. A peer that holds nothing may take all that is free.
+//! 3. A peer's requests are granted in order. No peer waits for another peer's requests, only for
+//!    room.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -18,15 +20,15 @@ pub(crate) struct Quota {
     limit: usize,
     held: Mutex<Held>,
     freed: Notify,
-    /// How often a share was too small.
+    /// Requests that had to wait or were refused.
     refused: AtomicU64,
 }
 
-/// What is held. That of a share changes under the lock of its quota.
+/// Amounts held. Those of a share change only under the lock of its quota.
 #[derive(Debug, Default)]
 struct Held {
     granted: usize,
-    /// Charged, and not granted.
+    /// Charged without a grant.
     over: usize,
 }
 
@@ -36,7 +38,7 @@ impl Quota {
         Arc::new(Self { limit, held, freed: Notify::new(), refused: AtomicU64::new(0) })
     }
 
-    /// The share of a peer that holds nothing yet.
+    /// A new, empty share.
     pub(crate) fn share(self: &Arc<Self>) -> Arc<Share> {
         let (quota, turn) = (self.clone(), tokio::sync::Mutex::new(()));
         Arc::new(Share { quota, granted: AtomicUsize::new(0), over: AtomicUsize::new(0), turn })
@@ -46,30 +48,31 @@ impl Quota {
         self.limit
     }
 
-    /// What all peers hold.
+    /// The amount that all peers hold.
     pub(crate) fn used(&self) -> usize {
         let held = self.held.lock();
         held.granted + held.over
     }
 
-    /// How often a peer had to wait, or was refused.
+    /// How often a request had to wait or was refused.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 }
 
-/// How much more a peer may have that holds `own` of what all hold (`used` of `limit`).
+/// How much more a peer that holds `own` may take when all peers together hold `used` of `limit`.
 pub(crate) fn allowance(limit: usize, used: usize, own: usize) -> usize {
     let free = limit.saturating_sub(used);
     if own == 0 { free } else { free.saturating_sub(own) / 2 }
 }
 
-/// What a peer that holds `own` comes to hold if it takes all that it may, or gives back what it holds beyond that.
+/// What a peer that holds `own` holds once it has taken all that it may, or has returned the
+/// excess.
 pub(crate) fn fair_share(limit: usize, used: usize, own: usize) -> usize {
     own.saturating_add(limit.saturating_sub(used)) / 2
 }
 
-/// What one peer holds of a [`Quota`].
+/// The share of one peer in a [`Quota`].
 #[derive(Debug)]
 pub(crate) struct Share {
     quota: Arc<Quota>,
@@ -79,7 +82,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// How much more the peer may have.
+    /// How much more the peer may take.
     fn allowance(&self, all: &Held) -> usize {
         let own = self.granted.load(Ordering::Relaxed);
         match self.over.load(Ordering::Relaxed) {
@@ -88,7 +91,7 @@ impl Share {
         }
     }
 
-    /// Takes `amount` if the peer may have it now.
+    /// Takes `amount` without waiting; `None` if the share is too small now.
     pub(crate) fn try_take(self: &Arc<Self>, amount: usize) -> Option<Taken> {
         let taken = self.grant(amount);
         if taken.is_none() {
@@ -107,7 +110,7 @@ impl Share {
         Some(Taken { share: self.clone(), granted: amount, over: 0 })
     }
 
-    /// Waits until the peer may have `amount`, of which more than the limit counts as the limit.
+    /// Takes `amount`, at most the whole limit, and waits until the peer may have it.
     pub(crate) async fn take(self: &Arc<Self>, amount: usize) -> Taken {
         let amount = amount.min(self.quota.limit);
         if let Ok(_turn) = self.turn.try_lock()
@@ -118,7 +121,7 @@ impl Share {
         self.quota.refused.fetch_add(1, Ordering::Relaxed);
         let _turn = self.turn.lock().await;
         loop {
-            // Before the look, so that nothing is freed unnoticed in between.
+            // Registered before the attempt, so that no release in between is missed.
             let mut freed = std::pin::pin!(self.quota.freed.notified());
             freed.as_mut().enable();
             if let Some(taken) = self.grant(amount) {
@@ -128,19 +131,19 @@ impl Share {
         }
     }
 
-    /// Counts `amount` that is there already, whether the peer may have it or not.
+    /// Counts `amount` that exists already, even if the share is too small.
     pub(crate) fn charge(self: &Arc<Self>, amount: usize) -> Taken {
         let mut taken = Taken { share: self.clone(), granted: 0, over: 0 };
         taken.resize(amount);
         taken
     }
 
-    /// Whether the peer may have `amount` more.
+    /// Whether the peer may take `amount` more.
     pub(crate) fn allows(&self, amount: usize) -> bool {
         amount <= self.allowance(&self.quota.held.lock())
     }
 
-    /// What the peer holds.
+    /// The amount that the peer holds.
     pub(crate) fn held(&self) -> usize {
         self.granted.load(Ordering::Relaxed) + self.over.load(Ordering::Relaxed)
     }
@@ -151,13 +154,13 @@ impl Share {
         limit - self.quota.held.lock().granted.min(limit) < limit / 8
     }
 
-    /// Whether the peer holds all that it may.
+    /// Whether the peer may take nothing more.
     pub(crate) fn is_full(&self) -> bool {
         !self.allows(1)
     }
 }
 
-/// A part of a [`Share`], given back when it is dropped.
+/// An amount taken from a [`Share`], returned on drop.
 #[derive(Debug)]
 pub(crate) struct Taken {
     share: Arc<Share>,
@@ -166,14 +169,14 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// Gives back what is more than this.
+    /// Returns what exceeds `amount`.
     pub(crate) fn shrink(&mut self, amount: usize) {
         if amount < self.granted + self.over {
             self.resize(amount);
         }
     }
 
-    /// Makes it this much, whether the peer may have it or not.
+    /// Changes the amount, even if the share is too small.
     pub(crate) fn resize(&mut self, amount: usize) {
         let (share, before) = (&self.share, self.granted + self.over);
         let mut all = share.quota.held.lock();

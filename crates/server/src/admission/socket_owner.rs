@@ -1,12 +1,13 @@
 //! Which user owns a socket of this network namespace.
 //!
-//! Of a TCP connection, the kernel is asked for that one socket (sock_diag(7)); where it does not answer such
-//! questions, its list of all sockets is read (proc(5), `/proc/net/tcp`). Which of the two works is found out
-//! once; a failure that may pass, such as a want of descriptors, decides nothing. Asking waits for nothing; a
-//! list may be long, so one at a time is read, by a thread that may wait.
+//! For a TCP connection, the server queries the kernel for that one socket (sock_diag(7)). Where
+//! the kernel does not answer such queries, it reads the list of all sockets (proc(5),
+//! `/proc/net/tcp`). It finds out once which of the two works; a transient failure, such as a lack
+//! of descriptors, does not decide that. A query does not block. A list may be long, so the server
+//! reads one list at a time, on a thread that may block.
 //!
-//! A socket that its program has closed, and one in TIME_WAIT, belongs to no user any more, and the
-//! kernel shows user 0 for it: it has no inode then, so a socket without one has no owner here.
+//! The kernel reports user 0 for a socket in TIME_WAIT and for one that its program has closed.
+//! Such a socket has no inode, so this module treats a socket without an inode as having no owner.
 
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_sock_diag::SockDiagMessage;
@@ -24,14 +25,14 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tracing::{debug, warn};
 
-/// The way that works here, once that is known.
+/// The method that works on this machine, once that is known.
 static WAYS: Ways = Ways { known: OnceLock::new() };
 
-/// Held by a task that reads a list of sockets.
+/// Held by the task that reads a list of sockets.
 static LISTING: Semaphore = Semaphore::const_new(1);
 
-/// The user that owns the socket bound to `peer` and connected to `local`; `None` where no such
-/// socket is open in this network namespace, or the kernel does not say.
+/// The user that owns the socket bound to `peer` and connected to `local`. `None` if no such socket
+/// is open in this network namespace, or the kernel does not report its owner.
 pub(super) async fn find(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     let [peer, local] = [peer, local].map(canonical);
     let found = match WAYS.known.get() {
@@ -48,8 +49,9 @@ pub(super) async fn find(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     owner(peer, found)
 }
 
-/// The user that owns the sockets which datagrams from `sender` are sent by; of several, one that is not
-/// the superuser. `None` where none is open in this network namespace, or the kernel does not say.
+/// The user that owns the sockets from which datagrams of `sender` may come; of several users, one
+/// other than the superuser. `None` if no such socket is open in this network namespace, or the
+/// kernel does not report its owner.
 pub(super) async fn find_sender(sender: SocketAddr) -> Option<u32> {
     let sender = canonical(sender);
     owner(sender, read_listed(move || list_senders(sender)).await)
@@ -57,7 +59,7 @@ pub(super) async fn find_sender(sender: SocketAddr) -> Option<u32> {
 
 fn owner(of: SocketAddr, found: io::Result<Option<u32>>) -> Option<u32> {
     found.unwrap_or_else(|error| {
-        debug!("{of}: the owner of its socket cannot be found: {error}");
+        debug!("{of}: cannot find the owner of its socket: {error}");
         None
     })
 }
@@ -68,22 +70,23 @@ async fn read_listed(
     // The semaphore is never closed.
     let turn = LISTING.acquire().await.map_err(io::Error::other)?;
     let read = move || {
-        // A dropped call's list is read to its end.
+        // If the caller is dropped, the thread still reads its list to the end, and holds the
+        // permit until then.
         let _turn = turn;
         read()
     };
     spawn_blocking(read).await?
 }
 
-/// Which way works.
+/// Which method works.
 struct Ways {
-    /// `None`: no way.
+    /// Holds `None` if no method works.
     known: OnceLock<Option<Way>>,
 }
 
 impl Ways {
-    /// The way to take now: the first one that works, which is remembered unless an earlier one may
-    /// work another time.
+    /// The method to use now: the first one that works. The result is stored unless an earlier
+    /// method failed with a transient error.
     fn choose(&self, works: impl Fn(Way) -> io::Result<bool>) -> Option<Way> {
         if let Some(known) = self.known.get() {
             return *known;
@@ -99,14 +102,14 @@ impl Ways {
             return found;
         }
         if found.is_none() {
-            warn!("this kernel does not tell which user owns a connection of this machine");
+            warn!("this kernel does not report which user owns a local connection");
         }
         *self.known.get_or_init(|| found)
     }
 }
 
-/// Whether the same may succeed another time: not what says that the kernel does not offer it, or not to
-/// this process.
+/// Whether the same query may succeed later: all errors except those that say that the kernel does
+/// not support it, or does not permit it to this process.
 fn is_passing(error: &io::Error) -> bool {
     const LASTING: [Errno; 9] = [
         Errno::PROTONOSUPPORT,
@@ -134,7 +137,7 @@ enum Way {
 }
 
 impl Way {
-    /// Tries it on a connection of this process.
+    /// Tests the method on a connection of this process.
     fn works(self) -> io::Result<bool> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let client = TcpStream::connect(listener.local_addr()?)?;
@@ -150,15 +153,15 @@ impl Way {
     }
 }
 
-/// Room for one answer, which is below 200 bytes.
+/// Buffer size for one answer. Answers are shorter than 200 bytes.
 const ANSWER_BYTES: usize = 4096;
 
-/// Bytes that a socket of this process, bound to `local` and connected to `peer`, was given to send and its
-/// peer has not acknowledged; `None` where the kernel does not say.
+/// Bytes that this process has written to its socket, bound to `local` and connected to `peer`, and
+/// that the peer has not acknowledged. `None` if the kernel does not report it.
 pub(crate) fn unacknowledged_bytes(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
     let [local, peer] = [local, peer].map(canonical);
     let found = ask_for(local, peer).unwrap_or_else(|error| {
-        debug!("{peer}: the kernel does not say what it has not sent: {error}");
+        debug!("{peer}: cannot query the unacknowledged bytes: {error}");
         None
     });
     found.map(|socket| u64::from(socket.send_queue))
@@ -182,7 +185,7 @@ fn ask_for(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<InetRespons
             source_address: peer.ip(),
             destination_address: local.ip(),
             interface_id: 0,
-            // Whichever socket that is.
+            // INET_DIAG_NOCOOKIE: any socket with these addresses.
             cookie: [0xff; 8],
         },
     };
@@ -195,7 +198,7 @@ fn ask_for(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<InetRespons
     message.serialize(&mut bytes);
     let socket = netlink_sys::Socket::new(NETLINK_SOCK_DIAG)?;
     socket.connect(&netlink_sys::SocketAddr::new(0, 0))?;
-    // The kernel answers while it takes the request, so nothing is waited for.
+    // The kernel queues the answer during send, so recv does not wait.
     socket.send(&bytes, 0)?;
     let mut answer = Vec::with_capacity(ANSWER_BYTES);
     socket.recv(&mut answer, 0)?;
@@ -212,7 +215,8 @@ fn ask_for(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<InetRespons
 }
 
 fn list(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
-    // A socket of IPv6 may talk to an address of IPv4, and is listed with the others of IPv6.
+    // An IPv6 socket may be connected to an IPv4 address; the kernel lists it with the IPv6
+    // sockets.
     let lists: &[&str] = match peer {
         SocketAddr::V4(_) => &["/proc/net/tcp", "/proc/net/tcp6"],
         SocketAddr::V6(_) => &["/proc/net/tcp6"],
@@ -230,13 +234,13 @@ fn list_senders(sender: SocketAddr) -> io::Result<Option<u32>> {
             && (ip == sender.ip() || ip.is_unspecified())
             && listed.inode != 0
     };
-    // Programs may share a port.
+    // Several programs may share a port.
     let other = find_listed(LISTS, |listed| sends(listed) && listed.uid != 0)?;
     let found = if other.is_some() { other } else { find_listed(LISTS, sends)? };
     Ok(found.map(|listed| listed.uid))
 }
 
-/// The first line of these lists that `is_it`.
+/// The first line of these lists for which `is_it` holds.
 fn find_listed(lists: &[&str], is_it: impl Fn(&Listed) -> bool) -> io::Result<Option<Listed>> {
     for path in lists {
         let file = match File::open(path) {
@@ -255,10 +259,10 @@ fn find_listed(lists: &[&str], is_it: impl Fn(&Listed) -> bool) -> io::Result<Op
     Ok(None)
 }
 
-/// A line of `/proc/net/tcp`, or of `/proc/net/udp`.
+/// A line of `/proc/net/tcp` or `/proc/net/udp`.
 #[derive(Debug, PartialEq, Eq)]
 struct Listed {
-    /// The socket's own address, and the other end's.
+    /// The local address and the peer's.
     ends: [SocketAddr; 2],
     uid: u32,
     inode: u64,
@@ -272,8 +276,8 @@ impl Listed {
     }
 }
 
-/// An address as the kernel lists it: words of 32 bits in the machine's own byte order, as hexadecimal
-/// digits, then the port.
+/// Parses an address as the kernel lists it: the IP address as 32-bit words in native byte order,
+/// in hexadecimal, then a colon and the port.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let word = |at: usize| u32::from_str_radix(ip.get(8 * at..8 * at + 8)?, 16).ok();

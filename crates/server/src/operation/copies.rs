@@ -1,12 +1,12 @@
-//! The copies in the background, as far as others wait for them or ask about them
-//! (RFC 7862 section 4). `v4::copy::background` does them.
+//! Background copies, as other requests wait for them or ask about them (RFC 7862 section 4).
+//! `v4::copy::background` executes them.
 //!
-//! 1. A copy belongs to a client: no other client learns of it, and it ends with the client.
-//! 2. A piece is written with the job's turn held ([`Job::turn`]), after [`Copies::check`] said that the
-//!    copy may still write. A client that is given the file after that has changed waits for the turn
-//!    ([`Copies::quiesce`]).
-//! 3. The client is told with [`Job::telling`] held. Once a copy is cancelled it writes nothing, and the
-//!    client is told nothing.
+//! 1. A copy belongs to a client: no other client can see it, and it ends with the client.
+//! 2. The copier writes each piece while it holds the job's turn ([`Job::turn`]), after
+//!    [`Copies::check`] has allowed it. Once the copy has lost that right, a request that gives the
+//!    file to another client waits for the turn ([`Copies::quiesce`]).
+//! 3. The server notifies the client while it holds [`Job::telling`]. Once a copy is cancelled, it
+//!    writes nothing more and the client is not notified.
 
 use crate::export::Exports;
 use crate::handle::Node;
@@ -21,46 +21,46 @@ use tokio_util::sync::CancellationToken;
 use weir_nfs::v4::Error;
 use weir_pagecache::File;
 
-/// Copies that run at a time.
+/// Maximum number of copies that run at a time.
 const MAX_RUNNING: usize = 32;
-/// Copies of one client that run, or that it has not been told the end of.
+/// Maximum number of one client's copies that run or whose end the client does not know yet.
 const MAX_OF_CLIENT: usize = 8;
-/// How long OFFLOAD_CANCEL and OPEN wait for a step before the client is told to come back.
+/// How long OFFLOAD_CANCEL and OPEN wait for a step before they return NFS4ERR_DELAY.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
-/// A copy in the background.
+/// A background copy.
 pub(crate) struct Job {
     pub(crate) client: ClientId,
-    /// The file that is written to.
+    /// The destination file.
     pub(crate) node: Node,
-    /// How the files are used, and under which states.
+    /// The use of source and destination, with their stateids.
     pub(crate) uses: [Use; 2],
-    /// Held by a step from the look at `uses` to the end of its writes.
+    /// Held by a step from the check of `uses` to the end of its writes.
     pub(crate) turn: tokio::sync::Mutex<()>,
-    /// Held while the client is told of the end.
+    /// Held while the server notifies the client of the end.
     pub(crate) telling: tokio::sync::Mutex<()>,
     pub(crate) copied: AtomicU64,
-    /// How it ended.
+    /// The result, once the copy has ended.
     pub(crate) ended: Mutex<Option<Result<(), Error>>>,
     pub(crate) cancel: CancellationToken,
 }
 
-/// How far a copy is.
+/// The progress of a copy.
 pub(crate) struct Progress {
     pub(crate) copied: u64,
     pub(crate) ended: Option<Result<(), Error>>,
 }
 
-/// Why a copy may not go on.
+/// Why a copy must stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forbidden {
-    /// Its export is served no more.
+    /// Its export was removed.
     Unexported,
-    /// Its stateids are gone, or do not allow it any more.
+    /// Its stateids are gone or no longer allow it.
     State(StateError),
 }
 
-/// The copies in the background.
+/// All background copies.
 pub(crate) struct Copies {
     state: Arc<Mutex<State<File>>>,
     exports: Arc<Exports>,
@@ -72,7 +72,7 @@ impl Copies {
         Self { state, exports, jobs: Mutex::default() }
     }
 
-    /// Whether another copy of a client may go on in the background.
+    /// Whether the client may start another background copy.
     pub(crate) fn has_room(&self, client: ClientId) -> bool {
         let jobs = self.jobs.lock();
         let running = jobs.values().filter(|job| job.ended.lock().is_none()).count();
@@ -88,10 +88,10 @@ impl Copies {
         self.jobs.lock().remove(&key);
     }
 
-    /// Whether a copy's files are still its client's to use.
+    /// Checks that the client may still use the copy's files.
     ///
     /// # Errors
-    /// Why they are not.
+    /// The reason why it may not.
     pub(crate) fn check(&self, job: &Job) -> Result<(), Forbidden> {
         self.exports.table().get(job.node.export).map_err(|_| Forbidden::Unexported)?;
         let state = self.state.lock();
@@ -99,12 +99,12 @@ impl Copies {
         job.uses.iter().try_for_each(check)
     }
 
-    /// Waits until no copy writes to a file that it may not write to any more: for those to whom the
-    /// file, or a lock of it, was given just now.
+    /// Waits until no copy writes to `node` that has lost the right to do so. Requests that have
+    /// just been given the file or a lock on it call this.
     ///
-    /// That takes as long as a store that hangs. A request for a lock is not told to come back instead
-    /// ([`quiesce_soon`](Self::quiesce_soon)): it has the lock, and to take that back would not give its owner what it
-    /// held of the range before. Only requests for the one file wait, whose store is the one that hangs.
+    /// This waits as long as a store hangs. A lock request cannot be told to come back instead
+    /// ([`quiesce_soon`](Self::quiesce_soon)): it has the lock already, and releasing it would not
+    /// restore what its owner held of the range before. Only requests for this one file wait.
     pub(crate) async fn quiesce(&self, node: Node) {
         let jobs: Vec<Arc<Job>> = {
             let jobs = self.jobs.lock();
@@ -118,15 +118,15 @@ impl Copies {
         }
     }
 
-    /// The same, for a request that can be undone.
+    /// As [`quiesce`](Self::quiesce), with a time limit, for requests that can be undone.
     ///
     /// # Errors
-    /// [`Error::Delay`]: a step takes long.
+    /// [`Error::Delay`]: a step takes longer than [`PATIENCE`].
     pub(crate) async fn quiesce_soon(&self, node: Node) -> Result<(), Error> {
         timeout(PATIENCE, self.quiesce(node)).await.map_err(|_| Error::Delay)
     }
 
-    /// How far a copy is; one that has ended is forgotten once its client knows.
+    /// The progress of a copy. A copy that has ended is removed, because its client now knows.
     ///
     /// # Errors
     /// [`Error::BadStateId`].
@@ -144,10 +144,11 @@ impl Copies {
         Ok(Progress { copied: job.copied.load(Ordering::Relaxed), ended })
     }
 
-    /// Ends a copy, with the step that it is at. What was copied stays, and the client is not told.
+    /// Cancels a copy and waits for its current step. The data copied so far stays; the client is
+    /// not notified.
     ///
     /// # Errors
-    /// [`Error::BadStateId`]; [`Error::Delay`] when the step takes long.
+    /// [`Error::BadStateId`]; [`Error::Delay`] if the step takes longer than [`PATIENCE`].
     pub(crate) async fn cancel(
         &self,
         client: ClientId,

@@ -1,19 +1,19 @@
-//! Exclusive creation (RFC 1813 section 3.3.8, RFC 8881 section 18.16.3): how a server knows that a
-//! file which is there was made by the request that it sees again.
+//! Exclusive creation (RFC 1813 section 3.3.8, RFC 8881 section 18.16.3): how the server recognizes
+//! that an existing file was created by the same request, sent before.
 //!
-//! 1. What is kept with the file, in its times until the client sets them, is no verifier but a keyed
-//!    hash of it, of who made the file, and of its name. Who sets a file's times cannot make it look
-//!    like one that another client, or another request, has made.
-//! 2. Only a regular file that is empty as it was made, and that belongs to who asks, is taken for one.
-//!    It is not opened with other rights than those of who asks.
+//! 1. The server stores a keyed hash of the verifier, the creator and the name in the file's times,
+//!    until the client sets them. The hash hides the verifier: a user that sets a file's times
+//!    cannot make the file look like the creation of another client or request.
+//! 2. The server recognizes only a regular file that has its initial size and belongs to the
+//!    caller. It opens the file with the caller's rights only.
 
 use crate::handle::{Handles, Node};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_pagecache::CachedFs;
 use weir_vfs::{Attr, Caller, Error, FileKind, Result, SetAttr, SetTime};
 
-/// Permission bits of a file that is made exclusively, until its client says what they are to be. Its
-/// owner may open it: a server that is no superuser has to, to sync it.
+/// Mode of an exclusively created file until its client sets it. The owner may open the file: a
+/// server that does not run as root must do so to sync it.
 pub(crate) const OWNERS_ALONE: u32 = 0o600;
 
 /// An exclusive creation.
@@ -26,16 +26,16 @@ pub(crate) struct Exclusive<'a> {
 }
 
 impl Exclusive<'_> {
-    /// Has a new file keep what it is known by again.
+    /// Stores the hash in the times of a new file.
     pub(crate) fn mark(&self, set: &mut SetAttr) {
         let [atime, mtime] = self.times();
         (set.atime, set.mtime) = (Some(SetTime::To(atime)), Some(SetTime::To(mtime)));
     }
 
-    /// The file, if this creation has made it before, with `size` bytes.
+    /// The file, if an earlier execution of this request created it with `size` bytes.
     ///
     /// # Errors
-    /// [`Error::Exists`]: something else has made it; those of the store.
+    /// [`Error::Exists`]: another request created it; errors of the store.
     pub(crate) async fn made_before(&self, fs: &CachedFs, size: u64) -> Result<Attr> {
         let attr = fs.lookup(self.caller, self.dir.id, self.name).await?;
         let is_ours = attr.kind == FileKind::Regular
@@ -45,7 +45,8 @@ impl Exclusive<'_> {
         if is_ours { Ok(attr) } else { Err(Error::Exists) }
     }
 
-    /// Whether the file belongs to the caller, or to the server, where that cannot act as others.
+    /// Whether the file belongs to the caller, or to the server's own user, which owns new files
+    /// where the server cannot act as others.
     fn owns(&self, attr: &Attr) -> bool {
         match self.caller {
             Caller::Own => true,
@@ -53,7 +54,7 @@ impl Exclusive<'_> {
         }
     }
 
-    /// The times: 31 bits each, as seconds, because every store keeps those.
+    /// The hash as two times: 31 bits of seconds each, because every store keeps those.
     fn times(&self) -> [SystemTime; 2] {
         let uid = match self.caller {
             Caller::Own => u64::MAX,

@@ -1,12 +1,11 @@
-//! File data as replies carry it: pages that the cache lends, and zeros for holes, one after the
-//! other.
+//! File data for replies: a sequence of pages that the cache lends, and zeros for holes.
 //!
-//! 1. Bytes are not copied: a reply holds pinned pages, and the transport gathers them. Only what
-//!    the cache does not lend all at once (it is small, or the export is not cached) is copied, part
-//!    by part: a read of data is never short of the file's end, since libnfs, for one, takes that
-//!    for an error.
-//! 2. Before pages are pinned, their bytes are reserved among those of the connection's replies. A call
-//!    that cannot reserve more is told to come back later.
+//! 1. Bytes are not copied: a reply holds pinned pages, and the transport sends them with a
+//!    vectored write. Only data that the cache cannot lend at once (the cache is small, or the
+//!    export is not cached) is copied piece by piece, because a short read before the end of the
+//!    file is an error to some clients (libnfs, for one).
+//! 2. Before pages are pinned, their bytes are reserved from the connection's reply memory. A call
+//!    that cannot reserve them is told to retry later.
 
 use crate::export::Served;
 use crate::peer::Peer;
@@ -18,14 +17,14 @@ use weir_xdr::Payload;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// The connection whose call reads, and the memory of the call's reply.
+/// The connection of the call, and the call's reply memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     pub(crate) peer: &'a Peer,
     pub(crate) memory: &'a ReplyMemory,
 }
 
-/// Reads, without waiting if all is resident.
+/// Reads, without waiting if all pages are resident. Holes stay holes.
 pub(crate) async fn read(
     file: &File,
     offset: u64,
@@ -45,7 +44,7 @@ pub(crate) async fn read(
 }
 
 async fn lend(file: &File, offset: u64, count: usize, flags: IoFlags) -> Result<Segments> {
-    // Only a read that stays in the cache may make what it finds there younger.
+    // A read with flags (uncached) must not mark resident pages as recently used.
     let resident = flags.is_empty().then(|| file.read_segments_resident(offset, count)).flatten();
     match resident {
         Some(segments) => Ok(segments),
@@ -53,7 +52,7 @@ async fn lend(file: &File, offset: u64, count: usize, flags: IoFlags) -> Result<
     }
 }
 
-/// Reads `count` bytes, or as many as there are; holes are zeros.
+/// Reads `count` bytes, or up to the end of the file; holes are read as zeros.
 pub(crate) async fn read_data(
     file: &File,
     offset: u64,
@@ -79,7 +78,7 @@ async fn read_whole(file: &File, offset: u64, count: usize, flags: IoFlags) -> R
         let Data { gathered, eof } = next;
         gathered.copy_to(&mut copied);
         let none = gathered.len == 0;
-        // A reader that waits for pages holds none.
+        // Unpinned before the next read: a reader that waits for pages must not hold any.
         drop(gathered);
         if eof || none || copied.len() == count {
             let mut gathered = Gathered::default();
@@ -95,7 +94,7 @@ async fn read_whole(file: &File, offset: u64, count: usize, flags: IoFlags) -> R
 #[derive(Debug)]
 pub(crate) struct Data {
     pub(crate) gathered: Gathered,
-    /// It reaches the end of the file.
+    /// The data reaches the end of the file.
     pub(crate) eof: bool,
 }
 
@@ -103,7 +102,7 @@ impl Data {
     fn of(segments: Segments, offset: u64, count: usize) -> Self {
         let (reaches_end, end) = (segments.eof, segments.end(offset));
         let gathered = flatten(segments, count);
-        // A hole may be known to the end of the file, past what was asked for.
+        // The last hole may extend past the requested range.
         let eof = reaches_end && end <= offset.saturating_add(gathered.len as u64);
         Self { gathered, eof }
     }
@@ -113,7 +112,7 @@ impl Data {
     }
 }
 
-/// All segments in one, holes as zeros; at most `count` bytes.
+/// Joins all segments, with holes as zeros; at most `count` bytes.
 fn flatten(segments: Segments, count: usize) -> Gathered {
     let mut data = Gathered::default();
     for segment in segments.segments {

@@ -1,4 +1,4 @@
-//! What the operations of all versions of the protocol share.
+//! Parts of operations that all protocol versions share.
 
 pub(crate) mod copies;
 pub(crate) mod exclusive_create;

@@ -1,16 +1,15 @@
-//! Replies to calls that may not be executed twice, kept for when the client, having lost a
-//! connection, sends the call again (the duplicate request cache).
+//! The duplicate request cache: replies to calls that must not be executed twice, kept for clients
+//! that retransmit after they lost a connection.
 //!
-//! 1. A call is known again by the address and port that it came from, its transaction, program and
-//!    procedure, and a hash of its credential and arguments, as in knfsd. A client that connects anew
-//!    to send calls again keeps its port for that; another program of the same machine has another
-//!    one, and may well use the same transaction for a call of its own, also with the same arguments
-//!    (a SETATTR of size 0, say), which is to be executed.
-//! 2. While a call is being executed, its duplicates wait for the same results. So do WRITEs, though
-//!    their replies are not kept: one that is sent again finds the first one, which so is not done
+//! 1. A call is identified by its source address and port, its xid, program and procedure, and a
+//!    hash of its credential and arguments, as in knfsd. A client that reconnects to retransmit
+//!    keeps its port. Another program on the same machine has another port; it may use the same xid
+//!    for a call with the same arguments (a SETATTR of size 0, say), which must be executed.
+//! 2. While a call is being executed, its duplicates wait for its results. WRITEs do so too, though
+//!    their replies are not kept: a retransmitted WRITE joins the first one, and so is not executed
 //!    after a later WRITE of the client.
-//! 3. At most [`MAX_REPLIES`] and [`MAX_BYTES`] are kept for a program, none longer than [`MAX_AGE`]; the
-//!    oldest go first. Calls being executed are bounded by the transport.
+//! 3. At most [`MAX_REPLIES`] and [`MAX_BYTES`] are kept per program, none longer than [`MAX_AGE`];
+//!    the oldest are dropped first. The transport bounds the number of calls being executed.
 
 use crate::program::Call;
 use bytes::Bytes;
@@ -22,29 +21,29 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Most replies that are kept.
+/// Maximum number of replies kept.
 const MAX_REPLIES: usize = 64 << 10;
-/// Most bytes of results that are kept.
+/// Maximum bytes of results kept.
 const MAX_BYTES: usize = 16 << 20;
-/// How long a reply is kept. A client that has not sent the call again by then has given up.
+/// How long a reply is kept. By then a client has given up retransmitting.
 const MAX_AGE: Duration = Duration::from_secs(300);
 
-/// Bytes of a call being executed that are looked at, unless its reply is kept: its file, offset and
-/// length, and some of its data.
+/// Bytes of the arguments that are hashed if the reply is not kept: the file, the offset and
+/// length, and some of the data.
 const BEGINNING: usize = 4 << 10;
 
-/// What becomes of the reply to a call.
+/// How long the reply to a call is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// Executing the call again is as good.
+    /// Not at all: executing the call again does no harm.
     Nothing,
-    /// Duplicates get it that come while the call is being executed.
+    /// For duplicates that arrive while the call is being executed.
     WhileRunning,
-    /// Duplicates get it later, too.
+    /// Also for later duplicates.
     Reply,
 }
 
-/// What a call is known by.
+/// Identifies a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     peer: SocketAddr,
@@ -72,7 +71,7 @@ impl Key {
     }
 }
 
-/// The replies kept.
+/// The cache of one program.
 #[derive(Debug, Default)]
 pub(crate) struct Replies {
     table: Mutex<Table>,
@@ -89,7 +88,7 @@ struct Table {
 #[derive(Debug, Default)]
 struct Execution {
     results: OnceLock<Bytes>,
-    /// It is over, with results or without.
+    /// Notified when execution ends, with or without results.
     over: Arc<Notify>,
 }
 
@@ -99,22 +98,23 @@ struct Kept {
     since: Duration,
 }
 
-/// What is to be done with a call.
+/// What the caller does with a call.
 pub(crate) enum Turn<'a> {
-    /// It is executed, here and now.
+    /// Execute it.
     Ours(Running<'a>),
-    /// It was executed before, with these results.
+    /// Reply with these results of an earlier execution.
     Known(Bytes),
 }
 
-/// A call being executed. Dropped before it is [`done`](Self::done), it was not executed.
+/// A call being executed. If dropped before [`done`](Self::done), the next duplicate executes the
+/// call.
 pub(crate) struct Running<'a> {
     replies: &'a Replies,
     key: Key,
 }
 
 impl Replies {
-    /// Takes a call on, or waits until the one that it repeats is done.
+    /// Begins a call, or waits until the call that it duplicates is done.
     pub(crate) async fn turn(&self, key: Key, now: Duration) -> Turn<'_> {
         loop {
             let (running, over) = {
@@ -124,7 +124,7 @@ impl Replies {
                     return Turn::Known(kept.results.clone());
                 }
                 match table.running.get(&key) {
-                    // Made under the lock, so that it cannot miss being told.
+                    // Created under the lock, so that it cannot miss the notification.
                     Some(running) => (running.clone(), running.over.clone().notified_owned()),
                     None => {
                         table.running.insert(key, Arc::default());
@@ -141,11 +141,11 @@ impl Replies {
 }
 
 impl Running<'_> {
-    /// Hands the results to the duplicates that wait, and keeps them if that is asked for.
+    /// Passes the results to waiting duplicates, and keeps them if `keep` says so.
     pub(crate) fn done(self, results: Bytes, keep: Keep, now: Duration) {
         let mut table = self.replies.table.lock();
         if let Some(running) = table.running.get(&self.key) {
-            // Set here only, and once.
+            // Cannot fail: only this line sets it, once per execution.
             let _ = running.results.set(results.clone());
         }
         if keep == Keep::Reply {

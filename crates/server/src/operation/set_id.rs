@@ -1,8 +1,8 @@
-//! What a change of a file's data takes from the file: set-user-ID and set-group-ID, unless the
-//! superuser makes it.
+//! Clearing set-user-ID and set-group-ID when a file's data changes, unless the superuser changes
+//! it.
 //!
-//! The kernel sees to that where a process writes for itself. Here the cache writes later, for
-//! everybody; without this, a user that may write to a set-user-ID program would act as its owner.
+//! The kernel does this when a process writes itself. Here the cache writes later, on behalf of all
+//! callers. Without this, a user that may write to a set-user-ID program could act as its owner.
 
 use weir_pagecache::CachedFs;
 use weir_vfs::{Attr, Caller, Cred, FileKind, Result, SetAttr};
@@ -11,8 +11,8 @@ const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o0010;
 
-/// Takes away what `caller`'s change of the file's data takes away. The program itself does it, so call this only
-/// for a caller that is known to have the right to change the data, or has changed it.
+/// Clears the bits that `caller`'s change of the data clears. The server clears them with its own
+/// rights, so call this only for a caller that has changed the data or has the right to.
 ///
 /// # Errors
 /// Those of the store.
@@ -20,7 +20,7 @@ pub(crate) async fn clear(fs: &CachedFs, caller: &Caller, attr: &Attr) -> Result
     clear_except(fs, caller, attr, 0).await
 }
 
-/// The same, but for the bits of the mode in `kept`, which the caller set as it made the change.
+/// As [`clear`], except for the mode bits in `kept`, which the caller set with the same change.
 ///
 /// # Errors
 /// Those of the store.
@@ -35,15 +35,15 @@ pub(crate) async fn clear_except(
     if cleared == 0 {
         return Ok(());
     }
-    // These bits alone: others may have set the mode since it was looked at.
+    // Only these bits: other requests may have changed the mode since `attr` was read.
     let set = SetAttr { mode: Some(0), mode_mask: Some(cleared), ..SetAttr::default() };
     fs.setattr(&Caller::Own, attr.id, &set).await?;
     Ok(())
 }
 
-/// The bits of a regular file's mode that a change of its data by `cred` clears, as Linux's
-/// `setattr_should_drop_suidgid` has it: none if the superuser makes the change; set-user-ID always;
-/// set-group-ID if the group may execute the file, or the caller does not belong to the group.
+/// The mode bits of a regular file that a change of its data by `cred` clears, as in Linux's
+/// `setattr_should_drop_suidgid`: none if the superuser makes the change; set-user-ID always;
+/// set-group-ID if the group may execute the file or the caller is not in the group.
 fn set_id_bits(attr: &Attr, cred: &Cred) -> u32 {
     if cred.uid == 0 || attr.kind != FileKind::Regular {
         return 0;

@@ -1,17 +1,19 @@
-//! Which clients are on disk, so that they may reclaim after a restart what they have.
+//! The records of clients on disk, by which clients may reclaim their state after a restart.
 //!
-//! 1. A client is on disk before its first open is told of ([`State::open`] refuses it until then).
-//!    What is taken from it is said there before the reply to the client that gets it; with its own
-//!    goodbye it is off it.
-//! 2. A client without opens needs no record: it is taken off the disk when it has had none for a
-//!    while, so that no restart waits for it. No reply waits for that, nor fails with it.
-//! 3. Changes are made one after the other, each after a look at the state as it is then: a record
-//!    that is written is not taken away by a change that was decided on earlier.
-//! 4. What is to be written counts as unwritten until it is durable, also while a task writes it, and
-//!    again if that fails or its task is dropped: no other reply overtakes it. While the database
-//!    cannot be written, replies that might rest on it fail.
-//! 5. A client that goes while it is being put on disk, or whose record may be there after a write that
-//!    failed or was dropped, is looked at again as one that has nothing: no record outlives its client.
+//! 1. A client's record is durable before the reply to its first open ([`State::open`] refuses the
+//!    open until then). If the server revokes a client's state, it records that before the reply
+//!    that gives the state to another client. If a client destroys itself, its record is removed
+//!    before the reply.
+//! 2. A client without opens needs no record. Its record is removed after a while, so that no grace
+//!    period waits for the client. No reply waits for this, and none fails because of it.
+//! 3. Changes are serialized, and each one reads the state again: a removal that was decided
+//!    earlier cannot undo a record written since.
+//! 4. A change counts as unwritten until it is durable: also while a task writes it, and again if
+//!    the write fails or its task is dropped. So no reply is sent before the changes that it
+//!    depends on are durable. While the database cannot be written, such replies fail.
+//! 5. A client may go while its record is being written, and a write that failed or was dropped may
+//!    have left a record. In both cases the owner is treated as idle and its record checked again,
+//!    so no record outlives its client.
 
 use crate::state::{ClientId, Owner, State};
 use crate::storage::recovery::Recovery;
@@ -25,7 +27,8 @@ pub(crate) struct ClientTracking {
     state: Arc<Mutex<State<File>>>,
     recovery: Recovery,
     turn: tokio::sync::Mutex<()>,
-    /// A task writes what the state no longer says is unwritten; changes under the state's lock.
+    /// A task is writing changes that the state no longer lists as unwritten. Modified under the
+    /// state's lock.
     writing: AtomicBool,
 }
 
@@ -39,7 +42,7 @@ impl ClientTracking {
         }
     }
 
-    /// Puts a client on disk, unless it is there.
+    /// Writes a client's record, unless it is on disk.
     ///
     /// # Errors
     /// The database cannot be written.
@@ -55,14 +58,14 @@ impl ClientTracking {
             (client.is_recorded, client.idle_since) = (true, None);
             taken.idle.clear();
         }
-        // Its drop takes the lock.
+        // Unlocked before `taken` is dropped, which takes the lock.
         drop(state);
         Ok(())
     }
 
-    /// Puts on disk what the last transitions took from clients. Called before a reply goes out
-    /// that gives it to another client; returns when all of it is durable that was due by then,
-    /// also what another task writes.
+    /// Writes the changes that earlier transitions made to clients' records. Callers do this before
+    /// they send a reply that may depend on them. Returns once all changes due at the call are
+    /// durable, including those that another task writes.
     ///
     /// # Errors
     /// The database cannot be written.
@@ -76,7 +79,7 @@ impl ClientTracking {
         self.write().await
     }
 
-    /// The same, and takes clients off the disk that have nothing any more.
+    /// As [`write_due`](Self::write_due), and removes the records of idle clients.
     ///
     /// # Errors
     /// The database cannot be written.
@@ -92,7 +95,7 @@ impl ClientTracking {
             if owners.is_empty() && idle.is_empty() {
                 return Ok(());
             }
-            // Under the lock, so that no task sees it neither unwritten nor being written.
+            // Set under the lock, so that each change is always either unwritten or being written.
             self.writing.store(!owners.is_empty(), Ordering::Release);
             let record = |owner: &Owner| (owner.clone(), state.record_of(owner));
             let records = owners.iter().chain(&idle).map(record).collect();
@@ -104,11 +107,11 @@ impl ClientTracking {
     }
 }
 
-/// Owners whose records are being written; those left are unwritten again when it is dropped.
+/// Owners whose records are being written. Those left when this is dropped are marked again.
 struct Taken<'a> {
     records: &'a ClientTracking,
     owners: Vec<Owner>,
-    /// The same of clients that have nothing any more, or may have gone.
+    /// Owners without state, or that may have gone.
     idle: Vec<Owner>,
 }
 
@@ -132,7 +135,8 @@ mod tests {
         Owner { sessions: true, name: Bytes::from_static(b"host") }
     }
 
-    /// Client records, of which that of `owner` is to be written, and cannot be for now.
+    /// Records of which that of `owner` is unwritten. The transaction blocks writes to the
+    /// database.
     fn held() -> (Arc<ClientTracking>, redb::WriteTransaction, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let (recovery, _) = Recovery::open(dir.path()).unwrap();
@@ -177,7 +181,7 @@ mod tests {
         let (tasks_records, taken) = (records.clone(), records.clone());
         let sweeper = tokio::spawn(async move { tasks_records.write_all().await });
         until(|| !taken.state.lock().has_idle()).await;
-        // Also while it is being written.
+        // Nor while another task writes the removal.
         records.write_due().await.unwrap();
         sweeper.abort();
         assert!(sweeper.await.unwrap_err().is_cancelled());
@@ -208,7 +212,7 @@ mod tests {
             });
             until(|| records.turn.try_lock().is_err()).await;
             if drops {
-                // A dropped task's write may be done all the same.
+                // The write of a dropped task may still complete.
                 task.abort();
                 assert!(task.await.unwrap_err().is_cancelled());
                 records.state.lock().destroy_client(id).unwrap();

@@ -1,18 +1,18 @@
-//! Names and attributes on disk before the reply that tells of them.
+//! Commits names and attributes to disk before the reply.
 //!
-//! NFS has no COMMIT for anything but data: CREATE, REMOVE, RENAME, SETATTR and their like are to be
-//! on stable storage when they are answered (RFC 1813 section 3.3.7, RFC 8881 section 18.32.3).
+//! NFS has COMMIT for data only: CREATE, REMOVE, RENAME, SETATTR and similar changes must be on
+//! stable storage when the server replies (RFC 1813 section 3.3.7, RFC 8881 section 18.32.3).
 //!
-//! 1. A handler changes the store first and commits after; a commit returns success only if a sync
-//!    of each node *began* after the call of [`Committer::commit`], hence after the change.
-//! 2. One sync of a node runs at a time. Commits that arrive while it runs share the next one, so
-//!    callers that change one directory together pay for few syncs of it. Syncs of different nodes
-//!    run side by side: the file system's own journal merges those.
-//! 3. A sync's failure is returned to every commit that shared it, since the file system may tell
-//!    it once only; and to those that waited for the next one. It also changes the write verifier: the
-//!    file system may have dropped data that clients believe is waiting for their COMMIT.
-//! 4. A sync that has begun runs to its end, also when the call that began it is dropped.
-//! 5. No lock is held while a sync runs: neither this table's nor that of the changed directory.
+//! 1. A handler changes the store first and then commits. [`Committer::commit`] succeeds only if a
+//!    sync of each node *began* after the call, hence after the change.
+//! 2. One sync of a node runs at a time. Commits that arrive meanwhile share the next one, so
+//!    concurrent changes to one directory cost few syncs. Syncs of different nodes run
+//!    concurrently: the file system's journal merges them.
+//! 3. A failed sync fails every commit that shared it, since the file system may report the error
+//!    only once, and the commits that waited for the next sync. It also changes the write verifier:
+//!    the file system may have dropped data that clients have not committed yet.
+//! 4. A sync that has begun runs to its end, even if the call that began it is dropped.
+//! 5. No lock is held during a sync: neither this table's nor the changed directory's.
 
 use crate::export::{Durability, Served};
 use crate::handle::Node;
@@ -26,18 +26,18 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use weir_vfs::{Error, FileId, FileSystem, Result};
 
-/// Commits changes, for all exports.
+/// Commits changes of all exports.
 #[derive(Debug)]
 pub(crate) struct Committer {
     verifier: Arc<WriteVerifier>,
-    /// The nodes of which a sync is running.
+    /// The nodes with a running sync.
     running: Mutex<HashMap<Node, Running>>,
 }
 
-/// A sync that is running.
+/// A running sync.
 #[derive(Debug, Default)]
 struct Running {
-    /// The next one, if a commit waits for it.
+    /// The next sync, if a commit waits for it.
     next: Option<watch::Sender<Option<Result<()>>>>,
 }
 
@@ -50,11 +50,11 @@ impl Committer {
         &self.verifier
     }
 
-    /// Makes what was done to these files and directories of an export durable, if the export
-    /// promises that.
+    /// Makes the changes to these files and directories durable, if the export requires it.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], [`Error::Quota`] or [`Error::Io`]: the changes are made, and may be lost.
+    /// [`Error::NoSpace`], [`Error::Quota`] or [`Error::Io`]: the changes were made, but may be
+    /// lost.
     pub(crate) async fn commit(
         self: &Arc<Self>,
         export: &Served,
@@ -63,7 +63,7 @@ impl Committer {
         if export.export.options.durability == Durability::Relaxed {
             return Ok(());
         }
-        // All are begun before one is waited for, so that they share the journal's commit.
+        // Begin all syncs before waiting for one, so that they share a journal commit.
         let (mut seen, mut begun): (Vec<FileId>, Vec<Begun>) = Default::default();
         for id in nodes {
             if seen.contains(&id) {
@@ -76,7 +76,7 @@ impl Committer {
         for sync in begun {
             let outcome = match sync {
                 Begun::Done(outcome) => outcome,
-                // The task that syncs tells how it went, unless the runtime is shutting down.
+                // The sync task always sends the outcome, unless the runtime is shutting down.
                 Begun::Shared(mut told) => match told.wait_for(Option::is_some).await {
                     Ok(outcome) => outcome.unwrap_or(Err(Error::Io)),
                     Err(_) => Err(Error::Io),
@@ -87,7 +87,7 @@ impl Committer {
         committed
     }
 
-    /// Has a node synced, or joins the next sync of it.
+    /// Begins a sync of a node, or joins the next one if one is running.
     fn begin(self: &Arc<Self>, store: &Arc<dyn FileSystem>, node: Node) -> Begun {
         match self.running.lock().entry(node) {
             Entry::Occupied(mut running) => {
@@ -99,7 +99,7 @@ impl Committer {
             }
         }
         let mut turn = Turn { committer: self.clone(), node, ended: false };
-        // A store that needs not wait is done here, without a task.
+        // A sync that completes without waiting needs no task.
         let mut first = sync(store.clone(), node.id);
         if let Some(outcome) = (&mut first).now_or_never() {
             self.note(outcome);
@@ -120,8 +120,8 @@ impl Committer {
     }
 }
 
-/// A node being synced. Dropped in the middle (a store panicked, or the runtime ends), the commits
-/// that wait for it fail.
+/// The right to sync a node. If dropped before the end (the store panicked, or the runtime ends),
+/// the commits that wait for it fail.
 struct Turn {
     committer: Arc<Committer>,
     node: Node,
@@ -129,7 +129,7 @@ struct Turn {
 }
 
 impl Turn {
-    /// Syncs the node until no commit of it waits any more; the first sync may have begun already.
+    /// Syncs the node until no commit waits for it. The first sync may have begun already.
     async fn run(
         mut self,
         store: Arc<dyn FileSystem>,
@@ -140,10 +140,10 @@ impl Turn {
         loop {
             let sync = begun.take().unwrap_or_else(|| sync(store.clone(), self.node.id));
             let outcome = sync.await;
-            // The verifier changes before any reply tells of the failure.
+            // The verifier must change before any reply reports the failure.
             self.committer.note(outcome);
-            // The changes of those who waited may have been made before the last sync began: if it failed,
-            // it may have lost them, and this one had nothing left to write.
+            // The changes of these commits may precede the previous sync. If that one failed, it
+            // may have lost them and left nothing for this one to write.
             told.send_replace(Some(outcome.and(before)));
             before = outcome;
             match self.next() {
@@ -153,7 +153,7 @@ impl Turn {
         }
     }
 
-    /// The commits that wait for the next sync; without any, the turn has ended.
+    /// The commits that wait for the next sync. `None` ends the turn.
     fn next(&mut self) -> Option<watch::Sender<Option<Result<()>>>> {
         let mut running = self.committer.running.lock();
         let next = running.get_mut(&self.node).and_then(|running| running.next.take());
@@ -181,11 +181,12 @@ enum Begun {
 fn sync(store: Arc<dyn FileSystem>, id: FileId) -> BoxFuture<'static, Result<()>> {
     async move {
         match store.sync_node(id).await {
-            // Removed meanwhile: there is nothing left of it to lose, and its removal is committed
-            // by the call that removed it.
+            // Removed meanwhile: nothing of it can be lost, and the call that removed it commits
+            // the removal.
             Ok(()) | Err(Error::Stale | Error::NotFound) => Ok(()),
             Err(error @ (Error::NoSpace | Error::Quota)) => Err(error),
-            // The change is made. An error that has the client try again later would find it so.
+            // The change was made: an error that makes the client retry would make it fail on its
+            // own change.
             Err(_) => Err(Error::Io),
         }
     }
@@ -207,7 +208,7 @@ mod tests {
         root: FileId,
     }
 
-    /// An export on which syncs go as `what` says.
+    /// An export whose syncs behave as `what` says.
     fn fixture(durability: Durability, what: What) -> Fixture {
         fixture_over(MemoryFs::new(), durability, what)
     }
@@ -234,7 +235,7 @@ mod tests {
             tokio::spawn(async move { committer.commit(&export, [root, root]).await })
         }
 
-        /// How many commits wait for the next sync.
+        /// The number of commits that wait for the next sync.
         fn waiting(&self) -> usize {
             let running = self.committer.running.lock();
             let next = running.values().filter_map(|running| running.next.as_ref());
@@ -259,7 +260,8 @@ mod tests {
         assert!(!first.is_finished());
         f.fault.release();
         assert_eq!(first.await.unwrap(), Ok(()));
-        // The first sync may have begun before their changes: it is no answer to the others.
+        // The first sync may have begun before the other commits' changes, so it does not answer
+        // them.
         f.until(|f| f.fault.held() == 1).await;
         assert!(others.iter().all(|other| !other.is_finished()));
         f.fault.release();
@@ -278,7 +280,7 @@ mod tests {
         let others = [f.commit(), f.commit()];
         f.until(|f| f.waiting() == 2).await;
         f.fault.clear();
-        // Told once, as a file system tells it.
+        // The store reports the error once, as a file system does.
         let what = What::Fail(Error::Interrupted);
         f.fault.add(Rule { call: Call::SyncNode, when: When::First(1), what });
         let verifier = f.committer.verifier().of_syncs();
@@ -304,7 +306,7 @@ mod tests {
         f.fault.clear();
         f.fault.release();
         assert_eq!(first.await.unwrap(), Err(Error::Io));
-        // Its change may have been made before the first sync began, which has lost it.
+        // The second commit's change may precede the first sync, which has lost it.
         assert_eq!(second.await.unwrap(), Err(Error::Io));
         assert_eq!(f.commit().await.unwrap(), Ok(()));
     }

@@ -1,5 +1,5 @@
-//! What survives a restart: which clients had state, what a reply promised to be on disk, and how
-//! clients learn what was lost.
+//! State that survives a restart: client records, changes that a reply promised to be durable, and
+//! the write verifier, by which clients learn of lost data.
 
 pub(crate) mod client_tracking;
 pub(crate) mod durability;

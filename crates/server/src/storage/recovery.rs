@@ -1,12 +1,11 @@
-//! What has to survive a restart: which run this is, and which clients had state.
+//! The recovery database: the run number, and the clients that had state.
 //!
-//! 1. A run's number is on disk before it is used, so stateids and client numbers are never used
-//!    twice.
-//! 2. A client, with who may speak for it, (or a host that uses NLM) is on disk before the reply
-//!    that lets it take state. What
-//!    is taken from it is said there before the reply that gives it to another client.
-//! 3. A write that fails has the database opened anew by the next one: redb takes nothing more after an
-//!    error of the file, such as a full disk, however short that was.
+//! 1. A run's number is on disk before it is used, so stateids and client numbers are never reused.
+//! 2. The record of a client, with the principal that may speak for it, or of a host that uses NLM,
+//!    is durable before the reply that lets it acquire state. Revoked state is recorded before the
+//!    reply that gives it to another client.
+//! 3. After a failed write, the next write reopens the database: redb accepts no more transactions
+//!    after an I/O error, even a transient one such as a full disk.
 
 use crate::handle::Node;
 use crate::state::{LockHost, Owner, Principal, ReclaimDenied, Record};
@@ -20,21 +19,22 @@ use weir_vfs::FileId;
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const CLIENTS: TableDefinition<'_, (bool, &[u8]), ()> = TableDefinition::new("clients");
-/// Of `CLIENTS`: what they may not reclaim, if there is something.
+/// For clients in `CLIENTS`: state that they may not reclaim, if any.
 const BARRED: TableDefinition<'_, (bool, &[u8]), &[u8]> = TableDefinition::new("barred");
-/// Of `CLIENTS`: who may speak for them, as flavor and user. Versions before did not write it.
+/// For clients in `CLIENTS`: the principal that may speak for them, as flavor and user. Earlier
+/// versions did not write it.
 const PRINCIPALS: TableDefinition<'_, (bool, &[u8]), (u32, u32)> =
     TableDefinition::new("client principals");
-/// Addresses of hosts with locks by NLM, and of the server as they knew it; as text.
+/// Addresses, as text, of hosts that hold NLM locks, and the server's address that they used.
 const HOSTS: TableDefinition<'_, &str, &str> = TableDefinition::new("lock hosts");
 const RUN: &str = "run";
 const FILE: &str = "state.redb";
 
-/// Opens a database that lies in no file. Its reads and writes must not block: the server's tasks
-/// do them.
+/// Opens a database that is not in a file. Its reads and writes must not block, because the
+/// server's tasks execute them.
 pub type OpenRecords = Arc<dyn Fn() -> Result<Database, DatabaseError> + Send + Sync>;
 
-/// Where the database lies.
+/// Where the database is stored.
 #[derive(Clone)]
 enum Place {
     File(PathBuf),
@@ -62,32 +62,32 @@ impl std::fmt::Debug for Place {
 /// The database.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
-    /// `None` after a write that failed.
+    /// `None` after a failed write.
     db: Arc<Mutex<Option<Database>>>,
     place: Arc<Place>,
 }
 
-/// What the database said at start.
+/// The contents of the database at start.
 #[derive(Debug)]
 pub(crate) struct Recovered {
-    /// The number of this run; goes up from 1.
+    /// The number of this run; runs are counted from 1.
     pub run: u32,
-    /// Clients that had state in the run before.
+    /// Clients that had state in the previous run.
     pub clients: Vec<(Owner, Record)>,
-    /// Hosts that had locks by NLM.
+    /// Hosts that held NLM locks.
     pub hosts: Vec<LockHost>,
 }
 
 impl Recovery {
-    /// Opens or makes the database in `state_dir`, and begins a run.
+    /// Opens or creates the database in `state_dir`, and begins a run.
     ///
     /// # Errors
-    /// The database cannot be opened (another server has it, say), read or written.
+    /// The database cannot be opened (another server has it open, say), read or written.
     pub(crate) fn open(state_dir: &Path) -> Result<(Self, Recovered), redb::Error> {
         Self::open_in(Place::File(state_dir.join(FILE)))
     }
 
-    /// The same with a database that lies elsewhere.
+    /// As [`open`](Self::open), with a database that is not in a file.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -132,7 +132,8 @@ impl Recovery {
         Ok((Self { db: Arc::new(Mutex::new(Some(db))), place: Arc::new(place) }, recovered))
     }
 
-    /// Writes the record of each client, or (`None`) that it has no state. Returns when that is durable.
+    /// Writes the record of each client, or removes it (`None`). Returns when the change is
+    /// durable.
     ///
     /// # Errors
     /// It could not be written.
@@ -165,7 +166,7 @@ impl Recovery {
         .await
     }
 
-    /// Remembers a host that uses NLM. Returns when it is durable.
+    /// Records a host that uses NLM. Returns when the record is durable.
     ///
     /// # Errors
     /// It could not be written.
@@ -178,7 +179,7 @@ impl Recovery {
         .await
     }
 
-    /// Forgets hosts that use NLM. Returns when that is durable.
+    /// Removes the records of hosts that used NLM. Returns when the change is durable.
     ///
     /// # Errors
     /// It could not be written.
@@ -193,7 +194,7 @@ impl Recovery {
         .await
     }
 
-    /// Keeps the database from being written as long as what it returns lives.
+    /// Blocks writes to the database while the returned transaction lives.
     #[cfg(test)]
     pub(crate) fn hold(&self) -> WriteTransaction {
         self.db.lock().as_ref().unwrap().begin_write().unwrap()
@@ -206,7 +207,7 @@ impl Recovery {
         let (db, place) = (self.db.clone(), self.place.clone());
         let blocks = matches!(*place, Place::File(_));
         let write = move || {
-            // There is one writer at a time anyway.
+            // The lock serializes writers, which redb does in any case.
             let mut opened = db.lock();
             let db = match opened.take() {
                 Some(db) => db,
@@ -228,10 +229,10 @@ impl Recovery {
     }
 }
 
-/// Bytes of a file's name on disk: its export, inode and generation.
+/// Bytes of a file's identity on disk: its export, inode and generation.
 const NODE_BYTES: usize = 2 + 8 + 8;
 
-/// The files, one after the other; one byte: all.
+/// The files in sequence; a single byte means all files.
 fn bytes_of(barred: &ReclaimDenied) -> Vec<u8> {
     if barred.all {
         return vec![0];
@@ -299,7 +300,7 @@ mod tests {
         let name = &b"host"[..];
         let dir = tempfile::tempdir().unwrap();
         {
-            // As versions before left it.
+            // As an earlier version left it.
             let db = Database::create(dir.path().join(FILE)).unwrap();
             let txn = db.begin_write().unwrap();
             txn.open_table(CLIENTS).unwrap().insert((true, name), ()).unwrap();
@@ -344,7 +345,7 @@ mod tests {
         );
     }
 
-    /// A disk that is full.
+    /// A full disk.
     #[derive(Debug, Default)]
     struct Full {
         inner: InMemoryBackend,

@@ -1,10 +1,11 @@
-//! Failures to accept a connection: the log says the first of a minute, and how many more there were.
+//! Rate-limited logging of failures to accept a connection.
 //!
-//! While the process has no file descriptor left, each attempt fails, twenty times a second.
+//! While the process is out of file descriptors, accept fails twenty times a second. The log
+//! reports the first failure in a minute, and how many there were since the last report.
 
 use std::time::{Duration, Instant};
 
-/// How often the log says it.
+/// Minimum interval between reports.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// The failures of one listener.
@@ -15,7 +16,7 @@ pub(super) struct AcceptErrors {
 }
 
 impl AcceptErrors {
-    /// Notes a failure. `Some`: the log is to say it, and that there were so many more since it last did.
+    /// Counts a failure. `Some(n)`: report it, along with `n` failures since the last report.
     pub(super) fn report(&mut self, now: Instant) -> Option<u64> {
         if self.reported.is_some_and(|at| now.duration_since(at) < REPORT_EVERY) {
             self.unreported += 1;

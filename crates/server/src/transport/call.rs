@@ -1,4 +1,5 @@
-//! One record of a connection: a call for a program, or a reply to a call of the server's own.
+//! Begins one record of a connection: a call for a program, or a reply to one of the server's own
+//! calls.
 
 use super::connection::End;
 use crate::admission::Taken;
@@ -16,23 +17,23 @@ use weir_rpc::{
 };
 use weir_xdr::{Bytes, Decoder, Message};
 
-/// A call that is being executed; it ends with the reply's record.
+/// A call being executed. Its output is the reply's record.
 pub(super) type CallFuture = Pin<Box<dyn Future<Output = Outgoing> + Send>>;
 
-/// What a record leads to.
+/// What a record requires.
 pub(super) enum Begun {
-    /// It was a reply.
+    /// Nothing: it was a reply.
     Nothing,
-    /// No program executes it.
+    /// A refusal: no program executes it.
     Refused(Outgoing),
-    /// A program executes it.
+    /// The execution of a call by a program.
     Call(CallFuture),
 }
 
-/// Reads a record. `memory` pays for it until the call ends.
+/// Begins a record. `memory` is the record's share of the call budget, held until the call ends.
 ///
 /// # Errors
-/// It is no RPC message.
+/// The record is not an RPC message.
 pub(super) fn begin(
     programs: &Programs,
     peer: &Arc<Peer>,

@@ -31,7 +31,7 @@ use tracing::debug;
 use weir_rpc::{RecordError, RecordReader};
 use weir_xdr::Bytes;
 
-/// Slices in one writev: what Linux takes (IOV_MAX).
+/// Maximum slices in one writev: Linux's IOV_MAX.
 const MAX_SLICES: usize = 1024;
 
 /// Why a connection ended.
@@ -41,15 +41,15 @@ pub(super) enum End {
     Closed,
     #[error("closed by the server")]
     Stopped,
-    #[error("the peer sent nothing more of a record that it began")]
+    #[error("the peer did not complete a record in time")]
     StalledRecord,
-    #[error("the peer has sent nothing for long")]
+    #[error("idle for too long")]
     Idle,
-    #[error("the peer took its replies too slowly")]
+    #[error("the peer read its replies too slowly")]
     SlowReader,
     #[error("{0}")]
     Record(#[from] RecordError),
-    #[error("the peer sent what is not an RPC message")]
+    #[error("the peer sent a record that is not an RPC message")]
     NotRpc,
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -62,33 +62,33 @@ pub(super) struct Connection {
     shares: Arc<AddressShares>,
     input: BytesMut,
     records: RecordReader,
-    /// Pays for the large record that is arriving.
+    /// The share of the call budget that the arriving large record holds.
     memory: Option<Taken>,
     output: VecDeque<Outgoing>,
-    /// Bytes of the front of `output` that are sent.
+    /// Bytes sent of the message at the front of `output`.
     sent: usize,
-    /// Bytes of all replies that are sent.
+    /// Bytes written to the socket in all.
     written: u64,
     drain: Drain,
     waiting: Arc<AtomicUsize>,
     stop: CancellationToken,
     stopping: bool,
-    /// Since when a record has been arriving.
+    /// When the arriving record began.
     reading_since: Option<Instant>,
-    /// When bytes arrived last.
+    /// When bytes last arrived.
     arrived: Instant,
-    /// Ends when the peer may have been silent for too long.
+    /// Completes when the peer may have reached the idle limit.
     idle_look: Pin<Box<Sleep>>,
     polling: Polling,
 }
 
-/// How long a large record may make no progress while others wait for the memory that it holds.
+/// How long a large record may make no progress while others wait for the budget that it holds.
 const IDLE_WITH_MEMORY: Duration = Duration::from_secs(2);
-/// The connection, and the task that runs it.
+/// References to the peer that do not count as use: the connection's and its task's.
 const HOLDERS_WHEN_IDLE: usize = 2;
-/// The size of call that is worth looking for.
+/// Bytes read at a time while polling for a call.
 const LOOK_BYTES: usize = 4 << 10;
-/// How often that is looked at.
+/// How often the connection checks for [`IDLE_WITH_MEMORY`].
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Connection {
@@ -99,7 +99,7 @@ impl Connection {
         shares: Arc<AddressShares>,
     ) -> Self {
         let records = RecordReader::new(transport.limits.record_bytes);
-        // A token of its own, so that connections do not meet at the lock of one.
+        // A child token, so that connections do not contend for one token's lock.
         let stop = transport.stop.child_token();
         let idle_look = Box::pin(tokio::time::sleep(transport.limits.idle));
         let drain = Drain::new(transport.limits.stall);
@@ -136,8 +136,8 @@ impl Connection {
     }
 
     async fn step(&mut self) -> Result<(), End> {
-        // Records that have arrived already make nothing readable: serve on until none is left,
-        // or until what is queued must go out first.
+        // Records in the buffer do not make the socket readable again: serve until none is left, or
+        // until the output must be sent first.
         loop {
             let all_served = self.serve()?;
             self.peer.take_posted(&mut self.output);
@@ -146,7 +146,8 @@ impl Connection {
                 break;
             }
         }
-        // Who is called without a pause never comes to wait, which is where else this is heard.
+        // A connection with constant calls never reaches `wait`, which otherwise notices the stop
+        // signal.
         self.stopping |= self.stop.is_cancelled();
         if !self.peer.is_open() {
             return Err(End::Stopped);
@@ -155,14 +156,15 @@ impl Connection {
             return Err(End::Stopped);
         }
         if self.look()? {
-            // Others on this thread get their turn, too.
+            // Yield to other tasks on this thread now and then.
             tokio::task::consume_budget().await;
             return Ok(());
         }
         self.wait().await
     }
 
-    /// Looks for the next call for a moment, if it is likely to come. Says whether it did.
+    /// Polls for the next call for a moment, if one is likely to come soon. Returns whether one
+    /// did.
     fn look(&mut self) -> Result<bool, End> {
         let idle = self.output.is_empty() && self.waiting.load(Ordering::Acquire) == 0;
         if self.stopping || !idle || !self.input.is_empty() {
@@ -184,7 +186,7 @@ impl Connection {
         }
     }
 
-    /// Executes the calls that have arrived whole, as far as the bounds allow. Says whether that
+    /// Executes the complete calls in the buffer, as far as the bounds allow. Returns whether that
     /// was all of them.
     fn serve(&mut self) -> Result<bool, End> {
         while self.may_serve() {
@@ -225,13 +227,14 @@ impl Connection {
         let peer = self.peer.clone();
         tokio::spawn(async move {
             let reply = future.await;
-            // Not waiting any more before the reply is posted, so that the connection sees both.
+            // Decremented before the reply is posted, so that the connection, which the post wakes,
+            // sees both.
             drop(waiting);
             peer.post(reply);
         });
     }
 
-    /// Sends what is ready, as far as the socket takes it.
+    /// Sends ready messages until the socket accepts no more.
     fn flush(&mut self) -> Result<(), End> {
         while !self.output.is_empty() {
             let mut slices = Vec::with_capacity(64);
@@ -274,7 +277,8 @@ impl Connection {
         }
     }
 
-    /// Waits for something to do: bytes to read, room to write, a reply, the end.
+    /// Waits for an event: bytes to read, room to write, a posted reply, a deadline or the stop
+    /// signal.
     async fn wait(&mut self) -> Result<(), End> {
         let may_read = self.may_serve();
         if may_read && self.input.is_empty() {
@@ -320,8 +324,9 @@ impl Connection {
             }
             () = until(deadline) => return Err(End::StalledRecord),
             () = &mut self.idle_look => {
-                // Who else holds the peer (the server calls its client back over it) needs it still, and so
-                // does a session whose backchannel it serves. The kernel finds out whether the other end is gone.
+                // The connection is in use while others hold the peer (the server sends callbacks
+                // over it), or while it serves a session's backchannel. Keepalive detects a peer
+                // that is gone.
                 let is_used = !between
                     || !self.output.is_empty()
                     || self.waiting.load(Ordering::Acquire) > 0
@@ -348,7 +353,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads what has arrived: at least as much room as the record needs, and some for the next.
+    /// Reads what has arrived into room for the rest of the record, or for small records.
     fn fill(&mut self) -> Result<(), End> {
         let wanted = self.records.wanted_bytes().max(SMALL_BYTES);
         self.input.reserve(wanted.saturating_sub(self.input.len()).max(1));
@@ -370,12 +375,12 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if !self.output.is_empty() {
-            debug!("{}: {} replies were not sent", self.peer.addr(), self.output.len());
+            debug!("{}: closed with {} unsent replies", self.peer.addr(), self.output.len());
         }
     }
 }
 
-/// Counts a call that waits for as long as it lives.
+/// Counts a waiting call while it lives.
 struct Waiting(Arc<AtomicUsize>);
 
 impl Waiting {

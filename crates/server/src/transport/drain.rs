@@ -1,33 +1,36 @@
-//! How fast a peer takes the replies that wait for it.
+//! Detects peers that read their replies too slowly.
 //!
-//! 1. A peer is slow if replies have waited for it all through a window, and it took fewer bytes in that window
-//!    than the expected rate makes. Replies that are all sent begin anew.
-//! 2. A byte is taken when the peer has acknowledged it, or, where the kernel does not tell that, when the
-//!    kernel has it. The kernel's buffer empties in large steps, which say little of a slow peer.
-//! 3. How much is expected depends on whether other connections want the memory ([`expected_rate`]): a slow
-//!    network alone is no reason to end a connection.
-//! 4. A look that comes much later than planned (the server was paused), or that the kernel answers in another way
-//!    than at the begin of the window, says nothing of the peer: the window begins anew.
+//! 1. A peer is slow if replies waited for it during a whole window and it took fewer bytes in that
+//!    window than the expected rate requires. The window restarts when all replies have been sent.
+//! 2. The peer has taken a byte when it has acknowledged it, or, where the kernel does not report
+//!    that, when the kernel has accepted it. The kernel's send buffer empties in large steps, so
+//!    the second measure is coarse for a slow peer.
+//! 3. The expected rate depends on whether other connections need the memory ([`expected_rate`]): a
+//!    slow network alone is no reason to end a connection.
+//! 4. The window also restarts if a check comes much later than planned (the server was suspended),
+//!    or if the kernel's answer is of another kind than at its beginning: neither says anything
+//!    about the peer.
 
 use super::Limits;
 use crate::admission::AddressShares;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Looks at the rate in a window.
+/// Checks per window.
 const LOOKS: u32 = 4;
 
-/// What a peer has taken of what was sent to it.
+/// How much a peer has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Bytes that it has acknowledged.
+    /// Bytes that the peer has acknowledged.
     Acknowledged(u64),
-    /// Bytes that the kernel has; it does not say how many the peer has.
+    /// Bytes that the kernel has accepted, where it does not report how many the peer has
+    /// acknowledged.
     Written(u64),
 }
 
 impl Progress {
-    /// Bytes since `before`, if both were counted in the same way.
+    /// Bytes since `before`, if both are of the same kind.
     fn since(self, before: Self) -> Option<u64> {
         match (self, before) {
             (Self::Acknowledged(now), Self::Acknowledged(before))
@@ -37,11 +40,11 @@ impl Progress {
     }
 }
 
-/// What a connection of an address is expected to take, in bytes per second.
+/// The rate that a connection of an address must reach, in bytes per second.
 ///
-/// While memory of replies is short for all, each connection takes the minimum rate. While it is short for the
-/// address alone, its connections take that rate together: they may share one slow network. Otherwise the least
-/// rate is enough.
+/// While reply memory is short for all addresses, each connection must reach the minimum rate.
+/// While it is short for this address only, its connections must reach that rate together, since
+/// they may share a slow network. Otherwise the least rate is enough.
 pub(super) fn expected_rate(limits: &Limits, address: &AddressShares) -> u64 {
     let rate = if address.reply_bytes.is_short_for_all() {
         limits.min_drain_rate
@@ -53,22 +56,22 @@ pub(super) fn expected_rate(limits: &Limits, address: &AddressShares) -> u64 {
     rate.max(limits.least_drain_rate)
 }
 
-/// How fast a peer takes what waits for it.
+/// Measures how fast a peer takes waiting replies.
 #[derive(Debug)]
 pub(super) struct Drain {
     window: Duration,
     next_look: Option<Instant>,
-    /// Where the window began: when, and what was taken before.
+    /// The start of the window, and the progress at that time.
     begun: Option<(Instant, Progress)>,
 }
 
 impl Drain {
-    /// Takes the rate over each `window`.
+    /// Measures the rate over each `window`.
     pub(super) fn new(window: Duration) -> Self {
         Self { window, next_look: None, begun: None }
     }
 
-    /// Replies wait to be taken, or none does.
+    /// Notes whether replies wait.
     pub(super) fn set_waiting(&mut self, waits: bool, now: impl FnOnce() -> Instant) {
         if !waits {
             (self.next_look, self.begun) = (None, None);
@@ -77,12 +80,13 @@ impl Drain {
         }
     }
 
-    /// When to look how many bytes were taken.
+    /// When to check next.
     pub(super) fn next_look(&self) -> Option<Instant> {
         self.next_look
     }
 
-    /// The peer has taken `taken` in all. Says whether that is slower than `rate` bytes per second.
+    /// Checks the rate, given the progress in all. Returns whether the peer is slower than `rate`
+    /// bytes per second.
     pub(super) fn look(&mut self, now: Instant, taken: Progress, rate: u64) -> bool {
         let step = self.window / LOOKS;
         let planned = self.next_look.replace(now + step);
@@ -114,8 +118,8 @@ mod tests {
     const WINDOW: Duration = Duration::from_secs(60);
     const STEP: Duration = Duration::from_secs(15);
 
-    /// After how long a peer that takes `rate` bytes per second in steps of `step` bytes is found slow, if it
-    /// ever is in an hour.
+    /// The time until a peer that takes `rate` bytes per second in steps of `step` bytes is found
+    /// slow, within an hour.
     fn found_slow(rate: u64, step: u64) -> Option<Duration> {
         let begin = Instant::now();
         let mut drain = Drain::new(WINDOW);
@@ -157,7 +161,7 @@ mod tests {
         assert!(look_until(&mut drain, later + WINDOW + STEP, |_| Acknowledged(10)));
     }
 
-    /// Looks whenever that is planned, until `end`; whether the peer is found slow.
+    /// Checks at each planned time until `end`. Returns whether the peer is found slow.
     fn look_until(drain: &mut Drain, end: Instant, taken: impl Fn(Instant) -> Progress) -> bool {
         while let Some(now) = drain.next_look().filter(|&now| now <= end) {
             if drain.look(now, taken(now), 1000) {
@@ -185,13 +189,13 @@ mod tests {
         let mut drain = Drain::new(WINDOW);
         drain.set_waiting(true, || begin);
         let failed = begin + STEP;
-        // It takes enough, and what was written is a lot more at first.
+        // The peer takes enough, but much more is written at first.
         let taken = |now: Instant| {
             let bytes = (now - begin).as_secs() * 1000;
             if now == failed { Written(bytes + 4_000_000) } else { Acknowledged(bytes) }
         };
         assert!(!look_until(&mut drain, begin + WINDOW * 10, taken));
-        // Where it never tells, what was written counts.
+        // Without acknowledgements, the bytes written count.
         drain.set_waiting(false, || begin);
         drain.set_waiting(true, || begin);
         assert!(look_until(&mut drain, begin + WINDOW + STEP, |_| Written(1)));

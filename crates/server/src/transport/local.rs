@@ -1,5 +1,5 @@
-//! A connection without a socket: records are handed over in memory, one future for each call. The
-//! bounds of a socket's connection do not hold for it; who makes one is trusted to keep them.
+//! A connection without a socket: the caller passes records in memory, and gets one future per
+//! call. The bounds of socket connections do not apply; the caller must limit its own calls.
 
 use super::Transport;
 use super::call::{Begun, begin};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weir_xdr::Bytes;
 
-/// A client's connection within this process, which ends when it is dropped.
+/// A client's connection within this process. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct LocalConnection {
     transport: Arc<Transport>,
@@ -28,9 +28,9 @@ impl LocalConnection {
         Self { transport, peer }
     }
 
-    /// Executes the call in a record (without its record mark), and returns the reply's record (with
-    /// it). The call goes on when the connection ends. `None`: the record was no call, and a socket's
-    /// connection would have ended.
+    /// Executes the call in `record` (without record mark) and returns the reply's record (with
+    /// record mark). The call continues if the connection is dropped. Returns `None` if the record
+    /// was not a call; a socket connection would have ended.
     pub fn call(&self, record: Bytes) -> impl Future<Output = Option<Bytes>> + Send + use<> {
         let begun = begin(&self.transport.programs, &self.peer, record, None);
         async move {

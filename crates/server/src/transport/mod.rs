@@ -1,18 +1,19 @@
-//! TCP: listening, connections, and the bounds on what peers can make the server hold.
+//! TCP: listeners, connections, and the bounds on what peers can make the server hold.
 //!
-//! 1. An idle connection has no buffer. A small record takes one of [`SMALL_BYTES`]; a large one
-//!    first takes its size (the largest record's, until its last fragment says its size) out of a budget
-//!    that all connections share, of which each address has a share.
-//! 2. A record that does not arrive whole in time ends its connection, as do replies that the peer
-//!    takes more slowly than a minimum rate, which is higher while others wait for the memory that they
-//!    hold ([`drain`]). A large record that makes no progress does
-//!    so within seconds if others wait for the memory that it holds.
-//! 3. At most [`Limits::in_flight`] calls of a connection wait at a time, and its replies take about
-//!    [`Limits::reply_bytes`]; at either bound its next calls wait in the socket. The replies of all
-//!    connections together take [`Limits::all_reply_bytes`], of which each address has a share.
-//! 4. At most [`Limits::connections`] connections are open, of which each address has a share; the
-//!    next one is closed at once, and the log says so. One that has been silent for long is closed unless it
-//!    serves a backchannel, and one whose other end is gone.
+//! 1. An idle connection has no buffer. A small record takes a buffer of [`SMALL_BYTES`]. A large
+//!    one first takes its size from a budget that all connections share; until its last fragment
+//!    announces the size, it counts as the largest record. Each address has a share of the budget.
+//! 2. A connection ends if a record does not arrive completely in time, or if the peer reads its
+//!    replies more slowly than a minimum rate. That rate is higher while others wait for the memory
+//!    that the replies hold ([`drain`]). While others wait for the budget that a large record
+//!    holds, a record without progress ends its connection within seconds.
+//! 3. At most [`Limits::in_flight`] calls of a connection wait at a time, and its replies take
+//!    about [`Limits::reply_bytes`]. At either bound, further calls wait in the socket. The replies
+//!    of all connections together take [`Limits::all_reply_bytes`], of which each address has a
+//!    share.
+//! 4. At most [`Limits::connections`] connections are open, of which each address has a share. The
+//!    server closes further connections at once and logs that. It closes a connection that has been
+//!    idle for long, unless it serves a backchannel, and one whose peer is gone.
 
 mod accept_errors;
 mod call;
@@ -42,37 +43,38 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
-/// The size of read that needs no share of the budget, in bytes.
+/// Largest read without a share of the call budget, in bytes.
 const SMALL_BYTES: usize = 16 << 10;
 
-/// What peers can make the server hold.
+/// Bounds on what peers can make the server hold.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections. An address may have as many as it leaves free.
+    /// Open connections. An address may have as many as it leaves free.
     pub connections: usize,
     /// Largest record, in bytes.
     pub record_bytes: usize,
-    /// Calls of one connection that wait for something at a time.
+    /// Calls of one connection that may wait at a time.
     pub in_flight: usize,
-    /// Bytes of large calls, of all connections together. An address may hold as much as it leaves free.
+    /// Bytes of large calls of all connections together. An address may hold as much as it leaves
+    /// free.
     pub call_bytes: usize,
-    /// Bytes of replies of one connection, from before they are made until they are sent. Results that are small
-    /// or that no operation reserves may take an eighth of this on top.
+    /// Bytes of replies of one connection, from before they are built until they are sent. Small
+    /// results, and those for which no operation reserves memory, may take another eighth of this.
     pub reply_bytes: usize,
     /// Bytes of replies of all connections together. An address may hold as much as it leaves free.
     pub all_reply_bytes: usize,
-    /// Bytes per second that a peer takes at least of the replies that wait for it, on average over
-    /// [`stall`](Self::stall), while the memory that they hold is short: each connection, or those of an address
-    /// together if it is short for that address alone.
+    /// Minimum rate, in bytes per second, at which a peer must read waiting replies while reply
+    /// memory is short, averaged over [`stall`](Self::stall). It applies to each connection if
+    /// memory is short for all addresses, and to all connections of an address together if it is
+    /// short for that address only.
     pub min_drain_rate: u64,
-    /// The same while there is enough memory, and the least that is ever expected.
+    /// The minimum rate while reply memory is not short. The required rate is never below this.
     pub least_drain_rate: u64,
-    /// How long a begun record may take to arrive, and over how long the rate is taken at which a peer takes its
-    /// replies.
+    /// How long a record may take to arrive, and the time over which read rates are averaged.
     pub stall: Duration,
-    /// How long a connection may be silent that is not in use. One that the server calls its client back over is.
+    /// How long a connection may be idle. A connection that serves a backchannel is not idle.
     pub idle: Duration,
-    /// How long calls may go on after the server was told to stop.
+    /// How long calls may continue after the server was told to stop.
     pub drain: Duration,
 }
 
@@ -106,7 +108,7 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    /// Serves `programs`, for which peers may introduce `clients`.
+    /// A transport for `programs`, with a limit of `clients` NFSv4 clients.
     pub(crate) fn new(
         limits: Limits,
         clients: usize,
@@ -125,20 +127,24 @@ impl Transport {
         Self { limits, programs, admission, addresses, next_id, stop }
     }
 
-    /// What peers hold, by their addresses.
+    /// What each address holds.
     pub(crate) fn addresses(&self) -> &Arc<Addresses> {
         &self.addresses
     }
 
-    /// Accepts connections until told to stop, then waits for calls being executed.
+    /// Accepts connections until told to stop, then waits for the calls being executed.
     pub(crate) async fn serve(self: Arc<Self>, listeners: Vec<TcpListener>) {
         let tasks = TaskTracker::new();
         join_all(listeners.into_iter().map(|listener| self.accept(listener, &tasks))).await;
-        // Without a listener, calls come through local connections.
+        // Without listeners, calls come through local connections.
         self.stop.cancelled().await;
         tasks.close();
         if tokio::time::timeout(self.limits.drain, tasks.wait()).await.is_err() {
-            info!("{} connections had calls under way after {:?}", tasks.len(), self.limits.drain);
+            info!(
+                "{} connections still had calls in progress after {:?}",
+                tasks.len(),
+                self.limits.drain
+            );
         }
     }
 
@@ -155,7 +161,9 @@ impl Transport {
                     match errors.report(Instant::now()) {
                         Some(0) => warn!("cannot accept a connection: {error}"),
                         Some(more) => {
-                            warn!("cannot accept a connection: {error} ({more} times more before)")
+                            warn!(
+                                "cannot accept a connection: {error} ({more} more since the last report)"
+                            )
                         }
                         None => debug!("cannot accept a connection: {error}"),
                     }
@@ -165,18 +173,18 @@ impl Transport {
         }
     }
 
-    /// Serves a connection if its address may have another one.
+    /// Serves a connection if its address may open another one.
     fn admit(self: Arc<Self>, tasks: &TaskTracker, stream: TcpStream, addr: SocketAddr) {
         let shares = self.addresses.shares_of(addr.ip());
         match shares.connections.try_take(1) {
             Some(place) => self.start(tasks, stream, addr, (shares, place)),
             None if shares.was_refused.swap(true, Ordering::Relaxed) => {
-                debug!("{addr}: refused: its address has as many connections as it may have");
+                debug!("{addr}: refused: its address has used up its share of the connections");
             }
             None => {
                 let (open, limit) = (self.addresses.connections.used(), self.limits.connections);
                 warn!(
-                    "refusing a connection from {addr}: {open} of {limit} are open, and {} has its share",
+                    "refusing {addr}: {open} of {limit} connections are open, and {} has used up its share",
                     addr.ip()
                 );
             }
@@ -192,13 +200,14 @@ impl Transport {
     ) {
         let gone = self.limits.stall * 2;
         if let Err(error) = notice_gone(&stream, gone) {
-            debug!("{addr}: cannot have the kernel look whether it is there: {error}");
+            debug!("{addr}: cannot enable keepalive: {error}");
         }
         if let Err(error) = stream.set_nodelay(true) {
             debug!("{addr}: cannot set TCP_NODELAY: {error}");
         }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        // It has one as long as it is connected; if it is not any more, nothing will be done with it.
+        // A connected socket has a local address; if it is no longer connected, the value does not
+        // matter.
         let local = stream.local_addr().unwrap_or(addr);
         tasks.spawn(async move {
             debug!("{addr}: connected");
@@ -216,7 +225,8 @@ impl Transport {
     }
 }
 
-/// Has the kernel end a connection whose other end has not answered for `gone`, also if nothing is sent.
+/// Makes the kernel end a connection whose peer has not answered for `gone`, even if nothing is
+/// sent.
 fn notice_gone(stream: &TcpStream, gone: Duration) -> io::Result<()> {
     let socket = SockRef::from(stream);
     let looks = TcpKeepalive::new().with_time(gone / 2).with_interval(gone / 8).with_retries(4);

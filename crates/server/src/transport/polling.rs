@@ -1,45 +1,47 @@
-//! Looking for the next call for a moment before going to sleep.
+//! Polls for the next call for a moment before the thread sleeps.
 //!
-//! A client that makes one small call at a time sends the next a few microseconds after it has the
-//! reply; a thread that has gone to sleep by then costs both of them a wake-up. So a connection
-//! whose calls have been coming that way looks at its socket for a moment first.
+//! A client that makes one small call at a time sends the next one a few microseconds after the
+//! reply. If the server's thread sleeps by then, the wake-up delays both. So a connection whose
+//! calls have come this way first polls its socket for a moment.
 //!
-//! 1. A connection that does not call that way never looks: it has to prove itself by calls that
-//!    came soon, and one look in vain takes most of its credit.
-//! 2. A look is at most [`PATIENCE`] long, and at most all processors but one look at a time.
+//! 1. A connection whose calls do not come this way never polls. It earns credit with calls that
+//!    come soon; a poll in vain takes most of the credit.
+//! 2. A poll lasts at most [`PATIENCE`], and at least one processor is left that no connection
+//!    polls on.
 
 use std::io;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long to look.
+/// Maximum duration of a poll.
 const PATIENCE: Duration = Duration::from_micros(50);
-/// A call that comes this soon after a reply, wake-up included, would have been worth a look.
+/// A call that arrives this soon after a reply, wake-up included, would have been worth polling
+/// for.
 const SOON: Duration = Duration::from_micros(150);
-/// Calls that have to come soon before the first look, and again after looks in vain.
+/// Credit needed to poll. Each call that comes soon earns one.
 const TRUST: u32 = 4;
 const MOST_CREDIT: u32 = 16;
 const LOSS: u32 = 6;
-/// Looks that found a call, one after the other, from which on the next is taken to find one, too.
+/// Number of successful polls in a row after which the next one is expected to succeed.
 const STEADY: u32 = 8;
 
-/// Those who look, of all connections.
+/// The polling connections of the process.
 static LOOKERS: Lookers = Lookers {
     now: AtomicUsize::new(0),
     most: LazyLock::new(|| std::thread::available_parallelism().map_or(0, |n| n.get() - 1)),
 };
 
-/// What a connection's calls so far say about the next.
+/// Predicts from a connection's earlier calls when the next one comes.
 #[derive(Debug)]
 pub(super) struct Polling {
     lookers: &'static Lookers,
     credit: u32,
-    /// Looks that found a call, since one was in vain or was not allowed.
+    /// Successful polls since the last one that failed or was not allowed.
     found: u32,
-    /// When the last replies went out, until the next call comes.
+    /// When the last replies were sent; `None` once the next call has come.
     replied: Option<Instant>,
-    /// Reads the clock; tests have one of their own.
+    /// The clock. Tests have their own.
     now: fn() -> Instant,
 }
 
@@ -50,12 +52,12 @@ impl Default for Polling {
 }
 
 impl Polling {
-    /// Replies have gone out, and none is left.
+    /// Notes that all replies have been sent.
     pub(super) fn replied(&mut self) {
         self.replied = Some((self.now)());
     }
 
-    /// Bytes came while no thread looked.
+    /// Notes that bytes arrived without a poll.
     pub(super) fn arrived(&mut self) {
         match self.replied.take().map(|replied| (self.now)().duration_since(replied)) {
             Some(after) if after < SOON => self.credit = (self.credit + 1).min(MOST_CREDIT),
@@ -64,13 +66,13 @@ impl Polling {
         }
     }
 
-    /// Whether calls are found by looking, one after the other.
+    /// Whether polls have been finding calls.
     pub(super) fn is_steady(&self) -> bool {
         self.found >= STEADY
     }
 
-    /// Calls `read` until something has come, for a moment; `None` if nothing did or it is not
-    /// worth looking.
+    /// Calls `read` for a moment until bytes have arrived. `None` if nothing came, or polling is
+    /// not worthwhile.
     pub(super) fn look(
         &mut self,
         mut read: impl FnMut() -> io::Result<usize>,
@@ -107,7 +109,7 @@ struct Lookers {
 }
 
 impl Lookers {
-    /// Lets a connection look, unless as many look as may.
+    /// Lets a connection poll, unless the maximum already does.
     fn join(&self) -> Option<Looking<'_>> {
         let free = self.now.fetch_add(1, Ordering::Relaxed) < *self.most;
         let looking = Looking(self);
@@ -115,7 +117,7 @@ impl Lookers {
     }
 }
 
-/// A connection looks; ends on drop.
+/// A polling connection; stops on drop.
 struct Looking<'a>(&'a Lookers);
 
 impl Drop for Looking<'_> {
@@ -133,22 +135,22 @@ mod tests {
         static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
     }
 
-    /// The test's clock: each reading is a microsecond after the one before, however long the
-    /// test is kept from running.
+    /// The test's clock: each reading is one microsecond after the previous one, however long the
+    /// test is suspended.
     fn now() -> Instant {
         let now = NOW.get().map_or_else(Instant::now, |last| last + Duration::from_micros(1));
         NOW.set(Some(now));
         now
     }
 
-    /// One that has been answered just now, and is the only one that polls.
+    /// A connection that has just been answered, and is the only one that polls.
     fn polling(credit: u32) -> Polling {
         let lookers = Lookers { now: AtomicUsize::new(0), most: LazyLock::new(|| 1) };
         let lookers = Box::leak(Box::new(lookers));
         Polling { lookers, credit, found: 0, replied: Some(now()), now }
     }
 
-    /// Whether a call is found that is there after a few times in vain.
+    /// Whether a poll finds a call that arrives after `after` failed reads.
     fn look(polling: &mut Polling, mut after: u32) -> bool {
         let look = polling.look(|| match after.checked_sub(1) {
             Some(left) => {

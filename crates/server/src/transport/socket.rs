@@ -1,9 +1,9 @@
 //! A connection's socket, registered with the runtime or free.
 //!
-//! A registered socket wakes a thread of the runtime whenever something arrives or is taken, even
-//! while the connection's own thread is looking at it; for calls that come one at a time, that
-//! wake-up is a large part of what they cost. So a socket that is looked at again and again is
-//! taken out ([`Socket::free`]), and registered when it has to be waited for.
+//! A registered socket wakes a runtime thread whenever bytes arrive or are sent, even while the
+//! connection's own thread is polling it. For calls that come one at a time, this wake-up is a
+//! large part of the cost. So a socket that is polled again and again is deregistered
+//! ([`Socket::free`]), and registered again when the connection must wait for it.
 
 use bytes::BytesMut;
 use socket2::SockRef;
@@ -14,12 +14,12 @@ use tokio::net::TcpStream;
 pub(super) enum Socket {
     Registered(TcpStream),
     Free(std::net::TcpStream),
-    /// The change from one to the other failed.
+    /// Registering or deregistering failed.
     Lost,
 }
 
 impl Socket {
-    /// The socket to be waited for.
+    /// Registers the socket if needed, for waiting.
     pub(super) fn registered(&mut self) -> io::Result<&TcpStream> {
         if let Self::Free(_) = self
             && let Self::Free(stream) = std::mem::replace(self, Self::Lost)
@@ -32,7 +32,7 @@ impl Socket {
         }
     }
 
-    /// Takes the socket out of the runtime.
+    /// Deregisters the socket.
     pub(super) fn free(&mut self) -> io::Result<()> {
         if let Self::Registered(_) = self
             && let Self::Registered(stream) = std::mem::replace(self, Self::Lost)
@@ -42,7 +42,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Reads what has arrived, without asking the runtime whether something has.
+    /// Reads what has arrived, without consulting the runtime's readiness.
     pub(super) fn look(&self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Registered(stream) => (&*SockRef::from(stream)).read(into),
@@ -51,7 +51,8 @@ impl Socket {
         }
     }
 
-    /// Reads into the room that there is; [`io::ErrorKind::WouldBlock`] if nothing has arrived.
+    /// Reads into the buffer's spare capacity; [`io::ErrorKind::WouldBlock`] if nothing has
+    /// arrived.
     pub(super) fn try_read_buf(&self, into: &mut BytesMut) -> io::Result<usize> {
         match self {
             Self::Registered(stream) => stream.try_read_buf(into),
@@ -59,7 +60,7 @@ impl Socket {
         }
     }
 
-    /// Writes what the socket takes; [`io::ErrorKind::WouldBlock`] if that is nothing.
+    /// Writes as much as the socket accepts; [`io::ErrorKind::WouldBlock`] if that is nothing.
     pub(super) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Self::Registered(stream) => stream.try_write_vectored(slices),

@@ -13,13 +13,13 @@ use weir_xdr::{Bytes, Decoder, Encoder};
 
 const ECHO: ProgramId = ProgramId { program: 77, version: 1 };
 
-/// Procedures: 0 nothing, 1 echoes an opaque, 2 waits for the gate, 3 panics, 4 answers with that
-/// many bytes, 5 calls the caller back, 6 answers with that many bytes that it did not reserve, 7 reserves
-/// them once the gate has opened.
+/// Procedures: 0 does nothing, 1 echoes an opaque, 2 waits for the gate, 3 panics, 4 replies with
+/// the given number of bytes, 5 calls the caller back, 6 replies with the given number of bytes
+/// without reserving them, 7 reserves them once the gate has opened.
 #[derive(Default)]
 struct Echo {
     gate: Notify,
-    /// Bytes that procedure 6 made.
+    /// Bytes that procedure 6 produced.
     made: AtomicUsize,
 }
 
@@ -68,7 +68,7 @@ impl Client {
         assert!(self.try_send(xid, id, procedure, args).await, "the connection has ended");
     }
 
-    /// Whether the connection took the call.
+    /// Whether the connection accepted the call.
     async fn try_send(&mut self, xid: u32, id: ProgramId, procedure: u32, args: &[u8]) -> bool {
         let mut e = start_record();
         let (program, version) = (id.program, id.version);
@@ -118,7 +118,7 @@ impl Fixture {
         Self { echo, transport, addr, stop, done }
     }
 
-    /// Lets so many calls through the gate.
+    /// Lets `calls` calls through the gate.
     async fn open_the_gate(&self, calls: usize) {
         for _ in 0..calls {
             self.echo.gate.notify_one();
@@ -217,7 +217,7 @@ async fn half_sent_records_end_their_connection_and_give_their_memory_back() {
     let f = Fixture::new(limits).await;
     let mut stuck = f.connect().await;
     stuck.0.write_all(b"\x80\x01\x00\x00some").await.unwrap();
-    // If this test is paused, it is cut off as well.
+    // If this test is suspended, the server disconnects this peer as well.
     let served = async {
         loop {
             let mut next = f.connect().await;
@@ -288,8 +288,8 @@ async fn stopping_lets_calls_finish() {
     f.done.await.unwrap();
 }
 
-/// Calls that come without a pause are looked for rather than waited for: all else that happens to
-/// the connection is noticed all the same.
+/// The server polls for calls that come without a pause; it must still notice everything else that
+/// happens to the connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_calls_without_a_pause_is_served_as_others() {
     let f = Fixture::new(Limits::default()).await;
@@ -305,7 +305,7 @@ async fn who_calls_without_a_pause_is_served_as_others() {
         }
         other.send(xid, ECHO, 0, b"").await;
         assert_eq!(other.reply().await.0.xid, xid);
-        // A record in two parts, and one that is answered later.
+        // A record in two parts, and a call that is answered later.
         let (mut e, args) = (start_record(), opaque(&[9; 300]));
         let (cred, verf) = (OpaqueAuth::NONE, OpaqueAuth::NONE);
         e.put(&CallHeader { xid, program: ECHO.program, version: 1, procedure: 1, cred, verf });

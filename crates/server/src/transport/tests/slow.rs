@@ -1,4 +1,4 @@
-//! Peers that read, or write, as slowly as they can.
+//! Peers that read or write as slowly as they can.
 
 use super::*;
 
@@ -16,7 +16,7 @@ async fn replies_that_are_not_read_keep_the_next_call_from_being_executed() {
         other.send(xid, ECHO, 0, b"").await;
         assert_eq!(other.reply().await.0.xid, xid);
     }
-    // What the sockets' buffers hold comes on top of the limit.
+    // The socket buffers hold more on top of the limit.
     let made = f.echo.made.load(Ordering::Relaxed);
     assert!(made < 32 << 20, "{made} bytes of replies are held for a peer that reads none");
     for xid in 0..64 {
@@ -45,7 +45,7 @@ async fn small_replies_that_are_not_read_keep_the_next_call_from_being_executed_
         other.send(xid, ECHO, 0, b"").await;
         assert_eq!(other.reply().await.0.xid, xid);
     }
-    // Those that wait are counted.
+    // Replies that wait are counted.
     while f.transport.addresses.reply_bytes.used() <= 64 << 10 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -58,7 +58,7 @@ async fn small_replies_that_are_not_read_keep_the_next_call_from_being_executed_
 }
 
 impl Client {
-    /// Asks for so many replies of a megabyte, if the connection does not end before.
+    /// Requests `replies` replies of a megabyte, unless the connection ends first.
     async fn ask(&mut self, replies: u32) {
         for xid in 0..replies {
             if !self.try_send(xid, ECHO, 6, &MEGABYTE.to_be_bytes()).await {
@@ -84,9 +84,9 @@ async fn a_peer_that_reads_more_slowly_than_the_minimum_is_disconnected() {
     };
     let f = Fixture::new(limits).await;
     let mut slow = f.connect().await;
-    // It may be cut off before it has sent all of them, if this test is paused.
+    // If this test is suspended, the server may disconnect the peer before it has sent all calls.
     slow.ask(64).await;
-    // It goes on reading, which does not help.
+    // The peer continues to read, too slowly.
     let _ = slow.0.read_u8().await;
     all_is_given_back(&f).await;
     let mut rest = Vec::new();
@@ -94,7 +94,7 @@ async fn a_peer_that_reads_more_slowly_than_the_minimum_is_disconnected() {
     assert!(rest.len() < 32 << 20, "{} bytes came before the end", rest.len());
 }
 
-/// Limits by which no rate is enough while others wait for the memory, and any is while none do.
+/// Limits with an unreachable rate while others wait for the memory, and none while they do not.
 fn limits_for_the_patient() -> Limits {
     let stall = Duration::from_millis(200);
     Limits { stall, min_drain_rate: 1 << 40, least_drain_rate: 0, ..Limits::default() }
@@ -118,7 +118,7 @@ async fn a_slow_reader_is_disconnected_while_others_wait_for_the_memory_of_its_r
     let f = Fixture::new(limits).await;
     let mut slow = f.connect().await;
     slow.ask(64).await;
-    // Its address has used up its share, so this one waits for it.
+    // The address has used up its share, so this connection waits for `slow`'s memory.
     let mut next = f.connect().await;
     next.send(1, ECHO, 4, &MEGABYTE.to_be_bytes()).await;
     assert_eq!(next.reply().await.0.xid, 1);
@@ -170,7 +170,7 @@ async fn connections_of_one_address_leave_room_for_the_replies_of_another() {
         other.send(xid, ECHO, 4, &MEGABYTE.to_be_bytes()).await;
         assert_eq!(other.reply().await.0.xid, xid);
     }
-    // One reply of each connection may be beyond its address's share.
+    // One reply of each connection may exceed its address's share.
     let used = f.transport.addresses.reply_bytes.used();
     assert!(used < (4 + 16 + 2) << 20, "{used} bytes are held");
     for slow in &mut flood {
@@ -200,7 +200,7 @@ async fn records_that_are_sent_drop_by_drop_leave_room_for_those_of_another_addr
     let drip = async {
         loop {
             for stream in &mut slow {
-                // Those that are not listened to for long are cut off.
+                // The server disconnects those that it does not read from for long.
                 let _ = stream.0.write_all(b".").await;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
