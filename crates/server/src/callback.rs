@@ -1,15 +1,18 @@
-//! Calling clients back: in the backchannel of a session, or, in minor version 0, at the address
-//! that the client gave.
+//! Callbacks to clients: over a session's backchannel or, in minor version 0, to the address that
+//! the client registered.
 //!
-//! 1. A callback goes to its client and to no other host: over a connection that the client made and
-//!    bound to its session, or to an address that the client asked from itself
-//!    ([`service_of`]). A way is used once a null call over it was answered.
-//! 2. A call that is not answered in time ends: its connection serves the backchannel no more, or
-//!    the address counts as down, and the client is told so when it next renews its lease.
-//! 3. A call in a session is answered, or given up in time, also when its caller goes away: only then
-//!    its slot and number are used again, and never for another call while the client may have taken
-//!    this one.
-//! 4. Calls under way are bounded: by the slots of sessions, and by [`OUTGOING`] connections.
+//! 1. The server sends a callback only to the client's own host: over a connection that the client
+//!    made and bound to its session, or to a registered address whose IP address the request came
+//!    from ([`service_of`]). The server uses a path only after the client has answered a null call
+//!    on it.
+//! 2. A callback without an answer times out. The server then stops using its connection as a
+//!    backchannel, or marks the registered address as down; the client learns of that when it next
+//!    renews its lease.
+//! 3. A callback in a session runs to its answer or its timeout even if its caller is cancelled.
+//!    Only then is its slot reused. The server does not reuse the sequence number for another call
+//!    as long as the client may have accepted this one.
+//! 4. Callbacks in progress are bounded: by the slots of the sessions, and by [`OUTGOING`]
+//!    connections.
 
 use crate::peer::Peer;
 use crate::state::{
@@ -34,19 +37,19 @@ use weir_rpc::net::{self, ClientLimits, RpcClient, Source};
 use weir_rpc::{AuthFlavor, AuthSys, CallHeader, OpaqueAuth, ProgramId, ReplyHeader};
 use weir_xdr::{Decode, Decoder, Encode, Encoder, List, Opaque};
 
-/// How long a client may take to answer.
+/// How long a client may take to answer a callback.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Connections to clients of minor version 0 at a time.
+/// Concurrent outgoing connections to clients of minor version 0.
 const OUTGOING: usize = 64;
-/// How often a call is sent before it counts as failed.
+/// How often the server sends a callback before it counts as failed.
 const ATTEMPTS: usize = 4;
-/// How long to wait when the client asks to.
+/// How long to wait after the client answers NFS4ERR_DELAY.
 const DELAY: Duration = Duration::from_millis(50);
 
-/// The ways to the clients.
+/// Sends callbacks to clients.
 pub(crate) struct Callbacks {
     state: Arc<Mutex<State<File>>>,
-    /// Connections that are bound to a backchannel, by number.
+    /// Connections that are bound to a backchannel, by connection number.
     peers: Mutex<HashMap<u64, Weak<Peer>>>,
     outgoing: Semaphore,
 }
@@ -56,8 +59,8 @@ impl Callbacks {
         Self { state, peers: Mutex::default(), outgoing: Semaphore::new(OUTGOING) }
     }
 
-    /// Calls one operation of a client's callback program; its result, or `None` when the client
-    /// cannot be reached.
+    /// Calls one operation of a client's callback program. Returns its result, or `None` if the
+    /// server cannot reach the client.
     pub(crate) async fn call(
         self: &Arc<Self>,
         client: ClientId,
@@ -83,7 +86,7 @@ impl Callbacks {
             let call = self.state.lock().sessions.begin_call(client)?;
             let mut turn = Turn { callbacks: self.clone(), outcome: BackOutcome::Lost, call };
             let op = op.clone();
-            // A task of its own goes on when the caller goes away.
+            // A separate task, so that the call completes even if the caller is cancelled.
             let sent = tokio::spawn(async move {
                 let (outcome, result) = turn.callbacks.send(&turn.call, &op, referring).await;
                 turn.outcome = outcome;
@@ -99,7 +102,8 @@ impl Callbacks {
         None
     }
 
-    /// Sends a call once: what became of its slot, and its result, or why there is none.
+    /// Sends a call once. Returns what became of its slot, and the operation's result or the reason
+    /// why there is none.
     async fn send(
         &self,
         call: &BackCall,
@@ -134,7 +138,7 @@ impl Callbacks {
             [CbOpRes::Sequence(Err(Error::Delay)), ..] => {
                 (BackOutcome::NotTaken, Err(Error::Delay))
             }
-            // The client knows the number already, of a call whose answer was lost.
+            // The client has seen this sequence number in a call whose answer was lost.
             [
                 CbOpRes::Sequence(Err(
                     error @ (Error::RetryUncachedRep | Error::SeqFalseRetry | Error::SeqMisordered),
@@ -182,7 +186,7 @@ impl Callbacks {
         called.inspect_err(|error| debug!("{}: a callback failed: {error}", service.addr)).ok()
     }
 
-    /// Finds out whether a client of minor version 0 answers at the address that it gave.
+    /// Checks whether a client of minor version 0 answers at the address that it registered.
     pub(crate) async fn probe_service(&self, client: ClientId) {
         let service = self.state.lock().clients.get(client).ok().and_then(|c| c.callback);
         let Some(service) = service else { return };
@@ -199,8 +203,8 @@ impl Callbacks {
         }
     }
 
-    /// Lets a connection serve a session's backchannel: remembers it, and finds out in the
-    /// background whether the client answers on it.
+    /// Binds a connection to a session's backchannel, and checks in the background whether the
+    /// client answers on it.
     pub(crate) fn bind(self: &Arc<Self>, session: SessionId, peer: &Arc<Peer>) {
         let cred = {
             let mut state = self.state.lock();
@@ -236,12 +240,13 @@ impl Callbacks {
         }
     }
 
-    /// Whether a connection serves the backchannel of a session: its client may be silent until it is called.
+    /// Whether a connection serves a session's backchannel. The client may then stay silent on it
+    /// until the server calls.
     pub(crate) fn needs(&self, connection: u64) -> bool {
         self.state.lock().sessions.is_bound(connection)
     }
 
-    /// Forgets a connection, which is gone or does not answer.
+    /// Forgets a connection that is closed or does not answer.
     pub(crate) fn forget(&self, connection: u64) {
         if self.peers.lock().remove(&connection).is_some() {
             self.state.lock().sessions.unbind(connection);
@@ -249,7 +254,7 @@ impl Callbacks {
     }
 }
 
-/// Gives a slot back however the call ends.
+/// Releases the slot, however the call ends.
 struct Turn {
     callbacks: Arc<Callbacks>,
     call: BackCall,
@@ -313,7 +318,8 @@ fn header(program: u32, procedure: u32, cred: &CallbackCred) -> CallHeader {
     CallHeader { xid: 0, program, version: CB_VERSION, procedure, cred, verf: OpaqueAuth::NONE }
 }
 
-/// How to authenticate to a client that takes these, best first; `None`: no way is known.
+/// The credential for callbacks to a client that accepts `offered`: AUTH_SYS if possible, else
+/// AUTH_NONE; `None` if the client accepts neither.
 pub(crate) fn cred_of(offered: &[CallbackSec]) -> Option<CallbackCred> {
     let sys = offered.iter().find_map(|sec| match sec {
         CallbackSec::Sys(sys) => Some(CallbackCred::Sys(OpaqueAuth::from(sys).body.0)),
@@ -322,8 +328,9 @@ pub(crate) fn cred_of(offered: &[CallbackSec]) -> Option<CallbackCred> {
     sys.or_else(|| offered.contains(&CallbackSec::None).then_some(CallbackCred::AuthNone))
 }
 
-/// Where a client of minor version 0, which asks from `peer`, wants to be called; `None` if that is
-/// nowhere, or not at its own address: the server connects to no host that did not ask for it.
+/// The callback service that a client of minor version 0 at the address `peer` registers; `None` if
+/// `location` is no TCP address, or has another host's IP address: the server connects to no host
+/// that did not ask for it.
 pub(crate) fn service_of(
     location: &NetAddr,
     program: u32,
@@ -338,7 +345,7 @@ pub(crate) fn service_of(
     own.then_some(CallbackService { addr, program, ident, is_up: false })
 }
 
-/// A universal address (RFC 5665 section 5.2.3): the port is the last two numbers.
+/// Parses a universal address (RFC 5665 section 5.2.3): the last two numbers are the port.
 fn socket_address(text: &str) -> Option<SocketAddr> {
     let mut parts = text.rsplitn(3, '.');
     let (low, high) = (parts.next()?.parse::<u8>().ok()?, parts.next()?.parse::<u8>().ok()?);

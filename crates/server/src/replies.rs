@@ -1,11 +1,13 @@
-//! Memory of the replies to one connection's calls, from before they are made until they are sent.
+//! Memory of the replies to one connection's calls, from before they are encoded until they are
+//! sent.
 //!
-//! 1. A call that may make a large reply reserves it first ([`ReplyMemory::reserve`]), and waits for that
-//!    before it holds anything: two calls that each hold a part do not wait for each other.
-//! 2. What was not reserved is charged when it is there, and small replies when the socket does not take them at once:
-//!    most calls touch nothing that connections share. A connection that holds more than its limit
-//!    because of this executes no further call ([`ReplyBudget::may_serve`]).
-//! 3. The memory counts for the connection and for its address, until the reply is sent.
+//! 1. A call that may produce a large reply reserves the memory first ([`ReplyMemory::reserve`]).
+//!    It waits only while it holds none; so two calls that each hold a part cannot deadlock.
+//! 2. Memory that was not reserved is charged once it is in use; a small reply only if the socket
+//!    does not accept it at once, so that most calls touch no counter that connections share. A
+//!    connection that exceeds its limit in this way executes no further call
+//!    ([`ReplyBudget::may_serve`]).
+//! 3. The memory counts against the connection and against its address until the reply is sent.
 
 use crate::admission::{Share, Taken};
 use parking_lot::Mutex;
@@ -13,34 +15,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bytes that a call may make without a reservation before they are charged. A call that has made more, though
-/// there is no room for them, gets no further large result.
+/// Bytes that a call may encode beyond its reservation before they are charged. A call that exceeds
+/// this when no memory is free gets no further large result.
 const OVERDRAFT_BYTES: usize = 16 << 10;
 
-/// There is no room for a further large result of a call.
+/// No memory is free for a further large result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom;
 
-/// What one connection's replies may take.
+/// The memory limit of one connection's replies.
 #[derive(Debug)]
 pub(crate) struct ReplyBudget {
     bytes: usize,
     free: Arc<Semaphore>,
-    /// Bytes that were charged when none were free.
+    /// Bytes that were charged beyond the limit.
     over: AtomicUsize,
-    /// Of the connection's address.
+    /// The share of the connection's address.
     share: Arc<Share>,
 }
 
 impl ReplyBudget {
-    /// `bytes` for the connection; `share` of its address pays, too.
+    /// A limit of `bytes` for the connection; they also count against `share`, that of its address.
     pub(crate) fn new(bytes: usize, share: Arc<Share>) -> Arc<Self> {
         let bytes = bytes.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
         let free = Arc::new(Semaphore::new(bytes));
         Arc::new(Self { bytes, free, over: AtomicUsize::new(0), share })
     }
 
-    /// Whether the connection may execute another call; `is_idle`: no call is being executed, and no
+    /// Whether the connection may execute another call. `is_idle`: no call is executing, and no
     /// reply waits to be sent.
     pub(crate) fn may_serve(&self, is_idle: bool) -> bool {
         is_idle || (self.over.load(Ordering::Relaxed) <= self.bytes / 8 && !self.share.is_full())
@@ -53,7 +55,7 @@ impl ReplyBudget {
     }
 }
 
-/// What the reply to one call takes.
+/// The memory that the reply to one call holds.
 #[derive(Debug)]
 pub struct ReplyMemory {
     budget: Arc<ReplyBudget>,
@@ -62,12 +64,12 @@ pub struct ReplyMemory {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Bytes of the reply so far.
+    /// Bytes encoded so far.
     made: usize,
-    /// Bytes that were asked for.
+    /// Bytes requested by [`ReplyMemory::reserve`], and those encoded before it.
     reserved: usize,
     permit: Option<OwnedSemaphorePermit>,
-    /// Charged beside the permit.
+    /// Bytes charged beyond the connection's limit.
     over: usize,
     taken: Option<Taken>,
 }
@@ -77,7 +79,7 @@ impl Held {
         self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
     }
 
-    /// What is counted of the reply.
+    /// Bytes charged for the reply.
     fn counted(&self) -> usize {
         self.permits() + self.over
     }
@@ -95,10 +97,10 @@ impl ReplyMemory {
         Arc::new(Self { budget, held: Mutex::default() })
     }
 
-    /// Makes room for a result of `bytes` more bytes. A call that holds none yet waits for it.
+    /// Reserves memory for a result of `bytes` more bytes. Waits for it if the call holds none yet.
     ///
     /// # Errors
-    /// [`NoRoom`]: the call holds memory already, so it does not wait for more.
+    /// [`NoRoom`]: none is free, and the call already holds some, so it must not wait for more.
     pub(crate) async fn reserve(&self, bytes: usize) -> Result<(), NoRoom> {
         let (more, holds_none) = {
             let held = self.held.lock();
@@ -122,7 +124,7 @@ impl ReplyMemory {
         };
         let mut held = self.held.lock();
         held.reserved = held.made + bytes;
-        // These bytes are among the reserved ones now.
+        // The reservation includes these bytes.
         self.budget.over.fetch_sub(std::mem::take(&mut held.over), Ordering::Relaxed);
         held.add(permit);
         let counted = held.counted();
@@ -136,7 +138,7 @@ impl ReplyMemory {
         Ok(())
     }
 
-    /// The reply has so many bytes now.
+    /// Records that the reply has `bytes` bytes so far.
     pub(crate) fn set_made(&self, bytes: usize) {
         let mut held = self.held.lock();
         held.made = bytes;
@@ -145,7 +147,8 @@ impl ReplyMemory {
         }
     }
 
-    /// The reply is finished, and has so many bytes: what was reserved beyond them is given back.
+    /// Records that the reply is complete with `bytes` bytes, and releases what was reserved beyond
+    /// them.
     pub(crate) fn settle(&self, bytes: usize) {
         let mut held = self.held.lock();
         held.made = bytes;
@@ -162,19 +165,19 @@ impl ReplyMemory {
         }
     }
 
-    /// Whether a finished reply of so many bytes is counted only if it has to wait.
+    /// Whether a complete reply of `bytes` bytes is charged only if it has to wait for the socket.
     pub(crate) fn counts_late(&self, bytes: usize) -> bool {
         bytes <= OVERDRAFT_BYTES && self.held.lock().counted() == 0
     }
 
-    /// Whether the call has made more than it reserved, and there is no room for that.
+    /// Whether the call has encoded more than it reserved, and no memory is free for that.
     pub(crate) fn is_overdrawn(&self) -> bool {
         let held = self.held.lock();
         let beyond = held.made > held.reserved + OVERDRAFT_BYTES;
         beyond && (held.over > 0 || self.budget.share.is_full())
     }
 
-    /// Counts all that was made, whether there is room for it or not.
+    /// Charges all that was encoded, even beyond the limit.
     fn count(&self, held: &mut Held) {
         let Some(more) = held.made.checked_sub(held.counted()).filter(|&more| more > 0) else {
             return;

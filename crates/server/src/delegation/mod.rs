@@ -1,3 +1,3 @@
-//! Making way for a change: delegations are recalled before another client gets what they exclude.
+//! Recalls delegations before another client gets access that conflicts with them.
 
 pub(crate) mod recall;

@@ -1,16 +1,19 @@
-//! Delegation recall: before a file is changed (or, if a client may have written to it, read), each
-//! client that holds a delegation of it is asked to give it back.
+//! Delegation recall. Before a call changes a file, or reads one that a client may have written to
+//! under a write delegation, the server asks each client that holds a conflicting delegation to
+//! return it.
 //!
-//! 1. A change of a file that is not under an open (another protocol version's, one by a special
-//!    stateid, of attributes, of names) goes on under a [`Claim`], from before the look for
-//!    delegations until it is done; meanwhile the file is not delegated.
-//! 2. A call that has to wait waits for [`PATIENCE`], then its client is told to come back. A delegation that does
-//!    not come back is taken away when its time is up ([`State::recall`]).
-//! 3. A recalled delegation has one task that tells its client, until the client has heard or the
-//!    delegation is gone.
-//! 4. Programs on this machine recall nothing; a change of theirs is noticed within seconds
-//!    ([`Recalls::look_at_files`]), recalls read delegations then, and is told to who holds one only
-//!    when it has given it back ([`Recalls::attr`]).
+//! 1. A change of a file that is not made under an open (by another protocol version, with a
+//!    special stateid, of attributes or of names) runs under a [`Claim`]. The caller takes the
+//!    claim before it searches for delegations and keeps it until the change is done; meanwhile the
+//!    file cannot be delegated.
+//! 2. A call that finds a conflicting delegation waits for [`PATIENCE`], then fails with
+//!    [`WouldBlock`](weir_vfs::Error::WouldBlock), so that its client tries again. A delegation
+//!    that is not returned within a lease is revoked ([`State::recall`]).
+//! 3. Each recalled delegation has one task that sends the recall until the client has answered it
+//!    or the delegation is gone.
+//! 4. Local programs recall nothing. The server notices their changes within seconds
+//!    ([`Recalls::look_at_files`]) and then recalls the read delegations of the file. A client sees
+//!    such a change only after it has returned its delegation ([`Recalls::attr`]).
 
 use crate::callback::Callbacks;
 use crate::export::Exports;
@@ -35,11 +38,11 @@ use weir_nfs::v4::{Bitmap, CbOp, CbOpRes};
 use weir_pagecache::{CachedFs, File};
 use weir_vfs::{Attr, Caller, FileKind};
 
-/// How long a call waits for a delegation in the way before its client is told to come back.
+/// How long a call waits for a conflicting delegation before its client is told to try again.
 const PATIENCE: Duration = Duration::from_millis(1500);
-/// How long to wait before a client is told again.
+/// How long to wait before the server sends a recall again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Delegated files that are looked at in a second.
+/// Delegated files that the server checks per second.
 const LOOKS: usize = 1024;
 
 /// Recalls delegations.
@@ -51,20 +54,20 @@ pub struct Recalls {
     records: Arc<ClientTracking>,
     copies: Arc<Copies>,
     clock: Arc<dyn Clock>,
-    /// A delegation is gone.
+    /// Notified whenever a delegation is gone.
     gone: Notify,
-    /// Grace may hold something back still.
+    /// Whether the grace period may still be in effect.
     in_grace: AtomicBool,
-    /// Exports whose files are being looked at.
+    /// Exports whose files a task is checking.
     looking: Mutex<HashSet<u16>>,
     stop: CancellationToken,
 }
 
-/// Clients may still take back what they had before the server restarted.
+/// The grace period is in effect: clients may reclaim what they had before the server restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InGrace;
 
-/// A name in a directory, and who asks for it.
+/// A name in a directory, and the caller that operates on it.
 pub(crate) struct Named<'a> {
     pub(crate) fs: &'a CachedFs,
     pub(crate) caller: &'a Caller,
@@ -72,7 +75,8 @@ pub(crate) struct Named<'a> {
     pub(crate) name: &'a [u8],
 }
 
-/// The right to touch a file now, without an open.
+/// Allows an access to a file without an open. While a claim for a change lives, the file is not
+/// delegated.
 #[derive(Debug)]
 pub(crate) struct Claim {
     _changing: Option<ChangeGuard>,
@@ -104,11 +108,10 @@ impl Recalls {
         }
     }
 
-    /// Refuses, as long as clients may take back what they had, a change of names or sizes, and I/O
-    /// that is not under an open.
+    /// Refuses changes of names and sizes, and I/O without an open, during the grace period.
     ///
     /// # Errors
-    /// [`InGrace`]: to be tried again later.
+    /// [`InGrace`]: the client should try again later.
     pub(crate) fn check_grace(&self) -> Result<(), InGrace> {
         if !self.in_grace.load(Ordering::Relaxed) {
             return Ok(());
@@ -120,13 +123,13 @@ impl Recalls {
         Ok(())
     }
 
-    /// Keeps a file from being delegated as long as what this returns lives.
+    /// Keeps a file from being delegated until the returned guard is dropped.
     pub(crate) fn keep_undelegated(&self, node: Node) -> ChangeGuard {
         self.filter.begin_change(node)
     }
 
-    /// Recalls the delegations that exclude a touch `by` a client, or by an unknown one. Keep what it returns until the
-    /// touch is done.
+    /// Recalls the delegations that conflict with an access by client `by` (`None`: not known), and
+    /// waits until they are gone. The caller keeps the claim until the access is done.
     ///
     /// # Errors
     /// [`WouldBlock`](weir_vfs::Error::WouldBlock): a delegation has not been returned yet.
@@ -143,7 +146,8 @@ impl Recalls {
         Ok(claim)
     }
 
-    /// The same, without waiting; what is in the way is recalled.
+    /// Like [`claim`](Self::claim), but recalls conflicting delegations without waiting; `None` if
+    /// there are any.
     fn try_claim(
         self: &Arc<Self>,
         node: Node,
@@ -155,10 +159,10 @@ impl Recalls {
         free.then_some(claim)
     }
 
-    /// Makes way for the removal or change of names: delegations of the files that have them are
-    /// recalled. To be called twice: to wait, and again, under the lock of the directories, because
-    /// the names may have changed hands meanwhile. What the second call returns keeps the files from
-    /// being delegated, also when none was delegated before.
+    /// Recalls the delegations of the files that `names` refer to, before these names are removed
+    /// or changed. To be called twice: first with `wait`; then without it, under the lock of the
+    /// directories, because the names may refer to other files by then. The claims of the second
+    /// call keep the files from being delegated, even if none was delegated before.
     ///
     /// # Errors
     /// [`WouldBlock`](weir_vfs::Error::WouldBlock): a delegation has not been returned yet.
@@ -173,7 +177,7 @@ impl Recalls {
             return Ok(claims);
         }
         for Named { fs, caller, dir, name } in names {
-            // What cannot be found, the operation itself will tell.
+            // The operation itself reports what cannot be found.
             let Ok(found) = fs.lookup(caller, dir.id, name).await else { continue };
             if found.kind != FileKind::Regular {
                 continue;
@@ -192,10 +196,11 @@ impl Recalls {
         Claim { _changing: (touch == Touch::Change).then(|| self.filter.begin_change(node)) }
     }
 
-    /// Recalls what is in the way, and waits until it is gone.
+    /// Recalls the conflicting delegations, and waits until they are gone.
     ///
     /// # Errors
-    /// [`WouldBlock`](weir_vfs::Error::WouldBlock): it is there still.
+    /// [`WouldBlock`](weir_vfs::Error::WouldBlock): some are still there after [`PATIENCE`]. An I/O
+    /// error if the state database cannot be written.
     pub(crate) async fn clear(
         self: &Arc<Self>,
         node: Node,
@@ -206,7 +211,7 @@ impl Recalls {
         loop {
             let gone = self.gone.notified();
             tokio::pin!(gone);
-            // From here on nothing that happens is missed.
+            // Must precede the check, or a return between the check and the wait would be missed.
             gone.as_mut().enable();
             let pending = self.recall(node, touch, by);
             if let Err(error) = self.records.write_due().await {
@@ -214,7 +219,7 @@ impl Recalls {
                 return Err(weir_vfs::Error::Io);
             }
             if !pending {
-                // One that wrote under a delegation which was taken away.
+                // A copy may still be writing under a delegation that has just been revoked.
                 let quiet = timeout_at(deadline, self.copies.quiesce(node)).await;
                 return quiet.map_err(|_| weir_vfs::Error::WouldBlock);
             }
@@ -224,7 +229,7 @@ impl Recalls {
         }
     }
 
-    /// Recalls what is in the way. Says whether there is something.
+    /// Recalls the conflicting delegations. Returns whether there are any.
     fn recall(self: &Arc<Self>, node: Node, touch: Touch, by: Option<ClientId>) -> bool {
         let recalled = self.state.lock().recall(node, touch, by, self.clock.monotonic());
         for key in recalled.tell {
@@ -233,7 +238,7 @@ impl Recalls {
         recalled.pending
     }
 
-    /// Tells the client of a recalled delegation until it has heard or the delegation is gone.
+    /// Sends a recall to its client until the client has answered it or the delegation is gone.
     async fn tell(self: Arc<Self>, key: StateKey) {
         loop {
             let Some(order) = self.state.lock().order(key) else { return };
@@ -244,25 +249,26 @@ impl Recalls {
             });
             match self.callbacks.call(order.client, op, order.referring).await {
                 Some(CbOpRes::Recall(Ok(()))) => return,
-                // Not reached; or the reply that gives the delegation has not reached it.
+                // The client cannot be reached, or has not yet received the reply that grants the
+                // delegation.
                 result => debug!("client {:?} was not told of a recall: {result:?}", order.client),
             }
             sleep(AGAIN).await;
         }
     }
 
-    /// Tells those who wait that a delegation may be gone.
+    /// Wakes the calls that wait for a delegation to go.
     pub(crate) fn look_again(&self) {
         self.gone.notify_waiters();
     }
 
-    /// A file's attributes as they are for a client without a write delegation of it: if
-    /// the client that does has written what it keeps to itself so far, its size and a change
-    /// attribute of their own (RFC 8881 section 10.4.3).
+    /// The attributes of a file as a client without a write delegation of it sees them. If another
+    /// client that holds one has modified the file in its cache, they have that client's size, and
+    /// a change attribute of the server's choice (RFC 8881 section 10.4.3).
     ///
     /// # Errors
-    /// The store's; [`WouldBlock`](weir_vfs::Error::WouldBlock) when the client does not say and has
-    /// to give the delegation back first.
+    /// The store's; [`WouldBlock`](weir_vfs::Error::WouldBlock) if the other client does not answer
+    /// the CB_GETATTR and does not return its delegation in time.
     pub(crate) async fn attr(
         self: &Arc<Self>,
         fs: &CachedFs,
@@ -276,9 +282,9 @@ impl Recalls {
         if let Some(known) = known {
             let attr = fs.getattr(node.id).await?;
             if attr.change != known {
-                // Something else than this server changed the file. A client takes a change that it
-                // sees while it holds a delegation for its own, and keeps the data that it has:
-                // it is to see this one when it has given the delegation back.
+                // A local program changed the file. A client that holds a delegation attributes
+                // every change it sees to itself, and keeps its cached data. So it must not see
+                // this change before it has returned the delegation.
                 self.recall(node, Touch::Change, None);
             }
             return Ok(Attr { change: known, ..attr });
@@ -310,8 +316,8 @@ impl Recalls {
         })
     }
 
-    /// Periodic: recalls read delegations of files that something else than this server changed. Each
-    /// export is looked at by a task of its own, one at a time: one that hangs holds up no other.
+    /// Periodic: recalls read delegations of files that local programs have changed. One task per
+    /// export checks its files, so that an export whose store hangs delays no other.
     pub(crate) fn look_at_files(self: &Arc<Self>) {
         if !self.filter.any() {
             return;
@@ -340,8 +346,8 @@ impl Recalls {
         for (_, node, known) in files {
             match (export.fs().getattr(node.id).await, known) {
                 (Ok(attr), Some(known)) if attr.change == known => {}
-                // Where its client changes the file, too, a local program's change cannot be told from
-                // the client's.
+                // The change attribute cannot be read; or the client changes the file itself, and
+                // then the server cannot tell a local program's change from the client's.
                 _ => {
                     self.recall(node, Touch::Change, None);
                 }
@@ -350,10 +356,11 @@ impl Recalls {
     }
 }
 
-/// A delegation, its file, and the change attribute that its client knows.
+/// A delegation, its file, and the change attribute that its client was told; `None` after the
+/// client has changed the file itself.
 type Delegated = (StateKey, Node, Option<u64>);
 
-/// A look at an export's files. There is no other until it is dropped.
+/// Marks an export as being checked until it is dropped.
 struct Looking {
     recalls: Arc<Recalls>,
     export: u16,

@@ -1,13 +1,13 @@
-//! POSIX access control lists as NFSv4 ones, and back (draft-ietf-nfsv4-acl-mapping, as Linux's
-//! server does it).
+//! Maps POSIX access control lists to NFSv4 ones and back (draft-ietf-nfsv4-acl-mapping, as Linux's
+//! server does).
 //!
-//! 1. What a POSIX list is written as allows each user exactly what the POSIX list does, bit for
-//!    bit of read, write and execute.
-//! 2. What an NFSv4 list is read as never allows more of these than the NFSv4 list does. It may
-//!    allow less: a right of half a bit (write, but not append) is none, and what is denied to one
-//!    group is denied to all who may belong to it.
-//! 3. What POSIX has no word for is refused: kinds of entries and inheritance that are not its own,
-//!    and entries that deny nothing but what POSIX cannot deny.
+//! 1. The NFSv4 form of a POSIX list allows each user exactly the same: read, write and execute,
+//!    bit for bit.
+//! 2. The POSIX form of an NFSv4 list never allows more of these than the NFSv4 list. It may allow
+//!    less: a partial right (write without append) is dropped, and bits denied to a group are
+//!    denied to all users who may belong to it.
+//! 3. A list that POSIX cannot express is refused: unknown types of entries or of inheritance, and
+//!    deny entries with none of the bits that POSIX can deny.
 
 use super::idmap::{IdMap, Kind};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use weir_nfs::v4::Error;
 use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType, MAX_ACES};
 use weir_vfs::{Acl, AclRights, AclWho};
 
-/// `aclsupport`: entries that allow and that deny.
+/// `aclsupport`: ALLOW and DENY entries.
 pub(super) const SUPPORT: u32 = 1 | 2;
 
 const READ: AclRights = 4;
@@ -23,12 +23,12 @@ const WRITE: AclRights = 2;
 const EXECUTE: AclRights = 1;
 
 const WRITE_FILE: AceMask = AceMask::WRITE_DATA.union(AceMask::APPEND_DATA);
-/// What everybody may: POSIX does not deny it.
+/// What every user may do; POSIX cannot deny it.
 const ANYBODYS: AceMask =
     AceMask::READ_ATTRIBUTES.union(AceMask::READ_ACL).union(AceMask::SYNCHRONIZE);
-/// What the owner may besides.
+/// What the owner may do besides.
 const OWNERS: AceMask = AceMask::WRITE_ATTRIBUTES.union(AceMask::WRITE_ACL);
-/// A default list's entries.
+/// Flags of the entries of a default list.
 const INHERITED: AceFlags = AceFlags::FILE_INHERIT.union(AceFlags::DIRECTORY_INHERIT);
 const FLAGS: AceFlags = INHERITED.union(AceFlags::INHERIT_ONLY).union(AceFlags::IDENTIFIER_GROUP);
 
@@ -36,11 +36,11 @@ const FLAGS: AceFlags = INHERITED.union(AceFlags::INHERIT_ONLY).union(AceFlags::
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Acls {
     pub(super) access: Acl,
-    /// A directory's.
+    /// Directories only.
     pub(super) default: Option<Acl>,
 }
 
-/// Whom an NFSv4 entry is about.
+/// The principal of an NFSv4 entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Who {
     Owner,
@@ -50,7 +50,7 @@ enum Who {
     NamedGroup(u32),
 }
 
-/// An NFSv4 entry with its name looked up.
+/// An NFSv4 entry whose name has been resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     denies: bool,
@@ -59,10 +59,10 @@ pub(super) struct Entry {
     who: Who,
 }
 
-/// The lists on the wire.
+/// The NFSv4 form of the lists.
 ///
 /// # Errors
-/// [`Error::Resource`]: longer than the protocol's replies are here.
+/// [`Error::Resource`]: more than [`MAX_ACES`] entries.
 pub(super) async fn to_wire(ids: &IdMap, acls: &Acls, is_dir: bool) -> Result<Vec<Ace>, Error> {
     let mut entries = Vec::new();
     write(&acls.access, AceFlags::empty(), is_dir, &mut entries);
@@ -87,10 +87,11 @@ pub(super) async fn to_wire(ids: &IdMap, acls: &Acls, is_dir: bool) -> Result<Ve
     Ok(aces)
 }
 
-/// The entries that a client sends, their names looked up.
+/// Resolves the names in the entries that a client sends.
 ///
 /// # Errors
-/// [`Error::AttrNotSupp`]: POSIX cannot express it; [`Error::BadOwner`]: no user has that name.
+/// [`Error::AttrNotSupp`]: POSIX cannot express an entry; [`Error::BadOwner`]: there is no such
+/// user or group.
 pub(super) async fn entries(ids: &IdMap, aces: &[Ace]) -> Result<Vec<Entry>, Error> {
     let mut entries = Vec::with_capacity(aces.len());
     for ace in aces {
@@ -111,7 +112,7 @@ async fn entry(ids: &IdMap, ace: &Ace) -> Result<Entry, Error> {
         b"OWNER@" => Who::Owner,
         b"GROUP@" => Who::Group,
         b"EVERYONE@" => Who::Everyone,
-        // INTERACTIVE@, NETWORK@ and their like: nothing here tells them apart.
+        // INTERACTIVE@, NETWORK@ and so on: the server cannot tell these callers apart.
         [.., b'@'] => return Err(Error::AttrNotSupp),
         _ if is_group => Who::NamedGroup(id(Kind::Group).await?),
         _ => Who::User(id(Kind::User).await?),
@@ -119,7 +120,7 @@ async fn entry(ids: &IdMap, ace: &Ace) -> Result<Entry, Error> {
     Ok(Entry { denies, flags: ace.flags, mask: ace.mask, who })
 }
 
-/// Appends the entries of one list.
+/// Appends the NFSv4 entries of one list.
 fn write(acl: &Acl, flags: AceFlags, is_dir: bool, out: &mut Vec<Entry>) {
     let get = |who| acl.get(who).unwrap_or(0);
     let cap = acl.get(AclWho::Mask).unwrap_or(7);
@@ -145,14 +146,14 @@ fn write(acl: &Acl, flags: AceFlags, is_dir: bool, out: &mut Vec<Entry>) {
             out.push(Entry { denies, flags, mask, who });
         }
     };
-    // A class is denied what it does not have and a later entry would give.
+    // A class is denied the rights that it lacks and that a later entry would allow.
     put(true, Who::Owner, bits(!owner & (any_user | group | any_group | other), is_dir));
     put(false, Who::Owner, bits(owner, is_dir) | ANYBODYS | OWNERS);
     for (who, rights) in users {
         put(true, who, bits(!rights & (group | any_group | other), is_dir));
         put(false, who, bits(rights, is_dir) | ANYBODYS);
     }
-    // A user in several groups has what any of them has, so all allow before one denies.
+    // A user has the rights of all groups it is in, so all allow entries precede the deny entries.
     put(false, Who::Group, bits(group, is_dir) | ANYBODYS);
     for (who, rights) in groups.clone() {
         put(false, who, bits(rights, is_dir) | ANYBODYS);
@@ -164,7 +165,7 @@ fn write(acl: &Acl, flags: AceFlags, is_dir: bool, out: &mut Vec<Entry>) {
     put(false, Who::Everyone, bits(other, is_dir) | ANYBODYS);
 }
 
-/// The protocol's bits for rights.
+/// The NFSv4 mask of rights.
 fn bits(rights: AclRights, is_dir: bool) -> AceMask {
     let mut mask = AceMask::empty();
     mask.set(AceMask::READ_DATA, rights & READ != 0);
@@ -177,23 +178,23 @@ fn write_bits(is_dir: bool) -> AceMask {
     if is_dir { WRITE_FILE | AceMask::DELETE_CHILD } else { WRITE_FILE }
 }
 
-/// The rights of which all bits are there.
+/// The rights of which `mask` contains all bits.
 fn rights(mask: AceMask, is_dir: bool) -> AclRights {
     [READ, WRITE, EXECUTE].into_iter().filter(|&right| mask.contains(bits(right, is_dir))).sum()
 }
 
-/// The lists that a client sets.
+/// The POSIX lists for the entries that a client sets.
 ///
 /// # Errors
-/// [`Error::AttrNotSupp`]: POSIX cannot express it; [`Error::Inval`]: it makes no sense.
+/// [`Error::AttrNotSupp`]: POSIX cannot express them; [`Error::Inval`]: they are inconsistent.
 pub(super) fn read(entries: &[Entry], is_dir: bool) -> Result<Acls, Error> {
     let (mut access, mut default) = (Reader::default(), None::<Reader>);
     for entry in entries {
         if !entry.flags.difference(FLAGS).is_empty() {
             return Err(Error::AttrNotSupp);
         }
-        // Retention and the deletion of the file itself are not its own list's in POSIX, and
-        // everybody sees a file's attributes.
+        // In POSIX, a file's own list does not control retention or the removal of the file itself,
+        // and cannot hide the attributes.
         let deniable = bits(7, true);
         if entry.denies && !entry.mask.is_empty() && entry.mask.intersection(deniable).is_empty() {
             return Err(Error::AttrNotSupp);
@@ -208,7 +209,7 @@ pub(super) fn read(entries: &[Entry], is_dir: bool) -> Result<Acls, Error> {
         if !is_dir {
             return Err(Error::Inval);
         }
-        // POSIX lets files and directories inherit alike.
+        // In POSIX, files and directories inherit the same entries.
         if !entry.flags.contains(INHERITED) {
             return Err(Error::AttrNotSupp);
         }
@@ -226,7 +227,7 @@ pub(super) fn read(entries: &[Entry], is_dir: bool) -> Result<Acls, Error> {
     })
 }
 
-/// What is decided of the bits for one user, group or class, so far.
+/// The bits decided so far for one user, group or class.
 #[derive(Clone, Copy, Debug)]
 struct Decided {
     allowed: AceMask,
@@ -240,7 +241,7 @@ impl Default for Decided {
 }
 
 impl Decided {
-    /// The first entry that names a bit decides it.
+    /// The first entry that contains a bit decides it.
     fn take(&mut self, denies: bool, mask: AceMask) {
         if denies {
             self.denied |= mask - self.allowed;
@@ -250,7 +251,7 @@ impl Decided {
     }
 }
 
-/// Gathers the entries of one list.
+/// Collects the entries of one list.
 #[derive(Debug, Default)]
 struct Reader {
     owner: Option<Decided>,
@@ -258,7 +259,7 @@ struct Reader {
     other: Option<Decided>,
     users: BTreeMap<u32, Decided>,
     groups: BTreeMap<u32, Decided>,
-    /// What is decided for everybody, and so for a user or group that is not named yet.
+    /// The bits decided for EVERYONE@: where a user or group starts that has not been named yet.
     everyone: Decided,
 }
 
@@ -272,7 +273,7 @@ impl Reader {
                 let user = self.users.entry(id).or_insert(everyone);
                 user.take(denies, mask);
                 if denies {
-                    // The owner may be that user.
+                    // The owner may be this user.
                     let denied = user.denied;
                     self.owner.get_or_insert(everyone).take(true, denied);
                 }
@@ -306,7 +307,7 @@ impl Reader {
         }
     }
 
-    /// Denies bits to all who may belong to a group to which they are denied.
+    /// Denies bits to all users who may belong to a group to which the bits are denied.
     fn deny_members(&mut self, denied: AceMask) {
         self.owner.get_or_insert(self.everyone).take(true, denied);
         self.everyone.take(true, denied);
@@ -314,7 +315,8 @@ impl Reader {
         named.for_each(|one| one.take(true, denied));
     }
 
-    /// A default list without owner, group or others has those of the directory.
+    /// Takes the owner, group and other entries that a default list lacks from the directory's own
+    /// list.
     fn complete(&mut self, access: &Self) {
         self.owner = self.owner.or(access.owner);
         self.group = self.group.or(access.group);

@@ -1,7 +1,7 @@
-//! Attributes: from a file's to the protocol's, and from the protocol's to what is to be set.
+//! File attributes: encoding them for clients, and decoding those that a client sets.
 //!
-//! [`supported`] says the truth: every attribute in it is answered where it applies, and every
-//! one outside it is refused.
+//! The server answers each attribute in [`supported`] for each file that has it, and refuses all
+//! others.
 
 use super::acl::{self, Acls};
 use super::context::{Context, Target};
@@ -38,12 +38,12 @@ const SETTABLE: Bitmap = Bitmap::of(&[
     number::UNCACHEABLE_FILE_DATA,
 ]);
 
-/// Where an exclusive create keeps its verifier.
+/// The attributes in which an exclusive create keeps its verifier.
 pub(crate) const VERIFIER: Bitmap = Bitmap::of(&[number::TIME_ACCESS_SET, number::TIME_MODIFY_SET]);
 
 pub(crate) const SIZE: Bitmap = Bitmap::of(&[number::SIZE]);
 
-/// Attributes of the file system, which take a call of their own.
+/// Attributes of the file system; these need a `statfs` call.
 const OF_FILE_SYSTEM: Bitmap = Bitmap::of(&[
     number::FILES_AVAIL,
     number::FILES_FREE,
@@ -57,7 +57,7 @@ const OF_FILE_SYSTEM: Bitmap = Bitmap::of(&[
     number::SPACE_TOTAL,
 ]);
 
-/// Access control lists, which are long, and take a call of their own for each file.
+/// Access control lists; these are long, and need a call for each file.
 pub(crate) const LISTS: Bitmap = Bitmap::of(&[number::ACL, number::DACL]);
 
 /// Attributes that can be read.
@@ -107,22 +107,22 @@ const READABLE: Bitmap = Bitmap::of(&[
 ])
 .union(OF_FILE_SYSTEM);
 
-/// Attributes that the server knows.
+/// Attributes that the server supports.
 const SUPPORTED: Bitmap = READABLE.union(SETTABLE);
 
-/// The first attribute of each later minor version.
+/// The number of the first attribute that each later minor version adds.
 const FIRST_OF_1: u32 = 56;
 const FIRST_OF_2: u32 = 77;
 
-/// Attributes that only some stores keep.
+/// Attributes that need a capability of the store.
 const OF_STORE: [(Capabilities, Bitmap); 3] = [
     (Capabilities::POSIX_ACL, LISTS.union(Bitmap::of(&[number::ACLSUPPORT]))),
     (Capabilities::CLONE, Bitmap::of(&[number::CLONE_BLKSIZE])),
-    // Kept in an extended attribute.
+    // Stored in an extended attribute.
     (Capabilities::XATTR, Bitmap::of(&[number::UNCACHEABLE_FILE_DATA])),
 ];
 
-/// The supported attributes that a minor version and a store have.
+/// The attributes that are supported in a minor version and by a store.
 pub(crate) fn supported(minor: u32, store: Capabilities) -> Bitmap {
     let below = |first: u32| Bitmap(SUPPORTED.0 & ((1 << first) - 1));
     let of_version = match minor {
@@ -134,17 +134,17 @@ pub(crate) fn supported(minor: u32, store: Capabilities) -> Bitmap {
     lacking.fold(of_version, |all, (_, attributes)| all.difference(*attributes))
 }
 
-/// Attributes that may go with an exclusive create: all but those that hold its verifier.
+/// Attributes that an exclusive create may set: all but those that keep its verifier.
 pub(crate) fn exclusive(minor: u32, store: Capabilities) -> Bitmap {
     supported(minor, store).intersection(SETTABLE).difference(VERIFIER)
 }
 
-/// Whether these attributes take a look at the file system.
+/// Whether any of these attributes needs a `statfs` call.
 fn of_file_system(asked: Bitmap) -> bool {
     !asked.intersection(OF_FILE_SYSTEM).is_empty()
 }
 
-/// What the attributes asked for take besides a file's own.
+/// Values of requested attributes that [`Attr`] does not contain.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Besides {
     stat: Option<FsStat>,
@@ -155,7 +155,7 @@ pub(crate) struct Besides {
 }
 
 impl Besides {
-    /// What is the same for all files of a file system.
+    /// The values that are the same for all files of a file system.
     pub(crate) async fn of_file_system(target: &Target<'_>, asked: Bitmap) -> Result<Self, Error> {
         let stat = match of_file_system(asked) {
             true => Some(target.fs().statfs().await.map_err(of_vfs)?),
@@ -164,7 +164,7 @@ impl Besides {
         Ok(Self { stat, ..Self::default() })
     }
 
-    /// The same, and what each file has of its own.
+    /// Adds the values of one file.
     pub(crate) async fn of_file(
         &self,
         ids: &IdMap,
@@ -193,12 +193,12 @@ impl Besides {
     }
 }
 
-/// Whether a file is marked as one whose data is not to be cached: only regular files are.
+/// Whether a file is marked as one whose data must not be cached. Only regular files can be.
 async fn is_uncacheable(target: &Target<'_>, attr: &Attr) -> Result<bool, Error> {
     if attr.kind != FileKind::Regular {
         return Ok(false);
     }
-    // A mark that the caller may not read is told all the same: it is an attribute.
+    // A caller without read access sees the mark, too: it is an attribute, not data.
     match target.fs().get_xattr(&Caller::Own, attr.id, UNCACHED_XATTR).await {
         Ok(value) => Ok(value == UNCACHED_MARK),
         Err(weir_vfs::Error::NoAttribute) => Ok(false),
@@ -221,7 +221,7 @@ async fn lists(ids: &IdMap, target: &Target<'_>, attr: &Attr) -> Result<Vec<Ace>
     acl::to_wire(ids, &Acls { access, default }, is_dir).await
 }
 
-/// The attributes asked for of one file.
+/// The requested attributes of one file.
 pub(crate) fn of_file(
     cx: &Context,
     target: &Target<'_>,
@@ -299,15 +299,15 @@ pub(crate) fn of_file(
     }
 }
 
-/// The lease, as clients are told of it.
+/// The lease time that clients are told, in seconds.
 fn lease_seconds(cx: &Context) -> u32 {
     u32::try_from(cx.state().limits().lease.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// `FSCHARSET_CAP4_CONTAINS_NON_UTF8`: names are bytes.
+/// `FSCHARSET_CAP4_CONTAINS_NON_UTF8`: names are byte strings.
 const CONTAINS_NON_UTF8: u32 = 1;
 
-/// `change_attr_type4`: a change attribute that moves, and says nothing by how much.
+/// `NFS4_CHANGE_TYPE_IS_UNDEFINED`: the value differs after each change, with no defined order.
 const CHANGE_UNDEFINED: u32 = 4;
 
 fn file_type(kind: FileKind) -> FileType {
@@ -355,21 +355,21 @@ fn from_wire(time: NfsTime) -> Result<SystemTime, Error> {
     time.ok_or(Error::Inval)
 }
 
-/// What a client wants to set.
+/// The attributes that a client asks to set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ToSet {
-    /// What a store sets in one go.
+    /// Those that a store sets in one call.
     pub(crate) set: SetAttr,
-    /// Which attributes that takes.
+    /// The attributes in the request.
     pub(crate) asked: Bitmap,
-    /// The bits of the mode that are to be set, where the others stay.
+    /// The mode bits to set; the others keep their value.
     pub(crate) masked: Option<u32>,
     list: Option<Vec<acl::Entry>>,
     uncacheable: Option<bool>,
 }
 
 impl ToSet {
-    /// Reads what a client sent.
+    /// Decodes a client's attributes.
     ///
     /// # Errors
     /// [`Error::AttrNotSupp`], [`Error::Inval`], [`Error::BadOwner`], [`Error::BadXdr`].
@@ -402,7 +402,7 @@ impl ToSet {
         }
         let list = match (&attrs.acl, &attrs.dacl) {
             (Some(_), Some(_)) => return Err(Error::Inval),
-            // Nothing here keeps how a list came about.
+            // The flags say how a list was inherited, which no store can keep.
             (None, Some(dacl)) if !dacl.flags.is_empty() => return Err(Error::AttrNotSupp),
             (acl, dacl) => acl.as_ref().or(dacl.as_ref().map(|dacl| &dacl.aces)),
         };
@@ -413,7 +413,7 @@ impl ToSet {
         let id = async |kind, name: &Option<Name>| match name {
             Some(name) if name.is_empty() => Err(Error::Inval),
             Some(name) => match ids.number(kind, name).await {
-                // Not an owner: chown(2)'s word for leaving it as it is.
+                // Not an id: in chown(2), -1 leaves the owner unchanged.
                 Some(u32::MAX) => Err(Error::Inval),
                 number => number.map(Some).ok_or(Error::BadOwner),
             },
@@ -426,7 +426,7 @@ impl ToSet {
         };
         let set = SetAttr {
             mode,
-            // Of a file that exists ([`Self::masked`]).
+            // Applies to an existing file only ([`Self::masked`]).
             mode_mask: None,
             umask,
             uid: id(Kind::User, &attrs.owner).await?,
@@ -438,10 +438,10 @@ impl ToSet {
         Ok(Self { set, asked, masked, list, uncacheable: attrs.uncacheable_file_data })
     }
 
-    /// What is to be set on a file of a kind besides, one by one.
+    /// The attributes that need calls of their own, for a file of this kind.
     ///
     /// # Errors
-    /// It cannot be set on one of that kind.
+    /// An attribute cannot be set on a file of this kind.
     pub(crate) fn more(&self, kind: FileKind) -> Result<More, Error> {
         if self.uncacheable.is_some() && kind != FileKind::Regular {
             return Err(Error::Inval);
@@ -456,7 +456,7 @@ impl ToSet {
     }
 }
 
-/// Attributes that are set one by one.
+/// Attributes that need calls of their own to set.
 pub(crate) struct More {
     acls: Option<Acls>,
     is_dir: bool,
@@ -464,12 +464,12 @@ pub(crate) struct More {
 }
 
 impl More {
-    /// Those attributes.
+    /// All attributes of this sort.
     pub(crate) const ALL: Bitmap =
         Bitmap::of(&[number::ACL, number::DACL, number::UNCACHEABLE_FILE_DATA]);
 
-    /// Sets them on a file, on behalf of `caller`. A directory's default list goes if the client
-    /// sent nothing to inherit.
+    /// Sets the attributes with the rights of `caller`. Removes a directory's default ACL if the
+    /// client's list has no inheritable entry.
     pub(crate) async fn set(
         &self,
         fs: &CachedFs,
@@ -496,8 +496,8 @@ impl More {
         }
     }
 
-    /// Sets them on what was just made as `name` in `dir`, or removes it: without its list, others
-    /// might do more with it than they should.
+    /// Sets the attributes on the file just created as `name` in `dir`. Removes the file if that
+    /// fails: without its ACL, it might be open to users whom the client excluded.
     pub(crate) async fn set_on_new(
         &self,
         dir: &Target<'_>,
@@ -526,7 +526,7 @@ mod tests {
         }
         let bad = NfsTime { seconds: 0, nseconds: NANOS_IN_SECOND };
         assert_eq!(from_wire(bad), Err(Error::Inval));
-        // Whether the machine has such times or not, none is too much.
+        // The range of `SystemTime` depends on the platform; no value may cause an overflow.
         for (seconds, nseconds) in [(i64::MIN, 0), (i64::MIN, 1), (i64::MAX, 999_999_999)] {
             if let Ok(time) = from_wire(NfsTime { seconds, nseconds }) {
                 to_wire(time);

@@ -1,12 +1,12 @@
-//! Owners and groups as NFSv4 writes them: strings.
+//! Translates between uids and gids and the strings that name owners and groups in NFSv4.
 //!
-//! 1. What comes in is a decimal number, or a name of this machine's users or groups (the system's
-//!    own look-up, so also those of a directory service), with a domain after it or not. Where a
-//!    domain is configured, names of another one belong to no user here.
-//! 2. What goes out is a number, which every client takes under AUTH_SYS (RFC 7530 section 5.9); or,
-//!    where a domain is configured, `name@domain` for those that have a name.
-//! 3. Names are looked up on threads that may wait, and remembered for a while: at most
-//!    [`MAX_REMEMBERED`].
+//! 1. A string from a client is a decimal number, or a name from this machine's user or group
+//!    database (through the name service, so directory services count), optionally followed by a
+//!    domain. If a domain is configured, a name with another domain matches no user or group.
+//! 2. A string to a client is a decimal number, which every client accepts under AUTH_SYS (RFC 7530
+//!    section 5.9). If a domain is configured, it is `name@domain` for an id that has a name.
+//! 3. Lookups run on blocking threads. At most [`MAX_REMEMBERED`] results are cached, for a limited
+//!    time.
 
 use hashlink::LruCache;
 use parking_lot::Mutex;
@@ -18,15 +18,15 @@ use std::time::Instant;
 use weir_nfs::v4::types::Name;
 
 const MAX_REMEMBERED: usize = 4096;
-/// How long what was found, and what was not, is believed.
+/// How long a result is cached, and how long the absence of one.
 const FOUND_HOLDS: Duration = Duration::from_secs(600);
 const NOT_FOUND_HOLDS: Duration = Duration::from_secs(30);
 /// Longest name that is looked up, in bytes.
 const MAX_NAME_BYTES: usize = 256;
-/// Who is nobody, where the system has no such name.
+/// The id of `nobody` and `nogroup`, if the system has no such name.
 const NOBODY: u32 = 65_534;
 
-/// What is looked up.
+/// Whether an id or a name is a user's or a group's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     User,
@@ -46,7 +46,7 @@ enum Found {
     Nothing,
 }
 
-/// Names and numbers of users and groups.
+/// Maps between names and ids of users and groups, and caches the results.
 #[derive(Debug)]
 pub(crate) struct IdMap {
     domain: Option<Box<[u8]>>,
@@ -54,7 +54,7 @@ pub(crate) struct IdMap {
 }
 
 impl IdMap {
-    /// With this domain after names, or with numbers for names.
+    /// A map that sends `name@domain`, or, without a domain, decimal numbers.
     pub(crate) fn new(domain: Option<&str>) -> Self {
         Self {
             domain: domain.map(|domain| domain.as_bytes().into()),
@@ -62,7 +62,7 @@ impl IdMap {
         }
     }
 
-    /// The number of an owner or group, or `None` for a name that no user or group has.
+    /// The id of the user or group that a client names, or `None` if there is none.
     pub(crate) async fn number(&self, kind: Kind, name: &[u8]) -> Option<u32> {
         if !name.is_empty() && name.iter().all(u8::is_ascii_digit) {
             return str::from_utf8(name).ok()?.parse().ok();
@@ -86,7 +86,7 @@ impl IdMap {
         }
     }
 
-    /// An owner or group as clients are told of it.
+    /// The string that names a user or group to clients.
     pub(crate) async fn name(&self, kind: Kind, number: u32) -> Name {
         let Some(domain) = &self.domain else { return decimal(number) };
         match self.find(Asked::NameOf(kind, number)).await {
@@ -114,7 +114,7 @@ fn decimal(number: u32) -> Name {
     number.to_string().as_bytes().into()
 }
 
-/// Asks the system, which may ask others.
+/// Queries the name service. May block, for example on a directory service.
 fn look_up(asked: &Asked) -> Found {
     let name_of = |name: &OsStr| Found::Name(name.as_bytes().into());
     let found = match asked {

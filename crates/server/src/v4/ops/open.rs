@@ -1,8 +1,8 @@
 //! OPEN, OPEN_DOWNGRADE, CLOSE (RFC 8881 sections 18.16, 18.18, 18.2).
 //!
-//! The order matters: the file is found or made, then opened with the caller's rights, then its
-//! share reservation is taken, and only then is it truncated; so no client loses bytes to an open
-//! that is refused.
+//! The order matters. The server finds or creates the file, opens it with the caller's rights,
+//! takes its share reservation, and only then truncates it: an OPEN that is refused must not
+//! destroy data.
 
 use crate::handle::Node;
 use crate::operation::exclusive_create::{Exclusive, OWNERS_ALONE};
@@ -25,50 +25,50 @@ use weir_nfs::v4::{Bitmap, Error, OpCode};
 use weir_pagecache::File;
 use weir_vfs::{Access, Attr, Caller, FileKind, SetAttr};
 
-/// The bits of `share_access` that tell of access; the others tell of delegations.
+/// The bits of `share_access` that hold the access; the others are about delegations.
 const SHARE_BITS: u32 = 0xff;
 
-/// A file that an OPEN found or made.
+/// A file that an OPEN has found or created.
 struct Found {
     attr: Attr,
-    /// It was made by this OPEN, or by the same one before.
+    /// Which request created it.
     by: Maker,
-    /// Attributes that were set.
+    /// The attributes that this OPEN has set.
     set: Bitmap,
-    /// What is to be set once it is open: a found file's size.
+    /// Whether to truncate the file once it is open.
     truncate: bool,
     change: ChangeInfo,
-    /// A new file, open from having been made.
+    /// The open file, if creating it also opened it.
     file: Option<File>,
 }
 
 impl Found {
-    /// A file that was there, and is not changed.
+    /// An existing file that this OPEN does not change.
     fn there(attr: Attr, change: ChangeInfo) -> Self {
         Self { attr, by: Maker::Another, set: Bitmap::EMPTY, truncate: false, change, file: None }
     }
 }
 
-/// Who made a file.
+/// Which request created a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Maker {
-    /// This OPEN, just now.
+    /// This OPEN.
     This,
-    /// The same OPEN, whose reply was lost.
+    /// An earlier transmission of the same OPEN, whose reply was lost.
     ThisBefore,
-    /// Something else.
+    /// Any other request.
     Another,
 }
 
-/// With which rights a file is opened.
+/// The rights with which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rights {
     /// The caller's.
     Callers,
-    /// The caller's, and its owner's, who may have taken its own permission away since it opened or
-    /// made the file.
+    /// The caller's, and the owner's if the caller owns the file: its permission bits may have
+    /// changed since the caller opened or created it.
     CallersAgain,
-    /// All: the caller has just made the file.
+    /// All rights: the caller has just created the file.
     Makers,
 }
 
@@ -94,8 +94,8 @@ pub(crate) async fn open(cx: &mut Context, args: open::Args) -> open::Res {
     turn.done(cx, result)
 }
 
-/// Whether an OPEN is to be confirmed (RFC 7530 sections 9.1.11 and 16.18.5). One that was not
-/// confirmed before the owner's next is void.
+/// Whether the client must confirm an OPEN (RFC 7530 sections 9.1.11 and 16.18.5). Cancels the
+/// owner's previous open if the client has not confirmed it.
 fn asks_confirmation(cx: &Context, client: ClientId, args: &open::Args, turn: &mut InTurn) -> bool {
     match turn.standing() {
         Standing::Confirmed => return false,
@@ -113,7 +113,7 @@ fn asks_confirmation(cx: &Context, client: ClientId, args: &open::Args, turn: &m
     asks
 }
 
-/// OPEN, in its turn; `confirm`: the open does not count before it is confirmed.
+/// Executes an OPEN. `confirm`: the open takes effect only once it is confirmed.
 async fn open_for(
     cx: &mut Context,
     client: ClientId,
@@ -127,7 +127,7 @@ async fn open_for(
         _ => Claim::New,
     };
     let now = cx.now();
-    // Before anything is made: a file that appears although its OPEN fails surprises.
+    // Checked before the file is created: an OPEN that fails must not leave a new file behind.
     cx.state().check_grace(client, claim == Claim::Reclaim, now).map_err(of_state)?;
 
     let (found, node) = match &args.claim {
@@ -166,7 +166,8 @@ async fn open_for(
         }
         open::Claim::DelegatePrev(_) | open::Claim::DelegPrevFh => return Err(Error::NotSupp),
     };
-    // The directory is free for others, and there is no state yet that a failure would leave.
+    // The directory lock is released here, and no state exists yet that a failure would leave
+    // behind.
     cx.commit_changes().await?;
     let target = cx.target(node)?;
     check_regular(cx, found.attr.kind)?;
@@ -185,8 +186,8 @@ async fn open_for(
             return Err(Error::OpenMode);
         }
     }
-    // What was open before the restart, or what a delegate opened on its own, was opened with the
-    // rights of that moment; of these, only the owner's are known to have been there.
+    // A file that was open before the restart, or that a delegation's holder opened on its own, was
+    // opened with the rights of that moment. Of those, the server can verify only the owner's.
     let goes_on = claim == Claim::Reclaim || delegated.is_some();
     let rights = match found.by {
         Maker::This => Rights::Makers,
@@ -227,7 +228,7 @@ async fn open_for(
         if found.truncate { truncate(cx, &target, &file, share.access).await } else { Ok(()) }
     };
     if let Err(error) = ready.await {
-        // The client is not told of the open, so the owner has what it had before.
+        // The client does not learn of this open, so the owner gets back its previous state.
         cx.state().undo_open(id, before);
         return Err(error);
     }
@@ -238,14 +239,14 @@ async fn open_for(
     cx.set_current(node);
     let stateid = cx.set_stateid(id);
     let mut flags = open::ResultFlags::LOCKTYPE_POSIX;
-    // Who relies on being told asks less often.
+    // A client that can rely on CB_NOTIFY_LOCK polls less often.
     let tells = cx.minor > 0 && cx.state().can_call(client);
     flags.set(open::ResultFlags::MAY_NOTIFY_LOCK, tells);
     Ok(open::Opened { stateid, change: found.change, flags, attrs_set: found.set, delegation })
 }
 
-/// Refuses what is no regular file. Minor version 0 has one error for all but directories, which has clients
-/// of it look the name up instead.
+/// Refuses what is not a regular file. Minor version 0 has only NFS4ERR_SYMLINK for symbolic links
+/// and special files; its clients then look up the name.
 fn check_regular(cx: &Context, kind: FileKind) -> Result<(), Error> {
     match kind {
         FileKind::Regular => Ok(()),
@@ -256,7 +257,7 @@ fn check_regular(cx: &Context, kind: FileKind) -> Result<(), Error> {
     }
 }
 
-/// A file that is open now.
+/// An open file.
 struct Opened {
     client: ClientId,
     node: Node,
@@ -265,7 +266,7 @@ struct Opened {
     attr: Attr,
 }
 
-/// The delegation that goes with an open, or why there is none.
+/// The delegation to grant with an open, or the reason why there is none.
 async fn delegate(cx: &Context, opened: &Opened, args: &open::Args) -> open::Delegation {
     let want = if cx.minor == 0 { None } else { args.share_access.want() };
     let wanted = match want {
@@ -292,7 +293,7 @@ async fn delegate(cx: &Context, opened: &Opened, args: &open::Args) -> open::Del
     why.map_or(open::Delegation::None, open::Delegation::NoneExt)
 }
 
-/// Gives a delegation, if that is wise.
+/// Grants a delegation if [`State::may_delegate`](crate::state::State::may_delegate) permits it.
 async fn give(cx: &Context, opened: &Opened, wanted: Wanted) -> Result<open::Delegation, WhyNot> {
     let &Opened { client, node, share, .. } = opened;
     let ask = Ask { client, node, share, wanted };
@@ -301,7 +302,7 @@ async fn give(cx: &Context, opened: &Opened, wanted: Wanted) -> Result<open::Del
     let grant = grant(cx, opened, ask, kind, Rights::Callers).await?;
     let id = cx.state().delegate(grant, kind, now)?;
     if !cx.services.serves(node) {
-        // Of an export that went away meanwhile. The client is not told of it.
+        // The export was removed meanwhile. The client does not learn of the delegation.
         return match cx.state().return_delegation(client, id, node) {
             Ok(()) | Err(_) => Err(WhyNot::Resource),
         };
@@ -309,7 +310,7 @@ async fn give(cx: &Context, opened: &Opened, wanted: Wanted) -> Result<open::Del
     Ok(delegation(id, kind, false))
 }
 
-/// Gives a delegation that the client had before the server restarted.
+/// Grants a delegation that the client held before the server restarted.
 async fn give_again(
     cx: &Context,
     opened: &Opened,
@@ -328,7 +329,7 @@ async fn give_again(
     Ok(delegation(id, kind, recall))
 }
 
-/// A delegation as it may be given: with a handle for all that it allows.
+/// Prepares a grant: opens the file for all the access that the delegation allows.
 async fn grant(
     cx: &Context,
     opened: &Opened,
@@ -354,7 +355,7 @@ async fn grant(
 
 fn delegation(id: state::StateId, kind: DelegationKind, recall: bool) -> open::Delegation {
     let stateid = StateId { seqid: id.seq, other: id.key.to_wire() };
-    // Grants nothing: the client asks the server who may open the file (ACCESS).
+    // An empty mask: the client must ask the server (ACCESS) who may open the file.
     let permissions = Ace {
         kind: AceType::Allow,
         flags: AceFlags::empty(),
@@ -368,15 +369,14 @@ fn delegation(id: state::StateId, kind: DelegationKind, recall: bool) -> open::D
         DelegationKind::Write => open::Delegation::Write(open::WriteDelegation {
             stateid,
             recall,
-            // No space is set aside, so what was written is to be sent by the time of close.
+            // No space is reserved, so the client must write back its data by CLOSE.
             space_limit: open::SpaceLimit::Size(0),
             permissions,
         }),
     }
 }
 
-/// The bits of an open's share reservation. Of the bits for delegations, those that mean nothing are passed
-/// over.
+/// Decodes the share reservation of an OPEN. Ignores unknown bits for delegations.
 fn share(access: open::ShareAccess, deny: open::ShareDeny) -> Result<Share, Error> {
     let access = Access::from_bits(access.bits() & SHARE_BITS).filter(|a| !a.is_empty());
     let deny = Access::from_bits(deny.bits());
@@ -386,7 +386,7 @@ fn share(access: open::ShareAccess, deny: open::ShareDeny) -> Result<Share, Erro
     }
 }
 
-/// Finds a name, or makes it if that is asked for, to be opened for `access`.
+/// Finds a file by name for `access`, or creates it if `how` asks for that.
 async fn find(
     cx: &Context,
     dir: &Target<'_>,
@@ -422,7 +422,7 @@ async fn find(
         verifier.map(|verifier| Exclusive { handles, dir: dir.node, name, caller, verifier });
     if let Some(creation) = &creation {
         creation.mark(set);
-        // Until the client says what it is to be, which is in a request to come.
+        // A restrictive mode until the client sets the real one in a later request.
         set.mode = set.mode.or(Some(OWNERS_ALONE));
     }
     if dir.read_only {
@@ -443,7 +443,7 @@ async fn find(
         (Ok((made, file)), _) => {
             (made.attr, if made.created { Maker::This } else { Maker::Another }, file)
         }
-        // The same OPEN again, its first reply lost.
+        // The client sent this OPEN before, and lost the reply.
         (Err(weir_vfs::Error::Exists), Some(creation)) => {
             let made = creation.made_before(fs, set.size.unwrap_or(0)).await;
             (made.map_err(of_vfs)?, Maker::ThisBefore, None)
@@ -452,7 +452,7 @@ async fn find(
     };
     match by {
         Maker::This => more.set_on_new(dir, name, &attr).await?,
-        // The server may have stopped in between. The file is the caller's own.
+        // The server may have stopped before it set these. The file is the caller's own.
         Maker::ThisBefore => more.set(fs, caller, attr.id).await?,
         Maker::Another => {}
     }
@@ -478,7 +478,7 @@ async fn asks_truncation(cx: &Context, target: &Target<'_>, how: &open::How) -> 
     }
 }
 
-/// Truncates a file that is being opened, durably.
+/// Truncates a file that is being opened, and makes that durable.
 async fn truncate(
     cx: &Context,
     target: &Target<'_>,
@@ -491,7 +491,8 @@ async fn truncate(
         set_id::clear(fs, &target.caller, &attr).await.map_err(of_vfs)?;
         file.truncate_async(0).await.map_err(of_vfs)?;
     } else {
-        // Only the store says whether a caller that opens the file to read it may truncate it.
+        // The file is open for reading only, so the store checks whether the caller may truncate
+        // it.
         let set = SetAttr { size: Some(0), ..SetAttr::default() };
         let attr = fs.setattr(&target.caller, target.node.id, &set).await.map_err(of_vfs)?;
         set_id::clear(fs, &target.caller, &attr).await.map_err(of_vfs)?;
@@ -500,7 +501,6 @@ async fn truncate(
     cx.commit_changes().await
 }
 
-/// Opens a file.
 async fn open_file(
     target: &Target<'_>,
     attr: &Attr,
@@ -516,7 +516,7 @@ async fn open_file(
     opened.map_err(of_vfs)
 }
 
-/// Waits for the turn of an open's owner, in minor version 0.
+/// Waits for the turn of an open's owner (minor version 0). Returns `None` in later versions.
 async fn turn_of_open(
     cx: &mut Context,
     id: state::StateId,
@@ -528,7 +528,7 @@ async fn turn_of_open(
     let owner = cx.state().owner_of_open(id.key, &cx.principal);
     let owner = match owner {
         Err(StateError::BadStateId) => {
-            // A CLOSE whose reply was lost.
+            // Perhaps a retransmitted CLOSE whose reply was lost.
             let closed = cx.nfs.owners.closed_by(id.key).ok_or(Err(Error::BadStateId))?;
             let (owner, by) = closed;
             let state = cx.state();
@@ -587,7 +587,7 @@ pub(crate) async fn close(cx: &mut Context, args: close::Args) -> close::Res {
 fn close_in_turn(cx: &mut Context, id: state::StateId) -> close::Res {
     let (client, node) = (cx.client_of_state(id)?, cx.current()?.node);
     cx.state().close(client, id, node).map_err(of_state)?;
-    // Nothing to go on with (RFC 8881 section 18.2.4).
+    // There is no stateid to continue with (RFC 8881 section 18.2.4).
     cx.current_stateid = Some(StateId::INVALID);
     Ok(StateId::INVALID)
 }
