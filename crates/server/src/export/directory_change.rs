@@ -1,15 +1,15 @@
-//! Changes of a directory one at a time, so that the attributes told from before and after one
-//! are those around this change alone (NFSv3's `wcc_data`, NFSv4's `change_info4`).
+//! Serializes changes of a directory, so that the attributes from before and after a change that a
+//! reply carries (NFSv3's `wcc_data`, NFSv4's `change_info4`) enclose this change only.
 //!
-//! 1. A handler that changes what a directory holds, and tells a client of it, holds the
-//!    directory's lock from before the first look at its attributes until after the second.
-//! 2. Two directories are locked in one order, however they are given.
+//! 1. A handler that changes a directory's entries and reports these attributes holds the
+//!    directory's lock from before it reads the first until after it has read the second.
+//! 2. Two directories are always locked in the same order.
 
 use crate::handle::Node;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Directories share this many locks.
+/// Number of locks that all directories share.
 const SHARDS: usize = 256;
 
 /// The locks of all directories.
@@ -18,7 +18,7 @@ pub(crate) struct Changes {
     shards: Vec<Mutex<()>>,
 }
 
-/// Proof that a directory, or two, are locked against other changes.
+/// Proof that one or two directories are locked against other changes.
 #[derive(Debug)]
 pub(crate) struct DirectoryGuard<'a> {
     _one: MutexGuard<'a, ()>,
@@ -32,12 +32,12 @@ impl Default for Changes {
 }
 
 impl Changes {
-    /// Waits until no other call changes this directory.
+    /// Locks a directory.
     pub(crate) async fn lock(&self, dir: Node) -> DirectoryGuard<'_> {
         DirectoryGuard { _one: self.shards[shard(dir)].lock().await, _other: None }
     }
 
-    /// Waits until no other call changes either of these.
+    /// Locks two directories.
     pub(crate) async fn lock_both(&self, a: Node, b: Node) -> DirectoryGuard<'_> {
         let (a, b) = (shard(a), shard(b));
         let first = self.shards[a.min(b)].lock().await;

@@ -1,11 +1,11 @@
-//! Numbers of exports, as filehandles carry them.
+//! The export numbers in filehandles.
 //!
-//! 1. An export keeps its number over restarts and reloads, at any place in the
-//!    configuration; the number of one that is gone is not given to another.
-//! 2. A number is on disk before a handle with it is made.
+//! 1. An export keeps its number over restarts and reloads, wherever it stands in the
+//!    configuration. The number of a removed export is not reused.
+//! 2. A number is on disk before a filehandle with it is made.
 //!
-//! An export is known by its path among the exports and the directory behind it: with another
-//! directory behind it, old handles would name other files.
+//! An export is identified by its path and its source directory: with another source, old
+//! filehandles would refer to other files.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -14,21 +14,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// The number of the directories above the exports.
+/// The number of the pseudo file system.
 pub(crate) const PSEUDO: u16 = 0;
 
 const FILE: &str = "exports";
 
-/// The numbers given out so far.
+/// The numbers assigned so far.
 #[derive(Debug, Default)]
 pub(crate) struct ExportIds {
-    /// By the hash that an export is known by; with its path, for people who look at the file.
+    /// By a hash of path and source. The path is stored for people who read the file.
     known: HashMap<String, (u16, String)>,
     state_dir: Option<PathBuf>,
 }
 
 impl ExportIds {
-    /// Numbers that are kept in `state_dir`.
+    /// Reads the numbers from `state_dir`, and will store new ones there.
     pub(crate) fn open(state_dir: &Path) -> io::Result<Self> {
         let path = state_dir.join(FILE);
         let text = match fs::read_to_string(&path) {
@@ -42,7 +42,7 @@ impl ExportIds {
             let id = fields.next().and_then(|id| id.parse().ok()).filter(|&id| id != PSEUDO);
             let (Some(id), Some(key)) = (id, fields.next()) else {
                 let why = format!(
-                    "{}: not a list of exports; remove it to make a new one (clients must mount again)",
+                    "{}: not an export list; remove it to create a new one (clients must then mount again)",
                     path.display()
                 );
                 return Err(io::Error::new(io::ErrorKind::InvalidData, why));
@@ -52,7 +52,7 @@ impl ExportIds {
         Ok(Self { known, state_dir: Some(state_dir.to_owned()) })
     }
 
-    /// The numbers of exports, each a path and the directory behind it; new ones are on disk when
+    /// The numbers of exports, each given as a path and its source. New numbers are on disk when
     /// this returns.
     pub(crate) fn of<'a>(
         &mut self,
@@ -68,7 +68,9 @@ impl ExportIds {
                 continue;
             }
             next = next.checked_add(1).ok_or_else(|| {
-                io::Error::other("65,535 exports had numbers so far; begin a new state directory")
+                io::Error::other(
+                    "all 65,535 export numbers have been used; use a new state directory",
+                )
             })?;
             self.known.insert(key.clone(), (next, path.escape_default().to_string()));
             made.push(key);

@@ -1,11 +1,11 @@
-//! What is exported, to whom, and as whom its clients act.
+//! Exports: what is exported, to which clients, and with which identities.
 //!
-//! - [`network`]: networks of clients. `table`: all exports, as they are for one request.
-//! - `options`: an export, and who may use it how. `served`: one that is being served.
-//! - `directory_change`: the locks under which directories are changed.
-//! - `pseudo`: the directories above them. `ids`: the numbers that filehandles carry.
-//! - `rights`: who may read and write which file, remembered for a moment.
-//! - `streams`: which reads and writes pass without staying in the cache.
+//! - [`network`]: networks of clients. `table`: all exports, as one request sees them.
+//! - `options`: the configuration of an export. `served`: an export being served.
+//! - `directory_change`: the locks that serialize changes of directories.
+//! - `pseudo`: the pseudo file system above the exports. `ids`: the export numbers in filehandles.
+//! - `rights`: which callers may read and write which files, cached briefly.
+//! - `streams`: detects long streams, whose data does not stay in the cache.
 
 pub(crate) mod directory_change;
 mod ids;

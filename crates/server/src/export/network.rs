@@ -5,16 +5,16 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// The addresses that begin with certain bits.
+/// A set of addresses with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Network {
     /// Every address, of either family.
     All,
-    /// Those of a network; it has no bits beyond its prefix.
+    /// A network without host bits.
     Of(IpNet),
 }
 
-/// Why a text is no network.
+/// Why a text is not a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkError {
     /// Not an address with a prefix.
@@ -23,13 +23,13 @@ pub enum NetworkError {
     /// The prefix is longer than the address.
     #[error("the prefix is longer than the address; it has {0} bits")]
     Prefix(u8),
-    /// The address has bits beyond its prefix.
+    /// The address has host bits.
     #[error("the address has bits beyond its prefix; did you mean {0}?")]
     HostBits(Network),
 }
 
 impl Network {
-    /// Whether an address is in it. An IPv4 address that comes as IPv6 counts as IPv4.
+    /// Whether the network contains an address. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn contains(self, address: IpAddr) -> bool {
         match self {
             Self::All => true,
@@ -37,7 +37,7 @@ impl Network {
         }
     }
 
-    /// How narrow it is: the more bits count, the narrower.
+    /// How narrow the network is: larger for longer prefixes.
     pub fn narrowness(self) -> u8 {
         match self {
             Self::All => 0,

@@ -1,55 +1,55 @@
-//! What is exported, to whom, and how its clients may use it.
+//! The configuration of an export.
 
 use super::network::Network;
 use std::path::PathBuf;
 use weir_pagecache::CachedFs;
 
-/// Whose identities are not taken as they come.
+/// Which identities the server maps to the anonymous user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Squash {
     /// User and group 0 become anonymous.
     #[default]
     Root,
-    /// Everybody becomes anonymous.
+    /// All users become anonymous.
     All,
     /// No identity is changed.
     Nobody,
 }
 
-/// What clients of a network may do.
+/// The access of clients in a network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ClientAccess {
     /// Nothing.
     None,
     /// Read.
     ReadOnly,
-    /// All that the export allows.
+    /// Read and write, unless the export is read-only.
     #[default]
     ReadWrite,
 }
 
-/// What the clients of a network may do, and as whom.
+/// The access and identity mapping of clients in a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientRule {
-    /// Which clients.
+    /// The clients.
     pub network: Network,
-    /// What they may do.
+    /// Their access.
     pub access: ClientAccess,
-    /// Whose identities are changed; `None`: those of the export.
+    /// Their identity mapping; `None`: that of the export.
     pub squash: Option<Squash>,
 }
 
-/// Whether what is read and written stays in the cache.
+/// Whether data stays in the cache after it was read or written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CachePolicy {
-    /// It does, as far as the budget goes.
+    /// It stays, as far as the budget allows.
     #[default]
     Cached,
-    /// It goes when it was used.
+    /// It is dropped after use.
     Uncached,
-    /// It does, but for streams of more than this many bytes.
+    /// It stays, except for streams longer than this.
     Auto {
-        /// The longest stream that stays, in bytes.
+        /// Length of the longest stream that stays, in bytes.
         stream_bytes: u64,
     },
 }
@@ -60,26 +60,26 @@ pub enum Durability {
     /// The change survives a power failure.
     #[default]
     Sync,
-    /// The change is made, and survives the server's own end. A power failure may undo what was
-    /// answered in the seconds before it.
+    /// The change was made, and survives the end of the server's process. A power failure may undo
+    /// changes of the last seconds.
     Relaxed,
 }
 
 /// How clients may use an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportOptions {
-    /// Nothing may be changed.
+    /// Clients may change nothing.
     pub read_only: bool,
-    /// Whose identities are changed.
+    /// The identity mapping.
     pub squash: Squash,
     /// The anonymous user.
     pub anon_uid: u32,
     /// The anonymous group.
     pub anon_gid: u32,
-    /// Who may use it: of the networks that hold a client, the narrowest decides; if no
-    /// network holds it, it may not. Without networks, everybody may.
+    /// Rules by network. Of the networks that contain a client, the narrowest decides; a client in
+    /// none of them is refused. Without rules, all clients are admitted.
     pub clients: Vec<ClientRule>,
-    /// What stays in the cache.
+    /// Which data stays in the cache.
     pub cache: CachePolicy,
     /// What a reply to a change of names or attributes promises.
     pub durability: Durability,
@@ -102,14 +102,14 @@ impl Default for ExportOptions {
 /// A tree that clients may mount.
 #[derive(Clone)]
 pub struct Export {
-    /// The path under which clients mount it: see [`check_path`](super::check_path).
+    /// The path that clients mount: see [`check_path`](super::check_path).
     pub path: String,
-    /// The directory behind it, which may be mounted by its own path in NFSv3, too. With another
-    /// one, filehandles of before are stale.
+    /// The exported directory. NFSv3 clients may also mount this path. If it changes, earlier
+    /// filehandles become stale.
     pub source: PathBuf,
     /// The files.
     pub fs: CachedFs,
-    /// How they may be used.
+    /// The options.
     pub options: ExportOptions,
 }
 

@@ -1,8 +1,9 @@
-//! The directories above the exports: a read-only store made of the exports' paths.
+//! The pseudo file system (RFC 8881 section 7.3): the directories above the exports, as a read-only
+//! store made from the exports' paths.
 //!
-//! 1. A directory's identity is made of its path, its change attribute of what is in it: both are
-//!    the same after a restart and after a reload that does not touch it.
-//! 2. Only directories; every change is refused with [`Error::ReadOnly`].
+//! 1. A directory's identity is computed from its path, and its change attribute from its entries.
+//!    Both stay the same over a restart, and over a reload that does not affect the directory.
+//! 2. It contains only directories, and refuses every change with [`Error::ReadOnly`].
 
 use async_trait::async_trait;
 use std::collections::BTreeMap;
@@ -14,10 +15,10 @@ use weir_vfs::{
 };
 
 const READ_AND_SEARCH: Permissions = Permissions::READ.union(Permissions::EXECUTE);
-/// Cookies are places in the directory plus this, for 0, 1 and 2 have meanings of their own.
+/// A cookie is an entry's position plus this, because 0, 1 and 2 have special meanings.
 const COOKIE_SHIFT: u64 = 3;
 
-/// The directories.
+/// The pseudo file system.
 #[derive(Debug)]
 pub(crate) struct PseudoFs {
     dirs: BTreeMap<FileId, Dir>,
@@ -28,14 +29,14 @@ struct Dir {
     parent: FileId,
     entries: BTreeMap<Vec<u8>, FileId>,
     change: u64,
-    /// When it began to be as it is, as far as this run of the server knows.
+    /// The time of its last change, as far as this run of the server knows.
     since: SystemTime,
 }
 
 impl PseudoFs {
-    /// The directories above these paths, and those named by them. `versions` are what is to move
-    /// the change attribute of a path's parent, besides the path: who may see it. What is as it
-    /// was in `before` keeps its times.
+    /// The directories of these paths and all above them. Each path has a version; a new version
+    /// (after a change of the clients that may see the export) changes the parent's change
+    /// attribute. Directories that are unchanged since `before` keep their times.
     pub(crate) fn new<'a>(
         paths: impl IntoIterator<Item = (&'a str, u64)>,
         before: Option<&Self>,
@@ -94,9 +95,9 @@ impl PseudoFs {
     }
 }
 
-/// The identity of the directory at this path; the root's path is empty.
+/// The identity of the directory at `path`. The root has the empty path.
 pub(crate) fn id_of(path: &str) -> FileId {
-    // Positive as a signed number, and none of the small ones that mean something elsewhere.
+    // Positive as a signed number, and not one of the small numbers with special meanings.
     let ino = (hash(path) >> 1).max(2);
     FileId { ino, generation: 0 }
 }

@@ -1,10 +1,9 @@
-//! Who may read and write a file's data, asked of the store once in a while and not at every READ.
+//! Caches which callers may read and write a file's data, so that not every READ asks the store.
 //!
-//! 1. A right that the store has granted holds for [`HOLDS`], and not past a change of the file's
-//!    mode, owner or lists that a client makes ([`Rights::changed`]). What a program on the server
-//!    changes is noticed within [`HOLDS`].
-//! 2. A refusal is not kept.
-//! 3. At most [`SHARDS`] times [`SHARD_RIGHTS`] are kept, for all clients together.
+//! 1. A granted right holds for [`HOLDS`], but not after a client changes the file's mode, owner or
+//!    ACL ([`Rights::changed`]). Changes by local programs take effect within [`HOLDS`].
+//! 2. Refusals are not cached.
+//! 3. At most [`SHARDS`] times [`SHARD_RIGHTS`] rights are cached, for all clients together.
 
 use super::served::Served;
 use crate::handle::Node;
@@ -16,14 +15,15 @@ use std::time::Duration;
 use weir_pagecache::File;
 use weir_vfs::{Access, Caller, Error, FileId, Permissions, Result};
 
-/// How long a right that was granted is not asked for again.
+/// How long a granted right stays valid.
 const HOLDS: Duration = Duration::from_secs(1);
 const SHARDS: usize = 16;
 const SHARD_RIGHTS: usize = 1024;
-/// Counters of changes; files share them.
+/// Number of change counters, which files share.
 const BUCKETS: usize = 1024;
 
-/// Whose right to what. The caller is known by a hash under a secret key: it has many groups.
+/// A caller's right to a file. The caller is identified by a keyed hash, because it may have many
+/// groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     node: Node,
@@ -34,11 +34,11 @@ struct Key {
 #[derive(Clone, Copy, Debug)]
 struct Granted {
     at: Duration,
-    /// The file's count of changes before the store was asked.
+    /// The file's change counter from before the store was asked.
     changes: u32,
 }
 
-/// The rights that were granted lately.
+/// Rights granted recently.
 pub(crate) struct Rights {
     shards: [Mutex<LruCache<Key, Granted>>; SHARDS],
     changes: Vec<AtomicU32>,
@@ -62,8 +62,8 @@ impl std::fmt::Debug for Rights {
 }
 
 impl Rights {
-    /// Refuses a caller that may not read or write a file under an open of it
-    /// ([`Served::may`]). `now` is of the monotonic clock.
+    /// Refuses a caller that may not read or write a file that it has opened ([`Served::may`]).
+    /// `now` is monotonic time.
     ///
     /// # Errors
     /// [`Error::AccessDenied`]; those of the store.
@@ -92,7 +92,7 @@ impl Rights {
         Ok(())
     }
 
-    /// Notes that a file's mode, owner or lists have changed; called after the change.
+    /// Notes that a file's mode, owner or ACL has changed. Call this after the change.
     pub(crate) fn changed(&self, node: Node) {
         self.changes_of(node).fetch_add(1, SeqCst);
     }
@@ -103,9 +103,10 @@ impl Rights {
 }
 
 impl Served {
-    /// Whether a caller may read or write a file that it opened before, or that the protocol does not
-    /// open: as its mode and lists allow; its owner always, who may have opened it before it took its
-    /// own permission away (RFC 1813 section 4.4); and who may execute it may read it to that end.
+    /// Whether a caller may read or write a file that it opened earlier, or that the protocol does
+    /// not open (NFSv3). The mode and ACL decide, with two exceptions. The owner always may,
+    /// because it may have opened the file before it removed its own permission (RFC 1813 section
+    /// 4.4). A caller that may execute the file may read it for that purpose.
     pub(crate) async fn may(&self, caller: &Caller, id: FileId, access: Access) -> Result<bool> {
         if self.has(caller, id, access.into()).await? {
             return Ok(true);
@@ -113,8 +114,8 @@ impl Served {
         self.may_nevertheless(caller, id, access).await
     }
 
-    /// Opens a file for a caller, as its mode and lists allow. Who may execute it may read it to that
-    /// end: the server cannot tell the two apart.
+    /// Opens a file for a caller, as its mode and ACL allow. A caller that may execute the file may
+    /// also read it, because the server cannot distinguish the two.
     ///
     /// # Errors
     /// [`Error::AccessDenied`]; those of the store.
@@ -132,8 +133,8 @@ impl Served {
         }
     }
 
-    /// Opens a file for I/O that is not under an open of the protocol's (NFSv3, and the special
-    /// stateids), or to go on with an earlier open: for whom [`may`](Self::may) allows it.
+    /// Opens a file for I/O without an open in the protocol (NFSv3 and special stateids), or to
+    /// continue an earlier open, if [`may`](Self::may) allows it.
     ///
     /// # Errors
     /// [`Error::AccessDenied`]; those of the store.
@@ -151,19 +152,17 @@ impl Served {
         }
     }
 
-    /// Whether a caller may find what lies in a directory: only then is it told more of that than
-    /// names.
+    /// Whether a caller may search a directory. Otherwise it learns only names from READDIR.
     pub(crate) async fn may_search(&self, caller: &Caller, dir: FileId) -> Result<bool> {
         self.has(caller, dir, Permissions::EXECUTE).await
     }
 
-    /// Whether a caller may read or write a file although its mode and lists do not allow it, as
-    /// [`may`](Self::may) says: its owner, and to read it, a caller that may execute it.
+    /// Whether one of the exceptions of [`may`](Self::may) applies.
     async fn may_nevertheless(&self, caller: &Caller, id: FileId, access: Access) -> Result<bool> {
         Ok(self.owns(caller, id).await? || self.may_execute(caller, id, access).await?)
     }
 
-    /// Whether a caller may execute the file that it wants to read.
+    /// Whether `access` is reading and the caller may execute the file.
     async fn may_execute(&self, caller: &Caller, id: FileId, access: Access) -> Result<bool> {
         Ok(access == Access::READ && self.has(caller, id, Permissions::EXECUTE).await?)
     }

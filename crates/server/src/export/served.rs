@@ -1,4 +1,5 @@
-//! An export that is being served: as whom its callers act, and how its files are read and written.
+//! An export being served: maps its callers' identities, and chooses how its files are read and
+//! written.
 
 use super::options::{CachePolicy, ClientAccess, Export, ExportOptions, Squash};
 use super::streams::Streams;
@@ -10,18 +11,18 @@ use std::sync::Arc;
 use weir_pagecache::{CachedFs, File};
 use weir_vfs::{Caller, Cred, IoFlags};
 
-/// An export that is being served.
+/// An export being served.
 #[derive(Debug)]
 pub(crate) struct Served {
-    /// Its number in filehandles.
+    /// The export's number in filehandles.
     pub(crate) id: u16,
     pub(crate) export: Export,
-    /// What is read and written.
+    /// Counters of bytes read and written.
     pub(crate) counts: Arc<ExportCounts>,
     streams: Streams,
 }
 
-/// What a caller may do in an export, and as whom.
+/// A caller's identity and access in an export.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Admitted {
     pub(crate) caller: Caller,
@@ -33,7 +34,7 @@ impl Served {
         Self::with_counts(id, export, Arc::default())
     }
 
-    /// The same, counting on from `counts`.
+    /// As [`new`](Self::new), with existing counters.
     pub(crate) fn with_counts(id: u16, export: Export, counts: Arc<ExportCounts>) -> Self {
         Self { id, export, counts, streams: Streams::default() }
     }
@@ -47,7 +48,7 @@ impl Served {
         Node { export: self.id, id: self.fs().root() }
     }
 
-    /// As whom a caller at `peer` acts here; `None` if it may not.
+    /// The identity and access of a caller at `peer`; `None` if it is refused.
     pub(crate) fn admit(&self, identity: &Identity, peer: IpAddr) -> Option<Admitted> {
         let options = &self.export.options;
         let (mut read_only, mut squash) = (options.read_only, options.squash);
@@ -83,14 +84,14 @@ impl Served {
         Caller::As(cred)
     }
 
-    /// How a read of `len` bytes at `offset` is done, for a client at `peer`.
+    /// The flags of a read of `len` bytes at `offset` for a client at `peer`.
     pub(crate) fn read_flags(&self, peer: IpAddr, file: &File, offset: u64, len: usize) -> IoFlags {
         self.flags(|streams, longest| {
             streams.read(peer, file.id(), offset, len as u64, file.size()) > longest
         })
     }
 
-    /// How a write of `len` bytes at `offset` is done, for a client at `peer`.
+    /// The flags of a write of `len` bytes at `offset` for a client at `peer`.
     pub(crate) fn write_flags(
         &self,
         peer: IpAddr,

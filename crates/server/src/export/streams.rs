@@ -1,10 +1,9 @@
-//! Which reads and writes belong to a long stream, for exports where such pass without staying in
-//! the cache.
+//! Detects long streams, for exports that do not cache their data.
 //!
-//! 1. A stream is a run of accesses of one client to one file, each near the end of those before:
-//!    clients send several at a time, over several connections, and they overtake each other.
-//! 2. At most [`SHARDS`] times [`SHARD_FILES`] files are followed, each with [`RUNS`] runs; the
-//!    one used longest ago is forgotten first.
+//! 1. A stream is a run of accesses of one client to one file, each near the end of the run. They
+//!    need not be in order: clients send several requests at a time, over several connections.
+//! 2. At most [`SHARDS`] times [`SHARD_FILES`] files are tracked, each with [`RUNS`] runs. The
+//!    least recently used are dropped first.
 
 use hashlink::LruCache;
 use parking_lot::Mutex;
@@ -15,9 +14,10 @@ use weir_vfs::FileId;
 const SHARDS: usize = 16;
 const SHARD_FILES: usize = 64;
 const RUNS: usize = 4;
-/// How far from its end an access still belongs to a run, in bytes.
+/// Maximum distance of an access from the end of its run, in bytes.
 const REACH_BYTES: u64 = 16 << 20;
-/// How long a run of reads is before it is taken to go on to the end of the file, in bytes.
+/// Length of a run of reads, in bytes, from which on the stream is expected to continue to the end
+/// of the file.
 const SURE_BYTES: u64 = 4 << 20;
 
 type Key = (IpAddr, FileId, Kind);
@@ -39,7 +39,7 @@ struct Run {
     end: u64,
 }
 
-/// The runs of a file, the one used last in front.
+/// The runs of a file, most recently used first.
 #[derive(Default)]
 struct Runs([Run; RUNS]);
 
@@ -56,15 +56,15 @@ impl std::fmt::Debug for Streams {
 }
 
 impl Streams {
-    /// Notes a read in a file of `size` bytes; how long the stream will be that it belongs to, in
-    /// bytes, as far as can be told.
+    /// Tracks a read in a file of `size` bytes. Returns the expected length of its stream, in
+    /// bytes.
     pub(super) fn read(&self, peer: IpAddr, file: FileId, offset: u64, len: u64, size: u64) -> u64 {
         let run = self.follow((peer, file, Kind::Read), offset, len);
         let so_far = run.end - run.start;
         if so_far < SURE_BYTES { so_far } else { so_far.max(size.saturating_sub(run.start)) }
     }
 
-    /// Notes a write; how long the stream is that it belongs to, in bytes.
+    /// Tracks a write. Returns the length of its stream so far, in bytes.
     pub(super) fn written(&self, peer: IpAddr, file: FileId, offset: u64, len: u64) -> u64 {
         let run = self.follow((peer, file, Kind::Write), offset, len);
         run.end - run.start
@@ -89,7 +89,7 @@ impl Runs {
         let near = |run: &Run| run.end > run.start && run.end.abs_diff(offset) <= REACH_BYTES;
         let found = self.0.iter().position(near);
         let run = match found {
-            // What came before the first access that was seen was overtaken by it.
+            // An access before the start was overtaken by the first one seen.
             Some(at) => {
                 let Run { start, end: was } = self.0[at];
                 Run { start: start.min(offset), end: was.max(end) }
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn a_stream_is_known_by_what_is_left_of_the_file() {
         let streams = Streams::default();
-        // In the order in which a client's requests may arrive.
+        // An order in which a client's requests may arrive.
         let lengths: Vec<u64> = [1, 0, 3, 2, 5]
             .map(|at| streams.read(PEER, FILE, at * MIB, MIB, 1000 * MIB) / MIB)
             .into();

@@ -1,11 +1,11 @@
 //! All exports of a server.
 //!
-//! 1. A request sees one [`Table`] from its beginning to its end, also if the table is replaced meanwhile.
-//! 2. The exports are leaves of the tree that clients see: none lies within another. Unless there
-//!    is just one, at `/`, the directories above them are an export of their own, that no client can
-//!    change.
-//! 3. An export that is in both of two tables keeps its number, and if nothing of it changed also
-//!    what is known of its streams.
+//! 1. A request uses one [`Table`] throughout, even if the table is replaced meanwhile.
+//! 2. The exports are the leaves of the tree that clients see: none lies within another. The
+//!    directories above them are an export of their own, the pseudo file system, which no client
+//!    can change. It is absent if the only export is at `/`.
+//! 3. An export that is in both the old and the new table keeps its number and its counters. If
+//!    nothing of it changed, it also keeps its tracked streams.
 
 use super::directory_change::Changes;
 use super::ids::{ExportIds, PSEUDO};
@@ -22,28 +22,28 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_vfs::FileId;
 
-/// Longest path of an export, in bytes: what the MOUNT protocol carries.
+/// Longest path of an export, in bytes: the limit of the MOUNT protocol.
 const MAX_PATH_BYTES: usize = 1024;
 const MAX_NAME_BYTES: usize = 255;
 
-/// Why a path cannot be an export's.
+/// Why a path is not valid for an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// It does not begin with a slash.
+    /// The path does not begin with a slash.
     #[error("it has to begin with a slash")]
     Relative,
-    /// It ends with a slash, or has two in a row, or a part that is `.` or `..`.
+    /// The path ends with a slash, has two in a row, or has a part that is `.` or `..`.
     #[error("it may have no empty parts, no `.` and no `..`, and no slash at its end")]
     Unclean,
-    /// It, or a part of it, is too long, or holds a byte that no name can have.
-    #[error("a part may be 255 bytes long, all together 1,024, without NUL")]
+    /// The path or a part of it is too long, or it contains a byte that no name can have.
+    #[error("each part may have at most 255 bytes, the whole path 1,024, and no NUL")]
     TooLong,
 }
 
-/// Whether a path can be an export's.
+/// Checks that a path is valid for an export.
 ///
 /// # Errors
-/// Why it cannot.
+/// The reason why the path is not valid.
 pub fn check_path(path: &str) -> Result<(), PathError> {
     let Some(below) = path.strip_prefix('/') else { return Err(PathError::Relative) };
     if below.is_empty() {
@@ -59,11 +59,10 @@ pub fn check_path(path: &str) -> Result<(), PathError> {
     Ok(())
 }
 
-/// Two of these paths of which one is, or lies within, the other, by their places: the outer one
-/// first.
+/// The indices of two paths of which the second is equal to the first or lies within it.
 pub fn clash(paths: &[&str]) -> Option<(usize, usize)> {
     let mut order: Vec<usize> = (0..paths.len()).collect();
-    // With a slash behind each, what lies within a path follows it at once.
+    // With a trailing slash, a path sorts directly before those that lie within it.
     order.sort_by_cached_key(|&at| format!("{}/", paths[at].trim_end_matches('/')));
     let within = |pair: &&[usize]| match pair {
         [outer, inner] => {
@@ -78,45 +77,45 @@ pub fn clash(paths: &[&str]) -> Option<(usize, usize)> {
 /// Why exports cannot be served together.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportsError {
-    /// There are none.
+    /// There are no exports.
     #[error("nothing to export")]
     None,
-    /// A path cannot be an export's.
+    /// A path is not valid for an export.
     #[error("cannot export {path}: {source}")]
     Path {
-        /// Which.
+        /// The path.
         path: String,
         /// Why.
         source: PathError,
     },
-    /// One lies within another.
-    #[error("{inner} lies within {outer}; exports need paths of their own")]
+    /// One export lies within another.
+    #[error("{inner} lies within {outer}; choose paths that do not contain each other")]
     Clash {
-        /// The one.
+        /// The outer path.
         outer: String,
-        /// The other.
+        /// The inner path.
         inner: String,
     },
-    /// The numbers of exports cannot be kept.
+    /// The export numbers cannot be read or stored.
     #[error("cannot keep the list of exports in {}: {source}", path.display())]
     Ids {
-        /// Where.
+        /// The state directory.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
 }
 
-/// Why a handle names no file.
+/// Why a filehandle refers to no file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandleError {
-    /// This server never made it.
+    /// This server did not make it.
     Bad,
-    /// What it named is not exported any more.
+    /// Its export was removed.
     Stale,
 }
 
-/// All exports of a server, and their handles.
+/// All exports of a server, and their filehandles.
 #[derive(Debug)]
 pub struct Exports {
     table: RwLock<Arc<Table>>,
@@ -128,7 +127,7 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// These exports, their numbers kept in `state_dir`.
+    /// Creates the exports, with their numbers stored in `state_dir`.
     ///
     /// # Errors
     /// They cannot be served together, or their numbers cannot be kept.
@@ -150,18 +149,19 @@ impl Exports {
         })
     }
 
-    /// The exports as they are now.
+    /// The current table.
     pub fn table(&self) -> Arc<Table> {
         self.table.read().clone()
     }
 
-    /// Serves these exports from the next request on; the numbers of those that are gone.
+    /// Serves these exports from the next request on. Returns the numbers of removed exports.
     ///
     /// # Errors
-    /// They cannot be served together, or their numbers cannot be kept; those of before are still
-    /// served.
+    /// They cannot be served together, or their numbers cannot be stored. The previous exports are
+    /// then still served.
     pub fn replace(&self, exports: Vec<Export>) -> Result<Vec<u16>, ExportsError> {
-        // Held all the while, so that of two that replace the second sees what the first did.
+        // Held throughout, so that of two concurrent replacements the second sees the result of the
+        // first.
         let mut ids = self.ids.lock();
         let before = self.table();
         let table = Table::new(exports, &mut ids, Some(&before), &self.state_dir)?;
@@ -171,12 +171,12 @@ impl Exports {
         Ok(gone)
     }
 
-    /// The locks under which directories are changed.
+    /// The locks that serialize changes of directories.
     pub(crate) fn changes(&self) -> &Changes {
         &self.changes
     }
 
-    /// Who may read and write which file.
+    /// The cached rights of callers.
     pub(crate) fn rights(&self) -> &Rights {
         &self.rights
     }
@@ -185,12 +185,12 @@ impl Exports {
         &self.handles
     }
 
-    /// The handle of a file.
+    /// The filehandle of a file.
     pub fn seal(&self, node: Node) -> [u8; HANDLE_BYTES] {
         self.handles.seal(node)
     }
 
-    /// What a handle names. The file itself, or its export, may be gone.
+    /// The file that a filehandle refers to. The file, or its export, may be gone.
     ///
     /// # Errors
     /// [`HandleError::Bad`].
@@ -199,22 +199,22 @@ impl Exports {
     }
 }
 
-/// The exports, at one time.
+/// A snapshot of the exports.
 #[derive(Debug)]
 pub struct Table {
     served: HashMap<u16, Arc<Served>>,
-    /// Their numbers, by path.
+    /// The export numbers, sorted by path.
     order: Vec<u16>,
     pseudo: Option<Pseudo>,
     root: Node,
 }
 
-/// The directories above the exports.
+/// The pseudo file system.
 #[derive(Debug)]
 struct Pseudo {
     fs: Arc<PseudoFs>,
     served: Served,
-    /// Which of them are exports' own.
+    /// The directories on which exports are mounted.
     junctions: HashMap<FileId, u16>,
 }
 
@@ -248,7 +248,7 @@ impl Table {
         Ok(Self { served, order, pseudo, root })
     }
 
-    /// The export of this number.
+    /// The export with this number, or the pseudo file system.
     pub(crate) fn get(&self, export: u16) -> Result<&Served, HandleError> {
         match &self.pseudo {
             Some(pseudo) if export == PSEUDO => Ok(&pseudo.served),
@@ -256,17 +256,17 @@ impl Table {
         }
     }
 
-    /// The export of this number, the directories above exports excepted: what MOUNT hands out.
+    /// The export with this number, except the pseudo file system: the exports that MOUNT serves.
     pub(crate) fn mountable(&self, export: u16) -> Result<&Served, HandleError> {
         self.served.get(&export).map(|served| &**served).ok_or(HandleError::Stale)
     }
 
-    /// The same, for work that goes on when the table is replaced.
+    /// As [`mountable`](Self::mountable), for work that may outlive the table.
     pub(crate) fn share(&self, export: u16) -> Result<Arc<Served>, HandleError> {
         self.served.get(&export).cloned().ok_or(HandleError::Stale)
     }
 
-    /// The exports, by path.
+    /// The exports, sorted by path.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Served> {
         self.order.iter().filter_map(|id| self.mountable(*id).ok())
     }
@@ -276,7 +276,7 @@ impl Table {
         self.root
     }
 
-    /// The root of the export that is mounted on a directory, or the file itself.
+    /// The root of the export that is mounted on `node`, or `node` itself.
     pub(crate) fn enter(&self, node: Node) -> Node {
         let Some(pseudo) = self.pseudo.as_ref().filter(|_| node.export == PSEUDO) else {
             return node;
@@ -285,7 +285,7 @@ impl Table {
         export.map_or(node, |export| export.root())
     }
 
-    /// The directory that an export is mounted on, given the export's root, or the file itself.
+    /// The directory that an export is mounted on if `node` is the export's root, or `node` itself.
     pub(crate) fn leave(&self, node: Node) -> Node {
         match (&self.pseudo, self.served.get(&node.export)) {
             (Some(_), Some(export)) if export.root() == node => {
@@ -306,7 +306,7 @@ impl Served {
 impl Pseudo {
     fn above(exports: &[Arc<Served>], before: Option<&Self>) -> Self {
         let paths = exports.iter().map(|served| {
-            // Who may see an export is of what its parent shows.
+            // Which clients may see an export is part of its parent's contents.
             let mut hasher = DefaultHasher::new();
             (served.id, &served.export.options.clients).hash(&mut hasher);
             (&*served.export.path, hasher.finish())

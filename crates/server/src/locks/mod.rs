@@ -1,4 +1,5 @@
-//! Locks beyond the tables of `state`: NFSv3's lock manager and status monitor, and who is told that a lock is free.
+//! Locking beyond the tables of `state`: NFSv3's lock manager and status monitor, and notifications
+//! of freed locks.
 
 pub(crate) mod nlm;
 pub(crate) mod notify;

@@ -1,8 +1,9 @@
-//! Tells clients of minor version 1 and later that a lock which they wait for may be free
-//! (CB_NOTIFY_LOCK, RFC 8881 section 20.11), so that they need not ask again and again to find out.
+//! Notifies clients of minor version 1 and later that a lock they wait for may be free
+//! (CB_NOTIFY_LOCK, RFC 8881 section 20.11), so that they need not poll for it.
 //!
-//! A notice is a kindness: a client that it does not reach asks again in its own time, so none is
-//! repeated, and one that does not answer holds up at most [`AT_ONCE`] others, for seconds.
+//! A notification is optional: a client that misses it retries on its own schedule. So no
+//! notification is repeated. Clients that do not answer delay the others for seconds at most, and
+//! only while there are [`AT_ONCE`] of them.
 
 use crate::callback::Callbacks;
 use crate::export::Exports;
@@ -18,10 +19,10 @@ use weir_nfs::v4::types::StateOwner;
 use weir_pagecache::File;
 use weir_xdr::Opaque;
 
-/// Clients that are being told at a time.
+/// Notifications in progress at a time.
 const AT_ONCE: usize = 256;
 
-/// Tells them, until it is dropped.
+/// Sends notifications until it is dropped.
 pub(crate) async fn run(
     state: Arc<Mutex<State<File>>>,
     exports: Arc<Exports>,

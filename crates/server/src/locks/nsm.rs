@@ -1,24 +1,29 @@
-//! Who restarted (NSM version 1): clients tell this server, which then frees their locks, and this
-//! server tells clients, which then reclaim theirs.
+//! Restart notifications (NSM version 1): clients notify this server of their restart, and the
+//! server frees their locks; the server notifies clients of its own restart, and they reclaim their
+//! locks.
 //!
-//! This is as much of a status monitor as the lock manager needs: it monitors for no other program, so
-//! MON fails. A host that mounts NFSv3 itself needs its own (`rpc.statd`), and may keep it.
+//! This implements only the part of a status monitor that the lock manager needs: it monitors hosts
+//! for no other program, so MON fails. A machine that also mounts NFSv3 itself needs its own
+//! `rpc.statd`, and may keep it.
 //!
-//! 1. A notice frees the locks of the address that it comes from, and of no other; and only one from
-//!    a port that no user but the host's superuser may send from
-//!    ([`ServerConfig::notice_ports_below`](crate::ServerConfig)). Of this machine, the superuser or the
-//!    server's own user has to own the socket: ports may be free for all here.
-//! 2. A connection proves where it comes from. A datagram does not: after one, the host's status monitor is
-//!    asked over a connection which run of the host this is (SM_STAT), and the locks are freed if it is
-//!    another than when they were taken. When that is not known, it has to be the one of the notice.
-//! 3. A host that does not answer keeps its locks: it is asked for [`CONFIRM_PATIENCE`], and once more when
-//!    it takes a lock, because Linux runs its status monitor by then. Each host is asked
-//!    by one task, at most [`MAX_ASKED`] at a time, and only if it has locks: datagrams make this
-//!    server call no other host. Until the host has answered, it takes no lock that would be freed
-//!    with those of its earlier run ([`Nsm1::settle`]).
-//! 4. The number of a run is odd and goes up with each: it is made of the state's own.
-//! 5. A host that does not answer is told again and again for [`NOTIFY_PATIENCE`], and holds up
-//!    no other: at most [`MAX_TELLING`] are told at a time, each in turn.
+//! 1. A notice frees only the locks of the address that it comes from, and only if it comes from a
+//!    port that only the host's superuser may bind
+//!    ([`ServerConfig::notice_ports_below`](crate::ServerConfig)). On this machine the superuser or
+//!    the server's own user must own the sending socket, because any user may be allowed to bind
+//!    these ports.
+//! 2. A connection proves where it comes from, a datagram does not. After a datagram, the server
+//!    asks the host's status monitor over a connection for its current state number (SM_STAT), and
+//!    frees the locks if it is not the number under which they were taken. If that one is not
+//!    known, the current number must be that of the notice.
+//! 3. A host that does not answer keeps its locks. The server asks it for [`CONFIRM_PATIENCE`], and
+//!    once more when it takes a lock, because Linux runs its status monitor by then. One task asks
+//!    each host, for at most [`MAX_ASKED`] hosts at a time, and only hosts with locks: datagrams
+//!    cannot make the server call other hosts. Until the host has answered, it gets no lock,
+//!    because that lock would be freed along with those of its earlier run ([`Nsm1::settle`]).
+//! 4. The server's state number is odd and increases with each run: it is computed from the run
+//!    number.
+//! 5. The server repeats its own notice to a host that does not answer for [`NOTIFY_PATIENCE`]. It
+//!    notifies at most [`MAX_TELLING`] hosts at a time, so such a host does not hold up the others.
 
 use crate::admission::Origin;
 use crate::peer::Peer;
@@ -47,25 +52,25 @@ use weir_rpc::net::{ClientLimits, PortMapper, Source};
 use weir_rpc::{RECORD_HEADER_BYTES, answer};
 use weir_xdr::{Bytes, Decoder, Encoder, Opaque};
 
-/// What a host's answers may cost.
+/// Limits for calls to a host.
 const LIMITS: ClientLimits = ClientLimits::SMALL;
-/// How long a host is asked, and waited for, when it takes a lock.
+/// How long a lock request waits for the host's answer.
 const PATIENCE: Duration = LIMITS.deadline;
-/// How long hosts are told of a restart.
+/// How long the server tries to notify hosts of its restart.
 const NOTIFY_PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// Pauses between attempts.
 const PAUSE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(500)..=Duration::from_secs(30);
-/// How long a host is asked whether it has restarted.
+/// How long the server tries to ask a host whether it has restarted.
 const CONFIRM_PATIENCE: Duration = Duration::from_secs(60);
-/// Most hosts that are asked at a time.
+/// Maximum number of hosts asked at a time.
 const MAX_ASKED: usize = 64;
-/// Most hosts that are told at a time.
+/// Maximum number of hosts notified at a time.
 const MAX_TELLING: usize = 64;
-/// The longest datagram that is read: a name and a number behind a header.
+/// Longest datagram accepted: an RPC header, a name and a number.
 const MAX_DATAGRAM_BYTES: usize = 2048;
 
-/// The number of a run, as status monitors count.
+/// The NSM state number of a run.
 fn number_of(run: u32) -> i32 {
     (run.wrapping_mul(2).wrapping_sub(1) & 0x7fff_ffff).cast_signed()
 }
@@ -78,36 +83,36 @@ pub(crate) struct Nsm1 {
     asker: Arc<Asker>,
 }
 
-/// What notices are held against.
+/// What the status monitor needs to check notices.
 pub(crate) struct Confirm {
     pub(crate) state: Arc<Mutex<state::State<File>>>,
     /// The port of hosts' port mappers.
     pub(crate) mapper_port: u16,
-    /// Notices count from ports below this.
+    /// Only notices from ports below this are accepted.
     pub(crate) ports_below: u16,
     pub(crate) stop: CancellationToken,
 }
 
-/// Asks hosts which runs of them these are.
+/// Asks hosts for their state numbers.
 struct Asker {
     confirm: Confirm,
     /// Hosts that are being asked after a notice.
     asked: Mutex<HashSet<IpAddr>>,
-    /// Hosts that are being asked because they take a lock.
+    /// Hosts that are being asked because they request a lock.
     settling: Mutex<HashSet<IpAddr>>,
-    /// One of those was asked.
+    /// Notified when a host in `settling` has been asked.
     settled: Notify,
     places: Semaphore,
 }
 
 impl Asker {
-    /// Which run of a host this is.
+    /// Asks a host's status monitor for its state number.
     async fn ask(&self, host: IpAddr) -> io::Result<i32> {
         // The semaphore is never closed.
         let _place = self.places.acquire().await.map_err(io::Error::other)?;
         let mapper = SocketAddr::new(host, self.confirm.mapper_port);
         let mut client = PortMapper::find(mapper, Source::ANY, nsm::ID, LIMITS).await?;
-        // A name that the host can resolve: some say nothing of others.
+        // Some status monitors answer only for names that they can resolve.
         let name = StatName { name: "localhost".into() };
         match client.call(nsm::ID, Procedure::Stat as u32, &name).await? {
             StatRes { state: 0, .. } => Err(io::Error::other("its status monitor has no number")),
@@ -115,15 +120,15 @@ impl Asker {
         }
     }
 
-    /// Finds out which run of a host the locks are of that it begins to take.
+    /// Records the state number of a host that begins to take locks.
     async fn learn(&self, host: IpAddr) {
         match self.ask(host).await {
             Ok(run) => self.confirm.state.lock().nlm_note_run(host, Some(run)),
-            Err(error) => debug!("{host}: cannot be asked which run of it this is: {error}"),
+            Err(error) => debug!("{host}: cannot query its NSM state number: {error}"),
         }
     }
 
-    /// Frees the locks of a host if it has restarted, as a datagram says.
+    /// Checks a datagram's claim that a host has restarted, and frees its locks if so.
     async fn confirm(&self, host: IpAddr) {
         let (begun, mut pause) = (Instant::now(), *PAUSE.start());
         while self.confirm.state.lock().nlm_is_doubted(host) {
@@ -131,40 +136,41 @@ impl Asker {
                 Ok(run) => return self.answered(host, run),
                 Err(error) if begun.elapsed() > CONFIRM_PATIENCE => {
                     return warn!(
-                        "{host}: a notice says that it has restarted, and its status monitor cannot be asked: \
-                         {error}; its locks by NLM are kept, and it is asked again when it takes more \
+                        "{host}: a notice says that it has restarted, but its status monitor cannot be queried: \
+                         {error}; its NLM locks are kept, and it is asked again when it requests another \
                          (run rpc.statd there, and let this server reach it)"
                     );
                 }
-                Err(error) => debug!("{host}: cannot be asked whether it restarted: {error}"),
+                Err(error) => debug!("{host}: cannot query whether it has restarted: {error}"),
             }
             sleep(pause).await;
             pause = (pause * 2).min(*PAUSE.end());
         }
     }
 
-    /// A host has said which run of it this is.
+    /// Handles the answer of a host whose restart is in doubt.
     fn answered(&self, host: IpAddr, run: i32) {
         let settled = self.confirm.state.lock().nlm_settle(host, run);
         match settled {
-            Some(true) => info!("{host} has restarted (run {run}): its locks by NLM are freed"),
-            // Linux's reads the number when it starts, which may be before sm-notify counts it up.
+            Some(true) => info!("{host} has restarted (state {run}): its NLM locks are freed"),
+            // Linux's rpc.statd reads the number when it starts, which may be before sm-notify
+            // increments it.
             Some(false) => warn!(
-                "{host}: a notice says that it has restarted, and its status monitor that it has not (run {run}); \
-                 its locks by NLM are kept (if it has, restart rpc.statd there, then run sm-notify -f)"
+                "{host}: a notice says that it has restarted, but its status monitor says that it has not (state {run}); \
+                 its NLM locks are kept (if it has, restart rpc.statd there, then run sm-notify -f)"
             ),
             None => {}
         }
     }
 
-    /// Asks a host that takes a lock, if it is said to have restarted; one that does not answer keeps
-    /// what it has. Another request may ask already.
+    /// Asks a host that requests a lock, if its restart is in doubt. A host that does not answer
+    /// keeps its locks. Waits if another request is asking already.
     async fn settle(&self, host: IpAddr) {
         let until = Instant::now() + PATIENCE;
         loop {
             let settled = self.settled.notified();
             tokio::pin!(settled);
-            // From here on nothing that happens is missed.
+            // Registered before the check, so that no notification in between is missed.
             settled.as_mut().enable();
             if !self.confirm.state.lock().nlm_is_doubted(host) {
                 return;
@@ -178,8 +184,8 @@ impl Asker {
                             asked.err().unwrap_or_else(|| io::ErrorKind::Other.into())
                         });
                         warn!(
-                            "{host}: a notice says that it has restarted, and its status monitor cannot be asked: \
-                             {error}; its locks by NLM are kept"
+                            "{host}: a notice says that it has restarted, but its status monitor cannot be queried: \
+                             {error}; its NLM locks are kept"
                         );
                         return self.confirm.state.lock().nlm_keep(host);
                     }
@@ -192,7 +198,7 @@ impl Asker {
     }
 }
 
-/// A host that is being asked because it takes a lock.
+/// A host in `settling`.
 struct Settling<'a> {
     asker: &'a Asker,
     host: IpAddr,
@@ -205,7 +211,7 @@ impl Drop for Settling<'_> {
     }
 }
 
-/// A host that is being asked after a notice.
+/// A host in `asked`.
 struct Asked {
     asker: Arc<Asker>,
     host: IpAddr,
@@ -224,8 +230,8 @@ impl Nsm1 {
         Self { run, clock, asker: Arc::new(Asker { confirm, asked, settling, settled, places }) }
     }
 
-    /// A host begins to take locks, or takes more: unless that is known, or was asked just now, it is
-    /// asked which run of it this is.
+    /// Called when a host takes a lock: asks for its state number, unless that is known or was
+    /// asked for recently.
     pub(crate) fn learn(&self, host: IpAddr) {
         let now = self.clock.monotonic();
         if self.asker.confirm.state.lock().nlm_asks_run(host, now) {
@@ -239,19 +245,20 @@ impl Nsm1 {
         }
     }
 
-    /// A host says over a connection that it has restarted, or the like: what it had is freed.
+    /// Handles a host's statement over a connection that it has restarted or needs no locks: frees
+    /// its locks.
     pub(crate) fn noticed_by_connection(&self, from: &Peer, what: &str) {
         let host = from.addr().ip().to_canonical();
         let has_locks = self.asker.confirm.state.lock().nlm_run_of(host).is_some();
         if has_locks && self.counts(from.addr()) && is_of_host(from.addr(), from.origin()) {
-            info!("{host} says that it {what}: its locks by NLM are freed");
+            info!("{host} reports that it {what}: its NLM locks are freed");
             let mut state = self.asker.confirm.state.lock();
             state.nlm_free(host);
             state.nlm_note_run(host, None);
         }
     }
 
-    /// A datagram says that a host has restarted.
+    /// Handles a datagram that says that a host has restarted.
     async fn noticed_by_datagram(&self, from: SocketAddr, noticed: i32) {
         let host = from.ip().to_canonical();
         let has_locks = self.asker.confirm.state.lock().nlm_run_of(host).is_some();
@@ -273,7 +280,7 @@ impl Nsm1 {
         });
     }
 
-    /// Before a host takes a lock: finds out whether it has restarted, if it is said to have.
+    /// Called before a host takes a lock: if its restart is in doubt, asks the host.
     pub(crate) async fn settle(&self, host: IpAddr) {
         self.asker.settle(host).await;
     }
@@ -284,25 +291,23 @@ impl Nsm1 {
         self.asker.asked.lock().contains(&host)
     }
 
-    /// Whether a notice comes from a port that only the host's superuser may send from.
+    /// Whether a notice comes from a port that only the host's superuser may bind.
     fn counts(&self, from: SocketAddr) -> bool {
         let counts = from.port() < self.asker.confirm.ports_below;
         if !counts {
-            warn!(
-                "{from}: a notice that the host has restarted is ignored: it comes from no privileged port"
-            );
+            warn!("{from}: ignoring a restart notice: it does not come from a privileged port");
         }
         counts
     }
 
-    /// Answers datagrams, which is how Linux tells of restarts, at the address that connections
-    /// are taken at; with `only_v6`, not those of IPv4 as well.
+    /// Serves datagrams at the address of the TCP listener, because Linux sends its notices by UDP.
+    /// With `only_v6`, the socket does not accept IPv4 as well.
     pub(crate) async fn listen(self: Arc<Self>, address: SocketAddr, only_v6: bool) {
         let socket = match bind(address, only_v6) {
             Ok(socket) => socket,
             Err(error) => {
                 return warn!(
-                    "cannot be told by datagrams that clients restart: UDP {address}: {error}"
+                    "cannot receive restart notices of clients by UDP at {address}: {error}"
                 );
             }
         };
@@ -322,7 +327,7 @@ impl Nsm1 {
                         debug!("{from}: {error}");
                     }
                 }
-                // An earlier reply was not wanted, say.
+                // For example, the ICMP error for an earlier reply.
                 Err(error) => {
                     debug!("a datagram: {error}");
                     sleep(*PAUSE.start()).await;
@@ -331,12 +336,12 @@ impl Nsm1 {
         }
     }
 
-    /// The answer to a call, and in `noticed` the run that it says the host to be in.
+    /// The reply to a call. Sets `noticed` to the state number that a notice carries.
     fn answer(&self, datagram: Bytes, noticed: &mut Option<i32>) -> Option<Bytes> {
         let reply = answer(datagram, nsm::ID, |header, args, reply| {
             self.execute(header.procedure, args, reply, |run| *noticed = Some(run))
         })?;
-        // Only streams mark records.
+        // Datagrams have no record mark.
         Some(reply.to_bytes().slice(RECORD_HEADER_BYTES..))
     }
 
@@ -369,7 +374,7 @@ impl Nsm1 {
                 results.put(&State { state });
             }
             Procedure::Notify => {
-                // The name is what the host calls itself.
+                // The name is only what the host calls itself.
                 let StatChange { state, .. } = args.get()?;
                 noticed(state);
             }
@@ -386,7 +391,7 @@ impl Program for Nsm1 {
 
     async fn call(self: Arc<Self>, mut call: Call, mut reply: Encoder) -> Result<Encoder, Refusal> {
         let noticed = |run| {
-            let what = format!("has restarted (run {run})");
+            let what = format!("has restarted (state {run})");
             self.noticed_by_connection(&call.peer, &what);
         };
         self.execute(call.header.procedure, &mut call.args, &mut reply, noticed)?;
@@ -394,16 +399,16 @@ impl Program for Nsm1 {
     }
 }
 
-/// Whether who sends a notice may send it for its host, as far as this machine can tell.
+/// Whether the sender of a notice may speak for its host, as far as this machine can verify.
 fn is_of_host(from: SocketAddr, origin: Origin) -> bool {
     let speaks = origin.speaks_for_machine();
     if !speaks {
-        warn!("{from}: a notice that the host has restarted is ignored: it comes from {origin}");
+        warn!("{from}: ignoring a restart notice: it comes from {origin}");
     }
     speaks
 }
 
-/// The news of this server's restart.
+/// The notices of this server's restart.
 pub(crate) struct Restart {
     run: u32,
     hosts: Vec<LockHost>,
@@ -416,7 +421,7 @@ impl Restart {
         Self { run, hosts, mapper_port }
     }
 
-    /// Tells hosts that had locks, so that they claim them back.
+    /// Notifies hosts that had locks, so that they reclaim them.
     pub(crate) async fn tell(self: Arc<Self>) {
         let mut waiting: Vec<LockHost> = self.hosts.clone();
         let (begun, mut pause) = (Instant::now(), *PAUSE.start());
@@ -428,19 +433,21 @@ impl Restart {
             pause = (pause * 2).min(*PAUSE.end());
         }
         for LockHost { host, .. } in waiting {
-            warn!("{host}: cannot be told of the restart; it may think that it still has locks");
+            warn!(
+                "{host}: cannot notify it of the restart; it may believe that it still holds its locks"
+            );
         }
     }
 
-    /// Gives a host back that has to be told again.
+    /// Notifies one host. Returns the host if this failed and must be repeated.
     async fn tell_one(&self, told: LockHost) -> Option<LockHost> {
         match self.notify(told).await {
             Ok(()) => {
-                debug!("{}: told of the restart", told.host);
+                debug!("{}: notified of the restart", told.host);
                 None
             }
             Err(error) => {
-                debug!("{}: cannot be told of the restart: {error}", told.host);
+                debug!("{}: cannot notify it of the restart: {error}", told.host);
                 Some(told)
             }
         }

@@ -1,13 +1,13 @@
-//! Calling hosts back: that a lock which they wait for is theirs, and the second halves of calls
-//! that come in two.
+//! Calls to hosts: GRANTED for locks that they wait for, and the _RES calls of asynchronous
+//! procedures.
 //!
-//! 1. A host that does not answer delays no other: it has a task of its own, which ends
-//!    when there was nothing to say for a while.
-//! 2. A grant is repeated until the host has answered, for [`GRANT_PATIENCE`] at most. A host that
-//!    refuses it, or cannot be reached, loses it; but not where an earlier attempt may have reached
-//!    it, because it may rely on the lock by now.
-//! 3. At most [`MAX_ANSWERS`] answers wait for a host; it repeats requests that were not answered.
-//!    Grants that wait are bounded by the state's own tables.
+//! 1. Each host has its own task, so a host that does not answer delays no other. The task ends
+//!    after it has been idle for a while.
+//! 2. The server repeats a GRANTED call until the host has answered, for at most
+//!    [`GRANT_PATIENCE`]. A host that refuses the lock or cannot be reached loses it, unless an
+//!    earlier attempt may have reached it: then it may rely on the lock.
+//! 3. At most [`MAX_ANSWERS`] answers wait for a host; a host repeats unanswered requests. The
+//!    tables in `state` bound the waiting grants.
 
 use crate::services::Services;
 use crate::state::Granted;
@@ -26,21 +26,21 @@ use weir_rpc::net::{self, ClientLimits, PortMapper, RpcClient, Source};
 use weir_rpc::{AuthSys, OpaqueAuth};
 use weir_xdr::{Bytes, Decode, Encode, Encoder, Opaque};
 
-/// How long a grant is repeated.
+/// How long a GRANTED call is repeated.
 const GRANT_PATIENCE: Duration = Duration::from_secs(60);
 /// Pauses between attempts.
 const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(10);
-/// How long a grant waits for a copy before others are told.
+/// How long a grant waits for a background copy before the host's other grants are sent.
 const COPY_PATIENCE: Duration = Duration::from_millis(500);
-/// Most answers that wait for one host.
+/// Maximum number of answers that wait for one host.
 const MAX_ANSWERS: usize = 256;
-/// Most hosts that answers wait for.
+/// Maximum number of hosts for which answers wait.
 const MAX_HOSTS: usize = 1024;
-/// How long a connection without use is kept: shorter than lock managers keep theirs, so that a
-/// connection is not found dead by the call that matters.
+/// How long an idle connection is kept. This is shorter than the idle limits of lock managers, so a
+/// call rarely finds its connection closed.
 const KEEP_CONNECTION: Duration = Duration::from_secs(5);
 
-/// A host, and the address of this server that it knows.
+/// A host, and the address by which it reaches this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Route {
     pub(crate) host: IpAddr,
@@ -58,7 +58,7 @@ struct Queue {
     more: Arc<Notify>,
 }
 
-/// What hosts are to be told.
+/// The queued calls to all hosts.
 pub(crate) struct Callbacks {
     queues: Mutex<HashMap<Route, Queue>>,
     /// The port of hosts' port mappers.
@@ -72,13 +72,13 @@ impl Callbacks {
         Arc::new(Self { queues: Mutex::default(), mapper_port, tasks: TaskTracker::new(), stop })
     }
 
-    /// Tells a host that a lock is granted.
+    /// Queues the GRANTED call for a lock.
     pub(super) fn tell(self: &Arc<Self>, services: &Arc<Services>, granted: Granted) {
         let route = Route { host: granted.owner.host, server: granted.to.server };
         self.send(services, route, Message::Granted(granted));
     }
 
-    /// Answers a call that came in halves.
+    /// Queues the _RES call that answers an asynchronous procedure.
     pub(super) fn answer(
         self: &Arc<Self>,
         services: &Arc<Services>,
@@ -89,7 +89,7 @@ impl Callbacks {
         self.send(services, route, Message::Answer(procedure, results));
     }
 
-    /// Waits for everybody's end, after the server was told to stop.
+    /// Waits until all tasks have ended, after the server was told to stop.
     pub(crate) async fn stopped(&self) {
         self.tasks.close();
         self.tasks.wait().await;
@@ -101,14 +101,14 @@ impl Callbacks {
         let hosts = queues.len();
         match queues.get_mut(&route) {
             Some(queue) if is_answer && queue.messages.len() >= MAX_ANSWERS => {
-                debug!("{}: too many answers are waiting for it", route.host);
+                debug!("{}: dropping an answer: too many wait for this host", route.host);
             }
             Some(queue) => {
                 queue.messages.push_back(message);
                 queue.more.notify_one();
             }
             None if is_answer && hosts >= MAX_HOSTS => {
-                debug!("{}: answers wait for too many hosts already", route.host);
+                debug!("{}: dropping an answer: answers wait for too many hosts", route.host);
             }
             None => {
                 let mut queue = Queue::default();
@@ -145,7 +145,7 @@ struct Caller {
 /// A call that failed.
 struct Failed {
     error: net::Error,
-    /// It may have arrived.
+    /// The call may have arrived.
     sent: bool,
 }
 
@@ -170,7 +170,7 @@ impl Caller {
         self.callbacks.queues.lock().get_mut(&self.route)?.messages.pop_front()
     }
 
-    /// Gives the queue up if there is nothing in it.
+    /// Removes the queue if it is empty. Returns whether it did.
     fn leave(&self) -> bool {
         let mut queues = self.callbacks.queues.lock();
         let empty = queues.get(&self.route).is_none_or(|queue| queue.messages.is_empty());
@@ -185,8 +185,8 @@ impl Caller {
         if !self.services.state.lock().nlm_is_granting(number) {
             return;
         }
-        // A copy may still write to the file under a lock that was taken away or given up. If its store
-        // takes long, the host is told of other files first.
+        // A background copy may still write to the file under a lock that was revoked or released.
+        // If its store takes long, this grant goes to the end of the queue.
         if timeout(COPY_PATIENCE, self.services.copies.quiesce(granted.node)).await.is_err() {
             if let Some(queue) = self.callbacks.queues.lock().get_mut(&self.route) {
                 queue.messages.push_back(Message::Granted(granted));
@@ -202,16 +202,16 @@ impl Caller {
                 Ok(Res { status: Status::DeniedGracePeriod, .. }) => {}
                 Ok(Res { status, .. }) => {
                     let wants = status == Status::Granted || may_know;
-                    debug!("{host}: a lock is granted: {status:?}");
+                    debug!("{host}: answered a grant: {status:?}");
                     return self.services.state.lock().nlm_acknowledged(number, wants);
                 }
                 Err(Failed { error, sent }) => {
                     may_know |= sent;
                     if begun.elapsed() > GRANT_PATIENCE {
-                        warn!("{host}: cannot be told that a lock is granted: {error}");
+                        warn!("{host}: cannot send the grant of a lock: {error}");
                         return self.services.state.lock().nlm_acknowledged(number, may_know);
                     }
-                    debug!("{host}: cannot be told that a lock is granted: {error}; again");
+                    debug!("{host}: cannot send the grant of a lock: {error}; retrying");
                 }
             }
             sleep(pause).await;
@@ -229,7 +229,7 @@ impl Caller {
             offset: range.start,
             length: range.nlm_length(),
         };
-        // Some clients know the request by its cookie; it is told apart by the lock anyway.
+        // Some clients match the grant to their request by the cookie. The server does not need it.
         let cookie = if to.cookie.is_empty() {
             Opaque::copy_from(&number.to_be_bytes())
         } else {
@@ -238,7 +238,7 @@ impl Caller {
         TestArgs { cookie, exclusive, lock }
     }
 
-    /// Two attempts: the connection may have been one that the host had closed.
+    /// Tries twice, because the host may have closed the first connection while it was idle.
     async fn answer(&mut self, procedure: Procedure, results: Bytes) {
         for _ in 0..2 {
             match self.call::<()>(procedure, &Raw(&results)).await {
@@ -277,7 +277,7 @@ impl Caller {
     }
 }
 
-/// Results that are encoded already.
+/// Encoded results.
 struct Raw<'a>(&'a Bytes);
 
 impl Encode for Raw<'_> {

@@ -1,18 +1,19 @@
-//! The lock manager of NFSv3 (NLM version 4): byte-range locks and share reservations, in one table
-//! with NFSv4's ([`crate::state`]).
+//! NFSv3's lock manager (NLM version 4): byte-range locks and share reservations, in one table with
+//! NFSv4's ([`crate::state`]).
 //!
-//! - here: the calls; [`callbacks`]: what hosts are told by calling them back.
-//! - [`crate::locks::nsm`]: who restarted.
+//! - This module handles requests. [`callbacks`] calls hosts.
+//! - [`crate::locks::nsm`] handles restarts of hosts and of the server.
 //!
-//! 1. A host is on disk before it has its first lock, so that it is told of a restart of this
-//!    server and may reclaim.
-//! 2. What a transition took from others is off the disk before the reply, or the GRANTED call, that
-//!    gives it away.
-//! 3. What a user of this machine takes is that user's alone: another one that names the same owner is
-//!    another owner. Hosts, and this machine's superuser, name the owners of all their users. Such a user does
-//!    not wait in line: the machine's lock manager, which is called back, is not the user's.
-//! 4. A request may come twice, and then gets the same answer: an owner that holds a lock may take it
-//!    again, and giving up what one does not hold succeeds.
+//! 1. A host is recorded on disk before it gets its first lock, so that after a restart the server
+//!    notifies it and it may reclaim.
+//! 2. State that a transition revoked is recorded on disk before the reply, or the GRANTED call,
+//!    that gives it to another owner.
+//! 3. Owners that a local user names belong to that user alone: the same name from another user is
+//!    another owner. Hosts, and this machine's superuser, name the owners of all their users. A
+//!    local user's request does not wait in the queue: GRANTED calls go to the machine's lock
+//!    manager, not to the user.
+//! 4. A repeated request gets the same answer: an owner may lock a range that it holds already, and
+//!    releasing a lock that is not held succeeds.
 
 mod callbacks;
 #[cfg(test)]
@@ -44,10 +45,10 @@ use weir_pagecache::CachedFs;
 use weir_vfs::{Access, Caller, FileKind, Permissions};
 use weir_xdr::{Bytes, Encoder, Opaque};
 
-/// How often hosts without locks are looked for.
+/// How often the server looks for hosts without locks.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// How long to wait before the state database is tried again.
+/// Pause before the state database is written again after a failure.
 const SETTLE_AGAIN: Duration = Duration::from_secs(1);
 
 /// NLM version 4.
@@ -55,18 +56,18 @@ pub(crate) struct Nlm4 {
     services: Arc<Services>,
     callbacks: Arc<Callbacks>,
     monitor: Arc<Nsm1>,
-    /// Held while what the disk knows of hosts changes together with what the state knows.
+    /// Held while the hosts on disk and those in the state change together.
     hosts: tokio::sync::Mutex<()>,
 }
 
-/// A request, and who makes it.
+/// A request and its caller.
 struct Request<'a> {
     nlm: &'a Nlm4,
     identity: Identity,
     route: Route,
-    /// The one user of this machine that the caller may be.
+    /// The local user that the caller is limited to, if any.
     user: Option<u32>,
-    /// Whether the lock manager of the host is the caller's.
+    /// Whether the caller may wait: GRANTED calls to its host reach it.
     may_wait: bool,
 }
 
@@ -79,7 +80,7 @@ impl Nlm4 {
         Self { services, callbacks, monitor, hosts: tokio::sync::Mutex::default() }
     }
 
-    /// Tells hosts of the locks that they are granted, and forgets hosts that have none any more.
+    /// Sends GRANTED calls for queued locks, and removes hosts without locks.
     pub(crate) async fn run(self: Arc<Self>) {
         let granted = self.services.state.lock().nlm_on_grant();
         let mut ticks = tokio::time::interval(LOOK_EVERY);
@@ -87,7 +88,7 @@ impl Nlm4 {
             tokio::select! {
                 () = granted.notified() => {
                     let granted = self.services.state.lock().nlm_take_granted();
-                    // A sweep may have taken the locks from others.
+                    // The locks may come from a sweep that revoked those of others.
                     while self.settle().await.is_err() {
                         tokio::time::sleep(SETTLE_AGAIN).await;
                     }
@@ -115,7 +116,7 @@ impl Nlm4 {
         if !self.services.state.lock().nlm_has_room_for(host.host) {
             return Err(Status::DeniedNoLocks);
         }
-        info!("{} takes locks by NLM", host.host);
+        info!("{} begins to take NLM locks", host.host);
         self.services.recovery.remember_host(host).await.map_err(|error| {
             error!("cannot write the state database: {error}");
             Status::DeniedNoLocks
@@ -124,7 +125,7 @@ impl Nlm4 {
         Ok(())
     }
 
-    /// Puts on disk what a transition took from others.
+    /// Records on disk the state that a transition revoked.
     async fn settle(&self) -> Result<(), Status> {
         self.services.records.write_due().await.map_err(|error| {
             error!("cannot write the state database: {error}");
@@ -139,12 +140,12 @@ impl Request<'_> {
     }
 
     fn owner(&self, lock: &nlm::Lock) -> NlmOwner {
-        // The handle as it came holds on to the whole request.
+        // Copied, because a slice would keep the whole request in memory.
         let handle = Bytes::copy_from_slice(&lock.owner);
         NlmOwner { host: self.host(), user: self.user, handle, process: lock.process }
     }
 
-    /// The file of a handle, if the caller may use it at all.
+    /// The file that a handle names, if the caller has any access to it.
     async fn find(&self, handle: &nlm::FileHandle, writes: bool) -> Result<Node, Status> {
         let exports = &self.nlm.services.exports;
         let node = self.node(handle)?;
@@ -165,7 +166,8 @@ impl Request<'_> {
         if writes && admitted.read_only {
             return Err(Status::ReadOnlyFs);
         }
-        // Its owner may open it against its mode, by having made it or by changing the mode.
+        // The owner may have the file open against its mode: it created the file, or changed the
+        // mode.
         let owns = match &admitted.caller {
             Caller::Own => true,
             Caller::As(cred) => cred.uid == attr.uid,
@@ -185,7 +187,7 @@ impl Request<'_> {
         Ok(export.fs().clone())
     }
 
-    /// The file of a handle, which may be gone: locks can be given up always.
+    /// The file that a handle names. The file may be gone: its locks can still be released.
     fn node(&self, handle: &nlm::FileHandle) -> Result<Node, Status> {
         self.nlm.services.exports.unseal(handle).map_err(|_| Status::StaleHandle)
     }
@@ -221,7 +223,7 @@ impl Request<'_> {
     async fn lock_checked(&self, args: LockArgs) -> Result<(), Status> {
         let LockArgs { cookie, block, exclusive, lock, reclaim, .. } = args;
         let node = self.find(&lock.file, exclusive).await?;
-        // These as they came hold on to the whole request.
+        // Copied, because slices would keep the whole request in memory.
         let own = Bytes::copy_from_slice;
         let to =
             ReplyTo { cookie: own(&cookie), caller: own(&lock.caller), server: self.route.server };
@@ -244,15 +246,17 @@ impl Request<'_> {
         self.take(node, touch, lock).await
     }
 
-    /// Makes way where NFSv4's clients have delegations, under which they may hold locks of which
-    /// the server does not know. A host that would wait long is told to come back, in the only way that hosts know.
+    /// Recalls conflicting delegations of NFSv4 clients, which may hold locks under them that the
+    /// server does not know. If that takes long, the host must retry; DENIED_GRACE_PERIOD is the
+    /// only status that hosts retry on.
     async fn claim(&self, node: Node, touch: Touch) -> Result<Claim, Status> {
         let claimed = self.nlm.services.recalls.claim(node, touch, None).await;
         claimed.map_err(|_| Status::DeniedGracePeriod)
     }
 
-    /// A transition that takes something: the host is to be on disk, and delegations out of the way,
-    /// of which one may be given as long as nothing is taken.
+    /// Executes a transition that acquires a lock or reservation. The host must be on disk before,
+    /// and conflicting delegations recalled. A new delegation may be granted until the transition
+    /// succeeds, so this may take several attempts.
     async fn take(
         &self,
         node: Node,
@@ -334,9 +338,9 @@ impl Request<'_> {
         ShareRes { cookie: args.cookie, status, sequence: 0 }
     }
 
-    /// Reservations have no process.
+    /// The owner of a reservation. The request names no process.
     fn sharer(&self, share: &nlm::Share) -> NlmOwner {
-        // As it came it holds on to the whole request.
+        // Copied, because a slice would keep the whole request in memory.
         let handle = Bytes::copy_from_slice(&share.owner);
         NlmOwner { host: self.host(), user: self.user, handle, process: 0 }
     }
@@ -350,7 +354,7 @@ fn holder(conflict: Conflict<Holder>) -> nlm::Holder {
     let Conflict { owner, range, exclusive } = conflict;
     let (process, owner) = match owner {
         Holder::Nlm(owner) => (owner.process, owner.handle),
-        // Clients of that protocol do not number their owners.
+        // NFSv4 owners have no process number.
         Holder::V4(owner) => (0, owner.name),
         Holder::Machine => (0, Bytes::from_static(b"a program of the server's machine")),
     };
@@ -363,7 +367,7 @@ fn status(error: NlmError) -> Status {
         NlmError::Denied(_) | NlmError::ShareDenied => Status::Denied,
         NlmError::Blocked => Status::Blocked,
         NlmError::Deadlock => Status::Deadlock,
-        // The only way in which hosts know to come back.
+        // The only status on which hosts retry.
         NlmError::Grace | NlmError::NoGrace | NlmError::Delegated | NlmError::Doubted => {
             Status::DeniedGracePeriod
         }
@@ -381,7 +385,7 @@ impl Program for Nlm4 {
         let procedure = Procedure::from_number(call.header.procedure);
         let procedure = procedure.ok_or(Refusal::NoSuchProcedure)?;
         if let Procedure::Null = procedure {
-            // Everybody may ask whether it is there, without a credential (RFC 5531 section 11.1).
+            // NULL needs no credential (RFC 5531 section 11.1).
             return Ok(reply);
         }
         let identity = call.identify().await?;
@@ -390,7 +394,7 @@ impl Program for Nlm4 {
         let (route, user) = (Route { host, server }, peer.origin().only_user());
         let may_wait = peer.origin().speaks_for_machine() || peer.origin().is_privileged();
         let request = Request { nlm: &self, identity, route, user, may_wait };
-        // What the other half of a call in two halves says.
+        // Sends the results of an asynchronous procedure.
         let answer = |procedure, results: Bytes| {
             self.callbacks.answer(&self.services, request.route, procedure, results);
         };
@@ -418,7 +422,7 @@ impl Program for Nlm4 {
             Procedure::UnlockMsg => {
                 answer(Procedure::UnlockRes, wire(&request.unlock(args.get()?)));
             }
-            // This server asks no host for locks, so it waits for none.
+            // This server requests no locks from hosts, so no grant is for it.
             Procedure::Granted => {
                 let TestArgs { cookie, .. } = args.get()?;
                 reply.put(&Res { cookie, status: Status::Denied });

@@ -1,16 +1,18 @@
-//! Users of the server's own machine, who call for themselves from any port. Only the superuser can make
-//! sockets of other users, so without it these tests say that they skip, or fail if `WEIR_EXPECT_ROOT` is set.
+//! Users of the server's own machine, which call for themselves from any port. Only the superuser
+//! can create sockets of other users. Without that right these tests skip and say so, or fail if
+//! `WEIR_EXPECT_ROOT` is set.
 
 use super::*;
 use std::os::fd::AsFd;
 
-/// Gives a socket to a user; false: this process may not.
+/// Changes the owner of a socket; `false` if this process may not.
 fn give(socket: impl AsFd, uid: u32) -> bool {
     let owner = rustix::process::Uid::from_raw(uid);
     rustix::process::geteuid().is_root() && rustix::fs::fchown(socket, Some(owner), None).is_ok()
 }
 
-/// A connection of a user from a host's address; `None`, said, if this process may not make one.
+/// A connection of a user from a host's address; `None` if this process may not create one, which
+/// it reports.
 async fn connect(f: &Fixture, ip: IpAddr, uid: u32) -> Option<RpcClient> {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::new(ip, 0)).unwrap();
@@ -45,7 +47,7 @@ async fn release(client: &mut RpcClient, lock: nlm::Lock) -> Status {
     call::<call::Unlock>(client, &UnlockArgs { cookie: "u".into(), lock }).await.status
 }
 
-/// A file that all users may write.
+/// A server with a file that all users may write.
 async fn shared_file() -> Fixture {
     let f = Fixture::new().await;
     let set = SetAttr { mode: Some(0o666), ..SetAttr::default() };
@@ -61,7 +63,7 @@ async fn users_of_this_machine_free_no_locks_of_others() {
     let mut b = connect(&f, host.ip, 1002).await.unwrap();
     let lock = || f.lock(1, 0, 10);
     assert_eq!(take(&mut a, lock()).await, Status::Granted);
-    // The same owner, as far as names go.
+    // The same owner name from another user.
     assert_eq!(take(&mut b, lock()).await, Status::Denied);
     assert_eq!(release(&mut b, lock()).await, Status::Granted, "of what it does not hold");
     assert_eq!(f.release(&host, lock()).await, Status::Granted);
@@ -81,7 +83,7 @@ async fn users_of_this_machine_do_not_wait_for_calls_to_its_lock_manager() {
     let lock = || f.lock(1, 0, 10);
     assert_eq!(take(&mut a, lock()).await, Status::Granted);
     assert_eq!(take_or_wait(&mut b, lock(), true).await, Status::Denied);
-    // The machine itself waits.
+    // The machine's superuser may wait.
     assert_eq!(f.take(&host, lock(), WAIT).await, Status::Blocked);
     assert_eq!(release(&mut a, lock()).await, Status::Granted);
     assert!(matches!(host.news().await, Told::Granted(_)));
@@ -91,7 +93,7 @@ async fn users_of_this_machine_do_not_wait_for_calls_to_its_lock_manager() {
 
 #[tokio::test]
 async fn users_of_this_machine_do_not_say_that_it_has_restarted() {
-    // Notices count from any port, as where users may bind all of them.
+    // Notices are accepted from any port, as on machines where users may bind all ports.
     let f = shared_file().await;
     let mut host = f.host(1).await;
     assert_eq!(f.take(&host, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Granted);
@@ -103,14 +105,14 @@ async fn users_of_this_machine_do_not_say_that_it_has_restarted() {
     call::<call::FreeAll>(&mut user, &Notify { name: "host".into(), state: 5 }).await;
     assert_eq!(take(&mut user, f.lock(1, 0, 10)).await, Status::Denied);
 
-    // Nor by datagram: the host is not even asked, and goes on taking locks.
+    // Nor by datagram: the server does not query the host, which may still take locks.
     let socket = UdpSocket::bind(SocketAddr::new(host.ip, 0)).await.unwrap();
     assert!(give(&socket, 1001));
     host.run.store(5, Ordering::Relaxed);
     send_notice(&f, &socket, 5).await;
     assert!(!f.server.as_ref().unwrap().monitor.is_asking(host.ip));
     assert_eq!(take(&mut user, f.lock(1, 0, 10)).await, Status::Denied);
-    // The superuser's does.
+    // The superuser's notice is accepted.
     notify_by_datagram(&f, &host, 5).await;
     asked(&mut host).await;
     f.knows(&host, Some(5)).await;

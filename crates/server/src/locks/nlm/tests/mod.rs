@@ -1,5 +1,5 @@
-//! The lock manager over real sockets, between hosts at loopback addresses of their own, each with
-//! a port mapper, a lock manager and a status monitor.
+//! The lock manager over real sockets. Each host has its own loopback address, with a port mapper,
+//! a lock manager and a status monitor.
 
 mod local_users;
 
@@ -31,13 +31,13 @@ use weir_stores::memory::MemoryFs;
 use weir_vfs::{Access, Caller, Error, FileSystem, Lock, LockOwner, LockRange, SetAttr};
 use weir_xdr::{Encoder, Opaque};
 
-/// What a host was told by the server.
+/// A call of the server to a host.
 #[derive(Debug)]
 enum Told {
     Granted(TestArgs),
     Answer(u32, Res),
     Restarted(i32),
-    /// Which run of it this is.
+    /// Asked for its state number.
     Asked,
 }
 
@@ -46,9 +46,9 @@ struct Program4Host {
     id: ProgramId,
     port: u16,
     told: UnboundedSender<Told>,
-    /// The answer to a grant.
+    /// The answer to GRANTED.
     grant: Status,
-    /// Which run of the host this is.
+    /// The host's state number.
     run: Arc<AtomicI32>,
 }
 
@@ -118,7 +118,7 @@ impl Host {
         timeout(Duration::from_secs(20), self.told.recv()).await.expect("nothing was told").unwrap()
     }
 
-    /// What it is told, but for being asked which run of it this is.
+    /// The next call except requests for the state number.
     async fn news(&mut self) -> Told {
         loop {
             match self.told().await {
@@ -128,7 +128,7 @@ impl Host {
         }
     }
 
-    /// Whether it was told anything.
+    /// Whether the server has called the host.
     fn has_news(&mut self) -> bool {
         std::iter::from_fn(|| self.told.try_recv().ok()).any(|told| !matches!(told, Told::Asked))
     }
@@ -151,7 +151,7 @@ struct Fixture {
     /// The port of all hosts' programs.
     port: u16,
     read_only: bool,
-    /// Notices of restarts count from ports below this.
+    /// Restart notices are accepted from ports below this.
     ports_below: u16,
 }
 
@@ -298,13 +298,13 @@ async fn hosts_keep_each_other_out_and_the_holder_is_told() {
     assert_eq!(f.test(&a, f.lock(1, 500, 1)).await, TestReply::Granted);
     assert_eq!(f.take(&a, f.lock(1, u64::MAX - 1, 5), SHARED).await, Status::TooBig);
 
-    // Everything that a host has.
+    // Frees all locks of a host.
     let all = Notify { name: "host".into(), state: 3 };
     f.call::<call::FreeAll>(&a, &all).await;
     assert_eq!(f.take(&b, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
 }
 
-/// Nothing says that a host has to name its owners: the number of the process is enough.
+/// NLM allows empty owner names: the process number is enough.
 #[tokio::test]
 async fn owners_without_a_name_are_told_apart_by_host_and_process() {
     let f = Fixture::new().await;
@@ -366,7 +366,7 @@ async fn a_host_that_waits_is_called_when_its_lock_is_granted() {
     f.release(&b, f.lock(2, 0, 0)).await;
     assert!(matches!(c.news().await, Told::Granted(g) if g.lock == f.lock(3, 0, 6)));
 
-    // A host that cancels is not called.
+    // The server does not call a host that has cancelled.
     assert_eq!(f.take(&a, f.lock(1, 0, 0), WAIT).await, Status::Blocked);
     let args =
         CancelArgs { cookie: "x".into(), block: true, exclusive: true, lock: f.lock(1, 0, 0) };
@@ -437,7 +437,7 @@ async fn hosts_are_told_of_a_restart_and_reclaim_while_others_wait() {
     assert!(matches!(a.news().await, Told::Restarted(3)));
     assert_eq!(f.take(&b, f.lock(1, 0, 0), EXCLUSIVE).await, Status::DeniedGracePeriod);
     assert_eq!(f.test(&b, f.lock(1, 0, 0)).await, TestReply::DeniedGracePeriod);
-    // It had nothing.
+    // It had no lock to reclaim.
     assert_eq!(f.take(&b, f.lock(1, 0, 0), RECLAIM).await, Status::DeniedGracePeriod);
     assert_eq!(f.take(&a, f.lock(1, 0, 0), RECLAIM).await, Status::Granted);
     let mut status = Status::DeniedGracePeriod;
@@ -452,7 +452,7 @@ async fn hosts_are_told_of_a_restart_and_reclaim_while_others_wait() {
     assert_eq!(f.take(&a, f.lock(1, 0, 0), RECLAIM).await, Status::DeniedGracePeriod);
 }
 
-/// A notice by a datagram, as Linux tells.
+/// Sends a notice by datagram, as Linux does.
 async fn notify_by_datagram(f: &Fixture, host: &Host, run: i32) {
     let socket = UdpSocket::bind(SocketAddr::new(host.ip, 0)).await.unwrap();
     send_notice(f, &socket, run).await;
@@ -472,7 +472,7 @@ async fn send_notice(f: &Fixture, socket: &UdpSocket, run: i32) {
     let datagram = e.finish().to_bytes();
     let mut reply = [0; 64];
     let answered = async {
-        // The server may not listen yet.
+        // The server may not be listening yet.
         loop {
             socket.send_to(&datagram, f.addr).await.unwrap();
             let answer = timeout(Duration::from_secs(1), socket.recv(&mut reply)).await;
@@ -491,13 +491,13 @@ async fn notify_by_connection(f: &Fixture, host: &Host, run: i32) {
     client.call::<()>(nsm::ID, nsm::Procedure::Notify as u32, &change).await.unwrap();
 }
 
-/// Waits until the server has asked a host's status monitor.
+/// Waits until the server has queried a host's status monitor.
 async fn asked(host: &mut Host) {
     assert!(matches!(host.told().await, Told::Asked));
 }
 
 impl Fixture {
-    /// Waits until the server knows which run of a host its locks are of.
+    /// Waits until the server has recorded this state number for a host's locks.
     async fn knows(&self, host: &Host, run: Option<i32>) {
         let state = &self.server.as_ref().unwrap().services.state;
         let known = async {
@@ -528,7 +528,7 @@ async fn a_host_that_restarts_loses_its_locks_and_nobody_else_does() {
     notify_by_connection(&f, &b, 7).await;
     assert_eq!(f.take(&a, f.lock(1, 0, 20), EXCLUSIVE).await, Status::Granted);
 
-    // It monitors for no other program.
+    // The server monitors for no other program.
     let mut client = connect(f.addr, a.ip).await;
     let stat = nsm::StatName { name: "box".into() };
     let res: nsm::StatRes = client.call(nsm::ID, nsm::Procedure::Stat as u32, &stat).await.unwrap();
@@ -542,14 +542,14 @@ async fn what_a_host_takes_after_its_restart_is_not_freed_with_what_it_had_befor
     assert_eq!(f.take(&a, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Granted);
     asked(&mut a).await;
     f.knows(&a, Some(3)).await;
-    // It tells of its restart before its status monitor runs.
+    // The host sends its notice before its status monitor runs.
     a.run.store(0, Ordering::Relaxed);
     notify_by_datagram(&f, &a, 5).await;
     asked(&mut a).await;
     assert_eq!(f.take(&b, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Denied);
     a.run.store(5, Ordering::Relaxed);
     assert_eq!(f.take(&a, f.lock(2, 0, 10), EXCLUSIVE).await, Status::Granted);
-    // The task that asks for the notice asks no more.
+    // The task that the notice started has ended.
     let monitor = &f.server.as_ref().unwrap().monitor;
     let ended = async {
         while monitor.is_asking(a.ip) {
@@ -581,11 +581,11 @@ async fn a_datagram_that_a_host_did_not_send_frees_nothing() {
     assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
     asked(&mut a).await;
     f.knows(&a, Some(3)).await;
-    // With any run that it names, the host says that it is the one of before.
+    // Whatever state number the notices name, the host's status monitor reports the earlier one.
     for run in [3, 5] {
         notify_by_datagram(&f, &a, run).await;
         asked(&mut a).await;
-        // It is asked by one task, which ends with the answer.
+        // One task asks the host, and ends with the answer.
         let asked = &f.server.as_ref().unwrap().monitor;
         let ended = async {
             while asked.is_asking(a.ip) {
@@ -595,7 +595,7 @@ async fn a_datagram_that_a_host_did_not_send_frees_nothing() {
         timeout(Duration::from_secs(20), ended).await.unwrap();
         assert_eq!(f.take(&b, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Denied);
     }
-    // A host that has no locks is not called.
+    // The server does not call a host without locks.
     notify_by_datagram(&f, &f.host(4).await, 3).await;
     assert!(!f.server.as_ref().unwrap().monitor.is_asking(IpAddr::from([127, 0, 77, 4])));
 }
@@ -613,7 +613,7 @@ async fn a_notice_from_a_port_that_any_user_may_send_from_frees_nothing() {
     assert_eq!(f.take(&b, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Denied);
 }
 
-/// Procedures that are none, and arguments that are cut off.
+/// Unknown procedures and truncated arguments.
 #[tokio::test]
 async fn odd_calls_are_refused() {
     let f = Fixture::new().await;
@@ -646,13 +646,13 @@ async fn programs_of_the_machine_and_hosts_keep_each_other_out() {
     let TestReply::Denied(holder) = f.test(&host, f.lock(1, 5, 1)).await else { panic!() };
     assert_eq!((holder.offset, holder.length, holder.exclusive), (0, 10, true));
     assert_eq!(f.take(&host, f.lock(1, 10, 1), EXCLUSIVE).await, Status::Granted);
-    // Who waits has the lock once the program gives it up.
+    // The waiting host gets the lock once the program releases it.
     assert_eq!(f.take(&host, f.lock(1, 5, 1), WAIT).await, Status::Blocked);
     program.unlock(owner, range).await.unwrap();
     let Told::Granted(granted) = host.news().await else { panic!() };
     assert_eq!((granted.lock.offset, granted.lock.length), (5, 1));
     assert_eq!(program.lock(owner, exclusive, false).await, Err(Error::WouldBlock));
-    // What a host reclaims is out of the program's reach again.
+    // The program cannot lock what a host has reclaimed.
     f.stop().await;
     f.start().await;
     assert_eq!(f.take(&host, f.lock(1, 5, 1), RECLAIM).await, Status::Granted);
