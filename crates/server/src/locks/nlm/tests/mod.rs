@@ -581,7 +581,7 @@ async fn a_datagram_that_a_host_did_not_send_frees_nothing() {
     assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
     asked(&mut a).await;
     f.knows(&a, Some(3)).await;
-    // Whatever state number the notices name, the host's status monitor reports the earlier one.
+    // The notices name different state numbers; the host's status monitor reports the earlier one.
     for run in [3, 5] {
         notify_by_datagram(&f, &a, run).await;
         asked(&mut a).await;
