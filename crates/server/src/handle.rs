@@ -1,13 +1,13 @@
-//! Filehandles: opaque to clients, the same after a restart, and impossible to make up.
+//! Filehandles: opaque to clients, stable over restarts, and unforgeable.
 //!
 //! ```text
 //!   version (1)  0 (1)  export (2)  inode (8)  generation (8)  MAC (16)
 //! ```
 //!
-//! 1. A handle is accepted only if its keyed MAC (BLAKE3) over everything before it is right;
-//!    the comparison takes the same time for every wrong handle.
-//! 2. The key is made once and kept in the state directory, readable by its owner alone.
-//! 3. A handle is 36 bytes: it fits NFSv3's 64.
+//! 1. The server accepts a handle only if the keyed MAC (BLAKE3) over everything before it is
+//!    correct. The comparison takes constant time.
+//! 2. The key is created once and stored in the state directory, readable by its owner only.
+//! 3. A handle has 36 bytes, within NFSv3's limit of 64.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -25,13 +25,13 @@ const KEY_FILE: &str = "handle.key";
 /// A file of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Node {
-    /// Which export.
+    /// The number of the export.
     pub export: u16,
-    /// Which file of it.
+    /// The file.
     pub id: FileId,
 }
 
-/// Makes and checks handles.
+/// Creates and verifies filehandles.
 #[derive(Clone)]
 pub struct Handles {
     key: [u8; blake3::KEY_LEN],
@@ -44,15 +44,15 @@ impl std::fmt::Debug for Handles {
 }
 
 impl Handles {
-    /// Handles under `key`.
+    /// Uses the given key.
     pub fn new(key: [u8; blake3::KEY_LEN]) -> Self {
         Self { key }
     }
 
-    /// Handles under the key in `state_dir`, which is made if it is not there.
+    /// Uses the key in `state_dir`, and creates it if it does not exist.
     ///
     /// # Errors
-    /// The key cannot be read or made, or others may read it.
+    /// The key cannot be read or created, or other users may read it.
     pub fn open(state_dir: &Path) -> io::Result<Self> {
         let path = state_dir.join(KEY_FILE);
         match File::open(&path) {
@@ -64,7 +64,7 @@ impl Handles {
         }
     }
 
-    /// A name for the server that comes with its key and does not give it away.
+    /// An identifier of the server, derived from its key without revealing the key.
     pub fn identity(&self) -> [u8; 16] {
         let hash = blake3::keyed_hash(&self.key, b"server identity");
         let mut identity = [0; 16];
@@ -72,7 +72,7 @@ impl Handles {
         identity
     }
 
-    /// What a file that is made exclusively is known by again: a keyed hash of all that is told.
+    /// A keyed hash that identifies an exclusive creation.
     pub(crate) fn seal_creation(&self, told: &[u8]) -> [u8; 8] {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(b"exclusive creation").update(told);
@@ -81,7 +81,7 @@ impl Handles {
         seal
     }
 
-    /// The handle of a file.
+    /// The filehandle of a file.
     pub fn seal(&self, node: Node) -> [u8; HANDLE_BYTES] {
         let mut handle = [0; HANDLE_BYTES];
         handle[0] = VERSION;
@@ -93,7 +93,7 @@ impl Handles {
         handle
     }
 
-    /// The file that a handle names, or `None` if this server never made it.
+    /// The file that a handle names; `None` if this server did not create the handle.
     pub fn unseal(&self, handle: &[u8]) -> Option<Node> {
         let handle: &[u8; HANDLE_BYTES] = handle.try_into().ok()?;
         let [version, _, e0, e1, rest @ ..] = handle;
@@ -120,13 +120,15 @@ fn read_key(file: File, path: &Path) -> io::Result<[u8; blake3::KEY_LEN]> {
         Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display())))
     };
     if file.metadata()?.permissions().mode() & 0o077 != 0 {
-        return refuse("others may read the key; chmod 600 it");
+        return refuse("other users may read the key; chmod 600 it");
     }
     let mut key = Vec::new();
     file.take(blake3::KEY_LEN as u64 + 1).read_to_end(&mut key)?;
     match key.try_into() {
         Ok(key) => Ok(key),
-        Err(_) => refuse("not a key; remove it to make a new one (clients must mount again)"),
+        Err(_) => {
+            refuse("not a key; remove the file to create a new one (clients must then mount again)")
+        }
     }
 }
 
@@ -138,7 +140,8 @@ fn make_key(state_dir: &Path, path: &Path) -> io::Result<[u8; blake3::KEY_LEN]> 
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     file.write_all(&key)?;
     file.sync_all()?;
-    // The key has its name only when it is whole, so that a crash leaves none or a good one.
+    // The key is renamed into place once it is complete, so a crash leaves no key or a complete
+    // one.
     std::fs::rename(&temporary, path)?;
     File::open(state_dir)?.sync_all()?;
     Ok(key)

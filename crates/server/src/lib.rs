@@ -5,16 +5,16 @@
 //! ```text
 //! server                         - configuration, start, stop
 //! report registration transport  - counters as text; the port mapper; connections, records, bounds
-//! v3 v4 locks                    - NFSv3 and MOUNT; compounds and their operations; NLM, NSM, CB_NOTIFY_LOCK
-//! services                       - what the programs of all versions use
-//! delegation                     - delegations are recalled before a file is changed
-//! callback operation storage     - calls to clients; what versions share; what survives a restart
-//! export                         - what is exported, to whom, and as whom callers act
-//! program                        - what plugs into the transport
-//! peer                           - the other end of a connection
-//! replies                        - memory of replies, from before they are made until they are sent
-//! state admission metrics        - clients, opens, locks, leases, without I/O; whose calls are believed; counters
-//! handle versions                - filehandles; which versions of the protocol are offered
+//! v3 v4 locks                    - NFSv3 and MOUNT; NFSv4; NLM, NSM, CB_NOTIFY_LOCK
+//! services                       - services shared by the programs of all versions
+//! delegation                     - recalls delegations before conflicting accesses
+//! callback operation storage     - callbacks; parts of operations; state that survives a restart
+//! export                         - exports, their clients, identity mapping
+//! program                        - the interface between transport and programs
+//! peer                           - a connection, as programs see it
+//! replies                        - memory of replies, from before they are built until they are sent
+//! state admission metrics        - clients, opens, locks, leases, without I/O; admission; counters
+//! handle versions                - filehandles; the offered protocol versions
 //! ```
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! The other end of a connection, as programs see it.
+//! A connection, as programs see it.
 
 use crate::admission::Identity;
 use crate::admission::{AddressShares, Admission, Origin};
@@ -13,7 +13,7 @@ use tracing::warn;
 use weir_rpc::{AuthStatus, CallHeader, OpaqueAuth, finish_record, start_record};
 use weir_xdr::{Bytes, Encode, Message};
 
-/// A connection, and the host at its other end.
+/// A connection and its remote host.
 #[derive(Debug)]
 pub struct Peer {
     id: u64,
@@ -22,7 +22,7 @@ pub struct Peer {
     local: SocketAddr,
     origin: Origin,
     admission: Arc<Admission>,
-    /// A claim of it was refused, and the log says so.
+    /// A credential from it was refused, and this was logged.
     refused: AtomicBool,
     replies: Arc<ReplyBudget>,
     outbox: Mutex<VecDeque<Outgoing>>,
@@ -61,22 +61,22 @@ impl Peer {
         }
     }
 
-    /// A number that no other connection of this server has or had.
+    /// A number that is unique among all connections of this server's run.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The other end's address.
+    /// The remote address.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// The address of this server that the other end chose.
+    /// The local address that the peer connected to.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// What its address holds of the limits that addresses share.
+    /// The shares of the peer's address in the server's limits.
     pub(crate) fn address(&self) -> &Arc<AddressShares> {
         &self.address
     }
@@ -86,16 +86,16 @@ impl Peer {
         self.origin
     }
 
-    /// The caller behind a credential that came over this connection.
+    /// The caller that a credential on this connection names.
     ///
     /// # Errors
-    /// The credential is not believed from here.
+    /// The credential is malformed, or not accepted from this origin.
     pub(crate) async fn identify(&self, auth: &OpaqueAuth) -> Result<Identity, AuthStatus> {
         let identified = self.admission.identify(auth, &self.origin).await;
         if identified == Err(AuthStatus::TooWeak) && !self.refused.swap(true, Ordering::Relaxed) {
             let claim = auth.auth_sys().map(|sys| format!("to be user {}", sys.uid));
             warn!(
-                "{}: claims {}, from {}: refused (`secure` and `auth_none` say who is believed)",
+                "{}: claims {}, from {}: refused (see the options `secure` and `auth_none`)",
                 self.addr,
                 claim.unwrap_or_else(|_| format!("nothing (flavor {})", auth.flavor.0)),
                 self.origin,
@@ -104,17 +104,17 @@ impl Peer {
         identified
     }
 
-    /// Whether calls without a credential are taken.
+    /// Whether the server accepts AUTH_NONE.
     pub(crate) fn takes_auth_none(&self) -> bool {
         self.admission.takes_auth_none()
     }
 
-    /// What the replies of this connection may take.
+    /// The memory budget of this connection's replies.
     pub(crate) fn replies(&self) -> &Arc<ReplyBudget> {
         &self.replies
     }
 
-    /// Queues a finished record.
+    /// Queues a finished record for sending.
     pub(crate) fn post(&self, message: Outgoing) {
         self.outbox.lock().push_back(message);
         self.posted.notify_one();
@@ -125,19 +125,19 @@ impl Peer {
         into.append(&mut self.outbox.lock());
     }
 
-    /// Whether the connection is still there.
+    /// Whether the connection is still open.
     pub fn is_open(&self) -> bool {
         !self.closed.load(Ordering::Acquire)
     }
 
-    /// Ends the connection, sending nothing more.
+    /// Ends the connection without sending anything more.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.posted.notify_one();
         self.calls.lock().clear();
     }
 
-    /// Calls a program at the other end; the reply's record, header included, or `None` when the
+    /// Calls a program of the peer. Returns the reply's record, header included, or `None` if the
     /// connection ends first.
     pub async fn call(&self, header: CallHeader, args: &(dyn Encode + Sync)) -> Option<Bytes> {
         let xid = self.next_xid.fetch_add(1, Ordering::Relaxed);
@@ -154,7 +154,7 @@ impl Peer {
         told.await.ok()
     }
 
-    /// Hands a reply to the call that waits for it; a reply to no such call is dropped.
+    /// Passes a reply to the call that waits for it; drops it if there is none.
     pub(crate) fn replied(&self, xid: u32, record: Bytes) {
         if let Some(tell) = self.calls.lock().remove(&xid) {
             // The caller may have given up meanwhile.
@@ -163,7 +163,7 @@ impl Peer {
     }
 }
 
-/// Takes a call out of the table however its future ends.
+/// Removes a call from the table when its future ends or is dropped.
 struct Forget<'a> {
     peer: &'a Peer,
     xid: u32,
@@ -179,7 +179,7 @@ impl Drop for Forget<'_> {
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) message: Message,
-    /// What a reply takes, until it is sent.
+    /// The memory that a reply holds until it is sent.
     memory: Option<Arc<ReplyMemory>>,
     is_counted: bool,
 }
@@ -194,7 +194,7 @@ impl Outgoing {
         Self { message, memory: Some(memory), is_counted }
     }
 
-    /// It has to wait until the peer takes it.
+    /// Notes that the record has to wait until the socket accepts it.
     pub(crate) fn waits(&mut self) {
         if let Some(memory) = &self.memory
             && !std::mem::replace(&mut self.is_counted, true)

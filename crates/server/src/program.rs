@@ -1,18 +1,17 @@
-//! The socket that RPC programs plug into.
+//! The interface between the transport and RPC programs.
 //!
 //! A [`Program`] is one version of one RPC program (NFS 4, NFS 3, MOUNT 3). The transport reads
 //! records, decodes the call's header, finds the program, and polls the future that
-//! [`Program::call`] returns once, on the connection's own task: a call that needs not wait is
-//! answered there and then. A future that has to wait is moved to a task of its own, so that the
-//! calls behind it go on. So an implementation is one plain async function, and fast when it can
-//! be.
+//! [`Program::call`] returns once, on the connection's own task. A call that does not wait is
+//! answered at once. A future that must wait moves to its own task, so that it does not delay the
+//! calls behind it. So an implementation is one plain async function.
 //!
-//! 1. `reply` comes with the header of a successful reply; the program appends its results and
-//!    returns it. Refusals throw it away.
-//! 2. Nothing that a peer sends makes a program panic; `?` on a decoding error refuses the call
-//!    with GARBAGE_ARGS.
-//! 3. A program reserves large results before it makes them ([`ReplyMemory`]), so that a peer that does not
-//!    read holds a bounded amount of memory.
+//! 1. `reply` already holds the header of a successful reply. The program appends its results and
+//!    returns it. The transport discards it if the program refuses the call.
+//! 2. A program must not panic on anything that a peer sends. `?` on a decoding error refuses the
+//!    call with GARBAGE_ARGS.
+//! 3. A program reserves memory for large results before it builds them ([`ReplyMemory`]), so that
+//!    a peer that does not read its replies holds a bounded amount of memory.
 //!
 //! ```ignore
 //! #[async_trait]
@@ -42,23 +41,23 @@ pub use weir_rpc::ProgramId;
 /// A call, decoded up to its arguments.
 #[derive(Debug)]
 pub struct Call {
-    /// Transaction, procedure, credential.
+    /// Transaction id, procedure and credential.
     pub header: CallHeader,
     /// The arguments.
     pub args: Decoder,
-    /// Who sent it, and over which connection.
+    /// The connection that the call came over.
     pub peer: Arc<Peer>,
-    /// What its reply takes.
+    /// The memory of its reply.
     pub(crate) reply_memory: Arc<ReplyMemory>,
-    /// The call's share of the bound on memory of large calls; let go with the call.
+    /// What the call holds of the budget for large calls, returned when the call is dropped.
     pub(crate) _memory: Option<Taken>,
 }
 
 impl Call {
-    /// The caller, as far as its credential is believed.
+    /// The caller that the credential names.
     ///
     /// # Errors
-    /// The credential is malformed, or not believed from where the call comes from.
+    /// The credential is malformed, or not accepted from this origin.
     pub async fn identify(&self) -> Result<Identity, Refusal> {
         self.peer.identify(&self.header.cred).await.map_err(Refusal::Auth)
     }
@@ -71,9 +70,9 @@ pub enum Refusal {
     NoSuchProcedure,
     /// The arguments cannot be decoded.
     GarbageArgs,
-    /// The server failed.
+    /// The server could not execute the call.
     SystemError,
-    /// The credential is not good for this.
+    /// The credential is not accepted.
     Auth(AuthStatus),
 }
 
@@ -97,25 +96,25 @@ impl From<Refusal> for ReplyBody {
 /// One version of one RPC program.
 #[async_trait]
 pub trait Program: Send + Sync + 'static {
-    /// Which one.
+    /// The program's number and version.
     fn id(&self) -> ProgramId;
 
-    /// Executes a call: appends its results to `reply`, which holds the reply's header.
+    /// Executes a call and appends its results to `reply`, which holds the reply's header.
     ///
     /// # Errors
-    /// Why it was not executed.
+    /// The reason why the call was not executed.
     async fn call(self: Arc<Self>, call: Call, reply: Encoder) -> Result<Encoder, Refusal>;
 
-    /// A connection has ended.
+    /// Called when a connection has ended.
     fn disconnected(&self, _peer: &Peer) {}
 
-    /// Whether a connection is to stay, though it is silent.
+    /// Whether the program needs a connection that is idle.
     fn needs(&self, _peer: &Peer) -> bool {
         false
     }
 }
 
-/// The programs behind one port.
+/// The programs served on one port.
 #[derive(Clone, Default)]
 pub struct Programs {
     programs: Vec<(ProgramId, Arc<dyn Program>)>,
@@ -127,7 +126,7 @@ impl Programs {
         self.programs.push((program.id(), program));
     }
 
-    /// Which programs there are.
+    /// The programs' numbers and versions.
     pub fn ids(&self) -> Vec<ProgramId> {
         self.programs.iter().map(|(id, _)| *id).collect()
     }
@@ -137,7 +136,7 @@ impl Programs {
         self.programs.iter().for_each(|(_, program)| program.disconnected(peer));
     }
 
-    /// Whether a program needs a connection that is silent.
+    /// Whether any program needs a connection that is idle.
     pub(crate) fn need(&self, peer: &Peer) -> bool {
         self.programs.iter().any(|(_, program)| program.needs(peer))
     }
@@ -145,7 +144,7 @@ impl Programs {
     /// Finds a program.
     ///
     /// # Errors
-    /// The status that says which versions there are, if any.
+    /// The status to reply with, which lists the supported versions, if any.
     pub fn find(&self, id: ProgramId) -> Result<Arc<dyn Program>, AcceptStatus> {
         if let Some((_, program)) = self.programs.iter().find(|(p, _)| *p == id) {
             return Ok(program.clone());

@@ -1,9 +1,9 @@
-//! Telling the machine's port mapper (rpcbind) where programs are served, for clients that ask it:
-//! `showmount`, `rpcinfo`, `mount` without ports.
+//! Registers programs with the machine's port mapper (rpcbind), for clients that ask it:
+//! `showmount`, `rpcinfo`, and `mount` without ports.
 //!
-//! 1. What the mapper says of these programs is replaced; it is taken back by [`withdraw`].
-//! 2. But a lock manager or status monitor that answers elsewhere on this machine stays: its own
-//!    NFS mounts may need it.
+//! 1. A registration replaces what the mapper has for these programs; [`withdraw`] removes it.
+//! 2. Exception: a lock manager or status monitor that answers on another port of this machine
+//!    keeps its registration, because the machine's own NFS mounts may need it.
 
 use crate::program::ProgramId;
 use std::net::SocketAddr;
@@ -12,31 +12,31 @@ use weir_nfs::{nlm, nsm};
 use weir_rpc::net::{self, ClientLimits, PortMapper, Source, answers};
 use weir_rpc::rpcbind::{self, TCP, UDP};
 
-/// Where this machine's port mapper listens.
+/// The address of this machine's port mapper.
 pub const LOCAL_RPCBIND: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), rpcbind::PORT);
 
-/// What the mapper's answers may cost, and those of programs that it names.
+/// Limits for calls to the mapper and to programs that it names.
 const LIMITS: ClientLimits = ClientLimits::SMALL;
 
 /// Why programs are not registered.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// The mapper cannot be reached, or does not answer.
+    /// The mapper cannot be reached or does not answer.
     #[error("cannot register with rpcbind at {mapper}: {source}; is rpcbind running?")]
     Unreachable {
-        /// Where it was looked for.
+        /// The mapper's address.
         mapper: SocketAddr,
         /// Why.
         source: net::Error,
     },
-    /// The mapper does not want to.
+    /// The mapper refuses the registration.
     #[error(
         "rpcbind at {mapper} refuses to register program {program} version {version}; \
              does another server own it (rpcinfo -p)?"
     )]
     Refused {
-        /// Which mapper.
+        /// The mapper's address.
         mapper: SocketAddr,
         /// Program.
         program: u32,
@@ -45,10 +45,10 @@ pub enum RegisterError {
     },
 }
 
-/// Registers programs as served at a port. Returns those that are registered now.
+/// Registers programs at a port. Returns the programs that are now registered.
 ///
 /// # Errors
-/// Some that are not shared with the machine's own NFS mounts are not registered.
+/// A program could not be registered, other than one left to the machine's own NFS mounts.
 pub async fn register(
     mapper: SocketAddr,
     programs: &[ProgramId],
@@ -82,8 +82,8 @@ pub async fn register(
     Ok(registered)
 }
 
-/// The port at which the mapper says a program is. A mapper that does not tell is taken to know none: it may take
-/// registrations all the same.
+/// The port that the mapper has for a program. A mapper that refuses the query counts as having
+/// none: it may still accept registrations.
 async fn known_port(client: &mut PortMapper, id: ProgramId) -> Result<Option<u16>, net::Error> {
     match client.port_of(id).await {
         Err(net::Error::Refused(_) | net::Error::Results(_)) => Ok(None),
@@ -91,7 +91,7 @@ async fn known_port(client: &mut PortMapper, id: ProgramId) -> Result<Option<u16
     }
 }
 
-/// Takes back what [`register`] did.
+/// Removes the registrations of these programs.
 ///
 /// # Errors
 /// The mapper cannot be reached.
@@ -104,7 +104,8 @@ pub async fn withdraw(mapper: SocketAddr, programs: &[ProgramId]) -> Result<(), 
     Ok(())
 }
 
-/// Status monitors tell of restarts by datagrams; everything else is served on connections.
+/// The protocols of a program. Status monitors send restart notices by UDP; all other programs are
+/// served over TCP only.
 fn protocols_of(program: u32) -> &'static [u32] {
     if program == nsm::PROGRAM { &[TCP, UDP] } else { &[TCP] }
 }
@@ -123,14 +124,14 @@ mod tests {
     use weir_rpc::rpcbind::Mapping;
     use weir_xdr::Encoder;
 
-    /// A mapper that takes a program once, until it is unset; and never program 13.
+    /// A mapper that accepts a program once until it is unset, and never program 13.
     #[derive(Default)]
     struct Mapper {
         mappings: Mutex<Vec<Mapping>>,
         telling: Mutex<Telling>,
     }
 
-    /// How a mapper answers when it is asked for a port.
+    /// How the mapper answers a query for a port.
     #[derive(Clone, Copy, Debug, Default)]
     enum Telling {
         #[default]
@@ -226,7 +227,7 @@ mod tests {
     async fn a_status_monitor_that_lives_elsewhere_stays() {
         let (mapper, addr) = mapper().await;
         let ours = [nsm::ID];
-        // Nothing answers where a server that ended badly left itself.
+        // Nothing answers on the port that a crashed server left registered.
         let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
         register(addr, &ours, unused).await.unwrap();
         assert_eq!(register(addr, &ours, 2049).await.unwrap(), ours);
@@ -240,7 +241,7 @@ mod tests {
         };
         assert_eq!(*mapper.mappings.lock(), mapped(2049));
 
-        // One that answers is not driven out.
+        // A program that answers keeps its registration.
         struct Monitor;
         #[async_trait]
         impl Program for Monitor {
@@ -273,7 +274,7 @@ mod tests {
         let addr = listener.local_addr().unwrap();
         let answering = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
-            // UNSET and SET, each of one fragment: 4 bytes before the transaction.
+            // UNSET and SET, each one fragment: a 4-byte record mark before the xid.
             for _ in 0..2 {
                 let mut call = [0; 4 + 40 + 16];
                 stream.read_exact(&mut call).await.unwrap();

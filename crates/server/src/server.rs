@@ -1,4 +1,4 @@
-//! A server: exports, what it keeps in its state directory, and the programs behind its port.
+//! The server: its exports, its state directory and its programs.
 
 use crate::admission::{Addresses, Admission, AdmissionOptions, Descriptors};
 use crate::callback::Callbacks;
@@ -36,41 +36,43 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use weir_base::{Clock, SystemClock};
 
-/// How a server is set up.
+/// The configuration of a server.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// What is exported; see [`Table`](crate::export::Table) for the tree that clients see.
+    /// The exports; see [`Table`](crate::export::Table) for the tree that clients see.
     pub exports: Vec<Export>,
-    /// Where the server keeps its key and what has to survive a restart; made if it is not there.
+    /// The directory for the filehandle key and the state that survives a restart; created if
+    /// missing.
     pub state_dir: PathBuf,
-    /// Bounds on connections.
+    /// Limits on connections.
     pub transport: transport::Limits,
-    /// Bounds on clients' state, and the lease.
+    /// Limits on clients' state, and the lease.
     pub state: state::Limits,
     /// How long clients may reclaim their state after a restart.
     pub grace: Duration,
-    /// The port mapper that is told where the server's programs are: `None` for none, else mostly
-    /// [`LOCAL_RPCBIND`](crate::registration::LOCAL_RPCBIND).
+    /// The port mapper to register the programs with; usually
+    /// [`LOCAL_RPCBIND`](crate::registration::LOCAL_RPCBIND). `None` for no registration.
     pub rpcbind: Option<SocketAddr>,
-    /// The port of the port mappers of clients, by which the lock manager of NFSv3 finds theirs.
+    /// The port of clients' port mappers, through which the lock manager finds theirs.
     pub clients_rpcbind: u16,
-    /// Notices that a client restarted count if they come from a port below this: only its
-    /// superuser may send from one. 1024 as usual.
+    /// The server accepts restart notices from ports below this only, which only the client's
+    /// superuser may bind. Usually 1024.
     pub notice_ports_below: u16,
-    /// The versions of the protocol that are offered.
+    /// The offered protocol versions.
     pub versions: Versions,
-    /// Whose calls are believed.
+    /// Which credentials the server accepts.
     pub admission: AdmissionOptions,
-    /// The domain after the names of owners and groups in NFSv4; `None`: they are numbers.
+    /// The domain after owner and group names in NFSv4. `None`: owners and groups are sent as
+    /// numbers.
     pub id_domain: Option<String>,
-    /// The time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Where the records of clients are kept: `None`, in a file of `state_dir`; else what this opens.
+    /// Opens the database for client records. `None`: a file in `state_dir`.
     pub records: Option<OpenRecords>,
 }
 
 impl ServerConfig {
-    /// `exports` with state in `state_dir`, everything else as usual.
+    /// Serves `exports` with state in `state_dir` and defaults for everything else.
     pub fn new(exports: Vec<Export>, state_dir: impl Into<PathBuf>) -> Self {
         let state = state::Limits::default();
         Self {
@@ -105,7 +107,7 @@ pub enum ServerError {
         /// Why.
         source: io::Error,
     },
-    /// The database cannot be used.
+    /// The state database cannot be used.
     #[error("cannot use the state database in {}: {source}; does another server run on it?", path.display())]
     Database {
         /// Where.
@@ -115,7 +117,7 @@ pub enum ServerError {
     },
 }
 
-/// A lease that cannot be given, as clients know a longer one.
+/// The lease cannot be shortened, because clients know a longer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("clients know a longer lease")]
 pub struct ShorterLease;
@@ -124,7 +126,7 @@ pub struct ShorterLease;
 #[derive(Clone)]
 pub struct Server {
     pub(crate) services: Arc<Services>,
-    /// `None`: no minor version of NFSv4 is offered.
+    /// `None` if no minor version of NFSv4 is offered.
     nfs4: Option<Arc<Nfs4>>,
     run: u32,
     transport: Arc<Transport>,
@@ -132,20 +134,20 @@ pub struct Server {
     locks: Arc<Nlm4>,
     callbacks: Arc<nlm::Callbacks>,
     pub(crate) monitor: Arc<Nsm1>,
-    /// What hosts with locks of the run before are to be told.
+    /// The restart notices for hosts that held locks in the previous run.
     restart: Arc<Restart>,
     programs: Vec<ProgramId>,
-    /// The port mapper, and the programs that it was told of.
+    /// The port mapper, and the programs registered with it.
     rpcbind: Option<SocketAddr>,
     registered: Arc<Mutex<Vec<ProgramId>>>,
     stop: CancellationToken,
 }
 
 impl Server {
-    /// Opens the state directory and makes ready to serve.
+    /// Opens the state directory and prepares to serve.
     ///
     /// # Errors
-    /// What is wrong with the configuration or the state directory.
+    /// The configuration or the state directory cannot be used.
     pub fn new(config: ServerConfig) -> Result<Self, ServerError> {
         let ServerConfig { exports, state_dir: path, grace, clock, .. } = config;
         let ServerConfig { mut transport, mut state, records, .. } = config;
@@ -266,11 +268,11 @@ impl Server {
         })
     }
 
-    /// Tells the port mapper of the configuration, if there is one, that the server's programs are
-    /// to be found at `port`; [`serve`](Self::serve) takes it back at its end.
+    /// Registers the server's programs at `port` with the configured port mapper, if any.
+    /// [`serve`](Self::serve) removes the registration when it ends.
     ///
     /// # Errors
-    /// It cannot be told.
+    /// The registration failed.
     pub async fn register(&self, port: u16) -> Result<(), RegisterError> {
         if let Some(mapper) = self.rpcbind {
             let registered = registration::register(mapper, &self.programs, port).await?;
@@ -279,7 +281,7 @@ impl Server {
         Ok(())
     }
 
-    /// [`serve_all`](Self::serve_all) at one address.
+    /// As [`serve_all`](Self::serve_all), for one listener.
     ///
     /// # Errors
     /// Dirty data could not be written.
@@ -287,8 +289,8 @@ impl Server {
         self.serve_all(vec![listener]).await
     }
 
-    /// Serves connections to the listeners until [`stop`](Self::stop), then finishes the calls
-    /// under way and writes back what is dirty.
+    /// Serves connections to the listeners until [`stop`](Self::stop), then completes the calls in
+    /// progress and writes back dirty data.
     ///
     /// # Errors
     /// Dirty data could not be written.
@@ -315,13 +317,13 @@ impl Server {
                     let only_v6 = address.is_ipv6() && SockRef::from(listener).only_v6()?;
                     beside.spawn(self.monitor.clone().listen(address, only_v6));
                 }
-                Err(error) => warn!("cannot be told by datagrams that clients restart: {error}"),
+                Err(error) => warn!("cannot receive restart notices of clients by UDP: {error}"),
             }
         }
         self.transport.clone().serve(listeners).await;
         sweeper.abort();
         beside.shutdown().await;
-        // What the sweeper, or a call that was cut off, did not come to write.
+        // Records that the sweeper or an aborted call had not written yet.
         self.services.write_records().await;
         self.callbacks.stopped().await;
         let registered = std::mem::take(&mut *self.registered.lock());
@@ -336,12 +338,12 @@ impl Server {
         Ok(())
     }
 
-    /// Serves these exports from the next request on. One that is there already, by its path and
-    /// its directory, goes on under its handles; those of one that is gone are stale, and what was
-    /// open of it is closed.
+    /// Serves these exports from the next request on. An export that exists already, with the same
+    /// path and source directory, keeps its filehandles. The filehandles of a removed export become
+    /// stale, and files that clients had open in it are closed.
     ///
     /// # Errors
-    /// The exports cannot be served together; those of before still are.
+    /// The exports cannot be served together. The previous exports are then still served.
     pub fn set_exports(&self, exports: Vec<Export>) -> Result<(), ServerError> {
         for gone in self.services.exports.replace(exports)? {
             self.services.state.lock().drop_export(gone);
@@ -349,20 +351,20 @@ impl Server {
         Ok(())
     }
 
-    /// Gives clients this lease from now on.
+    /// Sets the lease time.
     ///
     /// # Errors
-    /// It is shorter than the one that clients know, and by which they renew.
+    /// The lease is shorter than the current one, by which clients renew.
     pub fn set_lease(&self, lease: Duration) -> Result<(), ShorterLease> {
         self.services.state.lock().extend_lease(lease).then_some(()).ok_or(ShorterLease)
     }
 
-    /// Believes clients by these rules from the next call on.
+    /// Sets the admission options from the next call on.
     pub fn set_admission(&self, options: AdmissionOptions) {
         self.admission.set(options);
     }
 
-    /// What it did so far, and does from now on.
+    /// A live view of the server's counters.
     pub fn report(&self) -> Report {
         let Services { metrics, exports, state, .. } = &*self.services;
         let (addresses, state) = (self.addresses().clone(), state.clone());
@@ -378,13 +380,13 @@ impl Server {
         Report::new(metrics.clone(), exports.clone(), Arc::new(limits))
     }
 
-    /// What peers hold of the transport's limits, by their addresses.
+    /// What each address holds of the transport's limits.
     pub(crate) fn addresses(&self) -> &Arc<Addresses> {
         self.transport.addresses()
     }
 
-    /// Runs every second: ends what has had its time. It waits for no store: one that hangs would delay
-    /// the expiry of every lease.
+    /// Runs every second and expires what has reached its time limit. It waits for no store,
+    /// because a store that hangs would delay the expiry of every lease.
     pub(crate) async fn sweep(&self) {
         let Services { state, recalls, .. } = &*self.services;
         let now = self.services.now();
@@ -393,7 +395,10 @@ impl Server {
             state.sweep(now);
             let gone = state.grace.end(now);
             if !gone.is_empty() {
-                info!("{} clients did not reclaim in the grace period: forgotten", gone.len());
+                info!(
+                    "{} clients did not reclaim in the grace period: their records are removed",
+                    gone.len()
+                );
             }
             gone.into_iter().for_each(|owner| state.is_to_be_written(owner));
         }
@@ -410,13 +415,13 @@ impl Server {
         self.programs.iter().any(|id| id.program == weir_nfs::nlm::PROGRAM)
     }
 
-    /// A connection of a client at `from` to the server at `to`, without a socket. Serve with
-    /// [`serve_all`](Self::serve_all), which needs no listener for it.
+    /// Opens a connection without a socket, from a client at `from` to the server at `to`. The
+    /// server must run [`serve_all`](Self::serve_all), which needs no listener for this.
     pub fn connect(&self, from: SocketAddr, to: SocketAddr) -> LocalConnection {
         LocalConnection::new(self.transport.clone(), [from, to])
     }
 
-    /// Tells [`serve`](Self::serve) to come to an end.
+    /// Tells [`serve`](Self::serve) to end.
     pub fn stop(&self) {
         self.stop.cancel();
     }

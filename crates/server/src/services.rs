@@ -1,4 +1,4 @@
-//! What the programs of all versions use: exports, state, and what guards and records it.
+//! The services that the programs of all versions use.
 
 use crate::callback::Callbacks;
 use crate::delegation::recall::Recalls;
@@ -18,7 +18,7 @@ use tracing::error;
 use weir_base::Clock;
 use weir_pagecache::File;
 
-/// What the programs of a server share.
+/// The services that the programs of a server share.
 pub(crate) struct Services {
     pub(crate) exports: Arc<Exports>,
     pub(crate) state: Arc<Mutex<State<File>>>,
@@ -38,15 +38,16 @@ impl Services {
         self.clock.monotonic()
     }
 
-    /// Writes the client records that no reply waits for. What cannot be written is tried again.
+    /// Writes the client records that no reply waits for. The next call retries failed writes.
     pub(crate) async fn write_records(&self) {
         if let Err(error) = self.records.write_all().await {
             error!("cannot write the state database: {error}");
         }
     }
 
-    /// Whether a file's export is still served. To be asked after something of it was taken: if the
-    /// export goes away later, [`Server::set_exports`](crate::Server::set_exports) takes that away again.
+    /// Whether a file's export is still served. Check this after acquiring state in it: if the
+    /// export is removed later, [`Server::set_exports`](crate::Server::set_exports) frees that
+    /// state.
     pub(crate) fn serves(&self, node: Node) -> bool {
         self.exports.table().get(node.export).is_ok()
     }

@@ -1,4 +1,4 @@
-//! Versions of the protocol that a server offers.
+//! The protocol versions that a server offers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ bitflags::bitflags! {
     /// Versions of NFS.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Versions: u8 {
-        /// NFSv3, with what goes with it: MOUNT, locks.
+        /// NFSv3, with MOUNT, NFSACL, NLM and NSM.
         const V3 = 1;
         /// NFSv4.0.
         const V4_0 = 2;
@@ -19,12 +19,12 @@ bitflags::bitflags! {
 }
 
 impl Versions {
-    /// All that there are.
+    /// All versions.
     pub const ALL: Self = Self::all();
     /// All minor versions of NFSv4.
     pub const V4: Self = Self::V4_0.union(Self::V4_1).union(Self::V4_2);
 
-    /// Whether a minor version of NFSv4 is among them.
+    /// Whether the set contains a minor version of NFSv4.
     pub fn has_minor(self, minor: u32) -> bool {
         match minor {
             0 => self.contains(Self::V4_0),
@@ -35,7 +35,7 @@ impl Versions {
     }
 }
 
-/// The version of each name.
+/// The names of versions.
 const NAMES: [(&str, Versions); 5] = [
     ("3", Versions::V3),
     ("4.0", Versions::V4_0),
@@ -44,7 +44,7 @@ const NAMES: [(&str, Versions); 5] = [
     ("4", Versions::V4),
 ];
 
-/// No version has that name.
+/// The name of a version is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no such version: {0}; there are 3, 4.0, 4.1, 4.2, and 4 for all of 4")]
 pub struct NoSuchVersion(String);

@@ -1,5 +1,5 @@
-//! What clients read and wrote of each export. Exports mostly share one page cache, whose counters
-//! do not tell them apart.
+//! Counts what clients read and wrote in each export. Exports usually share one page cache, whose
+//! counters do not distinguish them.
 
 use super::shard::{SHARDS, shard};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,7 +10,7 @@ pub(crate) struct ExportCounts {
     shards: [Shard; SHARDS],
 }
 
-/// Those of some threads, on cache lines of their own.
+/// The counters of some threads, on separate cache lines.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Shard {
@@ -20,7 +20,7 @@ struct Shard {
     written_bytes: AtomicU64,
 }
 
-/// The sums of an export.
+/// The totals of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ExportSums {
     pub(crate) reads: u64,
@@ -30,14 +30,14 @@ pub(crate) struct ExportSums {
 }
 
 impl ExportCounts {
-    /// A READ or READ_PLUS was answered with so many bytes of data.
+    /// Counts a READ or READ_PLUS that returned `bytes` of data.
     pub(crate) fn read(&self, bytes: usize) {
         let shard = &self.shards[shard()];
         shard.reads.fetch_add(1, Relaxed);
         shard.read_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// A WRITE of so many bytes was done.
+    /// Counts a WRITE of `bytes`.
     pub(crate) fn written(&self, bytes: usize) {
         let shard = &self.shards[shard()];
         shard.writes.fetch_add(1, Relaxed);

@@ -1,10 +1,10 @@
-//! What the server did, per operation: how often, how fast, with what outcome, how many bytes.
+//! Counters per operation: number, latency, outcome and bytes.
 //!
-//! 1. A row is an operation's row in its protocol's table, and so is its label: one that is added
-//!    there is counted.
-//! 2. Counting takes no lock. A thread counts in a shard of its own (the first `SHARDS` of them
-//!    do), so that threads do not take each other's cache lines; only failures, which name their
-//!    status, go to lines that all share.
+//! 1. The rows and labels come from the protocols' operation tables, so an operation added there is
+//!    counted.
+//! 2. Counting takes no lock. Each of the first `SHARDS` threads counts in a shard of its own, so
+//!    that threads do not contend for cache lines. Only failures, which are counted by status, use
+//!    shared lines.
 
 mod exports;
 mod shard;
@@ -17,16 +17,16 @@ use std::time::Duration;
 use weir_nfs::v4::OpCode;
 use weir_nfs::{nfsacl, v3, v4};
 
-/// Upper bounds of the histogram of latencies, in microseconds; slower ones have a place of their
-/// own.
+/// Upper bounds of the latency histogram, in microseconds. One more bucket counts slower
+/// operations.
 pub(crate) const BOUNDS_US: [u64; 15] = [
     10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000,
     1_000_000,
 ];
 const BUCKETS: usize = BOUNDS_US.len() + 1;
 
-/// Rows for the operations of NFSv4 (by number; the last is the illegal one's), the procedures of
-/// NFSv3, and those of NFSACL.
+/// Rows: the operations of NFSv4 by number (the last for illegal ones), the procedures of NFSv3,
+/// and those of NFSACL.
 const OF_V4: usize = 0;
 const V4_ROWS: usize = 80;
 const ILLEGAL: usize = V4_ROWS - 1;
@@ -34,14 +34,14 @@ const OF_V3: usize = V4_ROWS;
 const V3_ROWS: usize = v3::Procedure::ALL.len();
 const OF_ACL: usize = OF_V3 + V3_ROWS;
 const ROWS: usize = OF_ACL + 3;
-/// Statuses that one protocol has.
+/// Maximum number of error statuses of one protocol.
 const STATUSES: usize = if v4::Error::ALL.len() > v3::Error::ALL.len() {
     v4::Error::ALL.len()
 } else {
     v3::Error::ALL.len()
 };
 
-// The number of every operation has a row.
+// Every operation number has a row.
 const _: () = {
     let mut i = 0;
     while i < OpCode::ALL.len() {
@@ -53,7 +53,7 @@ const _: () = {
 /// An operation of a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Row {
-    /// Of NFSv4; `None` for one that does not exist.
+    /// An NFSv4 operation; `None` for an illegal one.
     V4(Option<OpCode>),
     V3(v3::Procedure),
     Acl(nfsacl::Procedure),
@@ -78,7 +78,7 @@ impl Row {
             .chain(nfsacl::Procedure::ALL.iter().map(|&procedure| Self::Acl(procedure)))
     }
 
-    /// Protocol and operation.
+    /// The labels: protocol and operation.
     pub(crate) fn labels(self) -> [(&'static str, &'static str); 2] {
         let (protocol, operation) = match self {
             Self::V4(Some(code)) => ("nfs4", code.name()),
@@ -111,13 +111,13 @@ impl From<v4::types::Status> for Outcome {
     }
 }
 
-/// One operation as it was executed.
+/// An executed operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Executed {
     pub(crate) row: Row,
     pub(crate) outcome: Outcome,
     pub(crate) took: Duration,
-    /// Bytes of arguments and results.
+    /// Bytes of the arguments; `sent` counts those of the results.
     pub(crate) received: usize,
     pub(crate) sent: usize,
 }
@@ -127,7 +127,7 @@ struct Counts {
     nanos: AtomicU64,
     received: AtomicU64,
     sent: AtomicU64,
-    /// Operations by how long they took.
+    /// Number of operations by latency bucket.
     took: [AtomicU64; BUCKETS],
 }
 
@@ -137,7 +137,7 @@ pub(crate) struct Metrics {
     failed: Vec<AtomicU64>,
 }
 
-/// The sums of a row.
+/// The totals of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub(crate) nanos: u64,
@@ -197,7 +197,7 @@ impl Metrics {
         sums
     }
 
-    /// Names and counts of the failures of a row.
+    /// The statuses of a row's failures, with their counts.
     pub(crate) fn failures(&self, row: Row) -> impl Iterator<Item = (&'static str, u64)> {
         let first = row.index() * STATUSES;
         let counts = self.failed[first..first + STATUSES].iter().enumerate();

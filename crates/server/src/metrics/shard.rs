@@ -1,10 +1,10 @@
-//! Which of the shards of a counter a thread counts in.
+//! Assigns threads to the shards of a counter.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 pub(super) const SHARDS: usize = 16;
 
-/// The next thread's shard.
+/// The shard of the next thread.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {

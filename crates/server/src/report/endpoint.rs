@@ -1,8 +1,8 @@
-//! Where counters are read: a little HTTP, for Prometheus and its like.
+//! The HTTP endpoint for counters, for Prometheus and similar tools.
 //!
-//! 1. A request is read up to [`MAX_REQUEST_BYTES`] and for at most [`PATIENCE`]; at most
-//!    [`MAX_AT_ONCE`] are served at once, the others wait in the kernel's queue.
-//! 2. Nothing that is asked changes anything.
+//! 1. A request may have at most [`MAX_REQUEST_BYTES`] and take at most [`PATIENCE`]. At most
+//!    [`MAX_AT_ONCE`] are served at a time; others wait in the kernel's queue.
+//! 2. No request changes anything.
 
 use super::text::Report;
 use std::io;
@@ -18,7 +18,7 @@ const MAX_AT_ONCE: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(5);
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Answers `GET /metrics` on a listener, for ever.
+/// Answers `GET /metrics` on a listener until it is dropped.
 pub async fn serve(report: Report, listener: TcpListener) {
     let turns = Arc::new(Semaphore::new(MAX_AT_ONCE));
     loop {
@@ -26,14 +26,14 @@ pub async fn serve(report: Report, listener: TcpListener) {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                warn!("cannot accept a connection to the counters: {error}");
+                warn!("cannot accept a connection to the metrics endpoint: {error}");
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 continue;
             }
         };
         let report = report.clone();
         tokio::spawn(async move {
-            // Who does not wait for an answer does not need one.
+            // A client that has disconnected needs no answer.
             let _ = tokio::time::timeout(PATIENCE, answer(report, stream)).await;
             drop(turn);
         });

@@ -1,6 +1,6 @@
-//! What the server did, as text and over HTTP.
+//! Reports the counters as text and over HTTP.
 //!
-//! - `text`: in OpenMetrics, and for people. `endpoint`: `GET /metrics`.
+//! - `text`: OpenMetrics, and a summary for people. `endpoint`: `GET /metrics`.
 
 mod endpoint;
 mod text;

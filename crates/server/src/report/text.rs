@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_pagecache::Cache;
 
-/// What a server did, to be looked at from outside.
+/// A view of a server's counters.
 #[derive(Clone)]
 pub struct Report {
     metrics: Arc<Metrics>,
@@ -22,7 +22,7 @@ pub struct Report {
     limits: Limits,
 }
 
-/// Says what is held of the limits that peers share.
+/// Returns the use of the limits that peers share.
 pub(crate) type Limits = Arc<dyn Fn() -> Vec<LimitUse> + Send + Sync>;
 
 impl Report {
@@ -30,7 +30,7 @@ impl Report {
         Self { metrics, exports, limits }
     }
 
-    /// In the OpenMetrics text format, which Prometheus reads.
+    /// The counters in the OpenMetrics text format, which Prometheus reads.
     pub fn open_metrics(&self) -> String {
         let mut registry = Registry::with_prefix("weir");
         registry.register_collector(Box::new(self.clone()));
@@ -40,7 +40,7 @@ impl Report {
         text
     }
 
-    /// For people: a line for each operation that was executed, the most frequent first.
+    /// A summary for people: a line for each executed operation, the most frequent first.
     pub fn summary(&self) -> String {
         summary(&self.metrics)
     }
@@ -100,13 +100,13 @@ impl Collector for Report {
 }
 
 impl Report {
-    /// What peers hold of the limits that they share.
+    /// The use of the limits that peers share.
     fn encode_limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let uses = (self.limits)();
         type Part = fn(&LimitUse) -> u64;
         let gauges: [(_, _, Part); 2] = [
-            ("limit", "What all peers together may hold", |limit| limit.limit),
-            ("limit_used", "What all peers together hold", |limit| limit.used),
+            ("limit", "Upper limit for all peers together", |limit| limit.limit),
+            ("limit_used", "Amount that all peers together hold", |limit| limit.used),
         ];
         for (name, help, of) in gauges {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
@@ -115,7 +115,7 @@ impl Report {
                 gauge.encode(family.encode_family(&[("limit", one.name)])?)?;
             }
         }
-        let help = "How often a peer had to wait for more, or was refused";
+        let help = "How often a peer had to wait or was refused";
         let kind = MetricType::Counter;
         let mut family = encoder.encode_descriptor("limit_refused", help, None, kind)?;
         for one in &uses {
@@ -124,7 +124,7 @@ impl Report {
         Ok(())
     }
 
-    /// What was read and written of each export, by its path.
+    /// The bytes read and written in each export, by its path.
     fn encode_exports(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let table = self.exports.table();
         let sums: Vec<_> = table.all().map(|e| (&*e.export.path, e.counts.sums())).collect();
@@ -145,8 +145,8 @@ impl Report {
         Ok(())
     }
 
-    /// The counters of each page cache, of which there is mostly one, by the path of the first export
-    /// that uses it.
+    /// The counters of each page cache, labelled with the path of the first export that uses it.
+    /// Usually there is only one.
     fn encode_caches(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let table = self.exports.table();
         let mut caches: Vec<(&str, &Cache)> = Vec::new();
@@ -212,13 +212,13 @@ fn summary(metrics: &Metrics) -> String {
     text
 }
 
-/// The operations that were executed at all.
+/// The operations that were executed at least once.
 fn executed(metrics: &Metrics) -> Vec<(Row, Sums)> {
     let rows = Row::all().map(|row| (row, metrics.sums(row)));
     rows.filter(|(_, sums)| sums.count() > 0).collect()
 }
 
-/// The bound under which 99 of 100 operations took.
+/// The upper bound of the bucket that contains the 99th percentile.
 fn under(sums: &Sums) -> String {
     let enough = sums.count() - sums.count() / 100;
     let mut so_far = 0;

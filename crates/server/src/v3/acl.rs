@@ -1,4 +1,4 @@
-//! The NFSACL protocol: POSIX access control lists of NFSv3's files, by their handles.
+//! The NFSACL protocol: POSIX access control lists of files, addressed by NFSv3 filehandles.
 
 use super::convert;
 use super::nfs3::Nfs3;
@@ -25,7 +25,7 @@ pub struct NfsAcl3 {
 }
 
 impl NfsAcl3 {
-    /// Serves the access control lists of the files that `nfs` serves.
+    /// Serves the ACLs of the files that `nfs` serves.
     pub fn new(nfs: Arc<Nfs3>) -> Self {
         Self { nfs }
     }
@@ -49,7 +49,7 @@ impl Program for NfsAcl3 {
 impl Execute for Procedure {
     fn keep(self) -> Keep {
         match self {
-            // A list set again might undo what another client set in between.
+            // Executed twice, it could undo the change of another client in between.
             Self::Setacl => Keep::Reply,
             Self::Null | Self::Getacl => Keep::Nothing,
         }
@@ -132,7 +132,7 @@ async fn set(file: &Target<'_>, args: &Setacl) -> Result<(), Error> {
         return Err(Error::Inval);
     }
     file.check_writable()?;
-    // Both are read before one is set.
+    // Decode both lists before setting either.
     let asked = |bit, entries| match args.mask.contains(bit) {
         true => from_wire(entries).map(Some),
         false => Ok(None),
@@ -150,7 +150,7 @@ async fn set(file: &Target<'_>, args: &Setacl) -> Result<(), Error> {
     Ok(())
 }
 
-/// A list on the wire, where each has a mask.
+/// Encodes an ACL. On the wire every list has a mask entry.
 fn to_wire(acl: &Acl, attr: &Attr, flag: u32, with_entries: bool) -> Result<Entries, Error> {
     let mut entries: Vec<Entry> = Vec::new();
     for &(who, rights) in acl.entries() {
@@ -177,7 +177,7 @@ fn entry(who: AclWho, rights: AclRights, attr: &Attr, flag: u32) -> Entry {
     Entry { tag: tag | flag, id, rights: rights.into() }
 }
 
-/// A list from the wire; none for one without entries.
+/// Decodes an ACL; `None` for a list without entries.
 fn from_wire(list: &Entries) -> Result<Option<Acl>, Error> {
     if list.entries.0.is_empty() {
         return Ok(None);
@@ -185,11 +185,11 @@ fn from_wire(list: &Entries) -> Result<Option<Acl>, Error> {
     let mut entries: Vec<(AclWho, AclRights)> = Vec::new();
     for entry in &list.entries.0 {
         let who = who_of(entry.tag & !DEFAULT_TAG, entry.id).ok_or(Error::Inval)?;
-        // Solaris sends more bits in masks.
+        // Solaris sends additional bits in masks.
         let rights = if who == AclWho::Mask { entry.rights & 7 } else { entry.rights };
         entries.push((who, AclRights::try_from(rights).map_err(|_| Error::Inval)?));
     }
-    // The mask that a list without names was sent with.
+    // Remove the mask that `to_wire` adds to a list without named entries.
     let rights = |who| entries.iter().find(|e| e.0 == who).map(|e| e.1);
     if entries.len() == 4 && rights(AclWho::Mask) == rights(AclWho::Group) {
         entries.retain(|e| e.0 != AclWho::Mask);

@@ -1,4 +1,4 @@
-//! The file system's values in NFSv3's terms, and back.
+//! Conversions between file system values and NFSv3 types.
 
 use crate::export::HandleError;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use weir_vfs::{Attr, FileKind, SetAttr, SetTime};
 /// Permission bits with set-id and sticky.
 const MODE_BITS: u32 = 0o7777;
 
-/// The protocol's error for a file system's.
+/// Converts a file system error.
 pub(super) fn error(error: weir_vfs::Error) -> Error {
     use weir_vfs::Error as E;
     match error {
@@ -22,7 +22,7 @@ pub(super) fn error(error: weir_vfs::Error) -> Error {
         E::NoDevice => Error::NoDev,
         E::NotDirectory => Error::NotDir,
         E::IsDirectory => Error::IsDir,
-        // A symbolic link where none is followed is no file to read or write.
+        // ELOOP here means that the file is a symbolic link, which cannot be read or written.
         E::Invalid | E::Loop => Error::Inval,
         E::TooBig => Error::FBig,
         E::NoSpace => Error::NoSpc,
@@ -34,7 +34,7 @@ pub(super) fn error(error: weir_vfs::Error) -> Error {
         E::NotSupported => Error::NotSupp,
         E::Stale => Error::Stale,
         E::Quota => Error::DQuot,
-        // All of these may pass: the client tries again.
+        // These are transient: the client retries.
         E::WouldBlock
         | E::Interrupted
         | E::TimedOut
@@ -46,7 +46,7 @@ pub(super) fn error(error: weir_vfs::Error) -> Error {
     }
 }
 
-/// The protocol's error for a handle that names nothing.
+/// Converts the error of an invalid filehandle.
 pub(super) fn handle_error(error: HandleError) -> Error {
     match error {
         HandleError::Bad => Error::BadHandle,
@@ -54,7 +54,7 @@ pub(super) fn handle_error(error: HandleError) -> Error {
     }
 }
 
-/// Attributes on the wire.
+/// Converts attributes to the wire type.
 pub(super) fn attr(attr: &Attr) -> types::Attr {
     types::Attr {
         kind: file_type(attr.kind),
@@ -73,7 +73,7 @@ pub(super) fn attr(attr: &Attr) -> types::Attr {
     }
 }
 
-/// The attributes that a client compares.
+/// The attributes for weak cache consistency.
 pub(super) fn wcc_attr(attr: &Attr) -> WccAttr {
     WccAttr { size: attr.size, mtime: time(attr.mtime), ctime: time(attr.ctime) }
 }
@@ -90,7 +90,7 @@ fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// A time on the wire, where none lies before 1970 or after 2106.
+/// Converts a time to the wire type, clamped to its range from 1970 to 2106.
 pub(super) fn time(time: SystemTime) -> Time {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     Time {
@@ -99,7 +99,7 @@ pub(super) fn time(time: SystemTime) -> Time {
     }
 }
 
-/// A time from the wire.
+/// Converts a time from the wire type.
 fn system_time(time: Time) -> Result<SystemTime, Error> {
     if time.nseconds >= 1_000_000_000 {
         return Err(Error::Inval);
@@ -115,11 +115,11 @@ fn set_time(time: types::SetTime) -> Result<Option<SetTime>, Error> {
     })
 }
 
-/// Attributes to set.
+/// Converts the attributes to set.
 ///
 /// # Errors
-/// [`Error::Inval`] for times and owners that do not exist; 2^32 - 1 is chown(2)'s word for leaving
-/// the owner as it is.
+/// [`Error::Inval`] for invalid times and owners. chown(2) reserves 2^32 - 1 to leave an owner
+/// unchanged.
 pub(super) fn set_attr(set: &types::SetAttr) -> Result<SetAttr, Error> {
     if set.uid == Some(u32::MAX) || set.gid == Some(u32::MAX) {
         return Err(Error::Inval);
@@ -127,7 +127,7 @@ pub(super) fn set_attr(set: &types::SetAttr) -> Result<SetAttr, Error> {
     Ok(SetAttr {
         mode: set.mode.map(|mode| mode & MODE_BITS),
         mode_mask: None,
-        // The client has taken it off.
+        // The client has applied it already.
         umask: None,
         uid: set.uid,
         gid: set.gid,
@@ -149,7 +149,7 @@ mod tests {
             let status = error(vfs);
             assert!(Error::ALL.contains(&status));
             *count.entry(status).or_insert(0) += 1;
-            // NFSv3's numbers are errnos as Unix first had them.
+            // NFSv3's low status numbers are the classic Unix errno values.
             if (status as u32) < 32 {
                 let alike = vfs.errno() as u32 == status as u32;
                 let stands_in = matches!(

@@ -1,18 +1,19 @@
-//! NFSv3 (RFC 1813) and the MOUNT protocol that goes with it (appendix I), each a [`Program`](crate::Program);
-//! and NFSACL (`acl`).
+//! NFSv3 and the MOUNT protocol (RFC 1813 and its appendix I), and NFSACL (`acl`), each a
+//! [`Program`](crate::Program).
 //!
-//! The table of procedures ([`weir_nfs::v3_procedures`]) makes the dispatch; `ops` has a function
-//! for every procedure, which returns its results as a value.
+//! The table of procedures ([`weir_nfs::v3_procedures`]) generates the dispatch. `ops` has one
+//! function per procedure, which returns the results as a value.
 //!
-//! 1. A call that is not idempotent is executed once, however often it is sent
+//! 1. A call that is not idempotent is executed once, however often the client sends it
 //!    (`reply_cache`).
-//! 2. The protocol has no opens: every READ and WRITE checks the caller's rights, with files kept
-//!    open in between (`open_files`).
-//! 3. Delegations of NFSv4's clients are recalled before a file is touched; who must wait for them
-//!    long gets JUKEBOX ([`Recalls`](crate::Recalls)).
-//! 4. Data of an UNSTABLE WRITE may be lost only if the write verifier changes; it does with
-//!    every start of the server.
-//! 5. What changes names, attributes or sizes is on disk before it is answered (`storage/durability.rs`).
+//! 2. NFSv3 has no OPEN: every READ and WRITE checks the caller's rights. Files stay open between
+//!    calls (`open_files`).
+//! 3. The server recalls conflicting delegations of NFSv4 clients before it accesses a file. If the
+//!    recall takes long, the caller gets NFS3ERR_JUKEBOX ([`Recalls`](crate::Recalls)).
+//! 4. Data of an UNSTABLE WRITE may be lost only if the write verifier changes: at a restart of the
+//!    server or after a failed sync (`storage/write_verifier.rs`).
+//! 5. Changes of names, attributes and sizes are on disk before the reply
+//!    (`storage/durability.rs`).
 
 mod acl;
 mod convert;

@@ -1,9 +1,9 @@
-//! MOUNT (RFC 1813 appendix I): the handle of an export's root, or of a directory beneath it.
+//! MOUNT (RFC 1813 appendix I): returns the filehandle of an export's root, or of a directory below
+//! it.
 //!
-//! 1. A path is walked as the caller, below an export's own path, and follows no links. The path of
-//!    the directory behind an export is as good as the export's.
-//! 2. Who has mounted what is remembered for DUMP's sake alone, and not for long: at most
-//!    [`MAX_MOUNTS`] are, the oldest go first.
+//! 1. The server resolves the path below the export with the caller's rights, and follows no
+//!    symbolic links. A path may begin with the export's path or with its source directory.
+//! 2. The list of mounts serves DUMP only. It holds the [`MAX_MOUNTS`] most recent mounts.
 
 use crate::export::{Admitted, ClientAccess, Exports, Served, Table};
 use crate::handle::Node;
@@ -21,7 +21,7 @@ use weir_rpc::AuthFlavor;
 use weir_vfs::{Attr, Caller, FileKind};
 use weir_xdr::{Encoder, Opaque};
 
-/// Most mounts that are remembered.
+/// Maximum number of mounts listed.
 const MAX_MOUNTS: usize = 4096;
 
 /// MOUNT version 3.
@@ -82,7 +82,7 @@ impl Mount3 {
         Chain(mounted.collect())
     }
 
-    /// What is exported, and to which networks.
+    /// The exports and the networks that may use them.
     fn exported(&self) -> Chain<Exported> {
         let table = self.exports.table();
         let exported = table.all().map(|served| {
@@ -95,13 +95,13 @@ impl Mount3 {
     }
 }
 
-/// The exports that a path may lie in, by their own path and then by that of the directory behind
-/// them, and what of the path is left.
+/// The exports that may contain a path, with the rest of the path: first the one matched by its
+/// export path, then the one matched by its source directory.
 fn find<'a>(
     table: &'a Table,
     path: &'a [u8],
 ) -> Result<impl Iterator<Item = (&'a Served, &'a [u8])>, Error> {
-    // libnfs asks for the directory of `nfs://host/file` by an empty path.
+    // libnfs mounts the directory of `nfs://host/file` by an empty path.
     let path = if path.is_empty() { b"/" } else { path };
     if path.first() != Some(&b'/') {
         return Err(Error::Inval);
@@ -117,7 +117,7 @@ fn find<'a>(
     Ok(by_path.into_iter().chain(by_source))
 }
 
-/// The file at the end of a path, `.` and empty components left out.
+/// Resolves a path; ignores `.` and empty components.
 async fn walk(export: &Served, caller: &Caller, path: &[u8]) -> Result<Attr, Error> {
     let mut at = export.fs().getattr(export.fs().root()).await.map_err(of_vfs)?;
     for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty() && name != b".") {

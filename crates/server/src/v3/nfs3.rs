@@ -1,4 +1,4 @@
-//! What the calls of NFSv3 and NFSACL share.
+//! State that NFSv3 and NFSACL calls share.
 
 use super::open_files::Files;
 use crate::delegation::recall::Recalls;
@@ -21,8 +21,8 @@ pub struct Nfs3 {
 }
 
 impl Nfs3 {
-    /// Serves `exports`. `committer` has changes of names on disk before they are answered, and the
-    /// write verifier of this run; `recalls` makes way where NFSv4's clients have delegations.
+    /// Serves `exports`. `committer` makes changes durable before their replies and has the write
+    /// verifier; `recalls` recalls delegations of NFSv4 clients.
     pub(crate) fn new(
         exports: Arc<Exports>,
         committer: Arc<Committer>,

@@ -1,11 +1,11 @@
-//! Files kept open between calls, since the protocol opens none.
+//! Files kept open between calls, because NFSv3 has no OPEN.
 //!
-//! 1. A file is kept for the connection that uses it, so that read-ahead follows one client's
-//!    reads and a failed writeback is told to the client that wrote.
-//! 2. A right that the store has granted a caller holds for a tick or two, or until the file's
-//!    owner, group or mode changes.
-//! 3. At most [`SHARDS`] times [`SHARD_FILES`] are kept, none that was not used for
-//!    [`IDLE_TICKS`], and none for longer than a tick once its last name is gone.
+//! 1. A file is kept per connection, so that read-ahead follows the reads of one client, and a
+//!    writeback error is reported to the client that wrote.
+//! 2. A granted right holds for at most [`RIGHT_TICKS`] ticks, and only while the file's owner,
+//!    group and mode stay the same.
+//! 3. At most [`SHARDS`] times [`SHARD_FILES`] files are kept. A file is closed after
+//!    [`IDLE_TICKS`] ticks without use, and within a tick after its last name is removed.
 
 use crate::handle::Node;
 use hashlink::LruCache;
@@ -20,10 +20,10 @@ const SHARDS: usize = 16;
 const SHARD_FILES: usize = 64;
 const TICK: Duration = Duration::from_secs(1);
 const IDLE_TICKS: u64 = 2;
-/// Ticks for which a right holds.
+/// Number of ticks for which a granted right holds.
 const RIGHT_TICKS: u64 = 2;
 
-/// Who uses which file, and for what.
+/// Identifies a kept file: connection, file and access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     /// The connection.
@@ -32,7 +32,7 @@ pub(super) struct Key {
     pub(super) access: Access,
 }
 
-/// The attributes that rights hang on: mode, user, group.
+/// The attributes that determine rights: mode, user, group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rights(u32, u32, u32);
 
@@ -42,7 +42,7 @@ impl Rights {
     }
 }
 
-/// The files that are kept open.
+/// The kept files.
 #[derive(Default)]
 pub(super) struct Files {
     table: Arc<Table>,
@@ -55,7 +55,7 @@ struct Table {
 struct Shard {
     files: LruCache<Key, Kept>,
     tick: u64,
-    /// A task turns this shard's ticks; it does while files are kept.
+    /// A task increments `tick`. It runs while the shard keeps files.
     ticking: bool,
 }
 
@@ -63,7 +63,7 @@ struct Kept {
     file: File,
     caller: Caller,
     rights: Rights,
-    /// Ticks at which the rights were checked, and the file used.
+    /// The ticks of the last rights check and the last use.
     checked: u64,
     used: u64,
 }
@@ -76,7 +76,8 @@ impl Default for Table {
 }
 
 impl Files {
-    /// The file that is kept, and on what its caller's rights hang, if they are known to hold.
+    /// Returns the kept file. The rights are `Some` if the caller was granted them recently: they
+    /// hold if the file's attributes still match.
     pub(super) fn get(&self, key: &Key, caller: &Caller) -> Option<(File, Option<Rights>)> {
         let mut shard = self.table.shards[shard_of(key)].lock();
         let tick = shard.tick;
@@ -86,7 +87,7 @@ impl Files {
         Some((kept.file.clone(), holds.then_some(kept.rights)))
     }
 
-    /// Keeps a file whose caller has just been granted its rights.
+    /// Keeps a file to which the caller has just been granted access.
     pub(super) fn keep(&self, key: Key, file: File, caller: Caller, rights: Rights) {
         let number = shard_of(&key);
         let mut shard = self.table.shards[number].lock();
@@ -97,11 +98,11 @@ impl Files {
             tokio::spawn(turn(Arc::downgrade(&self.table), number));
         }
         drop(shard);
-        // Closed without the lock.
+        // Closed after the lock is released.
         drop(replaced);
     }
 
-    /// Lets go of files whose last name is gone.
+    /// Closes files whose last name was removed.
     pub(super) fn let_unlinked_go(&self) {
         for shard in &self.table.shards {
             let gone = shard.lock().take(|kept| kept.file.is_unlinked());
@@ -127,7 +128,7 @@ impl Shard {
     }
 }
 
-/// Turns a shard's ticks while it keeps files.
+/// Increments a shard's tick while it keeps files.
 async fn turn(table: Weak<Table>, number: usize) {
     loop {
         tokio::time::sleep(TICK).await;

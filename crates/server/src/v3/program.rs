@@ -1,4 +1,4 @@
-//! NFSv3 as an RPC program: its calls are executed, once if that matters, and counted.
+//! NFSv3 as an RPC program: executes calls through the duplicate request cache, and counts them.
 
 use super::nfs3::Nfs3;
 use super::ops;
@@ -27,15 +27,15 @@ impl Program for Nfs3 {
     }
 }
 
-/// A procedure on files, of NFSv3 or of a program beside it.
+/// A procedure of NFSv3 or NFSACL.
 pub(super) trait Execute: Copy + Send {
-    /// What becomes of its reply.
+    /// How long its reply is kept.
     fn keep(self) -> Keep;
 
-    /// Where it is counted.
+    /// Its row in the metrics.
     fn row(self) -> Row;
 
-    /// Reads its arguments, executes it, and writes its results.
+    /// Decodes the arguments, executes the procedure, and encodes the results.
     fn execute(
         self,
         request: &Request<'_>,
@@ -44,7 +44,7 @@ pub(super) trait Execute: Copy + Send {
     ) -> impl Future<Output = Result<Outcome, Refusal>> + Send;
 }
 
-/// Results that say how it went.
+/// Results with an outcome for the metrics.
 pub(super) trait Results {
     fn outcome(&self) -> Outcome;
 }
@@ -62,7 +62,7 @@ impl Results for () {
 }
 
 impl Nfs3 {
-    /// Executes a call, once if that matters.
+    /// Executes a call, or returns the cached results of an earlier execution.
     pub(super) async fn answer(
         &self,
         procedure: impl Execute,
@@ -88,7 +88,8 @@ impl Nfs3 {
         let results = match self.replies.turn(key, self.clock.monotonic()).await {
             Turn::Known(results) => results,
             Turn::Ours(turn) => {
-                // Given up while it waited for one that it repeats and that came to nothing.
+                // The connection ended while this call waited for one that it duplicates and that
+                // was not executed.
                 if !call.peer.is_open() {
                     return Err(Refusal::SystemError);
                 }

@@ -1,4 +1,4 @@
-//! A call, and the files that it names.
+//! A call and the files that it names.
 
 use super::convert;
 use super::nfs3::Nfs3;
@@ -20,39 +20,39 @@ use weir_pagecache::{CachedFs, File};
 use weir_vfs::{Access, Attr, Caller, FileId, FileKind, IoFlags};
 use weir_xdr::Opaque;
 
-/// A call: who makes it, over which connection.
+/// A call, its caller and its connection.
 pub(super) struct Request<'a> {
     pub(super) nfs: &'a Nfs3,
-    /// The exports, as they are for this call.
+    /// The exports as this call sees them.
     pub(super) exports: &'a Table,
     pub(super) identity: Identity,
     pub(super) peer: &'a Peer,
     pub(super) reply_memory: &'a ReplyMemory,
 }
 
-/// A file that a call names, and as whom it is used.
+/// A file that a call names, with the caller's identity in its export.
 pub(super) struct Target<'a> {
     nfs: &'a Nfs3,
     peer: &'a Peer,
     pub(super) export: &'a Served,
     pub(super) node: Node,
     pub(super) caller: Caller,
-    /// The caller may change nothing.
+    /// The caller may not change anything.
     read_only: bool,
 }
 
 impl<'a> Request<'a> {
-    /// The connection and the reply that data is read for.
+    /// The connection and reply memory for reading data.
     pub(super) fn reader(&self) -> Reader<'a> {
         Reader { peer: self.peer, memory: self.reply_memory }
     }
 
-    /// Makes room for results of `bytes`.
+    /// Reserves reply memory for results of `bytes`.
     pub(super) async fn reserve(&self, bytes: usize) -> Result<(), Error> {
         self.reply_memory.reserve(bytes).await.map_err(|NoRoom| Error::Jukebox)
     }
 
-    /// The file of a handle. It may be gone.
+    /// The file that a handle names. It may no longer exist.
     pub(super) fn target(&self, handle: &FileHandle) -> Result<Target<'a>, Error> {
         let node = self.nfs.exports.unseal(handle).map_err(convert::handle_error)?;
         let export = self.exports.mountable(node.export).map_err(convert::handle_error)?;
@@ -75,24 +75,24 @@ impl Target<'_> {
         has_name(self.fs().getattr(self.id()).await)
     }
 
-    /// The attributes, what a client with a write delegation has not written yet included.
+    /// The attributes, including changes that a client with a write delegation has not written back
+    /// yet.
     pub(super) async fn newest_attr(&self) -> Result<Attr, Error> {
         has_name(self.nfs.recalls.attr(self.fs(), self.node, None).await)
     }
 
-    /// Makes way for a touch of the file: delegations are recalled. Keep what it returns until the
-    /// touch is done.
+    /// Recalls delegations that conflict with an access. Hold the claim until the access is done.
     pub(super) async fn claim(&self, touch: Touch) -> Result<Claim, Error> {
         self.nfs.recalls.claim(self.node, touch, None).await.map_err(convert::error)
     }
 
-    /// Has the client come back later, as long as others may take back what they had.
+    /// Refuses the call while other clients may still reclaim their state.
     pub(super) fn check_grace(&self) -> Result<(), Error> {
         self.nfs.recalls.check_grace().map_err(|InGrace| Error::Jukebox)
     }
 
-    /// Whether a reply will reach the client: a call that waited may have lost its connection, and the
-    /// client has sent it again, perhaps with others after it.
+    /// Refuses a call whose connection has ended while it waited. The client has sent it again,
+    /// perhaps with others after it.
     pub(super) fn check_connected(&self) -> Result<(), Error> {
         if self.peer.is_open() { Ok(()) } else { Err(Error::Jukebox) }
     }
@@ -102,7 +102,8 @@ impl Target<'_> {
         Named { fs: self.fs(), caller: &self.caller, dir: self.node, name }
     }
 
-    /// Makes way for the removal or change of names ([`Recalls::claim_names`]).
+    /// Recalls delegations that conflict with the removal or change of names
+    /// ([`Recalls::claim_names`]).
     ///
     /// [`Recalls::claim_names`]: crate::delegation::recall::Recalls::claim_names
     pub(super) async fn claim_names(
@@ -113,8 +114,9 @@ impl Target<'_> {
         self.nfs.recalls.claim_names(names, None, wait).await.map_err(convert::error)
     }
 
-    /// Makes what was done to files of this one's export durable, if the export promises that. Not
-    /// to be waited for under [`change`](Self::change): commits of one directory share syncs.
+    /// Makes changes to files of this file's export durable, if the export requires it. Do not wait
+    /// for this during a [`change`](Self::change), so that concurrent commits of one directory can
+    /// share syncs.
     pub(super) async fn commit(&self, nodes: Vec<FileId>) -> Result<(), Error> {
         self.nfs.committer.commit(self.export, nodes).await.map_err(convert::error)
     }
@@ -123,13 +125,13 @@ impl Target<'_> {
         self.nfs.committer.verifier()
     }
 
-    /// The attributes for a reply, which goes without if they cannot be had.
+    /// The attributes for a reply, if they can be read.
     pub(super) async fn attr(&self) -> PostOpAttr {
         self.getattr().await.ok().map(|attr| convert::attr(&attr))
     }
 
-    /// Opens the file for reading or writing, or takes it as it was kept open; its attributes
-    /// from before what is done with it.
+    /// Opens the file for reading or writing, or uses the kept one. Returns its attributes from
+    /// before the access.
     pub(super) async fn open(&self, access: Access) -> Result<(File, Attr), Error> {
         let files = &self.nfs.files;
         let key = open_files::Key { peer: self.peer.id(), node: self.node, access };
@@ -142,19 +144,20 @@ impl Target<'_> {
         }
         let opened = self.export.open_for_io(&self.caller, self.id(), access).await;
         let opened = opened.map_err(convert::error)?;
-        // The file that was kept knows what was read so far.
+        // The kept file has the read-ahead state.
         let file = kept.map_or(opened, |(file, _)| file);
         let attr = has_name(file.getattr().await)?;
         files.keep(key, file.clone(), self.caller.clone(), Rights::of(&attr));
         Ok((file, attr))
     }
 
-    /// Lets files go that have just lost their last name.
+    /// Closes kept files that have just lost their last name.
     pub(super) fn lost_name(&self) {
         self.nfs.files.let_unlinked_go();
     }
 
-    /// What goes with a failed change that was not under [`change`](Self::change).
+    /// Weak cache consistency data without the attributes from before, for operations outside a
+    /// [`change`](Self::change).
     pub(super) async fn wcc(&self) -> WccData {
         WccData { before: None, after: self.attr().await }
     }
@@ -169,7 +172,7 @@ impl Target<'_> {
         self.nfs.exports.handles()
     }
 
-    /// Refuses a caller that may not search this directory: what lies beyond it is not told to it.
+    /// Refuses a caller that may not search this directory.
     pub(super) async fn check_search(&self) -> Result<(), Error> {
         let may = self.export.may_search(&self.caller, self.id()).await.map_err(convert::error)?;
         if may { Ok(()) } else { Err(Error::Access) }
@@ -186,22 +189,22 @@ impl Target<'_> {
         if self.read_only { Err(Error::RoFs) } else { Ok(()) }
     }
 
-    /// Notes that who may use the file has changed.
+    /// Discards cached rights after a change of the file's mode, owner or ACL.
     pub(super) fn rights_changed(&self) {
         self.nfs.exports.rights().changed(self.node);
     }
 
-    /// Takes from the file what a change of its data takes away.
+    /// Clears set-user-ID and set-group-ID as a change of the data requires.
     pub(super) async fn clear_set_id(&self, attr: &Attr) -> Result<(), Error> {
         set_id::clear(self.fs(), &self.caller, attr).await.map_err(convert::error)
     }
 
-    /// How a write is done.
+    /// The flags of a write.
     pub(super) fn write_flags(&self, file: &File, offset: u64, len: usize) -> IoFlags {
         self.export.write_flags(self.peer.addr().ip(), file, offset, len)
     }
 
-    /// Begins a change of what this directory holds.
+    /// Begins a change of this directory's entries.
     pub(super) async fn change(&self) -> Change<'_> {
         let changing = self.nfs.exports.changes().lock(self.node).await;
         Change { before: self.before().await, _changing: changing }
@@ -220,7 +223,7 @@ impl Target<'_> {
     }
 }
 
-/// Refuses a file that lives on only because it is open.
+/// Refuses a file without a name, which exists only because it is open.
 fn has_name(attr: weir_vfs::Result<Attr>) -> Result<Attr, Error> {
     match attr {
         Ok(attr) if attr.nlink == 0 => Err(Error::Stale),
@@ -228,7 +231,7 @@ fn has_name(attr: weir_vfs::Result<Attr>) -> Result<Attr, Error> {
     }
 }
 
-/// A change that the store has made, on disk before it is told of.
+/// Makes a successful change durable before it is reported.
 pub(super) async fn durable<T>(
     target: &Target<'_>,
     changed: Result<T, Error>,
@@ -239,19 +242,19 @@ pub(super) async fn durable<T>(
     Ok(changed)
 }
 
-/// A directory being changed, and its lock.
+/// A directory being changed and its lock.
 pub(super) struct Change<'a> {
     before: Option<WccAttr>,
     _changing: DirectoryGuard<'a>,
 }
 
 impl Change<'_> {
-    /// The directory around the change, now that it is made.
+    /// Ends the change. Returns the attributes from before and after it.
     pub(super) async fn end(self, dir: &Target<'_>) -> WccData {
         WccData { before: self.before, after: dir.attr().await }
     }
 
-    /// The same for both directories.
+    /// As [`end`](Self::end), for both directories.
     pub(super) async fn end_both(
         self,
         dir: &Target<'_>,
@@ -261,7 +264,7 @@ impl Change<'_> {
         (self.end(dir).await, theirs)
     }
 
-    /// The results of having made something in the directory.
+    /// Ends the change and returns the results of creating a file in the directory.
     pub(super) async fn created(
         self,
         dir: &Target<'_>,

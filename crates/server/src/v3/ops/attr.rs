@@ -24,7 +24,7 @@ pub(in crate::v3) async fn setattr(request: &Request<'_>, args: setattr::Args) -
     }
 }
 
-/// Returns the attributes as they are now, if setting them told.
+/// Returns the new attributes, if the store has returned them.
 async fn set_checked(file: &Target<'_>, args: &setattr::Args) -> Result<Option<Attr>, Error> {
     file.check_writable()?;
     let _claim = file.claim(Touch::Change).await?;
@@ -37,7 +37,7 @@ async fn set_checked(file: &Target<'_>, args: &setattr::Args) -> Result<Option<A
     }
     if set != SetAttr::default() || args.set.size.is_none() {
         let set = file.fs().setattr(&file.caller, file.id(), &set).await;
-        // Also of one that failed: it may have done a part.
+        // Also after a failure, which may have applied some of the attributes.
         file.rights_changed();
         return set.map(Some).map_err(convert::error);
     }
@@ -49,7 +49,7 @@ async fn check_guard(file: &Target<'_>, guard: Time) -> Result<(), Error> {
     if ctime == guard { Ok(()) } else { Err(Error::NotSync) }
 }
 
-/// Truncates or extends, with the rights that a WRITE needs.
+/// Truncates or extends a file, with the rights that a WRITE needs.
 pub(super) async fn set_size(file: &Target<'_>, size: u64) -> Result<(), Error> {
     file.check_grace()?;
     let (open, attr) = file.open(Access::WRITE).await?;
@@ -75,8 +75,8 @@ pub(in crate::v3) async fn access(request: &Request<'_>, args: access::Args) -> 
     }
 }
 
-/// What permissions mean for a file or a directory. A name is changed by a caller that may write to
-/// its directory and search it.
+/// Maps permissions to access rights of a file or directory. To change entries, a caller needs
+/// write and search permission on the directory.
 fn rights(has: Permissions, is_dir: bool) -> Rights {
     let mut rights = Rights::empty();
     rights.set(Rights::READ, has.contains(Permissions::READ));

@@ -15,8 +15,8 @@ use weir_vfs::{Attr, Created, SpecialFile};
 pub(in crate::v3) async fn create(request: &Request<'_>, args: create::Args) -> create::Res {
     let dir = request.target(&args.target.dir)?;
     let name = &args.target.name;
-    // A file that is there may be truncated, the only change for which delegations are recalled.
-    // No call waits for that with the directory locked.
+    // Only the truncation of an existing file needs delegations recalled. This happens before the
+    // directory is locked, so that no other call waits for it.
     let truncates = matches!(&args.how, How::Unchecked(set) if set.size.is_some());
     let way_made =
         if truncates { dir.claim_names(&[dir.named(name)], true).await } else { Ok(Vec::new()) };
@@ -40,7 +40,7 @@ async fn make_file(
             let set = convert::set_attr(&set)?;
             let Created { attr, created } = create(&set, false).await?;
             match set.size {
-                // What is there stays as it is, but for the size (RFC 1813 section 3.3.8).
+                // An existing file keeps its attributes except the size (RFC 1813 section 3.3.8).
                 Some(size) if !created => {
                     let _way_made = way_made?;
                     let _claims = dir.claim_names(&[dir.named(name)], false).await?;
@@ -120,12 +120,12 @@ pub(in crate::v3) async fn mknod(request: &Request<'_>, args: mknod::Args) -> mk
     change.created(&dir, made).await
 }
 
-/// Attributes of something that has no size to set.
+/// The attributes for a new object that is not a regular file.
 fn new_attr(set: &SetAttr) -> Result<weir_vfs::SetAttr, Error> {
     Ok(weir_vfs::SetAttr { size: None, ..convert::set_attr(set)? })
 }
 
-/// Whether something may be made under a name at all. Every directory has `.` and `..`.
+/// Checks that a name may be created. `.` and `..` exist in every directory.
 pub(super) fn check_new(dir: &Target<'_>, name: &[u8]) -> Result<(), Error> {
     dir.check_writable()?;
     if name == b"." || name == b".." { Err(Error::Exist) } else { Ok(()) }

@@ -10,9 +10,9 @@ use weir_nfs::v3::types::Time;
 use weir_nfs::v3::{Error, Failure};
 use weir_vfs::FsStat;
 
-/// Most bytes of a READ or WRITE.
+/// Maximum bytes of a READ or WRITE.
 pub(super) const MAX_IO_BYTES: u32 = 1 << 20;
-/// The best size of a READDIR.
+/// Preferred bytes of a READDIR.
 const READDIR_BYTES: u32 = 64 << 10;
 
 pub(in crate::v3) async fn null(_: &Request<'_>, _: null::Args) -> null::Res {}
@@ -76,7 +76,7 @@ pub(in crate::v3) async fn pathconf(request: &Request<'_>, args: pathconf::Args)
     }
 }
 
-/// The counts, if the file that was named is there.
+/// The file system's counts, if the file exists.
 async fn statfs(file: &Target<'_>) -> Result<FsStat, Error> {
     file.getattr().await?;
     file.fs().statfs().await.map_err(convert::error)

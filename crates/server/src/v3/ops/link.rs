@@ -22,7 +22,8 @@ pub(in crate::v3) async fn readlink(request: &Request<'_>, args: readlink::Args)
 pub(in crate::v3) async fn link(request: &Request<'_>, args: link::Args) -> link::Res {
     let file = request.target(&args.file)?;
     let dir = request.target(&args.link.dir)?;
-    // Before the directory is locked: no other call is to wait for a client that gives nothing back.
+    // Before the directory is locked, so that no other call waits for a client that does not return
+    // its delegation.
     let way_made = async {
         check_new(&dir, &args.link.name)?;
         if file.node.export != dir.node.export {

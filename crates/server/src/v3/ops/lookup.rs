@@ -20,7 +20,7 @@ pub(in crate::v3) async fn lookup(request: &Request<'_>, args: Args) -> Res {
     }
 }
 
-/// The file of a name, `.` and `..` included. Above the root of an export is the root.
+/// Looks up a name, including `.` and `..`. The parent of an export's root is the root itself.
 async fn find(dir: &Target<'_>, name: &[u8]) -> Result<Attr, Error> {
     let fs = dir.fs();
     let found = match name {

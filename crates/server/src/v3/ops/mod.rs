@@ -1,4 +1,4 @@
-//! The procedures: each takes its arguments and returns its results.
+//! The procedures. Each takes its arguments and returns its results.
 
 mod attr;
 mod create;

@@ -24,12 +24,12 @@ pub(in crate::v3) async fn read(request: &Request<'_>, args: Args) -> Res {
         Ok(opened) => opened,
         Err(status) => return Err(Failure { status, rest: file.attr().await }),
     };
-    // From before the data, so that a client never takes old data for that of newer attributes.
+    // From before the read, so that a client never associates old data with newer attributes.
     let attr = Some(convert::attr(&attr));
     let (offset, count) = (args.offset, args.count.min(MAX_IO_BYTES) as usize);
     match gather::read_data(&open, offset, count, request.reader(), file.export).await {
         Ok(gather::Data { gathered, eof }) => {
-            // Never more than was asked for, which is of that type.
+            // At most the requested count, which is a u32.
             let count = gathered.len() as u32;
             Ok(Read { attr, count, eof, data: Data::Shared(Arc::new(gathered)) })
         }

@@ -1,10 +1,10 @@
 //! READDIR, READDIRPLUS.
 //!
-//! 1. Results are never longer than the client said, to the byte, and end between two names.
-//! 2. Attributes and handles are told to who may search the directory, who could look them up; others
-//!    who may read it get the names.
+//! 1. Results never exceed the client's limit in bytes, and end between two entries.
+//! 2. Only callers that may search the directory get attributes and handles, because they could
+//!    also look them up. Others that may read it get names only.
 //! 3. Cookies are the store's, which are stable, so the cookie verifier never changes. The store
-//!    leaves 0 to 2 free; here, `.` is followed by 1 and `..` by 2.
+//!    does not use 0 to 2: 1 follows `.` and 2 follows `..`.
 
 use super::info::MAX_IO_BYTES;
 use crate::v3::convert;
@@ -18,11 +18,11 @@ use weir_xdr::{Encode, Opaque, wire_len};
 
 const VERIFIER: Verifier = [0; 8];
 
-/// Bytes of results without any names: attributes, verifier, end of the chain, eof.
+/// Bytes of results without entries: attributes, verifier, end of the list, eof.
 const BARE_BYTES: usize = 88 + 8 + 4 + 4;
-/// Bytes before each element of a chain.
+/// Bytes before each element of a list.
 const LINK_BYTES: usize = 4;
-/// Names asked of the store at a time.
+/// Maximum number of entries read from the store at a time.
 const MAX_BATCH: usize = 1024;
 
 pub(in crate::v3) async fn readdir(request: &Request<'_>, args: readdir::Args) -> readdir::Res {
@@ -61,26 +61,27 @@ pub(in crate::v3) async fn readdirplus(
     }
 }
 
-/// Bytes for names in results of `count` bytes.
+/// Bytes for entries in results of `count` bytes.
 fn room(count: u32) -> usize {
     (count.min(MAX_IO_BYTES) as usize).saturating_sub(BARE_BYTES)
 }
 
-/// Where names go.
+/// Collects entries.
 trait Sink {
-    /// Whether names come with attributes.
+    /// Whether entries have attributes.
     const WITH_ATTR: bool;
 
-    /// How many more names are likely to fit.
+    /// How many more entries are likely to fit.
     fn batch(&self) -> usize;
 
-    /// Takes a name, if it fits.
+    /// Adds an entry if it fits. Returns whether it did.
     fn take(&mut self, entry: DirEntry) -> bool;
 
     fn is_empty(&self) -> bool;
 }
 
-/// Reads names until the sink or the directory is at its end; says whether the directory is.
+/// Reads entries until the sink is full or the directory ends. Returns whether the directory has
+/// ended.
 async fn read_names<S: Sink>(
     dir: &Target<'_>,
     cookie: u64,
@@ -110,7 +111,7 @@ async fn fill<S: Sink>(
         page.map_err(convert::error)
     };
     let mut after = if cookie <= 2 { 0 } else { cookie };
-    // Before `.` and `..` are told of, since the caller's rights are checked here.
+    // Read before `.` and `..` are added, because this checks the caller's rights.
     let mut page = read(after, names.batch()).await?;
     if cookie < 2 {
         let above = dir.fs().parent(dir.id()).await.map_err(convert::error)?;
@@ -138,7 +139,7 @@ async fn fill<S: Sink>(
     }
 }
 
-/// Puts an entry in if there is room for it.
+/// Adds an entry if there is room for it.
 fn push_fitting<T: Encode>(entries: &mut Vec<T>, room: &mut usize, entry: T) -> bool {
     match room.checked_sub(LINK_BYTES + wire_len(&entry)) {
         Some(left) => {
@@ -150,7 +151,7 @@ fn push_fitting<T: Encode>(entries: &mut Vec<T>, room: &mut usize, entry: T) -> 
     }
 }
 
-/// Names alone.
+/// Entries of READDIR.
 struct Names {
     entries: Vec<readdir::Entry>,
     room: usize,
@@ -160,7 +161,7 @@ impl Sink for Names {
     const WITH_ATTR: bool = false;
 
     fn batch(&self) -> usize {
-        // Names of a dozen bytes.
+        // Assumes names of a dozen bytes.
         (self.room / 40).clamp(1, MAX_BATCH)
     }
 
@@ -175,12 +176,13 @@ impl Sink for Names {
     }
 }
 
-/// Names with attributes and handles.
+/// Entries of READDIRPLUS, with attributes and handles.
 struct NamesPlus<'a> {
     dir: &'a Target<'a>,
     entries: Vec<readdirplus::Entry>,
     room: usize,
-    /// Bytes for file numbers, names and cookies: advice, not kept for the first name.
+    /// What is left of `dircount`, the bytes for file numbers, names and cookies. It is a hint, and
+    /// does not apply to the first entry.
     name_room: usize,
 }
 
@@ -188,7 +190,7 @@ impl Sink for NamesPlus<'_> {
     const WITH_ATTR: bool = true;
 
     fn batch(&self) -> usize {
-        // Each has a dozen bytes of name, attributes and a handle.
+        // Assumes names of a dozen bytes, attributes and a handle.
         (self.room / 172).min(self.name_room / 36 + 1).clamp(1, MAX_BATCH)
     }
 

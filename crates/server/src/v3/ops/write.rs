@@ -30,7 +30,8 @@ async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<(u32, Ver
     let _claim = file.claim(Touch::Change).await?;
     let (open, attr) = file.open(Access::WRITE).await?;
     file.clear_set_id(&attr).await?;
-    // Nothing waits between here and the write, so that one that was given up does not come late.
+    // Nothing waits between this check and the write, so that an abandoned WRITE is not executed
+    // late.
     file.check_connected()?;
     let flags = file.write_flags(&open, args.offset, data.len());
     let (verifier, errors) = (file.verifier().get(&open), open.write_errors());
@@ -43,7 +44,7 @@ async fn write_checked(file: &Target<'_>, args: write::Args) -> Result<(u32, Ver
         let synced = file.verifier().sync(&open, errors, range, data_only).await;
         synced.map_err(convert::error)?;
     }
-    // Never more than `count`, which is of that type.
+    // At most `count`, which is a u32.
     Ok((written as u32, verifier))
 }
 

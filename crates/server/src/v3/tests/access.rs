@@ -1,11 +1,11 @@
-//! Who may do what.
+//! Access rights.
 
 use super::*;
 use weir_nfs::Data;
 use weir_nfs::v3::op::{read, readdirplus, setattr, write};
 use weir_nfs::v3::types::{SetTime, Time};
 
-/// A user that is not the owner of the export's root, nor the superuser.
+/// A user other than the owner of the export's root and the superuser.
 const OTHER: u32 = 54_321;
 
 fn read_of(file: &FileHandle) -> read::Args {
@@ -23,7 +23,8 @@ async fn set_mode(c: &mut Client, object: &FileHandle, mode: u32) {
     c.call(&setattr::Args { object: object.clone(), set, guard: None }).await.unwrap();
 }
 
-/// The local store acts as its callers only if the tests are run as root.
+/// Whether users are distinguished: the local store acts as its callers only if the tests run as
+/// root.
 fn is_told_apart(f: &Fixture) -> bool {
     let told_apart = f.uid == 0 || f.is_memory;
     if !told_apart {
@@ -100,13 +101,13 @@ async fn times_that_a_user_sets_are_no_verifier() {
             target: c.in_root("file"),
             how: How::Exclusive([0, 0, 0, 1, 0, 0, 0, 2]),
         };
-        // Empty, with the times that were once kept for that verifier.
+        // An empty file with the times that once encoded this verifier.
         let file = c.file("file").await;
         let at = |seconds| SetTime::To(Time { seconds, nseconds: 0 });
         let set = SetAttr { atime: at(1), mtime: at(2), ..SetAttr::NONE };
         c.call(&setattr::Args { object: file, set, guard: None }).await.unwrap();
         assert_eq!(status(c.call(&args).await), Error::Exist);
-        // Another user's, with any verifier.
+        // Another user's file, with any verifier.
         let mut other = f.client_as(OTHER).await;
         let args = create::Args { target: c.in_root("lock"), ..args };
         c.call(&args).await.unwrap();

@@ -1,11 +1,11 @@
-//! Access control lists, by the NFSACL program.
+//! Access control lists through NFSACL.
 
 use super::*;
 use weir_nfs::nfsacl::{DEFAULT_TAG, Entries, Entry, Getacl, Lists, Mask, Setacl};
 use weir_nfs::v3::op::symlink;
 use weir_vfs::AclKind;
 
-/// Owner, user 4321, owning group, mask, others.
+/// The entries of owner, user 4321, owning group, mask and others.
 fn entries(flag: u32, rights: [u32; 5]) -> Entries {
     let tags = [(0x01, 0), (0x02, 4321), (0x04, 0), (0x10, 0), (0x20, 0)];
     let entries: Vec<_> = tags
@@ -21,7 +21,7 @@ async fn get(c: &mut Client, file: &FileHandle) -> Lists {
     c.call_acl(&args).await.unwrap()
 }
 
-/// Tags and rights.
+/// The tags and rights of entries.
 fn rights(entries: &Entries) -> Vec<(u32, u32)> {
     assert_eq!(entries.count as usize, entries.entries.0.len());
     entries.entries.0.iter().map(|e| (e.tag, e.rights)).collect()
@@ -57,12 +57,12 @@ async fn lists_are_set_and_the_mode_shows_them() {
         let lists = get(&mut c, &file).await;
         assert_eq!(rights(&lists.access), expected);
         assert_eq!(lists.access.entries.0[1].id, 4321);
-        // Another user may not.
+        // Another user may not set it.
         let mut other = f.client_as(f.uid + 77).await;
         if f.uid == 0 {
             assert_eq!(status(other.call_acl(&args).await), Error::Perm);
         }
-        // A list of no entries: the mode is what is left.
+        // A list without entries leaves the mode only.
         let args = Setacl { access: Entries::default(), ..args };
         c.call_acl(&args).await.unwrap();
         assert_eq!(rights(&get(&mut c, &file).await.access).len(), 4);
@@ -96,7 +96,7 @@ async fn default_lists_are_directories() {
             [(0x1001, 7), (0x1002, 7), (0x1004, 5), (0x1010, 7), (0x1020, 0)]
         );
         assert_eq!(lists.access.count, 4, "its own list is as it was");
-        // What is made there has it, and a client's umask no say.
+        // A new file inherits it, and the client's umask does not apply.
         let set = SetAttr { mode: Some(0o666), ..SetAttr::NONE };
         let target = DirOp::new(dir.clone(), b"heir".to_vec());
         let made = c.call(&create::Args { target, how: How::Guarded(set) }).await.unwrap();

@@ -1,4 +1,4 @@
-//! Who may call, what is no call, and calls that are sent twice.
+//! Credentials, malformed calls and retransmitted calls.
 
 use super::*;
 use weir_nfs::v3::op::access::{self, Rights};
@@ -67,7 +67,7 @@ async fn a_call_sent_twice_is_executed_once() {
         let first = c.reply().await;
         c.send(7000, proc(v3::Procedure::Mkdir), &args).await;
         assert_eq!(c.reply().await, first);
-        // Also over another connection from the same port, but not with another transaction or other
+        // Also over another connection from the same port, but not with another xid or other
         // arguments.
         c.connect_anew(f.addr).await;
         c.send(7000, proc(v3::Procedure::Mkdir), &args).await;
@@ -118,7 +118,7 @@ async fn a_write_sent_again_waits_for_the_first_and_is_not_done_after_a_later_on
         stable: Stability::Unstable,
         data: Bytes::copy_from_slice(&[byte; 3]).into(),
     };
-    // The write waits: a page is to be read, and the store does not answer.
+    // The write waits for a page to be read, and the store does not answer.
     c.call(&write(b'0')).await.unwrap();
     let args = commit::Args { file: file.clone(), offset: 0, count: 0 };
     c.call(&args).await.unwrap();

@@ -49,7 +49,7 @@ async fn what_is_written_is_read() {
             assert_eq!(c.read(&file, offset, 100).await, (Bytes::new(), true), "at {offset}");
         }
         assert_eq!(c.read(&file, 5, 0).await.0, "");
-        // More than a READ may ask for is cut short.
+        // A READ of more than the maximum is shortened.
         assert_eq!(c.read(&file, 0, u32::MAX).await, (bytes.into(), true));
     })
     .await;

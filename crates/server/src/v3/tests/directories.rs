@@ -13,7 +13,7 @@ fn plus(dir: &FileHandle, cookie: u64, dir_count: u32, max_count: u32) -> readdi
     readdirplus::Args { dir: dir.clone(), cookie, verifier: [0; 8], dir_count, max_count }
 }
 
-/// Fills the root with files; their names, of many lengths, and numbers.
+/// Fills the root with files. Returns their names, of many lengths, and file numbers.
 async fn fill(c: &mut Client, files: usize) -> BTreeMap<String, u64> {
     let root = c.root.clone();
     let mut names = BTreeMap::new();
@@ -73,7 +73,7 @@ async fn names_come_with_attributes_and_handles() {
                 for entry in listing.entries.0 {
                     let attr = c.attr(&entry.handle.unwrap()).await;
                     assert_eq!(attr.fileid, entry.fileid);
-                    // Making the directory's listing may have touched its access time.
+                    // Reading the directory may have changed its access time.
                     assert_eq!(attr.ctime, entry.attr.unwrap().ctime);
                     let name = String::from_utf8(entry.name.to_vec()).unwrap();
                     assert_eq!(seen.insert(name, entry.fileid), None);

@@ -24,8 +24,8 @@ fn syncs(fault: &Fault, what: What) {
     fault.add(Rule { call: Call::SyncNode, when: When::Always, what });
 }
 
-/// Each procedure that changes names, attributes or sizes; how it went. Whether it reports failure
-/// or not, it is done.
+/// Executes each procedure that changes names, attributes or sizes, and returns the results. The
+/// changes are made even if the commit fails.
 async fn every_change(c: &mut Client, n: u32) -> Vec<(&'static str, Result<(), Error>)> {
     let mut done = Vec::new();
     let name = |what: &str| format!("{what}-{n}");
@@ -118,7 +118,7 @@ async fn data_that_was_lost_unasked_is_written_again_whoever_was_told() {
     assert_eq!(f.fs.cache().flush().await, Err(weir_vfs::Error::NoSpace));
     fault.clear();
     assert_eq!(f.fs.cache().dirty_bytes(), 0);
-    // The error is taken by one who wrote nothing before.
+    // A client that wrote nothing gets the error.
     while other.call(&args).await.is_err() {}
     let args = commit::Args { file, offset: 0, count: 0 };
     let committed = loop {
@@ -145,7 +145,7 @@ async fn the_reply_waits_for_the_sync_and_other_changes_of_the_directory_do_not(
         one.send(1, (v3::PROGRAM, v3::VERSION, 12), &remove::Args { target }).await;
         clients.push(one);
     }
-    // All are removed while the first one's sync is still running, and none is told.
+    // All are removed while the first sync is still running, and none is answered.
     let entries = async || {
         let page = f.fs.readdir(&weir_vfs::Caller::Own, f.fs.root(), 0, 99, false).await;
         page.unwrap().entries.len()
@@ -189,7 +189,7 @@ async fn a_failed_stable_write_changes_the_verifier() {
         assert_eq!(status(c.call(&write(stable)).await), Error::Io);
         fault.clear();
         let args = commit::Args { file: file.clone(), offset: 0, count: 0 };
-        // Pages that were not written are still there: what counts is that the client writes again.
+        // The unwritten pages are still in the cache; the client must still write again.
         let committed = c.call(&args).await;
         let committed = match committed {
             Ok(committed) => committed,

@@ -1,12 +1,13 @@
-//! Habits of macOS's and FreeBSD's clients of version 3, one test each.
+//! Habits of the NFSv3 clients of macOS and FreeBSD, one test each.
 
 use super::*;
 use weir_nfs::v3::op::access::{self, Rights};
 use weir_nfs::v3::op::{commit, readdir, readdirplus, remove, rename, setattr, write};
 use weir_nfs::v3::types::{SetTime, Time};
 
-/// macOS keeps what a file system has no place for in files beside: `._name`, `.DS_Store`. They come
-/// and go as any other, before and after what they belong to.
+/// macOS stores metadata that the file system cannot hold in additional files, `._name` and
+/// `.DS_Store`. They are created and removed like others, before and after the files that they
+/// belong to.
 #[tokio::test]
 async fn macos_apple_double_files_are_files() {
     on_every_store(async |f| {
@@ -27,7 +28,7 @@ async fn macos_apple_double_files_are_files() {
     .await;
 }
 
-/// macOS asks for every right there is, and some that are not this version's.
+/// macOS asks for every access right, including some that NFSv3 does not have.
 #[tokio::test]
 async fn macos_asks_for_rights_that_there_are_not() {
     on_every_store(async |f| {
@@ -37,7 +38,7 @@ async fn macos_asks_for_rights_that_there_are_not() {
         let granted = c.call(&args).await.unwrap();
         assert!(Rights::all().contains(granted.rights), "{:?}", granted.rights);
         assert!(granted.rights.contains(Rights::READ | Rights::MODIFY));
-        // Only names in a directory are deleted.
+        // DELETE applies to directories only.
         assert!(!granted.rights.contains(Rights::DELETE | Rights::LOOKUP));
     })
     .await;
@@ -56,8 +57,8 @@ async fn macos_and_freebsd_look_up_dot_and_dot_dot() {
     .await;
 }
 
-/// Both make files exclusively by default, and set mode and times in a call of their own, since the
-/// server keeps the verifier where it likes; sent again, the first call finds its file.
+/// Both create files exclusively by default, and set mode and times in a separate call, since the
+/// server may keep the verifier in them. A retransmitted CREATE finds its file.
 #[tokio::test]
 async fn freebsd_and_macos_create_exclusively_and_then_set_attributes() {
     on_every_store(async |f| {
@@ -86,8 +87,8 @@ async fn freebsd_and_macos_create_exclusively_and_then_set_attributes() {
     .await;
 }
 
-/// Finder goes on reading a directory that it is deleting from, with the verifier of its first
-/// call; refused, it gives the whole operation up (its error -8062).
+/// Finder continues to read a directory while it deletes from it, with the verifier of its first
+/// call. If refused, it aborts the whole operation (its error -8062).
 #[tokio::test]
 async fn macos_finder_reads_on_while_it_deletes() {
     on_every_store(async |f| {
@@ -149,7 +150,7 @@ async fn freebsd_goes_on_with_verifier_zero() {
     .await;
 }
 
-/// FreeBSD tells of names that are too long by what the server says, and 255 bytes are not.
+/// FreeBSD checks names against the server's maximum, and 255 bytes must be allowed.
 #[tokio::test]
 async fn freebsd_uses_names_to_the_last_byte() {
     on_every_store(async |f| {
@@ -164,8 +165,8 @@ async fn freebsd_uses_names_to_the_last_byte() {
     .await;
 }
 
-/// macOS writes unstable, commits all of the file by a range of no bytes, and then sets the times
-/// that the file had where it came from.
+/// macOS sends unstable WRITEs, commits the whole file with a count of zero, and then restores the
+/// times of the file's source.
 #[tokio::test]
 async fn macos_copies_commit_all_and_set_times_last() {
     on_every_store(async |f| {

@@ -1,4 +1,4 @@
-//! The server over a real socket, on every kind of store.
+//! The server over a real socket, with every kind of store.
 
 mod access;
 mod acls;
@@ -49,12 +49,12 @@ use weir_xdr::{Bytes, Decode, Decoder, Encode};
 const RUN: u32 = 7;
 const WRITE_VERIFIER: Verifier = *b"\0\0\0\x07\0\0\0\0";
 
-/// A server of one export, on a port of its own.
+/// A server with one export, on its own port.
 struct Fixture {
     addr: SocketAddr,
     fs: CachedFs,
     exports: Arc<Exports>,
-    /// Who owns the export's root.
+    /// The owner of the export's root.
     uid: u32,
     is_memory: bool,
     stop: CancellationToken,
@@ -139,7 +139,7 @@ impl Fixture {
         Self { addr, fs, exports, uid, is_memory: false, stop, _dir: dir }
     }
 
-    /// A client that is the owner of the export's root.
+    /// A client that calls as the owner of the export's root.
     async fn client(&self) -> Client {
         self.client_as(self.uid).await
     }
@@ -151,7 +151,7 @@ impl Fixture {
         client
     }
 
-    /// A client that has mounted nothing.
+    /// A client that has not mounted anything.
     async fn connect(&self, uid: u32) -> Client {
         let stream = TcpStream::connect(self.addr).await.unwrap();
         let cred = AuthSys { uid, gid: uid, machine_name: "tester".into(), ..AuthSys::default() };
@@ -159,7 +159,7 @@ impl Fixture {
     }
 }
 
-/// A client that knows nothing of files: calls out, replies in.
+/// A client for raw calls and replies.
 struct Client {
     stream: TcpStream,
     xid: u32,
@@ -168,7 +168,7 @@ struct Client {
 }
 
 impl Client {
-    /// Loses its connection without waiting for replies, and connects again from the same port.
+    /// Drops its connection without waiting for replies, and reconnects from the same port.
     async fn connect_anew(&mut self, server: SocketAddr) {
         let port = self.stream.local_addr().unwrap();
         // A reset, so that the port is free at once.
@@ -223,7 +223,7 @@ impl Client {
         self.stream.write_all(&finish_record(e).to_bytes()).await.unwrap();
     }
 
-    /// The header of the next reply, and what follows it.
+    /// The header and results of the next reply.
     async fn reply(&mut self) -> (ReplyHeader, Bytes) {
         let len = self.stream.read_u32().await.unwrap() & 0x7fff_ffff;
         let mut record = vec![0; len as usize];
@@ -236,14 +236,14 @@ impl Client {
         DirOp::new(self.root.clone(), name.as_bytes().to_vec())
     }
 
-    /// Makes a file in the root and returns its handle.
+    /// Creates a file in the root and returns its handle.
     async fn file(&mut self, name: &str) -> FileHandle {
         let set = SetAttr { mode: Some(0o644), ..SetAttr::NONE };
         let args = create::Args { target: self.in_root(name), how: How::Guarded(set) };
         self.call(&args).await.unwrap().handle.unwrap()
     }
 
-    /// Makes a directory in the root and returns its handle.
+    /// Creates a directory in the root and returns its handle.
     async fn dir(&mut self, name: &str) -> FileHandle {
         let set = SetAttr { mode: Some(0o755), ..SetAttr::NONE };
         let args = mkdir::Args { target: self.in_root(name), set };

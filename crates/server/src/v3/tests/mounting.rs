@@ -44,7 +44,7 @@ async fn who_mounted_what_is_told_until_unmounted() {
     assert_eq!((&*exported[0].path, exported[0].groups.0.len()), (&b"/"[..], 0));
 }
 
-/// Windows' client, for one, is reported to rename nothing in what it mounted as `/`.
+/// Windows' client is reported to fail to rename anything in an export mounted as `/`.
 #[tokio::test]
 async fn an_only_export_is_mounted_by_its_directorys_path_as_well() {
     let config =
@@ -58,7 +58,7 @@ async fn an_only_export_is_mounted_by_its_directorys_path_as_well() {
     assert_eq!(c.mount("/srv/images").await.unwrap().handle, root);
     assert_eq!(c.mount("/srv/images/none").await, Err(mount::Error::NoEnt));
     assert_eq!(c.mount("/srv").await, Err(mount::Error::NoEnt));
-    // A directory within comes first.
+    // A directory within the export takes precedence.
     let name = DirOp::new(root.clone(), b"srv".to_vec());
     let set = SetAttr { mode: Some(0o755), ..SetAttr::NONE };
     let srv = c.call(&mkdir::Args { target: name, set }).await.unwrap().handle.unwrap();
@@ -121,7 +121,7 @@ async fn several_exports_are_mounted_by_path_and_as_their_networks_allow() {
         ]
     );
 
-    // At every call, not only when it is mounted.
+    // Checked at every call, not only at MOUNT.
     let shut_a = Export {
         options: ExportOptions { clients: vec![elsewhere], ..Default::default() },
         ..a.clone()
@@ -133,7 +133,7 @@ async fn several_exports_are_mounted_by_path_and_as_their_networks_allow() {
     assert_eq!(c.call(&get).await.unwrap_err().status, Error::Stale);
     f.exports.replace(vec![b, a]).unwrap();
     assert!(c.call(&get).await.is_ok());
-    // The directories above are no file of NFSv3's.
+    // NFSv3 does not serve the pseudo file system.
     let above = f.exports.seal(f.exports.table().root());
     let get = getattr::Args { object: Opaque::copy_from(&above) };
     assert_eq!(c.call(&get).await.unwrap_err().status, Error::Stale);

@@ -5,7 +5,8 @@ use weir_nfs::v3::op::mknod::What;
 use weir_nfs::v3::op::{link, mknod, readlink, remove, rename, rmdir, symlink};
 use weir_nfs::v3::types::{FileType, WccAttr, WccData};
 
-/// Whether `wcc` tells of one change of a directory, from these attributes to those now.
+/// Asserts that `wcc` encloses one change of a directory, from the attributes `before` to the
+/// current ones.
 async fn assert_around(c: &mut Client, wcc: WccData, before: &Attr) {
     let Attr { size, mtime, ctime, .. } = *before;
     assert_eq!(wcc.before, Some(WccAttr { size, mtime, ctime }));
