@@ -1,8 +1,9 @@
-//! One reply to READ_PLUS against the bytes of its file.
+//! Compares one READ_PLUS reply with the bytes of its file.
 
 use weir_nfs::v4::op::read_plus::{ReadPlus, Segment};
 
-/// Holds a reply against the rules and the file's `bytes`; where the reply ends, or what is wrong.
+/// Checks a reply against the rules and the file's `bytes`. Returns the offset at which the reply
+/// ends, or a description of the fault.
 pub(crate) fn judge(
     reply: &ReadPlus,
     bytes: &[u8],
@@ -20,13 +21,13 @@ pub(crate) fn judge(
         match segment {
             Segment::Data(data) => {
                 if start != at {
-                    return Err(format!("data at {start}, where {at} was to come"));
+                    return Err(format!("data at {start}, expected {at}"));
                 }
                 if end > limit {
                     return Err(format!("data to {end}, past the request"));
                 }
                 if len == 0 && count > 0 {
-                    return Err("a data segment without a byte".into());
+                    return Err("an empty data segment".into());
                 }
                 if bytes.get(start as usize..end as usize) != Some(&data.data.to_bytes()[..]) {
                     return Err(format!("wrong bytes in {start}..{end}"));
@@ -34,7 +35,7 @@ pub(crate) fn judge(
             }
             Segment::Hole(_) => {
                 if start != at && (index > 0 || start > at) {
-                    return Err(format!("a hole at {start}, where {at} was to come"));
+                    return Err(format!("a hole at {start}, expected {at}"));
                 }
                 if end <= at {
                     return Err(format!("a hole that ends at {end}, before {at}"));

@@ -1,4 +1,4 @@
-//! The clients of one examination, the directory that it has on the server, and what is made there.
+//! The clients of one examination, its directory on the server, and the files created there.
 
 use crate::Options;
 use crate::compare::judge;
@@ -17,26 +17,27 @@ use weir_vfs::{
 
 /// One examination of a server.
 pub(crate) struct Examiner {
-    /// The first client, and another.
+    /// The first client; `theirs` is the second.
     pub(crate) ours: Arc<NfsFs>,
     pub(crate) theirs: Arc<NfsFs>,
     url: NfsUrl,
     options: Options,
     raw: Option<RawClient>,
     v40: Option<Raw40>,
-    /// The directory, at the root of the mounts.
+    /// The name of the directory, in the root of the mounts.
     name: Vec<u8>,
     pub(crate) dir: FileId,
     made: Vec<Made>,
-    /// Numbers the names of files.
+    /// Counter for file names.
     files: usize,
-    /// A directory of many files, and the outcome of the test of leases: both are made once.
+    /// A directory of many files, created once. The results of the lease tests, which run once,
+    /// follow.
     pub(crate) many: Option<FileId>,
     pub(crate) silence: Option<Silence>,
     pub(crate) revocation: Option<Revocation>,
 }
 
-/// What became of a client that stopped renewing its lease, and of another that did not.
+/// The results for a client that stopped renewing its lease, and for one that did not.
 pub(crate) struct Silence {
     pub(crate) in_the_way: Verdict,
     pub(crate) kept: Verdict,
@@ -45,14 +46,14 @@ pub(crate) struct Silence {
     pub(crate) v40: Silence40,
 }
 
-/// What a client of version 4.0 was told after it had lost its lease.
+/// The results for a version 4.0 client that lost its lease.
 pub(crate) struct Silence40 {
     pub(crate) renew: Verdict,
     pub(crate) stateids: Verdict,
     pub(crate) open: Verdict,
 }
 
-/// What became of a delegation that its client did not return.
+/// The results for a delegation that its client did not return.
 #[derive(Clone)]
 pub(crate) struct Revocation {
     pub(crate) granted: Verdict,
@@ -62,14 +63,14 @@ pub(crate) struct Revocation {
     pub(crate) freed: Verdict,
 }
 
-/// A name that must be removed in the end.
+/// A name to remove at the end.
 struct Made {
     dir: FileId,
     name: Vec<u8>,
     is_dir: bool,
 }
 
-/// A file, and every byte that it has.
+/// An open file and its expected contents.
 pub(crate) struct Known {
     pub(crate) name: Vec<u8>,
     pub(crate) file: Arc<dyn OpenFile>,
@@ -79,7 +80,7 @@ pub(crate) struct Known {
 impl Examiner {
     pub(crate) async fn begin(url: &NfsUrl, options: &Options) -> weir_client::Result<Self> {
         let mut url = url.clone();
-        // Appended last, so that it overrides the URL: the rules are of this version.
+        // Appended last, so that it overrides the URL: the rules are those of this version.
         url.query = format!("{}&vers=4.2", url.query);
         let ours = NfsFs::mount(&url, &options.mount).await?;
         let name = format!("weir-check-{:016x}", getrandom::u64().unwrap_or(0)).into_bytes();
@@ -117,7 +118,8 @@ impl Examiner {
         }
     }
 
-    /// Removes what was made, and the clients; that the former can be done is a rule, too.
+    /// Removes the created files, and ends the clients. That the files can be removed is a rule,
+    /// too.
     pub(crate) async fn end(&mut self) -> Verdict {
         if let Some(raw) = self.raw.take() {
             raw.end().await;
@@ -128,7 +130,7 @@ impl Examiner {
                 true => self.ours.rmdir(&Caller::Own, dir, &name).await,
                 false => self.ours.unlink(&Caller::Own, dir, &name).await,
             };
-            // A test may have removed it, or failed before it made it.
+            // A test may have removed the name, or failed before it created it.
             removed = removed.and(outcome.or_else(|error| match error {
                 Error::NotFound => Ok(()),
                 error => Err(error),
@@ -139,32 +141,32 @@ impl Examiner {
         removed.map_or_else(|error| Verdict::Fail(error.to_string()), |()| Verdict::Pass)
     }
 
-    /// One more client.
+    /// Mounts another client.
     pub(crate) async fn another(&self) -> weir_client::Result<Arc<NfsFs>> {
         NfsFs::mount(&self.url, &self.options.mount).await
     }
 
-    /// A connection for compounds of a minor version, outside of any session.
+    /// Opens a connection for compounds of a minor version, outside any session.
     pub(crate) async fn connection(&self, minor: u32) -> weir_client::Result<raw::Connection> {
         raw::Connection::open(&self.url, &self.options.mount, minor).await
     }
 
-    /// The names that lead from the server's root to the directory.
+    /// The path from the server's root to the directory.
     pub(crate) fn path(&self) -> impl Iterator<Item = &Vec<u8>> {
         self.url.path.iter().chain([&self.name])
     }
 
-    /// The client that sends compounds as they are.
+    /// The client for raw compounds.
     pub(crate) async fn raw(&mut self) -> Result<&RawClient> {
         let raw = match self.raw.take() {
-            // A slow rule of another client may have cost this one its lease.
+            // Its lease may have expired during a slow rule of another client.
             Some(raw) if raw.call(&[]).await.is_ok() => raw,
             _ => self.another_raw(|_| {}).await?,
         };
         Ok(self.raw.insert(raw))
     }
 
-    /// Another of the kind, with changed arguments of CREATE_SESSION.
+    /// Another client for raw compounds, with changed CREATE_SESSION arguments.
     pub(crate) async fn another_raw(
         &self,
         change: impl FnOnce(&mut create_session::Args),
@@ -185,12 +187,12 @@ impl Examiner {
         Ok(self.v40.insert(client))
     }
 
-    /// Another of the kind; an error of the server's if it does not serve the version.
+    /// Another client of version 4.0, or the server's error if it does not serve the version.
     pub(crate) async fn another_v40(&self) -> Result<Answer<Raw40>> {
         Raw40::begin(self.connection(0).await?, self.path()).await
     }
 
-    /// A name that nothing has yet in the directory; what has it later is removed in the end.
+    /// An unused name in the directory. A file created under the name is removed at the end.
     pub(crate) fn new_name(&mut self, purpose: &str) -> Vec<u8> {
         self.files += 1;
         let name = format!("{purpose}-{}", self.files).into_bytes();
@@ -198,7 +200,7 @@ impl Examiner {
         name
     }
 
-    /// A name that nothing has yet, of a directory to be made.
+    /// An unused name for a directory.
     pub(crate) fn new_dir_name(&mut self, purpose: &str) -> Vec<u8> {
         let name = self.new_name(purpose);
         if let Some(made) = self.made.last_mut() {
@@ -207,12 +209,12 @@ impl Examiner {
         name
     }
 
-    /// Makes an empty file of a name that [`new_name`](Self::new_name) gave.
+    /// Creates an empty file under a name from [`new_name`](Self::new_name).
     pub(crate) async fn create_as(&self, name: &[u8]) -> Result<FileId> {
         self.create_in(self.dir, name).await
     }
 
-    /// Makes an empty file.
+    /// Creates an empty file.
     pub(crate) async fn create(&mut self, purpose: &str) -> Result<(FileId, Vec<u8>)> {
         let name = self.new_name(purpose);
         self.create_in(self.dir, &name).await.map(|id| (id, name))
@@ -223,7 +225,7 @@ impl Examiner {
         Ok(self.ours.create(&Caller::Own, dir, name, &set, true).await?.attr.id)
     }
 
-    /// Makes an empty directory.
+    /// Creates an empty directory.
     pub(crate) async fn make_dir(&mut self, purpose: &str) -> Result<(FileId, Vec<u8>)> {
         let name = self.new_dir_name(purpose);
         let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
@@ -231,7 +233,7 @@ impl Examiner {
         Ok((made.id, name))
     }
 
-    /// Makes a pipe or a socket. Not every server does.
+    /// Creates a pipe or a socket. Not every server supports this.
     pub(crate) async fn make_special(&mut self, node: SpecialFile) -> weir_vfs::Result<Vec<u8>> {
         let name = self.new_name("special");
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
@@ -239,14 +241,14 @@ impl Examiner {
         Ok(name)
     }
 
-    /// Makes an empty file of this name in a directory of the examination.
+    /// Creates an empty file in a directory of the examination.
     pub(crate) async fn fill(&mut self, dir: FileId, name: &[u8]) -> Result<()> {
         self.create_in(dir, name).await?;
         self.made.push(Made { dir, name: name.to_vec(), is_dir: false });
         Ok(())
     }
 
-    /// Makes a file of data and holes of the given lengths.
+    /// Creates a file of data (`true`) and holes of the given lengths.
     pub(crate) async fn make(&mut self, purpose: &str, layout: &[(bool, usize)]) -> Result<Known> {
         let (id, name) = self.create(purpose).await?;
         let file = self.ours.open(&Caller::Own, id, Access::READ | Access::WRITE).await?;
@@ -266,7 +268,7 @@ impl Examiner {
         Ok(known)
     }
 
-    /// The file of this name, opened by another client to read and write.
+    /// Opens a file for reading and writing through another client.
     pub(crate) async fn opened_by(&self, nfs: &NfsFs, name: &[u8]) -> Result<Known> {
         let dir = nfs.lookup(&Caller::Own, nfs.root(), &self.name).await?.id;
         let id = nfs.lookup(&Caller::Own, dir, name).await?.id;
@@ -285,7 +287,7 @@ impl Known {
     pub(crate) async fn write_bytes(&self, at: usize, bytes: &[u8]) -> Result<()> {
         let (tx, rx) = tokio::sync::oneshot::channel();
         let done = move |_: Box<dyn Source>, result| {
-            // The caller may have gone.
+            // The caller may have been dropped.
             let _ = tx.send(result);
         };
         self.file.submit_write(WriteOp::new(at as u64, Box::new(bytes.to_vec()), done));
@@ -296,7 +298,7 @@ impl Known {
         raw::read_plus(&*self.file, offset, count.min(u32::MAX.into()) as u32).await
     }
 
-    /// Reads, and compares the reply with the file; where the reply ends.
+    /// Reads, and compares the reply with the file. Returns the offset at which the reply ends.
     pub(crate) async fn judged(&self, offset: u64, count: u64) -> std::result::Result<u64, String> {
         let asked = |fault: String| format!("{count} bytes at {offset}: {fault}");
         let reply = self.read_plus(offset, count).await.map_err(|e| asked(e.to_string()))?;
@@ -307,11 +309,12 @@ impl Known {
         raw::stateid(&*self.file)
     }
 
-    /// Reads under a stateid, which the server must take, or refuse with one of some errors.
+    /// Reads with a stateid. The server must accept it, or refuse it with one of the errors in
+    /// `refused`.
     pub(crate) async fn read_under(&self, stateid: StateId, refused: Option<&[&str]>) -> Verdict {
         match (raw::read_under(&*self.file, stateid).await, refused) {
             (Ok(()), None) => Verdict::Pass,
-            (Ok(()), Some(_)) => Verdict::Fail("it was taken".into()),
+            (Ok(()), Some(_)) => Verdict::Fail("it was accepted".into()),
             (Err(error), Some(expected)) => {
                 let text = error.to_string();
                 match expected.iter().any(|status| text.contains(status)) {

@@ -1,12 +1,12 @@
-//! Tests an NFSv4.2 server against the RFCs: READ_PLUS, locks, stateids, opens, attributes, sessions,
-//! directories, and what becomes of a client that stops renewing its lease.
+//! Tests an NFSv4.2 server against the RFCs: READ_PLUS, locks, stateids, opens, attributes,
+//! sessions, directories, version 4.0, and clients that stop renewing their lease.
 //!
-//! A rule is a row in one of the tables in `parts`, and the function that tests it, in the same file.
-//! docs/CHECK.md explains every rule; a test compares it with the tables.
+//! A rule is a row in one of the tables in `parts`, with the function that tests it in the same
+//! file. docs/CHECK.md explains every rule; a test compares it with the tables.
 //!
-//! 1. No data that the server sends is trusted: what is read is compared with what was written.
-//! 2. A rule does not depend on another's outcome, and shares no file with it. The first rule of a part
-//!    may be the exception: it says whether the server has what the part is about.
+//! 1. The check does not trust data from the server: it compares what it reads with what it wrote.
+//! 2. A rule does not depend on the outcome of another, and shares no file with it. The exception
+//!    is the first rule of a part, which may determine whether the server has the feature.
 //!
 //! ```no_run
 //! use weir_check::{Options, Verdict};
@@ -26,13 +26,13 @@
 //!
 //! ```text
 //! parts     - the rules
-//! rule      - what a rule is
+//! rule      - the type of a rule, and reports
 //! scene     - a directory, a file and a link to try operations on
-//! examiner  - clients of the server, a directory of its own there, and what is made in it
-//! compare   - one reply to READ_PLUS against a file's bytes
+//! examiner  - clients of the server, the directory of the examination, and files in it
+//! compare   - compares a READ_PLUS reply with a file's bytes
 //! raw40     - a client of version 4.0
-//! raw_open  - OPEN and its kin, sent as they are
-//! verdict   - what a test comes to
+//! raw_open  - a client that sends raw OPENs
+//! verdict   - the result of a test
 //! ```
 
 #![forbid(unsafe_code)]
@@ -53,13 +53,14 @@ use examiner::Examiner;
 use parts::{LAST, LEASES, PARTS, V40};
 use weir_client::{MountOptions, NfsUrl, Result};
 
-/// What to test, and how to mount.
+/// What to test and how to mount.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// For every client of the check. The version is always 4.2.
+    /// Mount options of every client. The version is always 4.2.
     pub mount: MountOptions,
-    /// Test leases, too. This takes one lease of the server, or three if a lease does not expire.
+    /// Also test leases. This takes one lease time of the server, or three if a lease does not
+    /// expire.
     pub leases: bool,
 }
 
@@ -68,10 +69,10 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
     PARTS.iter().chain(V40).chain(LEASES).chain([&LAST]).flat_map(|part| part.rules)
 }
 
-/// Tests the server in a directory of its own below `url`, and removes that afterwards.
+/// Tests the server in a new directory below `url`, and removes the directory afterwards.
 ///
 /// # Errors
-/// The server cannot be mounted with version 4.2, or the directory cannot be made.
+/// The server cannot be mounted with version 4.2, or the directory cannot be created.
 ///
 /// # Panics
 /// Outside of a tokio runtime.

@@ -1,4 +1,4 @@
-//! A client of minor version 0, and its owners, whose requests have sequence numbers.
+//! A client of minor version 0 and its owners, whose requests have sequence numbers.
 
 use crate::raw_open::{PAUSE, RawOpen, ShareAccess, ShareDeny, TRIES, unexpected};
 use crate::verdict::Result;
@@ -10,10 +10,10 @@ use weir_nfs::v4::types::{
 };
 use weir_nfs::v4::{Error, Op, OpRes};
 
-/// What a server answers an operation.
+/// The server's answer to an operation.
 pub(crate) type Answer<T> = std::result::Result<T, Error>;
 
-/// A client of version 4.0 in the directory of the examination.
+/// A client of version 4.0, in the directory of the examination.
 pub(crate) struct Raw40 {
     pub(crate) connection: raw::Connection,
     pub(crate) who: ClientOwner,
@@ -21,10 +21,10 @@ pub(crate) struct Raw40 {
     pub(crate) dir: FileHandle,
 }
 
-/// An owner of opens or of locks.
+/// An open owner or lock owner.
 pub(crate) struct Owner40 {
     pub(crate) name: String,
-    /// The number of its next request.
+    /// The sequence number of its next request.
     pub(crate) seqid: u32,
 }
 
@@ -35,7 +35,7 @@ impl Owner40 {
         Self { name, seqid: 5 }
     }
 
-    /// Counts a request that was answered so (RFC 7530 section 9.1.7).
+    /// Advances the sequence number if this answer uses it up (RFC 7530 section 9.1.7).
     pub(crate) fn count<T>(&mut self, answer: &Answer<T>) {
         let not_counted = [
             Error::StaleClientId,
@@ -53,7 +53,7 @@ impl Owner40 {
     }
 }
 
-/// A client that no server knows.
+/// The SETCLIENTID arguments of a client without callbacks.
 pub(crate) fn introduction(who: &ClientOwner) -> setclientid::Args {
     setclientid::Args {
         client: who.clone(),
@@ -63,7 +63,7 @@ pub(crate) fn introduction(who: &ClientOwner) -> setclientid::Args {
     }
 }
 
-/// SETCLIENTID: the client's number, and what confirms it.
+/// SETCLIENTID. Returns the client ID and the verifier to confirm it with.
 pub(crate) async fn introduce(
     connection: &raw::Connection,
     who: &ClientOwner,
@@ -86,7 +86,7 @@ pub(crate) async fn confirm(
 }
 
 impl Raw40 {
-    /// A new client; an error of the server's if it does not serve the version.
+    /// Establishes a new client, or returns the server's error if it does not serve the version.
     pub(crate) async fn begin(
         connection: raw::Connection,
         path: impl Iterator<Item = &Vec<u8>>,
@@ -111,7 +111,7 @@ impl Raw40 {
         }
     }
 
-    /// Sends a compound, again as long as the server puts it off.
+    /// Sends a compound, and repeats it while the server returns DELAY or GRACE.
     pub(crate) async fn call(&self, ops: &[Op]) -> Result<raw::Reply> {
         let mut reply = self.connection.call(ops).await?;
         for _ in 0..TRIES {
@@ -129,7 +129,7 @@ impl Raw40 {
         self.call(&[Op::Putfh(file.clone()), op]).await
     }
 
-    /// The arguments of an OPEN of a name in the directory that is there.
+    /// The arguments of an OPEN of an existing name in the directory.
     pub(crate) fn open_args(
         &self,
         owner: &Owner40,
@@ -147,7 +147,8 @@ impl Raw40 {
         }
     }
 
-    /// Sends an OPEN, without counting it; whether it is to be confirmed.
+    /// Sends an OPEN without advancing the owner's sequence number. Returns the open, and whether
+    /// it must be confirmed.
     pub(crate) async fn send_open(&self, args: &open::Args) -> Result<Answer<(RawOpen, bool)>> {
         let ops = [Op::Putfh(self.dir.clone()), Op::Open(args.clone()), Op::Getfh(())];
         let reply = self.call(&ops).await?;
@@ -161,7 +162,7 @@ impl Raw40 {
         }
     }
 
-    /// Opens a file, and confirms that where the server asks for it.
+    /// Opens a file, and confirms the open if the server asks for it.
     pub(crate) async fn open(
         &self,
         owner: &mut Owner40,
@@ -186,7 +187,7 @@ impl Raw40 {
         Ok(Ok(open))
     }
 
-    /// [`open`](Self::open) of what must succeed, denying nothing.
+    /// As [`open`](Self::open), without a deny mode. The open must succeed.
     pub(crate) async fn opened(
         &self,
         owner: &mut Owner40,
@@ -219,13 +220,13 @@ impl Raw40 {
         Ok(status)
     }
 
-    /// Reads a byte under a stateid.
+    /// Reads a byte with a stateid.
     pub(crate) async fn read(&self, handle: &FileHandle, stateid: StateId) -> Result<Status> {
         let read = Op::Read(read::Args { stateid, offset: 0, count: 1 });
         Ok(self.on(handle, read).await?.status)
     }
 
-    /// The arguments of a LOCK of a new lock owner: ten bytes, exclusively.
+    /// The arguments of an exclusive LOCK of ten bytes for a new lock owner.
     pub(crate) fn lock_args(
         &self,
         owner: &Owner40,
@@ -247,7 +248,7 @@ impl Raw40 {
         }
     }
 
-    /// Locks ten bytes exclusively, for a new lock owner.
+    /// Sends that LOCK.
     pub(crate) async fn lock(
         &self,
         owner: &mut Owner40,
@@ -267,7 +268,7 @@ impl Raw40 {
         }
     }
 
-    /// The arguments of a LOCKU of those bytes.
+    /// The arguments of a LOCKU of the same bytes.
     pub(crate) fn unlock_args(locker: &Owner40, lock_stateid: StateId) -> locku::Args {
         let (kind, offset, length) = (LockType::Write, 0, 10);
         locku::Args { kind, seqid: locker.seqid, lock_stateid, offset, length }

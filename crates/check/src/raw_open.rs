@@ -1,4 +1,4 @@
-//! A client whose opens are sent as they are, and the verdict about a status.
+//! A client that sends raw OPENs, and verdicts about statuses.
 
 use crate::verdict::{self, Result, Verdict};
 use std::time::Duration;
@@ -9,17 +9,18 @@ use weir_nfs::v4::{Error, Op, OpRes};
 
 pub(crate) use weir_nfs::v4::op::open::{ShareAccess, ShareDeny};
 
-/// How often a call that the server puts off is sent, and the pause: in all, longer than grace periods.
+/// How often, and how long apart, a call is repeated that the server delays. In all, this is longer
+/// than grace periods.
 pub(crate) const TRIES: u32 = 600;
 pub(crate) const PAUSE: Duration = Duration::from_millis(250);
 
-/// A client of its own, in the directory of the examination.
+/// A separate client, in the directory of the examination.
 pub(crate) struct RawClient {
     pub(crate) session: raw::Session,
     pub(crate) dir: FileHandle,
 }
 
-/// A file that is open.
+/// An open file.
 #[derive(Clone, Debug)]
 pub(crate) struct RawOpen {
     pub(crate) handle: FileHandle,
@@ -27,7 +28,7 @@ pub(crate) struct RawOpen {
 }
 
 impl RawClient {
-    /// Looks the directory up in a session.
+    /// Looks up the directory in a session.
     pub(crate) async fn begin(
         session: raw::Session,
         path: impl Iterator<Item = &Vec<u8>>,
@@ -48,13 +49,13 @@ impl RawClient {
         Ok(client)
     }
 
-    /// Ends the client. What it has open, the server may keep until its lease ends.
+    /// Ends the client. The server may keep its open files until the lease expires.
     pub(crate) async fn end(self) {
-        // A server that is at fault in other ways may refuse.
+        // A faulty server may refuse; other rules report that.
         let _ = self.session.end().await;
     }
 
-    /// Sends a compound, again as long as the server puts it off.
+    /// Sends a compound, and repeats it while the server returns DELAY or GRACE.
     pub(crate) async fn call(&self, ops: &[Op]) -> Result<raw::Reply> {
         let mut reply = self.session.call(ops).await?;
         for _ in 0..TRIES {
@@ -67,7 +68,7 @@ impl RawClient {
         Ok(reply)
     }
 
-    /// Opens a file of the directory that is there.
+    /// Opens an existing file of the directory.
     pub(crate) async fn open(
         &self,
         owner: &str,
@@ -98,7 +99,7 @@ impl RawClient {
         }
     }
 
-    /// [`open`](Self::open) of what must succeed, denying nothing.
+    /// As [`open`](Self::open), without a deny mode. The open must succeed.
     pub(crate) async fn opened(
         &self,
         owner: &str,
@@ -109,7 +110,7 @@ impl RawClient {
         opened.map_err(|error| unexpected("OPEN", Err(error)))
     }
 
-    /// Reads a byte under a stateid.
+    /// Reads a byte with a stateid.
     pub(crate) async fn read(&self, handle: &FileHandle, stateid: StateId) -> Result<Status> {
         let read = Op::Read(read::Args { stateid, offset: 0, count: 1 });
         Ok(self.call(&[Op::Putfh(handle.clone()), read]).await?.status)
@@ -120,7 +121,7 @@ impl RawClient {
         Ok(self.call(&[Op::Putfh(handle.clone()), close]).await?.status)
     }
 
-    /// Gives up all access but that to read.
+    /// Downgrades the open to read access.
     pub(crate) async fn downgrade(&self, handle: &FileHandle, stateid: StateId) -> Result<Status> {
         let downgrade = Op::OpenDowngrade(open_downgrade::Args {
             open_stateid: stateid,
@@ -132,7 +133,7 @@ impl RawClient {
     }
 }
 
-/// The arguments of an OPEN of a name that is there.
+/// The arguments of an OPEN of an existing name.
 pub(crate) fn open_args(
     owner: &str,
     name: &[u8],
@@ -149,7 +150,7 @@ pub(crate) fn open_args(
     }
 }
 
-/// A server must refuse with one of these errors, of which the first is the best.
+/// The verdict where a server must refuse with one of these errors; the first is preferred.
 pub(crate) fn refused(status: Status, expected: &[Error]) -> Verdict {
     match status {
         Ok(()) => Verdict::Fail("it was granted".into()),
@@ -158,7 +159,7 @@ pub(crate) fn refused(status: Status, expected: &[Error]) -> Verdict {
     }
 }
 
-/// A server must not refuse.
+/// The verdict where a server must not refuse.
 pub(crate) fn granted(status: Status) -> Verdict {
     status.map_or_else(|error| Verdict::Fail(error.to_string()), |()| Verdict::Pass)
 }

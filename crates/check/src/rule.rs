@@ -1,22 +1,22 @@
-//! What a rule is, and what testing it came to.
+//! Rules, and reports of their tests.
 
 use crate::examiner::Examiner;
 use crate::verdict::{Result, Verdict};
 use std::fmt;
 use std::pin::Pin;
 
-/// A rule that servers are to keep.
+/// A rule that servers must keep.
 pub struct Rule {
     /// The rule, in a few words.
     pub name: &'static str,
-    /// Where it is written: `RFC 7862 15.10.3`, for example.
+    /// Its source, for example `RFC 7862 15.10.3`.
     pub source: &'static str,
-    /// What is tried.
+    /// What the test does.
     pub test: &'static str,
     pub(crate) test_it: Test,
 }
 
-/// Tests a rule. An error, which the test did not expect, counts as a failure of the rule.
+/// The function that tests a rule. An unexpected error counts as a failure of the rule.
 pub(crate) type Test = for<'a> fn(&'a mut Examiner) -> Testing<'a>;
 type Testing<'a> = Pin<Box<dyn Future<Output = Result<Verdict>> + Send + 'a>>;
 
@@ -26,14 +26,15 @@ impl fmt::Debug for Rule {
     }
 }
 
-/// Rules about one thing.
+/// Rules about one topic.
 pub(crate) struct Part {
     pub(crate) rules: &'static [Rule],
-    /// If the first rule does not pass, the others are not tested: the server does not have the feature.
+    /// Whether the other rules are skipped if the first does not pass: the server then lacks the
+    /// feature.
     pub(crate) first_is_needed: bool,
 }
 
-/// A row of a table of rules: name, source, what is tried, and the function that tries it.
+/// A row of a table of rules: name, source, description of the test, test function.
 macro_rules! rule {
     ($name:literal, $source:literal, $test:literal, $function:path) => {
         $crate::rule::Rule {
@@ -46,19 +47,19 @@ macro_rules! rule {
 }
 pub(crate) use rule;
 
-/// A rule, and what its test came to.
+/// A rule and the result of its test.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The rule.
     pub rule: &'static Rule,
-    /// What its test came to.
+    /// The result.
     pub verdict: Verdict,
 }
 
-/// What the test of a server came to.
+/// The results of the test of a server.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// One for each rule that was tested.
+    /// One finding per tested rule.
     pub findings: Vec<Finding>,
 }
 

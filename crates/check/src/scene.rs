@@ -7,7 +7,7 @@ use weir_nfs::v4::types::FileHandle;
 use weir_nfs::v4::{Error, Op, OpRes};
 use weir_vfs::{Caller, FileSystem, SetAttr};
 
-/// A name in the directory of the examination, and what has it.
+/// An object in the directory of the examination.
 pub(crate) struct Object {
     pub(crate) name: Vec<u8>,
     pub(crate) handle: FileHandle,
@@ -22,7 +22,7 @@ pub(crate) struct Scene {
     /// An empty file.
     pub(crate) file: Object,
     pub(crate) link: Object,
-    /// A name that nothing has.
+    /// An unused name.
     pub(crate) free: Vec<u8>,
 }
 
@@ -44,14 +44,14 @@ impl Scene {
         })
     }
 
-    /// Goes to the directory of the examination.
+    /// Makes the examination's directory the current filehandle.
     pub(crate) fn at_top(&self) -> Op {
         Op::Putfh(self.top.clone())
     }
 }
 
 impl Object {
-    /// Goes there.
+    /// Makes this object the current filehandle.
     pub(crate) fn at(&self) -> Op {
         Op::Putfh(self.handle.clone())
     }
@@ -70,7 +70,7 @@ async fn object(raw: &RawClient, name: Vec<u8>) -> Result<Object> {
     }
 }
 
-/// A compound on a scene of its own must fail with one of these errors, of which the first is the best.
+/// Sends a compound on a new scene. It must fail with one of these errors; the first is preferred.
 pub(crate) async fn fails(
     examiner: &mut Examiner,
     ops: impl FnOnce(&Scene) -> Vec<Op>,
@@ -80,7 +80,7 @@ pub(crate) async fn fails(
     Ok(refused(examiner.raw().await?.call(&ops(&scene)).await?.status, expected))
 }
 
-/// Several compounds on one scene, each of which must fail with its error.
+/// Sends several compounds on one scene. Each must fail with its error.
 pub(crate) async fn each_fails(
     examiner: &mut Examiner,
     tries: impl FnOnce(&Scene) -> Vec<(Vec<Op>, Error)>,

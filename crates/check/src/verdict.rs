@@ -1,16 +1,16 @@
-//! What a test comes to.
+//! The result of a test.
 
-/// What the test of a rule came to, from good to bad.
+/// The result of testing a rule, ordered from best to worst.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// The server keeps it.
+    /// The server keeps the rule.
     Pass,
-    /// The server is within its rights, but could do better, or does not support it.
+    /// The server is within its rights, but could do better, or lacks the feature.
     Note(String),
-    /// The server breaks it; what was asked and what came.
+    /// The server breaks the rule. Gives the request and the answer.
     Fail(String),
 }
 
-/// Why a test could not go on.
+/// Why a test could not continue.
 pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type Result<T> = std::result::Result<T, Error>;

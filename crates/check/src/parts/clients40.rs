@@ -103,7 +103,7 @@ pub(crate) const RULES: &[Rule] = &[
     ),
 ];
 
-/// A number that no server gives to this client but by chance.
+/// A client ID that a server assigns only by chance.
 const NEVER: u64 = 0xbad0_bad0_bad0_bad0;
 
 async fn served(examiner: &mut Examiner) -> Result<Verdict> {
@@ -147,7 +147,7 @@ async fn introduced(connection: &raw::Connection, who: &ClientOwner) -> Result<(
     Ok(introduce(connection, who).await?.map_err(|error| format!("SETCLIENTID: {error}"))?)
 }
 
-/// A client of its own.
+/// A separate client.
 async fn another(examiner: &Examiner) -> Result<Raw40> {
     let client = examiner.another_v40().await?;
     Ok(client.map_err(|error| format!("SETCLIENTID: {error}"))?)

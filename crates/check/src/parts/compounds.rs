@@ -210,21 +210,22 @@ async fn first_number(examiner: &mut Examiner) -> Result<Verdict> {
 
 async fn misordered(examiner: &mut Examiner) -> Result<Verdict> {
     let raw = examiner.raw().await?;
-    // The number that comes next is that of this request.
+    // `sequence_id` is this request's own number.
     let ahead = sequenced(raw, |args| args.sequence_id += 1).await?;
     let behind = sequenced(raw, |args| args.sequence_id -= 2).await?;
     let expected = &[Error::SeqMisordered];
     Ok(refused(ahead, expected).max(refused(behind, expected)))
 }
 
-/// Makes a directory below the examination's.
+/// Creates a directory in the directory of the examination.
 fn mkdir(raw: &RawClient, name: &[u8]) -> [Op; 2] {
     let attrs = Attrs { mode: Some(0o700), ..Attrs::default() };
     let args = create::Args { kind: Kind::Directory, name: name.into(), attrs: attrs.into() };
     [Op::Putfh(raw.dir.clone()), Op::Create(args)]
 }
 
-/// Whether two replies tell the same; SEQUENCE may tell of what has happened since.
+/// Whether two replies are equal. The results of SEQUENCE may differ, because they report events
+/// since then.
 fn same(first: &raw::Reply, again: &raw::Reply) -> bool {
     first.status == again.status && first.results.get(1..) == again.results.get(1..)
 }
@@ -242,7 +243,7 @@ async fn replayed(examiner: &mut Examiner) -> Result<Verdict> {
     })
 }
 
-/// The arguments of the last SEQUENCE, its reply being kept.
+/// The arguments of the last SEQUENCE, whose reply the server has kept.
 fn again(args: &mut sequence::Args) {
     (args.sequence_id, args.cache_this) = (args.sequence_id - 1, true);
 }
@@ -277,7 +278,7 @@ async fn false_retry(examiner: &mut Examiner) -> Result<Verdict> {
 async fn too_many_operations(examiner: &mut Examiner) -> Result<Verdict> {
     let raw = examiner.raw().await?;
     let most = raw.session.fore().max_operations as usize;
-    // SEQUENCE is one of them.
+    // SEQUENCE counts as one.
     let fits = raw.call(&vec![Op::Putrootfh(()); most - 1]).await?.status;
     let reply = raw.session.compound(|_| {}, &vec![Op::Putrootfh(()); most]).await?;
     Ok(granted(fits).max(refused(reply.status, &[Error::TooManyOps])))
@@ -309,7 +310,8 @@ async fn kept_size(examiner: &mut Examiner) -> Result<Verdict> {
     sizes(examiner, Error::RepTooBigToCache, true, change).await
 }
 
-/// Sends a request in a session that its reply just fits, and in one that it does not.
+/// Sends a request in a session whose limit its reply just fits, and in one whose limit it exceeds.
+/// The latter must fail with `error`.
 async fn sizes(
     examiner: &mut Examiner,
     error: Error,
@@ -327,7 +329,7 @@ async fn sizes(
         });
         let session = match begun.await {
             Ok(session) => session,
-            // A server may insist on more than the least.
+            // A server may refuse a session this small.
             Err(error) => return Ok(Verdict::Note(format!("a session of {limit} bytes: {error}"))),
         };
         let status = session.compound(|args| args.cache_this = keep, &ops).await?.status;
@@ -336,7 +338,7 @@ async fn sizes(
             Verdict::Fail(why) => Verdict::Fail(format!("{limit} bytes: {why}")),
             what => what,
         });
-        // A session this small may not take the answer.
+        // The reply to that may not fit a session this small.
         let _ = session.end().await;
     }
     Ok(verdict)

@@ -1,4 +1,5 @@
-//! Delegations that are recalled and not returned (RFC 8881 sections 10.4.5 and 8.2.4).
+//! Delegations that the client does not return when they are recalled (RFC 8881 sections 10.4.5 and
+//! 8.2.4).
 
 use crate::examiner::{Examiner, Revocation};
 use crate::raw_open::{RawClient, RawOpen, ShareAccess, ShareDeny, granted, open_args, refused};
@@ -44,11 +45,12 @@ pub(crate) const RULES: &[Rule] = &[
     ),
 ];
 
-/// How often a delegation is asked for, and the pause: until then the server has tried the backchannel.
+/// How often, and how long apart, the check asks for a delegation. In this time the server tests
+/// the backchannel.
 const ASKED: usize = 40;
-/// How often the other client's open is sent, and its holder's lease is renewed.
+/// Interval at which the other client's OPEN is repeated and the holder's lease renewed.
 const PAUSE: Duration = Duration::from_millis(250);
-/// How long a delegation is in the way at most.
+/// Maximum time for which the delegation may block the other client.
 const PATIENCE_LEASES: u32 = 3;
 
 async fn granted_in_the_end(examiner: &mut Examiner) -> Result<Verdict> {
@@ -71,7 +73,7 @@ async fn freed(examiner: &mut Examiner) -> Result<Verdict> {
     Ok(revocation(examiner).await?.freed)
 }
 
-/// What the rules of this part judge, tried once because it takes a lease.
+/// Runs the test that the rules of this part judge. It runs once, because it takes a lease.
 async fn revocation(examiner: &mut Examiner) -> Result<Revocation> {
     if let Some(known) = &examiner.revocation {
         return Ok(known.clone());
@@ -96,7 +98,7 @@ fn all(verdict: &Verdict) -> Revocation {
     Revocation { granted: v(), told: v(), refused: v(), tested: v(), freed: v() }
 }
 
-/// Opens a file to read until that comes with a delegation.
+/// Opens a file for reading until the server grants a delegation.
 async fn delegated(holder: &RawClient, name: &[u8]) -> Result<Option<(RawOpen, StateId)>> {
     let access = ShareAccess::READ | ShareAccess::WANT_READ_DELEG;
     for _ in 0..ASKED {
@@ -170,7 +172,7 @@ async fn revoked(
     })
 }
 
-/// What SEQUENCE tells a client.
+/// The status flags of SEQUENCE.
 async fn flags(client: &RawClient) -> Result<StatusFlags> {
     let reply = client.session.compound(|_| {}, &[]).await?;
     match reply.results.first() {

@@ -1,4 +1,4 @@
-//! Directories in pieces (RFC 8881 section 18.23): cookies, small replies, changes in between.
+//! Directories read in pieces (RFC 8881 section 18.23): cookies, small replies, changes in between.
 
 use crate::examiner::Examiner;
 use crate::rule::{Rule, rule};
@@ -35,9 +35,9 @@ pub(crate) const RULES: &[Rule] = &[
     ),
 ];
 
-/// Files in the directory: more than fit in the smaller replies by far.
+/// Files in the directory: many more than fit in the smaller replies.
 const FILES: usize = 150;
-/// More entries than the directory can have told without end.
+/// Number of entries after which the listing counts as endless.
 const MOST_ENTRIES: usize = 10 * FILES;
 
 async fn empty(examiner: &mut Examiner) -> Result<Verdict> {
@@ -83,13 +83,13 @@ async fn from_any_cookie(examiner: &mut Examiner) -> Result<Verdict> {
     Ok(Verdict::Pass)
 }
 
-/// Names that are listed already go, and some that are not.
+/// Remove names that were already listed, and some that were not.
 async fn while_others_go(examiner: &mut Examiner) -> Result<Verdict> {
     let dir = examiner.many().await?;
     let first = examiner.ours.readdir(&Caller::Own, dir, 0, 40, true).await?.entries;
     let last = first.last().map_or(0, |entry| entry.cookie);
     let gone = |index: usize| index.is_multiple_of(3);
-    // The other rules of this part have been tested.
+    // This is the last rule of the part, so no other needs the directory.
     examiner.many = None;
     for index in (0..FILES).filter(|index| gone(*index)) {
         examiner.ours.unlink(&Caller::Own, dir, &name(index)).await?;
@@ -101,7 +101,7 @@ async fn while_others_go(examiner: &mut Examiner) -> Result<Verdict> {
 }
 
 impl Examiner {
-    /// A directory of [`FILES`] files, which is made once.
+    /// A directory of [`FILES`] files, created once.
     async fn many(&mut self) -> Result<FileId> {
         if let Some(dir) = self.many {
             return Ok(dir);
@@ -114,7 +114,7 @@ impl Examiner {
         Ok(dir)
     }
 
-    /// The entries after a cookie, but for the directory itself and the one above, by so many.
+    /// The entries after a cookie except `.` and `..`, read in pieces of this size.
     async fn list(&self, dir: FileId, mut cookie: u64, count: usize) -> Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         loop {
@@ -135,7 +135,7 @@ fn name(index: usize) -> Vec<u8> {
     format!("file number {index}").into_bytes()
 }
 
-/// Whether the files of these numbers are there, each once, and no others.
+/// Checks that the files with these numbers are listed once each, and no others.
 fn judge(entries: &[DirEntry], expected: impl IntoIterator<Item = usize>) -> Verdict {
     let mut told: BTreeMap<&[u8], usize> = BTreeMap::new();
     for entry in entries.iter().filter(|entry| entry.name != b"." && entry.name != b"..") {

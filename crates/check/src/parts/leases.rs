@@ -1,5 +1,5 @@
-//! Leases (RFC 8881 sections 8.3 and 8.4): what becomes of the locks of a client that falls silent,
-//! and of one that does not.
+//! Leases (RFC 8881 sections 8.3 and 8.4): the locks of a client that stops renewing its lease, and
+//! of one that does not.
 
 use super::locks::{ONE, exclusive};
 use crate::examiner::{Examiner, Silence, Silence40};
@@ -59,9 +59,9 @@ pub(crate) const RULES: &[Rule] = &[
     ),
 ];
 
-/// How often a lock of the silent client is asked for.
+/// Interval at which another client requests the silent client's lock.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// How long after its lease a silent client's lock is in the way at most, in leases.
+/// Maximum time, in leases, for which a silent client's lock may block other clients.
 const PATIENCE_LEASES: u32 = 3;
 
 async fn in_the_way(examiner: &mut Examiner) -> Result<Verdict> {
@@ -93,7 +93,7 @@ async fn open40(examiner: &mut Examiner) -> Result<Verdict> {
 }
 
 impl Examiner {
-    /// What the rules of this part judge, tried once because it takes a lease.
+    /// Runs the test that the rules of this part judge. It runs once, because it takes a lease.
     async fn silence(&mut self) -> Result<&Silence> {
         let silence = match self.silence.take() {
             Some(silence) => silence,
@@ -137,7 +137,7 @@ impl Examiner {
             }
         };
         let waited = |time: Duration| format!("after {time:.0?} of a lease of {lease:.0?}");
-        // The answer that granted it may have been under way while the lease ran out.
+        // The reply that granted the lock may have arrived just as the lease ended.
         let early = |time: Duration| time + ASK_AGAIN * 2 < lease;
         let in_the_way = match free_after {
             Some(time) if early(time) => {
@@ -167,7 +167,7 @@ impl Examiner {
     }
 }
 
-/// A client of version 4.0 that has a lock and falls silent.
+/// A client of version 4.0 that has a lock and stops renewing its lease.
 struct Silent40 {
     client: Raw40,
     owner: Owner40,
@@ -178,7 +178,7 @@ struct Silent40 {
 }
 
 impl Silent40 {
-    /// An error of the server's if it does not serve the version.
+    /// Creates the client, or returns the server's error if it does not serve the version.
     async fn begin(examiner: &mut Examiner) -> Result<std::result::Result<Self, Status>> {
         let (_, name) = examiner.create("leased").await?;
         let client = match examiner.another_v40().await? {
@@ -192,7 +192,7 @@ impl Silent40 {
         Ok(Ok(Self { client, owner, locker, name, open, lock }))
     }
 
-    /// What the client is told once another has its lock.
+    /// The answers that the client gets once another client has its lock.
     async fn judge(
         mut self,
         theirs: &NfsFs,
@@ -230,10 +230,10 @@ impl Silent40 {
     }
 }
 
-/// Whether a lock that another client has by now is refused to the client that had it before.
+/// Checks that the server refuses the client a lock that another client has since acquired.
 async fn again(file: &dyn OpenFile, lost: Lock) -> Verdict {
     match file.lock(ONE, lost, false).await {
-        // The client itself says so when the server has told it that the lock is lost.
+        // The client itself fails the call if the server has reported the lock lost.
         Err(Error::WouldBlock | Error::Io) => Verdict::Pass,
         Err(error) => Verdict::Fail(error.to_string()),
         Ok(()) => Verdict::Fail("two clients have it".into()),

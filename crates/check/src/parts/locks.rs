@@ -75,9 +75,9 @@ pub(crate) const RULES: &[Rule] = &[
 
 pub(crate) const ONE: LockOwner = LockOwner(1);
 const TWO: LockOwner = LockOwner(2);
-/// The end of a file as large as offsets of 63 bits allow.
+/// The end of the largest file that 63-bit offsets allow.
 const LARGEST: Option<u64> = Some(1 << 63);
-/// How long the locks of a file that was closed may take to go.
+/// Maximum time until the locks of a closed file are released.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn exclusive(start: u64, end: u64) -> Lock {
@@ -88,14 +88,14 @@ fn shared(start: u64, end: u64) -> Lock {
     Lock { range: LockRange { start, end }, exclusive: false }
 }
 
-/// A file, open to both clients.
+/// A file that both clients have open.
 struct Both {
     ours: Arc<dyn OpenFile>,
     theirs: Arc<dyn OpenFile>,
 }
 
 impl Examiner {
-    /// A new file, open to both clients. Its locks go with it.
+    /// Creates a file and opens it in both clients.
     async fn both(&mut self) -> Result<Both> {
         let known = self.make("locked", &[(true, 100_000)]).await?;
         let theirs = self.opened_by(&self.theirs, &known.name).await?.file;
@@ -104,7 +104,7 @@ impl Examiner {
 }
 
 impl Both {
-    /// Whether the other client's locks would be refused as they should.
+    /// Checks which of the other client's lock requests the server would refuse.
     async fn theirs_are(&self, expected: &[(Lock, bool)]) -> Result<Verdict> {
         for &(lock, refused) in expected {
             let taken = match self.theirs.lock(ONE, lock, false).await {
@@ -182,7 +182,7 @@ async fn is_told(examiner: &mut Examiner) -> Result<Verdict> {
         match length {
             _ if !right => return Ok(Verdict::Fail(told)),
             length if length == lock.range.wire_length() => {}
-            // To the largest offset that the server has is all that it could grant.
+            // A server with 63-bit offsets can grant no more than this.
             length if lock.range.end == TO_END && offset.checked_add(length) == LARGEST => {
                 verdict = Verdict::Note(told);
             }
@@ -252,7 +252,7 @@ async fn go_with_the_file(examiner: &mut Examiner) -> Result<Verdict> {
     again.lock(ONE, exclusive(0, TO_END), false).await?;
     drop(again);
     let begun = Instant::now();
-    // Given up in the background.
+    // The client releases the locks in the background.
     loop {
         match both.theirs_are(&[(exclusive(0, 1), false)]).await? {
             Verdict::Fail(_) if begun.elapsed() < PATIENCE => {

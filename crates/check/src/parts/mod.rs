@@ -1,4 +1,4 @@
-//! The rules, a file for each part: a table of rules, then the function of each in the same order.
+//! The rules, one file per part: a table of rules, then their functions in the same order.
 
 pub(crate) mod attributes;
 pub(crate) mod clients40;
@@ -32,7 +32,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part { rules: directories::RULES, first_is_needed: false },
 ];
 
-/// Version 4.0, which not every server has.
+/// The parts for version 4.0, which not every server serves.
 pub(crate) const V40: &[Part] = &[
     Part { rules: clients40::RULES, first_is_needed: true },
     Part { rules: replays40::RULES, first_is_needed: false },
@@ -45,7 +45,7 @@ pub(crate) const LEASES: &[Part] = &[
     Part { rules: delegations::RULES, first_is_needed: false },
 ];
 
-/// What ends every examination.
+/// The last part of every examination.
 pub(crate) const LAST: Part = Part {
     rules: &[rule!(
         "created files and directories can be removed",
@@ -56,7 +56,7 @@ pub(crate) const LAST: Part = Part {
     first_is_needed: false,
 };
 
-/// Removes everything, and the examination's clients.
+/// Removes all files and ends the examination's clients.
 async fn removal(examiner: &mut Examiner) -> Result<Verdict> {
     Ok(examiner.end().await)
 }

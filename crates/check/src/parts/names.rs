@@ -239,7 +239,7 @@ async fn create_below_file(examiner: &mut Examiner) -> Result<Verdict> {
     fails(examiner, |s| vec![s.file.at(), make(Kind::Directory, b"x")], &[Error::NotDir]).await
 }
 
-/// LINK of something, in the directory of the examination.
+/// A LINK of an object in the directory of the examination.
 fn link(s: &Scene, from: Op, to: &[u8]) -> Vec<Op> {
     vec![from, Op::Savefh(()), s.at_top(), Op::Link(to.into())]
 }
@@ -264,7 +264,8 @@ async fn remove_empty(examiner: &mut Examiner) -> Result<Verdict> {
     fails(examiner, |s| vec![s.at_top(), Op::Remove("".into())], &[Error::Inval]).await
 }
 
-/// A scene whose directory has one in it, and a verdict with that; then it is empty again.
+/// Sends a compound on a scene whose directory is not empty. It must fail with one of these errors.
+/// Empties the directory afterwards.
 async fn with_full_dir(
     examiner: &mut Examiner,
     ops: impl FnOnce(&Scene) -> Vec<Op>,
@@ -283,7 +284,7 @@ async fn remove_full(examiner: &mut Examiner) -> Result<Verdict> {
     with_full_dir(examiner, ops, &[Error::NotEmpty]).await
 }
 
-/// RENAME within the directory of the examination.
+/// A RENAME within the directory of the examination.
 fn move_to(s: &Scene, from: &[u8], to: &[u8]) -> Vec<Op> {
     let rename = rename::Args { from: from.into(), to: to.into() };
     vec![s.at_top(), Op::Savefh(()), Op::Rename(rename)]

@@ -124,8 +124,8 @@ async fn would_deny(examiner: &mut Examiner) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Opens a file with one access and deny mode, and by another owner with another; the second must be refused
-/// if they `meet`.
+/// Opens a file with one access and deny mode, and with another for another owner. The server must
+/// refuse the second if they conflict (`meet`).
 async fn both(
     client: &Raw40,
     name: &[u8],
@@ -234,7 +234,7 @@ async fn lookup_refused(examiner: &mut Examiner, name: &[u8], error: Error) -> R
     Ok(refused(client.call(&ops).await?.status, &[error]))
 }
 
-/// The open of an owner before and after an upgrade from reading to reading and writing.
+/// An open, and its stateid from before an upgrade from reading to reading and writing.
 async fn upgraded(client: &Raw40, owner: &mut Owner40, name: &[u8]) -> Result<(RawOpen, StateId)> {
     let before = client.opened(owner, name, ShareAccess::READ).await?.stateid;
     let after = client.opened(owner, name, ShareAccess::BOTH).await?;

@@ -1,5 +1,6 @@
-//! READ_PLUS (RFC 7862 section 15.10). Files of a known layout are read by raw calls, and every reply is
-//! compared with the file: order, contiguity, clipping, `eof`, holes where data was written.
+//! READ_PLUS (RFC 7862 section 15.10). The rules read files of known layout with raw calls and
+//! compare every reply with the file: order, contiguity, clipping, `eof`, holes where data was
+//! written.
 //!
 //! A server may send data for a hole. That is a note, not a failure.
 
@@ -129,7 +130,7 @@ const MIB: usize = 1 << 20;
 const STEPS: [usize; 5] = [511, 4 * KIB, 64 * KIB, MIB, 4 * MIB];
 /// A file whose last hole ends at an odd size.
 const TAIL: &[(bool, usize)] = &[(true, 5000), (false, 70_001)];
-/// Files alternate data and holes of these sizes.
+/// Block sizes of the files that alternate data and holes.
 const BLOCKS: [usize; 2] = [4 * KIB, 32 * KIB];
 
 async fn is_served(examiner: &mut Examiner) -> Result<Verdict> {
@@ -264,13 +265,13 @@ async fn zeros(examiner: &mut Examiner) -> Result<Verdict> {
     Ok(file.in_steps(&[4 * KIB, 64 * KIB]).await)
 }
 
-/// A hole is filled block by block; after each, no reply may say that there is none.
+/// Fills a hole block by block. After each WRITE, no reply may report a hole in the block.
 async fn filled_hole(examiner: &mut Examiner) -> Result<Verdict> {
     let mut file = examiner.make("filled", &[(false, MIB)]).await?;
     for block in (0..256).map(|i| i * 37 % 256) {
         let at = block * 4 * KIB;
         let bytes = [block as u8 | 1; 4 * KIB];
-        // Reads of the neighbourhood are under way while it changes.
+        // Adjacent blocks are read during the write.
         let both = futures_util::future::join(
             file.read_plus(at.saturating_sub(8 * KIB) as u64, 24 * KIB as u64),
             file.write_bytes(at, &bytes),
@@ -310,7 +311,7 @@ async fn regrown(examiner: &mut Examiner) -> Result<Verdict> {
 }
 
 impl Known {
-    /// Reads the whole file in steps of each of the sizes.
+    /// Reads the whole file in steps of each size.
     async fn in_steps(&self, steps: &[usize]) -> Verdict {
         for &step in steps {
             let mut offset = 0;

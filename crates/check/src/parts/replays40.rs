@@ -1,5 +1,5 @@
-//! Requests of version 4.0 that come again, to an owner (RFC 7530 sections 9.1.7 and 9.1.8) and to the server
-//! (RFC 7530 section 3.1.1), and requests that only resemble an earlier one.
+//! Retransmitted requests of version 4.0, per owner (RFC 7530 sections 9.1.7 and 9.1.8) and per
+//! connection (RFC 7530 section 3.1.1), and requests that only resemble an earlier one.
 
 use crate::examiner::Examiner;
 use crate::raw_open::{RawOpen, ShareAccess, ShareDeny, granted, refused};
@@ -136,7 +136,7 @@ async fn open_again(examiner: &mut Examiner) -> Result<Verdict> {
     Ok(verdict.max(closed).max(refused(read, &[Error::BadStateId])))
 }
 
-/// Has an owner known to the server, so that its next OPEN need not be confirmed.
+/// Confirms an owner, so that its next OPEN need not be confirmed.
 async fn confirmed(client: &Raw40, owner: &mut Owner40, name: &[u8]) -> Result<()> {
     let open = client.opened(owner, name, ShareAccess::READ).await?;
     Ok(client.close(owner, &open).await?.map_err(|error| format!("CLOSE: {error}"))?)
@@ -165,7 +165,7 @@ async fn misordered(examiner: &mut Examiner) -> Result<Verdict> {
     let mut owner = Owner40::new("out of order");
     let open = client.opened(&mut owner, &name, ShareAccess::READ).await?;
     let mut verdict = Verdict::Pass;
-    // The last one was one less than the next.
+    // The last seqid used is `owner.seqid - 1`.
     for seqid in [owner.seqid - 2, owner.seqid + 1] {
         let args = client.open_args(&owner, &name, ShareAccess::READ, ShareDeny::empty());
         let sent = client.send_open(&open::Args { seqid, ..args }).await?;
@@ -210,7 +210,7 @@ async fn confirm_again(examiner: &mut Examiner) -> Result<Verdict> {
     Ok(verdict.max(granted(client.close(&mut owner, &open).await?)))
 }
 
-/// Both succeeded with the same results.
+/// Checks that both replies succeeded with the same results.
 fn same(first: &Reply, again: &Reply) -> Verdict {
     match (first.status, again.status) {
         (Ok(()), Ok(())) if first.results == again.results => Verdict::Pass,
@@ -218,18 +218,18 @@ fn same(first: &Reply, again: &Reply) -> Verdict {
             Verdict::Fail(format!("{:?} became {:?}", first.results, again.results))
         }
         (Ok(()), Err(error)) => Verdict::Fail(error.to_string()),
-        (Err(error), _) => Verdict::Fail(format!("the first one: {error}")),
+        (Err(error), _) => Verdict::Fail(format!("the first request: {error}")),
     }
 }
 
-/// Sends an operation on a file twice, the same.
+/// Sends the same operation on a file twice.
 async fn twice(client: &Raw40, file: &FileHandle, op: Op) -> Result<(Reply, Reply)> {
     let first = client.on(file, op.clone()).await?;
     let again = client.on(file, op).await?;
     Ok((first, again))
 }
 
-/// An open to read and write, of a known owner.
+/// Opens a file for reading and writing, for a confirmed owner.
 async fn opened(client: &Raw40, owner: &mut Owner40, name: &[u8]) -> Result<RawOpen> {
     client.opened(owner, name, ShareAccess::BOTH).await
 }
@@ -313,12 +313,12 @@ async fn not_counted(examiner: &mut Examiner) -> Result<Verdict> {
     Ok(verdict.max(granted(client.close(&mut owner, &open).await?)))
 }
 
-/// An RPC transaction that no other call of the connection has but by chance.
+/// An xid that another call of the connection has only by chance.
 fn transaction() -> u32 {
     getrandom::u32().unwrap_or(0x5eed)
 }
 
-/// Sends a compound twice under one RPC transaction: it must succeed both times.
+/// Sends a compound twice with one xid. It must succeed both times with the same results.
 async fn retransmitted(client: &Raw40, ops: &[Op]) -> Result<Verdict> {
     let xid = transaction();
     let first = client.connection.call_as(xid, ops).await?;
@@ -326,7 +326,7 @@ async fn retransmitted(client: &Raw40, ops: &[Op]) -> Result<Verdict> {
     Ok(same(&first, &again))
 }
 
-/// Makes a directory below the examination's.
+/// Creates a directory in the directory of the examination.
 fn mkdir(client: &Raw40, name: &[u8]) -> [Op; 2] {
     let attrs = Attrs { mode: Some(0o700), ..Attrs::default() };
     let args = create::Args { kind: Kind::Directory, name: name.into(), attrs: attrs.into() };

@@ -150,7 +150,7 @@ async fn create_session_flags(examiner: &mut Examiner) -> Result<Verdict> {
     Ok(worst)
 }
 
-/// EXCHANGE_ID with more flags; what it returned.
+/// Sends EXCHANGE_ID with additional flags.
 async fn exchange(
     connection: &raw::Connection,
     client: &ClientOwner,
@@ -166,7 +166,7 @@ async fn exchange(
     }
 }
 
-/// EXCHANGE_ID of a client, which must succeed.
+/// Sends EXCHANGE_ID of a client, which must succeed.
 async fn exchanged(
     connection: &raw::Connection,
     client: &ClientOwner,
@@ -193,7 +193,7 @@ async fn update_unknown(examiner: &mut Examiner) -> Result<Verdict> {
     Ok(refused(unknown, expected).max(refused(unconfirmed, expected)))
 }
 
-/// A client with a session, and its name.
+/// A client's owner and its session.
 async fn with_session(examiner: &Examiner) -> Result<(ClientOwner, raw::Session)> {
     let client = raw::new_client();
     let connection = examiner.connection(2).await?;
@@ -237,7 +237,7 @@ async fn replaced_unconfirmed(examiner: &mut Examiner) -> Result<Verdict> {
     Ok(refused(status, &[Error::StaleClientId]))
 }
 
-/// Restarts a client of a session: the session of the new run.
+/// Restarts a client. Returns the session of the new instance.
 async fn restart(examiner: &Examiner, client: &ClientOwner) -> Result<raw::Session> {
     let again = ClientOwner { verifier: *b"restart!", ..client.clone() };
     Ok(raw::Session::begin_as(examiner.connection(2).await?, again, |_| {}).await?)
@@ -263,7 +263,7 @@ async fn create_for_replaced(examiner: &mut Examiner) -> Result<Verdict> {
     Ok(refused(status, &[Error::StaleClientId]))
 }
 
-/// A number that no server gives to this client but by chance.
+/// A client ID that a server assigns only by chance.
 const NEVER: u64 = 0xbad0_bad0_bad0_bad0;
 
 async fn create_unknown(examiner: &mut Examiner) -> Result<Verdict> {
@@ -333,7 +333,7 @@ async fn bind_unknown(examiner: &mut Examiner) -> Result<Verdict> {
 
 async fn complete_twice(examiner: &mut Examiner) -> Result<Verdict> {
     let raw = examiner.raw().await?;
-    // The session has said so when it began.
+    // The session sent RECLAIM_COMPLETE when it began.
     let complete = Op::ReclaimComplete(reclaim_complete::Args { one_fs: false });
     Ok(refused(raw.call(&[complete]).await?.status, &[Error::CompleteAlready]))
 }

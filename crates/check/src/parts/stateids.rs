@@ -1,4 +1,4 @@
-//! Stateids (RFC 8881 section 8.2): the special ones, those that are no good, and earlier ones of an open.
+//! Stateids (RFC 8881 section 8.2): special, invalid and old ones.
 
 use crate::examiner::{Examiner, Known};
 use crate::raw_open::{RawOpen, ShareAccess, granted, refused};
@@ -81,10 +81,10 @@ pub(crate) const RULES: &[Rule] = &[
 ];
 
 const BAD: &[&str] = &["NFS4ERR_BAD_STATEID"];
-/// A stateid may look like one of an earlier run of the server.
+/// An invalid stateid may look like one of an earlier run of the server.
 const BAD_OR_STALE: &[&str] = &["NFS4ERR_BAD_STATEID", "NFS4ERR_STALE_STATEID"];
 
-/// A file that is open.
+/// An open file.
 async fn opened(examiner: &mut Examiner) -> Result<Known> {
     examiner.make("stateids", &[(true, 10_000)]).await
 }
@@ -153,7 +153,7 @@ async fn of_a_closed_file(examiner: &mut Examiner) -> Result<Verdict> {
     Ok(refused(raw.read(&open.handle, open.stateid).await?, &[Error::BadStateId]))
 }
 
-/// The stateids of an open before and after an upgrade from reading to reading and writing.
+/// An open after an upgrade from reading to reading and writing, and its stateid from before.
 async fn upgraded(examiner: &mut Examiner) -> Result<(RawOpen, StateId)> {
     let (_, name) = examiner.create("upgraded").await?;
     let raw = examiner.raw().await?;

@@ -1,4 +1,4 @@
-//! Callbacks of a connection of its own: every one is answered with success, and nothing is given back.
+//! Callbacks of a separate connection: answers every one with success, and returns no delegation.
 
 use weir_nfs::v4::cb::sequence;
 use weir_nfs::v4::{
@@ -8,12 +8,12 @@ use weir_nfs::v4::{
 use weir_rpc::{AcceptStatus, ProgramId};
 use weir_xdr::{Bytes, Decoder, Encoder, Message};
 
-/// The program that CREATE_SESSION names.
+/// The callback program number that CREATE_SESSION announces.
 pub(super) const PROGRAM: u32 = 0x4000_0000;
-/// Most operations of a callback that are looked at.
+/// Maximum number of operations decoded from a callback.
 const MOST_OPS: u32 = 16;
 
-/// Answers a call of the server's.
+/// Answers a call of the server.
 pub(super) fn answer(call: Bytes) -> Option<Message> {
     let id = ProgramId { program: PROGRAM, version: CB_VERSION };
     weir_rpc::answer(call, id, |header, d, e| match header.procedure {

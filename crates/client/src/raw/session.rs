@@ -33,8 +33,8 @@ pub struct Reply {
 }
 
 impl Connection {
-    /// Connects to the server of `url`, to send compounds of a minor version. The URL's path is not used.
-    /// Callbacks are answered with success, and nothing is done about them.
+    /// Connects to the server of `url` for compounds of a minor version. The URL's path is not
+    /// used. The connection answers callbacks with success and otherwise ignores them.
     ///
     /// # Errors
     /// [`Error::Connect`], [`Error::Option`].
@@ -61,11 +61,11 @@ impl Connection {
         self.send(None, ops).await
     }
 
-    /// Sends one compound under an RPC transaction number of the caller's choice: the same compound under
-    /// the same number is a retransmission.
+    /// Sends one compound with an xid of the caller's choice. The same compound with the same xid
+    /// is a retransmission.
     ///
     /// # Errors
-    /// As of [`call`](Self::call).
+    /// As [`call`](Self::call).
     pub async fn call_as(&self, xid: u32, ops: &[Op]) -> Result<Reply> {
         self.send(Some(xid), ops).await
     }
@@ -124,7 +124,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Introduces a client that the server does not know, and creates its session.
+    /// Establishes a client that the server does not know, and creates its session.
     ///
     /// # Errors
     /// The server does not answer, or refuses one of EXCHANGE_ID, CREATE_SESSION and RECLAIM_COMPLETE.
@@ -132,10 +132,10 @@ impl Session {
         Self::begin_as(connection, new_client(), |_| {}).await
     }
 
-    /// The same for a client of the caller's choice, with changed arguments of CREATE_SESSION.
+    /// As [`begin`](Self::begin), for a given client and with changed CREATE_SESSION arguments.
     ///
     /// # Errors
-    /// As of [`begin`](Self::begin).
+    /// As [`begin`](Self::begin).
     pub async fn begin_as(
         connection: Connection,
         client: ClientOwner,
@@ -157,7 +157,7 @@ impl Session {
         let complete = Op::ReclaimComplete(reclaim_complete::Args { one_fs: false });
         let reply = begun.call(&[complete]).await?;
         match reply.status {
-            // A client that the server knew may have said so before.
+            // A client that the server knows may have sent RECLAIM_COMPLETE before.
             Ok(()) | Err(v4::Error::CompleteAlready) => Ok(begun),
             Err(_) => Err(begun.connection.unexpected("RECLAIM_COMPLETE", &reply)),
         }
@@ -178,11 +178,11 @@ impl Session {
         }
     }
 
-    /// Sends one compound with changed arguments of SEQUENCE; the reply has the result of SEQUENCE, and
-    /// may be of any status.
+    /// Sends one compound with changed SEQUENCE arguments. The reply includes the result of
+    /// SEQUENCE, and may have any status.
     ///
     /// # Errors
-    /// As of [`Connection::call`].
+    /// As [`Connection::call`].
     pub async fn compound(
         &self,
         change: impl FnOnce(&mut sequence::Args),
@@ -207,17 +207,17 @@ impl Session {
         Ok(reply)
     }
 
-    /// The client's number.
+    /// The client ID.
     pub fn client_id(&self) -> ClientId {
         self.client
     }
 
-    /// The session's name.
+    /// The session ID.
     pub fn id(&self) -> SessionId {
         self.session
     }
 
-    /// What the server granted the session's fore channel.
+    /// The attributes that the server granted for the fore channel.
     pub fn fore(&self) -> &ChannelAttrs {
         &self.fore
     }
@@ -246,14 +246,14 @@ impl Session {
     }
 }
 
-/// A client that is new to every server.
+/// A client owner that no server knows.
 pub fn new_client() -> ClientOwner {
     let random = getrandom::u64().unwrap_or_else(|_| std::process::id().into());
     let owner = format!("weir raw {random:016x}").as_bytes().into();
     ClientOwner { verifier: random.to_be_bytes(), owner }
 }
 
-/// The arguments that introduce `client`.
+/// The EXCHANGE_ID arguments of `client`.
 pub fn exchange_id(client: ClientOwner) -> exchange_id::Args {
     exchange_id::Args {
         client,
@@ -263,7 +263,7 @@ pub fn exchange_id(client: ClientOwner) -> exchange_id::Args {
     }
 }
 
-/// The arguments that create a session with one slot.
+/// The CREATE_SESSION arguments for a session with one slot.
 pub fn create_session(client_id: ClientId, sequence_id: u32) -> create_session::Args {
     let channel = ChannelAttrs {
         max_request_size: MAX_RESULT_BYTES as u32,
@@ -284,7 +284,7 @@ pub fn create_session(client_id: ClientId, sequence_id: u32) -> create_session::
     }
 }
 
-/// Bytes of a reply's RPC header whose verifier is empty.
+/// Bytes of an RPC reply header with an empty verifier.
 const REPLY_HEADER_BYTES: usize = 24;
-/// Most bytes of a reply.
+/// Maximum bytes of a reply.
 const MAX_RESULT_BYTES: usize = 64 << 10;

@@ -47,7 +47,7 @@ pub(crate) struct Request {
     encoder: Encoder,
     operation: &'static str,
     expect: Expect,
-    /// The call's transaction, if it is not the connection that chooses one.
+    /// The xid, if the caller chooses it.
     xid: Option<u32>,
 }
 
@@ -68,7 +68,7 @@ impl Request {
         Self { encoder, operation, expect, xid: None }
     }
 
-    /// Sends the call under a transaction of the caller's choice, which no call that waits has.
+    /// Sends the call with an xid of the caller's choice, which no pending call may have.
     pub(crate) fn set_xid(&mut self, xid: u32) {
         self.xid = Some(xid);
     }
@@ -84,7 +84,7 @@ impl Request {
 pub(crate) struct Reply {
     /// The results; for a read, the part before its payload.
     pub(crate) body: Bytes,
-    /// The layout of a read that succeeded; or the violation of the protocol in its results.
+    /// The layout of a successful read, or the protocol violation in its results.
     pub(crate) read: Option<std::result::Result<Layout, Violation>>,
     /// The call was sent on an earlier connection, too: the server may have executed it already,
     /// and this may be its answer to the resent call.
@@ -134,7 +134,7 @@ impl Connection {
         answer.await.unwrap_or(Err(Error::Local(weir_vfs::Error::Io)))
     }
 
-    /// The server that it goes to.
+    /// The server's address.
     pub(crate) fn peer(&self) -> &Peer {
         &self.shared.peer
     }
@@ -193,7 +193,7 @@ struct Table {
 }
 
 impl Table {
-    /// A transaction that no call has that waits.
+    /// An xid that no pending call has.
     fn new_xid(&mut self) -> u32 {
         let mut xid = self.next_xid;
         while self.calls.contains_key(&xid) {
@@ -218,18 +218,18 @@ struct Call {
     expect: Expect,
     order: u64,
     submitted: Instant,
-    /// When it was first sent completely.
+    /// When the call was first sent completely.
     first_sent: Option<Instant>,
-    /// When it was sent completely on this connection.
+    /// When the call was sent completely on this connection.
     sent: Option<Instant>,
-    /// It was, or may have been, sent on an earlier connection.
+    /// The call was, or may have been, sent on an earlier connection.
     resent: bool,
     done: oneshot::Sender<Result<Reply>>,
 }
 
 impl Call {
-    /// How long it has waited for the server: since `sent`, or else since the connection last sent
-    /// bytes.
+    /// How long the call has waited for the server: since `sent`, or else since the connection last
+    /// sent bytes.
     fn waited(&self, sent: Option<Instant>, progress: Option<Instant>) -> Duration {
         let since =
             sent.unwrap_or_else(|| progress.map_or(self.submitted, |p| p.max(self.submitted)));
@@ -246,11 +246,11 @@ const MAX_RECORD_BYTES: usize = MAX_TRANSFER as usize + (1 << 20);
 /// Room for a reply's RPC header, and for the results before the payload of a read.
 const ORDINARY_HEADER_BYTES: usize = 32;
 const ORDINARY_HEAD_BYTES: usize = 128;
-/// Most messages passed to the kernel in one call.
+/// Maximum number of messages passed to the kernel in one call.
 const BATCH: usize = 32;
-/// Slices in one call; the kernel accepts 1024.
+/// Maximum number of slices in one call; the kernel accepts 1024.
 const MAX_SLICES: usize = 1024;
-/// Most queued replies to callbacks; further callbacks are not answered.
+/// Maximum number of queued replies to callbacks; further callbacks are not answered.
 const MAX_QUEUED: usize = 1024;
 
 impl Shared {

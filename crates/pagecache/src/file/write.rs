@@ -14,7 +14,7 @@
 //! 4. A page that an uncached write brings in is marked; one that was present keeps its state (I4).
 //!    The flusher gets the marked pages before the call returns; the caller waits only while
 //!    [`UNCACHED_UNWRITTEN`] of them are unwritten (I11). If the write ends within the last page,
-//!    that page waits for the next call.
+//!    that page waits for the next uncached write or the file's close.
 
 use crate::cache_policy::CachePolicy;
 use crate::file::read::pages_of;

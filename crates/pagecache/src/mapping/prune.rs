@@ -5,8 +5,8 @@
 //! 2. A dirty page or one under writeback stays, with its mark, until it is clean (I3). A pinned
 //!    one stays until reclaim finds it.
 //! 3. The page in the middle of which an uncached read ended stays until the open file's next
-//!    operation or its close: otherwise a stream of misaligned reads or writes would read it again
-//!    each time. This is one page per open file.
+//!    uncached read or its close: otherwise a stream of misaligned reads would read it again each
+//!    time. This is one page per open file.
 //! 4. Pruning never waits: if the file is busy, it is left to reclaim (which takes such pages
 //!    first).
 //! 5. Uncached operations use the reserve of free frames, and so evict no pages of other users: a
