@@ -87,9 +87,9 @@ impl Origin {
         }
     }
 
-    /// Whether the peer may speak for its machine as a whole. On this machine the superuser and the
-    /// server's own user may. For another machine, the caller must check the port
-    /// ([`is_privileged`](Self::is_privileged)).
+    /// Whether the peer may speak for its machine as a whole. On this machine, the superuser and
+    /// the server's own user may, and a socket with unknown owner at a privileged port. For another
+    /// machine, the caller must check the port ([`is_privileged`](Self::is_privileged)).
     pub(crate) fn speaks_for_machine(&self) -> bool {
         match self.place {
             Locality::Here(Some(owner)) => {

@@ -16,10 +16,11 @@
 //!    frees the locks if it is not the number under which they were taken. If that one is not
 //!    known, the current number must be that of the notice.
 //! 3. A host that does not answer keeps its locks. The server asks it for [`CONFIRM_PATIENCE`], and
-//!    once more when it takes a lock, because Linux runs its status monitor by then. One task asks
-//!    each host, for at most [`MAX_ASKED`] hosts at a time, and only hosts with locks: datagrams
-//!    cannot make the server call other hosts. Until the host has answered, it gets no lock,
-//!    because that lock would be freed along with those of its earlier run ([`Nsm1::settle`]).
+//!    once more when it requests a lock, because Linux runs its status monitor by then; if that
+//!    fails, too, the notice is dropped. One task asks each host, for at most [`MAX_ASKED`] hosts
+//!    at a time, and only hosts with locks: datagrams cannot make the server call other hosts.
+//!    While a notice is undecided, the host gets no lock, because the answer could free it along
+//!    with those of the host's earlier run ([`Nsm1::settle`]).
 //! 4. The server's state number is odd and increases with each run: it is computed from the run
 //!    number.
 //! 5. The server repeats its own notice to a host that does not answer for [`NOTIFY_PATIENCE`]. It
