@@ -19,13 +19,9 @@ use weir_vfs::FileKind;
 
 /// Operations that look up a component: LOOKUP, GETFH, GETATTR.
 const EACH: usize = 3;
-/// SEQUENCE, RECLAIM_COMPLETE, PUTROOTFH, GETFH, GETATTR.
-const FIRST: usize = 5;
-/// SEQUENCE, PUTFH.
-const LATER: usize = 2;
 /// GETATTR of what is known of the file system, and of whether it has extended attributes.
 const ABOUTS: usize = 2;
-/// Components in the first compound: their attributes fit 2 KiB, which is what the kernel's server keeps.
+/// Components in the first compound: their attributes fit in 2 KiB, which is what the kernel's server keeps.
 const MOST_AT_FIRST: usize = 3;
 /// Operations in a compound of version 4.0, where no limit is agreed on.
 const WITHOUT_SESSION: usize = 16;
@@ -66,13 +62,14 @@ impl V4 {
                 true => self.session().max_operations,
                 false => WITHOUT_SESSION,
             };
-            let (mut ops, fixed, lookups) = match found.last() {
-                None => (self.first_ops(), FIRST, most.saturating_sub(FIRST) / EACH),
-                Some(node) => {
-                    (vec![putfh(&node.handle)], LATER, (most.saturating_sub(LATER) / EACH).max(1))
-                }
+            let mut ops = match found.last() {
+                None => self.first_ops(),
+                Some(node) => vec![putfh(&node.handle)],
             };
-            let lookups = if found.is_empty() { lookups.min(MOST_AT_FIRST) } else { lookups };
+            // SEQUENCE is an operation of the compound, too.
+            let fixed = ops.len() + usize::from(self.has_sessions());
+            let fit = most.saturating_sub(fixed) / EACH;
+            let lookups = if found.is_empty() { fit.min(MOST_AT_FIRST) } else { fit.max(1) };
             let (now, later) = asked.split_at(asked.len().min(lookups));
             let completes = matches!(ops.first(), Some(Op::ReclaimComplete(_)));
             for name in now {
