@@ -1,11 +1,11 @@
-//! Who the clients are: records made by EXCHANGE_ID (and SETCLIENTID), confirmed by the first
-//! session (or SETCLIENTID_CONFIRM), kept by leases.
+//! Client records: created by EXCHANGE_ID (or SETCLIENTID), confirmed by the first session (or
+//! SETCLIENTID_CONFIRM), kept by leases.
 //!
 //! 1. An owner (the client's own name for itself) has at most one confirmed and one unconfirmed
 //!    record. Only the confirmed one has state.
-//! 2. A record that takes another's place does so when it is confirmed, never before, so that a
-//!    stray EXCHANGE_ID costs no client its state.
-//! 3. A confirmed client answers only to the principal that made it.
+//! 2. A record replaces another only when it is confirmed, so that a stray EXCHANGE_ID cannot
+//!    destroy a client's state.
+//! 3. Only the principal that created a client may confirm or update it.
 //!
 //! ```text
 //!   exchange_id          confirm              renew
@@ -27,21 +27,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A client as the server numbers it: a number that cannot be guessed ([`Ids`]).
+/// A client ID, which cannot be guessed ([`Ids`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub u64);
 
-/// A client's own name for itself. Minor version 0 is a name space of its own, because its
-/// clients have no sessions.
+/// A client's own name for itself. Names of minor version 0, without sessions, are separate from
+/// those of later versions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
-    /// Whether it came by EXCHANGE_ID.
+    /// Whether it was sent in EXCHANGE_ID.
     pub sessions: bool,
     /// `co_ownerid`, or the `id` of SETCLIENTID.
     pub name: Bytes,
 }
 
-/// The name by which a client introduces itself.
+/// The RPC principal of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal {
     /// RPC authentication flavor.
@@ -51,8 +51,8 @@ pub struct Principal {
 }
 
 impl Principal {
-    /// Whether this is who kernels say they are when they speak for themselves: the superuser, by
-    /// AUTH_SYS.
+    /// Whether this is the principal that kernels use for requests of their own: the superuser
+    /// under AUTH_SYS.
     pub fn is_superuser(&self) -> bool {
         const AUTH_SYS: u32 = 1;
         (self.flavor, self.uid) == (AUTH_SYS, 0)
@@ -62,31 +62,31 @@ impl Principal {
 /// One client.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// Its number.
+    /// The server's ID for it.
     pub id: ClientId,
-    /// Its own name.
+    /// Its name for itself.
     pub owner: Owner,
-    /// Which run of it.
+    /// Identifies one incarnation of the client (a reboot changes it).
     pub verifier: [u8; 8],
-    /// Who may speak for it.
+    /// The principal that created it.
     pub principal: Principal,
     /// Whether it may have state.
     pub confirmed: bool,
-    /// When it was last heard of, on the monotonic clock.
+    /// When it last renewed its lease, on the monotonic clock.
     pub renewed: Duration,
-    /// What its last SETCLIENTID_CONFIRM brought (minor version 0).
+    /// The verifier of its last SETCLIENTID_CONFIRM (minor version 0).
     pub confirmation: Option<[u8; 8]>,
-    /// The sequence number that its next CREATE_SESSION has.
+    /// The sequence number of its next CREATE_SESSION.
     pub next_create: u32,
-    /// The reply to its last CREATE_SESSION, to be sent again.
+    /// The reply to its last CREATE_SESSION, for a retransmission.
     pub last_create: Option<Bytes>,
-    /// It has said that it reclaims nothing more.
+    /// Whether it has sent RECLAIM_COMPLETE.
     pub reclaim_complete: bool,
-    /// It had state when the server last stopped, and may ask for it back.
+    /// Whether it had state when the server last stopped, and may reclaim it.
     pub may_reclaim: bool,
-    /// It is on disk, so it may have opens.
+    /// Whether it is recorded on disk, so that it may have opens.
     pub is_recorded: bool,
-    /// Since when it has had no state, as far as was looked.
+    /// When [`State::sweep`](super::State::sweep) first found it without state.
     pub idle_since: Option<Duration>,
     /// Its open, lock and delegation state.
     pub states: HashSet<StateKey>,
@@ -96,26 +96,26 @@ pub struct Client {
     pub lock_states: usize,
     /// Ranges that its owners have locked.
     pub ranges: usize,
-    /// Counts it among the clients of its address.
+    /// Counts it against its address.
     pub(crate) place: Option<Arc<Place>>,
-    /// What was taken away from it and what it has not acknowledged, oldest first.
+    /// Revoked state that it has not acknowledged yet, oldest first.
     pub revoked: VecDeque<Revoked>,
-    /// What an earlier run of the server took away from it.
+    /// What an earlier run of the server barred it from reclaiming.
     pub inherited: ReclaimDenied,
-    /// What was taken away from it and is not in [`revoked`](Self::revoked).
+    /// Files with revoked state that [`revoked`](Self::revoked) does not contain.
     pub untold: ReclaimDenied,
-    /// Where it can be called back (minor version 0).
+    /// Its callback service (minor version 0).
     pub callback: Option<CallbackService>,
-    /// Its last SETCLIENTID, until that is confirmed.
+    /// Its last SETCLIENTID, until it is confirmed.
     pub introduction: Option<Introduction>,
 }
 
-/// A SETCLIENTID that is to be confirmed.
+/// A SETCLIENTID that is not confirmed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Introduction {
-    /// What SETCLIENTID_CONFIRM has to bring.
+    /// The verifier that SETCLIENTID_CONFIRM must carry.
     pub confirmation: [u8; 8],
-    /// Where the client can be called back from then on, if anywhere.
+    /// The callback service that takes effect on confirmation, if there is one.
     pub callback: Option<CallbackService>,
 }
 
@@ -126,24 +126,24 @@ pub struct CallbackService {
     pub addr: SocketAddr,
     /// Its program number.
     pub program: u32,
-    /// What the client wants to be told in every call.
+    /// The identifier that the client expects in every callback.
     pub ident: u32,
-    /// It has answered, and always since.
+    /// Whether it answered the last callback.
     pub is_up: bool,
 }
 
-/// What EXCHANGE_ID found.
+/// The result of EXCHANGE_ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchanged {
-    /// The client's number.
+    /// The client's ID.
     pub id: ClientId,
     /// The sequence number for CREATE_SESSION.
     pub next_create: u32,
-    /// The record is a confirmed one.
+    /// Whether the record is confirmed.
     pub confirmed: bool,
 }
 
-/// The clients.
+/// All client records.
 #[derive(Debug)]
 pub struct Clients {
     by_id: HashMap<ClientId, Client>,
@@ -162,33 +162,33 @@ struct Records {
 }
 
 impl Clients {
-    /// No clients; `max` records at most, numbered by `ids`.
+    /// An empty table for at most `max` records.
     pub fn new(ids: Ids, lease: Duration, max: usize) -> Self {
         let (by_id, by_owner) = (HashMap::new(), HashMap::new());
         Self { by_id, by_owner, ids, made: 0, introduced: 0, max, lease }
     }
 
-    /// A client by number.
+    /// Looks up a client.
     pub fn get(&self, id: ClientId) -> Result<&Client, StateError> {
         self.by_id.get(&id).ok_or(StateError::StaleClientId)
     }
 
-    /// A client by number, to change.
+    /// Looks up a client for a change.
     pub fn get_mut(&mut self, id: ClientId) -> Result<&mut Client, StateError> {
         self.by_id.get_mut(&id).ok_or(StateError::StaleClientId)
     }
 
-    /// The confirmed client with this name.
+    /// The confirmed client of an owner.
     pub fn confirmed(&self, owner: &Owner) -> Option<&Client> {
         self.by_id.get(&self.by_owner.get(owner)?.confirmed?)
     }
 
-    /// The client with this name that is not confirmed yet.
+    /// The unconfirmed client of an owner.
     pub fn unconfirmed(&self, owner: &Owner) -> Option<&Client> {
         self.by_id.get(&self.by_owner.get(owner)?.unconfirmed?)
     }
 
-    /// How many there are.
+    /// The number of records.
     pub(super) fn len(&self) -> usize {
         self.by_id.len()
     }
@@ -198,12 +198,12 @@ impl Clients {
         self.by_id.values()
     }
 
-    /// Gives clients a longer lease.
+    /// Extends the lease time of all clients.
     pub(super) fn extend_lease(&mut self, lease: Duration) {
         self.lease = self.lease.max(lease);
     }
 
-    /// All clients, to change.
+    /// All clients, for changes.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
         self.by_id.values_mut()
     }
@@ -223,8 +223,9 @@ impl Clients {
     /// EXCHANGE_ID (RFC 8881 section 18.35.4); `update` is EXCHGID4_FLAG_UPD_CONFIRMED_REC_A.
     ///
     /// # Errors
-    /// What is wrong with an update; [`StateError::ClientInUse`] when another principal has a
-    /// live client of this name; [`StateError::TooMany`].
+    /// [`StateError::NoSuchClient`], [`StateError::NotSameVerifier`] or
+    /// [`StateError::NotSamePrincipal`] for an update; [`StateError::ClientInUse`] if another
+    /// principal's live client has this name and state; [`StateError::TooMany`].
     pub fn exchange_id(
         &mut self,
         owner: Owner,
@@ -258,7 +259,7 @@ impl Clients {
         Ok(Exchanged { id, next_create: 1, confirmed: false })
     }
 
-    /// Refuses a name to a principal while a live client of another one has it and has state.
+    /// Refuses a name if a live client of another principal has this name and holds state.
     ///
     /// # Errors
     /// [`StateError::ClientInUse`].
@@ -280,8 +281,8 @@ impl Clients {
         }
     }
 
-    /// SETCLIENTID (RFC 7530 section 16.33): the client's number, and what confirms this introduction of it
-    /// and no other.
+    /// SETCLIENTID (RFC 7530 section 16.33). Returns the client's ID and the verifier that confirms
+    /// this SETCLIENTID and no other.
     ///
     /// # Errors
     /// [`StateError::ClientInUse`], [`StateError::TooMany`].
@@ -300,7 +301,7 @@ impl Clients {
         Ok((found.id, confirmation))
     }
 
-    /// Makes an unconfirmed record, in the place of one that the owner may have.
+    /// Creates an unconfirmed record. It replaces the owner's previous unconfirmed record.
     pub fn insert(
         &mut self,
         owner: Owner,
@@ -358,8 +359,8 @@ impl Clients {
         }
     }
 
-    /// Confirms a client. Returns the one whose place it takes, still in the table under its
-    /// number: its state is to be freed, then it is to be [removed](Self::remove).
+    /// Confirms a client. Returns the client that it replaces. This one is still in the table: the
+    /// caller frees its state and then [removes](Self::remove) it.
     pub fn confirm(&mut self, id: ClientId) -> Result<Option<ClientId>, StateError> {
         let client = self.get_mut(id)?;
         if client.confirmed {
@@ -372,7 +373,7 @@ impl Clients {
         Ok(records.confirmed.replace(id))
     }
 
-    /// Forgets a client.
+    /// Removes a client's record.
     pub fn remove(&mut self, id: ClientId) -> Option<Client> {
         let client = self.by_id.remove(&id)?;
         if let Some(records) = self.by_owner.get_mut(&client.owner) {
@@ -389,7 +390,7 @@ impl Clients {
         Some(client)
     }
 
-    /// Forgets clients that were never confirmed in a lease time.
+    /// Removes records that stayed unconfirmed for longer than a lease.
     pub fn drop_unconfirmed(&mut self, now: Duration) {
         let old: Vec<ClientId> = self
             .by_id
@@ -403,7 +404,7 @@ impl Clients {
     }
 }
 
-/// An owner's name in the protocol: any bytes.
+/// An owner's name: arbitrary bytes.
 pub type OwnerName = Bytes;
 
 #[cfg(test)]

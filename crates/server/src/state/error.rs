@@ -1,30 +1,30 @@
-//! How a use of state fails, and the bounds on state.
+//! Errors of operations on state.
 
-/// Each way in which a client's use of state is wrong, or cannot be served now.
+/// An invalid use of state, or one that the server cannot serve now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// No state of that name, or not for this file or client.
+    /// There is no such state, or it belongs to another file or client.
     #[error("no such state")]
     BadStateId,
-    /// The state has changed since.
-    #[error("the stateid is of an earlier change")]
+    /// The state has a higher sequence number by now.
+    #[error("the stateid is outdated")]
     OldStateId,
     /// The stateid is of an earlier run of the server.
     #[error("the stateid is of an earlier run of the server")]
     StaleStateId,
-    /// No client of that number.
+    /// There is no such client.
     #[error("no such client")]
     StaleClientId,
-    /// An update names a client that is not confirmed.
+    /// The update names no confirmed client.
     #[error("no confirmed client of that name")]
     NoSuchClient,
-    /// An update is of another run of the client.
+    /// The update is for another incarnation of the client.
     #[error("the verifier is of another run of the client")]
     NotSameVerifier,
     /// An update, or a confirmation, by another principal.
     #[error("the client belongs to another principal")]
     NotSamePrincipal,
-    /// A state is changed by a principal that neither opened the file nor speaks for the client.
+    /// The principal that changes a state neither opened the file nor created the client.
     #[error("the state belongs to another principal")]
     NotTheOpener,
     /// A live client of another principal has that name.
@@ -34,12 +34,12 @@ pub enum StateError {
     #[error("the client still has sessions or state")]
     ClientBusy,
     /// A table is full.
-    #[error("the server keeps no more of these")]
+    #[error("the server's limit is reached")]
     TooMany,
-    /// Sizes of a channel that nothing fits.
-    #[error("nothing useful fits the channel")]
+    /// The sizes of a channel leave no room for a useful request or reply.
+    #[error("the channel is too small for any useful request")]
     TooSmall,
-    /// No session of that name.
+    /// There is no such session.
     #[error("no such session")]
     BadSession,
     /// No such slot.
@@ -48,55 +48,55 @@ pub enum StateError {
     /// A sequence number out of turn.
     #[error("the sequence number is out of turn")]
     Misordered,
-    /// The reply asked for again was not kept.
+    /// The client asks for a reply that was not kept.
     #[error("the reply was not kept")]
     Uncached,
-    /// Another request than the one that had this sequence number.
+    /// Another request was executed under this sequence number.
     #[error("not the request that had this sequence number")]
     FalseRetry,
     /// The request is being executed.
     #[error("the request is being executed")]
     Busy,
-    /// A share reservation is in the way.
-    #[error("a share reservation is in the way")]
+    /// The request conflicts with a share reservation.
+    #[error("a share reservation conflicts")]
     ShareDenied,
     /// A share reservation forbids I/O without an open.
     #[error("a share reservation forbids this")]
     Locked,
-    /// The file is not open for that.
-    #[error("not open for that")]
+    /// The file is not open for this access.
+    #[error("not open for this access")]
     OpenMode,
-    /// A downgrade to what was never opened.
+    /// A downgrade to a combination that was never opened.
     #[error("not a combination of earlier opens")]
     NotASubset,
-    /// A delegation is in the way, and has to be recalled first.
-    #[error("a delegation is in the way")]
+    /// A delegation conflicts and must be recalled first.
+    #[error("a delegation conflicts")]
     Delegated,
-    /// The delegation was taken away because it was not given back.
+    /// The delegation was revoked because it was not returned in time.
     #[error("the delegation was revoked")]
     Revoked,
-    /// The state was taken away after the lease was over.
-    #[error("the lease was over, and another client wanted what was held")]
+    /// The state was revoked after the lease expired.
+    #[error("the lease expired, and another client needed what was held")]
     Expired,
-    /// The state was taken away because its export is served no more.
-    #[error("what was held is of an export that is served no more")]
+    /// The state was revoked because its export is no longer served.
+    #[error("the export is no longer served")]
     AdminRevoked,
-    /// Ranges are locked.
+    /// The state still holds byte-range locks, or is not a lock state.
     #[error("ranges are locked")]
     LocksHeld,
-    /// Not while clients reclaim what they had.
-    #[error("not during grace")]
+    /// Not permitted during the grace period.
+    #[error("not during the grace period")]
     Grace,
-    /// There is nothing to reclaim any more.
-    #[error("not in grace, or the client has nothing to reclaim")]
+    /// The client cannot reclaim: there is no grace period, or it has nothing to reclaim.
+    #[error("no grace period, or the client has nothing to reclaim")]
     NoGrace,
-    /// It was taken away before the restart.
-    #[error("it was taken away before the restart, and others may have had it since")]
+    /// The state was revoked before the restart.
+    #[error("revoked before the restart; others may have held it since")]
     ReclaimDenied,
     /// The client must be on disk before it may have opens.
-    #[error("the client is not on disk yet")]
+    #[error("the client is not recorded on disk yet")]
     Unrecorded,
-    /// RECLAIM_COMPLETE came before.
-    #[error("reclaim was complete before")]
+    /// The client has already sent RECLAIM_COMPLETE.
+    #[error("the client has already completed its reclaims")]
     CompleteAlready,
 }

@@ -1,13 +1,14 @@
-//! After a restart, clients take back what they had, and for that long no client takes anything new.
+//! The grace period: after a restart, clients reclaim the state that they had, and meanwhile no
+//! client gets new state.
 //!
-//! 1. Grace is over when its time is, or when every client that had state has said that it is
-//!    done; without such clients there is none.
-//! 2. Only a client that is on disk from the run before may reclaim, and only as the principal that it
-//!    had then. Until grace is over, no other client gets its name.
-//! 3. Meanwhile names are not removed or changed, sizes are not set, and data is not touched without
-//!    an open ([`Grace::holds_back`]): a client that is about to take an open or a delegation back
-//!    would not know.
-//! 4. Hosts that use NLM never say that they are done: with any of them, grace takes its time.
+//! 1. Grace ends after a fixed time, or when every client that had state has completed its
+//!    reclaims. If no client had state, there is no grace period.
+//! 2. Only a client that the previous run recorded on disk may reclaim, and only as the principal
+//!    that it had then. Until grace ends, no other principal gets its name.
+//! 3. Meanwhile names are not removed or changed, sizes are not set, and there is no I/O without an
+//!    open ([`Grace::holds_back`]): a client that is about to reclaim an open or a delegation could
+//!    not notice such a change.
+//! 4. NLM hosts do not say when they are done, so with any of them grace lasts its full time.
 
 use crate::state::client::{Owner, Principal};
 use crate::state::error::StateError;
@@ -27,12 +28,12 @@ pub struct Grace {
 }
 
 impl Grace {
-    /// Grace until `until` (monotonic) for the clients that had state in the run before.
+    /// A grace period until `until` (monotonic) for the clients that had state in the previous run.
     pub fn new(until: Duration, clients: impl IntoIterator<Item = (Owner, Record)>) -> Self {
         Self { until, expected: clients.into_iter().collect(), ..Self::default() }
     }
 
-    /// The same for hosts that had locks by NLM.
+    /// Adds hosts that held NLM locks.
     #[must_use]
     pub fn with_hosts(mut self, hosts: impl IntoIterator<Item = IpAddr>) -> Self {
         self.hosts.extend(hosts);
@@ -45,19 +46,19 @@ impl Grace {
         !self.ended && now < self.until && expects
     }
 
-    /// Whether clients may still take back opens, and with them delegations and share reservations:
-    /// what is not under an open might be in the way of those (RFC 8881 section 8.4.2.1). Once it
-    /// is over it never begins again.
+    /// Whether clients may still reclaim opens, and with them delegations and share reservations.
+    /// I/O without an open might conflict with those (RFC 8881 section 8.4.2.1). Once this is
+    /// false, it stays false.
     pub fn holds_back(&self, now: Duration) -> bool {
         self.is_active(now) && !self.expected.is_empty()
     }
 
-    /// Whether a host had locks that it may ask back.
+    /// Whether a host held locks that it may reclaim.
     pub fn expects_host(&self, host: IpAddr) -> bool {
         self.hosts.contains(&host)
     }
 
-    /// Refuses the name of a client that may come back to another principal.
+    /// Refuses another principal the name of a client that may still reclaim.
     ///
     /// # Errors
     /// [`StateError::ClientInUse`].
@@ -76,7 +77,7 @@ impl Grace {
         }
     }
 
-    /// Whether a client had state that it may ask back; notes that it is there again.
+    /// Whether a client may reclaim state; if so, records that it has returned.
     pub fn may_reclaim(&mut self, owner: &Owner, principal: &Principal, now: Duration) -> bool {
         let is_its = |record: &Record| record.is_of(principal);
         let may = self.is_active(now) && self.expected.get(owner).is_some_and(is_its);
@@ -86,22 +87,22 @@ impl Grace {
         may
     }
 
-    /// Whether a client that had state has been there again.
+    /// Whether a client that had state has returned.
     pub fn has_returned(&self, owner: &Owner) -> bool {
         self.returned.contains(owner)
     }
 
-    /// What is on disk of a client that had state.
+    /// The disk record of a client that had state.
     pub fn record(&self, owner: &Owner) -> Option<&Record> {
         self.expected.get(owner)
     }
 
-    /// Notes that a client is done reclaiming.
+    /// Records that a client has completed its reclaims.
     pub fn completed(&mut self, owner: &Owner) {
         self.expected.remove(owner);
     }
 
-    /// Ends the grace once it is over. Returns, once, the clients that never came back: they may
+    /// Ends grace when its time is over. Returns, once, the clients that did not return: they may
     /// not reclaim in a later run either.
     pub fn end(&mut self, now: Duration) -> Vec<Owner> {
         if self.ended || self.is_active(now) {
@@ -170,7 +171,7 @@ mod tests {
         assert!(grace.may_reclaim(&owner("a"), &USER, SEC));
         assert_eq!(grace.check_name(&owner("a"), &other, 90 * SEC), Ok(()));
 
-        // Of a record that does not say whose it is, only the superuser reclaims.
+        // If a record names no principal, only the superuser may reclaim.
         let mut grace = Grace::new(90 * SEC, [(owner("a"), Record::default())]);
         assert_eq!(grace.check_name(&owner("a"), &other, SEC), Ok(()));
         assert!(!grace.may_reclaim(&owner("a"), &other, SEC));

@@ -1,8 +1,10 @@
-//! Names of clients, sessions and states that cannot be guessed: a peer that knows one was told it.
+//! Identifiers of clients, sessions and states that cannot be guessed: a peer knows only those that
+//! it was told.
 //!
-//! 1. A name is the keyed hash (BLAKE3) of what it names and a count, under a key of this run alone.
-//!    Names of an earlier run, or of another kind, say nothing of the names to come.
-//! 2. A stateid says which run of the server made it, so that one of an earlier run is known as such.
+//! 1. An identifier is a keyed hash (BLAKE3) of its kind and a counter. The key is used in this run
+//!    only, so identifiers of an earlier run or of another kind reveal nothing about future ones.
+//! 2. A stateid contains the number of the run that made it, so the server recognizes stateids of
+//!    earlier runs.
 
 use crate::state::client::ClientId;
 use crate::state::session::SessionId;
@@ -11,7 +13,7 @@ use crate::state::stateid::StateKey;
 /// Bytes of the key.
 const KEY_BYTES: usize = blake3::KEY_LEN;
 
-/// What a name is of.
+/// The kind of an identifier.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Kind {
@@ -22,7 +24,7 @@ enum Kind {
     Holder = 5,
 }
 
-/// Makes names.
+/// Generates identifiers.
 #[derive(Clone, Copy)]
 pub struct Ids {
     run: u32,
@@ -36,47 +38,47 @@ impl std::fmt::Debug for Ids {
 }
 
 impl Ids {
-    /// Names of the server's `run`, under a `key` that no other run has had.
+    /// Identifiers for the server's run number `run`, under a `key` that no other run has used.
     pub fn new(run: u32, key: [u8; KEY_BYTES]) -> Self {
         Self { run, key }
     }
 
-    /// The same under a random key.
+    /// Like [`new`](Self::new), with a random key.
     ///
     /// # Errors
-    /// The system has no random bytes.
+    /// The system cannot provide random bytes.
     pub fn random(run: u32) -> std::io::Result<Self> {
         let mut key = [0; KEY_BYTES];
         getrandom::fill(&mut key).map_err(std::io::Error::other)?;
         Ok(Self::new(run, key))
     }
 
-    /// The server's run.
+    /// The server's run number.
     pub fn run(&self) -> u32 {
         self.run
     }
 
-    /// The number of the `made`th client.
+    /// The ID of the `made`th client.
     pub(super) fn client(&self, made: u64) -> ClientId {
         ClientId(u64::from_be_bytes(self.half(Kind::Client, made)))
     }
 
-    /// What confirms the `made`th introduction of a client of minor version 0.
+    /// The verifier that confirms the `made`th SETCLIENTID.
     pub(super) fn confirmation(&self, made: u64) -> [u8; 8] {
         self.half(Kind::Confirmation, made)
     }
 
-    /// What a client is called to others: its number is for itself alone.
+    /// The ID under which other clients see a client: its client ID stays secret.
     pub(super) fn holder(&self, client: ClientId) -> u64 {
         u64::from_be_bytes(self.half(Kind::Holder, client.0))
     }
 
-    /// The name of the `made`th session.
+    /// The ID of the `made`th session.
     pub(super) fn session(&self, made: u64) -> SessionId {
         SessionId(self.name(Kind::Session, made))
     }
 
-    /// The name of the `made`th state.
+    /// The key of the `made`th state.
     pub(super) fn state(&self, made: u64) -> StateKey {
         let number = u64::from_be_bytes(self.half(Kind::State, made));
         StateKey { run: self.run, number }

@@ -1,27 +1,28 @@
-//! Bounds on what is remembered.
+//! Limits on the state that the server keeps.
 
 use std::time::Duration;
 
-/// Bounds on what is remembered.
+/// Limits on the state that the server keeps.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// How long a client may be silent.
+    /// The lease time.
     pub lease: Duration,
-    /// How long state of a silent client is kept when no other client wants what it holds.
+    /// How long state of a silent client is kept if no other client needs what it holds.
     pub courtesy: Duration,
-    /// Client records. An address may have as many as it leaves free.
+    /// Client records. An address may use as many as it leaves free.
     pub clients: usize,
-    /// Sessions. A client may have as many as it leaves free; so it is with opens and locks.
+    /// Sessions. A client may use as many as it leaves free; the same holds for opens and locks.
     pub sessions: usize,
-    /// Bytes of the replies that sessions keep; a client may keep as many as it leaves free.
+    /// Bytes of replies that sessions keep. A client may use as many as it leaves free.
     pub kept_reply_bytes: u64,
-    /// Bytes of the owners of minor version 0 and their kept results; a client's may take as many as it leaves free.
+    /// Bytes of owners of minor version 0 and the results kept for them. A client may use as many
+    /// as it leaves free.
     pub owner_bytes: u64,
     /// Opens of files, of all clients together.
     pub opens: usize,
-    /// Lock owners' states and locked ranges, of all clients together, each.
+    /// Lock states, and separately locked ranges, of all clients together.
     pub locks: usize,
-    /// Delegations, of all clients together; 0: none are given.
+    /// Delegations, of all clients together. 0 disables delegations.
     pub delegations: usize,
 }
 

@@ -1,8 +1,8 @@
 //! Byte-range locks of NFSv4: lock owners and their stateids over [`RangeLocks`](super::RangeLocks).
 //!
-//! 1. A file has one table of ranges; those of NFSv3's lock manager ([`super::nlm`]) are in it, too,
-//!    so the protocols keep each other out.
-//! 2. A transition that frees ranges says so by [`State::grant_waiting`], in the same transition.
+//! 1. Each file has one table of ranges. The locks of NFSv3 ([`super::nlm`]) are in the same table,
+//!    so the protocols exclude each other's locks.
+//! 2. A transition that frees ranges calls [`State::grant_waiting`] before it ends.
 
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName, Principal};
@@ -21,7 +21,7 @@ impl<F: Clone> State<F> {
     /// LOCK.
     ///
     /// # Errors
-    /// The stateid is wrong, it is not the time, or the lock is denied.
+    /// The stateid is wrong, the grace period forbids it, or the lock is denied or would deadlock.
     pub fn lock(&mut self, request: LockRequest, now: Duration) -> Result<StateId, LockError> {
         let LockRequest { client, target, node, range, exclusive, reclaim, wait, listens } =
             request;
@@ -29,7 +29,7 @@ impl<F: Clone> State<F> {
         let (open, owner, known) = match target {
             LockTarget::Open(id, name) => {
                 self.open_mut(client, id, node)?;
-                // The name as it came holds on to the whole request.
+                // Copied, because the decoded name keeps the buffer of the whole request alive.
                 let owner = LockOwner { client, name: OwnerName::copy_from_slice(&name) };
                 let known = self.lock_state_of(node, &owner);
                 (id.key, owner, known)
@@ -76,15 +76,15 @@ impl<F: Clone> State<F> {
         let state = self.locks.get_mut(&key).ok_or(StateError::BadStateId)?;
         state.seq = next_seq(state.seq);
         let id = StateId { seq: state.seq, key };
-        // An exclusive lock may have become a shared one.
+        // The request may have downgraded an exclusive lock to a shared one.
         self.grant_waiting(node);
         Ok(id)
     }
 
-    /// LOCKT: the lock that is in the way.
+    /// LOCKT. Returns a conflicting lock.
     ///
     /// # Errors
-    /// It is not the time.
+    /// [`StateError::Grace`].
     pub fn test_lock(
         &mut self,
         owner: &LockOwner,
@@ -117,7 +117,7 @@ impl<F: Clone> State<F> {
         Ok(StateId { seq, key: id.key })
     }
 
-    /// FREE_STATEID: forgets a lock state without locks, or acknowledges that a state was taken away.
+    /// FREE_STATEID: forgets a lock state without locks, or acknowledges a revoked state.
     ///
     /// # Errors
     /// The stateid is wrong, or [`StateError::LocksHeld`].
@@ -144,7 +144,7 @@ impl<F: Clone> State<F> {
     /// TEST_STATEID.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why the stateid is not valid.
     pub fn test_stateid(&self, client: ClientId, id: StateId) -> Result<(), StateError> {
         if let Some(tested) = self.test_delegation(client, id) {
             return tested;
@@ -159,7 +159,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// The owner of locks of a client of minor version 0, to a principal that may change them.
+    /// The owner of a lock state (minor version 0), if `principal` may change it.
     ///
     /// # Errors
     /// There is no such state, or [`StateError::NotTheOpener`].
@@ -172,7 +172,7 @@ impl<F: Clone> State<F> {
         self.locks.get(&key).map(|l| l.owner.clone()).ok_or(StateError::BadStateId)
     }
 
-    /// RELEASE_LOCKOWNER: forgets an owner that holds nothing.
+    /// RELEASE_LOCKOWNER: forgets an owner that holds no locks.
     ///
     /// # Errors
     /// [`StateError::LocksHeld`].
@@ -192,12 +192,12 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// Where the range ends in which an owner holds byte `offset` of a file, if it holds it.
+    /// The end of the locked range in which `owner` holds the byte at `offset`, if it holds it.
     pub fn own_lock_end(&self, node: Node, owner: &LockOwner, offset: u64) -> Option<u64> {
         self.files.get(&node)?.ranges.covered_to(&Holder::V4(owner.clone()), offset)
     }
 
-    /// The names of a client's owners that have locks, or had some of a file that is still open.
+    /// The names of a client's lock owners that have lock state.
     pub fn lock_owners(&self, client: ClientId) -> impl Iterator<Item = &OwnerName> {
         self.states_of(client).filter_map(|key| self.locks.get(key)).map(|lock| &lock.owner.name)
     }
@@ -227,7 +227,7 @@ impl<F: Clone> State<F> {
         Ok(state)
     }
 
-    /// A lock that is in the way, once clients that have gone silent have lost theirs.
+    /// A conflicting lock. Revokes conflicting locks of clients whose lease has expired.
     pub(super) fn conflict(
         &mut self,
         node: Node,
@@ -248,7 +248,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Takes a range, for a holder of any kind.
+    /// Locks a range, for a holder of any kind.
     pub(super) fn take_range(
         &mut self,
         node: Node,
@@ -268,14 +268,14 @@ impl<F: Clone> State<F> {
         locked.map_err(LockError::Denied)
     }
 
-    /// Gives up what a holder has of a range.
+    /// Unlocks a range.
     pub(super) fn free_range(&mut self, node: Node, holder: &Holder, range: Range) {
         let client = client_of(holder);
         self.change_ranges_of(node, range, client, |ranges| ranges.unlock(holder, range));
         self.grant_waiting(node);
     }
 
-    /// As [`change_ranges`](Self::change_ranges), for the ranges of one client's owner, or of a host.
+    /// Like [`change_ranges`](Self::change_ranges), and counts the ranges of the holder's client.
     fn change_ranges_of<T>(
         &mut self,
         node: Node,
@@ -286,14 +286,14 @@ impl<F: Clone> State<F> {
         let before = self.held;
         let changed = self.change_ranges(node, range, change);
         if let Some(client) = client.and_then(|id| self.clients.get_mut(id).ok()) {
-            // No owner's ranges change because of another's.
+            // A change of one owner's ranges does not change those of another.
             client.ranges = (client.ranges + self.held).saturating_sub(before);
         }
         changed
     }
 
-    /// Changes a file's ranges between `range`, and counts them; what no owner holds any more is given back
-    /// to the store.
+    /// Changes a file's ranges within `range`, and counts them. Unlocks in the store what no owner
+    /// holds any longer.
     pub(super) fn change_ranges<T>(
         &mut self,
         node: Node,
@@ -310,7 +310,7 @@ impl<F: Clone> State<F> {
         changed
     }
 
-    /// Removes an owner's locks on a file, and their state, from every table.
+    /// Removes an owner's locks on a file, and its lock state, from every table.
     pub(super) fn drop_lock_state(&mut self, key: StateKey) {
         let Some(state) = self.locks.remove(&key) else { return };
         let LockState { owner, node, .. } = state;
@@ -330,7 +330,7 @@ impl<F: Clone> State<F> {
     }
 }
 
-/// The client whose owner holds a lock, if it is one's.
+/// The client of a holder, if it is an NFSv4 owner.
 fn client_of(holder: &Holder) -> Option<ClientId> {
     match holder {
         Holder::V4(owner) => Some(owner.client),

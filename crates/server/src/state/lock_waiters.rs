@@ -1,5 +1,4 @@
-//! Locks that NFSv4 clients wait for by asking again and again, and circles of owners that wait for
-//! each other in either protocol.
+//! Waits for NFSv4 locks, which clients poll for, and deadlock detection across NFSv4 and NLM.
 //!
 //! ```text
 //!             lock, denied             the lock may be free      taken, to be told (CB_NOTIFY_LOCK)
@@ -9,14 +8,15 @@
 //!                            (none)
 //! ```
 //!
-//! 1. No range is kept free for a waiter: it is told, and asks again.
-//! 2. At most [`MAX_OF_FILE`] wait for one file and [`MAX`] altogether; a request that finds no place is
-//!    denied as all are, and asks again as all do. So does a client of which [`MAX`] others that are to be told
-//!    are ahead.
-//! 3. No client says that it waits no more. A wait is taken to be over when its owner makes another
-//!    request of locks, when the open under which it asked is closed, or when it has not asked for
-//!    as long as a client that waits may take ([`Wait::again`]): only an owner that waits is counted
-//!    among those that wait in a circle. Who is forgotten too early is counted again when it asks.
+//! 1. No range is reserved for a waiter: the server notifies it, and it asks again.
+//! 2. At most [`MAX_OF_FILE`] waits per file and [`MAX`] in all are listed, and at most [`MAX`]
+//!    notifications are queued. A request beyond these is denied like any other, and its client
+//!    polls.
+//! 3. Clients do not report that they stop waiting. The server takes a wait to be over when the
+//!    owner makes another lock request, when the open is closed under which it asked, or when the
+//!    owner has not polled for as long as a waiting client may take ([`Wait::again`]). Only current
+//!    waits count in a deadlock. A wait that is forgotten too early counts again when its owner
+//!    asks again.
 
 use crate::handle::Node;
 use crate::state::table::State;
@@ -29,17 +29,17 @@ use tokio::sync::Notify;
 use weir_vfs::{Lock, LockRange as Range};
 
 impl<F: Clone> State<F> {
-    /// Says when there is something for [`take_freed`](Self::take_freed).
+    /// Notified when [`take_freed`](Self::take_freed) has something to return.
     pub fn on_freed(&self) -> Arc<Notify> {
         self.lock_waiters.tell.clone()
     }
 
-    /// Clients that are to be told now that a lock may be free.
+    /// Takes the clients to notify of locks that may be free.
     pub fn take_freed(&mut self) -> Vec<Freed> {
         std::mem::take(&mut self.lock_waiters.freed).into_iter().collect()
     }
 
-    /// Tells those that wait for ranges of a file which no owner holds any more.
+    /// Queues notifications for the waits on a file that nothing conflicts with any longer.
     pub(super) fn notify_lock_waiters(&mut self, node: Node) {
         let Some(waiting) = self.lock_waiters.files.get(&node) else { return };
         let file = self.files.get(&node);
@@ -60,8 +60,8 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Periodic: forgets who has not asked for long; clients that went silent may hold what others
-    /// wait for.
+    /// Periodic: drops waits whose owners stopped polling, and revokes conflicting locks of clients
+    /// whose lease has expired.
     pub(super) fn retry_lock_waiters(&mut self, now: Duration) {
         self.lock_waiters.retain_all(|_, wait| wait.lasts(now));
         self.lock_waiters.owners.retain(|_, wait| wait.lasts(now));
@@ -69,13 +69,13 @@ impl<F: Clone> State<F> {
             for (owner, Wait { wanted: Wanted { range, exclusive, .. }, .. }) in waiting {
                 self.conflict(node, &Holder::V4(owner), range, exclusive, now);
             }
-            // Programs of the machine do not say when they free something.
+            // Local programs do not report when they release a lock.
             self.notify_lock_waiters(node);
         }
     }
 
-    /// Whether an owner that `holder` would have to wait for waits for `holder`, over however many
-    /// others. Each of them is looked at once; a search that passes its bounds finds nothing.
+    /// Whether an owner that `holder` would wait for waits, directly or through others, for
+    /// `holder`. Each owner is visited once. A search that exceeds its bounds finds no deadlock.
     pub(super) fn would_deadlock(&self, holder: &Holder, wanted: Wanted, now: Duration) -> bool {
         let Wanted { node, range, exclusive } = wanted;
         let mut search = Search { from: holder, seen: HashSet::new(), ahead: Vec::new(), steps: 0 };
@@ -111,8 +111,8 @@ impl<F: Clone> State<F> {
         closed
     }
 
-    /// Notes who holds what is in the way of locks of a file that `asker` wants. Says whether it is
-    /// the one from whom the search began.
+    /// Adds the holders of locks that conflict with those that `asker` wants. Returns whether the
+    /// owner from which the search began is one of them.
     fn search<'a>(
         &'a self,
         search: &mut Search<'a, '_>,
@@ -141,18 +141,18 @@ impl<F: Clone> State<F> {
     }
 }
 
-/// A search for a circle.
+/// A search for a cycle of waits.
 struct Search<'a, 'b> {
     from: &'b Holder,
-    /// Owners that were found, [`MAX_CIRCLE`] at most, and those of them that are to be looked at.
+    /// Owners found, at most [`MAX_CIRCLE`], and those of them still to visit.
     seen: HashSet<&'a Holder>,
     ahead: Vec<&'a Holder>,
-    /// Ranges and waits that were looked at.
+    /// Ranges and waits examined so far.
     steps: usize,
 }
 
 impl<'a> Search<'a, '_> {
-    /// Notes an owner that is in the way. Says whether it is the one from whom the search began.
+    /// Adds an owner of a conflicting lock. Returns whether the search began from it.
     fn note(&mut self, other: &'a Holder) -> bool {
         if other == self.from {
             return true;
@@ -164,7 +164,7 @@ impl<'a> Search<'a, '_> {
     }
 }
 
-/// What an owner waits for in one file: disjoint ranges, in order.
+/// The locks that an owner waits for in one file: disjoint ranges, in order.
 struct WantedRanges {
     exclusive: Vec<Range>,
     any: Vec<Range>,
@@ -177,7 +177,7 @@ impl WantedRanges {
         Self { exclusive: merged(exclusive), any: merged(any) }
     }
 
-    /// Whether a lock that another holds is in the way.
+    /// Whether a lock of another owner conflicts.
     fn conflict(&self, held: Lock) -> bool {
         let wanted = if held.exclusive { &self.any } else { &self.exclusive };
         let first = wanted.partition_point(|range| range.end <= held.range.start);
@@ -185,7 +185,7 @@ impl WantedRanges {
     }
 }
 
-/// Ranges that overlap or touch, joined, in order.
+/// Sorts ranges, and merges those that overlap or touch.
 fn merged(mut ranges: Vec<Range>) -> Vec<Range> {
     ranges.sort_unstable_by_key(|range| range.start);
     ranges.dedup_by(|next, last| {

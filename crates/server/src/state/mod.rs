@@ -1,18 +1,17 @@
-//! What the server remembers of its clients: who they are, their sessions, opens and locks, and
-//! for how long.
+//! What the server remembers of its clients: their identity, sessions, opens and locks.
 //!
-//! Everything here is plain data and transitions: no I/O, no tasks, the time comes as an argument
-//! (monotonic). One [`State`] lies behind one lock, which is never held over a wait; file handles
-//! are of a type `F` that the state only keeps and hands out.
+//! Everything here is plain data and transitions: no I/O and no tasks; the monotonic time is an
+//! argument. One lock protects a [`State`] and is never held across an await. File handles have a
+//! type `F` that the state only stores and hands out.
 //!
-//! 1. State belongs to a confirmed client and goes with it: [`State::purge`] frees all of it.
-//! 2. A silent client keeps its state past its lease (courtesy) until another client wants what it
-//!    holds, or it has been silent for [`Limits::courtesy`].
-//! 3. A client gets opens only while it is on disk ([`Client::is_recorded`]). One whose state was
-//!    taken away may not reclaim it after a restart: its owner is put on
-//!    [`State::take_unwritten`] in the same transition, and the reply waits until that is on disk.
-//! 4. Every table is bounded ([`Limits`]), and a client has a share of it; clients whose lease is over make room
-//!    first (`room`).
+//! 1. State belongs to a confirmed client and is freed with it ([`State::purge`]).
+//! 2. A client that does not renew its lease keeps its state (courtesy) until another client needs
+//!    what it holds, or until it has been silent for [`Limits::courtesy`].
+//! 3. A client gets opens only while it is on disk ([`Client::is_recorded`]). A client whose state
+//!    was revoked may not reclaim it after a restart: the transition that revokes it adds the owner
+//!    to [`State::take_unwritten`], and the reply waits until that is on disk.
+//! 4. Every table is bounded ([`Limits`]), and each client has a share of it. Clients with an
+//!    expired lease make room first (`room`).
 
 mod client;
 mod delegation;

@@ -9,8 +9,9 @@
 //!                  (none)
 //! ```
 //!
-//! An open that its owner has to confirm (minor version 0) is in the way of others, but nothing can
-//! be done with it before [`State::confirm_open`]; without that it is gone after a lease.
+//! An open that its owner must confirm (minor version 0) conflicts with other opens, but is
+//! unusable until [`State::confirm_open`]. If that does not come within a lease, the open is
+//! dropped.
 
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName, Principal};
@@ -26,11 +27,11 @@ use std::time::Duration;
 use weir_vfs::Access;
 
 impl<F: Clone> State<F> {
-    /// Opens a file, or more of one that this owner has open.
+    /// Opens a file, or upgrades the owner's existing open of it.
     ///
     /// # Errors
-    /// [`StateError::Delegated`], [`StateError::ShareDenied`], or that it is not the time, or that
-    /// there are too many.
+    /// [`StateError::Delegated`], [`StateError::ShareDenied`], [`StateError::Unrecorded`]; the
+    /// grace period forbids it; or a limit is reached.
     pub fn open(&mut self, request: OpenRequest<F>, now: Duration) -> Result<StateId, StateError> {
         let OpenRequest { client, owner, node, share, claim, confirm, by, made, file } = request;
         self.check_grace(client, claim == Claim::Reclaim, now)?;
@@ -43,8 +44,8 @@ impl<F: Clone> State<F> {
         if self.delegations.conflict(node, share.touch(), Some(client)) {
             return Err(StateError::Delegated);
         }
-        // An owner's own deny modes hold for it, too (RFC 8881 section 18.16.3). Who reclaims has what it
-        // reclaims already, as far as its request came before.
+        // An owner's own deny modes apply to itself, too (RFC 8881 section 18.16.3). Not to a
+        // reclaim: it may be a retransmission of one that has already taken effect.
         let own = (claim == Claim::Reclaim).then_some((client, &owner));
         self.clear_shares(node, own, share, now)?;
         if self.nlm_share_conflict(node, None, share) {
@@ -62,7 +63,7 @@ impl<F: Clone> State<F> {
                 }
                 let open = Open {
                     client,
-                    // The name as it came holds on to the whole request.
+                    // Copied, because the decoded name keeps the buffer of the whole request alive.
                     owner: OwnerName::copy_from_slice(&owner),
                     node,
                     seq: 0,
@@ -105,7 +106,7 @@ impl<F: Clone> State<F> {
         Ok(StateId { seq: open.seq, key })
     }
 
-    /// What an owner has open of a file, for [`undo_open`](Self::undo_open).
+    /// A snapshot of an owner's open of a file, for [`undo_open`](Self::undo_open).
     pub fn opened(&self, client: ClientId, owner: &OwnerName, node: Node) -> Opened {
         let mine = self.opens_of(node).find(|(_, o)| o.client == client && o.owner == *owner);
         Opened(mine.map(|(_, open)| OpenedBefore {
@@ -117,8 +118,8 @@ impl<F: Clone> State<F> {
         }))
     }
 
-    /// Takes an open back of which the client is not told, so that the owner has what it had before;
-    /// `id` is what it led to. An open that has changed since stays.
+    /// Restores the snapshot `before` of an open that led to `id`, because the client does not
+    /// learn of it. Does nothing if the open has changed since.
     pub fn undo_open(&mut self, id: StateId, before: Opened) {
         let Some(open) = self.opens.get_mut(&id.key).filter(|open| open.seq == id.seq) else {
             return;
@@ -138,7 +139,7 @@ impl<F: Clone> State<F> {
 
     /// OPEN_CONFIRM (RFC 7530 section 16.18).
     ///
-    /// # Errors
+    /// The stateid is wrong, or the open is already confirmed.
     /// The stateid is wrong, or the open does not wait for this.
     pub fn confirm_open(
         &mut self,
@@ -159,14 +160,14 @@ impl<F: Clone> State<F> {
         Ok(StateId { seq, key: id.key })
     }
 
-    /// Forgets an open, unless it was confirmed.
+    /// Drops an open if it is unconfirmed.
     pub fn cancel_unconfirmed(&mut self, key: StateKey) {
         if self.opens.get(&key).is_some_and(|open| open.unconfirmed.is_some()) {
             self.drop_open(key);
         }
     }
 
-    /// Forgets opens that were not confirmed for a lease.
+    /// Drops opens that stayed unconfirmed for longer than a lease.
     pub(super) fn cancel_overdue(&mut self, now: Duration) {
         let late = |since: Duration| now.saturating_sub(since) > self.limits.lease;
         let since = |key| self.opens.get(key).and_then(|open| open.unconfirmed);
@@ -176,7 +177,7 @@ impl<F: Clone> State<F> {
         gone.into_iter().for_each(|key| self.cancel_unconfirmed(key));
     }
 
-    /// The names of a client's owners that have something open.
+    /// The names of a client's open owners.
     pub fn open_owners(&self, client: ClientId) -> impl Iterator<Item = &OwnerName> {
         self.states_of(client).filter_map(|key| self.opens.get(key)).map(|open| &open.owner)
     }
@@ -208,7 +209,7 @@ impl<F: Clone> State<F> {
         Ok(StateId { seq: open.seq, key: id.key })
     }
 
-    /// CLOSE. The owner's locks on the file go, too.
+    /// CLOSE. Also drops the locks that were taken under the open.
     ///
     /// # Errors
     /// The stateid is wrong.
@@ -226,7 +227,7 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// The handle for I/O under a stateid: of an open, or of locks under one.
+    /// The handle for I/O under the stateid of an open, of locks under an open, or of a delegation.
     ///
     /// # Errors
     /// The stateid is wrong, or the file is not open for `access`.
@@ -260,8 +261,8 @@ impl<F: Clone> State<F> {
         Ok(Io { file, lock_owner, opened_by, made_by })
     }
 
-    /// Whether I/O without an open is allowed: no share reservation forbids it, once clients
-    /// that have gone silent have lost theirs.
+    /// Whether share reservations allow I/O without an open. Revokes conflicting opens of clients
+    /// whose lease has expired.
     ///
     /// # Errors
     /// [`StateError::Locked`].
@@ -276,8 +277,8 @@ impl<F: Clone> State<F> {
         if self.nlm_share_conflict(node, None, share) { Err(StateError::Locked) } else { Ok(()) }
     }
 
-    /// A handle with which a client, or if that is not known the client of an opener, writes a file,
-    /// if it has it open for that.
+    /// A handle for writing from the opens of `client`, or, if that is `None`, from opens by the
+    /// principal `by` in minor version 0.
     pub fn writer(&self, client: Option<ClientId>, by: &Principal, node: Node) -> Option<F> {
         let is_its = |open: &Open<F>| match client {
             Some(client) => client == open.client,
@@ -287,15 +288,15 @@ impl<F: Clone> State<F> {
         opens.find_map(|(_, open)| open.writer.as_ref().filter(|_| is_its(open)).cloned())
     }
 
-    /// Whether a client has the file open.
+    /// Whether any client has the file open.
     pub fn is_open(&self, node: Node) -> bool {
         self.files.get(&node).is_some_and(|f| !f.opens.is_empty())
     }
 
-    /// Whether a client may go on using a file as it began to.
+    /// Whether a client may continue to use a file as it began to.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it may not.
     pub fn check_use(&self, client: ClientId, used: &Use) -> Result<(), StateError> {
         let &Use { under, node, access } = used;
         let writes = access.contains(Access::WRITE);
@@ -307,12 +308,12 @@ impl<F: Clone> State<F> {
                     None => return Err(self.missing(key)),
                 }
                 let open = self.locks.get(&key).map_or(key, |lock| lock.open);
-                // What may be done under a delegation does not change.
+                // The access that a delegation allows does not change.
                 let Some(open) = self.opens.get(&open) else { return Ok(()) };
                 let file = if writes { &open.writer } else { &open.reader };
                 if file.is_some() { Ok(()) } else { Err(StateError::OpenMode) }
             }
-            // Reads under this one pass share reservations by.
+            // A READ with this stateid ignores share reservations.
             StateRef::Bypass if !writes => Ok(()),
             _ => {
                 let share = Share { access, deny: Access::empty() };
@@ -323,8 +324,8 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// The client of minor version 0 whose a state is: what has sessions has them prove whose a
-    /// state is, and is used in them alone.
+    /// The client of minor version 0 that owns a state. State of a client with sessions can only be
+    /// used in its sessions.
     ///
     /// # Errors
     /// There is no such state of such a client.
@@ -336,8 +337,8 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// The same for a principal that is about to change the state: only who opened the file may, or who
-    /// speaks for the client.
+    /// Like [`client_of`](Self::client_of), for a principal that is about to change the state. Only
+    /// the principal that opened the file, or the client's own, may do so.
     ///
     /// # Errors
     /// There is no such state of such a client, or [`StateError::NotTheOpener`].
@@ -359,7 +360,7 @@ impl<F: Clone> State<F> {
         self.clients.get(client).is_ok_and(|client| client.owner.sessions)
     }
 
-    /// The owner of an open of a client of minor version 0, to a principal that may change it.
+    /// The owner of an open (minor version 0), if `principal` may change it.
     ///
     /// # Errors
     /// There is no such open, or [`StateError::NotTheOpener`].
@@ -373,7 +374,8 @@ impl<F: Clone> State<F> {
         Ok(LockOwner { client: open.client, name: open.owner.clone() })
     }
 
-    /// The client and newest stateid of an open, lock or delegation, for any sequence number.
+    /// The client, and the stateid with its current sequence number, of an open, lock or
+    /// delegation.
     pub fn newest(&self, key: StateKey) -> Option<(ClientId, StateId)> {
         let of_open = self.opens.get(&key).map(|o| (o.client, o.seq));
         let of_delegation = self.delegations.client_of(key).map(|client| (client, 1));
@@ -386,7 +388,8 @@ impl<F: Clone> State<F> {
         keys.iter().filter_map(|&key| Some((key, self.opens.get(&key)?)))
     }
 
-    /// Frees opens of silent clients that are in the way of a share reservation.
+    /// Revokes conflicting opens of clients whose lease has expired. Fails if another conflict
+    /// remains.
     pub(super) fn clear_shares(
         &mut self,
         node: Node,
@@ -403,7 +406,7 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// An open, and its client, that is in the way of an open by `by`, or of I/O without an open.
+    /// An open that conflicts with an open by `by`, or with I/O without an open; and its client.
     fn share_conflict(
         &self,
         node: Node,

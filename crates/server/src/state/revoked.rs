@@ -1,5 +1,5 @@
-//! State that was taken away from a client, until the client has said that it knows (RFC 8881 sections
-//! 8.4.2.4, 8.5 and 18.38).
+//! Revoked state, until its client acknowledges the revocation (RFC 8881 sections 8.4.2.4, 8.5 and
+//! 18.38).
 //!
 //! ```text
 //!          revoke (its lease is over and another client wants it; its export is gone),
@@ -8,15 +8,16 @@
 //!                                     (none) <---- free_stateid, the client goes ------+
 //! ```
 //!
-//! 1. Of a silent client only what is in the way is taken: an open, with all locks under it, or a
-//!    delegation. A lock alone is not: Linux's client, refused under the lock, writes under the open.
-//!    The rest stays its own, as before, also over a restart; the files of which something was taken
-//!    are on disk, and are not reclaimed ([`crate::state::reclaim_denied`]).
-//! 2. A client is told in every SEQUENCE until it has acknowledged all that was taken, and all that it
-//!    asks under a stateid that was taken says why it may not.
-//! 3. At most [`MAX_REVOKED`] are remembered for a client, and [`MAX`] for all; of others nothing is known.
-//! 4. A client of minor version 0 loses everything with its lease: there is no way to tell it what. All
-//!    that it asks of it afterwards says why it may not ([`crate::state::tables::lapsed`]).
+//! 1. Of a client whose lease has expired, only the conflicting state is revoked: an open with all
+//!    locks under it, or a delegation. Never a lock alone: Linux's client, denied the lock, would
+//!    still write under the open. The client keeps the rest, even across a restart. The files of
+//!    revoked state are recorded on disk and cannot be reclaimed
+//!    ([`crate::state::reclaim_denied`]).
+//! 2. Every SEQUENCE reply tells the client so until it has acknowledged all revoked state. Every
+//!    use of a revoked stateid returns the reason.
+//! 3. At most [`MAX_REVOKED`] revocations per client and [`MAX`] in all are remembered.
+//! 4. A client of minor version 0 loses all its state when it loses some: the protocol cannot tell
+//!    it which. Its later requests return the reason ([`crate::state::tables::lapsed`]).
 
 use crate::handle::Node;
 use crate::state::client::ClientId;
@@ -28,14 +29,14 @@ use crate::state::tables::reclaim_denied::ReclaimDenied;
 use crate::state::tables::revoked::{Revoked, Why};
 use std::time::Duration;
 
-/// What was taken away from one client that it is told of.
+/// Revocations that are remembered per client.
 const MAX_REVOKED: usize = 1024;
-/// What was taken away from all clients together that they are told of.
+/// Revocations that are remembered in all.
 const MAX: usize = 64 << 10;
 
 impl<F: Clone> State<F> {
-    /// Takes an open from a client that has been silent past its lease, because another wants what
-    /// it holds. Says whether it did.
+    /// Revokes an open of a client whose lease has expired, because another client needs what it
+    /// holds. Returns whether the lease has expired.
     pub(super) fn revoke_if_expired(
         &mut self,
         client: ClientId,
@@ -54,7 +55,8 @@ impl<F: Clone> State<F> {
         true
     }
 
-    /// The same for the open under which an owner has locks on a file.
+    /// Like [`revoke_if_expired`](Self::revoke_if_expired), for the open under which an owner has
+    /// locks on a file.
     pub(super) fn revoke_locks_if_expired(
         &mut self,
         owner: &LockOwner,
@@ -66,7 +68,7 @@ impl<F: Clone> State<F> {
         self.revoke_if_expired(owner.client, key, now)
     }
 
-    /// Takes an open away, with the locks under it.
+    /// Revokes an open and the locks under it.
     pub(super) fn revoke(&mut self, key: StateKey, why: Why) {
         let Some((client, _)) = self.newest(key) else { return };
         let Some(node) = self.opens.get(&key).map(|open| open.node) else { return };
@@ -81,8 +83,8 @@ impl<F: Clone> State<F> {
         self.note_revoked(client, Revoked { key, node, why });
     }
 
-    /// Remembers what was taken from a client: to tell it, if there is a way to, and to refuse it
-    /// after a restart.
+    /// Remembers a revoked state, to tell the client if the protocol can, and to refuse it a
+    /// reclaim after a restart.
     pub(super) fn note_revoked(&mut self, id: ClientId, revoked: Revoked) {
         let Ok(client) = self.clients.get_mut(id) else { return };
         self.unwritten.insert(client.owner.clone());
@@ -102,7 +104,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// FREE_STATEID: a client acknowledges; `None`: the state was not taken away.
+    /// FREE_STATEID of a revoked state; `None` if the state was not revoked.
     pub(super) fn free_revoked(
         &mut self,
         client: ClientId,
@@ -113,7 +115,8 @@ impl<F: Clone> State<F> {
             return Some(Err(StateError::BadStateId));
         }
         self.forget_revoked(key);
-        // Once, when it knows of everything: until then the disk may say too much.
+        // Written once, when all is acknowledged. Until then the disk may bar too much, which is
+        // safe.
         if let Ok(client) = self.clients.get(client)
             && client.revoked.is_empty()
         {
@@ -122,7 +125,7 @@ impl<F: Clone> State<F> {
         Some(Ok(()))
     }
 
-    /// Forgets that a state was taken away.
+    /// Forgets a revocation.
     pub(super) fn forget_revoked(&mut self, key: StateKey) {
         let Some((client, _)) = self.revoked.remove(&key) else { return };
         if let Ok(client) = self.clients.get_mut(client) {
@@ -130,7 +133,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Why a key that names no state does not.
+    /// The error for a key that names no state.
     pub(super) fn missing(&self, key: StateKey) -> StateError {
         match self.revoked.get(&key) {
             Some((_, Why::Expired)) => StateError::Expired,

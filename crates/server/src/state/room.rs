@@ -1,9 +1,10 @@
-//! Room for more state.
+//! Limits on the state of each client, and reclamation of state from expired clients.
 //!
-//! 1. A client may have as much of each kind as it leaves free ([`allowance`]), so that there is room for the next
-//!    client. What a client had before a restart, or opened under a delegation, needs no share: only the limit holds.
-//! 2. When there is no room, clients whose lease is over lose theirs first, the longest silent one before the
-//!    others, no more of them than necessary, and none if that does not make room.
+//! 1. A client may have as much of each kind as it leaves free ([`allowance`]), so that there is
+//!    room for the next client. For what a client reclaims, or opened under a delegation, only the
+//!    total limit counts.
+//! 2. When a limit is reached, clients whose lease has expired are purged, the longest silent
+//!    first, no more of them than necessary, and none if that would not make room.
 
 use crate::admission::{LimitUse, allowance};
 use crate::state::client::{Client, ClientId};
@@ -11,11 +12,11 @@ use crate::state::error::StateError;
 use crate::state::table::State;
 use std::time::Duration;
 
-/// After a look for clients whose lease is over, how long there is no other in which no more than those that
-/// were found could help.
+/// How long the result of a search for expired clients is reused. Until then, the server searches
+/// again only if what the last search found could suffice.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What there may be a limited number of.
+/// Kinds of state with a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::state) enum Limited {
     Client,
@@ -25,19 +26,19 @@ pub(in crate::state) enum Limited {
     Range,
 }
 
-/// Who asks for room.
+/// The client that needs room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::state) enum Asker {
-    /// One that holds none yet.
+    /// A client without a record.
     Newcomer,
-    /// A client, within its share.
+    /// A client that needs something new, within its share.
     Client(ClientId),
-    /// A client, for what it had already as far as it knows.
+    /// A client that already had what it asks for, so its share does not matter.
     Again(ClientId),
 }
 
 impl Asker {
-    /// `again`: it is for what the client had already.
+    /// `again`: the client already had what it asks for.
     pub(in crate::state) fn of(client: ClientId, again: bool) -> Self {
         if again { Self::Again(client) } else { Self::Client(client) }
     }
@@ -58,23 +59,23 @@ const KINDS: [(Limited, &str); 5] = [
     (Limited::Range, "locked_ranges"),
 ];
 
-/// What was asked for in vain.
+/// Refused requests, and the last searches for expired clients, by kind.
 #[derive(Debug, Default)]
 pub(in crate::state) struct Refusals {
     counts: [u64; KINDS.len()],
     looks: [Option<Look>; KINDS.len()],
 }
 
-/// The last look for clients whose lease is over.
+/// The last search for expired clients.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     at: Duration,
-    /// How many of the kind they held.
+    /// How many of the kind the expired clients held that were not purged.
     found: usize,
 }
 
 impl<F: Clone> State<F> {
-    /// Makes room for one more of a kind.
+    /// Makes room for one more of a kind; purges expired clients if necessary.
     ///
     /// # Errors
     /// [`StateError::TooMany`].
@@ -111,7 +112,7 @@ impl<F: Clone> State<F> {
         Err(StateError::TooMany)
     }
 
-    /// Clients whose lease is over and that hold some of a kind, and how many; the longest silent one first.
+    /// The expired clients that hold some of a kind, and how many; the longest silent first.
     fn silent_holders(
         &self,
         kind: Limited,
@@ -127,7 +128,7 @@ impl<F: Clone> State<F> {
         holders
     }
 
-    /// The client whose sessions are gone when the asker's first one confirms it.
+    /// The client that the asker replaces when its first session confirms it.
     fn replaced_by(&self, kind: Limited, asker: Asker) -> Option<ClientId> {
         let client = self.clients.get(asker.client()?).ok()?;
         let replaced = self.clients.confirmed(&client.owner).map(|c| c.id);
@@ -155,7 +156,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Whether there is room for one more, were `freed` of those that others have gone.
+    /// Whether there is room for one more if other clients freed `freed` of them.
     fn has_room(&self, kind: Limited, asker: Asker, freed: usize) -> bool {
         let (limit, used) = self.count(kind);
         let replaced = self.replaced_by(kind, asker);
@@ -168,7 +169,7 @@ impl<F: Clone> State<F> {
         allowance(limit, used, own) > 0
     }
 
-    /// What is held of each limit that clients share.
+    /// The use of each limit that clients share.
     pub(crate) fn limit_uses(&self) -> Vec<LimitUse> {
         let uses = KINDS.iter().zip(self.refusals.counts).map(|(&(kind, name), refused)| {
             let (limit, used) = self.count(kind);

@@ -6,26 +6,26 @@ use weir_vfs::Access;
 /// Access and deny bits of an open: 1 for reading, 2 for writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Share {
-    /// What the open does.
+    /// The access of the open.
     pub access: Access,
-    /// What other opens may not do.
+    /// The access denied to other opens.
     pub deny: Access,
 }
 
 impl Share {
-    /// Whether the two cannot be open together.
+    /// Whether two opens exclude each other.
     pub fn conflicts(self, other: Self) -> bool {
         self.access.intersects(other.deny) || self.deny.intersects(other.access)
     }
 
-    /// What the open is to those who have the file delegated: a change, if it writes, or if it
-    /// denies what they may have opened on their own.
+    /// How the open affects delegations of other clients: as a change if it writes, or if it denies
+    /// access that they may have granted to local opens.
     pub fn touch(self) -> Touch {
         let reads = !self.access.contains(Access::WRITE) && self.deny.is_empty();
         if reads { Touch::Read } else { Touch::Change }
     }
 
-    /// Both.
+    /// The union of both.
     pub fn union(self, other: Self) -> Self {
         Self { access: self.access | other.access, deny: self.deny | other.deny }
     }

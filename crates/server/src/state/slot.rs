@@ -1,9 +1,10 @@
-//! Exactly once: the slots of a session, and the replies kept in them (RFC 8881 section 2.10.6).
+//! Exactly-once semantics: the slots of a session, and the replies cached in them (RFC 8881 section
+//! 2.10.6).
 //!
-//! 1. A request is executed at most once: a slot takes a sequence number one above its last, or
-//!    its last again, which gets the reply that was kept, if it is the same request.
-//! 2. A slot holds one reply at most. While a request is executed whose reply is to be kept, the slot counts as
-//!    holding the largest one that its session keeps.
+//! 1. A request is executed at most once. A slot accepts the next sequence number, or the last one
+//!    again; a retransmission of the last request gets the cached reply.
+//! 2. A slot holds at most one reply. While a request executes whose reply is to be cached, the
+//!    slot is charged the largest reply that its session caches.
 //!
 //! ```text
 //!             begin(last + 1)                finish
@@ -15,25 +16,25 @@
 
 use bytes::Bytes;
 
-/// What is to be done with a request.
+/// How to handle a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Begin {
     /// Execute it, then [`Slot::finish`].
     Execute,
-    /// It was executed: send this again.
+    /// The request was executed before: send this reply again.
     Replay(Bytes),
 }
 
-/// A request that cannot have its turn.
+/// Why a slot rejects a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotError {
     /// Its sequence number is neither the last one nor the one after it.
     Misordered,
-    /// It was executed, and its reply was not kept because it asked for that.
+    /// It was executed, but its reply is not cached.
     Uncached,
     /// It is being executed.
     Busy,
-    /// The request that was executed under this number was another one.
+    /// Another request was executed under this sequence number.
     FalseRetry,
 }
 
@@ -41,11 +42,11 @@ pub(super) enum SlotError {
 #[derive(Clone, Debug)]
 pub(super) struct Slot {
     last: u32,
-    /// Tells the last request from others of its number; none before the first.
+    /// Distinguishes requests with the same number; `None` before the first request.
     digest: Option<u64>,
     busy: bool,
     kept: Option<Bytes>,
-    /// What the reply of the request being executed may take.
+    /// Size limit of the reply to the request in progress, in bytes.
     may_keep: u32,
 }
 
@@ -55,17 +56,18 @@ impl Slot {
         Self { last: first.wrapping_sub(1), digest: None, busy: false, kept: None, may_keep: 0 }
     }
 
-    /// Whether a request with this number is to be executed.
+    /// Whether a request with this number would be executed.
     pub(super) fn is_next(&self, sequence: u32) -> bool {
         sequence == self.last.wrapping_add(1) && !self.busy
     }
 
-    /// Bytes of the reply that is kept, or may be.
+    /// Bytes of the cached reply, or reserved for it.
     pub(super) fn kept_bytes(&self) -> usize {
         self.kept.as_ref().map_or(self.may_keep as usize, Bytes::len)
     }
 
-    /// Takes a request; `digest` tells it from others of the same number. Its reply may take `may_keep` bytes.
+    /// Begins a request. `digest` distinguishes requests with the same number. The reply may take
+    /// `may_keep` bytes.
     pub(super) fn begin(
         &mut self,
         sequence: u32,
@@ -92,13 +94,13 @@ impl Slot {
         }
     }
 
-    /// Ends a request, keeping its reply if it is to be kept.
+    /// Ends a request, and caches its reply if there is one to cache.
     pub(super) fn finish(&mut self, reply: Option<Bytes>) {
         self.busy = false;
         (self.kept, self.may_keep) = (reply, 0);
     }
 
-    /// Drops the reply that is kept; how many bytes it had.
+    /// Drops the cached reply. Returns its size in bytes.
     pub(super) fn forget_reply(&mut self) -> usize {
         self.kept.take().map_or(0, |reply| reply.len())
     }

@@ -1,17 +1,17 @@
-//! Names of open and lock state.
+//! Stateids of opens, locks and delegations.
 //!
 //! A stateid is a sequence number, which counts the changes of one state, and twelve bytes that
-//! say which state: the server's run and a number that cannot be guessed ([`Ids`](super::Ids)). So a
-//! stateid of an earlier run is known as such, and none of it has to be remembered.
+//! identify the state: the server's run and a number that cannot be guessed ([`Ids`](super::Ids)).
+//! The server thus recognizes stateids of earlier runs without remembering them.
 
 use crate::state::error::StateError;
 
-/// Which state: the part of a stateid that stays.
+/// Identifies a state: the part of a stateid that does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateKey {
     /// The server's run.
     pub run: u32,
-    /// A number of its own, which cannot be guessed.
+    /// Unique within the run, and hard to guess.
     pub number: u64,
 }
 
@@ -24,37 +24,37 @@ impl StateKey {
         wire
     }
 
-    /// From the twelve bytes on the wire; any bytes are a key, if not one of a state.
+    /// Decodes the twelve bytes on the wire. Any bytes are a key, though perhaps of no state.
     pub fn from_wire(wire: [u8; 12]) -> Self {
         let [a, b, c, d, number @ ..] = wire;
         Self { run: u32::from_be_bytes([a, b, c, d]), number: u64::from_be_bytes(number) }
     }
 }
 
-/// A stateid: which state, and after which of its changes.
+/// A stateid: a state, and the number of its last change that the client knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StateId {
-    /// Counts changes from 1; 0 asks for the newest (sessions only).
+    /// Counts changes from 1; 0 means the current one (sessions only).
     pub seq: u32,
     /// Which state.
     pub key: StateKey,
 }
 
-/// What a client put where a stateid goes (RFC 8881 section 8.2.3).
+/// A decoded stateid argument (RFC 8881 section 8.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateRef {
-    /// All zeros: no open; share reservations of others hold.
+    /// All zeros: I/O without an open; share reservations apply.
     Anonymous,
-    /// All ones: no open; a READ may pass over mandatory locks.
+    /// All ones: I/O without an open; a READ ignores share reservations.
     Bypass,
     /// The compound's current stateid.
     Current,
-    /// A state.
+    /// The stateid of a state.
     Of(StateId),
 }
 
 impl StateRef {
-    /// Reads a stateid. Zeros and ones in other combinations are no stateid.
+    /// Decodes a stateid. Other combinations of all zeros or all ones are invalid.
     pub fn from_wire(seq: u32, other: [u8; 12]) -> Result<Self, StateError> {
         match (seq, other) {
             (0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]) => Ok(Self::Anonymous),
@@ -72,8 +72,8 @@ impl StateRef {
     }
 }
 
-/// Compares a client's idea of a state's sequence number with the server's
-/// (RFC 8881 section 8.2.2). Numbers wrap around past 0.
+/// Compares a client's sequence number of a state with the server's (RFC 8881 section 8.2.2).
+/// Numbers wrap around and skip 0.
 pub fn check_seq(theirs: u32, ours: u32, zero_is_newest: bool) -> Result<(), StateError> {
     match ours.wrapping_sub(theirs).cast_signed() {
         _ if theirs == 0 && zero_is_newest => Ok(()),
@@ -83,7 +83,7 @@ pub fn check_seq(theirs: u32, ours: u32, zero_is_newest: bool) -> Result<(), Sta
     }
 }
 
-/// The sequence number after `seq`; 0 is left out.
+/// The sequence number after `seq`; skips 0.
 pub fn next_seq(seq: u32) -> u32 {
     seq.checked_add(1).unwrap_or(1)
 }

@@ -1,15 +1,16 @@
-//! Delegations: the right of a client to open a file, read it and keep what it read without
-//! asking; with a write delegation also to write it and to keep what it wrote for a while.
+//! Delegations allow a client to open and read a file, and to cache what it read, without asking
+//! the server. A write delegation also allows it to write, and to delay writing back.
 //!
-//! 1. While a file is delegated, only the delegation's client changes it, and if it is
-//!    delegated for writing no other reads it either. A call that wants to goes through [`State::recall`]
-//!    or [`State::open`], and comes back when the delegation is gone.
-//! 2. A delegation is given only to a client that can be called back, of a file that no other
-//!    client has open in a way that would break it, that no call changes at the moment ([`Filter`]), and
-//!    that was not recalled lately.
-//! 3. A delegation is gone at the latest a lease after its recall, also if its client does not answer.
-//! 4. There are never more than [`Limits::delegations`]. Those that were taken away are
-//!    none any more: what is left of them is remembered in `revoked`.
+//! 1. While a file is delegated, only the holder changes it; with a write delegation, no other
+//!    client reads it either. A conflicting call goes through [`State::recall`] or [`State::open`],
+//!    and is tried again when the delegation is gone.
+//! 2. A delegation is granted only if the client can be called back, no other client has the file
+//!    open in a conflicting way, no call is changing the file ([`Filter`]), and none was recalled
+//!    recently.
+//! 3. A delegation is gone at the latest a lease after its recall, even if its client does not
+//!    answer.
+//! 4. There are at most [`Limits::delegations`]. Reclaims may exceed a limit below the default, up
+//!    to the default. Revoked delegations do not count; `revoked` remembers them.
 //!
 //! ```text
 //!   delegate        recall               return_delegation
@@ -37,7 +38,7 @@ use std::time::Duration;
 use weir_vfs::Access;
 
 impl<F: Clone> State<F> {
-    /// Which files may be delegated.
+    /// The filter that tells which files may be delegated.
     pub fn filter(&self) -> Arc<Filter> {
         self.delegations.filter.clone()
     }
@@ -45,7 +46,7 @@ impl<F: Clone> State<F> {
     /// Whether, and how, a file that was just opened may be delegated.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it may not.
     pub fn may_delegate(&mut self, ask: Ask, now: Duration) -> Result<DelegationKind, WhyNot> {
         let Ask { client, node, share, wanted } = ask;
         let kind = match wanted {
@@ -83,13 +84,13 @@ impl<F: Clone> State<F> {
         Ok(kind)
     }
 
-    /// Whether an open, a delegation or a lock of NFSv3's lock manager forbids to delegate a file.
+    /// Whether an open, a delegation or an NLM lock conflicts with a delegation of this kind.
     fn is_in_the_way_of(&self, kind: DelegationKind, client: ClientId, node: Node) -> bool {
         if self.files.get(&node).is_some_and(FileState::is_used_by_nlm) {
             return true;
         }
         match kind {
-            // Of the client's own opens, too: it is about to change the file.
+            // The client's own opens for writing count, too: it is about to change the file.
             DelegationKind::Read => {
                 self.opens_of(node).any(|(_, open)| open.share.access.contains(Access::WRITE))
                     || self.delegations.conflict(node, Touch::Read, None)
@@ -104,7 +105,8 @@ impl<F: Clone> State<F> {
     /// Delegates a file that the client has open.
     ///
     /// # Errors
-    /// Why not: things may have changed since [`may_delegate`](Self::may_delegate).
+    /// The reason why it may not; conditions may have changed since
+    /// [`may_delegate`](Self::may_delegate).
     pub fn delegate(
         &mut self,
         grant: Grant<F>,
@@ -118,11 +120,11 @@ impl<F: Clone> State<F> {
         Ok(self.insert_delegation(grant, kind, Phase::Held, client, node))
     }
 
-    /// Delegates a file as it was before the server restarted. Says whether the delegation is to be
-    /// given back at once: an open is in the way, or none are given any more.
+    /// Restores a delegation from before a restart. Returns whether the client must return it at
+    /// once: because an open conflicts, or because delegations are disabled.
     ///
     /// # Errors
-    /// There are too many.
+    /// The limit is reached, or the client has a delegation of the file.
     pub fn reclaim_delegation(
         &mut self,
         grant: Grant<F>,
@@ -138,7 +140,7 @@ impl<F: Clone> State<F> {
             return Err(WhyNot::HasOne);
         }
         let recall = self.limits.delegations == 0 || self.is_in_the_way_of(kind, client, node);
-        // It is out until it comes back, also if it is to come back at once.
+        // Counted even if it is recalled at once: the client holds it until it returns it.
         let recall = !self.delegations.filter.count(node, kind) || recall;
         let phase = if recall { Phase::Recalled { since: now } } else { Phase::Held };
         Ok((self.insert_delegation(grant, kind, phase, client, node), recall))
@@ -165,8 +167,8 @@ impl<F: Clone> State<F> {
         StateId { seq: 1, key }
     }
 
-    /// Makes way for a call (`by` a client, or unknown) that touches a file: recalls what is in the
-    /// way, takes it away where its time is up or its client is silent.
+    /// Recalls the delegations that conflict with a call by client `by` (`None`: unknown). Revokes
+    /// those that are overdue, or whose client's lease has expired.
     pub fn recall(
         &mut self,
         node: Node,
@@ -209,7 +211,7 @@ impl<F: Clone> State<F> {
         recalled
     }
 
-    /// What to tell the client of a recalled delegation; `None` when it is not out any more.
+    /// The recall to send to a client; `None` if the delegation is gone.
     pub fn order(&self, key: StateKey) -> Option<Order> {
         let d = self.delegations.by_key.get(&key)?;
         let out = matches!(d.phase, Phase::Recalled { .. });
@@ -235,7 +237,7 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// What a claim of an open under a delegation rests on: its kind.
+    /// The kind of the delegation under which a client claims an open.
     ///
     /// # Errors
     /// The stateid is wrong, or [`StateError::Revoked`].
@@ -249,7 +251,7 @@ impl<F: Clone> State<F> {
         if d.node == node { Ok(d.kind) } else { Err(StateError::BadStateId) }
     }
 
-    /// The handle for I/O under a delegation; `None`: the stateid is not one of a delegation.
+    /// The handle for I/O under a delegation; `None` if the stateid is not that of a delegation.
     pub(super) fn delegation_io(
         &self,
         client: Option<ClientId>,
@@ -272,7 +274,7 @@ impl<F: Clone> State<F> {
         Some(io())
     }
 
-    /// TEST_STATEID of a delegation; `None`: the stateid is not one.
+    /// TEST_STATEID of a delegation; `None` if the stateid is not that of a delegation.
     pub(super) fn test_delegation(
         &self,
         client: ClientId,
@@ -291,8 +293,8 @@ impl<F: Clone> State<F> {
         Ok(d)
     }
 
-    /// Whether another client than `by` may have written to a file what the server does not know: the
-    /// write delegation of it, and its client.
+    /// The write delegation of a client other than `by`, which may have written data that the
+    /// server does not know yet; and that client.
     pub fn writer_elsewhere(
         &self,
         node: Node,
@@ -303,8 +305,8 @@ impl<F: Clone> State<F> {
         found.map(|(key, d)| (key, d.client))
     }
 
-    /// The change attribute that the holder of a read delegation was told (in minor version 0, where
-    /// it is not known who asks: any holder).
+    /// The change attribute that the holder of a read delegation was told. If `by` is `None` (minor
+    /// version 0, where the server does not know who asks), that of any holder.
     pub fn known_change(&self, node: Node, by: Option<ClientId>) -> Option<u64> {
         let mut of_node = self.delegations.of(node);
         let holds = |d: &Delegation<F>| {
@@ -313,9 +315,9 @@ impl<F: Clone> State<F> {
         of_node.find(|(_, d)| holds(d)).and_then(|(_, d)| d.change)
     }
 
-    /// The change attribute to tell others of a file whose delegate says that its own is `theirs`,
-    /// while the server's is `ours` (RFC 8881 section 10.4.3); `None`: the file is as the server
-    /// knows it.
+    /// The change attribute to report to others if the holder of a write delegation reports
+    /// `theirs` and the server has `ours` (RFC 8881 section 10.4.3); `None` if the holder has not
+    /// changed the file.
     pub fn told_change(&mut self, key: StateKey, theirs: u64, ours: u64) -> Option<u64> {
         let d = self.delegations.by_key.get_mut(&key)?;
         if d.change == Some(theirs) {
@@ -325,8 +327,8 @@ impl<F: Clone> State<F> {
         Some(d.told)
     }
 
-    /// The next `most` read delegations to be held against their files, with the change attribute
-    /// that their clients know; `None`: the client changes the file itself, or opened it to do so.
+    /// The next `most` read delegations whose files to check, with the change attribute that their
+    /// clients know; `None` if the client has opened the file for writing, or changed it, itself.
     pub fn delegations_to_look_at(&mut self, most: usize) -> Vec<(StateKey, Node, Option<u64>)> {
         let after = self.delegations.looked_at.take();
         let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
@@ -344,7 +346,7 @@ impl<F: Clone> State<F> {
         batch
     }
 
-    /// Periodic: takes away what was not given back in a lease. Says whether there was any.
+    /// Periodic: revokes delegations not returned within a lease. Returns whether there were any.
     pub(super) fn revoke_overdue(&mut self, now: Duration) -> bool {
         let keys: Vec<StateKey> = self.delegations.by_key.keys().copied().collect();
         keys.into_iter().filter(|&key| self.revoke_if_overdue(key, now)).count() > 0
@@ -361,7 +363,7 @@ impl<F: Clone> State<F> {
         true
     }
 
-    /// Takes a delegation away.
+    /// Revokes a delegation.
     fn revoke_delegation(&mut self, key: StateKey, why: Why) {
         let Some(d) = self.delegations.by_key.get(&key) else { return };
         let (client, node) = (d.client, d.node);
@@ -379,7 +381,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Takes away the delegations of files of an export that is served no more.
+    /// Revokes the delegations of an export that is no longer served.
     pub(super) fn drop_delegations_of_export(&mut self, export: u16) {
         let gone = self.delegations.by_key.iter().filter(|(_, d)| d.node.export == export);
         let gone: Vec<StateKey> = gone.map(|(key, _)| *key).collect();

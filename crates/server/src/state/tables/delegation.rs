@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For so long after a recall a file is not delegated.
+/// How long after a recall a file is not delegated.
 pub(in crate::state) const CONTENDED: Duration = Duration::from_secs(30);
-/// Files of which it is remembered that they were recalled, or who opened them.
+/// Files whose recall, or whose openers, are remembered.
 pub(in crate::state) const REMEMBERED: usize = 16 << 10;
 
 /// What a delegation lets its client do on its own.
@@ -25,7 +25,7 @@ pub enum DelegationKind {
     Write,
 }
 
-/// What a call does to a file.
+/// How a call affects a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
     /// Reads data or attributes: breaks a write delegation.
@@ -40,7 +40,7 @@ impl DelegationKind {
     }
 }
 
-/// What a client wants of delegations with an open.
+/// Which delegation a client asks for with an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// The server decides (`OPEN4_SHARE_ACCESS_WANT_NO_PREFERENCE`).
@@ -56,19 +56,19 @@ pub enum Wanted {
 /// Why a file is not delegated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhyNot {
-    /// Others use it, or did lately.
+    /// Other clients use the file, or did recently.
     Contention,
-    /// Too many are out, none are given at all, or the client cannot be called back.
+    /// The limit is reached, delegations are disabled, or the client cannot be called back.
     Resource,
-    /// The client has one of this kind, or a better one.
+    /// The client has a delegation of this kind or a stronger one.
     HasOne,
     /// The client has a read delegation and wants a write delegation.
     Upgrade,
-    /// It would not pay yet: the file was opened once.
+    /// Not worthwhile yet: this is the first open of the file by the client.
     NotYet,
 }
 
-/// A request of a client, to be named in a callback that goes with what it did.
+/// A client's request, which a callback about its result refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Referring {
     /// The session.
@@ -79,10 +79,10 @@ pub struct Referring {
     pub sequence: u32,
 }
 
-/// A delegation that is asked for.
+/// A request for a delegation.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
-    /// Whose.
+    /// The client.
     pub client: ClientId,
     /// The file.
     pub node: Node,
@@ -92,18 +92,18 @@ pub struct Ask {
     pub wanted: Wanted,
 }
 
-/// A delegation to be given.
+/// A delegation to grant.
 #[derive(Clone, Debug)]
 pub struct Grant<F> {
-    /// To whom, and of what.
+    /// The client, the file, and what was asked for.
     pub ask: Ask,
-    /// A handle to read with, and to write with if it is a write delegation.
+    /// A handle for reading, and for writing if it is a write delegation.
     pub file: F,
-    /// The file's change attribute, as the client is told.
+    /// The file's change attribute, as reported to the client.
     pub change: u64,
-    /// The request that it is given with.
+    /// The request that it is granted with.
     pub referring: Option<Referring>,
-    /// Who opened the file.
+    /// The principal that opened the file.
     pub by: Principal,
 }
 
@@ -122,7 +122,8 @@ pub(in crate::state) struct Delegation<F> {
     pub(in crate::state) file: F,
     /// The change attribute that the client was told; `None` after it changed the file itself.
     pub(in crate::state) change: Option<u64>,
-    /// The highest change attribute that others were told of what the client has not written yet.
+    /// The highest change attribute reported to others for data that the client has not written
+    /// back.
     pub(in crate::state) told: u64,
     pub(in crate::state) referring: Option<Referring>,
     pub(in crate::state) by: Principal,
@@ -136,7 +137,7 @@ pub(in crate::state) struct Delegations<F> {
     pub(in crate::state) filter: Arc<Filter>,
     pub(in crate::state) contended: LruCache<Node, Duration>,
     pub(in crate::state) opened: LruCache<(Node, ClientId, DelegationKind), ()>,
-    /// Where the last look at delegated files ended.
+    /// Where the last check of delegated files ended.
     pub(in crate::state) looked_at: Option<StateKey>,
 }
 
@@ -166,7 +167,7 @@ impl<F> Delegations<F> {
         self.of(node).find(|(_, d)| d.client == client).map(|(key, _)| key)
     }
 
-    /// Whether a delegation of another client than `by` is in the way.
+    /// Whether a delegation of a client other than `by` conflicts.
     pub(in crate::state) fn conflict(
         &self,
         node: Node,
@@ -176,17 +177,17 @@ impl<F> Delegations<F> {
         self.of(node).any(|(_, d)| Some(d.client) != by && d.kind.is_broken_by(touch))
     }
 
-    /// Whose a delegation is.
+    /// The client that holds a delegation.
     pub(in crate::state) fn client_of(&self, key: StateKey) -> Option<ClientId> {
         self.by_key.get(&key).map(|d| d.client)
     }
 
-    /// Who opened the file that was delegated then.
+    /// The principal that opened the file when it was delegated.
     pub(in crate::state) fn holder(&self, key: StateKey) -> Option<&Principal> {
         self.by_key.get(&key).map(|d| &d.by)
     }
 
-    /// The client changes a file itself that it has a read delegation of.
+    /// Records that a client changes a file of which it has a read delegation.
     pub(in crate::state) fn changed_by(&mut self, client: ClientId, node: Node) {
         if let Some(key) = self.held_by(client, node)
             && let Some(delegation) = self.by_key.get_mut(&key)
@@ -196,7 +197,7 @@ impl<F> Delegations<F> {
         }
     }
 
-    /// Takes a delegation off the file.
+    /// Removes a delegation from its file.
     pub(in crate::state) fn lift(&mut self, key: StateKey) {
         let Some(d) = self.by_key.get(&key) else { return };
         let Some(keys) = self.by_node.get_mut(&d.node) else { return };
@@ -211,24 +212,24 @@ impl<F> Delegations<F> {
     }
 }
 
-/// What is in the way, and whom to tell.
+/// The result of a recall.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recalled {
-    /// Delegations whose clients are to be told now.
+    /// Delegations whose clients must be sent a recall now.
     pub tell: Vec<StateKey>,
-    /// Some are in the way still.
+    /// Whether some conflict still.
     pub pending: bool,
 }
 
-/// A delegation that its client is to give back.
+/// A recall to send to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Whose.
+    /// The client.
     pub client: ClientId,
-    /// Which.
+    /// The delegation.
     pub id: StateId,
-    /// Of which file.
+    /// The file.
     pub node: Node,
-    /// The request that it was given with.
+    /// The request that it was granted with.
     pub referring: Option<Referring>,
 }

@@ -11,22 +11,24 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use weir_vfs::LockRange as Range;
 
-/// Most that wait for locks of one file.
+/// Maximum number of listed waits for locks of one file.
 pub(in crate::state) const MAX_OF_FILE: usize = 64;
-/// Most entries of each table of [`LockWaiters`].
+/// Maximum number of entries in each table of [`LockWaiters`].
 pub(in crate::state) const MAX: usize = 16 << 10;
-/// How much later than expected a client that waits may ask.
+/// How late a waiting client may poll.
 pub(in crate::state) const SLACK: Duration = Duration::from_secs(5);
-/// How long a client that is told when the lock is free may go without asking: Linux's asks every 30 seconds.
+/// The longest expected interval between polls of a client that is notified; Linux's polls every 30
+/// seconds.
 pub(in crate::state) const LISTENS: Duration = Duration::from_secs(40);
-/// How long any client may.
+/// The longest expected interval between polls of any client.
 pub(in crate::state) const LONGEST: Duration = Duration::from_secs(60);
-/// Most owners that are looked at for a circle.
+/// Maximum number of owners visited in a search for a deadlock.
 pub(in crate::state) const MAX_CIRCLE: usize = 1024;
-/// Most ranges and waits that are looked at for a circle, under the lock of all state: milliseconds.
+/// Maximum number of ranges and waits examined in a search for a deadlock. It holds the state's
+/// lock; this many take milliseconds.
 pub(in crate::state) const MAX_STEPS: usize = 1 << 18;
 
-/// A lock that is waited for.
+/// A lock that an owner waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::state) struct Wanted {
     pub(in crate::state) node: Node,
@@ -34,7 +36,8 @@ pub(in crate::state) struct Wanted {
     pub(in crate::state) exclusive: bool,
 }
 
-/// A wait: when it was last asked for, under which open, and until when it is to be asked for again.
+/// A wait: when its owner last polled, under which open, and when the next poll is due at the
+/// latest.
 #[derive(Clone, Debug)]
 pub(in crate::state) struct Wait {
     pub(in crate::state) wanted: Wanted,
@@ -44,7 +47,7 @@ pub(in crate::state) struct Wait {
 }
 
 impl Wait {
-    /// A first request that waits.
+    /// A wait that begins with this request.
     pub(in crate::state) fn new(
         wanted: Wanted,
         open: StateKey,
@@ -54,9 +57,10 @@ impl Wait {
         Self { wanted, open, asked: now, until: now + if listens { LISTENS } else { SLACK } }
     }
 
-    /// The same if the owner asked `before`: a client without notices asks after a second at first,
-    /// and then takes at most twice the time that it took the last time, so that what it did says
-    /// what to expect (Linux: 1, 2, 4, ... 30 seconds; FreeBSD: every second).
+    /// Extends the deadline if `before` is a wait of the same owner for the same lock. A client
+    /// without notifications polls after one second, and at most doubles the interval each time
+    /// (Linux: 1, 2, 4, ... 30 seconds; FreeBSD: every second), so the last interval bounds the
+    /// next one.
     pub(in crate::state) fn again(self, before: Option<&Self>) -> Self {
         let Some(before) = before.filter(|before| before.wanted == self.wanted) else {
             return self;
@@ -71,7 +75,7 @@ impl Wait {
     }
 }
 
-/// A client whose owner is to be told that a lock may be free.
+/// A client to notify that a lock may be free for one of its owners.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Freed {
     /// The client.
@@ -82,32 +86,32 @@ pub struct Freed {
     pub node: Node,
 }
 
-/// Who waits.
+/// All waits for NFSv4 locks.
 #[derive(Debug, Default)]
 pub(in crate::state) struct LockWaiters {
-    /// By file: who is to be told.
+    /// Waits to notify, by file.
     pub(in crate::state) files: HashMap<Node, Vec<(LockOwner, Wait)>>,
     pub(in crate::state) listed: usize,
-    /// What each owner waits for, as far as is known.
+    /// The last known wait of each owner.
     pub(in crate::state) owners: HashMap<LockOwner, Wait>,
-    /// Who is to be told, in order; at most [`MAX`].
+    /// Notifications to send, in order; at most [`MAX`].
     pub(in crate::state) freed: LinkedHashSet<Freed>,
     pub(in crate::state) tell: Arc<Notify>,
 }
 
 impl LockWaiters {
-    /// An owner makes a request of locks: it waits no more. Returns what it waited for.
+    /// Ends an owner's wait, because it makes a lock request. Returns the wait.
     pub(in crate::state) fn asks(&mut self, owner: &LockOwner) -> Option<Wait> {
         self.owners.remove(owner)
     }
 
-    /// An open is closed: who asked under it waits no more.
+    /// Ends the waits under an open that is closed.
     pub(in crate::state) fn closed(&mut self, open: StateKey, node: Node) {
         self.retain(node, |_, wait| wait.open != open);
         self.owners.retain(|_, wait| wait.open != open);
     }
 
-    /// An owner waits, and is to be told if it `listens`.
+    /// Records a wait; lists it for a notification if the client `listens`.
     pub(in crate::state) fn wait(&mut self, owner: LockOwner, wait: Wait, listens: bool) {
         if listens {
             self.leave(&owner, wait.wanted);
@@ -122,23 +126,23 @@ impl LockWaiters {
         }
     }
 
-    /// An owner has what it waited for.
+    /// Removes an owner's listed wait for a lock.
     pub(in crate::state) fn leave(&mut self, owner: &LockOwner, wanted: Wanted) {
         self.retain(wanted.node, |other, wait| other != owner || wait.wanted != wanted);
     }
 
-    /// Who waits for what of a file may be told no more.
+    /// Removes the listed waits for a file.
     pub(in crate::state) fn forget_file(&mut self, node: Node) {
         self.retain(node, |_, _| false);
     }
 
-    /// A client is gone.
+    /// Removes the waits of a client.
     pub(in crate::state) fn forget_client(&mut self, client: ClientId) {
         self.retain_all(|owner, _| owner.client != client);
         self.owners.retain(|owner, _| owner.client != client);
     }
 
-    /// Whether an owner waits for a lock of a file, and is to be told.
+    /// Whether a wait for a lock of the file is listed.
     pub(in crate::state) fn waits_for(&self, node: Node) -> bool {
         self.files.contains_key(&node)
     }
