@@ -11,4 +11,5 @@ mod kernel;
 mod libnfs;
 mod locks;
 mod pjdfstest;
+mod power_cuts;
 mod scenarios;

@@ -2,6 +2,7 @@
 //! identity, and makes one system call.
 
 mod names;
+mod symlink_renames;
 mod xattr;
 
 use crate::local::attr::{kind_of, set_mode, set_times};
@@ -26,6 +27,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use symlink_renames::SymlinkRenames;
 use weir_vfs::{
     Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirEntry, DirPage, EntryName, Error,
     FileId, FileKind, FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr,
@@ -45,6 +47,7 @@ pub struct LocalFs {
     io: Arc<Io>,
     identity: Identity,
     directories: Directories,
+    symlink_renames: Arc<SymlinkRenames>,
     /// Held over a change of a file's mode or owner, as some read the mode first; by inode number.
     modes: [Mutex<()>; MODE_LOCKS],
     /// Bits that the process's umask removes from modes, and that have to be set again.
@@ -71,6 +74,7 @@ impl LocalFs {
         let watch = Watch::new();
         let max_file_size = max_file_size(tree.root());
         let capabilities = probe(tree.root());
+        let symlink_renames = Arc::new(SymlinkRenames::of(tree.root()));
         tracing::info!(
             dir = %dir.display(),
             io = engine.name(),
@@ -89,6 +93,7 @@ impl LocalFs {
             io: Arc::new(Io { engine, direct: options.direct, stamps, watch, max_file_size, fsid }),
             identity,
             directories: Directories::new(stamps.fine),
+            symlink_renames,
             modes: std::array::from_fn(|_| Mutex::default()),
             umask: process_umask(),
             capabilities,
@@ -612,11 +617,15 @@ impl FileSystem for LocalFs {
 
     async fn sync_node(&self, id: FileId) -> Result<()> {
         let pinned = self.tree.pin(id)?;
-        if !matches!(kind_of(&pinned.stat), FileKind::Regular | FileKind::Directory) {
+        let kind = kind_of(&pinned.stat);
+        if !matches!(kind, FileKind::Regular | FileKind::Directory) {
             return Ok(());
         }
-        let sync = self.tree.open_to_sync(pinned.file.as_fd())?;
-        self.io.engine.blocking(sync).await
+        let due = self.symlink_renames.due().filter(|_| kind == FileKind::Directory);
+        let sync = self.tree.open_to_sync(pinned.file.as_fd(), due.is_some())?;
+        self.io.engine.blocking(sync).await?;
+        due.into_iter().for_each(|made| self.symlink_renames.synced(made));
+        Ok(())
     }
 
     async fn get_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {

@@ -9,6 +9,7 @@
 //!    and a later look-up of the removed file finds it gone.
 
 use super::LocalFs;
+use crate::local::attr::kind_of;
 use crate::local::tree::nodes;
 use crate::local::tree::{PATH_FLAGS, c_name, stat};
 use crate::rules::check_name;
@@ -16,7 +17,7 @@ use rustix::fs::{AtFlags, RenameFlags as KernelRename, Statx};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use weir_vfs::{Caller, EntryName, Error, FileId, RenameFlags, Result, Unnamed};
+use weir_vfs::{Caller, EntryName, Error, FileId, FileKind, RenameFlags, Result, Unnamed};
 
 /// A file that is held during a change of its names, and its attributes from before.
 struct Held {
@@ -73,6 +74,13 @@ impl LocalFs {
         self.directories.changed(from.dir);
         self.directories.changed(to.dir);
         renamed?;
+        // Also when it is not known what was renamed.
+        let is_symlink = |held: &Option<Held>| {
+            held.as_ref().is_none_or(|held| kind_of(&held.before) == FileKind::Symlink)
+        };
+        if is_symlink(&moving) || (flags == RenameFlags::Exchange && is_symlink(&target)) {
+            self.symlink_renames.note();
+        }
         if let (Some(moving), Some(target)) = (&moving, &target)
             && moving.before.stx_ino == target.before.stx_ino
         {

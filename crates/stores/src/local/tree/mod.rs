@@ -329,11 +329,12 @@ impl Tree {
         })
     }
 
-    /// The call that makes all changes of a file or directory durable. If a file's permissions deny
-    /// the process access, it syncs the whole file system.
+    /// The call that makes all changes of a file or directory durable. With `whole`, or if a file's permissions
+    /// deny the process access, it syncs the whole file system.
     pub(super) fn open_to_sync(
         &self,
         file: BorrowedFd<'_>,
+        whole: bool,
     ) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
         let open = |file: BorrowedFd<'_>, mode: OFlags| {
             let path = proc_path(file);
@@ -341,10 +342,10 @@ impl Tree {
         };
         let (file, whole) = match open(file, OFlags::RDONLY) {
             Err(Errno::ACCESS) => match open(file, OFlags::WRONLY) {
-                Ok(file) => (Ok(file), false),
+                Ok(file) => (Ok(file), whole),
                 Err(_) => (open(self.root(), OFlags::RDONLY), true),
             },
-            opened => (opened, false),
+            opened => (opened, whole),
         };
         let file = file.map_err(io::Error::from)?;
         Ok(move || {
