@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread::yield_now;
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{Access, Caller, FileId, SetAttr};
+use weir_vfs::{Access, Caller, FileId, FileSystem, SetAttr};
 
 pub(crate) struct Rig {
     pub(crate) store: Arc<Fault>,
@@ -16,7 +16,11 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new() -> Self {
-        let store = Fault::over(MemoryFs::new(), 1);
+        Self::over(MemoryFs::new())
+    }
+
+    pub(crate) fn over(store: Arc<dyn FileSystem>) -> Self {
+        let store = Fault::over(store, 1);
         let fs = Cache::new(Config::default()).unwrap().mount(store.clone());
         Self { store, fs }
     }

@@ -172,6 +172,17 @@ impl Inner {
         Duration::from_millis(1 + self.random.below(self.trouble.slow_ms / 2))
     }
 
+    /// Ends a sync of what was done to a node before `until`. A disk that `lies` syncs nothing.
+    fn sync_or_lose(&mut self, ino: u64, until: u64, lies: bool) -> Result<()> {
+        let synced = self.fault();
+        match synced {
+            Ok(()) if lies => {}
+            Ok(()) => self.sync(ino, until),
+            Err(_) => self.lose(ino, until),
+        }
+        synced
+    }
+
     /// Makes what was done to a node before `until` durable.
     fn sync(&mut self, ino: u64, until: u64) {
         let (durable, pending) = (&mut self.durable, &mut self.pending);

@@ -63,9 +63,12 @@ impl Drop for Open {
 }
 
 impl Open {
-    /// Reports a writeback error that was not yet reported to this open file.
-    pub(crate) fn unseen_error(&self) -> Result<()> {
-        self.mapping.state.lock().errors.tell(&self.seen_error)
+    /// Reports an error that was not yet reported to this open file. Without one, returns the number
+    /// of the file's errors.
+    pub(crate) fn unseen_error(&self) -> Result<u64> {
+        let errors = &mut self.mapping.state.lock().errors;
+        errors.tell(&self.seen_error)?;
+        Ok(errors.count())
     }
 }
 
@@ -135,9 +138,9 @@ impl File {
         self.sync_since_async(self.write_errors(), range, data_only).await
     }
 
-    /// The same for what was written when [`write_errors`](Self::write_errors) was `since` or later. The
-    /// store may tell the failure of a sync to one call only: another one that runs beside it has nothing left
-    /// to write, and succeeds. So any failure since then counts, also if this open file was told of it.
+    /// [`sync_range_async`](Self::sync_range_async) for data that was written when
+    /// [`write_errors`](Self::write_errors) was `since` or later. Every error since then counts, also
+    /// one that this open file got already: the data that was lost may be the caller's.
     ///
     /// # Errors
     /// Those of [`sync_async`](Self::sync_async).
@@ -154,15 +157,13 @@ impl File {
         let synced = match written {
             Ok(()) => {
                 mapping.settle().await;
-                let file = mapping.file();
-                mapping.make_durable(file.sync(data_only)).await
+                mapping.make_durable(since, data_only).await
             }
             lost => lost,
         };
+        // This open file gets the error by this call, also if it got it from another one before.
         self.open.unseen_error()?;
-        synced?;
-        let errors = &mapping.state.lock().errors;
-        if errors.count() == since { Ok(()) } else { Err(errors.last()) }
+        synced
     }
 
     /// Writes back, makes durable and closes. After a drop instead, the flusher writes the data

@@ -119,8 +119,7 @@ impl File {
             return Err(Error::BadFile);
         }
         let policy = open.check_flags(flags)?;
-        open.unseen_error()?;
-        let errors = self.write_errors();
+        let errors = open.unseen_error()?;
         let append = flags.contains(IoFlags::APPEND);
         let max_size = open.mapping.max_size();
         if !append && offset.checked_add(buf.len() as u64).is_none_or(|e| e > max_size) {

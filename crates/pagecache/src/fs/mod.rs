@@ -423,9 +423,10 @@ impl CachedFs {
     /// and of a failed sync that this call returned.
     pub async fn sync_node(&self, id: FileId) -> Result<()> {
         if let Some(mapping) = self.shared.live(id) {
+            let since = mapping.state.lock().errors.count();
             mapping.write_back(0..u64::MAX).await?;
             mapping.settle().await;
-            return mapping.make_durable(self.store().sync_node(id)).await;
+            return mapping.make_durable(since, false).await;
         }
         let sync = self.shared.clone().sync_gone(id);
         // Runs to its end even if the caller goes away: the file is either synced or noted as

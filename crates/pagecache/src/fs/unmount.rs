@@ -24,21 +24,13 @@ impl CachedFs {
         for mapping in mappings {
             let unsynced = {
                 let state = mapping.state.lock();
-                // A clean idle file may be closed at any time: hold the store's file for the sync.
-                (!state.is_clean() || !state.durability.is_synced()).then(|| mapping.file())
+                let is_synced = state.is_clean() && state.durability.is_synced();
+                (!is_synced).then(|| state.errors.count())
             };
-            if let Some(file) = unsynced {
+            if let Some(since) = unsynced {
                 // Even if some data is lost, the rest is written and synced.
                 let written = mapping.write_or_lose(0..u64::MAX).await;
-                let is_open = !file.access().is_empty();
-                let sync = async {
-                    if is_open {
-                        file.sync(false).await
-                    } else {
-                        self.sync_closed(mapping.id).await
-                    }
-                };
-                let synced = mapping.make_durable(sync).await;
+                let synced = mapping.make_durable(since, false).await;
                 result = result.and(written).and(synced);
             }
             // Checked last: a write may fail after the checks for dirty files.

@@ -28,12 +28,7 @@ impl Mapping {
     }
 
     /// Notes that a write of the file to its store, or a sync of it, has failed permanently.
-    pub(crate) fn note_error(&self, error: Error) {
-        self.note_error_in(&mut self.state.lock(), error);
-    }
-
-    /// [`note_error`](Self::note_error) with the lock held.
-    pub(crate) fn note_error_in(&self, state: &mut State, error: Error) {
+    pub(crate) fn note_error(&self, state: &mut State, error: Error) {
         self.dirty.store.errors.fetch_add(1, Ordering::SeqCst);
         state.errors.note(error);
     }

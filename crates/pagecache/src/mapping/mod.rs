@@ -25,6 +25,7 @@ pub(crate) mod invalidate_lock;
 pub(crate) mod owner;
 pub(crate) mod prune;
 pub(crate) mod revalidate;
+pub(crate) mod sync;
 pub(crate) mod truncate;
 pub(crate) mod writeback;
 
@@ -44,6 +45,7 @@ use crate::writeback::durability::Durability;
 use crate::writeback::errseq::WriteErrors;
 use crate::writeback::failing::Failing;
 use crate::writeback::flusher::Listed;
+use crate::writeback::syncs::Syncs;
 use crate::writeback::throttle::{FileDirty, StoreWriteback};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -81,6 +83,8 @@ pub(crate) struct Mapping {
     pub(crate) state: Mutex<State>,
     /// A fill or writeback ended, or `invalidating` was cleared.
     pub(crate) changed: WaitQueue,
+    /// A sync of the file ended.
+    pub(crate) synced: WaitQueue,
     /// Open [`File`](crate::File)s, and how many of them may write.
     pub(crate) opens: AtomicUsize,
     pub(crate) writers: AtomicUsize,
@@ -133,6 +137,7 @@ pub(crate) struct State {
     /// A task that settles the times is queued and has not started.
     pub(crate) settle_queued: bool,
     pub(crate) durability: Durability,
+    pub(crate) syncs: Syncs,
 }
 
 impl State {
@@ -257,8 +262,10 @@ impl Mapping {
                 overlay: AttributeOverlay::new(&attr, change_lead, others),
                 settle_queued: false,
                 durability: Durability::default(),
+                syncs: Syncs::default(),
             }),
             changed: WaitQueue::default(),
+            synced: WaitQueue::default(),
             opens: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             unlinked: AtomicBool::new(attr.nlink == 0),

@@ -312,7 +312,7 @@ impl Mapping {
     /// Notes that `dropped` pages in `lost` were dropped since they cannot be written.
     fn note_loss(self: &Arc<Self>, state: &mut State, lost: &RangeSet, dropped: u64, error: Error) {
         lost.iter().for_each(|run| state.no_longer_failing(run));
-        self.note_error_in(state, error);
+        self.note_error(state, error);
         // Reads return different data from now on.
         state.overlay.modified(SystemTime::now());
         self.list_dirty(state);
@@ -401,18 +401,6 @@ impl Mapping {
             }
             self.changed.wait(ticket).await;
         }
-    }
-
-    /// Runs the store's sync of the file, and records an error for all open files: the store
-    /// reports it to this call only, but data that others wrote may be lost as well.
-    pub(crate) async fn make_durable(&self, sync: impl Future<Output = Result<()>>) -> Result<()> {
-        let begun = self.state.lock().durability.begin();
-        let synced = sync.await;
-        match synced {
-            Ok(()) => self.state.lock().durability.synced(begun),
-            Err(error) => self.note_error(error),
-        }
-        synced
     }
 
     /// Once all pages are written, sets the store's modification time to that of the last write,
@@ -523,24 +511,6 @@ mod tests {
     use std::pin::{Pin, pin};
     use weir_stores::fault::{Call, Rule, What, When};
     use weir_vfs::{FileId, IoFlags, UNCACHED_MARK, UNCACHED_XATTR, XattrMode};
-
-    #[test]
-    fn a_sync_beside_one_that_fails_does_not_succeed() {
-        let rig = Rig::new();
-        let file = rig.create("f");
-        let nth = |n, what| rig.store.add(Rule { call: Call::Sync, when: When::Nth(n), what });
-        nth(0, What::Hold);
-        nth(0, What::Fail(Error::Io));
-        let mut first = pin!(file.write_at_async(&[1; 4096], 0, IoFlags::SYNC));
-        assert!(poll_once(&mut first).is_pending());
-        assert_eq!(rig.store.held(), 1);
-        // The store tells one call only, also of what the other one has written.
-        assert_eq!(file.write_at(&[2; 4096], 4096, IoFlags::SYNC), Err(Error::Io));
-        rig.store.release();
-        assert_eq!(pollster::block_on(first), Err(Error::Io));
-        // What is written after that is not concerned.
-        assert_eq!(file.write_at(&[3; 4096], 0, IoFlags::SYNC), Ok(4096));
-    }
 
     type Asked = for<'a> fn(&'a Rig, FileId) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 

@@ -46,6 +46,11 @@ impl WriteErrors {
         self.last
     }
 
+    /// The last error, if there were more than `count`.
+    pub(crate) fn since(&self, count: u64) -> Result<()> {
+        if self.count == count { Ok(()) } else { Err(self.last) }
+    }
+
     /// The last error, if no open file got it.
     pub(crate) fn untold(&self) -> Option<Error> {
         (!self.told).then_some(self.last)

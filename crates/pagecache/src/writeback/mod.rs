@@ -6,4 +6,5 @@ pub(crate) mod errseq;
 pub(crate) mod failing;
 pub(crate) mod flusher;
 pub(crate) mod lane;
+pub(crate) mod syncs;
 pub(crate) mod throttle;

@@ -104,12 +104,12 @@ impl Committer {
         if let Some(outcome) = (&mut first).now_or_never() {
             self.note(outcome);
             if let Some(next) = turn.next() {
-                tokio::spawn(turn.run(store.clone(), None, next));
+                tokio::spawn(turn.run(store.clone(), None, outcome, next));
             }
             return Begun::Done(outcome);
         }
         let (told, outcome) = watch::channel(None);
-        tokio::spawn(turn.run(store.clone(), Some(first), told));
+        tokio::spawn(turn.run(store.clone(), Some(first), Ok(()), told));
         Begun::Shared(outcome)
     }
 
@@ -129,14 +129,15 @@ struct Turn {
 }
 
 impl Turn {
-    /// Syncs the node until no commit waits for it. The first sync may have begun already.
+    /// Syncs the node until no commit waits for it. The first sync may have begun already; `before` is the
+    /// outcome of one that ended before it.
     async fn run(
         mut self,
         store: Arc<dyn FileSystem>,
         mut begun: Option<BoxFuture<'static, Result<()>>>,
+        mut before: Result<()>,
         mut told: watch::Sender<Option<Result<()>>>,
     ) {
-        let mut before = Ok(());
         loop {
             let sync = begun.take().unwrap_or_else(|| sync(store.clone(), self.node.id));
             let outcome = sync.await;

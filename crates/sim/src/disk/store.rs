@@ -60,16 +60,14 @@ impl Store {
             (inner.next_change, inner.latency() * 2)
         };
         sleep(latency).await;
-        let mut inner = self.disk.inner.lock();
-        inner.check(self.generation)?;
-        if let Err(error) = inner.fault() {
-            inner.lose(ino, until);
-            return Err(error);
-        }
-        if !lies {
-            inner.sync(ino, until);
-        }
-        Ok(())
+        let (synced, latency) = {
+            let mut inner = self.disk.inner.lock();
+            inner.check(self.generation)?;
+            (inner.sync_or_lose(ino, until, lies), inner.latency())
+        };
+        // The caller learns of it later: after other syncs that ended after this one.
+        sleep(latency).await;
+        synced
     }
 }
 

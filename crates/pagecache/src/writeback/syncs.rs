@@ -1,0 +1,80 @@
+//! Whose turn it is to sync a file (`mapping/sync.rs`).
+//!
+//! 1. At most one sync runs. A call joins the sync that begins next, so that sync covers all that
+//!    was written before the call.
+
+use crate::writeback::durability::{Covered, Durability};
+
+/// The syncs of a file, numbered from 1 in the order of their begin.
+#[derive(Debug, Default)]
+pub(crate) struct Syncs {
+    begun: u64,
+    /// Number of those that have ended: `begun`, or one less.
+    ended: u64,
+    /// A caller of the next sync needs attributes, too.
+    attributes: bool,
+}
+
+/// What a call that has joined a sync does next.
+pub(crate) enum Step {
+    Done,
+    Wait,
+    /// It runs the sync.
+    Run(Sync),
+}
+
+/// A sync that has begun.
+pub(crate) struct Sync {
+    pub(crate) data_only: bool,
+    pub(crate) covered: Covered,
+}
+
+impl Syncs {
+    /// Joins the next sync, and returns its number.
+    pub(crate) fn join(&mut self, data_only: bool) -> u64 {
+        self.attributes |= !data_only;
+        self.begun + 1
+    }
+
+    /// For a call that joined sync `number`. Begins the sync if none runs.
+    pub(crate) fn next_step(&mut self, number: u64, durability: &Durability) -> Step {
+        if self.ended >= number {
+            return Step::Done;
+        }
+        if self.ended < self.begun {
+            return Step::Wait;
+        }
+        self.begun += 1;
+        let data_only = !std::mem::take(&mut self.attributes);
+        Step::Run(Sync { data_only, covered: durability.begin() })
+    }
+
+    /// The running sync has ended.
+    pub(crate) fn end(&mut self) {
+        self.ended += 1;
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_needs_attributes_gets_them_with_others_that_do_not() {
+        let (mut syncs, durability) = (Syncs::default(), Durability::default());
+        let data_only = |syncs: &mut Syncs, number| match syncs.next_step(number, &durability) {
+            Step::Run(sync) => Some(sync.data_only),
+            Step::Done | Step::Wait => None,
+        };
+        let first = syncs.join(true);
+        assert_eq!(data_only(&mut syncs, first), Some(true));
+        let (second, also, again) = (syncs.join(true), syncs.join(false), syncs.join(true));
+        assert_eq!((second, also, again), (2, 2, 2));
+        assert_eq!(data_only(&mut syncs, second), None, "the first one runs");
+        syncs.end();
+        assert_eq!(data_only(&mut syncs, again), Some(false));
+        let third = syncs.join(true);
+        syncs.end();
+        assert_eq!(data_only(&mut syncs, third), Some(true), "no caller needs attributes now");
+    }
+}
