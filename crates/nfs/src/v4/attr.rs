@@ -1,4 +1,4 @@
-//! Attributes (`fattr4`: RFC 8881 section 5, RFC 7862 section 12, RFC 8275, RFC 8276).
+//! Attributes (`fattr4`: RFC 8881 section 5, RFC 7862 section 12, RFC 8275, RFC 8276, RFC 9754).
 //!
 //! 1. One row in the table below gives an attribute its number, field and type; encoding, decoding
 //!    and the sets are generated from it.
@@ -40,6 +40,22 @@ xdr_struct! {
         pub policy: u32,
         /// The label.
         pub label: Name,
+    }
+
+    /// Which arguments OPEN supports (`open_arguments4`, RFC 9754 section 3.1): each set holds the
+    /// numbers of RFC 9754, not the bits of OPEN.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct OpenArguments {
+        /// Values of `share_access`, without wants.
+        pub share_access: Bitmap,
+        /// Values of `share_deny`.
+        pub share_deny: Bitmap,
+        /// Wants: values up to 15, then numbers of bits in `share_access`.
+        pub share_access_want: Bitmap,
+        /// Kinds of claim.
+        pub open_claim: Bitmap,
+        /// Ways to create.
+        pub create_mode: Bitmap,
     }
 
     /// The locations of a file system.
@@ -248,6 +264,12 @@ attributes! {
     MODE_UMASK = 81, mode_umask: ModeUmask;
     /// Whether extended attributes are supported.
     XATTR_SUPPORT = 82, xattr_support: bool;
+    /// Last access, from the holder of a delegation with times.
+    TIME_DELEG_ACCESS = 84, time_deleg_access: NfsTime;
+    /// Last change of data, from the holder of a delegation with times.
+    TIME_DELEG_MODIFY = 85, time_deleg_modify: NfsTime;
+    /// Which arguments OPEN supports.
+    OPEN_ARGUMENTS = 86, open_arguments: OpenArguments;
     /// The file is marked as uncached (draft).
     UNCACHEABLE_FILE_DATA = 87, uncacheable_file_data: bool;
 }
@@ -273,11 +295,16 @@ pub const SETTABLE: Bitmap = Bitmap::of(&[
     SEC_LABEL,
     MODE_UMASK,
     UNCACHEABLE_FILE_DATA,
-]);
+])
+.union(OF_DELEGATES);
+
+/// Attributes that only the holder of a delegation sets, and CB_GETATTR asks for (RFC 9754 section 5).
+pub const OF_DELEGATES: Bitmap = Bitmap::of(&[TIME_DELEG_ACCESS, TIME_DELEG_MODIFY]);
 
 /// Attributes that can be set but not read.
 pub const WRITE_ONLY: Bitmap =
-    Bitmap::of(&[TIME_ACCESS_SET, TIME_MODIFY_SET, MODE_SET_MASKED, MODE_UMASK]);
+    Bitmap::of(&[TIME_ACCESS_SET, TIME_MODIFY_SET, MODE_SET_MASKED, MODE_UMASK])
+        .union(OF_DELEGATES);
 
 /// Why received attributes cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -402,6 +429,28 @@ mod tests {
         check(
             &Attrs { uncacheable_file_data: Some(true), ..Attrs::default() },
             "00000003 00000000 00000000 00800000 00000004 00000001",
+        );
+        let time = NfsTime { seconds: 1, nseconds: 2 };
+        check(
+            &Attrs {
+                time_deleg_access: Some(time),
+                time_deleg_modify: Some(time),
+                ..Attrs::default()
+            },
+            "00000003 00000000 00000000 00300000 00000018
+            00000000 00000001 00000002 00000000 00000001 00000002",
+        );
+        let arguments = OpenArguments {
+            share_access: Bitmap::of(&[1, 2, 3]),
+            share_deny: Bitmap::of(&[0]),
+            share_access_want: Bitmap::of(&[3, 21]),
+            open_claim: Bitmap::of(&[0, 4]),
+            create_mode: Bitmap::EMPTY,
+        };
+        check(
+            &Attrs { open_arguments: Some(arguments), ..Attrs::default() },
+            "00000003 00000000 00000000 00400000 00000024 00000001 0000000e
+            00000001 00000001 00000001 00200008 00000001 00000011 00000000",
         );
         check(
             &Attrs { rdattr_error: Some(Ok(())), ..Attrs::default() },

@@ -1,4 +1,4 @@
-//! OPEN (RFC 8881 section 18.16): opens a regular file.
+//! OPEN (RFC 8881 section 18.16, RFC 9754 sections 4 and 5): opens a regular file.
 
 use crate::macros::{samples, wire_flags};
 use crate::v4::acl::Ace;
@@ -33,6 +33,10 @@ wire_flags! {
         const SIGNAL_WHEN_RESOURCE_AVAILABLE = 0x0001_0000;
         /// Wants the delegation when contention for the file has ended.
         const PUSH_WHEN_UNCONTENDED = 0x0002_0000;
+        /// With a delegation, wants to answer for the file's times (minor version 2).
+        const WANT_DELEG_TIMESTAMPS = 0x0010_0000;
+        /// Wants an open or a delegation, not both (minor version 2).
+        const WANT_OPEN_XOR_DELEGATION = 0x0020_0000;
     }
 
     /// Access that others shall not have.
@@ -53,6 +57,8 @@ wire_flags! {
         const LOCKTYPE_POSIX = 0x04;
         /// The file survives its removal while it is open.
         const PRESERVE_UNLINKED = 0x08;
+        /// There is a delegation and no open; the open's stateid is all zeros (minor version 2).
+        const NO_OPEN_STATEID = 0x10;
         /// The server may call back when a lock may be available.
         const MAY_NOTIFY_LOCK = 0x20;
     }
@@ -107,6 +113,10 @@ xdr_enum! {
         Write = 2,
         /// None, with a reason (minor version 1 on).
         NoneExt = 3,
+        /// Read; the client answers for the time of access (minor version 2).
+        ReadAttrs = 4,
+        /// Write; the client answers for the times (minor version 2).
+        WriteAttrs = 5,
     }
 }
 
@@ -175,6 +185,10 @@ xdr_union! {
         Write(WriteDelegation) = 2,
         /// None, and why (minor version 1 on, if the client wanted one).
         NoneExt(WhyNone) = 3,
+        /// To read; the client answers for the time of access (minor version 2).
+        ReadAttrs(ReadDelegation) = 4,
+        /// To read and write; the client answers for the times (minor version 2).
+        WriteAttrs(WriteDelegation) = 5,
     }
 
     /// Why there is no delegation (`open_none_delegation4`).
@@ -397,6 +411,22 @@ samples! {
         }))) => &format!(
             "{OPENED} 00000002 00000007 61626364 65666768 696a6b6c 00000000
             00000002 00000003 00000200 {ACE}"
+        ), variable 8;
+        Ok(opened(Delegation::ReadAttrs(ReadDelegation {
+            stateid: crate::v4::types::STATEID,
+            recall: false,
+            permissions: ace(),
+        }))) => &format!(
+            "{OPENED} 00000004 00000007 61626364 65666768 696a6b6c 00000000 {ACE}"
+        ), variable 8;
+        Ok(opened(Delegation::WriteAttrs(WriteDelegation {
+            stateid: crate::v4::types::STATEID,
+            recall: false,
+            space_limit: SpaceLimit::Size(0),
+            permissions: ace(),
+        }))) => &format!(
+            "{OPENED} 00000005 00000007 61626364 65666768 696a6b6c 00000000
+            00000001 00000000 00000000 {ACE}"
         ), variable 8;
         Ok(opened(Delegation::NoneExt(WhyNone::NotWanted))) =>
             &format!("{OPENED} 00000003 00000000");
