@@ -65,6 +65,10 @@ pub struct ServerConfig {
     /// The domain after owner and group names in NFSv4. `None`: owners and groups are sent as
     /// numbers.
     pub id_domain: Option<String>,
+    /// Whether clients that ask for it answer for the times of files that they have delegated for
+    /// writing (RFC 9754 section 5). Off as usual: Linux's client then loses times before the delegation
+    /// that a program sets.
+    pub delegated_times: bool,
     /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Opens the database for client records. `None`: a file in `state_dir`.
@@ -87,6 +91,7 @@ impl ServerConfig {
             versions: Versions::ALL,
             admission: AdmissionOptions::default(),
             id_domain: None,
+            delegated_times: false,
             clock: Arc::new(SystemClock::default()),
             records: None,
         }
@@ -151,7 +156,8 @@ impl Server {
     pub fn new(config: ServerConfig) -> Result<Self, ServerError> {
         let ServerConfig { exports, state_dir: path, grace, clock, .. } = config;
         let ServerConfig { mut transport, mut state, records, .. } = config;
-        let ServerConfig { rpcbind, clients_rpcbind, versions, admission, id_domain, .. } = config;
+        let ServerConfig { rpcbind, clients_rpcbind, versions, admission, .. } = config;
+        let ServerConfig { id_domain, delegated_times, .. } = config;
         let notice_ports_below = config.notice_ports_below;
         let in_dir = |source| ServerError::StateDir { path: path.clone(), source };
         std::fs::create_dir_all(&path).map_err(in_dir)?;
@@ -225,6 +231,7 @@ impl Server {
                 record_bytes,
                 identity,
                 id_domain,
+                delegated_times,
                 max_owners,
                 owner_bytes,
             };

@@ -1,6 +1,7 @@
 //! Types shared by several operations.
 
 use super::error::Error;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_rpc::AuthSys;
 use weir_xdr::{
     Decode, Decoder, Encode, Encoder, List, Opaque, Result, xdr_enum, xdr_struct, xdr_union,
@@ -359,6 +360,25 @@ impl Decode for SecInfo {
 
 /// Success, or an error; a status with nothing after it.
 pub type Status = std::result::Result<(), Error>;
+
+/// Nanoseconds in a second.
+const NANOS: u32 = 1_000_000_000;
+
+impl NfsTime {
+    /// The same time; `None` if there are a second's nanoseconds or more, or the machine has no such
+    /// time.
+    pub fn to_system(self) -> Option<SystemTime> {
+        if self.nseconds >= NANOS {
+            return None;
+        }
+        let seconds = Duration::from_secs(self.seconds.unsigned_abs());
+        let whole = match self.seconds < 0 {
+            true => UNIX_EPOCH.checked_sub(seconds),
+            false => UNIX_EPOCH.checked_add(seconds),
+        };
+        whole?.checked_add(Duration::from_nanos(self.nseconds.into()))
+    }
+}
 
 #[cfg(test)]
 pub(crate) const STATEID: StateId = StateId { seqid: 7, other: *b"abcdefghijkl" };

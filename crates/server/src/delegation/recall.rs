@@ -19,21 +19,21 @@ use crate::callback::Callbacks;
 use crate::export::Exports;
 use crate::handle::Node;
 use crate::operation::copies::Copies;
-use crate::state::{ChangeGuard, ClientId, Filter, State, StateKey, Touch};
+use crate::state::{Answer, ChangeGuard, ClientId, Filter, State, StateKey, Touch, Writer};
 use crate::storage::client_tracking::ClientTracking;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 use weir_base::Clock;
-use weir_nfs::v4::attr::{CHANGE, SIZE};
+use weir_nfs::v4::attr::{CHANGE, OF_DELEGATES, SIZE};
 use weir_nfs::v4::cb::{getattr, recall};
-use weir_nfs::v4::types::StateId;
+use weir_nfs::v4::types::{NfsTime, StateId};
 use weir_nfs::v4::{Bitmap, CbOp, CbOpRes};
 use weir_pagecache::{CachedFs, File};
 use weir_vfs::{Attr, Caller, FileKind};
@@ -289,30 +289,35 @@ impl Recalls {
             }
             return Ok(Attr { change: known, ..attr });
         }
-        let Some((key, client)) = self.state.lock().writer_elsewhere(node, by) else {
+        let Some(writer) = self.state.lock().writer_elsewhere(node, by) else {
             return fs.getattr(node.id).await;
         };
-        let op = CbOp::Getattr(getattr::Args {
-            file: self.exports.seal(node)[..].into(),
-            attrs: Bitmap::of(&[CHANGE, SIZE]),
-        });
-        let asked = timeout(PATIENCE, self.callbacks.call(client, op, None)).await;
-        let theirs = match asked {
-            Ok(Some(CbOpRes::Getattr(Ok(attrs)))) => attrs.change.zip(attrs.size),
-            _ => None,
-        };
-        let Some((change, size)) = theirs else {
+        let Some(answer) = self.ask(node, writer).await else {
             self.clear(node, Touch::Read, by).await?;
             return fs.getattr(node.id).await;
         };
         let ours = fs.getattr(node.id).await?;
-        let told = self.state.lock().told_change(key, change, ours.change);
-        Ok(match told {
-            Some(change) => {
-                let now = SystemTime::now();
-                Attr { change, size, mtime: now, ctime: now, ..ours }
-            }
-            None => ours,
+        Ok(self.state.lock().told(writer.key, answer, ours, self.clock.wall()))
+    }
+
+    /// Asks the holder of a write delegation for the attributes that it answers for. Returns `None`
+    /// if it does not tell them in time.
+    async fn ask(&self, node: Node, writer: Writer) -> Option<Answer> {
+        let attrs = Bitmap::of(&[CHANGE, SIZE]);
+        let attrs = if writer.keeps_times { attrs.union(OF_DELEGATES) } else { attrs };
+        let file = self.exports.seal(node)[..].into();
+        let op = CbOp::Getattr(getattr::Args { file, attrs });
+        let asked = timeout(PATIENCE, self.callbacks.call(writer.client, op, None)).await;
+        let Ok(Some(CbOpRes::Getattr(Ok(attrs)))) = asked else { return None };
+        let time = |time: Option<NfsTime>| match time {
+            Some(time) if writer.keeps_times => time.to_system().map(Some),
+            _ => Some(None),
+        };
+        Some(Answer {
+            change: attrs.change?,
+            size: attrs.size?,
+            atime: time(attrs.time_deleg_access)?,
+            mtime: time(attrs.time_deleg_modify)?,
         })
     }
 

@@ -28,11 +28,11 @@ impl<F: Clone> State<F> {
         self.check_grace(client, reclaim, now)?;
         let (open, owner, known) = match target {
             LockTarget::Open(id, name) => {
-                self.open_mut(client, id, node)?;
+                let open = self.open_for_locks(client, id, node, now)?;
                 // Copied, because the decoded name keeps the buffer of the whole request alive.
                 let owner = LockOwner { client, name: OwnerName::copy_from_slice(&name) };
                 let known = self.lock_state_of(node, &owner);
-                (id.key, owner, known)
+                (open, owner, known)
             }
             LockTarget::Locks(id) => {
                 let state = self.lock_state_mut(client, id, node)?;

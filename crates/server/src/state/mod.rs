@@ -54,7 +54,8 @@ pub use stateid::{StateId, StateKey, StateRef, check_seq, next_seq};
 pub(crate) use store_locks::machine_of;
 pub use table::State;
 pub use tables::delegation::{
-    Ask, DelegationKind, Grant, Order, Recalled, Referring, Touch, Wanted, WhyNot,
+    Answer, Ask, DelegationKind, Grant, Order, Recalled, Referring, Times, Touch, Wanted, WhyNot,
+    Writer,
 };
 pub use tables::delegation_filter::{ChangeGuard, Filter};
 pub use tables::lock::{Holder, LockError, LockOwner, LockRequest, LockTarget};

@@ -76,11 +76,7 @@ impl<F: Clone> State<F> {
                     reader: None,
                     writer: None,
                 };
-                self.opens.insert(key, open);
-                self.files.entry(node).or_default().opens.push(key);
-                let client = self.clients.get_mut(client)?;
-                client.states.insert(key);
-                client.opens += 1;
+                self.enter_open(key, open)?;
                 key
             }
         };
@@ -104,6 +100,16 @@ impl<F: Clone> State<F> {
         }
         open.seq = next_seq(open.seq);
         Ok(StateId { seq: open.seq, key })
+    }
+
+    /// Puts a new open into every table.
+    pub(super) fn enter_open(&mut self, key: StateKey, open: Open<F>) -> Result<(), StateError> {
+        let client = self.clients.get_mut(open.client)?;
+        client.states.insert(key);
+        client.opens += 1;
+        self.files.entry(open.node).or_default().opens.push(key);
+        self.opens.insert(key, open);
+        Ok(())
     }
 
     /// A snapshot of an owner's open of a file, for [`undo_open`](Self::undo_open).

@@ -6,9 +6,10 @@
 use super::acl::{self, Acls};
 use super::context::{Context, Target};
 use super::idmap::{IdMap, Kind};
+use super::open_arguments;
 use super::status::of_vfs;
 use crate::handle::Node;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 use weir_nfs::v4::acl::{Ace, Acl as WireAcl, AclFlags};
 use weir_nfs::v4::attr::{self as number, Attrs, Fattr, FsLocations};
 use weir_nfs::v4::types::{FileType, FsId, Name, NfsTime, SetTime as WireTime, SpecData};
@@ -36,7 +37,8 @@ const SETTABLE: Bitmap = Bitmap::of(&[
     number::ACL,
     number::DACL,
     number::UNCACHEABLE_FILE_DATA,
-]);
+])
+.union(number::OF_DELEGATES);
 
 /// The attributes in which an exclusive create keeps its verifier.
 pub(crate) const VERIFIER: Bitmap = Bitmap::of(&[number::TIME_ACCESS_SET, number::TIME_MODIFY_SET]);
@@ -104,6 +106,7 @@ const READABLE: Bitmap = Bitmap::of(&[
     number::SPACE_FREED,
     number::CHANGE_ATTR_TYPE,
     number::XATTR_SUPPORT,
+    number::OPEN_ARGUMENTS,
 ])
 .union(OF_FILE_SYSTEM);
 
@@ -136,7 +139,10 @@ pub(crate) fn supported(minor: u32, store: Capabilities) -> Bitmap {
 
 /// Attributes that an exclusive create may set: all but those that keep its verifier.
 pub(crate) fn exclusive(minor: u32, store: Capabilities) -> Bitmap {
-    supported(minor, store).intersection(SETTABLE).difference(VERIFIER)
+    supported(minor, store)
+        .intersection(SETTABLE)
+        .difference(VERIFIER)
+        .difference(number::OF_DELEGATES)
 }
 
 /// Whether any of these attributes needs a `statfs` call.
@@ -241,7 +247,8 @@ pub(crate) fn of_file(
     let freed = if attr.nlink > 1 { 0 } else { attr.allocated };
     let clamp = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
     Attrs {
-        supported_attrs: has(number::SUPPORTED_ATTRS).then(|| supported(cx.minor, store)),
+        supported_attrs: has(number::SUPPORTED_ATTRS)
+            .then(|| supported(cx.minor, store).difference(cx.nfs.refused_attributes())),
         kind: has(number::TYPE).then(|| file_type(attr.kind)),
         fh_expire_type: has(number::FH_EXPIRE_TYPE).then_some(0),
         change: has(number::CHANGE).then_some(attr.change),
@@ -294,6 +301,7 @@ pub(crate) fn of_file(
         space_freed: has(number::SPACE_FREED).then_some(freed),
         change_attr_type: has(number::CHANGE_ATTR_TYPE).then_some(CHANGE_UNDEFINED),
         uncacheable_file_data: besides.uncacheable,
+        open_arguments: has(number::OPEN_ARGUMENTS).then(|| open_arguments::supported(cx.nfs.delegated_times)),
         xattr_support: has(number::XATTR_SUPPORT).then(|| store.contains(Capabilities::XATTR)),
         ..Attrs::default()
     }
@@ -342,17 +350,7 @@ fn to_wire(time: SystemTime) -> NfsTime {
 }
 
 fn from_wire(time: NfsTime) -> Result<SystemTime, Error> {
-    if time.nseconds >= NANOS_IN_SECOND {
-        return Err(Error::Inval);
-    }
-    let seconds = Duration::from_secs(time.seconds.unsigned_abs());
-    let whole = if time.seconds < 0 {
-        UNIX_EPOCH.checked_sub(seconds)
-    } else {
-        UNIX_EPOCH.checked_add(seconds)
-    };
-    let time = whole.and_then(|t| t.checked_add(Duration::from_nanos(time.nseconds.into())));
-    time.ok_or(Error::Inval)
+    time.to_system().ok_or(Error::Inval)
 }
 
 /// The attributes that a client asks to set.
@@ -364,8 +362,17 @@ pub(crate) struct ToSet {
     pub(crate) asked: Bitmap,
     /// The mode bits to set; the others keep their value.
     pub(crate) masked: Option<u32>,
+    /// Times from the holder of a delegation, which need one.
+    pub(crate) of_delegate: DelegateTimes,
     list: Option<Vec<acl::Entry>>,
     uncacheable: Option<bool>,
+}
+
+/// What the holder of a delegation says of a file's times (RFC 9754 section 5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DelegateTimes {
+    pub(crate) atime: Option<SystemTime>,
+    pub(crate) mtime: Option<SystemTime>,
 }
 
 impl ToSet {
@@ -435,7 +442,34 @@ impl ToSet {
             atime: time(attrs.time_access_set)?,
             mtime: time(attrs.time_modify_set)?,
         };
-        Ok(Self { set, asked, masked, list, uncacheable: attrs.uncacheable_file_data })
+        let delegate_time = |time: Option<NfsTime>| time.map(from_wire).transpose();
+        let of_delegate = DelegateTimes {
+            atime: delegate_time(attrs.time_deleg_access)?,
+            mtime: delegate_time(attrs.time_deleg_modify)?,
+        };
+        if of_delegate.atime.is_some() && set.atime.is_some()
+            || of_delegate.mtime.is_some() && set.mtime.is_some()
+        {
+            return Err(Error::Inval);
+        }
+        let uncacheable = attrs.uncacheable_file_data;
+        Ok(Self { set, asked, masked, of_delegate, list, uncacheable })
+    }
+
+    /// The same for a file that is to be created, which no client has delegated.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read).
+    pub(crate) async fn read_new(
+        ids: &IdMap,
+        wire: &Fattr,
+        minor: u32,
+        store: Capabilities,
+    ) -> Result<Self, Error> {
+        if !wire.asked().intersection(number::OF_DELEGATES).is_empty() {
+            return Err(Error::Inval);
+        }
+        Self::read(ids, wire, minor, store).await
     }
 
     /// The attributes that need calls of their own, for a file of this kind.

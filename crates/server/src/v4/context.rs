@@ -328,6 +328,17 @@ impl Context {
         Ok(io)
     }
 
+    /// Refuses a caller that may not do by itself what a stateid allows.
+    pub(crate) async fn check_rights_under(
+        &self,
+        target: &Target<'_>,
+        id: crate::state::StateId,
+        access: Access,
+    ) -> Result<(), Error> {
+        let io = self.io_under(id, target.node, access)?;
+        self.check_rights(target, &io, access).await
+    }
+
     /// Refuses I/O under an open to who may not do it by itself: a stateid is no right (as Linux's
     /// nfsd_permission with NFSD_MAY_OWNER_OVERRIDE). Who made the file by that open may, too, where the
     /// file is not its own because the store maps users. A file that has lost its last name lives through

@@ -6,7 +6,7 @@
 //! - `ops`: the operations, in small families.
 //! - `copy`: COPY, piece by piece, and in the background.
 //! - `owner_seqid`: the order of requests in minor version 0. `attrs`, `acl`: attributes. `status`:
-//!   errors. `idmap`: names of users and groups.
+//!   errors. `idmap`: names of users and groups. `open_arguments`: what OPEN supports.
 
 mod acl;
 mod attrs;
@@ -15,6 +15,7 @@ mod context;
 mod copy;
 mod idmap;
 mod nfs4;
+mod open_arguments;
 mod ops;
 mod owner_seqid;
 mod program;

@@ -8,6 +8,8 @@ use crate::v4::owner_seqid::OwnerTable;
 use crate::versions::Versions;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
+use weir_nfs::v4::Bitmap;
+use weir_nfs::v4::attr::OF_DELEGATES;
 
 /// How NFSv4 is served.
 pub(crate) struct Options {
@@ -18,6 +20,8 @@ pub(crate) struct Options {
     pub(crate) identity: [u8; 16],
     /// The domain after the names of owners and groups; `None`: they are numbers.
     pub(crate) id_domain: Option<String>,
+    /// Clients may answer for the times of files that they have delegated.
+    pub(crate) delegated_times: bool,
     /// Most open owners and lock owners of minor version 0.
     pub(crate) max_owners: usize,
     /// Most bytes of their names and kept results.
@@ -32,6 +36,7 @@ pub(crate) struct Nfs4 {
     /// To compounds of minor version 0.
     pub(crate) replies: Replies,
     pub(crate) id_map: IdMap,
+    pub(crate) delegated_times: bool,
     pub(crate) versions: Versions,
     pub(crate) record_bytes: usize,
     pub(crate) identity: [u8; 16],
@@ -40,7 +45,7 @@ pub(crate) struct Nfs4 {
 impl Nfs4 {
     /// Copies in the background end when `stop` is cancelled.
     pub(crate) fn new(services: Arc<Services>, options: Options, stop: CancellationToken) -> Self {
-        let Options { versions, record_bytes, identity, .. } = options;
+        let Options { versions, record_bytes, identity, delegated_times, .. } = options;
         let background = Arc::new(Background {
             copies: services.copies.clone(),
             state: services.state.clone(),
@@ -51,7 +56,22 @@ impl Nfs4 {
         let owners = OwnerTable::new(options.max_owners, options.owner_bytes);
         let id_map = IdMap::new(options.id_domain.as_deref());
         let replies = Replies::default();
-        Self { services, background, owners, replies, id_map, versions, record_bytes, identity }
+        Self {
+            services,
+            background,
+            owners,
+            replies,
+            id_map,
+            delegated_times,
+            versions,
+            record_bytes,
+            identity,
+        }
+    }
+
+    /// Attributes that this server's settings turn off.
+    pub(crate) fn refused_attributes(&self) -> Bitmap {
+        if self.delegated_times { Bitmap::EMPTY } else { OF_DELEGATES }
     }
 
     /// Forgets the owners of minor version 0 that have been silent for long.

@@ -20,6 +20,9 @@
 //!               +--- return_delegation, the client goes ---------+
 //! ```
 
+mod stand_in;
+mod times;
+
 use crate::handle::Node;
 use crate::state::client::ClientId;
 use crate::state::error::StateError;
@@ -28,7 +31,7 @@ use crate::state::stateid::{StateId, StateKey, check_seq};
 use crate::state::table::{FileState, State};
 use crate::state::tables::delegation::{
     Ask, CONTENDED, Delegation, DelegationKind, Grant, Order, Phase, Recalled, Touch, Wanted,
-    WhyNot,
+    WhyNot, Writer,
 };
 use crate::state::tables::delegation_filter::Filter;
 use crate::state::tables::open::Io;
@@ -62,8 +65,11 @@ impl<F: Clone> State<F> {
         }
         if let Some(mine) = self.delegations.held_by(client, node) {
             let has = self.delegations.by_key.get(&mine).map(|d| d.kind);
-            let worse = has == Some(DelegationKind::Read) && kind == DelegationKind::Write;
-            return Err(if worse { WhyNot::Upgrade } else { WhyNot::HasOne });
+            return Err(match (has, kind) {
+                (Some(DelegationKind::Read), DelegationKind::Write) => WhyNot::Upgrade,
+                (Some(DelegationKind::Write), _) if wanted == Wanted::Read => WhyNot::Downgrade,
+                _ => WhyNot::HasOne,
+            });
         }
         if kind == DelegationKind::Write
             && !self.clients.get(client).is_ok_and(|c| c.owner.sessions)
@@ -155,10 +161,23 @@ impl<F: Clone> State<F> {
         node: Node,
     ) -> StateId {
         let key = self.new_key();
-        let Grant { file, change, referring, by, .. } = grant;
-        let change = Some(change);
-        let delegation =
-            Delegation { client, node, kind, phase, file, change, told: 0, referring, by };
+        let Grant { file, change, times, keeps_times, referring, by, made, .. } = grant;
+        let delegation = Delegation {
+            client,
+            node,
+            kind,
+            phase,
+            file,
+            change: Some(change),
+            told: 0,
+            told_mtime: None,
+            original: times,
+            keeps_times: keeps_times && kind == DelegationKind::Write,
+            referring,
+            made_by: made.then(|| by.clone()),
+            by,
+            stand_in: None,
+        };
         self.delegations.by_key.insert(key, delegation);
         self.delegations.by_node.entry(node).or_default().push(key);
         if let Ok(client) = self.clients.get_mut(client) {
@@ -269,7 +288,8 @@ impl<F: Clone> State<F> {
             if access.contains(Access::WRITE) && d.kind == DelegationKind::Read {
                 return Err(StateError::OpenMode);
             }
-            Ok(Io { file, lock_owner: None, opened_by: None, made_by: None })
+            let (opened_by, made_by) = (Some(d.by.clone()), d.made_by.clone());
+            Ok(Io { file, lock_owner: None, opened_by, made_by })
         };
         Some(io())
     }
@@ -284,7 +304,11 @@ impl<F: Clone> State<F> {
         Some(self.delegation(client, id).map(|_| ()))
     }
 
-    fn delegation(&self, client: ClientId, id: StateId) -> Result<&Delegation<F>, StateError> {
+    pub(super) fn delegation(
+        &self,
+        client: ClientId,
+        id: StateId,
+    ) -> Result<&Delegation<F>, StateError> {
         let d = self.delegations.by_key.get(&id.key).ok_or_else(|| self.missing(id.key))?;
         if d.client != client {
             return Err(StateError::BadStateId);
@@ -293,16 +317,11 @@ impl<F: Clone> State<F> {
         Ok(d)
     }
 
-    /// The write delegation of a client other than `by`, which may have written data that the
-    /// server does not know yet; and that client.
-    pub fn writer_elsewhere(
-        &self,
-        node: Node,
-        by: Option<ClientId>,
-    ) -> Option<(StateKey, ClientId)> {
+    /// Another client than `by` that may have written to a file what the server does not know.
+    pub fn writer_elsewhere(&self, node: Node, by: Option<ClientId>) -> Option<Writer> {
         let mut of_node = self.delegations.of(node);
         let found = of_node.find(|(_, d)| d.kind == DelegationKind::Write && Some(d.client) != by);
-        found.map(|(key, d)| (key, d.client))
+        found.map(|(key, d)| Writer { key, client: d.client, keeps_times: d.keeps_times })
     }
 
     /// The change attribute that the holder of a read delegation was told. If `by` is `None` (minor
@@ -313,18 +332,6 @@ impl<F: Clone> State<F> {
             d.kind == DelegationKind::Read && by.is_none_or(|client| client == d.client)
         };
         of_node.find(|(_, d)| holds(d)).and_then(|(_, d)| d.change)
-    }
-
-    /// The change attribute to report to others if the holder of a write delegation reports
-    /// `theirs` and the server has `ours` (RFC 8881 section 10.4.3); `None` if the holder has not
-    /// changed the file.
-    pub fn told_change(&mut self, key: StateKey, theirs: u64, ours: u64) -> Option<u64> {
-        let d = self.delegations.by_key.get_mut(&key)?;
-        if d.change == Some(theirs) {
-            return None;
-        }
-        d.told = d.told.max(ours) + 1;
-        Some(d.told)
     }
 
     /// The next `most` read delegations whose files to check, with the change attribute that their
@@ -367,12 +374,14 @@ impl<F: Clone> State<F> {
     fn revoke_delegation(&mut self, key: StateKey, why: Why) {
         let Some(d) = self.delegations.by_key.get(&key) else { return };
         let (client, node) = (d.client, d.node);
+        self.end_stand_in(key, Some(why));
         self.drop_delegation(key);
         self.note_revoked(client, Revoked { key, node, why });
     }
 
     /// Removes a delegation from every table.
     pub(super) fn drop_delegation(&mut self, key: StateKey) {
+        self.end_stand_in(key, None);
         self.delegations.lift(key);
         if let Some(d) = self.delegations.by_key.remove(&key)
             && let Ok(client) = self.clients.get_mut(d.client)

@@ -3,7 +3,9 @@
 use super::*;
 use crate::state::share::Share;
 use crate::state::tests::{LEASE, NODE, READ, T0, WRITE, principal, ready, request, state_after};
-use crate::state::{CallbackCred, CallbackService, Channel, Ids, Owner};
+use crate::state::{Answer, CallbackCred, CallbackService, Channel, Ids, Owner, Times};
+use std::time::SystemTime;
+use weir_vfs::{Attr, FileKind, SetAttr, SetTime};
 
 const SEC: Duration = Duration::from_secs(1);
 
@@ -37,7 +39,25 @@ fn give(
 ) -> Result<StateId, WhyNot> {
     let ask = ask(client, share, Wanted::Any);
     let kind = state.may_delegate(ask, now)?;
-    state.delegate(Grant { ask, file: 'd', change: 5, referring: None, by: principal() }, kind, now)
+    state.delegate(grant_of(ask), kind, now)
+}
+
+/// A grant of a file that was changed at second 10.
+fn grant_of(ask: Ask) -> Grant<char> {
+    Grant {
+        ask,
+        file: 'd',
+        change: 5,
+        times: Times { atime: at(10), mtime: at(10) },
+        keeps_times: true,
+        referring: None,
+        by: principal(),
+        made: false,
+    }
+}
+
+fn at(seconds: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
 }
 
 /// A client with an open and a delegation of it.
@@ -225,13 +245,7 @@ fn delegations_are_bounded() {
 fn a_reclaimed_delegation_is_recalled_where_it_is_in_the_way() {
     let mut state = state_after(&[]);
     let (a, b) = (callable(&mut state, "a"), callable(&mut state, "b"));
-    let grant = |client| Grant {
-        ask: ask(client, READ, Wanted::NoPreference),
-        file: 'd',
-        change: 5,
-        referring: None,
-        by: principal(),
-    };
+    let grant = |client| grant_of(ask(client, READ, Wanted::NoPreference));
     let read = DelegationKind::Read;
     let (_, recall) = state.reclaim_delegation(grant(a), read, T0).unwrap();
     assert!(!recall);
@@ -245,11 +259,72 @@ fn a_change_that_the_delegate_keeps_to_itself_is_told_of_as_one() {
     let mut state = state_after(&[]);
     let (a, id) = delegate(&mut state, "a", WRITE);
     assert_eq!(state.writer_elsewhere(NODE, Some(a)), None);
-    assert_eq!(state.writer_elsewhere(NODE, None), Some((id.key, a)));
-    assert_eq!(state.told_change(id.key, 5, 5), None, "it has changed nothing");
-    assert_eq!(state.told_change(id.key, 6, 5), Some(6));
-    assert_eq!(state.told_change(id.key, 6, 5), Some(7), "it may have gone on");
-    assert_eq!(state.told_change(id.key, 6, 90), Some(91));
+    let writer = state.writer_elsewhere(NODE, None).unwrap();
+    assert_eq!((writer.key, writer.client, writer.keeps_times), (id.key, a, true));
+    let mut told = |theirs, ours| {
+        let answer = Answer { change: theirs, size: 99, atime: None, mtime: None };
+        let told = state.told(id.key, answer, attr(ours), at(30));
+        (told.change, told.size)
+    };
+    assert_eq!(told(5, 5), (5, 0), "it has changed nothing");
+    assert_eq!(told(6, 5), (6, 99));
+    assert_eq!(told(6, 5), (7, 99), "it may have gone on");
+    assert_eq!(told(5, 6), (7, 0), "what was told does not go back");
+    assert_eq!(told(6, 90), (91, 99));
+}
+
+#[test]
+fn times_of_the_delegate_are_told_and_set_if_they_count() {
+    let mut state = state_after(&[]);
+    let (a, id) = delegate(&mut state, "a", WRITE);
+    let mut told = |mtime, ours| {
+        let answer = Answer { change: 5, size: 99, atime: Some(at(21)), mtime: Some(at(mtime)) };
+        let told = state.told(id.key, answer, Attr { mtime: at(ours), ..attr(5) }, at(30));
+        assert_eq!(told.size, 0);
+        (told.atime, told.mtime, told.ctime, told.change)
+    };
+    assert_eq!(told(9, 10), (at(10), at(10), at(10), 5), "before the original");
+    assert_eq!(told(20, 10), (at(21), at(20), at(20), 6));
+    assert_eq!(told(20, 10), (at(21), at(20), at(20), 6), "nothing new");
+    assert_eq!(told(40, 10), (at(21), at(30), at(30), 7), "in the future");
+    // Its data was written back later than it was written.
+    assert_eq!(told(20, 25), (at(21), at(20), at(20), 7));
+
+    let set = |state: &State<char>, atime, mtime| {
+        state.delegated_times(a, id, NODE, (atime, mtime), at(30)).unwrap()
+    };
+    let to = |seconds| Some(SetTime::To(at(seconds)));
+    let SetAttr { atime, mtime, .. } = set(&state, Some(at(21)), Some(at(40)));
+    assert_eq!((atime, mtime), (to(21), to(30)));
+    assert!(set(&state, Some(at(9)), Some(at(9))).is_empty());
+    assert!(set(&state, Some(at(21)), None).is_empty(), "of access alone");
+    let explicit = SetAttr { mtime: to(3), ..SetAttr::default() };
+    state.times_set(a, NODE, &explicit, at(25));
+    assert!(set(&state, None, Some(at(24))).is_empty(), "from before it was set");
+    assert_eq!(set(&state, None, Some(at(26))).mtime, to(26));
+    let b = ready(&mut state, "b", T0);
+    let of_b = state.delegated_times(b, id, NODE, (None, Some(at(20))), at(30));
+    assert_eq!(of_b, Err(StateError::BadStateId));
+}
+
+fn attr(change: u64) -> Attr {
+    Attr {
+        id: NODE.id,
+        kind: FileKind::Regular,
+        mode: 0,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        size: 0,
+        allocated: 0,
+        rdev: (0, 0),
+        fsid: 0,
+        atime: at(10),
+        mtime: at(10),
+        ctime: at(10),
+        btime: None,
+        change,
+    }
 }
 
 #[test]

@@ -9,7 +9,8 @@ use crate::state::tables::delegation_filter::Filter;
 use hashlink::LruCache;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+use weir_vfs::Access;
 
 /// How long after a recall a file is not delegated.
 pub(in crate::state) const CONTENDED: Duration = Duration::from_secs(30);
@@ -35,6 +36,14 @@ pub enum Touch {
 }
 
 impl DelegationKind {
+    /// What its client may do on its own.
+    pub fn access(self) -> Access {
+        match self {
+            Self::Read => Access::READ,
+            Self::Write => Access::READ | Access::WRITE,
+        }
+    }
+
     pub(in crate::state) fn is_broken_by(self, touch: Touch) -> bool {
         self == Self::Write || touch == Touch::Change
     }
@@ -64,6 +73,8 @@ pub enum WhyNot {
     HasOne,
     /// The client has a read delegation and wants a write delegation.
     Upgrade,
+    /// The client has a write delegation and wants a read delegation.
+    Downgrade,
     /// Not worthwhile yet: this is the first open of the file by the client.
     NotYet,
 }
@@ -101,10 +112,49 @@ pub struct Grant<F> {
     pub file: F,
     /// The file's change attribute, as reported to the client.
     pub change: u64,
+    /// The file's times, as the client is told.
+    pub times: Times,
+    /// Whether the client is to answer for the file's times; only with a write delegation.
+    pub keeps_times: bool,
     /// The request that it is granted with.
     pub referring: Option<Referring>,
     /// The principal that opened the file.
     pub by: Principal,
+    /// Whether the open created the file.
+    pub made: bool,
+}
+
+/// When a file was last read and changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// Last access.
+    pub atime: SystemTime,
+    /// Last change of data.
+    pub mtime: SystemTime,
+}
+
+/// The holder of a write delegation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writer {
+    /// The delegation.
+    pub key: StateKey,
+    /// Its client.
+    pub client: ClientId,
+    /// Whether the client answers for the file's times.
+    pub keeps_times: bool,
+}
+
+/// What the holder of a write delegation answers to CB_GETATTR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Another value than the file had when it was delegated: the client has data to write back.
+    pub change: u64,
+    /// The size with that data.
+    pub size: u64,
+    /// Last access, if the client answers for it.
+    pub atime: Option<SystemTime>,
+    /// Last change of data, if the client answers for it.
+    pub mtime: Option<SystemTime>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +175,17 @@ pub(in crate::state) struct Delegation<F> {
     /// The highest change attribute reported to others for data that the client has not written
     /// back.
     pub(in crate::state) told: u64,
+    /// The time of the last change that others were told with it.
+    pub(in crate::state) told_mtime: Option<SystemTime>,
+    /// The times that the client's are compared with: the file's when it was delegated, or when the
+    /// client last set them with SETATTR.
+    pub(in crate::state) original: Times,
+    /// Whether the client answers for the file's times.
+    pub(in crate::state) keeps_times: bool,
+    /// Who created the file by the open that the delegation was granted with.
+    pub(in crate::state) made_by: Option<Principal>,
+    /// The open for locks that were taken under the delegation.
+    pub(in crate::state) stand_in: Option<StateKey>,
     pub(in crate::state) referring: Option<Referring>,
     pub(in crate::state) by: Principal,
 }

@@ -96,7 +96,7 @@ pub struct Io<F> {
     pub file: F,
     /// Under whose locks.
     pub lock_owner: Option<LockOwner>,
-    /// Who opened it last; `None` for I/O under a delegation.
+    /// Who opened it last; under a delegation, who opened it when it was delegated.
     pub opened_by: Option<Principal>,
     /// Who made the file by opening it.
     pub made_by: Option<Principal>,

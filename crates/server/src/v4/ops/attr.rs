@@ -2,17 +2,18 @@
 
 use crate::operation::set_id;
 use crate::state::{ClientId, StateRef, Touch};
-use crate::v4::attrs::{self, Besides, More, ToSet};
+use crate::v4::attrs::{self, Besides, DelegateTimes, More, ToSet};
 use crate::v4::context::{Context, Target};
-use crate::v4::status::of_vfs;
+use crate::v4::status::{of_state, of_vfs};
 use weir_nfs::v4::attr::{
-    Attrs, CHANGE, Fattr, RDATTR_ERROR, SIZE, TIME_METADATA, TIME_MODIFY, WRITE_ONLY,
+    Attrs, CHANGE, Fattr, OF_DELEGATES, RDATTR_ERROR, SIZE, TIME_ACCESS, TIME_DELEG_ACCESS,
+    TIME_METADATA, TIME_MODIFY, WRITE_ONLY,
 };
 use weir_nfs::v4::op::access::{Granted, Rights};
 use weir_nfs::v4::op::{access, getattr, nverify, setattr, verify};
 use weir_nfs::v4::types::StateId;
 use weir_nfs::v4::{Bitmap, Error};
-use weir_vfs::{Access, FileKind, Permissions, SetAttr};
+use weir_vfs::{Access, Caller, FileKind, Permissions, SetAttr};
 use weir_xdr::Encoder;
 
 pub(crate) async fn getattr(cx: &mut Context, asked: getattr::Args) -> getattr::Res {
@@ -33,7 +34,7 @@ pub(crate) async fn getattr(cx: &mut Context, asked: getattr::Args) -> getattr::
 }
 
 /// Attributes that a client with a write delegation changes without the server's knowing.
-const OF_DATA: Bitmap = Bitmap::of(&[CHANGE, SIZE, TIME_METADATA, TIME_MODIFY]);
+const OF_DATA: Bitmap = Bitmap::of(&[CHANGE, SIZE, TIME_ACCESS, TIME_METADATA, TIME_MODIFY]);
 
 /// The attributes asked for of a file.
 pub(super) async fn attributes(
@@ -65,6 +66,9 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
     target.check_writable()?;
     let claim = cx.services.recalls.claim(target.node, Touch::Change, setter(cx, args)).await;
     let _claim = claim.map_err(of_vfs)?;
+    if !args.attrs.asked().intersection(cx.nfs.refused_attributes()).is_empty() {
+        return Err(Error::AttrNotSupp);
+    }
     let wanted = ToSet::read(&cx.nfs.id_map, &args.attrs, cx.minor, target.capabilities()).await?;
     if wanted.set.umask.is_some() {
         // Only what is made has a umask (RFC 8275 section 5).
@@ -74,6 +78,11 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
         true => None,
         false => Some(wanted.more(target.attr().await?.kind)?),
     };
+    let mut ignored = Bitmap::EMPTY;
+    if !wanted.asked.intersection(OF_DELEGATES).is_empty() {
+        ignored = set_delegated_times(cx, &target, args.stateid, wanted.of_delegate).await?;
+        *done = wanted.asked.intersection(OF_DELEGATES).difference(ignored);
+    }
     let mut set = wanted.set;
     set.mode_mask = wanted.masked.filter(|_| set.mode.is_some());
     if let Some(size) = set.size {
@@ -95,7 +104,11 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
             let cleared = set_id::clear_except(fs, &target.caller, &attr, kept).await;
             cleared.map_err(of_vfs)?;
         }
-        *done = wanted.asked.difference(More::ALL);
+        if let Some(client) = cx.known_client() {
+            let now = cx.services.clock.wall();
+            cx.state().times_set(client, target.node, &set, now);
+        }
+        *done = wanted.asked.difference(More::ALL).difference(ignored);
     }
     if let Some(more) = more {
         let set = more.set(target.fs(), &target.caller, target.node.id).await;
@@ -103,8 +116,38 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
         cx.changed(&[target.node]);
         set?;
     }
-    *done = wanted.asked;
+    *done = wanted.asked.difference(ignored);
     Ok(())
+}
+
+/// Sets the times that the holder of a delegation tells (RFC 9754 section 5). Returns those that
+/// do not count, and were ignored.
+async fn set_delegated_times(
+    cx: &Context,
+    target: &Target<'_>,
+    stateid: StateId,
+    told: DelegateTimes,
+) -> Result<Bitmap, Error> {
+    let (client, id) = (cx.client()?, cx.state_of(stateid)?);
+    let now = cx.services.clock.wall();
+    let times = (told.atime, told.mtime);
+    let set = cx.state().delegated_times(client, id, target.node, times, now).map_err(of_state)?;
+    if set.is_empty() {
+        return Ok(OF_DELEGATES);
+    }
+    cx.check_rights_under(target, id, Access::WRITE).await?;
+    // A caller that may write may leave any time between the original one and now by writing then,
+    // so it does not need the owner's right to set times. The server may lack it, too.
+    match target.fs().setattr(&Caller::Own, target.node.id, &set).await {
+        Ok(_) => {}
+        Err(weir_vfs::Error::AccessDenied | weir_vfs::Error::NotPermitted) => {
+            return Ok(OF_DELEGATES);
+        }
+        Err(error) => return Err(of_vfs(error)),
+    }
+    cx.changed(&[target.node]);
+    let no_atime = set.atime.is_none();
+    Ok(if no_atime { Bitmap::of(&[TIME_DELEG_ACCESS]) } else { Bitmap::EMPTY })
 }
 
 /// Who sets attributes, if that is known: in minor version 0 the stateid may tell.
@@ -135,7 +178,7 @@ async fn set_size(
         cx.check_grace()?;
         let now = cx.now();
         let denied = cx.state().anonymous_io(target.node, Access::WRITE, now);
-        return denied.map_err(crate::v4::status::of_state);
+        return denied.map_err(of_state);
     }
     let io = cx.io_to_change(target, stateid).await?;
     io.file.truncate_async(size).await.map_err(of_vfs)?;

@@ -8,6 +8,7 @@ mod handle;
 mod lock;
 mod name;
 mod open;
+mod opened;
 mod read_plus;
 mod readdir;
 mod session;

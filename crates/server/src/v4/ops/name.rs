@@ -80,7 +80,7 @@ pub(crate) async fn create(cx: &mut Context, args: create::Args) -> create::Res 
     let _alone = services.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
     let (dir, before) = current_dir(cx).await?;
     dir.check_writable()?;
-    let wanted = ToSet::read(&cx.nfs.id_map, &args.attrs, cx.minor, dir.capabilities()).await?;
+    let wanted = ToSet::read_new(&cx.nfs.id_map, &args.attrs, cx.minor, dir.capabilities()).await?;
     let set = &wanted.set;
     let more = wanted.more(match args.kind {
         create::Kind::Directory => FileKind::Directory,

@@ -8,22 +8,22 @@ use crate::handle::Node;
 use crate::operation::exclusive_create::{Exclusive, OWNERS_ALONE};
 use crate::operation::set_id;
 use crate::state::{
-    self, Ask, Claim, ClientId, DelegationKind, Grant, LockOwner, OpenRequest, Share, StateError,
-    Touch, Wanted, WhyNot,
+    self, Claim, ClientId, DelegationKind, LockOwner, OpenRequest, Share, StateError, Touch,
 };
 use crate::v4::attrs::{self, ToSet};
 use crate::v4::context::{Context, Target};
+use crate::v4::open_arguments;
 use crate::v4::ops::name::{check_name, current_dir};
+use crate::v4::ops::opened::{Opened, Rights, Wishes, delegate, open_file, stateid_of};
 use crate::v4::ops::v40::{InTurn, take_turn, take_turn_to_open};
 use crate::v4::owner_seqid::{Kind, Standing};
 use crate::v4::status::{of_state, of_vfs};
 use tracing::error;
-use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType};
 use weir_nfs::v4::op::{close, open, open_downgrade};
 use weir_nfs::v4::types::{ChangeInfo, StateId};
 use weir_nfs::v4::{Bitmap, Error, OpCode};
 use weir_pagecache::File;
-use weir_vfs::{Access, Attr, Caller, FileKind, SetAttr};
+use weir_vfs::{Access, Attr, FileKind, SetAttr};
 
 /// The bits of `share_access` that hold the access; the others are about delegations.
 const SHARE_BITS: u32 = 0xff;
@@ -58,18 +58,6 @@ enum Maker {
     ThisBefore,
     /// Any other request.
     Another,
-}
-
-/// The rights with which a file is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rights {
-    /// The caller's.
-    Callers,
-    /// The caller's, and the owner's if the caller owns the file: its permission bits may have
-    /// changed since the caller opened or created it.
-    CallersAgain,
-    /// All rights: the caller has just created the file.
-    Makers,
 }
 
 pub(crate) async fn open(cx: &mut Context, args: open::Args) -> open::Res {
@@ -121,6 +109,7 @@ async fn open_for(
     confirm: bool,
 ) -> open::Res {
     let share = share(args.share_access, args.share_deny)?;
+    open_arguments::check(cx.minor, args.share_access)?;
     let claim = match args.claim {
         open::Claim::Previous(_) => Claim::Reclaim,
         open::Claim::DelegateCur(_) | open::Claim::DelegCurFh(_) => Claim::Delegated,
@@ -233,12 +222,22 @@ async fn open_for(
         return Err(error);
     }
     drop(made_way);
-    let opened = Opened { client, node, share, file, attr: found.attr };
+    let wishes = Wishes::of(cx.minor, &args);
+    let opened = Opened { client, node, share, file, attr: found.attr, made, wishes };
     let delegation =
-        if confirm { open::Delegation::None } else { delegate(cx, &opened, &args).await };
+        if confirm { open::Delegation::None } else { delegate(cx, &opened, &args.claim).await };
     cx.set_current(node);
-    let stateid = cx.set_stateid(id);
     let mut flags = open::ResultFlags::LOCKTYPE_POSIX;
+    let stateid = match stateid_of(&delegation).filter(|_| wishes.either) {
+        Some(held) => {
+            // The delegation keeps the file open, and its stateid stands for the open's.
+            cx.state().undo_open(id, before);
+            cx.current_stateid = Some(held);
+            flags |= open::ResultFlags::NO_OPEN_STATEID;
+            StateId::ANONYMOUS
+        }
+        None => cx.set_stateid(id),
+    };
     // A client that can rely on CB_NOTIFY_LOCK polls less often.
     let tells = cx.minor > 0 && cx.state().can_call(client);
     flags.set(open::ResultFlags::MAY_NOTIFY_LOCK, tells);
@@ -254,125 +253,6 @@ fn check_regular(cx: &Context, kind: FileKind) -> Result<(), Error> {
         FileKind::Symlink => Err(Error::Symlink),
         _ if cx.minor == 0 => Err(Error::Symlink),
         _ => Err(Error::WrongType),
-    }
-}
-
-/// An open file.
-struct Opened {
-    client: ClientId,
-    node: Node,
-    share: Share,
-    file: File,
-    attr: Attr,
-}
-
-/// The delegation to grant with an open, or the reason why there is none.
-async fn delegate(cx: &Context, opened: &Opened, args: &open::Args) -> open::Delegation {
-    let want = if cx.minor == 0 { None } else { args.share_access.want() };
-    let wanted = match want {
-        None | Some(open::Want::NoPreference) => Wanted::NoPreference,
-        Some(open::Want::Read) => Wanted::Read,
-        Some(open::Want::Write) => Wanted::Write,
-        Some(open::Want::Any) => Wanted::Any,
-        Some(open::Want::None) => return open::Delegation::NoneExt(open::WhyNone::NotWanted),
-        Some(open::Want::Cancel) => return open::Delegation::NoneExt(open::WhyNone::Cancelled),
-    };
-    let given = match &args.claim {
-        open::Claim::Null(_) | open::Claim::Fh => give(cx, opened, wanted).await,
-        open::Claim::Previous(kind) => give_again(cx, opened, *kind).await,
-        _ => Err(WhyNot::HasOne),
-    };
-    let stays = |why| if wanted == Wanted::NoPreference { None } else { Some(why) };
-    let why = match given {
-        Ok(delegation) => return delegation,
-        Err(WhyNot::Contention) => stays(open::WhyNone::Contention(false)),
-        Err(WhyNot::Resource | WhyNot::NotYet) => stays(open::WhyNone::Resource(false)),
-        Err(WhyNot::Upgrade) => stays(open::WhyNone::NotSuppUpgrade),
-        Err(WhyNot::HasOne) => stays(open::WhyNone::NotWanted),
-    };
-    why.map_or(open::Delegation::None, open::Delegation::NoneExt)
-}
-
-/// Grants a delegation if [`State::may_delegate`](crate::state::State::may_delegate) permits it.
-async fn give(cx: &Context, opened: &Opened, wanted: Wanted) -> Result<open::Delegation, WhyNot> {
-    let &Opened { client, node, share, .. } = opened;
-    let ask = Ask { client, node, share, wanted };
-    let now = cx.now();
-    let kind = cx.state().may_delegate(ask, now)?;
-    let grant = grant(cx, opened, ask, kind, Rights::Callers).await?;
-    let id = cx.state().delegate(grant, kind, now)?;
-    if !cx.services.serves(node) {
-        // The export was removed meanwhile. The client does not learn of the delegation.
-        return match cx.state().return_delegation(client, id, node) {
-            Ok(()) | Err(_) => Err(WhyNot::Resource),
-        };
-    }
-    Ok(delegation(id, kind, false))
-}
-
-/// Grants a delegation that the client held before the server restarted.
-async fn give_again(
-    cx: &Context,
-    opened: &Opened,
-    kind: open::DelegationType,
-) -> Result<open::Delegation, WhyNot> {
-    let &Opened { client, node, share, .. } = opened;
-    let kind = match kind {
-        open::DelegationType::Read => DelegationKind::Read,
-        open::DelegationType::Write if cx.minor > 0 => DelegationKind::Write,
-        _ => return Err(WhyNot::HasOne),
-    };
-    let ask = Ask { client, node, share, wanted: Wanted::NoPreference };
-    let now = cx.now();
-    let grant = grant(cx, opened, ask, kind, Rights::CallersAgain).await?;
-    let (id, recall) = cx.state().reclaim_delegation(grant, kind, now)?;
-    Ok(delegation(id, kind, recall))
-}
-
-/// Prepares a grant: opens the file for all the access that the delegation allows.
-async fn grant(
-    cx: &Context,
-    opened: &Opened,
-    ask: Ask,
-    kind: DelegationKind,
-    rights: Rights,
-) -> Result<Grant<File>, WhyNot> {
-    let access = match kind {
-        DelegationKind::Read => Access::READ,
-        DelegationKind::Write => Access::READ | Access::WRITE,
-    };
-    let no = |_| WhyNot::Resource;
-    let file = if opened.share.access.contains(access) {
-        opened.file.clone()
-    } else {
-        let target = cx.target(opened.node).map_err(no)?;
-        open_file(&target, &opened.attr, access, rights).await.map_err(no)?
-    };
-    let change = file.getattr().await.map_err(|_| WhyNot::Resource)?.change;
-    let by = cx.principal.clone();
-    Ok(Grant { ask, file, change, referring: cx.referring(), by })
-}
-
-fn delegation(id: state::StateId, kind: DelegationKind, recall: bool) -> open::Delegation {
-    let stateid = StateId { seqid: id.seq, other: id.key.to_wire() };
-    // An empty mask: the client must ask the server (ACCESS) who may open the file.
-    let permissions = Ace {
-        kind: AceType::Allow,
-        flags: AceFlags::empty(),
-        mask: AceMask::empty(),
-        who: "EVERYONE@".into(),
-    };
-    match kind {
-        DelegationKind::Read => {
-            open::Delegation::Read(open::ReadDelegation { stateid, recall, permissions })
-        }
-        DelegationKind::Write => open::Delegation::Write(open::WriteDelegation {
-            stateid,
-            recall,
-            // No space is reserved, so the client must write back its data by CLOSE.
-            space_limit: open::SpaceLimit::Size(0),
-            permissions,
-        }),
     }
 }
 
@@ -401,7 +281,7 @@ async fn find(
         return Ok(Found::there(attr, change));
     };
     let store = dir.capabilities();
-    let read = async |attrs| ToSet::read(&cx.nfs.id_map, attrs, cx.minor, store).await;
+    let read = async |attrs| ToSet::read_new(&cx.nfs.id_map, attrs, cx.minor, store).await;
     let (mut wanted, verifier) = match how {
         open::CreateHow::Unchecked(attrs) | open::CreateHow::Guarded(attrs) => {
             (read(attrs).await?, None)
@@ -499,21 +379,6 @@ async fn truncate(
     }
     cx.changed(&[target.node]);
     cx.commit_changes().await
-}
-
-async fn open_file(
-    target: &Target<'_>,
-    attr: &Attr,
-    access: Access,
-    rights: Rights,
-) -> Result<File, Error> {
-    let (fs, export, caller) = (target.fs(), target.export, &target.caller);
-    let opened = match rights {
-        Rights::Callers => export.open_anew(caller, attr.id, access).await,
-        Rights::CallersAgain => export.open_for_io(caller, attr.id, access).await,
-        Rights::Makers => fs.open(&Caller::Own, attr.id, access).await,
-    };
-    opened.map_err(of_vfs)
 }
 
 /// Waits for the turn of an open's owner (minor version 0). Returns `None` in later versions.

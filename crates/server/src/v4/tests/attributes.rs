@@ -73,6 +73,7 @@ const CHECKS: &[(u32, Check)] = &[
     (attr::SPACE_FREED, |a, f, _| a.space_freed == Some(if f.nlink > 1 { 0 } else { f.allocated })),
     (attr::CHANGE_ATTR_TYPE, |a, _, _| a.change_attr_type == Some(4)),
     (attr::XATTR_SUPPORT, |a, _, _| a.xattr_support == Some(true)),
+    (attr::OPEN_ARGUMENTS, |a, _, _| a.open_arguments.unwrap().open_claim.contains(4)),
     (attr::UNCACHEABLE_FILE_DATA, |a, _, _| a.uncacheable_file_data == Some(false)),
 ];
 

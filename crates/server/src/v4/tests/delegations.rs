@@ -47,10 +47,10 @@ pub(super) fn delegation(res: &OpRes) -> &Delegation {
 }
 
 /// The stateid of a delegation of either kind.
-fn stateid(delegation: &Delegation) -> StateId {
+pub(super) fn stateid(delegation: &Delegation) -> StateId {
     match delegation {
         Delegation::Read(read) => read.stateid,
-        Delegation::Write(write) => write.stateid,
+        Delegation::Write(write) | Delegation::WriteAttrs(write) => write.stateid,
         other => panic!("{other:?}"),
     }
 }
@@ -70,7 +70,7 @@ impl Client {
     }
 
     /// Waits to be asked for a delegation, and gives it back.
-    async fn give_back(&mut self, file: &FileHandle, expected: StateId) {
+    pub(super) async fn give_back(&mut self, file: &FileHandle, expected: StateId) {
         let CbOp::Recall(recall) = self.called().await else { panic!() };
         assert_eq!((&recall.file, recall.stateid), (file, expected));
         assert!(matches!(
@@ -80,7 +80,7 @@ impl Client {
     }
 }
 
-fn write_op(stateid: StateId) -> Op {
+pub(super) fn write_op(stateid: StateId) -> Op {
     let data = weir_nfs::Data::Bytes("new".into());
     Op::Write(write::Args { stateid, offset: 0, stable: StableHow::FileSync, data })
 }
@@ -323,6 +323,22 @@ async fn wants_are_heeded_and_refusals_say_why() {
     assert!(matches!(delegation(&a.on(&file, plain()).await), Delegation::Read(_)));
     let res = a.on(&file, with(ShareAccess::WANT_WRITE_DELEG)).await;
     assert_eq!(delegation(&res), &none(WhyNone::NotSuppUpgrade));
+    let written = a.make("written").await;
+    a.delegated(&written, WANT_WRITE).await;
+    let res = a.on(&written, with(ShareAccess::WANT_READ_DELEG)).await;
+    assert_eq!(delegation(&res), &none(WhyNone::NotSuppDowngrade));
+    let res = a.on(&written, with(ShareAccess::WANT_ANY_DELEG)).await;
+    assert_eq!(delegation(&res), &none(WhyNone::NotWanted));
+    for undefined in [0x0600, 0xff00, 0x0040_0000] {
+        let res = a.on(&file, with(ShareAccess::from_bits_retain(undefined))).await;
+        assert!(matches!(res, OpRes::Open(Err(Error::Inval))), "{undefined:#x}: {res:?}");
+    }
+    // The server sends no notices of what it can grant later, and says so.
+    let later = ShareAccess::WANT_READ_DELEG
+        | ShareAccess::SIGNAL_WHEN_RESOURCE_AVAILABLE
+        | ShareAccess::PUSH_WHEN_UNCONTENDED;
+    let res = b.on(&file, with(later)).await;
+    assert_eq!(delegation(&res), &none(WhyNone::Resource(false)));
 
     let (_, _) = b.open("busy").await;
     let busy = b.make("busy").await;

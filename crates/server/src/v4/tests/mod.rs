@@ -6,6 +6,8 @@ mod attributes;
 mod callbacks;
 mod compounds;
 mod copies;
+mod delegated_opens;
+mod delegated_times;
 mod delegations;
 mod durability;
 mod exports;

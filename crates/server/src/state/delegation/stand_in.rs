@@ -1,0 +1,96 @@
+//! Locks under a delegation: a client whose OPEN got a delegation and no open names the delegation in
+//! LOCK (RFC 9754 section 4). An open of the server's own then stands for the delegation: locks belong
+//! to opens.
+//!
+//! 1. Its stateid is told to no client. It ends with the delegation.
+//! 2. Its locks then go on under another open of the client, which the client made under the delegation
+//!    before it returned that; without one they are released, as by CLOSE.
+
+use crate::handle::Node;
+use crate::state::client::{ClientId, OwnerName};
+use crate::state::error::StateError;
+use crate::state::room::{Asker, Limited};
+use crate::state::share::Share;
+use crate::state::stateid::{StateId, StateKey};
+use crate::state::table::State;
+use crate::state::tables::delegation::DelegationKind;
+use crate::state::tables::open::Open;
+use crate::state::tables::revoked::{Revoked, Why};
+use std::time::Duration;
+use weir_vfs::Access;
+
+impl<F: Clone> State<F> {
+    /// The open for locks that are asked for under an open or a delegation.
+    ///
+    /// # Errors
+    /// The stateid is wrong, or there are too many opens.
+    pub(in crate::state) fn open_for_locks(
+        &mut self,
+        client: ClientId,
+        id: StateId,
+        node: Node,
+        now: Duration,
+    ) -> Result<StateKey, StateError> {
+        if self.delegations.client_of(id.key).is_none() {
+            return self.open_mut(client, id, node).map(|_| id.key);
+        }
+        let d = self.delegation(client, id)?;
+        if d.node != node {
+            return Err(StateError::BadStateId);
+        }
+        if let Some(key) = d.stand_in.filter(|key| self.opens.contains_key(key)) {
+            return Ok(key);
+        }
+        let (file, by, made_by) = (d.file.clone(), d.by.clone(), d.made_by.clone());
+        let share = Share { access: d.kind.access(), deny: Access::empty() };
+        let writer = (d.kind == DelegationKind::Write).then(|| file.clone());
+        self.make_room(Limited::Open, Asker::of(client, true), now)?;
+        let key = self.new_key();
+        let open = Open {
+            client,
+            owner: OwnerName::copy_from_slice(&id.key.to_wire()),
+            node,
+            seq: 1,
+            share,
+            by,
+            made_by,
+            unconfirmed: None,
+            waits: false,
+            opened: vec![share],
+            reader: Some(file),
+            writer,
+        };
+        self.enter_open(key, open)?;
+        if let Some(d) = self.delegations.by_key.get_mut(&id.key) {
+            d.stand_in = Some(key);
+        }
+        Ok(key)
+    }
+
+    /// Ends the open that stands for a delegation, which ends, or was revoked for a reason.
+    pub(super) fn end_stand_in(&mut self, delegation: StateKey, why: Option<Why>) {
+        let Some(d) = self.delegations.by_key.get_mut(&delegation) else { return };
+        let (client, node) = (d.client, d.node);
+        let Some(key) = d.stand_in.take() else { return };
+        if !self.opens.contains_key(&key) {
+            return;
+        }
+        let others = self.opens_of(node);
+        let others = others.filter(|(other, open)| *other != key && open.client == client);
+        let most = others.max_by_key(|(_, open)| open.share.access.bits().count_ones());
+        let heir = most.map(|(key, _)| key).filter(|_| why.is_none());
+        let locks = self.files.get(&node).map(|file| file.lock_states.clone());
+        for lock in locks.into_iter().flatten() {
+            let Some(state) = self.locks.get_mut(&lock).filter(|l| l.open == key) else { continue };
+            if let Some(heir) = heir {
+                state.open = heir;
+                continue;
+            }
+            self.drop_lock_state(lock);
+            if let Some(why) = why {
+                self.note_revoked(client, Revoked { key: lock, node, why });
+            }
+        }
+        self.drop_open(key);
+    }
+}
