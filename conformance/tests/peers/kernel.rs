@@ -236,6 +236,33 @@ fn delegations_are_given_and_recalled() {
     }
 }
 
+/// Files written under a delegation take no OPEN, CLOSE or GETATTR; if times are delegated, none of
+/// them is set at the server before the delegation is returned.
+#[test]
+fn a_write_delegation_stands_for_the_opens_of_the_linux_client() {
+    let Some(guest) = Guest::find() else { return };
+    for times in ["off", "on"] {
+        let dir = scratch();
+        let export = dir.path().join("export");
+        std::fs::create_dir(&export).unwrap();
+        let on = if times == "on" { " --delegated-times" } else { "" };
+        let server = killable(&export, &format!("--lease 10{on}"));
+        let args = [export.to_str().unwrap(), times];
+        let text = guest.run(&server, &[], "delegated.sh", &args);
+        assert!(text.contains(&format!("delegated times={times}: ok")), "{text}");
+        let calls = |what: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(what));
+            line.unwrap_or_else(|| panic!("{text}")).trim().to_owned()
+        };
+        // The second open was a delegation alone, so nothing is closed.
+        assert_eq!(calls("FIRST "), "opens 2 closes 1 getattrs 0 setattrs 0 returns 0");
+        assert_eq!(calls("REST "), "opens 0 closes 0 getattrs 0 setattrs 0 returns 0");
+        let set = if times == "on" { 0 } else { 1 };
+        let expected = format!("opens 0 closes 0 getattrs 0 setattrs {set} returns 0");
+        assert_eq!(calls("TOUCH "), expected);
+    }
+}
+
 #[test]
 fn a_server_that_is_killed_does_not_wait_for_who_unmounted() {
     let Some(guest) = Guest::find() else { return };

@@ -301,7 +301,8 @@ pub(crate) fn of_file(
         space_freed: has(number::SPACE_FREED).then_some(freed),
         change_attr_type: has(number::CHANGE_ATTR_TYPE).then_some(CHANGE_UNDEFINED),
         uncacheable_file_data: besides.uncacheable,
-        open_arguments: has(number::OPEN_ARGUMENTS).then(|| open_arguments::supported(cx.nfs.delegated_times)),
+        open_arguments: has(number::OPEN_ARGUMENTS)
+            .then(|| open_arguments::supported(cx.nfs.delegated_times)),
         xattr_support: has(number::XATTR_SUPPORT).then(|| store.contains(Capabilities::XATTR)),
         ..Attrs::default()
     }

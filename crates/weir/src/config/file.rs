@@ -120,6 +120,7 @@ struct Server {
     state_dir: Option<Spanned<PathBuf>>,
     rpcbind: bool,
     delegations: Option<bool>,
+    delegated_times: bool,
     metrics: Option<Spanned<Text<Bind>>>,
     id_domain: Option<Spanned<String>>,
     secure: Option<bool>,
@@ -231,6 +232,7 @@ impl Server {
             state_dir,
             rpcbind: self.rpcbind,
             delegations: self.delegations.unwrap_or(default.delegations),
+            delegated_times: self.delegated_times,
             metrics,
             id_domain,
             admission: AdmissionOptions {
@@ -460,6 +462,7 @@ mod tests {
             .into_iter()
             .chain(["rpcbind", "path", "name", "read_only", "squash", "anon_uid", "anon_gid"])
             .chain(["clients", "cache", "network", "access", "delegations", "durability"])
+            .chain(["delegated_times"])
         {
             assert!(text.contains(&format!("{key} =")), "{key}");
         }
@@ -479,6 +482,7 @@ mod tests {
             state_dir = "/var/lib/weir"
             rpcbind = true
             delegations = false
+            delegated_times = true
 
             [[export]]
             path = "/srv/images"
@@ -507,7 +511,7 @@ mod tests {
         );
         assert_eq!((all.threads.map(NonZeroUsize::get), all.lease.as_secs()), (Some(8), 45));
         assert_eq!(all.versions, Versions::V3 | Versions::V4_0 | Versions::V4_2);
-        assert!(all.rpcbind && !all.delegations && all.state_dir.is_some());
+        assert!(all.rpcbind && !all.delegations && all.delegated_times && all.state_dir.is_some());
         let [images, home] = &all.exports[..] else { panic!() };
         assert_eq!((&*images.name, images.read_only, images.anon_gid), ("/images", true, 8));
         assert_eq!((images.squash, images.cache), (SquashArg::All, CacheArg::Auto));

@@ -44,6 +44,8 @@ pub(crate) struct Settings {
     pub(crate) rpcbind: bool,
     /// Grant delegations.
     pub(crate) delegations: bool,
+    /// Clients may keep the times of files that they have delegated for writing.
+    pub(crate) delegated_times: bool,
     /// Address of the metrics server.
     pub(crate) metrics: Option<SocketAddr>,
     /// Domain of the names of users and groups.
@@ -141,6 +143,7 @@ impl Default for Settings {
             state_dir: None,
             rpcbind: false,
             delegations: true,
+            delegated_times: false,
             metrics: None,
             id_domain: None,
             admission: AdmissionOptions::default(),

@@ -11,6 +11,17 @@
 //!    answer.
 //! 4. There are at most [`Limits::delegations`]. Reclaims may exceed a limit below the default, up
 //!    to the default. Revoked delegations do not count; `revoked` remembers them.
+//! 5. The holder of a write delegation sees the server's attributes, and is itself the authority for
+//!    the change attribute, the size and, if it keeps them, the times. Other clients see what it
+//!    answers ([`State::told`]); the change attribute that they see never goes back. If it does not
+//!    answer, they see nothing until the delegation is gone.
+//! 6. Only the holder sets the times that it keeps, and only forwards ([`State::delegated_times`]).
+//!    If its client crashes, or the delegation is revoked, the file has the times at which the client's
+//!    writes reached the server. If the server crashes, the client reclaims the delegation, and
+//!    the file's times of that moment are the original ones.
+//! 7. A delegation may be all that keeps a file open (RFC 9754 section 4). It has a handle for all the
+//!    access that it allows, and remembers who created the file. An open that denies access to
+//!    others is never replaced by a delegation.
 //!
 //! ```text
 //!   delegate        recall               return_delegation

@@ -189,9 +189,7 @@ async fn grant(
         file,
         change: attr.change,
         times: Times { atime: attr.atime, mtime: attr.mtime },
-        keeps_times: opened.wishes.times
-            && cx.nfs.delegated_times
-            && kind == DelegationKind::Write,
+        keeps_times: opened.wishes.times && cx.nfs.delegated_times && kind == DelegationKind::Write,
         referring: cx.referring(),
         by: cx.principal.clone(),
         made: opened.made,

@@ -42,11 +42,8 @@ fn modified(time: NfsTime) -> Attrs {
 async fn aged(c: &mut Client, name: &'static str) -> FileHandle {
     let file = c.make(name).await;
     let time = SetTime::ToClientTime(from_now(-1000));
-    let attrs = Attrs {
-        time_access_set: Some(time),
-        time_modify_set: Some(time),
-        ..Attrs::default()
-    };
+    let attrs =
+        Attrs { time_access_set: Some(time), time_modify_set: Some(time), ..Attrs::default() };
     let OpRes::Setattr(res) = c.on(&file, set(StateId::ANONYMOUS, attrs)).await else { panic!() };
     assert_eq!(res.status, Ok(()));
     file
@@ -118,16 +115,16 @@ async fn a_delegates_times_are_set_if_they_count_and_by_it_alone() {
     let OpRes::Setattr(res) = a.on(&file, set(held, both.clone())).await else { panic!() };
     assert_eq!((res.status, res.set), (Ok(()), OF_DELEGATES));
     let now = getattr(&mut a, &file, ASKED).await;
-    assert_eq!((now.time_access, now.time_modify), (both.time_deleg_access, both.time_deleg_modify));
+    assert_eq!(
+        (now.time_access, now.time_modify),
+        (both.time_deleg_access, both.time_deleg_modify)
+    );
 
     for id in [opened.stateid, StateId::ANONYMOUS, StateId::READ_BYPASS] {
         let OpRes::Setattr(res) = a.on(&file, set(id, both.clone())).await else { panic!() };
         assert_eq!(res.status, Err(Error::BadStateId));
     }
-    let twice = Attrs {
-        time_modify_set: Some(SetTime::ToServerTime),
-        ..modified(from_now(0))
-    };
+    let twice = Attrs { time_modify_set: Some(SetTime::ToServerTime), ..modified(from_now(0)) };
     let OpRes::Setattr(res) = a.on(&file, set(held, twice)).await else { panic!() };
     assert_eq!(res.status, Err(Error::Inval));
     let theirs = set(held, both.clone());
@@ -186,8 +183,7 @@ async fn a_time_that_the_delegate_sets_explicitly_stands() {
     a.on(&file, write_op(held)).await;
     let told = from_now(-1);
     let old = from_now(-5000);
-    let attrs =
-        Attrs { time_modify_set: Some(SetTime::ToClientTime(old)), ..Attrs::default() };
+    let attrs = Attrs { time_modify_set: Some(SetTime::ToClientTime(old)), ..Attrs::default() };
     let OpRes::Setattr(res) = a.on(&file, set(held, attrs)).await else { panic!() };
     assert_eq!(res.status, Ok(()));
     // Of before.

@@ -244,6 +244,28 @@ async fn what_a_delegate_has_not_written_yet_is_told_to_others() {
 }
 
 #[tokio::test]
+async fn a_delegate_that_does_not_tell_attributes_is_asked_to_give_it_back() {
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
+    let file = a.make("file").await;
+    let asked = || Op::Getattr(Bitmap::of(&[CHANGE, SIZE]));
+    // An answer without the attributes, and none.
+    for is_silent in [false, true] {
+        let other = a.make(if is_silent { "silent" } else { "wordless" }).await;
+        let held = a.delegated(&other, WANT_WRITE).await;
+        a.service.is_silent = is_silent;
+        let returns = async {
+            assert!(matches!(a.called().await, CbOp::Getattr(_)));
+            a.service.is_silent = false;
+            a.give_back(&other, held).await;
+        };
+        let (told, ()) = tokio::join!(b.on(&other, asked()), returns);
+        assert!(matches!(told, OpRes::Getattr(Ok(_))), "{told:?}");
+    }
+    assert!(matches!(b.on(&file, asked()).await, OpRes::Getattr(Ok(_))));
+}
+
+#[tokio::test]
 async fn a_client_that_does_not_answer_loses_its_delegation_in_a_lease() {
     let f = Fixture::with(|config| config.state.lease = Duration::from_secs(2)).await;
     let (mut a, mut b) = (f.callable("a").await, f.client("b").await);

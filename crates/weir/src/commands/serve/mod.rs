@@ -127,6 +127,11 @@ struct ServerArgs {
     /// Grant no delegations: clients send every open to the server
     #[arg(long, conflicts_with = "config")]
     no_delegations: bool,
+    /// Let clients that ask for it keep the times of files that they have delegated for writing, and
+    /// send them when they return the delegation. Linux clients then lose times that a program sets
+    /// back, as `touch -d` and `cp -p` do
+    #[arg(long, conflicts_with = "config")]
+    delegated_times: bool,
     /// Let any client act as any user, also from ports of 1024 and above, and on this machine from
     /// programs of other users
     #[arg(long, conflicts_with = "config")]
@@ -237,6 +242,7 @@ fn settings(args: Args) -> Result<Settings> {
         state_dir: server.state_dir,
         rpcbind: server.rpcbind,
         delegations: !server.no_delegations,
+        delegated_times: server.delegated_times,
         metrics: None,
         id_domain: None,
         admission: AdmissionOptions {

@@ -80,6 +80,7 @@ async fn serve(
     if !settings.delegations {
         server.state.delegations = 0;
     }
+    server.delegated_times = settings.delegated_times;
     server.versions = settings.versions;
     server.id_domain = settings.id_domain.clone();
     server.admission = settings.admission;
@@ -266,7 +267,7 @@ impl Reloads {
                 })*
             };
         }
-        keep!(listen threads versions state_dir rpcbind delegations metrics id_domain);
+        keep!(listen threads versions state_dir rpcbind delegations delegated_times metrics id_domain);
     }
 }
 

@@ -129,8 +129,8 @@ impl Delegations {
     /// Queues an unrequested delegation, granted with an open, for return.
     pub(in crate::v4) fn refuse(&self, handle: &Handle, given: &Delegation) {
         let stateid = match given {
-            Delegation::Read(read) => read.stateid,
-            Delegation::Write(write) => write.stateid,
+            Delegation::Read(read) | Delegation::ReadAttrs(read) => read.stateid,
+            Delegation::Write(write) | Delegation::WriteAttrs(write) => write.stateid,
             Delegation::None | Delegation::NoneExt(_) => return,
         };
         tracing::debug!("a delegation that was not asked for goes back");
