@@ -35,6 +35,8 @@ pub(crate) struct Examiner {
     pub(crate) many: Option<FileId>,
     pub(crate) silence: Option<Silence>,
     pub(crate) revocation: Option<Revocation>,
+    /// It was asked for delegations long enough, and grants none for writing.
+    pub(crate) delegates_nothing: bool,
 }
 
 /// The results for a client that stopped renewing its lease, and for one that did not.
@@ -110,6 +112,7 @@ impl Examiner {
                 many: None,
                 silence: None,
                 revocation: None,
+                delegates_nothing: false,
             }),
             Err(error) => {
                 ours.unmount().await;

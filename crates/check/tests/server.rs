@@ -18,6 +18,7 @@ async fn the_server_keeps_every_rule() {
     let mut config = ServerConfig::new(vec![export], state.path());
     config.grace = Duration::from_millis(500);
     config.state.lease = Duration::from_secs(4);
+    config.delegated_times = true;
     let server = Server::new(config).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("nfs://{}/", listener.local_addr().unwrap()).parse().unwrap();

@@ -3,6 +3,7 @@
 pub(crate) mod attributes;
 pub(crate) mod clients40;
 pub(crate) mod compounds;
+pub(crate) mod delegated;
 pub(crate) mod delegations;
 pub(crate) mod directories;
 pub(crate) mod leases;
@@ -30,6 +31,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part { rules: compounds::RULES, first_is_needed: false },
     Part { rules: names::RULES, first_is_needed: false },
     Part { rules: directories::RULES, first_is_needed: false },
+    Part { rules: delegated::RULES, first_is_needed: false },
 ];
 
 /// The parts for version 4.0, which not every server serves.

@@ -9,6 +9,7 @@
 mod callbacks;
 mod session;
 
+pub use callbacks::Callbacks;
 pub use session::{Connection, Reply, Session, create_session, exchange_id, new_client};
 
 use crate::error::{Error, Result};

@@ -1,6 +1,6 @@
 //! Compounds over a separate connection, and in a separate session.
 
-use super::callbacks;
+use super::callbacks::{self, Callbacks};
 use crate::error::{Error, Result, Violation};
 use crate::mount::protocol_config;
 use crate::protocol::{auth_sys, broken};
@@ -19,6 +19,7 @@ pub struct Connection {
     transport: Transport,
     cred: OpaqueAuth,
     minor: u32,
+    callbacks: Arc<Callbacks>,
 }
 
 /// The reply to a compound.
@@ -34,7 +35,7 @@ pub struct Reply {
 
 impl Connection {
     /// Connects to the server of `url` for compounds of a minor version. The URL's path is not
-    /// used. The connection answers callbacks with success and otherwise ignores them.
+    /// used. The connection answers recalls with success and otherwise ignores them.
     ///
     /// # Errors
     /// [`Error::Connect`], [`Error::Option`].
@@ -46,10 +47,17 @@ impl Connection {
         let (uid, gid, groups) = options.identity();
         let cred = auth_sys(uid, gid, &groups);
         let config = protocol_config(url, options, cred.clone()).await?;
-        let service = Some(Arc::new(callbacks::answer) as Arc<CallbackService>);
+        let callbacks = Arc::new(Callbacks::default());
+        let answering = callbacks.clone();
+        let service = Some(Arc::new(move |call| answering.answer(call)) as Arc<CallbackService>);
         let transport =
             Transport::open(config.peer, config.patience, config.counters, service).await?;
-        Ok(Self { transport, cred, minor })
+        Ok(Self { transport, cred, minor, callbacks })
+    }
+
+    /// What the server calls over this connection.
+    pub fn callbacks(&self) -> &Callbacks {
+        &self.callbacks
     }
 
     /// Sends one compound, and returns the reply, of any status. If the connection breaks, the
@@ -124,6 +132,11 @@ pub struct Session {
 }
 
 impl Session {
+    /// What the server calls over the session's connection.
+    pub fn callbacks(&self) -> &Callbacks {
+        self.connection.callbacks()
+    }
+
     /// Establishes a client that the server does not know, and creates its session.
     ///
     /// # Errors

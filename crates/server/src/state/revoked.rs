@@ -80,7 +80,10 @@ impl<F: Clone> State<F> {
             }
         }
         self.drop_open(key);
-        self.note_revoked(client, Revoked { key, node, why });
+        // The client does not know the stateid of an open that stands for a delegation.
+        if !self.delegations.of(node).any(|(_, d)| d.stand_in == Some(key)) {
+            self.note_revoked(client, Revoked { key, node, why });
+        }
     }
 
     /// Remembers a revoked state, to tell the client if the protocol can, and to refuse it a

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::state::share::Share;
-use crate::state::tests::{LEASE, NODE, READ, T0, WRITE, principal, ready, request, state_after};
+use crate::state::tests::{
+    LEASE, NODE, READ, T0, WRITE, lock_under, principal, ready, request, state_after,
+};
 use crate::state::{Answer, CallbackCred, CallbackService, Channel, Ids, Owner, Times};
 use std::time::SystemTime;
 use weir_vfs::{Attr, FileKind, SetAttr, SetTime};
@@ -271,6 +273,27 @@ fn a_change_that_the_delegate_keeps_to_itself_is_told_of_as_one() {
     assert_eq!(told(6, 5), (7, 99), "it may have gone on");
     assert_eq!(told(5, 6), (7, 0), "what was told does not go back");
     assert_eq!(told(6, 90), (91, 99));
+}
+
+#[test]
+fn locks_under_a_delegation_end_with_it_and_their_client_is_told() {
+    for locks_first in [false, true] {
+        let mut state = state_after(&[]);
+        let (a, id) = delegate(&mut state, "a", WRITE);
+        let locked = state.lock(lock_under(id, a, true), T0).unwrap();
+        assert_eq!(state.clients.get(a).unwrap().opens, 2, "its own, and that for the locks");
+        let stand_in = state.delegations.by_key[&id.key].stand_in.unwrap();
+        if locks_first {
+            state.revoke(stand_in, Why::Removed);
+        }
+        state.revoke_delegation(id.key, Why::Recalled);
+        assert!(state.locks.is_empty() && state.clients.get(a).unwrap().opens == 1);
+        let told: Vec<_> = [locked.key, id.key, stand_in]
+            .map(|key| state.revoked.contains_key(&key))
+            .into_iter()
+            .collect();
+        assert_eq!(told, [true, true, false]);
+    }
 }
 
 #[test]
