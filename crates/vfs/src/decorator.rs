@@ -7,7 +7,7 @@
 use crate::{
     Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirPage, EntryName, Extent, FileId,
     FileSystem, FsStat, Lock, LockOwner, LockRange, OpenFile, Permissions, ReadOp, RenameFlags,
-    Result, SetAttr, SpecialFile, Unnamed, WriteOp, XattrMode,
+    Result, SetAttr, SpecialFile, Unnamed, WholeFile, WholeRead, WriteOp, XattrMode,
 };
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -131,6 +131,10 @@ decorator! {
             caller: &Caller, from: EntryName<'_>, to: EntryName<'_>, flags: RenameFlags
         ) -> Option<Unnamed>;
         Open: fn open(caller: &Caller, id: FileId, access: Access) -> Arc<dyn OpenFile>;
+        PutWhole: fn put_whole(caller: &Caller, dir: FileId, file: &WholeFile) -> Option<Attr>;
+        GetWhole: fn get_whole(
+            caller: &Caller, id: FileId, most: usize, with_xattrs: bool
+        ) -> Option<WholeRead>;
         SyncNode: fn sync_node(id: FileId) -> ();
         Unmount: fn unmount() -> ();
         GetXattr: fn get_xattr(caller: &Caller, id: FileId, name: &[u8]) -> Vec<u8>;

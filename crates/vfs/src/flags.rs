@@ -48,6 +48,8 @@ bitflags::bitflags! {
         /// The store sets the time of each write, by one clock for all writers, so that a cache
         /// sets none of its own.
         const WRITE_TIMES = 256;
+        /// Small files can be written whole ([`FileSystem::put_whole`](crate::FileSystem::put_whole)).
+        const WHOLE_FILES = 512;
     }
 }
 

@@ -2,7 +2,8 @@
 
 use crate::{
     Access, Acl, AclKind, Attr, Capabilities, Cred, Error, Extent, FileId, FileKind, FsStat, Lock,
-    LockOwner, LockRange, Permissions, ReadOp, Result, SegmentKind, SetAttr, WriteOp,
+    LockOwner, LockRange, Permissions, ReadOp, Result, SegmentKind, SetAttr, WholeFile, WholeRead,
+    WriteOp,
 };
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -322,6 +323,33 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// Opens a regular file's data. It stays usable after the file's last name is gone.
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>>;
+
+    /// Creates a regular file with all of its data and attributes, durably, and gives it its final
+    /// name only when it is complete; replaces a file that has that name, but no directory.
+    ///
+    /// `None`: the store has no shorter way than the single operations, or that way failed. Then no
+    /// file has the temporary name, and the final name is unchanged.
+    async fn put_whole(
+        &self,
+        _caller: &Caller,
+        _dir: FileId,
+        _file: &WholeFile,
+    ) -> Result<Option<Attr>> {
+        Ok(None)
+    }
+
+    /// Reads a regular file of at most `most` bytes whole, with the names of its extended attributes
+    /// if `with_xattrs`. `None`: the store has no shorter way than the single operations, or the file
+    /// is not one that it can read this way.
+    async fn get_whole(
+        &self,
+        _caller: &Caller,
+        _id: FileId,
+        _most: usize,
+        _with_xattrs: bool,
+    ) -> Result<Option<WholeRead>> {
+        Ok(None)
+    }
 
     /// Makes all changes of directory or file `id` durable.
     async fn sync_node(&self, id: FileId) -> Result<()>;

@@ -23,6 +23,7 @@ mod fs;
 mod io;
 mod lock;
 mod segment;
+mod whole;
 
 pub use acl::{Acl, AclKind, AclRights, AclWho, acl_xattr, tag_of, who_of};
 pub use attr::{Attr, Cred, FileId, FileKind, FsStat, SetAttr, SetTime};
@@ -36,3 +37,4 @@ pub use fs::{
 pub use io::{Buffer, ReadOp, Source, WriteOp};
 pub use lock::{Lock, LockConflict, LockOwner, LockRange, RangeLocks, TO_END};
 pub use segment::{Extent, Layout, SegmentKind};
+pub use whole::{WholeFile, WholeRead};

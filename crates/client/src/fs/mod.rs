@@ -31,7 +31,7 @@ use weir_rpc::OpaqueAuth;
 use weir_vfs::{
     Access, Attr, Caller, Capabilities, Created, Cred, DirEntry, DirPage, EntryName, Error, FileId,
     FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr, SpecialFile, Unnamed,
-    XattrMode,
+    WholeFile, WholeRead, XattrMode,
 };
 
 /// An NFS export, mounted.
@@ -529,6 +529,37 @@ impl FileSystem for NfsFs {
         };
         self.rename(caller, from, to, flags).await?;
         self.names_left(replaced).await
+    }
+
+    async fn put_whole(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        file: &WholeFile,
+    ) -> Result<Option<Attr>> {
+        check_name(&file.temporary)?;
+        let (dir, cred) = (self.place(dir, &file.name)?.0, self.cred(caller));
+        let file = file.clone();
+        let put = self
+            .mount
+            .run(|state| async move { state.protocol.put_whole(&cred, &dir, &file).await });
+        let Some(node) = self.renaming(put).await? else { return Ok(None) };
+        self.mount.state.handles.remember(&node.attr, &node.handle);
+        Ok(Some(node.attr))
+    }
+
+    async fn get_whole(
+        &self,
+        caller: &Caller,
+        id: FileId,
+        most: usize,
+        with_xattrs: bool,
+    ) -> Result<Option<WholeRead>> {
+        let (handle, cred) = (self.handle(id)?, self.cred(caller));
+        let get = |state: Arc<MountState>| async move {
+            state.protocol.get_whole(&cred, &handle, most, with_xattrs).await
+        };
+        self.mount.run(get).await
     }
 
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use weir_rpc::{AuthSys, OpaqueAuth};
 use weir_vfs::{
     Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange, Permissions,
-    RenameFlags, SetAttr, XattrMode,
+    RenameFlags, SetAttr, WholeFile, WholeRead, XattrMode,
 };
 
 /// One version of the protocol with one server.
@@ -94,6 +94,21 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
         to: (&Handle, &[u8]),
         flags: RenameFlags,
     ) -> Result<()>;
+    /// Creates a small file whole: see [`weir_vfs::FileSystem::put_whole`].
+    async fn put_whole(
+        &self,
+        cred: &OpaqueAuth,
+        dir: &Handle,
+        file: &WholeFile,
+    ) -> Result<Option<Node>>;
+    /// Reads a small file whole: see [`weir_vfs::FileSystem::get_whole`].
+    async fn get_whole(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        most: usize,
+        with_xattrs: bool,
+    ) -> Result<Option<WholeRead>>;
     async fn open(
         &self,
         cred: Arc<OpaqueAuth>,

@@ -16,6 +16,7 @@ mod namespace;
 mod nlm;
 mod nlm_callback;
 mod program;
+mod whole;
 
 use crate::backoff::Backoff;
 use crate::error::{Error, Result, Violation};
@@ -44,7 +45,7 @@ use weir_nfs::v3::{self, Call, Error as Nfs3Error, Procedure};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
     Access, Attr, Capabilities, Extent, FsStat, Layout, Lock, LockRange, Permissions, RenameFlags,
-    SetAttr, XattrMode,
+    SetAttr, WholeFile, WholeRead, XattrMode,
 };
 use weir_xdr::Decoder;
 
@@ -258,6 +259,7 @@ impl Protocol for V3 {
             | Capabilities::UNCACHED
             | Capabilities::LOCKS
             | Capabilities::WRITE_TIMES
+            | Capabilities::WHOLE_FILES
     }
 
     fn limits(&self) -> Limits {
@@ -446,6 +448,25 @@ impl Protocol for V3 {
         flags: RenameFlags,
     ) -> Result<()> {
         self.rename_name(cred, from, to, flags).await
+    }
+
+    async fn put_whole(
+        &self,
+        cred: &OpaqueAuth,
+        dir: &Handle,
+        file: &WholeFile,
+    ) -> Result<Option<Node>> {
+        self.put_file(cred, dir, file).await
+    }
+
+    async fn get_whole(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        most: usize,
+        _with_xattrs: bool,
+    ) -> Result<Option<WholeRead>> {
+        self.get_file(cred, handle, most).await
     }
 
     async fn open(

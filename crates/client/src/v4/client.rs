@@ -10,6 +10,7 @@ use crate::v4::open_names::Names;
 use crate::v4::session::state::{Client, Session};
 use crate::v4::state::delegation::table::Delegations;
 use crate::v4::state::open_state::Opens;
+use crate::v4::whole::WholeFiles;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub(crate) struct V4 {
     pub(in crate::v4) session: Mutex<Arc<Session>>,
     /// The server compares attributes (VERIFY, NVERIFY).
     pub(in crate::v4) verifies: AtomicBool,
+    /// What the server has refused of small files that are written whole.
+    pub(in crate::v4) whole: WholeFiles,
     /// The client still has to tell the server that it reclaims nothing.
     pub(in crate::v4) complete_due: AtomicBool,
     /// Held while a session is replaced.
@@ -76,6 +79,7 @@ impl V4 {
             client: Client::new(),
             session: Mutex::new(Session::none()),
             verifies: AtomicBool::new(true),
+            whole: WholeFiles::default(),
             complete_due: AtomicBool::new(false),
             recovering: tokio::sync::Mutex::default(),
             opens: Opens::default(),

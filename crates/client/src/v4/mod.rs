@@ -7,6 +7,7 @@
 //! - [`session`]: client id, session and slots; `session::compound` sends a compound until it is
 //!   answered, `session::resume` the rest of one that the server delayed (DELAY) half-way;
 //! - [`root`]: the way from the server's root to a mount's;
+//! - [`whole`]: small files, written and read in one compound;
 //! - [`open_names`]: the names by which minor version 0 opens files;
 //! - [`attr`]: attributes to and from the neutral ones.
 
@@ -21,3 +22,4 @@ mod requests;
 mod root;
 mod session;
 mod state;
+mod whole;

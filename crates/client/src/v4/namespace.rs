@@ -58,15 +58,33 @@ impl V4 {
         let claim = Claim::Null(entry.name.into());
         let args = self.open_args(Access::READ | Access::WRITE, how, claim);
         let mut ops = node_ops(vec![putfh(entry.dir), Op::Open(args)]);
-        ops.push(Op::Close(op::close::Args { seqid: 0, open_stateid: StateId::CURRENT }));
-        let results = self.call(cred, "OPEN", &ops).await?;
-        let given = results.iter().find_map(|result| match result {
-            OpRes::Open(Ok(opened)) => Some(opened.delegation.clone()),
+        let close = |open_stateid| Op::Close(op::close::Args { seqid: 0, open_stateid });
+        ops.push(close(StateId::CURRENT));
+        let answer = self.exchange(cred, "OPEN", &ops, None).await?;
+        let opened = answer.results.iter().find_map(|result| match result {
+            OpRes::Open(Ok(opened)) => Some(opened.clone()),
             _ => None,
         });
-        let node = self.node(results, "OPEN")?;
-        given.iter().for_each(|given| self.delegations.refuse(&node.handle, given));
-        Ok(node)
+        let closed = answer.results.last();
+        match (opened, closed) {
+            (Some(opened), Some(OpRes::Close(closed))) => {
+                let node = self.node(answer.results.clone(), "OPEN")?;
+                self.delegations.refuse(&node.handle, &opened.delegation);
+                // A server may keep no current stateid. If this fails, the open ends with the lease.
+                if closed.is_err()
+                    && let Err(error) = self
+                        .call(cred, "CLOSE", &[putfh(&node.handle), close(opened.stateid)])
+                        .await
+                {
+                    tracing::debug!("{error}");
+                }
+                Ok(node)
+            }
+            _ => {
+                self.checked("OPEN", answer.status)?;
+                Err(self.unexpected("OPEN"))
+            }
+        }
     }
 
     /// Creates a file of another kind.

@@ -23,7 +23,7 @@ use weir_nfs::v4::{Attrs, Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
     Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange, Permissions,
-    RenameFlags, SegmentKind, SetAttr, XattrMode,
+    RenameFlags, SegmentKind, SetAttr, WholeFile, WholeRead, XattrMode,
 };
 
 impl V4 {
@@ -91,7 +91,8 @@ impl Protocol for V4 {
         let mut capabilities = Capabilities::FAST_READ
             | Capabilities::UNCACHED
             | Capabilities::LOCKS
-            | Capabilities::WRITE_TIMES;
+            | Capabilities::WRITE_TIMES
+            | Capabilities::WHOLE_FILES;
         if self.minor >= 2 {
             capabilities |= Capabilities::HOLES | Capabilities::ALLOCATE;
             let about = self.about();
@@ -280,6 +281,25 @@ impl Protocol for V4 {
         flags: RenameFlags,
     ) -> Result<()> {
         self.rename_name(cred, from, to, flags).await
+    }
+
+    async fn put_whole(
+        &self,
+        cred: &OpaqueAuth,
+        dir: &Handle,
+        file: &WholeFile,
+    ) -> Result<Option<Node>> {
+        self.put_file(cred, dir, file).await
+    }
+
+    async fn get_whole(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        most: usize,
+        with_xattrs: bool,
+    ) -> Result<Option<WholeRead>> {
+        self.get_file(cred, handle, most, with_xattrs).await
     }
 
     async fn open(
@@ -502,6 +522,9 @@ impl Protocol for V4 {
     }
 
     async fn list_xattrs(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<Vec<u8>>> {
+        if self.minor < 2 {
+            return Err(weir_vfs::Error::NotSupported.into());
+        }
         let (mut names, mut cookie) = (Vec::new(), 0);
         loop {
             let args = op::listxattrs::Args { cookie, max_bytes: 65536 };

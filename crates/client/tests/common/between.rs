@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -28,6 +28,8 @@ struct Seen {
     cut: Mutex<Option<u32>>,
     is_cut: Notify,
     go_on: Notify,
+    /// The server behind it has no current stateid.
+    no_current_stateid: AtomicBool,
 }
 
 impl Between {
@@ -44,6 +46,11 @@ impl Between {
             }
         });
         between
+    }
+
+    /// From now on the server takes the current stateid for one that it does not know.
+    pub(crate) fn refuse_current_stateid(&self) {
+        self.seen.no_current_stateid.store(true, Relaxed);
     }
 
     /// How often an operation was sent since the last call of this.
@@ -74,9 +81,12 @@ impl Seen {
         let (mut from_client, mut to_client) = client.into_split();
         let (mut from_server, mut to_server) = server.into_split();
         let forth = async {
-            while let Some(call) = record(&mut from_client).await {
+            while let Some(mut call) = record(&mut from_client).await {
                 if self.is_last(&call) {
                     break;
+                }
+                if self.no_current_stateid.load(Relaxed) {
+                    replace_current_stateid(&mut call);
                 }
                 pass_on(&mut to_server, &call).await;
             }
@@ -116,6 +126,27 @@ fn ops_of(call: &[u8]) -> Option<Vec<u32>> {
     }
     let compound: CompoundHeader = d.get().ok()?;
     (0..compound.operations).map(|_| Some(Op::decode_next(&mut d).ok()?.code() as u32)).collect()
+}
+
+/// Replaces the current stateid by an unknown one.
+fn replace_current_stateid(call: &mut [u8]) {
+    const CURRENT: [u8; 16] = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    if ops_of(call).is_none() {
+        return;
+    }
+    let mut d = Decoder::new(call.to_vec().into());
+    CallHeader::decode(&mut d).unwrap();
+    let compound: CompoundHeader = d.get().unwrap();
+    for _ in 0..compound.operations {
+        let from = call.len() - d.remaining();
+        let op = Op::decode_next(&mut d).unwrap().code();
+        let to = call.len() - d.remaining();
+        let args = &mut call[from..to];
+        let uses = matches!(op, OpCode::Write | OpCode::Setattr | OpCode::Close);
+        if uses && let Some(at) = args.windows(16).position(|bytes| bytes == CURRENT) {
+            args[at + 4..at + 16].fill(0x77);
+        }
+    }
 }
 
 /// A proxy that replaces the last word of `times` replies: of those to calls with this program and

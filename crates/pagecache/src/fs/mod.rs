@@ -12,6 +12,7 @@
 pub(crate) mod deferred_close;
 mod gone;
 mod unmount;
+mod whole;
 
 use crate::cache::Cache;
 use crate::file::{File, Mount};

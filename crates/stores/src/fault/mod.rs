@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use timer::Timer;
 use tokio::sync::oneshot;
 use weir_vfs::{
-    Access, Caller, Created, Error, FileId, FileSystem, FileSystemDecorator, FileSystemMethod,
-    FsStat, OpenFile, Result, SetAttr,
+    Access, Attr, Caller, Created, Error, FileId, FileSystem, FileSystemDecorator,
+    FileSystemMethod, FsStat, OpenFile, Result, SetAttr, WholeFile, WholeRead,
 };
 
 /// A store over another, with rules for its failures.
@@ -155,7 +155,7 @@ fn call_of(method: FileSystemMethod) -> Option<Call> {
         M::SyncNode => Call::SyncNode,
         M::GetXattr | M::SetXattr | M::ListXattrs | M::RemoveXattr => Call::Xattr,
         M::GetAcl | M::SetAcl => Call::Acl,
-        M::Unmount => return None,
+        M::PutWhole | M::GetWhole | M::Unmount => return None,
     })
 }
 
@@ -194,6 +194,22 @@ impl FileSystemDecorator for Fault {
     ) -> Result<(Created, Option<Arc<dyn OpenFile>>)> {
         self.before(FileSystemMethod::CreateOpen).await?;
         Ok((self.inner.create(caller, dir, name, set, exclusive).await?, None))
+    }
+
+    /// Has none, so that the rules on the single operations apply.
+    async fn put_whole(&self, _: &Caller, _: FileId, _: &WholeFile) -> Result<Option<Attr>> {
+        Ok(None)
+    }
+
+    /// Has none, so that the rules on the single operations apply.
+    async fn get_whole(
+        &self,
+        _: &Caller,
+        _: FileId,
+        _: usize,
+        _: bool,
+    ) -> Result<Option<WholeRead>> {
+        Ok(None)
     }
 
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {

@@ -172,6 +172,8 @@ impl V4 {
                     slots: Slots::new(fore.max_requests as usize),
                     max_read: fit(fore.max_response_size, RESPONSE_HEAD, asked.read),
                     max_write: fit(fore.max_request_size, REQUEST_HEAD, asked.write),
+                    max_request: fore.max_request_size as usize,
+                    max_response: fore.max_response_size as usize,
                     max_operations: fore.max_operations.min(MAX_OPERATIONS) as usize,
                 }))
             }

@@ -90,12 +90,22 @@ fn opened(results: &[OpRes]) -> Option<StateId> {
 }
 
 fn with_stateid(op: Op, stateid: Option<StateId>) -> Op {
-    match (op, stateid) {
-        (Op::Close(mut args), Some(stateid)) if args.open_stateid == StateId::CURRENT => {
-            args.open_stateid = stateid;
+    let Some(stateid) = stateid else { return op };
+    let named = |old: StateId| if old == StateId::CURRENT { stateid } else { old };
+    match op {
+        Op::Close(mut args) => {
+            args.open_stateid = named(args.open_stateid);
             Op::Close(args)
         }
-        (op, _) => op,
+        Op::Write(mut args) => {
+            args.stateid = named(args.stateid);
+            Op::Write(args)
+        }
+        Op::Setattr(mut args) => {
+            args.stateid = named(args.stateid);
+            Op::Setattr(args)
+        }
+        op => op,
     }
 }
 

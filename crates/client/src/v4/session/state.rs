@@ -12,6 +12,9 @@ pub(in crate::v4) struct Session {
     /// The largest transfers that its messages can carry, in bytes.
     pub(in crate::v4) max_read: usize,
     pub(in crate::v4) max_write: usize,
+    /// The longest messages that it takes, in bytes.
+    pub(in crate::v4) max_request: usize,
+    pub(in crate::v4) max_response: usize,
     /// The most operations in one compound.
     pub(in crate::v4) max_operations: usize,
 }
@@ -21,7 +24,15 @@ impl Session {
     pub(in crate::v4) fn none() -> Arc<Self> {
         let slots = Slots::new(1);
         slots.kill();
-        Arc::new(Self { id: [0; 16], slots, max_read: 0, max_write: 0, max_operations: 0 })
+        Arc::new(Self {
+            id: [0; 16],
+            slots,
+            max_read: 0,
+            max_write: 0,
+            max_request: 0,
+            max_response: 0,
+            max_operations: 0,
+        })
     }
 }
 

@@ -166,6 +166,18 @@ impl V4 {
         entry: &NewEntry<'_>,
         how: How,
     ) -> Result<Vec<OpRes>> {
+        let (state, results) = self.open_new_without_session(cred, entry, how).await?;
+        self.close_new_without_session(cred, &state).await;
+        Ok(results)
+    }
+
+    /// Creates a file in minor version 0, and leaves it open.
+    pub(in crate::v4) async fn open_new_without_session(
+        &self,
+        cred: &OpaqueAuth,
+        entry: &NewEntry<'_>,
+        how: How,
+    ) -> Result<(OpenState, Vec<OpRes>)> {
         // A separate open, so that its owner has no other request in flight.
         let mut state = self.opens.new_state(&Handle(weir_xdr::Bytes::new()));
         let claim = Claim::Null(entry.name.into());
@@ -186,12 +198,20 @@ impl V4 {
             let confirm = self.change(&state, cred, "OPEN_CONFIRM", &confirm_ops(&state)).await?;
             confirmed(&state, &confirm.results);
         }
-        let build = |known: &Known, _| self.close_ops(&state, known);
+        Ok((state, answer.results))
+    }
+
+    /// Closes a file that was created in minor version 0.
+    pub(in crate::v4) async fn close_new_without_session(
+        &self,
+        cred: &OpaqueAuth,
+        state: &OpenState,
+    ) {
+        let build = |known: &Known, _| self.close_ops(state, known);
         // If this fails, the open ends with the lease.
-        if let Err(error) = self.change(&state, cred, "CLOSE", &build).await {
+        if let Err(error) = self.change(state, cred, "CLOSE", &build).await {
             tracing::debug!("{error}");
         }
-        Ok(answer.results)
     }
 
     /// Arguments of OPEN, with the client's single owner if there are sessions.
