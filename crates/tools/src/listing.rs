@@ -15,8 +15,8 @@ use weir_vfs::{Caller, DirEntry, DirPage, Error, FileId, Result};
 const ENTRIES: usize = 1000;
 
 /// A directory that is being read.
-pub(crate) struct Listing<'a> {
-    from: From<'a>,
+pub(crate) struct Listing {
+    from: From,
     dir: FileId,
     with_attr: bool,
     cookie: u64,
@@ -25,23 +25,23 @@ pub(crate) struct Listing<'a> {
 }
 
 /// Where the directory is.
-enum From<'a> {
-    Place(&'a Place),
-    Store(&'a CachedFs),
+enum From {
+    Place(Box<Place>),
+    Store(CachedFs),
 }
 
-impl<'a> Listing<'a> {
+impl Listing {
     /// Lists the directory at `place`, whose identity is `id`, with attributes.
-    pub(crate) fn at(place: &'a Place, id: FileId) -> Self {
-        Self::new(From::Place(place), id, true)
+    pub(crate) fn at(place: &Place, id: FileId) -> Self {
+        Self::new(From::Place(Box::new(place.clone())), id, true)
     }
 
     /// Lists the names in a directory of a store.
-    pub(crate) fn of_names(fs: &'a CachedFs, id: FileId) -> Self {
-        Self::new(From::Store(fs), id, false)
+    pub(crate) fn of_names(fs: &CachedFs, id: FileId) -> Self {
+        Self::new(From::Store(fs.clone()), id, false)
     }
 
-    fn new(from: From<'a>, dir: FileId, with_attr: bool) -> Self {
+    fn new(from: From, dir: FileId, with_attr: bool) -> Self {
         Self { from, dir, with_attr, cookie: 0, met: Met::default(), ended: false }
     }
 
@@ -53,7 +53,7 @@ impl<'a> Listing<'a> {
         if self.ended {
             return Ok(None);
         }
-        let page = match self.from {
+        let page = match &self.from {
             From::Place(place) => place.found_again(self.dir, || self.page(&place.fs)).await?,
             From::Store(fs) => self.page(fs).await?,
         };
@@ -166,7 +166,8 @@ mod tests {
     }
 
     impl Forgetful {
-        const MOST: usize = 4;
+        /// More than a copy uses at a time.
+        const MOST: usize = 40;
 
         fn over(below: Arc<dyn FileSystem>, fsid: u64) -> Arc<dyn FileSystem> {
             Arc::new(Self { below, fsid, known: Mutex::default() })
@@ -281,7 +282,7 @@ mod tests {
         Place { fs: fs.clone(), dir, name: None, attr, shown: "root".into() }
     }
 
-    const DIRECTORIES: usize = 20;
+    const DIRECTORIES: usize = 100;
 
     /// A tree with more directories than [`Forgetful`] knows.
     async fn tree() -> Arc<dyn FileSystem> {

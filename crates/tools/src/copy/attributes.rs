@@ -25,6 +25,38 @@ const OF_ITS_INODE: &[u8] = b"security.evm";
 pub(crate) struct Like<'a> {
     pub(crate) place: &'a Place,
     pub(crate) attr: &'a Attr,
+    /// Names of its extended attributes, if they are known already.
+    pub(crate) xattrs: Option<&'a [Vec<u8>]>,
+}
+
+impl<'a> Like<'a> {
+    /// A source, with nothing known but its attributes.
+    pub(crate) fn new(place: &'a Place, attr: &'a Attr) -> Self {
+        Self { place, attr, xattrs: None }
+    }
+}
+
+/// The attributes that a new file gets, if it has neither extended attributes nor access lists.
+pub(crate) struct Wanted {
+    pub(crate) mode: u32,
+    pub(crate) owner: Option<(u32, u32)>,
+    pub(crate) times: Option<(SystemTime, SystemTime)>,
+}
+
+/// The attributes that [`set_of_file`] sets.
+pub(crate) fn wanted(copier: &Copier, like: Like<'_>, to: &Place) -> Wanted {
+    let replaced = to.attr.as_ref().filter(|a| a.kind == FileKind::Regular);
+    let Attr { mode, uid, gid, atime, mtime, .. } = *like.attr;
+    match replaced {
+        _ if copier.options.preserve => {
+            Wanted { mode, owner: Some((uid, gid)), times: Some((atime, mtime)) }
+        }
+        Some(replaced) => {
+            let owner = Some((replaced.uid, replaced.gid));
+            Wanted { mode: replaced.mode, owner, times: None }
+        }
+        None => Wanted { mode: mode & 0o777 & !copier.options.umask, owner: None, times: None },
+    }
 }
 
 /// Sets a copied file's mode, and with `--preserve` its other attributes; without, a file that is
@@ -55,8 +87,24 @@ pub(crate) async fn set(
     id: FileId,
 ) -> weir_vfs::Result<()> {
     let now = to.fs.getattr(id).await?;
+    set_from(copier, like, to, &now).await
+}
+
+/// Sets the attributes of the new file or directory `now` from its source, as the options require.
+/// Its owner and mode are those in `now`.
+pub(crate) async fn set_from(
+    copier: &Copier,
+    like: Like<'_>,
+    to: &Place,
+    now: &Attr,
+) -> weir_vfs::Result<()> {
+    let id = now.id;
     if !copier.options.preserve {
-        let set = SetAttr { mode: Some(new_mode(copier, like.attr, &now)), ..SetAttr::default() };
+        let mode = new_mode(copier, like.attr, now);
+        if mode == now.mode {
+            return Ok(());
+        }
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
         return to.fs.setattr(&Caller::Own, id, &set).await.map(drop);
     }
     let names = xattr_names(copier, like, to).await?;
@@ -64,7 +112,7 @@ pub(crate) async fn set(
         names.into_iter().partition(|name| name.starts_with(b"user."));
     // While its owner may still write to it, which user attributes require.
     copy_xattrs(copier, like, to, id, &users).await;
-    let owned = own(to, &now, like.attr).await?;
+    let owned = own(to, now, like.attr).await?;
     copy_acls(copier, like, to, id).await?;
     copy_system_xattrs(copier, like, to, id, (owned, systems)).await?;
     let mode = owned.mode(like.attr);
@@ -83,7 +131,7 @@ pub(crate) async fn set(
 
 /// Whether a copy has the times of its source. A store may accept times but store others: those of
 /// NFSv3 range from 1970 to 2106.
-fn has_times(copy: &Attr, source: &Attr) -> bool {
+pub(crate) fn has_times(copy: &Attr, source: &Attr) -> bool {
     let near = |a, b| apart(a, b) <= COARSEST;
     near(copy.mtime, source.mtime) && near(copy.atime, source.atime)
 }
@@ -157,13 +205,17 @@ async fn own(to: &Place, now: &Attr, like: &Attr) -> weir_vfs::Result<Owned> {
 /// Names of the extended attributes to copy. A server may refuse to list those of anything but a
 /// file or directory (NFS4ERR_WRONG_TYPE and NFS4ERR_INVAL as [`Error::Invalid`], NFS4ERR_SYMLINK
 /// as [`Error::Loop`]): then there are none.
-async fn xattr_names(
+pub(crate) async fn xattr_names(
     copier: &Copier,
     like: Like<'_>,
     to: &Place,
 ) -> weir_vfs::Result<Vec<Vec<u8>>> {
     let has_users_attributes = matches!(like.attr.kind, FileKind::Regular | FileKind::Directory);
-    match like.place.fs.list_xattrs(&Caller::Own, like.attr.id).await {
+    let listed = match like.xattrs {
+        Some(names) => Ok(names.to_vec()),
+        None => like.place.fs.list_xattrs(&Caller::Own, like.attr.id).await,
+    };
+    match listed {
         Ok(mut names) => {
             names.retain(|name| name != OF_ITS_INODE);
             Ok(names)

@@ -44,7 +44,15 @@ pub(crate) async fn copy(copier: &Copier, pair: &Pair<'_>) -> Result<u64> {
         true => Some(digest_of(copier, pair.from, 0..start, || read_asked(pair)).await?),
         false => None,
     };
-    let mut sink = Sink { copier, pair, at: start, data_bytes: 0, in_hole: false, digest };
+    let mut sink = Sink {
+        copier,
+        to: pair.to,
+        to_shown: pair.to_shown,
+        at: start,
+        data_bytes: 0,
+        in_hole: false,
+        digest,
+    };
     let mut durable = start;
     let mut size = pair.from.size();
     let mut depth = FIRST_DEPTH;
@@ -112,7 +120,15 @@ pub(crate) async fn copy_stream(
     stream: std::fs::File,
 ) -> Result<u64> {
     let digest = copier.options.checksum.then(Digest::default);
-    let mut sink = Sink { copier, pair, at: 0, data_bytes: 0, in_hole: false, digest };
+    let mut sink = Sink {
+        copier,
+        to: pair.to,
+        to_shown: pair.to_shown,
+        at: 0,
+        data_bytes: 0,
+        in_hole: false,
+        digest,
+    };
     let mut held = (stream, Vec::new());
     loop {
         // A whole chunk, as pages have to be complete; the kernel often returns less.
@@ -134,6 +150,23 @@ pub(crate) async fn copy_stream(
     }
     let size = sink.at;
     finish(copier, pair, size, sink.digest.take()).await?;
+    Ok(size)
+}
+
+/// Copies all bytes of a file to `to`, which is empty; returns the size.
+pub(crate) async fn copy_bytes(
+    copier: &Copier,
+    to: &File,
+    to_shown: &str,
+    bytes: &[u8],
+) -> Result<u64> {
+    let size = bytes.len() as u64;
+    let mut sink =
+        Sink { copier, to, to_shown, at: 0, data_bytes: 0, in_hole: false, digest: None };
+    sink.data(&[IoSlice::new(bytes)], size).await?;
+    if to.size() != size {
+        to.truncate_async(size).await.asked(|| format!("write {to_shown}"))?;
+    }
     Ok(size)
 }
 
@@ -235,7 +268,8 @@ async fn read_once(copier: &Copier, pair: &Pair<'_>, start: u64, end: u64) -> Re
 /// The destination of segments, in order.
 struct Sink<'a> {
     copier: &'a Copier,
-    pair: &'a Pair<'a>,
+    to: &'a File,
+    to_shown: &'a str,
     /// The offset up to which the file is copied.
     at: u64,
     /// Data found so far.
@@ -316,11 +350,11 @@ impl Sink<'_> {
     }
 
     async fn write(&self, mut offset: u64, mut bytes: &[u8]) -> Result<()> {
-        let asked = || format!("write {}", self.pair.to_shown);
+        let asked = || format!("write {}", self.to_shown);
         add(&self.copier.tally.written_bytes, bytes.len() as u64);
         while !bytes.is_empty() {
             let flags = self.copier.options.flags;
-            let n = self.pair.to.write_at_async(bytes, offset, flags).await.asked(asked)?;
+            let n = self.to.write_at_async(bytes, offset, flags).await.asked(asked)?;
             if n == 0 {
                 return Err(Error::NoSpace).asked(asked);
             }

@@ -7,19 +7,29 @@
 use super::attributes::{self, Like};
 use super::copier::{Copier, add};
 use super::temporary::{Refused, Temporary};
-use super::{data, source};
+use super::{data, small, source};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use crate::text::kind_name;
 use weir_pagecache::File;
 use weir_stores::local::stream::stream_of;
-use weir_vfs::{Access, Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime};
+use weir_vfs::{Access, Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime, WholeRead};
 
-/// An open source, and its attributes before it is read.
-struct Source<'a> {
+/// A source, and its attributes before it is read.
+pub(crate) struct Source<'a> {
     place: &'a Place,
-    file: File,
-    attr: Attr,
+    content: Content,
+    pub(crate) attr: Attr,
+    /// Names of its extended attributes, if they are known already.
+    xattrs: Option<Vec<Vec<u8>>>,
+}
+
+/// The content of a source.
+enum Content {
+    /// To be read.
+    Open(File),
+    /// Read whole, and found unchanged after that.
+    Whole(Vec<u8>),
 }
 
 impl Source<'_> {
@@ -27,18 +37,80 @@ impl Source<'_> {
         let asked = || format!("read {}", place.shown);
         let file = place.fs.open(&Caller::Own, id, Access::READ).await.asked(asked)?;
         let attr = source::look(&file).await.asked(asked)?;
-        Ok(Source { place, file, attr })
+        Ok(Source { place, content: Content::Open(file), attr, xattrs: None })
     }
 
-    fn like(&self) -> Like<'_> {
-        Like { place: self.place, attr: &self.attr }
+    /// Reads a small file whole, or opens it.
+    async fn read_or_open<'a>(
+        copier: &Copier,
+        place: &'a Place,
+        listed: &Attr,
+    ) -> Result<Source<'a>> {
+        let asked = || format!("read {}", place.shown);
+        let read = small::read(copier, place, listed.id, listed.size).await.asked(asked)?;
+        match read {
+            Some(WholeRead { before, data, xattrs, .. }) => {
+                Ok(Source { place, content: Content::Whole(data), attr: before, xattrs })
+            }
+            None => Source::open(place, listed.id).await,
+        }
+    }
+
+    pub(crate) fn like(&self) -> Like<'_> {
+        Like { place: self.place, attr: &self.attr, xattrs: self.xattrs.as_deref() }
+    }
+
+    /// The open file, unless it was read whole.
+    pub(crate) fn file(&self) -> Option<&File> {
+        match &self.content {
+            Content::Open(file) => Some(file),
+            Content::Whole(_) => None,
+        }
+    }
+
+    /// The content, if it was read whole.
+    pub(crate) fn whole(&self) -> Option<&[u8]> {
+        match &self.content {
+            Content::Open(_) => None,
+            Content::Whole(data) => Some(data),
+        }
+    }
+
+    /// Fails if the source has changed since it was opened.
+    async fn unchanged(&self) -> Result<()> {
+        match self.file() {
+            Some(file) => source::unchanged(file, &self.attr, &self.place.shown).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn is_unchanged(&self) -> bool {
+        match self.file() {
+            Some(file) => {
+                let now = file.getattr().await;
+                now.is_ok_and(|now| source::is_unchanged(&self.attr, &now))
+            }
+            None => true,
+        }
+    }
+
+    /// Records the effect of the copy on the page cache, if requested.
+    fn report(&self, copier: &Copier, to: &Place, copy: &File) {
+        if let Some(file) = self.file() {
+            copier.report(self.place, to, file, copy);
+        }
     }
 }
 
-/// Copies the regular file `id` at `from` to `to`; returns the copy.
-pub(crate) async fn copy(copier: &Copier, from: &Place, id: FileId, to: &Place) -> Result<FileId> {
+/// Copies the regular file at `from`, with the attributes `listed`, to `to`; returns the copy.
+pub(crate) async fn copy(
+    copier: &Copier,
+    from: &Place,
+    listed: &Attr,
+    to: &Place,
+) -> Result<FileId> {
     refuse_special(to)?;
-    let source = Source::open(from, id).await?;
+    let source = Source::read_or_open(copier, from, listed).await?;
     if let Some(there) = &to.attr
         && source::is_same(&source.attr, there)
         && there.fsid == source.attr.fsid
@@ -57,6 +129,11 @@ pub(crate) async fn copy(copier: &Copier, from: &Place, id: FileId, to: &Place) 
 async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<FileId> {
     let write = || format!("write {}", to.shown);
     let name = to.name.as_deref().ok_or(Error::IsDirectory).asked(write)?;
+    if let Some(id) = small::write(copier, source, to, name).await.asked(write)? {
+        copier.changed.lock().insert(to.dir);
+        add(&copier.tally.files, 1);
+        return Ok(id);
+    }
     let temporary = match Temporary::begin(copier, to, &source.attr).await {
         Ok(temporary) => temporary,
         Err(refused) => return Err(no_temporary(refused, to)),
@@ -67,7 +144,7 @@ async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<Fil
         fill(copier, source, to, &file, Some(&temporary)).await?;
         attributes::set_of_file(copier, source.like(), to, id).await.asked(write)?;
         file.sync_async(false).await.asked(write)?;
-        source::unchanged(&source.file, &source.attr, &source.place.shown).await?;
+        source.unchanged().await?;
         temporary.publish(name).await.map_err(|error| match error {
             Error::NotFound | Error::Stale => {
                 let failed = "another program took its temporary file away";
@@ -75,7 +152,7 @@ async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<Fil
             }
             error => Failure::of(write(), error),
         })?;
-        copier.report(source.place, to, &source.file, &file);
+        source.report(copier, to, &file);
         Ok(id)
     };
     match done.await {
@@ -86,9 +163,7 @@ async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<Fil
             Ok(id)
         }
         Err(failure) => {
-            let now = source.file.getattr().await;
-            let same = now.is_ok_and(|now| source::is_unchanged(&source.attr, &now));
-            temporary.abandon(!same).await;
+            temporary.abandon(!source.is_unchanged().await).await;
             Err(failure)
         }
     }
@@ -155,14 +230,14 @@ async fn in_place(copier: &Copier, source: &Source<'_>, to: &Place, id: FileId) 
             attributes::set_of_file(copier, source.like(), to, id).await.asked(write)?;
         }
         file.sync_async(false).await.asked(write)?;
-        source::unchanged(&source.file, &source.attr, &source.place.shown).await
+        source.unchanged().await
     };
     let done = done.await;
     // If interrupted before this, the file stays on the list.
     copier.in_place.lock().remove(&to.shown);
     match done {
         Ok(()) => {
-            copier.report(source.place, to, &source.file, &file);
+            source.report(copier, to, &file);
             add(&copier.tally.files, 1);
             Ok(id)
         }
@@ -202,12 +277,14 @@ async fn fill(
     temporary: Option<&Temporary<'_>>,
 ) -> Result<()> {
     let from = source.place;
-    let pair = data::Pair {
-        from: &source.file,
-        to: file,
-        from_shown: &from.shown,
-        to_shown: &to.shown,
-        temporary,
+    let (from_shown, to_shown) = (&from.shown[..], &to.shown[..]);
+    let pair = match &source.content {
+        Content::Open(open) => data::Pair { from: open, to: file, from_shown, to_shown, temporary },
+        Content::Whole(bytes) => {
+            let size = data::copy_bytes(copier, file, to_shown, bytes).await?;
+            add(&copier.tally.size_bytes, size);
+            return Ok(());
+        }
     };
     let stream = match source.attr.allocated {
         0 => stream(source).await.asked(|| format!("read {}", from.shown))?,
@@ -225,7 +302,7 @@ async fn fill(
 }
 
 /// The source as a stream, if its size does not describe its content.
-async fn stream(source: &Source<'_>) -> weir_vfs::Result<Option<std::fs::File>> {
+pub(crate) async fn stream(source: &Source<'_>) -> weir_vfs::Result<Option<std::fs::File>> {
     let store = source.place.fs.store();
     let file = store.open(&Caller::Own, source.attr.id, Access::READ).await?;
     stream_of(&*file, &source.attr)

@@ -20,6 +20,7 @@ mod digest;
 mod file;
 mod options;
 mod progress;
+mod small;
 pub mod source;
 mod summary;
 mod temporary;

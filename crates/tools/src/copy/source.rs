@@ -34,6 +34,12 @@ pub async fn look(file: &File) -> weir_vfs::Result<Attr> {
     Ok(attr)
 }
 
+/// Whether attributes were fetched, at `asked` or later, so long after the last change that another
+/// one would show.
+pub fn is_settled(attr: &Attr, asked: SystemTime) -> bool {
+    asked.duration_since(attr.ctime).is_ok_and(|age| age >= TICK)
+}
+
 /// Fails if an open file has changed since its attributes were `before`.
 pub async fn unchanged(file: &File, before: &Attr, shown: &str) -> Result<()> {
     let after = file.getattr().await.asked(|| format!("read {shown}"))?;

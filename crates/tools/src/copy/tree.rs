@@ -2,6 +2,9 @@
 //!
 //! 1. Two sources never write to one name: the second one fails.
 //! 2. A directory is not copied into itself, regardless of the paths used.
+//! 3. Directories are made and listed ahead, several at a time: the beginning of each is in memory
+//!    ([`PAGES_AHEAD`]), the rest is read when its turn comes. A directory exists before its entries
+//!    are copied.
 
 use super::attributes::{self, Like};
 use super::copier::{Copier, add};
@@ -10,12 +13,15 @@ use crate::failure::{Asked, Failure, Result};
 use crate::listing::Listing;
 use crate::mounts::Place;
 use crate::text::kind_name;
+use futures_util::{StreamExt, stream};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use weir_pagecache::CachedFs;
-use weir_vfs::{Attr, Caller, Error, FileId, FileKind, RenameFlags, SetAttr, SpecialFile};
+use weir_vfs::{
+    Attr, Caller, DirEntry, Error, FileId, FileKind, RenameFlags, SetAttr, SpecialFile,
+};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// The copy of a file with several names, once it exists.
@@ -26,9 +32,11 @@ struct Walk<'a> {
     copier: &'a Arc<Copier>,
     files: JoinSet<()>,
     /// Directories to read, and their destinations.
-    ahead: Vec<(Place, Attr, Place)>,
-    /// Directories whose attributes are set after their files exist: source and copy.
-    made: Vec<(Place, Attr, Place, FileId)>,
+    ahead: Vec<Ahead>,
+    /// Directories that are being made and listed.
+    opening: JoinSet<Result<Opened>>,
+    /// Directories whose attributes are set after their files exist.
+    made: Vec<Made>,
     /// Files that have more than one name.
     linked: HashMap<(u64, FileId), Copied>,
     /// Further names, linked once the files exist.
@@ -37,9 +45,51 @@ struct Walk<'a> {
     into: Vec<(CachedFs, Attr)>,
     /// Names already used as destinations, by directory and hash, if there are several sources.
     taken: Option<HashSet<(FileId, u128)>>,
-    /// Whether the current pair has created no directory yet.
-    topmost: bool,
 }
+
+/// A directory to copy.
+struct Ahead {
+    from: Place,
+    attr: Attr,
+    to: Place,
+    /// Number of directories above it that are copied as well.
+    depth: usize,
+}
+
+/// A directory of the destination, and its source.
+struct Made {
+    from: Place,
+    attr: Attr,
+    to: Place,
+    /// The copy, as it was made or found.
+    now: Attr,
+    depth: usize,
+}
+
+/// A directory that exists at the destination, and the beginning of its source's entries.
+struct Opened {
+    made: Made,
+    is_new: bool,
+    entries: Vec<DirEntry>,
+    rest: Listing,
+    there: Existing,
+}
+
+/// The entries of a directory of the destination, or the first of them.
+#[derive(Default)]
+struct Existing {
+    found: HashMap<Vec<u8>, Attr>,
+    is_complete: bool,
+}
+
+/// Directories that are made and listed at a time.
+const OPENED_AT_ONCE: usize = 8;
+/// Pages of entries of each that are read ahead.
+const PAGES_AHEAD: usize = 2;
+/// Most entries of an existing directory of the destination that are in memory.
+const MOST_EXISTING: usize = 16 << 10;
+/// Calls in flight at a time for names that are not, and for attributes of directories.
+const CALLS_AT_ONCE: usize = 32;
 
 /// Copies each first place to its second, until all is done or interrupted.
 pub(crate) async fn copy(copier: &Arc<Copier>, pairs: Vec<(Place, Place)>) {
@@ -47,29 +97,43 @@ pub(crate) async fn copy(copier: &Arc<Copier>, pairs: Vec<(Place, Place)>) {
         copier,
         files: JoinSet::new(),
         ahead: Vec::new(),
+        opening: JoinSet::new(),
         made: Vec::new(),
         linked: HashMap::new(),
         links: Vec::new(),
         into: Vec::new(),
         taken: (pairs.len() > 1).then(HashSet::new),
-        topmost: true,
     };
     tokio::select! {
         () = walk.all(pairs) => walk.finish().await,
         // The tasks see it, too; none may still write when temporary files are removed.
-        () = copier.interrupted() => while walk.files.join_next().await.is_some() {},
+        () = copier.interrupted() => {
+            walk.opening.shutdown().await;
+            while walk.files.join_next().await.is_some() {}
+        }
     }
 }
 
 impl Walk<'_> {
     async fn all(&mut self, pairs: Vec<(Place, Place)>) {
         for (from, to) in pairs {
-            self.topmost = true;
             if let Err(failure) = self.pair(from, to).await {
                 self.copier.fail(failure);
             }
-            while let Some((from, attr, to)) = self.ahead.pop() {
-                if let Err(failure) = self.directory(&from, &attr, &to).await {
+            loop {
+                while self.opening.len() < OPENED_AT_ONCE
+                    && let Some(next) = self.ahead.pop()
+                {
+                    let (copier, into) = (Arc::clone(self.copier), self.into.clone());
+                    self.opening.spawn(async move { open(&copier, &into, next).await });
+                }
+                let Some(opened) = self.opening.join_next().await else { break };
+                let copied = match opened {
+                    Ok(Ok(opened)) => self.directory(opened).await,
+                    Ok(Err(failure)) => Err(failure),
+                    Err(error) => Err(panicked(&error)),
+                };
+                if let Err(failure) = copied {
                     self.copier.fail(failure);
                 }
             }
@@ -88,19 +152,19 @@ impl Walk<'_> {
         if let Some(into) = to.attr.as_ref().filter(|a| a.kind == FileKind::Directory) {
             self.into.push((to.fs.clone(), into.clone()));
         }
-        self.entry(from, attr, to).await;
+        self.entry(from, attr, to, 0).await;
         Ok(())
     }
 
     /// Makes sure that a task that panicked does not look like a file that was copied.
     fn joined(&self, joined: Result<(), JoinError>) {
         if let Err(error) = joined {
-            self.copier.fail(Failure::new("copy a file", format!("a fault in weir: {error}")));
+            self.copier.fail(panicked(&error));
         }
     }
 
     /// Copies one entry, or queues it.
-    async fn entry(&mut self, from: Place, attr: Attr, to: Place) {
+    async fn entry(&mut self, from: Place, attr: Attr, to: Place, depth: usize) {
         if attr.kind != FileKind::Directory
             && let Some(taken) = &mut self.taken
             && let Some(name) = &to.name
@@ -110,26 +174,39 @@ impl Walk<'_> {
             let failure = Failure::new(asked, "another source was just copied to that name");
             return self.copier.fail(failure.advice("copy them to different directories"));
         }
-        let result = match attr.kind {
-            FileKind::Regular => {
-                self.regular(from, attr, to).await;
-                Ok(())
+        match attr.kind {
+            FileKind::Regular => self.regular(from, attr, to).await,
+            _ if !self.copier.options.recursive => {
+                let failed = format!("it is a {}", kind_name(attr.kind));
+                let failure = Failure::new(format!("copy {}", from.shown), failed);
+                let advice = "use -r to copy directories and special files";
+                self.copier.fail(failure.advice(advice));
             }
-            _ if !self.copier.options.recursive => Err(Failure::new(
-                format!("copy {}", from.shown),
-                format!("it is a {}", kind_name(attr.kind)),
-            )
-            .advice("use -r to copy directories and special files")),
-            FileKind::Directory => {
-                self.ahead.push((from, attr, to));
-                Ok(())
+            FileKind::Directory => self.ahead.push(Ahead { from, attr, to, depth }),
+            _ => {
+                let copier = Arc::clone(self.copier);
+                self.spawn(async move {
+                    let made = match attr.kind {
+                        FileKind::Symlink => symlink(&copier, &from, &attr, &to).await,
+                        _ => special(&copier, &from, &attr, &to).await,
+                    };
+                    if let Err(failure) = made {
+                        copier.fail(failure);
+                    }
+                })
+                .await;
             }
-            FileKind::Symlink => self.symlink(&from, &attr, &to).await,
-            _ => self.special(&from, &attr, &to).await,
-        };
-        if let Err(failure) = result {
-            self.copier.fail(failure);
         }
+    }
+
+    /// Runs a task, beside as many as the options allow.
+    async fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        while self.files.len() >= self.copier.options.jobs {
+            if let Some(joined) = self.files.join_next().await {
+                self.joined(joined);
+            }
+        }
+        self.files.spawn(task);
     }
 
     async fn regular(&mut self, from: Place, attr: Attr, to: Place) {
@@ -153,15 +230,10 @@ impl Walk<'_> {
             }
             return;
         }
-        while self.files.len() >= self.copier.options.jobs {
-            if let Some(joined) = self.files.join_next().await {
-                self.joined(joined);
-            }
-        }
         let copier = Arc::clone(self.copier);
-        self.files.spawn(async move {
+        self.spawn(async move {
             let done = tokio::select! {
-                done = file::copy(&copier, &from, attr.id, &to) => done,
+                done = file::copy(&copier, &from, &attr, &to) => done,
                 () = copier.interrupted() => return,
             };
             match (done, copied) {
@@ -169,118 +241,35 @@ impl Walk<'_> {
                 (Ok(_), None) => {}
                 (Err(failure), _) => copier.fail(failure),
             }
-        });
+        })
+        .await;
     }
 
-    /// Creates the directory at `to` if necessary, and copies the content of `from`.
-    async fn directory(&mut self, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
-        if self.is_target(from, attr).await {
-            let asked = format!("copy the directory {}", from.shown);
-            let failure = Failure::new(asked, "the copy would be inside of it");
-            return Err(failure.advice("copy it to a place outside of it"));
+    /// Copies the content of a directory whose copy exists.
+    async fn directory(&mut self, opened: Opened) -> Result<()> {
+        let Opened { made, is_new, entries, mut rest, there } = opened;
+        let Made { from, to, attr, now, depth } = &made;
+        let (from, to, attr, depth) = (from.clone(), to.clone(), attr.clone(), *depth);
+        let id = now.id;
+        // If the topmost directory were inside the source, it would be found there and copied into
+        // itself, forever.
+        if is_new && depth == 0 {
+            self.into.push((to.fs.clone(), now.clone()));
         }
-        let preserve = self.copier.options.preserve;
-        let make = || format!("make the directory {}", to.shown);
-        let (id, fresh) = match (&to.attr, &to.name) {
-            (Some(there), _) if there.kind == FileKind::Directory => {
-                // An earlier run may have ended before it set them.
-                if preserve {
-                    self.made.push((from.clone(), attr.clone(), to.clone(), there.id));
-                }
-                (there.id, false)
+        // An earlier run may have ended before it set them.
+        if is_new || self.copier.options.preserve {
+            self.made.push(made);
+        }
+        let mut page = Some(entries);
+        while let Some(entries) = page {
+            for (source, found, target) in
+                targets((&from, attr.id), (&to, id), &there, entries).await?
+            {
+                self.entry(source, found, target, depth + 1).await;
             }
-            (None, Some(name)) => {
-                // A protected directory is protected from the start; any other gets its final mode
-                // at once, so that an interrupted run leaves no directory that other users cannot
-                // enter.
-                let usual = attr.mode & 0o777 & !self.copier.options.umask;
-                let first = if preserve { 0o700 } else { usual | 0o700 };
-                let set = SetAttr { mode: Some(first), ..SetAttr::default() };
-                let made = to.fs.mkdir(&Caller::Own, to.dir, name, &set).await.asked(make)?;
-                self.copier.changed.lock().insert(to.dir);
-                self.made.push((from.clone(), attr.clone(), to.clone(), made.id));
-                // If the topmost directory were inside the source, it would be found there and
-                // copied into itself, forever.
-                if std::mem::take(&mut self.topmost) {
-                    self.into.push((to.fs.clone(), made.clone()));
-                }
-                add(&self.copier.tally.directories, 1);
-                (made.id, true)
-            }
-            _ => return Err(Error::NotDirectory).asked(make),
-        };
-        let mut listing = Listing::at(from, attr.id);
-        while let Some(entries) = listing.next().await.asked(|| format!("list {}", from.shown))? {
-            for entry in entries {
-                let source = from.child(attr.id, &entry.name, None);
-                let found = match entry.attr {
-                    Some(attr) => Some(attr),
-                    None => lookup(&source, &entry.name).await?,
-                };
-                // Skip an entry that vanished meanwhile.
-                let Some(found) = found else { continue };
-                let mut target = to.child(id, &entry.name, None);
-                if !fresh {
-                    target.attr = lookup(&target, &entry.name).await?;
-                }
-                self.entry(source, found, target).await;
-            }
+            page = rest.next().await.asked(|| format!("list {}", from.shown))?;
         }
         Ok(())
-    }
-
-    /// Whether a directory of the source is a destination.
-    async fn is_target(&self, from: &Place, attr: &Attr) -> bool {
-        for (fs, into) in &self.into {
-            if into.id.ino != attr.id.ino {
-                continue;
-            }
-            if is_one_directory((fs, into), (&from.fs, attr)).await {
-                return true;
-            }
-        }
-        false
-    }
-
-    async fn symlink(&self, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
-        let write = || format!("make the symbolic link {}", to.shown);
-        let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
-        let read = || from.fs.readlink(&Caller::Own, attr.id);
-        let target = from.found_again(attr.id, read).await;
-        let target = target.asked(|| format!("read the symbolic link {}", from.shown))?;
-        self.clear(to).await.asked(write)?;
-        let set = SetAttr::default();
-        let made = to.fs.symlink(&Caller::Own, to.dir, name, &target, &set).await.asked(write)?;
-        self.copier.changed.lock().insert(to.dir);
-        if self.copier.options.preserve {
-            let source = Like { place: from, attr };
-            attributes::set_of_link(self.copier, source, to, &made).await.asked(write)?;
-        }
-        add(&self.copier.tally.symlinks, 1);
-        Ok(())
-    }
-
-    async fn special(&self, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
-        let write = || format!("make the {} {}", kind_name(attr.kind), to.shown);
-        let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
-        let node = SpecialFile::of(attr).ok_or(Error::Invalid).asked(write)?;
-        self.clear(to).await.asked(write)?;
-        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-        let made = to.fs.mknod(&Caller::Own, to.dir, name, node, &set);
-        let made = made.await.asked(write)?;
-        self.copier.changed.lock().insert(to.dir);
-        attributes::set(self.copier, Like { place: from, attr }, to, made.id).await.asked(write)?;
-        add(&self.copier.tally.special_files, 1);
-        Ok(())
-    }
-
-    /// Removes an existing entry in the place of a link or special file; never a directory.
-    async fn clear(&self, to: &Place) -> weir_vfs::Result<()> {
-        match (&to.attr, &to.name) {
-            (Some(attr), _) if attr.kind == FileKind::Directory => Err(Error::IsDirectory),
-            (Some(_), Some(name)) => to.fs.unlink(&Caller::Own, to.dir, name).await,
-            _ => Ok(()),
-        }
     }
 
     /// After the files exist: creates further names and sets the attributes of directories, the
@@ -291,15 +280,22 @@ impl Walk<'_> {
                 self.copier.fail(failure);
             }
         }
-        for (place, attr, to, id) in self.made.iter().rev() {
-            let set = || attributes::set(self.copier, Like { place, attr }, to, *id);
-            let set = to.found_again(*id, || place.found_again(attr.id, set)).await;
-            match set.asked(|| format!("set the attributes of {}", to.shown)) {
-                Ok(()) => {
-                    self.copier.changed.lock().insert(*id);
-                }
-                Err(failure) => self.copier.fail(failure),
-            }
+        let mut made = std::mem::take(&mut self.made);
+        made.sort_by_key(|made| std::cmp::Reverse(made.depth));
+        for level in made.chunk_by(|a, b| a.depth == b.depth) {
+            let set = stream::iter(level).map(|made| self.set(made));
+            set.buffer_unordered(CALLS_AT_ONCE).collect::<()>().await;
+        }
+    }
+
+    /// Sets the attributes of a directory.
+    async fn set(&self, made: &Made) {
+        let Made { from, attr, to, now, .. } = made;
+        let set = || attributes::set_from(self.copier, Like::new(from, attr), to, now);
+        let set = to.found_again(now.id, || from.found_again(attr.id, set)).await;
+        match set.asked(|| format!("set the attributes of {}", to.shown)) {
+            Ok(()) => drop(self.copier.changed.lock().insert(now.id)),
+            Err(failure) => self.copier.fail(failure),
         }
     }
 
@@ -343,6 +339,151 @@ impl Walk<'_> {
             Ok(()) | Err(Error::NotFound) => renamed,
             Err(error) => renamed.and(Err(error)),
         }
+    }
+}
+
+fn panicked(error: &JoinError) -> Failure {
+    Failure::new("copy a file", format!("a fault in weir: {error}"))
+}
+
+/// Makes the directory at the destination if necessary, and begins to list its source and, if it
+/// existed, itself.
+async fn open(copier: &Copier, into: &[(CachedFs, Attr)], next: Ahead) -> Result<Opened> {
+    let Ahead { from, attr, to, depth } = next;
+    if is_target(into, &from, &attr).await {
+        let asked = format!("copy the directory {}", from.shown);
+        let failure = Failure::new(asked, "the copy would be inside of it");
+        return Err(failure.advice("copy it to a place outside of it"));
+    }
+    let make = || format!("make the directory {}", to.shown);
+    let (now, is_new) = match (&to.attr, &to.name) {
+        (Some(there), _) if there.kind == FileKind::Directory => (there.clone(), false),
+        (None, Some(name)) => {
+            // A protected directory is protected from the start; any other gets its final mode
+            // at once, so that an interrupted run leaves no directory that other users cannot
+            // enter.
+            let usual = attr.mode & 0o777 & !copier.options.umask;
+            let first = if copier.options.preserve { 0o700 } else { usual | 0o700 };
+            let set = SetAttr { mode: Some(first), ..SetAttr::default() };
+            let made = to.fs.mkdir(&Caller::Own, to.dir, name, &set).await.asked(make)?;
+            copier.changed.lock().insert(to.dir);
+            add(&copier.tally.directories, 1);
+            (made, true)
+        }
+        _ => return Err(Error::NotDirectory).asked(make),
+    };
+    let mut there = Existing { found: HashMap::new(), is_complete: is_new };
+    if !is_new {
+        there.read(&to, now.id).await?;
+    }
+    let mut rest = Listing::at(&from, attr.id);
+    let mut entries = Vec::new();
+    for _ in 0..PAGES_AHEAD {
+        match rest.next().await.asked(|| format!("list {}", from.shown))? {
+            Some(page) => entries.extend(page),
+            None => break,
+        }
+    }
+    Ok(Opened { made: Made { from, attr, to, now, depth }, is_new, entries, rest, there })
+}
+
+impl Existing {
+    /// Reads the entries of the directory at `place`, as many as fit.
+    async fn read(&mut self, place: &Place, id: FileId) -> Result<()> {
+        let mut listing = Listing::at(place, id);
+        while self.found.len() < MOST_EXISTING {
+            let page = listing.next().await.asked(|| format!("list {}", place.shown))?;
+            let Some(page) = page else {
+                self.is_complete = true;
+                return Ok(());
+            };
+            for entry in page {
+                match entry.attr {
+                    Some(attr) => drop(self.found.insert(entry.name, attr)),
+                    // The name exists, but not what it is: it has to be looked up.
+                    None => return Ok(()),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The entries of a directory as pairs of source and destination, without those that vanished.
+async fn targets(
+    (from, id): (&Place, FileId),
+    (to, made): (&Place, FileId),
+    there: &Existing,
+    entries: Vec<DirEntry>,
+) -> Result<Vec<(Place, Attr, Place)>> {
+    let pairs = stream::iter(entries).map(|entry| async move {
+        let source = from.child(id, &entry.name, None);
+        let mut target = to.child(made, &entry.name, None);
+        let attr = match entry.attr {
+            Some(attr) => Some(attr),
+            None => lookup(&source, &entry.name).await?,
+        };
+        target.attr = match there.found.get(&entry.name) {
+            Some(found) => Some(found.clone()),
+            None if there.is_complete || attr.is_none() => None,
+            None => lookup(&target, &entry.name).await?,
+        };
+        Ok(attr.map(|attr| (source, attr, target)))
+    });
+    let pairs: Vec<Result<Option<_>>> = pairs.buffered(CALLS_AT_ONCE).collect().await;
+    pairs.into_iter().filter_map(Result::transpose).collect()
+}
+
+/// Whether a directory of the source is a destination.
+async fn is_target(into: &[(CachedFs, Attr)], from: &Place, attr: &Attr) -> bool {
+    for (fs, into) in into {
+        if into.id.ino != attr.id.ino {
+            continue;
+        }
+        if is_one_directory((fs, into), (&from.fs, attr)).await {
+            return true;
+        }
+    }
+    false
+}
+
+async fn symlink(copier: &Copier, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
+    let write = || format!("make the symbolic link {}", to.shown);
+    let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
+    let read = || from.fs.readlink(&Caller::Own, attr.id);
+    let target = from.found_again(attr.id, read).await;
+    let target = target.asked(|| format!("read the symbolic link {}", from.shown))?;
+    clear(to).await.asked(write)?;
+    let set = SetAttr::default();
+    let made = to.fs.symlink(&Caller::Own, to.dir, name, &target, &set).await.asked(write)?;
+    copier.changed.lock().insert(to.dir);
+    if copier.options.preserve {
+        attributes::set_of_link(copier, Like::new(from, attr), to, &made).await.asked(write)?;
+    }
+    add(&copier.tally.symlinks, 1);
+    Ok(())
+}
+
+async fn special(copier: &Copier, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
+    let write = || format!("make the {} {}", kind_name(attr.kind), to.shown);
+    let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
+    let node = SpecialFile::of(attr).ok_or(Error::Invalid).asked(write)?;
+    clear(to).await.asked(write)?;
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let made = to.fs.mknod(&Caller::Own, to.dir, name, node, &set);
+    let made = made.await.asked(write)?;
+    copier.changed.lock().insert(to.dir);
+    attributes::set(copier, Like::new(from, attr), to, made.id).await.asked(write)?;
+    add(&copier.tally.special_files, 1);
+    Ok(())
+}
+
+/// Removes an existing entry in the place of a link or special file; never a directory.
+async fn clear(to: &Place) -> weir_vfs::Result<()> {
+    match (&to.attr, &to.name) {
+        (Some(attr), _) if attr.kind == FileKind::Directory => Err(Error::IsDirectory),
+        (Some(_), Some(name)) => to.fs.unlink(&Caller::Own, to.dir, name).await,
+        _ => Ok(()),
     }
 }
 
