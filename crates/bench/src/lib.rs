@@ -3,7 +3,8 @@
 //!
 //! Each benchmark is a module with `Options`, a function `run`, and a `Report` that serializes and
 //! prints as tables: [`cached`] and [`uncached`] compare the page cache with the kernel's;
-//! [`serve`] compares NFS servers; [`readplus`] measures the benefit of READ_PLUS. Targets and
+//! [`serve`] compares NFS servers; [`readplus`] measures the benefit of READ_PLUS; [`tree`] copies
+//! trees of small files. Targets and
 //! reference figures are in `data/`.
 //!
 //! A run measures processor time and signals of the whole process, so a process makes one run at a
@@ -11,8 +12,8 @@
 //! namespaces). An [`Observer`] receives its progress.
 //!
 //! Servers, clients and the kernel's streams run in processes of their own: this program again,
-//! called as `PROGRAM bench helper NAME SETTINGS`. A program that uses [`serve`], [`readplus`] or
-//! [`uncached`] passes these two arguments to [`helper`].
+//! called as `PROGRAM bench helper NAME SETTINGS`. A program that uses [`serve`], [`readplus`],
+//! [`tree`] or [`uncached`] passes these two arguments to [`helper`].
 
 #![deny(unsafe_code)]
 #![allow(clippy::single_range_in_vec_init, reason = "a list of byte ranges may have one")]
@@ -31,6 +32,7 @@ mod scratch;
 pub mod serve;
 mod svg;
 mod targets;
+pub mod tree;
 pub mod uncached;
 mod versions;
 
@@ -49,6 +51,7 @@ pub fn helper(name: &str, settings: &str) -> Result<()> {
     match name {
         host::NAME => host::run(&process::settings(settings)?),
         readplus::reader::NAME => readplus::reader::run(&process::settings(settings)?),
+        tree::client::NAME => tree::client::run(&process::settings(settings)?),
         uncached::kernel::NAME => uncached::kernel::run(&process::settings(settings)?),
         _ => Err(Failure::new(format!("help as {name}"), "there is no such helper")),
     }

@@ -39,13 +39,23 @@ pub(crate) fn processor_seconds_of(process: u32) -> Option<f64> {
     processor_times_of(&process.to_string()).map(|(user, system)| user + system)
 }
 
+/// Processor time of all ended processes that this one has started and waited for, in seconds.
+pub(crate) fn children_seconds() -> f64 {
+    fields_of("self", [13, 14]).map_or(0.0, |[user, system]| user + system)
+}
+
 fn processor_times_of(process: &str) -> Option<(f64, f64)> {
+    fields_of(process, [11, 12]).map(|[user, system]| (user, system))
+}
+
+/// Two times in seconds, by the numbers of their fields after the name in `/proc/*/stat`.
+fn fields_of(process: &str, numbers: [usize; 2]) -> Option<[f64; 2]> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name, in parentheses, may contain spaces.
     let fields: Vec<&str> =
         stat.rsplit_once(')').map_or(Vec::new(), |(_, rest)| rest.split_whitespace().collect());
     let ticks = |i: usize| fields.get(i).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
-    Some((ticks(11) / TICKS_PER_SECOND, ticks(12) / TICKS_PER_SECOND))
+    Some(numbers.map(|number| ticks(number) / TICKS_PER_SECOND))
 }
 
 /// Processor seconds by role, of the existing threads.

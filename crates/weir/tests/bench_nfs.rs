@@ -203,3 +203,26 @@ fn readplus_refuses_what_makes_no_sense() {
     }
     assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "something stays behind");
 }
+
+#[test]
+fn tree_counts_the_round_trips_of_every_work() {
+    let scratch = scratch();
+    let dir = scratch.path().to_str().unwrap();
+    let args = ["bench", "tree", "--json", "--quick", "--files", "200", "--dir", dir];
+    let report = json(args.iter().chain(&["--vers", "3", "--vers", "4.2", "--delay", "1"]));
+    let figures = report["figures"].as_array().unwrap();
+    let weir = figures.iter().filter(|figure| figure["client"] == "weir");
+    let found: Vec<_> =
+        weir.map(|f| (f["version"].as_str().unwrap(), f["work"].as_str().unwrap())).collect();
+    let work = ["up", "down", "continue", "remove"];
+    let want: Vec<_> = ["3", "4.2"].iter().flat_map(|v| work.map(|w| (*v, w))).collect();
+    assert_eq!(found, want);
+    for figure in figures.iter().filter(|figure| figure["version"] == "4.2") {
+        // A directory of 16 files takes some calls, a file above 64 KiB more, and the mount ten.
+        let most = if figure["work"] == "continue" { 0.4 } else { 2.5 };
+        let calls = figure["round_trips_per_file"].as_f64().unwrap();
+        assert!(calls > 0.0 && calls < most, "{figure}");
+        assert!(figure["files_per_s"].as_f64().unwrap() > 0.0, "{figure}");
+    }
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "something stays behind");
+}

@@ -3,6 +3,7 @@
 mod cached;
 mod readplus;
 mod serve;
+mod tree;
 mod uncached;
 
 use crate::ended::Ended;
@@ -20,6 +21,7 @@ Examples:
   weir bench cached --json > cached.json
   weir bench serve weir ganesha
   weir bench readplus --quick --html table.html
+  weir bench tree --quick
   weir bench uncached --dir /mnt/disk --svg curves.svg
   weir bench uncached --loop /dev/shm --streams 4      as root: on a new file system")]
 pub(crate) struct Args {
@@ -34,6 +36,7 @@ enum What {
     Serve(serve::Args),
     #[command(name = "readplus")]
     ReadPlus(readplus::Args),
+    Tree(tree::Args),
     /// A process that a benchmark starts.
     #[command(hide = true)]
     Helper {
@@ -48,6 +51,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         What::Uncached(args) => uncached::run(&args),
         What::Serve(args) => serve::run(&args),
         What::ReadPlus(args) => readplus::run(&args),
+        What::Tree(args) => tree::run(&args),
         What::Helper { name, settings } => {
             weir_bench::helper(&name, &settings).map(|()| Ended::Done)
         }
