@@ -1,22 +1,25 @@
-//! What a client may not reclaim after a restart, because it was taken away and perhaps given to
-//! another client in between (RFC 8881 section 8.4.3).
+//! Files of which a client may not reclaim state after a restart, because the server revoked the
+//! state and may have granted conflicting state to another client (RFC 8881 section 8.4.3).
 //!
 //! ```text
 //!                revoked                 free_stateid
 //!   (none) ----------------> unfreed ------------------> (none)
-//!                | it cannot be told, or there are too many
+//!                | minor version 0, or the table of revoked state is full
 //!                +---------> untold -------------------> (none)  the client goes
 //!                  restart               RECLAIM_COMPLETE; without sessions: the end of grace
 //!   any of these ----------> inherited ----------------> (none)
 //! ```
 //!
-//! 1. A file stays barred for as long as its client may believe that it has what was taken: until
-//!    it has freed the stateid, or was refused, or could have been.
-//! 2. It is on disk ([`State::take_unwritten`]) before the reply to the client that gets what was taken.
-//! 3. At most [`MAX_REVOKED`](super::revoked) files of a client are told apart, and [`MAX_UNTOLD`]
-//!    of one that cannot be told; with more of them, it may reclaim nothing.
-//! 4. A client with sessions that has not said by the end of grace that it is done may have missed
-//!    anything: until it says so, it may reclaim nothing after another restart.
+//! 1. A file stays barred while its client may believe that it still has the revoked state: until
+//!    the client frees the stateid, or its chance to reclaim has passed.
+//! 2. The bar is on disk ([`State::take_unwritten`]) before the server replies to the client that
+//!    gets what was revoked.
+//! 3. At most [`MAX_REVOKED`](super::revoked) files per client are recorded individually, and
+//!    [`MAX_UNTOLD`] where the server gets no acknowledgment. Beyond that, the client may reclaim
+//!    nothing.
+//! 4. A client with sessions that has not sent RECLAIM_COMPLETE by the end of grace may have missed
+//!    any of its state. Until it sends RECLAIM_COMPLETE, it may reclaim nothing after another
+//!    restart.
 
 use crate::handle::Node;
 use crate::state::client::{Client, ClientId, Owner};
@@ -27,12 +30,13 @@ use crate::state::tables::reclaim_denied::{MAX_UNTOLD, ReclaimDenied};
 use std::time::Duration;
 
 impl Client {
-    /// Bars a file of which the client is not told, or does not tell that it knows.
+    /// Bars a file without an acknowledgment to wait for: the protocol has none, or there is no room
+    /// to remember the revocation.
     pub(super) fn bar_untold(&mut self, node: Node) {
         self.untold.add(node, MAX_UNTOLD);
     }
 
-    /// All that the client may not reclaim after a restart.
+    /// Everything that the client may not reclaim after a restart.
     pub(super) fn barred(&self) -> ReclaimDenied {
         if self.inherited.all || self.untold.all {
             return ReclaimDenied::all();
@@ -50,13 +54,14 @@ impl Client {
 }
 
 impl<F: Clone> State<F> {
-    /// What is to be on disk of a client, or `None`: nothing.
+    /// The disk record that a client should have; `None` if it should have none.
     pub fn record_of(&self, owner: &Owner) -> Option<Record> {
         let client = self.clients.confirmed(owner)?;
         client.is_recorded.then(|| client.record())
     }
 
-    /// The same of a client that is to be on disk from now on, with its name.
+    /// The record to write for a client that is not on disk yet, with the client's name; `None` if
+    /// it is on disk.
     ///
     /// # Errors
     /// [`StateError::StaleClientId`].
@@ -65,10 +70,10 @@ impl<F: Clone> State<F> {
         Ok((!client.is_recorded).then(|| (client.owner.clone(), client.record())))
     }
 
-    /// Whether a client may reclaim what it says that it had of a file, in grace.
+    /// Checks that a client may reclaim state of a file.
     ///
     /// # Errors
-    /// [`StateError::ReclaimDenied`]: it was taken away.
+    /// [`StateError::ReclaimDenied`] if the state was revoked.
     pub(super) fn check_barred(&self, id: ClientId, node: Node) -> Result<(), StateError> {
         let client = self.clients.get(id)?;
         let is_barred = |barred: &ReclaimDenied| barred.all || barred.files.contains(&node);
@@ -81,7 +86,7 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// A client has said that it is done reclaiming: it knows all that it has.
+    /// Lifts what earlier runs barred: the client has sent RECLAIM_COMPLETE, so it knows its state.
     pub(super) fn lift_inherited(&mut self, id: ClientId) -> Result<(), StateError> {
         let client = self.clients.get_mut(id)?;
         if !std::mem::take(&mut client.inherited).is_empty() {
@@ -90,7 +95,7 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// Periodic: once grace is over, no client reclaims in this run any more.
+    /// Periodic: ends the reclaims of all clients once grace is over.
     pub(super) fn end_reclaims(&mut self, now: Duration) {
         if self.grace.is_active(now) {
             return;
@@ -123,7 +128,7 @@ mod tests {
     const OTHER: Node = Node { id: FileId { ino: 2, generation: 0 }, ..NODE };
 
     fn on_disk(state: &mut State, name: &'static str) -> Option<ReclaimDenied> {
-        assert!(state.take_unwritten().contains(&owner(name)), "it is to be written");
+        assert!(state.take_unwritten().contains(&owner(name)), "the record must be written");
         barred(state, &owner(name))
     }
 
@@ -135,7 +140,7 @@ mod tests {
         ReclaimDenied { all: false, files: [node].into() }
     }
 
-    /// A has two files open, and loses one of them to B after its lease.
+    /// Client A has two files open, and loses one of them to client B after its lease has expired.
     fn taken_from_a() -> (State, ClientId, [StateId; 2]) {
         let mut state = state_after(&[]);
         let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
@@ -161,7 +166,7 @@ mod tests {
         state.open(OpenRequest { node, ..request(a, WRITE) }, OVER).unwrap();
         assert_eq!(barred(&state, &owner("a")), Some(only(NODE)));
         state.free_stateid(a, locks).unwrap();
-        assert_eq!(barred(&state, &owner("a")), Some(only(NODE)), "the open was taken, too");
+        assert_eq!(barred(&state, &owner("a")), Some(only(NODE)), "the open was revoked, too");
         state.free_stateid(a, open).unwrap();
         assert_eq!(on_disk(&mut state, "a"), Some(ReclaimDenied::default()));
     }
@@ -173,7 +178,7 @@ mod tests {
         assert_eq!(reclaim(&mut state, a, NODE), Err(StateError::ReclaimDenied));
         assert!(reclaim(&mut state, a, OTHER).is_ok());
         assert_eq!(reclaim(&mut state, all, OTHER), Err(StateError::ReclaimDenied));
-        // Should the server stop again now, it is so still.
+        // Another restart now would not lift it.
         assert_eq!(barred(&state, &owner("a")), Some(only(NODE)));
         state.reclaim_complete(a).unwrap();
         assert_eq!(on_disk(&mut state, "a"), Some(ReclaimDenied::default()));
@@ -216,7 +221,7 @@ mod tests {
         assert_eq!(
             barred(&state, &name),
             Some(ReclaimDenied::all()),
-            "of so many it is not known which"
+            "too many files to record individually"
         );
         state.take_unwritten();
         old(&mut state, 1);

@@ -1,14 +1,16 @@
 //! Sessions: their slots, sizes and connections.
 //!
-//! 1. The replies that all sessions keep take a bounded number of bytes, counted as they are kept. A request
-//!    whose reply is to be kept begins only if the largest one that its session keeps fits its client's share
-//!    ([`allowance`]); otherwise the client comes back later. A slot that holds a reply has its share of twice as
-//!    much, and a session's first slot takes requests always, so that every session gets on.
-//! 2. A client whose share is small is asked to use fewer slots ([`Sessions::target_slots`]). Replies in the slots
-//!    above are dropped when the client cannot ask for them any more ([`Session::retire`]).
-//! 3. A slot that was taken is given back however its request ends.
-//! 4. A session's callbacks go over connections that its client bound to the backchannel and that
-//!    have answered a call; one that fails to answer is bound no more.
+//! 1. The cached replies of all sessions share a limit in bytes, and the actual size of each reply
+//!    counts. A request whose reply is to be cached begins only if the largest reply that its
+//!    session caches fits the client's share ([`allowance`]); otherwise the client has to retry
+//!    later. For a slot that already holds a reply, the share is computed from twice the limit. The
+//!    first slot of a session is exempt, so that every session makes progress.
+//! 2. The server asks a client with a small share to use fewer slots ([`target_slots`]). It drops
+//!    the replies in the higher slots once the client can no longer ask for them
+//!    ([`Sessions::retire`]).
+//! 3. A busy slot is freed however its request ends.
+//! 4. Callbacks use connections that the client bound to the backchannel and that have answered a
+//!    call. A connection that does not answer is unbound.
 
 use crate::admission::{LimitUse, allowance, fair_share};
 use crate::state::client::ClientId;
@@ -18,41 +20,41 @@ use crate::state::slot::{Begin, Slot, SlotError};
 use bytes::Bytes;
 use std::collections::HashMap;
 
-/// Most connections that serve one session's backchannel.
+/// Maximum number of connections bound to the backchannel of a session.
 const MAX_BACK_CONNECTIONS: usize = 16;
-/// Most callbacks of one session at a time.
+/// Maximum number of concurrent callbacks in a session.
 const MAX_BACK_SLOTS: u32 = 16;
 
-/// A request with SEQUENCE alone: RPC header without credential (40), header of the compound without tag (12), and
-/// the operation (36).
+/// Size of a request that consists of SEQUENCE: RPC header without credential (40), COMPOUND header
+/// without tag (12), and the operation (36).
 const LEAST_REQUEST_BYTES: u32 = 88;
-/// The reply to that: RPC header (24), header of the compound (12), and the result (44).
+/// Size of its reply: RPC header (24), COMPOUND header (12), and the result (44).
 const LEAST_RESPONSE_BYTES: u32 = 80;
 
-/// A session's name, which cannot be guessed ([`Ids`]).
+/// A session ID; it cannot be guessed ([`Ids`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId(pub [u8; 16]);
 
-/// Sizes of one direction of a session (RFC 8881 section 18.36: `channel_attrs4`).
+/// Attributes of one channel of a session (RFC 8881 section 18.36: `channel_attrs4`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channel {
     /// Largest request, RPC header included, in bytes.
     pub max_request: u32,
     /// Largest reply, RPC header included, in bytes.
     pub max_response: u32,
-    /// Largest reply that is kept, in bytes.
+    /// Largest reply that is cached, in bytes.
     pub max_cached: u32,
-    /// Most operations in a request.
+    /// Maximum number of operations in a request.
     pub max_operations: u32,
-    /// Slots.
+    /// Number of slots.
     pub slots: u32,
 }
 
 impl Channel {
-    /// What is granted: no more than asked for, no more than `self` offers.
+    /// The attributes to grant: the lesser of what the client asks for and what `self` offers.
     ///
     /// # Errors
-    /// [`StateError::TooSmall`] when no request, or no reply, fits the sizes asked for.
+    /// [`StateError::TooSmall`] if the granted sizes fit no request or no reply.
     pub fn grant(self, asked: Self) -> Result<Self, StateError> {
         let granted = Self {
             max_request: self.max_request.min(asked.max_request),
@@ -71,39 +73,40 @@ impl Channel {
 /// One session.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// Its name.
+    /// Its ID.
     pub id: SessionId,
-    /// Whose it is.
+    /// The client that created it.
     pub client: ClientId,
-    /// Requests of the client.
+    /// The channel for the client's requests.
     pub fore: Channel,
-    /// Requests of the server.
+    /// The channel for the server's callbacks.
     pub back: Channel,
-    /// The program number that the client's callback service has.
+    /// The program number of the client's callback service.
     pub callback_program: u32,
-    /// How the server says who it is when it calls back; `None`: the client takes no way that the
-    /// server knows, so it is not called.
+    /// The credential of callbacks. `None` if the client accepts no authentication flavor that the
+    /// server supports; then the server sends no callbacks.
     pub callback_cred: Option<CallbackCred>,
-    /// The minor version that it was made with.
+    /// The minor version of the request that created it.
     pub minor: u32,
     slots: Vec<Slot>,
-    /// Bytes of the replies in `slots`, those included that requests being executed may keep.
+    /// Bytes of the replies in `slots`, including those reserved for requests in progress.
     kept_bytes: usize,
-    /// Requests in a row that said that no slot from this one on is in use.
+    /// A slot number, and how many requests in a row have reported that no slot from this one on is
+    /// in use.
     unused_from: (u32, u32),
-    /// Connections that serve the backchannel.
+    /// Connections bound to the backchannel, oldest first.
     back_connections: Vec<BackConnection>,
-    /// A connection served the backchannel once.
+    /// Whether a connection was ever bound to the backchannel.
     had_backchannel: bool,
     back_slots: Vec<BackSlot>,
 }
 
-/// How the server authenticates itself to a client.
+/// The credential that the server sends in callbacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallbackCred {
-    /// Not at all.
+    /// AUTH_NONE.
     AuthNone,
-    /// With this body of an AUTH_SYS credential.
+    /// AUTH_SYS, with this credential body.
     Sys(Bytes),
 }
 
@@ -115,58 +118,58 @@ struct BackConnection {
 
 #[derive(Clone, Copy, Debug)]
 struct BackSlot {
-    /// The number of its next call.
+    /// The sequence number of its next callback.
     next: u32,
     is_busy: bool,
 }
 
-/// A callback to be made, in a slot that is to be given back by [`Sessions::end_call`].
+/// A callback to send. [`Sessions::end_call`] frees its slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackCall {
-    /// In which session.
+    /// The session.
     pub session: SessionId,
-    /// In which of its slots.
+    /// The slot of the session's backchannel.
     pub slot: u32,
     /// The slot's sequence number.
     pub sequence: u32,
-    /// Over which connection.
+    /// The connection to send it over.
     pub connection: u64,
     /// The client's callback program.
     pub program: u32,
-    /// How the server says who it is.
+    /// The credential to send.
     pub cred: CallbackCred,
     /// The session's minor version.
     pub minor: u32,
 }
 
-/// What became of a callback's place in its slot.
+/// How a callback ended, which decides the slot's next sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackOutcome {
-    /// The client took it: the next call has the next number.
+    /// The client executed it: the sequence number advances.
     Taken,
-    /// The client did not execute it: the next call has the same number.
+    /// The client did not execute it: the next callback uses the same sequence number.
     NotTaken,
-    /// No answer came; the connection is bound no more.
+    /// No reply arrived: the connection is unbound.
     Lost,
 }
 
 impl Session {
-    /// Whether the client can be called back in this session.
+    /// Whether the server can send callbacks in this session.
     pub fn can_call(&self) -> bool {
         self.callback_cred.is_some() && self.back_connections.iter().any(|c| c.has_answered)
     }
 
-    /// Whether the client ever made a backchannel of this session.
+    /// Whether the session ever had a backchannel.
     pub fn had_backchannel(&self) -> bool {
         self.had_backchannel
     }
 
-    /// Whether a connection serves the backchannel, or is about to.
+    /// Whether a connection is bound to the backchannel; it may not have answered a call yet.
     pub fn has_backchannel(&self) -> bool {
         !self.back_connections.is_empty()
     }
 
-    /// Whether the client made a backchannel, and no connection serves it any more.
+    /// Whether the session had a backchannel, and no connection is bound to it any more.
     pub fn lost_backchannel(&self) -> bool {
         self.had_backchannel && self.back_connections.is_empty()
     }
@@ -177,54 +180,54 @@ impl Session {
     }
 }
 
-/// A request, as SEQUENCE describes it.
+/// The arguments of SEQUENCE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// In which slot.
+    /// The slot.
     pub slot: u32,
-    /// Its number.
+    /// The sequence number.
     pub sequence: u32,
-    /// The highest slot that the client uses.
+    /// The highest slot that the client has in use.
     pub highest_slot: u32,
-    /// Tells it from others of the same number.
+    /// Distinguishes requests with the same sequence number.
     pub digest: u64,
-    /// Its reply is to be kept.
+    /// Whether to cache the reply.
     pub keep: bool,
 }
 
-/// What SEQUENCE found.
+/// How to handle a request after SEQUENCE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sequenced {
-    /// Execute the request, then [`Sessions::finish`] the slot.
+    /// Execute the request, then call [`Sessions::finish`].
     Execute {
-        /// Whose session it is.
+        /// The client of the session.
         client: ClientId,
-        /// Sizes of the session.
+        /// The session's fore channel.
         fore: Channel,
-        /// As many slots as the client is to use.
+        /// How many slots the client should use.
         target_slots: u32,
     },
-    /// The reply that was kept.
+    /// The request was executed before: send this cached reply.
     Replay(Bytes),
 }
 
-/// The sessions.
+/// The sessions of all clients.
 #[derive(Debug)]
 pub struct Sessions {
     by_id: HashMap<SessionId, Session>,
     by_client: HashMap<ClientId, OfClient>,
-    /// Sessions whose backchannel a connection serves.
+    /// The sessions to whose backchannel a connection is bound.
     by_connection: HashMap<u64, Vec<SessionId>>,
     ids: Ids,
     made: u64,
     kept_bytes: usize,
     max_kept_bytes: usize,
-    /// How often a request had to come back because of `max_kept_bytes`.
+    /// How many requests were refused because of `max_kept_bytes`.
     delayed: u64,
     max: usize,
 }
 
-/// What a client has.
+/// The sessions of a client, and the bytes of their cached replies.
 #[derive(Debug, Default)]
 struct OfClient {
     ids: Vec<SessionId>,
@@ -232,7 +235,8 @@ struct OfClient {
 }
 
 impl Sessions {
-    /// No sessions; `max` at most, which keep replies of `max_kept_bytes` together.
+    /// An empty table for at most `max` sessions, whose cached replies together take at most about
+    /// `max_kept_bytes`.
     pub fn new(ids: Ids, max: usize, max_kept_bytes: u64) -> Self {
         let (by_client, by_connection) = (HashMap::new(), HashMap::new());
         let max_kept_bytes = usize::try_from(max_kept_bytes).unwrap_or(usize::MAX);
@@ -250,7 +254,7 @@ impl Sessions {
         }
     }
 
-    /// Makes a session.
+    /// Creates a session.
     ///
     /// # Errors
     /// [`StateError::TooMany`].
@@ -287,12 +291,12 @@ impl Sessions {
         Ok(self.by_id.entry(id).or_insert(session))
     }
 
-    /// How many there are.
+    /// The number of sessions.
     pub(super) fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// A session by name.
+    /// The session with this ID.
     ///
     /// # Errors
     /// [`StateError::BadSession`].
@@ -300,7 +304,7 @@ impl Sessions {
         self.by_id.get(&id).ok_or(StateError::BadSession)
     }
 
-    /// A session by name, to change.
+    /// The session with this ID, mutable.
     ///
     /// # Errors
     /// [`StateError::BadSession`].
@@ -308,11 +312,12 @@ impl Sessions {
         self.by_id.get_mut(&id).ok_or(StateError::BadSession)
     }
 
-    /// Takes a slot for a request.
+    /// Begins a request in its slot.
     ///
     /// # Errors
-    /// No such session or slot, or the slot cannot take it; [`StateError::TooMany`]: the client keeps as many
-    /// replies as it may.
+    /// [`StateError::BadSession`] or [`StateError::BadSlot`] if there is no such session or slot;
+    /// [`StateError::TooMany`] if the cached replies of the client have reached its share; the error
+    /// of the slot if it does not accept the sequence number.
     pub fn begin(&mut self, id: SessionId, request: Request) -> Result<Sequenced, StateError> {
         let Request { sequence, digest, keep, .. } = request;
         let session = self.by_id.get_mut(&id).ok_or(StateError::BadSession)?;
@@ -348,7 +353,7 @@ impl Sessions {
         }
     }
 
-    /// Gives a slot back, with the reply if it is to be kept. The session may be gone.
+    /// Ends a request, and caches its reply if there is one to cache. The session may be gone.
     pub fn finish(&mut self, id: SessionId, slot: u32, reply: Option<Bytes>) {
         if let Some(session) = self.by_id.get_mut(&id)
             && let Some(slot) = session.slots.get_mut(slot as usize)
@@ -360,7 +365,7 @@ impl Sessions {
         }
     }
 
-    /// A session keeps `after` bytes in the place of `before`.
+    /// Adjusts the byte counts: a session now caches `after` bytes where it cached `before`.
     fn keeps(&mut self, id: SessionId, before: usize, after: usize) {
         let Some(session) = self.by_id.get_mut(&id) else { return };
         let of_client = self.by_client.entry(session.client).or_default();
@@ -369,9 +374,11 @@ impl Sessions {
         }
     }
 
-    /// Drops the replies in slots above the target, if the client is known to have them. It says in each request
-    /// which slot is its highest in use, and uses one only until it has its reply. Requests may overtake each other,
-    /// but at most one for each slot: when more of them in a row name no slot above the target, one was sent
+    /// Drops the replies in slots above the target once the client is known to have received them.
+    ///
+    /// Each request states the highest slot in use, and a slot is in use until its reply arrives.
+    /// Requests may overtake each other, but only one per slot can be in flight. So if more requests
+    /// in a row than there are slots report no slot above the target, at least one of them was sent
     /// after the last reply from such a slot had arrived.
     fn retire(&mut self, id: SessionId, highest_slot: u32, target_slots: u32) {
         let Some(session) = self.by_id.get_mut(&id) else { return };
@@ -389,7 +396,7 @@ impl Sessions {
         self.keeps(id, dropped, 0);
     }
 
-    /// What is held of the bytes of kept replies.
+    /// The use of the limit on cached replies, in bytes.
     pub(super) fn kept(&self) -> LimitUse {
         LimitUse {
             name: "kept_reply_bytes",
@@ -399,7 +406,7 @@ impl Sessions {
         }
     }
 
-    /// Forgets a session.
+    /// Removes a session.
     pub fn remove(&mut self, id: SessionId) -> Option<Session> {
         let session = self.by_id.remove(&id)?;
         self.kept_bytes -= session.kept_bytes;
@@ -416,7 +423,7 @@ impl Sessions {
         Some(session)
     }
 
-    /// Forgets a client's sessions.
+    /// Removes all sessions of a client.
     pub fn remove_of(&mut self, client: ClientId) {
         let ids: Vec<SessionId> = self.of(client).map(|s| s.id).collect();
         for id in ids {
@@ -424,15 +431,14 @@ impl Sessions {
         }
     }
 
-    /// A client's sessions.
+    /// The sessions of a client.
     pub fn of(&self, client: ClientId) -> impl Iterator<Item = &Session> {
         let ids = self.by_client.get(&client).map_or(&[][..], |of_client| &of_client.ids);
         ids.iter().filter_map(|id| self.by_id.get(id))
     }
 
-    /// Lets a connection serve a session's backchannel, once it has answered
-    /// ([`answered`](Self::answered)). Says whether it does; the oldest makes room if there are too
-    /// many.
+    /// Binds a connection to a session's backchannel. Callbacks use it once it has answered a call
+    /// ([`answered`](Self::answered)). If the maximum is reached, the oldest connection is unbound.
     ///
     /// # Errors
     /// [`StateError::BadSession`].
@@ -451,7 +457,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// Notes that a connection answers calls.
+    /// Notes that a connection has answered a call.
     pub fn answered(&mut self, connection: u64) {
         for id in self.by_connection.get(&connection).into_iter().flatten() {
             let connections = self.by_id.get_mut(id).map(|s| &mut s.back_connections);
@@ -461,12 +467,12 @@ impl Sessions {
         }
     }
 
-    /// Whether a connection serves the backchannel of a session.
+    /// Whether a connection is bound to the backchannel of any session.
     pub fn is_bound(&self, connection: u64) -> bool {
         self.by_connection.contains_key(&connection)
     }
 
-    /// Forgets a connection, which is gone or does not answer.
+    /// Unbinds a connection, which is closed or does not answer, from all sessions.
     pub fn unbind(&mut self, connection: u64) {
         for id in self.by_connection.remove(&connection).unwrap_or_default() {
             if let Some(session) = self.by_id.get_mut(&id) {
@@ -475,13 +481,13 @@ impl Sessions {
         }
     }
 
-    /// Whether a client can be called back in one of its sessions.
+    /// Whether the server can send callbacks to a client in one of its sessions.
     pub fn can_call(&self, client: ClientId) -> bool {
         self.of(client).any(Session::can_call)
     }
 
-    /// Takes a slot of a client's backchannel for a callback; `None` when it has no backchannel, or
-    /// all slots are busy.
+    /// Takes a backchannel slot of a client for a callback; `None` if the client has no usable
+    /// backchannel or all slots are busy.
     pub fn begin_call(&mut self, client: ClientId) -> Option<BackCall> {
         let free = |session: &Session| session.back_slots.iter().position(|slot| !slot.is_busy);
         let found = self.of(client).find_map(|s| (s.can_call()).then_some((s.id, free(s)?)));
@@ -501,7 +507,7 @@ impl Sessions {
         })
     }
 
-    /// Gives a callback's slot back. The session may be gone.
+    /// Frees the slot of a callback. The session may be gone.
     pub fn end_call(&mut self, call: &BackCall, outcome: BackOutcome) {
         if let Some(session) = self.by_id.get_mut(&call.session)
             && let Some(slot) = session.back_slots.get_mut(call.slot as usize)
@@ -517,7 +523,7 @@ impl Sessions {
     }
 }
 
-/// As many slots as fill `bytes` with the largest replies that a session keeps.
+/// How many of the largest cached replies fit `bytes`; at least one slot, at most all.
 fn target_slots(fore: Channel, bytes: usize) -> u32 {
     let fitting = bytes / fore.max_cached.max(1) as usize;
     u32::try_from(fitting).unwrap_or(u32::MAX).clamp(1, fore.slots)
@@ -548,7 +554,7 @@ mod tests {
         Request { slot, sequence, highest_slot: slot, digest: 7, keep: true }
     }
 
-    /// Executes a request whose reply has `bytes`; how many slots the client is to use.
+    /// Executes a request with a reply of `bytes`. Returns the target number of slots.
     fn run(sessions: &mut Sessions, id: SessionId, request: Request, bytes: usize) -> u32 {
         let Ok(Sequenced::Execute { target_slots, .. }) = sessions.begin(id, request) else {
             panic!("{request:?} is not executed")
@@ -560,7 +566,7 @@ mod tests {
     #[test]
     fn slots_are_as_many_as_asked_for_and_replies_are_measured_as_they_are_kept() {
         let mut sessions = Sessions::new(Ids::new(1, [7; 32]), 1000, 128 << 10);
-        // Their largest replies would fill the budget 31 times over.
+        // The largest replies of all their slots would fill the limit 31 times over.
         for i in 0..1000 {
             let session = sessions.create(ClientId(i), CHANNEL, CHANNEL, 0).unwrap();
             assert_eq!(session.fore.slots, 4);
@@ -591,11 +597,11 @@ mod tests {
             sessions.finish(greedy, slot, Some(vec![0; 1024].into()));
             false
         });
-        assert_eq!(full, Some(16), "half of what all may keep");
+        assert_eq!(full, Some(16), "half of the limit");
         assert_eq!((targets[0], targets[15]), (16, 16));
         let modest = sessions.create(ClientId(2), many, many, 0).unwrap().id;
         assert_eq!(run(&mut sessions, modest, request(0, 1), 1024), 8);
-        // A reply in the place of another one always fits, and what is not kept does, too.
+        // A reply that replaces another one fits, and so does a request whose reply is not cached.
         run(&mut sessions, greedy, request(3, 2), 1024);
         let unkept = Request { keep: false, ..request(40, 1) };
         assert!(sessions.begin(greedy, unkept).is_ok());
@@ -612,19 +618,19 @@ mod tests {
         }
         let low = |sequence| Request { highest_slot: 1, ..request(0, sequence) };
         for sequence in 2..12 {
-            assert!(sessions.begin(id, request(3, 1)).is_ok(), "its reply is there still");
+            assert!(sessions.begin(id, request(3, 1)).is_ok(), "its reply is still cached");
             assert_eq!(run(&mut sessions, id, low(sequence), 1024), 4);
         }
         let other = sessions.create(ClientId(2), many, many, 0).unwrap().id;
         run(&mut sessions, other, request(0, 1), 1024);
         for sequence in 12..20 {
             assert_eq!(run(&mut sessions, id, low(sequence), 1024), 3);
-            assert!(sessions.begin(id, request(3, 1)).is_ok(), "it may be asked for again");
+            assert!(sessions.begin(id, request(3, 1)).is_ok(), "the client may still ask for it");
         }
         run(&mut sessions, id, low(20), 1024);
         assert_eq!(sessions.begin(id, request(3, 1)), Err(StateError::Uncached));
         let next = Request { keep: false, ..request(3, 2) };
-        assert!(sessions.begin(id, next).is_ok(), "the slot is one still");
+        assert!(sessions.begin(id, next).is_ok(), "the slot is still usable");
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! Locks against programs of the server's own machine: each file that clients have locked is locked in its
-//! store as well, once for all of them.
+//! Locks against programs on the server's own machine: the server also locks in the store what NFS
+//! clients have locked, once on behalf of all of them.
 //!
-//! 1. The table of ranges is the truth among clients. A range is taken in the store before it is entered in the
-//!    table, and given back when no client holds it any more, in the same transition.
-//! 2. A file is held for this only while something of it is locked or waited for (or for the length of a call),
-//!    so that programs may unlink, unmount and execute files without locks.
-//! 3. At most a quarter of the descriptors that the process may have are used for this; files that are locked
-//!    beyond are locked among clients only.
-//! 4. Stores tell of no lock that others free: who waits is tried anew at every sweep.
+//! 1. The table of ranges decides between NFS clients. A range is locked in the store before it is
+//!    entered in the table, and unlocked in the same transition in which the last client frees it.
+//! 2. A file stays open for locking only while a range of it is locked or waited for (or while a
+//!    call runs), so that programs can unmount and execute files without locks.
+//! 3. At most a quarter of the process's descriptor limit is used for this. Files beyond that are
+//!    locked between NFS clients only.
+//! 4. A store does not report when a program frees a lock, so every sweep retries waiting locks.
 
 use crate::handle::Node;
 use crate::state::table::State;
@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 use weir_pagecache::CachedFs;
 use weir_vfs::{Access, Caller, LockConflict as Conflict, LockRange as Range};
 
-/// A file as its store has it open for locks, unless no other program uses the store.
+/// Opens a file in its store for locking. `None` if local programs do not lock files of this store,
+/// or the file cannot be opened.
 pub(crate) async fn machine_of<F: Clone>(
     state: &Mutex<State<F>>,
     fs: &CachedFs,
@@ -32,12 +33,12 @@ pub(crate) async fn machine_of<F: Clone>(
         (state.files.get(&node).and_then(|file| file.machine.clone()), state.machines.len())
     };
     if held.is_some() {
-        // It may be let go of before the transition, which takes it back then.
+        // Another transition may detach it before ours, which attaches it again.
         return held;
     }
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     if limit.is_some_and(|limit| files as u64 >= limit / 4) {
-        tracing::debug!(files, "no descriptor is left to keep programs out of a locked file");
+        tracing::debug!(files, "too few descriptors to lock a file against local programs");
         return None;
     }
     match store.open(&Caller::Own, node.id, Access::READ | Access::WRITE).await {
@@ -47,7 +48,7 @@ pub(crate) async fn machine_of<F: Clone>(
 }
 
 impl<F: Clone> State<F> {
-    /// Makes a transition that asks for locks of a file, with the file held in its store.
+    /// Runs a transition that locks ranges of a file, while the file is open in its store.
     pub(crate) fn with_machine<T>(
         &mut self,
         node: Node,
@@ -65,7 +66,7 @@ impl<F: Clone> State<F> {
     fn attach(&mut self, node: Node, machine: Machine) {
         let file = self.files.entry(node).or_default();
         if file.machine.is_none() {
-            // Those that were granted while the store could not be asked.
+            // Ranges that were granted while the file was not open in its store.
             for (_, lock) in file.ranges.all() {
                 drop(machine.take(lock.range, lock.exclusive));
             }
@@ -74,7 +75,7 @@ impl<F: Clone> State<F> {
         self.machines.insert(node);
     }
 
-    /// Lets go of a file of which nothing is locked or waited for.
+    /// Closes a file in its store if no range of it is locked or waited for.
     pub(super) fn detach_unlocked(&mut self, node: Node) {
         let Some(file) = self.files.get_mut(&node) else {
             self.machines.remove(&node);
@@ -87,14 +88,14 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// The same of all files.
+    /// Does the same for all files.
     pub(super) fn detach_all_unlocked(&mut self) {
         for node in self.machines.iter().copied().collect::<Vec<_>>() {
             self.detach_unlocked(node);
         }
     }
 
-    /// A program's lock that is in the way.
+    /// The conflicting lock of a local program, if there is one.
     pub(super) fn machine_conflict(
         &self,
         node: Node,
@@ -104,10 +105,10 @@ impl<F: Clone> State<F> {
         self.files.get(&node)?.machine.as_ref()?.conflict(range, exclusive)
     }
 
-    /// Takes a range that no client has, or no other one.
+    /// Locks a range in the store on which no other client holds a conflicting lock.
     ///
     /// # Errors
-    /// A program's lock that is in the way.
+    /// The conflicting lock of a local program.
     pub(super) fn machine_take(
         &self,
         node: Node,

@@ -1,11 +1,11 @@
-//! Whether a file may be delegated, told without a lock.
+//! A lock-free filter that tells whether a file may be delegated.
 //!
-//! Most files are not delegated, and NFSv3's reads and writes should not take the state's
-//! lock to learn that. Files share counters by their hash, so an answer is "no" or "perhaps".
+//! Most files are not delegated, and NFSv3 reads and writes should not take the state's lock to
+//! find that out. Files are hashed to shared counters, so the answer is "no" or "perhaps".
 //!
-//! 1. A call that changes a file without an open counts itself first and looks for delegations
-//!    then; a call that gives a delegation counts it first and looks for changes then. So of the two at
-//!    least one sees the other (the operations are sequentially consistent).
+//! 1. A call that changes a file without an open first counts itself, then looks for delegations. A
+//!    call that grants a delegation first counts the delegation, then looks for changes. All
+//!    accesses are sequentially consistent, so at least one of the two calls sees the other.
 
 use crate::handle::Node;
 use crate::state::tables::delegation::{DelegationKind, Touch};
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 
-/// Counters; files share them.
+/// Counters per kind, which files share by hash.
 const BUCKETS: usize = 2048;
 
-/// How many delegations, and changes without an open, there are of the files of each bucket.
+/// Counts the delegations, and the changes without an open, of the files in each bucket.
 #[derive(Debug)]
 pub struct Filter {
     read: Vec<AtomicU32>,
@@ -33,7 +33,7 @@ impl Default for Filter {
     }
 }
 
-/// Proof that a file is counted as being changed without an open; it is not delegated meanwhile.
+/// Counts a change without an open while it lives. The server does not delegate the file meanwhile.
 #[derive(Debug)]
 pub struct ChangeGuard {
     filter: Arc<Filter>,
@@ -52,21 +52,21 @@ impl Filter {
         self.all.load(SeqCst) != 0
     }
 
-    /// Whether there may be a delegation of `node` that `touch` is in conflict with.
+    /// Whether there may be a delegation of `node` that conflicts with `touch`.
     pub fn may_conflict(&self, node: Node, touch: Touch) -> bool {
         let bucket = bucket(node);
         let change = touch == Touch::Change;
         self.write[bucket].load(SeqCst) != 0 || (change && self.read[bucket].load(SeqCst) != 0)
     }
 
-    /// Keeps `node` from being delegated as long as what this returns lives.
+    /// Prevents new delegations of `node` while the returned guard lives.
     pub fn begin_change(self: &Arc<Self>, node: Node) -> ChangeGuard {
         let bucket = bucket(node);
         self.changing[bucket].fetch_add(1, SeqCst);
         ChangeGuard { filter: self.clone(), bucket }
     }
 
-    /// Counts a delegation. Says whether no call is changing the file.
+    /// Counts a delegation. Returns whether no call is changing the file.
     pub(in crate::state) fn count(&self, node: Node, kind: DelegationKind) -> bool {
         let bucket = bucket(node);
         self.counters(kind)[bucket].fetch_add(1, SeqCst);
@@ -74,7 +74,7 @@ impl Filter {
         self.changing[bucket].load(SeqCst) == 0
     }
 
-    /// Counts a delegation, unless a call is changing the file.
+    /// Counts a delegation, unless a call is changing the file. Returns whether it did.
     pub(in crate::state) fn add(&self, node: Node, kind: DelegationKind) -> bool {
         let free = self.count(node, kind);
         if !free {
@@ -83,7 +83,7 @@ impl Filter {
         free
     }
 
-    /// Counts a delegation no more.
+    /// Uncounts a delegation.
     pub(in crate::state) fn remove(&self, node: Node, kind: DelegationKind) {
         self.counters(kind)[bucket(node)].fetch_sub(1, SeqCst);
         self.all.fetch_sub(1, SeqCst);

@@ -1,18 +1,18 @@
-//! Clients of minor version 0 that lost everything with their lease, and the states that they had: what they
-//! ask of these is answered so that they know why (RFC 7530 section 9.6.3).
+//! Clients of minor version 0 that lost all state with their lease. Requests that name such a
+//! client or its state fail with NFS4ERR_EXPIRED (RFC 7530 section 9.6.3).
 //!
-//! At most [`MAX_CLIENTS`] and [`MAX_STATES`] are remembered; the oldest go first.
+//! At most [`MAX_CLIENTS`] and [`MAX_STATES`] are remembered; the oldest are forgotten first.
 
 use crate::state::client::ClientId;
 use crate::state::stateid::StateKey;
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// Most clients that are remembered.
+/// Maximum number of remembered clients.
 const MAX_CLIENTS: usize = 1024;
-/// Most states that are remembered, of all clients together.
+/// Maximum number of remembered states, of all clients together.
 const MAX_STATES: usize = 64 << 10;
 
-/// What was lost with leases.
+/// The clients that lost their lease, and their states.
 #[derive(Debug, Default)]
 pub(in crate::state) struct Lapsed {
     oldest_first: VecDeque<ClientId>,
@@ -21,7 +21,7 @@ pub(in crate::state) struct Lapsed {
 }
 
 impl Lapsed {
-    /// Remembers a client that is about to be forgotten, and its states.
+    /// Remembers a client that is about to be purged, and its states.
     pub(in crate::state) fn note(
         &mut self,
         client: ClientId,
@@ -45,7 +45,7 @@ impl Lapsed {
         self.clients.contains_key(&client)
     }
 
-    /// Whether a state was lost with its client's lease.
+    /// Whether a client lost this state with its lease.
     pub(in crate::state) fn has_state(&self, key: StateKey) -> bool {
         self.states.contains(&key)
     }

@@ -1,4 +1,4 @@
-//! What is kept of the locks of an owner, and what is asked and told of locks.
+//! Lock state, and the requests and results of the lock transitions.
 
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName};
@@ -7,7 +7,7 @@ use crate::state::stateid::{StateId, StateKey};
 use crate::state::tables::nlm::NlmOwner;
 use weir_vfs::{LockConflict as Conflict, LockRange as Range};
 
-/// Who holds locks: an owner of a client.
+/// An NFSv4 lock-owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockOwner {
     /// The client.
@@ -16,14 +16,14 @@ pub struct LockOwner {
     pub name: OwnerName,
 }
 
-/// Who holds a range, in either protocol.
+/// The holder of a range, in either protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Holder {
-    /// An owner of an NFSv4 client.
+    /// A lock-owner of an NFSv4 client.
     V4(LockOwner),
-    /// An owner of a host that uses NLM.
+    /// An owner of an NLM host.
     Nlm(NlmOwner),
-    /// A program of the server's machine: never in the table, only in the way.
+    /// A program on the server's machine. Appears only in conflicts, never in the table.
     Machine,
 }
 
@@ -36,44 +36,44 @@ pub(in crate::state) struct LockState {
     pub(in crate::state) seq: u32,
 }
 
-/// Under which stateid a lock is asked for.
+/// The stateid of a LOCK request.
 #[derive(Clone, Debug)]
 pub enum LockTarget {
-    /// Under an open: the owner's first lock on the file.
+    /// An open stateid: the owner's first lock on the file.
     Open(StateId, OwnerName),
-    /// Under the stateid of earlier locks.
+    /// The stateid of earlier locks.
     Locks(StateId),
 }
 
-/// A lock to be taken.
+/// A LOCK request.
 #[derive(Clone, Debug)]
 pub struct LockRequest {
-    /// Whose.
+    /// The client.
     pub client: ClientId,
-    /// Under which stateid.
+    /// The stateid.
     pub target: LockTarget,
     /// The file.
     pub node: Node,
-    /// The bytes.
+    /// The byte range.
     pub range: Range,
-    /// Whether it excludes readers as well.
+    /// Whether it is a write lock.
     pub exclusive: bool,
-    /// It was held before the server restarted.
+    /// Whether the owner reclaims a lock that it held before the server restarted.
     pub reclaim: bool,
-    /// The owner waits for it, and asks again until it has it.
+    /// Whether the owner waits for the lock, and retries until it gets it.
     pub wait: bool,
-    /// The client takes CB_NOTIFY_LOCK.
+    /// Whether the client accepts CB_NOTIFY_LOCK.
     pub listens: bool,
 }
 
-/// Why a lock is not taken.
+/// Why a lock is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LockError {
-    /// Something is wrong.
+    /// The request or its state is not valid, or a limit is reached.
     State(StateError),
     /// Another owner holds a conflicting lock.
     Denied(Conflict<Holder>),
-    /// The holder of the conflicting lock waits for this owner.
+    /// The holder of the conflicting lock waits, perhaps through others, for this owner.
     Deadlock,
 }
 

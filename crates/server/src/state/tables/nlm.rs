@@ -1,4 +1,4 @@
-//! The hosts that use NLM, their owners, and the locks that they wait for.
+//! NLM hosts, their owners, and the locks that they wait for.
 
 use crate::handle::Node;
 use crate::state::tables::lock::{Holder, LockError};
@@ -10,74 +10,74 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use weir_vfs::{Lock, LockConflict as Conflict, LockRange as Range};
 
-/// Most locks that are waited for, or granted to hosts that do not know yet.
+/// Maximum number of locks that are waited for, or granted but not acknowledged.
 pub(in crate::state) const MAX_WAITING: usize = 16 << 10;
 
-/// How long after a host was asked in vain which run of it this is, it is asked again.
+/// How long the server waits before it asks a host again for its state number.
 pub(in crate::state) const ASK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Who holds locks: a process of a host.
+/// The owner of NLM locks: a process of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NlmOwner {
-    /// The host's address: callers choose their names, but addresses get the replies.
+    /// The host's address. A caller can choose its name freely, but replies go to its address.
     pub host: IpAddr,
-    /// The user of this machine that the owner is believed to be, and none else: hosts see to their own
-    /// users' owners, but this machine's users call for themselves.
+    /// The user ID, for callers on this machine. A remote kernel separates the owners of its users,
+    /// but on this machine every user can call the server directly, so users do not share owners.
     pub user: Option<u32>,
     /// The host's name for the owner.
     pub handle: Bytes,
-    /// The process, as the host numbers it.
+    /// The host's number for the process (`svid`).
     pub process: i32,
 }
 
-/// What a host is told with when its lock is granted.
+/// What the server needs to tell a host that its lock is granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplyTo {
-    /// What the host knows its request by.
+    /// The cookie of the host's request.
     pub cookie: Bytes,
-    /// The host's name for itself.
+    /// The host's name for itself (`caller_name`).
     pub caller: Bytes,
-    /// The address at which this server was called, which the host takes grants from.
+    /// The server address that the host called; the host accepts grants from this address only.
     pub server: IpAddr,
 }
 
-/// A lock to be taken.
+/// An NLM LOCK request.
 #[derive(Clone, Debug)]
 pub struct NlmLock {
-    /// Whose.
+    /// The owner.
     pub owner: NlmOwner,
     /// The file.
     pub node: Node,
-    /// The bytes.
+    /// The byte range.
     pub range: Range,
-    /// Whether it excludes readers as well.
+    /// Whether it is a write lock.
     pub exclusive: bool,
-    /// It was held before the server restarted.
+    /// Whether the owner reclaims a lock that it held before the server restarted.
     pub reclaim: bool,
-    /// Whether to wait for it, and whom to tell when it is granted.
+    /// Where to send the grant if the owner waits; `None` if it does not.
     pub wait: Option<ReplyTo>,
 }
 
-/// Why a lock or share reservation is not granted.
+/// Why a lock or share reservation is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NlmError {
     /// The host is not on disk yet.
     Unknown,
-    /// The host is said to have restarted, which is to be confirmed first.
+    /// A notice reports that the host has restarted, and the host has not confirmed it yet.
     Doubted,
-    /// Not while hosts reclaim what they had.
+    /// The grace period is active.
     Grace,
-    /// There is nothing to reclaim any more.
+    /// The host may not reclaim: grace is over, or the host held no locks.
     NoGrace,
     /// Another owner holds a conflicting lock.
     Denied(Conflict<Holder>),
     /// A share reservation of another owner conflicts.
     ShareDenied,
-    /// Another owner holds a conflicting lock, and this one is in line.
+    /// Another owner holds a conflicting lock, and this request is queued.
     Blocked,
-    /// The holder of the conflicting lock waits for this owner.
+    /// The holder of the conflicting lock waits, perhaps through others, for this owner.
     Deadlock,
-    /// A delegation is in the way, and has to be recalled first.
+    /// A conflicting delegation must be recalled first.
     Delegated,
     /// A table is full.
     TooMany,
@@ -93,7 +93,7 @@ impl From<LockError> for NlmError {
     }
 }
 
-/// A lock in line.
+/// A queued LOCK request.
 #[derive(Clone, Debug)]
 pub(in crate::state) struct Waiting {
     pub(in crate::state) owner: NlmOwner,
@@ -108,44 +108,44 @@ impl Waiting {
     }
 }
 
-/// A lock that was granted to a host which waited for it, and does not know yet.
+/// A lock that was granted to a waiting host, which has not acknowledged it yet.
 #[derive(Clone, Debug)]
 pub struct Granted {
-    /// Counts grants.
+    /// Identifies the grant.
     pub number: u64,
-    /// Whose.
+    /// The owner.
     pub owner: NlmOwner,
     /// The file.
     pub node: Node,
-    /// The bytes.
+    /// The byte range.
     pub range: Range,
-    /// Whether it excludes readers as well.
+    /// Whether it is a write lock.
     pub exclusive: bool,
-    /// Whom to tell.
+    /// Where to send the grant.
     pub to: ReplyTo,
-    /// What the owner held of the bytes before, oldest first. Counted among the ranges that are held.
+    /// The locks that the owner held in this range before, oldest first. They count as held ranges.
     pub before: Vec<Lock>,
 }
 
-/// The hosts that have locks, and those that have to be told of theirs.
+/// The NLM hosts, their queued requests, and the grants that they have not acknowledged.
 #[derive(Debug, Default)]
 pub(in crate::state) struct Hosts {
     pub(in crate::state) hosts: HashMap<IpAddr, Host>,
-    /// Files with waiters.
+    /// Files with queued requests.
     pub(in crate::state) queues: HashSet<Node>,
     pub(in crate::state) waiting: usize,
-    /// Files on which an owner waits, and for how many locks.
+    /// For each owner, the files on which it waits, and for how many locks.
     pub(in crate::state) waits: HashMap<NlmOwner, HashMap<Node, usize>>,
     pub(in crate::state) shares: usize,
     pub(in crate::state) granting: HashMap<u64, Granted>,
     pub(in crate::state) granted: u64,
-    /// Of `granting`: not taken by [`State::nlm_take_granted`] yet.
+    /// Those of `granting` that [`State::nlm_take_granted`] has not taken yet.
     pub(in crate::state) untold: Vec<u64>,
     pub(in crate::state) tell: Arc<Notify>,
 }
 
 impl Hosts {
-    /// A lock is in line no more.
+    /// Counts a request that has left its queue.
     pub(in crate::state) fn left_line(&mut self, owner: &NlmOwner, node: Node) {
         self.waiting -= 1;
         let Some(waits) = self.waits.get_mut(owner) else { return };
@@ -163,20 +163,20 @@ impl Hosts {
 
 #[derive(Debug)]
 pub(in crate::state) struct Host {
-    /// Files on which it has something, or had when last looked at.
+    /// Files on which it has locks, share reservations or queued requests, or had when last checked.
     pub(in crate::state) files: HashSet<Node>,
     pub(in crate::state) used: Duration,
     pub(in crate::state) run: HostRun,
-    /// The run that it is in now, as a notice says that is not confirmed.
+    /// The state number from a restart notice that the host has not confirmed.
     pub(in crate::state) doubt: Option<i32>,
 }
 
-/// Which run of a host this is, as its status monitor counts them.
+/// The state number of a host's status monitor, which changes when the host restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::state) enum HostRun {
-    /// It was not asked.
+    /// The server has not asked for it.
     Unasked,
-    /// It is being asked since then, or did not say.
+    /// The server asked for it at this time, and got no answer yet.
     Unknown {
         asked: Duration,
     },

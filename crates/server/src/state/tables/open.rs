@@ -1,4 +1,4 @@
-//! What is kept of an open, and what is asked and told of opens.
+//! Open state, and the requests and results of the open transitions.
 
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName, Principal};
@@ -8,7 +8,7 @@ use crate::state::tables::lock::LockOwner;
 use std::time::Duration;
 use weir_vfs::Access;
 
-/// An open of a file by an owner.
+/// An open of a file by an open-owner.
 #[derive(Clone, Debug)]
 pub(in crate::state) struct Open<F> {
     pub(in crate::state) client: ClientId,
@@ -16,70 +16,70 @@ pub(in crate::state) struct Open<F> {
     pub(in crate::state) node: Node,
     pub(in crate::state) seq: u32,
     pub(in crate::state) share: Share,
-    /// Who opened it last.
+    /// The principal that opened it last.
     pub(in crate::state) by: Principal,
-    /// Who made the file by opening it.
+    /// The principal that created the file with this open.
     pub(in crate::state) made_by: Option<Principal>,
-    /// Since when it waits for its owner to confirm it.
+    /// When it began to wait for OPEN_CONFIRM; `None` if it is confirmed.
     pub(in crate::state) unconfirmed: Option<Duration>,
-    /// A request was made to wait for a lock that was asked for under it.
+    /// Whether a lock request under it has been told to wait.
     pub(in crate::state) waits: bool,
-    /// Each combination that was opened, for downgrades.
+    /// Each share mode that was opened, to check downgrades.
     pub(in crate::state) opened: Vec<Share>,
     pub(in crate::state) reader: Option<F>,
     pub(in crate::state) writer: Option<F>,
 }
 
-/// How a file is used for longer than a request.
+/// The use of a file that outlasts its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// What the client named for it.
+    /// The stateid that the client sent.
     pub under: StateRef,
     /// The file.
     pub node: Node,
-    /// What is done to it.
+    /// The access that the use needs.
     pub access: Access,
 }
 
-/// Whether an open is new, or its client has had it already.
+/// Whether an open is new, or the client already has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// New.
+    /// A new open.
     New,
-    /// It was there before the server restarted.
+    /// The client had the open before the server restarted.
     Reclaim,
-    /// Its client opened the file on its own, under a delegation.
+    /// The client opened the file locally, under a delegation.
     Delegated,
 }
 
-/// An open to be made.
+/// An OPEN request.
 #[derive(Clone, Debug)]
 pub struct OpenRequest<F> {
-    /// Whose.
+    /// The client.
     pub client: ClientId,
-    /// The client's name for who opens.
+    /// The open-owner.
     pub owner: OwnerName,
     /// The file.
     pub node: Node,
-    /// What for.
+    /// Access and deny modes.
     pub share: Share,
-    /// New or reclaimed.
+    /// Whether it is new.
     pub claim: Claim,
-    /// Its owner has to confirm it; only of an owner that has nothing else open.
+    /// Whether the owner must send OPEN_CONFIRM; only for an owner without other opens.
     pub confirm: bool,
-    /// Who opens it.
+    /// The principal that opens it.
     pub by: Principal,
-    /// The file was made by this.
+    /// Whether this OPEN created the file.
     pub made: bool,
-    /// A handle for what [`share`](Self::share) gives access to.
+    /// An open file with the access of [`share`](Self::share).
     pub file: F,
 }
 
-/// What an owner has open of a file, at a moment.
+/// A snapshot of an owner's open of a file, if it has one.
 #[derive(Clone, Debug)]
 pub struct Opened(pub(in crate::state) Option<OpenedBefore>);
 
-/// Of an open that is there already: what the next OPEN of its owner changes.
+/// The fields of an existing open that the owner's next OPEN changes.
 #[derive(Clone, Debug)]
 pub(in crate::state) struct OpenedBefore {
     pub(in crate::state) seq: u32,
@@ -89,15 +89,16 @@ pub(in crate::state) struct OpenedBefore {
     pub(in crate::state) made_by: Option<Principal>,
 }
 
-/// What I/O under a stateid is done with.
+/// What I/O under a stateid uses.
 #[derive(Clone, Debug)]
 pub struct Io<F> {
-    /// The handle.
+    /// The open file.
     pub file: F,
-    /// Under whose locks.
+    /// The owner whose locks apply.
     pub lock_owner: Option<LockOwner>,
-    /// Who opened it last; under a delegation, who opened it when it was delegated.
+    /// The principal that opened it last; under a delegation, the one that opened the file when it
+    /// was delegated.
     pub opened_by: Option<Principal>,
-    /// Who made the file by opening it.
+    /// The principal that created the file with this open.
     pub made_by: Option<Principal>,
 }

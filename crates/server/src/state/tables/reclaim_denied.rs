@@ -1,27 +1,28 @@
-//! What a client may not reclaim.
+//! The files of which a client may not reclaim state.
 
 use crate::handle::Node;
 use std::collections::BTreeSet;
 
-/// Files that are told apart of a client that cannot be told what was taken.
+/// Maximum number of files recorded individually for a client whose acknowledgment the server does
+/// not get.
 pub(in crate::state) const MAX_UNTOLD: usize = 64;
 
-/// Files of which a client may reclaim nothing.
+/// The files of which a client may not reclaim state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimDenied {
-    /// Of no file.
+    /// All files.
     pub all: bool,
-    /// Of these not.
+    /// These files.
     pub files: BTreeSet<Node>,
 }
 
 impl ReclaimDenied {
-    /// Of no file may anything be reclaimed.
+    /// Denies every reclaim.
     pub fn all() -> Self {
         Self { all: true, files: BTreeSet::new() }
     }
 
-    /// Nothing is barred.
+    /// Whether no reclaim is denied.
     pub fn is_empty(&self) -> bool {
         !self.all && self.files.is_empty()
     }

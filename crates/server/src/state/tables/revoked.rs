@@ -1,26 +1,26 @@
-//! What is kept of a state that was taken away.
+//! The record of a revoked state.
 
 use crate::handle::Node;
 use crate::state::stateid::StateKey;
 
-/// Why a state was taken away.
+/// Why a state was revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Its client's lease was over, and another client wanted it.
+    /// Its client's lease expired, and another client wanted what it held.
     Expired,
-    /// Its export is served no more.
+    /// Its export is no longer served.
     Removed,
-    /// It is a delegation that was not given back.
+    /// It is a delegation that the client did not return in time.
     Recalled,
 }
 
-/// A state that was taken away from a client.
+/// A state that the server revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Revoked {
-    /// Which.
+    /// Its key.
     pub key: StateKey,
-    /// Of which file.
+    /// The file.
     pub node: Node,
-    /// Why.
+    /// The reason.
     pub why: Why,
 }

@@ -1,11 +1,11 @@
-//! A file as its store has it open for locks.
+//! A file that is open in its store for locking.
 
 use crate::state::tables::lock::Holder;
 use std::fmt;
 use std::sync::Arc;
 use weir_vfs::{Error, Lock, LockConflict as Conflict, LockRange, LockRange as Range, OpenFile};
 
-/// A file as its store has it open for locks.
+/// A file that is open in its store for locking.
 #[derive(Clone)]
 pub struct Machine(pub(in crate::state) Arc<dyn OpenFile>);
 
@@ -16,7 +16,7 @@ impl fmt::Debug for Machine {
 }
 
 impl Machine {
-    /// A lock of a program that is in the way.
+    /// The conflicting lock of a local program, if there is one.
     pub(in crate::state) fn conflict(
         &self,
         range: Range,
@@ -27,10 +27,11 @@ impl Machine {
         Some(Conflict { owner: Holder::Machine, range, exclusive })
     }
 
-    /// Takes a range.
+    /// Locks a range in the store. If the store fails for any other reason than a conflict, the range
+    /// counts as locked: NFS clients are still kept apart by the table.
     ///
     /// # Errors
-    /// A program's lock that is in the way.
+    /// The conflicting lock of a local program.
     pub(in crate::state) fn take(
         &self,
         range: Range,
@@ -43,16 +44,17 @@ impl Machine {
             }
             Ok(()) => Ok(()),
             Err(error) => {
-                tracing::debug!(%error, "a lock is not taken in the store");
+                tracing::debug!(%error, "cannot lock a range in the store");
                 Ok(())
             }
         }
     }
 
+    /// Unlocks ranges in the store.
     pub(in crate::state) fn give_back(&self, ranges: impl IntoIterator<Item = LockRange>) {
         for range in ranges {
             if let Err(error) = self.0.program_unlock(range) {
-                tracing::debug!(%error, "a lock is not given back to the store");
+                tracing::debug!(%error, "cannot unlock a range in the store");
             }
         }
     }
