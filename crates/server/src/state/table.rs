@@ -1,4 +1,4 @@
-//! All state: the tables, and the transitions that concern clients.
+//! [`State`]: all tables, and the transitions of clients.
 
 use crate::admission::AddressShares;
 use crate::handle::Node;
@@ -24,25 +24,25 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_vfs::RangeLocks;
 
-/// How long a client without state stays on disk.
+/// How long the disk record of a client without state is kept.
 pub(in crate::state) const IDLE: Duration = Duration::from_secs(10);
 
-/// What concerns one file.
+/// The state of one file.
 #[derive(Debug, Default)]
 pub(in crate::state) struct FileState {
     pub(in crate::state) opens: Vec<StateKey>,
     pub(in crate::state) lock_states: Vec<StateKey>,
     pub(in crate::state) ranges: RangeLocks<Holder>,
-    /// Share reservations of hosts that use NLM.
+    /// Share reservations of NLM hosts.
     pub(in crate::state) shares: Vec<(NlmOwner, Share)>,
-    /// Locks that hosts wait for, first come first served.
+    /// Locks that NLM hosts wait for, oldest request first.
     pub(in crate::state) waiting: Vec<nlm::Waiting>,
-    /// The file in its store, while something of it is locked or waited for.
+    /// The file, open in its store while a range of it is locked or waited for.
     pub(in crate::state) machine: Option<Machine>,
 }
 
 impl FileState {
-    /// Whether hosts that use NLM hold something, or wait for it.
+    /// Whether NLM hosts hold or wait for locks, or hold share reservations.
     pub(in crate::state) fn is_used_by_nlm(&self) -> bool {
         !self.shares.is_empty()
             || !self.waiting.is_empty()
@@ -58,33 +58,35 @@ impl FileState {
     }
 }
 
-/// All state.
+/// The state of all clients and hosts. `F` is the type of file handles.
 #[derive(Debug)]
 pub struct State<F> {
     /// The clients.
     pub clients: Clients,
     /// Their sessions.
     pub sessions: Sessions,
-    /// Reclaiming after a restart.
+    /// The grace period.
     pub grace: Grace,
     pub(in crate::state) files: HashMap<Node, FileState>,
     pub(in crate::state) opens: HashMap<StateKey, open::Open<F>>,
-    /// Of `opens`: those that wait for their owners to confirm them.
+    /// Those of `opens` that wait for OPEN_CONFIRM.
     pub(in crate::state) unconfirmed: Vec<StateKey>,
     pub(in crate::state) locks: HashMap<StateKey, lock::LockState>,
-    /// Ranges that are held in all files together.
+    /// Number of held ranges in all files.
     pub(in crate::state) held: usize,
-    /// Files that are held in their stores.
+    /// Files that are open in their stores for locking.
     pub(in crate::state) machines: HashSet<Node>,
     pub(in crate::state) nlm: nlm::Hosts,
     pub(in crate::state) lock_waiters: lock_waiters::LockWaiters,
     pub(in crate::state) delegations: delegation::Delegations<F>,
-    /// What was taken away, from whom, and why; the same as clients' [`Client::revoked`].
+    /// Revoked state of all clients, by key; holds the same entries as each [`Client::revoked`].
     pub(in crate::state) revoked: HashMap<StateKey, (ClientId, Why)>,
     /// Clients of minor version 0 that lost their lease.
     pub(in crate::state) lapsed: Lapsed,
+    /// Clients whose disk record is out of date.
     pub(in crate::state) unwritten: BTreeSet<Owner>,
-    /// Clients without state that are on disk still: a restart would wait for them, and that is all.
+    /// Clients without state whose disk record can be removed. Until then the only harm is that the
+    /// grace period after a restart waits for them.
     pub(in crate::state) idle: BTreeSet<Owner>,
     pub(in crate::state) refusals: Refusals,
     pub(in crate::state) limits: Limits,
@@ -93,7 +95,7 @@ pub struct State<F> {
 }
 
 impl<F: Clone> State<F> {
-    /// No state, in the run of the server that `ids` are of, with `grace` for earlier runs.
+    /// Empty state for the server run that `ids` identifies, with the grace period `grace`.
     pub fn new(ids: Ids, limits: Limits, grace: Grace) -> Self {
         Self {
             clients: Clients::new(ids, limits.lease, limits.clients),
@@ -119,13 +121,13 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// The bounds.
+    /// The limits.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Gives clients a longer lease, of which they learn when they ask; false if it is shorter: a
-    /// client that renews by the one it knows would be late.
+    /// Extends the lease time. Clients learn the new value when they read the attribute. Returns false
+    /// and changes nothing if `lease` is shorter: a client that renews by the old value would be late.
     pub fn extend_lease(&mut self, lease: Duration) -> bool {
         let longer = lease >= self.limits.lease;
         if longer {
@@ -143,7 +145,7 @@ impl<F: Clone> State<F> {
         loop {
             self.made += 1;
             let key = self.ids.state(self.made);
-            // Two counts with one name are next to impossible, and harmless like this.
+            // Two counts are very unlikely to give the same key; if they do, the next count is used.
             if self.newest(key).is_none() && !self.revoked.contains_key(&key) {
                 return key;
             }
@@ -153,8 +155,8 @@ impl<F: Clone> State<F> {
     /// EXCHANGE_ID ([`Clients::exchange_id`]).
     ///
     /// # Errors
-    /// As there; [`StateError::ClientInUse`] too while another principal's client of this name may
-    /// come back after a restart.
+    /// Those of [`Clients::exchange_id`], and [`StateError::ClientInUse`] while another principal's
+    /// client of this name may still reclaim.
     pub fn exchange_id(
         &mut self,
         owner: Owner,
@@ -174,10 +176,10 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Counts a client among those of the address that it is introduced from, if it is not counted yet.
+    /// Counts a client against the limit of its address, if it is not counted yet.
     ///
     /// # Errors
-    /// [`StateError::TooMany`]: the address has as many as it may have, and the client is forgotten again.
+    /// [`StateError::TooMany`] if an unconfirmed client exceeds the limit; the client is removed.
     pub(crate) fn take_place(
         &mut self,
         id: ClientId,
@@ -194,7 +196,7 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// SETCLIENTID ([`Clients::introduce`]), by a client that listens for callbacks at `callback`.
+    /// SETCLIENTID ([`Clients::introduce`]) of a client with the callback service `callback`.
     ///
     /// # Errors
     /// As [`exchange_id`](Self::exchange_id).
@@ -217,12 +219,12 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// CREATE_SESSION's, or SETCLIENTID_CONFIRM's, effect on its client: confirms it, frees what it
+    /// Confirms a client, for CREATE_SESSION or SETCLIENTID_CONFIRM, and frees the client that it
     /// replaces.
     ///
     /// # Errors
     /// [`StateError::StaleClientId`], [`StateError::NotSamePrincipal`], or
-    /// [`StateError::ClientInUse`]: by now another principal's client of this name has state.
+    /// [`StateError::ClientInUse`] if another principal's client of this name has state by now.
     pub fn confirm(
         &mut self,
         id: ClientId,
@@ -240,7 +242,8 @@ impl<F: Clone> State<F> {
         let owner = client.owner.clone();
         self.clients.check_name(&owner, principal, now)?;
         self.grace.check_name(&owner, principal, now)?;
-        // One that said goodbye in this grace is off the disk by now.
+        // A client that returned earlier in this grace period and left may have no disk record any
+        // more, so it is written again.
         let again = self.grace.has_returned(&owner);
         let client = self.clients.get_mut(id)?;
         client.renewed = client.renewed.max(now);
@@ -266,7 +269,8 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// Whether a session of a client fits, those counted out that it replaces when it is confirmed.
+    /// Makes room for a new session of a client. The sessions that the client replaces when it is
+    /// confirmed do not count.
     ///
     /// # Errors
     /// [`StateError::StaleClientId`], [`StateError::TooMany`].
@@ -275,7 +279,7 @@ impl<F: Clone> State<F> {
         self.make_room(Limited::Session, Asker::Client(id), now)
     }
 
-    /// RECLAIM_COMPLETE for all file systems.
+    /// RECLAIM_COMPLETE for all file systems (`rca_one_fs` is false).
     ///
     /// # Errors
     /// [`StateError::CompleteAlready`].
@@ -285,14 +289,15 @@ impl<F: Clone> State<F> {
             return Err(StateError::CompleteAlready);
         }
         client.reclaim_complete = true;
-        // Who has another's name, as far as the disk did not say whose it is, is not done for it.
+        // Only the client that may reclaim ends the wait for it. A client of another principal with
+        // the same name does not; both can exist if the disk record names no principal.
         if std::mem::take(&mut client.may_reclaim) {
             self.grace.completed(&client.owner);
         }
         self.lift_inherited(id)
     }
 
-    /// Whether a client may take new state, or (`reclaim`) state that it had before a restart.
+    /// Checks that a client may get new state or, with `reclaim`, state that it had before a restart.
     ///
     /// # Errors
     /// [`StateError::Grace`] or [`StateError::NoGrace`].
@@ -307,7 +312,7 @@ impl<F: Clone> State<F> {
             let open = self.grace.is_active(now) && client.may_reclaim;
             return if open { Ok(()) } else { Err(StateError::NoGrace) };
         }
-        // A client with sessions says when it is done reclaiming (RFC 8881 section 18.51.3).
+        // A client with sessions must send RECLAIM_COMPLETE first (RFC 8881 section 18.51.3).
         if self.grace.is_active(now) || (client.owner.sessions && !client.reclaim_complete) {
             return Err(StateError::Grace);
         }
@@ -330,7 +335,8 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// As [`purge`](Self::purge), for a client whose lease is over. In minor version 0 it is told so later.
+    /// Does what [`purge`](Self::purge) does, for a client whose lease has expired. Later requests of
+    /// a minor version 0 client return NFS4ERR_EXPIRED.
     pub(in crate::state) fn purge_silent(&mut self, id: ClientId) {
         if let Ok(client) = self.clients.get(id)
             && !client.owner.sessions
@@ -340,11 +346,11 @@ impl<F: Clone> State<F> {
         self.purge(id);
     }
 
-    /// A client by number, for a request of minor version 0 that names it.
+    /// The client with this ID, for a request of minor version 0.
     ///
     /// # Errors
-    /// [`StateError::Expired`] if it lost its lease, [`StateError::StaleClientId`] if it is none of that
-    /// version.
+    /// [`StateError::Expired`] if it lost its lease, [`StateError::StaleClientId`] if there is no
+    /// confirmed client of that version.
     pub fn named_client(&self, id: ClientId) -> Result<&Client, StateError> {
         match self.clients.get(id) {
             Ok(client) if client.confirmed && !client.owner.sessions => Ok(client),
@@ -353,7 +359,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Frees everything that a client has, and forgets it for good.
+    /// Removes a client, all its state, and its disk record.
     pub fn purge(&mut self, id: ClientId) {
         if let Some(client) = self.release(id)
             && client.is_recorded
@@ -362,7 +368,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Frees everything that a client has.
+    /// Removes a client and all its state. The disk record is left to the caller.
     pub(in crate::state) fn release(&mut self, id: ClientId) -> Option<Client> {
         let client = self.clients.remove(id)?;
         self.sessions.remove_of(id);
@@ -382,39 +388,40 @@ impl<F: Clone> State<F> {
         Some(client)
     }
 
-    /// Whether something is to be written.
+    /// Whether a disk record must be written before the next reply.
     pub(crate) fn has_unwritten(&self) -> bool {
         !self.unwritten.is_empty()
     }
 
-    /// A client's record is to be written, as what it is by then.
+    /// Marks the disk record of a client as out of date.
     pub(crate) fn is_to_be_written(&mut self, owner: Owner) {
         self.unwritten.insert(owner);
     }
 
-    /// Owners of whom the disk says what is no longer so: [`record_of`](Self::record_of) is to be
-    /// on it before the next reply.
+    /// Takes the clients whose disk record is out of date. The caller must write
+    /// [`record_of`](Self::record_of) for each before the next reply.
     pub fn take_unwritten(&mut self) -> Vec<Owner> {
         std::mem::take(&mut self.unwritten).into_iter().collect()
     }
 
-    /// Whether a client is to be taken off the disk, for which no reply waits.
+    /// Whether there are disk records of idle clients to remove. No reply waits for this.
     pub(crate) fn has_idle(&self) -> bool {
         !self.idle.is_empty()
     }
 
-    /// A client is to be taken off the disk, unless it has state by then.
+    /// Marks the disk record of a client for removal, unless the client has a record again by then.
     pub(crate) fn is_idle_on_disk(&mut self, owner: Owner) {
         self.idle.insert(owner);
     }
 
-    /// Owners of whom the disk says more than is so, which does no harm.
+    /// Takes the idle clients whose disk records can be removed.
     pub fn take_idle(&mut self) -> Vec<Owner> {
         std::mem::take(&mut self.idle).into_iter().collect()
     }
 
-    /// Periodic: frees clients that were silent for longer than the courtesy, takes
-    /// delegations away that were not given back in time, and forgets idle clients' records.
+    /// Periodic: purges clients that were silent for longer than the courtesy time, revokes
+    /// delegations that were not returned in time, removes the records of idle clients, and retries
+    /// waiting locks.
     pub fn sweep(&mut self, now: Duration) {
         self.end_reclaims(now);
         self.revoke_overdue(now);
@@ -440,11 +447,11 @@ impl<F: Clone> State<F> {
         self.detach_all_unlocked();
     }
 
-    /// Takes clients off the disk that have had nothing for a while: no grace period needs to wait for them
-    /// after a restart.
+    /// Removes the disk records of clients that have had no state for [`IDLE`], so that the grace
+    /// period after a restart does not wait for them.
     pub(in crate::state) fn unrecord_idle(&mut self, now: Duration) {
         if self.grace.is_active(now) {
-            // They may be about to reclaim, also if the server stops again meanwhile.
+            // They may be about to reclaim, even after another restart.
             return;
         }
         for client in self.clients.iter_mut() {
@@ -459,8 +466,8 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// DESTROY_SESSION. A client that leaves nothing behind with its last session is taken off the
-    /// disk at once.
+    /// DESTROY_SESSION. If it was the last session of a client without state, the client's disk record
+    /// is removed at once.
     pub fn destroy_session(&mut self, id: SessionId, now: Duration) {
         let Some(session) = self.sessions.remove(id) else { return };
         let is_last = self.sessions.of(session.client).next().is_none();
@@ -475,14 +482,14 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// A name for a copy that goes on in the background.
+    /// A new key for a copy in the background.
     pub fn name_copy(&mut self) -> StateKey {
         self.new_key()
     }
 
-    /// Frees what clients have open of an export that is served no more, and their locks in it.
+    /// Revokes the opens, locks and delegations in an export that is no longer served.
     pub fn drop_export(&mut self, export: u16) {
-        // First, so that nothing is granted to hosts that wait.
+        // This must be first: freed locks would otherwise be granted to waiting hosts.
         self.nlm_drop_export(export);
         let gone = self.files.iter().filter(|(node, _)| node.export == export);
         let opens: Vec<_> = gone.map(|(_, file)| file.opens.clone()).collect();
@@ -490,12 +497,12 @@ impl<F: Clone> State<F> {
         self.drop_delegations_of_export(export);
     }
 
-    /// What a client is called where another is told of it.
+    /// The ID under which `asker` learns of `client`: other clients do not see the real client ID.
     pub fn name_to(&self, asker: ClientId, client: ClientId) -> u64 {
         if asker == client { client.0 } else { self.ids.holder(client) }
     }
 
-    /// Whether a client can be called back, as far as is known.
+    /// Whether callbacks to a client are believed to work.
     pub fn can_call(&self, id: ClientId) -> bool {
         let Ok(client) = self.clients.get(id) else { return false };
         match client.callback {
@@ -510,7 +517,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// How many opens and lock states there are.
+    /// The numbers of opens and lock states.
     pub fn counts(&self) -> (usize, usize) {
         (self.opens.len(), self.locks.len())
     }

@@ -1,26 +1,28 @@
-//! Locks and share reservations of NFSv3's lock manager (NLM), in the same tables as NFSv4's.
+//! Locks and share reservations of the lock manager for NFSv3 (NLM), in the same tables as those of
+//! NFSv4.
 //!
 //! ```text
 //!            nlm_lock                    grant_waiting               nlm_acknowledged(true)
-//!   (none) ----------> waiting (in line) ------------> granting -----------------------------> held
+//!   (none) ----------> waiting (queued) -------------> granting -----------------------------> held
 //!                         |                               |
 //!                         | nlm_cancel, nlm_free          | acknowledged(false), cancel, unlock, free
 //!                         v                               v
 //!                       (none)                          (none), or what the owner held before
 //! ```
 //!
-//! 1. A host has locks only while it is in the table of hosts, and it comes into that table only
-//!    once it is on disk ([`State::nlm_remembered`]): so it is told of a restart.
-//! 2. NLM has no leases: what a host holds is held until the host gives it up, or restarts.
-//! 3. A lock that is granted to a waiter is held from that moment on, before the host knows:
-//!    no other owner can take it in between. One that the host does not want after all leaves its owner what
-//!    it held of those bytes before ([`Granted::before`]).
-//! 4. All tables are bounded: hosts as clients are, ranges and shares as those of NFSv4, together
-//!    with them; waiting locks by [`MAX_WAITING`].
-//! 5. Of a host that is said to have restarted nothing is granted before it is known whether it has
-//!    ([`State::nlm_doubt`]): what it takes now is not to be freed with what it had before.
-//! 6. Nothing is granted while an NFSv4 client has a delegation in the way, which is looked at in the
-//!    same transition; and what a host uses is not delegated.
+//! 1. A host holds locks only while it is in the table of hosts, and enters the table only once it
+//!    is recorded on disk ([`State::nlm_remembered`]). So the server can notify every host with
+//!    locks of a restart.
+//! 2. NLM has no leases: a host holds its locks until it frees them or restarts.
+//! 3. A lock granted to a waiting owner is held from the grant on, before the host has acknowledged
+//!    it, so that no other owner can take it meanwhile. If the host rejects the grant, the owner
+//!    gets back what it held in that range before ([`Granted::before`]).
+//! 4. All tables are bounded: hosts by the limit on clients, ranges and shares together with those
+//!    of NFSv4, and waiting locks by [`MAX_WAITING`].
+//! 5. While it is unknown whether a host has restarted ([`State::nlm_doubt`]), the server grants it
+//!    nothing: a new lock must not be freed along with those from before the restart.
+//! 6. Nothing is granted while an NFSv4 client has a conflicting delegation; the same transition
+//!    checks this. Files that a host uses are not delegated.
 
 use crate::handle::Node;
 use crate::state::room::Asker;
@@ -41,21 +43,21 @@ use tracing::warn;
 use weir_vfs::{Lock, LockConflict as Conflict, LockRange as Range, RangeLocks};
 
 impl<F: Clone> State<F> {
-    /// Whether one more host may have locks.
+    /// Whether the table has room for a host, or already has it.
     pub fn nlm_has_room_for(&self, host: IpAddr) -> bool {
         let hosts = &self.nlm.hosts;
         hosts.len() < self.limits.clients || hosts.contains_key(&host)
     }
 
-    /// Notes that a host is on disk.
+    /// Adds a host that has been recorded on disk.
     pub fn nlm_remembered(&mut self, host: IpAddr, now: Duration) {
         let host = self.nlm.hosts.entry(host);
         let new = Host { files: HashSet::new(), used: now, run: HostRun::Unasked, doubt: None };
         host.or_insert(new).used = now;
     }
 
-    /// Whether a host is to be asked which run of it this is. Says so once, and again after a while if
-    /// the host did not say.
+    /// Whether the caller should ask a host for its state number. Returns true once, and again after
+    /// [`ASK_AGAIN`] if the host has not answered.
     pub fn nlm_asks_run(&mut self, host: IpAddr, now: Duration) -> bool {
         let Some(host) = self.nlm.hosts.get_mut(&host) else { return false };
         let asks = match host.run {
@@ -69,14 +71,15 @@ impl<F: Clone> State<F> {
         asks
     }
 
-    /// Notes which run of a host this is; `None`: another, it is to be asked which.
+    /// Stores the state number of a host; `None` if it has changed and the host must be asked again.
     pub fn nlm_note_run(&mut self, host: IpAddr, run: Option<i32>) {
         if let Some(host) = self.nlm.hosts.get_mut(&host) {
             host.run = run.map_or(HostRun::Unasked, HostRun::Number);
         }
     }
 
-    /// Which run of a host its locks are of; `None`: it has none. `Some(None)`: it is not known.
+    /// The state number of a host when it took its locks. `None` if the host is not in the table,
+    /// `Some(None)` if the number is not known.
     pub fn nlm_run_of(&self, host: IpAddr) -> Option<Option<i32>> {
         self.nlm.hosts.get(&host).map(|host| match host.run {
             HostRun::Number(run) => Some(run),
@@ -84,20 +87,21 @@ impl<F: Clone> State<F> {
         })
     }
 
-    /// Notes that a host is said to be in another run, `noticed`, by a sender that may not be the host.
-    /// It takes nothing more until that is settled. False: it has no locks.
+    /// Notes a restart notice for a host, with its new state number. The sender may be forged, so the
+    /// host gets no new locks until [`nlm_settle`](Self::nlm_settle) or [`nlm_keep`](Self::nlm_keep).
+    /// Returns false if the host is not in the table.
     pub fn nlm_doubt(&mut self, host: IpAddr, noticed: i32) -> bool {
         let host = self.nlm.hosts.get_mut(&host);
         host.map(|host| host.doubt = Some(noticed)).is_some()
     }
 
-    /// Whether it is to be settled whether a host has restarted.
+    /// Whether a restart notice for a host is not confirmed yet.
     pub fn nlm_is_doubted(&self, host: IpAddr) -> bool {
         self.nlm.hosts.get(&host).is_some_and(|host| host.doubt.is_some())
     }
 
-    /// A host that is said to have restarted says which run of it this is: whether it has restarted,
-    /// and its locks are freed. `None`: that is settled.
+    /// Settles a restart notice with the state number that the host itself has given. If the host has
+    /// restarted, frees its locks and returns true. `None` if there is no notice to settle.
     pub fn nlm_settle(&mut self, host: IpAddr, run: i32) -> Option<bool> {
         let of_host = self.nlm.hosts.get_mut(&host)?;
         let noticed = of_host.doubt.take()?;
@@ -112,17 +116,18 @@ impl<F: Clone> State<F> {
         Some(restarted)
     }
 
-    /// A host that is said to have restarted cannot be asked: it keeps what it has.
+    /// Drops a restart notice for a host, for instance because the host does not answer. The host
+    /// keeps its locks.
     pub fn nlm_keep(&mut self, host: IpAddr) {
         if let Some(host) = self.nlm.hosts.get_mut(&host) {
             host.doubt = None;
         }
     }
 
-    /// LOCK. The same again while it is in line changes whom to tell.
+    /// LOCK. A request that repeats a queued one replaces it, at the end of the queue.
     ///
     /// # Errors
-    /// It is not granted, or not yet.
+    /// [`NlmError::Blocked`] if the request is queued, otherwise why it is refused.
     pub fn nlm_lock(&mut self, lock: NlmLock, now: Duration) -> Result<(), NlmError> {
         let NlmLock { owner, node, range, exclusive, reclaim, wait } = lock;
         self.nlm_check(owner.host, reclaim, now)?;
@@ -134,11 +139,11 @@ impl<F: Clone> State<F> {
         match self.take_range(node, &holder, (range, exclusive), Asker::Newcomer, now) {
             Ok(()) => {
                 self.leave_line(node, |w| w.is(&owner, range, exclusive));
-                // A host that asks again learns by the reply that it was granted the lock.
+                // The reply tells a host that retried that it has the lock.
                 self.end_grants(|g| (g.node, g.range) == (node, range) && g.owner == owner);
                 self.lock_under_grants(&owner, node, Lock { range, exclusive });
                 self.nlm_uses(owner.host, node, now);
-                // An exclusive lock may have become a shared one.
+                // The owner may have downgraded an exclusive lock to a shared one.
                 self.grant_waiting(node);
                 Ok(())
             }
@@ -166,7 +171,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// TEST: the lock that is in the way.
+    /// TEST: the conflicting lock, if there is one.
     ///
     /// # Errors
     /// [`NlmError::Grace`].
@@ -184,15 +189,15 @@ impl<F: Clone> State<F> {
         Ok(self.conflict(node, &Holder::Nlm(owner.clone()), range, exclusive, now))
     }
 
-    /// UNLOCK. A grant under way of any of it is void.
+    /// UNLOCK. Also ends unacknowledged grants that overlap the range.
     pub fn nlm_unlock(&mut self, owner: &NlmOwner, node: Node, range: Range) {
         self.end_grants(|g| g.node == node && g.owner == *owner && overlap(g.range, range));
         self.free_range(node, &Holder::Nlm(owner.clone()), range);
         self.nlm_used(owner.host, node);
     }
 
-    /// CANCEL: leaves the line; a lock that was granted meanwhile is given up, because the host
-    /// does not know of it. What the owner held before it keeps.
+    /// CANCEL: removes the request from the queue. If it was granted meanwhile, the host does not
+    /// know yet, so the grant is undone; the owner keeps what it held before.
     pub fn nlm_cancel(&mut self, owner: &NlmOwner, node: Node, range: Range, exclusive: bool) {
         self.leave_line(node, |w| w.is(owner, range, exclusive));
         let same = |g: &Granted| g.node == node && g.range == range && g.owner == *owner;
@@ -202,10 +207,10 @@ impl<F: Clone> State<F> {
         self.nlm_used(owner.host, node);
     }
 
-    /// SHARE, in the place of what the owner reserved before.
+    /// SHARE: replaces the owner's earlier share reservation of the file.
     ///
     /// # Errors
-    /// It is not granted.
+    /// Why it is refused.
     pub fn nlm_share(
         &mut self,
         owner: &NlmOwner,
@@ -238,7 +243,7 @@ impl<F: Clone> State<F> {
         self.nlm_used(owner.host, node);
     }
 
-    /// Frees everything that a host has: it restarted, or says that it needs nothing of it.
+    /// Frees everything that a host holds or waits for: the host restarted, or sent FREE_ALL.
     pub fn nlm_free(&mut self, host: IpAddr) {
         self.nlm_keep(host);
         let files = self.nlm.hosts.get_mut(&host).map(|h| std::mem::take(&mut h.files));
@@ -255,7 +260,8 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Frees what hosts have of an export that is served no more; who waits is granted nothing.
+    /// Frees what hosts hold in an export that is no longer served. Queued requests are dropped
+    /// without a grant.
     pub fn nlm_drop_export(&mut self, export: u16) {
         self.end_grants(|g| g.node.export == export);
         let nodes = self.files.keys().filter(|node| node.export == export);
@@ -274,8 +280,8 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Hosts that had nothing for a lease time, which are forgotten with this: they are to be taken
-    /// off the disk before they are [remembered](Self::nlm_remembered) again.
+    /// Removes and returns the hosts that have used no file for longer than a lease time. The caller
+    /// must remove their disk records before they are [remembered](Self::nlm_remembered) again.
     pub fn nlm_drop_idle(&mut self, now: Duration) -> Vec<IpAddr> {
         if self.grace.is_active(now) {
             return Vec::new();
@@ -289,23 +295,23 @@ impl<F: Clone> State<F> {
         gone
     }
 
-    /// Says when there is something for [`nlm_take_granted`](Self::nlm_take_granted).
+    /// Notified when [`nlm_take_granted`](Self::nlm_take_granted) has something to return.
     pub fn nlm_on_grant(&self) -> Arc<Notify> {
         self.nlm.tell.clone()
     }
 
-    /// Locks that were granted to hosts which are to be told now.
+    /// Takes the new grants, which the caller must send to their hosts.
     pub fn nlm_take_granted(&mut self) -> Vec<Granted> {
         let untold = std::mem::take(&mut self.nlm.untold);
         untold.iter().filter_map(|number| self.nlm.granting.get(number).cloned()).collect()
     }
 
-    /// Whether a host is still to be told of a grant.
+    /// Whether a grant still needs to be sent to its host.
     pub fn nlm_is_granting(&self, number: u64) -> bool {
         self.nlm.granting.contains_key(&number)
     }
 
-    /// A host has been told of a grant, and `wants` the lock or does not.
+    /// Ends a grant that its host has answered. The grant is undone unless the host `wants` the lock.
     pub fn nlm_acknowledged(&mut self, number: u64, wants: bool) {
         for granted in self.end_grants(|g| g.number == number) {
             if !wants {
@@ -314,7 +320,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Grants that the hosts need not be told of any more.
+    /// Ends the unacknowledged grants that `ends` selects, and returns them. Their locks stay held.
     fn end_grants(&mut self, ends: impl Fn(&Granted) -> bool) -> Vec<Granted> {
         let ended = self.nlm.granting.extract_if(|_, granted| ends(granted));
         let ended: Vec<Granted> = ended.map(|(_, granted)| granted).collect();
@@ -322,8 +328,8 @@ impl<F: Clone> State<F> {
         ended
     }
 
-    /// An owner takes a lock while the host does not know of a grant of the same bytes: if it does
-    /// not want that one, it still has this one.
+    /// Adds a lock that an owner has just taken to [`Granted::before`] of its unacknowledged grants
+    /// that overlap it: if the host rejects such a grant, the owner keeps this lock.
     fn lock_under_grants(&mut self, owner: &NlmOwner, node: Node, lock: Lock) {
         let granting = self.nlm.granting.values_mut();
         let theirs = |g: &&mut Granted| g.node == node && g.owner == *owner;
@@ -337,7 +343,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Gives up a lock that was granted in vain: its owner has what it had before.
+    /// Undoes a grant: its owner gets back what it held in that range before.
     fn take_back(&mut self, granted: Granted) {
         let Granted { owner, node, range, before, .. } = granted;
         let holder = Holder::Nlm(owner.clone());
@@ -345,22 +351,24 @@ impl<F: Clone> State<F> {
         self.change_ranges(node, range, |ranges| {
             ranges.unlock(&holder, range);
             for Lock { range, exclusive } in before {
-                // Where the grant was of less than it held, others may share it by now.
+                // If the grant downgraded an exclusive lock, others may hold shared locks by now; the
+                // owner then gets a shared one.
                 let kept = ranges.lock(&holder, range, exclusive);
                 if kept.is_err() && ranges.lock(&holder, range, false).is_err() {
-                    warn!("{}: a lock of {owner:?} is lost to another", owner.host);
+                    warn!("{}: cannot restore a lock of {owner:?}: another owner holds it", owner.host);
                 }
             }
         });
         for Lock { range, exclusive } in kept {
-            // In the store it may be held as the grant was. A program may have come between.
+            // The store may still hold the range in the mode of the grant. This fails if a local program
+            // has taken a conflicting lock; the table keeps the lock among NFS clients then.
             drop(self.machine_take(node, range, exclusive));
         }
         self.grant_waiting(node);
         self.nlm_used(owner.host, node);
     }
 
-    /// Whether a host's share reservation is in the way of one by `by`; `None`: by no host of NLM.
+    /// Whether a host's share reservation conflicts with one by `by`, which is `None` for NFSv4.
     pub(super) fn nlm_share_conflict(
         &self,
         node: Node,
@@ -371,7 +379,7 @@ impl<F: Clone> State<F> {
         shares.iter().any(|(owner, other)| Some(owner) != by && other.conflicts(share))
     }
 
-    /// Grants what can be granted of the locks that are waited for.
+    /// Grants the queued locks of a file that no longer conflict, in the order of the queue.
     pub(super) fn grant_waiting(&mut self, node: Node) {
         let mut at = 0;
         while self.held < self.limits.locks
@@ -412,14 +420,14 @@ impl<F: Clone> State<F> {
         self.nlm.waits.get(owner).into_iter().flat_map(|files| files.keys().copied())
     }
 
-    /// The locks of a file that are waited for, and by whom.
+    /// The queued locks of a file, and their owners.
     pub(super) fn nlm_line(&self, node: Node) -> impl ExactSizeIterator<Item = (&NlmOwner, Lock)> {
         let waiting = self.files.get(&node).map_or(&[][..], |file| &file.waiting);
         let lock = |w: &Waiting| Lock { range: w.range, exclusive: w.exclusive };
         waiting.iter().map(move |w| (&w.owner, lock(w)))
     }
 
-    /// Periodic: clients that went silent may hold what hosts wait for.
+    /// Periodic: retries queued locks, which clients with an expired lease may block.
     pub(super) fn retry_waiting(&mut self, now: Duration) {
         for node in self.nlm.queues.iter().copied().collect::<Vec<_>>() {
             let waiting = self.files.get(&node).map(|f| f.waiting.clone()).unwrap_or_default();
@@ -468,7 +476,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Notes that a host may have nothing on a file any more.
+    /// Updates [`Host::files`] after a host has freed something on a file.
     fn nlm_used(&mut self, host: IpAddr, node: Node) {
         let has = self.files.get(&node).is_some_and(|f| {
             f.ranges.owners().any(|owner| is_of(owner, host))

@@ -1,4 +1,4 @@
-//! What hosts have by NLM: grants in turn, reclaims, and what ends them.
+//! Tests of NLM state: grants in the order of the queue, reclaims, and what frees locks.
 
 use super::super::tests::{LEASE, NODE, T0, WRITE, lock_under, ready, request, state_after};
 use super::super::{Claim, Grace, Limits, LockOwner, LockTarget, OpenRequest, TO_END};
@@ -26,7 +26,7 @@ fn waiting(process: i32, exclusive: bool) -> NlmLock {
     NlmLock { wait: Some(to), ..lock(process, exclusive) }
 }
 
-/// State that knows the host.
+/// State with one host in the table.
 fn state() -> State<char> {
     let mut state = state_after(&[]);
     assert_eq!(state.nlm_lock(lock(1, true), T0), Err(NlmError::Unknown));
@@ -38,7 +38,7 @@ fn taken(state: &mut State<char>) -> Vec<i32> {
     state.nlm_take_granted().iter().map(|g| g.owner.process).collect()
 }
 
-/// Nothing is left in any table.
+/// Asserts that all tables are empty.
 fn assert_empty(state: &State<char>) {
     assert!(state.files.is_empty() && state.held == 0, "{state:?}");
     let Hosts { hosts, queues, waiting, waits, shares, granting, .. } = &state.nlm;
@@ -85,11 +85,11 @@ fn whoever_waits_is_granted_in_order_when_the_lock_is_freed() {
         assert_eq!(state.nlm_lock(waiting(process, exclusive), T0), Err(NlmError::Blocked));
     }
     assert_eq!(taken(&mut state), []);
-    // The one that asked again went to the end of the line.
+    // The owner that retried went to the end of the queue.
     state.unlock(a, v4, NODE, ALL).unwrap();
     let granted = state.nlm_take_granted();
     assert_eq!(granted.iter().map(|g| g.owner.process).collect::<Vec<_>>(), [2]);
-    // It is held before the host knows.
+    // It is held before the host is told.
     assert!(matches!(state.nlm_lock(lock(9, false), T0), Err(NlmError::Denied(_))));
     state.nlm_acknowledged(granted[0].number, true);
     state.nlm_unlock(&owner(2), NODE, ALL);
@@ -113,13 +113,13 @@ fn a_grant_that_is_not_wanted_goes_to_the_next() {
     state.nlm_acknowledged(two.number, false);
     let three = state.nlm_take_granted().remove(0);
     assert_eq!(three.owner.process, 3);
-    // Cancelled while the grant is on its way.
+    // The host cancels while the grant is on its way.
     state.nlm_cancel(&owner(3), NODE, Range { start: 5, end: 15 }, true);
     assert!(!state.nlm_is_granting(three.number));
     state.nlm_acknowledged(three.number, true);
     let four = state.nlm_take_granted().remove(0);
     assert_eq!(four.owner.process, 4);
-    // It asks again before it is told: the reply tells it.
+    // The host retries before it is told, so the reply tells it.
     state.nlm_lock(waiting(4, true), T0).unwrap();
     state.nlm_acknowledged(four.number, false);
     assert!(matches!(state.nlm_lock(lock(9, false), T0), Err(NlmError::Denied(_))));
@@ -175,9 +175,9 @@ fn an_export_that_is_gone_frees_what_hosts_had_of_it() {
     let read = Share { access: Access::READ, deny: Access::empty() };
     state.nlm_share(&owner(1), NODE, read, false, T0).unwrap();
     state.drop_export(NODE.export);
-    assert_eq!(taken(&mut state), [], "no host is granted what is gone");
+    assert_eq!(taken(&mut state), [], "nothing is granted in an export that is gone");
     let again = NlmLock { owner: owner(9), ..elsewhere.clone() };
-    assert!(matches!(state.nlm_lock(again, T0), Err(NlmError::Denied(_))), "the other stays");
+    assert!(matches!(state.nlm_lock(again, T0), Err(NlmError::Denied(_))), "the other lock stays");
     state.nlm_unlock(&owner(2), elsewhere.node, ALL);
     assert_empty(&state);
 }
@@ -269,7 +269,7 @@ fn an_upgrade_that_comes_to_nothing_leaves_the_lock_that_was_held_before() {
     let range = Range { start: 5, end: 15 };
     type End = fn(&mut State<char>, u64);
     let ends: [End; 3] = [
-        // The host refuses it, a CANCEL crosses it, and both.
+        // The host rejects the grant, a CANCEL crosses it, and both.
         |state, number| state.nlm_acknowledged(number, false),
         |state, _| state.nlm_cancel(&owner(1), NODE, Range { start: 5, end: 15 }, true),
         |state, number| {
@@ -282,7 +282,7 @@ fn an_upgrade_that_comes_to_nothing_leaves_the_lock_that_was_held_before() {
         state.nlm_lock(lock(1, false), T0).unwrap();
         state.nlm_lock(lock(2, false), T0).unwrap();
         assert_eq!(state.nlm_lock(waiting(1, true), T0), Err(NlmError::Blocked));
-        // Cancelled in line, it takes nothing away.
+        // Cancelling a queued request frees nothing.
         state.nlm_cancel(&owner(1), NODE, range, true);
         assert!(state.nlm_test(&owner(9), NODE, ALL, true, T0).unwrap().is_some());
         assert_eq!(state.nlm_lock(waiting(1, true), T0), Err(NlmError::Blocked));
@@ -293,7 +293,7 @@ fn an_upgrade_that_comes_to_nothing_leaves_the_lock_that_was_held_before() {
         let held: Vec<_> = state.files[&NODE].ranges.of(&Holder::Nlm(owner(1))).collect();
         assert_eq!(held, [Lock { range, exclusive: false }]);
         assert_eq!(state.held, 1);
-        // It is the lock of before: shared.
+        // It is the earlier lock, a shared one.
         state.nlm_lock(lock(3, false), T0).unwrap();
         state.nlm_free(HOST);
         assert_empty(&state);
@@ -324,11 +324,11 @@ fn a_host_that_does_not_say_which_run_it_is_in_is_asked_again_later() {
     let mut state = state();
     let soon = T0 + ASK_AGAIN - Duration::from_secs(1);
     assert!(state.nlm_asks_run(HOST, T0));
-    assert!(!state.nlm_asks_run(HOST, soon), "it is being asked");
+    assert!(!state.nlm_asks_run(HOST, soon), "the server has just asked");
     assert!(state.nlm_asks_run(HOST, T0 + ASK_AGAIN));
     assert!(!state.nlm_asks_run(HOST, T0 + ASK_AGAIN));
     state.nlm_note_run(HOST, Some(3));
-    assert!(!state.nlm_asks_run(HOST, T0 + ASK_AGAIN * 9), "that is known");
+    assert!(!state.nlm_asks_run(HOST, T0 + ASK_AGAIN * 9), "the number is known");
     state.nlm_note_run(HOST, None);
     assert!(state.nlm_asks_run(HOST, T0 + ASK_AGAIN * 9));
 }
