@@ -355,7 +355,10 @@ impl<F: Clone> State<F> {
                 // owner then gets a shared one.
                 let kept = ranges.lock(&holder, range, exclusive);
                 if kept.is_err() && ranges.lock(&holder, range, false).is_err() {
-                    warn!("{}: cannot restore a lock of {owner:?}: another owner holds it", owner.host);
+                    warn!(
+                        "{}: cannot restore a lock of {owner:?}: another owner holds it",
+                        owner.host
+                    );
                 }
             }
         });

@@ -21,8 +21,8 @@ pub(in crate::state) const ASK_AGAIN: Duration = Duration::from_secs(60);
 pub struct NlmOwner {
     /// The host's address. A caller can choose its name freely, but replies go to its address.
     pub host: IpAddr,
-    /// The user ID, for callers on this machine. A remote kernel separates the owners of its users,
-    /// but on this machine every user can call the server directly, so users do not share owners.
+    /// The local user to whom the owner is limited; `None` for remote hosts and the local superuser,
+    /// whose kernels name the owners of all their users.
     pub user: Option<u32>,
     /// The host's name for the owner.
     pub handle: Bytes,
