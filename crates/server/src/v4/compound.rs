@@ -1,14 +1,18 @@
-//! COMPOUND (RFC 8881 section 16.2): operations in order, to the first that fails.
+//! COMPOUND (RFC 8881 section 16.2): executes operations in order, until one fails.
 //!
-//! 1. An operation runs only if its row of the table lets it: in this minor version, at this
-//!    place, with these filehandles, and with room left for its result.
-//! 2. In a session, a compound runs once: its slot is given back, with the reply if that is to be
-//!    kept, on every way out.
-//! 3. What an operation changed of names, attributes and sizes is on disk before the next one begins.
-//! 4. What a compound took from other clients is off the disk before its reply goes out.
-//! 5. What results take is counted before the next operation begins ([`ReplyMemory`](crate::ReplyMemory)); one with
-//!    a result of variable length does not begin when there is no room for those before it.
-//! 6. No operation waits for memory while the reply holds pages of an earlier one: those are copied before.
+//! 1. An operation runs only if the operation table permits it in this minor version, at this
+//!    position and with these filehandles, and if there is room for its result.
+//! 2. In a session, a compound runs once. Its slot is freed on every path, with the reply if it is
+//!    to be cached.
+//! 3. The changes that an operation makes to names, attributes and sizes are durable before the
+//!    next operation begins.
+//! 4. If a compound revoked state of other clients, their disk records are updated before the reply
+//!    is sent.
+//! 5. The memory of a result is charged before the next operation begins
+//!    ([`ReplyMemory`](crate::ReplyMemory)). If the charge exceeds the limit, no operation with a
+//!    result of variable length begins.
+//! 6. No operation waits for memory while the reply pins pages of an earlier result: their data is
+//!    copied first.
 
 use super::context::{Context, InSession};
 use super::ops;
@@ -31,11 +35,11 @@ use weir_nfs::v4::{
 use weir_rpc::RECORD_HEADER_BYTES;
 use weir_xdr::{Bytes, Encoder};
 
-/// Most operations of a compound outside a session.
+/// Maximum number of operations in a compound of minor version 0.
 const MAX_OPERATIONS: u32 = 128;
-/// Longest tag.
+/// Maximum length of a tag, in bytes.
 const MAX_TAG_BYTES: usize = 1024;
-/// Number and status: what an operation that fails takes at least.
+/// Size of the result of a failed operation: its number and status.
 const FAILURE_BYTES: usize = 8;
 
 pub(crate) async fn run(
@@ -95,7 +99,7 @@ pub(crate) async fn run(
     Ok(reply)
 }
 
-/// Executes the operations, and appends the reply's body.
+/// Executes the operations, and appends the body of the reply.
 async fn execute(
     cx: &mut Context,
     header: &CompoundHeader,
@@ -149,7 +153,7 @@ async fn execute(
         }
         cx.reply_memory.set_made(reply.len());
         results += 1;
-        // One look at the clock ends an operation and begins the next.
+        // The end of an operation is the start of the next, so one clock read serves both.
         let took = begun.elapsed();
         begun += took;
         cx.services.metrics.count(&Executed {
@@ -164,7 +168,7 @@ async fn execute(
     reply.patch_u32(results_at, results);
 }
 
-/// Whether an operation may run here; sets the room for its result.
+/// Checks that an operation may run here, and sets the room for its result.
 fn gate(
     cx: &mut Context,
     header: &CompoundHeader,
@@ -173,7 +177,8 @@ fn gate(
     used: usize,
 ) -> Result<(), Error> {
     if !code.is_in(cx.minor) {
-        // Operations of later versions are unknown to an earlier one; the other way they are not.
+        // An operation of a later minor version is illegal; one of an earlier minor version is known
+        // but not supported.
         let known = (0..cx.minor).any(|earlier| code.is_in(earlier));
         return Err(if known { Error::NotSupp } else { Error::OpIllegal });
     }
@@ -195,7 +200,7 @@ fn gate(
         _ => {}
     }
     let (limit, too_big) = reply_limit(cx);
-    // The operation after this one must have room to fail.
+    // Leave room for the next operation to fail.
     let last = place + 1 == header.operations;
     let spare = if last { 0 } else { FAILURE_BYTES };
     (cx.used_bytes, cx.room) = (used, (limit as usize).saturating_sub(used + spare));
@@ -209,13 +214,14 @@ fn gate(
     Ok(())
 }
 
-/// Most bytes that a reply may have, and what is said of a longer one.
+/// The maximum size of the reply in bytes, and the error if a result exceeds it.
 fn reply_limit(cx: &Context) -> (u32, Error) {
     let limit = cx.session.map_or(cx.nfs.record_bytes as u32, |session| session.limit());
     (limit, cx.too_big())
 }
 
-/// The result in the place of one that is longer than its room and does not say that something was changed.
+/// The error that replaces a result without room. A result that reports a change is never replaced,
+/// because the client must learn of the change.
 fn too_big(cx: &Context, row: Row, result: &OpRes, bytes: usize) -> Option<OpRes> {
     let Row::V4(Some(code)) = row else { return None };
     let changes = !code.is_idempotent() && result.status().is_ok();
@@ -223,8 +229,8 @@ fn too_big(cx: &Context, row: Row, result: &OpRes, bytes: usize) -> Option<OpRes
         .then(|| OpRes::Failed(code, reply_limit(cx).1))
 }
 
-/// Whether an operation, one that clients send after a READ, never waits for memory or for room in the peer's
-/// replies.
+/// Whether an operation never waits for memory or for room in the peer's replies. Lists those that
+/// clients send after a READ.
 fn takes_no_memory(code: OpCode) -> bool {
     matches!(
         code,
@@ -244,8 +250,9 @@ async fn write_records(cx: &Context) -> Result<(), Refusal> {
     })
 }
 
-/// Tells a request from others, by who sends it, how long it is and how it begins: the operations and
-/// their arguments but for bulk data, of which no client sends two versions under one number by mistake.
+/// A hash that distinguishes requests with the same sequence number, of the credential, the length
+/// and the first bytes. These hold the operations and their arguments. Bulk data is left out: a
+/// client does not by mistake send different data under the same sequence number.
 fn digest(call: &Call) -> u64 {
     const BEGINNING: usize = 1024;
     let body = call.args.clone().into_rest();
@@ -257,12 +264,12 @@ fn digest(call: &Call) -> u64 {
 }
 
 fn header_bytes(call: &Call) -> usize {
-    // Transaction, direction, RPC version, program, version, procedure; two flavors and lengths.
+    // XID, message type, RPC version, program, version, procedure; two flavors and lengths.
     const FIXED: usize = 6 * 4 + 2 * 8;
     FIXED + call.header.cred.body.len().next_multiple_of(4) + call.header.verf.body.len()
 }
 
-/// Gives a session's slot back however the compound ends.
+/// Frees the session slot of a compound, however the compound ends.
 struct SlotGuard {
     services: Arc<Services>,
     session: Option<InSession>,
@@ -284,7 +291,7 @@ impl Drop for SlotGuard {
     }
 }
 
-/// Appends the reply's header; the places of its status and of its count of results.
+/// Appends the header of the reply. Returns the positions of its status and its result count.
 fn put_header(
     reply: &mut Encoder,
     status: Status,

@@ -1,4 +1,4 @@
-//! Where a compound stands: filehandles, stateids, who asks, and how much room its reply has.
+//! The context of a compound: filehandles, stateids, the caller, and the room in the reply.
 
 use super::status::{of_handle, of_state, of_vfs};
 use crate::admission::Identity;
@@ -31,12 +31,12 @@ pub(crate) struct InSession {
     pub(crate) sequence: u32,
     pub(crate) client: ClientId,
     pub(crate) fore: Channel,
-    /// The reply is to be kept.
+    /// Whether to cache the reply.
     pub(crate) keep: bool,
 }
 
 impl InSession {
-    /// Most bytes of the reply: fewer if it is to be kept.
+    /// Maximum size of the reply, in bytes; lower if it is to be cached.
     pub(crate) fn limit(&self) -> u32 {
         match self.keep {
             true => self.fore.max_cached.min(self.fore.max_response),
@@ -49,50 +49,50 @@ impl InSession {
 pub(crate) struct Context {
     pub(crate) nfs: Arc<Nfs4>,
     pub(crate) services: Arc<Services>,
-    /// The exports, as they are for this compound.
+    /// The table of exports; the same for the whole compound.
     pub(crate) exports: Arc<Table>,
     pub(crate) peer: Arc<Peer>,
     pub(crate) reply_memory: Arc<ReplyMemory>,
     pub(crate) identity: Identity,
     pub(crate) principal: Principal,
     pub(crate) minor: u32,
-    /// Operations in the compound.
+    /// Number of operations in the compound.
     pub(crate) operations: usize,
-    /// Tells the request from others of the same place in a session.
+    /// Distinguishes requests with the same slot and sequence number.
     pub(crate) digest: u64,
-    /// Bytes of the request, RPC header included.
+    /// Size of the request in bytes, RPC header included.
     pub(crate) request_bytes: usize,
     pub(crate) session: Option<InSession>,
     pub(crate) current: Option<Node>,
     pub(crate) saved: Option<Node>,
     pub(crate) current_stateid: Option<StateId>,
     pub(crate) saved_stateid: Option<StateId>,
-    /// Bytes of the reply before the result of this operation.
+    /// Size of the reply before the result of this operation, in bytes.
     pub(crate) used_bytes: usize,
-    /// Bytes left for the result of this operation, its number and status included.
+    /// Room for the result of this operation, including its number and status, in bytes.
     pub(crate) room: usize,
-    /// What was changed by this operation, and is to be durable before it is told of.
+    /// Files that this operation has changed, to be made durable before its result is sent.
     pub(crate) changed: Mutex<Vec<Node>>,
-    /// A reply to be sent as it is, in the place of the one being made.
+    /// A cached reply, to be sent instead of the one under construction.
     pub(crate) replay: Option<bytes::Bytes>,
 }
 
-/// What I/O on a file is done with.
+/// What I/O on a file uses.
 pub(crate) struct FileIo {
-    /// The handle.
+    /// The open file.
     pub(crate) file: File,
-    /// Under whose locks.
+    /// The owner whose locks apply.
     pub(crate) lock_owner: Option<LockOwner>,
-    /// The right to do it without an open. Held until the I/O is done.
+    /// For I/O without an open: keeps conflicting delegations away until the I/O is done.
     _claim: Option<Claim>,
 }
 
-/// A file of an export, and as whom it is used.
+/// A file of an export, and the user as whom the server accesses it.
 pub(crate) struct Target<'a> {
     pub(crate) node: Node,
     pub(crate) export: &'a Served,
     pub(crate) caller: Caller,
-    /// The caller may change nothing.
+    /// Whether the caller has read-only access to the export.
     pub(crate) read_only: bool,
 }
 
@@ -101,7 +101,7 @@ impl Target<'_> {
         self.export.fs()
     }
 
-    /// What the file's store can do.
+    /// The capabilities of the file's store.
     pub(crate) fn capabilities(&self) -> Capabilities {
         self.fs().store().capabilities()
     }
@@ -115,7 +115,7 @@ impl Target<'_> {
         self.fs().getattr(self.node.id).await.map_err(of_vfs)
     }
 
-    /// Whether the caller may find what lies in this directory.
+    /// Whether the caller may search this directory.
     pub(crate) async fn may_search(&self) -> Result<bool, Error> {
         self.export.may_search(&self.caller, self.node.id).await.map_err(of_vfs)
     }
@@ -127,15 +127,15 @@ impl Target<'_> {
 }
 
 impl Context {
-    /// The connection and the reply that data is read for.
+    /// The connection and the reply for which data is read.
     pub(crate) fn reader(&self) -> Reader<'_> {
         Reader { peer: &self.peer, memory: &self.reply_memory }
     }
 
-    /// Makes room for a result of `bytes`.
+    /// Reserves memory for a result of `bytes`.
     ///
     /// # Errors
-    /// [`Error::Delay`]: the call holds large results already, and there is no room for another.
+    /// [`Error::Delay`] if the call already holds large results and there is no room for another.
     pub(crate) async fn reserve(&self, bytes: usize) -> Result<(), Error> {
         self.reply_memory.reserve(bytes).await.map_err(|NoRoom| Error::Delay)
     }
@@ -148,13 +148,13 @@ impl Context {
         self.services.state.lock()
     }
 
-    /// The client whose session this is.
+    /// The client of the session.
     pub(crate) fn client(&self) -> Result<ClientId, Error> {
         self.session.map(|s| s.client).ok_or(Error::OpNotInSession)
     }
 
-    /// The client of a request: the session's, or in minor version 0 the one that it names, whose
-    /// lease that renews. A client with sessions has no other name there than its session's.
+    /// The client of a request. In a session, this is the session's client, and `named` is ignored. In
+    /// minor version 0 it is the client `named`, whose lease this renews.
     pub(crate) fn client_of(&self, named: types::ClientId) -> Result<ClientId, Error> {
         if self.minor > 0 {
             return self.client();
@@ -166,8 +166,9 @@ impl Context {
         Ok(id)
     }
 
-    /// The client of a request that changes a state, as [`client_of`](Self::client_of): in minor
-    /// version 0, the principal that opened the file asks for it, or the client's.
+    /// The client of a request that changes a state: the session's client, or in minor version 0 the
+    /// owner of the state, whose lease this renews. There the request must come from the principal
+    /// that opened the file, or from the client's.
     pub(crate) fn client_of_state(&self, id: crate::state::StateId) -> Result<ClientId, Error> {
         if self.minor > 0 {
             return self.client();
@@ -179,7 +180,7 @@ impl Context {
         Ok(client)
     }
 
-    /// The error for a result that the reply has no room for.
+    /// The error for a result that does not fit the reply.
     pub(crate) fn too_big(&self) -> Error {
         match self.session {
             Some(session) if session.limit() < session.fore.max_response => Error::RepTooBigToCache,
@@ -188,28 +189,28 @@ impl Context {
         }
     }
 
-    /// The client of the compound, if it is known without the operation's saying so.
+    /// The client of the session; `None` in minor version 0.
     pub(crate) fn known_client(&self) -> Option<ClientId> {
         self.session.map(|s| s.client)
     }
 
-    /// The request, to be named in callbacks.
+    /// This request as a referring call of callbacks (RFC 8881 section 20.9.3).
     pub(crate) fn referring(&self) -> Option<Referring> {
         self.session.map(|s| Referring { session: s.id, slot: s.slot, sequence: s.sequence })
     }
 
-    /// Makes way for a touch of a file that is not under an open: delegations of others are
-    /// recalled. Keep what it returns until the touch is done.
+    /// Recalls delegations of other clients that conflict with an access without an open. Keep the
+    /// returned claim until the access is done.
     pub(crate) async fn claim(&self, node: Node, touch: Touch) -> Result<Claim, Error> {
         self.services.recalls.claim(node, touch, self.known_client()).await.map_err(of_vfs)
     }
 
-    /// Has the client come back later, as long as others may take back what they had.
+    /// Fails with [`Error::Grace`] while clients may still reclaim opens.
     pub(crate) fn check_grace(&self) -> Result<(), Error> {
         self.services.recalls.check_grace().map_err(|InGrace| Error::Grace)
     }
 
-    /// Makes way for the removal or change of names ([`Recalls::claim_names`]).
+    /// Recalls delegations before names are removed or changed ([`Recalls::claim_names`]).
     ///
     /// [`Recalls::claim_names`]: crate::delegation::recall::Recalls::claim_names
     pub(crate) async fn claim_names(
@@ -235,20 +236,20 @@ impl Context {
         Ok(Target { node, export, caller: admitted.caller, read_only: admitted.read_only })
     }
 
-    /// Makes a file the current one; the current stateid is of another file then.
+    /// Sets the current filehandle, and clears the current stateid, which belongs to another file.
     pub(crate) fn set_current(&mut self, node: Node) {
         self.current = Some(node);
         self.current_stateid = None;
     }
 
-    /// Sets the current stateid (RFC 8881 section 16.2.3.1.2), and returns it.
+    /// Sets the current stateid (RFC 8881 section 16.2.3.1.2). Returns it in wire form.
     pub(crate) fn set_stateid(&mut self, id: crate::state::StateId) -> StateId {
         let wire = StateId { seqid: id.seq, other: id.key.to_wire() };
         self.current_stateid = Some(wire);
         wire
     }
 
-    /// Reads a stateid argument; the current one stands for itself.
+    /// Parses a stateid argument. The special "current stateid" yields the compound's current stateid.
     pub(crate) fn stateid(&self, wire: StateId) -> Result<StateRef, Error> {
         let read = |wire: StateId| StateRef::from_wire(wire.seqid, wire.other).map_err(of_state);
         if self.minor == 0 {
@@ -260,14 +261,13 @@ impl Context {
         match read(wire)? {
             StateRef::Current => match read(self.current_stateid.ok_or(Error::BadStateId)?)? {
                 StateRef::Current => Err(Error::BadStateId),
-                // An older copy of a stateid that has moved on meanwhile is not meant.
                 other => Ok(other),
             },
             other => Ok(other),
         }
     }
 
-    /// A stateid argument that must name a state.
+    /// Parses a stateid argument that must name a state.
     pub(crate) fn state_of(&self, wire: StateId) -> Result<crate::state::StateId, Error> {
         match self.stateid(wire)? {
             StateRef::Of(id) => Ok(id),
@@ -275,7 +275,7 @@ impl Context {
         }
     }
 
-    /// What I/O on the current file under a stateid is done with.
+    /// Prepares I/O on `target` under a stateid.
     pub(crate) async fn io(
         &self,
         target: &Target<'_>,
@@ -301,15 +301,15 @@ impl Context {
         }
         let file = target.export.open_for_io(&target.caller, target.node.id, access).await;
         let file = match file.map_err(of_vfs) {
-            // Directories, links and devices are no files to read (RFC 8881 section 18.22.3).
+            // Not a regular file (RFC 8881 section 18.22.3).
             Err(Error::Inval) => return Err(self.wrong_type(target).await),
             opened => opened?,
         };
         Ok(FileIo { file, lock_owner: None, _claim: Some(claim) })
     }
 
-    /// The handle for I/O under a stateid. A client with sessions uses its own in them alone; in minor
-    /// version 0 the stateid itself says whose it is.
+    /// The open file for I/O under a stateid. In a session, the stateid must belong to the session's
+    /// client; in minor version 0, the stateid itself identifies the client, whose lease this renews.
     fn io_under(
         &self,
         id: crate::state::StateId,
@@ -328,7 +328,7 @@ impl Context {
         Ok(io)
     }
 
-    /// Refuses a caller that may not do by itself what a stateid allows.
+    /// Checks that the caller itself has the right to an access that a stateid allows.
     pub(crate) async fn check_rights_under(
         &self,
         target: &Target<'_>,
@@ -339,10 +339,12 @@ impl Context {
         self.check_rights(target, &io, access).await
     }
 
-    /// Refuses I/O under an open to who may not do it by itself: a stateid is no right (as Linux's
-    /// nfsd_permission with NFSD_MAY_OWNER_OVERRIDE). Who made the file by that open may, too, where the
-    /// file is not its own because the store maps users. A file that has lost its last name lives through
-    /// its opens alone, and the store tells no rights to it any more: its owner goes on, and who opened it.
+    /// Refuses I/O under an open to a user without the right to do it: a stateid is no credential
+    /// (like Linux's `nfsd_permission` with `NFSD_MAY_OWNER_OVERRIDE`).
+    ///
+    /// The principal that created the file with this open has access even if the store maps users and
+    /// so another user owns the file. If the last name of the file is removed, the store can no longer
+    /// check rights; then the file's owner and the principal that opened it have access.
     async fn check_rights(
         &self,
         target: &Target<'_>,
@@ -365,14 +367,15 @@ impl Context {
         }
     }
 
-    /// As [`io`](Self::io), for a change of what the file holds, which is about to be made.
+    /// Like [`io`](Self::io), for a change of the file's content. Also clears the set-user-ID and
+    /// set-group-ID bits that the change must clear.
     pub(crate) async fn io_to_change(
         &self,
         target: &Target<'_>,
         stateid: StateId,
     ) -> Result<FileIo, Error> {
         let io = self.io(target, stateid, Access::WRITE).await?;
-        // The superuser takes nothing away, and is not made to wait for attributes.
+        // A write by the superuser clears no bits, so it does not have to wait for attributes.
         if matches!(&target.caller, Caller::As(cred) if cred.uid != 0) {
             let attr = io.file.getattr().await.map_err(of_vfs)?;
             set_id::clear(target.fs(), &target.caller, &attr).await.map_err(of_vfs)?;
@@ -380,14 +383,15 @@ impl Context {
         Ok(io)
     }
 
-    /// Notes files whose names or attributes were changed: the compound has them on disk before it
-    /// goes on, once the operation has let go of its locks ([`commit_changes`](Self::commit_changes)).
+    /// Notes files whose names or attributes have changed. The compound makes them durable after the
+    /// operation has released its locks, before it continues
+    /// ([`commit_changes`](Self::commit_changes)).
     pub(crate) fn changed(&self, nodes: &[Node]) {
         self.changed.lock().extend_from_slice(nodes);
     }
 
-    /// Makes durable what was noted, as far as exports promise that. Not to be waited for under the
-    /// lock of a directory: commits of one directory share syncs.
+    /// Makes the noted changes durable, as far as the export promises that. Do not hold the lock of a
+    /// directory meanwhile: commits of one directory share syncs, which the lock would prevent.
     pub(crate) async fn commit_changes(&self) -> Result<(), Error> {
         let changed = std::mem::take(&mut *self.changed.lock());
         // One operation changes one export.
@@ -397,7 +401,7 @@ impl Context {
         self.services.committer.commit(export, nodes).await.map_err(of_vfs)
     }
 
-    /// The error for I/O on what is no regular file.
+    /// The error for I/O on a file that is not a regular file.
     pub(crate) async fn wrong_type(&self, target: &Target<'_>) -> Error {
         match target.attr().await {
             Ok(attr) if attr.kind == weir_vfs::FileKind::Directory => Error::IsDir,
@@ -411,10 +415,9 @@ impl Context {
         }
     }
 
-    /// A directory's change attribute before and after a change of it, no other change being
-    /// in between: the directory's lock is held
-    /// ([`Changes`](crate::export::directory_change::Changes)). They are told
-    /// to be those around this change alone only if no other machine changes the directory.
+    /// The change attribute of a directory before and after a change. The caller holds the directory's
+    /// lock ([`Changes`](crate::export::directory_change::Changes)), so no other change of this server
+    /// is in between. The pair is marked atomic only if all changes go through this machine.
     pub(crate) async fn change_info(
         &self,
         fs: &CachedFs,

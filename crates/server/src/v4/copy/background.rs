@@ -1,27 +1,30 @@
-//! Copies that go on after their COPY was answered (RFC 7862 section 4).
+//! Asynchronous copies: COPY operations that continue in the background after the reply (RFC 7862
+//! section 4).
 //!
 //! ```text
-//!         start            all copied, or an error      told, or asked (OFFLOAD_STATUS), or a lease later
-//!  COPY --------> running ------------------------> ended ---------------------------------------------> (none)
+//!         start            all copied, or an error      CB_OFFLOAD or OFFLOAD_STATUS, or a lease later
+//!  COPY --------> running ------------------------> ended --------------------------------------> (none)
 //!                    | OFFLOAD_CANCEL, the client is gone, the server stops
 //!                    v
 //!                 (none)
 //! ```
 //!
-//! A copy whose file is closed, or taken away from its client, ends with an error.
+//! A copy ends with an error if a file is closed, or the state that it uses is revoked.
 //!
-//! 1. At most `MAX_RUNNING` copies run, `MAX_OF_CLIENT` of one client; a COPY
-//!    beyond that is done, as far as it goes, before it is answered.
-//! 2. A copy belongs to a client: no other client learns of it, and it ends with the client.
-//! 3. While it runs, no client is given a delegation of the file that it writes.
-//! 4. It runs under the stateids of its COPY and in its export: each piece is written after a look whether
-//!    they are there still, and allow it; under special stateids, whether no share reservation forbids it. Who
-//!    is given a file after that has changed waits for the writes that were under way then
-//!    ([`Copies::quiesce`]), and no other follows. No client waits for the source's store, and a copy that waits
-//!    for it looks every [`LOOK_EVERY`] whether it may still go on.
-//! 5. Once OFFLOAD_CANCEL is answered nothing is written, and the client is told nothing.
-//! 6. A piece is written with the job's turn held ([`Job::turn`]), and the client told with
-//!    [`Job::telling`] held.
+//! 1. At most `MAX_RUNNING` copies run, `MAX_OF_CLIENT` per client. Beyond that, COPY is
+//!    synchronous, and copies as much as one call may.
+//! 2. A copy belongs to a client: other clients cannot query or cancel it, and it ends with the
+//!    client.
+//! 3. While it runs, the server does not delegate the destination file.
+//! 4. A copy depends on the stateids of its COPY and on its export. Before it writes a piece, it
+//!    checks that they are still valid and allow the access; with special stateids, that no share
+//!    reservation denies it. A client that gets a file after this has changed waits for the write
+//!    in progress ([`Copies::quiesce`]), and the copy writes no further piece. No client waits for
+//!    a read from the source. A copy that waits for such a read repeats the check every
+//!    [`LOOK_EVERY`].
+//! 5. After the reply to OFFLOAD_CANCEL, the copy writes nothing and sends no CB_OFFLOAD.
+//! 6. The copy holds [`Job::turn`] while it writes a piece, and [`Job::telling`] while it sends
+//!    CB_OFFLOAD.
 
 use crate::callback::Callbacks;
 use crate::handle::{HANDLE_BYTES, Node};
@@ -42,26 +45,26 @@ use weir_nfs::v4::{CbOp, CbOpRes, Error};
 use weir_pagecache::File;
 use weir_xdr::List;
 
-/// How often a client is told that its copy has ended, before it is left to ask.
+/// How often the server tries CB_OFFLOAD. After that, the client has to ask with OFFLOAD_STATUS.
 const TELLINGS: usize = 5;
-/// How long to wait before it is told again.
+/// Time between two attempts.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How often a copy that waits for its source looks whether it may still go on.
+/// How often a copy that waits for its source checks whether it may continue.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A copy to be done in the background.
+/// A copy to run in the background.
 pub(crate) struct Order {
     pub(crate) client: ClientId,
-    /// The file that is written to, and its handle.
+    /// The destination file, and its handle.
     pub(crate) node: Node,
     pub(crate) handle: [u8; HANDLE_BYTES],
-    /// How the files are used, and under which states.
+    /// The uses of source and destination, each with its stateid.
     pub(crate) uses: [Use; 2],
     pub(crate) copying: Copying,
     pub(crate) changing: ChangeGuard,
 }
 
-/// Does the copies in the background.
+/// Runs copies in the background.
 pub(crate) struct Background {
     pub(crate) copies: Arc<Copies>,
     pub(crate) state: Arc<Mutex<State<File>>>,
@@ -71,7 +74,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Begins a copy; its name.
+    /// Starts a copy. Returns its stateid.
     pub(crate) fn start(self: &Arc<Self>, order: Order) -> StateId {
         let key = self.state.lock().name_copy();
         let job = Arc::new(Job {
@@ -109,7 +112,7 @@ impl Background {
                     Forbidden::State(error) => of_state(error),
                 });
             }
-            // What forbade the copy may be gone again.
+            // `is_to_end` has resolved, but what forbade the copy is gone again: read again.
             let Some(piece) = piece else { continue };
             let step = match piece {
                 Ok(piece) => copying.write(piece).await,
@@ -121,10 +124,10 @@ impl Background {
                 Err(error) => break Err(error),
             };
             drop(turn);
-            // Copies from memory never wait: others are to have their turn.
+            // Copies between cached pages may never wait, so let other tasks run.
             tokio::task::yield_now().await;
         };
-        // The files are closed, and may be delegated, before the client knows.
+        // Before the client learns of the end: it may open the files then, and expect a delegation.
         drop((copying, changing));
         *job.ended.lock() = Some(ended);
         let count = job.copied.load(Ordering::Relaxed);
@@ -140,7 +143,7 @@ impl Background {
         let stateid = StateId { seqid: 1, other: key.to_wire() };
         let op = CbOp::Offload(offload::Args { file: handle[..].into(), stateid, outcome });
         for _ in 0..TELLINGS {
-            // The reply to the COPY may not have arrived yet: the client refuses what it does not know.
+            // The client rejects the callback if the reply to COPY has not arrived yet.
             let told = {
                 let _telling = job.telling.lock().await;
                 if job.cancel.is_cancelled() {
@@ -149,7 +152,7 @@ impl Background {
                 }
                 tokio::select! {
                     told = self.callbacks.call(client, op.clone(), None) => told,
-                    // OFFLOAD_CANCEL waits for this.
+                    // OFFLOAD_CANCEL waits for `telling`, so stop at once.
                     () = job.cancel.cancelled() => continue,
                 }
             };
@@ -164,7 +167,7 @@ impl Background {
         self.copies.remove(key);
     }
 
-    /// Resolves when a copy's client is gone, or its files are not its client's to use any more.
+    /// Resolves when the client of a copy is gone, or may no longer use the files.
     async fn is_to_end(&self, job: &Job) {
         loop {
             sleep(LOOK_EVERY).await;

@@ -1,4 +1,5 @@
-//! Copies within the server (RFC 7862 section 4): piece by piece, and in the background after the reply.
+//! Copies within the server (RFC 7862 section 4): the copying itself (`piecewise`), and copies that
+//! continue after the reply (`background`).
 
 pub(crate) mod background;
 pub(crate) mod piecewise;

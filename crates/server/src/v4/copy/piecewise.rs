@@ -1,8 +1,8 @@
-//! A copy within the server, piece by piece, through the page cache: holes stay holes and cost
-//! nothing, however long they are; bytes cross no wire. Reads and writes are those of the client that
-//! asks for the copy, as far as the export's cache policy goes.
+//! Copies between files of one export, piece by piece, through the page cache. Holes are preserved
+//! and cost nothing, whatever their length. For the export's cache policy, reads and writes count
+//! as those of the client that asked for the copy.
 //!
-//! A piece owns its bytes: a copy that waits, for memory above all, holds no pages of the cache.
+//! A piece owns its bytes: a copy that waits, usually for memory, pins no pages of the cache.
 
 use crate::export::Served;
 use crate::operation::set_id;
@@ -15,16 +15,16 @@ use weir_nfs::v4::Error;
 use weir_pagecache::{File, Segment, Segments};
 use weir_vfs::{Caller, SegmentKind};
 
-/// Most bytes of data in a piece.
+/// Maximum size of the data in a piece, in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// A copy that is under way.
+/// A copy in progress.
 pub(crate) struct Copying {
-    /// Of both files.
+    /// The export of both files.
     export: Arc<Served>,
-    /// Whose copy it is.
+    /// The client's address.
     peer: IpAddr,
-    /// On whose behalf.
+    /// The user on whose behalf the server copies.
     caller: Caller,
     source: FileIo,
     destination: FileIo,
@@ -33,36 +33,36 @@ pub(crate) struct Copying {
     left: u64,
 }
 
-/// A part of the source, from where the copy is.
+/// The next part of the source.
 pub(crate) enum Piece {
-    /// There is no more.
+    /// The end of the copy or of the source.
     End,
-    /// Bytes of a hole.
+    /// A hole of this many bytes.
     Hole(u64),
-    /// Data, and holes of which the cache knows within it.
+    /// Data, with the holes in it that the cache knows of.
     Data(Vec<Part>),
 }
 
 /// A part of [`Piece::Data`].
 pub(crate) enum Part {
-    /// Bytes of data.
+    /// Data.
     Bytes(Vec<u8>),
-    /// Bytes of a hole.
+    /// A hole of this many bytes.
     Hole(u64),
 }
 
 /// What a step copied.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Step {
-    /// Bytes of the files.
+    /// Bytes copied, holes included.
     pub(crate) bytes: u64,
     /// Bytes of data among them.
     pub(crate) data: u64,
 }
 
 impl Copying {
-    /// A copy of `len` bytes, from a file and an offset to others of the same export, for a client at
-    /// `peer` and one of its users.
+    /// A copy of `len` bytes between two files of the same export, each with its offset, for the user
+    /// `caller` of the client at `peer`.
     pub(crate) fn new(
         (export, peer, caller): (Arc<Served>, IpAddr, Caller),
         (source, from): (FileIo, u64),
@@ -72,24 +72,24 @@ impl Copying {
         Self { export, peer, caller, source, destination, from, to, left: len }
     }
 
-    /// The file that is copied to.
+    /// The file that the copy writes to.
     pub(crate) fn destination(&self) -> &File {
         &self.destination.file
     }
 
-    /// Copies the next piece, or the whole of the next hole; nothing at the end.
+    /// Copies the next piece, or the whole of the next hole. Copies nothing at the end.
     ///
     /// # Errors
-    /// What the store says; the pieces before are copied.
+    /// Any error of the store; the pieces before remain copied.
     pub(crate) async fn step(&mut self) -> Result<Step, Error> {
         let piece = self.read().await?;
         self.write(piece).await
     }
 
-    /// Reads the next piece; the same again until it is written.
+    /// Reads the next piece. The position advances only when the piece is written.
     ///
     /// # Errors
-    /// What the store says.
+    /// Any error of the store.
     pub(crate) async fn read(&self) -> Result<Piece, Error> {
         if self.left == 0 {
             return Ok(Piece::End);
@@ -105,21 +105,21 @@ impl Copying {
                 let read = source.read_segments_async(self.from, len, flags).await;
                 Ok(Piece::Data(copied(read.map_err(of_vfs)?, len as u64)))
             }
-            // The file was made shorter meanwhile.
+            // The source was truncated meanwhile.
             Err(weir_vfs::Error::NoSuchRange) => Ok(Piece::End),
             Err(error) => Err(of_vfs(error)),
         }
     }
 
-    /// Writes the piece that was read.
+    /// Writes the piece that [`read`](Self::read) returned.
     ///
     /// # Errors
-    /// What the store says; the pieces before are copied.
+    /// Any error of the store; the pieces before remain copied.
     pub(crate) async fn write(&mut self, piece: Piece) -> Result<Step, Error> {
         if matches!(piece, Piece::End) {
             return Ok(Step::default());
         }
-        // The file may have become a program that runs as its owner since the piece before.
+        // The destination may have become a set-user-ID program since the last piece.
         if matches!(&self.caller, Caller::As(cred) if cred.uid != 0) {
             let attr = self.destination.file.getattr().await.map_err(of_vfs)?;
             set_id::clear(self.export.fs(), &self.caller, &attr).await.map_err(of_vfs)?;
@@ -142,7 +142,7 @@ impl Copying {
         Ok(step)
     }
 
-    /// Writes as many of the bytes as the cache takes; says how many.
+    /// Writes as much of the data as the cache accepts. Returns the number of bytes.
     async fn write_data(&self, parts: Vec<Part>) -> weir_vfs::Result<u64> {
         let destination = &self.destination.file;
         let mut copied = 0;
@@ -167,7 +167,7 @@ impl Copying {
     }
 }
 
-/// A copy of what was read, at most `len` bytes of the file; the pages go back to the cache.
+/// Copies the first `len` bytes out of the cache, and releases the pages.
 fn copied(found: Segments, len: u64) -> Vec<Part> {
     let mut left = len;
     let mut parts = Vec::with_capacity(found.segments.len());
@@ -181,7 +181,7 @@ fn copied(found: Segments, len: u64) -> Vec<Part> {
                 left -= bytes.len() as u64;
                 Part::Bytes(bytes)
             }
-            // The last one may reach past what was asked for.
+            // The last hole may extend past the requested range.
             Segment::Hole { start, end } => {
                 let hole = (end - start).min(left);
                 left -= hole;
