@@ -1,12 +1,14 @@
-//! NFSv4: compounds of operations, executed one by one.
+//! NFSv4: executes compounds of operations.
 //!
 //! - `program`: the RPC program. `nfs4`: what its compounds share.
-//! - `compound`: the order of operations, which of them may run, replies kept and replayed.
-//! - `context`: a compound's filehandles, stateids, and caller.
+//! - `compound`: runs the operations of a compound in order.
+//! - `context`: the filehandles, stateids and caller of a compound.
 //! - `ops`: the operations, in small families.
-//! - `copy`: COPY, piece by piece, and in the background.
-//! - `owner_seqid`: the order of requests in minor version 0. `attrs`, `acl`: attributes. `status`:
-//!   errors. `idmap`: names of users and groups. `open_arguments`: what OPEN supports.
+//! - `copy`: copies within the server, synchronous and asynchronous.
+//! - `owner_seqid`: the order of an owner's requests in minor version 0. `retransmission`: the
+//!   duplicate request cache of minor version 0.
+//! - `attrs`, `acl`: attributes. `idmap`: names of users and groups. `status`: errors.
+//!   `open_arguments`: what OPEN supports.
 
 mod acl;
 mod attrs;

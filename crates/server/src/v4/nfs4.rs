@@ -1,4 +1,4 @@
-//! What the compounds of NFSv4 share.
+//! [`Nfs4`]: what all NFSv4 compounds share.
 
 use crate::operation::reply_cache::Replies;
 use crate::services::Services;
@@ -11,29 +11,29 @@ use tokio_util::sync::CancellationToken;
 use weir_nfs::v4::Bitmap;
 use weir_nfs::v4::attr::OF_DELEGATES;
 
-/// How NFSv4 is served.
+/// The options of the NFSv4 server.
 pub(crate) struct Options {
     pub(crate) versions: Versions,
-    /// Largest record, in bytes.
+    /// Maximum size of an RPC record, in bytes.
     pub(crate) record_bytes: usize,
-    /// The server's name for itself: the same in every run, and no other server's.
+    /// The server owner and scope: unique to this server, and the same in every run.
     pub(crate) identity: [u8; 16],
-    /// The domain after the names of owners and groups; `None`: they are numbers.
+    /// The domain of owner and group names; `None` to send numeric IDs.
     pub(crate) id_domain: Option<String>,
-    /// Clients may answer for the times of files that they have delegated.
+    /// Whether clients with a write delegation may maintain the times of the file.
     pub(crate) delegated_times: bool,
-    /// Most open owners and lock owners of minor version 0.
+    /// Maximum number of open-owners and lock-owners of minor version 0.
     pub(crate) max_owners: usize,
-    /// Most bytes of their names and kept results.
+    /// Maximum size of their names and cached results, in bytes.
     pub(crate) owner_bytes: usize,
 }
 
-/// The program NFS, version 4.
+/// The NFS program, version 4.
 pub(crate) struct Nfs4 {
     pub(crate) services: Arc<Services>,
     pub(crate) background: Arc<Background>,
     pub(crate) owners: OwnerTable,
-    /// To compounds of minor version 0.
+    /// The duplicate request cache of minor version 0.
     pub(crate) replies: Replies,
     pub(crate) id_map: IdMap,
     pub(crate) delegated_times: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Nfs4 {
 }
 
 impl Nfs4 {
-    /// Copies in the background end when `stop` is cancelled.
+    /// Creates the program. Background copies end when `stop` is cancelled.
     pub(crate) fn new(services: Arc<Services>, options: Options, stop: CancellationToken) -> Self {
         let Options { versions, record_bytes, identity, delegated_times, .. } = options;
         let background = Arc::new(Background {
@@ -74,7 +74,7 @@ impl Nfs4 {
         if self.delegated_times { Bitmap::EMPTY } else { OF_DELEGATES }
     }
 
-    /// Forgets the owners of minor version 0 that have been silent for long.
+    /// Periodic: forgets idle owners of minor version 0.
     pub(crate) fn sweep(&self) {
         let lease = self.services.state.lock().limits().lease;
         self.owners.sweep(&self.services.state, lease, self.services.now());

@@ -1,15 +1,17 @@
-//! Minor version 0: each request of an owner once, in order (RFC 7530 section 9.1.7).
+//! Owner sequence numbers of minor version 0: each request of an owner is executed once, in order
+//! (RFC 7530 section 9.1.7).
 //!
 //! 1. Requests of one owner run one at a time; those of different owners do not wait for each
 //!    other.
-//! 2. A request whose number and operation are the last one's gets the last one's reply, a CLOSE
-//!    though its open is gone; only the next number is executed.
-//! 3. An owner is forgotten with its client, or when it has had no state for a lease. From then on
-//!    the client's new open owners have to confirm their first OPEN: it might be one of the
-//!    forgotten ones', sent again (RFC 7530 section 16.18.5). Until an owner has, any number
-//!    begins it anew.
-//! 4. There are never more than a fixed number of owners, and their names and kept results take a bounded number
-//!    of bytes, of which a client has as many as it leaves free. A new owner that does not fit is refused.
+//! 2. A request with the seqid and the operation of the owner's last one gets the last reply again,
+//!    even a CLOSE whose open is gone. Otherwise, only the next seqid is executed.
+//! 3. An owner is forgotten with its client, or when it has had no state for a lease. Once a client
+//!    has lost an open-owner this way, its new open-owners must confirm their first OPEN, which may
+//!    be a retransmission of a forgotten owner's (RFC 7530 section 16.18.5). Until an owner has
+//!    confirmed, OPEN accepts any seqid.
+//! 4. The number of owners is limited, and so are the bytes of their names and cached results. A
+//!    client may take as much of the bytes as it leaves free. A new owner that does not fit is
+//!    refused.
 
 use crate::admission::{LimitUse, allowance};
 use crate::handle::Node;
@@ -21,48 +23,50 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_nfs::v4::OpCode;
 
-/// Opens and locks have owners of their own.
+/// The kind of an owner. Open-owners and lock-owners have separate sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Open,
     Lock,
 }
 
-/// What is remembered of an owner.
+/// The last request of an owner.
 #[derive(Debug, Default)]
 pub(crate) struct Last {
-    /// The number of its last request.
+    /// Its seqid; `None` before the first request.
     seqid: Option<u32>,
-    /// What it asked.
+    /// Its operation.
     op: Option<OpCode>,
-    /// What that led to.
+    /// Its encoded result.
     result: Bytes,
+    /// The current filehandle after it.
     current: Option<Node>,
     standing: Standing,
     /// The open that it closed, if it was a CLOSE.
     closed: Option<StateKey>,
 }
 
-/// Whether an owner is known not to be a forgotten one whose request was sent again.
+/// Whether an open-owner is confirmed, so that its first OPEN cannot have been a retransmission of
+/// a forgotten owner's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Nothing of it was executed with success.
+    /// None of its requests has succeeded yet.
     #[default]
     New,
     /// It has to confirm this open.
     Unconfirmed(StateKey),
-    /// It is.
+    /// It is confirmed.
     Confirmed,
 }
 
-/// Whether a request of an owner is to be executed.
+/// How to handle a request of an owner.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It is new.
+    /// Execute it.
     Execute,
-    /// It was executed: its result, and the filehandle that it left.
+    /// It was executed before. Holds its result, and the current filehandle after it.
     Replay(Bytes, Option<Node>),
-    /// It is neither.
+    /// Reject it: it is neither the next request nor the last one.
     Misordered,
 }
 
@@ -78,7 +82,7 @@ impl Last {
         }
     }
 
-    /// As [`turn`](Self::turn), for an OPEN.
+    /// Like [`turn`](Self::turn), for an OPEN.
     pub(crate) fn turn_to_open(&self, op: OpCode, seqid: u32) -> Turn {
         match self.turn(op, seqid) {
             Turn::Misordered if self.standing != Standing::Confirmed => Turn::Execute,
@@ -96,7 +100,8 @@ impl Last {
         (self.result, self.current) = (result, current);
     }
 
-    /// The last request closed this open, or none; the one that the request before closed.
+    /// Stores the open that the last request closed. Returns the one that the request before it had
+    /// closed.
     pub(crate) fn set_closed(&mut self, closed: Option<StateKey>) -> Option<StateKey> {
         std::mem::replace(&mut self.closed, closed)
     }
@@ -110,7 +115,7 @@ impl Last {
     }
 }
 
-/// The number after; 0 comes after the highest.
+/// The next seqid; wraps around to 0.
 fn next(seqid: u32) -> u32 {
     seqid.wrapping_add(1)
 }
@@ -125,7 +130,7 @@ pub(crate) struct OwnerTable {
     max_bytes: usize,
 }
 
-/// What an owner takes besides its name and its result, in bytes.
+/// Bytes charged for an owner in addition to its name and result.
 const OWNER_BYTES: usize = 512;
 
 /// An owner in the table.
@@ -134,28 +139,28 @@ struct Known {
     cell: Cell,
     /// When it was last used.
     used: Duration,
-    /// What it counts for.
+    /// Bytes charged for it.
     bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct Owners {
     cells: HashMap<(LockOwner, Kind), Known>,
-    /// What all owners count for, and those of each client.
+    /// Bytes charged for all owners, and for those of each client.
     bytes: usize,
     of_client: HashMap<ClientId, usize>,
-    /// How often there was no room for another owner.
+    /// How many new owners were refused for lack of room.
     refused: u64,
-    /// Whose last request closed an open, and who sent it: the open is gone, but the request may
-    /// come again.
+    /// For each open that its owner's last request closed: the owner, and the principal that sent the
+    /// request. The open is gone, but the CLOSE may be retransmitted.
     closed: HashMap<StateKey, (LockOwner, Principal)>,
-    /// Clients of which an open owner was forgotten.
+    /// Clients of which an open-owner was forgotten.
     have_forgotten: HashSet<ClientId>,
     looked_at: Duration,
 }
 
 impl Owners {
-    /// Owners of a client count for `after` bytes in the place of `before`.
+    /// Adjusts the charges: owners of a client now count for `after` bytes instead of `before`.
     fn count(&mut self, client: ClientId, before: usize, after: usize) {
         self.bytes = self.bytes + after - before;
         let of_client = self.of_client.entry(client).or_default();
@@ -167,22 +172,22 @@ impl Owners {
 }
 
 impl OwnerTable {
-    /// No owners; `max` at most, of `max_bytes` together.
+    /// An empty table for at most `max` owners of `max_bytes` in all.
     pub(crate) fn new(max: usize, max_bytes: usize) -> Self {
         Self { owners: Mutex::default(), max, max_bytes }
     }
 
-    /// What is held of the bytes of owners.
+    /// The use of the limit on the bytes of owners.
     pub(crate) fn limit_use(&self) -> LimitUse {
         let owners = self.owners.lock();
         let (limit, used) = (self.max_bytes as u64, owners.bytes as u64);
         LimitUse { name: "owner_bytes", limit, used, refused: owners.refused }
     }
 
-    /// The cell of an owner; lock it for as long as its request is executed. `None`: there are too
-    /// many.
+    /// The cell of an owner, which the caller keeps locked while it executes the owner's request.
+    /// `None` if there is no room for a new owner.
     pub(crate) fn cell(&self, owner: LockOwner, kind: Kind, now: Duration) -> Option<Cell> {
-        // The name as it came holds on to the whole request.
+        // Copied, because a slice would keep the whole request in memory.
         let owner = LockOwner { name: Bytes::copy_from_slice(&owner.name), ..owner };
         let owners = &mut *self.owners.lock();
         let key = (owner, kind);
@@ -202,7 +207,7 @@ impl OwnerTable {
         Some(cell)
     }
 
-    /// The result that is kept for an owner has so many bytes.
+    /// Charges an owner for its cached result.
     pub(crate) fn keeps(&self, owner: &LockOwner, kind: Kind, result_bytes: usize) {
         let owners = &mut *self.owners.lock();
         if let Some(known) = owners.cells.get_mut(&(owner.clone(), kind)) {
@@ -212,18 +217,18 @@ impl OwnerTable {
         }
     }
 
-    /// Whether a new open owner of a client may be one that was forgotten.
+    /// Whether a new open-owner of a client may be a forgotten one.
     pub(crate) fn must_confirm(&self, client: ClientId) -> bool {
         self.owners.lock().have_forgotten.contains(&client)
     }
 
-    /// The open owner whose last request closed this open, and who sent that.
+    /// The open-owner whose last request closed this open, and the principal that sent the request.
     pub(crate) fn closed_by(&self, key: StateKey) -> Option<(LockOwner, Principal)> {
         self.owners.lock().closed.get(&key).cloned()
     }
 
-    /// The last request of an owner, which `by` sent, closed this open; `before` is the one that it
-    /// closed before.
+    /// Notes which open the last request of an owner closed, and which principal `by` sent it.
+    /// `before` is the open that the owner's request before it had closed.
     pub(crate) fn closed(
         &self,
         (owner, by): (LockOwner, Principal),
@@ -239,7 +244,7 @@ impl OwnerTable {
         }
     }
 
-    /// Forgets one owner of locks.
+    /// Forgets a lock-owner.
     pub(crate) fn forget(&self, owner: &LockOwner) {
         let owners = &mut *self.owners.lock();
         if let Some(gone) = owners.cells.remove(&(owner.clone(), Kind::Lock)) {
@@ -247,7 +252,8 @@ impl OwnerTable {
         }
     }
 
-    /// Periodic: forgets owners that had no state for a `lease`, and those of clients that are gone.
+    /// Periodic: forgets owners that have had no state for a `lease`, and those of clients that are
+    /// gone.
     pub(crate) fn sweep<F: Clone>(&self, state: &Mutex<State<F>>, lease: Duration, now: Duration) {
         let owners = &mut *self.owners.lock();
         if now.saturating_sub(owners.looked_at) < lease / 4 {
@@ -278,7 +284,7 @@ impl OwnerTable {
             }
             match in_use.get(&owner.client) {
                 Some(Some(names)) if names.contains(&(owner.name.clone(), *kind)) => {
-                    // Looked at again in a lease.
+                    // It still has state: check it again after a lease.
                     *used = now;
                     true
                 }

@@ -1,5 +1,5 @@
-//! Minor version 0: a compound that comes again is not executed again (RFC 7530 section 3.1.1). Sessions,
-//! which later versions have, see to that themselves.
+//! The duplicate request cache of minor version 0: a retransmitted compound is not executed again
+//! (RFC 7530 section 3.1.1). Later minor versions have sessions for this.
 
 use crate::admission::Identity;
 use crate::operation::reply_cache::{Keep, Key, Turn};
@@ -10,10 +10,11 @@ use std::sync::Arc;
 use weir_nfs::v4::{CompoundHeader, Op, OpCode};
 use weir_xdr::Encoder;
 
-/// Longest reply that is kept: none to a compound that changes something and reads no data is longer.
+/// Maximum size of a cached reply, in bytes. A compound that changes something but reads no data
+/// has no longer reply.
 const MAX_REPLY_BYTES: usize = 16 << 10;
 
-/// Executes a compound, once if that matters.
+/// Executes a compound, unless it is a retransmission whose reply is known.
 pub(crate) async fn run(
     nfs: Arc<Nfs4>,
     identity: Identity,
@@ -31,7 +32,7 @@ pub(crate) async fn run(
             Ok(reply)
         }
         Turn::Ours(turn) => {
-            // Given up while it waited for one that it repeats and that came to nothing.
+            // The client disconnected while this call waited for the first transmission, which failed.
             if !call.peer.is_open() {
                 return Err(Refusal::SystemError);
             }
@@ -45,7 +46,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What becomes of the reply to a compound.
+/// How long to keep the reply to a compound.
 fn keep(call: &Call) -> Keep {
     let mut args = call.args.clone();
     let Ok(header) = args.get::<CompoundHeader>() else { return Keep::Nothing };
@@ -58,7 +59,7 @@ fn keep(call: &Call) -> Keep {
             Ok(OpCode::Write) => keep = Keep::WhileRunning,
             Ok(code) if code.is_idempotent() => {}
             Ok(_) => return Keep::Reply,
-            // Nothing from here on is executed.
+            // No operation from here on is executed.
             Err(_) => break,
         }
     }

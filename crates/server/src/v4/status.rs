@@ -1,10 +1,10 @@
-//! Errors of the layers below, in NFSv4's terms.
+//! Converts the errors of the layers below to NFSv4 errors.
 
 use crate::export::HandleError;
 use crate::state::StateError;
 use weir_nfs::v4::Error;
 
-/// The protocol's error for a file system's.
+/// The NFSv4 error for an error of the file system.
 pub(crate) fn of_vfs(error: weir_vfs::Error) -> Error {
     use weir_vfs::Error as E;
     match error {
@@ -38,7 +38,7 @@ pub(crate) fn of_vfs(error: weir_vfs::Error) -> Error {
     }
 }
 
-/// The protocol's error for a misuse of state.
+/// The NFSv4 error for an error of the state.
 pub(crate) fn of_state(error: StateError) -> Error {
     use StateError as E;
     match error {
@@ -76,7 +76,7 @@ pub(crate) fn of_state(error: StateError) -> Error {
     }
 }
 
-/// The protocol's error for a handle that names nothing.
+/// The NFSv4 error for a filehandle that names no file.
 pub(crate) fn of_handle(error: HandleError) -> Error {
     match error {
         HandleError::Bad => Error::BadHandle,

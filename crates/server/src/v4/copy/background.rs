@@ -2,11 +2,11 @@
 //! section 4).
 //!
 //! ```text
-//!         start            all copied, or an error      CB_OFFLOAD or OFFLOAD_STATUS, or a lease later
-//!  COPY --------> running ------------------------> ended --------------------------------------> (none)
-//!                    | OFFLOAD_CANCEL, the client is gone, the server stops
-//!                    v
-//!                 (none)
+//!        start            all copied, or an error      client informed, or a lease later
+//! COPY --------> running ------------------------> ended ------------------------------> (none)
+//!                   | OFFLOAD_CANCEL, the client is gone, the server stops
+//!                   v
+//!                (none)
 //! ```
 //!
 //! A copy ends with an error if a file is closed, or the state that it uses is revoked.
