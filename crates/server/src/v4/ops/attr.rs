@@ -25,7 +25,7 @@ pub(crate) async fn getattr(cx: &mut Context, asked: getattr::Args) -> getattr::
     if !asked.intersection(attrs::LISTS).is_empty() {
         let mut measured = Encoder::new();
         measured.put(&attrs);
-        // The operation's number and status go before.
+        // 8 bytes for the number and status of the operation.
         if 8 + measured.len() > cx.room {
             return Err(cx.too_big());
         }
@@ -33,10 +33,10 @@ pub(crate) async fn getattr(cx: &mut Context, asked: getattr::Args) -> getattr::
     Ok(attrs)
 }
 
-/// Attributes that a client with a write delegation changes without the server's knowing.
+/// Attributes that a client with a write delegation changes without telling the server.
 const OF_DATA: Bitmap = Bitmap::of(&[CHANGE, SIZE, TIME_ACCESS, TIME_METADATA, TIME_MODIFY]);
 
-/// The attributes asked for of a file.
+/// The requested attributes of a file.
 pub(super) async fn attributes(
     cx: &Context,
     target: &Target<'_>,
@@ -59,8 +59,9 @@ pub(crate) async fn setattr(cx: &mut Context, args: setattr::Args) -> setattr::R
     setattr::Res { status, set: done }
 }
 
-/// Sets what a client asks for, in this order: size, attributes, access control list, which has
-/// the last word on the permission bits. `done` says how far that came.
+/// Sets attributes in this order: the times from the holder of a delegation, the size, the other
+/// attributes, and last the access control list, because it decides the permission bits. `done`
+/// receives those that were set, also on failure.
 async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<(), Error> {
     let target = cx.current()?;
     target.check_writable()?;
@@ -71,7 +72,7 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
     }
     let wanted = ToSet::read(&cx.nfs.id_map, &args.attrs, cx.minor, target.capabilities()).await?;
     if wanted.set.umask.is_some() {
-        // Only what is made has a umask (RFC 8275 section 5).
+        // A umask applies only to the creation of files (RFC 8275 section 5).
         return Err(Error::Inval);
     }
     let more = match wanted.asked.intersection(More::ALL).is_empty() {
@@ -95,7 +96,7 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
     if !set.is_empty() {
         let fs = target.fs();
         let attr = fs.setattr(&target.caller, target.node.id, &set).await;
-        // Also of one that failed: it may have done a part.
+        // Also after a failure, which may have changed some attributes.
         cx.services.exports.rights().changed(target.node);
         cx.changed(&[target.node]);
         let attr = attr.map_err(of_vfs)?;
@@ -120,8 +121,8 @@ async fn set(cx: &Context, args: &setattr::Args, done: &mut Bitmap) -> Result<()
     Ok(())
 }
 
-/// Sets the times that the holder of a delegation tells (RFC 9754 section 5). Returns those that
-/// do not count, and were ignored.
+/// Sets the times that the holder of a delegation reports (RFC 9754 section 5). Returns the
+/// attributes that were ignored.
 async fn set_delegated_times(
     cx: &Context,
     target: &Target<'_>,
@@ -136,8 +137,9 @@ async fn set_delegated_times(
         return Ok(OF_DELEGATES);
     }
     cx.check_rights_under(target, id, Access::WRITE).await?;
-    // A caller that may write may leave any time between the original one and now by writing then,
-    // so it does not need the owner's right to set times. The server may lack it, too.
+    // A caller with write access can produce any time between the original one and now by a write
+    // at that time, so it does not need the owner's right to set times. The server may lack that
+    // right, too.
     match target.fs().setattr(&Caller::Own, target.node.id, &set).await {
         Ok(_) => {}
         Err(weir_vfs::Error::AccessDenied | weir_vfs::Error::NotPermitted) => {
@@ -150,7 +152,7 @@ async fn set_delegated_times(
     Ok(if no_atime { Bitmap::of(&[TIME_DELEG_ACCESS]) } else { Bitmap::EMPTY })
 }
 
-/// Who sets attributes, if that is known: in minor version 0 the stateid may tell.
+/// The client that sets attributes, if it is known. In minor version 0 the stateid may identify it.
 fn setter(cx: &Context, args: &setattr::Args) -> Option<ClientId> {
     cx.known_client().or_else(|| match cx.stateid(args.stateid) {
         Ok(StateRef::Of(id)) => cx.state().client_of_own(id.key, &cx.principal).ok(),
@@ -158,8 +160,8 @@ fn setter(cx: &Context, args: &setattr::Args) -> Option<ClientId> {
     })
 }
 
-/// Sets the size under an open that lets the caller write; without one, it is left in `set` for
-/// the caller's own rights.
+/// Sets the size under an open for writing, and takes it out of `set`. Without an open, leaves the
+/// size in `set`, to be set with the caller's own rights.
 async fn set_size(
     cx: &Context,
     target: &Target<'_>,
@@ -207,10 +209,10 @@ pub(crate) async fn nverify(cx: &mut Context, args: nverify::Args) -> nverify::R
     if compare(cx, &args).await? { Err(Error::Same) } else { Ok(()) }
 }
 
-/// Names are changed by callers that may write to the directory and search it.
+/// Permissions on a directory that a change of its names needs.
 const CHANGE_NAMES: Permissions = Permissions::WRITE.union(Permissions::EXECUTE);
 
-/// Which of the protocol's rights need which permissions of the file system.
+/// The permissions of the file system that each right of the protocol needs.
 const OF_DIRECTORY: [(Rights, Permissions); 7] = [
     (Rights::READ, Permissions::READ),
     (Rights::LOOKUP, Permissions::EXECUTE),

@@ -1,8 +1,8 @@
 //! COPY, CLONE, OFFLOAD_STATUS, OFFLOAD_CANCEL (RFC 7862 sections 15.2, 15.13, 15.9, 15.8).
 //!
-//! A COPY that is long goes on in the background, if its client can be told of the end and does not
-//! insist on waiting. Any other is done before the call returns, [`MAX_COPY_BYTES`] of data at a
-//! time: a short copy is legal, the client asks on.
+//! A long COPY runs in the background if the server can send the client CB_OFFLOAD and the client
+//! does not ask for a synchronous copy. Any other COPY is synchronous and copies at most about
+//! [`MAX_COPY_BYTES`] of data: a short copy is legal, and the client asks for the rest.
 
 use crate::state::{ClientId, Use};
 use crate::v4::context::{Context, FileIo, Target};
@@ -16,11 +16,10 @@ use weir_nfs::v4::types::{StableHow, StateId, WriteResponse};
 use weir_vfs::Access;
 use weir_xdr::List;
 
-/// Most bytes of data that one COPY copies before it is answered, so that it holds its slot for no
-/// more than moments.
+/// How much data a synchronous COPY copies, in bytes. Limits how long a COPY occupies its slot.
 const MAX_COPY_BYTES: u64 = 64 << 20;
 
-/// The two files of a copy, and how much of the source there is.
+/// The two files of a copy, and the number of bytes to copy.
 struct Pair {
     source: FileIo,
     destination: FileIo,
@@ -93,7 +92,7 @@ pub(crate) async fn copy(cx: &mut Context, args: copy::Args) -> copy::Res {
         match copying.step().await {
             Ok(Step { bytes: 0, .. }) => break,
             Ok(step) => (count, data) = (count + step.bytes, data + step.data),
-            // What is copied is copied; the rest is asked for again, and fails then.
+            // Report what was copied. The client asks for the rest, and gets the error then.
             Err(_) if count > 0 => break,
             Err(error) => return Err(Detailed::Plain(error)),
         }
@@ -108,7 +107,7 @@ pub(crate) async fn copy(cx: &mut Context, args: copy::Args) -> copy::Res {
     Ok(copy::Copied { response, requirements })
 }
 
-/// Lets a copy go on after its COPY is answered; its name.
+/// Starts a copy in the background. Returns its stateid.
 fn in_background(
     cx: &Context,
     client: ClientId,

@@ -29,7 +29,8 @@ pub(crate) async fn write(cx: &mut Context, args: write::Args) -> write::Res {
         StableHow::DataSync => IoFlags::DSYNC,
         StableHow::FileSync => IoFlags::SYNC,
     };
-    // Taken before the write: should data be lost after it, the verifier is another one by then.
+    // Read before the write: if the written data is lost, the verifier changes after this point, so
+    // the client notices.
     let verifier = cx.services.verifier.get(&io.file);
     if args.offset.checked_add(args.data.len() as u64).is_none() {
         return Err(Error::FBig);
@@ -37,7 +38,7 @@ pub(crate) async fn write(cx: &mut Context, args: write::Args) -> write::Res {
     let bytes = args.data.to_bytes();
     let peer = cx.peer.addr().ip();
     let flags = flags | target.export.write_flags(peer, &io.file, args.offset, bytes.len());
-    // A sync that fails changes the verifier, since the cache counts it.
+    // If the sync fails, the cache counts the error, which changes the verifier.
     let written = io.file.write_at_async(&bytes, args.offset, flags).await.map_err(of_vfs)?;
     target.export.counts.written(written);
     Ok(write::Written { count: written as u32, committed: args.stable, verifier })
@@ -52,7 +53,7 @@ pub(crate) async fn commit(cx: &mut Context, args: commit::Args) -> commit::Res 
     if attr.kind != weir_vfs::FileKind::Regular {
         return Err(cx.wrong_type(&target).await);
     }
-    // The handle that wrote sees the errors of its writes.
+    // The file that was written to reports the errors of its writes.
     let writer = cx.state().writer(cx.known_client(), &cx.principal, target.node);
     let file = match writer {
         Some(file) => file,

@@ -24,7 +24,7 @@ pub(crate) async fn putrootfh(cx: &mut Context, _: putrootfh::Args) -> putrootfh
     Ok(())
 }
 
-/// The public filehandle is the root.
+/// PUTPUBFH: the public filehandle is the root filehandle.
 pub(crate) async fn putpubfh(cx: &mut Context, (): putpubfh::Args) -> putpubfh::Res {
     putrootfh(cx, ()).await
 }
@@ -46,7 +46,7 @@ pub(crate) async fn restorefh(cx: &mut Context, _: restorefh::Args) -> restorefh
     Ok(())
 }
 
-/// What every export takes.
+/// The security flavors, which are the same for all exports.
 fn flavors(cx: &Context) -> Vec<SecInfo> {
     let none = cx.peer.takes_auth_none().then_some(AuthFlavor::NONE);
     [AuthFlavor::SYS].into_iter().chain(none).map(|flavor| SecInfo::Flavor(flavor.0)).collect()
@@ -73,7 +73,8 @@ pub(crate) async fn secinfo_no_name(
     Ok(flavors(cx).into())
 }
 
-/// From minor version 1 on, both leave no current filehandle (RFC 8881 section 2.6.3.1.1.8).
+/// Clears the current filehandle: since minor version 1, SECINFO and SECINFO_NO_NAME consume it (RFC
+/// 8881 section 2.6.3.1.1.8).
 fn consume_current(cx: &mut Context) {
     if cx.minor > 0 {
         cx.current = None;

@@ -16,15 +16,15 @@ use weir_nfs::v4::{Error, OpCode};
 use weir_vfs::FileKind;
 use weir_xdr::{Bytes, Opaque};
 
-/// The name for programs of the server's machine, where a client's owner is expected.
+/// The owner name that a conflict reports for programs on the server's machine.
 const MACHINE: Bytes = Bytes::from_static(b"a program of the server's machine");
 
-/// The lock in the way, as its holder is called to another client.
+/// The conflicting lock, with the name of its holder that `asker` may learn.
 fn denied(cx: &Context, asker: ClientId, conflict: Conflict<Holder>) -> LockDenied {
     let Conflict { owner, range, exclusive } = conflict;
     let (client_id, owner) = match owner {
         Holder::V4(owner) => (cx.state().name_to(asker, owner.client), owner.name),
-        // No client of this protocol has that number.
+        // No NFSv4 client has the ID 0.
         Holder::Nlm(owner) => (0, owner.handle),
         Holder::Machine => (0, MACHINE),
     };
@@ -40,7 +40,7 @@ fn range(offset: u64, length: u64) -> Result<Range, Error> {
     Range::from_wire(offset, length).ok_or(Error::Inval)
 }
 
-/// Only regular files have locks.
+/// Checks that the current file is a regular one; only those have locks.
 async fn check_lockable(cx: &Context) -> Result<(), Error> {
     let target = cx.current()?;
     match target.attr().await?.kind {
@@ -61,8 +61,8 @@ pub(crate) async fn lock(cx: &mut Context, args: lock::Args) -> lock::Res {
     }
 }
 
-/// Waits for the turn of the lock's owner, in minor version 0; a new lock owner's first request is
-/// a request of the open's owner as well.
+/// In minor version 0, waits until no other request of the owner runs, and checks the seqid. For
+/// the first request of a new lock-owner, the owner is the open-owner.
 async fn turn_of_lock(
     cx: &mut Context,
     locker: &lock::Locker,
@@ -153,7 +153,7 @@ async fn lock_request(cx: &Context, args: lock::Args) -> Result<LockRequest, Err
 
 pub(crate) async fn lockt(cx: &mut Context, args: lockt::Args) -> lockt::Res {
     check_lockable(cx).await.map_err(Detailed::Plain)?;
-    // A client with a delegation has locks that the server does not know of.
+    // A client with a delegation may hold locks that the server does not know of.
     let touch = if args.kind.is_write() { Touch::Change } else { Touch::Read };
     let node = cx.current().map_err(Detailed::Plain)?.node;
     let by = cx.client_of(args.owner.client_id).map_err(Detailed::Plain)?;

@@ -1,5 +1,5 @@
-//! The operations: functions named as the table's rows, in small families. Each does its work and
-//! returns a value; how that is written is the wire's business.
+//! The operations, in small families. Each function is named as its row of the operation table and
+//! returns a value, which the wire layer encodes.
 
 mod attr;
 mod copy;
@@ -37,7 +37,7 @@ use xattr::*;
 macro_rules! dispatch {
     ($($(#[$meta:meta])* $name:ident = $number:literal, $op:ident, $minors:expr, $place:ident,
         $handles:ident, $stateid:ident, $kind:ident, $bound:ident $bytes:literal;)*) => {
-        /// Executes an operation that may run.
+        /// Executes an operation that has passed the checks of the compound.
         pub(crate) async fn dispatch(cx: &mut Context, op: Op) -> OpRes {
             match op {
                 $(Op::$name(args) => OpRes::$name($op(cx, args).await),)*

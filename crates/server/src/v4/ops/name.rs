@@ -11,7 +11,7 @@ use weir_nfs::v4::op::{create, link, lookup, lookupp, readlink, remove, rename};
 use weir_nfs::v4::types::SpecData;
 use weir_vfs::{Attr, FileKind, RenameFlags, SpecialFile};
 
-/// Refuses what can be no name (RFC 8881 section 14.5): names are bytes, of any encoding.
+/// Checks a name of a directory entry (RFC 8881 section 14.5). Names are bytes in any encoding.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Error> {
     match name {
         [] => Err(Error::Inval),
@@ -43,7 +43,7 @@ pub(crate) async fn lookup(cx: &mut Context, name: lookup::Args) -> lookup::Res 
     let dir = cx.current()?;
     match dir.attr().await?.kind {
         FileKind::Directory => {}
-        // In every minor version (RFC 7530 section 16.13.5, RFC 8881 section 18.13.4).
+        // This applies to all minor versions (RFC 7530 section 16.13.5, RFC 8881 section 18.13.4).
         FileKind::Symlink => return Err(Error::Symlink),
         _ => return Err(Error::NotDir),
     }
@@ -64,7 +64,7 @@ pub(crate) async fn lookupp(cx: &mut Context, _: lookupp::Args) -> lookupp::Res 
     Ok(())
 }
 
-/// The directory that holds a directory, across the edge of an export.
+/// The parent of a directory; that of an export's root is in the export it is mounted on.
 pub(crate) async fn parent(cx: &Context, dir: Node) -> Result<Node, Error> {
     if dir == cx.exports.root() {
         return Err(Error::NoEnt);
@@ -120,7 +120,8 @@ pub(crate) async fn link(cx: &mut Context, name: link::Args) -> link::Res {
         return Err(Error::IsDir);
     }
     cx.current()?.check_writable()?;
-    // Before the directory is locked: no other call is to wait for a client that gives nothing back.
+    // Before the directory is locked: other calls must not wait for a client that does not return
+    // its delegation.
     let _claim = cx.claim(file.node, Touch::Change).await?;
     let services = cx.services.clone();
     let _alone = services.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
@@ -173,7 +174,7 @@ pub(crate) async fn rename(cx: &mut Context, args: rename::Args) -> rename::Res 
         .rename(&to.caller, from.node.id.entry(&args.from), to.node.id.entry(&args.to), flags)
         .await;
     renamed.map_err(|error| match error {
-        // A directory over a file, or a file over a directory (RFC 8881 section 18.26.3).
+        // Source and target are a directory and a non-directory (RFC 8881 section 18.26.3).
         weir_vfs::Error::IsDirectory | weir_vfs::Error::NotDirectory => Error::Exist,
         error => of_vfs(error),
     })?;

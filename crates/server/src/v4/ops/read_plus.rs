@@ -1,13 +1,13 @@
-//! READ_PLUS (RFC 7862 section 15.10): a file's segments as the page cache lends them.
+//! READ_PLUS (RFC 7862 section 15.10): the segments of a file, borrowed from the page cache.
 //!
-//! 1. Segments are contiguous, in order, and begin exactly at the request's offset. (Linux's
-//!    client takes a hole that begins earlier and ends later for nothing at all.)
-//! 2. A hole that goes on past the request is sent to its end, but not past the end of a lock of
-//!    the reader's that covers it (RFC 7862 section 15.10.3).
-//! 3. A reply is never longer than its room, to the byte. One that is cut short says no eof.
-//! 4. Which parts are holes comes with the data, from one look at the cache: never a hole where a
-//!    writer has put data in between.
-//! 5. Holes shorter than [`MIN_HOLE_BYTES`] travel as zeros within data.
+//! 1. Segments are contiguous, in order, and begin exactly at the requested offset. (Linux's client
+//!    ignores a hole that begins before the offset and ends after the request.)
+//! 2. A hole that extends past the request is sent up to its end, but not past the end of a lock of
+//!    the reader that covers the offset (RFC 7862 section 15.10.3).
+//! 3. A reply never exceeds its room. A truncated reply does not set eof.
+//! 4. Data and holes come from a single read of the cache, so a hole never replaces data that a
+//!    writer added in between.
+//! 5. Holes shorter than [`MIN_HOLE_BYTES`] are sent as zeros within data.
 
 use crate::operation::gather::{self, Gathered, Piece};
 use crate::v4::context::Context;
@@ -23,16 +23,16 @@ use weir_pagecache::{Segment, Segments};
 use weir_vfs::Access;
 use weir_xdr::{Payload, padding};
 
-/// A hole pays from here on: it spares its bytes and costs two more segment headers, the work of
-/// gathering and of taking apart.
+/// Minimum length of a hole segment. A hole saves its own bytes, but costs two segment headers and
+/// the work to split and reassemble the data.
 const MIN_HOLE_BYTES: u64 = 512;
 
 pub(crate) async fn read_plus(cx: &mut Context, args: read_plus_op::Args) -> read_plus_op::Res {
     let target = cx.current()?;
     let io = cx.io(&target, args.stateid, Access::READ).await?;
     let room = cx.room.saturating_sub(OpCode::ReadPlus.reply_bound().fixed_bytes());
-    // Pins no more pages than fit if all is data. Holes take less, but a client that asks for more
-    // than one reply holds asks again.
+    // Do not pin more pages than fit the reply if everything is data. Holes take less room, but a
+    // client that gets less than it asked for asks again.
     let count = room.min(args.count as usize);
     let own_lock_end = io
         .lock_owner
@@ -46,14 +46,14 @@ pub(crate) async fn read_plus(cx: &mut Context, args: read_plus_op::Args) -> rea
     Ok(choose_segments(segments, request))
 }
 
-/// What a READ_PLUS asked for, and what its reply may be.
+/// The request, and the limits of its reply.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     offset: u64,
     count: usize,
     /// Bytes for the encoded segments.
     room: usize,
-    /// Where a hole may go on to at most.
+    /// The offset past which no hole may extend, unless it lies within the request.
     hole_end: u64,
 }
 
@@ -89,14 +89,14 @@ fn choose_segments(segments: Segments, request: Request) -> ReadPlus {
 /// The segments chosen so far.
 struct Reply {
     plus: ReadPlus,
-    /// Where the next segment begins.
+    /// The offset of the next segment.
     at: u64,
     room: usize,
     open_data: Option<(u64, Gathered)>,
 }
 
 impl Reply {
-    /// Appends bytes to the last data segment, or begins one. Says whether all of them fit.
+    /// Appends data to the last data segment, or begins one. Returns whether all of it fits.
     fn data(&mut self, mut piece: Piece) -> bool {
         let len = piece.len();
         if len == 0 {

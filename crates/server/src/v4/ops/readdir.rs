@@ -1,8 +1,8 @@
 //! READDIR (RFC 8881 section 18.23).
 //!
-//! A page of entries is never longer than the client allows, to the byte, and holds at least one
-//! unless the directory is at its end. Attributes of entries are told to who may search the directory,
-//! and could look them up; others who may read it get names and file numbers.
+//! A page of entries never exceeds the size that the client allows, and holds at least one entry
+//! unless the directory has ended. A caller needs search permission to get attributes of entries,
+//! as for LOOKUP. With read permission alone, it gets names and file IDs.
 
 use crate::handle::Node;
 use crate::v4::attrs::{self, Besides};
@@ -16,11 +16,11 @@ use weir_nfs::v4::{Bitmap, Error, OpCode};
 use weir_vfs::DirEntry;
 use weir_xdr::Encoder;
 
-/// Verifier, the end of the entries, eof.
+/// Size of the verifier, the end of the list, and eof.
 const FRAME_BYTES: usize = 8 + 4 + 4;
-/// An entry's share of what is read at a time: not many are smaller.
+/// Assumed size of an entry, to choose how many to read at a time; few are smaller.
 const ENTRY_BYTES: usize = 64;
-/// Most entries read at a time.
+/// Maximum number of entries to read at a time.
 const MAX_ENTRIES: usize = 1024;
 
 pub(crate) async fn readdir(cx: &mut Context, args: readdir::Args) -> readdir::Res {
@@ -66,18 +66,19 @@ pub(crate) async fn readdir(cx: &mut Context, args: readdir::Args) -> readdir::R
     Ok(Listing { verifier: [0; 8], entries: Entries(page.entries), eof })
 }
 
-/// What is to be told of each entry.
+/// What to return for each entry.
 struct Asked {
     asked: Bitmap,
-    /// What takes more than the directory itself.
+    /// Those of `asked` that the directory itself does not hold.
     beyond: Bitmap,
-    /// An entry whose attributes cannot be had says so, and the others are told.
+    /// Whether the client asked for `rdattr_error`: an error of one entry then does not fail the
+    /// operation.
     errors: bool,
     besides: Besides,
     may_search: bool,
 }
 
-/// An entry with its attributes; none when it vanished meanwhile.
+/// An entry with its attributes; `None` if it was removed meanwhile.
 async fn entry(
     cx: &Context,
     dir: &Target<'_>,
@@ -86,7 +87,7 @@ async fn entry(
 ) -> Result<Option<Entry>, Error> {
     let (cookie, name) = (found.cookie, found.name[..].into());
     if !may_search {
-        // As of an entry that cannot be looked up for another reason.
+        // The same as for an entry whose lookup fails for another reason.
         let attrs = Attrs { rdattr_error: Some(Err(Error::Access)), ..Attrs::default() };
         return if *errors { Ok(Some(Entry { cookie, name, attrs })) } else { Err(Error::Access) };
     }
@@ -122,13 +123,13 @@ async fn entry(
     Ok(Some(Entry { cookie, name, attrs }))
 }
 
-/// The attributes of an export's root where its parent is listed; `None` where the client may not
-/// see the export.
+/// The attributes of the root of an export that is mounted on an entry; `None` if the client may
+/// not access the export.
 async fn mounted(cx: &Context, root: Node, asked: Bitmap) -> Option<Attrs> {
     let target = cx.target(root).ok()?;
     match attributes(cx, &target, asked).await {
         Ok(attrs) => Some(attrs),
-        // One export that is broken does not hide the others (RFC 8881 section 5.8.1.12).
+        // A broken export must not hide the others (RFC 8881 section 5.8.1.12).
         Err(error) => Some(Attrs { rdattr_error: Some(Err(error)), ..Attrs::default() }),
     }
 }
@@ -140,7 +141,7 @@ struct Page {
 }
 
 impl Page {
-    /// Adds an entry if it fits.
+    /// Adds an entry if it fits. Returns whether it did.
     fn push(&mut self, entry: Entry) -> bool {
         let mark = self.scratch.mark();
         self.scratch.put(&entry);

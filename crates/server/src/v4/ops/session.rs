@@ -18,11 +18,11 @@ use weir_nfs::v4::{Error, OpCode};
 use weir_pagecache::File;
 use weir_xdr::{Decoder, Encoder, List};
 
-/// Slots that a session may have.
+/// Maximum number of slots in a session.
 const SLOTS: u32 = 64;
-/// Largest reply that is kept.
+/// Maximum size of a cached reply, in bytes.
 const CACHED_BYTES: u32 = 4096;
-/// Most operations in a compound.
+/// Maximum number of operations in a compound.
 const OPERATIONS: u32 = 64;
 pub(crate) async fn exchange_id(cx: &mut Context, args: exchange_id::Args) -> exchange_id::Res {
     use weir_nfs::v4::op::exchange_id::{Exchanged, Flags, StateProtect, StateProtected};
@@ -31,7 +31,7 @@ pub(crate) async fn exchange_id(cx: &mut Context, args: exchange_id::Args) -> ex
     }
     match args.state_protect {
         StateProtect::None => {}
-        // Both protect with RPCSEC_GSS, which is not offered.
+        // Both need RPCSEC_GSS, which the server does not support.
         StateProtect::MachCred(_) => return Err(Error::Inval),
         StateProtect::Ssv(_) => return Err(Error::EncrAlgUnsupp),
     }
@@ -72,8 +72,8 @@ pub(crate) async fn create_session(
         if !client.owner.sessions {
             return Err(Error::StaleClientId);
         }
-        // Before the reply of the last time, which names a session; nor does another use the number
-        // up.
+        // This check comes first: another principal must neither get the cached reply, which names
+        // a session, nor use up the sequence number.
         if client.principal != cx.principal {
             return Err(Error::ClIdInUse);
         }
@@ -85,12 +85,12 @@ pub(crate) async fn create_session(
         if args.sequence_id != client.next_create {
             return Err(Error::SeqMisordered);
         }
-        // All that can fail comes before the first change (RFC 8881 section 18.36.4).
+        // Everything that can fail comes before the first change (RFC 8881 section 18.36.4).
         state.check_session(id, now).map_err(of_state)?;
         let fore = match fore(&cx.nfs).grant(from_wire(&args.fore)).map_err(of_state) {
             Ok(fore) => fore,
             Err(error) => {
-                // The number is used up: sent again, the request fails again.
+                // This uses up the sequence number: a retransmission gets the same error.
                 let client = state.clients.get_mut(id).map_err(of_state)?;
                 executed(client, &Err(error));
                 return Err(error);
@@ -129,7 +129,7 @@ pub(crate) async fn create_session(
     Ok(created)
 }
 
-/// Notes what a client's CREATE_SESSION led to, and expects the next.
+/// Caches the result of a client's CREATE_SESSION, and advances the sequence number.
 fn executed(client: &mut Client, result: &create_session::Res) {
     client.next_create = client.next_create.wrapping_add(1);
     let mut e = Encoder::new();
@@ -137,13 +137,14 @@ fn executed(client: &mut Client, result: &create_session::Res) {
     client.last_create = Some(e.finish().to_bytes());
 }
 
-/// Whether a callback fits a backchannel: CB_SEQUENCE with one more operation, and their results.
+/// Whether a backchannel has room for callbacks: CB_SEQUENCE with one more operation, and their
+/// results.
 fn is_useful(back: Channel) -> bool {
     const LEAST_BYTES: u32 = 512;
     back.max_operations >= 2 && back.max_request.min(back.max_response) >= LEAST_BYTES
 }
 
-/// The largest channel that the server offers.
+/// The fore channel that the server offers.
 fn fore(nfs: &Nfs4) -> Channel {
     Channel {
         max_request: nfs.record_bytes as u32,
@@ -190,7 +191,7 @@ pub(crate) async fn sequence(cx: &mut Context, args: sequence::Args) -> sequence
     if args.slot > args.highest_slot {
         return Err(Error::BadHighSlot);
     }
-    // The tag alone may be too long to be kept, and with it any reply.
+    // The tag alone may make every reply too long, or too long to cache.
     let least = cx.used_bytes + OpCode::Sequence.reply_bound().fixed_bytes();
     if least > fore.max_response as usize {
         return Err(Error::RepTooBig);
@@ -234,7 +235,7 @@ pub(crate) async fn sequence(cx: &mut Context, args: sequence::Args) -> sequence
     })
 }
 
-/// What the client of a session is told to look after (RFC 8881 section 18.46.3).
+/// The status flags of a SEQUENCE reply (RFC 8881 section 18.46.3).
 fn status_flags(state: &State<File>, id: SessionId) -> sequence::StatusFlags {
     use sequence::StatusFlags;
     let mut flags = StatusFlags::empty();
@@ -267,7 +268,7 @@ pub(crate) async fn bind_conn_to_session(
         let session = state.sessions.get(id).map_err(of_state)?;
         (session.callback_cred.is_some(), session.had_backchannel())
     };
-    // Every connection may carry requests, without being bound; only callbacks go by binding.
+    // Any connection may carry requests; only callbacks need a bound one.
     let dir = match args.dir {
         DirFromClient::Fore => DirFromServer::Fore,
         DirFromClient::ForeOrBoth if has_service && had_backchannel => DirFromServer::Both,
@@ -286,7 +287,7 @@ pub(crate) async fn backchannel_ctl(
     args: backchannel_ctl::Args,
 ) -> backchannel_ctl::Res {
     let id = cx.session.ok_or(Error::OpNotInSession)?.id;
-    // Contexts of RPCSEC_GSS, which is not offered, are not the server's.
+    // The server has no RPCSEC_GSS contexts, so there must be another flavor that it supports.
     let cred = callback::cred_of(&args.sec_parms).ok_or(Error::NoEnt)?;
     let mut state = cx.state();
     let session = state.sessions.get_mut(id).map_err(of_state)?;
@@ -308,7 +309,7 @@ pub(crate) async fn destroy_session(
         }
         state.destroy_session(id, now);
     }
-    // Before the goodbye is answered, if that can be: no restart is to wait for the client.
+    // Try to remove the client's record before the reply, so that no restart waits for the client.
     cx.services.write_records().await;
     Ok(())
 }
@@ -326,7 +327,7 @@ pub(crate) async fn reclaim_complete(
 ) -> reclaim_complete::Res {
     let client = cx.client()?;
     if args.one_fs {
-        // Of a file system that moved here; none does.
+        // This concerns migrated file systems, which the server does not have.
         return cx.current().map(|_| ());
     }
     cx.state().reclaim_complete(client).map_err(of_state)

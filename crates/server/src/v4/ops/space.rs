@@ -22,7 +22,7 @@ pub(crate) async fn seek(cx: &mut Context, args: seek::Args) -> seek::Res {
                 return Ok(seek::Found { eof: false, offset: at });
             }
             Ok(extent) => at = extent.end,
-            // The end of the file: a hole of no length, and certainly no data.
+            // The search has reached the end of the file.
             Err(weir_vfs::Error::NoSuchRange) if at > args.offset => {
                 return Ok(seek::Found { eof: true, offset: at });
             }
@@ -58,7 +58,7 @@ fn check_range(offset: u64, length: u64) -> Result<(), Error> {
     }
 }
 
-/// Hints that the cache heeds, the one that decides most first; contradictory ones are no error
+/// The hints that the page cache supports, strongest first. Contradictory hints are not an error
 /// (RFC 7862 section 15.5.3).
 const HEEDED: [(Hint, Advice); 6] = [
     (Hint::NoReuse, Advice::NoReuse),

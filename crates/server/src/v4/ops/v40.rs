@@ -1,5 +1,5 @@
-//! What only minor version 0 has: SETCLIENTID, SETCLIENTID_CONFIRM, RENEW, OPEN_CONFIRM,
-//! RELEASE_LOCKOWNER (RFC 7530 sections 16.33, 16.34, 16.28, 16.18, 16.37), and the order of an
+//! The operations of minor version 0 only: SETCLIENTID, SETCLIENTID_CONFIRM, RENEW, OPEN_CONFIRM,
+//! RELEASE_LOCKOWNER (RFC 7530 sections 16.33, 16.34, 16.28, 16.18, 16.37); and the order of an
 //! owner's requests.
 
 use crate::callback::service_of;
@@ -52,7 +52,7 @@ pub(crate) async fn setclientid_confirm(
             error => of_state(error),
         })?;
         let client = state.clients.get_mut(id).map_err(of_state)?;
-        // Said again, this changes nothing.
+        // A repeated confirmation changes nothing.
         if let Some(introduction) = introduction {
             client.callback = introduction.callback;
             client.confirmation = Some(introduction.confirmation);
@@ -68,7 +68,7 @@ pub(crate) async fn renew(cx: &mut Context, args: renew::Args) -> renew::Res {
     let client = cx.client_of(args)?;
     let state = cx.state();
     if state.holds_delegation(client) && !state.can_call(client) {
-        // The lease is renewed; the client is to say anew where it can be called.
+        // The lease is renewed; the client should send SETCLIENTID with a working callback address.
         return Err(Error::CbPathDown);
     }
     Ok(())
@@ -105,7 +105,7 @@ pub(crate) async fn release_lockowner(
     Ok(())
 }
 
-/// An owner's request that is being executed.
+/// A request of an owner in progress; other requests of the owner wait for it.
 pub(crate) struct InTurn {
     last: OwnedMutexGuard<Last>,
     owner: LockOwner,
@@ -114,10 +114,11 @@ pub(crate) struct InTurn {
     closed: Option<StateKey>,
 }
 
-/// Waits for an owner's turn.
+/// Waits until no other request of an owner runs, and checks the seqid.
 ///
 /// # Errors
-/// The result: that of the same request before, or that it is not its turn.
+/// The result to return without executing the request: the cached one of a retransmission, or an
+/// error.
 pub(crate) async fn take_turn<T, E>(
     cx: &mut Context,
     owner: LockOwner,
@@ -131,10 +132,10 @@ where
     take(cx, owner, kind, request, Last::turn).await
 }
 
-/// Waits for the turn of an open owner's OPEN, as [`take_turn`].
+/// Like [`take_turn`], for an OPEN.
 ///
 /// # Errors
-/// As [`take_turn`].
+/// Those of [`take_turn`].
 pub(crate) async fn take_turn_to_open<T, E>(
     cx: &mut Context,
     owner: LockOwner,
@@ -180,12 +181,13 @@ impl InTurn {
         self.last.set_standing(standing);
     }
 
-    /// This request closes an open, if it succeeds.
+    /// Notes that this request closes an open if it succeeds.
     pub(crate) fn closes(&mut self, key: StateKey) {
         self.closed = Some(key);
     }
 
-    /// Keeps the result, and passes it on.
+    /// Ends the request: caches its result unless the failure leaves the seqid unused. Returns the
+    /// result.
     pub(crate) fn done<T, E>(mut self, cx: &Context, result: Result<T, E>) -> Result<T, E>
     where
         Result<T, E>: Encode,
@@ -200,7 +202,7 @@ impl InTurn {
             let closed = self.closed.filter(|_| succeeded);
             let before = self.last.set_closed(closed);
             if closed.is_some() || before.is_some() {
-                // The name as it came holds on to the whole request.
+                // Copied, because a slice would keep the whole request in memory.
                 let name = bytes::Bytes::copy_from_slice(&self.owner.name);
                 let by = (LockOwner { name, ..self.owner }, cx.principal.clone());
                 cx.nfs.owners.closed(by, closed, before);
@@ -210,7 +212,7 @@ impl InTurn {
     }
 }
 
-/// Whether a request that fails so has had its turn (RFC 7530 section 9.1.7).
+/// Whether a request that fails with this error uses up its seqid (RFC 7530 section 9.1.7).
 fn uses_up_the_turn(error: Error) -> bool {
     !matches!(
         error,

@@ -1,6 +1,6 @@
 //! Extended attributes: GETXATTR, SETXATTR, LISTXATTRS, REMOVEXATTR (RFC 8276 section 8.4).
 //!
-//! On the wire are the names of the `user` name space, without its prefix; no other is reachable.
+//! Clients can access only the `user` namespace. Names on the wire have no namespace prefix.
 
 use crate::state::Touch;
 use crate::v4::context::{Context, Target};
@@ -13,7 +13,7 @@ use weir_vfs::XattrMode;
 use weir_xdr::padding;
 
 const PREFIX: &[u8] = b"user.";
-/// Longest name with its prefix, as Linux has it.
+/// Maximum length of a name with its prefix, in bytes; the same as on Linux.
 const MAX_NAME_BYTES: usize = 255;
 
 fn full_name(name: &[u8]) -> Result<Vec<u8>, Error> {
@@ -76,8 +76,8 @@ pub(crate) async fn removexattr(cx: &mut Context, name: removexattr::Args) -> re
     changed(cx, &target, before).await
 }
 
-/// The cookie is how many names came before; names are sorted, so that it keeps its meaning while
-/// none is added or removed.
+/// LISTXATTRS. The cookie is the number of names already returned. The names are sorted, so a cookie
+/// stays valid until a name is added or removed.
 pub(crate) async fn listxattrs(cx: &mut Context, args: listxattrs::Args) -> listxattrs::Res {
     let target = cx.current()?;
     let names = target.fs().list_xattrs(&target.caller, target.node.id).await;

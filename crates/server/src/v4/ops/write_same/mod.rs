@@ -1,12 +1,13 @@
-//! WRITE_SAME (RFC 7862 section 15.12): the server makes the bytes, so that preparing a file for a
-//! database, say, costs a call in the place of its length.
+//! WRITE_SAME (RFC 7862 section 15.12): the server generates the data, so that a client can, for
+//! instance, initialize a database file without sending its content.
 //!
-//! 1. A reply counts whole blocks that were written; like WRITE's, it may be short, and the client
-//!    asks on. [`MOST_BYTES`] of data are made for one call, of however few or many blocks.
-//! 2. Long zeros are made as the store makes space: reserved, where it can, and no data. Nothing
-//!    tells them from written ones but READ_PLUS and SEEK, which call them a hole.
-//! 3. A block with long zeros gets its space, and is zeroed, before any of its data is written: one
-//!    that finds no space leaves the file as it was.
+//! 1. The count in the reply is that of whole blocks written. Like a WRITE, the call may be short,
+//!    and the client asks for the rest. One call generates about [`MOST_BYTES`] of data, whatever
+//!    the size of the blocks.
+//! 2. Long runs of zeros are not written as data; the server reserves the space if the store can.
+//!    Only READ_PLUS and SEEK, which report them as holes, tell them from written zeros.
+//! 3. The whole of a block with long runs of zeros is zeroed, and its space reserved, before its
+//!    data is written. If there is no space, the block is left unchanged.
 
 pub(crate) mod pattern;
 
@@ -19,9 +20,9 @@ use weir_nfs::v4::types::{StableHow, WriteResponse};
 use weir_vfs::Capabilities;
 use weir_xdr::List;
 
-/// Bytes of data that are made for one call, so that it holds its slot for no more than moments.
+/// How much data one call generates, in bytes. Limits how long a call occupies its slot.
 const MOST_BYTES: u64 = 64 << 20;
-/// What a change of layout counts for, in bytes of data.
+/// How much a change of the file's layout counts toward that, in bytes.
 const LAYOUT_BYTES: u64 = 64 << 10;
 
 pub(crate) async fn write_same(cx: &mut Context, args: write_same::Args) -> write_same::Res {
@@ -30,10 +31,11 @@ pub(crate) async fn write_same(cx: &mut Context, args: write_same::Args) -> writ
     let blocks = Blocks::of(&args)?;
     let makes_holes = target.capabilities().contains(Capabilities::HOLES);
     if !makes_holes && blocks.block_bytes() > MOST_BYTES {
-        // Not one block of all data would be done in a call.
+        // A block that is all data would exceed the limit of a call.
         return Err(Error::NotSupp);
     }
-    // Taken before the write: should data be lost after it, the verifier is another one by then.
+    // Read before the write: if the written data is lost, the verifier changes after this point, so
+    // the client notices.
     let (verifier, errors) = (cx.services.verifier.get(&io.file), io.file.write_errors());
     let writing = Writing { cx, target: &target, io: &io, offset: args.offset, makes_holes };
     let count = writing.run(&blocks).await?;
@@ -55,12 +57,12 @@ struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// Writes as much as one call may; the bytes of the blocks that are whole.
+    /// Writes as much as one call may. Returns the bytes of the whole blocks written.
     async fn run(&self, blocks: &Blocks) -> Result<u64, Error> {
         let (mut done, mut cost) = (0, 0);
         let mut buffer = Vec::new();
         let sparse = blocks.are_sparse(self.makes_holes);
-        // The end of the block that was zeroed as a whole, before its data comes.
+        // The end of the last block that was zeroed as a whole.
         let mut zeroed = 0;
         while done < blocks.len() && (cost < MOST_BYTES || blocks.whole(done) == 0) {
             let piece = blocks.next(done, self.makes_holes);
@@ -88,11 +90,11 @@ impl Writing<'_> {
             };
             match written {
                 Ok(written) => done += written,
-                // What is written is written; the rest is asked for again, and fails then.
+                // Report what was written. The client asks for the rest, and gets the error then.
                 Err(_) if blocks.whole(done) > 0 => break,
                 Err(error) => return Err(error),
             }
-            // Writes to memory never wait: others are to have their turn.
+            // Writes to the page cache may never wait, so let other tasks run.
             tokio::task::yield_now().await;
         }
         Ok(blocks.whole(done))
@@ -105,7 +107,7 @@ impl Writing<'_> {
         Ok(written as u64)
     }
 
-    /// Zeros that take no data, on space that is reserved where the store can.
+    /// Zeroes a range without writing data; reserves the space if the store can.
     async fn zero(&self, at: u64, len: u64) -> Result<(), Error> {
         let reserve = self.target.capabilities().contains(Capabilities::ALLOCATE);
         self.io.file.zero_range_async(at, len, reserve).await.map_err(of_vfs)

@@ -1,32 +1,32 @@
-//! What WRITE_SAME writes (RFC 7862 sections 8.1 and 15.12): blocks of one length, each with its
-//! number and a pattern in it, and zeros everywhere else.
+//! The data of WRITE_SAME (RFC 7862 sections 8.1 and 15.12): blocks of equal length, each with its
+//! block number and a pattern, and zeros everywhere else.
 //!
-//! Nothing here is as long as what is written: [`Blocks::next`] says piece by piece what comes, and
-//! [`Blocks::fill`] makes the bytes of a piece.
+//! The data is never in memory as a whole: [`Blocks::next`] returns it piece by piece, and
+//! [`Blocks::fill`] generates the bytes of a piece.
 
 use bytes::Bytes;
 use std::ops::Range;
 use weir_nfs::v4::Error;
 use weir_nfs::v4::op::write_same::Args;
 
-/// Most bytes of a piece of data.
+/// Maximum size of a piece of data, in bytes.
 pub(in crate::v4) const PIECE_BYTES: u64 = 1 << 20;
-/// Zeros in a row that are worth a change of the file's layout rather than data.
+/// Minimum length of a run of zeros that becomes a hole instead of data.
 const ZERO_RUN_BYTES: u64 = 64 << 10;
-/// A place in a block that is none.
+/// The offset in a block that means "not present".
 const NOWHERE: u64 = u64::MAX;
-/// Bytes of a block's number, which is written as XDR writes it.
+/// Size of a block number, which is encoded as in XDR.
 const NUMBER_BYTES: u64 = 4;
 
-/// The blocks to be written, as one stream of bytes that begins with the first.
+/// The blocks to write, as one stream of bytes.
 #[derive(Clone, Debug)]
 pub(in crate::v4) struct Blocks {
     block_bytes: u64,
     count: u64,
     first_number: u32,
-    /// What is not zeros in a block, in order.
+    /// The parts of a block that are not zeros, in order.
     parts: Vec<(Range<u64>, Part)>,
-    /// Most zeros in a row.
+    /// Length of the longest run of zeros.
     longest_zeros: u64,
 }
 
@@ -36,19 +36,19 @@ enum Part {
     Pattern(Bytes),
 }
 
-/// What comes next in the stream.
+/// The next part of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::v4) enum Piece {
-    /// So many zeros.
+    /// This many zeros.
     Zeros(u64),
-    /// So many bytes, at most [`PIECE_BYTES`].
+    /// This many bytes of data, at most [`PIECE_BYTES`].
     Data(u64),
 }
 
 impl Blocks {
     /// # Errors
-    /// [`Error::Inval`]: number or pattern are not within a block, or in the same place.
-    /// [`Error::FBig`]: no file is that long.
+    /// [`Error::Inval`] if the block number or the pattern does not fit the block, or they overlap;
+    /// [`Error::FBig`] if the end exceeds the maximum file size.
     pub(in crate::v4) fn of(args: &Args) -> Result<Self, Error> {
         let (block_bytes, count) = (args.block_size, args.block_count);
         let len = block_bytes.checked_mul(count).ok_or(Error::FBig)?;
@@ -87,27 +87,28 @@ impl Blocks {
         Ok(Self { block_bytes, count, first_number: args.block_number, parts, longest_zeros })
     }
 
-    /// Bytes of all blocks.
+    /// Size of all blocks, in bytes.
     pub(in crate::v4) fn len(&self) -> u64 {
         self.block_bytes * self.count
     }
 
-    /// Bytes of a block.
+    /// Size of a block, in bytes.
     pub(in crate::v4) fn block_bytes(&self) -> u64 {
         self.block_bytes
     }
 
-    /// Of the first `len` bytes, those in whole blocks.
+    /// How many of the first `len` bytes are in whole blocks.
     pub(in crate::v4) fn whole(&self, len: u64) -> u64 {
         if self.block_bytes == 0 { 0 } else { len - len % self.block_bytes }
     }
 
-    /// Whether blocks have zeros that are worth a hole beside data, where zeros are `apart`.
+    /// Whether the blocks have both data and runs of zeros long enough for a hole; `apart` is whether
+    /// the store supports holes.
     pub(in crate::v4) fn are_sparse(&self, apart: bool) -> bool {
         apart && self.longest_zeros >= ZERO_RUN_BYTES && !self.parts.is_empty()
     }
 
-    /// What comes at `at`, which is before the end; zeros are data unless they are `apart`.
+    /// The piece at `at`, which must be before the end. Unless `apart`, zeros count as data.
     pub(in crate::v4) fn next(&self, at: u64, apart: bool) -> Piece {
         let most = (self.len() - at).min(PIECE_BYTES);
         if !apart || self.longest_zeros < ZERO_RUN_BYTES {
@@ -125,7 +126,7 @@ impl Blocks {
         Piece::Data(most)
     }
 
-    /// Zeros from `at` on, to the next part or the end.
+    /// Number of zeros from `at` to the next part or the end.
     fn zeros_at(&self, at: u64) -> u64 {
         let left = self.len() - at;
         let (within, block) = (at % self.block_bytes, self.block_bytes);
@@ -135,14 +136,14 @@ impl Blocks {
         next.saturating_sub(within).min(left)
     }
 
-    /// Bytes left of the part that `at` is in.
+    /// Number of bytes from `at` to the end of its part.
     fn part_at(&self, at: u64) -> u64 {
         let within = at % self.block_bytes;
         let part = self.parts.iter().find(|(place, _)| place.contains(&within));
         part.map_or(0, |(place, _)| place.end - within)
     }
 
-    /// Makes the bytes at `at`.
+    /// Generates the bytes at `at`.
     pub(in crate::v4) fn fill(&self, at: u64, bytes: &mut [u8]) {
         let (mut made, len) = (0, bytes.len());
         while made < len {
@@ -227,11 +228,11 @@ mod tests {
         let nowhere = (NOWHERE, 0);
         let zeros = [0; 64];
         assert_eq!(pieces(args(0, (MIB, 1 << 20), nowhere, (0, &zeros))), [Piece::Zeros(1 << 40)]);
-        // Number, pattern, zeros up to the next number.
+        // Block number, pattern, then zeros up to the next block number.
         let sparse = pieces(args(0, (MIB, 2), (0, 7), (8, b"abc")));
         let (data, hole) = (Piece::Data(11), Piece::Zeros(MIB - 11));
         assert_eq!(sparse, [data, hole, data, hole]);
-        // Zeros that go over the end of a block.
+        // Zeros that extend past the end of a block.
         let middle = pieces(args(0, (MIB, 2), nowhere, (MIB / 2, b"a")));
         let (data, half) = (Piece::Data(1), Piece::Zeros(MIB / 2));
         assert_eq!(middle, [half, data, Piece::Zeros(MIB - 1), data, Piece::Zeros(MIB / 2 - 1)]);
