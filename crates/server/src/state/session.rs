@@ -83,16 +83,14 @@ pub struct Session {
     pub back: Channel,
     /// The program number of the client's callback service.
     pub callback_program: u32,
-    /// The credential of callbacks. `None` if the client accepts no authentication flavor that the
-    /// server supports; then the server sends no callbacks.
+    /// The credential of callbacks; `None` if the client accepts no flavor that the server supports.
     pub callback_cred: Option<CallbackCred>,
     /// The minor version of the request that created it.
     pub minor: u32,
     slots: Vec<Slot>,
     /// Bytes of the replies in `slots`, including those reserved for requests in progress.
     kept_bytes: usize,
-    /// A slot number, and how many requests in a row have reported that no slot from this one on is
-    /// in use.
+    /// A slot, and how many requests in a row reported that no slot from this one on is in use.
     unused_from: (u32, u32),
     /// Connections bound to the backchannel, oldest first.
     back_connections: Vec<BackConnection>,
@@ -235,8 +233,7 @@ struct OfClient {
 }
 
 impl Sessions {
-    /// An empty table for at most `max` sessions, whose cached replies together take at most about
-    /// `max_kept_bytes`.
+    /// An empty table for at most `max` sessions, with a limit of `max_kept_bytes` on cached replies.
     pub fn new(ids: Ids, max: usize, max_kept_bytes: u64) -> Self {
         let (by_client, by_connection) = (HashMap::new(), HashMap::new());
         let max_kept_bytes = usize::try_from(max_kept_bytes).unwrap_or(usize::MAX);

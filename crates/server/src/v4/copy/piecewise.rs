@@ -1,6 +1,6 @@
 //! Copies between files of one export, piece by piece, through the page cache. Holes are preserved
-//! and cost nothing, whatever their length. For the export's cache policy, reads and writes count
-//! as those of the client that asked for the copy.
+//! and cost nothing, even very long ones. For the export's cache policy, reads and writes count as
+//! those of the client that asked for the copy.
 //!
 //! A piece owns its bytes: a copy that waits, usually for memory, pins no pages of the cache.
 

@@ -73,8 +73,8 @@ pub(crate) async fn secinfo_no_name(
     Ok(flavors(cx).into())
 }
 
-/// Clears the current filehandle: since minor version 1, SECINFO and SECINFO_NO_NAME consume it (RFC
-/// 8881 section 2.6.3.1.1.8).
+/// Clears the current filehandle: since minor version 1, SECINFO and SECINFO_NO_NAME consume it
+/// (RFC 8881 section 2.6.3.1.1.8).
 fn consume_current(cx: &mut Context) {
     if cx.minor > 0 {
         cx.current = None;

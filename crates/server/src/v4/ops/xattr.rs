@@ -76,7 +76,7 @@ pub(crate) async fn removexattr(cx: &mut Context, name: removexattr::Args) -> re
     changed(cx, &target, before).await
 }
 
-/// LISTXATTRS. The cookie is the number of names already returned. The names are sorted, so a cookie
+/// LISTXATTRS. The cookie is the number of names already returned. Names are sorted, so a cookie
 /// stays valid until a name is added or removed.
 pub(crate) async fn listxattrs(cx: &mut Context, args: listxattrs::Args) -> listxattrs::Res {
     let target = cx.current()?;

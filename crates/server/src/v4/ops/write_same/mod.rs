@@ -2,8 +2,7 @@
 //! instance, initialize a database file without sending its content.
 //!
 //! 1. The count in the reply is that of whole blocks written. Like a WRITE, the call may be short,
-//!    and the client asks for the rest. One call generates about [`MOST_BYTES`] of data, whatever
-//!    the size of the blocks.
+//!    and the client asks for the rest. One call generates about [`MOST_BYTES`] of data.
 //! 2. Long runs of zeros are not written as data; the server reserves the space if the store can.
 //!    Only READ_PLUS and SEEK, which report them as holes, tell them from written zeros.
 //! 3. The whole of a block with long runs of zeros is zeroed, and its space reserved, before its
