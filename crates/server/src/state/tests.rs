@@ -1,4 +1,4 @@
-//! Transitions that go through several tables.
+//! Tests of transitions that involve several tables.
 
 use super::table::IDLE;
 use super::*;
@@ -25,7 +25,7 @@ pub(super) fn state_barred<const N: usize>(
     State::new(Ids::new(1, [7; 32]), Limits::default(), Grace::new(LEASE, owners))
 }
 
-/// What is on disk of a client.
+/// The disk record of a client.
 pub(super) fn record(barred: ReclaimDenied) -> Record {
     Record { barred, principal: Some(principal()) }
 }
@@ -47,7 +47,7 @@ pub(super) fn client(state: &mut State<char>, name: &'static str, now: Duration)
     exchanged.id
 }
 
-/// A client that has nothing to reclaim.
+/// A confirmed client that has sent RECLAIM_COMPLETE.
 pub(super) fn ready(state: &mut State<char>, name: &'static str, now: Duration) -> ClientId {
     let id = client(state, name, now);
     state.reclaim_complete(id).unwrap();
@@ -206,7 +206,7 @@ fn a_restarted_client_loses_what_it_had_when_it_is_confirmed() {
     assert!(state.is_open(NODE));
     state.confirm(again, &principal(), T0).unwrap();
     assert!(!state.is_open(NODE));
-    assert!(state.unwritten.is_empty(), "it may reclaim what its new run opens");
+    assert!(state.unwritten.is_empty(), "the record of the new run bars nothing");
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn grace_lets_the_old_reclaim_and_holds_the_new_off() {
     state.reclaim_complete(a).unwrap();
     assert_eq!(state.reclaim_complete(a), Err(StateError::CompleteAlready));
     assert_eq!(state.open(reclaim(a), T0), Err(StateError::NoGrace));
-    assert!(state.open(request(b, READ), T0).is_ok(), "all are back: grace is over");
+    assert!(state.open(request(b, READ), T0).is_ok(), "all clients are back: grace is over");
 }
 
 #[test]
@@ -274,11 +274,11 @@ fn a_client_is_on_disk_while_it_has_state_and_not_much_longer() {
     state.sweep(IDLE * 3 - Duration::from_secs(1));
     assert!(!state.has_idle());
     state.sweep(IDLE * 3);
-    assert!(state.unwritten.is_empty(), "no reply waits for that");
+    assert!(state.unwritten.is_empty(), "no reply waits for the removal");
     assert_eq!(state.take_idle(), [owner("a")]);
     assert_eq!(state.open(request(a, READ), T0), Err(StateError::Unrecorded));
     state.purge(a);
-    assert!(state.unwritten.is_empty(), "it is off the disk already");
+    assert!(state.unwritten.is_empty(), "the record is already removed");
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn who_may_reclaim_stays_on_disk_until_grace_is_over() {
     state.sweep(T0);
     state.sweep(IDLE * 2);
     assert!(state.unwritten.is_empty());
-    // Its new run takes the record over.
+    // Its new run inherits the record.
     let again = state.clients.exchange_id(owner("a"), [1; 8], principal(), false, T0).unwrap().id;
     state.clients.get_mut(a).unwrap().may_reclaim = false;
     state.confirm(again, &principal(), LEASE).unwrap();
@@ -332,12 +332,12 @@ fn who_says_goodbye_in_grace_and_comes_back_is_on_disk_again() {
     let a = client(&mut state, "a", T0);
     state.destroy_client(a).unwrap();
     assert_eq!(state.take_unwritten(), [owner("a")]);
-    assert_eq!(state.record_of(&owner("a")), None, "it is off the disk");
+    assert_eq!(state.record_of(&owner("a")), None, "the record is removed");
     let again = state.clients.exchange_id(owner("a"), [1; 8], principal(), false, T0).unwrap().id;
     state.confirm(again, &principal(), T0).unwrap();
     let opened = state.open(OpenRequest { claim: Claim::Reclaim, ..request(again, READ) }, T0);
     assert!(opened.is_ok() && state.record_of(&owner("a")).is_some());
-    assert_eq!(state.take_unwritten(), [owner("a")], "before it is told of what it has");
+    assert_eq!(state.take_unwritten(), [owner("a")], "before the client learns of its state");
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn a_silent_clients_reservation_gives_way_to_io_without_an_open() {
     }
     assert_eq!(state.anonymous_io(NODE, Access::READ, LEASE + Duration::from_secs(1)), Ok(()));
     assert_eq!(state.test_stateid(a, open), Err(StateError::Expired));
-    assert_eq!(state.take_unwritten(), [owner("a")], "it may not reclaim it");
+    assert_eq!(state.take_unwritten(), [owner("a")], "it may not reclaim the revoked state");
 }
 
 #[test]
@@ -374,13 +374,13 @@ fn an_open_that_is_taken_back_leaves_what_was_open_before() {
         OpenRequest { by: Principal { uid: 7, ..principal() }, made: true, ..request(a, alone) };
     let second = state.open(another, T0).unwrap();
     state.undo_open(second, before_upgrade.clone());
-    assert_eq!(opener(&state), first_opener, "who was refused has opened nothing");
+    assert_eq!(opener(&state), first_opener, "a refused principal does not become the opener");
     assert_eq!(state.io(Some(a), first, NODE, Access::READ).unwrap().made_by, None);
     assert_eq!(state.io(Some(a), first, NODE, Access::WRITE).unwrap_err(), StateError::OpenMode);
     assert_eq!(state.anonymous_io(NODE, Access::WRITE, T0), Ok(()), "nothing is denied");
     assert_eq!(state.downgrade(a, first, NODE, alone), Err(StateError::NotASubset));
 
-    // Another request of the owner came in between, and was answered.
+    // Another request of the owner was executed in between.
     let second = state.open(request(a, WRITE), T0).unwrap();
     let third = state.open(request(a, READ), T0).unwrap();
     state.undo_open(second, before_upgrade);

@@ -57,7 +57,7 @@ impl<F: Clone> State<F> {
     }
 
     /// Whether the caller should ask a host for its state number. Returns true once, and again after
-    /// [`ASK_AGAIN`] if the host has not answered.
+    /// a while if the host has not answered.
     pub fn nlm_asks_run(&mut self, host: IpAddr, now: Duration) -> bool {
         let Some(host) = self.nlm.hosts.get_mut(&host) else { return false };
         let asks = match host.run {
