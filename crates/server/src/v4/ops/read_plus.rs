@@ -53,7 +53,7 @@ struct Request {
     count: usize,
     /// Bytes for the encoded segments.
     room: usize,
-    /// The offset past which no hole may extend, unless it lies within the request.
+    /// The maximum end of a hole, or the end of the request if that is later.
     hole_end: u64,
 }
 
@@ -104,7 +104,7 @@ impl Reply {
         }
         let open = self.open_data.as_ref().map_or(0, |(_, data)| data.len());
         let header = if open == 0 { DATA_HEADER_BYTES } else { 0 };
-        // Room is counted without the open segment's padding, which ends where the segment does.
+        // `room` does not include the padding of the open segment, which is charged when it is closed.
         let Some(room) = self.room.checked_sub(header) else { return false };
         let most = ((open + room) & !3).saturating_sub(open);
         let taken = len.min(most);
