@@ -9,7 +9,7 @@
 //!    returns to them after any number of other files.
 
 use crate::protocol::Handle;
-use lru::LruCache;
+use hashlink::LruCache;
 use weir_base::sync::Mutex;
 use weir_vfs::{Attr, Error, FileId, FileKind, Result};
 
@@ -34,7 +34,7 @@ struct Table {
 
 impl Handles {
     pub(crate) fn new(root: FileId, handle: Handle) -> Self {
-        let table = || Mutex::new(Table { by_id: LruCache::unbounded(), bytes: 0 });
+        let table = || Mutex::new(Table { by_id: LruCache::new_unbounded(), bytes: 0 });
         Self { root: (root, handle), lasting: table(), others: table(), max_bytes: MAX_BYTES }
     }
 
@@ -63,9 +63,9 @@ impl Handles {
             return;
         }
         table.bytes += cost(handle);
-        table.by_id.put(id, handle.clone());
+        table.by_id.insert(id, handle.clone());
         while table.bytes > self.max_bytes
-            && let Some((_, oldest)) = table.by_id.pop_lru()
+            && let Some((_, oldest)) = table.by_id.remove_lru()
         {
             table.bytes -= cost(&oldest);
         }

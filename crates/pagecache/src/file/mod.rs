@@ -327,9 +327,9 @@ impl File {
     /// Ranges of the file that are resident as data, in bytes, for `weir map` and for tests.
     pub fn resident(&self) -> Vec<Range<u64>> {
         let mapping = &self.open.mapping;
-        let state = mapping.state.lock();
+        let mut state = mapping.state.lock();
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        mapping.edit(&state).visit(&mut |page, _| {
+        mapping.edit(&mut state).visit(&mut |page, _| {
             let start = page * PAGE_SIZE as u64;
             let end = start + PAGE_SIZE as u64;
             match ranges.last_mut() {

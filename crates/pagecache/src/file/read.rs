@@ -15,7 +15,8 @@ use crate::file::pruner::Pruner;
 use crate::file::readahead::{Bounds, Plan};
 use crate::file::{File, Open};
 use crate::mapping::fill::Purpose;
-use crate::mapping::{FrameList, HOLE, Mapping, PageNow, Snapshot, Stop, stops_of};
+use crate::mapping::snapshot::{PageNow, Snapshot, Stop};
+use crate::mapping::{FrameList, HOLE, Mapping, stops_of};
 use crate::memory::arena::flag;
 use crate::memory::budget::STEP_PAGES;
 use crate::memory::epoch::Guard;
@@ -106,15 +107,8 @@ impl File {
                 let guard = mapping.memory.epoch.enter();
                 let mut frames = FrameList::new();
                 let snapshot = {
-                    let mut state = mapping.state.lock();
-                    mapping.snapshot_locked(
-                        &mut state,
-                        &guard,
-                        at,
-                        want,
-                        flag::READAHEAD,
-                        &mut frames,
-                    )
+                    let state = mapping.state.lock();
+                    mapping.snapshot_locked(&state, &guard, at, want, flag::READAHEAD, &mut frames)
                 };
                 let changed = *since.get_or_insert(snapshot.sequence) != snapshot.sequence;
                 if changed && done > 0 {
@@ -244,8 +238,8 @@ impl Open {
         let mapping = &self.mapping;
         let memory = &mapping.memory;
         let marked = {
-            let state = mapping.state.lock();
-            mapping.edit(&state).frame_at(page)
+            let mut state = mapping.state.lock();
+            mapping.edit(&mut state).frame_at(page)
         };
         if let Some(frame) = marked {
             // If the frame is gone by now, a later page triggers the next read-ahead.

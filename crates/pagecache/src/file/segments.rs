@@ -14,7 +14,8 @@
 
 use crate::cache_policy::CachePolicy;
 use crate::file::File;
-use crate::mapping::{FrameList, HOLE, Mapping, Snapshot, Stop, stops_of};
+use crate::mapping::snapshot::{Snapshot, Stop};
+use crate::mapping::{FrameList, HOLE, Mapping, stops_of};
 use crate::memory::arena::{Arena, flag, runs as frame_runs};
 use crate::memory::epoch::Guard;
 use crate::memory::frame_no::FrameNo;
@@ -190,9 +191,9 @@ impl File {
             let (snapshot, page) = {
                 let guard = mapping.memory.epoch.enter();
                 let mut frames = FrameList::new();
-                let mut state = mapping.state.lock();
+                let state = mapping.state.lock();
                 let snapshot = mapping.snapshot_locked(
-                    &mut state,
+                    &state,
                     &guard,
                     offset,
                     len,

@@ -3,7 +3,7 @@
 //!
 //! 1. New bytes go into new frames, without a lock; the commit exchanges the slots in one write
 //!    section of the sequence counter
-//!    ([`WriteSeqcount`](crate::mapping::invalidate_lock::WriteSeqcount)). So writers copy in
+//!    ([`WriteSeqcount`](crate::mapping::seqcount::WriteSeqcount)). So writers copy in
 //!    parallel, and a reader sees all of a step or none of it (I5). A step is at least 1 MiB unless
 //!    the budget is tiny; a longer call has several steps.
 //! 2. Under the lock, the commit copies the part of a page that a write does not change, from the
@@ -19,9 +19,11 @@
 use crate::cache_policy::CachePolicy;
 use crate::file::read::pages_of;
 use crate::file::{File, Open};
+use crate::mapping::edit::Edit;
 use crate::mapping::index::{Replacement, Slot};
+use crate::mapping::snapshot::{Snapshot, Stop};
 use crate::mapping::writeback::is_worth_waking;
-use crate::mapping::{Edit, Mapping, Snapshot, State, Stop};
+use crate::mapping::{Mapping, State};
 use crate::memory::arena::{Frames, flag};
 use crate::memory::frame_no::FrameNo;
 use crate::stats::Count;
@@ -259,8 +261,8 @@ impl Open {
 impl Mapping {
     /// A copy of a page, if it is resident.
     fn base(&self, page: u64) -> Option<Base> {
-        let state = self.state.lock();
-        let bytes = match self.edit(&state).slot(page) {
+        let mut state = self.state.lock();
+        let bytes = match self.edit(&mut state).slot(page) {
             // SAFETY: the frame is in its slot while we hold the lock, and filling bytes past the
             // mark needs that lock, too.
             Slot::Frame(frame) => unsafe { self.memory.arena.bytes(frame, 0, PAGE_SIZE) }.to_vec(),
@@ -282,7 +284,7 @@ impl Mapping {
         if step.append && step.offset != size {
             return Commit::Moved;
         }
-        let mut edit = self.edit(&state);
+        let mut edit = self.edit(&mut state);
         let tail = if step.in_place { self.tail(&step, size, &edit) } else { None };
         if step.in_place && tail.is_none() {
             return Commit::Moved;
@@ -295,7 +297,7 @@ impl Mapping {
         }
         let new_size = size.max(step.end());
         // From here on readers retry, until the whole step is published.
-        let seqcount = self.write_seqcount();
+        let seqcount = self.write_seqcount(&edit);
         if let Some(tail) = &tail {
             self.show_tail(&step, tail);
         }
@@ -308,7 +310,7 @@ impl Mapping {
             seqcount.set_size(new_size);
         }
         drop(seqcount);
-        edit.finish(&mut state);
+        edit.finish();
         let wake = self.note_written(&step, &mut state);
         drop(state);
         memory.collect_some();

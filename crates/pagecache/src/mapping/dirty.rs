@@ -53,8 +53,7 @@ impl Mapping {
         }
     }
 
-    /// Enters the file in the flusher's list: it has dirty pages, or times to set in the store. The
-    /// lock is held.
+    /// Enters the file in the flusher's list: it has dirty pages, or times to set in the store.
     pub(crate) fn list_dirty(self: &Arc<Self>, state: &mut State) {
         if state.listed.is_none() {
             let due = Instant::now() + AGE;
@@ -66,15 +65,13 @@ impl Mapping {
         self.note_unbegun(state);
     }
 
-    /// Makes all dirty pages due now, old or not. The lock is held; the caller kicks the
-    /// flusher afterwards.
+    /// Makes all dirty pages due now, old or not. The caller kicks the flusher afterwards.
     pub(crate) fn hurry(&self, state: &mut State) {
         state.urgent = true;
         self.look_at(state, None);
     }
 
-    /// Pages have become clean, or can be written again. The lock is held; the caller kicks the
-    /// flusher afterwards.
+    /// Pages have become clean, or can be written again. The caller kicks the flusher afterwards.
     pub(crate) fn note_progress(&self, state: &mut State) {
         match state.retry_at {
             Some(retry_at) if !state.is_clean() => self.look_at(state, Some(retry_at)),

@@ -108,11 +108,11 @@ impl Mapping {
         }
         state.stored_size = attr.size;
         let size = self.size_without(&state);
-        let mut edit = self.edit(&state);
-        let seqcount = self.write_seqcount();
+        let mut edit = self.edit(&mut state);
+        let seqcount = self.write_seqcount(&edit);
         self.evict_clean(&mut edit, 0..u64::MAX);
         seqcount.set_size(size);
         drop(seqcount);
-        edit.finish(&mut state);
+        edit.finish();
     }
 }

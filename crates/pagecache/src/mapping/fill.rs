@@ -15,9 +15,9 @@
 //! belong to the fill until the store has given the buffer back.
 
 use crate::cache_policy::CachePolicy;
+use crate::mapping::edit::Edit;
 use crate::mapping::index::{self, Found, Slot};
-use crate::mapping::invalidate_lock::InvalidateLock;
-use crate::mapping::{Edit, MAX_FILE_BYTES, Mapping};
+use crate::mapping::{MAX_FILE_BYTES, Mapping};
 use crate::memory::arena::{Arena, Frames, flag};
 use crate::memory::frame_no::FrameNo;
 use crate::ranges::RangeSet;
@@ -124,8 +124,8 @@ impl Mapping {
                 return None;
             }
             let end = self.size().div_ceil(PAGE_SIZE as u64).min(first + frames.len() as u64);
-            let mut edit = self.edit(&state);
             let number = state.next_fill;
+            let mut edit = self.edit(&mut state);
             let (mut page, mut last) = (first, first);
             while page < end {
                 match edit.slot(page) {
@@ -140,7 +140,7 @@ impl Mapping {
                 }
                 page += 1;
             }
-            edit.finish(&mut state);
+            edit.finish();
             if last == first {
                 return None;
             }
@@ -239,12 +239,12 @@ impl Mapping {
     pub(crate) fn end_fill(&self, fill: &Fill, mut frames: Frames, result: Result<Layout>) {
         let mut state = self.state.lock();
         state.fills.retain(|f| f.number != fill.number);
-        let mut edit = self.edit(&state);
+        let mut edit = self.edit(&mut state);
         let result = match result {
             Ok(_) if fill.is_disowned() => Ok(()),
             Ok(layout) => {
                 let claimed = std::mem::take(&mut fill.outcome.lock().claimed);
-                let unwritten = fill.next_write == Some(state.next_write);
+                let unwritten = fill.next_write == Some(edit.state.next_write);
                 let published = self.publish(fill, &mut frames, &layout, &claimed, &mut edit);
                 if published.is_ok() && unwritten {
                     self.remember_hole(fill, &layout, &mut edit);
@@ -259,7 +259,7 @@ impl Mapping {
                 edit.evict(page);
             }
         }
-        edit.finish(&mut state);
+        edit.finish();
         if result.is_err() {
             self.count(Count::FillErrors, 1);
         }
@@ -362,13 +362,6 @@ impl Mapping {
         };
         if end > fill.pages.end {
             edit.replace(fill.pages.end..end, index::Replacement::HoleWhereEmpty);
-        }
-    }
-
-    /// Keeps the fills in flight from publishing: the store is about to be changed.
-    pub(crate) fn disown_fills(&self, _held: &InvalidateLock) {
-        for fill in &self.state.lock().fills {
-            fill.disown();
         }
     }
 

@@ -1,14 +1,10 @@
-//! Exclusion of other operations on a file.
+//! The lock for changes of the whole file (truncate, hole punch, attributes).
 //!
-//! 1. [`InvalidateLock`], for changes of the whole file (truncate, hole punch, attributes): it has
-//!    one holder at a time, with no writeback in flight, and no fill, writeback or write begins
-//!    meanwhile.
-//! 2. [`WriteSeqcount`], for changes of slots or size under the lock: readers without the lock
-//!    retry.
+//! 1. It has one holder at a time, with no writeback in flight, and no fill, writeback or write
+//!    begins meanwhile.
 
 use crate::mapping::Mapping;
 use std::sync::Arc;
-use weir_base::sync::atomic::{Ordering, fence};
 
 /// The exclusive right to change the whole file.
 pub(crate) struct InvalidateLock {
@@ -28,25 +24,6 @@ impl Drop for InvalidateLock {
         if passed_over {
             self.mapping.lane().kick();
         }
-    }
-}
-
-/// While it exists, readers without the lock retry.
-pub(crate) struct WriteSeqcount<'a> {
-    mapping: &'a Mapping,
-    sequence: u64,
-}
-
-impl WriteSeqcount<'_> {
-    /// Changes the size.
-    pub(crate) fn set_size(&self, size: u64) {
-        self.mapping.size.store(size, Ordering::Relaxed);
-    }
-}
-
-impl Drop for WriteSeqcount<'_> {
-    fn drop(&mut self) {
-        self.mapping.sequence.store(self.sequence + 2, Ordering::Release);
     }
 }
 
@@ -75,13 +52,10 @@ impl Mapping {
         }
     }
 
-    /// Makes readers without the lock retry until the guard is dropped. The lock is held.
-    pub(crate) fn write_seqcount(&self) -> WriteSeqcount<'_> {
-        let sequence = self.sequence.load(Ordering::Relaxed);
-        debug_assert!(sequence & 1 == 0);
-        self.sequence.store(sequence + 1, Ordering::Relaxed);
-        // A reader that sees one of the following stores also sees the odd number.
-        fence(Ordering::Release);
-        WriteSeqcount { mapping: self, sequence }
+    /// Keeps the fills in flight from publishing: the store is about to be changed.
+    pub(crate) fn disown_fills(&self, _held: &InvalidateLock) {
+        for fill in &self.state.lock().fills {
+            fill.disown();
+        }
     }
 }

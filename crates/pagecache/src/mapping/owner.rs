@@ -17,7 +17,7 @@ impl FrameOwner for Mapping {
         may_go: &mut dyn FnMut(usize, u64) -> bool,
     ) -> usize {
         let mut state = self.state.lock();
-        let mut edit = self.edit(&state);
+        let mut edit = self.edit(&mut state);
         let mut evicted = 0;
         for (index, (page, frame)) in pages.enumerate() {
             if edit.frame_at(page) == Some(frame) && may_go(index, self.key(page)) {
@@ -25,7 +25,7 @@ impl FrameOwner for Mapping {
                 evicted += 1;
             }
         }
-        edit.finish(&mut state);
+        edit.finish();
         evicted
     }
 
@@ -33,7 +33,7 @@ impl FrameOwner for Mapping {
         let arena = &self.memory.arena;
         let Some(mut to) = arena.take(from.len(), 1) else { return };
         let mut state = self.state.lock();
-        let mut edit = self.edit(&state);
+        let mut edit = self.edit(&mut state);
         for (index, &old) in from.iter().take(to.len()).enumerate() {
             let meta = arena.meta(old);
             let page = meta.page.load(Ordering::Relaxed);
@@ -48,7 +48,7 @@ impl FrameOwner for Mapping {
             let new = to.publish(index, flags, meta.mark());
             edit.put(page, new);
         }
-        edit.finish(&mut state);
+        edit.finish();
     }
 
     /// A fill finds a hole past the end of the store's file by that end alone.
@@ -57,7 +57,7 @@ impl FrameOwner for Mapping {
         if state.invalidating {
             return ControlFlow::Continue(());
         }
-        let mut edit = self.edit(&state);
+        let mut edit = self.edit(&mut state);
         while *looks > 0 && page < u64::MAX {
             *looks -= 1;
             let (end, holes) = match edit.lookup(page) {
@@ -70,7 +70,7 @@ impl FrameOwner for Mapping {
             }
             page = end;
         }
-        edit.finish(&mut state);
+        edit.finish();
         if page < u64::MAX { ControlFlow::Break(page) } else { ControlFlow::Continue(()) }
     }
 

@@ -14,8 +14,9 @@
 //!    is used up, an operation waits for other uncached ones, and evicts pages of other users only
 //!    if none of these makes progress.
 
+use crate::mapping::Mapping;
+use crate::mapping::edit::Edit;
 use crate::mapping::index::Slot;
-use crate::mapping::{Edit, Mapping};
 use crate::memory::arena::flag;
 use crate::ranges::RangeSet;
 use crate::stats::Count;
@@ -28,17 +29,17 @@ impl Mapping {
             self.count(Count::PruneSkips, 1);
             return;
         };
-        let mut edit = self.edit(&state);
+        let mut edit = self.edit(&mut state);
         let pruned =
             pages.iter().flatten().filter(|&page| self.prune_page(page, &mut edit)).count();
-        edit.finish(&mut state);
+        edit.finish();
         drop(state);
         self.note_pruned(pruned);
         self.memory.collect();
     }
 
     /// Drops the page if it carries the mark and is not in use; returns whether it did, which the
-    /// caller counts. The lock is held.
+    /// caller counts.
     pub(crate) fn prune_page(&self, page: u64, edit: &mut Edit<'_>) -> bool {
         let Slot::Frame(frame) = edit.slot(page) else { return false };
         let meta = self.memory.arena.meta(frame);
@@ -68,14 +69,14 @@ impl Mapping {
         }
         let mut state = self.state.lock();
         let mut marked = Vec::new();
-        let mut edit = self.edit(&state);
+        let mut edit = self.edit(&mut state);
         edit.visit(&mut |page, frame| {
             if self.memory.arena.meta(frame).has(flag::UNCACHED) {
                 marked.push(page);
             }
         });
         let pruned = marked.into_iter().filter(|&page| self.prune_page(page, &mut edit)).count();
-        edit.finish(&mut state);
+        edit.finish();
         self.note_pruned(pruned);
     }
 }

@@ -59,26 +59,25 @@ impl Mapping {
     }
 
     /// Drops every clean page and every hole, and sets the size: another program has changed the
-    /// file. Nothing is dirty; the lock is held.
+    /// file. Nothing is dirty.
     pub(crate) fn invalidate(&self, state: &mut State, size: u64) {
         let mut edit = self.edit(state);
-        let seqcount = self.write_seqcount();
+        let seqcount = self.write_seqcount(&edit);
         edit.replace(0..u64::MAX, index::Replacement::Empty);
         seqcount.set_size(size);
         drop(seqcount);
-        edit.finish(state);
+        edit.finish();
         state.stored_size = size;
     }
 
-    /// Drops pages while others are dirty or under writeback: those stay, and so does the size. The
-    /// lock is held.
+    /// Drops pages while others are dirty or under writeback: those stay, and so does the size.
     pub(crate) fn drop_unproven(&self, state: &mut State) {
         let mut kept = RangeSet::default();
         for run in state.dirty.iter().chain(state.writeback.values().cloned()) {
             kept.insert(run);
         }
         let mut edit = self.edit(state);
-        let seqcount = self.write_seqcount();
+        let seqcount = self.write_seqcount(&edit);
         let mut at = 0;
         for run in kept.iter() {
             if at < run.start {
@@ -88,7 +87,7 @@ impl Mapping {
         }
         edit.replace(at..u64::MAX, index::Replacement::Empty);
         drop(seqcount);
-        edit.finish(state);
+        edit.finish();
     }
 
     /// Makes sure that the store's file is open with `access`.

@@ -12,9 +12,10 @@
 //!    under the exclusion, so that a write that was acknowledged meanwhile stays.
 
 use crate::cache_policy::CachePolicy;
+use crate::mapping::edit::Edit;
 use crate::mapping::index::{Replacement, Slot};
 use crate::mapping::invalidate_lock::InvalidateLock;
-use crate::mapping::{Edit, MAX_FILE_BYTES, Mapping, State};
+use crate::mapping::{MAX_FILE_BYTES, Mapping};
 use crate::memory::arena::{Frames, flag};
 use crate::tasks::finish;
 use std::ops::Range;
@@ -217,12 +218,12 @@ impl Mapping {
     ) {
         let mut state = self.state.lock();
         let old = self.size();
-        let mut edit = self.edit(&state);
-        let seqcount = self.write_seqcount();
+        let mut edit = self.edit(&mut state);
+        let seqcount = self.write_seqcount(&edit);
         if size < old {
             let kept = size.div_ceil(PAGE);
             edit.replace(kept..u64::MAX, Replacement::Empty);
-            self.forget_dirty(&mut state, kept..u64::MAX);
+            self.forget_dirty(edit.state, kept..u64::MAX);
             if !size.is_multiple_of(PAGE) {
                 let cut = (size % PAGE) as usize;
                 self.cut_page(&mut edit, size / PAGE, cut..PAGE_SIZE, cut, &mut frames, 0);
@@ -233,29 +234,30 @@ impl Mapping {
         }
         seqcount.set_size(size);
         drop(seqcount);
-        state.stored_size = if size < old { size } else { state.stored_size.max(stored) };
-        self.modified(edit, &mut state);
+        let known = edit.state.stored_size.max(stored);
+        edit.state.stored_size = if size < old { size } else { known };
+        self.modified(edit);
     }
 
     /// The store has punched a hole: updates the pages.
     fn punched(self: &Arc<Self>, _held: &InvalidateLock, hole: Range<u64>, mut frames: Frames) {
         let mut state = self.state.lock();
         let size = self.size();
-        let mut edit = self.edit(&state);
-        let seqcount = self.write_seqcount();
+        let mut edit = self.edit(&mut state);
+        let seqcount = self.write_seqcount(&edit);
         let end = hole.end.min(size);
         if hole.start < end {
             // Whole pages; the file's last page counts as whole if the hole covers it up to the end
             // of file.
             let last = if end == size { size.div_ceil(PAGE) } else { end / PAGE };
             let whole = hole.start.div_ceil(PAGE)..last;
-            if last == size.div_ceil(PAGE) && !state.dirty.is_empty() {
+            if last == size.div_ceil(PAGE) && !edit.state.dirty.is_empty() {
                 // `punch_hole` has extended the store's file to this size.
-                state.stored_size = state.stored_size.max(size);
+                edit.state.stored_size = edit.state.stored_size.max(size);
             }
             if !whole.is_empty() {
                 edit.replace(whole.clone(), Replacement::Hole);
-                self.forget_dirty(&mut state, whole.clone());
+                self.forget_dirty(edit.state, whole.clone());
             }
             let mut spare = 0;
             for page in [hole.start / PAGE, (end - 1) / PAGE] {
@@ -270,25 +272,25 @@ impl Mapping {
             }
         }
         drop(seqcount);
-        self.modified(edit, &mut state);
+        self.modified(edit);
     }
 
     /// The store has new content in a range: drops the old pages.
     fn cloned(self: &Arc<Self>, _held: &InvalidateLock, range: Range<u64>) {
         let mut state = self.state.lock();
         let size = self.size();
-        let mut edit = self.edit(&state);
-        let seqcount = self.write_seqcount();
+        let mut edit = self.edit(&mut state);
+        let seqcount = self.write_seqcount(&edit);
         edit.replace(range.start / PAGE..range.end.div_ceil(PAGE), Replacement::Empty);
         self.raise_mark(&edit, size, size.max(range.end));
         seqcount.set_size(size.max(range.end));
         drop(seqcount);
-        state.stored_size = state.stored_size.max(range.end);
-        self.modified(edit, &mut state);
+        edit.state.stored_size = edit.state.stored_size.max(range.end);
+        self.modified(edit);
     }
 
     /// Zeroes part of a page, in frame number `spare` of `frames`; a fill of that page in flight no
-    /// longer publishes it. The lock is held.
+    /// longer publishes it.
     fn cut_page(
         &self,
         edit: &mut Edit<'_>,
@@ -315,8 +317,8 @@ impl Mapping {
         }
     }
 
-    fn modified(self: &Arc<Self>, edit: Edit<'_>, state: &mut State) {
-        edit.finish(state);
+    fn modified(self: &Arc<Self>, edit: Edit<'_>) {
+        let state = edit.finish();
         state.overlay.modified(SystemTime::now());
         self.list_dirty(state);
         self.lane().kick();

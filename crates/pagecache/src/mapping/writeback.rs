@@ -158,7 +158,7 @@ impl Mapping {
                 state.next_write += 1;
                 state.writeback.insert(number, run.clone());
                 state.overlay.begin();
-                let edit = self.edit(&state);
+                let edit = self.edit(&mut state);
                 let arena = &self.memory.arena;
                 let mut frames = Vec::with_capacity((run.end - run.start) as usize);
                 let mut lent = 0;
@@ -216,16 +216,16 @@ impl Mapping {
                 lost.insert(page..page + 1);
             }
         }
-        let mut edit = self.edit(&state);
+        let mut edit = self.edit(&mut state);
         // For readers, all lost pages disappear at one moment.
-        let seqcount = (!lost.is_empty()).then(|| self.write_seqcount());
+        let seqcount = (!lost.is_empty()).then(|| self.write_seqcount(&edit));
         let (mut again, mut pruned, mut dropped) = (0, 0, 0);
         for (page, &frame) in run.clone().zip(frames) {
             // Another frame: the page was written again, and is dirty on its own account.
             if edit.slot(page) != Slot::Frame(frame) {
                 // A sync that waits for this write also waits for the next.
-                if result.is_err() && !lost.contains(page) && state.dirty.contains(page) {
-                    state.failing.insert(page, now);
+                if result.is_err() && !lost.contains(page) && edit.state.dirty.contains(page) {
+                    edit.state.failing.insert(page, now);
                 }
                 continue;
             }
@@ -235,11 +235,11 @@ impl Mapping {
                 Ok(()) => pruned += usize::from(self.prune_page(page, &mut edit)),
                 Err(_) if !lost.contains(page) => {
                     meta.set(flag::DIRTY);
-                    again += state.dirty.insert(page..page + 1);
-                    state.failing.insert(page, now);
+                    again += edit.state.dirty.insert(page..page + 1);
+                    edit.state.failing.insert(page, now);
                 }
                 // An append filled the page in place meanwhile.
-                Err(_) if state.dirty.contains(page) => {}
+                Err(_) if edit.state.dirty.contains(page) => {}
                 Err(_) => {
                     edit.evict(page);
                     dropped += 1;
@@ -247,13 +247,13 @@ impl Mapping {
             }
         }
         if let Some(seqcount) = seqcount {
-            let size = self.size_without(&state);
+            let size = self.size_without(edit.state);
             if size < self.size() {
                 edit.replace(size.div_ceil(PAGE_SIZE as u64)..u64::MAX, Replacement::Empty);
                 seqcount.set_size(size);
             }
         }
-        edit.finish(&mut state);
+        edit.finish();
         self.note_pruned(pruned);
         memory.queues.lock().cleaned(arena, frames.iter().copied());
         match result {

@@ -18,14 +18,13 @@ use super::sys::{self, Generation, Shape};
 use crate::local::sys::proc_path;
 use crate::local::tree::nodes::{Link, Nodes, Seen};
 use crate::local::tree::search::Search;
-use lru::LruCache;
+use hashlink::LruCache;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::mem::MaybeUninit;
-use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -110,8 +109,8 @@ impl Tree {
             root_id,
             device: (stat.stx_dev_major, stat.stx_dev_minor),
             nodes,
-            dirs: Mutex::new(LruCache::new(at_least_one(dir_fds))),
-            not_found: Mutex::new(LruCache::new(at_least_one(MAX_NOT_FOUND))),
+            dirs: Mutex::new(LruCache::new(dir_fds.max(1))),
+            not_found: Mutex::new(LruCache::new(MAX_NOT_FOUND)),
             search: Mutex::default(),
             search_entries,
             has_openat2: AtomicBool::new(true),
@@ -189,7 +188,7 @@ impl Tree {
             return Err(Error::Stale);
         }
         if !self.is_beneath(&file) {
-            self.dirs.lock().pop(&id);
+            self.dirs.lock().remove(&id);
             return Ok(None);
         }
         Ok(Some(Pinned { file, stat }))
@@ -280,18 +279,18 @@ impl Tree {
 
     /// Caches a directory's descriptor.
     pub(super) fn keep_dir(&self, id: FileId, dir: OwnedFd) {
-        self.dirs.lock().put(id, Arc::new(dir));
+        self.dirs.lock().insert(id, Arc::new(dir));
     }
 
     /// A file has lost its last name through us.
     pub(super) fn gone(&self, id: FileId) {
-        self.dirs.lock().pop(&id);
+        self.dirs.lock().remove(&id);
         self.note_gone(id);
     }
 
     /// Notes that a search did not find a file.
     pub(super) fn note_gone(&self, id: FileId) {
-        self.not_found.lock().put(id, Instant::now());
+        self.not_found.lock().insert(id, Instant::now());
     }
 
     /// Whether a recent search did not find a file.
@@ -363,7 +362,7 @@ impl Tree {
             Err(Errno::MFILE | Errno::NFILE) => {
                 let mut dirs = self.dirs.lock();
                 for _ in 0..dirs.len().div_ceil(2) {
-                    dirs.pop_lru();
+                    dirs.remove_lru();
                 }
                 drop(dirs);
                 open()
@@ -413,7 +412,7 @@ impl Tree {
                 return Ok(Err(id));
             }
             dir = Arc::new(opened);
-            self.dirs.lock().put(id, dir.clone());
+            self.dirs.lock().insert(id, dir.clone());
         }
         Ok(Ok(dir))
     }
@@ -670,8 +669,4 @@ fn open_handles(root: &OwnedFd, stat: &Statx) -> Option<(OwnedFd, Shape)> {
 fn path_of(file: &OwnedFd) -> rustix::io::Result<PathBuf> {
     let path = rustix::fs::readlink(proc_path(file.as_fd()), Vec::with_capacity(256))?;
     Ok(std::ffi::OsString::from_vec(path.into_bytes()).into())
-}
-
-fn at_least_one(count: usize) -> NonZeroUsize {
-    NonZeroUsize::new(count).unwrap_or(NonZeroUsize::MIN)
 }

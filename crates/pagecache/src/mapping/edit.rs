@@ -1,0 +1,177 @@
+//! Changes of a mapping's slots.
+//!
+//! 1. An [`Edit`] borrows the state through the guard of the mapping's lock, so it cannot outlive
+//!    the lock.
+//! 2. Frames and nodes that a change takes out are retired when it is finished: readers may still
+//!    use them.
+
+use super::{Mapping, State};
+use crate::mapping::index::{self, Found, Garbage, Slot};
+use crate::memory::arena::flag;
+use crate::memory::epoch::Guard;
+use crate::memory::frame_no::FrameNo;
+use smallvec::SmallVec;
+use std::ops::Range;
+use weir_base::PAGE_SIZE;
+use weir_base::sync::atomic::Ordering;
+
+/// A change of slots. [Finish](Edit::finish) it before the lock is released.
+pub(crate) struct Edit<'a> {
+    mapping: &'a Mapping,
+    /// Proves that the lock is held: a state is only reachable through its guard.
+    pub(crate) state: &'a mut State,
+    guard: Guard,
+    /// The index's memory before the change.
+    bytes: usize,
+    /// Frames taken out of slots; they stay in reclaim's queues until the change is finished.
+    frames: Vec<FrameNo>,
+    garbage: Vec<Garbage>,
+    entered: SmallVec<[(FrameNo, u64); 8]>,
+}
+
+impl<'a> Edit<'a> {
+    /// The location of a page's slot.
+    pub(crate) fn lookup(&self, page: u64) -> Found<'_> {
+        self.mapping.index.lookup(page, &self.guard)
+    }
+
+    /// The slot of a page.
+    pub(crate) fn slot(&self, page: u64) -> Slot {
+        self.mapping.index.get(page, &self.guard)
+    }
+
+    /// Calls `visit` with every page that has a frame, and its frame.
+    pub(crate) fn visit(&self, visit: &mut dyn FnMut(u64, FrameNo)) {
+        self.mapping.index.visit(0..u64::MAX >> 1, &self.guard, &mut |page, slot| {
+            if let Slot::Frame(frame) = slot {
+                visit(page, frame);
+            }
+        });
+    }
+
+    /// The frame of a page, if it has one.
+    pub(crate) fn frame_at(&self, page: u64) -> Option<FrameNo> {
+        match self.slot(page) {
+            Slot::Frame(frame) => Some(frame),
+            _ => None,
+        }
+    }
+
+    /// Stores a frame at a page. If it replaces another, it takes over that one's place in
+    /// reclaim's queue.
+    pub(crate) fn put(&mut self, page: u64, frame: FrameNo) {
+        let memory = &self.mapping.memory;
+        let meta = memory.arena.meta(frame);
+        meta.mapping.store(self.mapping.number.load(Ordering::Relaxed), Ordering::Relaxed);
+        meta.page.store(page, Ordering::Relaxed);
+        match self.mapping.index.set(page, Slot::Frame(frame), &mut self.garbage) {
+            Slot::Frame(old) => {
+                memory.queues.lock().replace(&memory.arena, old, frame, &memory.clock);
+                self.frames.push(old);
+            }
+            _ => self.entered.push((frame, page)),
+        }
+    }
+
+    /// Stores something other than a frame at a page.
+    pub(crate) fn set(&mut self, page: u64, slot: Slot) {
+        if let Slot::Frame(old) = self.mapping.index.set(page, slot, &mut self.garbage) {
+            self.frames.push(old);
+        }
+    }
+
+    /// Empties the slot of a page.
+    pub(crate) fn evict(&mut self, page: u64) {
+        self.set(page, Slot::Empty);
+    }
+
+    /// Replaces a whole range.
+    pub(crate) fn replace(&mut self, pages: Range<u64>, with: index::Replacement) {
+        let frames = &mut self.frames;
+        self.mapping.index.replace(
+            pages,
+            with,
+            &mut |_, slot| {
+                if let Slot::Frame(frame) = slot {
+                    frames.push(frame);
+                }
+            },
+            &mut self.garbage,
+        );
+    }
+
+    /// Reports new and removed pages to reclaim, and retires what was unlinked.
+    pub(crate) fn finish(self) -> &'a mut State {
+        let memory = &self.mapping.memory;
+        // The difference wraps if the index has shrunk, and so does the sum.
+        let grown = self.mapping.index.bytes().wrapping_sub(self.bytes);
+        memory.metadata.nodes.fetch_add(grown, Ordering::Relaxed);
+        if !self.entered.is_empty() || !self.frames.is_empty() {
+            let mut queues = memory.queues.lock();
+            for &(frame, page) in &self.entered {
+                queues.insert(&memory.arena, frame, self.mapping.key(page), &memory.clock);
+            }
+            for &frame in &self.frames {
+                queues.remove(&memory.arena, frame);
+            }
+        }
+        if !self.frames.is_empty() || !self.garbage.is_empty() {
+            let nodes = (!self.garbage.is_empty()).then(|| Box::new(self.garbage) as Box<dyn Send>);
+            memory.retire(self.frames, nodes);
+        }
+        self.state
+    }
+}
+
+impl Mapping {
+    /// Starts look-ups and changes of slots.
+    pub(crate) fn edit<'a>(&'a self, state: &'a mut State) -> Edit<'a> {
+        Edit {
+            mapping: self,
+            state,
+            guard: self.memory.epoch.enter(),
+            bytes: self.index.bytes(),
+            frames: Vec::new(),
+            garbage: Vec::new(),
+            entered: SmallVec::new(),
+        }
+    }
+
+    /// Raises the high-water mark of the page at the end of file when the end moves from `old` to
+    /// `new`: the zeros there become visible.
+    pub(crate) fn raise_mark(&self, edit: &Edit<'_>, old: u64, new: u64) {
+        if new <= old || old.is_multiple_of(PAGE_SIZE as u64) {
+            return;
+        }
+        let page = old / PAGE_SIZE as u64;
+        if let Some(frame) = edit.frame_at(page) {
+            let meta = self.memory.arena.meta(frame);
+            let visible = (new - page * PAGE_SIZE as u64).min(PAGE_SIZE as u64) as usize;
+            meta.set_mark(visible.max(meta.mark()));
+        }
+    }
+
+    /// Drops the clean pages of a range.
+    pub(crate) fn drop_clean(&self, pages: Range<u64>) {
+        let mut state = self.state.lock();
+        let mut edit = self.edit(&mut state);
+        self.evict_clean(&mut edit, pages);
+        edit.finish();
+        drop(state);
+        self.memory.collect_some();
+    }
+
+    /// [`drop_clean`](Self::drop_clean) as part of a change.
+    pub(crate) fn evict_clean(&self, edit: &mut Edit<'_>, pages: Range<u64>) {
+        let mut clean = Vec::new();
+        edit.visit(&mut |page, frame| {
+            let busy = self.memory.arena.meta(frame).has(flag::DIRTY | flag::WRITEBACK);
+            if pages.contains(&page) && !busy {
+                clean.push(page);
+            }
+        });
+        for page in clean {
+            edit.evict(page);
+        }
+    }
+}
