@@ -5,7 +5,8 @@
 # A scenario runs in an empty directory and prints what it sees, once on LOCAL and once through a mount; the two outputs
 # must be equal. It has $vers (`local` on LOCAL) and three paths of its directory: $here, $there (through a mount
 # by a second client, without an attribute cache) and $direct (on the server's machine). It asserts with `fail` what a
-# local file system cannot show. `skip WHY` ends a scenario that does not apply.
+# local file system cannot show. `inapplicable WHY` ends a scenario that does not apply, and `skip WHY` one
+# that lacks a program, which CI has to know.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 for family in "$(dirname "${BASH_SOURCE[0]}")"/scenarios/*.sh; do source "$family"; done
 export_dir=$1 version=$2 disk=$3 weir=$4 source_tar=$5 entries=$6 stress_seconds=$7
@@ -13,7 +14,8 @@ shift 7
 names=("$@")
 ((${#names[@]})) || mapfile -t names <<<"$(grep -ohP '^[a-z_0-9]+(?=\(\) \{ # scenario)' "$(dirname "${BASH_SOURCE[0]}")"/scenarios/*.sh)"
 
-skip() { echo "$*" >&9; exit 77; }
+inapplicable() { echo "NONE $*" >&9; exit 77; }
+skip() { echo "SKIP $*" >&9; exit 77; }
 # since VERS: whether this version has the features of VERS; a local file system has all.
 since() { [[ $vers == local || ! $vers < $1 ]]; }
 # try COMMAND...: prints its output or its error.
@@ -46,7 +48,7 @@ for name in "${names[@]}"; do
   status=0; transcript "$name" >/run/seen 2>&1 || status=$?
   cd /
   if [[ $status == 77 ]]; then
-    echo "SKIP $name $(cat /run/skipped)"
+    read -r kind why </run/skipped; echo "$kind $name: $why"
   elif [[ $status == 0 && ( $local_status == 77 || $local_status == 0 ) ]] && { [[ $local_status == 77 ]] || cmp -s /run/expected /run/seen; }; then
     echo "PASS $name $((($(date +%s%N) - start) / 1000000)) ms"
   else

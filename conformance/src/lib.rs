@@ -1,4 +1,4 @@
-//! Runs the `weir` binary against real peers. A peer that the machine lacks is skipped, with a message.
+//! Runs the `weir` binary against real peers. A suite whose peer the machine lacks says so, and skips.
 //!
 //! - The Linux kernel's NFS client and server, in a guest that the program `run` in the directory
 //!   named by `WEIR_LINUX` boots: `run [--disk IMAGE] [--server COMMAND] SCRIPT ARG...`. Guest
@@ -10,10 +10,12 @@
 
 pub mod power_cut;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+
+pub use weir_skip::skip;
 
 /// The workspace's root directory.
 pub fn workspace() -> &'static Path {
@@ -57,18 +59,14 @@ pub fn program(name: &str) -> Option<PathBuf> {
         .find(|p| p.is_file())
 }
 
-/// Prints that a suite is skipped, and why, past the test harness, which captures the output of passing tests.
-pub fn skip(why: &str) {
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
-}
-
 /// A Linux kernel to boot. A guest takes a processor for itself.
 pub struct Guest {
     run: PathBuf,
 }
 
 impl Guest {
-    /// The guest runner; `None`, with a message, if there is none or it cannot work.
+    /// The guest runner; `None`, and the test is skipped, if there is none or it cannot work.
+    #[track_caller]
     pub fn find() -> Option<Self> {
         let run = match std::env::var_os("WEIR_LINUX") {
             Some(dir) => PathBuf::from(dir).join("run"),
@@ -78,14 +76,13 @@ impl Guest {
             skip("no Linux guest: set WEIR_LINUX to the directory of a guest runner");
             return None;
         }
-        if !is_root() {
-            skip("the Linux guest's network needs root");
+        if !weir_skip::is_root("the Linux guest's network needs root") {
             return None;
         }
         if let Some(missing) =
             ["mount.nfs", "ip", "xz", "perl"].iter().find(|p| program(p).is_none())
         {
-            skip(&format!("the Linux guest needs {missing}"));
+            skip(format!("the Linux guest needs {missing}"));
             return None;
         }
         Some(Self { run })
@@ -127,11 +124,6 @@ pub fn text_of(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     let text = [String::from_utf8_lossy(out), String::from_utf8_lossy(err)].concat();
     text.replace("\r\n", "\n")
-}
-
-fn is_root() -> bool {
-    let id = Command::new("id").arg("-u").output();
-    id.is_ok_and(|o| o.stdout.starts_with(b"0\n"))
 }
 
 /// The shell command that serves `dir` to the guest.

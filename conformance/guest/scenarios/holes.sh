@@ -4,7 +4,7 @@
 map() { xfs_io -r -c 'seek -a -r 0' "$1"; }
 
 hole_maps() { # scenario
-  since 4.2 || skip 'SEEK came with 4.2'
+  since 4.2 || inapplicable 'SEEK came with 4.2'
   xfs_io -f -c 'truncate 1000000' a; map a
   xfs_io -f -c 'pwrite -q 0 4096' -c 'pwrite -q 65536 8192' -c 'pwrite -q 500000 1' -c 'truncate 2000000' b; map b
   for i in $(seq 0 3 60); do echo "pwrite -q $((i * 4096)) 4096"; done | xfs_io -f c >/dev/null; map c
@@ -14,7 +14,7 @@ hole_maps() { # scenario
 }
 
 fallocates() { # scenario
-  since 4.2 || skip 'ALLOCATE and DEALLOCATE came with 4.2'
+  since 4.2 || inapplicable 'ALLOCATE and DEALLOCATE came with 4.2'
   fallocate -l 1M f; stat -c %s f "$there/f"; (( $(stat -c %b f) >= 2048 )) && echo allocated
   perl -e 'print "d" x 1048576' | dd of=f conv=notrunc status=none
   fallocate -p -o 4096 -l 8192 f; md5sum <f; md5sum <"$there/f"; map f; stat -c %s f
@@ -29,7 +29,7 @@ fallocates() { # scenario
 
 # Operations that a version lacks fail without an effect.
 fallocates_refused() { # scenario
-  [[ $vers != local ]] || skip 'a local file system can do more'
+  [[ $vers != local ]] || inapplicable 'a local file system can do more'
   echo text >f; local how ways=(-c -i -z)
   [[ $vers == 4.2 ]] || ways+=('' -p)
   for how in "${ways[@]}"; do

@@ -11,7 +11,7 @@ use std::process::Command;
 fn attributes_are_those_of_the_exported_file_system() {
     for tool in ["setfacl", "getfacl", "setfattr", "nfs4_setfacl", "nfs4_getfacl"] {
         if conformance::program(tool).is_none() {
-            return skip(&format!("{tool} is not installed"));
+            return skip(format!("{tool} is not installed"));
         }
     }
     let Some(guest) = Guest::find() else { return };

@@ -34,7 +34,7 @@ fn as_documented(found: &BTreeMap<String, String>, server: &str) {
 fn ganesha_keeps_and_breaks_the_rules_that_are_documented() {
     for needed in ["ganesha.nfsd", "rpcbind", "unshare", "ip"] {
         if program(needed).is_none() {
-            return skip(&format!("checking nfs-ganesha needs {needed}"));
+            return skip(format!("checking nfs-ganesha needs {needed}"));
         }
     }
     if !Command::new("unshare").args(["-mn", "true"]).status().is_ok_and(|s| s.success()) {
@@ -58,7 +58,7 @@ fn knfsd_keeps_and_breaks_the_rules_that_are_documented() {
     let Some(guest) = Guest::find() else { return };
     for needed in ["exportfs", "rpcbind", "mkfs.ext4"] {
         if program(needed).is_none() {
-            return skip(&format!("the kernel's server needs {needed}"));
+            return skip(format!("the kernel's server needs {needed}"));
         }
     }
     let dir = scratch();

@@ -13,7 +13,7 @@ const SCRIPTS: &str = "conformance/guest";
 fn run_unshared(script: &str, args: &[&str]) -> Option<String> {
     for needed in ["rpcbind", "rpc.statd", "unshare", "ip"] {
         if program(needed).is_none() {
-            skip(&format!("locks of the client need {needed}"));
+            skip(format!("locks of the client need {needed}"));
             return None;
         }
     }
@@ -66,7 +66,7 @@ fn beside_knfsd(client: impl FnOnce(&str) -> String) -> Option<String> {
     let guest = Guest::find()?;
     for needed in ["exportfs", "rpcbind", "rpc.statd", "mkfs.ext4"] {
         if program(needed).is_none() {
-            skip(&format!("the kernel's server needs {needed}"));
+            skip(format!("the kernel's server needs {needed}"));
             return None;
         }
     }

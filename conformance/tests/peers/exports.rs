@@ -38,7 +38,7 @@ fn several_exports_in_one_tree_and_each_by_itself() {
     let Some(guest) = Guest::find() else { return };
     for needed in ["rpcbind", "showmount"] {
         if conformance::program(needed).is_none() {
-            return conformance::skip(&format!("listing exports needs {needed}"));
+            return conformance::skip(format!("listing exports needs {needed}"));
         }
     }
     let dir = scratch();

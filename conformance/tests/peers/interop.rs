@@ -13,7 +13,7 @@ const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
 fn trees_go_to_ganesha_and_back() {
     for needed in ["ganesha.nfsd", "rpcbind", "unshare", "ip"] {
         if program(needed).is_none() {
-            return skip(&format!("nfs-ganesha as a peer needs {needed}"));
+            return skip(format!("nfs-ganesha as a peer needs {needed}"));
         }
     }
     if !Command::new("unshare").args(["-mn", "true"]).status().is_ok_and(|s| s.success()) {
@@ -41,7 +41,7 @@ fn trees_go_to_knfsd_and_back() {
     let Some(guest) = Guest::find() else { return };
     for needed in ["exportfs", "rpcbind", "mkfs.ext4"] {
         if program(needed).is_none() {
-            return skip(&format!("the kernel's server needs {needed}"));
+            return skip(format!("the kernel's server needs {needed}"));
         }
     }
     let dir = scratch();

@@ -166,7 +166,7 @@ fn weir_cp_reads_sparse_files_from_knfsd() {
     let Some(guest) = Guest::find() else { return };
     for needed in ["exportfs", "rpcbind", "mkfs.ext4"] {
         if conformance::program(needed).is_none() {
-            return conformance::skip(&format!("the kernel's server needs {needed}"));
+            return conformance::skip(format!("the kernel's server needs {needed}"));
         }
     }
     let dir = scratch();

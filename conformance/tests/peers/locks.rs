@@ -9,7 +9,7 @@ fn find() -> Option<Guest> {
     let guest = Guest::find()?;
     for needed in ["rpcbind", "rpc.statd", "python3", "flock"] {
         if conformance::program(needed).is_none() {
-            conformance::skip(&format!("locks over v3 need {needed}"));
+            conformance::skip(format!("locks over v3 need {needed}"));
             return None;
         }
     }

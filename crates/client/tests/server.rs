@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use weir_client::{MountOptions, NfsFs, NfsUrl};
+use weir_client::{MountOptions, NfsFs, NfsUrl, Version};
 use weir_nfs::mount;
 use weir_nfs::v3::op::readdir::Chain;
 use weir_nfs::v4::OpCode;
@@ -22,17 +22,25 @@ use weir_server::Versions;
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::testing::{bytes_of, new_file, read, read_all, suite, write};
 use weir_vfs::{
-    Access, Caller, FileSystem, IoFlags, Lock, LockOwner, LockRange, SegmentKind, SetAttr,
+    Access, Caller, Capabilities, FileSystem, IoFlags, Lock, LockOwner, LockRange, SegmentKind,
+    SetAttr,
 };
 use weir_xdr::Decoder;
 
 const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
 
+/// Before version 4.2, a file is its bytes and its attributes; POSIX lists are no part of version 4.
 async fn suite_over(options: &str) {
     let served = Served::start();
     let nfs = served.mount(options).await;
     let fs: Arc<dyn FileSystem> = nfs.clone();
-    suite(&fs).await;
+    let mut lacking = Capabilities::POSIX_ACL;
+    if nfs.version() != Version::V4_2 {
+        lacking |= Capabilities::HOLES | Capabilities::ALLOCATE;
+        lacking |= Capabilities::CLONE | Capabilities::XATTR;
+    }
+    assert_eq!(nfs.capabilities(), Capabilities::all() - lacking, "{options}");
+    suite(&fs, lacking).await;
     nfs.unmount().await;
 }
 

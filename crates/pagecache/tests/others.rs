@@ -72,6 +72,7 @@ fn page_at(file: &File, page: usize) -> Vec<u8> {
 
 /// Whether the kernel reports changes by others to open files (fanotify(7)); some containers deny
 /// it.
+#[track_caller]
 fn kernel_tells() -> bool {
     let flags = libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_CLOEXEC;
     // SAFETY: takes numbers only; no other thread has the descriptor.
@@ -80,7 +81,7 @@ fn kernel_tells() -> bool {
         queue >= 0 && libc::close(queue) == 0
     };
     if !told {
-        eprintln!("skipped: the kernel does not tell what others do to files");
+        weir_skip::skip("the kernel does not tell what others do to files (fanotify)");
     }
     told
 }
@@ -150,9 +151,7 @@ fn on_mounted(kind: &str, test: &str) -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os(MOUNTED) {
         return Some(dir.into());
     }
-    // SAFETY: takes nothing and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: only root may mount {kind}");
+    if !weir_skip::is_root(&format!("only root may mount {kind}")) {
         return None;
     }
     let dir = temp_dir();
@@ -166,7 +165,7 @@ fn on_mounted(kind: &str, test: &str) -> Option<PathBuf> {
         .status();
     match status.map(|status| status.code()) {
         Ok(Some(0)) => {}
-        Ok(Some(77)) | Err(_) => eprintln!("skipped: {kind} cannot be mounted here"),
+        Ok(Some(77)) | Err(_) => weir_skip::skip(format!("{kind} cannot be mounted here")),
         failed => panic!("{test} on {kind}: {failed:?}"),
     }
     None

@@ -4,18 +4,18 @@ use std::sync::Arc;
 use weir_stores::local::{IoEngine, LocalFs, LocalOptions};
 use weir_stores::memory::MemoryFs;
 use weir_stores::testing;
-use weir_vfs::FileSystem;
+use weir_vfs::{Capabilities, FileSystem};
 
 #[tokio::test]
 async fn memory() {
     let fs: Arc<dyn FileSystem> = MemoryFs::new();
-    testing::suite(&fs).await;
+    testing::suite(&fs, Capabilities::WRITE_TIMES).await;
 }
 
 async fn local(options: LocalOptions) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let fs: Arc<dyn FileSystem> = LocalFs::open(dir.path(), options).unwrap();
-    testing::suite(&fs).await;
+    testing::suite(&fs, Capabilities::WRITE_TIMES).await;
 }
 
 #[tokio::test]
@@ -25,7 +25,7 @@ async fn local_through_io_uring() {
         LocalOptions { io: IoEngine::Uring, ..LocalOptions::default() },
     ) {
         Ok(_) => local(LocalOptions { io: IoEngine::Uring, ..LocalOptions::default() }).await,
-        Err(error) => eprintln!("not tested, io_uring is refused here: {error}"),
+        Err(error) => weir_skip::skip(format!("io_uring is refused here: {error}")),
     }
 }
 

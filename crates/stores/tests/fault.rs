@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
 use weir_stores::testing::{self, bytes_of, read, read_all, write};
-use weir_vfs::{Caller, Error, FileSystem, OpenFile};
+use weir_vfs::{Caller, Capabilities, Error, FileSystem, OpenFile};
 
 async fn setup(seed: u64) -> (Arc<Fault>, Arc<dyn OpenFile>) {
     let fault = Fault::over(MemoryFs::new(), seed);
@@ -18,7 +18,7 @@ async fn setup(seed: u64) -> (Arc<Fault>, Arc<dyn OpenFile>) {
 #[tokio::test]
 async fn without_rules_it_is_the_store_itself() {
     let fs: Arc<dyn FileSystem> = Fault::over(MemoryFs::new(), 1);
-    testing::suite(&fs).await;
+    testing::suite(&fs, Capabilities::WRITE_TIMES).await;
 }
 
 #[tokio::test]

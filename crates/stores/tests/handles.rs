@@ -186,7 +186,7 @@ impl Drop for Mounted {
 #[tokio::test]
 async fn an_inode_that_is_used_again_is_another_file_also_without_times_of_creation() {
     let Some(mounted) = Mounted::new(&["mkfs.ext4", "-q", "-F", "-I", "128"]) else {
-        println!("skipped: takes root, mkfs.ext4 and loop devices");
+        weir_skip::skip("takes root, mkfs.ext4 and loop devices");
         return;
     };
     let dir = mounted.path();
@@ -219,7 +219,7 @@ async fn an_inode_that_is_used_again_is_another_file_also_without_times_of_creat
 async fn a_file_system_that_comes_back_as_another_device_has_its_number_still() {
     for mkfs in [&["mkfs.xfs", "-q", "-f"][..], &["mkfs.ext4", "-q", "-F"]] {
         let Some(mounted) = Mounted::sized(mkfs, 300 << 20) else {
-            println!("skipped: takes root, {mkfs:?} and loop devices");
+            weir_skip::skip(format!("takes root, {mkfs:?} and loop devices"));
             continue;
         };
         let other = Mounted::sized(mkfs, 300 << 20).unwrap();

@@ -5,6 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
+use weir_skip::is_root;
 use weir_stores::local::{IoEngine, LocalFs, LocalOptions};
 use weir_stores::testing::{bytes_of, new_file, read, read_all, write};
 use weir_vfs::{
@@ -41,10 +42,6 @@ async fn content(fs: &Arc<dyn FileSystem>, id: FileId) -> Vec<u8> {
 }
 
 const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
 
 #[tokio::test]
 async fn handles_outlive_the_program() {
@@ -261,8 +258,8 @@ async fn set_user_id_is_taken_away_and_leaves_what_programs_set_meanwhile() {
 
 #[tokio::test]
 async fn a_mode_that_a_caller_sets_leaves_the_files_capabilities() {
-    if !is_root() {
-        return eprintln!("not tested: only root may give a file capabilities");
+    if !is_root("only root may give a file capabilities") {
+        return;
     }
     // CAP_NET_BIND_SERVICE, effective and permitted (linux/capability.h, `vfs_cap_data` of revision 2).
     let mut capabilities = [0; 20];
@@ -281,9 +278,7 @@ async fn a_mode_that_a_caller_sets_leaves_the_files_capabilities() {
     for (caller, keeps) in [(&owner, true), (&OWN, false)] {
         store.setattr(&OWN, id, &set(0o4755, 0o7777)).await.unwrap();
         if let Err(error) = rustix::fs::setxattr(&path, name, &capabilities, flags) {
-            let skips = std::env::var_os("WEIR_EXPECT_ROOT").is_none();
-            assert!(skips, "no capabilities in {}: {error}", path.display());
-            return eprintln!("not tested: no capabilities in {}: {error}", path.display());
+            return weir_skip::skip(format!("a file gets no capabilities: {error}"));
         }
         let cleared = store.setattr(caller, id, &set(0, 0o4000)).await.unwrap();
         assert_eq!(cleared.mode, 0o755);
@@ -294,8 +289,8 @@ async fn a_mode_that_a_caller_sets_leaves_the_files_capabilities() {
 
 #[tokio::test]
 async fn callers_act_as_themselves() {
-    if !is_root() {
-        return eprintln!("not tested: only root may act as others");
+    if !is_root("only root may act as others") {
+        return;
     }
     let dir = temp_dir();
     let store = open(dir.path());
@@ -355,8 +350,8 @@ async fn callers_act_as_themselves() {
 
 #[tokio::test]
 async fn rights_to_write_and_to_list_are_enough() {
-    if !is_root() {
-        return eprintln!("not tested: only root may act as others");
+    if !is_root("only root may act as others") {
+        return;
     }
     let dir = temp_dir();
     let store = open(dir.path());
@@ -429,9 +424,6 @@ async fn a_large_directory_is_listed() {
 
 #[tokio::test]
 async fn a_file_that_its_owner_may_not_open_is_synced() {
-    if is_root() {
-        println!("as root, permissions keep the store out of nothing: only the call is tried");
-    }
     let dir = temp_dir();
     let fs = open(dir.path());
     for mode in [0, 0o200, 0o400] {
@@ -444,8 +436,7 @@ async fn a_file_that_its_owner_may_not_open_is_synced() {
 
 #[tokio::test]
 async fn clients_link_what_the_machines_own_programs_may_not() {
-    if !is_root() {
-        println!("skipped: only root can become another user");
+    if !is_root("only root can become another user") {
         return;
     }
     let dir = temp_dir();
@@ -467,8 +458,7 @@ async fn clients_link_what_the_machines_own_programs_may_not() {
 
 #[tokio::test]
 async fn threads_that_write_are_not_the_superuser() {
-    if !is_root() {
-        println!("skipped: not root");
+    if !is_root("only root's threads can be others") {
         return;
     }
     for io in [IoEngine::Auto, IoEngine::Threads] {
@@ -507,7 +497,7 @@ async fn the_last_page_that_a_file_can_have_is_read() {
     // Few file systems support files of that size; tmpfs does.
     let shm = Path::new("/dev/shm");
     let Ok(dir) = tempfile::tempdir_in(shm) else {
-        println!("skipped: no {}", shm.display());
+        weir_skip::skip("no /dev/shm");
         return;
     };
     let store = open(dir.path());

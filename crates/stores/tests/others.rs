@@ -29,8 +29,7 @@ fn on_ramfs(test: &str) -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os(STARTED_FOR) {
         return Some(dir.into());
     }
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root may mount a ramfs");
+    if !weir_skip::is_root("only root may mount a ramfs") {
         return None;
     }
     let dir = temp_dir();
@@ -44,7 +43,7 @@ fn on_ramfs(test: &str) -> Option<PathBuf> {
         .status();
     match status.map(|status| status.code()) {
         Ok(Some(0)) => {}
-        Ok(Some(77)) | Err(_) => eprintln!("skipped: a ramfs cannot be mounted here"),
+        Ok(Some(77)) | Err(_) => weir_skip::skip("a ramfs cannot be mounted here"),
         failed => panic!("{test} on ramfs: {failed:?}"),
     }
     None
@@ -101,6 +100,7 @@ async fn every_change_of_a_directory_moves_its_change_attribute_on_ramfs() {
 
 /// Whether the kernel reports changes by others to open files (fanotify(7)); some containers deny
 /// it.
+#[track_caller]
 fn kernel_tells() -> bool {
     let flags = libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_CLOEXEC;
     // SAFETY: takes numbers only; the descriptor has no other owner.
@@ -109,7 +109,7 @@ fn kernel_tells() -> bool {
         queue >= 0 && libc::close(queue) == 0
     };
     if !told {
-        eprintln!("skipped: the kernel does not tell what others do to files");
+        weir_skip::skip("the kernel does not tell what others do to files (fanotify)");
     }
     told
 }

@@ -207,7 +207,7 @@ fn every_address_is_served() {
 #[test]
 fn all_of_ipv4_and_all_of_ipv6_at_one_port() {
     let Ok(free) = std::net::TcpListener::bind("[::]:0") else {
-        println!("skipped: no IPv6 here");
+        weir_skip::skip("no IPv6 here");
         return;
     };
     let port = free.local_addr().unwrap().port();

@@ -268,8 +268,7 @@ fn what_is_denied_or_too_long_is_said_as_such() {
 
 #[test]
 fn root_is_told_that_a_server_may_take_it_for_nobody() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root is squashed");
+    if !weir_skip::is_root("only root is squashed") {
         return;
     }
     let dir = scratch();
@@ -475,7 +474,7 @@ impl Drop for SmallDisk {
 fn a_full_disk_is_said_and_what_was_copied_before_is_there() {
     let root = rustix::process::geteuid().is_root();
     let Some(disk) = root.then(SmallDisk::new).flatten() else {
-        eprintln!("skipped: takes root, mkfs.ext4 and loop devices");
+        weir_skip::skip("takes root, mkfs.ext4 and loop devices");
         return;
     };
     let export = disk.path();

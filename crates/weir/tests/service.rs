@@ -15,6 +15,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use weir_skip::is_root;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -149,7 +150,7 @@ fn the_units_are_sound() {
         assert!(given.split(' ').any(|cap| cap == format!("CAP_{kept}")), "{kept}");
     }
     let Ok(found) = Command::new("systemd-analyze").arg("--version").output() else {
-        println!("skipped: systemd-analyze is not installed");
+        weir_skip::skip("systemd-analyze is not installed");
         return;
     };
     assert!(found.status.success());
@@ -167,14 +168,9 @@ fn the_units_are_sound() {
     }
 }
 
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
 #[test]
 fn root_keeps_the_privileges_that_clients_users_take_and_no_others() {
-    if !is_root() {
-        println!("skipped: not root");
+    if !is_root("only root has privileges to give up") {
         return;
     }
     let dir = scratch();
@@ -238,8 +234,7 @@ fn root_keeps_the_privileges_that_clients_users_take_and_no_others() {
 
 #[test]
 fn a_user_without_privileges_serves_as_itself() {
-    if !is_root() {
-        println!("skipped: only root can become another; all other tests show the same then");
+    if !is_root("only root can become another; all other tests show the same then") {
         return;
     }
     let dir = scratch();
@@ -279,8 +274,7 @@ fn a_user_without_privileges_serves_as_itself() {
 
 #[test]
 fn users_of_this_machine_are_themselves_to_a_server_of_roots() {
-    if !is_root() {
-        println!("skipped: only root can become another user, or serve as others");
+    if !is_root("only root can become another user, or serve as others") {
         return;
     }
     let dir = scratch();

@@ -173,7 +173,7 @@ fn ten_thousand_open_files_a_thousand_sessions_and_a_hundred_thousand_locks_are_
     let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX) / 8 * 3;
     let files = usize::try_from(most).unwrap_or(usize::MAX).saturating_sub(SESSIONS).min(FILES);
     if files < SESSIONS {
-        return eprintln!("not tested: a process may not open {SESSIONS} files here");
+        return weir_skip::skip(format!("a process may not open {SESSIONS} files here"));
     }
     let dir = scratch();
     let export = dir.path().join("export");

@@ -9,11 +9,12 @@ use std::process::Command;
 const MAY_SEE: &[(&str, &[&str])] = &[
     ("weir-base", &[]),
     ("weir-xdr", &[]),
+    ("weir-skip", &[]),
     ("weir-vfs", &["base"]),
     ("weir-rpc", &["base", "xdr"]),
     ("weir-nfs", &["base", "xdr", "rpc"]),
     ("weir-pagecache", &["base", "vfs"]),
-    ("weir-stores", &["base", "vfs"]),
+    ("weir-stores", &["base", "vfs", "skip"]),
     ("weir-client", &["base", "vfs", "xdr", "rpc", "nfs"]),
     ("weir-server", &["base", "vfs", "xdr", "rpc", "nfs", "pagecache"]),
     ("weir-tools", &["base", "vfs", "pagecache", "stores", "client"]),
@@ -21,7 +22,7 @@ const MAY_SEE: &[(&str, &[&str])] = &[
     ("weir-bench", &["vfs", "pagecache", "stores", "client", "server", "tools"]),
     ("weir", &["vfs", "pagecache", "stores", "client", "server", "tools", "bench", "check"]),
     ("weir-sim", &["vfs", "xdr", "rpc", "nfs", "pagecache", "stores", "server"]),
-    ("conformance", &[]),
+    ("conformance", &["skip"]),
     ("xtask", &[]),
 ];
 

@@ -14,6 +14,7 @@ mod prints;
 mod promises;
 mod reachable;
 mod sizes;
+mod skips;
 mod width;
 mod words;
 
@@ -27,6 +28,7 @@ pub(crate) const ALL: &[(&str, Rule)] = &[
     ("every file below src is part of a module", reachable::check),
     ("every file says at its top what it is", headers::check),
     ("nothing that is shipped panics where it cannot print", prints::check),
+    ("a test that is skipped says so where CI collects it", skips::check),
     ("every promise in docs/SEMANTICS.md names a test that exists", promises::check),
     ("every dependency is named by code", dependencies::check),
     ("no line is wider than the rest", width::check),

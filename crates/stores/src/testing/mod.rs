@@ -19,15 +19,28 @@ use weir_vfs::{
 };
 
 /// Runs every test of the suite that applies to the store's capabilities, each in its own
-/// directory.
+/// directory. The store lacks the capabilities `lacking` by design; the tests of others that it
+/// lacks are skipped.
 ///
-/// # Panics The store fails a test.
-pub async fn suite(fs: &Arc<dyn FileSystem>) {
+/// # Panics
+/// The store fails a test, or has a capability that it should lack.
+pub async fn suite(fs: &Arc<dyn FileSystem>, lacking: Capabilities) {
+    let has = fs.capabilities();
+    assert!(!has.intersects(lacking), "it has {:?}", has & lacking);
+    for (name, _) in (tested() - has - lacking).iter_names() {
+        weir_skip::skip(format!("the store lacks {name}"));
+    }
     names::all(fs).await;
     data::all(fs).await;
-    if fs.capabilities().contains(Capabilities::LOCKS) {
+    if has.contains(Capabilities::LOCKS) {
         locks::all(fs).await;
     }
+}
+
+/// The capabilities that the suite tests.
+fn tested() -> Capabilities {
+    let data = Capabilities::HOLES | Capabilities::ALLOCATE | Capabilities::CLONE;
+    data | Capabilities::LOCKS | Capabilities::XATTR | Capabilities::POSIX_ACL
 }
 
 /// A directory of its own for a test.

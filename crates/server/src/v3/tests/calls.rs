@@ -157,7 +157,7 @@ async fn an_owner_may_read_and_write_whatever_the_mode_and_others_may_not() {
         };
         let made = owner.call(&args).await.unwrap();
         if made.attr.unwrap().uid != 4711 {
-            println!("the store cannot take on identities here");
+            weir_skip::skip("the local store acts as its callers only for the superuser");
             return;
         }
         let file = made.handle.unwrap();

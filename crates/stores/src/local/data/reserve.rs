@@ -100,14 +100,14 @@ mod tests {
         file.write_all_at(&[7; MIB as usize], MIB).unwrap();
         file.set_len(6 * MIB).unwrap();
         if rustix::fs::fallocate(&file, FallocateFlags::empty(), 4 * MIB, MIB).is_err() {
-            eprintln!("skipped: the file system of {:?} reserves no space", std::env::temp_dir());
+            weir_skip::skip("the file system of temporary files reserves no space");
             return None;
         }
         file.sync_all().unwrap();
         match sys::gaps(file.as_fd(), 0..8 * MIB, MAX_GAPS) {
             Ok(gaps) => Some((file, gaps.unwrap())),
             Err(error) => {
-                eprintln!("skipped: no FIEMAP in {:?}: {error}", std::env::temp_dir());
+                weir_skip::skip(format!("no FIEMAP of temporary files: {error}"));
                 None
             }
         }

@@ -1,6 +1,8 @@
 //! The directory as a [`FileSystem`]: every call finds its file in the tree, assumes the caller's
 //! identity, and makes one system call.
 
+#[cfg(test)]
+mod abilities;
 mod names;
 mod symlink_renames;
 mod xattr;

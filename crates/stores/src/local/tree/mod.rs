@@ -120,6 +120,12 @@ impl Tree {
         }))
     }
 
+    /// Whether the kernel opens files by handles that the tree builds.
+    #[cfg(test)]
+    pub(super) fn opens_by_handle(&self) -> bool {
+        self.handles.is_some()
+    }
+
     /// The root's descriptor (O_PATH).
     pub(super) fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()

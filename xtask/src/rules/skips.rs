@@ -1,0 +1,59 @@
+//! A test that does not run says so through `weir_skip::skip`, which CI collects: not by a message of its own, which
+//! the test harness hides, and not by `#[ignore]`.
+
+use crate::tree;
+use anyhow::Result;
+use std::path::Path;
+
+/// Files that may have ignored tests, and why.
+const IGNORED: &[(&str, &str)] = &[(
+    "crates/client/tests/peer.rs",
+    "the conformance suites run them against a server of theirs",
+)];
+
+pub(super) fn check(root: &Path) -> Result<Vec<String>> {
+    let sources = tree::sources(root)?;
+    let rules = Path::new("xtask/src/rules");
+    let others = sources.iter().filter(|source| !source.path.starts_with(rules));
+    Ok(others
+        .flat_map(|source| findings(&source.path.display().to_string(), &source.text))
+        .collect())
+}
+
+fn findings(path: &str, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let code = line.trim_start();
+        let at = format!("{path}:{}", number + 1);
+        if code.starts_with("#[ignore") && !IGNORED.iter().any(|(file, _)| *file == path) {
+            found.push(format!("{at}: call weir_skip::skip in place of #[ignore]"));
+        }
+        let prints = code.contains("println!(") || code.contains("print!(");
+        let skips = ["\"skip", "\"SKIP", "\"not tested", "\"not run"];
+        if prints && skips.iter().any(|says| code.contains(says)) {
+            found.push(format!("{at}: call weir_skip::skip in place of a message"));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skips_that_ci_would_not_see_are_findings() {
+        for line in [
+            "    #[ignore = \"x\"]",
+            "println!(\"skipped: x\");",
+            "return eprintln!(\"not tested\");",
+        ] {
+            assert_eq!(findings("a.rs", line).len(), 1, "{line}");
+        }
+        for line in ["weir_skip::skip(\"x\");", "println!(\"{skipped} skipped\");", "// #[ignore]"]
+        {
+            assert_eq!(findings("a.rs", line), [""; 0], "{line}");
+        }
+        assert_eq!(findings(IGNORED[0].0, "#[ignore]"), [""; 0]);
+    }
+}
