@@ -10,6 +10,7 @@ mod core {
     use crate::memory::epoch::{Domain, Guard};
     use crate::memory::frame_no::FrameNo;
     use loom::cell::UnsafeCell;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     use weir_base::sync::{Arc, thread};
 
     struct World {
@@ -40,6 +41,10 @@ mod core {
     fn check(preemptions: usize, reader: fn(&World), other: Option<fn(&World)>) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(preemptions);
+        // Over all executions, outside the model: those in which the frame was overwritten, and those in
+        // which the reader kept it from that.
+        let counts: std::sync::Arc<[AtomicU64; 2]> = Default::default();
+        let counted = counts.clone();
         model.check(move || {
             let frames = [UnsafeCell::new(10), UnsafeCell::new(0)];
             let world = World {
@@ -61,7 +66,9 @@ mod core {
             let tag = world.domain.now();
             world.domain.advance();
             world.domain.advance();
-            if world.domain.passed(tag) {
+            let passed = world.domain.passed(tag);
+            counted[usize::from(passed)].fetch_add(1, Relaxed);
+            if passed {
                 // SAFETY: no reader can see it any more; loom checks.
                 world.frames[0].with_mut(|f| unsafe { *f = 99 });
             }
@@ -70,6 +77,8 @@ mod core {
                 other.join().unwrap();
             }
         });
+        let [kept, overwritten] = [0, 1].map(|n| counts[n].load(Relaxed));
+        assert!(kept > 0 && overwritten > 0, "kept {kept} times, overwritten {overwritten}");
     }
 
     #[test]
@@ -178,6 +187,8 @@ mod whole {
     use crate::{Cache, File};
     use shuttle::thread;
     use std::sync::Arc;
+    // Not the model's: they count over all schedules.
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     use weir_stores::memory::MemoryFs;
     use weir_vfs::{Access, Caller, IoFlags, SetAttr};
 
@@ -196,13 +207,24 @@ mod whole {
         (memory, file)
     }
 
-    fn check(model: impl Fn() + Send + Sync + 'static) {
-        shuttle::check_random(model, 2000);
+    /// Runs a model, whose schedules together have to pass through each of the named states. It
+    /// counts these.
+    fn check<const N: usize>(
+        states: [&str; N],
+        model: impl Fn(&[AtomicU64; N]) + Send + Sync + 'static,
+    ) {
+        let counts = Arc::new([const { AtomicU64::new(0) }; N]);
+        let counted = counts.clone();
+        shuttle::check_random(move || model(&counted), 2000);
+        for (state, count) in states.iter().zip(counts.iter()) {
+            assert!(count.load(Relaxed) > 0, "no schedule passes through: {state}");
+        }
     }
 
     #[test]
     fn i5_a_read_sees_all_of_a_write_or_nothing() {
-        check(|| {
+        let states = ["a read of the first write", "a read of another", "a frame is reused"];
+        check(states, |[first, other, reused]| {
             let (memory, file) = rig();
             file.write_at(&[1; 8192], 0, IoFlags::empty()).unwrap();
             let writer = {
@@ -214,6 +236,7 @@ mod whole {
                 })
             };
             let reclaimer = thread::spawn(move || {
+                let mut taken = 0;
                 // Frames that the writer has released are reused at once, with other bytes.
                 for _ in 0..3 {
                     memory.collect();
@@ -221,9 +244,11 @@ mod whole {
                     if let Some(frames) = &mut frames {
                         for index in 0..frames.len() {
                             frames.write(index, 0, &[0xEE; 4096]);
+                            taken += 1;
                         }
                     }
                 }
+                taken
             });
             let mut last = 0;
             for _ in 0..3 {
@@ -232,16 +257,18 @@ mod whole {
                     assert!(buf.iter().all(|&b| b == buf[0]), "half of a write");
                     assert!(buf[0] >= last && (1..4).contains(&buf[0]), "{} after {last}", buf[0]);
                     last = buf[0];
+                    if last == 1 { first } else { other }.fetch_add(1, Relaxed);
                 }
             }
             writer.join().unwrap();
-            reclaimer.join().unwrap();
+            reused.fetch_add(reclaimer.join().unwrap(), Relaxed);
         });
     }
 
     #[test]
     fn i5_nothing_past_the_end_is_read_while_it_moves() {
-        check(|| {
+        let states = ["before", "truncated", "appended"];
+        check(states, |[before, truncated, appended]| {
             let (_shared, file) = rig();
             file.write_at(&[1; 5000], 0, IoFlags::empty()).unwrap();
             let writer = {
@@ -255,10 +282,13 @@ mod whole {
                 let mut buf = [0; 8192];
                 if let Some(n) = file.read_resident(&mut buf, 0) {
                     match n {
+                        3000 => truncated.fetch_add(1, Relaxed),
                         // The fast path may end at the end of the resident pages.
-                        3000 | 4096 | 5000 | 6000 => {}
+                        4096 => 0,
+                        5000 => before.fetch_add(1, Relaxed),
+                        6000 => appended.fetch_add(1, Relaxed),
                         _ => panic!("a size that never was: {n}"),
-                    }
+                    };
                     assert!(buf[..n.min(3000)].iter().all(|&b| b == 1));
                     let rest = &buf[3000.min(n)..n];
                     assert!(rest.iter().all(|&b| b == 1) || rest.iter().all(|&b| b == 2));
@@ -270,7 +300,7 @@ mod whole {
 
     #[test]
     fn i2_claim_and_prune_race() {
-        check(|| {
+        check(["a page is claimed", "a page is pruned"], |[claimed, pruned]| {
             let (memory, file) = rig();
             file.write_at(&[7; 8192], 0, IoFlags::empty()).unwrap();
             file.sync(true).unwrap();
@@ -292,6 +322,8 @@ mod whole {
             let stats = memory.stats.sum();
             assert_eq!(stats.lost_pages, 0);
             assert!(stats.pruned_pages + stats.claimed_pages <= stats.uncached_pages);
+            claimed.fetch_add(stats.claimed_pages, Relaxed);
+            pruned.fetch_add(stats.pruned_pages, Relaxed);
         });
     }
 }

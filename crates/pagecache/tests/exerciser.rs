@@ -5,8 +5,10 @@
 mod common;
 
 use common::{Random, Rig, block_on, read_full};
-use weir_pagecache::{File, Segment};
-use weir_vfs::{Advice, IoFlags, SegmentKind};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+use weir_pagecache::{Config, File, Segment};
+use weir_vfs::{Advice, Error, IoFlags, SegmentKind};
 
 const MAX: u64 = 600 << 10;
 
@@ -19,7 +21,7 @@ fn behaves_like_a_vector() {
     let seed = env("WEIR_SEED", 1);
     let ops = env("WEIR_OPS", 3000);
     for (round, pages) in [(0, 4096), (1, 64), (2, 16)] {
-        run(seed + round, ops, pages, false);
+        run(seed + round, ops, pages, false, false);
     }
 }
 
@@ -28,21 +30,77 @@ fn behaves_like_a_vector_when_the_store_is_late() {
     let seed = env("WEIR_SEED", 100);
     let ops = env("WEIR_OPS", 1500);
     for (round, pages) in [(0, 4096), (1, 64), (2, 16)] {
-        run(seed + round, ops, pages, true);
+        run(seed + round, ops, pages, true, false);
     }
 }
 
-fn run(seed: u64, ops: u64, pages: u64, late: bool) {
-    let rig = Rig::new(pages);
+#[test]
+fn behaves_like_a_vector_but_for_what_failed_when_the_store_fails() {
+    let seed = env("WEIR_SEED", 200);
+    let ops = env("WEIR_OPS", 500);
+    for (round, pages, late) in [(0, 4096, false), (1, 64, true), (2, 16, true), (3, 16, false)] {
+        run(seed + round, ops, pages, late, true);
+    }
+}
+
+/// Has calls of the store fail while one operation runs; drop ends that.
+struct Failing<'a>(&'a Rig);
+
+impl<'a> Failing<'a> {
+    fn begin(rig: &'a Rig) -> Self {
+        rig.store.switches.fail_reads.store(40, SeqCst);
+        rig.store.switches.fail_writes.store(20, SeqCst);
+        rig.store.switches.fail_syncs.store(1, SeqCst);
+        Self(rig)
+    }
+}
+
+impl Drop for Failing<'_> {
+    fn drop(&mut self) {
+        self.0.store.switches.fail_reads.store(0, SeqCst);
+        self.0.store.switches.fail_writes.store(0, SeqCst);
+        self.0.store.switches.fail_syncs.store(0, SeqCst);
+    }
+}
+
+/// Operations that failed, by kind.
+#[derive(Debug, Default)]
+struct Failed {
+    writes: u64,
+    reads: u64,
+    syncs: u64,
+    others: u64,
+}
+
+fn run(seed: u64, ops: u64, pages: u64, late: bool, fails: bool) {
+    let rig = Rig::configured(Config {
+        budget_bytes: pages * 4096,
+        readahead_bytes: 256 << 10,
+        // Failed writes are retried; nothing is dropped.
+        write_patience: Duration::from_secs(600),
+        ..Config::default()
+    });
+    *rig.store.switches.write_error.lock().unwrap() = Some(Error::Io);
     rig.store.set_late(late);
     let mut file = rig.create("f");
     let mut oracle: Vec<u8> = Vec::new();
     let mut random = Random(seed);
+    let mut failed = Failed::default();
     for op in 0..ops {
-        step(&rig, &mut file, &mut oracle, &mut random, &format!("seed {seed} op {op}"));
+        let failing = fails && random.chance(15);
+        let failed = failing.then_some(&mut failed);
+        step(&rig, &mut file, &mut oracle, &mut random, &format!("seed {seed} op {op}"), failed);
         assert!(rig.cache.used_bytes() <= rig.cache.budget_bytes());
     }
     file.sync(false).unwrap();
+    let stats = rig.cache.stats();
+    if fails {
+        assert!(stats.fill_errors > 0 && stats.writeback_errors > 0, "seed {seed}: {stats:?}");
+        assert!(failed.syncs > 0, "seed {seed}: {failed:?}");
+        // With memory for the whole file, nothing is read from the store.
+        assert!(pages == 4096 || failed.reads > 0 && failed.writes > 0, "seed {seed}: {failed:?}");
+    }
+    assert_eq!(stats.writeback_lost_pages, 0, "seed {seed}");
     let id = file.id();
     drop(file);
     // The store has the same bytes: read it through another cache.
@@ -58,7 +116,16 @@ fn run(seed: u64, ops: u64, pages: u64, late: bool) {
     assert!(pages < 4096 || rig.cache.stats().lost_pages == 0, "seed {seed}");
 }
 
-fn step(rig: &Rig, file: &mut File, oracle: &mut Vec<u8>, random: &mut Random, what: &str) {
+/// One operation; the store fails meanwhile if there is a place to count that.
+fn step(
+    rig: &Rig,
+    file: &mut File,
+    oracle: &mut Vec<u8>,
+    random: &mut Random,
+    what: &str,
+    mut failed: Option<&mut Failed>,
+) {
+    let mut failing = failed.is_some().then(|| Failing::begin(rig));
     let flags = if random.chance(30) { IoFlags::UNCACHED } else { IoFlags::empty() };
     let size = oracle.len() as u64;
     let offset = match random.below(4) {
@@ -76,13 +143,33 @@ fn step(rig: &Rig, file: &mut File, oracle: &mut Vec<u8>, random: &mut Random, w
         0..35 => {
             let byte = random.next() as u8;
             let bytes: Vec<u8> = (0..len).map(|i| byte.wrapping_add((i / 7) as u8)).collect();
-            assert_eq!(file.write_at(&bytes, offset, flags), Ok(len), "{what}");
+            let done = file.write_at(&bytes, offset, flags);
+            if let Some(failed) = failed
+                && done != Ok(len)
+            {
+                failing.take();
+                failed.writes += 1;
+                let done = done.unwrap_or(0);
+                return partly(file, oracle, offset, &bytes, done, what);
+            }
+            assert_eq!(done, Ok(len), "{what}");
             if len > 0 {
                 oracle.resize(oracle.len().max(offset as usize + len), 0);
                 oracle[offset as usize..offset as usize + len].copy_from_slice(&bytes);
             }
         }
         35..70 => {
+            if let Some(failed) = &mut failed {
+                let mut buf = vec![0xEE; len];
+                match file.read_at(&mut buf, offset, flags) {
+                    Ok(n) => {
+                        let end = offset as usize + n;
+                        assert!(n == 0 || buf[..n] == oracle[offset as usize..end], "{what}");
+                    }
+                    Err(_) => failed.reads += 1,
+                }
+                failing.take();
+            }
             let got = read_full(file, offset, len, flags);
             let want = &oracle[(offset as usize).min(oracle.len())..];
             let want = &want[..len.min(want.len())];
@@ -94,20 +181,46 @@ fn step(rig: &Rig, file: &mut File, oracle: &mut Vec<u8>, random: &mut Random, w
                 );
             }
         }
-        70..80 => check_segments(file, oracle, offset, len, flags, what),
+        70..80 => {
+            if let Some(failed) = &mut failed {
+                failed.reads += u64::from(file.read_segments(offset, len, flags).is_err());
+                failing.take();
+            }
+            check_segments(file, oracle, offset, len, flags, what);
+        }
         80..85 => {
             let to = random.below(MAX);
-            file.truncate(to).unwrap();
+            let done = file.truncate(to);
+            if let Some(failed) = failed
+                && done.is_err()
+            {
+                failed.others += 1;
+                assert!([size, to].contains(&file.size()), "{what}: {size} to {to}");
+                return oracle.resize(file.size() as usize, 0);
+            }
+            done.unwrap();
             oracle.resize(to as usize, 0);
         }
         85..90 => {
-            block_on(file.punch_hole_async(offset, len as u64)).unwrap();
+            let done = block_on(file.punch_hole_async(offset, len as u64));
             let end = (offset as usize + len).min(oracle.len());
+            if let Some(failed) = failed
+                && done.is_err()
+            {
+                failing.take();
+                failed.others += 1;
+                let zeros = vec![0; end.saturating_sub(offset as usize)];
+                return partly(file, oracle, offset, &zeros, 0, what);
+            }
+            done.unwrap();
             if (offset as usize) < end {
                 oracle[offset as usize..end].fill(0);
             }
         }
-        90..92 => file.sync(random.chance(50)).unwrap(),
+        90..92 => match (file.sync(random.chance(50)), failed) {
+            (Err(_), Some(failed)) => failed.syncs += 1,
+            (done, _) => done.unwrap(),
+        },
         92..94 => file.advise(offset, len as u64, Advice::DontNeed).unwrap(),
         94 => file.advise(offset, len as u64, Advice::WillNeed).unwrap(),
         95 => {
@@ -118,9 +231,27 @@ fn step(rig: &Rig, file: &mut File, oracle: &mut Vec<u8>, random: &mut Random, w
         96 => {
             assert_eq!(block_on(file.getattr()).unwrap().size, size, "{what}");
         }
-        _ => check_extents(file, oracle, offset, what),
+        _ => {
+            failing.take();
+            check_extents(file, oracle, offset, what);
+        }
     }
     assert_eq!(file.size(), oracle.len() as u64, "{what}");
+}
+
+/// A change failed of which `done` bytes are there for certain: the others are as they were or as they should have become,
+/// and the vector takes over which.
+fn partly(file: &File, oracle: &mut Vec<u8>, offset: u64, new: &[u8], done: usize, what: &str) {
+    let (old, at) = (oracle.len(), offset as usize);
+    let size = file.size() as usize;
+    assert!(size >= old && size <= old.max(at + new.len()), "{what}: {old} to {size} bytes");
+    oracle.resize(size, 0);
+    let found = read_full(file, offset, new.len(), IoFlags::empty());
+    for (i, &byte) in found.iter().enumerate() {
+        let is_old = i >= done && byte == oracle[at + i];
+        assert!(is_old || byte == new[i], "{what}: {byte} at {}", at + i);
+        oracle[at + i] = byte;
+    }
 }
 
 fn check_segments(file: &File, oracle: &[u8], offset: u64, len: usize, flags: IoFlags, what: &str) {

@@ -17,6 +17,29 @@ fn seconds() -> Duration {
     Duration::from_secs_f64(text.parse().unwrap_or(1.5))
 }
 
+/// Most time that a run waits for what it has to meet.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Stops the threads of a test when it ends, even by a failure: they would be waited for.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Lets the threads of a test run for [`seconds`], and on until each count has reached `least`.
+fn run_until(stop: &AtomicBool, counts: &[(&str, &AtomicU64, u64)], mut look: impl FnMut()) {
+    let (_stop, start) = (Stop(stop), Instant::now());
+    let met = |&(_, count, least): &(&str, &AtomicU64, u64)| count.load(Ordering::Relaxed) >= least;
+    while start.elapsed() < seconds() || !counts.iter().all(met) {
+        assert!(start.elapsed() < seconds() + PATIENCE, "too few of {counts:?}");
+        look();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// A block of the file is always written in one call, with one stamp throughout.
 const BLOCK: usize = 5000;
 const BLOCKS: u64 = 150;
@@ -48,7 +71,8 @@ fn i5_reads_are_whole_and_never_go_back() {
         block_on(file.truncate_async(BLOCKS * BLOCK as u64)).unwrap();
         let stop = AtomicBool::new(false);
         let clock = AtomicU64::new(1);
-        let reads = AtomicU64::new(0);
+        // Reads that met written data, and those that met a newer version than the reader's last.
+        let (reads, newer) = (AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for writer in 0..2 {
                 let (file, stop, clock) = (file.clone(), &stop, &clock);
@@ -67,7 +91,7 @@ fn i5_reads_are_whole_and_never_go_back() {
                 });
             }
             for reader in 0..4 {
-                let (file, stop, reads) = (file.clone(), &stop, &reads);
+                let (file, stop, reads, newer) = (file.clone(), &stop, &reads, &newer);
                 scope.spawn(move || {
                     let mut random = Random(100 + reader);
                     let mut seen = vec![0; BLOCKS as usize];
@@ -83,19 +107,20 @@ fn i5_reads_are_whole_and_never_go_back() {
                         let version = version(block, &buf);
                         let last = &mut seen[block as usize];
                         assert!(version >= *last, "block {block}: {version} after {last}");
+                        newer.fetch_add(u64::from(*last > 0 && version > *last), Ordering::Relaxed);
                         *last = version;
-                        reads.fetch_add(1, Ordering::Relaxed);
+                        reads.fetch_add(u64::from(version > 0), Ordering::Relaxed);
                     }
                 });
             }
-            let start = Instant::now();
-            while start.elapsed() < seconds() {
+            let counts = [("reads", &reads, 500), ("newer versions", &newer, 100)];
+            run_until(&stop, &counts, || {
                 assert!(rig.cache.used_bytes() <= rig.cache.budget_bytes());
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            stop.store(true, Ordering::Relaxed);
+            });
         });
-        assert!(reads.load(Ordering::Relaxed) > 0);
+        let stats = rig.cache.stats();
+        // The file is larger than the budget: all ways were taken.
+        assert!(stats.fast_reads > 0 && stats.fill_pages > 0, "{stats:?}");
         file.sync(false).unwrap();
     }
 }
@@ -108,6 +133,8 @@ fn i5_no_bytes_past_the_end_or_of_before_a_truncate() {
     rig.store.set_late(true);
     let file = rig.create("f");
     let stop = AtomicBool::new(false);
+    // Reads of data, those of another generation than the reader's last, and those at the end.
+    let [data, changes, ends] = [const { AtomicU64::new(0) }; 3];
     // Every byte of generation g is g; between generations the file is empty.
     std::thread::scope(|scope| {
         {
@@ -128,9 +155,11 @@ fn i5_no_bytes_past_the_end_or_of_before_a_truncate() {
         }
         for reader in 0..3 {
             let (file, stop) = (file.clone(), &stop);
+            let (data, changes, ends) = (&data, &changes, &ends);
             scope.spawn(move || {
                 let mut random = Random(50 + reader);
                 let mut buf = vec![0; 30_000];
+                let mut last = 0;
                 while !stop.load(Ordering::Relaxed) {
                     let at = random.below(50_000);
                     let len = random.below(buf.len() as u64) as usize + 1;
@@ -140,12 +169,16 @@ fn i5_no_bytes_past_the_end_or_of_before_a_truncate() {
                         assert!(first != 0, "zeros at {at}: never written");
                         let odd = buf[..done].iter().position(|&b| b != first);
                         assert_eq!(odd, None, "two generations in one read of {len} at {at}");
+                        data.fetch_add(1, Ordering::Relaxed);
+                        changes.fetch_add(u64::from(first != last), Ordering::Relaxed);
+                        last = first;
                     }
+                    ends.fetch_add(u64::from(done < len), Ordering::Relaxed);
                 }
             });
         }
-        std::thread::sleep(seconds());
-        stop.store(true, Ordering::Relaxed);
+        let counts = [("reads", &data, 200), ("generations", &changes, 50), ("ends", &ends, 50)];
+        run_until(&stop, &counts, || ());
     });
 }
 
@@ -156,11 +189,14 @@ fn i7_the_budget_holds_and_no_operation_is_stuck() {
     rig.store.set_late(true);
     let file = rig.create("f");
     let len = 200 * 4096u64;
-    common::write_all(&file, &vec![7; len as usize], 0);
+    let content = |at: u64, n: usize| (at..at + n as u64).map(shared_byte).collect::<Vec<u8>>();
+    write_all(&file, &content(0, len as usize), 0);
     let stop = AtomicBool::new(false);
+    let [writes, lends, reads] = [const { AtomicU64::new(0) }; 3];
     std::thread::scope(|scope| {
         for thread in 0..8u64 {
-            let (rig, stop, id) = (&rig, &stop, file.id());
+            let (rig, stop, id, content) = (&rig, &stop, file.id(), &content);
+            let (writes, lends, reads) = (&writes, &lends, &reads);
             scope.spawn(move || {
                 let file = rig.open(id);
                 let mut random = Random(thread);
@@ -172,27 +208,57 @@ fn i7_the_budget_holds_and_no_operation_is_stuck() {
                     match random.below(3) {
                         0 => {
                             let n = n.min((len - at) as usize);
-                            file.write_at(&vec![7; n], at, flags).unwrap();
+                            assert_eq!(file.write_at(&content(at, n), at, flags), Ok(n));
+                            writes.fetch_add(1, Ordering::Relaxed);
                         }
                         1 => {
                             let lent = file.read_segments(at, n.min(3 * 4096), flags).unwrap();
                             std::thread::sleep(Duration::from_micros(random.below(200)));
-                            drop(lent);
+                            let mut next = at;
+                            for segment in &lent.segments {
+                                let Segment::Data { start, pages } = segment else {
+                                    panic!("a hole in data")
+                                };
+                                assert_eq!(*start, next);
+                                let bytes = bytes_of(pages);
+                                assert!(bytes == content(next, bytes.len()), "lent at {next}");
+                                next += bytes.len() as u64;
+                            }
+                            assert!(next > at, "nothing lent of {n} bytes at {at}");
+                            lends.fetch_add(1, Ordering::Relaxed);
                         }
                         _ => {
                             let mut buf = vec![0; n];
                             let done = file.read_at(&mut buf, at, flags).unwrap();
-                            assert!(buf[..done].iter().all(|&b| b == 7));
+                            assert!(done > 0 && buf[..done] == content(at, done), "read at {at}");
+                            reads.fetch_add(1, Ordering::Relaxed);
                         }
                     }
                     assert!(rig.cache.used_bytes() <= rig.cache.budget_bytes());
                 }
             });
         }
-        std::thread::sleep(seconds());
-        stop.store(true, Ordering::Relaxed);
+        run_until(
+            &stop,
+            &[("writes", &writes, 50), ("lends", &lends, 50), ("reads", &reads, 50)],
+            || (),
+        );
     });
     file.sync(true).unwrap();
+    assert!(reclaimed(&rig) > 0, "more than the budget was needed");
+}
+
+fn reclaimed(rig: &Rig) -> u64 {
+    let stats = rig.cache.stats();
+    stats.reclaimed_small + stats.reclaimed_main + stats.reclaimed_uncached
+}
+
+fn bytes_of(pages: &weir_pagecache::Pages) -> Vec<u8> {
+    let mut slices = Vec::new();
+    pages.slices(0, &mut slices);
+    let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+    assert_eq!(bytes.len(), pages.len());
+    bytes
 }
 
 /// Length of the files of [`eight_threads_mix_everything`]: together several times the budget.
@@ -319,6 +385,10 @@ fn eight_threads_mix_everything() {
         rig.cache.budget_bytes(),
         rig.cache.stats(),
     );
+    let stats = rig.cache.stats();
+    // All threads together need several times the budget.
+    assert!(stats.fast_reads > 0 && stats.fill_pages > 0 && reclaimed(&rig) > 0, "{stats:?}");
+    assert!(done > rig.cache.budget_bytes(), "{done} bytes in all");
 }
 
 /// Frames of one run are lent to many at once while its pages are replaced, and lent again.
@@ -356,9 +426,7 @@ fn lent_runs_keep_their_bytes_while_their_pages_are_replaced_and_lent_again() {
                     if random.chance(30) {
                         std::thread::yield_now();
                     }
-                    let mut slices = Vec::new();
-                    pages.slices(0, &mut slices);
-                    let bytes: Vec<u8> = slices.iter().flat_map(|s| s.iter().copied()).collect();
+                    let bytes = bytes_of(pages);
                     for (n, bytes) in bytes.chunks(4096).enumerate() {
                         let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
                         assert_eq!(number, (first + n) as u64, "another page's bytes are lent");
