@@ -185,6 +185,7 @@ mod whole {
     use crate::memory::Memory;
     use crate::memory::arena::Frames;
     use crate::{Cache, File};
+    use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
     use shuttle::thread;
     use std::sync::Arc;
     // Not the model's: they count over all schedules.
@@ -221,6 +222,21 @@ mod whole {
         }
     }
 
+    /// Starts a thread, and iterates until it has ended, and once more: a loop of a few reads would
+    /// end before a write has begun, in almost every random schedule.
+    fn while_running(work: impl FnOnce() + Send + 'static) -> impl Iterator<Item = ()> {
+        let ended = Arc::new(AtomicBool::new(false));
+        let ends = ended.clone();
+        let mut thread = Some(thread::spawn(move || {
+            work();
+            ends.store(true, SeqCst);
+        }));
+        std::iter::from_fn(move || {
+            thread::yield_now();
+            if ended.load(SeqCst) { thread.take()?.join().ok() } else { Some(()) }
+        })
+    }
+
     #[test]
     fn i5_a_read_sees_all_of_a_write_or_nothing() {
         let states = ["a read of the first write", "a read of another", "a frame is reused"];
@@ -229,7 +245,7 @@ mod whole {
             file.write_at(&[1; 8192], 0, IoFlags::empty()).unwrap();
             let writer = {
                 let file = file.clone();
-                thread::spawn(move || {
+                while_running(move || {
                     for byte in 2..4 {
                         file.write_at(&[byte; 6000], 1000, IoFlags::empty()).unwrap();
                     }
@@ -251,7 +267,7 @@ mod whole {
                 taken
             });
             let mut last = 0;
-            for _ in 0..3 {
+            for () in writer {
                 let mut buf = [0; 6000];
                 if let Some(6000) = file.read_resident(&mut buf, 1000) {
                     assert!(buf.iter().all(|&b| b == buf[0]), "half of a write");
@@ -260,7 +276,6 @@ mod whole {
                     if last == 1 { first } else { other }.fetch_add(1, Relaxed);
                 }
             }
-            writer.join().unwrap();
             reused.fetch_add(reclaimer.join().unwrap(), Relaxed);
         });
     }
@@ -273,12 +288,12 @@ mod whole {
             file.write_at(&[1; 5000], 0, IoFlags::empty()).unwrap();
             let writer = {
                 let file = file.clone();
-                thread::spawn(move || {
+                while_running(move || {
                     file.truncate(3000).unwrap();
                     file.write_at(&[2; 3000], 0, IoFlags::APPEND).unwrap();
                 })
             };
-            for _ in 0..3 {
+            for () in writer {
                 let mut buf = [0; 8192];
                 if let Some(n) = file.read_resident(&mut buf, 0) {
                     match n {
@@ -294,7 +309,6 @@ mod whole {
                     assert!(rest.iter().all(|&b| b == 1) || rest.iter().all(|&b| b == 2));
                 }
             }
-            writer.join().unwrap();
         });
     }
 

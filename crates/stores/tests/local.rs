@@ -375,24 +375,55 @@ async fn rights_to_write_and_to_list_are_enough() {
 }
 
 #[tokio::test]
-async fn running_out_of_descriptors_is_survived() {
+async fn few_descriptors_of_directories_stay_open() {
     let dir = temp_dir();
-    for i in 0..50 {
-        fs::create_dir(dir.path().join(format!("d{i}"))).unwrap();
-        fs::write(dir.path().join(format!("d{i}/f")), "x").unwrap();
-    }
-    let options = LocalOptions { dir_fds: Some(8), ..LocalOptions::default() };
-    let store: Arc<dyn FileSystem> = LocalFs::open(dir.path(), options).unwrap();
+    let store = over_directories(dir.path(), 50, 8);
     let before = fs::read_dir("/proc/self/fd").unwrap().count();
-    for round in 0..3 {
-        for i in 0..50 {
-            let id = find(&store, store.root(), &format!("d{i}/f")).await;
-            assert_eq!(store.getattr(id).await.unwrap().size, 1, "round {round}");
-        }
-    }
+    look_into_all(&store, 50).await;
     let after = fs::read_dir("/proc/self/fd").unwrap().count();
     // Other tests in this process open files as well.
     assert!(after < before + 45, "{before} descriptors before, {after} after");
+}
+
+/// In a process of its own, because all of a process's threads share the limit.
+#[tokio::test]
+async fn running_out_of_descriptors_is_survived() {
+    const DIRS: u32 = 200;
+    const ALONE: &str = "WEIR_TEST_FEW_DESCRIPTORS";
+    if std::env::var_os(ALONE).is_none() {
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        alone.args(["--exact", "running_out_of_descriptors_is_survived", "--nocapture"]);
+        let output = alone.env(ALONE, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+        return;
+    }
+    let dir = temp_dir();
+    let store = over_directories(dir.path(), DIRS, DIRS as usize);
+    let open = fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let few = rustix::process::Rlimit { current: Some(open + 20), ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, few).unwrap();
+    look_into_all(&store, DIRS).await;
+}
+
+/// A store with `dirs` directories, `d0` and so on, with a file each.
+fn over_directories(dir: &Path, dirs: u32, dir_fds: usize) -> Arc<dyn FileSystem> {
+    for i in 0..dirs {
+        fs::create_dir(dir.join(format!("d{i}"))).unwrap();
+        fs::write(dir.join(format!("d{i}/f")), "x").unwrap();
+    }
+    let options = LocalOptions { dir_fds: Some(dir_fds), ..LocalOptions::default() };
+    LocalFs::open(dir, options).unwrap()
+}
+
+async fn look_into_all(store: &Arc<dyn FileSystem>, dirs: u32) {
+    for round in 0..3 {
+        for i in 0..dirs {
+            let id = find(store, store.root(), &format!("d{i}/f")).await;
+            assert_eq!(store.getattr(id).await.unwrap().size, 1, "round {round}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -119,8 +119,13 @@ fn garbage() {
         // Either it is closed, possibly while we send, or it waits for more.
         let _ = stream.write_all(&noise(seed, 4096));
         let _ = stream.shutdown(std::net::Shutdown::Write);
-        let mut rest = Vec::new();
-        let _ = stream.read_to_end(&mut rest);
+        // It ends the connection, whatever it has answered until then.
+        match stream.read_to_end(&mut Vec::new()) {
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::ConnectionReset, "seed {seed}: {error}")
+            }
+        }
     }
     setup.serves_others();
 }
@@ -210,6 +215,9 @@ fn ten_thousand_silent_connections() {
     // may have three quarters of those.
     let most = (limit.maximum.unwrap_or(u64::MAX) / 4).min(16 << 10) / 10 * 7;
     let most = most.min(10_000);
+    if most < 10_000 {
+        weir_skip::skip(format!("descriptors for {most} of ten thousand connections only"));
+    }
     setup.serves_others();
     let before = setup.memory();
     let mut silent = Vec::new();

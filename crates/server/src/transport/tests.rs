@@ -339,7 +339,7 @@ async fn who_calls_without_a_pause_is_served_as_others() {
 }
 
 #[tokio::test]
-async fn thousands_of_silent_connections_have_no_buffers() {
+async fn silent_connections_do_not_hold_up_another() {
     let f = Fixture::new(Limits::default()).await;
     let mut silent = Vec::new();
     for _ in 0..300 {
