@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 use weir_vfs::Error;
 
-/// A method of a store or of an open file.
+/// A method of a store or of an open file, or, for a rule, any of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "named as the methods are")]
 pub enum Call {
@@ -37,6 +37,7 @@ pub enum Call {
     Allocate,
     ExtentAt,
     CloneRange,
+    Any,
 }
 
 /// Which of the calls a rule applies to.
@@ -102,7 +103,9 @@ impl Rules {
 
     /// The fault for a call on `bytes` of a file.
     pub(super) fn decide(&mut self, call: Call, bytes: Range<u64>) -> Option<What> {
-        for (rule, seen) in self.rules.iter_mut().filter(|(rule, _)| rule.call == call) {
+        for (rule, seen) in
+            self.rules.iter_mut().filter(|(rule, _)| rule.call == call || rule.call == Call::Any)
+        {
             let number = *seen;
             *seen += 1;
             let hit = match &rule.when {

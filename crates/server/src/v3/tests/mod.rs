@@ -7,6 +7,7 @@ mod calls;
 mod data;
 mod directories;
 mod durability;
+mod every_fault;
 mod habits;
 mod mounting;
 mod names;
