@@ -21,7 +21,7 @@ fn cut(fs: &str, cuts: u64, options: &[&str]) -> Option<(bool, String)> {
     let mkfs = format!("mkfs.{fs}");
     for needed in ["dmsetup", "losetup", "blockdev", &mkfs] {
         if program(needed).is_none() {
-            skip(&format!("power cuts of {fs} need {needed}"));
+            skip(format!("power cuts of {fs} need {needed}"));
             return None;
         }
     }

@@ -239,8 +239,8 @@ fn step(
     assert_eq!(file.size(), oracle.len() as u64, "{what}");
 }
 
-/// A change failed of which `done` bytes are there for certain: the others are as they were or as they should have become,
-/// and the vector takes over which.
+/// A change failed of which `done` bytes are there for certain. Each of the others is as it was or as it
+/// should have become, and the vector takes over which.
 fn partly(file: &File, oracle: &mut Vec<u8>, offset: u64, new: &[u8], done: usize, what: &str) {
     let (old, at) = (oracle.len(), offset as usize);
     let size = file.size() as usize;

@@ -119,7 +119,7 @@ fn garbage() {
         // Either it is closed, possibly while we send, or it waits for more.
         let _ = stream.write_all(&noise(seed, 4096));
         let _ = stream.shutdown(std::net::Shutdown::Write);
-        // It ends the connection, whatever it has answered until then.
+        // The server ends the connection, with or without a reply.
         match stream.read_to_end(&mut Vec::new()) {
             Ok(_) => {}
             Err(error) => {

@@ -10,7 +10,7 @@ use weir_stores::fault::{Call, Fault, Rule, What, When};
 
 const MODE: SetAttr = SetAttr { mode: Some(0o700), ..SetAttr::NONE };
 
-async fn fixture(durability: Durability) -> (Fixture, Arc<Fault>) {
+pub(super) async fn fixture(durability: Durability) -> (Fixture, Arc<Fault>) {
     let fault = Fault::over(MemoryFs::new(), 1);
     let config = Config { budget_bytes: 16 << 20, ..Config::default() };
     let fs = Cache::new(config).unwrap().mount(fault.clone());

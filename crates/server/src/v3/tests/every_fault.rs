@@ -3,9 +3,10 @@
 //! says that its work is done.
 
 use super::*;
+use crate::export::Durability;
 use weir_nfs::v3::op::mknod::{self, What as Kind};
 use weir_nfs::v3::op::{commit, link, read, remove, rename, rmdir, setattr, symlink, write};
-use weir_stores::fault::{Call, Fault, Rule, What, When};
+use weir_stores::fault::{Call, Rule, What, When};
 
 const SET: SetAttr = SetAttr { mode: Some(0o640), ..SetAttr::NONE };
 const OLD: &[u8] = &[1; 10_000];
@@ -154,13 +155,8 @@ async fn write(
 }
 
 #[tokio::test]
-async fn no_change_is_acknowledged_and_lost_whichever_call_of_the_store_fails() {
-    let fault = Fault::over(MemoryFs::new(), 1);
-    let fs = Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() });
-    let fs = fs.unwrap().mount(fault.clone());
-    let options = ExportOptions { squash: Squash::Nobody, ..Default::default() };
-    let export = Export { path: "/".into(), source: "".into(), fs: fs.clone(), options };
-    let f = Fixture::serve(vec![export], 0, tempfile::tempdir().unwrap()).await;
+async fn no_change_is_acknowledged_and_lost_when_any_call_of_the_store_fails() {
+    let (f, fault) = super::durability::fixture(Durability::Sync).await;
     let mut c = f.client().await;
     for error in [weir_vfs::Error::Io, weir_vfs::Error::NoSpace] {
         for op in ALL {
@@ -193,6 +189,6 @@ async fn no_change_is_acknowledged_and_lost_whichever_call_of_the_store_fails() 
         }
     }
     // What failed has left nothing behind that waits to be written.
-    fs.cache().flush().await.unwrap();
-    assert_eq!(fs.cache().dirty_bytes(), 0);
+    f.fs.cache().flush().await.unwrap();
+    assert_eq!(f.fs.cache().dirty_bytes(), 0);
 }
