@@ -4,12 +4,17 @@ use crate::config::Bind;
 use socket2::{Domain, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 use weir_tools::failure::{Asked, Failure, Result};
 
 /// The port of NFS.
 pub(super) const NFS_PORT: u16 = 2049;
 /// Ports to try next if it is not available and no port was given.
 const OTHER_PORTS: std::ops::Range<u16> = 2050..2150;
+/// How long a server waits for its configured port.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two attempts.
+const RETRY: Duration = Duration::from_millis(50);
 
 /// The sockets to serve: those that systemd passed, or else sockets at the configured addresses.
 pub(super) fn listeners(asked: &[Bind]) -> Result<Vec<TcpListener>> {
@@ -40,7 +45,8 @@ fn listen(bind: Bind, only_v6: bool) -> Result<TcpListener> {
     let listen = |port| listen_at(SocketAddr::new(bind.ip(), port), only_v6);
     let asked = |port| move || format!("listen on {}", SocketAddr::new(bind.ip(), port));
     if let Some(port) = bind.port {
-        return listen(port).map_err(|error| refused(asked(port)(), &error));
+        let listening = patiently(|| listen(port), std::thread::sleep);
+        return listening.map_err(|error| refused(asked(port)(), &error));
     }
     match listen(NFS_PORT) {
         Err(error) if port_is_taken(&error) => {}
@@ -50,6 +56,27 @@ fn listen(bind: Bind, only_v6: bool) -> Result<TcpListener> {
         let failed = format!("neither that port nor {OTHER_PORTS:?} is available");
         Failure::new(asked(NFS_PORT)(), failed).advice("choose a port with --bind")
     })
+}
+
+/// Repeats `listen` while the port is in use, for [`PATIENCE`] at most: a server that was killed holds it until its
+/// last system call has ended.
+fn patiently<T>(
+    listen: impl Fn() -> io::Result<T>,
+    mut sleep: impl FnMut(Duration),
+) -> io::Result<T> {
+    let mut left = PATIENCE;
+    loop {
+        match listen() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && left > Duration::ZERO => {
+                if left == PATIENCE {
+                    tracing::warn!("the port is in use; waiting for {PATIENCE:?}");
+                }
+                sleep(RETRY);
+                left = left.saturating_sub(RETRY);
+            }
+            listening => return listening,
+        }
+    }
 }
 
 /// Listens at an address; with `only_v6`, for IPv6 only.
@@ -83,5 +110,32 @@ fn refused(asked: String, error: &io::Error) -> Failure {
             failure.advice("this machine has no such address; use 0.0.0.0 for all its addresses")
         }
         _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_a_killed_server_still_holds_is_waited_for() {
+        let held = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = held.local_addr().unwrap();
+        let (mut held, mut slept) = (Some(held), 0);
+        let listening = patiently(
+            || listen_at(address, false),
+            |_| {
+                slept += 1;
+                held.take_if(|_| slept == 3);
+            },
+        );
+        assert_eq!((listening.unwrap().local_addr().unwrap(), slept), (address, 3));
+
+        let held = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = held.local_addr().unwrap();
+        let mut slept = Duration::ZERO;
+        let refused = patiently(|| listen_at(address, false), |time| slept += time);
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(slept, PATIENCE);
     }
 }
