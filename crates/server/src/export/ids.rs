@@ -126,6 +126,6 @@ mod tests {
         assert_eq!(ExportIds::open(dir.path()).unwrap().of([moved, b, a]).unwrap(), [3, 2, 1]);
         fs::write(dir.path().join(FILE), "one two\n").unwrap();
         let error = ExportIds::open(dir.path()).unwrap_err();
-        assert!(error.to_string().contains("not a list of exports"), "{error}");
+        assert!(error.to_string().contains("not an export list"), "{error}");
     }
 }
