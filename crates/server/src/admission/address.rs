@@ -121,7 +121,7 @@ pub(crate) struct Place {
 }
 
 /// The part of an address that identifies a host.
-fn host(ip: IpAddr) -> IpAddr {
+pub(crate) fn host(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) if !ip.is_loopback() => {
             const NETWORK: u128 = !0 << 64;

@@ -24,7 +24,7 @@ mod origin;
 mod quota;
 mod socket_owner;
 
-pub(crate) use address::{AddressShares, Addresses, LimitUse, Place, SharedLimits};
+pub(crate) use address::{AddressShares, Addresses, LimitUse, Place, SharedLimits, host};
 pub(crate) use descriptors::Descriptors;
 pub use identity::Identity;
 pub(crate) use origin::Origin;

@@ -8,15 +8,17 @@
 //! 2. While a call is being executed, its duplicates wait for its results. WRITEs do so too, though
 //!    their replies are not kept: a retransmitted WRITE joins the first one, and so is not executed
 //!    after a later WRITE of the client.
-//! 3. At most [`MAX_REPLIES`] and [`MAX_BYTES`] are kept per program, none longer than [`MAX_AGE`];
-//!    the oldest are dropped first. The transport bounds the number of calls being executed.
+//! 3. At most [`MAX_REPLIES`] and [`MAX_BYTES`] are kept per program, none longer than [`MAX_AGE`].
+//!    A host may keep as many as it leaves free; beyond that its oldest are dropped, so it cannot
+//!    push out the replies of other hosts. The transport bounds the number of calls being executed.
 
+use crate::admission::{allowance, host};
 use crate::program::Call;
 use bytes::Bytes;
 use hashlink::LinkedHashMap;
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -80,7 +82,18 @@ pub(crate) struct Replies {
 #[derive(Debug, Default)]
 struct Table {
     running: HashMap<Key, Arc<Execution>>,
+    /// The oldest first.
     kept: LinkedHashMap<Key, Kept>,
+    bytes: usize,
+    /// What each host has in `kept`.
+    hosts: HashMap<IpAddr, OfHost>,
+}
+
+/// The kept replies of one host.
+#[derive(Debug, Default)]
+struct OfHost {
+    /// The oldest first.
+    keys: VecDeque<Key>,
     bytes: usize,
 }
 
@@ -164,11 +177,32 @@ impl Drop for Running<'_> {
 
 impl Table {
     fn keep(&mut self, key: Key, results: Bytes, now: Duration) {
-        self.bytes += results.len();
-        self.kept.insert(key, Kept { results, since: now });
-        while self.kept.len() > MAX_REPLIES || self.bytes > MAX_BYTES {
+        let host = host(key.peer.ip());
+        while let Some(own) = self.hosts.get(&host)
+            && !(self.has_room(own.keys.len(), 1, own.bytes, results.len()))
+        {
+            if let Some(&oldest) = own.keys.front() {
+                self.forget(oldest);
+            }
+        }
+        // Others leave room for a host that keeps nothing, unless there are very many of them.
+        while !self.has_room(0, 1, 0, results.len()) && !self.kept.is_empty() {
             self.forget_oldest();
         }
+        if results.len() > MAX_BYTES {
+            return;
+        }
+        let own = self.hosts.entry(host).or_default();
+        own.keys.push_back(key);
+        own.bytes += results.len();
+        self.bytes += results.len();
+        self.kept.insert(key, Kept { results, since: now });
+    }
+
+    /// Whether a host that keeps `own` replies of `own_bytes` may keep more.
+    fn has_room(&self, own: usize, more: usize, own_bytes: usize, more_bytes: usize) -> bool {
+        more <= allowance(MAX_REPLIES, self.kept.len(), own)
+            && more_bytes <= allowance(MAX_BYTES, self.bytes, own_bytes)
     }
 
     fn expire(&mut self, now: Duration) {
@@ -178,8 +212,22 @@ impl Table {
     }
 
     fn forget_oldest(&mut self) {
-        if let Some((_, kept)) = self.kept.pop_front() {
-            self.bytes -= kept.results.len();
+        if let Some((&oldest, _)) = self.kept.front() {
+            self.forget(oldest);
+        }
+    }
+
+    /// Drops the oldest reply of a host.
+    fn forget(&mut self, key: Key) {
+        let Some(Kept { results, .. }) = self.kept.remove(&key) else { return };
+        self.bytes -= results.len();
+        let host = host(key.peer.ip());
+        if let Some(own) = self.hosts.get_mut(&host) {
+            own.keys.pop_front();
+            own.bytes -= results.len();
+            if own.keys.is_empty() {
+                self.hosts.remove(&host);
+            }
         }
     }
 }
@@ -245,25 +293,62 @@ mod tests {
         assert_eq!(known(&replies, 1).await, "");
     }
 
+    async fn keeps(replies: &Replies, key: Key, results: Bytes) {
+        match replies.turn(key, NOW).await {
+            Turn::Ours(running) => running.done(results, Keep::Reply, NOW),
+            Turn::Known(_) => panic!("{key:?} is known"),
+        }
+    }
+
+    fn from(last: u8, xid: u32) -> Key {
+        Key { peer: ([192, 0, 2, last], 700).into(), ..key(xid) }
+    }
+
     #[tokio::test]
     async fn bounds_hold() {
         let replies = Replies::default();
         let large = Bytes::from(vec![0; MAX_BYTES / 2]);
-        for xid in 0..3 {
-            ours(&replies, xid).await.done(large.clone(), Keep::Reply, NOW);
+        for host in 1..=3 {
+            keeps(&replies, from(host, 1), large.clone()).await;
         }
         assert_eq!(replies.table.lock().kept.len(), 2);
         drop(ours(&replies, 0).await);
         for xid in 0..MAX_REPLIES as u32 + 9 {
-            ours(&replies, 10 + xid).await.done(Bytes::from_static(b"x"), Keep::Reply, NOW);
+            keeps(&replies, from((xid % 7) as u8, 10 + xid), Bytes::from_static(b"x")).await;
         }
         let later = MAX_AGE + Duration::from_secs(1);
         {
             let table = replies.table.lock();
-            assert_eq!((table.kept.len(), table.bytes), (MAX_REPLIES, MAX_REPLIES));
+            assert!(table.kept.len() <= MAX_REPLIES && table.bytes <= MAX_BYTES);
+            assert_eq!(
+                table.hosts.values().map(|own| own.keys.len()).sum::<usize>(),
+                table.kept.len()
+            );
+            assert_eq!(table.hosts.values().map(|own| own.bytes).sum::<usize>(), table.bytes);
         }
         drop(replies.turn(key(5), later).await);
         let table = replies.table.lock();
         assert_eq!((table.kept.len(), table.bytes, table.running.len()), (0, 0, 0));
+        assert!(table.hosts.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_host_does_not_push_out_the_replies_of_another() {
+        let replies = Replies::default();
+        let other = Bytes::from_static(b"of another");
+        keeps(&replies, from(1, 1), other.clone()).await;
+        for xid in 0..MAX_REPLIES as u32 + 9 {
+            keeps(&replies, from(2, xid), Bytes::from_static(b"x")).await;
+        }
+        for xid in 0..9 {
+            keeps(&replies, from(3, xid), Bytes::from(vec![0; MAX_BYTES / 4])).await;
+        }
+        match replies.turn(from(1, 1), NOW).await {
+            Turn::Known(results) => assert_eq!(results, other),
+            Turn::Ours(_) => panic!("the reply is gone"),
+        }
+        // The last replies of the others are kept as well.
+        assert!(matches!(replies.turn(from(2, MAX_REPLIES as u32 + 8), NOW).await, Turn::Known(_)));
+        assert!(matches!(replies.turn(from(3, 8), NOW).await, Turn::Known(_)));
     }
 }

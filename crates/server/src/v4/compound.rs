@@ -36,7 +36,7 @@ use weir_rpc::RECORD_HEADER_BYTES;
 use weir_xdr::{Bytes, Encoder};
 
 /// Maximum number of operations in a compound of minor version 0.
-const MAX_OPERATIONS: u32 = 128;
+pub(crate) const MAX_OPERATIONS: u32 = 128;
 /// Maximum length of a tag, in bytes.
 const MAX_TAG_BYTES: usize = 1024;
 /// Size of the result of a failed operation: its number and status.

@@ -4,14 +4,13 @@
 use crate::admission::Identity;
 use crate::operation::reply_cache::{Keep, Key, Turn};
 use crate::program::{Call, Refusal};
-use crate::v4::compound;
+use crate::v4::compound::{self, MAX_OPERATIONS};
 use crate::v4::nfs4::Nfs4;
 use std::sync::Arc;
 use weir_nfs::v4::{CompoundHeader, Op, OpCode};
 use weir_xdr::Encoder;
 
-/// Maximum size of a cached reply, in bytes. A compound that changes something but reads no data
-/// has no longer reply.
+/// Maximum size of a reply that is kept, in bytes. Only duplicates that wait get a longer one.
 const MAX_REPLY_BYTES: usize = 16 << 10;
 
 /// Executes a compound, unless it is a retransmission whose reply is known.
@@ -38,9 +37,9 @@ pub(crate) async fn run(
             }
             let begin = reply.mark();
             let reply = compound::run(nfs, identity, call, reply).await?;
-            if reply.len() - begin <= MAX_REPLY_BYTES {
-                turn.done(reply.copy_since(begin), keep, owner.services.now());
-            }
+            let is_long = reply.len() - begin > MAX_REPLY_BYTES;
+            let keep = if is_long { Keep::WhileRunning } else { keep };
+            turn.done(reply.copy_since(begin), keep, owner.services.now());
             Ok(reply)
         }
     }
@@ -54,7 +53,7 @@ fn keep(call: &Call) -> Keep {
         return Keep::Nothing;
     }
     let mut keep = Keep::Nothing;
-    for _ in 0..header.operations {
+    for _ in 0..header.operations.min(MAX_OPERATIONS) {
         match Op::decode_next(&mut args).map(|op| op.code()) {
             Ok(OpCode::Write) => keep = Keep::WhileRunning,
             Ok(code) if code.is_idempotent() => {}
