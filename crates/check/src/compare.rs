@@ -87,11 +87,11 @@ mod tests {
         assert_eq!(judge(&good, &file, 2, 100), Ok(10));
         assert_eq!(judge(&reply(false, vec![hole(4, 4)]), &file, 5, 1), Ok(8));
         let wrong: [(ReadPlus, u64, u64, &str); 8] = [
-            (reply(false, vec![data(3, &[4])]), 2, 4, "was to come"),
+            (reply(false, vec![data(3, &[4])]), 2, 4, "expected"),
             (reply(false, vec![data(2, &[9])]), 2, 4, "wrong bytes"),
             (reply(false, vec![data(2, &[3, 4])]), 2, 1, "past the request"),
             (reply(false, vec![hole(2, 6)]), 2, 4, "where data was written"),
-            (reply(false, vec![hole(4, 2), hole(5, 3)]), 4, 4, "was to come"),
+            (reply(false, vec![hole(4, 2), hole(5, 3)]), 4, 4, "expected"),
             (reply(true, vec![data(2, &[3])]), 2, 1, "the file ends at 10"),
             (reply(false, vec![data(8, &[5, 6])]), 8, 2, "no eof"),
             (reply(false, vec![]), 2, 4, "neither"),

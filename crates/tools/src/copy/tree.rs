@@ -72,6 +72,8 @@ struct Opened {
     is_new: bool,
     entries: Vec<DirEntry>,
     rest: Listing,
+    /// Whether all of `entries` could be listed.
+    listed: Result<()>,
     there: Existing,
 }
 
@@ -186,9 +188,15 @@ impl Walk<'_> {
             _ => {
                 let copier = Arc::clone(self.copier);
                 self.spawn(async move {
-                    let made = match attr.kind {
-                        FileKind::Symlink => symlink(&copier, &from, &attr, &to).await,
-                        _ => special(&copier, &from, &attr, &to).await,
+                    let make = async {
+                        match attr.kind {
+                            FileKind::Symlink => symlink(&copier, &from, &attr, &to).await,
+                            _ => special(&copier, &from, &attr, &to).await,
+                        }
+                    };
+                    let made = tokio::select! {
+                        made = make => made,
+                        () = copier.interrupted() => return,
                     };
                     if let Err(failure) = made {
                         copier.fail(failure);
@@ -247,7 +255,7 @@ impl Walk<'_> {
 
     /// Copies the content of a directory whose copy exists.
     async fn directory(&mut self, opened: Opened) -> Result<()> {
-        let Opened { made, is_new, entries, mut rest, there } = opened;
+        let Opened { made, is_new, entries, mut rest, listed, there } = opened;
         let Made { from, to, attr, now, depth } = &made;
         let (from, to, attr, depth) = (from.clone(), to.clone(), attr.clone(), *depth);
         let id = now.id;
@@ -262,14 +270,20 @@ impl Walk<'_> {
         }
         let mut page = Some(entries);
         while let Some(entries) = page {
-            for (source, found, target) in
-                targets((&from, attr.id), (&to, id), &there, entries).await?
-            {
-                self.entry(source, found, target, depth + 1).await;
+            for pair in targets((&from, attr.id), (&to, id), &there, entries).await {
+                match pair {
+                    Ok((source, found, target)) => {
+                        self.entry(source, found, target, depth + 1).await;
+                    }
+                    Err(failure) => self.copier.fail(failure),
+                }
+            }
+            if listed.is_err() {
+                break;
             }
             page = rest.next().await.asked(|| format!("list {}", from.shown))?;
         }
-        Ok(())
+        listed
     }
 
     /// After the files exist: creates further names and sets the attributes of directories, the
@@ -281,6 +295,9 @@ impl Walk<'_> {
             }
         }
         let mut made = std::mem::take(&mut self.made);
+        // Of several sources that were copied into one directory, the first one counts.
+        let mut copies = HashSet::new();
+        made.retain(|made| copies.insert(made.now.id));
         made.sort_by_key(|made| std::cmp::Reverse(made.depth));
         for level in made.chunk_by(|a, b| a.depth == b.depth) {
             let set = stream::iter(level).map(|made| self.set(made));
@@ -365,47 +382,65 @@ async fn open(copier: &Copier, into: &[(CachedFs, Attr)], next: Ahead) -> Result
             let usual = attr.mode & 0o777 & !copier.options.umask;
             let first = if copier.options.preserve { 0o700 } else { usual | 0o700 };
             let set = SetAttr { mode: Some(first), ..SetAttr::default() };
-            let made = to.fs.mkdir(&Caller::Own, to.dir, name, &set).await.asked(make)?;
-            copier.changed.lock().insert(to.dir);
-            add(&copier.tally.directories, 1);
-            (made, true)
+            match to.fs.mkdir(&Caller::Own, to.dir, name, &set).await {
+                Ok(made) => {
+                    copier.changed.lock().insert(to.dir);
+                    add(&copier.tally.directories, 1);
+                    (made, true)
+                }
+                // The listing does not have the name, but the file system takes another one for it
+                // (by folding case, say), or it was made meanwhile.
+                Err(Error::Exists) => match lookup(&to, name).await? {
+                    Some(there) if there.kind == FileKind::Directory => (there, false),
+                    _ => return Err(Error::Exists).asked(make),
+                },
+                Err(error) => return Err(error).asked(make),
+            }
         }
         _ => return Err(Error::NotDirectory).asked(make),
     };
     let mut there = Existing { found: HashMap::new(), is_complete: is_new };
     if !is_new {
-        there.read(&to, now.id).await?;
+        there.read(&to, now.id).await;
     }
     let mut rest = Listing::at(&from, attr.id);
     let mut entries = Vec::new();
+    let mut listed = Ok(());
     for _ in 0..PAGES_AHEAD {
-        match rest.next().await.asked(|| format!("list {}", from.shown))? {
-            Some(page) => entries.extend(page),
-            None => break,
+        match rest.next().await.asked(|| format!("list {}", from.shown)) {
+            Ok(Some(page)) => entries.extend(page),
+            Ok(None) => break,
+            Err(failure) => {
+                listed = Err(failure);
+                break;
+            }
         }
     }
-    Ok(Opened { made: Made { from, attr, to, now, depth }, is_new, entries, rest, there })
+    Ok(Opened { made: Made { from, attr, to, now, depth }, is_new, entries, rest, listed, there })
 }
 
 impl Existing {
-    /// Reads the entries of the directory at `place`, as many as fit.
-    async fn read(&mut self, place: &Place, id: FileId) -> Result<()> {
+    /// Reads the entries of the directory at `place`, as many as fit. Names that this does not find
+    /// are looked up: the caller may be allowed to search a directory and not to list it.
+    async fn read(&mut self, place: &Place, id: FileId) {
         let mut listing = Listing::at(place, id);
         while self.found.len() < MOST_EXISTING {
-            let page = listing.next().await.asked(|| format!("list {}", place.shown))?;
-            let Some(page) = page else {
-                self.is_complete = true;
-                return Ok(());
+            let page = match listing.next().await {
+                Ok(Some(page)) => page,
+                Ok(None) => {
+                    self.is_complete = true;
+                    return;
+                }
+                Err(_) => return,
             };
             for entry in page {
                 match entry.attr {
                     Some(attr) => drop(self.found.insert(entry.name, attr)),
                     // The name exists, but not what it is: it has to be looked up.
-                    None => return Ok(()),
+                    None => return,
                 }
             }
         }
-        Ok(())
     }
 }
 
@@ -415,7 +450,7 @@ async fn targets(
     (to, made): (&Place, FileId),
     there: &Existing,
     entries: Vec<DirEntry>,
-) -> Result<Vec<(Place, Attr, Place)>> {
+) -> Vec<Result<(Place, Attr, Place)>> {
     let pairs = stream::iter(entries).map(|entry| async move {
         let source = from.child(id, &entry.name, None);
         let mut target = to.child(made, &entry.name, None);
