@@ -82,10 +82,8 @@ pub(crate) struct Mapping {
     pub(crate) index: Index,
     pub(crate) file: RwLock<Arc<dyn OpenFile>>,
     pub(crate) state: Mutex<State>,
-    /// A fill or writeback ended, or `invalidating` was cleared.
+    /// A fill, writeback or sync ended, or `invalidating` was cleared.
     pub(crate) changed: WaitQueue,
-    /// A sync of the file ended.
-    pub(crate) synced: WaitQueue,
     /// Open [`File`](crate::File)s, and how many of them may write.
     pub(crate) opens: AtomicUsize,
     pub(crate) writers: AtomicUsize,
@@ -224,7 +222,6 @@ impl Mapping {
                 syncs: Syncs::default(),
             }),
             changed: WaitQueue::default(),
-            synced: WaitQueue::default(),
             opens: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             unlinked: AtomicBool::new(attr.nlink == 0),

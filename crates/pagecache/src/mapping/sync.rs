@@ -29,14 +29,14 @@ impl Mapping {
     pub(crate) async fn make_durable(self: &Arc<Self>, since: u64, data_only: bool) -> Result<()> {
         let number = self.state.lock().syncs.join(data_only);
         loop {
-            let ticket = self.synced.ticket();
+            let ticket = self.changed.ticket();
             let step = {
                 let State { syncs, durability, .. } = &mut *self.state.lock();
                 syncs.next_step(number, durability)
             };
             match step {
                 Step::Done => return self.state.lock().errors.since(since),
-                Step::Wait => self.synced.wait(ticket).await,
+                Step::Wait => self.changed.wait(ticket).await,
                 Step::Run(sync) => {
                     let running = Running { mapping: self.clone(), outcome: Err(Error::Io), sync };
                     crate::tasks::finish(&self.lane().tasks, running.run()).await;
@@ -83,7 +83,7 @@ impl Drop for Running {
         }
         state.syncs.end();
         drop(state);
-        mapping.synced.notify();
+        mapping.changed.notify();
     }
 }
 

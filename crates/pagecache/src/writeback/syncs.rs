@@ -9,8 +9,8 @@ use crate::writeback::durability::{Covered, Durability};
 #[derive(Debug, Default)]
 pub(crate) struct Syncs {
     begun: u64,
-    /// Number of those that have ended: `begun`, or one less.
-    ended: u64,
+    /// The last one has not ended.
+    running: bool,
     /// A caller of the next sync needs attributes, too.
     attributes: bool,
 }
@@ -38,20 +38,21 @@ impl Syncs {
 
     /// For a call that joined sync `number`. Begins the sync if none runs.
     pub(crate) fn next_step(&mut self, number: u64, durability: &Durability) -> Step {
-        if self.ended >= number {
+        if self.running {
+            return if number < self.begun { Step::Done } else { Step::Wait };
+        }
+        if number <= self.begun {
             return Step::Done;
         }
-        if self.ended < self.begun {
-            return Step::Wait;
-        }
         self.begun += 1;
+        self.running = true;
         let data_only = !std::mem::take(&mut self.attributes);
         Step::Run(Sync { data_only, covered: durability.begin() })
     }
 
     /// The running sync has ended.
     pub(crate) fn end(&mut self) {
-        self.ended += 1;
+        self.running = false;
     }
 }
 
