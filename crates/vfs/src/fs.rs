@@ -328,7 +328,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// name only when it is complete; replaces a file that has that name, but no directory.
     ///
     /// `None`: the store has no shorter way than the single operations, or that way failed. Then no
-    /// file has the temporary name, and the final name is unchanged.
+    /// file has the temporary name. The final name is unchanged, or (if a server executed the last
+    /// request again after its session was lost) it is that of this file.
     async fn put_whole(
         &self,
         _caller: &Caller,

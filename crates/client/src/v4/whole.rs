@@ -57,10 +57,36 @@ const XATTR_BYTES: u32 = 1024;
 pub(super) struct WholeFiles {
     /// It keeps no current stateid.
     pub(super) no_current_stateid: AtomicBool,
-    /// Files in a row that could not be written whole.
+    /// Files in a row that the server was unable to take whole.
     failures: AtomicU32,
     /// Owners and groups that it does not let this client set.
     refused_owners: Mutex<HashSet<(u32, u32)>>,
+}
+
+impl WholeFiles {
+    /// Notes a failure that tells what the server is able to do, rather than of this file.
+    fn failed(&self, error: Nfs4Error) {
+        use Nfs4Error::{
+            BadStateId, Inval, NotSame, NotSupp, OldStateId, OpIllegal, RepTooBig,
+            RepTooBigToCache, ReqTooBig, Resource, TooManyOps,
+        };
+        if matches!(
+            error,
+            BadStateId
+                | Inval
+                | NotSame
+                | NotSupp
+                | OldStateId
+                | OpIllegal
+                | RepTooBig
+                | RepTooBigToCache
+                | ReqTooBig
+                | Resource
+                | TooManyOps
+        ) {
+            self.failures.fetch_add(1, Relaxed);
+        }
+    }
 }
 
 /// A new file that may be open at the server.
@@ -86,9 +112,8 @@ impl V4 {
             true => put.with_session().await?,
             false => put.without_session().await?,
         };
-        match done {
-            Some(_) => self.whole.failures.store(0, Relaxed),
-            None => drop(self.whole.failures.fetch_add(1, Relaxed)),
+        if done.is_some() {
+            self.whole.failures.store(0, Relaxed);
         }
         Ok(done)
     }
@@ -99,7 +124,9 @@ impl V4 {
         let session = self.session();
         let operations = OPERATIONS + 2 * file.data.len();
         let in_session = !self.has_sessions()
-            || (bytes + ROOM_BYTES <= session.max_request && operations <= session.max_operations);
+            || (bytes + ROOM_BYTES <= session.max_request
+                && session.max_response >= ROOM_BYTES
+                && operations <= session.max_operations);
         in_session
             && bytes <= self.limits().write
             && file.data.len() <= MOST_RUNS
@@ -141,7 +168,19 @@ impl Put<'_> {
         }
         let answer = v4.exchange(self.cred, "OPEN", &ops, None).await?;
         let Some(new) = self.opened(&answer) else {
-            if answer.status == Err(Nfs4Error::Exist) {
+            if let Err(error) = answer.status {
+                v4.whole.failed(error);
+            }
+            let is_open = |result: &OpRes| match result {
+                OpRes::Open(Ok(opened)) => Some(opened.stateid),
+                _ => None,
+            };
+            if let Some(stateid) = answer.results.iter().find_map(is_open) {
+                let name = self.file.temporary.as_slice();
+                let found = vec![putfh(self.dir), Op::Lookup(name.into())];
+                self.close(found, stateid).await;
+                self.remove().await;
+            } else if answer.status == Err(Nfs4Error::Exist) {
                 // Created by this compound before the server lost the session.
                 self.remove().await;
             }
@@ -167,11 +206,12 @@ impl Put<'_> {
         let (state, _) = match v4.open_new_without_session(self.cred, &entry, how).await {
             Ok(opened) => opened,
             Err(error) => {
-                if error.to_vfs() == weir_vfs::Error::Exists {
-                    // Created by this request before its reply was lost.
-                    self.remove().await;
-                }
-                return Ok(None);
+                // Created by this request, whose reply was lost, or whose open was not confirmed.
+                self.remove().await;
+                return match error.to_vfs() {
+                    weir_vfs::Error::TimedOut => Err(error),
+                    _ => Ok(None),
+                };
             }
         };
         let (stateid, seqid) = {
@@ -179,19 +219,25 @@ impl Put<'_> {
             (known.stateid, known.seqid)
         };
         let handle = state.handle.clone();
-        let node = self.second(New { handle, stateid }, seqid).await?;
+        let node = self.second(New { handle, stateid }, seqid).await;
         match &node {
-            Some(node) => v4.found(node, self.dir, &self.file.name),
-            None => v4.close_new_without_session(self.cred, &state).await,
+            Ok(Some(node)) => v4.found(node, self.dir, &self.file.name),
+            Ok(None) | Err(_) => v4.close_new_without_session(self.cred, &state).await,
         }
-        Ok(node)
+        node
     }
 
     /// The body as a compound of its own.
     async fn second(&self, new: New, seqid: u32) -> Result<Option<Node>> {
         let mut ops = vec![putfh(self.dir), Op::Savefh(()), putfh(&new.handle)];
         ops.extend(self.body(new.stateid, seqid));
-        let answer = self.v4.exchange(self.cred, "WRITE", &ops, None).await?;
+        let answer = match self.v4.exchange(self.cred, "WRITE", &ops, None).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.close(vec![putfh(&new.handle)], new.stateid).await;
+                return Err(error);
+            }
+        };
         let failed = ops.get(answer.results.len().saturating_sub(1)).map(Op::code);
         match answer.status {
             Ok(()) => self.published(new, answer).map(Some),
@@ -261,6 +307,8 @@ impl Put<'_> {
         for result in answer.results {
             match result {
                 OpRes::Write(Ok(written)) if written.committed == StableHow::Unstable => {
+                    // The file has its final name already. No other file is written whole here.
+                    self.v4.whole.failures.store(MOST_FAILURES, Relaxed);
                     return Err(broken(&self.v4.server, "WRITE", Violation::NotDurable));
                 }
                 OpRes::Getattr(Ok(found)) => attrs = Some(found),
@@ -285,6 +333,7 @@ impl Put<'_> {
     ) -> Result<Option<Node>> {
         let v4 = self.v4;
         tracing::debug!("{}: {failed:?}: {error}; writing the file in several calls", v4.server);
+        v4.whole.failed(error);
         let is_set = |result: &&OpRes| matches!(result, OpRes::Setattr(_));
         let set_before = answer.results.iter().filter(is_set).count();
         let sets_size = usize::from(self.file.size > end_of(self.file));
@@ -300,15 +349,25 @@ impl Put<'_> {
             refused.insert(owner);
         }
         let is_closed = answer.results.iter().any(|result| matches!(result, OpRes::Close(Ok(_))));
-        // In minor version 0 the caller closes it, with the owner's next number.
-        if !is_closed && v4.has_sessions() {
-            let close = Op::Close(close::Args { seqid: 0, open_stateid: new.stateid });
-            if let Err(error) = v4.call(self.cred, "CLOSE", &[putfh(&new.handle), close]).await {
-                tracing::debug!("{error}");
-            }
+        if !is_closed {
+            self.close(vec![putfh(&new.handle)], new.stateid).await;
         }
         self.remove().await;
         Ok(None)
+    }
+
+    /// Closes the file that `found` makes the current filehandle, if the server has sessions. In
+    /// minor version 0 the caller closes it, with the owner's next number.
+    async fn close(&self, found: Vec<Op>, stateid: StateId) {
+        if !self.v4.has_sessions() {
+            return;
+        }
+        let mut ops = found;
+        ops.push(Op::Close(close::Args { seqid: 0, open_stateid: stateid }));
+        // If this fails, the open ends with the lease.
+        if let Err(error) = self.v4.call(self.cred, "CLOSE", &ops).await {
+            tracing::debug!("{error}");
+        }
     }
 
     /// Removes the temporary name, if it exists. The failure before is the one that counts.
