@@ -75,6 +75,8 @@ impl<F: Clone> State<F> {
         };
         let state = self.locks.get_mut(&key).ok_or(StateError::BadStateId)?;
         state.seq = next_seq(state.seq);
+        // Locks of a delegation that has ended may be under another open of the client.
+        state.open = open;
         let id = StateId { seq: state.seq, key };
         // The request may have downgraded an exclusive lock to a shared one.
         self.grant_waiting(node);

@@ -45,8 +45,13 @@ impl<F: Clone> State<F> {
             return Err(StateError::Delegated);
         }
         // An owner's own deny modes apply to itself, too (RFC 8881 section 18.16.3). Not to a
-        // reclaim: it may be a retransmission of one that has already taken effect.
-        let own = (claim == Claim::Reclaim).then_some((client, &owner));
+        // reclaim: it may be a retransmission of one that has already taken effect. And not to the
+        // open that stands for the client's delegation, of which the client does not know.
+        let stand_in = self.stand_in_owner(client, node);
+        let own = match claim {
+            Claim::Reclaim => Some((client, &owner)),
+            _ => stand_in.as_ref().map(|name| (client, name)),
+        };
         self.clear_shares(node, own, share, now)?;
         if self.nlm_share_conflict(node, None, share) {
             return Err(StateError::ShareDenied);

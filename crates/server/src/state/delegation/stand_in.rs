@@ -67,6 +67,17 @@ impl<F: Clone> State<F> {
         Ok(key)
     }
 
+    /// The owner of the open that stands for a client's delegation of a file.
+    pub(in crate::state) fn stand_in_owner(
+        &self,
+        client: ClientId,
+        node: Node,
+    ) -> Option<OwnerName> {
+        let delegation = self.delegations.held_by(client, node)?;
+        let stand_in = self.delegations.by_key.get(&delegation)?.stand_in?;
+        self.opens.get(&stand_in).map(|open| open.owner.clone())
+    }
+
     /// Ends the open that stands for a delegation, which ends, or was revoked for a reason.
     pub(super) fn end_stand_in(&mut self, delegation: StateKey, why: Option<Why>) {
         let Some(d) = self.delegations.by_key.get_mut(&delegation) else { return };

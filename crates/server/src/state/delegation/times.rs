@@ -32,9 +32,10 @@ impl<F: Clone> State<F> {
         if has_data {
             told.size = answer.size;
         }
-        if has_data || mtime.is_some() {
-            told.mtime = mtime.unwrap_or(if d.keeps_times { our_mtime } else { now });
-            told.ctime = told.ctime.max(if d.keeps_times { told.mtime } else { now });
+        // Data that the client has not written back changes the times, whatever it says of them.
+        if let Some(time) = mtime.or(has_data.then_some(now)) {
+            told.mtime = time;
+            told.ctime = told.ctime.max(time);
         }
         if let (Some(_), Some(atime)) = (mtime, answer.atime) {
             told.atime = vetted(atime, d.original.atime, now).unwrap_or(our_atime);

@@ -177,6 +177,10 @@ async fn grant(
 ) -> Result<Grant<File>, WhyNot> {
     let access = kind.access();
     let no = |_| WhyNot::Resource;
+    if kind == DelegationKind::Write {
+        // The holder answers for the file's size and times.
+        cx.target(opened.node).and_then(|target| target.check_writable()).map_err(no)?;
+    }
     let file = if opened.share.access.contains(access) {
         opened.file.clone()
     } else {

@@ -252,3 +252,70 @@ async fn a_delegation_alone_is_reclaimed_after_a_restart() {
         tokio::join!(b.on(&file, write_op(StateId::ANONYMOUS)), a.give_back(&file, held));
     assert!(matches!(done, OpRes::Write(Ok(_))));
 }
+
+/// An open under a delegation for both, of an owner, with a deny mode.
+fn claims(held: StateId, owner: &str, share_deny: ShareDeny) -> Op {
+    let Op::Open(args) = open_as(ShareAccess::BOTH, Claim::DelegCurFh(held)) else { panic!() };
+    let owner = StateOwner { client_id: 0, owner: owner.into() };
+    Op::Open(open::Args { share_deny, owner, ..args })
+}
+
+#[tokio::test]
+async fn the_open_that_stands_for_a_delegation_does_not_hinder_its_client() {
+    let f = Fixture::new().await;
+    let mut a = f.callable("a").await;
+    let file = a.make("file").await;
+    let res = a.on(&file, open_as(WANT_WRITE | EITHER, Claim::Fh)).await;
+    let (None, Some(held)) = opened(&res) else { panic!("{res:?}") };
+    assert!(matches!(a.on(&file, lock_op(held, LockType::Write)).await, OpRes::Lock(Ok(_))));
+    let res = a.on(&file, claims(held, "process", ShareDeny::WRITE)).await;
+    assert!(matches!(res, OpRes::Open(Ok(_))), "{res:?}");
+    a.on(&file, Op::Delegreturn(held)).await;
+    let res = a.on(&file, test_op()).await;
+    assert!(matches!(res, OpRes::Lockt(Err(Detailed::Detail(_)))), "{res:?}");
+}
+
+#[tokio::test]
+async fn a_lock_moves_to_the_open_under_which_it_is_taken_again() {
+    let f = Fixture::new().await;
+    let mut a = f.callable("a").await;
+    for first in [true, false] {
+        let file = a.make(if first { "first" } else { "second" }).await;
+        let res = a.on(&file, open_as(WANT_WRITE | EITHER, Claim::Fh)).await;
+        let (None, Some(held)) = opened(&res) else { panic!("{res:?}") };
+        a.on(&file, lock_op(held, LockType::Write)).await;
+        let mut opens = Vec::new();
+        for owner in ["one", "two"] {
+            let res = a.on(&file, claims(held, owner, ShareDeny::empty())).await;
+            opens.extend(opened(&res).0);
+        }
+        a.on(&file, Op::Delegreturn(held)).await;
+        let (taken, other) = if first { (opens[0], opens[1]) } else { (opens[1], opens[0]) };
+        assert!(matches!(a.on(&file, lock_op(taken, LockType::Write)).await, OpRes::Lock(Ok(_))));
+        a.on(&file, Op::Close(close::Args { seqid: 0, open_stateid: other })).await;
+        let res = a.on(&file, test_op()).await;
+        assert!(matches!(res, OpRes::Lockt(Err(Detailed::Detail(_)))), "{res:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_a_read_only_export_is_not_delegated_for_writing() {
+    use super::exports::{cache, export, serve};
+    let cache = cache();
+    let options = crate::export::ExportOptions { read_only: true, ..Default::default() };
+    let exports = vec![export(&cache, "/ro", options)];
+    let set = SetAttr { mode: Some(0o666), ..SetAttr::default() };
+    let (fs, own) = (&exports[0].fs, &Caller::Own);
+    fs.create(own, fs.root(), b"file", &set, true).await.unwrap();
+    let f = serve(exports).await;
+    let mut a = f.callable("a").await;
+    let file = a.handle_of("/ro/file").await;
+    for (access, kind) in [
+        (ShareAccess::WANT_WRITE_DELEG, WhyNone::Resource(false)),
+        (ShareAccess::WANT_WRITE_DELEG | EITHER, WhyNone::Resource(false)),
+    ] {
+        let res = a.on(&file, open_as(ShareAccess::READ | access, Claim::Fh)).await;
+        let (Some(_), None) = opened(&res) else { panic!("{res:?}") };
+        assert_eq!(delegation(&res), &Delegation::NoneExt(kind));
+    }
+}
