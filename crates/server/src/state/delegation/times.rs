@@ -32,7 +32,7 @@ impl<F: Clone> State<F> {
         if has_data {
             told.size = answer.size;
         }
-        // Data that the client has not written back changes the times, whatever it says of them.
+        // Data that the client has not written back changes the times, also if it tells none.
         if let Some(time) = mtime.or(has_data.then_some(now)) {
             told.mtime = time;
             told.ctime = told.ctime.max(time);
