@@ -2,6 +2,7 @@
 //! lost, another program moves the file, or its inode is reused.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +22,16 @@ fn open(dir: &Path, state: Option<&Path>, change: fn(&mut LocalOptions)) -> Arc<
     let state_dir = state.map(Path::to_path_buf);
     let mut options = LocalOptions { state_dir, ..LocalOptions::default() };
     change(&mut options);
-    LocalFs::open(dir, options).unwrap()
+    let limit = Instant::now() + Duration::from_secs(60);
+    loop {
+        match LocalFs::open(dir, options.clone()) {
+            // A child of another test may hold the lock of a store that was dropped, until it execs.
+            Err(busy) if busy.kind() == ErrorKind::ResourceBusy && Instant::now() < limit => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            opened => return opened.unwrap(),
+        }
+    }
 }
 
 async fn find(fs: &Arc<dyn FileSystem>, path: &str) -> FileId {

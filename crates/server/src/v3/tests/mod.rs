@@ -172,13 +172,16 @@ impl Client {
     /// Drops its connection without waiting for replies, and reconnects from the same port.
     async fn connect_anew(&mut self, server: SocketAddr) {
         let port = self.stream.local_addr().unwrap();
+        let old = socket2::SockRef::from(&self.stream);
         // A reset, so that the port is free at once.
-        socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
-        let placeholder = TcpStream::connect(server).await.unwrap();
-        drop(std::mem::replace(&mut self.stream, placeholder));
+        old.set_linger(Some(Duration::ZERO)).unwrap();
+        // The new socket has the port before the old one lets go of it: another test might take it.
+        old.set_reuse_address(true).unwrap();
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.set_reuseaddr(true).unwrap();
         socket.bind(port).unwrap();
+        let placeholder = TcpStream::connect(server).await.unwrap();
+        drop(std::mem::replace(&mut self.stream, placeholder));
         self.stream = socket.connect(server).await.unwrap();
     }
 
