@@ -177,7 +177,8 @@ impl File {
         }
     }
 
-    /// [`sync_async`](Self::sync_async), for threads.
+    /// [`sync_async`](Self::sync_async), for threads. It waits for a sync of the file that another
+    /// call has begun, so do not hold such a call's future unpolled on this thread meanwhile.
     ///
     /// # Errors
     /// Those of [`sync_async`](Self::sync_async).
